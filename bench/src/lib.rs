@@ -1,0 +1,1 @@
+//! Benches and the programs that redo the papers' figures.

@@ -1,0 +1,1 @@
+//! The BTL management layer: the only poller of transports.

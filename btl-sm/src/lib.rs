@@ -1,0 +1,1 @@
+//! The shared-memory transport for processes of one node.

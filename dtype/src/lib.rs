@@ -1,0 +1,1 @@
+//! Non-contiguous data layouts: MPI derived datatypes, committed layouts and the convertor.

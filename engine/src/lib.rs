@@ -1,0 +1,1 @@
+//! What moves and combines bytes by layout: packing engines and reducers.

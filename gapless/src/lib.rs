@@ -1,0 +1,1 @@
+//! Gapless: non-contiguous messages between processes, wherever the data lies.

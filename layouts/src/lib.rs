@@ -1,0 +1,1 @@
+//! The layouts real applications send, as committed datatypes.

@@ -1,0 +1,1 @@
+//! Where bytes lie: spaces, regions, devices and completions.

@@ -1,0 +1,1 @@
+//! Point-to-point messaging: communicators, matching, protocols and progress.

@@ -1,0 +1,1 @@
+//! One schema, table and plot for everything Gapless measures.
