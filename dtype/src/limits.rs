@@ -1,1 +1,21 @@
-//! Being written.
+//! The bounds that this crate states and enforces, each with a typed error.
+//!
+//! Everything that recurses over a datatype or a decoded layout is safe because of the depth
+//! bounds; everything that allocates for foreign bytes is safe because of the size bounds.
+
+/// Deepest nesting of constructors above a predefined type.
+///
+/// A subarray or darray counts as the tree of simpler constructors that it stands for, about one
+/// level per dimension. Beyond it a constructor returns
+/// [`TypeError::TooDeep`](crate::TypeError::TooDeep).
+pub const MAX_DEPTH: usize = 128;
+
+/// Deepest nesting of a signature's repeats and sequences: at most two per constructor.
+pub const MAX_SIGNATURE_DEPTH: usize = 2 * MAX_DEPTH + 2;
+
+/// Most nodes in an encoded signature that [`Signature::decode`](crate::Signature::decode)
+/// accepts.
+pub const MAX_SIGNATURE_NODES: usize = 1 << 20;
+
+/// Most references from sequences to their parts, all together, in an encoded signature.
+pub const MAX_SIGNATURE_PARTS: usize = 1 << 22;

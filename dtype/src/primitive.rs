@@ -1,1 +1,405 @@
-//! Being written.
+//! The predefined types: the leaves of every datatype tree.
+//!
+//! All named C types of MPI 4.1 (§3.2.2, Table 3.2 and §6.9.4 for the value-index pairs) and the
+//! two 16-bit floats that accelerators use. A primitive is a plain tag; sizes are those of the C
+//! compiler for this target, in bytes. Two processes whose targets disagree about them must not
+//! talk to each other; that is checked where they connect, not here.
+//!
+//! Read first: MPI 4.1 §3.2.2 (types), §6.9.4 (`MPI_MINLOC` pairs).
+
+use std::ffi::{c_int, c_long, c_longlong, c_short};
+use std::fmt;
+
+use half::{bf16, f16};
+use num_complex::Complex;
+
+use Primitive as P;
+
+/// A predefined datatype: a basic type of MPI 4.1 for C, a value-index pair, or a 16-bit float.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Primitive {
+    /// `char`: printable character.
+    Char,
+    /// `signed char`: integer.
+    SignedChar,
+    /// `unsigned char`: integer.
+    UnsignedChar,
+    /// `wchar_t`.
+    Wchar,
+    /// `signed short int`.
+    Short,
+    /// `unsigned short int`.
+    UnsignedShort,
+    /// `signed int`.
+    Int,
+    /// `unsigned int`.
+    Unsigned,
+    /// `signed long int`.
+    Long,
+    /// `unsigned long int`.
+    UnsignedLong,
+    /// `signed long long int`.
+    LongLong,
+    /// `unsigned long long int`.
+    UnsignedLongLong,
+    /// `int8_t`.
+    Int8,
+    /// `int16_t`.
+    Int16,
+    /// `int32_t`.
+    Int32,
+    /// `int64_t`.
+    Int64,
+    /// `uint8_t`.
+    Uint8,
+    /// `uint16_t`.
+    Uint16,
+    /// `uint32_t`.
+    Uint32,
+    /// `uint64_t`.
+    Uint64,
+    /// `MPI_Aint`: an address-sized integer.
+    Aint,
+    /// `MPI_Count`: 64-bit.
+    Count,
+    /// `MPI_Offset`: 64-bit.
+    Offset,
+    /// IEEE binary16.
+    Float16,
+    /// bfloat16: the upper half of a `float`.
+    BFloat16,
+    /// `float`.
+    Float,
+    /// `double`.
+    Double,
+    /// `long double`.
+    LongDouble,
+    /// `_Bool`.
+    Bool,
+    /// `float _Complex`.
+    FloatComplex,
+    /// `double _Complex`.
+    DoubleComplex,
+    /// `long double _Complex`.
+    LongDoubleComplex,
+    /// Uninterpreted bytes; matches any signature of its size.
+    Byte,
+    /// Bytes made by an explicit pack; matches any signature of its size.
+    Packed,
+    /// `struct { float value; int index; }`.
+    FloatInt,
+    /// `struct { double value; int index; }`; has a trailing gap.
+    DoubleInt,
+    /// `struct { long value; int index; }`; has a trailing gap.
+    LongInt,
+    /// `struct { short value; int index; }`; has a gap in the middle.
+    ShortInt,
+    /// `struct { int value; int index; }` (`MPI_2INT`).
+    TwoInt,
+    /// `struct { long double value; int index; }`; has a trailing gap.
+    LongDoubleInt,
+}
+
+/// One basic item of a primitive and its displacement in bytes: the primitive's typemap.
+pub type Part = (Primitive, u64);
+
+const LONG_DOUBLE_BYTES: u64 = if cfg!(target_arch = "x86") { 12 } else { 16 };
+const LONG_DOUBLE_ALIGNMENT: u64 = if cfg!(target_arch = "x86") { 4 } else { 16 };
+const WCHAR_BYTES: u64 = if cfg!(windows) { 2 } else { 4 };
+
+impl Primitive {
+    /// Every primitive, in declaration order; a primitive's place is its `as u8` code.
+    pub const ALL: [Primitive; 40] = [
+        P::Char,
+        P::SignedChar,
+        P::UnsignedChar,
+        P::Wchar,
+        P::Short,
+        P::UnsignedShort,
+        P::Int,
+        P::Unsigned,
+        P::Long,
+        P::UnsignedLong,
+        P::LongLong,
+        P::UnsignedLongLong,
+        P::Int8,
+        P::Int16,
+        P::Int32,
+        P::Int64,
+        P::Uint8,
+        P::Uint16,
+        P::Uint32,
+        P::Uint64,
+        P::Aint,
+        P::Count,
+        P::Offset,
+        P::Float16,
+        P::BFloat16,
+        P::Float,
+        P::Double,
+        P::LongDouble,
+        P::Bool,
+        P::FloatComplex,
+        P::DoubleComplex,
+        P::LongDoubleComplex,
+        P::Byte,
+        P::Packed,
+        P::FloatInt,
+        P::DoubleInt,
+        P::LongInt,
+        P::ShortInt,
+        P::TwoInt,
+        P::LongDoubleInt,
+    ];
+
+    /// The primitive whose Rust counterpart is `T`.
+    pub const fn of<T: Scalar>() -> Primitive {
+        T::PRIMITIVE
+    }
+
+    /// The primitive with this code (`as u8`), if there is one.
+    pub fn from_code(code: u8) -> Option<Primitive> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// Bytes of data in one item (`MPI_Type_size`); gaps of pair types do not count.
+    pub const fn size_bytes(self) -> u64 {
+        match self {
+            P::Char | P::SignedChar | P::UnsignedChar | P::Int8 | P::Uint8 => 1,
+            P::Bool | P::Byte | P::Packed => 1,
+            P::Short | P::UnsignedShort => size_of::<c_short>() as u64,
+            P::Int | P::Unsigned => size_of::<c_int>() as u64,
+            P::Long | P::UnsignedLong => size_of::<c_long>() as u64,
+            P::LongLong | P::UnsignedLongLong => size_of::<c_longlong>() as u64,
+            P::Int16 | P::Uint16 | P::Float16 | P::BFloat16 => 2,
+            P::Int32 | P::Uint32 | P::Float => 4,
+            P::Int64 | P::Uint64 | P::Count | P::Offset | P::Double | P::FloatComplex => 8,
+            P::DoubleComplex => 16,
+            P::Aint => size_of::<isize>() as u64,
+            P::Wchar => WCHAR_BYTES,
+            P::LongDouble => LONG_DOUBLE_BYTES,
+            P::LongDoubleComplex => 2 * LONG_DOUBLE_BYTES,
+            P::FloatInt
+            | P::DoubleInt
+            | P::LongInt
+            | P::ShortInt
+            | P::TwoInt
+            | P::LongDoubleInt => self.value().size_bytes() + P::Int.size_bytes(),
+        }
+    }
+
+    /// The alignment that a C compiler gives the type, in bytes; a power of two.
+    pub const fn alignment_bytes(self) -> u64 {
+        match self {
+            P::Short | P::UnsignedShort => align_of::<c_short>() as u64,
+            P::Int | P::Unsigned => align_of::<c_int>() as u64,
+            P::Long | P::UnsignedLong => align_of::<c_long>() as u64,
+            P::LongLong | P::UnsignedLongLong => align_of::<c_longlong>() as u64,
+            P::Int64 | P::Uint64 | P::Count | P::Offset => align_of::<i64>() as u64,
+            P::Double | P::DoubleComplex => align_of::<f64>() as u64,
+            P::FloatComplex => align_of::<f32>() as u64,
+            P::LongDouble | P::LongDoubleComplex => LONG_DOUBLE_ALIGNMENT,
+            P::FloatInt
+            | P::DoubleInt
+            | P::LongInt
+            | P::ShortInt
+            | P::TwoInt
+            | P::LongDoubleInt => {
+                let (value, int) = (
+                    self.value().alignment_bytes(),
+                    P::Int.alignment_bytes(),
+                );
+                if value > int { value } else { int }
+            }
+            _ => self.size_bytes(),
+        }
+    }
+
+    /// Bytes from one item to the next in an array; includes the gaps of pair types.
+    pub const fn extent_bytes(self) -> u64 {
+        match self.is_pair() {
+            true => (self.index_displacement() + P::Int.size_bytes())
+                .next_multiple_of(self.alignment_bytes()),
+            false => self.size_bytes(),
+        }
+    }
+
+    /// The primitive's typemap: one item, or for a pair type its value and its index.
+    pub fn parts(self) -> impl ExactSizeIterator<Item = Part> + Clone {
+        let index = (P::Int, self.index_displacement());
+        let items = if self.is_pair() { 2 } else { 1 };
+        [(self.value(), 0), index].into_iter().take(items)
+    }
+
+    /// Whether this is a value-index pair for `MPI_MINLOC` and `MPI_MAXLOC`.
+    pub const fn is_pair(self) -> bool {
+        matches!(
+            self,
+            P::FloatInt | P::DoubleInt | P::LongInt | P::ShortInt | P::TwoInt | P::LongDoubleInt
+        )
+    }
+
+    /// Whether this is `MPI_BYTE` or `MPI_PACKED`, which match any signature of their size.
+    pub const fn is_untyped(self) -> bool {
+        matches!(self, P::Byte | P::Packed)
+    }
+
+    /// The type of a pair's value; any other primitive itself.
+    const fn value(self) -> Primitive {
+        match self {
+            P::FloatInt => P::Float,
+            P::DoubleInt => P::Double,
+            P::LongInt => P::Long,
+            P::ShortInt => P::Short,
+            P::TwoInt => P::Int,
+            P::LongDoubleInt => P::LongDouble,
+            other => other,
+        }
+    }
+
+    /// Where the `int` of a pair lies: behind the value, aligned.
+    const fn index_displacement(self) -> u64 {
+        self.value()
+            .size_bytes()
+            .next_multiple_of(P::Int.alignment_bytes())
+    }
+
+    /// MPI's name of the type, for example `MPI_DOUBLE`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            P::Char => "MPI_CHAR",
+            P::SignedChar => "MPI_SIGNED_CHAR",
+            P::UnsignedChar => "MPI_UNSIGNED_CHAR",
+            P::Wchar => "MPI_WCHAR",
+            P::Short => "MPI_SHORT",
+            P::UnsignedShort => "MPI_UNSIGNED_SHORT",
+            P::Int => "MPI_INT",
+            P::Unsigned => "MPI_UNSIGNED",
+            P::Long => "MPI_LONG",
+            P::UnsignedLong => "MPI_UNSIGNED_LONG",
+            P::LongLong => "MPI_LONG_LONG",
+            P::UnsignedLongLong => "MPI_UNSIGNED_LONG_LONG",
+            P::Int8 => "MPI_INT8_T",
+            P::Int16 => "MPI_INT16_T",
+            P::Int32 => "MPI_INT32_T",
+            P::Int64 => "MPI_INT64_T",
+            P::Uint8 => "MPI_UINT8_T",
+            P::Uint16 => "MPI_UINT16_T",
+            P::Uint32 => "MPI_UINT32_T",
+            P::Uint64 => "MPI_UINT64_T",
+            P::Aint => "MPI_AINT",
+            P::Count => "MPI_COUNT",
+            P::Offset => "MPI_OFFSET",
+            P::Float16 => "GAPLESS_FLOAT16",
+            P::BFloat16 => "GAPLESS_BFLOAT16",
+            P::Float => "MPI_FLOAT",
+            P::Double => "MPI_DOUBLE",
+            P::LongDouble => "MPI_LONG_DOUBLE",
+            P::Bool => "MPI_C_BOOL",
+            P::FloatComplex => "MPI_C_FLOAT_COMPLEX",
+            P::DoubleComplex => "MPI_C_DOUBLE_COMPLEX",
+            P::LongDoubleComplex => "MPI_C_LONG_DOUBLE_COMPLEX",
+            P::Byte => "MPI_BYTE",
+            P::Packed => "MPI_PACKED",
+            P::FloatInt => "MPI_FLOAT_INT",
+            P::DoubleInt => "MPI_DOUBLE_INT",
+            P::LongInt => "MPI_LONG_INT",
+            P::ShortInt => "MPI_SHORT_INT",
+            P::TwoInt => "MPI_2INT",
+            P::LongDoubleInt => "MPI_LONG_DOUBLE_INT",
+        }
+    }
+}
+
+impl fmt::Display for Primitive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A Rust type that has a primitive of the same representation.
+///
+/// ```
+/// use gapless_dtype::Primitive;
+///
+/// assert_eq!(Primitive::of::<f64>(), Primitive::Double);
+/// ```
+pub trait Scalar: Copy {
+    /// The primitive with this type's size, alignment and meaning.
+    const PRIMITIVE: Primitive;
+}
+
+macro_rules! scalars {
+    ($($rust:ty => $primitive:ident),* $(,)?) => {
+        $(
+            impl Scalar for $rust {
+                const PRIMITIVE: Primitive = Primitive::$primitive;
+            }
+            const _: () = assert!(size_of::<$rust>() as u64 == Primitive::$primitive.size_bytes());
+            const _: () =
+                assert!(align_of::<$rust>() as u64 == Primitive::$primitive.alignment_bytes());
+        )*
+    };
+}
+
+scalars! {
+    i8 => Int8, i16 => Int16, i32 => Int32, i64 => Int64,
+    u8 => Uint8, u16 => Uint16, u32 => Uint32, u64 => Uint64,
+    isize => Aint, bool => Bool,
+    f16 => Float16, bf16 => BFloat16, f32 => Float, f64 => Double,
+    Complex<f32> => FloatComplex, Complex<f64> => DoubleComplex,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_places_in_all() {
+        for (place, primitive) in Primitive::ALL.into_iter().enumerate() {
+            assert_eq!(primitive as usize, place);
+            assert_eq!(
+                Primitive::from_code(u8::try_from(place).unwrap()),
+                Some(primitive)
+            );
+        }
+        assert_eq!(Primitive::from_code(40), None);
+    }
+
+    #[test]
+    fn names_are_distinct() {
+        let names: std::collections::HashSet<_> =
+            Primitive::ALL.iter().map(|p| p.name()).collect();
+        assert_eq!(names.len(), Primitive::ALL.len());
+    }
+
+    #[test]
+    fn pairs_are_laid_out_like_c_structs() {
+        #[repr(C)]
+        struct ShortInt(c_short, c_int);
+        #[repr(C)]
+        struct DoubleInt(f64, c_int);
+        assert_eq!(P::ShortInt.extent_bytes(), size_of::<ShortInt>() as u64);
+        assert_eq!(P::DoubleInt.extent_bytes(), size_of::<DoubleInt>() as u64);
+        assert_eq!(P::ShortInt.size_bytes(), 6);
+        assert!(P::ShortInt.parts().eq([
+            (P::Short, 0),
+            (P::Int, std::mem::offset_of!(ShortInt, 1) as u64)
+        ]));
+        assert!(P::Double.parts().eq([(P::Double, 0)]));
+    }
+
+    #[test]
+    fn parts_sum_to_the_size_and_stay_inside_the_extent() {
+        for p in Primitive::ALL {
+            assert_eq!(
+                p.parts().map(|(part, _)| part.size_bytes()).sum::<u64>(),
+                p.size_bytes()
+            );
+            let end = p.parts().map(|(q, at)| at + q.size_bytes()).max();
+            assert!(end <= Some(p.extent_bytes()));
+            assert!(p.alignment_bytes().is_power_of_two());
+        }
+    }
+}
