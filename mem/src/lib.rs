@@ -1,1 +1,43 @@
-//! Where bytes lie: spaces, regions, devices and completions.
+//! The shared vocabulary of Gapless: where bytes lie and what can be done with them there.
+//!
+//! - [`Space`]: which memory (host, pinned, a CUDA device, OpenCL, …);
+//! - [`Region`]: a stretch of bytes in a space; it does not own them;
+//! - [`Device`]: what a memory's owner can do: allocate, copy, order, export to and import from
+//!   other processes, register host memory;
+//! - [`Completion`]: the one currency of asynchronous work;
+//! - [`HostDevice`]: plain memory; [`fake::FakeDevice`]: a pretend accelerator for tests, whose
+//!   memory faults when the CPU touches it.
+//!
+//! This crate knows nothing of datatypes, peers or messages. Addresses and lengths are in bytes.
+//!
+//! ```
+//! use gapless_mem::{Device, HostDevice, Region};
+//! let device = HostDevice::new();
+//! let mut target = vec![0u8; 4];
+//! let source = [1u8, 2, 3, 4];
+//! // SAFETY: both regions describe live buffers of this function that do not overlap.
+//! let done = unsafe { device.copy(Region::of_mut(&mut target), Region::of(&source), &[]) }?;
+//! assert!(done.poll()?);
+//! assert_eq!(target, source);
+//! # Ok::<(), gapless_mem::DeviceError>(())
+//! ```
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "the one place that touches memory by address")]
+mod access;
+mod completion;
+#[allow(unsafe_code, reason = "declares the unsafe methods that devices implement")]
+mod device;
+#[allow(unsafe_code, reason = "maps memory that the CPU must not touch")]
+pub mod fake;
+#[allow(unsafe_code, reason = "implements Device's unsafe methods for host memory")]
+mod host;
+mod region;
+mod space;
+
+pub use access::{copy, fill, read, write};
+pub use completion::{Completion, Pending};
+pub use device::{Device, DeviceError, DeviceProperties, Export};
+pub use host::HostDevice;
+pub use region::{OutOfRange, Region};
+pub use space::Space;

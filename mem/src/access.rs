@@ -1,0 +1,118 @@
+//! Reading and writing memory by address: the only place in this crate that does.
+//!
+//! No reference to described memory is ever formed (another process may be writing it); bytes are
+//! copied in or out. The caller proves that the description is true.
+
+use crate::{DeviceError, OutOfRange, Region};
+
+fn pointer(region: &Region, offset: u64, len: usize) -> Result<*mut u8, DeviceError> {
+    let piece = region.sub(offset, len as u64)?;
+    piece.as_ptr().ok_or_else(|| DeviceError::WrongSpace {
+        device: "the CPU".to_owned(),
+        space: region.space(),
+    })
+}
+
+/// Copies `into.len()` bytes out of `region`, from `offset` on.
+///
+/// # Safety
+/// `region` describes readable memory. If another process writes it meanwhile, the bytes read are
+/// any mixture.
+///
+/// # Errors
+/// The bytes do not lie inside, or the CPU must not touch the space.
+pub unsafe fn read(region: &Region, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+    let from = pointer(region, offset, into.len())?;
+    // SAFETY: `from` is valid for `into.len()` reads: the piece lies inside `region` (checked by
+    // `pointer`), which the caller guarantees readable. `into` is exclusive, so it cannot overlap.
+    unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+    Ok(())
+}
+
+/// Copies `from` into `region`, from `offset` on.
+///
+/// # Safety
+/// `region` describes writable memory that no reference of this process covers.
+///
+/// # Errors
+/// The bytes do not lie inside, or the CPU must not touch the space.
+pub unsafe fn write(region: &Region, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
+    let to = pointer(region, offset, from.len())?;
+    // SAFETY: `to` is valid for `from.len()` writes: the piece lies inside `region` (checked by
+    // `pointer`), which the caller guarantees writable and free of references, `from` included.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+    Ok(())
+}
+
+/// Copies `src` to `dst`, which may overlap.
+///
+/// # Safety
+/// `src` describes readable and `dst` writable memory that no reference of this process covers.
+///
+/// # Errors
+/// Unequal lengths, or the CPU must not touch one of the spaces.
+pub unsafe fn copy(dst: &Region, src: &Region) -> Result<(), DeviceError> {
+    if dst.len() != src.len() {
+        return Err(DeviceError::LengthMismatch { src_len: src.len(), dst_len: dst.len() });
+    }
+    let len = usize::try_from(src.len()).map_err(|_| OutOfRange {
+        offset: 0,
+        len: src.len(),
+        region_len: src.len(),
+        space: src.space(),
+    })?;
+    let from = pointer(src, 0, len)?;
+    let to = pointer(dst, 0, len)?;
+    // SAFETY: both pointers are valid for `len` bytes by the caller's guarantee and the checks
+    // above; `copy` allows overlap.
+    unsafe { std::ptr::copy(from, to, len) };
+    Ok(())
+}
+
+/// Sets every byte of `region` to `value`.
+///
+/// # Safety
+/// `region` describes writable memory that no reference of this process covers.
+///
+/// # Errors
+/// The CPU must not touch the space.
+pub unsafe fn fill(region: &Region, value: u8) -> Result<(), DeviceError> {
+    let len = usize::try_from(region.len()).map_err(|_| OutOfRange {
+        offset: 0,
+        len: region.len(),
+        region_len: region.len(),
+        space: region.space(),
+    })?;
+    let to = pointer(region, 0, len)?;
+    // SAFETY: `to` is valid for `len` writes by the caller's guarantee and the check above.
+    unsafe { std::ptr::write_bytes(to, value, len) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Space;
+
+    #[test]
+    fn bytes_go_in_and_come_out() {
+        let mut memory = [0u8; 8];
+        let region = Region::of_mut(&mut memory);
+        let mut out = [0u8; 3];
+        // SAFETY: `region` describes `memory`, which nothing else touches meanwhile.
+        unsafe { write(&region, 2, &[7, 8, 9]) }.unwrap();
+        // SAFETY: as above.
+        unsafe { read(&region, 2, &mut out) }.unwrap();
+        assert_eq!(out, [7, 8, 9]);
+        // SAFETY: as above; refused before anything is touched.
+        assert!(unsafe { write(&region, 7, &[1, 2]) }.is_err());
+    }
+
+    #[test]
+    fn device_memory_is_refused() {
+        let region = Region::new(Space::Cuda { device: 0 }, 64, 0, 8);
+        // SAFETY: refused before anything is touched.
+        let error = unsafe { fill(&region, 0) }.unwrap_err();
+        assert!(matches!(error, DeviceError::WrongSpace { space: Space::Cuda { device: 0 }, .. }));
+    }
+}

@@ -1,0 +1,212 @@
+//! What the owner of a memory can do with it. Implement this to teach Gapless a new accelerator.
+
+use crate::{Completion, OutOfRange, Region, Space};
+use std::os::fd::OwnedFd;
+use thiserror::Error;
+
+/// Why a device refused or failed. The message names what was asked and who refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The device cannot do this at all.
+    #[error("{what} is not something this device can do")]
+    Unsupported {
+        /// The ability that is missing.
+        what: &'static str,
+    },
+    /// A region was given that lies in a space the device does not serve.
+    #[error("{device} cannot work on memory in {space}")]
+    WrongSpace {
+        /// The device's name.
+        device: String,
+        /// The space of the region that was given.
+        space: Space,
+    },
+    /// There is not enough memory.
+    #[error("{device} has no {len} bytes to give: {reason}")]
+    OutOfMemory {
+        /// The device's name.
+        device: String,
+        /// Bytes asked for.
+        len: u64,
+        /// The underlying reason.
+        reason: String,
+    },
+    /// A length or offset does not fit.
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
+    /// Source and destination have different lengths.
+    #[error("a copy of {src_len} bytes into {dst_len} bytes")]
+    LengthMismatch {
+        /// Bytes of the source.
+        src_len: u64,
+        /// Bytes of the destination.
+        dst_len: u64,
+    },
+    /// The driver or the operating system failed.
+    #[error("{device}: {operation} failed: {reason}")]
+    Failed {
+        /// The device's name.
+        device: String,
+        /// The call that failed.
+        operation: &'static str,
+        /// What the driver said.
+        reason: String,
+    },
+}
+
+/// Memory made known to another process: bytes, and descriptors where the device needs them.
+#[derive(Debug)]
+pub struct Export {
+    /// What travels as bytes.
+    pub bytes: Vec<u8>,
+    /// What travels as descriptors (VMM handles, memfds).
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// What a device is, in numbers that policies need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceProperties {
+    /// The vendor's name for it.
+    pub name: String,
+    /// Its memory in bytes.
+    pub memory_bytes: u64,
+    /// Its last-level cache in bytes; 0 if unknown.
+    pub cache_bytes: u64,
+    /// Compute units (SMs); 0 if that means nothing here.
+    pub compute_units: u32,
+}
+
+/// A memory's owner: allocates, copies, orders, exports, imports, registers.
+///
+/// Object-safe. Methods take `&self` and may be called from any thread. Transports and engines see
+/// `dyn Device` only; they cache what it returns (DESIGN §4).
+pub trait Device: Send + Sync {
+    /// What it is.
+    fn properties(&self) -> &DeviceProperties;
+
+    /// The space that [`allocate`](Device::allocate) gives memory in.
+    fn space(&self) -> Space;
+
+    /// Whether it can reach memory of this space in its own copies.
+    fn reaches(&self, space: Space) -> bool;
+
+    /// Allocates `len` bytes of its memory, aligned to at least 256 bytes.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`], or the driver's failure.
+    fn allocate(&self, len: u64) -> Result<Region, DeviceError>;
+
+    /// Frees what [`allocate`](Device::allocate) gave.
+    ///
+    /// # Safety
+    /// `region` came from this device's `allocate`, was not freed before, and nothing uses it, now
+    /// or later, nor work in flight.
+    ///
+    /// # Errors
+    /// The driver's failure.
+    unsafe fn free(&self, region: Region) -> Result<(), DeviceError>;
+
+    /// Copies `src` to `dst`, both of one length, in spaces it [reaches](Device::reaches), once all
+    /// of `after` have ended.
+    ///
+    /// # Safety
+    /// Both regions describe memory that stays valid until the completion, `dst` writable, `src`
+    /// readable; they do not overlap; nothing else writes `src` or touches `dst` until then.
+    ///
+    /// # Errors
+    /// A space it does not reach, unequal lengths, or the driver's failure.
+    unsafe fn copy(
+        &self,
+        dst: Region,
+        src: Region,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError>;
+
+    /// Copies `rows` rows of `width` bytes; row `i` starts `i * dst_pitch` (`i * src_pitch`) bytes
+    /// into `dst` (`src`).
+    ///
+    /// # Safety
+    /// As for [`copy`](Device::copy), for every row.
+    ///
+    /// # Errors
+    /// As for [`copy`](Device::copy); also rows that leave their region.
+    #[expect(clippy::too_many_arguments, reason = "a 2-D copy has this many numbers everywhere")]
+    unsafe fn copy_2d(
+        &self,
+        dst: Region,
+        dst_pitch: u64,
+        src: Region,
+        src_pitch: u64,
+        width: u64,
+        rows: u64,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError>;
+
+    /// Makes host memory reachable for the device (page-locks and maps it).
+    ///
+    /// # Safety
+    /// `host` stays mapped until [`unregister`](Device::unregister).
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by default; the driver's failure.
+    unsafe fn register(&self, host: Region) -> Result<(), DeviceError> {
+        let _ = host;
+        Err(DeviceError::Unsupported { what: "registering host memory" })
+    }
+
+    /// Undoes [`register`](Device::register).
+    ///
+    /// # Safety
+    /// `host` was registered with this device and no work in flight uses it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by default; the driver's failure.
+    unsafe fn unregister(&self, host: Region) -> Result<(), DeviceError> {
+        let _ = host;
+        Err(DeviceError::Unsupported { what: "registering host memory" })
+    }
+
+    /// Makes a region of its memory known to another process.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by default; memory of a kind that cannot be exported.
+    fn export(&self, region: Region) -> Result<Export, DeviceError> {
+        let _ = region;
+        Err(DeviceError::Unsupported { what: "exporting memory" })
+    }
+
+    /// Maps what another process exported. Costs milliseconds on some devices: cache it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by default; bytes that no device of this kind made.
+    fn import(&self, export: Export) -> Result<Region, DeviceError> {
+        let _ = export;
+        Err(DeviceError::Unsupported { what: "importing memory" })
+    }
+
+    /// Unmaps what [`import`](Device::import) gave.
+    ///
+    /// # Safety
+    /// `region` came from this device's `import` and nothing uses it any more.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by default; the driver's failure.
+    unsafe fn release(&self, region: Region) -> Result<(), DeviceError> {
+        let _ = region;
+        Err(DeviceError::Unsupported { what: "importing memory" })
+    }
+
+    /// A number that changes when memory at an address is freed and allocated anew; `None` where
+    /// the device has no such thing.
+    fn buffer_id(&self, region: Region) -> Option<u64> {
+        let _ = region;
+        None
+    }
+
+    /// The space that an address of the user's lies in, if this device knows the address.
+    fn locate(&self, address: u64) -> Option<Space> {
+        let _ = address;
+        None
+    }
+}

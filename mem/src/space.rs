@@ -1,0 +1,68 @@
+//! Which memory a byte lies in. One message has one space (DESIGN §4), found at its first byte.
+
+use std::fmt;
+
+/// A kind of memory, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// Ordinary host memory.
+    Host,
+    /// Host memory that is page-locked and registered with a device.
+    Pinned,
+    /// Memory of the CUDA device with this ordinal.
+    Cuda {
+        /// The driver's device ordinal in this process.
+        device: u32,
+    },
+    /// CUDA managed memory, which the driver migrates between host and devices.
+    Managed,
+    /// An OpenCL buffer. Handles are those of the OpenCL library in this process.
+    OpenCl {
+        /// The `cl_context` the buffer belongs to.
+        context: u64,
+        /// The `cl_device_id` that works on it.
+        device: u64,
+        /// The `cl_command_queue` that the user wants used, if any.
+        queue: Option<u64>,
+    },
+    /// Memory of a [`FakeDevice`](crate::fake::FakeDevice), for tests.
+    Fake {
+        /// The fake device's number.
+        device: u32,
+    },
+}
+
+impl Space {
+    /// Whether the CPU may load and store there by address.
+    #[must_use]
+    pub fn cpu_accessible(self) -> bool {
+        matches!(self, Space::Host | Space::Pinned | Space::Managed)
+    }
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Space::Host => f.write_str("host"),
+            Space::Pinned => f.write_str("pinned"),
+            Space::Cuda { device } => write!(f, "cuda:{device}"),
+            Space::Managed => f.write_str("managed"),
+            Space::OpenCl { device, .. } => write!(f, "opencl:{device:#x}"),
+            Space::Fake { device } => write!(f, "fake:{device}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Space;
+
+    #[test]
+    fn only_host_kinds_are_for_the_cpu() {
+        assert!(Space::Host.cpu_accessible());
+        assert!(Space::Pinned.cpu_accessible());
+        assert!(!Space::Cuda { device: 0 }.cpu_accessible());
+        assert!(!Space::Fake { device: 0 }.cpu_accessible());
+        assert_eq!(Space::Cuda { device: 3 }.to_string(), "cuda:3");
+    }
+}
