@@ -1,1 +1,53 @@
-//! The byte transfer layer: the contract every Gapless transport implements, with its conformance suite.
+//! The byte transfer layer: the contract between Gapless and a transport.
+//!
+//! # Write a transport
+//!
+//! Implement [`Btl`]; where the wire can do more, also [`Rdma`] (bytes move between a local region
+//! and a peer's, without the peer's help) and [`Mapped`] (a peer's memory becomes a region of
+//! ours). Having an ability is implementing its trait: there are no flags to contradict it.
+//! What must hold:
+//!
+//! 1. **Slots** come from a pool that the sender owns. [`Btl::reserve`] gives room to write a
+//!    message into; [`Btl::send`] consumes the slot and fixes the order; dropping an unsent slot
+//!    frees it. A full pool is an outcome ([`ReserveError::Full`]), not an error: poll, then retry.
+//! 2. **Arrivals** are owned [`Fragment`]s. The receiver may park them, across threads, in any
+//!    order; dropping one returns its credit to the sender.
+//! 3. **Only one caller polls.** [`Btl::poll`] never blocks and does bounded work. Everything a
+//!    transport has to say comes as an [`Event`].
+//! 4. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link stands, `reserve` says
+//!    `Full`. Both sides call `connect`; nothing from a peer is delivered before this side's
+//!    `connect` to it has returned, and nothing that came earlier is lost.
+//! 5. **Dying.** When a peer is gone, every pending operation towards it completes with a
+//!    [`LinkError`], and then [`Event::Lost`] comes exactly once, within
+//!    [`Limits::death_notice_ms`]. Whatever had arrived in full is delivered before it.
+//! 6. **Trust.** Every length, offset and index a peer sends is checked before use; headers are
+//!    copied out of shared memory before they are read. A peer that breaks the rules is reported
+//!    as [`LinkError::Corrupt`] and treated as dead.
+//! 7. **Per message** on the way of `reserve`/`send`/`poll`: no allocation in the steady state and,
+//!    while both ends are busy, no system call where the wire allows.
+//!
+//! `loopback` is the smallest complete transport; `examples/btl-udp` one in a workspace of its
+//! own..
+//!
+//! Nothing here knows datatypes, matching or MPI. Lengths and offsets are in bytes.
+#![deny(unsafe_code)]
+
+mod address;
+mod error;
+mod event;
+mod limits;
+mod mapped;
+#[allow(unsafe_code, reason = "declares the unsafe methods that transports implement")]
+mod rdma;
+#[allow(unsafe_code, reason = "slots and fragments are the safe face of memory given by address")]
+mod slot;
+mod transport;
+
+pub use address::{Address, AmTag, PeerId, Token};
+pub use error::{LinkError, MapError, RdmaError, ReserveError};
+pub use event::{Event, Events};
+pub use limits::Limits;
+pub use mapped::{Allocation, Mapped, Mapping};
+pub use rdma::{Extent, Rdma, RdmaLimits, RemoteKey, total_of};
+pub use slot::{Fragment, Reclaim, Slot};
+pub use transport::Btl;

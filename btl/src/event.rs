@@ -1,0 +1,85 @@
+//! Everything a transport has to say, in a buffer that its caller owns.
+
+use crate::{AmTag, Fragment, LinkError, PeerId, Token};
+
+/// One thing that happened.
+#[derive(Debug)]
+pub enum Event {
+    /// An active message has arrived in full.
+    Arrived {
+        /// Who sent it.
+        from: PeerId,
+        /// What it is for.
+        tag: AmTag,
+        /// Its bytes.
+        fragment: Fragment,
+    },
+    /// A slot that was sent with a token other than [`Token::NONE`] is out of our hands.
+    Sent {
+        /// The token of [`Btl::send`](crate::Btl::send).
+        token: Token,
+        /// Whether the link still stood.
+        result: Result<(), LinkError>,
+    },
+    /// An RDMA operation has ended: the bytes are where they should be, or the link is not.
+    Completed {
+        /// The token of [`Rdma::get`](crate::Rdma::get) or [`Rdma::put`](crate::Rdma::put).
+        token: Token,
+        /// How it ended.
+        result: Result<(), LinkError>,
+    },
+    /// A peer is gone; comes once, after everything else that concerns it.
+    Lost {
+        /// The peer.
+        peer: PeerId,
+        /// Why.
+        error: LinkError,
+    },
+}
+
+/// A bounded list of events, filled by [`Btl::poll`](crate::Btl::poll) and drained by its caller.
+///
+/// Its memory is allocated once.
+#[derive(Debug)]
+pub struct Events {
+    list: Vec<Event>,
+    capacity: usize,
+}
+
+impl Events {
+    /// Room for `capacity` events (at least 1).
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Events {
+        let capacity = capacity.max(1);
+        Events { list: Vec::with_capacity(capacity), capacity }
+    }
+
+    /// Whether a transport must stop and keep the rest for the next poll.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.list.len() >= self.capacity
+    }
+
+    /// Appends an event. A transport asks [`is_full`](Events::is_full) first; if it does not, the
+    /// list grows rather than lose the event.
+    pub fn push(&mut self, event: Event) {
+        self.list.push(event);
+    }
+
+    /// How many events wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether none wait.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Takes all events, oldest first.
+    pub fn drain(&mut self) -> impl Iterator<Item = Event> + '_ {
+        self.list.drain(..)
+    }
+}

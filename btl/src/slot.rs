@@ -1,0 +1,194 @@
+//! Slots (room to write a message into) and fragments (a message that has arrived): move-only,
+//! owned by whoever holds them, given back by dropping.
+
+use crate::PeerId;
+use gapless_mem::{DeviceError, OutOfRange, Region};
+use std::fmt;
+use std::sync::Arc;
+
+/// The pool that a slot or fragment goes back to.
+///
+/// Implementations must not block: `reclaim` runs in `Drop`, on any thread.
+pub trait Reclaim: Send + Sync {
+    /// Takes back what `index` names; called once for each slot that was dropped unsent, and once
+    /// for each fragment.
+    fn reclaim(&self, index: u64);
+}
+
+/// What slots and fragments share: bytes, and the way home.
+struct Loan {
+    region: Region,
+    index: u64,
+    pool: Option<Arc<dyn Reclaim>>,
+}
+
+impl Loan {
+    fn give_back(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            pool.reclaim(self.index);
+        }
+    }
+}
+
+/// Room for one message to one peer, in memory that the transport owns.
+pub struct Slot {
+    loan: Loan,
+    peer: PeerId,
+    len: usize,
+}
+
+impl Slot {
+    /// Makes a slot of the whole of `region`, for the implementation of a transport.
+    ///
+    /// # Safety
+    /// `region` describes memory that stays valid for reads and writes, and that no reference of
+    /// this process covers, until `pool` reclaims `index` or the transport takes the slot apart.
+    ///
+    /// # Panics
+    /// If the region is longer than the address space.
+    #[must_use]
+    pub unsafe fn new(region: Region, peer: PeerId, index: u64, pool: Arc<dyn Reclaim>) -> Slot {
+        let len = usize::try_from(region.len()).expect("a slot fits the address space");
+        Slot { loan: Loan { region, index, pool: Some(pool) }, peer, len }
+    }
+
+    /// The peer it was reserved for.
+    #[must_use]
+    pub fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// How many bytes will be sent.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether an empty message will be sent.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes that will be sent, as a region that engines can pack into. It is valid for reads
+    /// and writes while the slot lives.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        let r = &self.loan.region;
+        Region::new(r.space(), r.address(), r.offset(), self.len as u64)
+    }
+
+    /// The pool's name for it.
+    #[must_use]
+    pub fn index(&self) -> u64 {
+        self.loan.index
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// They do not lie inside, or the slot is not in memory that the CPU may touch.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        // SAFETY: `Slot::new`'s caller guarantees the region until the slot is given back, and
+        // `&mut self` that no other use of this slot is under way.
+        unsafe { gapless_mem::write(&self.region(), offset as u64, bytes) }
+    }
+
+    /// Sends fewer bytes than were reserved.
+    ///
+    /// # Errors
+    /// `len` is more than the slot holds; nothing changes.
+    pub fn truncate(&mut self, len: usize) -> Result<(), OutOfRange> {
+        self.region().sub(0, len as u64)?;
+        self.len = len;
+        Ok(())
+    }
+
+    /// Takes the slot apart, for the transport that sends it: it will not be reclaimed. Gives the
+    /// region (as long as what is to be sent) and the index.
+    #[must_use]
+    pub fn into_parts(mut self) -> (Region, u64) {
+        self.loan.pool = None;
+        (self.region(), self.loan.index)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.loan.give_back();
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slot {} to {} of {} bytes", self.loan.index, self.peer, self.len)
+    }
+}
+
+/// A message that has arrived, in memory that the transport owns.
+pub struct Fragment {
+    loan: Loan,
+}
+
+impl Fragment {
+    /// Makes a fragment of the whole of `region`, for the implementation of a transport.
+    ///
+    /// # Safety
+    /// `region` describes memory that stays valid for reads, and that no exclusive reference of
+    /// this process covers, until `pool` reclaims `index`. Another process may write it: readers
+    /// copy first and look afterwards.
+    #[must_use]
+    pub unsafe fn new(region: Region, index: u64, pool: Arc<dyn Reclaim>) -> Fragment {
+        Fragment { loan: Loan { region, index, pool: Some(pool) } }
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        usize::try_from(self.loan.region.len()).unwrap_or(usize::MAX)
+    }
+
+    /// Whether it is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.loan.region.is_empty()
+    }
+
+    /// Its bytes, as a region that engines can unpack from; valid for reads while the fragment
+    /// lives. The sender may still scribble on it.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        self.loan.region
+    }
+
+    /// Copies `into.len()` bytes out, from `offset` on.
+    ///
+    /// # Errors
+    /// They do not lie inside, or the fragment is not in memory that the CPU may touch.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), DeviceError> {
+        // SAFETY: `Fragment::new`'s caller guarantees the region while the fragment lives.
+        unsafe { gapless_mem::read(&self.loan.region, offset as u64, into) }
+    }
+
+    /// All of its bytes, copied.
+    ///
+    /// # Errors
+    /// The fragment is not in memory that the CPU may touch.
+    pub fn to_vec(&self) -> Result<Vec<u8>, DeviceError> {
+        let mut bytes = vec![0; self.len()];
+        self.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Fragment {
+    fn drop(&mut self) {
+        self.loan.give_back();
+    }
+}
+
+impl fmt::Debug for Fragment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fragment of {} bytes", self.loan.region.len())
+    }
+}
