@@ -1,1 +1,50 @@
-//! One schema, table and plot for everything Gapless measures.
+//! One schema, one table and one plot for everything Gapless measures.
+//!
+//! A program that measures fills [`Row`]s from [`Samples`], puts them in a [`Report`] with the
+//! [`Machine`] it ran on and the [`commit`] it was built from, and then prints [`Report::table`],
+//! writes [`Report::write_json`] and [`Report::write_svg`]. Whoever reads such a file
+//! ([`Report::read_json`]) gets it validated: a ratio that does not follow from the times beside it is
+//! an error, not a figure.
+//!
+//! Units, everywhere: bytes are `u64`, times are seconds in `f64`, rates are GB/s of *payload*
+//! (10⁹ bytes a second, each payload byte counted once). A ratio is ours over the reference in
+//! speed: above 1 Gapless is faster, for latencies too.
+//!
+//! This crate knows nothing of datatypes, transports or peers, and needs none of the other crates.
+//!
+//! ```
+//! use gapless_report::{Machine, Report, Row, Samples};
+//!
+//! let ours = Samples::from_seconds([2.0e-6, 2.1e-6, 1.9e-6]).summary()?;
+//! let memcpy = Samples::from_seconds([1.0e-6, 1.1e-6, 0.9e-6]).summary()?;
+//! let row = Row::new("V n=64", "pack", "host", "cpu", 32_768, ours)
+//!     .against("memcpy", memcpy)
+//!     .blocks(64)
+//!     .verified(true);
+//! let report = Report::new("pack", Machine::describe(), "cargo bench", vec![row]);
+//! report.validate()?;
+//! println!("{}", report.table());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod commit;
+mod file;
+mod human;
+mod machine;
+mod plot;
+mod samples;
+mod schema;
+mod table;
+mod validate;
+
+pub use commit::commit;
+pub use file::{FileError, write_atomically};
+pub use human::{Bytes, Rate, Time};
+pub use machine::{Cache, CacheKind, Container, Gpu, Machine, last_level_cache_bytes};
+pub use plot::{BarGroup, PlotError, Point, Series, bars, lines};
+pub use samples::{NoSamples, Samples, Summary};
+pub use schema::{Comparison, Report, Row};
+pub use table::{Align, Table};
+pub use validate::{Fault, Invalid};

@@ -1,0 +1,207 @@
+//! Tables on a terminal: aligned columns, one heading, no box.
+
+use std::fmt;
+
+use crate::human::{Bytes, Rate, Time};
+use crate::schema::{Report, Row};
+
+/// Which edge of its column a cell touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// Text.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Rows of cells under headings. Widths count characters, so `µs` aligns.
+#[derive(Clone, Debug)]
+pub struct Table {
+    columns: Vec<(String, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these headings and no rows.
+    #[must_use]
+    pub fn new<H: Into<String>>(columns: impl IntoIterator<Item = (H, Align)>) -> Self {
+        Self {
+            columns: columns.into_iter().map(|(heading, align)| (heading.into(), align)).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row. Missing cells stay empty; cells beyond the last column are dropped.
+    pub fn push<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        self.rows.push(cells.into_iter().take(self.columns.len()).map(Into::into).collect());
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let mut widths: Vec<usize> =
+            self.columns.iter().map(|(heading, _)| heading.chars().count()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        widths
+    }
+
+    fn line<'a>(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        widths: &[usize],
+        cells: impl Iterator<Item = &'a str>,
+    ) -> fmt::Result {
+        let mut line = String::new();
+        for ((cell, &width), (_, align)) in cells.zip(widths).zip(&self.columns) {
+            if !line.is_empty() {
+                line.push_str("  ");
+            }
+            match align {
+                Align::Left => line.push_str(&format!("{cell:<width$}")),
+                Align::Right => line.push_str(&format!("{cell:>width$}")),
+            }
+        }
+        writeln!(f, "{}", line.trim_end())
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widths = self.widths();
+        self.line(f, &widths, self.columns.iter().map(|(heading, _)| &**heading))?;
+        let rules: Vec<String> = widths.iter().map(|&width| "─".repeat(width)).collect();
+        self.line(f, &widths, rules.iter().map(String::as_str))?;
+        for row in &self.rows {
+            self.line(f, &widths, row.iter().map(String::as_str))?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    /// The report as a table: one line a row, and a column for every reference and every optional
+    /// figure that some row has.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        let references = self.references();
+        let blocks = self.rows.iter().any(|row| row.blocks.is_some());
+        let resident = self.rows.iter().any(|row| row.resident_gbps.is_some());
+
+        let mut columns = vec![
+            ("case".to_owned(), Align::Left),
+            ("op".to_owned(), Align::Left),
+            ("space".to_owned(), Align::Left),
+            ("protocol".to_owned(), Align::Left),
+            ("payload".to_owned(), Align::Right),
+        ];
+        let mut number = |heading: String| columns.push((heading, Align::Right));
+        if blocks {
+            number("blocks".to_owned());
+        }
+        number("time".to_owned());
+        number("GB/s".to_owned());
+        if resident {
+            number("resident".to_owned());
+        }
+        for reference in &references {
+            number(format!("÷ {reference}"));
+        }
+        columns.push(("bytes".to_owned(), Align::Left));
+
+        let mut table = Table::new(columns);
+        for row in &self.rows {
+            table.push(cells(row, blocks, resident, &references));
+        }
+        table
+    }
+
+    /// Every reference some row compares with, in order of appearance.
+    fn references(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for row in &self.rows {
+            let others = row.others.iter().map(|other| other.reference.as_str());
+            for name in row.reference.as_deref().into_iter().chain(others) {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        names
+    }
+}
+
+fn cells(row: &Row, blocks: bool, resident: bool, references: &[&str]) -> Vec<String> {
+    let optional = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let mut cells = vec![
+        row.case.clone(),
+        row.op.clone(),
+        row.space.clone(),
+        row.protocol.clone(),
+        Bytes(row.payload_bytes).to_string(),
+    ];
+    if blocks {
+        cells.push(optional(row.blocks.map(|n| n.to_string())));
+    }
+    cells.push(Time(row.seconds.median).to_string());
+    cells.push(Rate(row.gbps).to_string());
+    if resident {
+        cells.push(optional(row.resident_gbps.map(|r| Rate(r).to_string())));
+    }
+    for reference in references {
+        cells.push(optional(row.ratio_to(reference).map(|ratio| format!("{ratio:.2}"))));
+    }
+    let verdict = if row.verified { "right" } else { "UNCHECKED" };
+    cells.push(verdict.to_owned());
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Machine, Samples};
+
+    #[test]
+    fn columns_align_by_characters() {
+        let mut table = Table::new([("name", Align::Left), ("time", Align::Right)]);
+        table.push(["a", "1.00 µs"]);
+        table.push(["longer", "12 s"]);
+        table.push(["short"]);
+        table.push(["too", "many", "cells"]);
+        assert_eq!(
+            table.to_string(),
+            "name       time\n\
+             ──────  ───────\n\
+             a       1.00 µs\n\
+             longer     12 s\n\
+             short\n\
+             too        many\n"
+        );
+    }
+
+    #[test]
+    fn a_report_shows_every_reference() {
+        let time = |seconds| Samples::from_seconds([seconds]).summary().unwrap();
+        let report = Report::new(
+            "pingpong",
+            Machine::default(),
+            "gapless pingpong",
+            vec![
+                Row::new("V n=64", "oneway", "host", "eager", 32_768, time(2e-6))
+                    .against("memcpy", time(1e-6))
+                    .against("contiguous", time(3e-6))
+                    .blocks(64)
+                    .verified(true),
+                Row::new("memcpy", "copy", "host", "none", 32_768, time(1e-6)),
+            ],
+        );
+        assert_eq!(
+            report.table().to_string(),
+            "case    op      space  protocol  payload  blocks     time  GB/s  ÷ memcpy  ÷ contiguous  bytes\n\
+             ──────  ──────  ─────  ────────  ───────  ──────  ───────  ────  ────────  ────────────  ─────────\n\
+             V n=64  oneway  host   eager      32 KiB      64  2.00 µs  16.4      0.50          1.50  right\n\
+             memcpy  copy    host   none       32 KiB       -  1.00 µs  32.8         -             -  UNCHECKED\n"
+        );
+    }
+}
