@@ -1,1 +1,55 @@
-//! The layouts real applications send, as committed datatypes.
+//! The layouts real applications send, as datatypes ready to be sent.
+//!
+//! Benchmarks of non-contiguous messages are only as good as the layouts they move. This crate
+//! holds the ones the literature uses, with the parameters it uses: the twelve micro-applications
+//! of DDTBench (Schneider, Gerstenberger, Hoefler, EuroMPI 2012), the matrices and faces of the
+//! GPU datatype papers, a 26-neighbour halo, and Open MPI's datatype test corpus.
+//!
+//! A [`Case`] is one message: what is sent, what it is received as, where in the application's
+//! buffers both lie, and what is known about it in advance (payload, merged blocks), so that
+//! whoever runs it can check the datatype layer against the literature and not against itself.
+//!
+//! * [`cases`] looks a layout up by the name a user types; [`cases_with`] with other options.
+//! * [`families`] lists what there is; [`default_set`] is a representative selection.
+//! * The modules build one layout each from explicit parameters ([`papers`], [`cube`], [`wrf`],
+//!   [`milc`], [`nas`], [`lammps`], [`specfem`], [`fft`], [`openmpi`]).
+//!
+//! Units: bytes unless a name says otherwise. Arrays are column-major (first dimension fastest)
+//! and indices start at 0. No buffer of any case exceeds [`MAX_BUFFER_BYTES`]; larger parameters
+//! are refused with a [`LayoutError`]. Building a case allocates index lists, never buffers.
+//!
+//! ```
+//! # fn main() -> Result<(), gapless_layouts::LayoutError> {
+//! let case = &gapless_layouts::cases("v", Some(1024))?[0];
+//! assert_eq!(case.name, "V n=1024");
+//! assert_eq!(case.payload_bytes, 8 << 20);
+//! assert_eq!(case.send.datatype.commit()?.blocks(), 1024);
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod case;
+mod catalog;
+mod error;
+mod families;
+mod index_list;
+
+pub mod cube;
+pub mod fft;
+pub mod lammps;
+pub mod milc;
+pub mod nas;
+pub mod openmpi;
+pub mod papers;
+pub mod specfem;
+pub mod wrf;
+
+pub use case::{Axis, Case, MAX_BUFFER_BYTES, Side};
+pub use catalog::{
+    Options, cases, cases_with, default_set, documented_cases, families, groups, layout_names,
+};
+pub use error::LayoutError;
+pub use families::{Family, FamilyInfo, Group};
+pub use index_list::{IndexList, MAX_LIST_ENTRIES};
