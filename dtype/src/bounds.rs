@@ -26,17 +26,11 @@ pub(crate) struct Span {
 
 impl Span {
     fn union(self, other: Span) -> Span {
-        Span {
-            lo: self.lo.min(other.lo),
-            hi: self.hi.max(other.hi),
-        }
+        Span { lo: self.lo.min(other.lo), hi: self.hi.max(other.hi) }
     }
 
     fn shifted(self, by: Shifts) -> Option<Span> {
-        Some(Span {
-            lo: self.lo.checked_add(by.least)?,
-            hi: self.hi.checked_add(by.greatest)?,
-        })
+        Some(Span { lo: self.lo.checked_add(by.least)?, hi: self.hi.checked_add(by.greatest)? })
     }
 }
 
@@ -50,17 +44,11 @@ pub(crate) struct Shifts {
 impl Shifts {
     /// `None` if a displacement does not fit in 64 bits.
     pub(crate) fn new(least: i128, greatest: i128) -> Option<Shifts> {
-        Some(Shifts {
-            least: i64::try_from(least).ok()?,
-            greatest: i64::try_from(greatest).ok()?,
-        })
+        Some(Shifts { least: i64::try_from(least).ok()?, greatest: i64::try_from(greatest).ok()? })
     }
 
     pub(crate) fn union(self, other: Shifts) -> Shifts {
-        Shifts {
-            least: self.least.min(other.least),
-            greatest: self.greatest.max(other.greatest),
-        }
+        Shifts { least: self.least.min(other.least), greatest: self.greatest.max(other.greatest) }
     }
 }
 
@@ -76,11 +64,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    pub(crate) const EMPTY: Bounds = Bounds {
-        data: None,
-        markers: None,
-        alignment: 1,
-    };
+    pub(crate) const EMPTY: Bounds = Bounds { data: None, markers: None, alignment: 1 };
 
     /// Bounds of the typemap placed at all of `shifts`; `None` on overflow.
     pub(crate) fn placed(self, shifts: Shifts) -> Option<Bounds> {
@@ -110,10 +94,7 @@ impl Bounds {
 
     /// The same entries with new markers in place of any old ones.
     pub(crate) fn with_markers(self, markers: Span) -> Bounds {
-        Bounds {
-            markers: Some(markers),
-            ..self
-        }
+        Bounds { markers: Some(markers), ..self }
     }
 
     /// `(lb, ub)`; `None` if a bound, the extent or the true extent overflows 64 bits.
@@ -122,10 +103,7 @@ impl Bounds {
         data.hi.checked_sub(data.lo)?;
         let span = match self.markers {
             Some(markers) => markers,
-            None => Span {
-                lo: data.lo,
-                hi: self.padded(data)?,
-            },
+            None => Span { lo: data.lo, hi: self.padded(data)? },
         };
         span.hi.checked_sub(span.lo)?;
         Some(span)
@@ -144,20 +122,13 @@ mod tests {
     use super::*;
 
     fn double_at(at: i64) -> Bounds {
-        Bounds {
-            data: Some(Span { lo: at, hi: at + 8 }),
-            markers: None,
-            alignment: 8,
-        }
+        Bounds { data: Some(Span { lo: at, hi: at + 8 }), markers: None, alignment: 8 }
     }
 
     #[test]
     fn epsilon_rounds_the_extent_not_the_bound() {
-        let char_at_nine = Bounds {
-            data: Some(Span { lo: 9, hi: 10 }),
-            markers: None,
-            alignment: 1,
-        };
+        let char_at_nine =
+            Bounds { data: Some(Span { lo: 9, hi: 10 }), markers: None, alignment: 1 };
         let both = double_at(1).union(char_at_nine);
         assert_eq!(both.lb_ub(), Some(Span { lo: 1, hi: 17 }));
     }
@@ -178,19 +149,10 @@ mod tests {
 
     #[test]
     fn overflow_is_none() {
-        let wide = Bounds {
-            data: Some(Span { lo: i64::MIN, hi: 1 }),
-            markers: None,
-            alignment: 1,
-        };
+        let wide = Bounds { data: Some(Span { lo: i64::MIN, hi: 1 }), markers: None, alignment: 1 };
         assert_eq!(wide.lb_ub(), None);
-        let high = double_at(i64::MAX - 9).union(Bounds {
-            data: Some(Span {
-                lo: i64::MAX - 9,
-                hi: i64::MAX,
-            }),
-            ..Bounds::EMPTY
-        });
+        let high = double_at(i64::MAX - 9)
+            .union(Bounds { data: Some(Span { lo: i64::MAX - 9, hi: i64::MAX }), ..Bounds::EMPTY });
         assert_eq!(high.lb_ub(), None, "epsilon overflows");
         assert_eq!(double_at(0).placed(Shifts { least: 0, greatest: i64::MAX }), None);
         assert_eq!(Shifts::new(0, 1 << 63), None);

@@ -1,10 +1,14 @@
 //! Non-contiguous data layouts: MPI derived datatypes, committed layouts and the convertor.
 
+#![deny(unsafe_code)]
+
 pub mod attributes;
 mod bounds;
 mod build;
 mod contents;
+#[allow(unsafe_code, reason = "raw pack and unpack, proved in place")]
 mod convertor;
+#[allow(unsafe_code, reason = "the copy loops, proved in place")]
 mod copy;
 mod datatype;
 mod error;
@@ -17,9 +21,19 @@ mod program;
 mod run;
 mod shape;
 mod signature;
+#[allow(unsafe_code, reason = "layout to layout copies, proved in place")]
 mod transfer;
 
 #[cfg(any(test, feature = "testkit"))]
 pub mod naive;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+
+pub use attributes::{AttributeError, CopyRule, Key};
+pub use contents::{Combiner, Contents, Distribution, Envelope, Order};
+pub use datatype::Datatype;
+pub use error::{Argument, Problem, Quantity, TypeError};
+pub use primitive::{Part, Primitive, Scalar};
+pub use signature::{
+    Signature, SignatureDecodeError, SignatureDigest, SignatureError, SignatureKind,
+};

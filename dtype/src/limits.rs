@@ -19,3 +19,10 @@ pub const MAX_SIGNATURE_NODES: usize = 1 << 20;
 
 /// Most references from sequences to their parts, all together, in an encoded signature.
 pub const MAX_SIGNATURE_PARTS: usize = 1 << 22;
+
+/// Most ops in a committed program, built or decoded. Only an indexed type with as many different block
+/// lengths over a type with gaps comes near it.
+pub const MAX_PROGRAM_OPS: usize = 1 << 22;
+
+/// Deepest nesting of a committed program's ops: at most two per constructor, and a list's own level.
+pub const MAX_PROGRAM_DEPTH: usize = 2 * MAX_DEPTH + 4;

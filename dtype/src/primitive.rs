@@ -206,10 +206,7 @@ impl Primitive {
             | P::ShortInt
             | P::TwoInt
             | P::LongDoubleInt => {
-                let (value, int) = (
-                    self.value().alignment_bytes(),
-                    P::Int.alignment_bytes(),
-                );
+                let (value, int) = (self.value().alignment_bytes(), P::Int.alignment_bytes());
                 if value > int { value } else { int }
             }
             _ => self.size_bytes(),
@@ -260,9 +257,7 @@ impl Primitive {
 
     /// Where the `int` of a pair lies: behind the value, aligned.
     const fn index_displacement(self) -> u64 {
-        self.value()
-            .size_bytes()
-            .next_multiple_of(P::Int.alignment_bytes())
+        self.value().size_bytes().next_multiple_of(P::Int.alignment_bytes())
     }
 
     /// MPI's name of the type, for example `MPI_DOUBLE`.
@@ -359,18 +354,14 @@ mod tests {
     fn codes_are_places_in_all() {
         for (place, primitive) in Primitive::ALL.into_iter().enumerate() {
             assert_eq!(primitive as usize, place);
-            assert_eq!(
-                Primitive::from_code(u8::try_from(place).unwrap()),
-                Some(primitive)
-            );
+            assert_eq!(Primitive::from_code(u8::try_from(place).unwrap()), Some(primitive));
         }
         assert_eq!(Primitive::from_code(40), None);
     }
 
     #[test]
     fn names_are_distinct() {
-        let names: std::collections::HashSet<_> =
-            Primitive::ALL.iter().map(|p| p.name()).collect();
+        let names: std::collections::HashSet<_> = Primitive::ALL.iter().map(|p| p.name()).collect();
         assert_eq!(names.len(), Primitive::ALL.len());
     }
 
@@ -383,20 +374,18 @@ mod tests {
         assert_eq!(P::ShortInt.extent_bytes(), size_of::<ShortInt>() as u64);
         assert_eq!(P::DoubleInt.extent_bytes(), size_of::<DoubleInt>() as u64);
         assert_eq!(P::ShortInt.size_bytes(), 6);
-        assert!(P::ShortInt.parts().eq([
-            (P::Short, 0),
-            (P::Int, std::mem::offset_of!(ShortInt, 1) as u64)
-        ]));
+        assert!(
+            P::ShortInt
+                .parts()
+                .eq([(P::Short, 0), (P::Int, std::mem::offset_of!(ShortInt, 1) as u64)])
+        );
         assert!(P::Double.parts().eq([(P::Double, 0)]));
     }
 
     #[test]
     fn parts_sum_to_the_size_and_stay_inside_the_extent() {
         for p in Primitive::ALL {
-            assert_eq!(
-                p.parts().map(|(part, _)| part.size_bytes()).sum::<u64>(),
-                p.size_bytes()
-            );
+            assert_eq!(p.parts().map(|(part, _)| part.size_bytes()).sum::<u64>(), p.size_bytes());
             let end = p.parts().map(|(q, at)| at + q.size_bytes()).max();
             assert!(end <= Some(p.extent_bytes()));
             assert!(p.alignment_bytes().is_power_of_two());

@@ -1,1 +1,264 @@
-//! Being written.
+//! Signatures: the sequence of basic types of a datatype, compressed, with a hash that composes.
+//!
+//! A message is legal if the sender's sequence of basic types is a prefix of the receiver's
+//! (MPI 4.1 §3.3.1). The sequence is kept as a graph of repeats and sequences that follows the
+//! datatype's construction and shares what the datatype shares: a type with one old type is `n ×
+//! old` however long its index lists are. Every node knows its elements, bytes and hash, and a
+//! sequence the totals before each of its parts, so the hash of *any* prefix takes one division or
+//! one binary search per level. Only a digest of 24 bytes travels with a message.
+//!
+//! `MPI_BYTE` and `MPI_PACKED` are untyped. A signature of them alone matches anything that fits
+//! in bytes, and so does one that mixes them with typed elements: whether a byte run stands for a
+//! typed element cannot be told from a digest. Pair types count as two elements, value and `int`.
+//!
+//! Equality is equality of hashes modulo 2^61 − 1: a wrong program can get past it with
+//! probability around 2^-50, a hostile one at will; neither can do more than receive wrong values,
+//! because lengths are checked in bytes as well.
+
+mod digest;
+mod measure;
+mod wire;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use digest::{SignatureDigest, SignatureError, SignatureKind};
+use measure::Measure;
+pub use wire::SignatureDecodeError;
+
+use crate::contents::Contents;
+use crate::datatype::Datatype;
+use crate::primitive::Primitive;
+
+/// The sequence of basic types of one instance of a datatype.
+///
+/// Cheap to clone. Two signatures are equal if their sequences are (by hash).
+///
+/// ```
+/// use gapless_dtype::{Datatype, Primitive};
+///
+/// let double = Datatype::from(Primitive::Double);
+/// let column = Datatype::vector(100, 1, 100, &double)?;
+/// let sent = column.signature().digest(1);
+/// // 100 doubles, however they lie, fit where 200 are expected; 201 do not.
+/// double.signature().accepts_prefix(200, &sent).unwrap();
+/// assert!(double.signature().accepts_prefix(99, &sent).is_err());
+/// # Ok::<(), gapless_dtype::TypeError>(())
+/// ```
+#[derive(Clone)]
+pub struct Signature(Arc<Node>);
+
+struct Node {
+    total: Measure,
+    /// Levels of repeats and sequences above the basic types.
+    depth: usize,
+    kind: Kind,
+}
+
+enum Kind {
+    Empty,
+    Basic(Primitive),
+    /// At least two copies of something that is neither empty nor a repeat.
+    Repeat {
+        count: u64,
+        unit: Signature,
+    },
+    /// At least two parts, none of them empty.
+    Sequence {
+        parts: Box<[Signature]>,
+        /// `starts[i]` measures all parts before part `i`.
+        starts: Box<[Measure]>,
+    },
+}
+
+impl Signature {
+    /// The datatype's signature; the same as [`Datatype::signature`], as a handle of its own.
+    pub fn of(datatype: &Datatype) -> Signature {
+        datatype.signature().clone()
+    }
+
+    /// Computes the signature from those of the datatype's parts.
+    pub(crate) fn compute(datatype: &Datatype) -> Signature {
+        let fits = "a datatype's elements are no more than its bytes, which fit in 64 bits";
+        if datatype.size() == 0 {
+            return Signature::empty();
+        }
+        match datatype.contents() {
+            Contents::Primitive(primitive) => {
+                let basics = primitive.parts().map(|(part, _)| Signature::basic(part));
+                Signature::sequence(basics.map(|basic| (1, basic))).expect(fits)
+            }
+            Contents::Struct { blocklengths, types, .. } => {
+                let members = types.iter().map(|member| member.signature().clone());
+                Signature::sequence(blocklengths.iter().copied().zip(members)).expect(fits)
+            }
+            // Whatever else the constructor is, it makes copies of one type.
+            contents => {
+                let old = &contents.types()[0];
+                let copies = datatype.size() / old.size();
+                Signature::repeat(copies, old.signature().clone()).expect(fits)
+            }
+        }
+    }
+
+    /// Number of basic elements in one instance.
+    pub fn elements(&self) -> u64 {
+        self.0.total.elements
+    }
+
+    /// Bytes of data in one instance.
+    pub fn bytes(&self) -> u64 {
+        self.0.total.bytes
+    }
+
+    /// Whether the elements are typed, untyped bytes, or both. An empty signature is typed.
+    pub fn kind(&self) -> SignatureKind {
+        self.0.total.kind()
+    }
+
+    /// The digest of `count` instances. Numbers beyond 64 bits are capped; no buffer is that large.
+    pub fn digest(&self, count: u64) -> SignatureDigest {
+        SignatureDigest::from(self.0.total.times(count))
+    }
+
+    /// Whether a message with the digest `sent` may be received by `count` instances of this
+    /// signature: what was sent must be a prefix of it.
+    ///
+    /// If either side has untyped elements, the message only has to fit in bytes. Time grows with
+    /// the depth of the type and the logarithms of its counts, not with the number of blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`SignatureError::TooLong`] if more was sent than fits, in bytes;
+    /// [`SignatureError::Mismatch`] if it fits but the types differ.
+    pub fn accepts_prefix(&self, count: u64, sent: &SignatureDigest) -> Result<(), SignatureError> {
+        let posted = self.digest(count);
+        if sent.bytes > posted.bytes {
+            return Err(SignatureError::TooLong {
+                sent_bytes: sent.bytes,
+                posted_bytes: posted.bytes,
+            });
+        }
+        let typed = |kind| kind == SignatureKind::Typed;
+        if !typed(sent.kind) || !typed(posted.kind) {
+            return Ok(());
+        }
+        let mismatch = SignatureError::Mismatch { sent: *sent, posted };
+        if sent.elements > posted.elements {
+            return Err(mismatch);
+        }
+        let prefix = self.prefix(count, sent.elements);
+        match prefix.bytes == sent.bytes && prefix.hash() == sent.hash {
+            true => Ok(()),
+            false => Err(mismatch),
+        }
+    }
+
+    /// Measures the first `elements` elements of `count` instances, or all if there are fewer.
+    fn prefix(&self, count: u64, elements: u64) -> Measure {
+        let mut before = Measure::EMPTY;
+        let mut rest = elements;
+        // Whole copies of this node are measured at once; at most one is entered.
+        let (mut copies, mut node) = (count, self);
+        while node.elements() > 0 && copies > 0 {
+            let whole = (rest / node.elements()).min(copies);
+            before = before.then(node.0.total.times(whole));
+            rest -= whole * node.elements();
+            if rest == 0 || whole == copies {
+                break;
+            }
+            (copies, node) = match &node.0.kind {
+                Kind::Empty | Kind::Basic(_) => break,
+                Kind::Repeat { count, unit } => (*count, unit),
+                Kind::Sequence { parts, starts } => {
+                    let part = starts.partition_point(|start| start.elements <= rest) - 1;
+                    before = before.then(starts[part]);
+                    rest -= starts[part].elements;
+                    (1, &parts[part])
+                }
+            };
+        }
+        before
+    }
+
+    fn empty() -> Signature {
+        Signature::node(Measure::EMPTY, 0, Kind::Empty)
+    }
+
+    fn basic(primitive: Primitive) -> Signature {
+        Signature::node(Measure::of(primitive), 0, Kind::Basic(primitive))
+    }
+
+    /// `count` copies of `unit`; `None` if the total overflows 64 bits.
+    fn repeat(count: u64, unit: Signature) -> Option<Signature> {
+        let (count, unit) = match &unit.0.kind {
+            _ if count == 0 => return Some(Signature::empty()),
+            _ if count == 1 => return Some(unit),
+            Kind::Empty => return Some(unit),
+            Kind::Repeat { count: n, unit } => (count.checked_mul(*n)?, unit.clone()),
+            _ => (count, unit),
+        };
+        let total = unit.0.total.checked_times(count)?;
+        let depth = unit.0.depth + 1;
+        Some(Signature::node(total, depth, Kind::Repeat { count, unit }))
+    }
+
+    /// Copies of signatures one after the other; `None` if the total overflows 64 bits.
+    fn sequence(parts: impl Iterator<Item = (u64, Signature)>) -> Option<Signature> {
+        // Equal neighbours become one run of copies.
+        let mut runs: Vec<(u64, Signature)> = Vec::new();
+        for (copies, part) in parts {
+            let (copies, unit) = match &part.0.kind {
+                _ if copies == 0 => continue,
+                Kind::Empty => continue,
+                Kind::Repeat { count, unit } => (copies.checked_mul(*count)?, unit.clone()),
+                _ => (copies, part),
+            };
+            match runs.last_mut() {
+                Some((n, last)) if *last == unit => *n = n.checked_add(copies)?,
+                _ => runs.push((copies, unit)),
+            }
+        }
+        let mut parts = runs
+            .into_iter()
+            .map(|(copies, unit)| Signature::repeat(copies, unit))
+            .collect::<Option<Vec<Signature>>>()?;
+        if parts.len() < 2 {
+            return Some(parts.pop().unwrap_or_else(Signature::empty));
+        }
+        Signature::of_parts(parts.into())
+    }
+
+    fn of_parts(parts: Box<[Signature]>) -> Option<Signature> {
+        let mut total = Measure::EMPTY;
+        let mut starts = Vec::with_capacity(parts.len());
+        for part in &parts {
+            starts.push(total);
+            total = total.checked_then(part.0.total)?;
+        }
+        let depth = 1 + parts.iter().map(|part| part.0.depth).max().unwrap_or(0);
+        let starts = starts.into();
+        Some(Signature::node(total, depth, Kind::Sequence { parts, starts }))
+    }
+
+    fn node(total: Measure, depth: usize, kind: Kind) -> Signature {
+        Signature(Arc::new(Node { total, depth, kind }))
+    }
+}
+
+impl PartialEq for Signature {
+    fn eq(&self, other: &Signature) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.total == other.0.total
+    }
+}
+
+impl Eq for Signature {}
+
+impl fmt::Debug for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Signature").field(&self.digest(1)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! `MPI_Type_create_hindexed` (MPI 4.1 §5.1.2).
+
+use super::{Placement, Recipe};
+use crate::contents::Combiner;
+use crate::datatype::Datatype;
+use crate::error::{Argument, TypeError};
+
+impl Datatype {
+    /// Blocks of `blocklengths[i]` copies of `old`, each starting `displacements_bytes[i]` bytes
+    /// from the origin, in the order listed.
+    ///
+    /// # Errors
+    ///
+    /// If the lists differ in length, the size, a displacement or a bound overflows 64 bits, or
+    /// the tree gets too deep.
+    pub fn hindexed(
+        blocklengths: &[u64],
+        displacements_bytes: &[i64],
+        old: &Datatype,
+    ) -> Result<Datatype, TypeError> {
+        const LIST: &str = "displacements_bytes";
+        TypeError::check_length(
+            Combiner::Hindexed,
+            (LIST, displacements_bytes.len()),
+            ("blocklengths", blocklengths.len()),
+        )?;
+        let mut placement = Placement::of(Combiner::Hindexed, old);
+        for (i, (&blocklength, &displacement)) in
+            blocklengths.iter().zip(displacements_bytes).enumerate()
+        {
+            let start = i128::from(displacement);
+            placement.block(start, blocklength, Argument::entry(LIST, i))?;
+        }
+        let reach = Argument::whole(LIST);
+        let (size, bounds) = placement.total(old, Argument::whole("blocklengths"), reach)?;
+        let recipe = Recipe::Hindexed {
+            blocklengths: blocklengths.into(),
+            displacements_bytes: displacements_bytes.into(),
+            old: old.clone(),
+        };
+        Datatype::assemble(recipe, size, bounds, reach)
+    }
+}

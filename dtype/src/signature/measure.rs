@@ -1,0 +1,158 @@
+//! What is known about a sequence of basic types as a whole: elements, bytes, hash.
+//!
+//! The hash of x₀ … xₙ₋₁ is Σ v(xᵢ)·Bⁿ⁻¹⁻ⁱ modulo the Mersenne prime 2^61 − 1, so that the hash of
+//! a concatenation follows from the parts' hashes and Bⁿ, the `scale`; measures form a monoid
+//! under concatenation and n copies take O(log n) steps.
+
+use super::SignatureKind;
+use crate::primitive::Primitive;
+
+/// 2^61 − 1.
+pub(super) const MODULUS: u64 = (1 << 61) - 1;
+
+/// B, the base of the polynomial. Part of the wire format: both sides must hash alike.
+const BASE: u64 = 0x1527_49a9_6d1b_37c5;
+
+/// Spreads the primitives' small codes over the field.
+const SPREAD: u64 = 0x0e3a_71c5_9b24_d86f;
+
+/// A sequence of basic types, measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Measure {
+    pub(super) elements: u64,
+    pub(super) bytes: u64,
+    hash: u64,
+    /// B to the power of `elements`.
+    scale: u64,
+    typed: bool,
+    untyped: bool,
+}
+
+impl Measure {
+    pub(super) const EMPTY: Measure =
+        Measure { elements: 0, bytes: 0, hash: 0, scale: 1, typed: false, untyped: false };
+
+    /// One element.
+    pub(super) fn of(basic: Primitive) -> Measure {
+        Measure {
+            elements: 1,
+            bytes: basic.size_bytes(),
+            // Never zero, so that the number of elements counts.
+            hash: multiply(u64::from(basic as u8) + 1, SPREAD),
+            scale: BASE,
+            typed: !basic.is_untyped(),
+            untyped: basic.is_untyped(),
+        }
+    }
+
+    pub(super) fn hash(self) -> u64 {
+        self.hash
+    }
+
+    pub(super) fn kind(self) -> SignatureKind {
+        match (self.typed, self.untyped) {
+            (true, true) => SignatureKind::Mixed,
+            (false, true) => SignatureKind::Bytes,
+            (_, false) => SignatureKind::Typed,
+        }
+    }
+
+    /// This, then `next`; numbers that overflow are capped.
+    pub(super) fn then(self, next: Measure) -> Measure {
+        Measure {
+            elements: self.elements.saturating_add(next.elements),
+            bytes: self.bytes.saturating_add(next.bytes),
+            hash: add(multiply(self.hash, next.scale), next.hash),
+            scale: multiply(self.scale, next.scale),
+            typed: self.typed | next.typed,
+            untyped: self.untyped | next.untyped,
+        }
+    }
+
+    /// This, then `next`; `None` if the bytes overflow. Elements are never more than bytes.
+    pub(super) fn checked_then(self, next: Measure) -> Option<Measure> {
+        self.bytes.checked_add(next.bytes)?;
+        Some(self.then(next))
+    }
+
+    /// `count` copies; numbers that overflow are capped. Takes O(log count) steps.
+    pub(super) fn times(self, mut count: u64) -> Measure {
+        let mut total = Measure::EMPTY;
+        let mut power = self;
+        while count > 0 {
+            if count & 1 == 1 {
+                total = total.then(power);
+            }
+            power = power.then(power);
+            count >>= 1;
+        }
+        total
+    }
+
+    /// `count` copies; `None` if the bytes overflow.
+    pub(super) fn checked_times(self, count: u64) -> Option<Measure> {
+        self.bytes.checked_mul(count)?;
+        Some(self.times(count))
+    }
+}
+
+/// Sum in the field; both below `MODULUS`.
+fn add(a: u64, b: u64) -> u64 {
+    let sum = a + b;
+    if sum >= MODULUS { sum - MODULUS } else { sum }
+}
+
+/// Product in the field; both below `MODULUS`.
+fn multiply(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    // 2^61 is 1 in the field: the high part counts like the low one. Both are below 2^61.
+    let modulus = u128::from(MODULUS);
+    let folded = (product & modulus) + (product >> 61);
+    let reduced = if folded >= modulus { folded - modulus } else { folded };
+    u64::try_from(reduced).expect("a field element is below 2^61")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn field_arithmetic_is_exact() {
+        let mut x = 0x1234_5678_9abc_def1_u64 % MODULUS;
+        for y in [0, 1, 2, BASE, SPREAD, MODULUS - 1] {
+            for _ in 0..50 {
+                let exact = u128::from(x) * u128::from(y) % u128::from(MODULUS);
+                assert_eq!(u128::from(multiply(x, y)), exact);
+                x = add(multiply(x, x), 12345);
+                assert!(x < MODULUS);
+            }
+        }
+        assert!(BASE < MODULUS && SPREAD < MODULUS);
+    }
+
+    #[test]
+    fn copies_are_repeated_concatenation() {
+        let unit = Measure::of(Primitive::Int).then(Measure::of(Primitive::Double));
+        let mut long = Measure::EMPTY;
+        for n in 0..40 {
+            assert_eq!(unit.times(n), long);
+            long = long.then(unit);
+        }
+    }
+
+    #[test]
+    fn order_and_number_matter() {
+        let (int, double) = (Measure::of(Primitive::Int), Measure::of(Primitive::Double));
+        assert_ne!(int.then(double).hash(), double.then(int).hash());
+        assert_ne!(int.hash(), int.then(int).hash());
+        assert_ne!(Measure::of(Primitive::Char).hash(), 0);
+    }
+
+    #[test]
+    fn capped_and_checked() {
+        let unit = Measure::of(Primitive::Double);
+        assert_eq!(unit.times(u64::MAX).bytes, u64::MAX);
+        assert_eq!(unit.checked_times(u64::MAX), None);
+        assert_eq!(unit.times(u64::MAX).checked_then(unit), None);
+    }
+}
