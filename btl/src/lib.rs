@@ -27,7 +27,7 @@
 //!    while both ends are busy, no system call where the wire allows.
 //!
 //! `loopback` is the smallest complete transport; `examples/btl-udp` one in a workspace of its
-//! own..
+//! own.
 //!
 //! Nothing here knows datatypes, matching or MPI. Lengths and offsets are in bytes.
 #![deny(unsafe_code)]
@@ -36,7 +36,12 @@ mod address;
 mod error;
 mod event;
 mod limits;
+pub mod loopback;
 mod mapped;
+#[allow(unsafe_code, reason = "heap memory given out by address")]
+mod memory;
+#[allow(unsafe_code, reason = "turns its buffers into slots, fragments and slices")]
+pub mod pool;
 #[allow(unsafe_code, reason = "declares the unsafe methods that transports implement")]
 mod rdma;
 #[allow(unsafe_code, reason = "slots and fragments are the safe face of memory given by address")]

@@ -84,6 +84,15 @@ impl Slot {
         self.loan.index
     }
 
+    /// Whether `pool` is where it goes back to: a transport's check that a slot is its own.
+    #[must_use]
+    pub fn belongs_to(&self, pool: &Arc<dyn Reclaim>) -> bool {
+        self.loan
+            .pool
+            .as_ref()
+            .is_some_and(|own| std::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(pool)))
+    }
+
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors

@@ -41,9 +41,12 @@ pub trait Btl: Send {
     /// bounded work. Gives how many events were added.
     fn poll(&mut self, events: &mut Events) -> usize;
 
-    /// Prepares to block: from now until the next [`poll`](Btl::poll), whatever would make `poll`
-    /// report something makes the returned descriptor readable. The caller polls once more before
-    /// it blocks on the descriptor. `None`: this transport must be polled by the clock.
+    /// Prepares to block: from now on, whatever would make [`poll`](Btl::poll) report something
+    /// makes the returned descriptor readable, until a `poll` has reported something. The caller
+    /// arms, polls once more (something may have come in between; a `poll` that reports nothing
+    /// leaves it armed), and then blocks on the descriptor. Arming again is cheap, gives the same
+    /// descriptor, and makes it unreadable unless something waits. The descriptor stays open while
+    /// the transport lives. `None`: this transport must be polled by the clock.
     fn arm(&mut self) -> Option<RawFd> {
         None
     }

@@ -1,0 +1,314 @@
+//! The smallest complete transport: endpoints within one process, joined by a [`Hub`].
+//!
+//! It is what `bml` sends to itself with, what the layers above are tested with (dozens of ranks in
+//! one thread, or one per thread), and the example to read before writing a transport. It is
+//! ordered, never copies a message (the slot's buffer becomes the fragment) and is bounded: each
+//! link has [`Config::slots`] buffers, and a receiver that parks them makes its sender see
+//! [`ReserveError::Full`]. Dropping one end is the death of that peer.
+//!
+//! Where things are: [`Hub`] and what ends know of each other in `hub.rs`; the optional abilities
+//! ([`Rdma`], [`Mapped`]: plain copies within the process, each can be
+//! switched off in [`Config`]) in `abilities.rs`.
+//!
+//! ```
+//! use gapless_btl::{AmTag, Btl, Event, Events, Token, loopback::{Hub, Loopback}};
+//! let hub = Hub::new();
+//! let (mut a, mut b) = (Loopback::new(&hub), Loopback::new(&hub));
+//! let to_b = a.connect(&b.address())?;
+//! b.connect(&a.address())?;
+//! let mut slot = a.reserve(to_b, 2)?;
+//! slot.write(0, b"hi")?;
+//! a.send(slot, AmTag(7), Token::NONE);
+//! let mut events = Events::with_capacity(8);
+//! b.poll(&mut events);
+//! let Some(Event::Arrived { tag: AmTag(7), fragment, .. }) = events.drain().next() else { panic!() };
+//! assert_eq!(fragment.to_vec()?, b"hi");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#[allow(unsafe_code, reason = "implements Rdma's unsafe methods, as copies")]
+mod abilities;
+mod hub;
+#[cfg(test)]
+mod tests;
+
+pub use hub::Hub;
+
+use crate::pool::HeapPool;
+use crate::{
+    Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma, RdmaLimits,
+    ReserveError, Slot, Token,
+};
+use hub::{End, Note};
+use std::collections::{HashMap, VecDeque};
+use std::io::Read;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+/// What a loopback endpoint promises and can do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// [`Limits::name`].
+    pub name: &'static str,
+    /// [`Limits::eager_bytes`].
+    pub eager_bytes: usize,
+    /// [`Limits::max_fragment_bytes`].
+    pub max_fragment_bytes: usize,
+    /// [`Limits::latency_ns`].
+    pub latency_ns: u32,
+    /// [`Limits::bandwidth_mb_s`].
+    pub bandwidth_mb_s: u32,
+    /// Messages to one peer that can be under way, at least 1.
+    pub slots: usize,
+    /// Whether it has [`Rdma`].
+    pub rdma: bool,
+    /// Whether it has [`Mapped`].
+    pub mapped: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            name: "loopback",
+            eager_bytes: 8 << 10,
+            max_fragment_bytes: 32 << 10,
+            latency_ns: 50,
+            bandwidth_mb_s: 20_000,
+            slots: 32,
+            rdma: true,
+            mapped: true,
+        }
+    }
+}
+
+/// A link to one end of the hub.
+struct Peer {
+    end: Arc<End>,
+    pool: HeapPool,
+    lost: bool,
+}
+
+/// One end of a [`Hub`].
+pub struct Loopback {
+    hub: Hub,
+    end: Arc<End>,
+    config: Config,
+    limits: Limits,
+    rdma_limits: RdmaLimits,
+    peers: Vec<Peer>,
+    /// By the peer's number in the hub.
+    names: HashMap<u32, PeerId>,
+    /// What the next polls report.
+    ready: VecDeque<Event>,
+    /// What ends sent that we have not connected to yet.
+    early: Vec<Note>,
+    /// Emptied inboxes go back and forth, so that neither allocates.
+    spare: Vec<Note>,
+    /// The end of the bell that `arm` gives out, once it has been asked for.
+    bell: Option<UnixStream>,
+}
+
+impl Loopback {
+    /// A new end of `hub` with the default [`Config`].
+    #[must_use]
+    pub fn new(hub: &Hub) -> Loopback {
+        Loopback::with(hub, Config::default())
+    }
+
+    /// A new end of `hub`.
+    #[must_use]
+    pub fn with(hub: &Hub, config: Config) -> Loopback {
+        let max_fragment_bytes = config.max_fragment_bytes.max(config.eager_bytes).max(256);
+        Loopback {
+            hub: hub.clone(),
+            end: hub.join(),
+            limits: Limits {
+                name: config.name,
+                eager_bytes: config.eager_bytes,
+                max_fragment_bytes,
+                ordered: true,
+                latency_ns: config.latency_ns,
+                bandwidth_mb_s: config.bandwidth_mb_s,
+                death_notice_ms: 100,
+            },
+            rdma_limits: RdmaLimits {
+                max_pieces: 1024,
+                operation_ns: 50,
+                piece_ns: 10,
+                bandwidth_mb_s: config.bandwidth_mb_s,
+            },
+            config,
+            peers: Vec::new(),
+            names: HashMap::new(),
+            ready: VecDeque::new(),
+            early: Vec::new(),
+            spare: Vec::new(),
+            bell: None,
+        }
+    }
+
+    /// Reports waiting beyond this make `reserve`, `get` and `put` say `Full`, so that a sender that
+    /// never polls stays bounded.
+    fn ready_max(&self) -> usize {
+        4 * self.config.slots.max(16)
+    }
+
+    fn peer(&self, id: PeerId) -> Result<&Peer, LinkError> {
+        let peer = self.peers.get(id.0 as usize).ok_or_else(|| LinkError::Unreachable {
+            reason: format!("{id} was never connected"),
+        })?;
+        if peer.lost || peer.end.is_gone() { Err(gone()) } else { Ok(peer) }
+    }
+
+    /// Turns what has come into the inbox into reports.
+    fn collect(&mut self) {
+        if !self.end.take_notes(&mut self.spare) {
+            return;
+        }
+        let mut notes = std::mem::take(&mut self.spare);
+        for note in notes.drain(..) {
+            match self.names.get(&note.from()) {
+                Some(&id) => self.report(id, note),
+                None => self.early.push(note),
+            }
+        }
+        self.spare = notes;
+    }
+
+    fn report(&mut self, id: PeerId, note: Note) {
+        match note {
+            Note::Message { tag, fragment, .. } => {
+                self.ready.push_back(Event::Arrived { from: id, tag, fragment });
+            }
+            Note::Gone { .. } => self.lose(id),
+        }
+    }
+
+    fn lose(&mut self, id: PeerId) {
+        let peer = &mut self.peers[id.0 as usize];
+        if !std::mem::replace(&mut peer.lost, true) {
+            self.ready.push_back(Event::Lost { peer: id, error: gone() });
+        }
+    }
+
+    fn deliver(&mut self, slot: Slot, tag: AmTag) -> Result<(), LinkError> {
+        let id = slot.peer();
+        let pool = &self.peers.get(id.0 as usize).expect("a slot of this transport").pool;
+        let buffer = pool.open(slot).expect("a slot of this transport");
+        let peer = self.peer(id)?;
+        let fragment = buffer.into_fragment();
+        if Arc::ptr_eq(&peer.end, &self.end) {
+            self.ready.push_back(Event::Arrived { from: id, tag, fragment });
+            return Ok(());
+        }
+        let note = Note::Message { from: self.end.number(), tag, fragment };
+        if peer.end.give(note) { Ok(()) } else { Err(gone()) }
+    }
+}
+
+fn gone() -> LinkError {
+    LinkError::PeerGone { reason: "its loopback endpoint was dropped".to_owned() }
+}
+
+impl Btl for Loopback {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> Address {
+        self.hub.address_of(&self.end)
+    }
+
+    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        let end = self.hub.find(peer)?;
+        if let Some(&id) = self.names.get(&end.number()) {
+            return Ok(id);
+        }
+        let next = u32::try_from(self.peers.len()).map_err(|_| LinkError::Unreachable {
+            reason: "there are 2³² peers already".to_owned(),
+        })?;
+        let id = PeerId(next);
+        let was_gone = end.is_gone();
+        let number = end.number();
+        let pool = HeapPool::new(self.config.slots.max(1), self.limits.max_fragment_bytes);
+        self.peers.push(Peer { end, pool, lost: false });
+        // What it had sent by the time it was gone is in the inbox now, and comes first.
+        self.collect();
+        self.names.insert(number, id);
+        for note in std::mem::take(&mut self.early) {
+            if note.from() == number {
+                self.report(id, note);
+            } else {
+                self.early.push(note);
+            }
+        }
+        if was_gone {
+            self.lose(id);
+        }
+        Ok(id)
+    }
+
+    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
+        let peer = self.peer(to)?;
+        if self.ready.len() >= self.ready_max() && len <= self.limits.max_fragment_bytes {
+            return Err(ReserveError::Full);
+        }
+        peer.pool.slot(to, len)
+    }
+
+    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
+        let result = self.deliver(slot, tag);
+        if done != Token::NONE {
+            self.ready.push_back(Event::Sent { token: done, result });
+        }
+    }
+
+    fn poll(&mut self, events: &mut Events) -> usize {
+        self.collect();
+        let before = events.len();
+        while !events.is_full() {
+            let Some(event) = self.ready.pop_front() else { break };
+            events.push(event);
+        }
+        events.len() - before
+    }
+
+    fn arm(&mut self) -> Option<RawFd> {
+        if self.bell.is_none() {
+            let (ours, theirs) = UnixStream::pair().ok()?;
+            ours.set_nonblocking(true).ok()?;
+            theirs.set_nonblocking(true).ok()?;
+            self.end.hang(theirs);
+            self.bell = Some(ours);
+        }
+        let bell = self.bell.as_mut()?;
+        // Old rings are forgotten before the bell is armed anew; what comes after that rings.
+        let mut rings = [0u8; 64];
+        while matches!(bell.read(&mut rings), Ok(1..)) {}
+        let waiting = !self.ready.is_empty();
+        self.end.arm(waiting);
+        Some(bell.as_raw_fd())
+    }
+
+    fn rdma(&mut self) -> Option<&mut dyn Rdma> {
+        if self.config.rdma { Some(self) } else { None }
+    }
+
+    fn mapped(&mut self) -> Option<&mut dyn Mapped> {
+        if self.config.mapped { Some(self) } else { None }
+    }
+}
+
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        self.end.close();
+        self.hub.announce_death(&self.end);
+    }
+}
+
+impl std::fmt::Debug for Loopback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Loopback {} of {:?}", self.end.number(), self.hub)
+    }
+}

@@ -1,0 +1,251 @@
+//! The loopback's optional abilities. Everything is within one process, so one-sided operations are
+//! copies that have ended when they return (their events come with the next poll), and a mapping is
+//! a counted hold on the allocation.
+//!
+//! Keys, big-endian: kind (1 byte), end (4), registration or allocation (8), then for a
+//! registration its length (8), for an allocation offset (8) and length (8).
+
+use super::hub::{End, lock};
+use super::{Loopback, gone};
+use crate::memory::HeapMemory;
+use crate::{
+    Allocation, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError, RdmaLimits,
+    RemoteKey, Token, total_of,
+};
+use gapless_mem::{DeviceError, Region};
+use std::sync::Arc;
+
+const REGISTERED: u8 = b'R';
+const ALLOCATED: u8 = b'A';
+const PAGE_BYTES: usize = 4096;
+
+fn encode(kind: u8, end: u32, numbers: &[u64]) -> RemoteKey {
+    let mut bytes = vec![kind];
+    bytes.extend_from_slice(&end.to_be_bytes());
+    numbers.iter().for_each(|n| bytes.extend_from_slice(&n.to_be_bytes()));
+    RemoteKey::new(&bytes).expect("the key is short")
+}
+
+/// The numbers of a key of `kind` made by `end`, or what is wrong with it.
+fn decode<const N: usize>(key: &RemoteKey, kind: u8, end: u32) -> Result<[u64; N], &'static str> {
+    let bytes = key.as_bytes();
+    if bytes.len() != 5 + 8 * N {
+        return Err("its length");
+    }
+    if bytes[0] != kind {
+        return Err("its kind");
+    }
+    if bytes[1..5] != end.to_be_bytes() {
+        return Err("another peer made it");
+    }
+    let mut numbers = [0; N];
+    for (number, chunk) in numbers.iter_mut().zip(bytes[5..].chunks_exact(8)) {
+        *number = u64::from_be_bytes(chunk.try_into().map_err(|_| "its length")?);
+    }
+    Ok(numbers)
+}
+
+/// Which way the bytes go.
+#[derive(Clone, Copy)]
+enum Way {
+    Get,
+    Put,
+}
+
+/// Walks two lists of pieces of one total length in step, as pairs of equal pieces.
+fn in_step(
+    local: &[Region],
+    remote: &[Region],
+    mut each: impl FnMut(Region, Region) -> Result<(), DeviceError>,
+) -> Result<(), DeviceError> {
+    let (mut i, mut j, mut i_done, mut j_done) = (0, 0, 0, 0);
+    while i < local.len() && j < remote.len() {
+        let len = (local[i].len() - i_done).min(remote[j].len() - j_done);
+        each(local[i].sub(i_done, len)?, remote[j].sub(j_done, len)?)?;
+        i_done += len;
+        j_done += len;
+        if i_done == local[i].len() {
+            (i, i_done) = (i + 1, 0);
+        }
+        if j < remote.len() && j_done == remote[j].len() {
+            (j, j_done) = (j + 1, 0);
+        }
+    }
+    Ok(())
+}
+
+impl Loopback {
+    /// Checks everything, then copies.
+    ///
+    /// # Safety
+    /// As [`Rdma::get`] and [`Rdma::put`].
+    unsafe fn one_sided(
+        &mut self,
+        way: Way,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let end = Arc::clone(&self.peer(peer)?.end);
+        let max = self.rdma_limits.max_pieces;
+        for pieces in [local.len(), remote.len()] {
+            if pieces > max {
+                return Err(RdmaError::TooManyPieces { pieces, max });
+            }
+        }
+        let [number, key_len] = decode(key, REGISTERED, end.number())
+            .map_err(|what| RdmaError::BadKey { what: what.to_owned() })?;
+        let remote_len = total_of(remote, key_len)?;
+        let local_len = local
+            .iter()
+            .try_fold(0u64, |sum, piece| sum.checked_add(piece.len()))
+            .unwrap_or(u64::MAX);
+        if local_len != remote_len {
+            return Err(RdmaError::LengthMismatch { local: local_len, remote: remote_len });
+        }
+        for piece in local {
+            accessible(piece)?;
+        }
+        if self.ready.len() >= self.ready_max() {
+            return Err(RdmaError::Full);
+        }
+        // Held over the copy: the memory cannot be deregistered in between.
+        let shared = lock(&end.shared);
+        let whole = shared.registered.get(&number).copied().filter(|r| r.len() == key_len);
+        let whole = whole.ok_or_else(|| {
+            if end.is_gone() {
+                return RdmaError::Link(gone());
+            }
+            RdmaError::BadKey { what: "its memory is not registered".to_owned() }
+        })?;
+        let pieces = remote
+            .iter()
+            .map(|piece| whole.sub(piece.offset, piece.len).map_err(DeviceError::from))
+            .collect::<Result<Vec<_>, _>>()?;
+        in_step(local, &pieces, |ours, theirs| {
+            let (to, from) = match way {
+                Way::Get => (ours, theirs),
+                Way::Put => (theirs, ours),
+            };
+            // SAFETY: the local side is the caller's guarantee; the remote side is registered, so
+            // whoever registered it guarantees the memory until it is deregistered, which the lock
+            // keeps from happening now.
+            unsafe { gapless_mem::copy(&to, &from) }
+        })?;
+        drop(shared);
+        if done != Token::NONE {
+            self.ready.push_back(Event::Completed { token: done, result: Ok(()) });
+        }
+        Ok(())
+    }
+}
+
+fn accessible(region: &Region) -> Result<(), RdmaError> {
+    if region.space().cpu_accessible() {
+        return Ok(());
+    }
+    let device = "loopback".to_owned();
+    Err(RdmaError::Device(DeviceError::WrongSpace { device, space: region.space() }))
+}
+
+impl Rdma for Loopback {
+    fn rdma_limits(&self) -> &RdmaLimits {
+        &self.rdma_limits
+    }
+
+    fn reaches(&self, peer: PeerId) -> Option<bool> {
+        self.peers.get(peer.0 as usize).map(|peer| !peer.end.is_gone())
+    }
+
+    unsafe fn register(&mut self, local: Region) -> Result<RemoteKey, RdmaError> {
+        accessible(&local)?;
+        let mut shared = lock(&self.end.shared);
+        let number = shared.next;
+        shared.next += 1;
+        shared.registered.insert(number, local);
+        Ok(encode(REGISTERED, self.end.number(), &[number, local.len()]))
+    }
+
+    fn deregister(&mut self, key: &RemoteKey) {
+        if let Ok([number, _]) = decode(key, REGISTERED, self.end.number()) {
+            lock(&self.end.shared).registered.remove(&number);
+        }
+    }
+
+    unsafe fn get(
+        &mut self,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        // SAFETY: the caller's guarantee.
+        unsafe { self.one_sided(Way::Get, peer, local, key, remote, done) }
+    }
+
+    unsafe fn put(
+        &mut self,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        // SAFETY: the caller's guarantee.
+        unsafe { self.one_sided(Way::Put, peer, local, key, remote, done) }
+    }
+}
+
+/// Finds the live allocation of `end` that `region` lies in: its number and the offset.
+fn allocation_of(end: &End, region: &Region) -> Option<(u64, u64)> {
+    let shared = lock(&end.shared);
+    let (_, (number, memory)) = shared.allocated.range(..=region.start()).next_back()?;
+    let whole = memory.upgrade()?.region();
+    let offset = region.start().checked_sub(whole.start())?;
+    whole.sub(offset, region.len()).ok()?;
+    Some((*number, offset))
+}
+
+impl Mapped for Loopback {
+    fn allocate(&mut self, len: u64) -> Result<Allocation, MapError> {
+        let memory = usize::try_from(len)
+            .ok()
+            .and_then(|len| HeapMemory::new(len, PAGE_BYTES))
+            .ok_or_else(|| MapError::System {
+                operation: "allocating",
+                reason: format!("no {len} bytes of memory"),
+            })?;
+        let memory = Arc::new(memory);
+        let mut shared = lock(&self.end.shared);
+        shared.allocated.retain(|_, (_, memory)| memory.strong_count() > 0);
+        let number = shared.next;
+        shared.next += 1;
+        let region = memory.region();
+        shared.allocated.insert(region.start(), (number, Arc::downgrade(&memory)));
+        Ok(Allocation::new(region, memory))
+    }
+
+    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
+        self.peer(peer).ok()?;
+        accessible(&region).ok()?;
+        let (number, offset) = allocation_of(&self.end, &region)?;
+        Some(encode(ALLOCATED, self.end.number(), &[number, offset, region.len()]))
+    }
+
+    fn map(&mut self, peer: PeerId, key: &RemoteKey) -> Result<Mapping, MapError> {
+        let end = &self.peer(peer)?.end;
+        let [number, offset, len] = decode(key, ALLOCATED, end.number())
+            .map_err(|what| MapError::BadKey { what: what.to_owned() })?;
+        let shared = lock(&end.shared);
+        let memory = shared.allocated.values().find(|(n, _)| *n == number);
+        let memory = memory.and_then(|(_, memory)| memory.upgrade()).ok_or_else(|| {
+            MapError::Unavailable { reason: "the allocation was freed".to_owned() }
+        })?;
+        let region = memory.region().sub(offset, len);
+        let region = region.map_err(|error| MapError::BadKey { what: error.to_string() })?;
+        Ok(Mapping::new(region, memory))
+    }
+}

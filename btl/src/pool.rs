@@ -1,0 +1,322 @@
+//! A pool of heap buffers, for transports whose slots and fragments need no special memory: with
+//! it a transport over sockets is written without `unsafe`.
+//!
+//! A buffer is in exactly one hand at a time, and each hand owns it: the pool (free), a [`Slot`]
+//! (someone packs a message), a [`Buffer`] (the transport reads or fills it), a [`Fragment`] (the
+//! receiver works on a message). [`HeapPool::slot`], [`HeapPool::open`],
+//! [`HeapPool::buffer`] and [`Buffer::into_fragment`] move it on; dropping any of them frees it.
+//! Buffers are allocated when first needed, never moved, and reused without clearing. Lengths are
+//! in bytes. Taking and giving back is lock-free, from any thread.
+//!
+//! ```
+//! use gapless_btl::{PeerId, pool::HeapPool};
+//! let pool = HeapPool::new(1, 1024);
+//! let mut slot = pool.slot(PeerId(0), 5)?;
+//! slot.write(0, b"hello")?;
+//! assert!(pool.slot(PeerId(0), 5).is_err()); // the only buffer is in use
+//! let buffer = pool.open(slot).expect("a slot of this pool");
+//! assert_eq!(&buffer[..], b"hello"); // what a transport would hand to its socket
+//! let fragment = buffer.into_fragment(); // what a receiver would get
+//! drop(fragment);
+//! assert!(pool.buffer(1024).is_some()); // free again
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use crate::memory::HeapMemory;
+use crate::{Fragment, PeerId, Reclaim, ReserveError, Slot};
+use gapless_mem::Region;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Buffers start at multiples of this many bytes.
+const ALIGNMENT: usize = 256;
+/// The end of the free list.
+const NIL: u32 = u32::MAX;
+
+/// A bounded pool of equal heap buffers. Clones share the buffers.
+#[derive(Clone)]
+pub struct HeapPool {
+    shared: Arc<Shared>,
+    /// The same `Arc`, as slots know it.
+    home: Arc<dyn Reclaim>,
+}
+
+struct Shared {
+    buffer_bytes: usize,
+    buffers: Box<[OnceLock<HeapMemory>]>,
+    /// How many buffers have ever been given out; those beyond are not on the free list.
+    touched: AtomicU32,
+    /// The free list, a stack: the top's index below, a count above that changes with every
+    /// exchange so that a top that left and came back is not taken for one that stayed.
+    top: AtomicU64,
+    /// What lies beneath each buffer on the free list.
+    beneath: Box<[AtomicU32]>,
+}
+
+fn pack(count: u64, index: u32) -> u64 {
+    (count << 32) | u64::from(index)
+}
+
+fn index_of(top: u64) -> u32 {
+    u32::try_from(top & u64::from(u32::MAX)).unwrap_or(NIL)
+}
+
+impl Shared {
+    fn pop(&self) -> Option<u32> {
+        let mut top = self.top.load(Ordering::Acquire);
+        loop {
+            let index = index_of(top);
+            let beneath = self.beneath.get(index as usize)?.load(Ordering::Relaxed);
+            let next = pack((top >> 32).wrapping_add(1), beneath);
+            match self.top.compare_exchange_weak(top, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(index),
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    fn push(&self, index: u32) {
+        let Some(beneath) = self.beneath.get(index as usize) else { return };
+        let mut top = self.top.load(Ordering::Acquire);
+        loop {
+            beneath.store(index_of(top), Ordering::Relaxed);
+            let next = pack((top >> 32).wrapping_add(1), index);
+            match self.top.compare_exchange_weak(top, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// A buffer that was never given out, if any is left.
+    fn fresh(&self) -> Option<u32> {
+        let limit = u32::try_from(self.buffers.len()).unwrap_or(NIL);
+        self.touched
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < limit).then_some(n + 1))
+            .ok()
+    }
+
+    /// Takes a buffer out of the pool.
+    fn take(&self) -> Option<(u32, Region)> {
+        let index = self.pop().or_else(|| self.fresh())?;
+        let cell = &self.buffers[index as usize];
+        if let Some(memory) = cell.get() {
+            return Some((index, memory.region()));
+        }
+        match HeapMemory::new(self.buffer_bytes, ALIGNMENT) {
+            Some(memory) => Some((index, cell.get_or_init(|| memory).region())),
+            None => {
+                self.push(index);
+                None
+            }
+        }
+    }
+}
+
+impl Reclaim for Shared {
+    fn reclaim(&self, index: u64) {
+        if let Ok(index) = u32::try_from(index) {
+            self.push(index);
+        }
+    }
+}
+
+impl HeapPool {
+    /// At most `buffers` buffers of `buffer_bytes` each; none is allocated yet.
+    ///
+    /// # Panics
+    /// If `buffers` is 2³² - 1 or more.
+    #[must_use]
+    pub fn new(buffers: usize, buffer_bytes: usize) -> HeapPool {
+        assert!(buffers < NIL as usize, "a pool of {buffers} buffers");
+        let shared = Arc::new(Shared {
+            buffer_bytes,
+            buffers: (0..buffers).map(|_| OnceLock::new()).collect(),
+            touched: AtomicU32::new(0),
+            top: AtomicU64::new(pack(0, NIL)),
+            beneath: (0..buffers).map(|_| AtomicU32::new(NIL)).collect(),
+        });
+        HeapPool { home: shared.clone(), shared }
+    }
+
+    /// How long each buffer is, in bytes.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> usize {
+        self.shared.buffer_bytes
+    }
+
+    /// A slot of `len` bytes to `peer`.
+    ///
+    /// # Errors
+    /// [`ReserveError::Full`] when all buffers are in use, [`ReserveError::TooLong`] for more than a
+    /// buffer.
+    pub fn slot(&self, peer: PeerId, len: usize) -> Result<Slot, ReserveError> {
+        let max = self.shared.buffer_bytes;
+        if len > max {
+            return Err(ReserveError::TooLong { len, max });
+        }
+        let (index, region) = self.shared.take().ok_or(ReserveError::Full)?;
+        let region = region.sub(0, len as u64).map_err(|_| ReserveError::TooLong { len, max })?;
+        // SAFETY: the buffer lives as long as the pool, which `home` keeps; taken out of the pool,
+        // it is in no other hand until it is reclaimed or opened.
+        Ok(unsafe { Slot::new(region, peer, u64::from(index), Arc::clone(&self.home)) })
+    }
+
+    /// What was written into a slot of this pool, for the transport that sends it.
+    ///
+    /// # Errors
+    /// Gives the slot back if it is not of this pool.
+    pub fn open(&self, slot: Slot) -> Result<Buffer, Slot> {
+        if !slot.belongs_to(&self.home) {
+            return Err(slot);
+        }
+        let len = slot.len();
+        let (_, index) = slot.into_parts();
+        let index = u32::try_from(index).expect("the pool's own index");
+        Ok(Buffer { shared: Some(Arc::clone(&self.shared)), index, len })
+    }
+
+    /// A buffer to fill with `len` bytes that arrive; `None` when all are in use or `len` is more
+    /// than a buffer. Its contents are whatever was there before.
+    #[must_use]
+    pub fn buffer(&self, len: usize) -> Option<Buffer> {
+        if len > self.shared.buffer_bytes {
+            return None;
+        }
+        let (index, _) = self.shared.take()?;
+        Some(Buffer { shared: Some(Arc::clone(&self.shared)), index, len })
+    }
+}
+
+impl fmt::Debug for HeapPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { buffer_bytes, buffers, .. } = &*self.shared;
+        write!(f, "HeapPool of {} buffers of {buffer_bytes} bytes", buffers.len())
+    }
+}
+
+/// A buffer in the hands of the transport: plain bytes.
+pub struct Buffer {
+    /// Where it goes back to; `None` once it has become a fragment.
+    shared: Option<Arc<Shared>>,
+    index: u32,
+    len: usize,
+}
+
+impl Buffer {
+    /// Keeps the first `len` bytes; nothing happens if there are no more anyway.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Hands the bytes to the receiver.
+    #[must_use]
+    pub fn into_fragment(mut self) -> Fragment {
+        let region = self.memory().region();
+        let region = region.sub(0, self.len as u64).expect("a buffer is no longer than its memory");
+        let home: Arc<dyn Reclaim> = self.shared.take().expect("a buffer is given away once");
+        // SAFETY: the buffer lives as long as the pool, which `home` keeps, and this was the only
+        // hand on it; from here on only the fragment is, until it is reclaimed.
+        unsafe { Fragment::new(region, u64::from(self.index), home) }
+    }
+
+    fn memory(&self) -> &HeapMemory {
+        let shared = self.shared.as_ref().expect("only `into_fragment` and `drop` empty it");
+        shared.buffers[self.index as usize].get().expect("taken buffers have memory")
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: a buffer is in one hand at a time, this one, and writing takes `&mut self`.
+        unsafe { self.memory().bytes(self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: a buffer is in one hand at a time, this one, borrowed exclusively.
+        unsafe { self.memory().bytes_mut(self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.take() {
+            shared.push(self.index);
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer {} of {} bytes", self.index, self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_goes_round() {
+        let pool = HeapPool::new(2, 64);
+        let mut slot = pool.slot(PeerId(1), 64).unwrap();
+        slot.write(0, &[7; 64]).unwrap();
+        slot.truncate(10).unwrap();
+        let fragment = pool.open(slot).unwrap().into_fragment();
+        assert_eq!(fragment.to_vec().unwrap(), [7; 10]);
+        let mut other = pool.buffer(64).unwrap();
+        other.fill(3);
+        other.truncate(2);
+        assert_eq!(pool.slot(PeerId(1), 1).unwrap_err(), ReserveError::Full);
+        drop(fragment);
+        assert_eq!(&other[..], [3, 3]);
+        assert!(pool.slot(PeerId(1), 1).is_ok());
+        assert_eq!(
+            pool.slot(PeerId(1), 65).unwrap_err(),
+            ReserveError::TooLong { len: 65, max: 64 }
+        );
+    }
+
+    #[test]
+    fn foreign_slots_are_handed_back() {
+        let (one, other) = (HeapPool::new(1, 0), HeapPool::new(1, 0));
+        let slot = one.slot(PeerId(0), 0).unwrap();
+        let slot = other.open(slot).unwrap_err();
+        assert!(one.clone().open(slot).is_ok());
+    }
+
+    #[test]
+    fn fragments_outlive_the_pool() {
+        let pool = HeapPool::new(1, 8);
+        let mut buffer = pool.buffer(8).unwrap();
+        buffer.fill(5);
+        let fragment = buffer.into_fragment();
+        drop(pool);
+        assert_eq!(fragment.to_vec().unwrap(), [5; 8]);
+    }
+
+    #[test]
+    fn threads_never_share_a_buffer() {
+        let pool = HeapPool::new(3, 8);
+        std::thread::scope(|scope| {
+            for id in 0..4u8 {
+                let pool = pool.clone();
+                scope.spawn(move || {
+                    for _ in 0..20_000 {
+                        let Some(mut buffer) = pool.buffer(8) else { continue };
+                        buffer.fill(id);
+                        assert!(buffer.iter().all(|&b| b == id));
+                        drop(buffer.into_fragment());
+                    }
+                });
+            }
+        });
+        let all: Vec<_> = (0..4).map_while(|_| pool.buffer(8)).collect();
+        assert_eq!(all.len(), 3);
+    }
+}
