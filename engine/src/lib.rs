@@ -1,1 +1,46 @@
-//! What moves and combines bytes by layout: packing engines and reducers.
+//! What moves and combines bytes by layout.
+//!
+//! An [`Engine`] packs, unpacks and moves data described by a committed layout, wherever it lies; a
+//! [`Reducer`] combines elements of a basic type. [`HostEngine`] implements both for memory that
+//! the CPU may touch, on the convertor of `gapless-dtype`; GPU engines live in crates of their own
+//! and are reached through the same traits.
+//!
+//! [`Typed`] is a user's buffer as engines see it: a region, a layout and a count, checked once to
+//! fit together. Every call works on any byte range of the packed stream, so a pipeline needs
+//! nothing else for its fragments, and returns a [`Completion`](gapless_mem::Completion).
+//!
+//! This crate knows no vendor and no peer. Lengths and offsets are in bytes.
+//!
+//! ```
+//! use gapless_dtype::{Datatype, Primitive};
+//! use gapless_engine::{Engine, HostEngine, Typed};
+//! use gapless_mem::Region;
+//! // The first column of a 3 x 4 matrix of 32-bit integers, row by row.
+//! let matrix: Vec<u8> = (0..48).collect();
+//! let column = Datatype::vector(3, 1, 4, &Primitive::Int.into())?.commit()?;
+//! let source = Typed::new(Region::of(&matrix), 0, &column, 1)?;
+//! let mut packed = [0u8; 12];
+//! // SAFETY: both regions describe live buffers of this function that do not overlap.
+//! unsafe { HostEngine.pack(&source, 0..12, Region::of_mut(&mut packed), &[]) }?;
+//! assert_eq!(packed, [0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![deny(unsafe_code)]
+
+mod combine;
+#[allow(unsafe_code, reason = "declares the unsafe methods that engines implement")]
+mod engine;
+mod error;
+#[allow(unsafe_code, reason = "hands checked regions to the convertor's raw loops")]
+mod host;
+#[allow(unsafe_code, reason = "combines elements that are given by address")]
+mod reduce_host;
+#[allow(unsafe_code, reason = "declares the unsafe method that reducers implement")]
+mod reducer;
+mod typed;
+
+pub use engine::Engine;
+pub use error::EngineError;
+pub use host::HostEngine;
+pub use reducer::{ReduceOp, Reducer};
+pub use typed::Typed;

@@ -1,0 +1,66 @@
+//! The trait of what moves bytes by layout.
+
+use crate::{EngineError, Typed};
+use gapless_mem::{Completion, Region, Space};
+use std::ops::Range;
+
+/// Packs, unpacks and moves data by layout. Object-safe; callable from any thread.
+///
+/// Ranges are of the packed stream, in bytes; they may start and end inside an element. Every call
+/// does its work once all of `after` have ended, and returns the completion of its own.
+pub trait Engine: Send + Sync {
+    /// A short name for reports.
+    fn name(&self) -> &'static str;
+
+    /// Whether it works on memory of this space. Packed regions may also lie in host memory.
+    fn serves(&self, space: Space) -> bool;
+
+    /// Gathers bytes `range` of `src`'s packed stream into `dst`, which is as long as the range.
+    ///
+    /// # Safety
+    /// Until the completion, `src` describes memory valid for reads that nothing else writes (an
+    /// overlapping write by another process yields arbitrary bytes, nothing worse), and `dst`
+    /// memory valid for writes that nothing else touches and that does not overlap `src`.
+    ///
+    /// # Errors
+    /// Ranges and lengths that do not fit, spaces it does not serve, the device's failure.
+    unsafe fn pack(
+        &self,
+        src: &Typed,
+        range: Range<u64>,
+        dst: Region,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError>;
+
+    /// Scatters `src`, which is as long as the range, to bytes `range` of `dst`'s packed stream.
+    /// Bytes of `dst` outside the range, gaps included, are not touched.
+    ///
+    /// # Safety
+    /// As for [`pack`](Engine::pack), the other way round.
+    ///
+    /// # Errors
+    /// As for [`pack`](Engine::pack).
+    unsafe fn unpack(
+        &self,
+        src: Region,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError>;
+
+    /// Moves bytes `range` of `src`'s packed stream to the same range of `dst`'s: from layout to
+    /// layout with one copy and no staging buffer.
+    ///
+    /// # Safety
+    /// As for [`pack`](Engine::pack), with `dst` a layout as well.
+    ///
+    /// # Errors
+    /// As for [`pack`](Engine::pack).
+    unsafe fn transfer(
+        &self,
+        src: &Typed,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError>;
+}

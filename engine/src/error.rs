@@ -1,0 +1,85 @@
+//! Why an engine refused or failed.
+
+use gapless_dtype::{ConvertorError, Primitive};
+use gapless_mem::{DeviceError, OutOfRange, Space};
+use thiserror::Error;
+
+/// Why an engine refused or failed; the message names the culprit.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The instances of the layout reach outside the buffer.
+    #[error(
+        "the layout touches bytes {low}..{high} from its origin, but the buffer has bytes \
+         {first}..{last} there"
+    )]
+    OutsideBuffer {
+        /// First byte touched, relative to the origin.
+        low: i128,
+        /// Byte after the last one touched, relative to the origin.
+        high: i128,
+        /// First byte of the buffer, relative to the origin.
+        first: i128,
+        /// Byte after the buffer's last, relative to the origin.
+        last: i128,
+    },
+    /// A range that leaves the packed stream.
+    #[error("bytes {start}..{end} leave a packed stream of {packed_bytes} bytes")]
+    RangeOutside {
+        /// Start of the range.
+        start: u64,
+        /// End of the range.
+        end: u64,
+        /// Length of the packed stream.
+        packed_bytes: u64,
+    },
+    /// A packed region whose length is not that of the range.
+    #[error("a packed region of {region} bytes for a range of {range} bytes")]
+    LengthMismatch {
+        /// Bytes of the region.
+        region: u64,
+        /// Bytes of the range.
+        range: u64,
+    },
+    /// Memory this engine cannot work on.
+    #[error("the {engine} engine cannot work on memory in {space}")]
+    WrongSpace {
+        /// The engine's name.
+        engine: &'static str,
+        /// The space of the region.
+        space: Space,
+    },
+    /// The operation is not defined for the type (MPI 4.1 §6.9.2).
+    #[error("{op} is not defined for {primitive}")]
+    UndefinedOp {
+        /// The operation.
+        op: &'static str,
+        /// The basic type.
+        primitive: Primitive,
+    },
+    /// A reduction over a buffer whose elements are not all of the named type.
+    #[error("the buffer's elements are not all {primitive}")]
+    NotUniform {
+        /// The type that was named.
+        primitive: Primitive,
+    },
+    /// A reduction over a range that cuts an element in two.
+    #[error("bytes {start}..{end} cut an element of {element_bytes} bytes")]
+    SplitElement {
+        /// Start of the range.
+        start: u64,
+        /// End of the range.
+        end: u64,
+        /// Bytes of one element.
+        element_bytes: u64,
+    },
+    /// The convertor refused.
+    #[error(transparent)]
+    Convertor(#[from] ConvertorError),
+    /// A piece of a region that does not lie inside it.
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}

@@ -1,0 +1,161 @@
+//! A user's buffer as engines see it: a region, where displacement 0 is in it, a layout, a count.
+
+use crate::EngineError;
+use gapless_dtype::{Convertor, Datatype, Layout, Primitive};
+use gapless_mem::{Region, Space};
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// `count` instances of a layout in a region. Made once, checked once: every byte that the
+/// instances touch lies inside the region.
+#[derive(Clone, Debug)]
+pub struct Typed {
+    region: Region,
+    origin: u64,
+    layout: Layout,
+    count: u64,
+    packed_bytes: u64,
+}
+
+/// The layout of one byte.
+fn byte() -> &'static Layout {
+    static BYTE: OnceLock<Layout> = OnceLock::new();
+    BYTE.get_or_init(|| {
+        Datatype::from(Primitive::Byte).commit().expect("a basic type commits: it has one run")
+    })
+}
+
+impl Typed {
+    /// Describes `count` instances of `layout`; displacement 0 is `origin` bytes into `region`.
+    ///
+    /// # Errors
+    /// The instances reach outside the region, or their bytes overflow 64 bits.
+    pub fn new(
+        region: Region,
+        origin: u64,
+        layout: &Layout,
+        count: u64,
+    ) -> Result<Typed, EngineError> {
+        let convertor = Convertor::new(layout, count)?;
+        if let Some((low, high)) = convertor.bounds() {
+            let origin = i128::from(origin);
+            let (first, last) = (-origin, i128::from(region.len()) - origin);
+            let (low, high) = (i128::from(low), i128::from(high));
+            if low < first || high > last {
+                return Err(EngineError::OutsideBuffer { low, high, first, last });
+            }
+        }
+        let packed_bytes = convertor.packed_size();
+        Ok(Typed { region, origin, layout: layout.clone(), count, packed_bytes })
+    }
+
+    /// The whole of a region, as bytes without gaps.
+    #[must_use]
+    pub fn contiguous(region: Region) -> Typed {
+        let layout = byte().clone();
+        Typed { region, origin: 0, layout, count: region.len(), packed_bytes: region.len() }
+    }
+
+    /// The region.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        self.region
+    }
+
+    /// Where displacement 0 is, in bytes from the region's start.
+    #[must_use]
+    pub fn origin(&self) -> u64 {
+        self.origin
+    }
+
+    /// The layout of one instance.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// How many instances.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Length of the packed stream.
+    #[must_use]
+    pub fn packed_bytes(&self) -> u64 {
+        self.packed_bytes
+    }
+
+    /// The space of the region.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        self.region.space()
+    }
+
+    /// The one stretch of memory that the packed stream is, if it is one.
+    #[must_use]
+    pub fn as_contiguous(&self) -> Option<Region> {
+        let displacement = self.layout.contiguous_at(self.count)?;
+        let start = i128::from(self.origin) + i128::from(displacement);
+        self.region.sub(u64::try_from(start).ok()?, self.packed_bytes).ok()
+    }
+
+    /// A cursor at the start of the packed stream.
+    ///
+    /// # Errors
+    /// None for a `Typed` that was made by [`new`](Typed::new), which has tried.
+    pub fn convertor(&self) -> Result<Convertor, EngineError> {
+        Ok(Convertor::new(&self.layout, self.count)?)
+    }
+
+    /// Whether `range` lies inside the packed stream.
+    ///
+    /// # Errors
+    /// [`EngineError::RangeOutside`].
+    pub fn check_range(&self, range: &Range<u64>) -> Result<(), EngineError> {
+        if range.start > range.end || range.end > self.packed_bytes {
+            return Err(EngineError::RangeOutside {
+                start: range.start,
+                end: range.end,
+                packed_bytes: self.packed_bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_stay_inside_the_buffer() {
+        let memory = [0u8; 64];
+        let region = Region::of(&memory);
+        let int = Datatype::from(Primitive::Int);
+        let every_other = Datatype::vector(4, 1, 2, &int).unwrap().commit().unwrap();
+        assert_eq!(Typed::new(region, 0, &every_other, 1).unwrap().packed_bytes(), 16);
+        // Extent 28: two instances end at 56, three would end at 84.
+        assert!(Typed::new(region, 0, &every_other, 2).is_ok());
+        let error = Typed::new(region, 0, &every_other, 3).unwrap_err();
+        assert!(matches!(error, EngineError::OutsideBuffer { high: 84, last: 64, .. }), "{error}");
+        let backwards = Datatype::vector(4, 1, -2, &int).unwrap().commit().unwrap();
+        assert!(Typed::new(region, 0, &backwards, 1).is_err());
+        assert!(Typed::new(region, 24, &backwards, 1).is_ok());
+    }
+
+    #[test]
+    fn one_stretch_is_found() {
+        let memory = [0u8; 64];
+        let region = Region::of(&memory);
+        let int = Datatype::from(Primitive::Int);
+        let four = Datatype::contiguous(4, &int).unwrap().commit().unwrap();
+        let typed = Typed::new(region, 8, &four, 3).unwrap();
+        assert_eq!(typed.as_contiguous(), Some(region.sub(8, 48).unwrap()));
+        let gaps = Datatype::vector(4, 1, 2, &int).unwrap().commit().unwrap();
+        assert_eq!(Typed::new(region, 0, &gaps, 1).unwrap().as_contiguous(), None);
+        assert_eq!(Typed::contiguous(region).as_contiguous(), Some(region));
+        let error = typed.check_range(&(40..50)).unwrap_err();
+        assert!(matches!(error, EngineError::RangeOutside { packed_bytes: 48, .. }));
+    }
+}

@@ -1,0 +1,353 @@
+//! The local launcher: starts the processes of a job on this host, speaks PMI-1 to them, passes
+//! signals on, and ends them all when one fails.
+//!
+//! One thread, one `poll(2)` loop; every process is watched through a pidfd, so nothing depends on
+//! signal timing. Processes form groups of their own: what they start dies with them. If the
+//! launcher itself is killed, the kernel kills its processes (`PR_SET_PDEATHSIG`) and closes their
+//! PMI sockets.
+
+mod child;
+mod output;
+mod server;
+
+use child::Child;
+use output::Prefixer;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use server::{Action, Server};
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// The most processes that one launcher starts.
+pub const RANKS_MAX: u32 = 4096;
+
+/// How long processes have between `SIGTERM` and `SIGKILL` once the job has failed.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// How many processes, 1 to [`RANKS_MAX`].
+    pub ranks: u32,
+    /// The program; looked up in `PATH` if it has no slash.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Variables to add to the processes' environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Put the rank before each line of output.
+    pub prefix: bool,
+}
+
+/// Why a job could not be run. A job that ran and failed is an [`Outcome`].
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// No processes, or too many.
+    #[error("cannot start {ranks} processes: a job has 1 to {RANKS_MAX}")]
+    BadRanks {
+        /// How many were asked for.
+        ranks: u32,
+    },
+    /// The program could not be started.
+    #[error("cannot start {program}: {error}")]
+    Start {
+        /// The program.
+        program: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The operating system refused the launcher something.
+    #[error("{operation} failed: {error}")]
+    System {
+        /// The call.
+        operation: &'static str,
+        /// What the system said.
+        error: std::io::Error,
+    },
+}
+
+/// How one process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal killed it.
+    Signal(i32),
+    /// It exited with 0, but left a job that still counted on it.
+    Deserted,
+    /// It asked to abort the job with this code.
+    Aborted(i32),
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            End::Code(code) => write!(f, "exited with {code}"),
+            End::Signal(signal) => write!(f, "was killed by signal {signal}"),
+            End::Deserted => f.write_str("left without finalizing"),
+            End::Aborted(code) => write!(f, "aborted the job with {code}"),
+        }
+    }
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The first process that failed, and how; `None` if all ended well.
+    pub failed: Option<(u32, End)>,
+    /// A signal that the launcher was sent and passed on, if any.
+    pub signalled: Option<i32>,
+}
+
+impl Outcome {
+    /// What the launcher should exit with: 0, the first failure's code, or 128 + its signal.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        let code = match (self.signalled, self.failed) {
+            (_, Some((_, End::Code(code) | End::Aborted(code)))) => code,
+            (_, Some((_, End::Signal(signal)))) | (Some(signal), None) => 128 + signal,
+            (_, Some((_, End::Deserted))) => 1,
+            (None, None) => 0,
+        };
+        // What does not fit a byte must not come out as success.
+        u8::try_from(code & 0xff).ok().filter(|&byte| byte != 0 || code == 0).unwrap_or(1)
+    }
+}
+
+fn system(operation: &'static str) -> impl Fn(std::io::Error) -> LaunchError {
+    move |error| LaunchError::System { operation, error }
+}
+
+/// Runs a job to its end.
+///
+/// # Errors
+/// Nothing to start, a program that cannot be started, or the system's refusal; processes that were
+/// started already are killed.
+pub fn run(job: &Job) -> Result<Outcome, LaunchError> {
+    if job.ranks == 0 || job.ranks > RANKS_MAX {
+        return Err(LaunchError::BadRanks { ranks: job.ranks });
+    }
+    let signals = Signals::register()?;
+    let mut running = Running::start(job)?;
+    let outcome = running.until_all_ended(&signals);
+    running.kill_all(Signal::KILL);
+    outcome
+}
+
+/// Signals that are passed on, each with a pipe that becomes readable when it comes.
+struct Signals(Vec<(Signal, UnixStream)>);
+
+impl Signals {
+    fn register() -> Result<Signals, LaunchError> {
+        let passed_on =
+            [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+        let mut list = Vec::new();
+        for signal in passed_on {
+            let (reader, writer) = UnixStream::pair().map_err(system("socketpair"))?;
+            reader.set_nonblocking(true).map_err(system("fcntl"))?;
+            writer.set_nonblocking(true).map_err(system("fcntl"))?;
+            signal_hook::low_level::pipe::register(signal.as_raw(), writer)
+                .map_err(system("sigaction"))?;
+            list.push((signal, reader));
+        }
+        Ok(Signals(list))
+    }
+}
+
+/// What a descriptor of the poll set belongs to.
+enum Source {
+    Signal(usize),
+    Pmi(usize),
+    Output(usize, usize),
+    Process(usize),
+}
+
+struct Running {
+    children: Vec<Child>,
+    server: Server,
+    outputs: Prefixer,
+    failed: Option<(u32, End)>,
+    signalled: Option<i32>,
+    kill_at: Option<Instant>,
+}
+
+impl Running {
+    fn start(job: &Job) -> Result<Running, LaunchError> {
+        let mut running = Running {
+            children: Vec::new(),
+            server: Server::new(job.ranks),
+            outputs: Prefixer::new(job.ranks),
+            failed: None,
+            signalled: None,
+            kill_at: None,
+        };
+        for rank in 0..job.ranks {
+            match Child::start(job, rank) {
+                Ok(child) => running.children.push(child),
+                Err(error) => {
+                    running.kill_all(Signal::KILL);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(running)
+    }
+
+    fn kill_all(&mut self, signal: Signal) {
+        for child in &mut self.children {
+            child.kill(signal);
+        }
+    }
+
+    fn fail(&mut self, rank: usize, end: End) {
+        if self.failed.is_none() && self.signalled.is_none() {
+            let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+            self.failed = Some((rank, end));
+        }
+        self.terminate();
+    }
+
+    /// Asks all processes to end, and sets the time when they will be made to.
+    fn terminate(&mut self) {
+        if self.kill_at.is_none() {
+            self.kill_at = Some(Instant::now() + GRACE);
+            self.kill_all(Signal::TERM);
+        }
+    }
+
+    fn until_all_ended(&mut self, signals: &Signals) -> Result<Outcome, LaunchError> {
+        while self.children.iter().any(Child::is_open) {
+            for source in self.wait(signals)? {
+                self.attend(&source, signals)?;
+            }
+            if self.kill_at.is_some_and(|at| Instant::now() >= at) {
+                self.kill_all(Signal::KILL);
+                // A process outside our reach may hold a pipe open: do not wait for its output.
+                self.children.iter_mut().for_each(Child::close_output_if_ended);
+            }
+        }
+        Ok(Outcome { failed: self.failed, signalled: self.signalled })
+    }
+
+    /// Waits for something to happen; bounded only while the job is being ended.
+    fn wait(&self, signals: &Signals) -> Result<Vec<Source>, LaunchError> {
+        let mut watched: Vec<(Source, BorrowedFd<'_>)> = Vec::new();
+        for (index, (_, pipe)) in signals.0.iter().enumerate() {
+            watched.push((Source::Signal(index), pipe.as_fd()));
+        }
+        for (rank, child) in self.children.iter().enumerate() {
+            watched.extend(child.pmi().map(|pmi| (Source::Pmi(rank), pmi)));
+            watched.extend(child.outputs().map(|(i, output)| (Source::Output(rank, i), output)));
+            watched.extend(child.process().map(|process| (Source::Process(rank), process)));
+        }
+        let mut descriptors: Vec<PollFd<'_>> = watched
+            .iter()
+            .map(|(_, descriptor)| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
+            .collect();
+        let timeout = self.kill_at.map(|at| {
+            let left = at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20));
+            Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) }
+        });
+        match poll(&mut descriptors, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(system("poll")(error.into())),
+        }
+        let ready: Vec<bool> = descriptors.iter().map(|d| !d.revents().is_empty()).collect();
+        let sources = watched.into_iter().map(|(source, _)| source);
+        Ok(sources.zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect())
+    }
+
+    fn attend(&mut self, source: &Source, signals: &Signals) -> Result<(), LaunchError> {
+        match *source {
+            Source::Signal(index) => {
+                let (signal, pipe) = &signals.0[index];
+                let mut drain = [0; 64];
+                let _ = (&mut &*pipe).read(&mut drain);
+                self.kill_all(*signal);
+                let ends = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+                if ends.contains(signal) {
+                    self.signalled.get_or_insert(signal.as_raw());
+                    self.kill_at.get_or_insert(Instant::now() + GRACE);
+                }
+            }
+            Source::Output(rank, index) => {
+                if let Some((bytes, stream)) = self.children[rank].read_output(index) {
+                    self.outputs.pass(rank, stream, &bytes).map_err(system("write"))?;
+                } else {
+                    self.outputs.flush(rank).map_err(system("write"))?;
+                }
+            }
+            Source::Pmi(rank) => self.serve(rank),
+            Source::Process(rank) => {
+                // What it said before it ended counts.
+                self.serve(rank);
+                if let Some(end) = self.children[rank].reap() {
+                    let deserted = end == End::Code(0) && self.server.counts_on(rank);
+                    match end {
+                        End::Code(0) if !deserted => {}
+                        End::Code(0) => self.fail(rank, End::Deserted),
+                        other => self.fail(rank, other),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers what a process asks through PMI.
+    fn serve(&mut self, rank: usize) {
+        while let Some(request) = self.children[rank].read_request() {
+            match self.server.answer(rank, &request) {
+                Action::Reply(answer) => self.children[rank].send(&answer),
+                Action::Wait => {}
+                Action::Release(answer) => {
+                    for child in &mut self.children {
+                        child.send(&answer);
+                    }
+                }
+                Action::Abort(code) => self.fail(rank, End::Aborted(code)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(failed: Option<(u32, End)>, signalled: Option<i32>) -> u8 {
+        Outcome { failed, signalled }.exit_code()
+    }
+
+    #[test]
+    fn exit_codes_follow_the_shell() {
+        assert_eq!(outcome(None, None), 0);
+        assert_eq!(outcome(Some((1, End::Code(7))), None), 7);
+        assert_eq!(outcome(Some((1, End::Signal(9))), None), 137);
+        assert_eq!(outcome(Some((0, End::Deserted)), None), 1);
+        assert_eq!(outcome(None, Some(15)), 143);
+        assert_eq!(outcome(Some((0, End::Aborted(256))), None), 1);
+    }
+
+    #[test]
+    fn nothing_to_start_is_an_error() {
+        let job = Job {
+            ranks: 0,
+            program: "true".into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            prefix: false,
+        };
+        assert!(matches!(run(&job), Err(LaunchError::BadRanks { ranks: 0 })));
+        let job = Job { ranks: RANKS_MAX + 1, ..job };
+        assert!(matches!(run(&job), Err(LaunchError::BadRanks { .. })));
+        let job = Job { ranks: 2, program: "/nonexistent/program".into(), ..job };
+        assert!(matches!(run(&job), Err(LaunchError::Start { .. })));
+    }
+}

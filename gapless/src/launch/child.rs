@@ -1,0 +1,195 @@
+//! One process of a job: its pidfd, its PMI socket and, where asked for, its output pipes.
+
+use super::output::Stream;
+use super::{End, Job, LaunchError, system};
+use crate::pmi::Line;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStderr, ChildStdout, Command, Stdio};
+
+/// Longest PMI request that is accepted, in bytes; a process that sends more loses its connection.
+const REQUEST_BYTES_MAX: usize = 16 << 10;
+
+pub(super) struct Child {
+    pid: Pid,
+    process: Option<OwnedFd>,
+    pmi: Option<UnixStream>,
+    pending: Vec<u8>,
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+}
+
+impl Child {
+    pub(super) fn start(job: &Job, rank: u32) -> Result<Child, LaunchError> {
+        let (ours, theirs) = UnixStream::pair().map_err(system("socketpair"))?;
+        ours.set_nonblocking(true).map_err(system("fcntl"))?;
+        let descriptor = theirs.as_raw_fd();
+        let mut command = Command::new(&job.program);
+        command
+            .args(&job.arguments)
+            .envs(job.environment.iter().map(|(key, value)| (key, value)))
+            .env_remove("PMI_PORT")
+            .env("PMI_FD", descriptor.to_string())
+            .env("PMI_RANK", rank.to_string())
+            .env("PMI_SIZE", job.ranks.to_string())
+            .env("MPI_LOCALRANKID", rank.to_string())
+            .env("MPI_LOCALNRANKS", job.ranks.to_string())
+            .process_group(0);
+        if rank != 0 {
+            command.stdin(Stdio::null());
+        }
+        if job.prefix {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        let launcher = rustix::process::getpid();
+        // SAFETY: the closure runs between fork and exec and only makes system calls
+        // (fcntl, prctl, getppid), which are async-signal-safe; it allocates nothing.
+        unsafe {
+            command.pre_exec(move || {
+                rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
+                rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+                if rustix::process::getppid() != Some(launcher) {
+                    // The launcher died before the line above took effect.
+                    return Err(ErrorKind::BrokenPipe.into());
+                }
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().map_err(|error| LaunchError::Start {
+            program: job.program.to_string_lossy().into_owned(),
+            error,
+        })?;
+        let pid = Pid::from_child(&child);
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let mut started =
+            Child { pid, process: None, pmi: Some(ours), pending: Vec::new(), stdout, stderr };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => started.process = Some(process),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(system("pidfd_open")(error.into()));
+            }
+        }
+        Ok(started)
+    }
+
+    /// Whether the process runs or something of its output may still come.
+    pub(super) fn is_open(&self) -> bool {
+        self.process.is_some() || self.stdout.is_some() || self.stderr.is_some()
+    }
+
+    pub(super) fn pmi(&self) -> Option<BorrowedFd<'_>> {
+        self.pmi.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(super) fn process(&self) -> Option<BorrowedFd<'_>> {
+        self.process.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(super) fn outputs(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
+        let stdout = self.stdout.as_ref().map(|pipe| (0, pipe.as_fd()));
+        let stderr = self.stderr.as_ref().map(|pipe| (1, pipe.as_fd()));
+        stdout.into_iter().chain(stderr)
+    }
+
+    /// What the process wrote, once its pipe is readable; `None` at its end.
+    pub(super) fn read_output(&mut self, index: usize) -> Option<(Vec<u8>, Stream)> {
+        let mut bytes = vec![0; 32 << 10];
+        let (read, stream) = if index == 0 {
+            (self.stdout.as_mut()?.read(&mut bytes), Stream::Out)
+        } else {
+            (self.stderr.as_mut()?.read(&mut bytes), Stream::Err)
+        };
+        match read {
+            Ok(0) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Some((vec![], stream)),
+            Err(_) => {}
+            Ok(len) => {
+                bytes.truncate(len);
+                return Some((bytes, stream));
+            }
+        }
+        match stream {
+            Stream::Out => self.stdout = None,
+            Stream::Err => self.stderr = None,
+        }
+        None
+    }
+
+    pub(super) fn close_output_if_ended(&mut self) {
+        if self.process.is_none() {
+            (self.stdout, self.stderr) = (None, None);
+        }
+    }
+
+    /// The next whole request, if one has come.
+    pub(super) fn read_request(&mut self) -> Option<Line> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                return Some(Line::parse(&String::from_utf8_lossy(&line)));
+            }
+            let mut bytes = [0; 4096];
+            match self.pmi.as_mut()?.read(&mut bytes) {
+                Ok(0) => self.pmi = None,
+                Ok(len) if self.pending.len() + len <= REQUEST_BYTES_MAX => {
+                    self.pending.extend_from_slice(&bytes[..len]);
+                }
+                Ok(_) => self.pmi = None,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                Err(_) => self.pmi = None,
+            }
+        }
+    }
+
+    /// Sends an answer. A process that does not read its answers loses its connection.
+    pub(super) fn send(&mut self, answer: &str) {
+        if let Some(socket) = self.pmi.as_mut()
+            && socket.write_all(answer.as_bytes()).is_err()
+        {
+            self.pmi = None;
+        }
+    }
+
+    /// Collects the process, once its pidfd is readable.
+    pub(super) fn reap(&mut self) -> Option<End> {
+        let (_, status) = match rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG) {
+            Ok(Some(ended)) => ended,
+            Ok(None) => return None,
+            Err(_) => {
+                self.process = None;
+                return Some(End::Code(1));
+            }
+        };
+        self.process = None;
+        self.pmi = None;
+        // What it left running in its group goes with it.
+        let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
+        Some(match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => End::Code(code),
+            (None, Some(signal)) => End::Signal(signal),
+            (None, None) => End::Code(1),
+        })
+    }
+
+    /// Sends a signal to the process and all of its group, while it has not been collected.
+    pub(super) fn kill(&mut self, signal: Signal) {
+        if self.process.is_some() {
+            let _ = rustix::process::kill_process_group(self.pid, signal);
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.process.is_some() {
+            self.kill(Signal::KILL);
+            let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::empty());
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The launcher's side of PMI-1 as a pure state machine: a request in, an action out.
+//!
+//! Processes are not trusted: a request that makes no sense gets `rc=-1`; the store is bounded.
+
+use crate::pmi::{Line, valid_word};
+use std::collections::HashMap;
+
+/// Longest key and value, in bytes: PMI-1's usual limits.
+const KEY_BYTES_MAX: usize = 64;
+const VALUE_BYTES_MAX: usize = 1024;
+/// Keys that one process may put.
+const KEYS_MAX: usize = 256;
+
+/// What the launcher is to do about a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Send this line to the process that asked.
+    Reply(String),
+    /// Nothing yet: others have to come first.
+    Wait,
+    /// Send this line to every process.
+    Release(String),
+    /// End the job with this code.
+    Abort(i32),
+}
+
+#[derive(Clone, Copy, Default)]
+struct Process {
+    initialized: bool,
+    finalized: bool,
+    waiting: bool,
+    keys: usize,
+}
+
+pub(super) struct Server {
+    job: String,
+    processes: Vec<Process>,
+    store: HashMap<String, String>,
+}
+
+impl Server {
+    pub(super) fn new(ranks: u32) -> Server {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let nanoseconds = since.map_or(0, |since| since.as_nanos());
+        let job = format!("gapless-{}-{nanoseconds:x}", std::process::id());
+        let processes = (0..ranks).map(|_| Process::default()).collect();
+        Server { job, processes, store: HashMap::new() }
+    }
+
+    /// Whether the others count on `rank`: it has joined them and not left in good order.
+    pub(super) fn counts_on(&self, rank: usize) -> bool {
+        self.processes[rank].initialized && !self.processes[rank].finalized
+    }
+
+    pub(super) fn answer(&mut self, rank: usize, request: &Line) -> Action {
+        let size = self.processes.len();
+        let reply = |text: String| Action::Reply(text + "\n");
+        match request.get("cmd").unwrap_or("") {
+            "init" => {
+                self.processes[rank].initialized = true;
+                reply("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0".to_owned())
+            }
+            "get_maxes" => reply(format!(
+                "cmd=maxes kvsname_max=256 keylen_max={KEY_BYTES_MAX} vallen_max={VALUE_BYTES_MAX}"
+            )),
+            "get_my_kvsname" => reply(format!("cmd=my_kvsname kvsname={}", self.job)),
+            "get_appnum" => reply("cmd=appnum appnum=0".to_owned()),
+            "get_universe_size" => reply(format!("cmd=universe_size size={size}")),
+            "put" => match self.put(rank, request) {
+                Ok(()) => reply("cmd=put_result rc=0".to_owned()),
+                Err(problem) => reply(format!("cmd=put_result rc=-1 msg={problem}")),
+            },
+            "get" => match request.get("key") {
+                Some("PMI_process_mapping") => {
+                    reply(format!("cmd=get_result rc=0 value=(vector,(0,1,{size}))"))
+                }
+                Some(key) if self.store.contains_key(key) => {
+                    reply(format!("cmd=get_result rc=0 value={}", self.store[key]))
+                }
+                _ => reply("cmd=get_result rc=-1 msg=no_such_key".to_owned()),
+            },
+            "barrier_in" => {
+                self.processes[rank].waiting = true;
+                self.release()
+            }
+            "finalize" => {
+                self.processes[rank].finalized = true;
+                reply("cmd=finalize_ack rc=0".to_owned())
+            }
+            "abort" => {
+                let code = request.get("exitcode").and_then(|code| code.parse().ok());
+                Action::Abort(code.unwrap_or(1))
+            }
+            _ => reply("cmd=unknown rc=-1 msg=unknown_command".to_owned()),
+        }
+    }
+
+    fn put(&mut self, rank: usize, request: &Line) -> Result<(), &'static str> {
+        let (key, value) = request.get("key").zip(request.get("value")).ok_or("incomplete")?;
+        if !valid_word(key) || key.len() > KEY_BYTES_MAX {
+            return Err("bad_key");
+        }
+        if !valid_word(value) || value.len() > VALUE_BYTES_MAX {
+            return Err("bad_value");
+        }
+        let known = self.store.contains_key(key);
+        if !known && self.processes[rank].keys >= KEYS_MAX {
+            return Err("too_many_keys");
+        }
+        self.processes[rank].keys += usize::from(!known);
+        self.store.insert(key.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    /// Lets all go once all have come.
+    fn release(&mut self) -> Action {
+        if !self.processes.iter().all(|process| process.waiting) {
+            return Action::Wait;
+        }
+        self.processes.iter_mut().for_each(|process| process.waiting = false);
+        Action::Release("cmd=barrier_out rc=0\n".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(server: &mut Server, rank: usize, text: &str) -> Action {
+        server.answer(rank, &Line::parse(text))
+    }
+
+    #[test]
+    fn keys_are_seen_by_all_after_the_barrier() {
+        let mut server = Server::new(2);
+        let Action::Reply(put) = ask(&mut server, 0, "cmd=put kvsname=x key=a value=b=c") else {
+            panic!("a put is answered at once");
+        };
+        assert!(put.contains("rc=0"));
+        assert_eq!(ask(&mut server, 0, "cmd=barrier_in"), Action::Wait);
+        assert!(matches!(ask(&mut server, 1, "cmd=barrier_in"), Action::Release(_)));
+        assert_eq!(ask(&mut server, 1, "cmd=barrier_in"), Action::Wait);
+        let Action::Reply(value) = ask(&mut server, 1, "cmd=get kvsname=x key=a") else {
+            panic!("a get is answered at once");
+        };
+        assert_eq!(Line::parse(&value).get("value"), Some("b=c"));
+    }
+
+    #[test]
+    fn nonsense_is_answered_with_a_failure() {
+        let mut server = Server::new(1);
+        for text in ["", "cmd=put key=a", "cmd=get", "cmd=dance", "cmd=get key=none"] {
+            let Action::Reply(answer) = ask(&mut server, 0, text) else { panic!("{text}") };
+            assert_eq!(Line::parse(&answer).get("rc"), Some("-1"), "{text}");
+        }
+        let long = format!("cmd=put key=k value={}", "x".repeat(VALUE_BYTES_MAX + 1));
+        let Action::Reply(answer) = ask(&mut server, 0, &long) else { panic!() };
+        assert!(answer.contains("bad_value"));
+        for index in 0..=KEYS_MAX {
+            ask(&mut server, 0, &format!("cmd=put key=k{index} value=v"));
+        }
+        assert_eq!(server.store.len(), KEYS_MAX);
+    }
+
+    #[test]
+    fn a_process_counts_between_init_and_finalize() {
+        let mut server = Server::new(1);
+        assert!(!server.counts_on(0));
+        ask(&mut server, 0, "cmd=init pmi_version=1 pmi_subversion=1");
+        assert!(server.counts_on(0));
+        ask(&mut server, 0, "cmd=finalize");
+        assert!(!server.counts_on(0));
+        assert_eq!(ask(&mut server, 0, "cmd=abort exitcode=3"), Action::Abort(3));
+    }
+}
