@@ -18,7 +18,7 @@ pub enum IndexList {
     #[default]
     Step37,
     /// DDTBench's: take 0 … len−1, swap every entry with a random one, keep the first `k`.
-    /// About `k / len` of the entries merge with their predecessor by chance.
+    /// By chance, about `k / len` neighbours per list are adjacent and merge.
     Shuffled {
         /// Determines the list completely, on every machine.
         seed: u64,
@@ -137,6 +137,14 @@ mod tests {
         assert_ne!(list, draw(8, 0));
         assert_ne!(list, draw(7, 1));
         assert!(!list.is_sorted());
+    }
+
+    #[test]
+    fn shuffles_merge_by_chance() {
+        // k / len = 0.87 neighbours per list are adjacent on average: 348 in all.
+        let list = |seed| IndexList::Shuffled { seed }.take("t", 1907, 1662, 0).unwrap();
+        let merged: u64 = (0..400).map(|seed| 1662 - runs(&list(seed))).sum();
+        assert!((250..450).contains(&merged), "{merged}");
     }
 
     #[test]
