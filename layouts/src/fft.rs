@@ -22,7 +22,7 @@ pub const EDGES: [u64; 5] = [256, 512, 768, 1024, 1536];
 /// # Errors
 /// [`LayoutError`] if `ranks` is 0 or does not divide `n`, or the array is too large.
 pub fn transpose(n: u64, ranks: u64) -> Result<Case, LayoutError> {
-    if n == 0 || ranks == 0 || n % ranks != 0 {
+    if n == 0 || ranks == 0 || !n.is_multiple_of(ranks) {
         let rule = "the number of ranks must divide n";
         return Err(LayoutError::Parameters { layout: LAYOUT, rule });
     }

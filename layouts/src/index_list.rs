@@ -49,7 +49,7 @@ impl IndexList {
         let signed = |value: u64| crate::case::signed(layout, value);
         match self {
             IndexList::Step37 => {
-                if len % STEP == 0 && k > len / STEP {
+                if len.is_multiple_of(STEP) && k > len / STEP {
                     let rule = "37 divides the array's length, so the list would repeat elements";
                     return Err(LayoutError::Parameters { layout, rule });
                 }

@@ -121,7 +121,7 @@ fn contiguous_side(doubles: u64) -> Result<Side, LayoutError> {
 
 fn lower_triangle(layout: &'static str, n: u64, nb: u64) -> Result<Side, LayoutError> {
     let bytes = array_bytes(layout, &[DOUBLE, n, n])?;
-    if nb == 0 || n % nb != 0 {
+    if nb == 0 || !n.is_multiple_of(nb) {
         return Err(LayoutError::Parameters { layout, rule: "the step must divide the size" });
     }
     let top = |column: u64| column - column % nb;
