@@ -19,6 +19,7 @@ use crate::bounds::{Bounds, Span};
 use crate::build::Recipe;
 use crate::contents::{Combiner, Contents, Envelope};
 use crate::error::{Argument, Quantity, TypeError};
+use crate::layout::Layout;
 use crate::limits::MAX_DEPTH;
 use crate::primitive::Primitive;
 use crate::signature::Signature;
@@ -56,6 +57,7 @@ struct Node {
     /// As `depth`, with subarrays and darrays counted as the trees they stand for.
     lowered_depth: usize,
     signature: OnceLock<Signature>,
+    layout: OnceLock<Layout>,
     attributes: Attributes,
 }
 
@@ -103,6 +105,7 @@ impl Datatype {
             depth,
             lowered_depth,
             signature: OnceLock::new(),
+            layout: OnceLock::new(),
             attributes,
         })))
     }
@@ -195,6 +198,11 @@ impl Datatype {
     /// The sequence of basic types, compressed; computed once.
     pub fn signature(&self) -> &Signature {
         self.0.signature.get_or_init(|| Signature::compute(self))
+    }
+
+    /// Where the committed layout is kept; [`commit`](Self::commit) fills it.
+    pub(crate) fn committed(&self) -> &OnceLock<Layout> {
+        &self.0.layout
     }
 
     pub(crate) fn bounds(&self) -> Bounds {

@@ -57,6 +57,13 @@ pub enum TypeError {
         /// The greatest depth allowed.
         limit: usize,
     },
+    /// Committing the type takes more ops than
+    /// [`MAX_PROGRAM_OPS`](crate::limits::MAX_PROGRAM_OPS).
+    #[error("the type's committed layout needs more than {limit} operations")]
+    TooManyOps {
+        /// The most that are allowed.
+        limit: usize,
+    },
     /// An attribute's copy callback refused the duplicate (MPI 4.1 §7.7.4).
     #[error("dup: {0}")]
     Attribute(#[from] AttributeError),

@@ -1,1 +1,423 @@
-//! Being written.
+//! Layouts as bytes, for a peer. All numbers are little endian, all displacements and lengths in bytes.
+//!
+//! ```text
+//! layout := "GLAY" version:u16 0:u16 total:u64
+//!           lb:i64 ub:i64 true_lb:i64 true_ub:i64
+//!           ops:u32 root:u32 root_disp:i64         root is 2³² − 1 if the layout has no bytes
+//!           op{ops} signature
+//! op     := 0 len:u64                              run
+//!         | 1 body:u32 count:u64 stride:i64        loop
+//!         | 2 n:u64 len:u64 disp:i64{n}            blocks
+//!         | 3 n:u64 disp:i64{n} len:u64{n}         list
+//!         | 4 count:u64 step:i64 len:u64 len_step:i64   affine
+//!         | 5 body:u32 n:u64 disp:i64{n}           each
+//!         | 6 n:u64 (disp:i64 op:u32){n}           seq
+//! ```
+//!
+//! Decoding trusts nothing. Lengths are checked before anything is allocated, ops may only name earlier
+//! ones, and sizes, prefix sums, bounds and depth are derived anew as they are for a layout built here; so
+//! a decoded layout is as safe to use as any.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::layout::{Layout, LayoutBounds};
+use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
+use crate::program::{Op, OpId, Part, Program, ProgramError};
+use crate::signature::{Signature, SignatureDecodeError};
+
+const MAGIC: [u8; 4] = *b"GLAY";
+const VERSION: u16 = 1;
+const NO_ROOT: u32 = u32::MAX;
+/// Where `total` stands.
+const TOTAL_AT: usize = 8;
+
+const RUN: u8 = 0;
+const LOOP: u8 = 1;
+const BLOCKS: u8 = 2;
+const LIST: u8 = 3;
+const AFFINE: u8 = 4;
+const EACH: u8 = 5;
+const SEQ: u8 = 6;
+
+/// Why bytes are not a layout, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("byte {offset} of the flattened layout: {reason}")]
+pub struct FlattenError {
+    /// Where the trouble is.
+    pub offset: usize,
+    /// What it is.
+    pub reason: FlattenFault,
+}
+
+/// What is wrong with a flattened layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FlattenFault {
+    /// The bytes end in the middle.
+    #[error("the bytes end here")]
+    Truncated,
+    /// Not a flattened layout at all.
+    #[error("this is no layout")]
+    Magic,
+    /// Written by a version that this one cannot read.
+    #[error("version {found} is not {expected}")]
+    Version {
+        /// The version of the bytes.
+        found: u16,
+        /// The version understood.
+        expected: u16,
+    },
+    /// The length that the bytes state is not theirs.
+    #[error("{stated} bytes are stated, but {given} are there")]
+    Length {
+        /// The length written in the header.
+        stated: u64,
+        /// The length of the bytes.
+        given: usize,
+    },
+    /// An op of no known kind.
+    #[error("there is no op of kind {0}")]
+    Tag(u8),
+    /// A list claims more entries than bytes are left for.
+    #[error("{entries} entries do not fit the bytes left")]
+    Entries {
+        /// Entries claimed.
+        entries: u64,
+    },
+    /// More ops than [`MAX_PROGRAM_OPS`].
+    #[error("more than {MAX_PROGRAM_OPS} ops")]
+    TooManyOps,
+    /// Deeper than [`MAX_PROGRAM_DEPTH`].
+    #[error("ops nest deeper than {MAX_PROGRAM_DEPTH}")]
+    TooDeep,
+    /// A size, displacement or bound does not fit 63 bits.
+    #[error("a size or bound overflows")]
+    Overflow,
+    /// An op that no layout has.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// The stated bounds are not those of the data, or are no bounds.
+    #[error("the stated bounds are not the layout's")]
+    Bounds,
+    /// The signature is broken.
+    #[error("{0}")]
+    Signature(SignatureDecodeError),
+    /// The signature has another size than the data.
+    #[error("the signature is of {signature} bytes, the data of {data}")]
+    SignatureSize {
+        /// Bytes that the signature counts.
+        signature: u64,
+        /// Bytes that the program has.
+        data: u64,
+    },
+    /// Something follows the layout.
+    #[error("more bytes follow the layout")]
+    Trailing,
+}
+
+impl Layout {
+    /// The layout as bytes, signature included; a peer of any architecture decodes it with
+    /// [`unflatten`](Self::unflatten). Linear in the committed program.
+    #[must_use]
+    pub fn flatten(&self) -> Vec<u8> {
+        let program = self.committed();
+        let mut out = Vec::new();
+        out.extend(MAGIC);
+        out.extend(VERSION.to_le_bytes());
+        out.extend([0; 2]);
+        out.extend(0u64.to_le_bytes());
+        let LayoutBounds { lb, ub, true_lb, true_ub } = self.bounds();
+        [lb, ub, true_lb, true_ub].iter().for_each(|bound| out.extend(bound.to_le_bytes()));
+        // `push` admits no more than MAX_PROGRAM_OPS.
+        let ops = u32::try_from(program.ops().len()).unwrap_or(NO_ROOT);
+        let (root, disp) = program.root().map_or((NO_ROOT, 0), |part| (part.op.raw(), part.disp));
+        out.extend(ops.to_le_bytes());
+        out.extend(root.to_le_bytes());
+        out.extend(disp.to_le_bytes());
+        program.ops().iter().for_each(|op| write_op(op, &mut out));
+        self.signature().encode(&mut out);
+        let total = out.len() as u64;
+        out[TOTAL_AT..TOTAL_AT + 8].copy_from_slice(&total.to_le_bytes());
+        out
+    }
+
+    /// The layout that `bytes` are the whole [`flatten`](Self::flatten) of.
+    ///
+    /// Safe with any bytes; time and memory are linear in their number, and a layout that comes out is as
+    /// sound as a committed one.
+    ///
+    /// # Errors
+    ///
+    /// [`FlattenError`] with the offset and the fault.
+    pub fn unflatten(bytes: &[u8]) -> Result<Layout, FlattenError> {
+        let mut reader = Reader { bytes, at: 0 };
+        reader.header()?;
+        let bounds_at = reader.at;
+        let [lb, ub, true_lb, true_ub] =
+            [reader.i64()?, reader.i64()?, reader.i64()?, reader.i64()?];
+        let bounds = LayoutBounds { lb, ub, true_lb, true_ub };
+        let ops = reader.u32()? as usize;
+        let (root, root_disp) = (reader.u32()?, reader.i64()?);
+        if ops > MAX_PROGRAM_OPS {
+            return Err(reader.fault(FlattenFault::TooManyOps));
+        }
+        let mut program = Program::default();
+        for _ in 0..ops {
+            let at = reader.at;
+            let op = reader.op(&program)?;
+            program.push(op).map_err(|error| FlattenError { offset: at, reason: error.into() })?;
+        }
+        let root = match root {
+            NO_ROOT => None,
+            index => Some(Part {
+                disp: root_disp,
+                op: OpId::new(index as usize).ok_or_else(|| FlattenError {
+                    offset: bounds_at,
+                    reason: FlattenFault::TooManyOps,
+                })?,
+            }),
+        };
+        program
+            .set_root(root)
+            .map_err(|error| FlattenError { offset: bounds_at, reason: error.into() })?;
+        let sound = match program.bounds() {
+            Some(touched) => touched == (true_lb, true_ub),
+            None => true_lb == true_ub && ops == 0,
+        };
+        if !sound || ub.checked_sub(lb).is_none() || true_ub.checked_sub(true_lb).is_none() {
+            return Err(FlattenError { offset: bounds_at, reason: FlattenFault::Bounds });
+        }
+        let signature = reader.signature()?;
+        let data = program.root_facts().map_or(0, |facts| facts.size);
+        if signature.bytes() != data {
+            let signature = signature.bytes();
+            return Err(reader.fault(FlattenFault::SignatureSize { signature, data }));
+        }
+        if reader.at != bytes.len() {
+            return Err(reader.fault(FlattenFault::Trailing));
+        }
+        Ok(Layout::from_parts(program, bounds, signature))
+    }
+}
+
+fn write_op(op: &Op, out: &mut Vec<u8>) {
+    match op {
+        Op::Run { len } => {
+            out.push(RUN);
+            out.extend(len.to_le_bytes());
+        }
+        Op::Loop { count, stride, body } => {
+            out.push(LOOP);
+            out.extend(body.raw().to_le_bytes());
+            out.extend(count.to_le_bytes());
+            out.extend(stride.to_le_bytes());
+        }
+        Op::Blocks { len, disps } => {
+            out.push(BLOCKS);
+            out.extend((disps.len() as u64).to_le_bytes());
+            out.extend(len.to_le_bytes());
+            out.extend(disps.iter().flat_map(|disp| disp.to_le_bytes()));
+        }
+        Op::List { disps, starts } => {
+            out.push(LIST);
+            out.extend((disps.len() as u64).to_le_bytes());
+            out.extend(disps.iter().flat_map(|disp| disp.to_le_bytes()));
+            out.extend(starts.windows(2).flat_map(|ends| (ends[1] - ends[0]).to_le_bytes()));
+        }
+        Op::Affine { count, step, len, len_step } => {
+            out.push(AFFINE);
+            out.extend(count.to_le_bytes());
+            out.extend(step.to_le_bytes());
+            out.extend(len.to_le_bytes());
+            out.extend(len_step.to_le_bytes());
+        }
+        Op::Each { disps, body } => {
+            out.push(EACH);
+            out.extend(body.raw().to_le_bytes());
+            out.extend((disps.len() as u64).to_le_bytes());
+            out.extend(disps.iter().flat_map(|disp| disp.to_le_bytes()));
+        }
+        Op::Seq { parts, .. } => {
+            out.push(SEQ);
+            out.extend((parts.len() as u64).to_le_bytes());
+            for part in parts {
+                out.extend(part.disp.to_le_bytes());
+                out.extend(part.op.raw().to_le_bytes());
+            }
+        }
+    }
+}
+
+/// Takes numbers off the front of foreign bytes and knows where it is.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn fault(&self, reason: FlattenFault) -> FlattenError {
+        FlattenError { offset: self.at, reason }
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], FlattenError> {
+        let rest = &self.bytes[self.at..];
+        let taken = rest.first_chunk::<N>().ok_or(self.fault(FlattenFault::Truncated))?;
+        self.at += N;
+        Ok(*taken)
+    }
+
+    fn u8(&mut self) -> Result<u8, FlattenError> {
+        self.take::<1>().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Result<u32, FlattenError> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, FlattenError> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn i64(&mut self) -> Result<i64, FlattenError> {
+        self.take().map(i64::from_le_bytes)
+    }
+
+    fn header(&mut self) -> Result<(), FlattenError> {
+        if self.take::<4>()? != MAGIC {
+            return Err(FlattenError { offset: 0, reason: FlattenFault::Magic });
+        }
+        let found = u16::from_le_bytes(self.take()?);
+        if found != VERSION || self.take::<2>()? != [0; 2] {
+            let reason = FlattenFault::Version { found, expected: VERSION };
+            return Err(FlattenError { offset: MAGIC.len(), reason });
+        }
+        let stated = self.u64()?;
+        if stated != self.bytes.len() as u64 {
+            let given = self.bytes.len();
+            let reason = FlattenFault::Length { stated, given };
+            return Err(FlattenError { offset: TOTAL_AT, reason });
+        }
+        Ok(())
+    }
+
+    /// How many entries of `entry_bytes` follow; no more than can be there.
+    fn entries(&mut self, entry_bytes: usize) -> Result<usize, FlattenError> {
+        let at = self.at;
+        let entries = self.u64()?;
+        let left = self.bytes.len() - self.at;
+        match usize::try_from(entries) {
+            Ok(n) if n.checked_mul(entry_bytes).is_some_and(|bytes| bytes <= left) => Ok(n),
+            _ => Err(FlattenError { offset: at, reason: FlattenFault::Entries { entries } }),
+        }
+    }
+
+    fn disps(&mut self, n: usize) -> Result<Vec<i64>, FlattenError> {
+        (0..n).map(|_| self.i64()).collect()
+    }
+
+    fn op_id(&mut self) -> Result<OpId, FlattenError> {
+        let at = self.at;
+        let index = self.u32()? as usize;
+        OpId::new(index).ok_or(FlattenError { offset: at, reason: FlattenFault::TooManyOps })
+    }
+
+    /// Reads an op; sums are made from its entries, so that [`Program::push`] has something to check.
+    fn op(&mut self, known: &Program) -> Result<Op, FlattenError> {
+        let at = self.at;
+        match self.u8()? {
+            RUN => Ok(Op::Run { len: self.u64()? }),
+            LOOP => Ok(Op::Loop { body: self.op_id()?, count: self.u64()?, stride: self.i64()? }),
+            BLOCKS => {
+                let n = self.entries(8)?;
+                let len = self.u64()?;
+                Ok(Op::Blocks { len, disps: Arc::new(self.disps(n)?) })
+            }
+            LIST => {
+                let n = self.entries(16)?;
+                let disps = self.disps(n)?.into();
+                let mut starts = Starts::default();
+                for _ in 0..n {
+                    let at = self.at;
+                    let len = self.u64()?;
+                    starts
+                        .add(len)
+                        .ok_or(FlattenError { offset: at, reason: FlattenFault::Overflow })?;
+                }
+                Ok(Op::List { disps, starts: starts.finish() })
+            }
+            AFFINE => Ok(Op::Affine {
+                count: self.u64()?,
+                step: self.i64()?,
+                len: self.u64()?,
+                len_step: self.i64()?,
+            }),
+            EACH => {
+                let body = self.op_id()?;
+                let n = self.entries(8)?;
+                Ok(Op::Each { body, disps: self.disps(n)?.into() })
+            }
+            SEQ => {
+                let n = self.entries(12)?;
+                let mut parts = Vec::with_capacity(n);
+                let mut starts = Starts::default();
+                for _ in 0..n {
+                    let at = self.at;
+                    let part = Part { disp: self.i64()?, op: self.op_id()? };
+                    let fault = |reason| FlattenError { offset: at, reason };
+                    let size = known.known(part.op).ok_or_else(|| {
+                        fault(FlattenFault::Malformed(
+                            "an op names one that does not come before it",
+                        ))
+                    })?;
+                    starts.add(size.size).ok_or_else(|| fault(FlattenFault::Overflow))?;
+                    parts.push(part);
+                }
+                Ok(Op::Seq { parts: parts.into(), starts: starts.finish() })
+            }
+            tag => Err(FlattenError { offset: at, reason: FlattenFault::Tag(tag) }),
+        }
+    }
+
+    fn signature(&mut self) -> Result<Signature, FlattenError> {
+        let mut rest = &self.bytes[self.at..];
+        let signature = Signature::decode(&mut rest);
+        let signature = signature.map_err(|error| self.fault(FlattenFault::Signature(error)))?;
+        self.at = self.bytes.len() - rest.len();
+        Ok(signature)
+    }
+}
+
+/// Prefix sums in the making.
+#[derive(Default)]
+struct Starts {
+    starts: Vec<u64>,
+    sum: u64,
+}
+
+impl Starts {
+    fn add(&mut self, len: u64) -> Option<()> {
+        self.starts.push(self.sum);
+        self.sum = self.sum.checked_add(len)?;
+        Some(())
+    }
+
+    fn finish(mut self) -> Box<[u64]> {
+        self.starts.push(self.sum);
+        self.starts.into()
+    }
+}
+
+impl From<ProgramError> for FlattenFault {
+    fn from(error: ProgramError) -> FlattenFault {
+        match error {
+            ProgramError::Overflow => FlattenFault::Overflow,
+            ProgramError::TooManyOps => FlattenFault::TooManyOps,
+            ProgramError::TooDeep => FlattenFault::TooDeep,
+            ProgramError::Malformed(why) => FlattenFault::Malformed(why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,247 @@
-//! Being written.
+//! The committed layout: what a datatype is once it is only to be used. A program over byte runs, its
+//! bounds, shape, block statistics and signature.
+//!
+//! Committing costs time linear in the constructors' lists and happens once per datatype object. Layouts
+//! are immutable, shared and cheap to clone; they do not keep the datatype alive. Units: bytes.
+//!
+//! Read first: `program.rs` (what is committed) and `optimize.rs` (what normalisation does).
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::datatype::Datatype;
+use crate::error::{Argument, Quantity, TypeError};
+use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
+use crate::program::{self, Program, ProgramError};
+use crate::shape::Shape;
+use crate::signature::Signature;
+
+/// A committed datatype (`MPI_Type_commit`, MPI 4.1 §5.1.9), ready for any number of convertors.
+///
+/// Two layouts are equal if their programs, bounds and signatures are; equal datatypes, or one decoded
+/// from the other's [`flatten`](Self::flatten), have equal layouts.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Layout(Arc<Committed>);
+
+#[derive(PartialEq, Eq)]
+struct Committed {
+    program: Program,
+    bounds: LayoutBounds,
+    shape: Shape,
+    signature: Signature,
+}
+
+/// Bounds as MPI has them; what the data touches is `true_lb..true_ub`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LayoutBounds {
+    pub(crate) lb: i64,
+    pub(crate) ub: i64,
+    pub(crate) true_lb: i64,
+    pub(crate) true_ub: i64,
+}
+
+/// Lengths of a layout's blocks, its maximal merged runs, in bytes. All 0 if there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BlockLengths {
+    /// The shortest.
+    pub min: u64,
+    /// The mean.
+    pub mean: f64,
+    /// The longest.
+    pub max: u64,
+}
+
+impl Datatype {
+    /// The datatype's committed layout; made once, then shared (MPI 4.1 §5.1.9).
+    ///
+    /// # Errors
+    ///
+    /// [`TypeError::Overflow`] where one instance's bytes, counted as often as they occur, do not fit 63
+    /// bits; [`TypeError::TooManyOps`] past [`MAX_PROGRAM_OPS`].
+    pub fn commit(&self) -> Result<Layout, TypeError> {
+        let slot = self.committed();
+        if let Some(layout) = slot.get() {
+            return Ok(layout.clone());
+        }
+        let layout = Layout::build(self)?;
+        Ok(slot.get_or_init(|| layout).clone())
+    }
+}
+
+impl Layout {
+    /// Commits `datatype` without looking for a layout that it has already.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datatype::commit`].
+    pub fn build(datatype: &Datatype) -> Result<Layout, TypeError> {
+        let program = program::lower(datatype).map_err(|error| refusal(error, datatype))?;
+        let bounds = LayoutBounds {
+            lb: datatype.lb(),
+            ub: datatype.ub(),
+            true_lb: datatype.true_lb(),
+            true_ub: datatype.true_ub(),
+        };
+        debug_assert!(
+            program.bounds().is_none_or(|(lo, hi)| (lo, hi) == (bounds.true_lb, bounds.true_ub))
+        );
+        debug_assert_eq!(program.root_facts().map_or(0, |facts| facts.size), datatype.size());
+        Ok(Layout::from_parts(program, bounds, datatype.signature().clone()))
+    }
+
+    /// Puts a layout together from parts that have been checked against each other.
+    pub(crate) fn from_parts(
+        program: Program,
+        bounds: LayoutBounds,
+        signature: Signature,
+    ) -> Layout {
+        let shape = Shape::of(&program);
+        Layout(Arc::new(Committed { program, bounds, shape, signature }))
+    }
+
+    /// Packed bytes of one instance.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.0.program.root_facts().map_or(0, |facts| facts.size)
+    }
+
+    /// Lower bound (MPI 4.1 §5.1.7).
+    #[must_use]
+    pub fn lb(&self) -> i64 {
+        self.0.bounds.lb
+    }
+
+    /// Upper bound (MPI 4.1 §5.1.7).
+    #[must_use]
+    pub fn ub(&self) -> i64 {
+        self.0.bounds.ub
+    }
+
+    /// Bytes from one instance to the next; may be zero or negative.
+    #[must_use]
+    pub fn extent(&self) -> i64 {
+        // Whoever made the bounds checked that their difference fits.
+        self.0.bounds.ub.wrapping_sub(self.0.bounds.lb)
+    }
+
+    /// Lowest byte of data (MPI 4.1 §5.1.8); 0 if there is none.
+    #[must_use]
+    pub fn true_lb(&self) -> i64 {
+        self.0.bounds.true_lb
+    }
+
+    /// One past the highest byte of data; 0 if there is none.
+    #[must_use]
+    pub fn true_ub(&self) -> i64 {
+        self.0.bounds.true_ub
+    }
+
+    /// Bytes from the lowest byte of data to past the highest.
+    #[must_use]
+    pub fn true_extent(&self) -> i64 {
+        self.0.bounds.true_ub.wrapping_sub(self.0.bounds.true_lb)
+    }
+
+    /// Maximal merged runs of one instance in packed order: neighbours merge where one ends and the next
+    /// begins at the same byte.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.0.program.root_facts().map_or(0, |facts| facts.chain.blocks)
+    }
+
+    /// As [`blocks`](Self::blocks), of `count` instances; `None` if their packed size overflows 63 bits.
+    #[must_use]
+    pub fn blocks_of(&self, count: u64) -> Option<u64> {
+        let Some(facts) = self.0.program.root_facts() else { return Some(0) };
+        if count == 0 {
+            return Some(0);
+        }
+        i64::try_from(u128::from(facts.size) * u128::from(count)).ok()?;
+        let next = i128::from(facts.first) + i128::from(self.extent());
+        Some(facts.chain.repeated(count, i128::from(facts.end) == next).blocks)
+    }
+
+    /// Lengths of one instance's blocks.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a mean for choosing by; 53 bits are plenty")]
+    pub fn block_lengths(&self) -> BlockLengths {
+        self.0.program.root_facts().map_or_else(BlockLengths::default, |facts| BlockLengths {
+            min: facts.chain.min(),
+            mean: facts.size as f64 / facts.chain.blocks as f64,
+            max: facts.chain.max(),
+        })
+    }
+
+    /// Bytes between the true bounds that hold no data; 0 where blocks overlap so much that none are
+    /// certain.
+    #[must_use]
+    pub fn gap_bytes(&self) -> u64 {
+        self.true_extent().cast_unsigned().saturating_sub(self.size())
+    }
+
+    /// Whether any number of instances is one run that begins at displacement 0.
+    #[must_use]
+    pub fn is_contiguous(&self) -> bool {
+        match self.0.shape {
+            Shape::Empty => true,
+            Shape::Contiguous { displacement: 0, len } => len.cast_signed() == self.extent(),
+            _ => false,
+        }
+    }
+
+    /// The regular form, if there is one.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        &self.0.shape
+    }
+
+    /// The sequence of basic types.
+    #[must_use]
+    pub fn signature(&self) -> &Signature {
+        &self.0.signature
+    }
+
+    /// A readable listing of the committed program: one op a line, each named by what uses it; the last
+    /// line says where the whole is placed.
+    pub fn program(&self) -> impl fmt::Display {
+        &self.0.program
+    }
+
+    pub(crate) fn committed(&self) -> &Program {
+        &self.0.program
+    }
+
+    pub(crate) fn bounds(&self) -> LayoutBounds {
+        self.0.bounds
+    }
+}
+
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layout")
+            .field("size", &self.size())
+            .field("blocks", &self.blocks())
+            .field("bounds", &self.0.bounds)
+            .field("program", &format_args!("{}", self.0.program))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why the datatype cannot be committed, in the constructors' own terms.
+fn refusal(error: ProgramError, datatype: &Datatype) -> TypeError {
+    let constructor = datatype.contents().combiner();
+    match error {
+        ProgramError::TooManyOps => TypeError::TooManyOps { limit: MAX_PROGRAM_OPS },
+        ProgramError::TooDeep => TypeError::TooDeep {
+            constructor,
+            depth: MAX_PROGRAM_DEPTH + 1,
+            limit: MAX_PROGRAM_DEPTH,
+        },
+        ProgramError::Overflow | ProgramError::Malformed(_) => {
+            TypeError::overflow(constructor, Quantity::Size, Argument::whole("old"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

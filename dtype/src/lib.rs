@@ -31,9 +31,15 @@ pub mod testkit;
 
 pub use attributes::{AttributeError, CopyRule, Key};
 pub use contents::{Combiner, Contents, Distribution, Envelope, Order};
+pub use convertor::{Convertor, ConvertorError};
 pub use datatype::Datatype;
 pub use error::{Argument, Problem, Quantity, TypeError};
+pub use flatten::{FlattenError, FlattenFault};
+pub use layout::{BlockLengths, Layout};
 pub use primitive::{Part, Primitive, Scalar};
+pub use run::Run;
+pub use shape::{Dim, Displacements, Shape};
 pub use signature::{
     Signature, SignatureDecodeError, SignatureDigest, SignatureError, SignatureKind,
 };
+pub use transfer::{transfer, transfer_raw};

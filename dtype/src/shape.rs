@@ -1,1 +1,139 @@
-//! Being written.
+//! What a layout looks like, for code that has a fast path for it: the closed forms that a kernel or a
+//! copy loop can take as a handful of numbers. Displacements and lengths are in bytes; runs follow each
+//! other in packed order as described.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::program::{Op, Part, Program};
+
+/// The regular form of one instance of a layout, if it has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// No bytes at all.
+    Empty,
+    /// One run.
+    Contiguous {
+        /// Where it begins.
+        displacement: i64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Equal runs on a grid. Dimensions that continue each other are collapsed.
+    Strided {
+        /// Where the first run begins.
+        displacement: i64,
+        /// Bytes in a run.
+        len: u64,
+        /// Outermost first; the last one advances first. Never empty.
+        dims: SmallVec<[Dim; 4]>,
+    },
+    /// Equal runs at listed displacements.
+    EqualBlocks {
+        /// To be added to every entry of `displacements`.
+        displacement: i64,
+        /// Bytes in a run.
+        len: u64,
+        /// Where the runs begin, in packed order.
+        displacements: Displacements,
+    },
+    /// Run j has `len0 + j·len_step` bytes at `displacement0 + j·displacement_step`.
+    Affine {
+        /// Runs.
+        count: u64,
+        /// Where run 0 begins.
+        displacement0: i64,
+        /// Bytes from a run's begin to the next one's.
+        displacement_step: i64,
+        /// Bytes in run 0.
+        len0: u64,
+        /// How many bytes longer each run is than the one before; negative in a triangle that narrows.
+        len_step: i64,
+    },
+    /// None of these: list its runs with [`Convertor::iov`](crate::Convertor::iov).
+    General,
+}
+
+/// One dimension of [`Shape::Strided`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Dim {
+    /// How many; at least 2.
+    pub count: u64,
+    /// Bytes from one to the next; may be zero or negative.
+    pub stride: i64,
+}
+
+/// A list of displacements in bytes, shared with the layout that it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Displacements(Arc<Vec<i64>>);
+
+impl Deref for Displacements {
+    type Target = [i64];
+
+    fn deref(&self) -> &[i64] {
+        &self.0
+    }
+}
+
+impl Shape {
+    pub(crate) fn of(program: &Program) -> Shape {
+        match program.root() {
+            None => Shape::Empty,
+            Some(root) => Shape::of_part(program, root),
+        }
+    }
+
+    fn of_part(program: &Program, root: Part) -> Shape {
+        let displacement = root.disp;
+        match program.op(root.op) {
+            Op::Run { len } => Shape::Contiguous { displacement, len: *len },
+            Op::Loop { .. } => Shape::of_loops(program, root),
+            Op::Blocks { len, disps } => Shape::EqualBlocks {
+                displacement,
+                len: *len,
+                displacements: Displacements(Arc::clone(disps)),
+            },
+            Op::Affine { count, step, len, len_step } => Shape::Affine {
+                count: *count,
+                displacement0: displacement,
+                displacement_step: *step,
+                len0: *len,
+                len_step: *len_step,
+            },
+            // Longer lists that are affine were made so when they were normalised.
+            Op::List { disps, starts } if disps.len() == 2 => {
+                let (len0, len1) = (starts[1], starts[2] - starts[1]);
+                match (disps[1].checked_sub(disps[0]), len1.checked_signed_diff(len0)) {
+                    (Some(displacement_step), Some(len_step)) if len_step != 0 => Shape::Affine {
+                        count: 2,
+                        displacement0: displacement.wrapping_add(disps[0]),
+                        displacement_step,
+                        len0,
+                        len_step,
+                    },
+                    _ => Shape::General,
+                }
+            }
+            Op::List { .. } | Op::Each { .. } | Op::Seq { .. } => Shape::General,
+        }
+    }
+
+    fn of_loops(program: &Program, root: Part) -> Shape {
+        let mut dims = SmallVec::new();
+        let mut at = root.op;
+        loop {
+            match program.op(at) {
+                Op::Loop { count, stride, body } => {
+                    dims.push(Dim { count: *count, stride: *stride });
+                    at = *body;
+                }
+                Op::Run { len } => {
+                    return Shape::Strided { displacement: root.disp, len: *len, dims };
+                }
+                _ => return Shape::General,
+            }
+        }
+    }
+}

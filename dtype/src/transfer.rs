@@ -1,1 +1,135 @@
-//! Being written.
+//! Layout to layout: the packed bytes of one cursor go to the places of another, in one copy and without
+//! a staging buffer. Where a side is contiguous this is a pack or an unpack; otherwise both sides' runs
+//! are listed a batch at a time and the shorter of the two at hand is copied.
+
+use crate::convertor::{Convertor, ConvertorError};
+use crate::copy::{copy, shifted};
+use crate::run::{Run, in_memory};
+
+/// Runs listed at a time, on the stack: enough to spread the cost of finding one's place, few enough to
+/// stay in the first-level cache.
+const BATCH: usize = 128;
+
+/// Copies at most `max_bytes` packed bytes from where `src` stands to where `dst` stands, over slices;
+/// both cursors advance by what is returned, which is less only where a side ends. `from_origin` and
+/// `to_origin` are the indices of displacement 0.
+///
+/// # Errors
+///
+/// [`ConvertorError::OutOfBounds`] where a slice does not hold all instances; nothing has happened.
+pub fn transfer(
+    src: &mut Convertor,
+    from: &[u8],
+    from_origin: usize,
+    dst: &mut Convertor,
+    to: &mut [u8],
+    to_origin: usize,
+    max_bytes: u64,
+) -> Result<u64, ConvertorError> {
+    src.check(from_origin, from.len())?;
+    dst.check(to_origin, to.len())?;
+    let from = from.as_ptr().wrapping_add(from_origin);
+    let to = to.as_mut_ptr().wrapping_add(to_origin);
+    // SAFETY: all runs of both sides lie within their bounds, which were found inside the slices, and a
+    // shared and an exclusive slice do not overlap.
+    Ok(unsafe { transfer_raw(src, from, dst, to, max_bytes) })
+}
+
+/// As [`transfer`], over memory that is only known by its address.
+///
+/// # Safety
+///
+/// - Every byte of the source's runs, at `src_origin` plus its displacement, may be read through
+///   `src_origin`, and every byte of the destination's runs may be written through `dst_origin`; gaps on
+///   either side are not touched.
+/// - No run of the source overlaps one of the destination.
+/// - Other processes may access both at the same time; other threads of this process must not.
+pub unsafe fn transfer_raw(
+    src: &mut Convertor,
+    src_origin: *const u8,
+    dst: &mut Convertor,
+    dst_origin: *mut u8,
+    max_bytes: u64,
+) -> u64 {
+    let bytes = max_bytes.min(src.remaining()).min(dst.remaining());
+    if let Some(disp) = dst.contiguous() {
+        let to = shifted(dst_origin, disp.wrapping_add_unsigned(dst.position()));
+        // SAFETY: the destination's next `bytes` bytes are one run at `to`; the caller's promise.
+        let moved = unsafe { src.pack_raw(src_origin, to, bytes) };
+        dst.advance(moved);
+        return moved;
+    }
+    if let Some(disp) = src.contiguous() {
+        let from = shifted(src_origin.cast_mut(), disp.wrapping_add_unsigned(src.position()));
+        // SAFETY: the source's next `bytes` bytes are one run at `from`; the caller's promise.
+        let moved = unsafe { dst.unpack_raw(from, dst_origin, bytes) };
+        src.advance(moved);
+        return moved;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { zip(src, src_origin, dst, dst_origin, bytes) };
+    bytes
+}
+
+/// Copies run by run; both sides have `bytes` bytes left.
+///
+/// # Safety
+///
+/// As [`transfer_raw`].
+unsafe fn zip(
+    src: &mut Convertor,
+    src_origin: *const u8,
+    dst: &mut Convertor,
+    dst_origin: *mut u8,
+    bytes: u64,
+) {
+    let mut from = Batch::new(bytes);
+    let mut to = Batch::new(bytes);
+    let mut left = bytes;
+    while left > 0 {
+        from.refill(src);
+        to.refill(dst);
+        while from.next < from.used && to.next < to.used {
+            let (a, b) = (&mut from.runs[from.next], &mut to.runs[to.next]);
+            let len = a.len.min(b.len);
+            let source = shifted(src_origin.cast_mut(), a.displacement);
+            let target = shifted(dst_origin, b.displacement);
+            // SAFETY: `len` bytes of a run on each side; the caller's promise.
+            unsafe { copy(source, target, in_memory(len)) };
+            left -= len;
+            from.next += usize::from(consume(a, len));
+            to.next += usize::from(consume(b, len));
+        }
+    }
+}
+
+/// Takes `len` bytes off the front of a run; whether that was all of it.
+fn consume(run: &mut Run, len: u64) -> bool {
+    run.displacement = run.displacement.wrapping_add_unsigned(len);
+    run.len -= len;
+    run.len == 0
+}
+
+/// Runs of one side that are yet to be copied.
+struct Batch {
+    runs: [Run; BATCH],
+    next: usize,
+    used: usize,
+    /// Bytes of the transfer that are not listed yet.
+    unlisted: u64,
+}
+
+impl Batch {
+    fn new(bytes: u64) -> Batch {
+        Batch { runs: [Run::default(); BATCH], next: 0, used: 0, unlisted: bytes }
+    }
+
+    /// Lists the next runs when all listed ones are consumed.
+    fn refill(&mut self, side: &mut Convertor) {
+        if self.next == self.used {
+            let (used, bytes) = side.iov(&mut self.runs, self.unlisted);
+            self.unlisted -= bytes;
+            (self.next, self.used) = (0, used);
+        }
+    }
+}

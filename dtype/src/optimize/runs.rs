@@ -1,0 +1,120 @@
+//! Lists of runs on their way into a program: merged as they come, then given their shortest form.
+
+use std::sync::Arc;
+
+use crate::program::{Flow, Op, ProgramError, Sink};
+
+/// Runs in packed order, no two neighbours adjacent. Lengths are kept only once two differ.
+pub(crate) struct RunList {
+    disps: Vec<i64>,
+    lens: Vec<u64>,
+    first_len: u64,
+    last: Option<(i64, u64)>,
+    capacity: usize,
+}
+
+/// What a list of runs is.
+pub(crate) enum Class {
+    Empty,
+    Run { disp: i64, len: u64 },
+    Strided { disp: i64, count: u64, stride: i64, len: u64 },
+    Affine { disp: i64, op: Op },
+    Listed(Op),
+}
+
+impl RunList {
+    pub(crate) fn with_capacity(capacity: usize) -> RunList {
+        RunList {
+            disps: Vec::with_capacity(capacity),
+            lens: Vec::new(),
+            first_len: 0,
+            last: None,
+            capacity,
+        }
+    }
+
+    /// Appends a run, or lengthens the last. `len` is not 0.
+    #[inline]
+    pub(crate) fn push(&mut self, disp: i64, len: u64) {
+        if let Some((last, so_far)) = &mut self.last {
+            if last.checked_add_unsigned(*so_far) == Some(disp) {
+                *so_far = so_far.saturating_add(len);
+                return;
+            }
+            let (last, so_far) = (*last, *so_far);
+            self.settle(last, so_far);
+        }
+        self.last = Some((disp, len));
+    }
+
+    /// Takes over a run that no longer grows.
+    #[inline]
+    fn settle(&mut self, disp: i64, len: u64) {
+        if self.disps.is_empty() {
+            self.first_len = len;
+        } else if self.lens.is_empty() && len != self.first_len {
+            self.lens.reserve_exact(self.capacity.max(self.disps.len()));
+            self.lens.resize(self.disps.len(), self.first_len);
+        }
+        self.disps.push(disp);
+        if !self.lens.is_empty() {
+            self.lens.push(len);
+        }
+    }
+
+    pub(crate) fn classify(mut self) -> Result<Class, ProgramError> {
+        if let Some((disp, len)) = self.last.take() {
+            self.settle(disp, len);
+        }
+        let RunList { mut disps, lens, first_len: len, .. } = self;
+        let Some(&disp) = disps.first() else { return Ok(Class::Empty) };
+        if disps.len() == 1 {
+            return Ok(Class::Run { disp, len });
+        }
+        let count = disps.len() as u64;
+        let stride = constant_step(&disps);
+        if lens.is_empty() {
+            if let Some(stride) = stride {
+                return Ok(Class::Strided { disp, count, stride, len });
+            }
+            disps.shrink_to_fit();
+            return Ok(Class::Listed(Op::Blocks { len, disps: Arc::new(disps) }));
+        }
+        if disps.len() > 2
+            && let (Some(step), Some(len_step)) = (stride, constant_len_step(&lens))
+        {
+            let op = Op::Affine { count, step, len: lens[0], len_step };
+            return Ok(Class::Affine { disp, op });
+        }
+        let mut starts = Vec::with_capacity(lens.len() + 1);
+        let mut size = 0u64;
+        starts.push(0);
+        for len in lens {
+            size = size.checked_add(len).ok_or(ProgramError::Overflow)?;
+            starts.push(size);
+        }
+        Ok(Class::Listed(Op::List { disps: disps.into(), starts: starts.into() }))
+    }
+}
+
+/// The difference of all neighbours, if it is one. Needs two entries.
+pub(crate) fn constant_step(list: &[i64]) -> Option<i64> {
+    let step = list.get(1)?.checked_sub(list[0])?;
+    list.windows(2).all(|pair| pair[1].checked_sub(pair[0]) == Some(step)).then_some(step)
+}
+
+/// As [`constant_step`], of lengths.
+pub(crate) fn constant_len_step(lens: &[u64]) -> Option<i64> {
+    let step = lens.get(1)?.checked_signed_diff(lens[0])?;
+    lens.windows(2).all(|pair| pair[1].checked_signed_diff(pair[0]) == Some(step)).then_some(step)
+}
+
+/// Writes what is walked into a list.
+pub(super) struct Expand<'a>(pub(super) &'a mut RunList);
+
+impl Sink for Expand<'_> {
+    fn run(&mut self, disp: i64, len: u64) -> Flow {
+        self.0.push(disp, len);
+        Flow::Continue(())
+    }
+}

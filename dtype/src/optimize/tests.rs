@@ -1,0 +1,131 @@
+use super::*;
+use crate::datatype::Datatype;
+use crate::layout::Layout;
+use crate::primitive::Primitive;
+use crate::shape::{Dim, Shape};
+
+fn double() -> Datatype {
+    Primitive::Double.into()
+}
+
+fn listing(datatype: &Datatype) -> String {
+    Layout::build(datatype).unwrap().program().to_string()
+}
+
+#[test]
+fn contiguous_is_one_run_whatever_its_count() {
+    let huge = Datatype::contiguous(1 << 40, &double()).unwrap();
+    assert_eq!(listing(&huge), "%0 = run 8796093022208\n%0 at 0");
+    let nested = Datatype::contiguous(3, &Datatype::contiguous(5, &double()).unwrap()).unwrap();
+    assert_eq!(listing(&nested), "%0 = run 120\n%0 at 0");
+}
+
+#[test]
+fn counts_cost_nothing() {
+    let vector = Datatype::vector(1000, 3, 7, &double()).unwrap();
+    let many = Datatype::contiguous(1_000_000_000, &vector).unwrap();
+    let layout = Layout::build(&many).unwrap();
+    assert_eq!(layout.committed().ops().len(), 3);
+    assert_eq!(layout.blocks(), 1_000_000_000 * 999 + 1, "last and first block touch");
+}
+
+#[test]
+fn loops_that_continue_each_other_are_one() {
+    let column = Datatype::resized(0, 64, &Datatype::vector(4, 1, 2, &double()).unwrap()).unwrap();
+    let columns = Datatype::contiguous(10, &column).unwrap();
+    assert_eq!(listing(&columns), "%0 = run 8\n%1 = loop 40 stride 16 of %0\n%1 at 0");
+}
+
+#[test]
+fn structs_of_one_dup_and_resized_vanish() {
+    let inner = Datatype::resized(-8, 100, &double().dup().unwrap()).unwrap();
+    let outer = Datatype::structure(&[1, 0], &[24, 7], &[inner, double()]).unwrap();
+    assert_eq!(listing(&outer), "%0 = run 8\n%0 at 24");
+}
+
+#[test]
+fn regular_lists_become_loops() {
+    let displacements: Vec<i64> = (0..80).map(|i| 101 * i).collect();
+    let indexed = Datatype::indexed_block(100, &displacements, &double()).unwrap();
+    let vector = Datatype::vector(80, 100, 101, &double()).unwrap();
+    assert_eq!(listing(&indexed), listing(&vector));
+    let bytes: Vec<i64> = (0..80).map(|i| 808 * i).collect();
+    let members = vec![double(); 80];
+    let structure = Datatype::structure(&[100; 80], &bytes, &members).unwrap();
+    assert_eq!(listing(&structure), listing(&vector));
+}
+
+#[test]
+fn a_triangle_is_affine_and_a_stair_is_not() {
+    let n = 64i64;
+    let lens: Vec<u64> = (0..64).map(|j| 64 - j).collect();
+    let disps: Vec<i64> = (0..n).map(|j| j * (n + 1)).collect();
+    let triangle = Layout::build(&Datatype::indexed(&lens, &disps, &double()).unwrap()).unwrap();
+    assert_eq!(
+        *triangle.shape(),
+        Shape::Affine {
+            count: 64,
+            displacement0: 0,
+            displacement_step: 520,
+            len0: 512,
+            len_step: -8
+        }
+    );
+    assert_eq!((triangle.blocks(), triangle.size()), (64, 4 * 64 * 65));
+    let nb = 16;
+    let steps: Vec<i64> = (0..n).map(|j| j / nb * nb).collect();
+    let lens: Vec<u64> = steps.iter().map(|s| (n - s).cast_unsigned()).collect();
+    let disps: Vec<i64> = steps.iter().zip(0..).map(|(s, j)| j * n + s).collect();
+    let stair = Layout::build(&Datatype::indexed(&lens, &disps, &double()).unwrap()).unwrap();
+    assert_eq!(*stair.shape(), Shape::General);
+    assert_eq!((stair.blocks(), stair.size()), (64 - 16 + 1, 4 * 64 * 80));
+}
+
+#[test]
+fn a_transpose_has_two_dimensions() {
+    let column = Datatype::resized(0, 8, &Datatype::vector(6, 1, 4, &double()).unwrap()).unwrap();
+    let transpose = Layout::build(&Datatype::contiguous(4, &column).unwrap()).unwrap();
+    let dims = [Dim { count: 4, stride: 8 }, Dim { count: 6, stride: 32 }];
+    let expected = Shape::Strided { displacement: 0, len: 8, dims: dims.into_iter().collect() };
+    assert_eq!(*transpose.shape(), expected);
+    assert_eq!((transpose.extent(), transpose.blocks()), (32, 24));
+}
+
+#[test]
+fn irregular_lists_keep_displacements_alone() {
+    let list = Datatype::indexed_block(3, &[30, 3, 90, 60], &double()).unwrap();
+    let layout = Layout::build(&list).unwrap();
+    let Shape::EqualBlocks { displacement: 0, len: 24, displacements } = layout.shape() else {
+        panic!("{layout:?}");
+    };
+    assert_eq!(displacements[..], [240, 24, 720, 480]);
+}
+
+#[test]
+fn packed_order_is_kept_where_merging_would_change_it() {
+    // 8..16 before 0..8: adjacent in memory, not in packed order.
+    let swapped = Datatype::indexed_block(1, &[1, 0], &double()).unwrap();
+    assert_eq!(Layout::build(&swapped).unwrap().blocks(), 2);
+}
+
+#[test]
+fn shared_types_do_not_multiply() {
+    // 2^60 elements by doubling: every level uses the one before twice, at places of no pattern.
+    let mut datatype = Datatype::indexed_block(1, &[0, 3, 4], &Primitive::Byte.into()).unwrap();
+    for _ in 0..30 {
+        let apart = datatype.true_extent() + 7;
+        let types = [datatype.clone(), datatype.clone(), Primitive::Short.into(), datatype];
+        let disps = [0, apart, 2 * apart + 3, 2 * apart + 11];
+        datatype = Datatype::structure(&[1, 1, 1, 1], &disps, &types).unwrap();
+    }
+    let layout = Layout::build(&datatype).unwrap();
+    assert!(layout.committed().ops().len() < 200, "{}", layout.committed().ops().len());
+}
+
+#[test]
+fn unequal_blocks_over_gaps() {
+    let gappy = Datatype::resized(0, 16, &double()).unwrap();
+    let indexed = Datatype::indexed(&[2, 0, 1, 3], &[0, 50, 9, 4], &gappy).unwrap();
+    let layout = Layout::build(&indexed).unwrap();
+    assert_eq!((layout.blocks(), layout.size()), (6, 48));
+}

@@ -1,0 +1,413 @@
+//! What is known of an op without running it: packed size, bounds, and its maximal merged runs.
+//!
+//! Consecutive runs merge exactly when the first one's end is the next one's start, so the merged runs of
+//! a sequence are those of its pieces less the seams that close. Everything here is arithmetic on the
+//! children's facts, checked, and constant time per op except for lists, which are read once.
+
+use super::{Op, OpId, ProgramError};
+
+/// Derived properties of an op. Displacements are relative to its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// Packed bytes; at most `i64::MAX`.
+    pub(crate) size: u64,
+    /// Lowest byte touched.
+    pub(crate) lo: i64,
+    /// One past the highest byte touched.
+    pub(crate) hi: i64,
+    /// Where the first byte in packed order lies.
+    pub(crate) first: i64,
+    /// One past where the last byte in packed order lies.
+    pub(crate) end: i64,
+    /// Merged runs.
+    pub(crate) chain: Chain,
+    /// Ops on the longest way down, this one included.
+    pub(crate) depth: u32,
+}
+
+/// The maximal merged runs of a stretch of packed order, as lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chain {
+    /// How many.
+    pub(crate) blocks: u64,
+    /// Length of the first; all of it when there is one.
+    pub(crate) head: u64,
+    /// Length of the last.
+    pub(crate) tail: u64,
+    /// Shortest and longest of those between, if any.
+    pub(crate) inner: Option<(u64, u64)>,
+}
+
+/// Lengths that advance by a constant: those of [`Op::Affine`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AffineLengths {
+    pub(crate) len: u64,
+    pub(crate) len_step: i64,
+}
+
+impl Chain {
+    pub(crate) fn run(len: u64) -> Chain {
+        Chain { blocks: 1, head: len, tail: len, inner: None }
+    }
+
+    /// `self`, then `next`; `adjacent` says that the seam closes.
+    pub(crate) fn then(self, next: Chain, adjacent: bool) -> Chain {
+        let mut inner = Widest(self.inner);
+        inner.include(next.inner);
+        if !adjacent {
+            if self.blocks > 1 {
+                inner.add(self.tail);
+            }
+            if next.blocks > 1 {
+                inner.add(next.head);
+            }
+            return Chain {
+                blocks: self.blocks + next.blocks,
+                head: self.head,
+                tail: next.tail,
+                inner: inner.0,
+            };
+        }
+        let joined = self.tail + next.head;
+        if self.blocks > 1 && next.blocks > 1 {
+            inner.add(joined);
+        }
+        Chain {
+            blocks: self.blocks + next.blocks - 1,
+            head: if self.blocks == 1 { joined } else { self.head },
+            tail: if next.blocks == 1 { joined } else { next.tail },
+            inner: inner.0,
+        }
+    }
+
+    /// `count` copies, each seam closing or none. `count × bytes` fits `u64`.
+    pub(crate) fn repeated(self, count: u64, adjacent: bool) -> Chain {
+        if count <= 1 {
+            return self;
+        }
+        if adjacent && self.blocks == 1 {
+            return Chain::run(self.head * count);
+        }
+        // From the third copy on no new length appears.
+        let twice = self.then(self, adjacent);
+        if count == 2 {
+            return twice;
+        }
+        let closed = if adjacent { count - 1 } else { 0 };
+        Chain { blocks: self.blocks * count - closed, ..twice.then(self, adjacent) }
+    }
+
+    pub(crate) fn min(&self) -> u64 {
+        let ends = self.head.min(self.tail);
+        self.inner.map_or(ends, |(min, _)| min.min(ends))
+    }
+
+    pub(crate) fn max(&self) -> u64 {
+        let ends = self.head.max(self.tail);
+        self.inner.map_or(ends, |(_, max)| max.max(ends))
+    }
+}
+
+struct Widest(Option<(u64, u64)>);
+
+impl Widest {
+    fn add(&mut self, len: u64) {
+        self.include(Some((len, len)));
+    }
+
+    fn include(&mut self, other: Option<(u64, u64)>) {
+        self.0 = match (self.0, other) {
+            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
+impl AffineLengths {
+    /// Length of block `j`, which exists.
+    pub(crate) fn at(self, j: u64) -> u64 {
+        self.len.wrapping_add(j.wrapping_mul(self.len_step.cast_unsigned()))
+    }
+
+    /// Packed bytes before block `j`. `None` on overflow, which a checked program has not.
+    pub(crate) fn before(self, j: u64) -> Option<u64> {
+        let (len, step, n) = (i128::from(self.len), i128::from(self.len_step), i128::from(j));
+        let pairs = n.checked_mul(n - 1)? / 2;
+        let sum = n.checked_mul(len)?.checked_add(pairs.checked_mul(step)?)?;
+        u64::try_from(sum).ok()
+    }
+}
+
+impl Facts {
+    /// Derives the facts of `op`, whose children are in `known`.
+    pub(crate) fn of(op: &Op, known: &[Facts]) -> Result<Facts, ProgramError> {
+        match op {
+            Op::Run { len } => Facts::run(*len),
+            Op::Loop { count, stride, body } => {
+                Facts::repeated(child(known, *body)?, *count, *stride)
+            }
+            Op::Blocks { len, disps } => Facts::each(&Facts::run(*len)?, disps),
+            Op::List { disps, starts } => Facts::list(disps, starts),
+            Op::Affine { count, step, len, len_step } => {
+                Facts::affine(*count, *step, AffineLengths { len: *len, len_step: *len_step })
+            }
+            Op::Each { disps, body } => Facts::each(child(known, *body)?, disps),
+            Op::Seq { parts, starts } => {
+                at_least_two(parts.len(), starts.len())?;
+                let mut sum = Sum::default();
+                for (part, start) in parts.iter().zip(starts) {
+                    if *start != sum.size {
+                        return Err(ProgramError::Malformed("prefix sums of a sequence"));
+                    }
+                    sum.add(part.disp, child(known, part.op)?)?;
+                }
+                sum.finish(starts)
+            }
+        }
+    }
+
+    fn run(len: u64) -> Result<Facts, ProgramError> {
+        if len == 0 {
+            return Err(ProgramError::Malformed("empty run"));
+        }
+        let end = i64::try_from(len).map_err(|_| ProgramError::Overflow)?;
+        Ok(Facts { size: len, lo: 0, hi: end, first: 0, end, chain: Chain::run(len), depth: 1 })
+    }
+
+    fn repeated(body: &Facts, count: u64, stride: i64) -> Result<Facts, ProgramError> {
+        if count < 2 {
+            return Err(ProgramError::Malformed("a loop of fewer than two iterations"));
+        }
+        let size = checked_size(u128::from(body.size) * u128::from(count))?;
+        // |stride| < 2^63 and count ≤ size < 2^63: the product fits 127 bits.
+        let far = i128::from(count - 1) * i128::from(stride);
+        let (least, most) = (far.min(0), far.max(0));
+        let adjacent = i128::from(body.end) == i128::from(body.first) + i128::from(stride);
+        Ok(Facts {
+            size,
+            lo: narrow(i128::from(body.lo) + least)?,
+            hi: narrow(i128::from(body.hi) + most)?,
+            first: body.first,
+            end: narrow(i128::from(body.end) + far)?,
+            chain: body.chain.repeated(count, adjacent),
+            depth: body.depth + 1,
+        })
+    }
+
+    fn each(body: &Facts, disps: &[i64]) -> Result<Facts, ProgramError> {
+        let (Some(&first), Some(&last), true) = (disps.first(), disps.last(), disps.len() > 1)
+        else {
+            return Err(ProgramError::Malformed("a list of fewer than two entries"));
+        };
+        let size = checked_size(u128::from(body.size) * disps.len() as u128)?;
+        let least = disps.iter().fold(first, |a, &b| a.min(b));
+        let most = disps.iter().fold(first, |a, &b| a.max(b));
+        let facts = Facts {
+            size,
+            lo: shifted(body.lo, least)?,
+            hi: shifted(body.hi, most)?,
+            first: shifted(body.first, first)?,
+            end: shifted(body.end, last)?,
+            chain: body.chain.repeated(disps.len() as u64, false),
+            depth: body.depth + 1,
+        };
+        // The stretch from first to end of a body; where two entries are that far apart, a seam closes.
+        let reach = body.end.checked_sub(body.first);
+        let closes = |pair: &[i64]| pair[1].checked_sub(pair[0]) == reach && reach.is_some();
+        if !disps.windows(2).any(closes) {
+            return Ok(facts);
+        }
+        let mut chain = body.chain;
+        for pair in disps.windows(2) {
+            chain = chain.then(body.chain, closes(pair));
+        }
+        Ok(Facts { chain, ..facts })
+    }
+
+    fn list(disps: &[i64], starts: &[u64]) -> Result<Facts, ProgramError> {
+        at_least_two(disps.len(), starts.len())?;
+        let mut sum = Sum::default();
+        for (disp, ends) in disps.iter().zip(starts.windows(2)) {
+            if ends[0] != sum.size || ends[1] < ends[0] {
+                return Err(ProgramError::Malformed("prefix sums of a list"));
+            }
+            sum.add(*disp, &Facts::run(ends[1] - ends[0])?)?;
+        }
+        sum.finish(starts)
+    }
+
+    fn affine(count: u64, step: i64, lens: AffineLengths) -> Result<Facts, ProgramError> {
+        if count < 2 || lens.len == 0 || lens.len_step == 0 {
+            return Err(ProgramError::Malformed("an affine list that is none"));
+        }
+        let at = |j: u64| i128::from(lens.len) + i128::from(j) * i128::from(lens.len_step);
+        if count > i64::MAX.cast_unsigned() {
+            return Err(ProgramError::Overflow);
+        }
+        let last = at(count - 1);
+        if last <= 0 {
+            return Err(ProgramError::Malformed("a block of an affine list is empty"));
+        }
+        let size = checked_size(u128::from(lens.before(count).ok_or(ProgramError::Overflow)?))?;
+        // A seam closes at block j when step = len + j·len_step: such lists are written otherwise.
+        let ahead = i128::from(step) - i128::from(lens.len);
+        let by = i128::from(lens.len_step);
+        if ahead % by == 0 && (0..i128::from(count - 1)).contains(&(ahead / by)) {
+            return Err(ProgramError::Malformed("adjacent blocks in an affine list"));
+        }
+        // Bounds: both the displacement and the end of a block are monotone or convex in j; the end
+        // j·step + len + j·len_step is linear too, so the extremes are at the ends of the list.
+        let far = i128::from(count - 1) * i128::from(step);
+        let (first_end, last_end) = (i128::from(lens.len), far + last);
+        let len_at = |j: u64| u64::try_from(at(j)).map_err(|_| ProgramError::Overflow);
+        let inner = if count > 2 {
+            let (a, b) = (len_at(1)?, len_at(count - 2)?);
+            Some((a.min(b), a.max(b)))
+        } else {
+            None
+        };
+        Ok(Facts {
+            size,
+            lo: narrow(far.min(0))?,
+            hi: narrow(first_end.max(last_end))?,
+            first: 0,
+            end: narrow(last_end)?,
+            chain: Chain { blocks: count, head: lens.len, tail: len_at(count - 1)?, inner },
+            depth: 1,
+        })
+    }
+}
+
+/// Facts of pieces put one after the other.
+#[derive(Default)]
+struct Sum {
+    size: u64,
+    so_far: Option<Facts>,
+}
+
+impl Sum {
+    fn add(&mut self, disp: i64, piece: &Facts) -> Result<(), ProgramError> {
+        let piece = Facts {
+            lo: shifted(piece.lo, disp)?,
+            hi: shifted(piece.hi, disp)?,
+            first: shifted(piece.first, disp)?,
+            end: shifted(piece.end, disp)?,
+            ..*piece
+        };
+        self.size = checked_size(u128::from(self.size) + u128::from(piece.size))?;
+        self.so_far = Some(match self.so_far {
+            None => Facts { depth: piece.depth + 1, ..piece },
+            Some(before) => Facts {
+                size: self.size,
+                lo: before.lo.min(piece.lo),
+                hi: before.hi.max(piece.hi),
+                first: before.first,
+                end: piece.end,
+                chain: before.chain.then(piece.chain, before.end == piece.first),
+                depth: before.depth.max(piece.depth + 1),
+            },
+        });
+        Ok(())
+    }
+
+    fn finish(self, starts: &[u64]) -> Result<Facts, ProgramError> {
+        if starts.last() != Some(&self.size) {
+            return Err(ProgramError::Malformed("prefix sums do not end at the size"));
+        }
+        self.so_far.ok_or(ProgramError::Malformed("nothing to put together"))
+    }
+}
+
+fn child(known: &[Facts], id: OpId) -> Result<&Facts, ProgramError> {
+    known
+        .get(id.index())
+        .ok_or(ProgramError::Malformed("an op names one that does not come before it"))
+}
+
+fn at_least_two(entries: usize, starts: usize) -> Result<(), ProgramError> {
+    if entries < 2 || entries.checked_add(1) != Some(starts) {
+        return Err(ProgramError::Malformed("a list of fewer than two entries"));
+    }
+    Ok(())
+}
+
+fn checked_size(size: u128) -> Result<u64, ProgramError> {
+    i64::try_from(size).map(i64::cast_unsigned).map_err(|_| ProgramError::Overflow)
+}
+
+fn narrow(value: i128) -> Result<i64, ProgramError> {
+    i64::try_from(value).map_err(|_| ProgramError::Overflow)
+}
+
+fn shifted(value: i64, by: i64) -> Result<i64, ProgramError> {
+    value.checked_add(by).ok_or(ProgramError::Overflow)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Merged run lengths, written out.
+    fn merged(runs: &[(i64, u64)]) -> Vec<u64> {
+        let mut lens: Vec<u64> = Vec::new();
+        let mut end = None;
+        for &(disp, len) in runs {
+            match lens.last_mut() {
+                Some(last) if end == Some(disp) => *last += len,
+                _ => lens.push(len),
+            }
+            end = Some(disp + i64::try_from(len).unwrap());
+        }
+        lens
+    }
+
+    #[test]
+    fn chains_agree_with_runs_written_out() {
+        // Bodies of one to three runs over a small alphabet, one to five times, at every small stride.
+        let mut bodies: Vec<Vec<(i64, u64)>> = Vec::new();
+        let places = [(0, 1), (1, 1), (2, 2), (4, 1), (5, 3), (-3, 3)];
+        for &a in &places {
+            bodies.push(vec![a]);
+            for &b in &places {
+                bodies.push(vec![a, b]);
+                for &c in &places {
+                    bodies.push(vec![a, b, c]);
+                }
+            }
+        }
+        for body in &bodies {
+            let chain =
+                body[1..].iter().fold((Chain::run(body[0].1), body[0]), |(chain, last), run| {
+                    let adjacent = last.0 + i64::try_from(last.1).unwrap() == run.0;
+                    (chain.then(Chain::run(run.1), adjacent), *run)
+                });
+            let (chain, last) = chain;
+            for stride in -6..10 {
+                for count in 1..6 {
+                    let runs: Vec<_> = (0..count)
+                        .flat_map(|i| body.iter().map(move |r| (r.0 + i * stride, r.1)))
+                        .collect();
+                    let lens = merged(&runs);
+                    let adjacent = last.0 + i64::try_from(last.1).unwrap() == body[0].0 + stride;
+                    let got = chain.repeated(count.cast_unsigned(), adjacent);
+                    assert_eq!(got.blocks, lens.len() as u64, "{body:?} {stride} {count}");
+                    assert_eq!(Some(got.min()), lens.iter().copied().min());
+                    assert_eq!(Some(got.max()), lens.iter().copied().max());
+                    assert_eq!(Some(&got.head), lens.first());
+                    assert_eq!(Some(&got.tail), lens.last());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn affine_lengths_sum() {
+        let lens = AffineLengths { len: 80, len_step: -8 };
+        let mut sum = 0;
+        for j in 0..10 {
+            assert_eq!(lens.before(j), Some(sum));
+            sum += lens.at(j);
+        }
+        assert_eq!(lens.before(10), Some(sum));
+    }
+}
