@@ -1,7 +1,7 @@
 //! Plots as SVG text: GB/s by payload as lines, or by case as bars.
 //!
 //! Lines put log₂ of the payload on the x axis, with ticks at powers of two; a report whose layouts
-//! were each measured at one size only has no such axis and becomes bars, beside their reference.
+//! were mostly measured at one size only has no such axis and becomes bars, beside their reference.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -152,14 +152,15 @@ pub fn bars(title: &str, names: &[&str], groups: &[BarGroup]) -> Result<String, 
 }
 
 impl Report {
-    /// The report as an SVG: lines when some layout was measured at several payloads, else bars.
+    /// The report as an SVG: lines when most layouts were measured at several payloads, else bars.
     ///
     /// # Errors
     /// [`PlotError`] when there is nothing to plot.
     pub fn to_svg(&self) -> Result<String, PlotError> {
         let title = format!("{} ({})", self.experiment, self.machine.cpu);
         let series = self.series();
-        if series.iter().any(|one| one.points.len() > 1) {
+        let swept = series.iter().filter(|one| one.points.len() > 1).count();
+        if swept * 2 > series.len() {
             return lines(&title, &series);
         }
         // The references of a bar plot must be one and the same, else the legend would lie.

@@ -1,2 +1,111 @@
 //! `cargo xtask`: the project's own chores.
-fn main() {}
+//!
+//! - `deps` checks which crate depends on which (the map is in `deps/rules.rs`);
+//! - `test` does all set-up and runs every test, and lists last what was skipped and why;
+//! - `ci` runs every check and then `test`: what has to pass before a change lands.
+//!
+//! Each chore prints what it does as it goes and ends with a non-zero status if anything is wrong. It
+//! depends on no crate of ours, so that it builds while they do not.
+
+#![forbid(unsafe_code)]
+
+mod ci;
+mod deps;
+mod metadata;
+mod shell;
+mod skips;
+mod test;
+mod tools;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::metadata::Checkout;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own chores", version)]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Check which crate depends on which
+    Deps,
+    /// Set up and run all tests: the workspace, each crate alone, each example
+    Test {
+        /// Only the workspace, in one go
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Run every check of CI, then all tests
+    Ci {
+        /// Only the checks, not the tests
+        #[arg(long)]
+        checks: bool,
+    },
+}
+
+/// Why a chore could not be done, or what it found wrong.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// A program could not be started.
+    #[error("cannot run {program}: {source}")]
+    Start {
+        /// The program.
+        program: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A program ran and failed; it has said why.
+    #[error("{command} failed ({status})")]
+    Command {
+        /// The command line.
+        command: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+    },
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Cargo's description of the workspace was not understood.
+    #[error("cargo metadata of {manifest}: {source}")]
+    Metadata {
+        /// The manifest described.
+        manifest: String,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// A check found something; it is printed already.
+    #[error("{found} found: see above")]
+    Found {
+        /// What was found, with its number.
+        found: String,
+    },
+    /// Tools are missing and cannot be installed by this user.
+    #[error("missing: {0}; see the line to run above")]
+    Missing(String),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = Checkout::find().and_then(|checkout| match arguments.chore {
+        Chore::Deps => deps::run(&checkout),
+        Chore::Test { quick } => test::run(&checkout, quick),
+        Chore::Ci { checks } => ci::run(&checkout, checks),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `cargo xtask ci`: every check that must pass before a change lands, then all tests.
+//!
+//! All checks run even when one fails, cheapest first, and the failures are listed at the end.
+
+mod files;
+mod purity;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::metadata::Checkout;
+use crate::{Failure, deps, shell, test, tools};
+
+/// The release of cargo-deny that `deny.toml` is written for.
+const CARGO_DENY: &str = "0.20.2";
+
+/// A check's heading, and the check.
+type Check = (&'static str, fn(&Checkout) -> Result<(), Failure>);
+
+const CHECKS: &[Check] = &[
+    ("file sizes", files::run),
+    ("dependency rules", deps::run),
+    ("pure modules", purity::run),
+    ("format", format),
+    ("clippy", clippy),
+    ("dtype without features", dtype_alone),
+    ("documentation", documentation),
+    ("licences, sources, duplicates", deny),
+];
+
+/// Runs the checks, and unless `checks_only` the tests.
+pub(crate) fn run(checkout: &Checkout, checks_only: bool) -> Result<(), Failure> {
+    let mut failures = Vec::new();
+    for (heading, check) in CHECKS {
+        if let (Err(failure), _) = shell::timed(heading, || check(checkout)) {
+            eprintln!("{heading}: {failure}");
+            failures.push(format!("{heading}: {failure}"));
+        }
+    }
+    if !checks_only && let Err(failure) = test::run(checkout, false) {
+        failures.push(format!("tests: {failure}"));
+    }
+    println!();
+    for failure in &failures {
+        println!("FAILED: {failure}");
+    }
+    if failures.is_empty() {
+        println!("ci: everything passed");
+        return Ok(());
+    }
+    Err(Failure::Found { found: format!("{} failed steps", failures.len()) })
+}
+
+fn format(checkout: &Checkout) -> Result<(), Failure> {
+    shell::run(cargo_in(checkout).args(["fmt", "--all", "--check"]))?;
+    for manifest in checkout.examples() {
+        shell::run(cargo_in(checkout).args(["fmt", "--check", "--manifest-path"]).arg(manifest))?;
+    }
+    Ok(())
+}
+
+fn clippy(checkout: &Checkout) -> Result<(), Failure> {
+    shell::run(cargo_in(checkout).args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
+    for manifest in checkout.examples() {
+        shell::run(
+            cargo_in(checkout)
+                .env("CARGO_TARGET_DIR", checkout.target.join("examples"))
+                .args(["clippy", "--all-targets", "--manifest-path"])
+                .arg(manifest)
+                .args(["--", "-D", "warnings"]),
+        )?;
+    }
+    Ok(())
+}
+
+/// The one crate that others may use alone must build without the features its tests turn on.
+fn dtype_alone(checkout: &Checkout) -> Result<(), Failure> {
+    shell::run(cargo_in(checkout).args([
+        "clippy",
+        "-p",
+        "gapless-dtype",
+        "--no-default-features",
+        "--",
+        "-D",
+        "warnings",
+    ]))
+}
+
+fn documentation(checkout: &Checkout) -> Result<(), Failure> {
+    shell::run(cargo_in(checkout).env("RUSTDOCFLAGS", "-D warnings").args([
+        "doc",
+        "--workspace",
+        "--no-deps",
+    ]))
+}
+
+fn deny(checkout: &Checkout) -> Result<(), Failure> {
+    let program = cargo_deny(checkout)?;
+    shell::run(
+        Command::new(program)
+            .current_dir(&checkout.root)
+            .args(["check", "bans", "licenses", "sources"]),
+    )
+}
+
+/// The pinned cargo-deny: the user's own if it is that release, else one in the target folder, built
+/// when it is not there yet.
+fn cargo_deny(checkout: &Checkout) -> Result<PathBuf, Failure> {
+    let folder = checkout.target.join("tools");
+    let local = folder.join("bin").join("cargo-deny");
+    if tools::on_search_path("cargo-deny") && is_pinned(Path::new("cargo-deny")) {
+        return Ok("cargo-deny".into());
+    }
+    if !is_pinned(&local) {
+        println!("cargo-deny {CARGO_DENY} is missing: building it, once, into the target folder");
+        shell::run(
+            cargo_in(checkout)
+                .args(["install", "cargo-deny", "--locked", "--version", CARGO_DENY])
+                // It runs for a second: building it fast matters more.
+                .args(["--profile", "dev", "--force", "--root"])
+                .arg(&folder)
+                .env("CARGO_PROFILE_DEV_DEBUG", "false"),
+        )?;
+    }
+    Ok(local)
+}
+
+fn is_pinned(program: &Path) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| {
+        String::from_utf8_lossy(&output.stdout)
+            .split_ascii_whitespace()
+            .any(|word| word == CARGO_DENY)
+    })
+}
+
+fn cargo_in(checkout: &Checkout) -> Command {
+    let mut command = shell::cargo();
+    command.current_dir(&checkout.root);
+    command
+}

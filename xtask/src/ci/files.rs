@@ -1,0 +1,101 @@
+//! No source file grows beyond what can be read in one sitting.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::Failure;
+use crate::metadata::Checkout;
+
+/// Lines a source file may have.
+const LINES_MAX: usize = 600;
+
+/// Checks every Rust file of the checkout; prints those that are too long.
+pub(super) fn run(checkout: &Checkout) -> Result<(), Failure> {
+    let files = rust_files(&checkout.root)?;
+    let mut too_long = 0usize;
+    for path in &files {
+        let lines = read(path)?.lines().count();
+        if lines > LINES_MAX {
+            too_long += 1;
+            println!(
+                "{}: {lines} lines, more than {LINES_MAX}: which two things does it hold?",
+                checkout.relative(path).display()
+            );
+        }
+    }
+    println!("files: {} checked", files.len());
+    if too_long == 0 {
+        return Ok(());
+    }
+    Err(Failure::Found { found: format!("{too_long} files that are too long") })
+}
+
+/// Every `.rs` file below a folder, or the one file, sorted; build outputs and hidden folders left out.
+pub(super) fn rust_files(root: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(path) = open.pop() {
+        if path.is_file() {
+            if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+            continue;
+        }
+        let entries = fs::read_dir(&path).map_err(|source| failure(&path, source))?;
+        for entry in entries {
+            let entry = entry.map_err(|source| failure(&path, source))?;
+            let name = entry.file_name();
+            let hidden = name.to_string_lossy().starts_with('.');
+            // A link could lead out of the checkout, or round in it.
+            let link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            if !hidden && !link && name != "target" {
+                open.push(entry.path());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+pub(super) fn read(path: &Path) -> Result<String, Failure> {
+    fs::read_to_string(path).map_err(|source| failure(path, source))
+}
+
+fn failure(path: &Path, source: std::io::Error) -> Failure {
+    Failure::File { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn build_outputs_and_hidden_folders_are_left_out() {
+        let root = tempfile::tempdir().unwrap();
+        for path in ["a/src/lib.rs", "a/target/b.rs", ".git/c.rs", "d.rs", "e.txt"] {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let files = rust_files(root.path()).unwrap();
+        let names: Vec<_> = files
+            .iter()
+            .map(|path| path.strip_prefix(root.path()).unwrap().to_str().unwrap())
+            .collect();
+        assert_eq!(names, ["a/src/lib.rs", "d.rs"]);
+    }
+
+    fn checkout(root: &Path) -> Checkout {
+        Checkout { root: root.to_owned(), target: root.join("target"), packages: Vec::new() }
+    }
+
+    #[test]
+    fn one_line_too_many_is_found() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("lib.rs");
+        fs::write(&path, "//\n".repeat(LINES_MAX)).unwrap();
+        run(&checkout(root.path())).unwrap();
+        fs::write(&path, "//\n".repeat(LINES_MAX + 1)).unwrap();
+        assert!(run(&checkout(root.path())).is_err());
+    }
+}

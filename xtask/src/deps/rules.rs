@@ -1,0 +1,281 @@
+//! Who may depend on whom: the map of the layers, as data.
+//!
+//! A crate's normal and build dependencies on crates of ours must stand in its rule; what only a feature
+//! turns on may stand apart, and must then be optional. Tests may use more: whatever lies below the
+//! crate, and what the rule adds, but never a crate that itself stands on the one under test.
+
+/// What one crate of ours may know.
+pub(super) struct Rule {
+    /// The package.
+    pub(super) package: &'static str,
+    /// Crates of ours it may depend on.
+    pub(super) may: &'static [&'static str],
+    /// Crates of ours it may depend on as an optional feature.
+    pub(super) features: &'static [&'static str],
+    /// Crates of ours that its tests may use besides what lies below it.
+    pub(super) tests_may: &'static [&'static str],
+    /// What stays out of it, and why the rule is as it is.
+    pub(super) must_not_know: &'static str,
+}
+
+/// A crate of others that only some of ours may use.
+pub(super) struct Reserved {
+    /// The crate.
+    pub(super) name: &'static str,
+    /// Packages that may depend on it.
+    pub(super) only: &'static [&'static str],
+    /// Why.
+    pub(super) why: &'static str,
+}
+
+/// Crates of others that one of ours must not use.
+pub(super) struct Banned {
+    /// The package.
+    pub(super) package: &'static str,
+    /// The crates.
+    pub(super) names: &'static [&'static str],
+    /// Why.
+    pub(super) why: &'static str,
+}
+
+/// What joins the layers, then every layer.
+const ALL: &[&str] = &[
+    "gapless",
+    "gapless-dtype",
+    "gapless-mem",
+    "gapless-mem-cuda",
+    "gapless-mem-opencl",
+    "gapless-kernels",
+    "gapless-engine",
+    "gapless-dtype-cuda",
+    "gapless-btl",
+    "gapless-btl-sm",
+    "gapless-btl-tcp",
+    "gapless-btl-ib",
+    "gapless-bml",
+    "gapless-pml",
+    "gapless-coll",
+    "gapless-osc",
+    "gapless-xtq",
+    "gapless-layouts",
+    "gapless-report",
+];
+
+/// Every layer a program can be built from.
+const LAYERS: &[&str] = ALL.split_at(1).1;
+
+/// One rule a crate. Crates that do not exist yet have theirs already; a crate without one is an error.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        package: "gapless-dtype",
+        may: &[],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "pointers' owners, GPUs, messages",
+    },
+    Rule {
+        package: "gapless-mem",
+        may: &[],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "datatypes, peers",
+    },
+    Rule {
+        package: "gapless-mem-cuda",
+        may: &["gapless-mem"],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "datatypes, peers",
+    },
+    Rule {
+        package: "gapless-mem-opencl",
+        may: &["gapless-mem"],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "datatypes, peers",
+    },
+    Rule {
+        package: "gapless-kernels",
+        may: &[],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "host policy",
+    },
+    Rule {
+        package: "gapless-engine",
+        may: &["gapless-dtype", "gapless-mem"],
+        features: &[],
+        tests_may: &["gapless-layouts"],
+        must_not_know: "vendors, peers",
+    },
+    Rule {
+        package: "gapless-dtype-cuda",
+        may: &["gapless-dtype", "gapless-mem", "gapless-engine", "gapless-kernels"],
+        features: &["gapless-mem-cuda", "gapless-mem-opencl"],
+        tests_may: &["gapless-layouts"],
+        must_not_know: "peers, tags",
+    },
+    Rule {
+        package: "gapless-btl",
+        may: &["gapless-mem"],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "datatypes, matching, MPI",
+    },
+    Rule {
+        package: "gapless-btl-sm",
+        may: &["gapless-btl", "gapless-mem"],
+        features: &[],
+        tests_may: &["gapless-mem-cuda"],
+        must_not_know: "CUDA (it sees `dyn Device`), other BTLs",
+    },
+    Rule {
+        package: "gapless-btl-tcp",
+        may: &["gapless-btl", "gapless-mem"],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "CUDA, other BTLs",
+    },
+    Rule {
+        package: "gapless-btl-ib",
+        may: &["gapless-btl", "gapless-mem"],
+        features: &[],
+        tests_may: &["gapless-mem-cuda"],
+        must_not_know: "CUDA (it sees `dyn Device`), other BTLs",
+    },
+    Rule {
+        package: "gapless-bml",
+        may: &["gapless-btl", "gapless-mem"],
+        features: &[],
+        tests_may: &["gapless-btl-sm", "gapless-btl-tcp"],
+        must_not_know: "datatypes, matching",
+    },
+    Rule {
+        package: "gapless-pml",
+        may: &["gapless-dtype", "gapless-engine", "gapless-bml", "gapless-mem"],
+        features: &[],
+        tests_may: &["gapless-btl-sm", "gapless-layouts"],
+        must_not_know: "vendors, sockets, queue pairs",
+    },
+    Rule {
+        package: "gapless-coll",
+        may: &["gapless-pml", "gapless-dtype", "gapless-engine", "gapless-mem"],
+        features: &[],
+        tests_may: &["gapless-btl-sm", "gapless-layouts"],
+        must_not_know: "fragments, transports, vendors",
+    },
+    Rule {
+        package: "gapless-osc",
+        may: &["gapless-pml", "gapless-bml", "gapless-dtype", "gapless-engine", "gapless-mem"],
+        features: &[],
+        tests_may: &["gapless-btl-sm", "gapless-layouts"],
+        must_not_know: "vendors",
+    },
+    Rule {
+        package: "gapless-xtq",
+        may: &["gapless-bml", "gapless-mem", "gapless-kernels"],
+        features: &[],
+        tests_may: &["gapless-btl-sm"],
+        must_not_know: "matching, datatypes",
+    },
+    Rule {
+        package: "gapless-layouts",
+        may: &["gapless-dtype"],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "buffers, messages: it only describes",
+    },
+    Rule {
+        package: "gapless-report",
+        may: &[],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "anything that is measured",
+    },
+    Rule {
+        package: "gapless",
+        may: LAYERS,
+        features: &[],
+        tests_may: &[],
+        must_not_know: "tests and benches",
+    },
+    Rule {
+        package: "gapless-tests",
+        may: ALL,
+        features: &[],
+        tests_may: &[],
+        must_not_know: "benches",
+    },
+    Rule {
+        package: "gapless-bench",
+        may: ALL,
+        features: &[],
+        tests_may: &[],
+        must_not_know: "tests",
+    },
+    Rule {
+        package: "xtask",
+        may: &[],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "any crate of ours: it must build while they do not",
+    },
+];
+
+/// Doors to vendors, and what only measuring programs need.
+pub(super) const RESERVED: &[Reserved] = &[
+    Reserved {
+        name: "cudarc",
+        only: &["gapless-mem-cuda"],
+        why: "one crate opens the CUDA driver",
+    },
+    Reserved { name: "opencl3", only: &["gapless-mem-opencl"], why: "one crate opens OpenCL" },
+    Reserved { name: "rdma-sys", only: &["gapless-btl-ib"], why: "one crate speaks verbs" },
+    Reserved { name: "kuva", only: &["gapless-report"], why: "one crate plots" },
+    Reserved {
+        name: "clap",
+        only: &["gapless", "gapless-bench", "gapless-tests", "xtask"],
+        why: "command lines belong to programs",
+    },
+    Reserved {
+        name: "indicatif",
+        only: &["gapless", "gapless-bench"],
+        why: "progress bars belong to programs",
+    },
+];
+
+/// What would let a crate know what it must not.
+pub(super) const BANNED: &[Banned] = &[
+    Banned {
+        package: "gapless-dtype",
+        names: &["libc", "rustix", "nix", "tracing"],
+        why: "describing data needs no operating system",
+    },
+    Banned {
+        package: "gapless-layouts",
+        names: &["libc", "rustix", "nix", "tracing"],
+        why: "describing data needs no operating system",
+    },
+    Banned {
+        package: "gapless-bml",
+        names: &["socket2", "mio", "tokio"],
+        why: "sockets are the transports' affair",
+    },
+    Banned {
+        package: "gapless-pml",
+        names: &["libc", "rustix", "nix", "socket2", "mio", "tokio"],
+        why: "all it knows of the outside, it is told by bml",
+    },
+    Banned {
+        package: "gapless-coll",
+        names: &["libc", "rustix", "nix", "socket2", "mio", "tokio"],
+        why: "schedules are pure, and their executor speaks pml",
+    },
+];
+
+/// What the libraries of `examples/FOLDER` may depend on: they stand for another project's crate, and
+/// show which of ours such a crate needs. Examples that are not listed may use any layer.
+pub(super) const EXAMPLES: &[(&str, &[&str])] = &[("btl-udp", &["gapless-btl", "gapless-mem"])];
+
+/// What any example may depend on.
+pub(super) const EXAMPLES_ALL: &[&str] = ALL;

@@ -1,0 +1,113 @@
+//! The checkout, and what cargo says of its packages. Nothing is fetched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::{Failure, shell};
+
+/// This checkout of the project.
+#[derive(Debug)]
+pub(crate) struct Checkout {
+    /// The folder of the root manifest.
+    pub(crate) root: PathBuf,
+    /// Cargo's target folder.
+    pub(crate) target: PathBuf,
+    /// The workspace's packages.
+    pub(crate) packages: Vec<Package>,
+}
+
+/// A package, as far as the chores care.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Package {
+    /// Its name.
+    pub(crate) name: String,
+    /// Every dependency its manifest names, for any target and feature.
+    pub(crate) dependencies: Vec<Dependency>,
+    /// Its libraries, programs, tests, ….
+    #[serde(default)]
+    pub(crate) targets: Vec<Target>,
+}
+
+/// A dependency as the manifest states it.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Dependency {
+    /// The package's real name, also where the manifest renames it.
+    pub(crate) name: String,
+    /// `null` for normal ones, `dev` or `build`.
+    pub(crate) kind: Option<String>,
+    /// Whether only a feature turns it on.
+    pub(crate) optional: bool,
+}
+
+/// A target of a package.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Target {
+    /// `lib`, `proc-macro`, `bin`, `test`, ….
+    pub(crate) kind: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+}
+
+impl Package {
+    /// Whether the package has a library, which others could depend on.
+    pub(crate) fn has_library(&self) -> bool {
+        self.targets.iter().any(|target| target.kind.iter().any(|kind| kind.ends_with("lib")))
+    }
+}
+
+impl Checkout {
+    /// The checkout around this program's sources.
+    pub(crate) fn find() -> Result<Self, Failure> {
+        // Cargo names the folder of the package it runs; started by hand, the current one must do.
+        let here = std::env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| PathBuf::from("."), PathBuf::from);
+        let found = metadata(&here.join("Cargo.toml"))?;
+        Ok(Self {
+            root: found.workspace_root,
+            target: found.target_directory,
+            packages: found.packages,
+        })
+    }
+
+    /// The manifests of `examples/*`, each a workspace of its own, sorted.
+    pub(crate) fn examples(&self) -> Vec<PathBuf> {
+        let Ok(folders) = fs::read_dir(self.root.join("examples")) else {
+            return Vec::new();
+        };
+        let mut manifests: Vec<PathBuf> = folders
+            .flatten()
+            .map(|folder| folder.path().join("Cargo.toml"))
+            .filter(|manifest| manifest.is_file())
+            .collect();
+        manifests.sort();
+        manifests
+    }
+
+    /// A path as the reader knows it, from the root.
+    pub(crate) fn relative<'a>(&self, path: &'a Path) -> &'a Path {
+        path.strip_prefix(&self.root).unwrap_or(path)
+    }
+}
+
+/// The packages of another workspace.
+pub(crate) fn packages(manifest: &Path) -> Result<Vec<Package>, Failure> {
+    Ok(metadata(manifest)?.packages)
+}
+
+fn metadata(manifest: &Path) -> Result<Metadata, Failure> {
+    let mut command = shell::cargo();
+    command
+        .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
+        .arg("--manifest-path")
+        .arg(manifest);
+    let text = shell::output(&mut command)?;
+    serde_json::from_str(&text)
+        .map_err(|source| Failure::Metadata { manifest: manifest.display().to_string(), source })
+}

@@ -1,0 +1,208 @@
+//! `cargo xtask test`: all set-up and all tests.
+//!
+//! In this order:
+//!
+//! 1. the tools (see [`crate::tools`]);
+//! 2. the workspace in one go, with the features that its crates turn on for each other;
+//! 3. each crate alone, with only what it asks for itself: a crate that forgot to ask for a feature
+//!    passes in step 2 and fails here;
+//! 4. each workspace below `examples/`, in one shared target folder;
+//! 5. what was skipped and why, and the sum as the last line.
+//!
+//! Every test runs at least once, and those whose outcome the other crates' features could change run
+//! in both builds. The suites of [`HEAVY`] crates take minutes and are left to step 3: nothing is
+//! below those crates, so what others turn on does not reach them.
+//!
+//! The sum comes from libtest's `test result:` lines. Those that mention filtered tests are not
+//! counted: nothing here filters, so they come from a test that ran its own binary again as another
+//! process.
+
+mod tally;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::metadata::Checkout;
+use crate::skips::{self, SkipLog};
+use crate::{Failure, shell, tools};
+use tally::Tally;
+
+/// Crates whose suites run once, alone, in step 3.
+const HEAVY: &[&str] = &["gapless-dtype"];
+
+/// A step that ran.
+struct Step {
+    name: String,
+    took: Duration,
+    tally: Tally,
+}
+
+/// Runs everything, or with `quick` the workspace in one go, heavy suites included.
+pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
+    let log = SkipLog::start(&checkout.target.join("xtask"))?;
+    let (ready, _) = shell::timed("tools", || tools::set_up(&log));
+    ready?;
+
+    let mut steps = Vec::new();
+    let mut step = |name: String, arguments: &[&str], target: Option<&Path>| {
+        let (tally, took) = shell::timed(&name, || cargo_test(checkout, &log, arguments, target));
+        steps.push(Step { name, took, tally: tally? });
+        Ok::<(), Failure>(())
+    };
+
+    if quick {
+        step("the workspace".to_owned(), &["--workspace"], None)?;
+    } else {
+        let mut arguments = vec!["--workspace"];
+        arguments.extend(HEAVY.iter().flat_map(|heavy| ["--exclude", heavy]));
+        step("the workspace".to_owned(), &arguments, None)?;
+        for package in &checkout.packages {
+            step(format!("{} alone", package.name), &["-p", &package.name], None)?;
+        }
+        let target = checkout.target.join("examples");
+        for manifest in checkout.examples() {
+            let shown = checkout.relative(&manifest).display().to_string();
+            let path = manifest.to_string_lossy();
+            step(shown, &["--manifest-path", &path], Some(&target))?;
+        }
+    }
+    summarise(&steps, &log)
+}
+
+/// One `cargo test`, shown as it runs and counted.
+fn cargo_test(
+    checkout: &Checkout,
+    log: &SkipLog,
+    arguments: &[&str],
+    target: Option<&Path>,
+) -> Result<Tally, Failure> {
+    let mut command = shell::cargo();
+    command
+        .arg("test")
+        .args(arguments)
+        .arg("--no-fail-fast")
+        .current_dir(&checkout.root)
+        .env(skips::VARIABLE, log.path())
+        .stdin(Stdio::null());
+    if let Some(target) = target {
+        command.env("CARGO_TARGET_DIR", target);
+    }
+    shell::show(&command);
+    count(&mut command)
+}
+
+/// Runs a command, passes its output on line by line and counts what it says of tests.
+fn count(command: &mut Command) -> Result<Tally, Failure> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|source| shell::could_not_start(command, source))?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (tests, builds) = thread::scope(|scope| {
+        let builds = scope.spawn(|| {
+            let mut tally = Tally::default();
+            each_line(stderr, |line| {
+                eprintln!("{line}");
+                tally.cargo_says(line);
+            });
+            tally
+        });
+        let mut tests = Tally::default();
+        each_line(stdout, |line| {
+            println!("{line}");
+            tests.harness_says(line);
+        });
+        (tests, builds.join().unwrap_or_default())
+    });
+    let status = child.wait().map_err(|source| shell::could_not_start(command, source))?;
+    let mut tally = tests;
+    tally.add(&builds);
+    tally.ended(status.success());
+    Ok(tally)
+}
+
+/// Calls `with` on every line until the stream ends; bytes that are no UTF-8 are replaced.
+fn each_line(stream: Option<impl Read>, mut with: impl FnMut(&str)) {
+    let Some(stream) = stream else { return };
+    let mut reader = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match reader.read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => with(String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r'])),
+        }
+    }
+}
+
+/// Lists the steps, then the skips, then the sum.
+fn summarise(steps: &[Step], log: &SkipLog) -> Result<(), Failure> {
+    let mut sum = Tally::default();
+    println!("\n== summary");
+    for step in steps {
+        println!(
+            "{:>7.1} s  {:>5} passed  {:>3} failed  {}",
+            step.took.as_secs_f64(),
+            step.tally.passed(),
+            step.tally.failed(),
+            step.name
+        );
+        sum.add(&step.tally);
+    }
+    let skipped: BTreeSet<_> = log.read()?.into_iter().chain(sum.ignored()).collect();
+    println!("\n== skipped: {}", skipped.len());
+    for skip in &skipped {
+        println!("SKIPPED: {}: {}", skip.what, skip.why);
+    }
+    println!();
+    for culprit in sum.culprits() {
+        println!("FAILED: {culprit}");
+    }
+    println!("{} passed, {} failed, {} skipped", sum.passed(), sum.failed(), skipped.len());
+    if sum.failed() == 0 {
+        return Ok(());
+    }
+    Err(Failure::Found { found: format!("{} failed tests", sum.failed()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Tally {
+        count(Command::new("sh").args(["-c", script])).unwrap()
+    }
+
+    #[test]
+    fn both_streams_are_counted() {
+        let tally = shell(
+            "echo '     Running unittests src/lib.rs (a)' >&2; \
+             echo 'test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out'",
+        );
+        assert_eq!((tally.passed(), tally.failed()), (5, 0));
+    }
+
+    #[test]
+    fn a_command_that_fails_without_a_word_counts_as_one_failure() {
+        let tally = shell("exit 101");
+        assert_eq!((tally.passed(), tally.failed()), (0, 1));
+    }
+
+    #[test]
+    fn much_output_on_both_streams_does_not_block() {
+        let tally = shell("yes x | head -n 60000 >&2; yes y | head -n 60000");
+        assert_eq!(tally.failed(), 0);
+    }
+
+    #[test]
+    fn lines_that_are_not_text_pass() {
+        let mut lines = Vec::new();
+        each_line(Some(&b"a\xff\r\nb"[..]), |line| lines.push(line.to_owned()));
+        assert_eq!(lines, ["a\u{fffd}", "b"]);
+    }
+}

@@ -1,0 +1,139 @@
+//! What the tests need from the system, and how it gets there.
+//!
+//! Root gets what is missing installed with apt, and is told so; others get the line to run. What only
+//! some tests need may stay missing: those are skipped, aloud.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::skips::{Skip, SkipLog};
+use crate::{Failure, shell};
+
+/// A thing of the system that tests use.
+struct Tool {
+    /// How its presence is seen.
+    probe: Probe,
+    /// The Debian packages that bring it.
+    packages: &'static [&'static str],
+    /// What for.
+    why: &'static str,
+    /// Whether everything fails without it, or only what `why` says.
+    required: bool,
+}
+
+/// How a tool's presence is seen.
+enum Probe {
+    /// A program on the search path.
+    Program(&'static str),
+    /// A file at one of these places.
+    #[cfg_attr(not(test), expect(dead_code, reason = "no tool of today is only a file"))]
+    File(&'static [&'static str]),
+}
+
+/// Everything used today. A C linker comes with every Rust installation that can link; it stands here
+/// for the user who has none and wonders at the message.
+const TOOLS: &[Tool] = &[
+    Tool {
+        probe: Probe::Program("cc"),
+        packages: &["gcc", "libc6-dev"],
+        why: "links every program",
+        required: true,
+    },
+    Tool {
+        probe: Probe::Program("git"),
+        packages: &["git"],
+        why: "naming the commit in reports",
+        required: false,
+    },
+];
+
+/// Makes the tools present, or says what to run; logs as skipped what stays missing.
+pub(crate) fn set_up(skips: &SkipLog) -> Result<(), Failure> {
+    let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| !present(&tool.probe)).collect();
+    if missing.is_empty() {
+        println!("tools: all {} present, nothing to install", TOOLS.len());
+        return Ok(());
+    }
+    for tool in &missing {
+        println!("tools: {} is missing ({})", name(&tool.probe), tool.why);
+    }
+    let packages: Vec<&str> = missing.iter().flat_map(|t| t.packages).copied().collect();
+    if is_root() {
+        println!("tools: running as root, installing {}", packages.join(" "));
+        if let Err(failure) = install(&packages) {
+            println!("tools: {failure}");
+        }
+    } else {
+        println!("tools: to install them, run: sudo apt-get install -y {}", packages.join(" "));
+    }
+    let still: Vec<&Tool> = missing.into_iter().filter(|tool| !present(&tool.probe)).collect();
+    for tool in still.iter().filter(|tool| !tool.required) {
+        skips.add(&Skip {
+            what: tool.why.to_owned(),
+            why: format!("{} is not installed", name(&tool.probe)),
+        })?;
+    }
+    let required: Vec<&str> =
+        still.iter().filter(|tool| tool.required).map(|tool| name(&tool.probe)).collect();
+    if required.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Missing(required.join(", ")))
+}
+
+fn install(packages: &[&str]) -> Result<(), Failure> {
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    };
+    shell::run(apt().arg("update"))?;
+    shell::run(apt().args(["install", "-y", "--no-install-recommends"]).args(packages))
+}
+
+/// The effective user, as the owner of this process's own folder.
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0)
+}
+
+fn name(probe: &Probe) -> &'static str {
+    match probe {
+        Probe::Program(program) => program,
+        Probe::File(places) => places.first().copied().unwrap_or("a file"),
+    }
+}
+
+fn present(probe: &Probe) -> bool {
+    match probe {
+        Probe::Program(program) => on_search_path(program),
+        Probe::File(places) => places.iter().any(|place| Path::new(place).exists()),
+    }
+}
+
+/// Whether a program of this name is on the search path.
+pub(crate) fn on_search_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presence() {
+        assert!(present(&Probe::Program("sh")));
+        assert!(!present(&Probe::Program("gapless-no-such-program")));
+        assert!(present(&Probe::File(&["/no/such/file", "/proc/self/exe"])));
+        assert!(!present(&Probe::File(&["/no/such/file"])));
+    }
+
+    #[test]
+    fn every_tool_says_where_it_comes_from() {
+        for tool in TOOLS {
+            assert!(!tool.packages.is_empty() && !tool.why.is_empty());
+        }
+    }
+}
