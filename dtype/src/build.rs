@@ -178,4 +178,4 @@ impl Placement {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -230,6 +230,35 @@ impl<'a> Contents<'a> {
         }
     }
 
+    /// The same arguments over other types, in the order of [`types`](Self::types).
+    ///
+    /// # Panics
+    ///
+    /// If `types` has another length.
+    pub fn with_types<'b>(&self, types: &'b [Datatype]) -> Contents<'b>
+    where
+        'a: 'b,
+    {
+        assert_eq!(types.len(), self.types().len(), "one type for each");
+        let mut contents: Contents<'b> = *self;
+        match &mut contents {
+            Contents::Primitive(_) => {}
+            Contents::Struct { types: old, .. } => *old = types,
+            Contents::Dup { old }
+            | Contents::Contiguous { old, .. }
+            | Contents::Vector { old, .. }
+            | Contents::Hvector { old, .. }
+            | Contents::Indexed { old, .. }
+            | Contents::Hindexed { old, .. }
+            | Contents::IndexedBlock { old, .. }
+            | Contents::HindexedBlock { old, .. }
+            | Contents::Subarray { old, .. }
+            | Contents::Darray { old, .. }
+            | Contents::Resized { old, .. } => *old = &types[0],
+        }
+        contents
+    }
+
     /// Calls the constructor again with these arguments: a new type with the same contents.
     ///
     /// # Errors

@@ -1,4 +1,65 @@
 //! Non-contiguous data layouts: MPI derived datatypes, committed layouts and the convertor.
+//!
+//! Data that a program sends is seldom contiguous: a column of a matrix, a face of a cube, every
+//! particle that left the box. A [`Datatype`] describes where such data lies; this crate turns the
+//! description into code that moves it. It knows bytes and displacements only: no processes, no
+//! devices, no clock, no files, no threads.
+//!
+//! # From description to bytes
+//!
+//! ```text
+//!  Primitive ── constructors (build/) ──► Datatype        a tree; Contents takes it apart again
+//!                                            │ commit
+//!                                            ▼
+//!                     Signature ◄───────  Layout  ──────► flatten ── bytes ── unflatten ► Layout
+//!                     what may match         │            for the peer
+//!                                            │            Shape: closed forms for fast paths
+//!                                            ▼
+//!                                        Convertor ─────► pack, unpack, iov, transfer
+//!                                        a cursor at any byte of the packed stream
+//! ```
+//!
+//! A datatype's meaning is its *typemap*, the sequence of basic types with their displacements
+//! (MPI 4.1 §5.1). Its order is the packed order, and nothing here ever changes it: commit merges
+//! neighbouring runs and recognises regular ones, but sorts nothing. Displacements are relative to
+//! the buffer's origin, may be negative, and everything is in bytes unless a name says otherwise;
+//! counts and displacements have 64 bits everywhere.
+//!
+//! ```
+//! use gapless_dtype::{Convertor, Datatype, Primitive};
+//!
+//! // The second column of a row-major 3 × 4 matrix of floats.
+//! let matrix: Vec<u8> = (0..12).flat_map(|i| (i as f32).to_ne_bytes()).collect();
+//! let float = Datatype::from(Primitive::of::<f32>());
+//! let column = Datatype::vector(3, 1, 4, &float)?.commit()?;
+//!
+//! let mut convertor = Convertor::new(&column, 1)?;
+//! let mut packed = [0; 12];
+//! convertor.pack(&matrix, 4, &mut packed)?; // displacement 0 is at byte 4
+//! let floats = packed.chunks(4).map(|b| f32::from_ne_bytes(b.try_into().unwrap()));
+//! assert!(floats.eq([1.0, 5.0, 9.0]));
+//!
+//! // Any part of the packed stream can be unpacked, in any order.
+//! let mut copy = vec![0; matrix.len()];
+//! convertor.seek(8)?;
+//! convertor.unpack(&packed[8..], &mut copy, 4)?;
+//! convertor.seek(0)?;
+//! convertor.unpack(&packed[..8], &mut copy, 4)?;
+//! assert_eq!(copy[4..8], matrix[4..8]);
+//! assert_eq!(copy[36..40], matrix[36..40]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Where things are
+//!
+//! - `primitive`, `datatype`, `build/`, `contents`, `bounds`, `attributes`: what a type is.
+//! - `layout`, `program`, `optimize`, `shape`: what it is committed to.
+//! - `convertor`, `copy`, `transfer`: what moves bytes; the only files with `unsafe`.
+//! - `signature`, `flatten`: what a peer is told.
+//! - [`limits`]: every bound that is enforced, each with a typed error.
+//! - `naive` and `testkit` (feature `testkit`): the oracle, and random types to test layouts with.
+//!
+//! Read first: MPI 4.1 chapter 5; then `program.rs` and `convertor.rs`.
 
 #![deny(unsafe_code)]
 

@@ -16,6 +16,8 @@ const BASE: u64 = 0x1527_49a9_6d1b_37c5;
 /// Spreads the primitives' small codes over the field.
 const SPREAD: u64 = 0x0e3a_71c5_9b24_d86f;
 
+const _: () = assert!(BASE < MODULUS && SPREAD < MODULUS);
+
 /// A sequence of basic types, measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Measure {
@@ -127,7 +129,6 @@ mod tests {
                 assert!(x < MODULUS);
             }
         }
-        assert!(BASE < MODULUS && SPREAD < MODULUS);
     }
 
     #[test]
