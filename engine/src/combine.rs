@@ -254,7 +254,9 @@ mod tests {
 
     #[test]
     fn equal_values_keep_the_smaller_index() {
-        let at = |value, index| Pair { value, index };
+        fn at<T>(value: T, index: i32) -> Pair<T> {
+            Pair { value, index }
+        }
         let max = |a, b| run(ReduceOp::MaxLoc, Primitive::DoubleInt, a, b);
         let won = max(at(2.0, 7), at(2.0, 3));
         assert_eq!((won.value, won.index), (2.0, 3));

@@ -13,7 +13,7 @@ const BATCH_BYTES: u64 = 8 << 10;
 fn is_uniform(typed: &Typed, primitive: Primitive) -> bool {
     let size = primitive.size_bytes();
     let Ok(one) = Datatype::from(primitive).commit() else { return false };
-    typed.packed_bytes() % size == 0
+    typed.packed_bytes().is_multiple_of(size)
         && one.signature().digest(typed.packed_bytes() / size)
             == typed.layout().signature().digest(typed.count())
 }
@@ -40,7 +40,7 @@ impl Reducer for HostEngine {
             combine(op, primitive).ok_or(EngineError::UndefinedOp { op: op.name(), primitive })?;
         dst.check_range(&range)?;
         let size = primitive.size_bytes();
-        if range.start % size != 0 || range.end % size != 0 {
+        if !range.start.is_multiple_of(size) || !range.end.is_multiple_of(size) {
             let Range { start, end } = range;
             return Err(EngineError::SplitElement { start, end, element_bytes: size });
         }

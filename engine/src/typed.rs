@@ -95,7 +95,12 @@ impl Typed {
     /// The one stretch of memory that the packed stream is, if it is one.
     #[must_use]
     pub fn as_contiguous(&self) -> Option<Region> {
-        let displacement = self.layout.contiguous_at(self.count)?;
+        // One run of all instances starts where the first instance does.
+        let displacement = match self.layout.blocks_of(self.count)? {
+            0 => 0,
+            1 => self.layout.true_lb(),
+            _ => return None,
+        };
         let start = i128::from(self.origin) + i128::from(displacement);
         self.region.sub(u64::try_from(start).ok()?, self.packed_bytes).ok()
     }
