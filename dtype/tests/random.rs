@@ -1,0 +1,215 @@
+//! Random types against the oracle: at least 100,000 non-empty ones of two blocks or more through
+//! every check, and a share of overlapping and tiny ones through what is legal for them.
+//!
+//! `GAPLESS_PROP_CASES` raises the number of types, `GAPLESS_SEED` repeats a run; both are printed
+//! with the histograms (`--nocapture` shows them when the test passes). The test fails where a
+//! kind of type occurs less often than [`FLOORS`] state.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gapless_dtype::naive::Typemap;
+use gapless_dtype::testkit::{
+    Coverage, INSTANCES_MAX, Params, Rng, any_datatype, any_disjoint_datatype, check_datatype,
+    check_strategy, children, minimise, random_sample, verify, verify_sample,
+};
+use gapless_dtype::{Datatype, Primitive};
+
+const CASES: u64 = 100_000;
+
+/// What a run of [`CASES`] types must at least have seen.
+const FLOORS: &[(&str, &str, u64)] = &[
+    ("depth", "1", 8_000),
+    ("depth", "2", 8_000),
+    ("depth", "3", 8_000),
+    ("depth", "4", 8_000),
+    ("depth", "5", 8_000),
+    ("constructor", "contiguous", 10_000),
+    ("constructor", "dup", 10_000),
+    ("constructor", "vector", 10_000),
+    ("constructor", "hvector", 10_000),
+    ("constructor", "indexed", 10_000),
+    ("constructor", "hindexed", 10_000),
+    ("constructor", "indexed_block", 10_000),
+    ("constructor", "hindexed_block", 10_000),
+    ("constructor", "structure", 10_000),
+    ("constructor", "subarray", 10_000),
+    ("constructor", "darray", 5_000),
+    ("constructor", "resized", 10_000),
+    ("constructor", "byte", 5_000),
+    ("gap", "1-7", 20_000),
+    ("gap", "8-63", 20_000),
+    ("gap", "64+", 10_000),
+    ("gap", "backward", 10_000),
+    ("blocks", "2-3", 10_000),
+    ("blocks", "4-15", 10_000),
+    ("blocks", "16-63", 5_000),
+    ("blocks", "64+", 1_000),
+    ("feature", "negative stride", 5_000),
+    ("feature", "negative displacement", 5_000),
+    ("feature", "negative true lb", 5_000),
+    ("feature", "negative extent", 1_000),
+    ("feature", "explicit bounds", 10_000),
+    ("feature", "zero count", 200),
+    ("feature", "zero blocklength", 2_000),
+    ("feature", "pair type", 10_000),
+    ("feature", "several instances", 50_000),
+];
+
+/// The same for the tenth as many types that may overlap.
+const OVERLAP_FLOORS: &[(&str, &str, u64)] = &[
+    ("feature", "overlap", 1_000),
+    ("feature", "zero extent", 20),
+    ("feature", "zero count", 100),
+    ("gap", "backward", 1_000),
+    ("blocks", "0", 20),
+    ("blocks", "1", 500),
+];
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, not a number")))
+}
+
+fn seed() -> u64 {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos());
+    number("GAPLESS_SEED").unwrap_or_else(|| u64::try_from(now() & 0xffff_ffff).unwrap_or(0))
+}
+
+/// Checks `cases` types as `params` describe on all cores; returns what they covered.
+fn drive(cases: u64, seed: u64, params: &Params) -> Coverage {
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let threads = u64::try_from(threads).unwrap();
+    let mut coverage = Coverage::default();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|worker| {
+                scope.spawn(move || {
+                    let mut coverage = Coverage::default();
+                    for case in (worker..cases).step_by(usize::try_from(threads).unwrap()) {
+                        one(seed, case, params, &mut coverage);
+                    }
+                    coverage
+                })
+            })
+            .collect();
+        for worker in workers {
+            match worker.join() {
+                Ok(seen) => coverage.merge(&seen),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+    });
+    coverage
+}
+
+/// Case number `case`: its type, its instances and its checks depend on nothing but the seed.
+fn one(seed: u64, case: u64, params: &Params, coverage: &mut Coverage) {
+    let mut rng = Rng::new(seed.wrapping_add(case.wrapping_mul(0x9e37_79b9)));
+    let (datatype, typemap) = random_sample(&mut rng, params);
+    let count = if rng.chance(2) { 0 } else { 1 + rng.below(INSTANCES_MAX) };
+    let checks = rng.next_u64();
+    coverage.add(&datatype, &typemap, count);
+    let Err(mismatch) = verify_sample(&datatype, &typemap, count, checks) else {
+        return;
+    };
+    let simplest = minimise(&datatype, 2_000, |candidate| {
+        params.admit(candidate) && verify(candidate, count, checks).is_err()
+    });
+    let simplest = verify(&simplest, count, checks).err();
+    let simplest = simplest.map_or_else(String::new, |mismatch| format!("\nsimplest: {mismatch}"));
+    panic!("GAPLESS_SEED={seed}, case {case}: {mismatch}{simplest}");
+}
+
+#[test]
+fn types_of_two_blocks_or_more() {
+    let (cases, seed) = (number("GAPLESS_PROP_CASES").unwrap_or(CASES).max(CASES), seed());
+    println!("GAPLESS_PROP_CASES={cases} GAPLESS_SEED={seed}");
+    let params = Params { blocks_min: 2, ..Params::disjoint() };
+    let coverage = drive(cases, seed, &params);
+    println!("{coverage}");
+    assert_eq!(coverage.types(), cases);
+    assert_eq!(coverage.count("blocks", "0") + coverage.count("blocks", "1"), 0);
+    assert_eq!(coverage.count("feature", "overlap"), 0);
+    let short = coverage.shortfalls(FLOORS);
+    assert!(short.is_empty(), "GAPLESS_SEED={seed}: too few\n{}", short.join("\n"));
+}
+
+#[test]
+fn types_that_may_overlap_or_be_empty() {
+    let (cases, seed) = (number("GAPLESS_PROP_CASES").unwrap_or(CASES).max(CASES) / 10, seed());
+    println!("GAPLESS_SEED={seed}");
+    let coverage = drive(cases, seed ^ 0x5555, &Params::default());
+    println!("{coverage}");
+    let short = coverage.shortfalls(OVERLAP_FLOORS);
+    assert!(short.is_empty(), "GAPLESS_SEED={seed}: too few\n{}", short.join("\n"));
+}
+
+/// Fewer and larger types: blocks of hundreds of bytes and hundreds of blocks, where the copy loops
+/// change their ways.
+#[test]
+fn large_types() {
+    let seed = seed();
+    println!("GAPLESS_SEED={seed}");
+    let params = Params {
+        depth_max: 3,
+        bytes_max: 1 << 16,
+        span_max: 1 << 20,
+        blocks_min: 2,
+        copies_max: 300,
+        ..Params::disjoint()
+    };
+    let coverage = drive(3_000, seed ^ 0x7777, &params);
+    println!("{coverage}");
+    let short = coverage.shortfalls(&[("blocks", "64+", 500), ("blocks", "2-3", 50)]);
+    assert!(short.is_empty(), "GAPLESS_SEED={seed}: too few\n{}", short.join("\n"));
+}
+
+/// Matrices of small elements, transposed: both directions of every element size and odd sides.
+#[test]
+fn transposes() {
+    for bytes in [1, 2, 3, 4, 8, 12, 16, 24] {
+        for (rows, columns) in [(2, 2), (3, 40), (40, 3), (17, 33), (64, 64), (70, 9)] {
+            let element = Datatype::contiguous(bytes, &Primitive::Byte.into()).unwrap();
+            let column = Datatype::vector(rows, 1, i64::try_from(columns).unwrap(), &element);
+            let step = i64::try_from(bytes).unwrap();
+            let column = Datatype::resized(0, step, &column.unwrap()).unwrap();
+            let transpose = Datatype::contiguous(columns, &column).unwrap();
+            check_datatype(&transpose, 1, bytes);
+            let matrix = step * i64::try_from(rows * columns).unwrap();
+            let whole = Datatype::resized(0, matrix, &transpose).unwrap();
+            check_datatype(&whole, 3, bytes + 1);
+        }
+    }
+}
+
+#[test]
+fn strategies_reach_proptest() {
+    check_strategy(any_disjoint_datatype(), 200);
+    check_strategy(any_datatype(), 200);
+}
+
+/// The shrinker finds the core of a failure: here, any type with a double inside and two blocks.
+#[test]
+fn failures_shrink_to_their_core() {
+    fn has_double(datatype: &Datatype) -> bool {
+        children(datatype).iter().any(has_double) || *datatype == Primitive::Double.into()
+    }
+    let params = Params { blocks_min: 2, ..Params::disjoint() };
+    let mut rng = Rng::new(7);
+    let mut shrunk = 0;
+    for _ in 0..200 {
+        let (datatype, _) = random_sample(&mut rng, &params);
+        if !has_double(&datatype) {
+            continue;
+        }
+        let simplest = minimise(&datatype, 5_000, |candidate| {
+            let blocks = Typemap::of(candidate).and_then(|map| map.runs(1));
+            has_double(candidate) && blocks.is_ok_and(|runs| runs.len() > 1)
+        });
+        let blocks = Typemap::of(&simplest).and_then(|map| map.runs(1)).unwrap();
+        assert_eq!(blocks.len(), 2, "{} blocks are left", blocks.len());
+        assert!(simplest.depth() <= 2, "{}", gapless_dtype::testkit::describe(&simplest));
+        shrunk += 1;
+    }
+    assert!(shrunk >= 20, "only {shrunk} types had a double");
+}
