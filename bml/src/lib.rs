@@ -1,1 +1,57 @@
-//! The BTL management layer: the only poller of transports.
+//! The BTL management layer: owns all transports of a process and is the only one that polls them.
+//!
+//! - **Who**: the layers above name processes by [`Rank`]; [`Bml::connect`] finds every transport
+//!   that both ends have, and `select.rs` orders them.
+//! - **Sending**: [`Bml::reserve`] gives room in the best rail to a peer, [`Bml::send`] sends it.
+//!   Messages to one peer travel over one ordered rail at a time.
+//! - **Arriving**: [`Bml::poll`] hands each [`Event`] to the [`Handler`] that registered its
+//!   active-message tag; endings ([`Event::Sent`], [`Event::Completed`]) go to the handler whose
+//!   [`TokenSpace`] the token came from; [`Event::Lost`] goes to all.
+//! - **Waiting**: [`Bml::wait`] with a [`Waiter`] spins briefly, then yields, then blocks.
+//! - **Dying**: when a rail dies on which nothing was ever under way and another reaches the peer,
+//!   that one takes over silently; else the peer is lost, and said so exactly once.
+//!
+//! A `Bml` reaches its own process through a built-in loopback, so that a single process needs no
+//! transport at all. Nothing here knows datatypes or matching. Lengths are in bytes.
+//!
+//! ```
+//! use gapless_bml::{Bml, Event, Handler, Rank};
+//! use gapless_btl::{AmTag, Token};
+//! struct Print(Vec<Vec<u8>>);
+//! impl Handler for Print {
+//!     fn handle(&mut self, _: &mut Bml, event: Event) {
+//!         if let Event::Arrived { fragment, .. } = event {
+//!             self.0.push(fragment.to_vec().unwrap());
+//!         }
+//!     }
+//! }
+//! let mut bml = Bml::new(Rank(0), 1);
+//! let mut slot = bml.reserve(Rank(0), 5)?;
+//! slot.write(0, b"hello")?;
+//! bml.send(slot, AmTag(1), Token::NONE);
+//! let mut rest = Print(Vec::new());
+//! bml.poll(&mut rest);
+//! assert_eq!(rest.0, [b"hello"]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![deny(unsafe_code)]
+
+mod bml;
+mod endpoint;
+mod error;
+mod event;
+mod rail;
+mod select;
+#[cfg(test)]
+mod tests;
+mod token;
+mod waiter;
+
+pub use bml::Bml;
+pub use endpoint::PeerState;
+pub use error::BmlError;
+pub use event::{Event, Handler, Rank};
+pub use rail::RailSlot;
+pub use select::predicted_ns;
+pub use token::TokenSpace;
+pub use waiter::{Patience, Waiter};

@@ -1,0 +1,327 @@
+//! [`Bml`] itself: the rails, the peers and the handlers, and how one finds the other.
+//!
+//! On the way of a message there are two indexed loads and one virtual call: no locks, no hashing,
+//! no allocation.
+
+mod poll;
+
+use crate::endpoint::{Endpoint, Path};
+use crate::rail::Rail;
+use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
+use gapless_btl::loopback::{Config, Hub, Loopback};
+use gapless_btl::{
+    Address, Allocation, AmTag, Btl, Events, Limits, LinkError, MapError, Mapped, PeerId, Rdma,
+    ReserveError, Token,
+};
+use gapless_mem::Device;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// Events taken from a rail at a time.
+const EVENTS_PER_POLL: usize = 64;
+/// The index of the built-in loopback.
+const OWN_RAIL: usize = 0;
+/// In the table of tags: nobody but bml.
+const RESERVED: u8 = u8::MAX;
+
+/// All transports of this process, the peers they reach, and the handlers of what arrives.
+pub struct Bml {
+    me: Rank,
+    rails: Vec<Rail>,
+    /// By rank.
+    endpoints: Vec<Endpoint>,
+    /// Number `n` is at `n - 1`; empty while it runs.
+    handlers: Vec<Option<Box<dyn Handler + Send>>>,
+    /// What each handler registered.
+    ranges: Vec<RangeInclusive<u8>>,
+    /// The number of the handler of each tag; 0 is whoever is given to `poll`.
+    by_tag: [u8; 256],
+    /// Taken while polling, so that a handler cannot poll again.
+    events: Option<Events>,
+    round: u32,
+    /// Paths to peers that we gave up and that may not know it yet.
+    farewells: Vec<(usize, PeerId)>,
+}
+
+impl Bml {
+    /// The active-message tag that bml keeps for itself: it tells a peer that was given up because
+    /// one of several rails died.
+    pub const CONTROL_TAG: AmTag = AmTag(u8::MAX);
+
+    /// Process `me` of `size`, with the loopback to itself and no transports yet.
+    ///
+    /// # Panics
+    /// If `me` is not below `size`.
+    #[must_use]
+    pub fn new(me: Rank, size: u32) -> Bml {
+        assert!(me.0 < size, "{me} in a job of {size} processes");
+        let mut own = Loopback::with(&Hub::new(), Config { name: "self", ..Config::default() });
+        let address = own.address();
+        let peer = own.connect(&address).expect("a fresh loopback reaches itself");
+        let mut rail = Rail::new(Box::new(own), true);
+        rail.name_peer(peer, me).expect("the first peer of the rail");
+        let mut endpoints: Vec<Endpoint> = (0..size).map(|_| Endpoint::new()).collect();
+        let path = Path { rail: OWN_RAIL, peer, ordered: true, used: false };
+        endpoints[me.0 as usize].set_paths(vec![path]);
+        let mut by_tag = [0; 256];
+        by_tag[usize::from(Bml::CONTROL_TAG.0)] = RESERVED;
+        Bml {
+            me,
+            rails: vec![rail],
+            endpoints,
+            handlers: Vec::new(),
+            ranges: Vec::new(),
+            by_tag,
+            events: Some(Events::with_capacity(EVENTS_PER_POLL)),
+            round: 0,
+            farewells: Vec::new(),
+        }
+    }
+
+    /// This process.
+    #[must_use]
+    pub fn me(&self) -> Rank {
+        self.me
+    }
+
+    /// How many processes the job has.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        u32::try_from(self.endpoints.len()).expect("made of a u32")
+    }
+
+    /// Adds a transport; peers connected from now on may use it.
+    pub fn add(&mut self, btl: Box<dyn Btl>) {
+        self.rails.push(Rail::new(btl, false));
+        for rail in &mut self.rails {
+            rail.first = false;
+        }
+        if let Some(best) = self.order(|rail| !rail.is_own()).first() {
+            self.rails[*best].first = true;
+        }
+    }
+
+    /// Where peers reach this process: the name and address of every transport, for publishing.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<(String, Address)> {
+        let rails = self.rails.iter().filter(|rail| !rail.is_own());
+        rails.map(|rail| (rail.name().to_owned(), rail.btl.address())).collect()
+    }
+
+    /// Those rails that pass, best first.
+    fn order(&self, pass: impl Fn(&Rail) -> bool) -> Vec<usize> {
+        let indices: Vec<usize> = (0..self.rails.len()).filter(|&i| pass(&self.rails[i])).collect();
+        let limits: Vec<&Limits> = indices.iter().map(|&i| self.rails[i].btl.limits()).collect();
+        select::order(&limits).into_iter().map(|i| indices[i]).collect()
+    }
+
+    /// Starts links to `peer` over every transport that both ends have, given what its
+    /// [`addresses`](Bml::addresses) returned there. Does not wait: until a link stands, `reserve`
+    /// says `Full`. Connecting again is harmless, and takes up transports added since.
+    ///
+    /// # Errors
+    /// No transport that keeps order reaches it; it is gone; two ranks with one address.
+    pub fn connect(&mut self, peer: Rank, addresses: &[(String, Address)]) -> Result<(), BmlError> {
+        if let PeerState::Lost(error) = self.endpoint(peer)?.state() {
+            return Err(BmlError::PeerLost { peer, error: error.clone() });
+        }
+        let mut tried = Vec::new();
+        let mut paths = Vec::new();
+        for at in self.order(|_| true) {
+            let rail = &mut self.rails[at];
+            if rail.is_own() {
+                if peer == self.me {
+                    paths.push(Path { rail: at, peer: PeerId(0), ordered: true, used: false });
+                }
+                continue;
+            }
+            let name = rail.name();
+            let ordered = rail.btl.limits().ordered;
+            for (_, address) in addresses.iter().filter(|(theirs, _)| theirs == name) {
+                match rail.btl.connect(address) {
+                    Ok(id) => {
+                        rail.name_peer(id, peer)?;
+                        rail.stir();
+                        paths.push(Path { rail: at, peer: id, ordered, used: false });
+                        break;
+                    }
+                    Err(error) => tried.push((name.to_owned(), error)),
+                }
+            }
+        }
+        // To ourselves the loopback is best, whatever others promise.
+        paths.sort_by_key(|path| path.rail != OWN_RAIL);
+        if !paths.first().is_some_and(|path| path.ordered) {
+            return Err(BmlError::NoRail { peer, tried });
+        }
+        for (rail, error) in &tried {
+            tracing::debug!(%peer, rail, %error, "a transport does not reach the peer");
+        }
+        let carrier = self.rails[paths[0].rail].name();
+        tracing::debug!(%peer, rail = carrier, paths = paths.len(), "connected");
+        self.endpoints[peer.0 as usize].set_paths(paths);
+        Ok(())
+    }
+
+    fn endpoint(&self, rank: Rank) -> Result<&Endpoint, BmlError> {
+        let size = self.size();
+        self.endpoints.get(rank.0 as usize).ok_or(BmlError::NoSuchRank { rank, size })
+    }
+
+    /// Gives a range of active-message tags to a handler. Tags without one go to the handler that
+    /// is given to [`poll`](Bml::poll).
+    ///
+    /// # Errors
+    /// The range is empty or has [`Bml::CONTROL_TAG`] in it, or overlaps another's.
+    pub fn register(
+        &mut self,
+        tags: RangeInclusive<u8>,
+        handler: Box<dyn Handler + Send>,
+    ) -> Result<TokenSpace, BmlError> {
+        if tags.is_empty() || tags.contains(&Bml::CONTROL_TAG.0) {
+            return Err(BmlError::BadTags { tags });
+        }
+        let overlaps = |range: &&RangeInclusive<u8>| {
+            range.start() <= tags.end() && tags.start() <= range.end()
+        };
+        if let Some(taken) = self.ranges.iter().find(overlaps) {
+            return Err(BmlError::TagsTaken { tags, taken: taken.clone() });
+        }
+        self.handlers.push(Some(handler));
+        // There are 255 tags to give and each range has one at least, so numbers end at 255; the
+        // last one, were every range a single tag, would collide with `Token::NONE`.
+        let number = match u8::try_from(self.handlers.len()) {
+            Ok(number) if number < RESERVED => number,
+            _ => {
+                self.handlers.pop();
+                return Err(BmlError::BadTags { tags });
+            }
+        };
+        for tag in tags.clone() {
+            self.by_tag[usize::from(tag)] = number;
+        }
+        self.ranges.push(tags);
+        Ok(TokenSpace::of(number))
+    }
+
+    /// The tokens of the handler that has `tag`.
+    #[must_use]
+    pub fn token_space(&self, tag: AmTag) -> TokenSpace {
+        match self.by_tag[usize::from(tag.0)] {
+            RESERVED => TokenSpace::REST,
+            number => TokenSpace::of(number),
+        }
+    }
+
+    /// What the transport that carries the messages to `peer` promises; `None` unless it is up.
+    #[must_use]
+    pub fn limits(&self, peer: Rank) -> Option<&Limits> {
+        let carrier = self.endpoint(peer).ok()?.carrier()?;
+        Some(self.rails[carrier.rail].btl.limits())
+    }
+
+    /// What is known of `peer`; ranks outside the job are unknown.
+    #[must_use]
+    pub fn state(&self, peer: Rank) -> &PeerState {
+        self.endpoint(peer).map_or(&PeerState::Unknown, Endpoint::state)
+    }
+
+    /// Room for a message of `len` bytes to `to`.
+    ///
+    /// # Errors
+    /// [`ReserveError::Full`]: poll and retry. Too long for a fragment; the peer is lost or was
+    /// never connected.
+    #[inline]
+    pub fn reserve(&mut self, to: Rank, len: usize) -> Result<RailSlot, ReserveError> {
+        let endpoint = self.endpoints.get_mut(to.0 as usize);
+        let Some(carrier) = endpoint.and_then(Endpoint::carrier_mut) else {
+            return Err(self.unreachable(to));
+        };
+        let slot = self.rails[carrier.rail].btl.reserve(carrier.peer, len)?;
+        carrier.used = true;
+        Ok(RailSlot { slot, rail: carrier.rail })
+    }
+
+    #[cold]
+    fn unreachable(&self, to: Rank) -> ReserveError {
+        ReserveError::Link(match self.state(to) {
+            PeerState::Lost(error) => error.clone(),
+            _ => LinkError::Unreachable { reason: format!("{to} was never connected") },
+        })
+    }
+
+    /// Sends what the slot holds. Messages to one peer arrive in the order of `send`. Unless `done`
+    /// is [`Token::NONE`], one [`Event::Sent`](crate::Event::Sent) with it follows, for the handler
+    /// of `tag`; only the lower 56 bits of the token come back.
+    ///
+    /// # Panics
+    /// If `tag` is [`Bml::CONTROL_TAG`]; may panic if the slot is another `Bml`'s.
+    #[inline]
+    pub fn send(&mut self, slot: RailSlot, tag: AmTag, done: Token) {
+        let number = self.by_tag[usize::from(tag.0)];
+        assert!(number != RESERVED, "active-message tag {} is bml's own", tag.0);
+        let rail = &mut self.rails[slot.rail];
+        rail.stir();
+        rail.btl.send(slot.slot, tag, TokenSpace::of(number).stamp(done));
+    }
+
+    /// One-sided operations with `peer`, over the best rail whose wire and permissions allow them
+    /// as far as is known by now. Stamp tokens with [`token_space`](Bml::token_space), or keep them
+    /// below [`TokenSpace::MAX`] for the handler given to `poll`.
+    pub fn rdma(&mut self, peer: Rank) -> Option<(PeerId, &mut dyn Rdma)> {
+        let endpoint = self.endpoints.get(peer.0 as usize)?;
+        let rails = &mut self.rails;
+        let path = endpoint.paths().iter().find(|path| {
+            let rdma = rails[path.rail].btl.rdma();
+            rdma.is_some_and(|rdma| rdma.reaches(path.peer) == Some(true))
+        })?;
+        let rail = &mut self.rails[path.rail];
+        rail.stir();
+        Some((path.peer, rail.btl.rdma()?))
+    }
+
+    /// Mapping the memory of `peer`, over the rail that [`allocate`](Bml::allocate) uses if it
+    /// reaches the peer, else over the best that maps.
+    pub fn mapped(&mut self, peer: Rank) -> Option<(PeerId, &mut dyn Mapped)> {
+        let allocator = self.allocator();
+        let paths = self.endpoints.get(peer.0 as usize)?.paths();
+        let rails = &mut self.rails;
+        let path = paths.iter().find(|path| Some(path.rail) == allocator);
+        let path =
+            path.or_else(|| paths.iter().find(|path| rails[path.rail].btl.mapped().is_some()))?;
+        let rail = &mut self.rails[path.rail];
+        rail.stir();
+        Some((path.peer, rail.btl.mapped()?))
+    }
+
+    /// The rail that allocates memory for peers to map: the best to others, or the loopback.
+    fn allocator(&mut self) -> Option<usize> {
+        let mut order = self.order(|rail| !rail.is_own());
+        order.push(OWN_RAIL);
+        order.into_iter().find(|&at| self.rails[at].btl.mapped().is_some())
+    }
+
+    /// `len` bytes, zeroed and page-aligned, that peers can map; `None` if no transport can map.
+    pub fn allocate(&mut self, len: u64) -> Option<Result<Allocation, MapError>> {
+        let at = self.allocator()?;
+        Some(self.rails[at].btl.mapped()?.allocate(len))
+    }
+
+    /// Registers the segments of all transports with a device, at the first message that involves
+    /// it.
+    ///
+    /// # Errors
+    /// The first refusal; the other transports were asked nevertheless. Messages of those that
+    /// refused are staged.
+    pub fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
+        let results = self.rails.iter_mut().map(|rail| rail.btl.attach(device));
+        results.fold(Ok(()), Result::and)
+    }
+}
+
+impl std::fmt::Debug for Bml {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let rails: Vec<_> = self.rails.iter().map(Rail::name).collect();
+        write!(f, "Bml of {} in {} with {rails:?}", self.me, self.endpoints.len())
+    }
+}

@@ -1,0 +1,204 @@
+//! The one loop that asks transports what happened, and the way from there to the handlers.
+
+use super::{Bml, RESERVED};
+use crate::endpoint::Ending;
+use crate::waiter::{Step, Waiter};
+use crate::{Event, Handler, PeerState, Rank, TokenSpace};
+use gapless_btl::{AmTag, Fragment, LinkError, PeerId, ReserveError, Token};
+
+/// The one control message there is: "you are lost to me".
+const FAREWELL: u8 = 1;
+
+impl Bml {
+    /// Lets every transport make progress, and hands over what happened: arrivals to the handler of
+    /// their tag, endings to the handler of their token, the loss of a peer to all; what belongs to
+    /// no registered handler to `rest`. Never blocks, bounded work. Gives how many events there
+    /// were.
+    ///
+    /// Called from a handler it does nothing.
+    pub fn poll(&mut self, rest: &mut dyn Handler) -> usize {
+        self.round = self.round.wrapping_add(1);
+        let round = self.round;
+        self.poll_where(rest, |rail| rail.due(round))
+    }
+
+    fn poll_where(
+        &mut self,
+        rest: &mut dyn Handler,
+        due: impl Fn(&crate::rail::Rail) -> bool,
+    ) -> usize {
+        let Some(mut events) = self.events.take() else { return 0 };
+        if !self.farewells.is_empty() {
+            self.say_farewell();
+        }
+        let mut handled = 0;
+        let mut at = 0;
+        // By index: handlers may add rails meanwhile.
+        while at < self.rails.len() {
+            if due(&self.rails[at]) {
+                let rail = &mut self.rails[at];
+                rail.btl.poll(&mut events);
+                if events.is_empty() {
+                    rail.was_quiet();
+                } else {
+                    rail.stir();
+                    for event in events.drain() {
+                        handled += 1;
+                        self.dispatch(at, event, rest);
+                    }
+                }
+            }
+            at += 1;
+        }
+        self.events = Some(events);
+        handled
+    }
+
+    fn dispatch(&mut self, rail: usize, event: gapless_btl::Event, rest: &mut dyn Handler) {
+        match event {
+            gapless_btl::Event::Arrived { from, tag, fragment } => {
+                self.arrived(rail, from, tag, fragment, rest);
+            }
+            gapless_btl::Event::Sent { token, result } => {
+                let (number, token) = TokenSpace::unstamp(token);
+                self.hand(number, Event::Sent { token, result }, rest);
+            }
+            gapless_btl::Event::Completed { token, result } => {
+                let (number, token) = TokenSpace::unstamp(token);
+                self.hand(number, Event::Completed { token, result }, rest);
+            }
+            gapless_btl::Event::Lost { peer, error } => self.lost(rail, peer, &error, rest),
+        }
+    }
+
+    fn arrived(
+        &mut self,
+        rail: usize,
+        from: PeerId,
+        tag: AmTag,
+        fragment: Fragment,
+        rest: &mut dyn Handler,
+    ) {
+        // A transport that invents peers, or still delivers from one that is lost: nobody can use
+        // the message, and its credit goes back.
+        let Some(rank) = self.rails[rail].rank(from) else { return };
+        if !self.endpoints[rank.0 as usize].heard(rail) {
+            return;
+        }
+        match self.by_tag[usize::from(tag.0)] {
+            RESERVED => self.control(rank, &fragment, rest),
+            number => self.hand(number, Event::Arrived { from: rank, tag, fragment }, rest),
+        }
+    }
+
+    /// Gives an event to handler `number`.
+    fn hand(&mut self, number: u8, event: Event, rest: &mut dyn Handler) {
+        if number == 0 {
+            return rest.handle(self, event);
+        }
+        let at = usize::from(number) - 1;
+        let Some(mut handler) = self.handlers.get_mut(at).and_then(Option::take) else {
+            tracing::error!(number, ?event, "a token that no handler can have stamped");
+            return;
+        };
+        handler.handle(self, event);
+        self.handlers[at] = Some(handler);
+    }
+
+    fn lost(&mut self, rail: usize, peer: PeerId, error: &LinkError, rest: &mut dyn Handler) {
+        let Some(rank) = self.rails[rail].rank(peer) else { return };
+        let name = self.rails[rail].name();
+        match self.endpoints[rank.0 as usize].end_path(rail, error) {
+            Ending::Nothing => {}
+            Ending::Survived => {
+                tracing::info!(peer = %rank, rail = name, %error, "a rail died; another carries on");
+            }
+            Ending::Lost(left) => {
+                tracing::info!(peer = %rank, rail = name, %error, "the peer is lost");
+                self.farewells.extend(left.iter().map(|path| (path.rail, path.peer)));
+                self.say_farewell();
+                self.tell_loss(rank, error, rest);
+            }
+        }
+    }
+
+    fn tell_loss(&mut self, peer: Rank, error: &LinkError, rest: &mut dyn Handler) {
+        let handlers = u8::try_from(self.handlers.len()).unwrap_or(RESERVED);
+        for number in 0..=handlers {
+            self.hand(number, Event::Lost { peer, error: error.clone() }, rest);
+        }
+    }
+
+    /// Tells peers that were given up over rails that still stand; retried with every poll while
+    /// those are full.
+    fn say_farewell(&mut self) {
+        let rails = &mut self.rails;
+        self.farewells.retain(|&(rail, peer)| {
+            match rails[rail].btl.reserve(peer, 1) {
+                Ok(mut slot) => {
+                    if slot.write(0, &[FAREWELL]).is_ok() {
+                        rails[rail].btl.send(slot, Bml::CONTROL_TAG, Token::NONE);
+                    }
+                    false
+                }
+                Err(ReserveError::Full) => true,
+                // It knows, then.
+                Err(_) => false,
+            }
+        });
+    }
+
+    /// A peer has given us up: it is lost to us too.
+    fn control(&mut self, from: Rank, fragment: &Fragment, rest: &mut dyn Handler) {
+        let mut kind = [0];
+        if fragment.read(0, &mut kind).is_err() || kind != [FAREWELL] {
+            tracing::warn!(peer = %from, ?kind, "a control message of an unknown kind");
+            return;
+        }
+        let endpoint = &mut self.endpoints[from.0 as usize];
+        if !matches!(endpoint.state(), PeerState::Up) {
+            return;
+        }
+        let reason = "it gave this process up when one of their links died".to_owned();
+        let error = LinkError::PeerGone { reason };
+        endpoint.lose(error.clone());
+        self.tell_loss(from, &error, rest);
+    }
+
+    /// One step of waiting: polls; if nothing happened, spins, yields or blocks, according to how
+    /// long nothing has happened. Gives how many events there were. Callers loop until what they
+    /// wait for has come; no step takes longer than [`Patience::block_ms`](crate::Patience).
+    ///
+    /// Called from a handler it does nothing.
+    pub fn wait(&mut self, waiter: &mut Waiter, rest: &mut dyn Handler) -> usize {
+        let mut handled = self.poll(rest);
+        if handled == 0 && self.events.is_some() {
+            match waiter.step() {
+                Step::Spin => std::hint::spin_loop(),
+                Step::Yield => std::thread::yield_now(),
+                Step::Block => handled = self.block(waiter, rest),
+            }
+        }
+        if handled > 0 {
+            waiter.stir();
+        }
+        handled
+    }
+
+    /// Arms every transport, looks once more, and blocks until one of them has something.
+    fn block(&mut self, waiter: &mut Waiter, rest: &mut dyn Handler) -> usize {
+        waiter.disarm();
+        for rail in self.rails.iter_mut().filter(|rail| !rail.is_own()) {
+            waiter.arm(rail.btl.arm());
+        }
+        if !self.farewells.is_empty() {
+            waiter.arm(None);
+        }
+        let handled = self.poll_where(rest, |_| true);
+        if handled > 0 {
+            return handled;
+        }
+        waiter.block();
+        self.poll_where(rest, |_| true)
+    }
+}

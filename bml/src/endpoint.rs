@@ -1,0 +1,168 @@
+//! A peer: which rails reach it, and which one carries its messages.
+
+use gapless_btl::{LinkError, PeerId};
+
+/// What is known of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerState {
+    /// Never connected.
+    Unknown,
+    /// Connected; its link stands or is about to.
+    Up,
+    /// Gone, for this reason.
+    Lost(LinkError),
+}
+
+/// One way to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Path {
+    /// Index of the rail.
+    pub(crate) rail: usize,
+    /// The peer's name there.
+    pub(crate) peer: PeerId,
+    /// Whether the rail keeps messages in order, so that it may carry them.
+    pub(crate) ordered: bool,
+    /// Whether anything was reserved, sent or received here: what was under way when it dies is
+    /// then unknown.
+    pub(crate) used: bool,
+}
+
+/// What the end of a path means.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// There was no such path (any more).
+    Nothing,
+    /// Another path carries on, nothing is missing.
+    Survived,
+    /// The peer is lost; the paths that still stand.
+    Lost(Vec<Path>),
+}
+
+/// All ways to one peer, best first.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    state: PeerState,
+    /// Live paths, best first, ordered rails before others. Empty unless up.
+    paths: Vec<Path>,
+}
+
+impl Endpoint {
+    pub(crate) fn new() -> Endpoint {
+        Endpoint { state: PeerState::Unknown, paths: Vec::new() }
+    }
+
+    pub(crate) fn state(&self) -> &PeerState {
+        &self.state
+    }
+
+    pub(crate) fn paths(&self) -> &[Path] {
+        &self.paths
+    }
+
+    /// The path that carries messages.
+    pub(crate) fn carrier(&self) -> Option<&Path> {
+        self.paths.first()
+    }
+
+    pub(crate) fn carrier_mut(&mut self) -> Option<&mut Path> {
+        self.paths.first_mut()
+    }
+
+    /// Takes a new list of paths, best first; what was used stays used, and a carrier in use stays
+    /// the carrier, so that messages never overtake each other on different rails.
+    pub(crate) fn set_paths(&mut self, mut paths: Vec<Path>) {
+        for path in &mut paths {
+            if let Some(old) = self.paths.iter().find(|old| old.rail == path.rail) {
+                path.used = old.used;
+            }
+        }
+        if let Some(carrier) = self.carrier().filter(|carrier| carrier.used)
+            && let Some(at) = paths.iter().position(|path| path.rail == carrier.rail)
+        {
+            paths[..=at].rotate_right(1);
+        }
+        self.paths = paths;
+        self.state = PeerState::Up;
+    }
+
+    /// A message came in over `rail`; whether it is to be delivered.
+    pub(crate) fn heard(&mut self, rail: usize) -> bool {
+        match self.paths.iter_mut().find(|path| path.rail == rail) {
+            Some(path) => {
+                path.used = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The path over `rail` has ended.
+    pub(crate) fn end_path(&mut self, rail: usize, error: &LinkError) -> Ending {
+        let Some(at) = self.paths.iter().position(|path| path.rail == rail) else {
+            return Ending::Nothing;
+        };
+        let ended = self.paths.remove(at);
+        if ended.used || !self.paths.first().is_some_and(|path| path.ordered) {
+            return Ending::Lost(self.lose(error.clone()));
+        }
+        Ending::Survived
+    }
+
+    /// Gives the peer up; the paths that were left.
+    pub(crate) fn lose(&mut self, error: LinkError) -> Vec<Path> {
+        self.state = PeerState::Lost(error);
+        std::mem::take(&mut self.paths)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(rail: usize, ordered: bool) -> Path {
+        Path { rail, peer: PeerId(0), ordered, used: false }
+    }
+
+    fn error() -> LinkError {
+        LinkError::PeerGone { reason: "test".to_owned() }
+    }
+
+    #[test]
+    fn an_unused_path_may_end_and_a_used_one_may_not() {
+        let mut end = Endpoint::new();
+        end.set_paths(vec![path(1, true), path(2, true)]);
+        assert_eq!(end.end_path(7, &error()), Ending::Nothing);
+        assert_eq!(end.end_path(1, &error()), Ending::Survived);
+        assert_eq!(end.carrier().unwrap().rail, 2);
+        assert!(end.heard(2));
+        assert_eq!(end.end_path(2, &error()), Ending::Lost(vec![]));
+        assert_eq!(end.state(), &PeerState::Lost(error()));
+        assert_eq!(end.end_path(2, &error()), Ending::Nothing);
+        assert!(!end.heard(2));
+    }
+
+    #[test]
+    fn a_used_path_takes_the_peer_with_it_even_if_others_live() {
+        let mut end = Endpoint::new();
+        end.set_paths(vec![path(1, true), path(2, true)]);
+        end.carrier_mut().unwrap().used = true;
+        assert_eq!(end.end_path(1, &error()), Ending::Lost(vec![path(2, true)]));
+    }
+
+    #[test]
+    fn unordered_paths_cannot_carry_on() {
+        let mut end = Endpoint::new();
+        end.set_paths(vec![path(1, true), path(2, false)]);
+        assert_eq!(end.end_path(1, &error()), Ending::Lost(vec![path(2, false)]));
+    }
+
+    #[test]
+    fn a_carrier_in_use_stays() {
+        let mut end = Endpoint::new();
+        end.set_paths(vec![path(1, true)]);
+        end.carrier_mut().unwrap().used = true;
+        end.set_paths(vec![path(3, true), path(2, true), path(1, true)]);
+        assert_eq!(end.paths().iter().map(|p| p.rail).collect::<Vec<_>>(), [1, 3, 2]);
+        assert!(end.carrier().unwrap().used);
+    }
+}

@@ -1,0 +1,123 @@
+//! One transport of ours, and what we know of it.
+
+use crate::{BmlError, Rank};
+use gapless_btl::{Btl, LinkError, PeerId, Slot};
+use gapless_mem::{DeviceError, OutOfRange, Region};
+
+/// A rail that has reported nothing for this many polls is polled less often.
+const QUIET_POLLS: u32 = 64;
+/// How much less often: once in so many rounds (a power of two).
+const QUIET_STRIDE: u32 = 16;
+
+/// A transport and the ranks behind its peers.
+pub(crate) struct Rail {
+    pub(crate) btl: Box<dyn Btl>,
+    /// Who is behind each [`PeerId`].
+    ranks: Vec<Rank>,
+    /// Polls in a row that reported nothing, up to [`QUIET_POLLS`].
+    quiet: u32,
+    /// The built-in loopback: has something to say only if we did something with it.
+    own: bool,
+    /// The quickest rail to others, polled every time.
+    pub(crate) first: bool,
+}
+
+impl Rail {
+    pub(crate) fn new(btl: Box<dyn Btl>, own: bool) -> Rail {
+        Rail { btl, ranks: Vec::new(), quiet: 0, own, first: false }
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        self.own
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.btl.limits().name
+    }
+
+    /// Who is behind a peer, unless the transport made the number up.
+    pub(crate) fn rank(&self, peer: PeerId) -> Option<Rank> {
+        self.ranks.get(peer.0 as usize).copied()
+    }
+
+    /// Notes that `rank` is behind `peer`, whom the transport just named.
+    pub(crate) fn name_peer(&mut self, peer: PeerId, rank: Rank) -> Result<(), BmlError> {
+        match self.rank(peer) {
+            Some(same) if same == rank => Ok(()),
+            Some(other) => {
+                Err(BmlError::AddressInUse { peer: rank, other, rail: self.name().to_owned() })
+            }
+            None if peer.0 as usize == self.ranks.len() => {
+                self.ranks.push(rank);
+                Ok(())
+            }
+            None => {
+                let what = format!("{peer} is not the next number of transport {}", self.name());
+                Err(BmlError::PeerLost { peer: rank, error: LinkError::Corrupt { what } })
+            }
+        }
+    }
+
+    /// Whether it should be polled in this round.
+    pub(crate) fn due(&self, round: u32) -> bool {
+        if self.own {
+            return self.quiet == 0;
+        }
+        self.first || self.quiet < QUIET_POLLS || round.is_multiple_of(QUIET_STRIDE)
+    }
+
+    /// Something was asked of it, or came from it: it is worth polling.
+    pub(crate) fn stir(&mut self) {
+        self.quiet = 0;
+    }
+
+    /// A poll reported nothing.
+    pub(crate) fn was_quiet(&mut self) {
+        if self.quiet < QUIET_POLLS {
+            self.quiet += 1;
+        }
+    }
+}
+
+/// Room for one message, in the rail that carries the messages to its peer.
+#[derive(Debug)]
+pub struct RailSlot {
+    pub(crate) slot: Slot,
+    pub(crate) rail: usize,
+}
+
+impl RailSlot {
+    /// How many bytes will be sent.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slot.len()
+    }
+
+    /// Whether an empty message will be sent.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slot.is_empty()
+    }
+
+    /// The bytes that will be sent, for engines to pack into; valid while the slot lives.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        self.slot.region()
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// They do not lie inside, or the slot is not in memory that the CPU may touch.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.slot.write(offset, bytes)
+    }
+
+    /// Sends fewer bytes than were reserved.
+    ///
+    /// # Errors
+    /// `len` is more than the slot holds; nothing changes.
+    pub fn truncate(&mut self, len: usize) -> Result<(), OutOfRange> {
+        self.slot.truncate(len)
+    }
+}

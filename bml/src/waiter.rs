@@ -1,0 +1,167 @@
+//! How to wait: spin while it is likely to be short, then let others run, then sleep.
+//!
+//! Spinning alone costs milliseconds a message once there are more processes than cores, because
+//! the peer that we wait for is not running; so then there is no spinning. Every sleep is bounded,
+//! so that a peer's death is noticed however the transport learns of it.
+
+use std::os::fd::RawFd;
+
+/// How long each stage of waiting lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Polls in a row that find nothing before the processor is yielded.
+    pub spins: u32,
+    /// Yields in a row after which nothing is found before the process sleeps.
+    pub yields: u32,
+    /// The longest sleep, in milliseconds; 0 never sleeps.
+    pub block_ms: u16,
+    /// The longest sleep while some transport must be polled by the clock, in milliseconds.
+    pub clock_ms: u16,
+}
+
+impl Patience {
+    /// For `local_ranks` processes of the job on this machine's `cores`.
+    #[must_use]
+    pub fn new(local_ranks: usize, cores: usize) -> Patience {
+        let crowded = local_ranks > cores;
+        Patience {
+            spins: if crowded { 0 } else { 20_000 },
+            yields: if crowded { 32 } else { 200 },
+            block_ms: 50,
+            clock_ms: 1,
+        }
+    }
+}
+
+/// What to do about a poll that found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Spin,
+    Yield,
+    Block,
+}
+
+/// The state of one wait after another; reuse it, so that its list is allocated once.
+#[derive(Debug)]
+pub struct Waiter {
+    patience: Patience,
+    /// Polls in a row that found nothing.
+    empty: u32,
+    descriptors: Vec<libc::pollfd>,
+    /// Whether some transport must be polled by the clock.
+    by_clock: bool,
+}
+
+impl Waiter {
+    /// For `local_ranks` processes of the job on this machine, this one included.
+    #[must_use]
+    pub fn new(local_ranks: usize) -> Waiter {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Waiter::with(Patience::new(local_ranks, cores))
+    }
+
+    /// With one's own patience.
+    #[must_use]
+    pub fn with(patience: Patience) -> Waiter {
+        Waiter { patience, empty: 0, descriptors: Vec::new(), by_clock: false }
+    }
+
+    /// Starts afresh: something happened, or another wait begins.
+    pub fn stir(&mut self) {
+        self.empty = 0;
+    }
+
+    /// What to do now that a poll found nothing.
+    pub(crate) fn step(&mut self) -> Step {
+        self.empty = self.empty.saturating_add(1);
+        if self.empty <= self.patience.spins {
+            Step::Spin
+        } else if self.patience.block_ms == 0
+            || self.empty - self.patience.spins <= self.patience.yields
+        {
+            Step::Yield
+        } else {
+            Step::Block
+        }
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        self.descriptors.clear();
+        self.by_clock = false;
+    }
+
+    /// Adds what a transport's `arm` gave.
+    pub(crate) fn arm(&mut self, descriptor: Option<RawFd>) {
+        match descriptor {
+            Some(fd) => {
+                self.descriptors.push(libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            }
+            None => self.by_clock = true,
+        }
+    }
+
+    /// Sleeps until an armed descriptor is readable, at most as long as patience says.
+    pub(crate) fn block(&mut self) {
+        let ms = if self.by_clock { self.patience.clock_ms } else { self.patience.block_ms };
+        self.sleep(ms.min(self.patience.block_ms));
+        // A descriptor that is only ever in error would turn sleeping into spinning.
+        let broken = libc::POLLNVAL | libc::POLLERR;
+        if self.descriptors.iter().any(|d| d.revents & broken != 0 && d.revents & libc::POLLIN == 0)
+        {
+            self.descriptors.clear();
+            self.sleep(self.patience.clock_ms.min(self.patience.block_ms));
+        }
+    }
+
+    #[allow(unsafe_code, reason = "poll(2) on plain descriptor numbers")]
+    fn sleep(&mut self, ms: u16) {
+        let Ok(count) = libc::nfds_t::try_from(self.descriptors.len()) else { return };
+        // SAFETY: the pointer and the count describe this vector's initialised elements, which the
+        // kernel writes `revents` of. Numbers that are not open descriptors are answered, not
+        // touched. Failure (EINTR) means a shorter sleep.
+        unsafe { libc::poll(self.descriptors.as_mut_ptr(), count, i32::from(ms)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn spins_then_yields_then_blocks_then_starts_afresh() {
+        let patience = Patience { spins: 2, yields: 1, block_ms: 1, clock_ms: 1 };
+        let mut waiter = Waiter::with(patience);
+        let steps: Vec<_> = (0..5).map(|_| waiter.step()).collect();
+        assert_eq!(steps, [Step::Spin, Step::Spin, Step::Yield, Step::Block, Step::Block]);
+        waiter.stir();
+        assert_eq!(waiter.step(), Step::Spin);
+    }
+
+    #[test]
+    fn a_crowd_never_spins() {
+        assert_eq!(Patience::new(3, 2).spins, 0);
+        assert!(Patience::new(2, 2).spins > 0);
+        let mut waiter = Waiter::with(Patience { block_ms: 0, ..Patience::new(9, 1) });
+        assert!((0..1000).all(|_| waiter.step() == Step::Yield));
+    }
+
+    #[test]
+    fn a_ring_ends_the_sleep_and_a_bad_descriptor_does_not_prolong_it() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(b"!").unwrap();
+        let patience = Patience { spins: 0, yields: 0, block_ms: u16::MAX, clock_ms: 1 };
+        let mut waiter = Waiter::with(patience);
+        waiter.arm(Some(theirs.as_raw_fd()));
+        waiter.block(); // would take a minute
+        assert!(waiter.descriptors[0].revents & libc::POLLIN != 0);
+        waiter.disarm();
+        waiter.arm(Some(i32::MAX));
+        waiter.block();
+        waiter.disarm();
+        waiter.arm(None);
+        waiter.block();
+    }
+}
