@@ -1,4 +1,3 @@
-use super::*;
 use crate::datatype::Datatype;
 use crate::layout::Layout;
 use crate::primitive::Primitive;
