@@ -51,6 +51,19 @@ impl fmt::Debug for CopyRule {
 }
 
 /// Names an attribute (`MPI_Type_create_keyval`). Clones are the same key.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use gapless_dtype::{CopyRule, Datatype, Key, Primitive};
+///
+/// let label = Key::new(CopyRule::Dup);
+/// let row = Datatype::contiguous(8, &Primitive::Double.into())?;
+/// row.set_attribute(&label, Arc::new("row"))?;
+/// let copy = row.dup()?;
+/// assert_eq!(copy.attribute(&label).unwrap().downcast_ref(), Some(&"row"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Key(Arc<Rules>);
 

@@ -132,8 +132,8 @@ pub enum Problem {
     /// The list's product is not what it must be.
     #[error("multiplies to {product}, but must to {required}")]
     Product {
-        /// The product, saturated at `u64::MAX`.
-        product: u64,
+        /// The product, capped at `u128::MAX`.
+        product: u128,
         /// The product required.
         required: u64,
     },

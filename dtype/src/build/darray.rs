@@ -22,6 +22,18 @@ impl Datatype {
     /// MPI's default: as even as possible for [`Distribution::Block`], 1 for
     /// [`Distribution::Cyclic`]. The block size of an undistributed dimension is ignored.
     ///
+    /// ```
+    /// use gapless_dtype::{Datatype, Distribution, Order, Primitive};
+    ///
+    /// // Ten elements in blocks of two dealt out to three processes; rank 1 has 2, 3, 8 and 9.
+    /// let char = Datatype::from(Primitive::Char);
+    /// let cyclic = [Distribution::Cyclic];
+    /// let mine = Datatype::darray(3, 1, &[10], &cyclic, &[Some(2)], &[3], Order::C, &char)?;
+    /// assert_eq!((mine.size(), mine.extent()), (4, 10));
+    /// assert_eq!((mine.true_lb(), mine.true_ub()), (2, 10));
+    /// # Ok::<(), gapless_dtype::TypeError>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// If there is no dimension or process, the lists differ in length, `rank` is not below `size`,
@@ -114,8 +126,8 @@ fn check_grid(size: u64, rank: u64, gsizes: &[u64], psizes: &[u64]) -> Result<()
             return wrong(Argument::entry(name, i), problem);
         }
     }
-    let product = psizes.iter().fold(1_u64, |product, &p| product.saturating_mul(p));
-    if product != size {
+    let product = psizes.iter().fold(1_u128, |product, &p| product.saturating_mul(p.into()));
+    if product != u128::from(size) {
         let problem = Problem::Product { product, required: size };
         return wrong(Argument::whole("psizes"), problem);
     }

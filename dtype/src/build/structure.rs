@@ -13,6 +13,16 @@ impl Datatype {
     /// The extent is padded like a C struct's, to a multiple of the strictest alignment of the
     /// basic types inside, unless a member's bounds were set explicitly.
     ///
+    /// ```
+    /// use gapless_dtype::{Datatype, Primitive};
+    ///
+    /// // struct { double position[3]; char kind; }
+    /// let types = [Primitive::Double.into(), Primitive::Char.into()];
+    /// let particle = Datatype::structure(&[3, 1], &[0, 24], &types)?;
+    /// assert_eq!((particle.size(), particle.extent()), (25, 32));
+    /// # Ok::<(), gapless_dtype::TypeError>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// If the lists differ in length, the size, a displacement or a bound overflows 64 bits, or

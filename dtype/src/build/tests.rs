@@ -132,6 +132,19 @@ fn subarray_lists_elements_in_storage_order() {
 }
 
 #[test]
+fn types_cross_threads() {
+    fn shared<T: Send + Sync + 'static>() {}
+    shared::<Datatype>();
+    shared::<crate::signature::Signature>();
+    shared::<crate::layout::Layout>();
+    let types: Vec<Datatype> = (0..4)
+        .map(|_| std::thread::spawn(|| Datatype::from(Primitive::Aint)))
+        .map(|thread| thread.join().unwrap())
+        .collect();
+    assert!(types.windows(2).all(|pair| pair[0] == pair[1]), "one object of each");
+}
+
+#[test]
 fn depth_counts_constructors() {
     assert_eq!(int().depth(), 0);
     let t = Datatype::subarray(&[3, 3], &[2, 2], &[1, 1], Order::C, &int()).unwrap();

@@ -79,6 +79,14 @@ fn grids_must_fit() {
     let none = Datatype::darray(1, 0, &[], &[], &[], &[], Order::C, &int());
     let empty = TypeError::argument(Combiner::Darray, Argument::whole("gsizes"), Problem::Empty);
     assert_eq!(none.unwrap_err(), empty);
+    // A product that overflows must not pass for the largest size.
+    let (huge, half) = (u64::MAX, 1 << 33);
+    let grid = [half, half];
+    let blocks = [Block; 2];
+    let made = Datatype::darray(huge, 0, &grid, &blocks, &[None; 2], &grid, Order::C, &char());
+    let product = Problem::Product { product: 1 << 66, required: huge };
+    let psizes = Argument::whole("psizes");
+    assert_eq!(made.unwrap_err(), TypeError::argument(Combiner::Darray, psizes, product));
     let short = Datatype::darray(1, 0, &[2, 2], &[Block], &[None; 2], &[1, 1], Order::C, &int());
     assert!(matches!(short, Err(TypeError::Length { argument: "distribs", .. })));
 }
