@@ -27,16 +27,14 @@ pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
         println!("{violation}");
     }
     println!(
-        "deps: {} crates and {examples} examples checked, {} violations",
+        "deps: checked {} crates of the workspace and {examples} of the examples; violations: {}",
         checkout.packages.len(),
         violations.len()
     );
     if violations.is_empty() {
         return Ok(());
     }
-    Err(Failure::Found {
-        found: format!("{} violations of the dependency rules", violations.len()),
-    })
+    Err(Failure::Found { what: "dependencies that should not be", number: violations.len() as u64 })
 }
 
 /// One dependency that should not be.

@@ -84,10 +84,12 @@ pub(crate) enum Failure {
         source: serde_json::Error,
     },
     /// A check found something; it is printed already.
-    #[error("{found} found: see above")]
+    #[error("{what}: {number}, see above")]
     Found {
-        /// What was found, with its number.
-        found: String,
+        /// What was found.
+        what: &'static str,
+        /// How many.
+        number: u64,
     },
     /// Tools are missing and cannot be installed by this user.
     #[error("missing: {0}; see the line to run above")]
