@@ -48,7 +48,7 @@ pub(crate) fn run(checkout: &Checkout, checks_only: bool) -> Result<(), Failure>
         println!("ci: everything passed");
         return Ok(());
     }
-    Err(Failure::Found { found: format!("{} failed steps", failures.len()) })
+    Err(Failure::Found { what: "failed steps", number: failures.len() as u64 })
 }
 
 fn format(checkout: &Checkout) -> Result<(), Failure> {
@@ -103,11 +103,13 @@ fn documentation(checkout: &Checkout) -> Result<(), Failure> {
 
 fn deny(checkout: &Checkout) -> Result<(), Failure> {
     let program = cargo_deny(checkout)?;
-    shell::run(
-        Command::new(program)
-            .current_dir(&checkout.root)
-            .args(["check", "bans", "licenses", "sources"]),
-    )
+    shell::run(Command::new(program).current_dir(&checkout.root).args([
+        "check",
+        "--hide-inclusion-graph",
+        "bans",
+        "licenses",
+        "sources",
+    ]))
 }
 
 /// The pinned cargo-deny: the user's own if it is that release, else one in the target folder, built

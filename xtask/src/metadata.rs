@@ -56,6 +56,11 @@ struct Metadata {
 }
 
 impl Package {
+    /// Whether its manifest names a crate, for any target and purpose.
+    pub(crate) fn uses(&self, name: &str) -> bool {
+        self.dependencies.iter().any(|dependency| dependency.name == name)
+    }
+
     /// Whether the package has a library, which others could depend on.
     pub(crate) fn has_library(&self) -> bool {
         self.targets.iter().any(|target| target.kind.iter().any(|kind| kind.ends_with("lib")))

@@ -6,12 +6,15 @@
 //! 2. the workspace in one go, with the features that its crates turn on for each other;
 //! 3. each crate alone, with only what it asks for itself: a crate that forgot to ask for a feature
 //!    passes in step 2 and fails here;
-//! 4. each workspace below `examples/`, in one shared target folder;
-//! 5. what was skipped and why, and the sum as the last line.
+//! 4. the libraries that use loom, built with `--cfg loom`: their lock-free parts under every
+//!    interleaving that the memory model allows;
+//! 5. each workspace below `examples/`, in one shared target folder;
+//! 6. what was skipped and why, and the sum as the last line.
 //!
 //! Every test runs at least once, and those whose outcome the other crates' features could change run
-//! in both builds. The suites of [`HEAVY`] crates take minutes and are left to step 3: nothing is
-//! below those crates, so what others turn on does not reach them.
+//! in both builds. The suites of [`HEAVY`] crates take minutes and are left to step 3: no crate of ours
+//! is below those, and their own tests turn on every feature they have, so step 2 would run the same
+//! code again.
 //!
 //! The sum comes from libtest's `test result:` lines. Those that mention filtered tests are not
 //! counted: nothing here filters, so they come from a test that ran its own binary again as another
@@ -20,8 +23,8 @@
 mod tally;
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -48,26 +51,38 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
     ready?;
 
     let mut steps = Vec::new();
-    let mut step = |name: String, arguments: &[&str], target: Option<&Path>| {
-        let (tally, took) = shell::timed(&name, || cargo_test(checkout, &log, arguments, target));
+    let mut step = |name: String, arguments: &[&str], variables: &[(&str, OsString)]| {
+        let (tally, took) =
+            shell::timed(&name, || cargo_test(checkout, &log, arguments, variables));
         steps.push(Step { name, took, tally: tally? });
         Ok::<(), Failure>(())
     };
 
     if quick {
-        step("the workspace".to_owned(), &["--workspace"], None)?;
+        step("the workspace".to_owned(), &["--workspace"], &[])?;
     } else {
         let mut arguments = vec!["--workspace"];
         arguments.extend(HEAVY.iter().flat_map(|heavy| ["--exclude", heavy]));
-        step("the workspace".to_owned(), &arguments, None)?;
+        step("the workspace".to_owned(), &arguments, &[])?;
         for package in &checkout.packages {
-            step(format!("{} alone", package.name), &["-p", &package.name], None)?;
+            step(format!("{} alone", package.name), &["-p", &package.name], &[])?;
         }
-        let target = checkout.target.join("examples");
+        let loom = [
+            ("RUSTFLAGS", "--cfg loom".into()),
+            ("CARGO_TARGET_DIR", checkout.target.join("loom").into()),
+        ];
+        for package in checkout.packages.iter().filter(|p| p.uses("loom")) {
+            step(
+                format!("{} under loom", package.name),
+                &["-p", &package.name, "--lib", "--release"],
+                &loom,
+            )?;
+        }
+        let shared = [("CARGO_TARGET_DIR", checkout.target.join("examples").into())];
         for manifest in checkout.examples() {
             let shown = checkout.relative(&manifest).display().to_string();
             let path = manifest.to_string_lossy();
-            step(shown, &["--manifest-path", &path], Some(&target))?;
+            step(shown, &["--manifest-path", &path], &shared)?;
         }
     }
     summarise(&steps, &log)
@@ -78,7 +93,7 @@ fn cargo_test(
     checkout: &Checkout,
     log: &SkipLog,
     arguments: &[&str],
-    target: Option<&Path>,
+    variables: &[(&str, OsString)],
 ) -> Result<Tally, Failure> {
     let mut command = shell::cargo();
     command
@@ -87,10 +102,8 @@ fn cargo_test(
         .arg("--no-fail-fast")
         .current_dir(&checkout.root)
         .env(skips::VARIABLE, log.path())
+        .envs(variables.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null());
-    if let Some(target) = target {
-        command.env("CARGO_TARGET_DIR", target);
-    }
     shell::show(&command);
     count(&mut command)
 }
@@ -167,7 +180,7 @@ fn summarise(steps: &[Step], log: &SkipLog) -> Result<(), Failure> {
     if sum.failed() == 0 {
         return Ok(());
     }
-    Err(Failure::Found { found: format!("{} failed tests", sum.failed()) })
+    Err(Failure::Found { what: "failed tests", number: sum.failed() })
 }
 
 #[cfg(test)]

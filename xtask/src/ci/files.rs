@@ -12,7 +12,7 @@ const LINES_MAX: usize = 600;
 /// Checks every Rust file of the checkout; prints those that are too long.
 pub(super) fn run(checkout: &Checkout) -> Result<(), Failure> {
     let files = rust_files(&checkout.root)?;
-    let mut too_long = 0usize;
+    let mut too_long = 0u64;
     for path in &files {
         let lines = read(path)?.lines().count();
         if lines > LINES_MAX {
@@ -27,7 +27,7 @@ pub(super) fn run(checkout: &Checkout) -> Result<(), Failure> {
     if too_long == 0 {
         return Ok(());
     }
-    Err(Failure::Found { found: format!("{too_long} files that are too long") })
+    Err(Failure::Found { what: "files that are too long", number: too_long })
 }
 
 /// Every `.rs` file below a folder, or the one file, sorted; build outputs and hidden folders left out.
