@@ -56,7 +56,7 @@ fn show(
         layout.extent(),
         layout.shape(),
     );
-    print!("{}", layout.program());
+    println!("{}", layout.program());
 
     // A convertor is a cursor over the packed bytes; it can stand anywhere and stop anywhere.
     let mut convertor = Convertor::new(&layout, 1)?;
@@ -64,14 +64,21 @@ fn show(
     let (front, back) = packed.split_at_mut(3);
     convertor.pack(matrix, origin, front)?;
     convertor.pack(matrix, origin, back)?;
-    println!("  packed: {packed:02?}");
+    println!("packed: {packed:02?}");
 
+    // The same bytes as runs, a few at a time, for whoever moves them by other means.
     convertor.seek(0)?;
     let mut runs = [Run::default(); 4];
-    let (listed, _) = convertor.iov(&mut runs, u64::MAX);
-    for run in &runs[..listed] {
-        println!("  run of {} bytes at {}", run.len, run.displacement);
+    print!("runs:");
+    loop {
+        let (listed, _) = convertor.iov(&mut runs, u64::MAX);
+        for run in &runs[..listed] {
+            print!(" {}+{}", run.displacement, run.len);
+        }
+        if listed < runs.len() {
+            break;
+        }
     }
-    println!();
+    println!("\n");
     Ok(())
 }

@@ -7,12 +7,16 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use proptest::test_runner::{Config, TestError, TestRunner};
+use proptest::{prop_assert, prop_assert_eq};
+
 use gapless_dtype::naive::Typemap;
 use gapless_dtype::testkit::{
-    Coverage, INSTANCES_MAX, Params, Rng, any_datatype, any_disjoint_datatype, check_datatype,
-    check_strategy, children, minimise, random_sample, verify, verify_sample,
+    Coverage, INSTANCES_MAX, Params, Rng, any_datatype, any_disjoint_datatype, any_layout,
+    check_datatype, check_strategy, children, describe, minimise, random_sample, verify,
+    verify_sample,
 };
-use gapless_dtype::{Datatype, Primitive};
+use gapless_dtype::{Datatype, Layout, Primitive};
 
 const CASES: u64 = 100_000;
 
@@ -53,6 +57,10 @@ const FLOORS: &[(&str, &str, u64)] = &[
     ("feature", "zero blocklength", 2_000),
     ("feature", "pair type", 10_000),
     ("feature", "several instances", 50_000),
+    ("shape", "Strided", 5_000),
+    ("shape", "EqualBlocks", 2_000),
+    ("shape", "Affine", 500),
+    ("shape", "General", 20_000),
 ];
 
 /// The same for the tenth as many types that may overlap.
@@ -112,10 +120,13 @@ fn one(seed: u64, case: u64, params: &Params, coverage: &mut Coverage) {
     let Err(mismatch) = verify_sample(&datatype, &typemap, count, checks) else {
         return;
     };
+    // Simplifying may panic a thousand times; only the outcome is of interest.
+    std::panic::set_hook(Box::new(|_| {}));
     let simplest = minimise(&datatype, 2_000, |candidate| {
         params.admit(candidate) && verify(candidate, count, checks).is_err()
     });
     let simplest = verify(&simplest, count, checks).err();
+    drop(std::panic::take_hook());
     let simplest = simplest.map_or_else(String::new, |mismatch| format!("\nsimplest: {mismatch}"));
     panic!("GAPLESS_SEED={seed}, case {case}: {mismatch}{simplest}");
 }
@@ -186,6 +197,28 @@ fn transposes() {
 fn strategies_reach_proptest() {
     check_strategy(any_disjoint_datatype(), 200);
     check_strategy(any_datatype(), 200);
+    let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
+    let outcome = TestRunner::new(config).run(&any_layout(), |layout| {
+        let decoded = Layout::unflatten(&layout.flatten()).map_err(|e| e.to_string());
+        prop_assert_eq!(decoded, Ok(layout));
+        Ok(())
+    });
+    outcome.unwrap();
+}
+
+/// proptest finds the least type for which a claim is false.
+#[test]
+fn strategies_shrink() {
+    let config = Config { cases: 500, failure_persistence: None, ..Config::default() };
+    let outcome = TestRunner::new(config).run(&any_disjoint_datatype(), |datatype| {
+        prop_assert!(datatype.size() < 24, "as large as that");
+        Ok(())
+    });
+    let Err(TestError::Fail(_, least)) = outcome else {
+        panic!("500 types, and none of 24 bytes: {outcome:?}");
+    };
+    let least = (describe(&least), least.size(), least.depth());
+    assert!((24..48).contains(&least.1) && least.2 <= 2, "{least:?}");
 }
 
 /// The shrinker finds the core of a failure: here, any type with a double inside and two blocks.
@@ -208,7 +241,7 @@ fn failures_shrink_to_their_core() {
         });
         let blocks = Typemap::of(&simplest).and_then(|map| map.runs(1)).unwrap();
         assert_eq!(blocks.len(), 2, "{} blocks are left", blocks.len());
-        assert!(simplest.depth() <= 2, "{}", gapless_dtype::testkit::describe(&simplest));
+        assert!(simplest.depth() <= 2, "{}", describe(&simplest));
         shrunk += 1;
     }
     assert!(shrunk >= 20, "only {shrunk} types had a double");

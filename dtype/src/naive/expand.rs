@@ -181,7 +181,7 @@ impl Draft {
         let lb = self.lb_marker.unwrap_or(true_lb);
         let ub = self.ub_marker.unwrap_or_else(|| {
             let alignment = self.entries.iter().map(|e| e.primitive.alignment_bytes()).max();
-            let alignment = i128::try_from(alignment.unwrap_or(1)).expect("alignments are small");
+            let alignment = i128::from(alignment.unwrap_or(1));
             lb + (true_ub - lb + alignment - 1) / alignment * alignment
         });
         i64::try_from(ub - lb).map_err(|_| NaiveError::Overflow)?;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::tree::{children, constructor};
 use crate::naive::Typemap;
-use crate::{Contents, Datatype, Run};
+use crate::{Contents, Datatype, Run, Shape};
 
 /// Histograms over the types added: one count per type and class, in named groups.
 ///
@@ -15,6 +15,7 @@ use crate::{Contents, Datatype, Run};
 /// | `constructor` | each constructor that occurs anywhere in the type |
 /// | `gap` | between neighbouring runs: `1-7`, `8-63`, `64+` bytes forwards, `backward`; `none` without a second run |
 /// | `blocks` | maximal runs of one instance: `0`, `1`, `2-3`, `4-15`, `16-63`, `64+` |
+/// | `shape` | the variants of [`Shape`], as committed |
 /// | `feature` | `negative stride`, `negative displacement`, `zero count`, `zero blocklength`, `zero extent`, `negative extent`, `explicit bounds`, `pair type`, `overlap`, `negative true lb`, `several instances` |
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
@@ -43,6 +44,9 @@ impl Coverage {
         }
         for class in gap_classes(&runs) {
             self.hit("gap", class);
+        }
+        if let Ok(layout) = datatype.commit() {
+            self.hit("shape", shape_class(layout.shape()));
         }
         self.hit(
             "blocks",
@@ -122,6 +126,17 @@ pub fn depth(datatype: &Datatype) -> usize {
     match datatype.contents() {
         Contents::Primitive(_) => 0,
         _ => 1 + children(datatype).iter().map(depth).max().unwrap_or(0),
+    }
+}
+
+fn shape_class(shape: &Shape) -> &'static str {
+    match shape {
+        Shape::Empty => "Empty",
+        Shape::Contiguous { .. } => "Contiguous",
+        Shape::Strided { .. } => "Strided",
+        Shape::EqualBlocks { .. } => "EqualBlocks",
+        Shape::Affine { .. } => "Affine",
+        Shape::General => "General",
     }
 }
 

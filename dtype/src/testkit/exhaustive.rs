@@ -12,8 +12,8 @@
 //! | hvector | count 0, 2 × blocklength 1, 2 × stride −5, 0, 24 bytes |
 //! | indexed | no block; one of length 0, 1, 2 at −2, 0, 1; two of lengths 0, 1, 2 each at (0, 2), (2, 0), (−1, 1), (0, 0) |
 //! | hindexed | no block; one of length 1, 2 at −7, 32; two of lengths 1, 2 each at (0, 32), (32, 0), (−7, 9) |
-//! | indexed_block | blocklength 0, 1, 2 × displacements [], [1], [0, 2], [2, 0], [−1, 1] |
-//! | hindexed_block | blocklength 1, 2 × displacements [], [3], [0, 40], [40, 0] |
+//! | indexed_block | blocklength 0, 1, 2 × displacements `[]`, `[1]`, `[0, 2]`, `[2, 0]`, `[−1, 1]` |
+//! | hindexed_block | blocklength 1, 2 × displacements `[]`, `[3]`, `[0, 40]`, `[40, 0]` |
 //! | structure | no field; one of length 0, 1, 2 at −4, 8; two of lengths (1, 1), (2, 1), (0, 2) at (0, 64), (64, 0), (−8, 8), of types (old, old), (old, int), (int, old) |
 //! | subarray | one axis: all places in sizes 1, 2, 3; two axes: all places in 2 × 2, both orders |
 //! | darray | one axis of 3 and 4 over 1 and 2 processes, every rank: block, block(4), cyclic, cyclic(2); none; two axes 3 × 2 over 2 × 1 and 1 × 2, every rank: block and cyclic, both orders |
