@@ -190,6 +190,7 @@ fn verify_all(
         shapes::shape(case)?;
         transfers::to_contiguous(case, rng)?;
         transfers::to_scattered(case, rng)?;
+        transfers::to_itself(case, rng)?;
         flat::round_trip(case, rng)?;
         hostile::mutated(case, rng)
     })

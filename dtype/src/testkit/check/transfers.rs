@@ -4,7 +4,7 @@ use super::{Case, Verdict, convertor, difference, ensure, is_disjoint};
 use crate::naive::Typemap;
 use crate::naive::bytes::{gather, merge, scatter};
 use crate::testkit::rng::Rng;
-use crate::{Datatype, Primitive, transfer};
+use crate::{Datatype, Layout, Primitive, transfer};
 
 /// To contiguous memory and back, in pieces of random length.
 pub(super) fn to_contiguous(case: &Case<'_>, rng: &mut Rng) -> Verdict {
@@ -30,6 +30,41 @@ pub(super) fn to_scattered(case: &Case<'_>, rng: &mut Rng) -> Verdict {
     let strewn = Datatype::hindexed(&lengths, &displacements, &Primitive::Byte.into());
     let strewn = strewn.map_err(|error| format!("a scattered peer: {error}"))?;
     between(case, &strewn, rng)
+}
+
+/// To the same layout in another buffer, from any place to any place, in pieces; the peer's layout
+/// is the same object or decoded from it.
+pub(super) fn to_itself(case: &Case<'_>, rng: &mut Rng) -> Verdict {
+    let decoded = || Layout::unflatten(&case.layout.flatten()).map_err(|error| error.to_string());
+    let layout = if rng.chance(50) { case.layout.clone() } else { decoded()? };
+    // Overlapping bytes arrive in no certain order, unless each comes from its own place.
+    let same_place = !case.disjoint || rng.chance(50);
+    let start = case.cut(rng);
+    let (at, to_at) = if same_place { (start, start) } else { (start, case.cut(rng)) };
+    let len = case.packed.len() - at.max(to_at);
+    let mut got = vec![0; case.source.len()];
+    rng.fill(&mut got);
+    let mut expected = got.clone();
+    let places = &case.bytes[to_at..to_at + len];
+    let done = scatter(places, &case.packed[at..at + len], &mut expected, case.origin);
+    ensure!(done.is_ok(), "the oracle: {done:?}");
+    let (mut from, mut to) = (case.convertor()?, convertor(&layout, case.count)?);
+    let sought = (from.seek(super::wide(at)), to.seek(super::wide(to_at)));
+    ensure!(sought == (Ok(()), Ok(())), "seeking to {at} and {to_at}: {sought:?}");
+    let mut left = super::wide(len);
+    while left > 0 {
+        let most = if rng.chance(50) { u64::MAX } else { 1 + rng.below(100) };
+        let source = &case.source;
+        let n = transfer(&mut from, source, case.origin, &mut to, &mut got, case.origin, most);
+        ensure!(n == Ok(most.min(left)), "{n:?} of {left} bytes moved, {most} asked for");
+        left -= most.min(left);
+    }
+    let end = (super::wide(at + len), super::wide(to_at + len));
+    let stand = (from.position(), to.position());
+    ensure!(stand == end, "after the transfer the cursors stand at {stand:?}, not {end:?}");
+    let different = difference(&got, &expected);
+    ensure!(got == expected, "moved to the same layout from {at} to {to_at}: {different}");
+    Ok(())
 }
 
 fn between(case: &Case<'_>, peer: &Datatype, rng: &mut Rng) -> Verdict {
