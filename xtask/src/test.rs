@@ -11,10 +11,7 @@
 //! 5. each workspace below `examples/`, in one shared target folder;
 //! 6. what was skipped and why, and the sum as the last line.
 //!
-//! Every test runs at least once, and those whose outcome the other crates' features could change run
-//! in both builds. The suites of [`HEAVY`] crates take minutes and are left to step 3: no crate of ours
-//! is below those, and their own tests turn on every feature they have, so step 2 would run the same
-//! code again.
+//! Steps 2 and 3 run every test twice, since the other crates' features could change any outcome.
 //!
 //! The sum comes from libtest's `test result:` lines. Those that mention filtered tests are not
 //! counted: nothing here filters, so they come from a test that ran its own binary again as another
@@ -34,8 +31,8 @@ use crate::skips::{self, SkipLog};
 use crate::{Failure, shell, tools};
 use tally::Tally;
 
-/// Crates whose suites run once, alone, in step 3.
-const HEAVY: &[&str] = &["gapless-dtype"];
+/// Crates whose passing tests print what they covered, which libtest would keep to itself.
+const TALKATIVE: &[&str] = &["gapless-dtype"];
 
 /// A step that ran.
 struct Step {
@@ -44,7 +41,7 @@ struct Step {
     tally: Tally,
 }
 
-/// Runs everything, or with `quick` the workspace in one go, heavy suites included.
+/// Runs everything, or with `quick` the workspace in one go.
 pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
     let log = SkipLog::start(&checkout.target.join("xtask"))?;
     let (ready, _) = shell::timed("tools", || tools::set_up(&log));
@@ -58,14 +55,14 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
         Ok::<(), Failure>(())
     };
 
-    if quick {
-        step("the workspace".to_owned(), &["--workspace"], &[])?;
-    } else {
-        let mut arguments = vec!["--workspace"];
-        arguments.extend(HEAVY.iter().flat_map(|heavy| ["--exclude", heavy]));
-        step("the workspace".to_owned(), &arguments, &[])?;
+    step("the workspace".to_owned(), &["--workspace"], &[])?;
+    if !quick {
         for package in &checkout.packages {
-            step(format!("{} alone", package.name), &["-p", &package.name], &[])?;
+            let mut arguments = vec!["-p", &package.name];
+            if TALKATIVE.contains(&package.name.as_str()) {
+                arguments.extend(["--", "--show-output"]);
+            }
+            step(format!("{} alone", package.name), &arguments, &[])?;
         }
         let loom = [
             ("RUSTFLAGS", "--cfg loom".into()),
@@ -97,9 +94,8 @@ fn cargo_test(
 ) -> Result<Tally, Failure> {
     let mut command = shell::cargo();
     command
-        .arg("test")
+        .args(["test", "--no-fail-fast"])
         .args(arguments)
-        .arg("--no-fail-fast")
         .current_dir(&checkout.root)
         .env(skips::VARIABLE, log.path())
         .envs(variables.iter().map(|(name, value)| (name, value)))
