@@ -307,8 +307,16 @@ impl Convertor {
         self.position += bytes;
     }
 
+    /// Whether the next packed bytes of both have the same displacements, as far as is cheap to see.
+    pub(crate) fn mirrors(&self, other: &Convertor) -> bool {
+        let same_step = self.layout.extent() == other.layout.extent();
+        self.position == other.position
+            && (same_step || (self.count == 1 && other.count == 1))
+            && self.layout.committed().alike(other.layout.committed())
+    }
+
     /// Hands the packed bytes from the cursor to `to` to the sink; the cursor stays.
-    fn walk<S: Sink>(&self, to: u64, sink: &mut S) -> Flow {
+    pub(crate) fn walk<S: Sink>(&self, to: u64, sink: &mut S) -> Flow {
         let (lo, hi) = (self.position, to);
         if lo >= hi {
             return Flow::Continue(());

@@ -1,5 +1,5 @@
 //! The copy loops: runs of user memory to or from packed bytes. All of the crate's unsafe copying is here
-//! and in `copy/tile.rs`.
+//! and in `copy/`.
 //!
 //! User memory may be shared with another process that writes at the same time, so no reference to it is
 //! ever formed: bytes move by raw copies, and what a racing writer does to them shows in the data and
@@ -8,9 +8,12 @@
 //!
 //! Owner of the memory: the caller of the convertor. Units: bytes.
 
+mod mirror;
 mod tile;
 
 use std::ptr;
+
+pub(crate) use mirror::Mirror;
 
 use crate::program::{AffineLengths, Axis, Flow, Sink};
 use crate::run::in_memory;

@@ -6,11 +6,13 @@
 //! displacements that advance by constants become affine; sequences of one body become loops or lists;
 //! sequences of few runs become lists. The cost is linear in the constructors' lists, whatever the counts.
 
+mod bulk;
 mod runs;
 
 use std::collections::HashMap;
 
 use crate::program::{Op, OpId, Part, Program, ProgramError};
+use bulk::{Bulk, Digest};
 use runs::RunList;
 
 /// A piece that may be empty.
@@ -98,6 +100,15 @@ impl Builder {
             _ => None,
         };
         if let Some(len) = dense {
+            let bulk = Bulk { displacements, lengths, len, unit, base: part.disp };
+            match bulk.digest() {
+                Some(Digest::Class(class)) => return self.classified(class),
+                Some(Digest::Derived(op, facts)) => {
+                    let op = self.program.push_derived(op, facts)?;
+                    return Ok(Some(Part { disp: 0, op }));
+                }
+                None => {}
+            }
             let mut runs = RunList::with_capacity(displacements.len());
             for i in 0..displacements.len() {
                 match lengths.at(i) {
@@ -237,7 +248,11 @@ impl Builder {
 
     /// The shortest op for runs that no longer merge.
     fn runs(&mut self, runs: RunList) -> Result<Piece, ProgramError> {
-        match runs.classify()? {
+        self.classified(runs.classify()?)
+    }
+
+    fn classified(&mut self, class: runs::Class) -> Result<Piece, ProgramError> {
+        match class {
             runs::Class::Empty => Ok(None),
             runs::Class::Run { disp, len } => self.run(disp, len),
             runs::Class::Strided { disp, count, stride, len } => {

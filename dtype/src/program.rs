@@ -17,7 +17,7 @@ mod walk;
 
 use std::sync::Arc;
 
-pub(crate) use facts::{AffineLengths, Facts};
+pub(crate) use facts::{AffineLengths, Chain, Facts};
 pub(crate) use lower::lower;
 pub(crate) use walk::{Axis, Flow, Sink};
 
@@ -122,12 +122,32 @@ impl Program {
         Some((root.disp.wrapping_add(facts.lo), root.disp.wrapping_add(facts.hi)))
     }
 
+    /// Whether both surely are the same program; looks at no long list, and takes two for different
+    /// rather than compare them.
+    pub(crate) fn alike(&self, other: &Program) -> bool {
+        std::ptr::eq(self, other)
+            || (self.root == other.root
+                && self.ops.len() == other.ops.len()
+                && self.ops.len() <= COMPARED
+                && self.ops.iter().zip(&other.ops).all(|(a, b)| a.is_short() && a == b))
+    }
+
     /// Adds an op whose children are already there; its facts are derived and checked, not trusted.
     pub(crate) fn push(&mut self, op: Op) -> Result<OpId, ProgramError> {
+        let facts = Facts::of(&op, &self.facts)?;
+        self.insert(op, facts)
+    }
+
+    /// As [`push`](Self::push), for a builder that derived the facts along with the op.
+    pub(crate) fn push_derived(&mut self, op: Op, facts: Facts) -> Result<OpId, ProgramError> {
+        debug_assert_eq!(Facts::of(&op, &self.facts), Ok(facts));
+        self.insert(op, facts)
+    }
+
+    fn insert(&mut self, op: Op, facts: Facts) -> Result<OpId, ProgramError> {
         if self.ops.len() >= MAX_PROGRAM_OPS {
             return Err(ProgramError::TooManyOps);
         }
-        let facts = Facts::of(&op, &self.facts)?;
         if facts.depth as usize > MAX_PROGRAM_DEPTH {
             return Err(ProgramError::TooDeep);
         }
@@ -179,7 +199,20 @@ impl Program {
     }
 }
 
+/// Most ops, and most entries of a list, that are compared to find two programs alike.
+const COMPARED: usize = 64;
+
 impl Op {
+    /// Whether comparing it costs little.
+    fn is_short(&self) -> bool {
+        match self {
+            Op::Run { .. } | Op::Loop { .. } | Op::Affine { .. } => true,
+            Op::Blocks { disps, .. } => disps.len() <= COMPARED,
+            Op::List { disps, .. } | Op::Each { disps, .. } => disps.len() <= COMPARED,
+            Op::Seq { parts, .. } => parts.len() <= COMPARED,
+        }
+    }
+
     fn for_each_child(&self, mut visit: impl FnMut(OpId)) {
         match self {
             Op::Run { .. } | Op::Blocks { .. } | Op::List { .. } | Op::Affine { .. } => {}

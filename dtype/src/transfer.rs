@@ -1,9 +1,10 @@
 //! Layout to layout: the packed bytes of one cursor go to the places of another, in one copy and without
-//! a staging buffer. Where a side is contiguous this is a pack or an unpack; otherwise both sides' runs
-//! are listed a batch at a time and the shorter of the two at hand is copied.
+//! a staging buffer. Where a side is contiguous this is a pack or an unpack; where both have the same layout,
+//! the program is walked once for both; otherwise both sides' runs are listed a batch at a time and the
+//! shorter of the two at hand is copied.
 
 use crate::convertor::{Convertor, ConvertorError};
-use crate::copy::{copy, shifted};
+use crate::copy::{Mirror, copy, shifted};
 use crate::run::{Run, in_memory};
 
 /// Runs listed at a time, on the stack: enough to spread the cost of finding one's place, few enough to
@@ -65,6 +66,15 @@ pub unsafe fn transfer_raw(
         let moved = unsafe { dst.unpack_raw(from, dst_origin, bytes) };
         src.advance(moved);
         return moved;
+    }
+    if src.mirrors(dst) {
+        // SAFETY: both sides' next `bytes` bytes are runs at the same displacements; the caller's promise.
+        let mut mirror = unsafe { Mirror::new(src_origin, dst_origin) };
+        // The sink never stops a walk.
+        let _ = src.walk(src.position() + bytes, &mut mirror);
+        src.advance(bytes);
+        dst.advance(bytes);
+        return bytes;
     }
     // SAFETY: the caller's promise.
     unsafe { zip(src, src_origin, dst, dst_origin, bytes) };

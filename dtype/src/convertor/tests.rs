@@ -1,6 +1,7 @@
 use super::*;
 use crate::datatype::Datatype;
 use crate::primitive::Primitive;
+use crate::run::in_memory;
 use crate::transfer::transfer;
 
 fn byte() -> Datatype {
@@ -73,8 +74,6 @@ fn gathered(runs: &[Run], memory: &[u8]) -> Vec<u8> {
         })
         .collect()
 }
-
-use crate::run::in_memory;
 
 #[test]
 fn packs_any_range_of_every_op() {

@@ -1,3 +1,4 @@
+use super::*;
 use crate::datatype::Datatype;
 use crate::layout::Layout;
 use crate::primitive::Primitive;
@@ -127,4 +128,36 @@ fn unequal_blocks_over_gaps() {
     let indexed = Datatype::indexed(&[2, 0, 1, 3], &[0, 50, 9, 4], &gappy).unwrap();
     let layout = Layout::build(&indexed).unwrap();
     assert_eq!((layout.blocks(), layout.size()), (6, 48));
+}
+
+#[test]
+fn long_lists_are_what_short_steps_make_of_them() {
+    // Every kind of list, long enough for the single pass, against the same list built entry by entry.
+    let n = 100i64;
+    let equal = |_: i64| 3u64;
+    type Entry<'a, T> = &'a dyn Fn(i64) -> T;
+    let lists: [(Entry<'_, i64>, Entry<'_, u64>); 9] = [
+        (&|i| 5 * i, &equal),
+        (&|i| 5 * i + i % 2, &equal),
+        (&|i| 3 * i, &equal),
+        (&|i| if i == 50 { 150 } else { 7 * (100 - i) }, &equal),
+        (&|i| -9 * i, &|i| 101 - i.cast_unsigned()),
+        (&|i| 200 * i, &|i| 1 + i.cast_unsigned() % 3),
+        (&|i| i * (i + 1) / 2, &|i| 1 + i.cast_unsigned()),
+        (&|i| 200 * i, &|i| i.cast_unsigned() % 4),
+        (&|i| if i == 0 { 0 } else { -3 + 5 * i }, &equal),
+    ];
+    for (at, len) in lists {
+        let disps: Vec<i64> = (0..n).map(at).collect();
+        let lens: Vec<u64> = (0..n).map(len).collect();
+        let whole = Datatype::indexed(&lens, &disps, &double()).unwrap();
+        let mut builder = Builder::default();
+        let mut runs = RunList::with_capacity(0);
+        for (disp, len) in disps.iter().zip(&lens).filter(|(_, len)| **len > 0) {
+            runs.push(8 * disp, 8 * len);
+        }
+        let root = builder.runs(runs).unwrap();
+        let expected = builder.finish(root).unwrap();
+        assert_eq!(*Layout::build(&whole).unwrap().committed(), expected, "{expected}");
+    }
 }
