@@ -60,6 +60,18 @@ impl Events {
         self.list.len() >= self.capacity
     }
 
+    /// How many events there is room for in all.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many more events there is room for.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.list.len())
+    }
+
     /// Appends an event. A transport asks [`is_full`](Events::is_full) first; if it does not, the
     /// list grows rather than lose the event.
     pub fn push(&mut self, event: Event) {

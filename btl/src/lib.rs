@@ -35,6 +35,7 @@
 mod address;
 mod error;
 mod event;
+pub mod fault;
 mod limits;
 pub mod loopback;
 mod mapped;
@@ -42,10 +43,12 @@ mod mapped;
 mod memory;
 #[allow(unsafe_code, reason = "turns its buffers into slots, fragments and slices")]
 pub mod pool;
+mod random;
 #[allow(unsafe_code, reason = "declares the unsafe methods that transports implement")]
 mod rdma;
 #[allow(unsafe_code, reason = "slots and fragments are the safe face of memory given by address")]
 mod slot;
+pub mod trace;
 mod transport;
 
 pub use address::{Address, AmTag, PeerId, Token};

@@ -1,0 +1,163 @@
+//! That faults happen, and that they stay within the contract.
+
+use super::*;
+use crate::RdmaError;
+use crate::loopback::{Hub, Loopback};
+use gapless_mem::Region;
+
+fn pair(plan: Plan) -> (Fault<Loopback>, Loopback, PeerId, PeerId) {
+    let hub = Hub::new();
+    let (mut a, mut b) = (Fault::new(Loopback::new(&hub), plan), Loopback::new(&hub));
+    let to_b = a.connect(&b.address()).unwrap();
+    let to_a = b.connect(&a.address()).unwrap();
+    (a, b, to_b, to_a)
+}
+
+fn poll(end: &mut impl Btl) -> Vec<Event> {
+    let mut events = Events::with_capacity(1000);
+    end.poll(&mut events);
+    events.drain().collect()
+}
+
+fn say(end: &mut impl Btl, to: PeerId, number: u8, done: Token) {
+    let mut slot = end.reserve(to, 1).unwrap();
+    slot.write(0, &[number]).unwrap();
+    end.send(slot, AmTag(0), done);
+}
+
+#[test]
+fn storms_come_and_go() {
+    let plan = Plan { seed: 3, full_per_mille: 300, full_calls_max: 5, ..Plan::default() };
+    let (mut a, mut b, to_b, _) = pair(plan.clone());
+    let mut pattern = Vec::new();
+    for _ in 0..200 {
+        pattern.push(a.reserve(to_b, 1).is_ok());
+        poll(&mut b);
+    }
+    assert!(pattern.contains(&true) && pattern.contains(&false));
+    let (mut again, _b, to_b, _) = pair(plan);
+    assert!(pattern.iter().all(|&ok| again.reserve(to_b, 1).is_ok() == ok), "same seed");
+}
+
+#[test]
+fn late_reports_keep_their_order() {
+    let (mut a, mut b, _, to_a) = pair(Plan { seed: 1, delay_polls_max: 9, ..Plan::default() });
+    assert_eq!(a.arm(), None);
+    let mut got = Vec::new();
+    let mut idle = 0;
+    for number in 0..30 {
+        say(&mut b, to_a, number, Token::NONE);
+        let events = poll(&mut a);
+        idle += usize::from(events.is_empty());
+        got.extend(events);
+    }
+    drop(b);
+    while !matches!(got.last(), Some(Event::Lost { .. })) {
+        got.extend(poll(&mut a));
+    }
+    assert!(idle > 0);
+    assert_eq!(got.len(), 31);
+    for (number, event) in (0..30u8).zip(&got) {
+        assert!(
+            matches!(event, Event::Arrived { fragment, .. } if fragment.to_vec().unwrap() == [number])
+        );
+    }
+}
+
+#[test]
+fn a_link_is_lost_after_its_last_message() {
+    let (mut a, mut b, to_b, to_a) = pair(Plan { lose_after_messages: Some(2), ..Plan::default() });
+    let held = a.reserve(to_b, 1).unwrap();
+    say(&mut a, to_b, 0, Token(10));
+    say(&mut a, to_b, 1, Token(11));
+    a.send(held, AmTag(0), Token(12));
+    assert!(matches!(a.reserve(to_b, 1), Err(ReserveError::Link(LinkError::PeerGone { .. }))));
+    say(&mut b, to_a, 9, Token::NONE);
+    let events = poll(&mut a);
+    let failed: Vec<u64> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Sent { token, result: Err(_) } => Some(token.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(failed, [12, 10, 11]);
+    assert!(matches!(events.last(), Some(Event::Lost { peer, .. }) if *peer == to_b));
+    assert_eq!(events.len(), 4, "what comes later is not delivered");
+    drop(b);
+    assert!(poll(&mut a).is_empty(), "lost once");
+}
+
+#[test]
+#[allow(unsafe_code, reason = "calls Rdma")]
+fn abilities_are_refused() {
+    let plan =
+        Plan { rdma_refused_per_mille: 1000, mapped_refused_per_mille: 1000, ..Plan::default() };
+    let (mut a, _b, to_b, _) = pair(plan);
+    let mut bytes = [0; 8];
+    let region = Region::of_mut(&mut bytes);
+    let rdma = a.rdma().unwrap();
+    assert_eq!(rdma.reaches(to_b), Some(true));
+    // SAFETY: refused; `bytes` outlives the transport anyway.
+    let refused = unsafe { rdma.register(region) };
+    assert!(matches!(refused, Err(RdmaError::Unavailable { .. })));
+    assert!(a.mapped().unwrap().allocate(10).is_err());
+    a.set_plan(Plan::default());
+    // SAFETY: `bytes` outlives the transport.
+    assert!(unsafe { a.rdma().unwrap().register(region) }.is_ok());
+    assert!(a.mapped().unwrap().allocate(10).is_ok());
+}
+
+/// A loopback that promises less than it keeps.
+struct Unordered(Loopback, Limits);
+
+impl Btl for Unordered {
+    fn limits(&self) -> &Limits {
+        &self.1
+    }
+    fn address(&self) -> Address {
+        self.0.address()
+    }
+    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        self.0.connect(peer)
+    }
+    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
+        self.0.reserve(to, len)
+    }
+    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
+        self.0.send(slot, tag, done);
+    }
+    fn poll(&mut self, events: &mut Events) -> usize {
+        self.0.poll(events)
+    }
+}
+
+#[test]
+fn disorder_only_where_order_is_not_promised() {
+    let plan =
+        Plan { seed: 5, reorder_per_mille: 300, duplicate_per_mille: 300, ..Plan::default() };
+    for ordered in [true, false] {
+        let own = Loopback::new(&Hub::new());
+        let limits = Limits { ordered, ..own.limits().clone() };
+        let mut end = Fault::new(Unordered(own, limits), plan.clone());
+        let address = end.address();
+        let me = end.connect(&address).unwrap();
+        for number in 0..30 {
+            say(&mut end, me, number, Token::NONE);
+        }
+        let got: Vec<u8> = poll(&mut end)
+            .iter()
+            .filter_map(|event| match event {
+                Event::Arrived { fragment, .. } => Some(fragment.to_vec().unwrap()[0]),
+                _ => None,
+            })
+            .collect();
+        if ordered {
+            assert_eq!(got, (0..30).collect::<Vec<_>>());
+        } else {
+            assert!(got.len() > 30, "some came twice");
+            assert!(!got.is_sorted(), "some out of order");
+            assert!((0..30).all(|number| got.contains(&number)), "none is missing");
+        }
+    }
+}

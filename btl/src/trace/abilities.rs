@@ -1,0 +1,104 @@
+//! The wrapped transport's abilities, recorded.
+
+use super::{Outcome, Record, Trace};
+use crate::{
+    Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError, RdmaLimits,
+    RemoteKey, Token,
+};
+use gapless_mem::Region;
+
+impl<B: Btl> Trace<B> {
+    fn ability<T, E: std::fmt::Display>(
+        &mut self,
+        call: &'static str,
+        peer: Option<PeerId>,
+        len: u64,
+        result: Result<T, E>,
+    ) -> Result<T, E> {
+        let outcome = Outcome::of(&result);
+        self.record(Record::Ability { call, peer, len, outcome });
+        result
+    }
+
+    fn inner_rdma(&mut self) -> Result<&mut dyn Rdma, RdmaError> {
+        let reason = "the transport has no one-sided operations".to_owned();
+        self.inner.rdma().ok_or(RdmaError::Unavailable { reason })
+    }
+
+    fn inner_mapped(&mut self) -> Result<&mut dyn Mapped, MapError> {
+        let reason = "the transport does not map memory".to_owned();
+        self.inner.mapped().ok_or(MapError::Unavailable { reason })
+    }
+}
+
+fn total(remote: &[Extent]) -> u64 {
+    remote.iter().fold(0, |sum, piece| sum.saturating_add(piece.len))
+}
+
+impl<B: Btl> Rdma for Trace<B> {
+    fn rdma_limits(&self) -> &RdmaLimits {
+        self.rdma_limits.as_ref().expect("`rdma` gives out only what the transport has")
+    }
+
+    fn reaches(&self, peer: PeerId) -> Option<bool> {
+        self.reaches.get(peer.0 as usize).copied().flatten()
+    }
+
+    unsafe fn register(&mut self, local: Region) -> Result<RemoteKey, RdmaError> {
+        // SAFETY: the caller's guarantee, passed on.
+        let result = self.inner_rdma().and_then(|rdma| unsafe { rdma.register(local) });
+        self.ability("register", None, local.len(), result)
+    }
+
+    fn deregister(&mut self, key: &RemoteKey) {
+        if let Some(rdma) = self.inner.rdma() {
+            rdma.deregister(key);
+        }
+    }
+
+    unsafe fn get(
+        &mut self,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let rdma = self.inner_rdma();
+        // SAFETY: the caller's guarantee, passed on.
+        let result = rdma.and_then(|rdma| unsafe { rdma.get(peer, local, key, remote, done) });
+        self.ability("get", Some(peer), total(remote), result)
+    }
+
+    unsafe fn put(
+        &mut self,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let rdma = self.inner_rdma();
+        // SAFETY: the caller's guarantee, passed on.
+        let result = rdma.and_then(|rdma| unsafe { rdma.put(peer, local, key, remote, done) });
+        self.ability("put", Some(peer), total(remote), result)
+    }
+}
+
+impl<B: Btl> Mapped for Trace<B> {
+    fn allocate(&mut self, len: u64) -> Result<Allocation, MapError> {
+        let result = self.inner_mapped().and_then(|mapped| mapped.allocate(len));
+        self.ability("allocate", None, len, result)
+    }
+
+    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
+        let key = self.inner.mapped()?.key(peer, region);
+        self.ability("key", Some(peer), region.len(), key.ok_or("no key")).ok()
+    }
+
+    fn map(&mut self, peer: PeerId, key: &RemoteKey) -> Result<Mapping, MapError> {
+        let result = self.inner_mapped().and_then(|mapped| mapped.map(peer, key));
+        let len = result.as_ref().map_or(0, |mapping| mapping.region().len());
+        self.ability("map", Some(peer), len, result)
+    }
+}
