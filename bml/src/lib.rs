@@ -54,4 +54,4 @@ pub use event::{Event, Handler, Rank};
 pub use rail::RailSlot;
 pub use select::predicted_ns;
 pub use token::TokenSpace;
-pub use waiter::{Patience, Waiter};
+pub use waiter::{Patience, Step, Waiter};

@@ -35,9 +35,12 @@ impl Patience {
 
 /// What to do about a poll that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
+    /// Poll again at once.
     Spin,
+    /// Let others run, then poll again.
     Yield,
+    /// Sleep: see [`Bml::arm`](crate::Bml::arm).
     Block,
 }
 
@@ -72,7 +75,7 @@ impl Waiter {
     }
 
     /// What to do now that a poll found nothing.
-    pub(crate) fn step(&mut self) -> Step {
+    pub fn step(&mut self) -> Step {
         self.empty = self.empty.saturating_add(1);
         if self.empty <= self.patience.spins {
             Step::Spin
@@ -100,8 +103,13 @@ impl Waiter {
         }
     }
 
+    /// Adds a descriptor of the caller's own, whose readability ends the next sleep too.
+    pub fn watch(&mut self, descriptor: RawFd) {
+        self.arm(Some(descriptor));
+    }
+
     /// Sleeps until an armed descriptor is readable, at most as long as patience says.
-    pub(crate) fn block(&mut self) {
+    pub fn block(&mut self) {
         let ms = if self.by_clock { self.patience.clock_ms } else { self.patience.block_ms };
         self.sleep(ms.min(self.patience.block_ms));
         // A descriptor that is only ever in error would turn sleeping into spinning.

@@ -185,8 +185,10 @@ impl Bml {
         handled
     }
 
-    /// Arms every transport, looks once more, and blocks until one of them has something.
-    fn block(&mut self, waiter: &mut Waiter, rest: &mut dyn Handler) -> usize {
+    /// The first half of blocking, for callers that share this `Bml` behind a lock and must not hold
+    /// it while they sleep: arms every transport and looks once more. If that finds nothing (0),
+    /// the caller lets go of the lock and calls [`Waiter::block`].
+    pub fn arm(&mut self, waiter: &mut Waiter, rest: &mut dyn Handler) -> usize {
         waiter.disarm();
         for rail in self.rails.iter_mut().filter(|rail| !rail.is_own()) {
             waiter.arm(rail.btl.arm());
@@ -194,7 +196,12 @@ impl Bml {
         if !self.farewells.is_empty() {
             waiter.arm(None);
         }
-        let handled = self.poll_where(rest, |_| true);
+        self.poll_where(rest, |_| true)
+    }
+
+    /// Arms every transport, looks once more, and blocks until one of them has something.
+    fn block(&mut self, waiter: &mut Waiter, rest: &mut dyn Handler) -> usize {
+        let handled = self.arm(waiter, rest);
         if handled > 0 {
             return handled;
         }
