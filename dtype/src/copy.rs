@@ -18,6 +18,10 @@ pub(crate) use mirror::Mirror;
 use crate::program::{AffineLengths, Axis, Flow, Sink};
 use crate::run::in_memory;
 
+/// Stores to listed places, which no prefetcher follows, wait for their lines one by one, unlike loads; so
+/// unpacking asks for the line of the block this many further on.
+const AHEAD: usize = 16;
+
 /// Copies what a walk yields: out of user memory where `PACK`, into it otherwise.
 pub(crate) struct Copier<const PACK: bool> {
     user: *mut u8,
@@ -149,6 +153,19 @@ pub(crate) fn shifted(pointer: *mut u8, bytes: i64) -> *mut u8 {
     pointer.wrapping_offset(bytes as isize)
 }
 
+/// Asks for the line at `address` to be brought near; a hint that no address makes fault.
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: prefetching accesses nothing, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// Moves `LEN` bytes from user memory to packed bytes, or back.
 ///
 /// # Safety
@@ -202,7 +219,10 @@ unsafe fn move_blocks<const PACK: bool, const LEN: usize>(
     mut packed: *mut u8,
     disps: &[i64],
 ) {
-    for disp in disps {
+    for (i, disp) in disps.iter().enumerate() {
+        if !PACK && let Some(later) = disps.get(i + AHEAD) {
+            prefetch(shifted(user, *later));
+        }
         // SAFETY: the caller's promise, for this run.
         unsafe { move_fixed::<PACK, LEN>(shifted(user, *disp), packed) };
         packed = packed.wrapping_add(LEN);

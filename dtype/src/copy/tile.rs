@@ -5,7 +5,7 @@
 //! A tile covers a cache line of user memory per row and a cache line of packed bytes per column, so each
 //! line is touched once while it is near.
 
-use super::{move_fixed, shifted};
+use super::{move_fixed, prefetch, shifted};
 use crate::program::Axis;
 
 /// Bytes in a cache line.
@@ -125,6 +125,10 @@ unsafe fn tiled<const PACK: bool, const LEN: usize, const SIDE: usize>(
 #[inline(always)]
 unsafe fn tile<const PACK: bool, const LEN: usize>(corner: Corner, rows: u64, columns: u64) {
     for j in 0..columns {
+        if PACK {
+            // The next tile's line: no prefetcher follows so many rows, each on a page of its own.
+            prefetch(corner.at::<LEN>(rows, j).user);
+        }
         for i in 0..rows {
             let element = corner.at::<LEN>(i, j);
             // SAFETY: an element of the tile; the caller's promise.
