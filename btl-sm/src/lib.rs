@@ -1,1 +1,89 @@
-//! The shared-memory transport for processes of one node.
+//! The shared-memory transport: processes of one host, one user and one job.
+//!
+//! - [`Sm`] is the transport, [`SmConfig`] what can be chosen about it.
+//! - Each pair of processes shares two segments (sealed memfds), one per direction, written by its
+//!   sender: a ring of cache lines (`ring`) and slots in size classes. A message of up to
+//!   224 bytes lies in the ring itself; a longer one in a slot, with a descriptor in the ring. Per
+//!   message there are loads and stores of shared memory only: no locked instructions on it, no
+//!   system calls.
+//! - Processes meet over abstract Unix sockets (`socket`, `meeting`), which carry descriptors and
+//!   whose end-of-file tells of a death. Nothing has a name in a file system, so nothing is left
+//!   behind by `kill -9`.
+//! - [`Rdma`](gapless_btl::Rdma) is `process_vm_readv`/`writev`, probed when a link comes up;
+//!   [`Mapped`](gapless_btl::Mapped) memory are further sealed memfds.
+//! - A process that waits blocks on an epoll descriptor (`doze` has the handshake).
+//!
+//! # What `Sent` means here
+//!
+//! A slot is out of our hands when its message has been published: the receiver can read it even if
+//! this process dies the moment after. So `Sent` follows at the next poll, with success while the
+//! link stood at `send`; it does not say that the receiver has looked. Slots return to the pool on
+//! their own account.
+//!
+//! # Limits
+//!
+//! A process must not `fork` without `exec` while an [`Sm`] lives: the child would hold its sockets
+//! open and hide its death. Shared memory that the system cannot back when it is first touched
+//! (a full memory cgroup) kills the toucher with a bus error, as with any memory.
+#![deny(unsafe_code)]
+
+mod doze;
+mod ring;
+mod sync;
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+
+#[cfg(not(loom))]
+mod card;
+#[cfg(not(loom))]
+mod config;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "getsockopt")]
+mod credentials;
+#[cfg(not(loom))]
+mod geometry;
+#[cfg(not(loom))]
+mod imports;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "makes fragments of shared memory")]
+mod inbound;
+#[cfg(not(loom))]
+mod lane;
+#[cfg(not(loom))]
+mod link;
+#[cfg(not(loom))]
+mod mapped;
+#[cfg(not(loom))]
+mod meeting;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "membarrier(2)")]
+mod membarrier;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "makes slots of shared memory")]
+mod outbound;
+#[cfg(not(loom))]
+mod recycle;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "maps memory and views it as atomics")]
+mod segment;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "process_vm_readv and process_vm_writev")]
+mod single_copy;
+#[cfg(not(loom))]
+mod sm;
+#[cfg(not(loom))]
+mod socket;
+#[cfg(not(loom))]
+mod waker;
+
+#[cfg(not(loom))]
+pub use config::{SlotClass, SmConfig};
+#[cfg(not(loom))]
+pub use sm::Sm;
+
+/// The operating system's refusal, as an error of the link.
+#[cfg(not(loom))]
+fn system(operation: &'static str, reason: impl std::fmt::Display) -> gapless_btl::LinkError {
+    gapless_btl::LinkError::System { operation, reason: reason.to_string() }
+}

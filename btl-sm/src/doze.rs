@@ -1,0 +1,102 @@
+//! Falling asleep without missing a message: the handshake around a shared flag.
+//!
+//! ```text
+//! sleeper                             sender
+//!   flag = epoch (and reason)           publish a message
+//!   patient fence                       hurried fence
+//!   look for messages a last time       flag ≠ 0, and not rung for already?
+//!   block on the descriptor             ring: a byte through the socket
+//! ```
+//!
+//! Either the sleeper's last look sees the message or the sender sees the flag. Every sleep has an
+//! epoch of its own, so that a sender rings once per sleep however much it sends meanwhile. The flag
+//! also says whether the sleeper is out of room: only then is giving back lines or slots worth a
+//! ring. Senders pay a load while nobody sleeps.
+
+use crate::sync::{AtomicU32, Fences, Ordering};
+
+/// Why a sleeper would be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// A message is there.
+    Message,
+    /// Room has been given back.
+    Room,
+}
+
+/// The bit of the flag that says that the sleeper lacks room.
+const LACKS_ROOM: u32 = 1;
+
+/// The sleeper's side of one flag.
+#[derive(Debug, Default)]
+pub(crate) struct Sleeper {
+    /// Even; 0 only before the first sleep.
+    epoch: u32,
+}
+
+impl Sleeper {
+    /// Announces sleep. A [`Fences::patient`] fence and a last look must follow.
+    pub(crate) fn lie_down(&mut self, flag: &AtomicU32, lacks_room: bool) {
+        self.epoch = self.epoch.wrapping_add(2).max(2);
+        let reason = if lacks_room { LACKS_ROOM } else { 0 };
+        flag.store(self.epoch | reason, Ordering::Relaxed);
+    }
+
+    /// Takes the announcement back.
+    pub(crate) fn get_up(&self, flag: &AtomicU32) {
+        flag.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The sender's question after something was published: whether to ring now. `rung` remembers the
+/// last sleep that was rung for; threads that race may ring twice, never not at all.
+pub(crate) fn must_ring(
+    flag: &AtomicU32,
+    rung: &AtomicU32,
+    fences: Fences,
+    reason: Reason,
+) -> bool {
+    fences.hurried();
+    let sleep = flag.load(Ordering::Relaxed);
+    if sleep == 0 {
+        return false;
+    }
+    if reason == Reason::Room && sleep & LACKS_ROOM == 0 {
+        return false;
+    }
+    if rung.load(Ordering::Relaxed) == sleep {
+        return false;
+    }
+    rung.store(sleep, Ordering::Relaxed);
+    true
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_ring_per_sleep_and_only_for_its_reason() {
+        let (flag, rung) = (AtomicU32::new(0), AtomicU32::new(0));
+        let mut sleeper = Sleeper::default();
+        let ask = |reason| must_ring(&flag, &rung, Fences::Symmetric, reason);
+        assert!(!ask(Reason::Message));
+        sleeper.lie_down(&flag, false);
+        assert!(!ask(Reason::Room));
+        assert!(ask(Reason::Message));
+        assert!(!ask(Reason::Message));
+        sleeper.get_up(&flag);
+        assert!(!ask(Reason::Message));
+        sleeper.lie_down(&flag, true);
+        assert!(ask(Reason::Room));
+        assert!(!ask(Reason::Message), "the same sleep");
+    }
+
+    #[test]
+    fn epochs_wrap_past_zero() {
+        let flag = AtomicU32::new(0);
+        let mut sleeper = Sleeper { epoch: u32::MAX - 1 };
+        sleeper.lie_down(&flag, false);
+        assert_eq!(flag.load(Ordering::Relaxed), 2);
+    }
+}

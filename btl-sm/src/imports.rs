@@ -1,0 +1,310 @@
+//! Peers' allocations: their descriptors, and mappings kept for the next message.
+//!
+//! The owner sends the descriptor of an allocation once, before the first message that names it, and
+//! a notice when it frees it. Mappings nobody uses are kept up to a bound in bytes and in number and
+//! then dropped, least recently used first; mappings in use are counted and outlive everything.
+
+use crate::segment::Segment;
+use gapless_btl::{LinkError, MapError, Mapping, PeerId, RemoteKey};
+use gapless_mem::Device;
+use rustix::fd::OwnedFd;
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// Allocations that one process may share with one peer at a time: their descriptors count against
+/// the receiver's limit on open files.
+pub(crate) const SHARED: usize = 512;
+
+/// Key: the owner's nonce, then allocation, offset and length in 8 bytes each.
+const KEY_BYTES: usize = 40;
+
+/// Makes the key to a piece of an allocation.
+pub(crate) fn make_key(owner: [u8; 16], allocation: u64, offset: u64, len: u64) -> RemoteKey {
+    let mut bytes = [0; KEY_BYTES];
+    bytes[..16].copy_from_slice(&owner);
+    for (at, number) in [allocation, offset, len].into_iter().enumerate() {
+        bytes[16 + 8 * at..24 + 8 * at].copy_from_slice(&number.to_ne_bytes());
+    }
+    RemoteKey::new(&bytes).expect("40 bytes fit a key")
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// The packet that goes with an allocation's descriptor.
+pub(crate) fn share_packet(allocation: u64, len: u64) -> [u8; 17] {
+    let mut packet = [crate::socket::SHARE; 17];
+    packet[1..9].copy_from_slice(&allocation.to_ne_bytes());
+    packet[9..].copy_from_slice(&len.to_ne_bytes());
+    packet
+}
+
+/// The packet that tells of an allocation's end.
+pub(crate) fn freed_packet(allocation: u64) -> [u8; 9] {
+    let mut packet = [crate::socket::FREED; 9];
+    packet[1..].copy_from_slice(&allocation.to_ne_bytes());
+    packet
+}
+
+/// The system's refusal says nothing about the link.
+pub(crate) fn refused(error: LinkError) -> MapError {
+    match error {
+        LinkError::System { operation, reason } => MapError::System { operation, reason },
+        error => MapError::Link(error),
+    }
+}
+
+/// One allocation of a peer.
+struct Import {
+    file: OwnedFd,
+    len: usize,
+    /// Found again while anybody uses it.
+    mapped: Weak<Segment>,
+    /// Kept although perhaps nobody does.
+    kept: Option<Arc<Segment>>,
+    /// When it was last asked for, by the cache's own count.
+    used: u64,
+}
+
+/// All allocations of all peers.
+pub(crate) struct Imports {
+    known: HashMap<(PeerId, u64), Import>,
+    /// How many of each peer.
+    counts: HashMap<PeerId, usize>,
+    clock: u64,
+    kept_bytes: u64,
+    kept: usize,
+    max_bytes: u64,
+    max_entries: usize,
+}
+
+impl Imports {
+    pub(crate) fn new(max_bytes: u64, max_entries: usize) -> Imports {
+        Imports {
+            known: HashMap::new(),
+            counts: HashMap::new(),
+            clock: 0,
+            kept_bytes: 0,
+            kept: 0,
+            max_bytes,
+            max_entries,
+        }
+    }
+
+    /// A peer has sent a descriptor.
+    ///
+    /// # Errors
+    /// It broke the rules.
+    pub(crate) fn offered(
+        &mut self,
+        peer: PeerId,
+        packet: &[u8],
+        file: OwnedFd,
+    ) -> Result<(), LinkError> {
+        let corrupt = |what: String| LinkError::Corrupt { what };
+        let (allocation, len) = word(packet, 1)
+            .zip(word(packet, 9))
+            .filter(|_| packet.len() == 17)
+            .ok_or_else(|| corrupt(format!("a descriptor with {} bytes", packet.len())))?;
+        let len =
+            usize::try_from(len).map_err(|_| corrupt(format!("an allocation of {len} bytes")))?;
+        let count = self.counts.entry(peer).or_default();
+        if *count >= SHARED {
+            return Err(corrupt(format!("more than {SHARED} allocations shared at a time")));
+        }
+        if self.known.contains_key(&(peer, allocation)) {
+            return Err(corrupt(format!("allocation {allocation} was shared twice")));
+        }
+        *count += 1;
+        let import = Import { file, len, mapped: Weak::new(), kept: None, used: 0 };
+        self.known.insert((peer, allocation), import);
+        Ok(())
+    }
+
+    /// A peer has freed an allocation.
+    ///
+    /// # Errors
+    /// It broke the rules.
+    pub(crate) fn freed(&mut self, peer: PeerId, packet: &[u8]) -> Result<(), LinkError> {
+        let known = word(packet, 1)
+            .filter(|_| packet.len() == 9)
+            .and_then(|allocation| self.known.remove(&(peer, allocation)));
+        let Some(import) = known else {
+            let what = format!("it freed an allocation that it had not shared: {packet:02x?}");
+            return Err(LinkError::Corrupt { what });
+        };
+        self.dropped(&import);
+        if let Some(count) = self.counts.get_mut(&peer) {
+            *count -= 1;
+        }
+        Ok(())
+    }
+
+    fn dropped(&mut self, import: &Import) {
+        if import.kept.is_some() {
+            self.kept -= 1;
+            self.kept_bytes -= import.len as u64;
+        }
+    }
+
+    /// Forgets a peer.
+    pub(crate) fn forget(&mut self, peer: PeerId) {
+        self.counts.remove(&peer);
+        let gone: Vec<_> = self.known.keys().filter(|(owner, _)| *owner == peer).copied().collect();
+        for key in gone {
+            if let Some(import) = self.known.remove(&key) {
+                self.dropped(&import);
+            }
+        }
+    }
+
+    /// Whether the allocation that `key` names has arrived.
+    pub(crate) fn has(&self, peer: PeerId, key: &RemoteKey) -> bool {
+        word(key.as_bytes(), 16)
+            .is_some_and(|allocation| self.known.contains_key(&(peer, allocation)))
+    }
+
+    /// Maps what `key` of the process `owner` stands for. New mappings are made known to `devices`.
+    ///
+    /// # Errors
+    /// A damaged or foreign key, memory that was freed, or the system refused.
+    pub(crate) fn map(
+        &mut self,
+        peer: PeerId,
+        owner: [u8; 16],
+        key: &RemoteKey,
+        devices: &[Arc<dyn Device>],
+    ) -> Result<Mapping, MapError> {
+        let bytes = key.as_bytes();
+        let bad = |what: String| MapError::BadKey { what };
+        if bytes.len() != KEY_BYTES || bytes[..16] != owner {
+            return Err(bad("it is none of this peer's".to_owned()));
+        }
+        let numbers = [16, 24, 32].map(|at| word(bytes, at).unwrap_or(u64::MAX));
+        let [allocation, offset, len] = numbers;
+        let Some(import) = self.known.get_mut(&(peer, allocation)) else {
+            let reason = format!("allocation {allocation} was freed, or never shared");
+            return Err(MapError::Unavailable { reason });
+        };
+        let place = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
+        let inside =
+            |&(at, len): &(usize, usize)| at.checked_add(len).is_some_and(|end| end <= import.len);
+        let Some((at, len)) = place.filter(inside) else {
+            return Err(bad(format!(
+                "{len} bytes at {offset} leave allocation {allocation} of {} bytes",
+                import.len
+            )));
+        };
+        self.clock += 1;
+        import.used = self.clock;
+        let segment = match import.mapped.upgrade() {
+            Some(segment) => segment,
+            None => {
+                let segment = Arc::new(Segment::adopt(&import.file, import.len).map_err(refused)?);
+                for device in devices {
+                    if let Err(error) = segment.register(device) {
+                        tracing::debug!(%error, "a mapping is not known to a device");
+                    }
+                }
+                import.mapped = Arc::downgrade(&segment);
+                segment
+            }
+        };
+        if import.kept.is_none() {
+            import.kept = Some(Arc::clone(&segment));
+            self.kept += 1;
+            self.kept_bytes += import.len as u64;
+            self.evict();
+        }
+        let region = segment.region(at, len);
+        let hold: Arc<dyn Any + Send + Sync> = segment;
+        Ok(Mapping::new(region, hold))
+    }
+
+    /// Drops mappings until the bounds hold.
+    fn evict(&mut self) {
+        while self.kept > self.max_entries || self.kept_bytes > self.max_bytes {
+            let kept = self.known.values_mut().filter(|import| import.kept.is_some());
+            let Some(oldest) = kept.min_by_key(|import| import.used) else { return };
+            oldest.kept = None;
+            self.kept -= 1;
+            self.kept_bytes -= oldest.len as u64;
+        }
+    }
+
+    /// The mappings that exist.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = Arc<Segment>> {
+        self.known.values().filter_map(|import| import.mapped.upgrade())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Ordering;
+
+    const OWNER: [u8; 16] = [5; 16];
+    const PEER: PeerId = PeerId(0);
+
+    fn offer(imports: &mut Imports, allocation: u64, len: usize) -> Segment {
+        let (segment, file) = Segment::create(len, false).unwrap();
+        imports.offered(PEER, &share_packet(allocation, len as u64), file).unwrap();
+        segment
+    }
+
+    fn map(imports: &mut Imports, key: &RemoteKey) -> Result<Mapping, MapError> {
+        imports.map(PEER, OWNER, key, &[])
+    }
+
+    #[test]
+    fn mappings_are_cached_within_bounds_and_survive_in_use() {
+        let mut imports = Imports::new(8192, 8);
+        let segments: Vec<_> = (0..4).map(|id| offer(&mut imports, id, 4096)).collect();
+        segments[0].words(64, 1)[0].store(77, Ordering::Relaxed);
+        let first = map(&mut imports, &make_key(OWNER, 0, 64, 8)).unwrap();
+        for id in 1..4 {
+            map(&mut imports, &make_key(OWNER, id, 0, 4096)).unwrap();
+        }
+        assert_eq!((imports.kept, imports.kept_bytes), (2, 8192));
+        let again = map(&mut imports, &make_key(OWNER, 0, 64, 8)).unwrap();
+        assert_eq!(first.region(), again.region(), "a mapping in use is found again");
+        imports.freed(PEER, &freed_packet(0)).unwrap();
+        imports.forget(PEER);
+        assert_eq!((imports.kept, imports.kept_bytes), (0, 0));
+        let segment = first.hold().clone().downcast::<Segment>().unwrap();
+        assert_eq!(segment.words(64, 1)[0].load(Ordering::Relaxed), 77);
+    }
+
+    #[test]
+    fn bad_keys_and_packets_are_named() {
+        let mut imports = Imports::new(1 << 20, 8);
+        offer(&mut imports, 3, 4096);
+        for (key, what) in [
+            (make_key([6; 16], 3, 0, 1), "none of this peer"),
+            (make_key(OWNER, 3, 4096, 1), "leave"),
+            (make_key(OWNER, 3, u64::MAX, 2), "leave"),
+            (make_key(OWNER, 4, 0, 1), "freed"),
+            (RemoteKey::new(&[5; 39]).unwrap(), "none of this peer"),
+        ] {
+            let error = map(&mut imports, &key).unwrap_err();
+            assert!(error.to_string().contains(what), "{error}");
+        }
+        let (_segment, file) = Segment::create(4096, false).unwrap();
+        assert!(imports.offered(PEER, &share_packet(3, 4096), file).is_err());
+        let (_segment, file) = Segment::create(4096, false).unwrap();
+        assert!(imports.offered(PEER, &[2; 5], file).is_err());
+        assert!(imports.freed(PEER, &freed_packet(9)).is_err());
+        assert!(imports.freed(PEER, &[3]).is_err());
+    }
+
+    #[test]
+    fn an_allocation_shorter_than_announced_is_refused() {
+        let mut imports = Imports::new(1 << 20, 8);
+        let (_segment, file) = Segment::create(4096, false).unwrap();
+        imports.offered(PEER, &share_packet(1, 8192), file).unwrap();
+        let error = map(&mut imports, &make_key(OWNER, 1, 0, 8192)).unwrap_err();
+        assert!(matches!(error, MapError::Link(LinkError::Corrupt { .. })), "{error}");
+    }
+}

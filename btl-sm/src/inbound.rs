@@ -1,0 +1,197 @@
+//! The receiving half of a link: what comes out of the ring, as fragments.
+//!
+//! Tiny messages are copied into private buffers, so that their ring lines go back at once whatever
+//! the receiver does with the fragment. Longer ones stay in the sender's slots; dropping their
+//! fragment, on any thread and in any order, stores the slot's generation where the sender looks.
+//! Everything the peer wrote is copied out once, then checked, then used.
+
+use crate::doze::Reason;
+use crate::recycle::Recycler;
+use crate::ring::{Broken, Consumer, INLINE_BYTES, INLINE_WORDS, Kind};
+use crate::segment::{Segment, whole_pages};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::waker::Waker;
+use gapless_btl::{AmTag, Event, Events, Fragment, LinkError, PeerId, Reclaim};
+use std::sync::Arc;
+
+/// Bytes from one private buffer to the next.
+const STRIDE: usize = 256;
+/// Private buffers that are in use before we look whether any came back.
+const WINDOW: usize = 1;
+/// Set in the index of a fragment that lies in a slot; then the generation in bits 16 … 47 and the
+/// slot in bits 0 … 15.
+const IN_SLOT: u64 = 1 << 63;
+
+const _: () = assert!(INLINE_BYTES <= STRIDE && crate::geometry::SLOTS <= 1 << 16);
+
+/// What fragments keep alive and come home to.
+struct Home {
+    /// The peer's lane and the way to wake the peer.
+    waker: Arc<Waker>,
+    private: Segment,
+    /// Per private buffer: whether its fragment is gone.
+    back: Box<[AtomicBool]>,
+    /// Per slot of the lane: whether a fragment holds it.
+    held: Box<[AtomicBool]>,
+}
+
+impl Reclaim for Home {
+    fn reclaim(&self, index: u64) {
+        if index & IN_SLOT == 0 {
+            let flag = usize::try_from(index).ok().and_then(|index| self.back.get(index));
+            if let Some(flag) = flag {
+                flag.store(true, Ordering::Release);
+            }
+            return;
+        }
+        let bytes = index.to_le_bytes();
+        let slot = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+        let generation = u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]);
+        if let Some(held) = self.held.get(slot) {
+            held.store(false, Ordering::Release);
+            self.waker.lane.returned()[slot].store(generation, Ordering::Release);
+            self.waker.wake(Reason::Room);
+        }
+    }
+}
+
+/// The receiving half.
+pub(crate) struct Inbound {
+    home: Arc<Home>,
+    /// The same, as fragments know it.
+    pool: Arc<dyn Reclaim>,
+    consumer: Consumer,
+    buffers: Recycler,
+    descriptor: [AtomicU64; 2],
+    /// All private buffers are out: the ring stands still.
+    starved: bool,
+}
+
+fn corrupt(what: String) -> LinkError {
+    LinkError::Corrupt { what }
+}
+
+impl Inbound {
+    /// The receiving half over the lane that `waker` knows, with room for `parked` tiny messages.
+    ///
+    /// # Errors
+    /// The system has no memory.
+    pub(crate) fn new(waker: Arc<Waker>, parked: u32) -> Result<Inbound, LinkError> {
+        let bytes = whole_pages(u64::from(parked) * STRIDE as u64)
+            .ok_or_else(|| crate::system("mmap", "more than the address space"))?;
+        let private = Segment::private(bytes)?;
+        let slots = waker.lane.geometry().slots();
+        let home = Arc::new(Home {
+            waker,
+            private,
+            back: (0..parked).map(|_| AtomicBool::new(false)).collect(),
+            held: (0..slots).map(|_| AtomicBool::new(false)).collect(),
+        });
+        Ok(Inbound {
+            pool: home.clone(),
+            home,
+            consumer: Consumer::default(),
+            buffers: Recycler::new(0, parked, WINDOW),
+            descriptor: [AtomicU64::new(0), AtomicU64::new(0)],
+            starved: false,
+        })
+    }
+
+    /// The mappings that fragments may lie in.
+    pub(crate) fn segments(&self) -> [&Segment; 2] {
+        [self.home.waker.lane.segment(), &self.home.private]
+    }
+
+    /// Whether the last [`receive`](Inbound::receive) stopped for want of private buffers.
+    pub(crate) fn is_starved(&self) -> bool {
+        self.starved
+    }
+
+    /// Moves up to `budget` messages from the ring to `events`; gives how many.
+    ///
+    /// # Errors
+    /// [`LinkError::Corrupt`]: the peer broke the rules. What came before has been delivered.
+    pub(crate) fn receive(
+        &mut self,
+        from: PeerId,
+        events: &mut Events,
+        budget: usize,
+    ) -> Result<usize, LinkError> {
+        let mut taken = 0;
+        let mut result = Ok(());
+        self.starved = false;
+        while taken < budget && !events.is_full() {
+            match self.next() {
+                Ok(Some((tag, fragment))) => {
+                    taken += 1;
+                    events.push(Event::Arrived { from, tag: AmTag(tag), fragment });
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        if taken > 0 {
+            self.consumer.give_back(self.home.waker.lane.ring());
+            self.home.waker.wake(Reason::Room);
+        }
+        result.map(|()| taken)
+    }
+
+    /// The next message.
+    fn next(&mut self) -> Result<Option<(u8, Fragment)>, LinkError> {
+        let ring = self.home.waker.lane.ring();
+        let Some(mark) = self.consumer.peek(ring).map_err(|Broken(what)| corrupt(what))? else {
+            return Ok(None);
+        };
+        let (region, index) = match mark.kind {
+            Kind::Inline => {
+                let back = &self.home.back;
+                let is_back = |buffer: u32| back[buffer as usize].load(Ordering::Acquire);
+                let Some(buffer) = self.buffers.take(is_back) else {
+                    self.starved = true;
+                    return Ok(None);
+                };
+                self.buffers.lend(buffer);
+                let index = buffer as usize;
+                back[index].store(false, Ordering::Relaxed);
+                let into = self.home.private.words(index * STRIDE, INLINE_WORDS);
+                self.consumer.take(ring, mark.len, into);
+                (self.home.private.region(index * STRIDE, usize::from(mark.len)), index as u64)
+            }
+            Kind::Slot => {
+                if mark.len != 16 {
+                    return Err(corrupt(format!("a descriptor of {} bytes", mark.len)));
+                }
+                self.consumer.take(ring, mark.len, &self.descriptor);
+                self.open_descriptor()?
+            }
+        };
+        // SAFETY: the bytes lie in a mapping that `pool` keeps, in a buffer that our books or the
+        // `held` flags give to this fragment alone until it is reclaimed; no references to it are
+        // made meanwhile.
+        let fragment = unsafe { Fragment::new(region, index, Arc::clone(&self.pool)) };
+        Ok(Some((mark.tag, fragment)))
+    }
+
+    /// Checks the descriptor that was just taken and claims its slot.
+    fn open_descriptor(&self) -> Result<(gapless_mem::Region, u64), LinkError> {
+        let name = self.descriptor[0].load(Ordering::Relaxed);
+        let len = self.descriptor[1].load(Ordering::Relaxed);
+        let (slot, generation) = (name & 0xFFFF_FFFF, name >> 32);
+        let place = usize::try_from(slot).ok().zip(usize::try_from(len).ok());
+        let Some((number, region)) =
+            place.and_then(|(slot, len)| Some((slot, self.home.waker.lane.slot(slot, len)?)))
+        else {
+            return Err(corrupt(format!("{len} bytes in slot {slot}, which does not hold them")));
+        };
+        let held = &self.home.held[number];
+        if held.load(Ordering::Acquire) {
+            return Err(corrupt(format!("slot {slot} was sent again before it came back")));
+        }
+        held.store(true, Ordering::Relaxed);
+        Ok((region, IN_SLOT | generation << 16 | slot))
+    }
+}

@@ -1,0 +1,69 @@
+//! A lane: one direction between two processes, in the sender's segment. Names the parts of
+//! mapped memory that a [`Geometry`] placed.
+
+use crate::geometry::{Geometry, HEAD_AT, RETURNED_AT, RING_AT, SLEEP_AT};
+use crate::ring::View;
+use crate::segment::Segment;
+use crate::sync::AtomicU32;
+use gapless_btl::LinkError;
+use gapless_mem::Region;
+use rustix::fd::OwnedFd;
+
+/// A segment and what lies where in it.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    segment: Segment,
+    geometry: Geometry,
+}
+
+impl Lane {
+    /// A new lane of ours, and the descriptor for the receiver.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(crate) fn create(geometry: Geometry) -> Result<(Lane, OwnedFd), LinkError> {
+        let (segment, file) = Segment::create(geometry.total(), false)?;
+        Ok((Lane { segment, geometry }, file))
+    }
+
+    /// A peer's lane, checked and mapped.
+    ///
+    /// # Errors
+    /// The file is not as promised, or the system refused.
+    pub(crate) fn adopt(geometry: Geometry, file: &OwnedFd) -> Result<Lane, LinkError> {
+        let segment = Segment::adopt(file, geometry.total())?;
+        Ok(Lane { segment, geometry })
+    }
+
+    pub(crate) fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The ring.
+    pub(crate) fn ring(&self) -> View<'_> {
+        View {
+            lines: self.segment.lines(RING_AT, self.geometry.ring_lines()),
+            head: self.segment.counter(HEAD_AT),
+        }
+    }
+
+    /// The owner's word on its own sleep.
+    pub(crate) fn sleep(&self) -> &AtomicU32 {
+        &self.segment.flags(SLEEP_AT, 1)[0]
+    }
+
+    /// Per slot, the generation that the receiver has given back.
+    pub(crate) fn returned(&self) -> &[AtomicU32] {
+        self.segment.flags(RETURNED_AT, self.geometry.slots())
+    }
+
+    /// The first `len` bytes of a slot; `None` if there is no such slot or it is shorter.
+    pub(crate) fn slot(&self, slot: usize, len: usize) -> Option<Region> {
+        let (at, bytes) = self.geometry.slot(slot)?;
+        (len <= bytes).then(|| self.segment.region(at, len))
+    }
+}

@@ -1,0 +1,182 @@
+//! One peer: both lanes, both sockets, and how far the acquaintance has come.
+//!
+//! ```text
+//! Meeting ── our greeting sent, theirs received ──► Up ── end-of-file, or rules broken ──► Dying
+//!    │                                                                                       │
+//!    └──────────────── end-of-file ──────────────► Dying ── ring drained, Lost reported ──► Lost
+//! ```
+
+use crate::card::{Card, Hello};
+use crate::doze::Sleeper;
+use crate::inbound::Inbound;
+use crate::outbound::Outbound;
+use crate::segment::Segment;
+use crate::socket;
+use crate::sync::Fences;
+use crate::waker::Waker;
+use gapless_btl::LinkError;
+use rustix::fd::OwnedFd;
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+/// How far it has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// One of the greetings is missing.
+    Meeting,
+    /// Messages flow.
+    Up,
+    /// It is over, but not everything that arrived has been delivered.
+    Dying(LinkError),
+    /// It is over and has been reported.
+    Lost(LinkError),
+}
+
+/// One peer.
+pub(crate) struct Link {
+    pub(crate) card: Card,
+    pub(crate) state: State,
+    /// The sending half; gone with the link.
+    pub(crate) outbound: Option<Outbound>,
+    /// Our lane's descriptor, until the peer has been greeted with it.
+    file: Option<OwnedFd>,
+    /// Our socket to the peer's listener.
+    pub(crate) outgoing: Option<Arc<OwnedFd>>,
+    /// The peer's socket to our listener, once it has greeted.
+    pub(crate) incoming: Option<OwnedFd>,
+    pub(crate) inbound: Option<Inbound>,
+    pub(crate) waker: Option<Arc<Waker>>,
+    /// The peer's process number in our namespace; 0 if unknown.
+    pub(crate) pid: i32,
+    /// Whether its memory can be reached by single copy; `None` until probed.
+    pub(crate) reaches: Option<bool>,
+    /// Our word on our sleep, in our lane.
+    pub(crate) sleeper: Sleeper,
+    /// A reservation failed and none has succeeded since.
+    pub(crate) lacks_room: bool,
+    /// Our allocations that the peer has descriptors of.
+    pub(crate) shared: HashSet<u64>,
+    /// Packets that found the socket full.
+    pub(crate) unsent: VecDeque<Box<[u8]>>,
+}
+
+impl Link {
+    pub(crate) fn new(card: Card, outbound: Outbound, file: OwnedFd) -> Link {
+        Link {
+            card,
+            state: State::Meeting,
+            outbound: Some(outbound),
+            file: Some(file),
+            outgoing: None,
+            incoming: None,
+            inbound: None,
+            waker: None,
+            pid: 0,
+            reaches: None,
+            sleeper: Sleeper::default(),
+            lacks_room: false,
+            shared: HashSet::new(),
+            unsent: VecDeque::new(),
+        }
+    }
+
+    /// Calls the peer and greets it, as far as that goes without waiting. Gives whether a socket
+    /// was opened by this call.
+    ///
+    /// # Errors
+    /// The peer is gone, or the system refused.
+    pub(crate) fn dial(&mut self, hello: &Hello) -> Result<bool, LinkError> {
+        let mut opened = false;
+        if self.outgoing.is_none() {
+            let Some(socket) = socket::call(&self.card.meeting_place())? else { return Ok(false) };
+            crate::credentials::check_peer(&socket)?;
+            self.outgoing = Some(Arc::new(socket));
+            opened = true;
+        }
+        if let (Some(socket), Some(file)) = (&self.outgoing, &self.file)
+            && socket::send(socket, hello.packet().as_ref(), Some(file))?
+        {
+            self.file = None;
+        }
+        Ok(opened)
+    }
+
+    /// Whether the peer has our greeting, as far as we are concerned.
+    pub(crate) fn has_greeted(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// Comes up if nothing is missing any more. Gives whether it did.
+    pub(crate) fn try_up(&mut self) -> bool {
+        let ready = self.state == State::Meeting && self.has_greeted() && self.inbound.is_some();
+        if ready {
+            self.state = State::Up;
+        }
+        ready
+    }
+
+    /// Whether messages can be sent.
+    ///
+    /// # Errors
+    /// The link is gone.
+    pub(crate) fn is_up(&self) -> Result<bool, LinkError> {
+        match &self.state {
+            State::Up => Ok(true),
+            State::Meeting => Ok(false),
+            State::Dying(error) | State::Lost(error) => Err(error.clone()),
+        }
+    }
+
+    /// Why it is ending or has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, State::Dying(_) | State::Lost(_))
+    }
+
+    /// How sends and sleeps are ordered between the two.
+    pub(crate) fn fences(&self) -> Fences {
+        self.waker.as_ref().map_or(Fences::Symmetric, |waker| waker.fences)
+    }
+
+    /// The mappings that its slots and fragments lie in.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        let out = self.outbound.iter().flat_map(Outbound::segments);
+        out.chain(self.inbound.iter().flat_map(Inbound::segments))
+    }
+
+    /// Sends what was kept back. Gives whether all of it has gone.
+    pub(crate) fn flush(&mut self) -> bool {
+        while let (Some(packet), Some(socket)) = (self.unsent.front(), &self.outgoing) {
+            match socket::send(socket, packet, None) {
+                Ok(true) | Err(_) => self.unsent.pop_front(),
+                Ok(false) => return false,
+            };
+        }
+        true
+    }
+
+    /// Lets go of everything but the card. The peer sees an end-of-file even if a parked fragment
+    /// still holds a socket.
+    pub(crate) fn bury(&mut self, error: LinkError) {
+        self.hang_up();
+        self.state = State::Lost(error);
+        self.outbound = None;
+        self.inbound = None;
+        self.waker = None;
+        self.outgoing = None;
+        self.incoming = None;
+        self.file = None;
+        self.reaches = Some(false);
+        self.shared = HashSet::new();
+        self.unsent = VecDeque::new();
+    }
+
+    /// Tells the peer that it is over.
+    pub(crate) fn hang_up(&self) {
+        if let Some(socket) = &self.outgoing {
+            socket::hang_up(socket);
+        }
+        if let Some(socket) = &self.incoming {
+            socket::hang_up(socket);
+        }
+    }
+}

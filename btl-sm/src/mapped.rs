@@ -1,0 +1,170 @@
+//! Our allocations that peers can map: sealed memfds, and who knows of them.
+
+use crate::imports::{SHARED, freed_packet, make_key, refused, share_packet};
+use crate::segment::{Segment, whole_pages};
+use crate::sm::Sm;
+use crate::socket;
+use gapless_btl::{Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
+use gapless_mem::Region;
+use rustix::fd::OwnedFd;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Allocations whose last holder is gone: their numbers and addresses, reported from any thread.
+#[derive(Debug, Default)]
+struct Freed {
+    list: Mutex<Vec<(u64, u64)>>,
+    any: AtomicBool,
+}
+
+/// One allocation: what an [`Allocation`] holds.
+#[derive(Debug)]
+struct Block {
+    number: u64,
+    segment: Segment,
+    file: OwnedFd,
+    freed: Arc<Freed>,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let mut list = self.freed.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push((self.number, self.segment.start()));
+        self.freed.any.store(true, Ordering::Release);
+    }
+}
+
+/// All allocations of one transport.
+#[derive(Debug, Default)]
+pub(crate) struct Exports {
+    /// By the address of the first byte.
+    live: BTreeMap<u64, Weak<Block>>,
+    next: u64,
+    freed: Arc<Freed>,
+}
+
+impl Exports {
+    /// The live allocation that `region` lies in, and where.
+    fn find(&self, region: Region) -> Option<(Arc<Block>, u64)> {
+        if !region.space().cpu_accessible() {
+            return None;
+        }
+        let (&start, block) = self.live.range(..=region.start()).next_back()?;
+        let block = block.upgrade()?;
+        let offset = region.start() - start;
+        let end = offset.checked_add(region.len())?;
+        (end <= block.segment.len() as u64).then_some((block, offset))
+    }
+
+    /// The allocations that exist.
+    pub(crate) fn for_each_segment(&self, mut visit: impl FnMut(&Segment)) {
+        for block in self.live.values().filter_map(Weak::upgrade) {
+            visit(&block.segment);
+        }
+    }
+}
+
+impl Sm {
+    /// Tells peers of allocations that are no more.
+    pub(crate) fn announce_freed(&mut self) {
+        if !self.exports.freed.any.load(Ordering::Relaxed) {
+            return;
+        }
+        self.exports.freed.any.store(false, Ordering::Relaxed);
+        let mut list = self.exports.freed.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let freed = std::mem::take(&mut *list);
+        drop(list);
+        for (number, start) in freed {
+            // The address may have been given to another allocation since.
+            if self.exports.live.get(&start).is_some_and(|block| block.strong_count() == 0) {
+                self.exports.live.remove(&start);
+            }
+            for link in &mut self.links {
+                if link.shared.remove(&number) {
+                    link.unsent.push_back(Box::new(freed_packet(number)));
+                }
+            }
+        }
+        self.flush_packets();
+    }
+
+    /// Sends packets that found a socket full.
+    pub(crate) fn flush_packets(&mut self) {
+        self.packets_wait = false;
+        for link in &mut self.links {
+            if !link.unsent.is_empty() && !link.flush() {
+                self.packets_wait = true;
+            }
+        }
+    }
+}
+
+impl Mapped for Sm {
+    fn allocate(&mut self, len: u64) -> Result<Allocation, MapError> {
+        let bytes = whole_pages(len).ok_or_else(|| MapError::System {
+            operation: "mmap",
+            reason: format!("{len} bytes are more than the address space"),
+        })?;
+        let (segment, file) = Segment::create(bytes, true).map_err(refused)?;
+        for device in &self.devices {
+            if let Err(error) = segment.register(device) {
+                tracing::debug!(%error, "an allocation is not known to a device");
+            }
+        }
+        let number = self.exports.next;
+        self.exports.next += 1;
+        let start = segment.start();
+        let length = usize::try_from(len).unwrap_or(bytes);
+        let region = segment.region(0, length);
+        let freed = Arc::clone(&self.exports.freed);
+        let block = Arc::new(Block { number, segment, file, freed });
+        self.exports.live.insert(start, Arc::downgrade(&block));
+        let hold: Arc<dyn Any + Send + Sync> = block;
+        Ok(Allocation::new(region, hold))
+    }
+
+    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
+        self.announce_freed();
+        let (block, offset) = self.exports.find(region)?;
+        let owner = self.card.nonce;
+        let link = self.links.get_mut(peer.0 as usize)?;
+        if link.is_up() != Ok(true) {
+            return None;
+        }
+        if !link.shared.contains(&block.number) {
+            let socket = link.outgoing.as_ref()?;
+            // Notices of freed memory go first: the peer counts.
+            if link.shared.len() >= SHARED || !link.unsent.is_empty() {
+                return None;
+            }
+            let packet = share_packet(block.number, block.segment.len() as u64);
+            if socket::send(socket, &packet, Some(&block.file)) != Ok(true) {
+                return None;
+            }
+            link.shared.insert(block.number);
+        }
+        Some(make_key(owner, block.number, offset, region.len()))
+    }
+
+    fn map(&mut self, peer: PeerId, key: &RemoteKey) -> Result<Mapping, MapError> {
+        let link = self.link(peer)?;
+        let owner = link.card.nonce;
+        if let Err(error) = link.is_up() {
+            // While the rest is being delivered its memory can still be mapped.
+            if link.incoming.is_none() {
+                return Err(error.into());
+            }
+        }
+        if !self.imports.has(peer, key) {
+            // The descriptor was sent before the key: it is in the socket.
+            self.read_packets(peer.0);
+        }
+        let result = self.imports.map(peer, owner, key, &self.devices);
+        if let Err(MapError::Link(error)) = &result {
+            self.die(peer.0, error.clone());
+        }
+        result
+    }
+}

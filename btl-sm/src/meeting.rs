@@ -1,0 +1,447 @@
+//! Meeting and parting: who calls, who is let in, and how an end is noticed.
+//!
+//! All sockets hang on one epoll descriptor, level-triggered, which also serves to block on. It is
+//! looked at about once a millisecond while messages flow, at every poll while blocked, and often
+//! while greetings are outstanding.
+
+use crate::card::{Hello, Nonce};
+use crate::credentials::check_peer;
+use crate::inbound::Inbound;
+use crate::lane::Lane;
+use crate::link::{Link, State};
+use crate::sm::Sm;
+use crate::socket::{self, Accepted, PACKET_BYTES, Received};
+use crate::sync::Fences;
+use crate::waker::Waker;
+use crate::{single_copy, system};
+use gapless_btl::{Event, LinkError, PeerId};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Sockets served in one look; the kernel hands out the others first next time.
+const EVENTS: usize = 64;
+/// Callers accepted at a time: bounds one look.
+const CALLERS: usize = 64;
+/// Packets read from one socket at a time: bounds one look.
+const PACKETS: usize = 64;
+/// Processes that have called but whom we have not been told to connect to. The oldest are turned
+/// away beyond this.
+const STRANGERS: usize = 4096;
+/// How long to leave the listener alone when descriptors have run out.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What an epoll event is about; the number is a peer's or a caller's.
+#[derive(Clone, Copy)]
+enum Watched {
+    Listener,
+    Incoming(u32),
+    Outgoing(u32),
+    Caller(u32),
+}
+
+impl Watched {
+    fn data(self) -> EventData {
+        let (kind, number) = match self {
+            Watched::Listener => (0, 0),
+            Watched::Incoming(peer) => (1, peer),
+            Watched::Outgoing(peer) => (2, peer),
+            Watched::Caller(serial) => (3, serial),
+        };
+        EventData::new_u64(kind << 32 | u64::from(number))
+    }
+
+    fn of(data: u64) -> Watched {
+        let number = u32::try_from(data & 0xFFFF_FFFF).unwrap_or(0);
+        match data >> 32 {
+            1 => Watched::Incoming(number),
+            2 => Watched::Outgoing(number),
+            3 => Watched::Caller(number),
+            _ => Watched::Listener,
+        }
+    }
+}
+
+/// Somebody who has greeted.
+struct Guest {
+    socket: OwnedFd,
+    pid: i32,
+    hello: Hello,
+    lane: OwnedFd,
+}
+
+/// The listener, the epoll descriptor and those who are not links yet.
+pub(crate) struct Door {
+    pub(crate) epoll: OwnedFd,
+    listener: OwnedFd,
+    /// Since when the listener is left alone.
+    paused: Option<Instant>,
+    /// Callers that have not greeted yet, by serial number.
+    callers: HashMap<u32, (OwnedFd, i32)>,
+    next_caller: u32,
+    /// Those that have greeted before our `connect`.
+    guests: HashMap<Nonce, Guest>,
+    /// When the sockets were last looked at.
+    pub(crate) looked: Instant,
+    /// Links that are not up yet and must be tried again.
+    pub(crate) meeting: usize,
+}
+
+impl Door {
+    /// Opens the door under the abstract name `place`.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(crate) fn open(place: &str) -> Result<Door, LinkError> {
+        let listener = socket::listen(place)?;
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| system("epoll_create", e))?;
+        let door = Door {
+            epoll,
+            listener,
+            paused: None,
+            callers: HashMap::new(),
+            next_caller: 0,
+            guests: HashMap::new(),
+            looked: Instant::now(),
+            meeting: 0,
+        };
+        door.watch(&door.listener, Watched::Listener)?;
+        Ok(door)
+    }
+
+    /// Whether blocking on the epoll descriptor would miss something.
+    pub(crate) fn needs_polling(&self) -> bool {
+        self.paused.is_some()
+    }
+
+    fn watch(&self, socket: &OwnedFd, what: Watched) -> Result<(), LinkError> {
+        let flags = match what {
+            // Nothing is ever read from these; ends are always reported.
+            Watched::Outgoing(_) => EventFlags::RDHUP,
+            _ => EventFlags::IN | EventFlags::RDHUP,
+        };
+        epoll::add(&self.epoll, socket, what.data(), flags).map_err(|e| system("epoll_ctl", e))
+    }
+
+    fn forget(&self, socket: &OwnedFd) {
+        // Fails only for what is not watched.
+        let _ = epoll::delete(&self.epoll, socket);
+    }
+}
+
+impl Sm {
+    /// Calls a peer that is new, and welcomes it if it was faster.
+    ///
+    /// # Errors
+    /// It is gone, or the system refused.
+    pub(crate) fn meet(&mut self, mut link: Link) -> Result<PeerId, LinkError> {
+        let id = u32::try_from(self.links.len())
+            .map_err(|_| system("connecting", "more than 2³² peers"))?;
+        let nonce = link.card.nonce;
+        if link.dial(&self.hello(&link))? {
+            self.watch_outgoing(id, &link)?;
+        }
+        self.by_nonce.insert(nonce, PeerId(id));
+        self.links.push(link);
+        self.door.meeting += 1;
+        if let Some(guest) = self.door.guests.remove(&nonce) {
+            self.welcome(id, guest);
+        }
+        Ok(PeerId(id))
+    }
+
+    fn hello(&self, link: &Link) -> Hello {
+        let lane = link.outbound.as_ref().expect("links are born with it").lane();
+        Hello {
+            from: self.card.nonce,
+            to: link.card.nonce,
+            geometry: lane.geometry().clone(),
+            asymmetric: self.asymmetric,
+            probe: self.probe.hello(self.config.single_copy),
+        }
+    }
+
+    fn watch_outgoing(&self, id: u32, link: &Link) -> Result<(), LinkError> {
+        match &link.outgoing {
+            Some(socket) => self.door.watch(socket, Watched::Outgoing(id)),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks at the sockets: callers, greetings, rings, ends.
+    pub(crate) fn look_around(&mut self) {
+        self.door.looked = Instant::now();
+        if self.door.paused.is_some_and(|since| since.elapsed() >= PAUSE)
+            && self.door.watch(&self.door.listener, Watched::Listener).is_ok()
+        {
+            self.door.paused = None;
+        }
+        if self.door.meeting > 0 {
+            self.redial();
+        }
+        self.flush_packets();
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
+        if let Ok((events, _)) = epoll::wait(&self.door.epoll, &mut space, Some(&now)) {
+            for event in events {
+                // Packed on some machines, hence copies.
+                let (data, flags) = (event.data, event.flags);
+                match Watched::of(data.u64()) {
+                    Watched::Listener => {
+                        self.accept();
+                    }
+                    Watched::Caller(serial) => self.hear(serial),
+                    Watched::Incoming(peer) => self.read_packets(peer),
+                    Watched::Outgoing(peer) => {
+                        if flags.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR) {
+                            self.hear_end(peer);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls again where the queue was full, and greets where the socket was.
+    fn redial(&mut self) {
+        for at in 0..self.links.len() {
+            let link = &self.links[at];
+            if link.state != State::Meeting || link.has_greeted() {
+                continue;
+            }
+            let id = u32::try_from(at).expect("checked when it was made");
+            let hello = self.hello(link);
+            let dialled = self.links[at].dial(&hello).and_then(|opened| {
+                if opened { self.watch_outgoing(id, &self.links[at]) } else { Ok(()) }
+            });
+            match dialled {
+                Ok(()) => self.check_up(id),
+                Err(error) => self.die(id, error),
+            }
+        }
+    }
+
+    /// The peer has closed the socket that we called it on.
+    fn hear_end(&mut self, id: u32) {
+        // Its greeting may still wait at our door, and behind it messages: a peer that had both
+        // greetings was up, and what it sent before it died has arrived.
+        for _ in 0..STRANGERS / CALLERS {
+            if self.links[id as usize].inbound.is_some() || !self.accept() {
+                break;
+            }
+        }
+        let link = &self.links[id as usize];
+        if link.state == State::Meeting && link.inbound.is_some() {
+            // Then it is up as soon as we have greeted; the end is reported again.
+            return;
+        }
+        self.die(id, gone());
+    }
+
+    /// Takes callers in. Gives whether there may be more.
+    fn accept(&mut self) -> bool {
+        for _ in 0..CALLERS {
+            match socket::accept(&self.door.listener) {
+                Accepted::Caller(socket) => self.let_in(socket),
+                Accepted::Nobody => return false,
+                Accepted::Skipped => {}
+                Accepted::Exhausted(error) => {
+                    tracing::warn!(%error, "callers have to wait");
+                    self.door.forget(&self.door.listener);
+                    self.door.paused = Some(Instant::now());
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn let_in(&mut self, socket: OwnedFd) {
+        let pid = match check_peer(&socket) {
+            Ok(pid) => pid,
+            Err(error) => {
+                tracing::warn!(%error, "a caller was turned away");
+                return;
+            }
+        };
+        let serial = self.door.next_caller;
+        self.door.next_caller = serial.wrapping_add(1);
+        // Whoever was here longest without a greeting makes room.
+        self.door.callers.remove(&serial.wrapping_sub(STRANGERS as u32));
+        if self.door.watch(&socket, Watched::Caller(serial)).is_ok() {
+            self.door.callers.insert(serial, (socket, pid));
+            self.hear(serial);
+        }
+    }
+
+    /// Reads a caller's greeting, if it is there.
+    fn hear(&mut self, serial: u32) {
+        let Some((socket, pid)) = self.door.callers.remove(&serial) else { return };
+        let mut packet = [0; PACKET_BYTES];
+        let refused = match socket::receive(&socket, &mut packet) {
+            Ok(Received::Nothing) => {
+                self.door.callers.insert(serial, (socket, pid));
+                return;
+            }
+            Ok(Received::Packet(len, Some(lane))) => match Hello::read(&packet[..len]) {
+                Ok(hello) if hello.to == self.card.nonce => {
+                    // While it waits for our `connect` its end must not keep the epoll descriptor
+                    // readable.
+                    self.door.forget(&socket);
+                    self.seat(Guest { socket, pid, hello, lane });
+                    return;
+                }
+                Ok(_) => LinkError::Unreachable { reason: "it looks for someone else".to_owned() },
+                Err(error) => error,
+            },
+            Ok(Received::Packet(..)) => {
+                LinkError::Corrupt { what: "a greeting without a segment".to_owned() }
+            }
+            Ok(Received::End) => return,
+            Err(error) => error,
+        };
+        tracing::warn!(error = %refused, pid, "a caller was turned away");
+    }
+
+    /// A guest becomes a link's other half, or waits until `connect` names it.
+    fn seat(&mut self, guest: Guest) {
+        let nonce = guest.hello.from;
+        match self.by_nonce.get(&nonce) {
+            Some(&PeerId(id)) => self.welcome(id, guest),
+            None if self.door.guests.len() < STRANGERS => {
+                self.door.guests.entry(nonce).or_insert(guest);
+            }
+            None => tracing::warn!(pid = guest.pid, "too many strangers: one was turned away"),
+        }
+    }
+
+    /// Takes up what a guest brought.
+    fn welcome(&mut self, id: u32, guest: Guest) {
+        let link = &self.links[id as usize];
+        if link.is_over() || link.incoming.is_some() {
+            tracing::warn!(pid = guest.pid, "a second greeting of one peer was turned away");
+            return;
+        }
+        if let Err(error) = self.take_up(id, guest) {
+            self.die(id, error);
+        }
+    }
+
+    fn take_up(&mut self, id: u32, guest: Guest) -> Result<(), LinkError> {
+        let Guest { socket, pid, hello, lane } = guest;
+        let link = &self.links[id as usize];
+        // Without an outgoing socket yet there is nothing to ring with: redialled first.
+        let Some(outgoing) = link.outgoing.clone() else {
+            self.door.guests.insert(hello.from, Guest { socket, pid, hello, lane });
+            return Ok(());
+        };
+        let both = self.asymmetric && hello.asymmetric;
+        let fences = if both { Fences::Asymmetric } else { Fences::Symmetric };
+        let lane = Arc::new(Lane::adopt(hello.geometry, &lane)?);
+        let waker = Arc::new(Waker::new(lane, outgoing, fences));
+        let inbound = Inbound::new(Arc::clone(&waker), self.parked)?;
+        self.door.watch(&socket, Watched::Incoming(id))?;
+        let reaches = self.config.single_copy && single_copy::probe(pid, hello.probe);
+        let link = &mut self.links[id as usize];
+        link.waker = Some(waker);
+        link.inbound = Some(inbound);
+        link.incoming = Some(socket);
+        link.pid = pid;
+        link.reaches = Some(reaches);
+        self.introduce_to_devices(id);
+        self.check_up(id);
+        Ok(())
+    }
+
+    /// Notes a link that has come up.
+    fn check_up(&mut self, id: u32) {
+        if let Some(guest) = self.door.guests.remove(&self.links[id as usize].card.nonce) {
+            self.welcome(id, guest);
+            return;
+        }
+        if self.links[id as usize].try_up() {
+            self.door.meeting -= 1;
+            self.active.push(id);
+            self.lie_down_too(id);
+            let card = &self.links[id as usize].card;
+            tracing::debug!(peer = id, name = card.name, pid = card.pid, "link up");
+        }
+    }
+
+    /// Reads what a peer has sent besides messages.
+    pub(crate) fn read_packets(&mut self, id: u32) {
+        let mut packet = [0; PACKET_BYTES];
+        for _ in 0..PACKETS {
+            let Some(socket) = &self.links[id as usize].incoming else { return };
+            let outcome = match socket::receive(socket, &mut packet) {
+                Ok(Received::Nothing) => return,
+                Ok(Received::End) => Err(gone()),
+                Ok(Received::Packet(len, file)) => self.take_packet(id, &packet[..len], file),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = outcome {
+                self.die(id, error);
+                return;
+            }
+        }
+    }
+
+    fn take_packet(
+        &mut self,
+        id: u32,
+        packet: &[u8],
+        file: Option<OwnedFd>,
+    ) -> Result<(), LinkError> {
+        match (packet.first(), file) {
+            (Some(&socket::RING), _) => Ok(()),
+            (Some(&socket::SHARE), Some(file)) => self.imports.offered(PeerId(id), packet, file),
+            (Some(&socket::FREED), _) => self.imports.freed(PeerId(id), packet),
+            (kind, _) => {
+                Err(LinkError::Corrupt { what: format!("a packet of kind {kind:?} on its socket") })
+            }
+        }
+    }
+
+    /// The beginning of the end: no more sends; what has arrived is delivered by `poll`.
+    pub(crate) fn die(&mut self, id: u32, error: LinkError) {
+        let link = &mut self.links[id as usize];
+        if link.is_over() {
+            return;
+        }
+        tracing::debug!(peer = id, name = link.card.name, %error, "link down");
+        if link.state == State::Meeting {
+            self.door.meeting -= 1;
+            self.active.push(id);
+        }
+        for socket in link.outgoing.as_deref().into_iter().chain(&link.incoming) {
+            self.door.forget(socket);
+        }
+        // A peer that broke the rules is alive and must learn that it is over.
+        if matches!(error, LinkError::Corrupt { .. }) {
+            link.hang_up();
+            // Nothing more of it is believed.
+            link.inbound = None;
+        }
+        link.state = State::Dying(error);
+        self.dying += 1;
+    }
+
+    /// The end: everything that concerned the peer completes, then its loss is reported.
+    pub(crate) fn bury(&mut self, id: u32) {
+        let link = &mut self.links[id as usize];
+        let State::Dying(error) = link.state.clone() else { return };
+        link.bury(error.clone());
+        self.dying -= 1;
+        self.imports.forget(PeerId(id));
+        self.single_copy.abandon(PeerId(id), &error, &mut self.outbox);
+        self.outbox.push_back(Event::Lost { peer: PeerId(id), error });
+    }
+}
+
+fn gone() -> LinkError {
+    LinkError::PeerGone { reason: "its end of the socket was closed".to_owned() }
+}

@@ -1,0 +1,30 @@
+//! membarrier(2): a full memory barrier on every processor that currently runs a registered
+//! process, at the expense of the caller alone.
+
+use std::sync::OnceLock;
+
+/// `MEMBARRIER_CMD_GLOBAL_EXPEDITED` of `linux/membarrier.h`.
+const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+/// `MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED`.
+const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier takes three integers and touches no memory of ours.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+    result == 0
+}
+
+/// Registers this process, once. `false` where the kernel or a filter refuses.
+pub(crate) fn register() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED
+        .get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
+}
+
+/// The barrier. Only called by processes whose [`register`] succeeded, so the kernel knows the
+/// command; it has no other way to fail.
+pub(crate) fn barrier() {
+    if !membarrier(GLOBAL_EXPEDITED) {
+        tracing::error!("membarrier(2) failed after it had been registered");
+    }
+}

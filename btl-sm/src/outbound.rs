@@ -1,0 +1,210 @@
+//! The sending half of a link: slots, and what goes into the ring.
+//!
+//! Messages of up to [`INLINE_BYTES`] are written by their makers into small private buffers and
+//! copied into the ring by `send`: they cost no slot and come back at once. Longer ones are written
+//! straight into the slots that the receiver will read. Which slots are free is decided by our own
+//! books: a slot is back when the receiver has stored the generation that we counted for it, and a
+//! receiver that lies harms only what it is going to read itself.
+
+use crate::geometry::Class;
+use crate::lane::Lane;
+use crate::recycle::Recycler;
+use crate::ring::{Broken, INLINE_BYTES, INLINE_WORDS, Kind, Producer, lines_for};
+use crate::segment::{Segment, whole_pages};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use gapless_btl::{LinkError, PeerId, Reclaim, ReserveError, Slot};
+use std::sync::Arc;
+
+/// Tiny slots that may be reserved at a time.
+const TINY: u32 = 64;
+/// Bytes from one private buffer to the next.
+const STRIDE: usize = 256;
+/// Slots of a class that are in use before we look whether any came back.
+const WINDOW: usize = 4;
+
+const _: () = assert!(INLINE_BYTES <= STRIDE);
+
+/// What a reserved slot keeps alive, and where a dropped one reports. Buffers are numbered tiny
+/// ones first, then the lane's slots.
+struct Home {
+    lane: Arc<Lane>,
+    tiny: Segment,
+    dropped: Box<[AtomicBool]>,
+    /// Whether any of `dropped` is set.
+    any: AtomicBool,
+}
+
+impl Reclaim for Home {
+    fn reclaim(&self, index: u64) {
+        let flag = usize::try_from(index).ok().and_then(|index| self.dropped.get(index));
+        if let Some(flag) = flag {
+            flag.store(true, Ordering::Release);
+            self.any.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// The sending half.
+pub(crate) struct Outbound {
+    home: Arc<Home>,
+    /// The same, as slots know it.
+    pool: Arc<dyn Reclaim>,
+    producer: Producer,
+    /// Ring lines promised to slots that are reserved.
+    promised: usize,
+    /// Per buffer: the lines promised to it while it is reserved, else 0.
+    reserved: Box<[u8]>,
+    tiny: Recycler,
+    classes: Vec<(Class, Recycler)>,
+    /// Per slot of the lane: how often it was sent, modulo 2³².
+    generations: Box<[u32]>,
+    /// A descriptor's two words, where the ring takes them from.
+    descriptor: [AtomicU64; 2],
+}
+
+impl Outbound {
+    /// The sending half over `lane`.
+    ///
+    /// # Errors
+    /// The system has no memory.
+    pub(crate) fn new(lane: Arc<Lane>) -> Result<Outbound, LinkError> {
+        let bytes = whole_pages(u64::from(TINY) * STRIDE as u64).expect("16 KiB");
+        let tiny = Segment::private(bytes)?;
+        let small = |n: usize| u32::try_from(n).expect("the geometry bounds it");
+        let recycler = |class: &Class| {
+            Recycler::new(small(class.first), small(class.count), WINDOW.min(class.count / 2))
+        };
+        let geometry = lane.geometry();
+        let classes = geometry.classes().iter().map(|class| (*class, recycler(class))).collect();
+        let slots = geometry.slots();
+        let buffers = TINY as usize + slots;
+        let dropped = (0..buffers).map(|_| AtomicBool::new(false)).collect();
+        let home = Arc::new(Home { lane, tiny, dropped, any: AtomicBool::new(false) });
+        Ok(Outbound {
+            pool: home.clone(),
+            home,
+            producer: Producer::default(),
+            promised: 0,
+            reserved: vec![0; buffers].into(),
+            tiny: Recycler::new(0, TINY, 0),
+            classes,
+            generations: vec![0; slots].into(),
+            descriptor: [AtomicU64::new(0), AtomicU64::new(0)],
+        })
+    }
+
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.home.lane
+    }
+
+    /// The mappings that slots may lie in.
+    pub(crate) fn segments(&self) -> [&Segment; 2] {
+        [self.home.lane.segment(), &self.home.tiny]
+    }
+
+    /// Takes back what was dropped unsent.
+    #[cold]
+    fn collect_dropped(&mut self) {
+        // A read-modify-write, so that the flags of whoever stored `any` are seen.
+        if !self.home.any.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        for (index, flag) in self.home.dropped.iter().enumerate() {
+            if flag.load(Ordering::Acquire) {
+                flag.store(false, Ordering::Relaxed);
+                self.promised -= usize::from(std::mem::take(&mut self.reserved[index]));
+                let number = u32::try_from(index).expect("there are fewer than 2³² buffers");
+                match index.checked_sub(TINY as usize) {
+                    None => self.tiny.put(number),
+                    Some(slot) => {
+                        let owner = self.classes.iter_mut().rfind(|(c, _)| c.first <= slot);
+                        if let Some((_, recycler)) = owner {
+                            recycler.put(number - TINY);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Room for a message of `len` bytes.
+    ///
+    /// # Errors
+    /// `Full`, too long, or [`LinkError::Corrupt`] if the receiver breaks the ring's rules.
+    pub(crate) fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
+        if self.home.any.load(Ordering::Relaxed) {
+            self.collect_dropped();
+        }
+        let inline = len <= INLINE_BYTES;
+        let lines = if inline { lines_for(len) } else { 1 };
+        let fits = self.producer.fits(self.home.lane.ring(), self.promised + lines);
+        if !fits.map_err(|Broken(what)| LinkError::Corrupt { what })? {
+            return Err(ReserveError::Full);
+        }
+        let (index, region) = if inline {
+            let number = self.tiny.take(|_| true).ok_or(ReserveError::Full)?;
+            (number as usize, self.home.tiny.region(number as usize * STRIDE, len))
+        } else {
+            let slot = self.take_slot(len)?;
+            let region = self.home.lane.slot(slot, len).expect("the class was chosen by length");
+            (slot + TINY as usize, region)
+        };
+        self.reserved[index] = lines.to_le_bytes()[0];
+        self.promised += lines;
+        // SAFETY: the buffer lies in a mapping that `pool` keeps; our books say that it is in no
+        // other hand until it is reclaimed or sent, and no references to it are made meanwhile.
+        Ok(unsafe { Slot::new(region, to, index as u64, Arc::clone(&self.pool)) })
+    }
+
+    /// A free slot of the smallest class that holds `len`, or of a larger one if those are out.
+    fn take_slot(&mut self, len: usize) -> Result<usize, ReserveError> {
+        let max = self.classes.last().map_or(0, |(class, _)| class.bytes);
+        if len > max {
+            return Err(ReserveError::TooLong { len, max });
+        }
+        let returned = self.home.lane.returned();
+        let generations = &self.generations;
+        let back = |slot: u32| {
+            let slot = slot as usize;
+            returned[slot].load(Ordering::Acquire) == generations[slot]
+        };
+        self.classes
+            .iter_mut()
+            .filter(|(class, _)| class.bytes >= len)
+            .find_map(|(_, recycler)| recycler.take(back))
+            .map(|slot| slot as usize)
+            .ok_or(ReserveError::Full)
+    }
+
+    /// Whether the slot came from [`reserve`](Outbound::reserve) of this half.
+    pub(crate) fn owns(&self, slot: &Slot) -> bool {
+        slot.belongs_to(&self.pool)
+    }
+
+    /// Publishes what the slot holds. The caller has asked [`owns`](Outbound::owns).
+    pub(crate) fn send(&mut self, slot: Slot, tag: u8) {
+        let len = slot.len();
+        let (_, index) = slot.into_parts();
+        let index = usize::try_from(index).expect("our own index");
+        self.promised -= usize::from(std::mem::take(&mut self.reserved[index]));
+        let ring = self.home.lane.ring();
+        if let Some(slot) = index.checked_sub(TINY as usize) {
+            let generation = self.generations[slot].wrapping_add(1);
+            self.generations[slot] = generation;
+            let name = slot as u64 | u64::from(generation) << 32;
+            self.descriptor[0].store(name, Ordering::Relaxed);
+            self.descriptor[1].store(len as u64, Ordering::Relaxed);
+            self.producer.push(ring, Kind::Slot, tag, 16, &self.descriptor);
+            let number = u32::try_from(slot).expect("the geometry bounds it");
+            let owner = self.classes.iter_mut().rfind(|(class, _)| class.first <= slot);
+            if let Some((_, recycler)) = owner {
+                recycler.lend(number);
+            }
+        } else {
+            let words = self.home.tiny.words(index * STRIDE, INLINE_WORDS);
+            let bytes = u16::try_from(len).expect("tiny slots hold at most INLINE_BYTES");
+            self.producer.push(ring, Kind::Inline, tag, bytes, words);
+            self.tiny.put(u32::try_from(index).expect("there are TINY of them"));
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! A ring of cache lines from one process to another: single producer, single consumer, loads and
+//! stores only.
+//!
+//! A message is one line or a few in a row. Word 0 of every line is its mark, the rest is payload:
+//!
+//! ```text
+//!  word 0                                        words 1 … 7
+//! ┌──────────────┬─────────┬─────────┬─────────┐┌───────────────────────────────┐
+//! │ sequence: 32 │ tag:  8 │ kind: 8 │ len: 16 ││ 56 bytes of payload           │
+//! └──────────────┴─────────┴─────────┴─────────┘└───────────────────────────────┘
+//!   bits 0 … 31    32 … 39   40 … 47   48 … 63
+//! ```
+//!
+//! Line `p` (counted from 0 for ever, stored at `p` modulo the ring) is there when its mark's
+//! sequence is `p` + ring length, modulo 2³²: never 0, which a fresh ring is full of, and different
+//! from what any earlier lap left. So a line says by itself whether it has arrived, a tiny message
+//! costs one cache line's journey, and nothing is ever cleared. The producer writes the lines of a
+//! message back to front; its first mark, stored last with release, publishes them all.
+//!
+//! The consumer gives lines back by storing how many it has consumed (`head`); the producer keeps a
+//! private copy and looks again only when that one says "full". The two sides are different
+//! processes that need not trust each other: [`Producer`] refuses a `head` that runs backwards or
+//! ahead, and [`Consumer`] checks every mark, so a peer can spoil its own messages and no more.
+
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+
+/// Words in a line.
+pub(crate) const WORDS: usize = if cfg!(loom) { 2 } else { 8 };
+/// Payload bytes in a line.
+pub(crate) const LINE_BYTES: usize = (WORDS - 1) * 8;
+/// Most lines in a message.
+pub(crate) const MESSAGE_LINES: usize = 4;
+/// Most payload words in a message.
+pub(crate) const INLINE_WORDS: usize = MESSAGE_LINES * (WORDS - 1);
+/// Most payload bytes in a message.
+pub(crate) const INLINE_BYTES: usize = MESSAGE_LINES * LINE_BYTES;
+
+/// One cache line, shared with the peer.
+#[repr(C, align(64))]
+pub(crate) struct Line {
+    words: [AtomicU64; WORDS],
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Line>() == 64 && align_of::<Line>() == 64);
+
+impl Line {
+    #[cfg(any(test, loom))]
+    pub(crate) fn new() -> Line {
+        Line { words: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
+
+    /// Overwrites a word, as a peer that breaks the rules would.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn scribble(&self, word: usize, value: u64) {
+        self.words[word].store(value, Ordering::Release);
+    }
+}
+
+/// The shared parts of a ring.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    /// A power of two of lines.
+    pub(crate) lines: &'a [Line],
+    /// How many lines the consumer has given back, ever; written by the consumer alone.
+    pub(crate) head: &'a AtomicUsize,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The payload is the message.
+    Inline = 1,
+    /// The payload says in which slot the message is.
+    Slot = 2,
+}
+
+/// A later line of a message.
+const CONTINUATION: u8 = 3;
+
+/// A mark, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) kind: Kind,
+    pub(crate) tag: u8,
+    /// Payload bytes.
+    pub(crate) len: u16,
+}
+
+/// The peer broke the ring's rules.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Broken(pub(crate) String);
+
+/// How many lines `len` payload bytes take: at least one.
+pub(crate) fn lines_for(len: usize) -> usize {
+    len.div_ceil(LINE_BYTES).max(1)
+}
+
+fn sequence(position: usize, lines: usize) -> u64 {
+    (position.wrapping_add(lines) as u64) & 0xFFFF_FFFF
+}
+
+fn mark(position: usize, lines: usize, tag: u8, kind: u8, len: u16) -> u64 {
+    sequence(position, lines) | u64::from(tag) << 32 | u64::from(kind) << 40 | u64::from(len) << 48
+}
+
+/// The writing end's private state.
+#[derive(Debug, Default)]
+pub(crate) struct Producer {
+    /// Lines written, ever.
+    tail: usize,
+    /// Lines given back, as last seen.
+    head: usize,
+}
+
+impl Producer {
+    /// Whether `lines` more lines fit. Reads the shared `head` only if the last reading says no.
+    ///
+    /// # Errors
+    /// The consumer's `head` is impossible.
+    pub(crate) fn fits(&mut self, view: View<'_>, lines: usize) -> Result<bool, Broken> {
+        let capacity = view.lines.len();
+        let used = self.tail.wrapping_sub(self.head);
+        if lines <= capacity - used {
+            return Ok(true);
+        }
+        let head = view.head.load(Ordering::Acquire);
+        if head.wrapping_sub(self.head) > used {
+            return Err(Broken(format!(
+                "the ring's head is {head}, outside {}..={}",
+                self.head, self.tail
+            )));
+        }
+        self.head = head;
+        Ok(lines <= capacity - self.tail.wrapping_sub(head))
+    }
+
+    /// Writes and publishes a message whose payload are the first `len` bytes of `words`. The
+    /// caller has asked [`fits`](Producer::fits).
+    pub(crate) fn push(
+        &mut self,
+        view: View<'_>,
+        kind: Kind,
+        tag: u8,
+        len: u16,
+        words: &[AtomicU64],
+    ) {
+        let capacity = view.lines.len();
+        let needed = usize::from(len).div_ceil(8);
+        let words = &words[..needed];
+        let lines = lines_for(usize::from(len));
+        for later in (1..lines).rev() {
+            let position = self.tail.wrapping_add(later);
+            let line = &view.lines[position & (capacity - 1)];
+            let from = later * (WORDS - 1);
+            for (to, word) in line.words[1..].iter().zip(&words[from..]) {
+                to.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            line.words[0].store(mark(position, capacity, tag, CONTINUATION, 0), Ordering::Relaxed);
+        }
+        let line = &view.lines[self.tail & (capacity - 1)];
+        for (to, word) in line.words[1..].iter().zip(words) {
+            to.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let first = mark(self.tail, capacity, tag, kind as u8, len);
+        line.words[0].store(first, Ordering::Release);
+        self.tail = self.tail.wrapping_add(lines);
+    }
+}
+
+/// The reading end's private state.
+#[derive(Debug, Default)]
+pub(crate) struct Consumer {
+    /// Lines consumed, ever.
+    position: usize,
+}
+
+impl Consumer {
+    /// The next message's mark, if it has arrived.
+    ///
+    /// # Errors
+    /// The mark is one that no producer writes.
+    pub(crate) fn peek(&self, view: View<'_>) -> Result<Option<Mark>, Broken> {
+        let capacity = view.lines.len();
+        let line = &view.lines[self.position & (capacity - 1)];
+        let word = line.words[0].load(Ordering::Acquire);
+        if word & 0xFFFF_FFFF != sequence(self.position, capacity) {
+            return Ok(None);
+        }
+        let bytes = word.to_le_bytes();
+        let kind = match bytes[5] {
+            1 => Kind::Inline,
+            2 => Kind::Slot,
+            other => return Err(Broken(format!("a message of kind {other}"))),
+        };
+        let len = u16::from_le_bytes([bytes[6], bytes[7]]);
+        if usize::from(len) > INLINE_BYTES {
+            return Err(Broken(format!("{len} bytes in the ring, above {INLINE_BYTES}")));
+        }
+        Ok(Some(Mark { kind, tag: bytes[4], len }))
+    }
+
+    /// Copies out the payload of the message that [`peek`](Consumer::peek) saw, `len` bytes of it
+    /// (rounded up to words), and moves on. The lines are given back by
+    /// [`give_back`](Consumer::give_back).
+    pub(crate) fn take(&mut self, view: View<'_>, len: u16, into: &[AtomicU64]) {
+        let capacity = view.lines.len();
+        let into = &into[..usize::from(len).div_ceil(8)];
+        let lines = lines_for(usize::from(len));
+        for (later, chunk) in into.chunks(WORDS - 1).enumerate() {
+            let line = &view.lines[self.position.wrapping_add(later) & (capacity - 1)];
+            for (to, word) in chunk.iter().zip(&line.words[1..]) {
+                to.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        self.position = self.position.wrapping_add(lines);
+    }
+
+    /// Lets the producer reuse everything taken so far.
+    pub(crate) fn give_back(&self, view: View<'_>) {
+        view.head.store(self.position, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    struct Ring {
+        lines: Vec<Line>,
+        head: AtomicUsize,
+    }
+
+    impl Ring {
+        fn new(lines: usize) -> Ring {
+            Ring { lines: (0..lines).map(|_| Line::new()).collect(), head: AtomicUsize::new(0) }
+        }
+        fn view(&self) -> View<'_> {
+            View { lines: &self.lines, head: &self.head }
+        }
+    }
+
+    fn words(seed: u64) -> Vec<AtomicU64> {
+        (0..INLINE_WORDS as u64).map(|i| AtomicU64::new(seed << 8 | i)).collect()
+    }
+
+    #[test]
+    fn messages_of_all_lengths_cross_many_laps() {
+        let ring = Ring::new(16);
+        let (mut out, mut inn) = (Producer::default(), Consumer::default());
+        let into = words(0);
+        for round in 0..2000u64 {
+            let len = u16::try_from(round % (INLINE_BYTES as u64 + 1)).unwrap();
+            let tag = round.to_le_bytes()[0];
+            assert!(out.fits(ring.view(), lines_for(len.into())).unwrap());
+            assert_eq!(inn.peek(ring.view()), Ok(None));
+            out.push(ring.view(), Kind::Inline, tag, len, &words(round));
+            let mark = inn.peek(ring.view()).unwrap().unwrap();
+            assert_eq!(mark, Mark { kind: Kind::Inline, tag, len });
+            inn.take(ring.view(), len, &into);
+            inn.give_back(ring.view());
+            for (i, word) in into[..usize::from(len).div_ceil(8)].iter().enumerate() {
+                assert_eq!(word.load(Ordering::Relaxed), round << 8 | i as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_ring_says_so_until_lines_come_back() {
+        let ring = Ring::new(16);
+        let (mut out, mut inn) = (Producer::default(), Consumer::default());
+        for _ in 0..16 {
+            assert!(out.fits(ring.view(), 1).unwrap());
+            out.push(ring.view(), Kind::Inline, 0, 8, &words(1));
+        }
+        assert!(!out.fits(ring.view(), 1).unwrap());
+        inn.take(ring.view(), 8, &words(0));
+        assert!(!out.fits(ring.view(), 1).unwrap());
+        inn.give_back(ring.view());
+        assert!(out.fits(ring.view(), 1).unwrap());
+        assert!(!out.fits(ring.view(), 2).unwrap());
+    }
+
+    #[test]
+    fn an_impossible_head_is_refused() {
+        for bad in [3usize, usize::MAX, 1 << 40] {
+            let ring = Ring::new(2);
+            let mut out = Producer::default();
+            for _ in 0..2 {
+                out.push(ring.view(), Kind::Inline, 0, 0, &[]);
+            }
+            ring.head.store(bad, Ordering::Release);
+            assert!(out.fits(ring.view(), 1).unwrap_err().0.contains("head"));
+        }
+    }
+
+    #[test]
+    fn impossible_marks_are_refused() {
+        let ring = Ring::new(16);
+        let inn = Consumer::default();
+        let here = sequence(0, 16);
+        for (bad, what) in [
+            (here, "kind 0"),
+            (here | 3 << 40, "kind 3"),
+            (here | 1 << 40 | 225 << 48, "225 bytes"),
+            (here | 2 << 40 | 0xFFFF << 48, "65535 bytes"),
+        ] {
+            ring.lines[0].scribble(0, bad);
+            assert!(inn.peek(ring.view()).unwrap_err().0.contains(what), "{what}");
+        }
+        ring.lines[0].scribble(0, 0xDEAD_BEEF_0000_0001);
+        assert_eq!(inn.peek(ring.view()), Ok(None), "another lap's mark is no message");
+    }
+
+    #[test]
+    fn positions_may_wrap_around() {
+        let ring = Ring::new(16);
+        let start = usize::MAX - 5;
+        let mut out = Producer { tail: start, head: start };
+        let mut inn = Consumer { position: start };
+        ring.head.store(start, Ordering::Relaxed);
+        let into = words(0);
+        for round in 0..40 {
+            assert!(out.fits(ring.view(), 4).unwrap());
+            out.push(ring.view(), Kind::Inline, 1, 200, &words(round));
+            assert!(inn.peek(ring.view()).unwrap().is_some());
+            inn.take(ring.view(), 200, &into);
+            inn.give_back(ring.view());
+            assert_eq!(into[24].load(Ordering::Relaxed), round << 8 | 24);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Mapped memory: the only place that maps, unmaps and turns addresses into references.
+//!
+//! Shared segments are memfds sealed against shrinking and growing, so a mapping never faults
+//! because a peer changed the file; they have no name in any file system, so nothing is left behind
+//! however a process ends. No reference other than to atomics is ever formed to shared memory.
+
+use crate::ring::Line;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::system;
+use gapless_btl::LinkError;
+use gapless_mem::{Device, DeviceError, Region, Space};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The seals that every segment carries before it is handed out.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// A mapping, unmapped when dropped, after every device that knows it has forgotten it.
+pub(crate) struct Segment {
+    base: NonNull<u8>,
+    len: usize,
+    /// Devices it is registered with.
+    devices: Mutex<Vec<Arc<dyn Device>>>,
+    /// Whether there are any: regions then say so.
+    pinned: AtomicBool,
+}
+
+// SAFETY: a `Segment` owns its mapping; what is reached through it are atomics and addresses.
+unsafe impl Send for Segment {}
+// SAFETY: as above: `&Segment` gives references to atomics only, which threads may share.
+unsafe impl Sync for Segment {}
+
+/// Rounds up to whole pages of the system; `None` beyond the address space.
+pub(crate) fn whole_pages(len: u64) -> Option<usize> {
+    usize::try_from(len).ok()?.max(1).checked_next_multiple_of(rustix::param::page_size())
+}
+
+fn map(len: usize, file: Option<&OwnedFd>) -> rustix::io::Result<Segment> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let base = match file {
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing of ours.
+        Some(file) => unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0)
+        },
+        // SAFETY: as above.
+        None => unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::PRIVATE)
+        },
+    }?;
+    let base = NonNull::new(base.cast::<u8>()).ok_or(rustix::io::Errno::NOMEM)?;
+    base.expose_provenance();
+    Ok(Segment { base, len, devices: Mutex::new(Vec::new()), pinned: AtomicBool::new(false) })
+}
+
+impl Segment {
+    /// A new sealed, zeroed memfd of `len` bytes (whole pages), mapped; the descriptor is for
+    /// handing to peers. `huge` asks for huge pages.
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(crate) fn create(len: usize, huge: bool) -> Result<(Segment, OwnedFd), LinkError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file =
+            rustix::fs::memfd_create("gapless", flags).map_err(|e| system("memfd_create", e))?;
+        rustix::fs::ftruncate(&file, len as u64).map_err(|e| system("ftruncate", e))?;
+        rustix::fs::fcntl_add_seals(&file, SEALS).map_err(|e| system("F_ADD_SEALS", e))?;
+        let segment = map(len, Some(&file)).map_err(|e| system("mmap", e))?;
+        if huge {
+            // SAFETY: the advice concerns our own mapping and does not change its contents.
+            let advised = unsafe {
+                rustix::mm::madvise(segment.base.as_ptr().cast(), len, Advice::LinuxHugepage)
+            };
+            if let Err(error) = advised {
+                tracing::debug!(%error, "no huge pages for shared memory");
+            }
+        }
+        Ok((segment, file))
+    }
+
+    /// Private zeroed memory of `len` bytes (whole pages).
+    ///
+    /// # Errors
+    /// The system refused.
+    pub(crate) fn private(len: usize) -> Result<Segment, LinkError> {
+        map(len, None).map_err(|e| system("mmap", e))
+    }
+
+    /// Maps what a peer sent, if it is exactly `len` bytes long and sealed so that it stays so.
+    ///
+    /// # Errors
+    /// [`LinkError::Corrupt`] for a file that is not as promised; the system refused.
+    pub(crate) fn adopt(file: &OwnedFd, len: usize) -> Result<Segment, LinkError> {
+        let corrupt = |what: String| LinkError::Corrupt { what };
+        let seals = rustix::fs::fcntl_get_seals(file.as_fd())
+            .map_err(|e| corrupt(format!("a segment that cannot be sealed: {e}")))?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(corrupt(format!("a segment with the seals {seals:?} only")));
+        }
+        let found = rustix::fs::fstat(file.as_fd()).map_err(|e| system("fstat", e))?.st_size;
+        if usize::try_from(found) != Ok(len) || len == 0 {
+            return Err(corrupt(format!("a segment of {found} bytes instead of {len}")));
+        }
+        map(len, Some(file)).map_err(|e| system("mmap", e))
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of its first byte.
+    pub(crate) fn start(&self) -> u64 {
+        self.base.as_ptr().addr() as u64
+    }
+
+    /// Describes `len` bytes from `at` on. Nothing is checked: describing is safe.
+    pub(crate) fn region(&self, at: usize, len: usize) -> Region {
+        let space = if self.pinned.load(Ordering::Relaxed) { Space::Pinned } else { Space::Host };
+        Region::new(space, self.start(), at as u64, len as u64)
+    }
+
+    /// Where `count` values of `T` start `at` bytes into the mapping.
+    fn place<T>(&self, at: usize, count: usize) -> NonNull<T> {
+        let end = count.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(at));
+        assert!(
+            end.is_some_and(|end| end <= self.len) && at % align_of::<T>() == 0,
+            "{count} values at byte {at} leave a segment of {} bytes",
+            self.len
+        );
+        // SAFETY: `at` lies inside the mapping, as was just checked.
+        unsafe { self.base.byte_add(at) }.cast()
+    }
+
+    /// `count` ring lines from byte `at` on.
+    pub(crate) fn lines(&self, at: usize, count: usize) -> &[Line] {
+        let place = self.place::<Line>(at, count);
+        // SAFETY: `place` proved that `count` lines lie inside the mapping, which starts at a page
+        // and lives as long as `self`; any bytes are valid atomics, and the memory is initialised.
+        unsafe { NonNull::slice_from_raw_parts(place, count).as_ref() }
+    }
+
+    /// `count` 64-bit words from byte `at` on.
+    pub(crate) fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
+        let place = self.place::<AtomicU64>(at, count);
+        // SAFETY: as in `lines`.
+        unsafe { NonNull::slice_from_raw_parts(place, count).as_ref() }
+    }
+
+    /// `count` 32-bit words from byte `at` on.
+    pub(crate) fn flags(&self, at: usize, count: usize) -> &[AtomicU32] {
+        let place = self.place::<AtomicU32>(at, count);
+        // SAFETY: as in `lines`.
+        unsafe { NonNull::slice_from_raw_parts(place, count).as_ref() }
+    }
+
+    /// The counter at byte `at`.
+    pub(crate) fn counter(&self, at: usize) -> &AtomicUsize {
+        let place = self.place::<AtomicUsize>(at, 1);
+        // SAFETY: as in `lines`.
+        unsafe { place.as_ref() }
+    }
+
+    fn devices(&self) -> std::sync::MutexGuard<'_, Vec<Arc<dyn Device>>> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn whole(&self) -> Region {
+        Region::new(Space::Host, self.start(), 0, self.len as u64)
+    }
+
+    /// Makes the memory known to a device, once each.
+    ///
+    /// # Errors
+    /// The device refused.
+    pub(crate) fn register(&self, device: &Arc<dyn Device>) -> Result<(), DeviceError> {
+        let mut devices = self.devices();
+        if devices.iter().any(|known| Arc::ptr_eq(known, device)) {
+            return Ok(());
+        }
+        // SAFETY: the mapping lives until `drop`, which unregisters it first.
+        unsafe { device.register(self.whole()) }?;
+        devices.push(Arc::clone(device));
+        self.pinned.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Undoes [`register`](Segment::register), if it happened.
+    pub(crate) fn unregister(&self, device: &Arc<dyn Device>) {
+        let mut devices = self.devices();
+        let Some(at) = devices.iter().position(|known| Arc::ptr_eq(known, device)) else { return };
+        let device = devices.swap_remove(at);
+        self.pinned.store(!devices.is_empty(), Ordering::Relaxed);
+        // SAFETY: it was registered with this device, and slots and fragments, which are what work
+        // in flight uses, keep the segment: the caller undoes an attachment before any was made.
+        let result = unsafe { device.unregister(self.whole()) };
+        if let Err(error) = result {
+            tracing::warn!(%error, "a device did not forget a segment");
+        }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        let devices = std::mem::take(&mut *self.devices());
+        for device in devices {
+            // SAFETY: registered before, and nothing can use a segment that is being dropped.
+            let result = unsafe { device.unregister(self.whole()) };
+            if let Err(error) = result {
+                tracing::warn!(%error, "a device did not forget a segment");
+            }
+        }
+        // SAFETY: the mapping is ours, and every slot, fragment and mapping handed out holds the
+        // segment, so no address into it is in use.
+        let result = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert!(result.is_ok(), "munmap: {result:?}");
+    }
+}
+
+impl std::fmt::Debug for Segment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Segment of {} bytes at {:#x}", self.len, self.start())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_mappings_show_the_same_bytes() {
+        let (ours, file) = Segment::create(8192, true).unwrap();
+        let theirs = Segment::adopt(&file, 8192).unwrap();
+        ours.words(4096, 2)[1].store(7, Ordering::Relaxed);
+        assert_eq!(theirs.words(4104, 1)[0].load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn wrong_files_are_refused() {
+        let (_segment, file) = Segment::create(8192, false).unwrap();
+        assert!(matches!(Segment::adopt(&file, 4096), Err(LinkError::Corrupt { .. })));
+        let open = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&open, 4096).unwrap();
+        let error = Segment::adopt(&open, 4096).unwrap_err();
+        assert!(error.to_string().contains("seals"), "{error}");
+        let other = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+        assert!(Segment::adopt(&other, 4096).unwrap_err().to_string().contains("sealed"));
+    }
+
+    #[test]
+    #[should_panic(expected = "leave a segment")]
+    fn views_stay_inside() {
+        let _ = Segment::private(4096).unwrap().words(4096, 1);
+    }
+}

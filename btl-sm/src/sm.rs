@@ -1,0 +1,425 @@
+//! The transport: peers by number, the poll loop, sleeping, devices.
+
+use crate::card::{Card, Nonce, random};
+use crate::config::SmConfig;
+use crate::doze::Reason;
+use crate::geometry::Geometry;
+use crate::imports::Imports;
+use crate::lane::Lane;
+use crate::link::{Link, State};
+use crate::mapped::Exports;
+use crate::meeting::Door;
+use crate::membarrier;
+use crate::outbound::Outbound;
+use crate::segment::Segment;
+use crate::single_copy::{Probe, SingleCopy};
+use crate::sync::Fences;
+use gapless_btl::{
+    Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
+    Slot, Token,
+};
+use gapless_mem::Device;
+use rustix::fd::{AsRawFd, RawFd};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Messages taken from one peer in one poll: bounds the poll and is fair to the others.
+const BATCH: usize = 32;
+/// How often the clock is read: every so many polls.
+const TICKS: u32 = 8;
+/// How often the sockets are looked at while nothing else calls for it.
+const LOOK: Duration = Duration::from_millis(1);
+/// Polls without a result after which a sleep that was announced is called off.
+const EMPTY_POLLS: u32 = 4;
+/// `Sent` events that may wait for a poll.
+const UNREPORTED: usize = 8192;
+
+/// Shared memory between the processes of one host, one user and one job.
+///
+/// ```
+/// use gapless_btl::{AmTag, Btl, Event, Events, ReserveError, Token};
+/// use gapless_btl_sm::{Sm, SmConfig};
+///
+/// let mut alice = Sm::new(SmConfig::new("a job", "alice"))?;
+/// let mut bob = Sm::new(SmConfig::new("a job", "bob"))?;
+/// let to_bob = alice.connect(&bob.address())?;
+/// bob.connect(&alice.address())?;
+/// let mut events = Events::with_capacity(16);
+/// let mut slot = loop {
+///     match alice.reserve(to_bob, 5) {
+///         Err(ReserveError::Full) => alice.poll(&mut events) + bob.poll(&mut events),
+///         slot => break slot?,
+///     };
+/// };
+/// slot.write(0, b"hello")?;
+/// alice.send(slot, AmTag(7), Token::NONE);
+/// while bob.poll(&mut events) == 0 {}
+/// let Some(Event::Arrived { tag: AmTag(7), fragment, .. }) = events.drain().next() else {
+///     panic!("the message comes first");
+/// };
+/// assert_eq!(fragment.to_vec()?, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Sm {
+    pub(crate) config: SmConfig,
+    limits: Limits,
+    geometry: Geometry,
+    /// `config.parked`, checked.
+    pub(crate) parked: u32,
+    pub(crate) card: Card,
+    pub(crate) asymmetric: bool,
+    pub(crate) probe: Probe,
+    pub(crate) door: Door,
+    pub(crate) links: Vec<Link>,
+    pub(crate) by_nonce: HashMap<Nonce, PeerId>,
+    /// Links to receive from or to bury.
+    pub(crate) active: Vec<u32>,
+    /// Where in `active` the next poll starts.
+    turn: usize,
+    /// How many links are dying.
+    pub(crate) dying: usize,
+    /// Events that wait for a poll.
+    pub(crate) outbox: VecDeque<Event>,
+    pub(crate) single_copy: SingleCopy,
+    pub(crate) exports: Exports,
+    pub(crate) imports: Imports,
+    /// A socket was too full for a notice.
+    pub(crate) packets_wait: bool,
+    pub(crate) devices: Vec<Arc<dyn Device>>,
+    ticks: u32,
+    /// While a sleep is announced: polls without a result since.
+    armed: Option<u32>,
+}
+
+impl Sm {
+    /// Opens the transport; from now on peers can meet it.
+    ///
+    /// # Errors
+    /// [`LinkError::BadAddress`] for names that are too long, [`LinkError::Incompatible`] for sizes
+    /// out of bounds, [`LinkError::System`] if the system refuses a socket or memory.
+    pub fn new(config: SmConfig) -> Result<Sm, LinkError> {
+        let refused = |what: String| LinkError::Incompatible { what };
+        let geometry = Geometry::new(config.ring_lines, &config.classes).map_err(refused)?;
+        let largest = config.classes.last().map_or(0, |class| class.bytes);
+        if largest < 256 || config.eager_bytes > largest {
+            return Err(refused(format!(
+                "slots of at most {largest} bytes: at least 256 are needed, and {} for eager \
+                 messages",
+                config.eager_bytes
+            )));
+        }
+        let parked = u32::try_from(config.parked)
+            .ok()
+            .filter(|parked| (1..=1 << 20).contains(parked))
+            .ok_or_else(|| refused(format!("{} parked messages: not 1 to 2²⁰", config.parked)))?;
+        let card = Card::own(&config.job, &config.name)?;
+        let mut word = [0; 8];
+        random(&mut word)?;
+        let door = Door::open(&card.meeting_place())?;
+        Ok(Sm {
+            limits: Limits {
+                name: "sm",
+                eager_bytes: config.eager_bytes,
+                max_fragment_bytes: largest,
+                ordered: true,
+                latency_ns: 100,
+                bandwidth_mb_s: 20_000,
+                death_notice_ms: 200,
+            },
+            geometry,
+            parked,
+            card,
+            asymmetric: membarrier::register(),
+            probe: Probe::new(u64::from_ne_bytes(word)),
+            door,
+            links: Vec::new(),
+            by_nonce: HashMap::new(),
+            active: Vec::new(),
+            turn: 0,
+            dying: 0,
+            outbox: VecDeque::with_capacity(64),
+            single_copy: SingleCopy::new(),
+            exports: Exports::default(),
+            imports: Imports::new(config.map_cache_bytes, config.map_cache_entries),
+            packets_wait: false,
+            devices: Vec::new(),
+            ticks: 0,
+            armed: None,
+            config,
+        })
+    }
+
+    /// The link behind a peer's number.
+    ///
+    /// # Errors
+    /// There never was one.
+    pub(crate) fn link(&self, peer: PeerId) -> Result<&Link, LinkError> {
+        self.links.get(peer.0 as usize).ok_or_else(|| LinkError::Unreachable {
+            reason: format!("{peer} was never connected to"),
+        })
+    }
+
+    /// Whether a look at the sockets is due.
+    fn tick(&mut self) -> bool {
+        self.ticks = self.ticks.wrapping_add(1);
+        if self.armed.is_some() {
+            return true;
+        }
+        self.ticks % TICKS == 0 && (self.door.meeting > 0 || self.door.looked.elapsed() >= LOOK)
+    }
+
+    fn report(&mut self, events: &mut Events) {
+        while !events.is_full() {
+            let Some(event) = self.outbox.pop_front() else { return };
+            events.push(event);
+        }
+    }
+
+    /// Takes messages from every peer, beginning with another one each time.
+    fn receive(&mut self, events: &mut Events) {
+        let peers = self.active.len();
+        self.turn = if self.turn + 1 < peers { self.turn + 1 } else { 0 };
+        for at in (self.turn..peers).chain(0..self.turn) {
+            if events.is_full() {
+                return;
+            }
+            let id = self.active[at];
+            let Some(inbound) = &mut self.links[id as usize].inbound else { continue };
+            if let Err(error) = inbound.receive(PeerId(id), events, BATCH) {
+                // Also of a peer that is dying already: nothing more of it is believed.
+                self.die(id, error);
+                self.links[id as usize].inbound = None;
+            }
+        }
+    }
+
+    /// Ends what is dying and has delivered everything.
+    fn bury_dead(&mut self, events: &mut Events) {
+        let mut at = 0;
+        while at < self.active.len() {
+            let id = self.active[at];
+            let link = &mut self.links[id as usize];
+            if matches!(link.state, State::Dying(_)) {
+                let drained = match &mut link.inbound {
+                    None => true,
+                    // A full list says nothing about what is left.
+                    Some(_) if events.is_full() => false,
+                    Some(inbound) => match inbound.receive(PeerId(id), events, BATCH) {
+                        Ok(taken) => taken == 0 && !inbound.is_starved(),
+                        Err(_) => true,
+                    },
+                };
+                if drained {
+                    self.bury(id);
+                    self.active.swap_remove(at);
+                    continue;
+                }
+            }
+            at += 1;
+        }
+    }
+
+    /// Calls off an announced sleep.
+    fn get_up(&mut self) {
+        self.armed = None;
+        for link in &self.links {
+            if let Some(outbound) = &link.outbound {
+                link.sleeper.get_up(outbound.lane().sleep());
+            }
+        }
+    }
+
+    /// A link that comes up while we are about to sleep sleeps as well.
+    pub(crate) fn lie_down_too(&mut self, id: u32) {
+        let link = &mut self.links[id as usize];
+        if let (Some(_), Some(outbound)) = (self.armed, &link.outbound) {
+            link.sleeper.lie_down(outbound.lane().sleep(), link.lacks_room);
+            // The last look follows in this very poll.
+            link.fences().patient();
+        }
+    }
+
+    /// Makes a new link's memory known to the devices we were told of.
+    pub(crate) fn introduce_to_devices(&self, id: u32) {
+        for device in &self.devices {
+            for segment in self.links[id as usize].segments() {
+                if let Err(error) = segment.register(device) {
+                    tracing::debug!(%error, "a segment is not known to a device");
+                }
+            }
+        }
+    }
+
+    fn visit_segments(&self, mut visit: impl FnMut(&Segment)) {
+        self.links.iter().flat_map(Link::segments).for_each(&mut visit);
+        self.imports.segments().for_each(|segment| visit(&segment));
+        self.exports.for_each_segment(visit);
+    }
+}
+
+impl Btl for Sm {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> Address {
+        self.card.address()
+    }
+
+    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        let card = Card::read(peer)?;
+        if let Some(&known) = self.by_nonce.get(&card.nonce) {
+            return Ok(known);
+        }
+        card.check_reachable(&self.card)?;
+        let (lane, file) = Lane::create(self.geometry.clone())?;
+        let outbound = Outbound::new(Arc::new(lane))?;
+        let id = self.meet(Link::new(card, outbound, file))?;
+        self.introduce_to_devices(id.0);
+        Ok(id)
+    }
+
+    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
+        let Some(link) = self.links.get_mut(to.0 as usize) else {
+            return Err(self.link(to).err().map_or(ReserveError::Full, ReserveError::Link));
+        };
+        let max = self.limits.max_fragment_bytes;
+        if len > max {
+            return Err(ReserveError::TooLong { len, max });
+        }
+        if !link.is_up()? || self.outbox.len() >= UNREPORTED {
+            return Err(ReserveError::Full);
+        }
+        let Some(outbound) = &mut link.outbound else { return Err(ReserveError::Full) };
+        let result = outbound.reserve(to, len);
+        link.lacks_room = matches!(result, Err(ReserveError::Full));
+        if let Err(ReserveError::Link(error)) = &result {
+            self.die(to.0, error.clone());
+        }
+        result
+    }
+
+    /// Publishes the message. On a link that has ended in the meantime the slot is dropped, and
+    /// `done` completes with the link's error.
+    ///
+    /// # Panics
+    /// If the slot came from another transport.
+    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
+        let peer = slot.peer();
+        let link = self.links.get_mut(peer.0 as usize).expect("a slot of this transport");
+        let result = link.is_up().map(|_| ());
+        if let (Ok(()), Some(outbound)) = (&result, &mut link.outbound) {
+            assert!(outbound.owns(&slot), "a slot of this transport");
+            outbound.send(slot, tag.0);
+            if let Some(waker) = &link.waker {
+                waker.wake(Reason::Message);
+            }
+        }
+        if done != Token::NONE {
+            self.outbox.push_back(Event::Sent { token: done, result });
+        }
+    }
+
+    fn poll(&mut self, events: &mut Events) -> usize {
+        let before = events.len();
+        if self.tick() {
+            self.look_around();
+        }
+        self.announce_freed();
+        self.report(events);
+        self.receive(events);
+        if self.dying > 0 {
+            self.bury_dead(events);
+        }
+        if !self.single_copy.is_idle() {
+            self.single_copy.step(&mut self.outbox);
+        }
+        self.report(events);
+        let added = events.len() - before;
+        if let Some(empty) = self.armed {
+            if added > 0 || empty + 1 >= EMPTY_POLLS {
+                self.get_up();
+            } else {
+                self.armed = Some(empty + 1);
+            }
+        }
+        added
+    }
+
+    /// Announces sleep to all peers and gives the epoll descriptor of our sockets.
+    ///
+    /// The announcement stands until a poll reports something, or for four polls that do not: the
+    /// poll before blocking does not call it off. `None` while something is under way that no
+    /// descriptor tells of (a single-copy transfer in steps, a full socket, parked messages that
+    /// have taken all buffers).
+    fn arm(&mut self) -> Option<RawFd> {
+        let starved = |link: &Link| link.inbound.as_ref().is_some_and(|half| half.is_starved());
+        let unanswered = |link: &Link| link.state == State::Meeting && !link.has_greeted();
+        if !self.single_copy.is_idle()
+            || self.packets_wait
+            || self.dying > 0
+            || self.door.needs_polling()
+            || self.links.iter().any(|link| starved(link) || unanswered(link))
+        {
+            return None;
+        }
+        let mut fences = Fences::Symmetric;
+        for link in &mut self.links {
+            if let Some(outbound) = &link.outbound {
+                link.sleeper.lie_down(outbound.lane().sleep(), link.lacks_room);
+            }
+            if link.fences() == Fences::Asymmetric {
+                fences = Fences::Asymmetric;
+            }
+        }
+        self.armed = Some(0);
+        fences.patient();
+        Some(self.door.epoll.as_raw_fd())
+    }
+
+    /// Registers all segments, and those to come as far as the device takes them.
+    fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
+        if self.devices.iter().any(|known| Arc::ptr_eq(known, device)) {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        self.visit_segments(|segment| {
+            if result.is_ok() {
+                result = segment.register(device);
+            }
+        });
+        match result {
+            Ok(()) => {
+                self.devices.push(Arc::clone(device));
+                Ok(())
+            }
+            Err(error) => {
+                self.visit_segments(|segment| segment.unregister(device));
+                Err(crate::system("registering shared memory with a device", error))
+            }
+        }
+    }
+
+    fn rdma(&mut self) -> Option<&mut dyn Rdma> {
+        if self.config.single_copy { Some(self) } else { None }
+    }
+
+    fn mapped(&mut self) -> Option<&mut dyn Mapped> {
+        Some(self)
+    }
+}
+
+impl Drop for Sm {
+    fn drop(&mut self) {
+        // Fragments that are still parked hold sockets; the peers learn of the end all the same.
+        self.links.iter().for_each(Link::hang_up);
+    }
+}
+
+impl std::fmt::Debug for Sm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let peers = self.links.len();
+        write!(f, "Sm {:?} of job {:?} with {peers} peers", self.card.name, self.card.job)
+    }
+}

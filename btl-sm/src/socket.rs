@@ -1,0 +1,171 @@
+//! The meeting place: an abstract Unix socket per process, and what travels through it besides the
+//! rings: greetings, descriptors, rings of the bell, and the end-of-file that tells of a death.
+//!
+//! Each process connects to each peer's listener, so that a pair has two sockets, each used in one
+//! direction, and nobody has to decide who calls whom. Packets keep their boundaries
+//! (`SOCK_SEQPACKET`), nothing ever blocks, and all descriptors close on exec.
+
+use crate::system;
+use gapless_btl::LinkError;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+
+/// First byte of a packet: somebody should wake up.
+pub(crate) const RING: u8 = 0;
+/// First byte of a packet: a greeting.
+pub(crate) const HELLO: u8 = 1;
+/// First byte of a packet: a descriptor of shared memory comes along.
+pub(crate) const SHARE: u8 = 2;
+/// First byte of a packet: shared memory was freed.
+pub(crate) const FREED: u8 = 3;
+
+/// Longest packet in bytes.
+pub(crate) const PACKET_BYTES: usize = 256;
+/// Connections that may wait to be accepted; the system caps it (`net.core.somaxconn`).
+const BACKLOG: i32 = 4096;
+
+fn open() -> Result<OwnedFd, LinkError> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(|e| system("socket", e))
+}
+
+fn place(name: &str) -> Result<SocketAddrUnix, LinkError> {
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|e| system("socket address", e))
+}
+
+/// Listens under an abstract name.
+///
+/// # Errors
+/// The system refused.
+pub(crate) fn listen(name: &str) -> Result<OwnedFd, LinkError> {
+    let socket = open()?;
+    rustix::net::bind(&socket, &place(name)?).map_err(|e| system("bind", e))?;
+    rustix::net::listen(&socket, BACKLOG).map_err(|e| system("listen", e))?;
+    Ok(socket)
+}
+
+/// Calls a listener. `None`: its queue is full, try again later.
+///
+/// # Errors
+/// Nobody listens, or the system refused.
+pub(crate) fn call(name: &str) -> Result<Option<OwnedFd>, LinkError> {
+    let socket = open()?;
+    match rustix::net::connect(&socket, &place(name)?) {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(Errno::CONNREFUSED) => {
+            Err(LinkError::PeerGone { reason: "nobody listens at its address any more".to_owned() })
+        }
+        Err(error) => Err(system("connect", error)),
+    }
+}
+
+/// A caller.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    Caller(OwnedFd),
+    /// Nobody waits.
+    Nobody,
+    /// This one could not be taken; there may be others.
+    Skipped,
+    /// Out of descriptors or memory: try again later.
+    Exhausted(Errno),
+}
+
+/// Takes the next caller.
+pub(crate) fn accept(listener: &OwnedFd) -> Accepted {
+    match rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+        Ok(socket) => Accepted::Caller(socket),
+        Err(Errno::AGAIN) => Accepted::Nobody,
+        Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+            Accepted::Exhausted(error)
+        }
+        Err(_) => Accepted::Skipped,
+    }
+}
+
+/// Sends a packet, with a descriptor or without. `Ok(false)`: no room now.
+///
+/// # Errors
+/// The other end is gone, or the system refused.
+pub(crate) fn send(
+    socket: &OwnedFd,
+    packet: &[u8],
+    descriptor: Option<&OwnedFd>,
+) -> Result<bool, LinkError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.map(|fd| [fd.as_fd()]);
+    if let Some(descriptors) = &descriptors {
+        let pushed = control.push(SendAncillaryMessage::ScmRights(descriptors));
+        debug_assert!(pushed, "the space was made for one descriptor");
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::TOOMANYREFS) => Ok(false),
+        Err(error @ (Errno::PIPE | Errno::CONNRESET)) => {
+            Err(LinkError::PeerGone { reason: format!("sending to it: {error}") })
+        }
+        Err(error) => Err(system("sendmsg", error)),
+    }
+}
+
+/// What came through a socket.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// This many bytes, and a descriptor if one came along.
+    Packet(usize, Option<OwnedFd>),
+    /// Nothing now.
+    Nothing,
+    /// End of file.
+    End,
+}
+
+/// Takes the next packet, cut to `into`'s length.
+///
+/// # Errors
+/// Descriptors were lost on the way (there is a limit on ours), or the system refused.
+pub(crate) fn receive(socket: &OwnedFd, into: &mut [u8]) -> Result<Received, LinkError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message =
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, flags) {
+            Ok(message) => message,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+            Err(Errno::CONNRESET) => return Ok(Received::End),
+            Err(error) => return Err(system("recvmsg", error)),
+        };
+    let mut descriptor = None;
+    for ancillary in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = ancillary {
+            // More than one is nothing we send; those dropped here are closed.
+            descriptor = descriptors.last();
+        }
+    }
+    if message.bytes == 0 {
+        return Ok(Received::End);
+    }
+    if descriptor.is_none() && message.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(LinkError::System {
+            operation: "recvmsg",
+            reason: "a descriptor was lost: the limit on open files is reached".to_owned(),
+        });
+    }
+    Ok(Received::Packet(message.bytes, descriptor))
+}
+
+/// Tells the other end that it is over, whoever else still holds the socket.
+pub(crate) fn hang_up(socket: &OwnedFd) {
+    // Fails if the other end was faster.
+    let _ = rustix::net::shutdown(socket, Shutdown::Both);
+}
