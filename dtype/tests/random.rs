@@ -14,7 +14,7 @@ use gapless_dtype::naive::Typemap;
 use gapless_dtype::testkit::{
     Coverage, INSTANCES_MAX, Params, Rng, any_datatype, any_disjoint_datatype, any_layout,
     check_datatype, check_strategy, children, describe, minimise, random_sample, verify,
-    verify_sample,
+    verify_quickly, verify_sample,
 };
 use gapless_dtype::{Datatype, Layout, Primitive};
 
@@ -173,6 +173,50 @@ fn large_types() {
     println!("{coverage}");
     let short = coverage.shortfalls(&[("blocks", "64+", 500), ("blocks", "2-3", 50)]);
     assert!(short.is_empty(), "GAPLESS_SEED={seed}: too few\n{}", short.join("\n"));
+}
+
+/// Long index lists that are regular but for one place: a step, a length, a zero or a merge there
+/// must not be lost in whatever recognises the rest.
+#[test]
+fn long_lists() {
+    let seed = seed();
+    println!("GAPLESS_SEED={seed}");
+    let mut rng = Rng::new(seed ^ 0x1157);
+    for case in 0..10_000 {
+        let blocks = 20 + rng.below(60);
+        let (step, length) = (rng.between(-6, 9), 1 + rng.below(4));
+        let grow = if rng.chance(50) { rng.below(3) } else { 0 };
+        let shuffled = rng.chance(30);
+        let mut lengths: Vec<u64> = (0..blocks).map(|at| length + at * grow).collect();
+        let mut places: Vec<i64> = (0..).take(lengths.len()).map(|at: i64| at * step).collect();
+        if shuffled {
+            rng.shuffle(&mut places);
+        }
+        let at = 1 + rng.index(places.len() - 1);
+        match rng.below(5) {
+            0 => places[at] += rng.between(-3, 3),
+            1 => lengths[at] = rng.below(6),
+            2 => places[at] = places[at - 1] + i64::try_from(lengths[at - 1]).unwrap(),
+            3 => lengths[at] = 0,
+            _ => {}
+        }
+        let old = match rng.below(4) {
+            0 => Primitive::Byte.into(),
+            1 => Primitive::Int.into(),
+            2 => Datatype::hindexed_block(1, &[rng.between(-9, 9)], &Primitive::Short.into())
+                .unwrap(),
+            _ => Datatype::resized(0, rng.between(-5, 12), &Primitive::Int.into()).unwrap(),
+        };
+        let datatype = match rng.below(4) {
+            0 => Datatype::indexed(&lengths, &places, &old),
+            1 => Datatype::hindexed(&lengths, &places, &old),
+            2 => Datatype::indexed_block(length, &places, &old),
+            _ => Datatype::hindexed_block(length, &places, &old),
+        };
+        if let Err(mismatch) = verify_quickly(&datatype.unwrap(), 1 + case % 2, rng.next_u64()) {
+            panic!("GAPLESS_SEED={seed}, case {case}: {mismatch}");
+        }
+    }
 }
 
 /// Matrices of small elements, transposed: both directions of every element size and odd sides.
