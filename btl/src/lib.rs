@@ -7,32 +7,45 @@
 //! ours). Having an ability is implementing its trait: there are no flags to contradict it.
 //! What must hold:
 //!
-//! 1. **Slots** come from a pool that the sender owns. [`Btl::reserve`] gives room to write a
+//! 1. **Messages** arrive once each, whole, and in the order of [`Btl::send`] if
+//!    [`Limits::ordered`] says so; a transport that is not ordered may also deliver twice.
+//! 2. **Slots** come from a pool that the sender owns. [`Btl::reserve`] gives room to write a
 //!    message into; [`Btl::send`] consumes the slot and fixes the order; dropping an unsent slot
 //!    frees it. A full pool is an outcome ([`ReserveError::Full`]), not an error: poll, then retry.
-//! 2. **Arrivals** are owned [`Fragment`]s. The receiver may park them, across threads, in any
+//! 3. **Arrivals** are owned [`Fragment`]s. The receiver may park them, across threads, in any
 //!    order; dropping one returns its credit to the sender.
-//! 3. **Only one caller polls.** [`Btl::poll`] never blocks and does bounded work. Everything a
+//! 4. **Only one caller polls.** [`Btl::poll`] never blocks and does bounded work. Everything a
 //!    transport has to say comes as an [`Event`].
-//! 4. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link stands, `reserve` says
+//! 5. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link stands, `reserve` says
 //!    `Full`. Both sides call `connect`; nothing from a peer is delivered before this side's
 //!    `connect` to it has returned, and nothing that came earlier is lost.
-//! 5. **Dying.** When a peer is gone, every pending operation towards it completes with a
+//! 6. **Dying.** When a peer is gone, every pending operation towards it completes with a
 //!    [`LinkError`], and then [`Event::Lost`] comes exactly once, within
 //!    [`Limits::death_notice_ms`]. Whatever had arrived in full is delivered before it.
-//! 6. **Trust.** Every length, offset and index a peer sends is checked before use; headers are
+//! 7. **Trust.** Every length, offset and index a peer sends is checked before use; headers are
 //!    copied out of shared memory before they are read. A peer that breaks the rules is reported
 //!    as [`LinkError::Corrupt`] and treated as dead.
-//! 7. **Per message** on the way of `reserve`/`send`/`poll`: no allocation in the steady state and,
+//! 8. **Per message** on the way of `reserve`/`send`/`poll`: no allocation in the steady state and,
 //!    while both ends are busy, no system call where the wire allows.
 //!
-//! `loopback` is the smallest complete transport; `examples/btl-udp` one in a workspace of its
-//! own.
+//! Then prove it, with the feature `conformance`: a `conformance::Fixture` that makes a connected pair
+//! and one line of `conformance!` test all of the above.
+//!
+//! # What is here to help
+//!
+//! - [`loopback`]: the smallest complete transport, within one process; read it first.
+//! - [`pool`]: heap buffers that become slots and fragments, so that a transport over sockets
+//!   needs no `unsafe`; `tests/streams.rs` of this crate is one.
+//! - [`fault`]: a wrapper that misbehaves as far as the rules allow, from a seed.
+//! - [`trace`]: a wrapper that tells each call and event.
+//! - `examples/btl-udp` in the repository: a transport in a workspace of its own.
 //!
 //! Nothing here knows datatypes, matching or MPI. Lengths and offsets are in bytes.
 #![deny(unsafe_code)]
 
 mod address;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 mod event;
 pub mod fault;

@@ -1,0 +1,119 @@
+//! The suite that every transport passes, as tests of its own crate (feature `conformance`).
+//!
+//! A transport's tests say how to make a connected pair ([`Fixture`]) and write one line:
+//!
+//! ```
+//! use gapless_btl::{conformance::Fixture, loopback::{Hub, Loopback}};
+//!
+//! struct Plain;
+//! impl Fixture for Plain {
+//!     type Btl = Loopback;
+//!     fn pair(&mut self) -> (Loopback, Loopback) {
+//!         let hub = Hub::new();
+//!         (Loopback::new(&hub), Loopback::new(&hub))
+//!     }
+//! }
+//! gapless_btl::conformance!(plain, Plain);
+//! ```
+//!
+//! which makes a module `plain` with a test for each function of this module. They cover messages
+//! (order, exactly once, every size, back-pressure, truncation, tokens), meeting (early arrivals,
+//! connecting twice, oneself, waking up), memory (one-sided operations and mappings, if the
+//! transport has them; devices) and death (of a peer in this process, and of other processes that
+//! are killed, if the fixture can make an end that they reach; garbage).
+//!
+//! What cannot run says so: a line that starts with `SKIPPED:` on the standard output, and one in
+//! the file that the environment variable `GAPLESS_SKIP_LOG` names. Random choices come from
+//! `GAPLESS_SEED`, if set, and a failure prints the seed. No wait is endless: what has no promised
+//! bound is given a minute, what has one ten times its length.
+
+mod bench;
+mod child;
+mod death;
+mod duo;
+mod meeting;
+#[allow(unsafe_code, reason = "calls Rdma, on memory that is never freed")]
+mod memory;
+mod messages;
+mod seed;
+
+#[doc(hidden)]
+pub use bench::test_name;
+pub use bench::{Suite, skip};
+pub use death::{
+    garbage_is_survived, peer_dropped, peer_killed_before_meeting, peer_killed_while_sending,
+    peer_killed_with_operations_pending,
+};
+pub use meeting::{
+    arming_wakes, bad_addresses, connecting_twice, early_arrivals, limits_make_sense, oneself,
+    two_threads,
+};
+pub use memory::{
+    attaching_a_device, mapped_keys_are_checked, mapped_memory, rdma_at_every_alignment,
+    rdma_in_many_pieces, rdma_refuses_what_is_wrong,
+};
+pub use messages::{
+    back_pressure, every_size, order_and_exactly_once, parked_fragments, send_fixes_the_order,
+    sender_that_never_polls, tokens_once, truncation, unsent_slots,
+};
+
+use crate::{Btl, PeerId};
+
+/// How the suite gets at a transport. A new fixture is made for every test, and for the same test
+/// in a child process.
+pub trait Fixture {
+    /// The transport.
+    type Btl: Btl + 'static;
+
+    /// Two fresh ends in this process that can reach each other, not connected.
+    fn pair(&mut self) -> (Self::Btl, Self::Btl);
+
+    /// A fresh end that other processes can reach, by [`Btl::address`] alone; `None` (the default)
+    /// for transports within one process, whose tests of killed processes are skipped.
+    fn process_end(&mut self) -> Option<Self::Btl> {
+        None
+    }
+
+    /// Makes `from` put malformed bytes where `to` will read them as if they came over the wire:
+    /// wrong lengths, wrong offsets, nonsense; another sort for each of `variant`, from 0 up. False
+    /// (the default for 0) when there are no more. `to` is `from`'s name for the victim.
+    ///
+    /// Afterwards the victim may ignore them or report the link as corrupt; it must not panic, hang
+    /// or deliver what was never sent. `from` is dropped right after.
+    fn garbage(&mut self, from: &mut Self::Btl, to: PeerId, variant: u32) -> bool {
+        let _ = (from, to, variant);
+        false
+    }
+}
+
+/// Runs the conformance suite on a transport: `conformance!(module, fixture)` makes a module of
+/// that name with the tests. `fixture` is an expression that makes a
+/// [`Fixture`](crate::conformance::Fixture); it is evaluated once a test.
+#[macro_export]
+macro_rules! conformance {
+    ($module:ident, $fixture:expr) => {
+        $crate::conformance!(@tests $module, $fixture,
+            limits_make_sense, connecting_twice, bad_addresses, early_arrivals, oneself,
+            arming_wakes, two_threads,
+            order_and_exactly_once, send_fixes_the_order, every_size, truncation, back_pressure,
+            sender_that_never_polls, parked_fragments, unsent_slots, tokens_once,
+            rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
+            mapped_memory, mapped_keys_are_checked, attaching_a_device,
+            peer_dropped, peer_killed_before_meeting, peer_killed_while_sending,
+            peer_killed_with_operations_pending, garbage_is_survived,
+        );
+    };
+    (@tests $module:ident, $fixture:expr, $($test:ident,)*) => {
+        mod $module {
+            #[allow(unused_imports, reason = "the fixture may be anything that is in scope")]
+            use super::*;
+            $(
+                #[test]
+                fn $test() {
+                    let name = $crate::conformance::test_name(module_path!(), stringify!($test));
+                    $crate::conformance::$test(&$crate::conformance::Suite::new(name), $fixture);
+                }
+            )*
+        }
+    };
+}

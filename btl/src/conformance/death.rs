@@ -1,0 +1,367 @@
+//! Death: of an end in this process, of a process, of good manners.
+
+use super::bench::Watch;
+use super::child::{self, Kin};
+use super::duo::{A, B, Duo, Seen, assert_message, message, poll, tag_of};
+use super::{Fixture, Suite};
+use crate::{AmTag, Btl, Event, Events, Fragment, PeerId, Rdma, RemoteKey, ReserveError, Token};
+use gapless_mem::{Device, HostDevice, Region};
+use std::collections::BTreeMap;
+
+/// Lengths of messages in these tests.
+const LEN: usize = 96;
+
+/// What an end sees of the end of a peer.
+struct Wake {
+    peer: PeerId,
+    events: Events,
+    /// How often each token was given, less how often it came back.
+    open: BTreeMap<u64, u32>,
+    /// Messages that came in full.
+    messages: Vec<(AmTag, Vec<u8>)>,
+    lost: bool,
+}
+
+impl Wake {
+    fn new(peer: PeerId) -> Wake {
+        let events = Events::with_capacity(8);
+        Wake { peer, events, open: BTreeMap::new(), messages: Vec::new(), lost: false }
+    }
+
+    fn give(&mut self, token: u64) -> Token {
+        *self.open.entry(token).or_default() += 1;
+        Token(token)
+    }
+
+    fn poll(&mut self, end: &mut impl Btl) {
+        for event in poll(end, &mut self.events) {
+            assert!(!self.lost, "after the loss there is nothing more: {event:?}");
+            match Seen::of(event) {
+                Seen::Message { from, tag, bytes } => {
+                    assert_eq!(from, self.peer);
+                    self.messages.push((tag, bytes));
+                }
+                Seen::Sent { token, .. } | Seen::Completed { token, .. } => {
+                    let count = self.open.get_mut(&token.0).expect("a token that was given");
+                    *count = count.checked_sub(1).expect("a token comes back once");
+                }
+                Seen::Lost { peer } => {
+                    assert_eq!(peer, self.peer);
+                    self.lost = true;
+                }
+            }
+        }
+    }
+
+    /// The peer is dead by now: waits until that is known, and checks that every token came back.
+    fn expect_loss(&mut self, end: &mut impl Btl) {
+        let watch = Watch::promised("the loss of the peer", end.limits().death_notice_ms);
+        while !self.lost {
+            self.poll(end);
+            watch.tick();
+        }
+        let left: Vec<_> = self.open.iter().filter(|(_, count)| **count > 0).collect();
+        assert!(left.is_empty(), "tokens that never came back: {left:?}");
+        let error = end.reserve(self.peer, 1).expect_err("the peer is gone");
+        assert!(matches!(error, ReserveError::Link(_)), "{error:?}");
+        for _ in 0..100 {
+            self.poll(end);
+            std::thread::yield_now();
+        }
+    }
+
+    /// A slot that outlived the peer: sending it says so.
+    fn send_to_the_dead(&mut self, end: &mut impl Btl, slot: crate::Slot) {
+        end.send(slot, AmTag(0), Token(0xdead));
+        let watch = Watch::promised("the end of a message", end.limits().death_notice_ms);
+        loop {
+            match poll(end, &mut self.events).as_slice() {
+                [] => watch.tick(),
+                [Event::Sent { token: Token(0xdead), result: Err(_) }] => return,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// An end that is dropped: what it sent arrives, what was pending ends, the loss is told once.
+pub fn peer_dropped(_: &Suite, mut fixture: impl Fixture) {
+    let mut duo = Duo::new(&mut fixture);
+    for number in 0..5 {
+        duo.say_number(B, number, LEN);
+    }
+    for number in 0..5 {
+        duo.hear_number(A, number, LEN);
+    }
+    // All of these are in A's hands before B goes.
+    let Duo { ends: [mut a, b], peer: [to_b, _], .. } = duo;
+    let mut wake = Wake::new(to_b);
+    let held = reserve_once(&mut a, &mut wake);
+    let unsent = reserve_once(&mut a, &mut wake);
+    pile_up(&mut a, &mut wake, 10_000);
+    drop(b);
+    wake.expect_loss(&mut a);
+    drop(unsent);
+    wake.send_to_the_dead(&mut a, held);
+}
+
+/// A slot, which there must be.
+fn reserve_once<T: Btl>(end: &mut T, wake: &mut Wake) -> crate::Slot {
+    let watch = Watch::new("room for a message");
+    loop {
+        match end.reserve(wake.peer, LEN) {
+            Ok(slot) => return slot,
+            Err(ReserveError::Full) => wake.poll(end),
+            Err(error) => panic!("{error}"),
+        }
+        watch.tick();
+    }
+}
+
+/// Sends with tokens until there is no room, at most `most` messages.
+fn pile_up<T: Btl>(end: &mut T, wake: &mut Wake, most: u64) {
+    let mut refused = 0;
+    let mut number = 0;
+    while refused < 20 && number < most {
+        match end.reserve(wake.peer, LEN) {
+            Ok(slot) => {
+                let token = wake.give(number);
+                end.send(slot, tag_of(number), token);
+                number += 1;
+                refused = 0;
+            }
+            Err(ReserveError::Full) => {
+                refused += 1;
+                wake.poll(end);
+            }
+            // The death was quicker.
+            Err(ReserveError::Link(_)) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Makes an end for the tests with two processes, or skips.
+fn process_end<F: Fixture>(suite: &Suite, fixture: &mut F) -> Option<F::Btl> {
+    let end = fixture.process_end();
+    if end.is_none() {
+        suite.skip("the transport does not leave its process");
+    }
+    end
+}
+
+/// In the child: meets the parent.
+fn meet_parent<F: Fixture>(fixture: &mut F) -> (F::Btl, PeerId) {
+    let mut end = fixture.process_end().expect("the parent has one");
+    child::tell(&child::encode(&end.address()));
+    let parent = child::decode(&child::listen());
+    let peer = end.connect(&parent).expect("the parent can be reached");
+    (end, peer)
+}
+
+/// Sends one message, polling while there is no room; false when the peer is lost.
+fn send_one(end: &mut impl Btl, peer: PeerId, tag: AmTag, bytes: &[u8]) -> bool {
+    let mut events = Events::with_capacity(8);
+    let watch = Watch::new("room for a message");
+    loop {
+        match end.reserve(peer, bytes.len()) {
+            Ok(mut slot) => {
+                slot.write(0, bytes).expect("it fits");
+                end.send(slot, tag, Token::NONE);
+                return true;
+            }
+            Err(ReserveError::Full) => _ = poll(end, &mut events),
+            Err(_) => return false,
+        }
+        watch.tick();
+    }
+}
+
+/// In the child: polls until the parent says something or is gone.
+fn poll_until_told(end: &mut impl Btl) {
+    let (heard, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || heard.send(child::listen()));
+    let mut events = Events::with_capacity(8);
+    let watch = Watch::new("the parent");
+    while told.try_recv().is_err() {
+        drop(poll(end, &mut events));
+        watch.tick();
+    }
+}
+
+/// Meets a child.
+fn meet_child(end: &mut impl Btl, kin: &mut Kin) -> PeerId {
+    let address = child::decode(&kin.listen());
+    let peer = end.connect(&address).expect("the child can be reached");
+    kin.tell(&child::encode(&end.address()));
+    peer
+}
+
+/// A process that is killed before it has connected to us.
+pub fn peer_killed_before_meeting(suite: &Suite, mut fixture: impl Fixture) {
+    if child::role().is_some() {
+        let end = fixture.process_end().expect("the parent has one");
+        child::tell(&child::encode(&end.address()));
+        child::listen();
+        return;
+    }
+    let Some(mut end) = process_end(suite, &mut fixture) else { return };
+    for connect_first in [true, false] {
+        let mut kin = Kin::start(suite, "absent");
+        let address = child::decode(&kin.listen());
+        let mut peer = None;
+        if connect_first {
+            peer = Some(end.connect(&address).expect("the child can be reached"));
+        }
+        kin.kill();
+        // Now the address is nobody's: an error, or a loss in time.
+        if !connect_first {
+            peer = end.connect(&address).ok();
+        }
+        if let Some(peer) = peer {
+            Wake::new(peer).expect_loss(&mut end);
+        }
+    }
+}
+
+/// A process that is killed while it sends: what came is an intact beginning, then the loss.
+pub fn peer_killed_while_sending(suite: &Suite, mut fixture: impl Fixture) {
+    if child::role().is_some() {
+        let (mut end, peer) = meet_parent(&mut fixture);
+        let mut number = 0;
+        while send_one(&mut end, peer, tag_of(number), &message(number, LEN)) {
+            number += 1;
+        }
+        return;
+    }
+    let Some(mut end) = process_end(suite, &mut fixture) else { return };
+    let ordered = end.limits().ordered;
+    for least in [1, 3000] {
+        let mut kin = Kin::start(suite, "sender");
+        let mut wake = Wake::new(meet_child(&mut end, &mut kin));
+        let watch = Watch::new("messages");
+        while wake.messages.len() < least {
+            wake.poll(&mut end);
+            watch.tick();
+        }
+        kin.kill();
+        wake.expect_loss(&mut end);
+        for (number, (tag, bytes)) in (0..).zip(&wake.messages) {
+            if ordered {
+                assert_eq!(*tag, tag_of(number));
+                assert_message(bytes, number, LEN);
+            }
+        }
+    }
+}
+
+/// The pieces of memory that parent and child work on; never freed.
+fn ground() -> Region {
+    HostDevice::new().allocate(1 << 16).expect("memory for a test")
+}
+
+#[allow(unsafe_code, reason = "registers memory that is never freed")]
+fn register(rdma: &mut dyn Rdma, region: Region) -> Option<RemoteKey> {
+    // SAFETY: `ground` is never freed, and no reference covers it.
+    unsafe { rdma.register(region) }.ok()
+}
+
+/// Starts a few one-sided operations, if there are any.
+#[allow(unsafe_code, reason = "operates on memory that is never freed")]
+fn start_rdma(end: &mut impl Btl, wake: &mut Wake, key: &RemoteKey) {
+    let local = [ground()];
+    let remote = [crate::Extent { offset: 0, len: local[0].len() }];
+    let peer = wake.peer;
+    for number in 0..8 {
+        let Some(rdma) = end.rdma() else { return };
+        let token = 1_000_000 + number;
+        // SAFETY: `ground` is never freed, and nothing else touches it.
+        if unsafe { rdma.get(peer, &local, key, &remote, Token(token)) }.is_ok() {
+            wake.give(token);
+        }
+        let Some(rdma) = end.rdma() else { return };
+        let token = 2_000_000 + number;
+        // SAFETY: as above.
+        if unsafe { rdma.put(peer, &local, key, &remote, Token(token)) }.is_ok() {
+            wake.give(token);
+        }
+    }
+}
+
+/// A process that is killed with messages, reservations and one-sided operations pending towards
+/// it, and fragments of its still parked here: all of them end, then the loss is told, once; and
+/// the next peer is met as if nothing had happened.
+pub fn peer_killed_with_operations_pending(suite: &Suite, mut fixture: impl Fixture) {
+    if child::role().is_some() {
+        let (mut end, peer) = meet_parent(&mut fixture);
+        let key = end.rdma().and_then(|rdma| register(rdma, ground()));
+        let key = key.as_ref().map_or(&[][..], RemoteKey::as_bytes);
+        assert!(send_one(&mut end, peer, AmTag(200), key));
+        for number in 0..10 {
+            assert!(send_one(&mut end, peer, tag_of(number), &message(number, LEN)));
+        }
+        poll_until_told(&mut end);
+        // From here on it hears nothing, and everything piles up.
+        child::tell("deaf");
+        child::listen();
+        return;
+    }
+    let Some(mut end) = process_end(suite, &mut fixture) else { return };
+    for _ in 0..2 {
+        let mut kin = Kin::start(suite, "deaf");
+        let peer = meet_child(&mut end, &mut kin);
+        let mut wake = Wake::new(peer);
+        let mut events = Events::with_capacity(8);
+        let mut parked: Vec<Fragment> = Vec::new();
+        let watch = Watch::new("messages");
+        while parked.len() < 11 {
+            for event in poll(&mut end, &mut events) {
+                let Event::Arrived { fragment, .. } = event else { panic!("{event:?}") };
+                parked.push(fragment);
+            }
+            watch.tick();
+        }
+        let key = parked.remove(0).to_vec().expect("host memory");
+        let held = reserve_once(&mut end, &mut wake);
+        let unsent = reserve_once(&mut end, &mut wake);
+        kin.tell("be deaf");
+        assert_eq!(kin.listen(), "deaf");
+        pile_up(&mut end, &mut wake, 10_000);
+        if !key.is_empty() {
+            let key = RemoteKey::new(&key).expect("as long as a key");
+            start_rdma(&mut end, &mut wake, &key);
+        }
+        kin.kill();
+        wake.expect_loss(&mut end);
+        assert!(wake.messages.is_empty());
+        for (number, fragment) in (0..).zip(&parked) {
+            assert_message(&fragment.to_vec().expect("host memory"), number, LEN);
+        }
+        drop((parked, unsent));
+        wake.send_to_the_dead(&mut end, held);
+    }
+}
+
+/// Malformed bytes from a peer: ignored or reported, and no harm done.
+pub fn garbage_is_survived(suite: &Suite, mut fixture: impl Fixture) {
+    for variant in 0..1000 {
+        let mut duo = Duo::new(&mut fixture);
+        duo.expect_health();
+        let peer = duo.peer[A];
+        if !fixture.garbage(&mut duo.ends[A], peer, variant) {
+            if variant == 0 {
+                suite.skip("the fixture does not make garbage");
+            }
+            return;
+        }
+        let Duo { ends: [a, mut b], peer: [_, to_a], .. } = duo;
+        let mut wake = Wake::new(to_a);
+        for _ in 0..100 {
+            wake.poll(&mut b);
+            std::thread::yield_now();
+        }
+        drop(a);
+        wake.expect_loss(&mut b);
+        assert_eq!(wake.messages, [], "variant {variant}: delivered what was never sent");
+    }
+}

@@ -1,0 +1,69 @@
+//! The conformance suite on the loopback, bare and wrapped.
+
+use gapless_btl::conformance::Fixture;
+use gapless_btl::fault::{Fault, Plan};
+use gapless_btl::loopback::{Config, Hub, Loopback};
+use gapless_btl::trace::{Ring, Trace};
+
+fn ends(config: &Config) -> (Loopback, Loopback) {
+    let hub = Hub::new();
+    (Loopback::with(&hub, config.clone()), Loopback::with(&hub, config.clone()))
+}
+
+struct Bare(Config);
+
+impl Fixture for Bare {
+    type Btl = Loopback;
+
+    fn pair(&mut self) -> (Loopback, Loopback) {
+        ends(&self.0)
+    }
+}
+
+gapless_btl::conformance!(plain, Bare(Config::default()));
+gapless_btl::conformance!(
+    tight,
+    Bare(Config { slots: 2, eager_bytes: 16, max_fragment_bytes: 256, ..Config::default() })
+);
+gapless_btl::conformance!(
+    without_abilities,
+    Bare(Config { rdma: false, mapped: false, ..Config::default() })
+);
+
+/// Storms and delays are within the contract, so the suite passes under them.
+struct Rough;
+
+impl Fixture for Rough {
+    type Btl = Fault<Trace<Loopback>>;
+
+    fn pair(&mut self) -> (Self::Btl, Self::Btl) {
+        let (a, b) = ends(&Config::default());
+        let rough = |end, seed| {
+            let plan = Plan {
+                seed,
+                full_per_mille: 30,
+                full_calls_max: 20,
+                delay_polls_max: 5,
+                ..Plan::default()
+            };
+            Fault::new(Trace::new(end, Ring::new(50).sink()), plan)
+        };
+        (rough(a, 1), rough(b, 2))
+    }
+}
+
+gapless_btl::conformance!(faulty, Rough);
+
+/// Boxed, as bml holds it.
+struct Boxed;
+
+impl Fixture for Boxed {
+    type Btl = Box<dyn gapless_btl::Btl>;
+
+    fn pair(&mut self) -> (Self::Btl, Self::Btl) {
+        let (a, b) = ends(&Config::default());
+        (Box::new(a), Box::new(Trace::new(b, Ring::new(50).sink())))
+    }
+}
+
+gapless_btl::conformance!(boxed, Boxed);
