@@ -1,1 +1,107 @@
-//! Point-to-point messaging: communicators, matching, protocols and progress.
+//! Point-to-point messaging of non-contiguous data: communicators, matching, protocols, progress.
+//!
+//! A [`Pml`] is one process's end of all its messages. [`Pml::isend`] and [`Pml::irecv`] start
+//! operations on a [`Typed`](gapless_engine::Typed) buffer and return a [`RequestId`]; whoever calls
+//! [`Pml::progress`], or waits, drives them all.
+//!
+//! Whatever decides is pure: matching (`matching.rs`), the order of messages (`reorder.rs`), the
+//! choice of protocol ([`choose`]), the meaning of headers (`header.rs`, where they are drawn). One
+//! loop acts. One protocol is one file:
+//!
+//! | | copies | who moves the data |
+//! |---|---|---|
+//! | `eager.rs` | 2 | the sender packs into a slot at once, the receiver unpacks it |
+//! | `pipeline.rs` | 2 | both, fragment by fragment; always possible |
+//! | `mapped.rs` | 1 | the receiver, out of the sender's mapped memory; also from a process to itself |
+//! | `single_copy.rs` | 1 | the receiver's transport, out of the sender's memory |
+//!
+//! # What holds
+//! - Messages match in MPI's order (MPI 4.1 §3.5); the cost of a message does not grow with how many
+//!   wait.
+//! - Every request ends: with the message, or when the peer is lost. A receive from any source fails
+//!   only once every other member of its communicator is lost.
+//! - No request ends, not even in error, while a peer, an engine or a transport may still touch its
+//!   buffer.
+//! - Peers are not trusted: every number they send is checked, and a peer that breaks the protocol
+//!   is treated as dead.
+//! - Nothing blocks but the calls that say `wait`; a full transport makes messages queue.
+//! - Memory for eager messages that come before their receive grows with them, as in every MPI; for
+//!   communicators that do not exist here it is bounded per peer ([`Bounds`]).
+//!
+//! The safe API is in the crate `gapless`. Lengths and offsets are in bytes; rates in MB/s, times in
+//! nanoseconds.
+//!
+//! ```
+//! use gapless_bml::Bml;
+//! use gapless_dtype::{Datatype, Primitive};
+//! use gapless_engine::{HostEngine, Typed};
+//! use gapless_mem::Region;
+//! use gapless_pml::{Config, Pml, Source, TagSel};
+//! use std::sync::Arc;
+//!
+//! let bml = Bml::new(gapless_bml::Rank(0), 1);
+//! let mut pml = Pml::new(bml, vec![Arc::new(HostEngine)], Config::default());
+//! // A column of a 4 x 4 matrix of bytes, sent to this process itself as a row.
+//! let matrix: Vec<u8> = (0..16).collect();
+//! let column = Datatype::vector(4, 1, 4, &Primitive::UnsignedChar.into())?.commit()?;
+//! let row = Datatype::contiguous(4, &Primitive::UnsignedChar.into())?.commit()?;
+//! let mut received = [0u8; 4];
+//! let from = Typed::new(Region::of(&matrix), 2, &column, 1)?;
+//! let to = Typed::new(Region::of_mut(&mut received), 0, &row, 1)?;
+//! let world = pml.world();
+//! // SAFETY: both buffers live, and nothing else touches them, until the waits below.
+//! let recv = unsafe { pml.irecv(&world, &to, Source::Any, TagSel::Is(7)) }?;
+//! // SAFETY: as above.
+//! let send = unsafe { pml.isend(&world, &from, 0, 7) }?;
+//! assert_eq!(pml.wait(recv)?.bytes, 4);
+//! pml.wait(send)?;
+//! assert_eq!(received, [2, 6, 10, 14]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "starts messages with buffers of its own")]
+mod agree;
+mod body;
+#[allow(unsafe_code, reason = "the only place that has bytes of users' buffers moved")]
+mod buffer;
+pub mod choose;
+mod comm;
+mod core;
+mod death;
+mod drive;
+mod eager;
+mod error;
+mod hash;
+mod header;
+mod index;
+mod inflight;
+mod layouts;
+mod mapped;
+mod matching;
+mod peer;
+mod pieces;
+mod pipeline;
+#[allow(unsafe_code, reason = "hands the caller's promise on")]
+mod pml;
+#[allow(unsafe_code, reason = "takes the caller's promise")]
+mod recv;
+mod rendezvous;
+mod reorder;
+mod request;
+#[allow(unsafe_code, reason = "takes the caller's promise")]
+mod send;
+mod single_copy;
+mod tuning;
+mod wait;
+
+pub use agree::DupId;
+pub use choose::{Candidate, Excluded, Protocol, Situation};
+pub use comm::{COMMS_MAX, Comm};
+pub use core::AM_TAG;
+pub use error::PmlError;
+pub use pml::Pml;
+pub use recv::{Source, TagSel};
+pub use request::{RequestId, Status};
+pub use tuning::{Bounds, Config, Tuning};
+pub use wait::Outcome;

@@ -1,0 +1,184 @@
+//! Users' buffers, and the only code of this crate that has bytes moved in and out of them.
+//!
+//! A [`Buffer`] stands for the promise of whoever started the operation: the memory is valid, and
+//! nobody else touches it, until the request ends. A request ends only when no engine works on its
+//! buffer any more, and its buffer is used through its request alone; that is the proof behind
+//! every `unsafe` block here.
+
+use crate::error::PmlError;
+use gapless_bml::{Bml, RailSlot, Rank};
+use gapless_btl::{Extent, Mapping, RdmaError, RemoteKey, Token};
+use gapless_engine::{Engine, EngineError, Typed};
+use gapless_mem::{Completion, Region};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Engines, first come first asked.
+pub(crate) type Engines = Vec<Arc<dyn Engine>>;
+
+/// A user's buffer, promised until its request ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Buffer {
+    typed: Typed,
+    engine: usize,
+}
+
+/// Which of `engines` works on the memory of `typed`.
+pub(crate) fn engine_for(engines: &Engines, typed: &Typed) -> Result<usize, PmlError> {
+    let space = typed.space();
+    let found = engines.iter().position(|engine| engine.serves(space));
+    found.ok_or(PmlError::NoEngine { space })
+}
+
+/// Gathers `range` of `typed` into `slot`, from `offset` on.
+///
+/// # Safety
+/// `typed` describes memory valid for reads until the completion, which nothing writes.
+pub(crate) unsafe fn pack(
+    engines: &Engines,
+    engine: usize,
+    typed: &Typed,
+    range: Range<u64>,
+    slot: &RailSlot,
+    offset: usize,
+) -> Result<Completion, EngineError> {
+    let target = slot.region().sub(offset as u64, range.end - range.start)?;
+    if let Some(whole) = typed.as_contiguous()
+        && whole.space().cpu_accessible()
+        && target.space().cpu_accessible()
+    {
+        let source = whole.sub(range.start, target.len())?;
+        // SAFETY: the caller vouches for `source`; `target` is the slot's, which is ours alone
+        // while we hold it, and which our caller holds until the completion: now.
+        unsafe { gapless_mem::copy(&target, &source) }?;
+        return Ok(Completion::Ready);
+    }
+    // SAFETY: the caller vouches for the source; the target is the slot's, which our caller holds
+    // until the completion.
+    unsafe { engines[engine].pack(typed, range, target, &[]) }
+}
+
+impl Buffer {
+    /// Takes the promise.
+    ///
+    /// # Safety
+    /// Until the request that this buffer is given to has ended, `typed` describes memory that is
+    /// valid for reads and, for a receive, writes; until then nothing else writes to it and, for a
+    /// receive, nothing else touches it.
+    pub(crate) unsafe fn promised(typed: &Typed, engine: usize) -> Buffer {
+        Buffer { typed: typed.clone(), engine }
+    }
+
+    pub(crate) fn typed(&self) -> &Typed {
+        &self.typed
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.typed.packed_bytes()
+    }
+
+    /// Runs of bytes that it consists of.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.typed.layout().blocks_of(self.typed.count()).unwrap_or(u64::MAX)
+    }
+
+    /// The bytes it touches, relative to displacement 0, and where they are.
+    pub(crate) fn touched(&self) -> Option<(i64, Region)> {
+        let (low, high) = self.typed.convertor().ok()?.bounds()?;
+        let start = i128::from(self.typed.origin()) + i128::from(low);
+        let span = u64::try_from(i128::from(high) - i128::from(low)).ok()?;
+        let region = self.typed.region().sub(u64::try_from(start).ok()?, span).ok()?;
+        Some((low, region))
+    }
+
+    /// Gathers `range` into `slot`, from `offset` on. The slot is held until the completion.
+    pub(crate) fn pack(
+        &self,
+        engines: &Engines,
+        range: Range<u64>,
+        slot: &RailSlot,
+        offset: usize,
+    ) -> Result<Completion, EngineError> {
+        // SAFETY: the promise this buffer stands for; its request has not ended.
+        unsafe { pack(engines, self.engine, &self.typed, range, slot, offset) }
+    }
+
+    /// Scatters `source` to `range`. Whatever `source` lies in is held until the completion.
+    pub(crate) fn unpack(
+        &self,
+        engines: &Engines,
+        source: Region,
+        range: Range<u64>,
+    ) -> Result<Completion, EngineError> {
+        if let Some(whole) = self.typed.as_contiguous()
+            && whole.space().cpu_accessible()
+            && source.space().cpu_accessible()
+        {
+            let target = whole.sub(range.start, range.end - range.start)?;
+            // SAFETY: the promise this buffer stands for covers `target`; `source` lies in a
+            // fragment or a message of ours.
+            unsafe { gapless_mem::copy(&target, &source) }?;
+            return Ok(Completion::Ready);
+        }
+        // SAFETY: the promise this buffer stands for; our callers hold what `source` lies in until
+        // the completion.
+        unsafe { engines[self.engine].unpack(source, &self.typed, range, &[]) }
+    }
+
+    /// Moves `range` of `remote`, which lies in `mapping`, to the same range of this buffer. The
+    /// mapping is held until the completion.
+    pub(crate) fn fetch_mapped(
+        &self,
+        engines: &Engines,
+        mapping: &Mapping,
+        remote: &Typed,
+        range: Range<u64>,
+    ) -> Result<Completion, EngineError> {
+        let _held = mapping;
+        // SAFETY: `remote` lies in the mapping, which our caller holds until the completion (its
+        // owner may write it: arbitrary bytes, nothing worse); this buffer is promised.
+        unsafe { engines[self.engine].transfer(remote, &self.typed, range, &[]) }
+    }
+
+    /// Moves `range` of another buffer of this process to the same range of this one.
+    pub(crate) fn fetch_local(
+        &self,
+        engines: &Engines,
+        source: &Buffer,
+        range: Range<u64>,
+    ) -> Result<Completion, EngineError> {
+        let engine = if self.typed.space().cpu_accessible() { source.engine } else { self.engine };
+        // SAFETY: both buffers are promised until their requests end, which is after the
+        // completion; that they do not overlap follows from the receive's promise that nothing
+        // else touches its memory.
+        unsafe { engines[engine].transfer(&source.typed, &self.typed, range, &[]) }
+    }
+
+    /// Lets peers read what this buffer touches, until deregistered.
+    pub(crate) fn register(&self, bml: &mut Bml, peer: Rank) -> Option<RemoteKey> {
+        let (_, touched) = self.touched()?;
+        let (id, rdma) = bml.rdma(peer)?;
+        if rdma.reaches(id) != Some(true) {
+            return None;
+        }
+        // SAFETY: the memory is promised until the request ends, and the key is given back before
+        // that; a peer that works on it is part of the operation that the promise was made for.
+        unsafe { rdma.register(touched) }.ok()
+    }
+
+    /// Reads `remote` of the memory behind `key` at `peer` into the pieces `local` of this buffer.
+    pub(crate) fn get(
+        &self,
+        bml: &mut Bml,
+        peer: Rank,
+        local: &[Region],
+        (key, remote): (&RemoteKey, &[Extent]),
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let unavailable = || RdmaError::Unavailable { reason: "no rail reads memory".to_owned() };
+        let (id, rdma) = bml.rdma(peer).ok_or_else(unavailable)?;
+        // SAFETY: `local` are pieces of this buffer (its convertor made them), which is promised
+        // until its request ends: after the event.
+        unsafe { rdma.get(id, local, key, remote, done) }
+    }
+}

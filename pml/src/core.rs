@@ -1,0 +1,329 @@
+//! The state of an endpoint, and what becomes of each event. Every protocol adds its part in a file
+//! of its own; nothing here waits.
+
+use crate::body::{Arrival, Body, Pool};
+use crate::buffer::Engines;
+use crate::comm::{Comm, Comms};
+use crate::error::PmlError;
+use crate::hash::FastMap;
+use crate::header::{CONTROL_MAX, EAGER_BYTES, Head, Message};
+use crate::inflight::InFlight;
+use crate::layouts::Published;
+use crate::matching::{Label, Posted, Unexpected};
+use crate::peer::Peer;
+use crate::reorder::Turn;
+use crate::request::{RequestId, Requests, Work};
+use crate::single_copy::Scratch;
+use crate::tuning::Config;
+use gapless_bml::{Bml, Event, Handler, Rank};
+use gapless_btl::{AmTag, Fragment, LinkError};
+use std::collections::VecDeque;
+
+/// The active-message tag of all messages of this crate. Tags up to 15 are reserved for it.
+pub const AM_TAG: AmTag = AmTag(0);
+
+/// Notes of parked messages that are kept; most are out of date after a while.
+const PARKED_NOTES_MAX: usize = 1024;
+
+/// A message that waits for its receive.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) arrival: Arrival,
+    /// Its communicator was not known when it came.
+    stray: bool,
+}
+
+/// Everything but the transports.
+pub(crate) struct Core {
+    pub(crate) me: u32,
+    pub(crate) config: Config,
+    pub(crate) engines: Engines,
+    pub(crate) requests: Requests,
+    pub(crate) posted: Posted,
+    pub(crate) unexpected: Unexpected<Held>,
+    /// Messages that may still be in the transport's memory, oldest first.
+    parked: VecDeque<(u32, Label)>,
+    pub(crate) peers: Vec<Peer>,
+    /// Peers with something to send.
+    pub(crate) active: Vec<u32>,
+    pub(crate) comms: Comms,
+    /// Rendezvous under way, by the number they have here.
+    pub(crate) serials: FastMap<u64, RequestId>,
+    next_serial: u64,
+    pub(crate) in_flight: Vec<InFlight>,
+    /// Receives whose next step the transport had no room for.
+    pub(crate) retries: Vec<RequestId>,
+    pub(crate) published: Published,
+    pub(crate) scratch: Scratch,
+    pub(crate) pool: Pool,
+    /// How many peers are lost.
+    pub(crate) lost: u32,
+}
+
+impl Core {
+    pub(crate) fn new(me: u32, size: u32, engines: Engines, config: Config) -> Core {
+        let mut comms = Comms::default();
+        comms.insert(&Comm::world(me, size));
+        comms.insert(&Comm::myself(me));
+        Core {
+            me,
+            engines,
+            requests: Requests::default(),
+            posted: Posted::default(),
+            unexpected: Unexpected::default(),
+            parked: VecDeque::new(),
+            peers: (0..size).map(|_| Peer::default()).collect(),
+            active: Vec::new(),
+            comms,
+            serials: FastMap::default(),
+            next_serial: 1,
+            in_flight: Vec::new(),
+            retries: Vec::new(),
+            published: Published::new(&config.bounds),
+            scratch: Scratch::default(),
+            pool: Pool::default(),
+            lost: 0,
+            config,
+        }
+    }
+
+    /// The world and myself.
+    pub(crate) fn predefined(&self) -> (Comm, Comm) {
+        let of = |context| self.comms.of_context(context).expect("made by `new`").clone();
+        (of(0), of(2))
+    }
+
+    /// What follows the transports' events: engines' work, retries, messages that wait.
+    pub(crate) fn pump(&mut self, bml: &mut Bml) -> usize {
+        let mut done = 0;
+        if !self.in_flight.is_empty() {
+            done += self.poll_in_flight(bml);
+        }
+        if !self.retries.is_empty() {
+            done += self.retry(bml);
+        }
+        if !self.active.is_empty() {
+            done += self.flush_all(bml);
+        }
+        done
+    }
+
+    /// Whether something waits that no event will announce.
+    pub(crate) fn is_busy(&self) -> bool {
+        !(self.in_flight.is_empty() && self.retries.is_empty() && self.active.is_empty())
+    }
+
+    /// Frees a communicator that nothing uses.
+    pub(crate) fn forget(&mut self, comm: &Comm) -> Result<(), PmlError> {
+        let contexts = [comm.context(), comm.collective().context()];
+        let concerns = |work: &Work| match work {
+            Work::Send(send) => contexts.contains(&send.envelope.context),
+            Work::Recv(recv) => contexts.contains(&recv.context),
+            _ => false,
+        };
+        let requests = self.requests.under_way().filter(|(_, work)| concerns(work)).count();
+        if requests > 0 {
+            return Err(PmlError::CommInUse { requests });
+        }
+        self.comms.remove(comm);
+        let dropped = self.unexpected.remove_if(|label, _| contexts.contains(&label.context));
+        for (label, held) in dropped {
+            self.unkeep(label, held);
+        }
+        Ok(())
+    }
+
+    /// Names a rendezvous of ours; never the same twice.
+    pub(crate) fn new_serial(&mut self, id: RequestId) -> u64 {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        self.serials.insert(serial, id);
+        serial
+    }
+
+    fn arrived(&mut self, bml: &mut Bml, from: u32, fragment: Fragment) {
+        if self.peers[from as usize].lost.is_some() {
+            return;
+        }
+        if let Err(what) = self.dispatch(bml, from, fragment) {
+            tracing::warn!(peer = from, what, "a peer broke the protocol");
+            self.lose(bml, from, LinkError::Corrupt { what });
+        }
+    }
+
+    /// Reads the header and hands the message on. An error is the sender's fault.
+    fn dispatch(&mut self, bml: &mut Bml, from: u32, fragment: Fragment) -> Result<(), String> {
+        let mut first = [0; EAGER_BYTES];
+        let len = fragment.len();
+        read(&fragment, &mut first[..len.min(EAGER_BYTES)])?;
+        match Head::parse(&first, len)? {
+            Head::Eager(envelope) => {
+                let arrival = Arrival::Eager(envelope, Body::Parked(fragment));
+                self.in_order(bml, from, arrival)
+            }
+            Head::Data { reply, offset } => self.data(from, reply, offset, fragment),
+            Head::Other => self.control(bml, from, &fragment),
+        }
+    }
+
+    fn control(&mut self, bml: &mut Bml, from: u32, fragment: &Fragment) -> Result<(), String> {
+        let mut bytes = [0; CONTROL_MAX];
+        let message = &mut bytes[..fragment.len().min(CONTROL_MAX)];
+        read(fragment, message)?;
+        let parsed = Message::parse(message)?;
+        if fragment.len() > CONTROL_MAX && !matches!(parsed, Message::LayoutData { .. }) {
+            return Err(format!("a control message of {} bytes", fragment.len()));
+        }
+        match parsed {
+            Message::Rts(rts) => {
+                let known = self.peers[from as usize].layouts.knows(rts.layout_id);
+                let inline = if known { Vec::new() } else { message[rts.inline.clone()].to_vec() };
+                self.in_order(bml, from, Arrival::Rts(Box::new(rts), inline))
+            }
+            Message::Cts(cts) => self.clear_to_send(bml, from, cts),
+            Message::Fin { serial, protocol } => self.fin(bml, from, serial, protocol),
+            Message::Abort { reply } => self.aborted(from, reply),
+            Message::LayoutRequest { serial, reply, piece } => {
+                self.layout_request(bml, from, serial, reply, piece)
+            }
+            Message::LayoutData { reply, offset, length } => {
+                self.layout_data(bml, from, (reply, offset, length), fragment)
+            }
+        }
+    }
+
+    /// Lets matched messages pass in the order of sending.
+    fn in_order(&mut self, bml: &mut Bml, from: u32, mut arrival: Arrival) -> Result<(), String> {
+        let sequence = arrival.envelope().sequence;
+        let reorder = &mut self.peers[from as usize].reorder;
+        match reorder.turn(sequence).map_err(|error| error.to_string())? {
+            Turn::Early => {
+                // In the transport's memory it might keep the message that is due from arriving.
+                arrival.copy_out(&mut self.pool).map_err(|error| error.to_string())?;
+                reorder.hold(sequence, arrival);
+                Ok(())
+            }
+            Turn::Now => {
+                self.deliver(bml, from, arrival)?;
+                while let Some(next) = self.peers[from as usize].reorder.next_held() {
+                    self.deliver(bml, from, next)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Finds the receive of a message, or keeps the message for it.
+    fn deliver(&mut self, bml: &mut Bml, from: u32, arrival: Arrival) -> Result<(), String> {
+        let label = arrival.envelope().label(from);
+        if let Some(index) = self.posted.take(label) {
+            let id = self.requests.id_at(index).ok_or("a posted receive is a request")?;
+            return self.receive(bml, id, from, arrival);
+        }
+        self.keep(label, arrival)
+    }
+
+    /// Gives a message to the receive that it matches.
+    pub(crate) fn receive(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        from: u32,
+        arrival: Arrival,
+    ) -> Result<(), String> {
+        match arrival {
+            Arrival::Eager(envelope, body) => {
+                self.receive_eager(id, from, envelope, body);
+                Ok(())
+            }
+            Arrival::Rts(rts, layout) => self.receive_offer(bml, id, from, *rts, &layout),
+        }
+    }
+
+    fn keep(&mut self, label: Label, mut arrival: Arrival) -> Result<(), String> {
+        let bounds = &self.config.bounds;
+        let stray = self.comms.of_context(label.context).is_none();
+        let peer = &mut self.peers[label.source as usize];
+        if stray {
+            peer.stray_messages += 1;
+            peer.stray_bytes += arrival.weight();
+            if peer.stray_messages > bounds.stray_messages || peer.stray_bytes > bounds.stray_bytes
+            {
+                return Err(format!(
+                    "{} messages of {} bytes for communicators that do not exist",
+                    peer.stray_messages, peer.stray_bytes
+                ));
+            }
+        }
+        let mut parked = matches!(arrival, Arrival::Eager(_, Body::Parked(_)));
+        if parked && (stray || peer.parked >= bounds.parked_messages) {
+            arrival.copy_out(&mut self.pool).map_err(|error| error.to_string())?;
+            parked = false;
+        }
+        peer.parked += u32::from(parked);
+        let number = self.unexpected.hold(label, Held { arrival, stray });
+        if parked {
+            self.parked.push_back((number, label));
+            if self.parked.len() > PARKED_NOTES_MAX {
+                self.spill();
+            }
+        }
+        Ok(())
+    }
+
+    /// Books a message out that was taken from the unexpected ones.
+    pub(crate) fn unkeep(&mut self, label: Label, held: Held) -> Arrival {
+        let peer = &mut self.peers[label.source as usize];
+        if held.stray {
+            peer.stray_messages -= 1;
+            peer.stray_bytes -= held.arrival.weight();
+        }
+        if matches!(held.arrival, Arrival::Eager(_, Body::Parked(_))) {
+            peer.parked -= 1;
+        }
+        held.arrival
+    }
+
+    /// Returns the transport's memory that unexpected messages lie in. Called when nothing else
+    /// happens: whatever their receives wait for may need that memory to arrive.
+    pub(crate) fn spill(&mut self) {
+        while let Some((number, label)) = self.parked.pop_front() {
+            // The number may stand for another message by now; then there is nothing to do, or the
+            // other one is copied a little early.
+            let Some(held) = self.unexpected.get_mut(number, label) else { continue };
+            if matches!(held.arrival, Arrival::Eager(_, Body::Parked(_))) {
+                match held.arrival.copy_out(&mut self.pool) {
+                    Ok(()) => self.peers[label.source as usize].parked -= 1,
+                    Err(error) => tracing::error!(%error, "a message cannot be copied out"),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn has_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+}
+
+/// Copies the start of a fragment out.
+fn read(fragment: &Fragment, into: &mut [u8]) -> Result<(), String> {
+    fragment.read(0, into).map_err(|error| error.to_string())
+}
+
+impl Handler for Core {
+    fn handle(&mut self, bml: &mut Bml, event: Event) {
+        match event {
+            Event::Arrived { from: Rank(from), tag: AM_TAG, fragment } => {
+                self.arrived(bml, from, fragment);
+            }
+            Event::Arrived { from: Rank(from), tag, .. } => {
+                let what = format!("a message with active-message tag {}, which nobody has", tag.0);
+                self.lose(bml, from, LinkError::Corrupt { what });
+            }
+            Event::Completed { token, result } => self.got(bml, token.0, result),
+            // Nothing is sent with a token.
+            Event::Sent { .. } => {}
+            Event::Lost { peer: Rank(peer), error } => self.lose(bml, peer, error),
+        }
+    }
+}

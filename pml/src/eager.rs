@@ -1,0 +1,73 @@
+//! Eager: header and packed data in one slot, without asking.
+//!
+//! ```text
+//! sender                      receiver
+//!   | EAGER(envelope, data) ---> | matched at once: unpacked from the fragment
+//!   | complete                   | or kept until a receive matches it
+//! ```
+//!
+//! The send completes when its data is in the slot. What is too long for its receive is cut; the
+//! sender does not hear of it. The sender's side is in `send.rs`.
+
+use crate::body::Body;
+use crate::choose::Protocol;
+use crate::core::Core;
+use crate::error::PmlError;
+use crate::header::{EAGER_BYTES, Envelope};
+use crate::inflight::{Flight, InFlight};
+use crate::recv::{Matched, RecvStage};
+use crate::request::RequestId;
+use gapless_engine::EngineError;
+use gapless_mem::Completion;
+
+impl Core {
+    /// Gives an eager message to its receive.
+    pub(crate) fn receive_eager(
+        &mut self,
+        id: RequestId,
+        from: u32,
+        envelope: Envelope,
+        body: Body,
+    ) {
+        let Some(recv) = self.requests.recv_mut(id) else { return };
+        let sent = envelope.digest.bytes;
+        let len = sent.min(recv.buffer.bytes());
+        let matched = Matched {
+            from,
+            tag: envelope.tag,
+            bytes: len,
+            protocol: Protocol::Eager,
+            failure: None,
+        };
+        let failure = match recv.verdict(&envelope) {
+            Err(error @ PmlError::Truncated { .. }) => Some(error),
+            Err(error) => {
+                self.finish_recv(id, Matched { failure: Some(error), ..matched });
+                return self.pool.give(body);
+            }
+            Ok(()) => None,
+        };
+        let matched = Matched { failure, ..matched };
+        let data = body.region().sub(EAGER_BYTES as u64, len);
+        let unpacked = match data {
+            Ok(_) if len == 0 => Ok(Completion::Ready),
+            Ok(data) => recv.buffer.unpack(&self.engines, data, 0..len),
+            Err(error) => Err(EngineError::from(error)),
+        };
+        match unpacked {
+            Ok(Completion::Ready) => {
+                self.finish_recv(id, matched);
+                self.pool.give(body);
+            }
+            Ok(completion) => {
+                recv.stage = RecvStage::Unpacking { from };
+                let work = Flight::Unpack { id, body, matched };
+                self.in_flight.push(InFlight { completion, work });
+            }
+            Err(error) => {
+                self.finish_recv(id, Matched { failure: Some(error.into()), ..matched });
+                self.pool.give(body);
+            }
+        }
+    }
+}

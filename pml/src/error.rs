@@ -1,0 +1,125 @@
+//! What can go wrong with a message, and whose fault it was.
+
+use gapless_btl::LinkError;
+use gapless_dtype::SignatureError;
+use gapless_engine::EngineError;
+use gapless_mem::Space;
+use thiserror::Error;
+
+/// Why a call or a request failed. Ranks of `PeerLost` and `Unreachable` are process numbers in the
+/// job, as all communicators know them; other ranks are those of the communicator.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum PmlError {
+    /// The peer's process has ended, or has broken the protocol and is treated as dead.
+    #[error("process {rank} is lost: {error}")]
+    PeerLost {
+        /// The process's number in the job.
+        rank: u32,
+        /// How that was noticed.
+        error: LinkError,
+    },
+    /// A receive from any source, but every other member of the communicator is lost.
+    #[error(
+        "no member of the communicator is left that could send; process {rank} went last: {error}"
+    )]
+    NobodyLeft {
+        /// One of the lost processes.
+        rank: u32,
+        /// How it was lost.
+        error: LinkError,
+    },
+    /// No transport reaches this process.
+    #[error("process {rank} is not connected")]
+    Unreachable {
+        /// The process's number in the job.
+        rank: u32,
+    },
+    /// The message is longer than the receive's buffer. What fits was received, nothing else was
+    /// touched; the sender completes normally (MPI 4.1 §3.2.4, `MPI_ERR_TRUNCATE`).
+    #[error("the message has {sent} bytes, the receive has room for {room}")]
+    Truncated {
+        /// Bytes of the message.
+        sent: u64,
+        /// Bytes the receive has room for.
+        room: u64,
+    },
+    /// The message's basic types are not those the receive expects (MPI 4.1 §3.3.1). Nothing was
+    /// received.
+    #[error("the message from rank {source_rank} with tag {tag} does not fit the receive: {error}")]
+    SignatureMismatch {
+        /// The sender's rank in the communicator.
+        source_rank: u32,
+        /// The message's tag.
+        tag: i32,
+        /// What differs.
+        error: SignatureError,
+    },
+    /// The sender could not read its own buffer (its engine or device failed).
+    #[error("process {rank} could not go on sending: its engine failed")]
+    SenderFailed {
+        /// The sender's number in the job.
+        rank: u32,
+    },
+    /// A rank that the communicator does not have.
+    #[error("rank {rank} in a communicator of {size}")]
+    InvalidRank {
+        /// The rank that was given.
+        rank: u32,
+        /// The communicator's size.
+        size: u32,
+    },
+    /// Tags are not negative (MPI 4.1 §3.2.3).
+    #[error("tag {tag} is negative")]
+    InvalidTag {
+        /// The tag that was given.
+        tag: i32,
+    },
+    /// A request that was never made here or whose result has been collected.
+    #[error("no such request: its result has been collected already, or it is another endpoint's")]
+    NoSuchRequest,
+    /// A communicator of another endpoint, or one that was freed.
+    #[error("the communicator was freed, or is another endpoint's")]
+    NoSuchComm,
+    /// No engine serves the buffer's memory.
+    #[error("no engine works on memory in {space}")]
+    NoEngine {
+        /// Where the buffer lies.
+        space: Space,
+    },
+    /// The engine refused or failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The receive was cancelled before a message took it (MPI 4.1 §3.8.4).
+    #[error("the receive was cancelled")]
+    Cancelled,
+    /// More communicators than there are identifiers for.
+    #[error("no communicator identifier is free in all {size} members (at most {max})")]
+    TooManyComms {
+        /// Members of the parent.
+        size: u32,
+        /// How many communicators a process can have.
+        max: u32,
+    },
+    /// A second `dup` while one is under way in this process.
+    #[error("another communicator is being duplicated")]
+    DupUnderWay,
+    /// A predefined communicator cannot be freed.
+    #[error("a predefined communicator cannot be freed")]
+    PredefinedComm,
+    /// The communicator cannot be freed yet.
+    #[error("{requests} requests of the communicator are under way")]
+    CommInUse {
+        /// How many.
+        requests: usize,
+    },
+    /// An empty set of requests was waited for.
+    #[error("there is nothing to wait for")]
+    NothingToWaitFor,
+    /// A promise of this crate did not hold.
+    #[error("bug: {what}")]
+    Bug {
+        /// Which one.
+        what: &'static str,
+    },
+}

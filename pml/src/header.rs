@@ -1,0 +1,544 @@
+//! Wire headers: pictures, and what they mean once checked.
+//!
+//! Every message of this crate starts with one of the headers below; numbers are little-endian.
+//! Bytes are copied out of the transport's memory first, checked once ([`Message::parse`]) and
+//! turned into values that cannot be wrong in themselves; whether they fit our own state (is there
+//! such a request? is that what was granted?) is for the protocols to check.
+//!
+//! ```text
+//!            0      1         2       4         8         12         16              24
+//! EAGER      | kind | version | flags | context | tag     | sequence | kind:3 hash:61 | elements |
+//!         32 | packed data …
+//!
+//! RTS        as EAGER up to 32, then
+//!         32 | bytes | serial | count | low | span | blocks | layout id | layout length |
+//!         96 | fragment wish:4 | depth wish:4 | layout inline:2 | mapped key:1 | rdma key:1 | space:1 | 0:3 |
+//!        112 | mapped key … | rdma key … | flattened layout …
+//!
+//! CTS        | kind | version | 0:2 | depth:4 | fragment:4 | 0:4 | serial | reply | offset | end |
+//! DATA       | kind | version | 0:6 | reply | offset | 0:8 |
+//!         32 | packed data …
+//! FIN        | kind | version | protocol:1 | 0:5 | serial |
+//! ABORT      | kind | version | 0:6 | reply |
+//! LAYOUT-REQUEST  | kind | version | 0:6 | serial | reply | piece |
+//! LAYOUT-DATA     | kind | version | 0:6 | reply | offset | length |
+//!              32 | flattened layout …
+//! ```
+//!
+//! `serial` names a rendezvous at its sender, `reply` at its receiver: 64-bit counters that are
+//! never used again. `context`, `tag` and the sender's process number (which the transport knows)
+//! are what messages are matched by; `sequence` numbers the matched messages of a sender to a
+//! receiver. `hash`, `elements` and the data's length are the signature's digest. `low` and `span`
+//! are the bytes that the sender's buffer touches, relative to displacement 0; keys stand for just
+//! these. Whatever is 0 must be 0.
+
+use crate::choose::Protocol;
+use crate::matching::Label;
+use gapless_btl::RemoteKey;
+use gapless_dtype::SignatureDigest;
+use std::ops::Range;
+use zerocopy::little_endian::{I32, I64, U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Version of everything in this file. Peers with another one are refused.
+pub(crate) const VERSION: u8 = 1;
+
+/// Most bytes of a flattened layout that an RTS carries; longer ones are fetched (DESIGN §7).
+pub(crate) const INLINE_LAYOUT_MAX: usize = 1024;
+
+/// Longest control message: an RTS with two keys and a layout.
+pub(crate) const CONTROL_MAX: usize = RTS_BYTES + 2 * RemoteKey::MAX_BYTES + INLINE_LAYOUT_MAX;
+
+/// Shortest fragments that may be wished: transports hold at least 256 bytes.
+pub(crate) const FRAGMENT_MIN: u32 = 128;
+
+pub(crate) const EAGER_BYTES: usize = 32;
+pub(crate) const RTS_BYTES: usize = 112;
+pub(crate) const CTS_BYTES: usize = 48;
+pub(crate) const DATA_BYTES: usize = 32;
+pub(crate) const FIN_BYTES: usize = 16;
+pub(crate) const LAYOUT_BYTES: usize = 32;
+
+/// What a message is.
+mod kind {
+    pub(super) const EAGER: u8 = 1;
+    pub(super) const RTS: u8 = 2;
+    pub(super) const CTS: u8 = 3;
+    pub(super) const DATA: u8 = 4;
+    pub(super) const FIN: u8 = 5;
+    pub(super) const LAYOUT_REQUEST: u8 = 6;
+    pub(super) const LAYOUT_DATA: u8 = 7;
+    pub(super) const ABORT: u8 = 8;
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct EnvelopeWire {
+    kind: u8,
+    version: u8,
+    flags: U16,
+    context: U32,
+    tag: I32,
+    sequence: U32,
+    hash: U64,
+    elements: U64,
+}
+const _: () = assert!(size_of::<EnvelopeWire>() == EAGER_BYTES);
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RtsWire {
+    envelope: EnvelopeWire,
+    bytes: U64,
+    serial: U64,
+    count: U64,
+    low: I64,
+    span: U64,
+    blocks: U64,
+    layout_id: U64,
+    layout_bytes: U64,
+    fragment: U32,
+    depth: U32,
+    inline: U16,
+    mapped: u8,
+    rdma: u8,
+    space: u8,
+    zero: [u8; 3],
+}
+const _: () = assert!(size_of::<RtsWire>() == RTS_BYTES);
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct CtsWire {
+    kind: u8,
+    version: u8,
+    zero: U16,
+    depth: U32,
+    fragment: U32,
+    zero2: U32,
+    serial: U64,
+    reply: U64,
+    offset: U64,
+    end: U64,
+}
+const _: () = assert!(size_of::<CtsWire>() == CTS_BYTES);
+
+/// DATA, LAYOUT-REQUEST and LAYOUT-DATA: three words after the kind.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct WordsWire {
+    kind: u8,
+    version: u8,
+    zero: [u8; 6],
+    words: [U64; 3],
+}
+const _: () = assert!(size_of::<WordsWire>() == DATA_BYTES);
+const _: () = assert!(size_of::<WordsWire>() == LAYOUT_BYTES);
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct FinWire {
+    kind: u8,
+    version: u8,
+    /// FIN: how the message was received, as [`code`] says.
+    protocol: u8,
+    zero: [u8; 5],
+    serial: U64,
+}
+const _: () = assert!(size_of::<FinWire>() == FIN_BYTES);
+
+/// What eager messages and RTS have in common: everything that matching needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    pub(crate) context: u32,
+    pub(crate) tag: i32,
+    pub(crate) sequence: u32,
+    pub(crate) digest: SignatureDigest,
+}
+
+impl Envelope {
+    /// The label of a message from `source`.
+    pub(crate) fn label(&self, source: u32) -> Label {
+        Label { context: self.context, source, tag: self.tag }
+    }
+
+    fn wire(&self, kind: u8) -> EnvelopeWire {
+        let digest = self.digest.to_bytes();
+        let mut hash = U64::ZERO;
+        hash.as_mut_bytes().copy_from_slice(&digest[16..24]);
+        EnvelopeWire {
+            kind,
+            version: VERSION,
+            flags: U16::ZERO,
+            context: self.context.into(),
+            tag: self.tag.into(),
+            sequence: self.sequence.into(),
+            hash,
+            elements: self.digest.elements.into(),
+        }
+    }
+
+    fn check(wire: &EnvelopeWire, bytes: u64) -> Result<Envelope, String> {
+        let mut digest = [0; SignatureDigest::LEN];
+        digest[0..8].copy_from_slice(wire.elements.as_bytes());
+        digest[8..16].copy_from_slice(&bytes.to_le_bytes());
+        digest[16..24].copy_from_slice(wire.hash.as_bytes());
+        let digest = SignatureDigest::from_bytes(&digest)
+            .map_err(|error| format!("a message of {bytes} bytes: {error}"))?;
+        if wire.flags.get() != 0 {
+            return Err(format!("unknown flags {:#x}", wire.flags.get()));
+        }
+        Ok(Envelope {
+            context: wire.context.get(),
+            tag: wire.tag.get(),
+            sequence: wire.sequence.get(),
+            digest,
+        })
+    }
+
+    /// The header of an eager message.
+    pub(crate) fn eager(&self) -> [u8; EAGER_BYTES] {
+        zerocopy::transmute!(self.wire(kind::EAGER))
+    }
+}
+
+/// Request to send: an offer, from which the receiver chooses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rts {
+    pub(crate) envelope: Envelope,
+    /// The rendezvous at its sender.
+    pub(crate) serial: u64,
+    /// Instances of the sender's layout.
+    pub(crate) count: u64,
+    /// First byte the sender's buffer touches, relative to displacement 0.
+    pub(crate) low: i64,
+    /// Bytes from there to the last one touched.
+    pub(crate) span: u64,
+    /// Runs of bytes in the whole message; 1 means no gaps, and then no layout is needed.
+    pub(crate) blocks: u64,
+    /// The sender's name for its layout.
+    pub(crate) layout_id: u64,
+    /// Length of the flattened layout.
+    pub(crate) layout_bytes: u64,
+    /// Fragment size in bytes that the sender wishes.
+    pub(crate) fragment: u32,
+    /// Fragments in work at once that the sender wishes.
+    pub(crate) depth: u32,
+    /// Whether the sender's buffer is memory that a CPU may touch.
+    pub(crate) host: bool,
+    pub(crate) mapped: Option<RemoteKey>,
+    pub(crate) rdma: Option<RemoteKey>,
+    /// Where in the message the flattened layout is, if it is there.
+    pub(crate) inline: Range<usize>,
+}
+
+impl Rts {
+    /// Writes header, keys and `layout`; gives the length. `self.inline` is not looked at.
+    pub(crate) fn write(&self, layout: &[u8], into: &mut [u8; CONTROL_MAX]) -> usize {
+        let mapped = self.mapped.as_ref().map_or(&[][..], RemoteKey::as_bytes);
+        let rdma = self.rdma.as_ref().map_or(&[][..], RemoteKey::as_bytes);
+        let layout = if layout.len() <= INLINE_LAYOUT_MAX { layout } else { &[] };
+        let short = |len: usize| u8::try_from(len).expect("a key is at most 80 bytes");
+        let wire = RtsWire {
+            envelope: self.envelope.wire(kind::RTS),
+            bytes: self.envelope.digest.bytes.into(),
+            serial: self.serial.into(),
+            count: self.count.into(),
+            low: self.low.into(),
+            span: self.span.into(),
+            blocks: self.blocks.into(),
+            layout_id: self.layout_id.into(),
+            layout_bytes: self.layout_bytes.into(),
+            fragment: self.fragment.into(),
+            depth: self.depth.into(),
+            inline: u16::try_from(layout.len()).expect("at most 1 KiB").into(),
+            mapped: short(mapped.len()),
+            rdma: short(rdma.len()),
+            space: u8::from(!self.host),
+            zero: [0; 3],
+        };
+        let mut at = 0;
+        for part in [wire.as_bytes(), mapped, rdma, layout] {
+            into[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        at
+    }
+
+    fn check(wire: &RtsWire, message: &[u8]) -> Result<Rts, String> {
+        let envelope = Envelope::check(&wire.envelope, wire.bytes.get())?;
+        let key = |range: Range<usize>| -> Result<Option<RemoteKey>, String> {
+            if range.is_empty() {
+                return Ok(None);
+            }
+            let bytes = message.get(range.clone()).ok_or("an RTS that ends inside a key")?;
+            let key = RemoteKey::new(bytes);
+            key.map(Some).ok_or_else(|| format!("a key of {} bytes", range.len()))
+        };
+        let mapped = RTS_BYTES..RTS_BYTES + usize::from(wire.mapped);
+        let rdma = mapped.end..mapped.end + usize::from(wire.rdma);
+        let inline = rdma.end..rdma.end + usize::from(wire.inline.get());
+        if inline.end != message.len() {
+            return Err(format!("an RTS of {} bytes that should be {}", message.len(), inline.end));
+        }
+        if inline.len() > INLINE_LAYOUT_MAX {
+            return Err(format!("an RTS with a layout of {} bytes", inline.len()));
+        }
+        if !inline.is_empty() && inline.len() as u64 != wire.layout_bytes.get() {
+            return Err(format!(
+                "an RTS with {} bytes of a layout of {}",
+                inline.len(),
+                wire.layout_bytes.get()
+            ));
+        }
+        if i64::try_from(wire.span.get())
+            .ok()
+            .and_then(|span| wire.low.get().checked_add(span))
+            .is_none()
+        {
+            return Err(format!("a span of {} bytes from {}", wire.span.get(), wire.low.get()));
+        }
+        if wire.space > 1 || wire.zero != [0; 3] {
+            return Err("an RTS with an unknown space or reserved bytes in use".to_owned());
+        }
+        if wire.fragment.get() < FRAGMENT_MIN {
+            return Err(format!("an RTS with fragments of {} bytes", wire.fragment.get()));
+        }
+        Ok(Rts {
+            envelope,
+            serial: wire.serial.get(),
+            count: wire.count.get(),
+            low: wire.low.get(),
+            span: wire.span.get(),
+            blocks: wire.blocks.get(),
+            layout_id: wire.layout_id.get(),
+            layout_bytes: wire.layout_bytes.get(),
+            fragment: wire.fragment.get(),
+            depth: wire.depth.get(),
+            host: wire.space == 0,
+            mapped: key(mapped)?,
+            rdma: key(rdma)?,
+            inline,
+        })
+    }
+}
+
+/// Numbers a matched message that has been written already.
+pub(crate) fn set_sequence(message: &mut [u8; CONTROL_MAX], sequence: u32) {
+    message[12..16].copy_from_slice(&sequence.to_le_bytes());
+}
+
+/// Clear to send: the receiver's decision for the pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cts {
+    pub(crate) serial: u64,
+    pub(crate) reply: u64,
+    /// Packed bytes `offset..end` are wanted; never none.
+    pub(crate) offset: u64,
+    pub(crate) end: u64,
+    /// Length of every fragment but the last, in bytes; at least 1.
+    pub(crate) fragment: u32,
+    /// Fragments in work at once at most; at least 1.
+    pub(crate) depth: u32,
+}
+
+impl Cts {
+    pub(crate) fn wire(&self) -> [u8; CTS_BYTES] {
+        zerocopy::transmute!(CtsWire {
+            kind: kind::CTS,
+            version: VERSION,
+            zero: U16::ZERO,
+            depth: self.depth.into(),
+            fragment: self.fragment.into(),
+            zero2: U32::ZERO,
+            serial: self.serial.into(),
+            reply: self.reply.into(),
+            offset: self.offset.into(),
+            end: self.end.into(),
+        })
+    }
+}
+
+fn words(kind: u8, words: [u64; 3]) -> [u8; 32] {
+    let words = words.map(U64::new);
+    zerocopy::transmute!(WordsWire { kind, version: VERSION, zero: [0; 6], words })
+}
+
+/// The header of a fragment of the pipeline.
+pub(crate) fn data(reply: u64, offset: u64) -> [u8; DATA_BYTES] {
+    words(kind::DATA, [reply, offset, 0])
+}
+
+/// How FIN names protocols. 0 is a message that was not received, for whatever reason.
+fn code(protocol: Option<Protocol>) -> u8 {
+    match protocol {
+        None => 0,
+        Some(Protocol::Eager) => 1,
+        Some(Protocol::Pipeline) => 2,
+        Some(Protocol::Mapped) => 3,
+        Some(Protocol::SingleCopy) => 4,
+        Some(Protocol::Local) => 5,
+    }
+}
+
+fn decode(protocol: u8) -> Result<Option<Protocol>, String> {
+    if protocol == 0 {
+        return Ok(None);
+    }
+    let found = Protocol::ALL.into_iter().find(|known| code(Some(*known)) == protocol);
+    found.map(Some).ok_or_else(|| format!("no protocol has number {protocol}"))
+}
+
+fn short(kind: u8, protocol: u8, serial: u64) -> [u8; FIN_BYTES] {
+    let serial = serial.into();
+    zerocopy::transmute!(FinWire { kind, version: VERSION, protocol, zero: [0; 5], serial })
+}
+
+/// The sender's buffer is no longer needed.
+pub(crate) fn fin(serial: u64, protocol: Option<Protocol>) -> [u8; FIN_BYTES] {
+    short(kind::FIN, code(protocol), serial)
+}
+
+/// The sender cannot go on.
+pub(crate) fn abort(reply: u64) -> [u8; FIN_BYTES] {
+    short(kind::ABORT, 0, reply)
+}
+
+/// Asks for the layout of a rendezvous, in pieces of `piece` bytes.
+pub(crate) fn layout_request(serial: u64, reply: u64, piece: u64) -> [u8; LAYOUT_BYTES] {
+    words(kind::LAYOUT_REQUEST, [serial, reply, piece])
+}
+
+/// The header of a piece of a flattened layout of `length` bytes.
+pub(crate) fn layout_data(reply: u64, offset: u64, length: u64) -> [u8; LAYOUT_BYTES] {
+    words(kind::LAYOUT_DATA, [reply, offset, length])
+}
+
+/// A message, checked as far as it can be by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    Rts(Rts),
+    Cts(Cts),
+    /// The protocol is `None` where the message was not received.
+    Fin {
+        serial: u64,
+        protocol: Option<Protocol>,
+    },
+    Abort {
+        reply: u64,
+    },
+    LayoutRequest {
+        serial: u64,
+        reply: u64,
+        piece: u64,
+    },
+    LayoutData {
+        reply: u64,
+        offset: u64,
+        length: u64,
+    },
+}
+
+/// What the first 32 bytes say; enough for the two kinds that are frequent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    Eager(Envelope),
+    Data {
+        reply: u64,
+        offset: u64,
+    },
+    /// Something else: give the whole of it to [`Message::parse`].
+    Other,
+}
+
+impl Head {
+    /// Reads the first 32 bytes of a message of `len` bytes (zeros beyond its end).
+    pub(crate) fn parse(first: &[u8; EAGER_BYTES], len: usize) -> Result<Head, String> {
+        if first[1] != VERSION {
+            return Err(format!("version {} where {VERSION} is spoken", first[1]));
+        }
+        let payload = || {
+            let payload = len.checked_sub(EAGER_BYTES);
+            payload.ok_or_else(|| format!("a message of {len} bytes is shorter than its header"))
+        };
+        match first[0] {
+            kind::EAGER => {
+                let wire: EnvelopeWire = zerocopy::transmute!(*first);
+                Ok(Head::Eager(Envelope::check(&wire, payload()? as u64)?))
+            }
+            kind::DATA => {
+                payload()?;
+                let wire: WordsWire = zerocopy::transmute!(*first);
+                let [reply, offset, zero] = wire.words.map(U64::get);
+                if zero != 0 || wire.zero != [0; 6] {
+                    return Err("a fragment whose reserved bytes are not zero".to_owned());
+                }
+                Ok(Head::Data { reply, offset })
+            }
+            kind::RTS..=kind::CTS | kind::FIN..=kind::ABORT => Ok(Head::Other),
+            other => Err(format!("no message is of kind {other}")),
+        }
+    }
+}
+
+fn exactly<W: FromBytes + KnownLayout + Immutable>(message: &[u8]) -> Result<W, String> {
+    W::read_from_bytes(message).map_err(|_| {
+        format!("a control message of {} bytes that should be {}", message.len(), size_of::<W>())
+    })
+}
+
+impl Message {
+    /// Reads a control message: the whole of it, except for LAYOUT-DATA, where the header is
+    /// enough.
+    pub(crate) fn parse(message: &[u8]) -> Result<Message, String> {
+        match message.first().copied().unwrap_or(0) {
+            kind::RTS => {
+                let (wire, _) = RtsWire::read_from_prefix(message)
+                    .map_err(|_| format!("an RTS of {} bytes", message.len()))?;
+                Rts::check(&wire, message).map(Message::Rts)
+            }
+            kind::CTS => {
+                let wire: CtsWire = exactly(message)?;
+                let cts = Cts {
+                    serial: wire.serial.get(),
+                    reply: wire.reply.get(),
+                    offset: wire.offset.get(),
+                    end: wire.end.get(),
+                    fragment: wire.fragment.get(),
+                    depth: wire.depth.get(),
+                };
+                if cts.offset >= cts.end || cts.fragment == 0 || cts.depth == 0 {
+                    return Err(format!("a CTS that grants nothing: {cts:?}"));
+                }
+                Ok(Message::Cts(cts))
+            }
+            kind::FIN => {
+                let wire: FinWire = exactly(message)?;
+                let protocol = decode(wire.protocol)?;
+                Ok(Message::Fin { serial: wire.serial.get(), protocol })
+            }
+            kind::ABORT => {
+                let wire: FinWire = exactly(message)?;
+                Ok(Message::Abort { reply: wire.serial.get() })
+            }
+            kind::LAYOUT_REQUEST => {
+                let wire: WordsWire = exactly(message)?;
+                let [serial, reply, piece] = wire.words.map(U64::get);
+                if piece == 0 {
+                    return Err("a request for a layout in pieces of no bytes".to_owned());
+                }
+                Ok(Message::LayoutRequest { serial, reply, piece })
+            }
+            kind::LAYOUT_DATA => {
+                let (wire, _) = WordsWire::read_from_prefix(message)
+                    .map_err(|_| format!("a piece of layout of {} bytes", message.len()))?;
+                let [reply, offset, length] = wire.words.map(U64::get);
+                Ok(Message::LayoutData { reply, offset, length })
+            }
+            other => Err(format!("no control message is of kind {other}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

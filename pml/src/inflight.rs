@@ -1,0 +1,82 @@
+//! Work that engines have not ended yet, and what follows when they have. Whatever the work reads
+//! or writes (slots, fragments, mappings, users' buffers) is held until then. The host's engine ends
+//! at once and leaves nothing here.
+
+use crate::body::Body;
+use crate::choose::Protocol;
+use crate::core::Core;
+use crate::recv::Matched;
+use crate::request::RequestId;
+use gapless_bml::{Bml, RailSlot};
+use gapless_btl::{Fragment, Mapping};
+use gapless_engine::EngineError;
+use gapless_mem::Completion;
+
+/// Work under way.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    pub(crate) completion: Completion,
+    pub(crate) work: Flight,
+}
+
+/// What the work is, and what it needs.
+#[derive(Debug)]
+pub(crate) enum Flight {
+    /// A fragment of the pipeline is packed into its slot.
+    Pack { id: RequestId, peer: u32, slot: RailSlot },
+    /// An eager message whose peer is lost is packed into its slot, for nothing.
+    Wasted { id: RequestId, slot: RailSlot },
+    /// An eager message is unpacked.
+    Unpack { id: RequestId, body: Body, matched: Matched },
+    /// A fragment of the pipeline is unpacked.
+    Scatter { id: RequestId, fragment: Fragment },
+    /// A whole message is moved, out of a mapping, or out of a send of ours that waits for FIN.
+    Move { id: RequestId, way: Protocol, mapping: Option<Mapping> },
+}
+
+impl Core {
+    /// Looks which work has ended; gives how much.
+    pub(crate) fn poll_in_flight(&mut self, bml: &mut Bml) -> usize {
+        let mut done = 0;
+        let mut at = 0;
+        while let Some(entry) = self.in_flight.get(at) {
+            let result = match entry.completion.poll() {
+                Ok(false) => {
+                    at += 1;
+                    continue;
+                }
+                Ok(true) => Ok(()),
+                Err(error) => Err(EngineError::from(error)),
+            };
+            let entry = self.in_flight.swap_remove(at);
+            self.landed(bml, entry.work, result);
+            done += 1;
+        }
+        done
+    }
+
+    fn landed(&mut self, bml: &mut Bml, work: Flight, result: Result<(), EngineError>) {
+        match work {
+            Flight::Pack { id, peer, slot } => self.packed(bml, (id, peer, slot), result),
+            Flight::Wasted { id, slot } => {
+                drop(slot);
+                self.drained(id);
+            }
+            Flight::Unpack { id, body, mut matched } => {
+                if let Err(error) = result {
+                    matched.failure = Some(error.into());
+                }
+                self.finish_recv(id, matched);
+                self.pool.give(body);
+            }
+            Flight::Scatter { id, fragment } => {
+                drop(fragment);
+                self.scattered(id, result);
+            }
+            Flight::Move { id, way, mapping } => {
+                drop(mapping);
+                self.moved(bml, id, way, result);
+            }
+        }
+    }
+}

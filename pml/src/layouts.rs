@@ -1,0 +1,232 @@
+//! Layouts on the wire: what we have published to peers, and what we have learnt from them.
+//!
+//! ```text
+//! sender                                  receiver
+//!   | RTS(layout id, its length) ---------> | not inline, not in the cache
+//!   | <--- LAYOUT-REQUEST(piece size) ----- |
+//!   | LAYOUT-DATA(offset) ----------------> | all there: unflatten, which trusts nothing
+//! ```
+//!
+//! An identifier stands for one layout for ever: it is a counter. Both caches are bounded in bytes
+//! and entries; what has not been used for the longest time goes first.
+
+use crate::core::{AM_TAG, Core};
+use crate::hash::FastMap;
+use crate::header::{self, LAYOUT_BYTES};
+use crate::peer::{Attempt, Outgoing};
+use crate::pieces::Pieces;
+use crate::rendezvous::Stage;
+use crate::request::RequestId;
+use crate::send::SendStage;
+use crate::tuning::Bounds;
+use gapless_bml::Bml;
+use gapless_btl::{Fragment, Token};
+use gapless_dtype::Layout;
+use std::sync::Arc;
+
+/// Layouts of ours, flattened, by object.
+#[derive(Debug)]
+pub(crate) struct Published {
+    entries: FastMap<usize, Entry>,
+    bytes: u64,
+    next_id: u64,
+    uses: u64,
+    entries_max: usize,
+    bytes_max: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    id: u64,
+    flat: Arc<[u8]>,
+    /// Keeps the object, so that its address stays its own.
+    _layout: Layout,
+    used: u64,
+}
+
+impl Published {
+    pub(crate) fn new(bounds: &Bounds) -> Published {
+        Published {
+            entries: FastMap::default(),
+            bytes: 0,
+            next_id: 1,
+            uses: 0,
+            entries_max: bounds.layout_cache_entries.max(1),
+            bytes_max: bounds.layout_cache_bytes,
+        }
+    }
+
+    /// The identifier and the bytes of a layout.
+    pub(crate) fn publish(&mut self, layout: &Layout) -> (u64, Arc<[u8]>) {
+        // The signature lies inside the shared object; clones of a layout have it in one place.
+        let address = std::ptr::from_ref(layout.signature()).addr();
+        self.uses += 1;
+        if let Some(entry) = self.entries.get_mut(&address) {
+            entry.used = self.uses;
+            return (entry.id, Arc::clone(&entry.flat));
+        }
+        let flat: Arc<[u8]> = layout.flatten().into();
+        let id = self.next_id;
+        self.next_id += 1;
+        self.bytes += flat.len() as u64;
+        let (kept, used) = (Arc::clone(&flat), self.uses);
+        self.entries.insert(address, Entry { id, flat: kept, _layout: layout.clone(), used });
+        while self.entries.len() > self.entries_max || self.bytes > self.bytes_max {
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
+            let Some(address) = oldest.map(|(address, _)| *address) else { break };
+            if let Some(gone) = self.entries.remove(&address) {
+                self.bytes -= gone.flat.len() as u64;
+            }
+        }
+        (id, flat)
+    }
+}
+
+/// Layouts of one peer, by its identifiers.
+#[derive(Debug, Default)]
+pub(crate) struct Fetched {
+    entries: FastMap<u64, (Layout, u64, u64)>,
+    bytes: u64,
+    uses: u64,
+}
+
+impl Fetched {
+    pub(crate) fn knows(&self, id: u64) -> bool {
+        self.entries.contains_key(&id)
+    }
+
+    pub(crate) fn get(&mut self, id: u64) -> Option<Layout> {
+        let (layout, _, used) = self.entries.get_mut(&id)?;
+        self.uses += 1;
+        *used = self.uses;
+        Some(layout.clone())
+    }
+
+    /// Decodes a layout and keeps it.
+    pub(crate) fn insert(
+        &mut self,
+        id: u64,
+        flat: &[u8],
+        bounds: &Bounds,
+    ) -> Result<Layout, String> {
+        if let Some(layout) = self.get(id) {
+            return Ok(layout);
+        }
+        let layout = Layout::unflatten(flat).map_err(|error| error.to_string())?;
+        self.uses += 1;
+        self.bytes += flat.len() as u64;
+        self.entries.insert(id, (layout.clone(), flat.len() as u64, self.uses));
+        while self.entries.len() > bounds.layout_cache_entries
+            || self.bytes > bounds.layout_cache_bytes
+        {
+            let oldest = self.entries.iter().min_by_key(|(_, (_, _, used))| *used);
+            let Some(id) = oldest.map(|(id, _)| *id) else { break };
+            if let Some((_, len, _)) = self.entries.remove(&id) {
+                self.bytes -= len;
+            }
+        }
+        Ok(layout)
+    }
+}
+
+/// A layout on its way here.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    bytes: Vec<u8>,
+    pieces: Pieces,
+}
+
+impl Core {
+    /// Asks the sender for its layout.
+    pub(crate) fn fetch_layout(&mut self, bml: &mut Bml, id: RequestId) {
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let from = incoming.from;
+        let piece = Core::fragment_max(bml, from).saturating_sub(LAYOUT_BYTES) as u64;
+        // What the sender can put into one slot, by its own wish for fragments.
+        let piece = piece.min(u64::from(incoming.rts.fragment)).max(1);
+        let length = incoming.rts.layout_bytes;
+        // `choose` has compared the length with the bound.
+        let bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        incoming.stage = Stage::Fetching(Fetch { bytes, pieces: Pieces::new(0, length, piece) });
+        let message = header::layout_request(incoming.rts.serial, incoming.reply, piece);
+        self.send_control(bml, from, &message);
+    }
+
+    /// A receiver asks for a layout.
+    pub(crate) fn layout_request(
+        &mut self,
+        bml: &mut Bml,
+        from: u32,
+        serial: u64,
+        reply: u64,
+        piece: u64,
+    ) -> Result<(), String> {
+        let fits = Core::fragment_max(bml, from).saturating_sub(LAYOUT_BYTES);
+        let (_, send) = self.offered(from, serial)?;
+        let SendStage::Offered(offered) = &mut send.stage else { return Ok(()) };
+        let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits);
+        let (Some(layout), Some(piece), false) = (&offered.layout, piece, offered.fetched) else {
+            return Err(format!("a request for the layout of rendezvous {serial} that is not due"));
+        };
+        offered.fetched = true;
+        let item = Outgoing::Layout { reply, next: 0, piece, bytes: Arc::clone(layout) };
+        self.enqueue(from, item);
+        Ok(())
+    }
+
+    /// Sends as much of a layout as there is room for.
+    pub(crate) fn attempt_layout(
+        &mut self,
+        bml: &mut Bml,
+        peer: u32,
+        (reply, mut next, piece): (u64, usize, usize),
+        bytes: Arc<[u8]>,
+    ) -> Attempt {
+        while next < bytes.len() {
+            let part = &bytes[next..bytes.len().min(next + piece)];
+            let Some(mut slot) = self.reserve(bml, peer, LAYOUT_BYTES + part.len()) else {
+                return Attempt::Waits(Outgoing::Layout { reply, next, piece, bytes });
+            };
+            let header = header::layout_data(reply, next as u64, bytes.len() as u64);
+            let written = slot.write(0, &header).and_then(|()| slot.write(LAYOUT_BYTES, part));
+            if let Err(error) = written {
+                tracing::error!(%error, "a slot that cannot be written");
+            }
+            next += part.len();
+            bml.send(slot, AM_TAG, Token::NONE);
+        }
+        Attempt::Sent
+    }
+
+    /// A piece of a layout has arrived.
+    pub(crate) fn layout_data(
+        &mut self,
+        bml: &mut Bml,
+        from: u32,
+        (reply, offset, length): (u64, u64, u64),
+        fragment: &Fragment,
+    ) -> Result<(), String> {
+        let unknown = || format!("a piece of layout for receive {reply}, which did not ask");
+        let id = self.receiving(reply)?;
+        let (incoming, _) = self.incoming(id).ok_or_else(unknown)?;
+        let layout_id = incoming.rts.layout_id;
+        let Stage::Fetching(fetch) = &mut incoming.stage else { return Err(unknown()) };
+        if incoming.from != from || length != fetch.bytes.len() as u64 {
+            return Err(unknown());
+        }
+        let len = fragment.len() - LAYOUT_BYTES;
+        fetch.pieces.take(offset, len as u64)?;
+        let at = usize::try_from(offset).map_err(|error| error.to_string())?;
+        let place = fetch.bytes.get_mut(at..at + len).ok_or_else(unknown)?;
+        fragment.read(LAYOUT_BYTES, place).map_err(|error| error.to_string())?;
+        if fetch.pieces.complete() {
+            let flat = std::mem::take(&mut fetch.bytes);
+            incoming.stage = Stage::Choosing;
+            let layouts = &mut self.peers[from as usize].layouts;
+            let layout = layouts.insert(layout_id, &flat, &self.config.bounds)?;
+            self.set_layout(id, layout)?;
+            self.proceed(bml, id);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! Mapped: the receiver maps the sender's memory and moves from layout to layout with one copy.
+//!
+//! ```text
+//! sender                          receiver
+//!   | RTS(mapped key, layout) ---> | map, Engine::transfer
+//!   | <-------------------- FIN -- | complete
+//!   | complete                     |
+//! ```
+//!
+//! The key stands for the bytes that the sender's buffer touches. Its layout was checked to touch
+//! just these before anything is read.
+
+use crate::buffer::Buffer;
+use crate::choose::Protocol;
+use crate::core::Core;
+use crate::inflight::{Flight, InFlight};
+use crate::rendezvous::{Incoming, Stage};
+use crate::request::RequestId;
+use gapless_bml::{Bml, Rank};
+use gapless_btl::Mapping;
+use gapless_engine::{EngineError, Typed};
+use gapless_mem::{Completion, Region};
+
+/// The sender's buffer, as it lies in a mapping of what it touches.
+fn remote(incoming: &Incoming, mapping: &Mapping) -> Result<Typed, String> {
+    let mapped = mapping.region();
+    let span = incoming.rts.span;
+    if mapped.len() < span {
+        return Err(format!("a key for {} bytes of an offer that spans {span}", mapped.len()));
+    }
+    if incoming.gapless() {
+        let whole = mapped.sub(0, span).map_err(|error| error.to_string())?;
+        return Ok(Typed::contiguous(whole));
+    }
+    let layout = incoming.layout.as_ref().ok_or("the layout is not known")?;
+    let low = incoming.rts.low;
+    // The mapping starts at displacement `low`. Where that is behind displacement 0, the region
+    // below begins before the mapping: only bytes from `low` on are touched, as `check_layout` found.
+    let (region, origin) = match u64::try_from(low) {
+        Ok(before) => {
+            let start = mapped.address().wrapping_sub(before);
+            (Region::new(mapped.space(), start, mapped.offset(), before + span), 0)
+        }
+        Err(_) => (mapped, low.unsigned_abs()),
+    };
+    Typed::new(region, origin, layout, incoming.rts.count).map_err(|error| error.to_string())
+}
+
+fn start(bml: &mut Bml, incoming: &Incoming) -> Result<(Mapping, Typed), String> {
+    let key = incoming.rts.mapped.as_ref().ok_or("no key")?;
+    let (peer, mapped) = bml.mapped(Rank(incoming.from)).ok_or("no rail maps memory")?;
+    let mapping = mapped.map(peer, key).map_err(|error| error.to_string())?;
+    let remote = remote(incoming, &mapping)?;
+    Ok((mapping, remote))
+}
+
+impl Core {
+    /// Moves the data out of the sender's memory.
+    pub(crate) fn move_mapped(&mut self, bml: &mut Bml, id: RequestId) {
+        let Some((incoming, buffer)) = self.incoming(id) else { return };
+        let buffer = buffer.clone();
+        let room = incoming.room;
+        let (mapping, remote) = match start(bml, incoming) {
+            Ok(started) => started,
+            Err(why) => return self.refuse(bml, id, Protocol::Mapped, &why),
+        };
+        match buffer.fetch_mapped(&self.engines, &mapping, &remote, 0..room) {
+            Ok(Completion::Ready) => self.finish_and_tell(bml, id),
+            Ok(completion) => {
+                self.set_moving(id);
+                let mapping = Some(mapping);
+                let work = Flight::Move { id, way: Protocol::Mapped, mapping };
+                self.in_flight.push(InFlight { completion, work });
+            }
+            Err(error) => self.refuse(bml, id, Protocol::Mapped, &error.to_string()),
+        }
+    }
+
+    /// Moves the data out of another buffer of this process.
+    ///
+    /// ```text
+    /// RTS to myself ---> | Engine::transfer, both complete
+    /// ```
+    pub(crate) fn move_local(&mut self, bml: &mut Bml, id: RequestId) {
+        let me = self.me;
+        let Some((incoming, buffer)) = self.incoming(id) else { return };
+        let (buffer, serial, room) = (buffer.clone(), incoming.rts.serial, incoming.room);
+        let source: Buffer = match self.offered(me, serial) {
+            Ok((_, send)) => send.buffer.clone(),
+            Err(why) => return self.refuse(bml, id, Protocol::Local, &why),
+        };
+        match buffer.fetch_local(&self.engines, &source, 0..room) {
+            Ok(Completion::Ready) => self.moved(bml, id, Protocol::Local, Ok(())),
+            Ok(completion) => {
+                self.set_moving(id);
+                let work = Flight::Move { id, way: Protocol::Local, mapping: None };
+                self.in_flight.push(InFlight { completion, work });
+            }
+            Err(error) => self.refuse(bml, id, Protocol::Local, &error.to_string()),
+        }
+    }
+
+    fn set_moving(&mut self, id: RequestId) {
+        if let Some((incoming, _)) = self.incoming(id) {
+            incoming.stage = Stage::Moving;
+        }
+    }
+
+    /// An engine has moved the data, or failed to.
+    pub(crate) fn moved(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        way: Protocol,
+        result: Result<(), EngineError>,
+    ) {
+        match result {
+            Ok(()) => self.finish_and_tell(bml, id),
+            Err(error) => {
+                let lost = self.incoming(id).is_some_and(|(incoming, _)| incoming.is_lost());
+                if lost {
+                    return self.finish_incoming(id);
+                }
+                self.refuse(bml, id, way, &error.to_string());
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The endpoint: its public face. Decisions are elsewhere; this file checks arguments and drives.
+
+use crate::agree::Dups;
+use crate::choose::{self, Candidate, Situation};
+use crate::comm::Comm;
+use crate::core::Core;
+use crate::error::PmlError;
+use crate::recv::{Source, TagSel};
+use crate::request::{RequestId, Status};
+use crate::send::Mode;
+use crate::tuning::{Config, Tuning};
+use gapless_bml::{Bml, Waiter};
+use gapless_engine::{Engine, Typed};
+use std::sync::Arc;
+
+/// One process's end of all its messages.
+///
+/// Owns the transports. Nothing happens unless a method is called: [`progress`](Pml::progress), or
+/// one that waits, drives everything. It is not shared between threads.
+///
+/// Dropping it ends everything under way; to peers this process is then lost.
+pub struct Pml {
+    pub(crate) bml: Bml,
+    pub(crate) core: Core,
+    pub(crate) waiter: Waiter,
+    pub(crate) dups: Dups,
+    world: Comm,
+    myself: Comm,
+}
+
+impl Pml {
+    /// An endpoint for the process that `bml` is of. `engines` are asked in order which of them
+    /// serves a buffer's memory.
+    #[must_use]
+    pub fn new(bml: Bml, engines: Vec<Arc<dyn Engine>>, config: Config) -> Pml {
+        let (me, size) = (bml.me().0, bml.size());
+        let core = Core::new(me, size, engines, config);
+        let (world, myself) = core.predefined();
+        let waiter = Waiter::new(size as usize);
+        Pml { bml, core, waiter, dups: Dups::default(), world, myself }
+    }
+
+    /// The communicator of all processes (`MPI_COMM_WORLD`).
+    #[must_use]
+    pub fn world(&self) -> Comm {
+        self.world.clone()
+    }
+
+    /// The communicator of this process alone (`MPI_COMM_SELF`).
+    #[must_use]
+    pub fn self_comm(&self) -> Comm {
+        self.myself.clone()
+    }
+
+    /// The transports, for connecting peers and allocating memory.
+    pub fn bml_mut(&mut self) -> &mut Bml {
+        &mut self.bml
+    }
+
+    /// How blocking calls wait; at first for as many processes on this machine as the job has.
+    pub fn set_waiter(&mut self, waiter: Waiter) {
+        self.waiter = waiter;
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.core.config
+    }
+
+    /// Changes the configuration for messages started from now on.
+    pub fn config_mut(&mut self) -> &mut Config {
+        &mut self.core.config
+    }
+
+    /// Adds an engine, asked after those that are there.
+    pub fn add_engine(&mut self, engine: Arc<dyn Engine>) {
+        self.core.engines.push(engine);
+    }
+
+    /// Starts to send `buffer` to rank `dest` of `comm` (`MPI_Isend`, MPI 4.1 §3.7.2). The request
+    /// ends when the buffer may be used again. Never waits.
+    ///
+    /// # Safety
+    /// Until the request has ended, `buffer` describes memory that is valid for reads, and nothing
+    /// writes it; also if the request is released.
+    ///
+    /// # Errors
+    /// Nothing was started: a rank or tag that is not there, a peer that is lost or not connected,
+    /// memory that no engine serves.
+    pub unsafe fn isend(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        dest: u32,
+        tag: i32,
+    ) -> Result<RequestId, PmlError> {
+        let mode = Mode::Standard;
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.core.isend(&mut self.bml, comm, buffer, dest, tag, mode) }
+    }
+
+    /// Starts to receive a message into `buffer` (`MPI_Irecv`, MPI 4.1 §3.7.2). Never waits.
+    ///
+    /// A message that is too long fills the buffer and ends with [`PmlError::Truncated`]; one of
+    /// other types touches nothing and ends with [`PmlError::SignatureMismatch`].
+    ///
+    /// # Safety
+    /// Until the request has ended, `buffer` describes memory that is valid for reads and writes,
+    /// and nothing else touches it; also if the request is released.
+    ///
+    /// # Errors
+    /// Nothing was started: as for [`isend`](Pml::isend). From any source: nobody is left.
+    pub unsafe fn irecv(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<RequestId, PmlError> {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.core.irecv(&mut self.bml, comm, buffer, source, tag) }
+    }
+
+    /// Lets everything under way make progress; gives how much happened. Never blocks, bounded
+    /// work.
+    pub fn progress(&mut self) -> usize {
+        let events = self.bml.poll(&mut self.core);
+        self.pump(events)
+    }
+
+    /// What follows a poll that brought `events`.
+    pub(crate) fn pump(&mut self, events: usize) -> usize {
+        let done = events + self.core.pump(&mut self.bml);
+        if done == 0 && self.core.has_parked() {
+            self.core.spill();
+        }
+        done
+    }
+
+    /// The result of a request if it has ended (`MPI_Test`); makes progress otherwise.
+    ///
+    /// # Errors
+    /// The request's failure, or there is no such request. Either way it is gone.
+    pub fn test(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
+        if !self.core.requests.is_done(id)? {
+            self.progress();
+        }
+        self.core.requests.collect(id)
+    }
+
+    /// Nobody will ask for the result (`MPI_Request_free`). The operation goes on, and its buffer
+    /// must stay valid until it has ended, which cannot be asked any more.
+    ///
+    /// # Errors
+    /// There is no such request.
+    pub fn release(&mut self, id: RequestId) -> Result<(), PmlError> {
+        self.core.requests.release(id)
+    }
+
+    /// Takes back a receive that no message has taken yet (`MPI_Cancel`): then the request ends
+    /// with [`PmlError::Cancelled`]. Gives whether there was time.
+    ///
+    /// # Errors
+    /// There is no such request.
+    pub fn cancel_recv(&mut self, id: RequestId) -> Result<bool, PmlError> {
+        self.core.cancel(id)
+    }
+
+    /// The message that a receive would take now (`MPI_Iprobe`, MPI 4.1 §3.8.1); makes progress if
+    /// there is none.
+    ///
+    /// # Errors
+    /// A rank or tag that is not there; nobody is left who could send.
+    pub fn iprobe(
+        &mut self,
+        comm: &Comm,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<Option<Status>, PmlError> {
+        match self.core.probe(comm, source, tag) {
+            Ok(Some(status)) => Ok(Some(status)),
+            Ok(None) => {
+                self.progress();
+                self.core.probe(comm, source, tag)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What a message from `buffer` to rank `dest` would depend on; the receiver's buffer is taken
+    /// to be like the sender's.
+    ///
+    /// # Errors
+    /// A rank that is not there.
+    pub fn situation(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        dest: u32,
+    ) -> Result<Situation, PmlError> {
+        let peer = comm.process(dest)?;
+        Ok(self.core.expectation(&mut self.bml, peer, buffer))
+    }
+
+    /// All protocols for a message from `buffer` to rank `dest`, with predicted times and what
+    /// excludes them; the quickest that is not excluded would be chosen.
+    ///
+    /// # Errors
+    /// A rank that is not there.
+    pub fn explain(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        dest: u32,
+    ) -> Result<[Candidate; 5], PmlError> {
+        let situation = self.situation(comm, buffer, dest)?;
+        Ok(choose::candidates(&situation, self.tuning()))
+    }
+
+    fn tuning(&self) -> &Tuning {
+        &self.core.config.tuning
+    }
+}
+
+impl std::fmt::Debug for Pml {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pml of process {} in {}", self.world.rank(), self.world.size())
+    }
+}

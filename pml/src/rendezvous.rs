@@ -1,0 +1,380 @@
+//! What all rendezvous have in common: the sender's offer (RTS), and the receiver's decision.
+//!
+//! ```text
+//! sender                     receiver
+//!   | RTS(offer) ------------> | matched: choose
+//!   |                          |   mapped, single copy: read the sender's memory ...
+//!   | <-------------- FIN ---- |   ... (mapped.rs, single_copy.rs, local.rs)
+//!   |                          |   or ask for it
+//!   | <-------------- CTS ---- |   ... (pipeline.rs)
+//! ```
+//!
+//! A receive that takes nothing (it has no room, or the types differ) answers FIN at once. Whenever
+//! a way fails, the receiver marks it as refused and chooses again; the pipeline is the last resort.
+
+use crate::buffer::Buffer;
+use crate::choose::{Protocol, Situation, choose};
+use crate::core::{AM_TAG, Core};
+use crate::error::PmlError;
+use crate::header::{self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, RTS_BYTES, Rts};
+use crate::layouts::Fetch;
+use crate::peer::{Attempt, Outgoing};
+use crate::pieces::Pieces;
+use crate::recv::{Matched, RecvStage};
+use crate::request::{RequestId, Work};
+use crate::send::{Offered, Send, SendStage, single_copy_costs};
+use crate::single_copy::Getting;
+use gapless_bml::{Bml, Rank};
+use gapless_btl::{RemoteKey, Token};
+use gapless_dtype::{Convertor, Layout};
+
+/// A rendezvous at its receiver.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) from: u32,
+    pub(crate) rts: Rts,
+    /// Its number here.
+    pub(crate) reply: u64,
+    /// Bytes that are received: as many as were sent, or as there is room for.
+    pub(crate) room: u64,
+    /// What will be reported at the end, although all is received that can be.
+    pub(crate) failure: Option<PmlError>,
+    /// The sender's layout, once it is known.
+    pub(crate) layout: Option<Layout>,
+    pub(crate) protocol: Protocol,
+    /// Ways that have failed.
+    refused: [bool; Protocol::ALL.len()],
+    pub(crate) stage: Stage,
+}
+
+/// What a rendezvous waits for at its receiver.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// A decision.
+    Choosing,
+    /// The sender's layout.
+    Fetching(Fetch),
+    /// An engine that moves the data.
+    Moving,
+    /// The transport that reads the data.
+    Getting(Getting),
+    /// Fragments; `unpacking` of them are with an engine.
+    Streaming { pieces: Pieces, unpacking: u32 },
+}
+
+impl Incoming {
+    /// Where the sender's data is, as far as keys reach.
+    pub(crate) fn gapless(&self) -> bool {
+        self.rts.blocks == 1
+    }
+
+    pub(crate) fn refuse(&mut self, protocol: Protocol) {
+        for (known, refused) in Protocol::ALL.into_iter().zip(&mut self.refused) {
+            *refused |= known == protocol;
+        }
+    }
+
+    fn allows(&self, protocol: Protocol) -> bool {
+        let refused = Protocol::ALL.into_iter().zip(self.refused);
+        protocol != Protocol::Eager
+            && !refused.into_iter().any(|(known, no)| no && known == protocol)
+    }
+
+    /// How it ended.
+    pub(crate) fn matched(&mut self) -> Matched {
+        Matched {
+            from: self.from,
+            tag: self.rts.envelope.tag,
+            bytes: self.room,
+            protocol: self.protocol,
+            failure: self.failure.take(),
+        }
+    }
+
+    /// Checks the sender's layout against what it told of its buffer.
+    fn check_layout(&self, layout: &Layout) -> Result<(), String> {
+        let convertor = Convertor::new(layout, self.rts.count).map_err(|e| e.to_string())?;
+        let span = i64::try_from(self.rts.span).unwrap_or(i64::MAX);
+        let told = (self.rts.low, self.rts.low.saturating_add(span));
+        if convertor.packed_size() != self.rts.envelope.digest.bytes
+            || convertor.bounds() != Some(told)
+        {
+            return Err("a layout that is not the one of the offer".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Offers a message; the receiver decides.
+    pub(crate) fn offer(
+        &mut self,
+        bml: &mut Bml,
+        peer: u32,
+        rank: u32,
+        buffer: Buffer,
+        envelope: Envelope,
+    ) -> RequestId {
+        let fragment_max = Core::fragment_max(bml, peer);
+        let blocks =
+            if buffer.typed().as_contiguous().is_some() { 1 } else { buffer.blocks().max(2) };
+        let (low, span) = buffer.touched().map_or((0, 0), |(low, region)| (low, region.len()));
+        let host = buffer.typed().space().cpu_accessible();
+        let (mut mapped, mut rdma, mut layout) = (None, None, None);
+        if peer != self.me {
+            mapped = map_key(bml, peer, &buffer);
+            let used = RTS_BYTES + mapped.map_or(0, |key| key.as_bytes().len());
+            if host && used + RemoteKey::MAX_BYTES <= fragment_max {
+                rdma = buffer.register(bml, Rank(peer));
+            }
+            if blocks > 1 && (mapped.is_some() || rdma.is_some()) {
+                layout = Some(self.published.publish(buffer.typed().layout()));
+            }
+        }
+        let payload = fragment_max.saturating_sub(DATA_BYTES);
+        let fragment = u32::try_from(payload).unwrap_or(u32::MAX);
+        let (layout_id, layout_bytes) =
+            layout.as_ref().map_or((0, 0), |(id, bytes)| (*id, bytes.len() as u64));
+        let count = buffer.typed().count();
+        let stage = SendStage::Eager; // replaced below, once the request has a name
+        let id = self.requests.insert(Work::Send(Send { buffer, peer, rank, envelope, stage }));
+        let serial = self.new_serial(id);
+        let rts = Rts {
+            envelope,
+            serial,
+            count,
+            low,
+            span,
+            blocks,
+            layout_id,
+            layout_bytes,
+            fragment: fragment.min(self.config.tuning.fragment_bytes).max(header::FRAGMENT_MIN),
+            depth: self.config.tuning.depth,
+            host,
+            mapped,
+            rdma,
+            inline: 0..0,
+        };
+        let layout = layout.map(|(_, bytes)| bytes);
+        if let Some(send) = self.requests.send_mut(id) {
+            send.stage = SendStage::Offered(Box::new(Offered { rts, layout, fetched: false }));
+        }
+        self.enqueue(peer, Outgoing::Rts(id));
+        self.flush_peer(bml, peer);
+        id
+    }
+
+    /// Sends an offer, if there is room.
+    pub(crate) fn attempt_rts(&mut self, bml: &mut Bml, peer: u32, id: RequestId) -> Attempt {
+        let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
+        let SendStage::Offered(offered) = &mut send.stage else { return Attempt::Sent };
+        let room = Core::fragment_max(bml, peer).saturating_sub(RTS_BYTES);
+        let keys = [offered.rts.mapped, offered.rts.rdma].into_iter().flatten();
+        let room = room.saturating_sub(keys.map(|key| key.as_bytes().len()).sum());
+        let inline = match &offered.layout {
+            Some(layout) if layout.len() <= room.min(INLINE_LAYOUT_MAX) => &layout[..],
+            _ => &[],
+        };
+        let mut bytes = [0; CONTROL_MAX];
+        let len = offered.rts.write(inline, &mut bytes);
+        let Some(mut slot) = self.reserve(bml, peer, len) else {
+            return Attempt::Waits(Outgoing::Rts(id));
+        };
+        let sequence = self.next_sequence(peer);
+        header::set_sequence(&mut bytes, sequence);
+        if let Err(error) = slot.write(0, &bytes[..len]) {
+            tracing::error!(%error, "a slot that cannot be written");
+        }
+        bml.send(slot, AM_TAG, Token::NONE);
+        Attempt::Sent
+    }
+
+    /// The offer of a rendezvous of ours that `from` answers.
+    pub(crate) fn offered(
+        &mut self,
+        from: u32,
+        serial: u64,
+    ) -> Result<(RequestId, &mut Send), String> {
+        let unknown = || format!("an answer to rendezvous {serial}, which is not under way");
+        let id = *self.serials.get(&serial).ok_or_else(unknown)?;
+        let send = self.requests.send_mut(id).ok_or_else(unknown)?;
+        if send.peer != from || !matches!(send.stage, SendStage::Offered(_)) {
+            return Err(unknown());
+        }
+        Ok((id, send))
+    }
+
+    /// The receiver has what it wants.
+    pub(crate) fn fin(
+        &mut self,
+        bml: &mut Bml,
+        from: u32,
+        serial: u64,
+        protocol: Option<Protocol>,
+    ) -> Result<(), String> {
+        let (id, send) = self.offered(from, serial)?;
+        let status = send.status(protocol.unwrap_or(Protocol::Pipeline));
+        self.withdraw_offer(bml, id);
+        self.requests.finish(id, Ok(status));
+        Ok(())
+    }
+
+    /// Takes keys and name of an offer back.
+    pub(crate) fn withdraw_offer(&mut self, bml: &mut Bml, id: RequestId) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let SendStage::Offered(offered) = &send.stage else { return };
+        self.serials.remove(&offered.rts.serial);
+        if let Some(key) = &offered.rts.rdma
+            && let Some((_, rdma)) = bml.rdma(Rank(send.peer))
+        {
+            rdma.deregister(key);
+        }
+    }
+
+    /// Gives an offer to its receive.
+    pub(crate) fn receive_offer(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        from: u32,
+        rts: Rts,
+        layout: &[u8],
+    ) -> Result<(), String> {
+        let reply = self.new_serial(id);
+        let Some(recv) = self.requests.recv_mut(id) else { return Ok(()) };
+        let sent = rts.envelope.digest.bytes;
+        let mut room = sent.min(recv.buffer.bytes());
+        let failure = recv.verdict(&rts.envelope).err();
+        if let Some(PmlError::SignatureMismatch { .. }) = failure {
+            room = 0;
+        }
+        let (layout_id, gapless) = (rts.layout_id, rts.blocks == 1);
+        let (serial, span) = (rts.serial, rts.span);
+        recv.stage = RecvStage::Incoming(Box::new(Incoming {
+            from,
+            rts,
+            reply,
+            room,
+            failure,
+            layout: None,
+            protocol: Protocol::Pipeline,
+            refused: [false; Protocol::ALL.len()],
+            stage: Stage::Choosing,
+        }));
+        if gapless && span != sent {
+            return Err(format!("an offer of {sent} bytes without gaps that span {span}"));
+        }
+        if room == 0 {
+            self.send_control(bml, from, &header::fin(serial, None));
+            self.finish_incoming(id);
+            return Ok(());
+        }
+        let layouts = &mut self.peers[from as usize].layouts;
+        let layout = if layout.is_empty() {
+            layouts.get(layout_id)
+        } else {
+            Some(layouts.insert(layout_id, layout, &self.config.bounds)?)
+        };
+        if let Some(layout) = layout {
+            self.set_layout(id, layout)?;
+        }
+        self.proceed(bml, id);
+        Ok(())
+    }
+
+    /// The rendezvous that a receive is in.
+    pub(crate) fn incoming(&mut self, id: RequestId) -> Option<(&mut Incoming, &Buffer)> {
+        let recv = self.requests.recv_mut(id)?;
+        match &mut recv.stage {
+            RecvStage::Incoming(incoming) => Some((incoming, &recv.buffer)),
+            _ => None,
+        }
+    }
+
+    /// The sender's layout has become known.
+    pub(crate) fn set_layout(&mut self, id: RequestId, layout: Layout) -> Result<(), String> {
+        if let Some((incoming, _)) = self.incoming(id)
+            && !incoming.gapless()
+        {
+            incoming.check_layout(&layout)?;
+            incoming.layout = Some(layout);
+        }
+        Ok(())
+    }
+
+    /// Chooses among the ways that are left, and goes it.
+    pub(crate) fn proceed(&mut self, bml: &mut Bml, id: RequestId) {
+        let me = self.me;
+        let Some((incoming, buffer)) = self.incoming(id) else { return };
+        let from = incoming.from;
+        let mut situation = Situation {
+            bytes: incoming.room,
+            sender_blocks: incoming.rts.blocks.max(1),
+            receiver_blocks: buffer.blocks().max(1),
+            host: incoming.rts.host && buffer.typed().space().cpu_accessible(),
+            local: from == me,
+            link_eager_bytes: 0,
+            latency_ns: 0.0,
+            bandwidth_mb_s: 1.0,
+            mapped: incoming.rts.mapped.is_some(),
+            single_copy: None,
+            layout_fetch_bytes: if incoming.gapless() || incoming.layout.is_some() {
+                0
+            } else {
+                incoming.rts.layout_bytes
+            },
+            layout_fetch_max: 0,
+        };
+        if incoming.rts.rdma.is_some() {
+            situation.single_copy = single_copy_costs(bml, from);
+        }
+        if let Some(limits) = bml.limits(Rank(from)) {
+            situation.latency_ns = f64::from(limits.latency_ns);
+            situation.bandwidth_mb_s = f64::from(limits.bandwidth_mb_s);
+        }
+        situation.layout_fetch_max = self.config.bounds.layout_cache_bytes;
+        let (tuning, force) = (self.config.tuning.clone(), self.config.force);
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let protocol = choose(&situation, &tuning, force, |way| incoming.allows(way));
+        incoming.protocol = protocol;
+        let fetch = situation.layout_fetch_bytes > 0;
+        match protocol {
+            Protocol::Local => self.move_local(bml, id),
+            Protocol::Mapped | Protocol::SingleCopy if fetch => self.fetch_layout(bml, id),
+            Protocol::Mapped => self.move_mapped(bml, id),
+            Protocol::SingleCopy => self.start_getting(bml, id),
+            Protocol::Pipeline | Protocol::Eager => self.grant(bml, id, 0),
+        }
+    }
+
+    /// A way has failed: tries another.
+    pub(crate) fn refuse(&mut self, bml: &mut Bml, id: RequestId, way: Protocol, why: &str) {
+        if let Some((incoming, _)) = self.incoming(id) {
+            tracing::debug!(peer = incoming.from, %way, why, "falling back");
+            incoming.refuse(way);
+            self.proceed(bml, id);
+        }
+    }
+
+    /// All is received without the sender's doing: tells it, and ends the receive.
+    pub(crate) fn finish_and_tell(&mut self, bml: &mut Bml, id: RequestId) {
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let (from, message) =
+            (incoming.from, header::fin(incoming.rts.serial, Some(incoming.protocol)));
+        self.finish_incoming(id);
+        self.send_control(bml, from, &message);
+    }
+
+    /// Ends a receive that is in a rendezvous.
+    pub(crate) fn finish_incoming(&mut self, id: RequestId) {
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let matched = incoming.matched();
+        self.finish_recv(id, matched);
+    }
+}
+
+fn map_key(bml: &mut Bml, peer: u32, buffer: &Buffer) -> Option<RemoteKey> {
+    let (_, touched) = buffer.touched()?;
+    let (id, mapped) = bml.mapped(Rank(peer))?;
+    mapped.key(id, touched)
+}

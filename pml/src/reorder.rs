@@ -1,0 +1,114 @@
+//! Puts the messages of one sender back into the order of sending, where the rail does not.
+//!
+//! Only messages that are matched (eager messages and RTS) are numbered; the rest may come in any
+//! order. On an ordered rail every message is the next one and nothing is ever held.
+
+use crate::hash::FastMap;
+use thiserror::Error;
+
+/// A message's number breaks the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum OutOfWindow {
+    #[error("message {sequence} came twice (message {next} is due)")]
+    Duplicate { sequence: u32, next: u32 },
+    #[error("message {sequence} is more than {window} ahead of message {next}, which is due")]
+    TooFar { sequence: u32, next: u32, window: u32 },
+}
+
+/// Where a message stands in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It is the next one: handle it, then ask [`Reorder::next_held`].
+    Now,
+    /// It is early: give it to [`Reorder::hold`].
+    Early,
+}
+
+/// The messages of one sender that came too early.
+#[derive(Debug)]
+pub(crate) struct Reorder<M> {
+    next: u32,
+    held: FastMap<u32, M>,
+}
+
+impl<M> Default for Reorder<M> {
+    fn default() -> Self {
+        Reorder { next: 0, held: FastMap::default() }
+    }
+}
+
+impl<M> Reorder<M> {
+    /// How far ahead a message may be, and so how many can be held.
+    pub(crate) const WINDOW: u32 = 4096;
+
+    /// Looks at the number of a message that has arrived.
+    pub(crate) fn turn(&mut self, sequence: u32) -> Result<Turn, OutOfWindow> {
+        let ahead = sequence.wrapping_sub(self.next);
+        if ahead == 0 {
+            self.next = self.next.wrapping_add(1);
+            return Ok(Turn::Now);
+        }
+        let (next, window) = (self.next, Self::WINDOW);
+        if ahead > u32::MAX / 2 || self.held.contains_key(&sequence) {
+            return Err(OutOfWindow::Duplicate { sequence, next });
+        }
+        if ahead > window {
+            return Err(OutOfWindow::TooFar { sequence, next, window });
+        }
+        Ok(Turn::Early)
+    }
+
+    /// Keeps a message whose turn is [`Turn::Early`].
+    pub(crate) fn hold(&mut self, sequence: u32, message: M) {
+        self.held.insert(sequence, message);
+    }
+
+    /// The message that is due now, if it came early.
+    pub(crate) fn next_held(&mut self) -> Option<M> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let message = self.held.remove(&self.next)?;
+        self.next = self.next.wrapping_add(1);
+        Some(message)
+    }
+
+    /// Forgets what is held.
+    pub(crate) fn clear(&mut self) {
+        self.held = FastMap::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn early_messages_wait_for_their_turn() {
+        let mut reorder = Reorder::default();
+        reorder.next = u32::MAX; // the numbers wrap
+        assert_eq!(reorder.turn(1), Ok(Turn::Early));
+        reorder.hold(1, 'c');
+        assert_eq!(reorder.next_held(), None);
+        assert_eq!(reorder.turn(0), Ok(Turn::Early));
+        reorder.hold(0, 'b');
+        assert_eq!(reorder.turn(u32::MAX), Ok(Turn::Now));
+        assert_eq!(reorder.next_held(), Some('b'));
+        assert_eq!(reorder.next_held(), Some('c'));
+        assert_eq!(reorder.next_held(), None);
+        assert_eq!(reorder.turn(2), Ok(Turn::Now));
+    }
+
+    #[test]
+    fn repeats_and_leaps_are_refused() {
+        let mut reorder = Reorder::default();
+        assert_eq!(reorder.turn(0), Ok(Turn::Now));
+        assert_eq!(reorder.turn(0), Err(OutOfWindow::Duplicate { sequence: 0, next: 1 }));
+        assert_eq!(reorder.turn(3), Ok(Turn::Early));
+        reorder.hold(3, ());
+        assert_eq!(reorder.turn(3), Err(OutOfWindow::Duplicate { sequence: 3, next: 1 }));
+        let window = Reorder::<()>::WINDOW;
+        let sequence = 2 + window;
+        assert_eq!(reorder.turn(sequence), Err(OutOfWindow::TooFar { sequence, next: 1, window }));
+    }
+}

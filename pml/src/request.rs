@@ -1,0 +1,199 @@
+//! The table of requests: operations under way, and the results of those that have ended.
+
+use crate::choose::Protocol;
+use crate::error::PmlError;
+use crate::recv::Recv;
+use crate::send::Send;
+
+/// Names an operation until its result is collected; then the name is void.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId {
+    index: u32,
+    generation: u32,
+}
+
+impl RequestId {
+    /// Its place in the table.
+    pub(crate) fn index(self) -> u32 {
+        self.index
+    }
+}
+
+/// How an operation ended, or what a probe saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The other end's rank in the communicator.
+    pub source: u32,
+    /// The message's tag.
+    pub tag: i32,
+    /// Packed bytes received (sent).
+    pub bytes: u64,
+    /// How the message was carried. A probe sees `Eager` or, for a rendezvous whose protocol is
+    /// not chosen yet, `Pipeline`.
+    pub protocol: Protocol,
+}
+
+/// What a request is doing.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Send(Send),
+    Recv(Recv),
+    /// It has ended; the result waits to be collected.
+    Done(Result<Status, PmlError>),
+    /// Not in use.
+    Vacant,
+}
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    /// Nobody will ask for the result.
+    released: bool,
+    work: Work,
+}
+
+/// All requests of an endpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    /// Adds a request.
+    pub(crate) fn insert(&mut self, work: Work) -> RequestId {
+        if let Some(index) = self.free.pop() {
+            let entry = &mut self.entries[index as usize];
+            entry.work = work;
+            entry.released = false;
+            return RequestId { index, generation: entry.generation };
+        }
+        let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 requests");
+        self.entries.push(Entry { generation: 0, released: false, work });
+        RequestId { index, generation: 0 }
+    }
+
+    fn entry(&self, id: RequestId) -> Option<&Entry> {
+        let entry = self.entries.get(id.index as usize)?;
+        (entry.generation == id.generation).then_some(entry)
+    }
+
+    /// The name of the request at a place of the table.
+    pub(crate) fn id_at(&self, index: u32) -> Option<RequestId> {
+        let entry = self.entries.get(index as usize)?;
+        Some(RequestId { index, generation: entry.generation })
+    }
+
+    /// A send that is under way.
+    pub(crate) fn send_mut(&mut self, id: RequestId) -> Option<&mut Send> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        match &mut entry.work {
+            Work::Send(send) if entry.generation == id.generation => Some(send),
+            _ => None,
+        }
+    }
+
+    /// A receive that is under way.
+    pub(crate) fn recv_mut(&mut self, id: RequestId) -> Option<&mut Recv> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        match &mut entry.work {
+            Work::Recv(recv) if entry.generation == id.generation => Some(recv),
+            _ => None,
+        }
+    }
+
+    /// Ends a request. Its result waits to be collected, or is dropped if nobody will ask.
+    pub(crate) fn finish(&mut self, id: RequestId, result: Result<Status, PmlError>) {
+        let Some(entry) = self.entries.get_mut(id.index as usize) else { return };
+        if entry.generation != id.generation {
+            return;
+        }
+        if entry.released {
+            self.vacate(id.index);
+        } else {
+            entry.work = Work::Done(result);
+        }
+    }
+
+    fn vacate(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        entry.work = Work::Vacant;
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(index);
+    }
+
+    /// Whether a request has ended.
+    ///
+    /// # Errors
+    /// There is no such request.
+    pub(crate) fn is_done(&self, id: RequestId) -> Result<bool, PmlError> {
+        match self.entry(id) {
+            Some(entry) if entry.released => Err(PmlError::NoSuchRequest),
+            Some(Entry { work: Work::Vacant, .. }) | None => Err(PmlError::NoSuchRequest),
+            Some(entry) => Ok(matches!(entry.work, Work::Done(_))),
+        }
+    }
+
+    /// Takes the result of a request that has ended; `None` while it is under way.
+    pub(crate) fn collect(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
+        if !self.is_done(id)? {
+            return Ok(None);
+        }
+        let work = std::mem::replace(&mut self.entries[id.index as usize].work, Work::Vacant);
+        self.vacate(id.index);
+        match work {
+            Work::Done(result) => result.map(Some),
+            _ => Err(PmlError::Bug { what: "a request that is done has a result" }),
+        }
+    }
+
+    /// Nobody will ask for the result any more. The operation goes on.
+    pub(crate) fn release(&mut self, id: RequestId) -> Result<(), PmlError> {
+        if self.is_done(id)? {
+            self.vacate(id.index);
+        } else {
+            self.entries[id.index as usize].released = true;
+        }
+        Ok(())
+    }
+
+    /// All operations under way, for a peer's death.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = (RequestId, &Work)> {
+        (0u32..).zip(&self.entries).filter_map(|(index, entry)| match entry.work {
+            Work::Send(_) | Work::Recv(_) => {
+                Some((RequestId { index, generation: entry.generation }, &entry.work))
+            }
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(bytes: u64) -> Status {
+        Status { source: 0, tag: 0, bytes, protocol: Protocol::Eager }
+    }
+
+    #[test]
+    fn a_name_is_void_once_its_result_was_collected() {
+        let mut requests = Requests::default();
+        let first = requests.insert(Work::Done(Ok(status(1))));
+        assert_eq!(requests.collect(first), Ok(Some(status(1))));
+        assert_eq!(requests.collect(first), Err(PmlError::NoSuchRequest));
+        let second = requests.insert(Work::Done(Ok(status(2))));
+        assert_eq!(second.index(), first.index());
+        assert_eq!(requests.is_done(first), Err(PmlError::NoSuchRequest));
+        assert_eq!(requests.collect(second), Ok(Some(status(2))));
+    }
+
+    #[test]
+    fn a_released_request_leaves_no_entry_behind() {
+        let mut requests = Requests::default();
+        let id = requests.insert(Work::Done(Err(PmlError::Cancelled)));
+        requests.release(id).unwrap();
+        assert_eq!(requests.release(id), Err(PmlError::NoSuchRequest));
+        assert_eq!(requests.free.len(), 1);
+    }
+}

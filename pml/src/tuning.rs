@@ -1,0 +1,98 @@
+//! The numbers of the cost model, as data: measured by a tuner or taken from the defaults here.
+
+/// What operations cost on this machine. Times in nanoseconds, bandwidths in bytes per microsecond
+/// (= MB/s of payload), sizes in bytes.
+///
+/// The defaults were measured between two processes of one node (AMD EPYC, 32 MiB of last-level
+/// cache); only their ratios are meant to carry over to other machines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tuning {
+    /// Longest message that may be sent without asking. The transport's own limit also holds.
+    pub eager_bytes_max: u64,
+    /// Up to here eager is certain to win, and nothing else is considered.
+    pub eager_bytes_sure: u64,
+    /// What a rendezvous costs both ends besides the latencies of its messages.
+    pub rendezvous_ns: f64,
+    /// Two copies through a ring whose fragments stay in cache. A slower rail's own bandwidth
+    /// replaces it.
+    pub pipeline_mb_s: f64,
+    /// One copy in user space, out of memory that both ends map.
+    pub mapped_mb_s: f64,
+    /// Mapping a peer's memory: a lookup, as a rule.
+    pub map_ns: f64,
+    /// One copy by the kernel (`process_vm_readv`): its bandwidth where pages are the usual
+    /// 4 KiB, 270 ns each. The rail's own estimate replaces it where that is lower.
+    pub single_copy_mb_s: f64,
+    /// What one run of bytes costs an engine, in a loop over runs.
+    pub block_ns: f64,
+    /// Bandwidth of fetching and decoding a flattened layout.
+    pub layout_mb_s: f64,
+    /// Fragment size of the pipeline. The transport's own limit also holds.
+    pub fragment_bytes: u32,
+    /// Fragments that one message may have in work at once, where engines work asynchronously.
+    pub depth: u32,
+    /// Bytes that one call of single copy moves at most, so that other messages get their turn.
+    pub single_copy_batch_bytes: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Tuning {
+        Tuning {
+            eager_bytes_max: 16 << 10,
+            eager_bytes_sure: 1 << 10,
+            rendezvous_ns: 300.0,
+            pipeline_mb_s: 25_000.0,
+            mapped_mb_s: 53_000.0,
+            map_ns: 100.0,
+            single_copy_mb_s: 15_000.0,
+            block_ns: 2.0,
+            layout_mb_s: 1_000.0,
+            fragment_bytes: 32 << 10,
+            depth: 8,
+            single_copy_batch_bytes: 4 << 20,
+        }
+    }
+}
+
+/// How a [`Pml`](crate::Pml) behaves. Everything has a default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// The cost model's numbers.
+    pub tuning: Tuning,
+    /// Uses this protocol wherever it is possible, whatever it costs: for experiments and tests.
+    pub force: Option<crate::Protocol>,
+    /// What may be kept at most.
+    pub bounds: Bounds,
+}
+
+/// What may be kept at most; beyond a bound a slower way is taken or a peer is refused.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bounds {
+    /// Messages per peer that wait for their receive in the transport's memory; more are copied
+    /// out.
+    pub parked_messages: u32,
+    /// Messages per peer for communicators that are not known here (yet). A peer that sends more
+    /// is taken for broken.
+    pub stray_messages: u32,
+    /// Bytes of those.
+    pub stray_bytes: u64,
+    /// Flattened layouts of one peer that are kept, in bytes. A longer layout is never fetched.
+    pub layout_cache_bytes: u64,
+    /// How many of them.
+    pub layout_cache_entries: usize,
+    /// Fragments that one call of `progress` sends to one peer.
+    pub fragments_per_progress: u32,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            parked_messages: 4,
+            stray_messages: 4096,
+            stray_bytes: 16 << 20,
+            layout_cache_bytes: 32 << 20,
+            layout_cache_entries: 256,
+            fragments_per_progress: 16,
+        }
+    }
+}
