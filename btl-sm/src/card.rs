@@ -16,6 +16,8 @@ pub(crate) type Nonce = [u8; 16];
 const MAGIC: [u8; 4] = *b"GLsm";
 /// Changes with anything that two ends must agree on.
 const VERSION: u16 = 1;
+/// Bytes in a word: shared counters have this size.
+const WORD_BYTES: u32 = usize::BITS / 8;
 /// Reads differently in the other byte order.
 const ORDER: u16 = 0x0102;
 pub(crate) const JOB_BYTES: usize = 128;
@@ -96,7 +98,7 @@ impl Card {
             magic: MAGIC,
             order: ORDER,
             version: VERSION,
-            word_bytes: size_of::<usize>() as u32,
+            word_bytes: WORD_BYTES,
             uid: self.uid,
             pid: self.pid,
             job_bytes: short(&self.job),
@@ -181,8 +183,8 @@ fn check_kind(order: u16, version: u16, word_bytes: u32) -> Result<(), LinkError
     if version != VERSION {
         return differs(format!("it speaks version {version}, we speak {VERSION}"));
     }
-    if word_bytes as usize != size_of::<usize>() {
-        return differs(format!("its words have {word_bytes} bytes, ours {}", size_of::<usize>()));
+    if word_bytes != WORD_BYTES {
+        return differs(format!("its words have {word_bytes} bytes, ours {WORD_BYTES}"));
     }
     Ok(())
 }
@@ -247,7 +249,7 @@ impl Hello {
             order: ORDER,
             version: VERSION,
             classes: u16::try_from(self.geometry.classes().len()).expect("at most 4"),
-            word_bytes: size_of::<usize>() as u32,
+            word_bytes: WORD_BYTES,
             ring_lines: small(self.geometry.ring_lines()),
             from: self.from,
             to: self.to,
@@ -351,7 +353,7 @@ mod tests {
         let packet = packet.as_ref();
         assert_eq!(Hello::read(packet).unwrap(), hello);
         assert!(Hello::read(&packet[1..]).is_err());
-        for at in [0, 2, 4, 6, 8, 12, 64, 68] {
+        for at in [0, 2, 4, 6, 8, 12, 64, 70] {
             let mut bad = packet.to_vec();
             bad[at] ^= 0x55;
             assert!(Hello::read(&bad).is_err(), "byte {at}");

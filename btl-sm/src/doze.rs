@@ -39,7 +39,9 @@ impl Sleeper {
     pub(crate) fn lie_down(&mut self, flag: &AtomicU32, lacks_room: bool) {
         self.epoch = self.epoch.wrapping_add(2).max(2);
         let reason = if lacks_room { LACKS_ROOM } else { 0 };
-        flag.store(self.epoch | reason, Ordering::Relaxed);
+        // Release, and acquire below: a ring for this sleep comes after the bell of the one before
+        // was silenced.
+        flag.store(self.epoch | reason, Ordering::Release);
     }
 
     /// Takes the announcement back.
@@ -57,7 +59,7 @@ pub(crate) fn must_ring(
     reason: Reason,
 ) -> bool {
     fences.hurried();
-    let sleep = flag.load(Ordering::Relaxed);
+    let sleep = flag.load(Ordering::Acquire);
     if sleep == 0 {
         return false;
     }

@@ -70,7 +70,7 @@ impl Geometry {
         let mut first = 0;
         let mut placed: Vec<Class> = Vec::with_capacity(classes.len());
         for &SlotClass { bytes, count } in classes {
-            if bytes == 0 || bytes % 64 != 0 || bytes > SLOT_BYTES {
+            if bytes == 0 || !bytes.is_multiple_of(64) || bytes > SLOT_BYTES {
                 return Err(format!(
                     "slots of {bytes} bytes: not a multiple of 64 up to {SLOT_BYTES}"
                 ));

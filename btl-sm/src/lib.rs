@@ -74,6 +74,8 @@ mod single_copy;
 mod sm;
 #[cfg(not(loom))]
 mod socket;
+#[cfg(all(test, not(loom)))]
+mod tests;
 #[cfg(not(loom))]
 mod waker;
 

@@ -25,12 +25,12 @@ use std::time::{Duration, Instant};
 /// Sockets served in one look; the kernel hands out the others first next time.
 const EVENTS: usize = 64;
 /// Callers accepted at a time: bounds one look.
-const CALLERS: usize = 64;
+const CALLERS: u32 = 64;
 /// Packets read from one socket at a time: bounds one look.
 const PACKETS: usize = 64;
 /// Processes that have called but whom we have not been told to connect to. The oldest are turned
 /// away beyond this.
-const STRANGERS: usize = 4096;
+const STRANGERS: u32 = 4096;
 /// How long to leave the listener alone when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -271,7 +271,7 @@ impl Sm {
         let serial = self.door.next_caller;
         self.door.next_caller = serial.wrapping_add(1);
         // Whoever was here longest without a greeting makes room.
-        self.door.callers.remove(&serial.wrapping_sub(STRANGERS as u32));
+        self.door.callers.remove(&serial.wrapping_sub(STRANGERS));
         if self.door.watch(&socket, Watched::Caller(serial)).is_ok() {
             self.door.callers.insert(serial, (socket, pid));
             self.hear(serial);
@@ -312,7 +312,7 @@ impl Sm {
         let nonce = guest.hello.from;
         match self.by_nonce.get(&nonce) {
             Some(&PeerId(id)) => self.welcome(id, guest),
-            None if self.door.guests.len() < STRANGERS => {
+            None if self.door.guests.len() < STRANGERS as usize => {
                 self.door.guests.entry(nonce).or_insert(guest);
             }
             None => tracing::warn!(pid = guest.pid, "too many strangers: one was turned away"),

@@ -97,6 +97,12 @@ impl Outbound {
         &self.home.lane
     }
 
+    /// The ring line that the next message starts in.
+    #[cfg(test)]
+    pub(crate) fn next_line(&self) -> usize {
+        self.producer.position() & (self.home.lane.geometry().ring_lines() - 1)
+    }
+
     /// The mappings that slots may lie in.
     pub(crate) fn segments(&self) -> [&Segment; 2] {
         [self.home.lane.segment(), &self.home.tiny]

@@ -31,6 +31,7 @@ pub(crate) const LINE_BYTES: usize = (WORDS - 1) * 8;
 /// Most lines in a message.
 pub(crate) const MESSAGE_LINES: usize = 4;
 /// Most payload words in a message.
+#[cfg(not(loom))]
 pub(crate) const INLINE_WORDS: usize = MESSAGE_LINES * (WORDS - 1);
 /// Most payload bytes in a message.
 pub(crate) const INLINE_BYTES: usize = MESSAGE_LINES * LINE_BYTES;
@@ -54,6 +55,12 @@ impl Line {
     #[cfg(all(test, not(loom)))]
     pub(crate) fn scribble(&self, word: usize, value: u64) {
         self.words[word].store(value, Ordering::Release);
+    }
+
+    /// A word as it stands.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn word(&self, word: usize) -> u64 {
+        self.words[word].load(Ordering::Acquire)
     }
 }
 
@@ -114,6 +121,12 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
+    /// Lines written, ever.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn position(&self) -> usize {
+        self.tail
+    }
+
     /// Whether `lines` more lines fit. Reads the shared `head` only if the last reading says no.
     ///
     /// # Errors

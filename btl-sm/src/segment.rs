@@ -126,7 +126,7 @@ impl Segment {
     fn place<T>(&self, at: usize, count: usize) -> NonNull<T> {
         let end = count.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(at));
         assert!(
-            end.is_some_and(|end| end <= self.len) && at % align_of::<T>() == 0,
+            end.is_some_and(|end| end <= self.len) && at.is_multiple_of(align_of::<T>()),
             "{count} values at byte {at} leave a segment of {} bytes",
             self.len
         );

@@ -166,7 +166,8 @@ impl Sm {
         if self.armed.is_some() {
             return true;
         }
-        self.ticks % TICKS == 0 && (self.door.meeting > 0 || self.door.looked.elapsed() >= LOOK)
+        self.ticks.is_multiple_of(TICKS)
+            && (self.door.meeting > 0 || self.door.looked.elapsed() >= LOOK)
     }
 
     fn report(&mut self, events: &mut Events) {

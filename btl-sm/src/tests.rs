@@ -1,0 +1,419 @@
+//! The conformance suite, with a peer that writes nonsense into every shared word and socket, and
+//! tests that need to see the inside.
+
+use crate::card::Hello;
+use crate::imports::{freed_packet, share_packet};
+use crate::link::State;
+use crate::segment::Segment;
+use crate::sync::Ordering;
+use crate::{SlotClass, Sm, SmConfig, socket};
+use gapless_btl::conformance::Fixture;
+use gapless_btl::{
+    AmTag, Btl, Event, Events, Fragment, LinkError, Mapped, PeerId, ReserveError, Slot, Token,
+};
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+/// A job per test, so that tests that run at the same time are strangers.
+fn job() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+struct Default;
+
+impl Fixture for Default {
+    type Btl = Sm;
+
+    fn pair(&mut self) -> (Sm, Sm) {
+        let job = job();
+        let open = |name: &str| Sm::new(SmConfig::new(job.clone(), name)).unwrap();
+        (open("a"), open("b"))
+    }
+
+    fn process_end(&mut self) -> Option<Sm> {
+        Some(Sm::new(SmConfig::new("conformance between processes", "end")).unwrap())
+    }
+
+    fn garbage(&mut self, from: &mut Sm, to: PeerId, variant: u32) -> bool {
+        scribble(from, to, variant)
+    }
+}
+
+gapless_btl::conformance!(defaults, Default);
+
+/// The smallest of everything, so that every bound is met all the time; no single copy.
+struct Tiny;
+
+impl Fixture for Tiny {
+    type Btl = Sm;
+
+    fn pair(&mut self) -> (Sm, Sm) {
+        let job = job();
+        let open = |name: &str| Sm::new(tiny(&job, name)).unwrap();
+        (open("a"), open("b"))
+    }
+
+    fn process_end(&mut self) -> Option<Sm> {
+        Some(Sm::new(tiny("conformance between processes", "end")).unwrap())
+    }
+
+    fn garbage(&mut self, from: &mut Sm, to: PeerId, variant: u32) -> bool {
+        scribble(from, to, variant)
+    }
+}
+
+fn tiny(job: &str, name: &str) -> SmConfig {
+    let mut config = SmConfig::new(job, name);
+    config.ring_lines = 16;
+    config.classes = vec![SlotClass { bytes: 320, count: 1 }, SlotClass { bytes: 1024, count: 2 }];
+    config.eager_bytes = 256;
+    config.parked = 16;
+    config.single_copy = false;
+    config.map_cache_entries = 1;
+    config
+}
+
+gapless_btl::conformance!(tiniest, Tiny);
+
+/// Breaks a rule of the link from `from` to `to`; false when there are no more.
+fn scribble(from: &mut Sm, to: PeerId, variant: u32) -> bool {
+    let link = &mut from.links[to.0 as usize];
+    let outbound = link.outbound.as_ref().unwrap();
+    let (ours, at) = (outbound.lane().ring(), outbound.next_line());
+    let lines = ours.lines.len();
+    let line = &ours.lines[at];
+    // The line before this one carries the sequence number before this one's.
+    let due = {
+        let before = ours.lines[(at + lines - 1) & (lines - 1)].word(0) & 0xFFFF_FFFF;
+        (before + 1) & 0xFFFF_FFFF
+    };
+    let mark = |kind: u64, len: u64| line.scribble(0, due | 9 << 32 | kind << 40 | len << 48);
+    let descriptor = |slot: u64, len: u64| {
+        line.scribble(1, slot | 1 << 32);
+        line.scribble(2, len);
+        mark(2, 16);
+    };
+    let theirs = &link.waker.as_ref().unwrap().lane;
+    let wire = link.outgoing.clone().unwrap();
+    let packet = |bytes: &[u8]| assert_eq!(socket::send(&wire, bytes, None), Ok(true));
+    let (segment, file) = Segment::create(4096, false).unwrap();
+    match variant {
+        0 => mark(0, 8),
+        1 => mark(3, 8),
+        2 => mark(255, 0),
+        3 => mark(1, 225),
+        4 => mark(1, 65_535),
+        5 => mark(2, 8),
+        6 => mark(2, 24),
+        7 => descriptor(outbound.lane().geometry().slots() as u64, 8),
+        8 => descriptor(0xFFFF_FFFF, 8),
+        9 => descriptor(0, 1 << 20),
+        10 => descriptor(0, u64::MAX),
+        11 => theirs.ring().head.store(usize::MAX, Ordering::Release),
+        12 => theirs.ring().head.store(1 << 40, Ordering::Release),
+        13 => theirs.returned().iter().for_each(|word| word.store(u32::MAX, Ordering::Release)),
+        14 => outbound.lane().sleep().store(u32::MAX, Ordering::Release),
+        15 => packet(&[99, 1, 2, 3]),
+        16 => packet(&[socket::SHARE; 17]),
+        17 => packet(&freed_packet(12)),
+        18 => packet(&[socket::FREED]),
+        19 => packet(&[socket::HELLO; 96]),
+        20 => packet(&[socket::RING; 256]),
+        21 => drop(socket::send(&wire, &[socket::SHARE; 3], Some(&file))),
+        22 => {
+            let _ = socket::send(&wire, &share_packet(0, 1 << 40), Some(&file));
+            let _ = socket::send(&wire, &share_packet(0, 1 << 40), Some(&file));
+        }
+        23 => ours.lines.iter().for_each(|line| {
+            (0..8).for_each(|word| line.scribble(word, 0xAAAA_5555_DEAD_0003));
+        }),
+        24 => from.meet_as_someone_else(to),
+        _ => return false,
+    }
+    drop(segment);
+    true
+}
+
+impl Sm {
+    /// Calls a peer's door with greetings that are not ours to give.
+    fn meet_as_someone_else(&mut self, to: PeerId) {
+        let card = self.links[to.0 as usize].card.clone();
+        let lane = self.links[to.0 as usize].outbound.as_ref().unwrap().lane().clone();
+        let hello = |from: [u8; 16], to: [u8; 16]| Hello {
+            from,
+            to,
+            geometry: lane.geometry().clone(),
+            asymmetric: false,
+            probe: (8, 8),
+        };
+        let (short, file) = Segment::create(4096, false).unwrap();
+        for hello in [
+            hello(self.card.nonce, card.nonce),
+            hello([1; 16], card.nonce),
+            hello([2; 16], [3; 16]),
+        ] {
+            let caller = socket::call(&card.meeting_place()).unwrap().unwrap();
+            assert_eq!(socket::send(&caller, hello.packet().as_ref(), Some(&file)), Ok(true));
+        }
+        let silent = socket::call(&card.meeting_place()).unwrap().unwrap();
+        assert_eq!(socket::send(&silent, &[7; 200], None), Ok(true));
+        drop(short);
+    }
+}
+
+/// Two ends, connected and up.
+struct Pair {
+    a: Sm,
+    b: Sm,
+    to_b: PeerId,
+    to_a: PeerId,
+    events: Events,
+}
+
+impl Pair {
+    fn of(mut a: Sm, mut b: Sm) -> Pair {
+        let to_b = a.connect(&b.address()).unwrap();
+        let to_a = b.connect(&a.address()).unwrap();
+        let mut pair = Pair { a, b, to_b, to_a, events: Events::with_capacity(64) };
+        until("both links are up", || {
+            pair.a.poll(&mut pair.events);
+            pair.b.poll(&mut pair.events);
+            let up = |end: &Sm, peer: PeerId| end.links[peer.0 as usize].state == State::Up;
+            up(&pair.a, pair.to_b) && up(&pair.b, pair.to_a)
+        });
+        assert!(pair.events.is_empty());
+        pair
+    }
+
+    fn new() -> Pair {
+        let (a, b) = Default.pair();
+        Pair::of(a, b)
+    }
+
+    fn slot(&mut self, len: usize) -> Slot {
+        self.a.reserve(self.to_b, len).unwrap()
+    }
+
+    /// What `b` hears.
+    fn hear(&mut self) -> Vec<Event> {
+        self.b.poll(&mut self.events);
+        self.events.drain().collect()
+    }
+}
+
+/// Repeats until it is so, at most a minute.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waiting until {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn fragment(event: Event) -> Fragment {
+    match event {
+        Event::Arrived { fragment, .. } => fragment,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_slot_sent_twice_is_the_end_of_its_sender_alone() {
+    let mut pair = Pair::new();
+    let mut other = Sm::new(SmConfig::new(pair.a.config.job.clone(), "c")).unwrap();
+    let to_other = pair.b.connect(&other.address()).unwrap();
+    let other_to_b = other.connect(&pair.b.address()).unwrap();
+    let mut events = Events::with_capacity(8);
+    until("the other is up", || {
+        other.poll(&mut events);
+        pair.b.poll(&mut events);
+        other.links[other_to_b.0 as usize].state == State::Up
+    });
+    let slot = pair.slot(1000);
+    pair.a.send(slot, AmTag(1), Token::NONE);
+    let held = fragment(pair.hear().pop().unwrap());
+    let (first, second) = {
+        let lane = pair.a.links[0].outbound.as_ref().unwrap();
+        let lines = lane.lane().ring().lines;
+        let at = lane.next_line();
+        let before = &lines[at - 1];
+        lines[at].scribble(1, before.word(1));
+        lines[at].scribble(2, before.word(2));
+        lines[at].scribble(0, before.word(0) + 1);
+        (at, before.word(1))
+    };
+    let heard = pair.hear();
+    let [Event::Lost { peer, error: LinkError::Corrupt { what } }] = &heard[..] else {
+        panic!("{heard:?} after line {first} was sent again with {second:#x}");
+    };
+    assert_eq!(*peer, pair.to_a);
+    assert!(what.contains("sent again"), "{what}");
+    assert_eq!(held.len(), 1000, "what it sent before stays");
+    let slot = other.reserve(other_to_b, 3).unwrap();
+    other.send(slot, AmTag(5), Token::NONE);
+    until("the other's message", || {
+        pair.hear().iter().any(|e| matches!(e, Event::Arrived { from, .. } if *from == to_other))
+    });
+    // The one that broke the rules is told that it is over.
+    until("it knows", || {
+        pair.a.poll(&mut pair.events);
+        pair.events.drain().any(|event| matches!(event, Event::Lost { .. }))
+    });
+}
+
+#[test]
+fn an_impossible_head_is_noticed_when_room_is_needed() {
+    let mut pair = Pair::new();
+    pair.b.links[0].waker.as_ref().unwrap().lane.ring().head.store(1 << 40, Ordering::Release);
+    let error = loop {
+        match pair.a.reserve(pair.to_b, 1) {
+            Ok(slot) => pair.a.send(slot, AmTag(0), Token::NONE),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ReserveError::Link(LinkError::Corrupt { .. })), "{error:?}");
+    assert_eq!(pair.a.poll(&mut pair.events), 1);
+    assert!(matches!(pair.events.drain().next(), Some(Event::Lost { .. })));
+}
+
+#[test]
+fn everything_sent_before_a_death_is_delivered_into_a_short_list() {
+    let mut pair = Pair::new();
+    for number in 0..100u8 {
+        let mut slot = pair.slot(if number % 3 == 0 { 500 } else { 5 });
+        slot.write(0, &[number]).unwrap();
+        pair.a.send(slot, AmTag(number), Token::NONE);
+        if number % 3 == 0 && number > 85 {
+            // Slots are fewer than messages.
+            break;
+        }
+    }
+    let Pair { a, mut b, .. } = pair;
+    drop(a);
+    let mut events = Events::with_capacity(1);
+    let mut next = 0;
+    until("the loss", || {
+        b.poll(&mut events);
+        events.drain().any(|event| match event {
+            Event::Arrived { tag, .. } => {
+                assert_eq!(tag, AmTag(next));
+                next += 1;
+                false
+            }
+            Event::Lost { .. } => true,
+            other => panic!("{other:?}"),
+        })
+    });
+    assert!(next > 80, "{next}");
+}
+
+#[test]
+fn freed_allocations_are_unmapped_by_peers_and_new_ones_are_not_confused_with_them() {
+    let mut pair = Pair::new();
+    let first = pair.a.allocate(10_000).unwrap();
+    let key = pair.a.key(pair.to_b, first.region()).unwrap();
+    let mapping = pair.b.map(pair.to_a, &key).unwrap();
+    assert_eq!(mapping.region().len(), 10_000);
+    drop(first);
+    pair.a.poll(&mut pair.events);
+    until("the notice", || {
+        pair.b.poll(&mut pair.events);
+        pair.b.map(pair.to_a, &key).is_err()
+    });
+    let second = pair.a.allocate(10_000).unwrap();
+    assert_eq!(pair.a.key(pair.to_b, mapping.region()), None, "not memory of ours");
+    let other = pair.a.key(pair.to_b, second.region()).unwrap();
+    assert_ne!(key, other);
+    assert!(pair.b.map(pair.to_a, &other).is_ok());
+    assert!(pair.b.map(pair.to_a, &key).is_err(), "freed for ever");
+    // A mapping in use survives its owner's freeing it.
+    assert_eq!(mapping.region().len(), 10_000);
+}
+
+#[test]
+fn a_peer_that_shares_too_much_is_refused_before_it_hurts() {
+    let mut pair = Pair::new();
+    let mut kept = Vec::new();
+    let mut refused = 0;
+    for _ in 0..crate::imports::SHARED + 10 {
+        let allocation = pair.a.allocate(1).unwrap();
+        match pair.a.key(pair.to_b, allocation.region()) {
+            Some(_) => kept.push(allocation),
+            None => refused += 1,
+        }
+        pair.b.look_around();
+    }
+    assert_eq!((kept.len(), refused), (crate::imports::SHARED, 10));
+    drop(kept);
+    let again = pair.a.allocate(1).unwrap();
+    until("there is room again", || {
+        pair.a.poll(&mut pair.events);
+        pair.b.poll(&mut pair.events);
+        pair.a.key(pair.to_b, again.region()).is_some()
+    });
+    assert_eq!(pair.b.links[0].state, State::Up);
+}
+
+#[test]
+fn many_peers_meet_in_any_order() {
+    const PEERS: u8 = 24;
+    let job = job();
+    let mut ends: Vec<_> =
+        (0..PEERS).map(|rank| Sm::new(tiny(&job, &format!("rank {rank}"))).unwrap()).collect();
+    let addresses: Vec<_> = ends.iter().map(Btl::address).collect();
+    let mut events = Events::with_capacity(16);
+    // Each calls the others in an order of its own, itself among them.
+    let whom = |rank: u8, step: u8| (rank * 7 + step) % PEERS;
+    for (rank, end) in (0..).zip(&mut ends) {
+        for step in 0..PEERS {
+            let address = &addresses[usize::from(whom(rank, step))];
+            assert_eq!(end.connect(address).unwrap(), PeerId(step.into()));
+        }
+        assert_eq!(end.poll(&mut events), 0);
+    }
+    let mut sent = [0; PEERS as usize];
+    let mut got = [0; PEERS as usize];
+    until("everybody has heard everybody", || {
+        for (rank, end) in (0..).zip(&mut ends) {
+            let sent = &mut sent[usize::from(rank)];
+            if *sent < PEERS
+                && let Ok(slot) = end.reserve(PeerId((*sent).into()), 300)
+            {
+                end.send(slot, AmTag(rank), Token::NONE);
+                *sent += 1;
+            }
+            end.poll(&mut events);
+            for event in events.drain() {
+                let Event::Arrived { from, tag, .. } = event else { panic!("{event:?}") };
+                assert_eq!(whom(rank, u8::try_from(from.0).unwrap()), tag.0);
+                got[usize::from(rank)] += 1;
+            }
+        }
+        got.iter().all(|&count| count == PEERS)
+    });
+}
+
+#[test]
+fn jobs_do_not_mix_and_nonsense_is_refused() {
+    let mut a = Sm::new(SmConfig::new("one job", "a")).unwrap();
+    let b = Sm::new(SmConfig::new("another", "b")).unwrap();
+    let error = a.connect(&b.address()).unwrap_err();
+    assert!(matches!(&error, LinkError::Unreachable { reason } if reason.contains("another")));
+    let gone = Sm::new(SmConfig::new("one job", "c")).unwrap().address();
+    assert!(matches!(a.connect(&gone), Err(LinkError::PeerGone { .. })));
+    for change in [
+        (|config| config.ring_lines = 5) as fn(&mut SmConfig),
+        |config| config.classes = Vec::new(),
+        |config| config.classes = vec![SlotClass { bytes: 128, count: 1 }],
+        |config| config.eager_bytes = 1 << 20,
+        |config| config.parked = 0,
+        |config| config.parked = usize::MAX,
+        |config| config.job = "j".repeat(129),
+        |config| config.name = "n".repeat(65),
+    ] {
+        let mut config = SmConfig::new("one job", "d");
+        change(&mut config);
+        assert!(Sm::new(config).is_err());
+    }
+}
