@@ -1,6 +1,9 @@
 use super::*;
 use crate::datatype::Datatype;
+use crate::layout::LayoutBounds;
+use crate::limits::MAX_PROGRAM_DEPTH;
 use crate::primitive::Primitive;
+use crate::program::{Part, Program, ProgramError};
 use crate::run::in_memory;
 use crate::transfer::transfer;
 
@@ -232,4 +235,39 @@ fn absolute_addresses_from_a_null_origin() {
     // SAFETY: both runs are bytes of `data`, whose provenance is exposed.
     let n = unsafe { Convertor::new(&layout, 1).unwrap().pack_raw(null, packed.as_mut_ptr(), 2) };
     assert_eq!((n, packed), (2, [4, 1]));
+}
+
+#[test]
+fn the_deepest_program_fits_a_thread() {
+    // Each level puts a byte with a gap before all of the one below, so none can be merged away.
+    let mut program = Program::default();
+    let run = program.push(Op::Run { len: 1 }).unwrap();
+    let mut below = program.push(Op::Loop { count: 3, stride: 2, body: run }).unwrap();
+    let mut levels = 2;
+    while levels < MAX_PROGRAM_DEPTH {
+        let size = program.facts(below).size;
+        let parts = [Part { disp: 0, op: run }, Part { disp: 2, op: below }];
+        let op = Op::Seq { parts: parts.into(), starts: [0, 1, 1 + size].into() };
+        below = program.push(op).unwrap();
+        levels += 1;
+    }
+    let parts = [Part { disp: 0, op: run }, Part { disp: 2, op: below }];
+    let starts = [0, 1, 1 + program.facts(below).size].into();
+    assert_eq!(program.push(Op::Seq { parts: parts.into(), starts }), Err(ProgramError::TooDeep));
+    program.set_root(Some(Part { disp: 0, op: below })).unwrap();
+    let (size, (lo, hi)) = (program.root_facts().unwrap().size, program.bounds().unwrap());
+    let bounds = LayoutBounds { lb: lo, ub: hi, true_lb: lo, true_ub: hi };
+    let bytes = Datatype::contiguous(size, &byte()).unwrap();
+    let layout = Layout::from_parts(program, bounds, bytes.signature().clone());
+    let layout = Layout::unflatten(&layout.flatten()).unwrap();
+    let memory = memory();
+    let expected: Vec<u8> = (0..in_memory(size)).map(|i| memory[ORIGIN + 2 * i]).collect();
+    let mut packed = vec![0; in_memory(size)];
+    Convertor::new(&layout, 1).unwrap().pack(&memory, ORIGIN, &mut packed).unwrap();
+    assert_eq!(packed, expected);
+    let mut one = [0];
+    let mut convertor = Convertor::new(&layout, 1).unwrap();
+    convertor.seek(size - 1).unwrap();
+    convertor.pack(&memory, ORIGIN, &mut one).unwrap();
+    assert_eq!(Some(&one[0]), expected.last());
 }

@@ -11,6 +11,9 @@ use crate::program::{Chain, Facts, Op};
 /// Shorter lists are not worth a second way.
 const LONG: usize = 32;
 
+/// Entries read before what was seen of them is looked at.
+const PIECE: usize = 1024;
+
 /// Block i is `lengths[i] × len` bytes at `displacements[i] × unit + base`.
 pub(super) struct Bulk<'a> {
     pub(super) displacements: &'a [i64],
@@ -43,11 +46,12 @@ impl Bulk<'_> {
         displacement.wrapping_mul(self.unit).wrapping_add(self.base)
     }
 
-    /// Where the lowest and the highest displacement lead, if neither overflows.
-    fn reach(&self, least: i64, most: i64) -> Option<(i64, i64)> {
-        let place = |d: i64| d.checked_mul(self.unit)?.checked_add(self.base);
-        let (a, b) = (place(least)?, place(most)?);
-        Some((a.min(b), a.max(b)))
+    /// Whether displacements of these magnitudes, or-ed, with `reach` bytes behind them, cannot overflow.
+    fn fits(&self, magnitudes: u64, reach: u64) -> bool {
+        let most = i128::from(magnitudes) + 1;
+        let far =
+            most * i128::from(self.unit.unsigned_abs()) + i128::from(self.base.unsigned_abs());
+        far + i128::from(reach) <= i128::from(i64::MAX)
     }
 
     fn equal(&self, n: u64) -> Option<Digest> {
@@ -55,62 +59,77 @@ impl Bulk<'_> {
         let bytes = i64::try_from(len).ok()?;
         let count = self.displacements.len() as u64;
         let size = len.checked_mul(count).filter(|size| *size <= i64::MAX.cast_unsigned())?;
-        let (mut least, mut most) = (i64::MAX, i64::MIN);
+        let (mut lo, mut highest, mut magnitudes) = (i64::MAX, i64::MIN, 0);
         // The first has none before it: the difference 0 is no length.
         let mut before = self.place(self.displacements[0]);
+        let mut adjacent = false;
         let mut disps = Vec::with_capacity(self.displacements.len());
-        for &displacement in self.displacements {
-            least = least.min(displacement);
-            most = most.max(displacement);
-            let place = self.place(displacement);
-            if place.wrapping_sub(before) == bytes {
+        for piece in self.displacements.chunks(PIECE) {
+            disps.extend(piece.iter().map(|&displacement| {
+                magnitudes |= magnitude(displacement);
+                let place = self.place(displacement);
+                (lo, highest) = (lo.min(place), highest.max(place));
+                adjacent |= place.wrapping_sub(before) == bytes;
+                before = place;
+                place
+            }));
+            if adjacent {
                 return None;
             }
-            before = place;
-            disps.push(place);
         }
-        let (lo, highest) = self.reach(least, most)?;
-        let hi = highest.checked_add(bytes)?;
+        if !self.fits(magnitudes, len) {
+            return None;
+        }
         let (first, last) = (disps[0], disps[disps.len() - 1]);
         if let Some(stride) = constant_step(&disps) {
             return Some(Digest::Class(Class::Strided { disp: first, count, stride, len }));
         }
         let chain = Chain::run(len).repeated(count, false);
-        let facts = Facts { size, lo, hi, first, end: last.checked_add(bytes)?, chain, depth: 2 };
+        let (hi, end) = (highest + bytes, last + bytes);
+        let facts = Facts { size, lo, hi, first, end, chain, depth: 2 };
         Some(Digest::Derived(Op::Blocks { len, disps: Arc::new(disps) }, facts))
     }
 
     fn unequal(&self, lengths: &[u64]) -> Option<Digest> {
         let count = self.displacements.len();
-        let longest = lengths.iter().fold(0, |a, &b| a.max(b)).checked_mul(self.len)?;
-        i64::try_from(u128::from(longest) * count as u128).ok()?;
-        let shortest = lengths.iter().fold(u64::MAX, |a, &b| a.min(b));
-        if shortest == 0 || lengths.len() != count {
+        if lengths.len() != count {
             return None;
         }
-        // No product overflows below: every length is at most `longest`.
+        let longest = lengths.iter().fold(0, |a, &b| a | b).checked_mul(self.len)?;
+        i64::try_from(u128::from(longest) * count as u128).ok()?;
+        // No product or sum of lengths overflows below: each is at most `longest`.
+        let (mut lo, mut hi, mut magnitudes) = (i64::MAX, i64::MIN, 0);
+        let mut size = 0u64;
+        // Where the block before ended; the first has none.
+        let mut end = self.place(self.displacements[0]).wrapping_sub(1);
+        let mut general = false;
         let mut disps = Vec::with_capacity(count);
         let mut starts = Vec::with_capacity(count + 1);
-        let (mut least, mut most, mut lo, mut hi) = (i64::MAX, i64::MIN, i64::MAX, i64::MIN);
-        let (mut end, mut size) = (None, 0u64);
-        starts.push(0);
-        for (&displacement, &n) in self.displacements.iter().zip(lengths) {
-            least = least.min(displacement);
-            most = most.max(displacement);
-            let (place, len) = (self.place(displacement), n * self.len);
-            if end == Some(place) {
+        for (piece, lengths) in self.displacements.chunks(PIECE).zip(lengths.chunks(PIECE)) {
+            starts.extend(lengths.iter().map(|&n| {
+                general |= n == 0;
+                let start = size;
+                size += n * self.len;
+                start
+            }));
+            disps.extend(piece.iter().zip(lengths).map(|(&displacement, &n)| {
+                magnitudes |= magnitude(displacement);
+                let place = self.place(displacement);
+                let ends = place.wrapping_add_unsigned(n * self.len);
+                (lo, hi) = (lo.min(place), hi.max(ends));
+                general |= end == place;
+                end = ends;
+                place
+            }));
+            if general {
                 return None;
             }
-            let ends = place.wrapping_add_unsigned(len);
-            (lo, hi) = (lo.min(place), hi.max(ends));
-            end = Some(ends);
-            size += len;
-            disps.push(place);
-            starts.push(size);
         }
-        let (_, highest) = self.reach(least, most)?;
-        highest.checked_add_unsigned(longest)?;
-        if let (Some(step), Some(len_step)) = (constant_step(&disps), constant_len_step(lengths)) {
+        starts.push(size);
+        if !self.fits(magnitudes, longest) {
+            return None;
+        }
+        if let (Some(len_step), Some(step)) = (constant_len_step(lengths), constant_step(&disps)) {
             let len_step = len_step.checked_mul(i64::try_from(self.len).ok()?)?;
             let (disp, len) = (disps[0], starts[1]);
             let op = Op::Affine { count: count as u64, step, len, len_step };
@@ -124,8 +143,13 @@ impl Bulk<'_> {
             tail: size - starts[count - 1],
             inner: Some((ends.0 * self.len, ends.1 * self.len)),
         };
-        let facts = Facts { size, lo, hi, first: disps[0], end: end?, chain, depth: 2 };
+        let facts = Facts { size, lo, hi, first: disps[0], end, chain, depth: 2 };
         let op = Op::List { disps: disps.into(), starts: starts.into() };
         Some(Digest::Derived(op, facts))
     }
+}
+
+/// A number whose highest bit is that of `displacement`'s magnitude; several may be or-ed.
+fn magnitude(displacement: i64) -> u64 {
+    (displacement ^ (displacement >> 63)).cast_unsigned()
 }

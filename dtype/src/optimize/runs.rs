@@ -53,7 +53,8 @@ impl RunList {
         if self.disps.is_empty() {
             self.first_len = len;
         } else if self.lens.is_empty() && len != self.first_len {
-            self.lens.reserve_exact(self.capacity.max(self.disps.len()));
+            // One more than there can be, for what the lengths become.
+            self.lens.reserve_exact(self.capacity.max(self.disps.len()) + 1);
             self.lens.resize(self.disps.len(), self.first_len);
         }
         self.disps.push(disp);
@@ -86,13 +87,14 @@ impl RunList {
             let op = Op::Affine { count, step, len: lens[0], len_step };
             return Ok(Class::Affine { disp, op });
         }
-        let mut starts = Vec::with_capacity(lens.len() + 1);
+        // The lengths become prefix sums where they are.
+        let mut starts = lens;
         let mut size = 0u64;
-        starts.push(0);
-        for len in lens {
+        for start in &mut starts {
+            let len = std::mem::replace(start, size);
             size = size.checked_add(len).ok_or(ProgramError::Overflow)?;
-            starts.push(size);
         }
+        starts.push(size);
         Ok(Class::Listed(Op::List { disps: disps.into(), starts: starts.into() }))
     }
 }

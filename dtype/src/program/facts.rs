@@ -226,14 +226,42 @@ impl Facts {
 
     fn list(disps: &[i64], starts: &[u64]) -> Result<Facts, ProgramError> {
         at_least_two(disps.len(), starts.len())?;
-        let mut sum = Sum::default();
-        for (disp, ends) in disps.iter().zip(starts.windows(2)) {
-            if ends[0] != sum.size || ends[1] < ends[0] {
-                return Err(ProgramError::Malformed("prefix sums of a list"));
+        let last = disps.len() - 1;
+        let size = checked_size(u128::from(starts[last + 1]))?;
+        // Lengths fit `i64` as their sum does: starts ascend from 0.
+        let mut sums = starts[0] == 0;
+        let (mut lo, mut hi) = (i64::MAX, i64::MIN);
+        let (mut overflow, mut adjacent) = (false, false);
+        let mut end = None;
+        let mut inner = Widest(None);
+        for (i, (&disp, ends)) in disps.iter().zip(starts.windows(2)).enumerate() {
+            sums &= ends[0] < ends[1] && ends[1] <= size;
+            let len = ends[1].wrapping_sub(ends[0]);
+            let (ends, wraps) = disp.overflowing_add_unsigned(len);
+            overflow |= wraps;
+            (lo, hi) = (lo.min(disp), hi.max(ends));
+            adjacent |= end == Some(disp);
+            end = Some(ends);
+            if i > 0 && i < last {
+                inner.add(len);
             }
-            sum.add(*disp, &Facts::run(ends[1] - ends[0])?)?;
         }
-        sum.finish(starts)
+        if !sums {
+            return Err(ProgramError::Malformed("an empty run, or prefix sums that do not ascend"));
+        }
+        let (Some(end), false) = (end, overflow) else { return Err(ProgramError::Overflow) };
+        let run = |i: usize| Chain::run(starts[i + 1] - starts[i]);
+        let chain = if adjacent {
+            let next = |chain: Chain, i: usize| {
+                let end = disps[i - 1].wrapping_add_unsigned(starts[i] - starts[i - 1]);
+                chain.then(run(i), end == disps[i])
+            };
+            (1..disps.len()).fold(run(0), next)
+        } else {
+            let (head, tail) = (run(0).head, run(last).tail);
+            Chain { blocks: disps.len() as u64, head, tail, inner: inner.0 }
+        };
+        Ok(Facts { size, lo, hi, first: disps[0], end, chain, depth: 2 })
     }
 
     fn affine(count: u64, step: i64, lens: AffineLengths) -> Result<Facts, ProgramError> {
