@@ -10,6 +10,7 @@
 //! Invariants: no op is empty; loops, lists and sequences have at least two iterations, entries or parts;
 //! sizes and bounds fit `i64`; the depth is at most [`MAX_PROGRAM_DEPTH`](crate::limits::MAX_PROGRAM_DEPTH).
 
+mod chain;
 mod facts;
 mod listing;
 mod lower;
@@ -17,7 +18,8 @@ mod walk;
 
 use std::sync::Arc;
 
-pub(crate) use facts::{AffineLengths, Chain, Facts};
+pub(crate) use chain::Chain;
+pub(crate) use facts::{AffineLengths, Facts};
 pub(crate) use lower::lower;
 pub(crate) use walk::{Axis, Flow, Sink};
 

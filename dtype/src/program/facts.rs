@@ -1,9 +1,9 @@
 //! What is known of an op without running it: packed size, bounds, and its maximal merged runs.
 //!
-//! Consecutive runs merge exactly when the first one's end is the next one's start, so the merged runs of
-//! a sequence are those of its pieces less the seams that close. Everything here is arithmetic on the
-//! children's facts, checked, and constant time per op except for lists, which are read once.
+//! Everything here is arithmetic on the children's facts, checked, and constant time per op except for
+//! lists, which are read once. How runs merge is in `chain.rs`.
 
+use super::chain::{Chain, Widest};
 use super::{Op, OpId, ProgramError};
 
 /// Derived properties of an op. Displacements are relative to its place.
@@ -25,102 +25,11 @@ pub(crate) struct Facts {
     pub(crate) depth: u32,
 }
 
-/// The maximal merged runs of a stretch of packed order, as lengths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Chain {
-    /// How many.
-    pub(crate) blocks: u64,
-    /// Length of the first; all of it when there is one.
-    pub(crate) head: u64,
-    /// Length of the last.
-    pub(crate) tail: u64,
-    /// Shortest and longest of those between, if any.
-    pub(crate) inner: Option<(u64, u64)>,
-}
-
 /// Lengths that advance by a constant: those of [`Op::Affine`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AffineLengths {
     pub(crate) len: u64,
     pub(crate) len_step: i64,
-}
-
-impl Chain {
-    pub(crate) fn run(len: u64) -> Chain {
-        Chain { blocks: 1, head: len, tail: len, inner: None }
-    }
-
-    /// `self`, then `next`; `adjacent` says that the seam closes.
-    pub(crate) fn then(self, next: Chain, adjacent: bool) -> Chain {
-        let mut inner = Widest(self.inner);
-        inner.include(next.inner);
-        if !adjacent {
-            if self.blocks > 1 {
-                inner.add(self.tail);
-            }
-            if next.blocks > 1 {
-                inner.add(next.head);
-            }
-            return Chain {
-                blocks: self.blocks + next.blocks,
-                head: self.head,
-                tail: next.tail,
-                inner: inner.0,
-            };
-        }
-        let joined = self.tail + next.head;
-        if self.blocks > 1 && next.blocks > 1 {
-            inner.add(joined);
-        }
-        Chain {
-            blocks: self.blocks + next.blocks - 1,
-            head: if self.blocks == 1 { joined } else { self.head },
-            tail: if next.blocks == 1 { joined } else { next.tail },
-            inner: inner.0,
-        }
-    }
-
-    /// `count` copies, each seam closing or none. `count × bytes` fits `u64`.
-    pub(crate) fn repeated(self, count: u64, adjacent: bool) -> Chain {
-        if count <= 1 {
-            return self;
-        }
-        if adjacent && self.blocks == 1 {
-            return Chain::run(self.head * count);
-        }
-        // From the third copy on no new length appears.
-        let twice = self.then(self, adjacent);
-        if count == 2 {
-            return twice;
-        }
-        let closed = if adjacent { count - 1 } else { 0 };
-        Chain { blocks: self.blocks * count - closed, ..twice.then(self, adjacent) }
-    }
-
-    pub(crate) fn min(&self) -> u64 {
-        let ends = self.head.min(self.tail);
-        self.inner.map_or(ends, |(min, _)| min.min(ends))
-    }
-
-    pub(crate) fn max(&self) -> u64 {
-        let ends = self.head.max(self.tail);
-        self.inner.map_or(ends, |(_, max)| max.max(ends))
-    }
-}
-
-struct Widest(Option<(u64, u64)>);
-
-impl Widest {
-    fn add(&mut self, len: u64) {
-        self.include(Some((len, len)));
-    }
-
-    fn include(&mut self, other: Option<(u64, u64)>) {
-        self.0 = match (self.0, other) {
-            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
-            (a, b) => a.or(b),
-        };
-    }
 }
 
 impl AffineLengths {
@@ -374,59 +283,6 @@ fn shifted(value: i64, by: i64) -> Result<i64, ProgramError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Merged run lengths, written out.
-    fn merged(runs: &[(i64, u64)]) -> Vec<u64> {
-        let mut lens: Vec<u64> = Vec::new();
-        let mut end = None;
-        for &(disp, len) in runs {
-            match lens.last_mut() {
-                Some(last) if end == Some(disp) => *last += len,
-                _ => lens.push(len),
-            }
-            end = Some(disp + i64::try_from(len).unwrap());
-        }
-        lens
-    }
-
-    #[test]
-    fn chains_agree_with_runs_written_out() {
-        // Bodies of one to three runs over a small alphabet, one to five times, at every small stride.
-        let mut bodies: Vec<Vec<(i64, u64)>> = Vec::new();
-        let places = [(0, 1), (1, 1), (2, 2), (4, 1), (5, 3), (-3, 3)];
-        for &a in &places {
-            bodies.push(vec![a]);
-            for &b in &places {
-                bodies.push(vec![a, b]);
-                for &c in &places {
-                    bodies.push(vec![a, b, c]);
-                }
-            }
-        }
-        for body in &bodies {
-            let chain =
-                body[1..].iter().fold((Chain::run(body[0].1), body[0]), |(chain, last), run| {
-                    let adjacent = last.0 + i64::try_from(last.1).unwrap() == run.0;
-                    (chain.then(Chain::run(run.1), adjacent), *run)
-                });
-            let (chain, last) = chain;
-            for stride in -6..10 {
-                for count in 1..6 {
-                    let runs: Vec<_> = (0..count)
-                        .flat_map(|i| body.iter().map(move |r| (r.0 + i * stride, r.1)))
-                        .collect();
-                    let lens = merged(&runs);
-                    let adjacent = last.0 + i64::try_from(last.1).unwrap() == body[0].0 + stride;
-                    let got = chain.repeated(count.cast_unsigned(), adjacent);
-                    assert_eq!(got.blocks, lens.len() as u64, "{body:?} {stride} {count}");
-                    assert_eq!(Some(got.min()), lens.iter().copied().min());
-                    assert_eq!(Some(got.max()), lens.iter().copied().max());
-                    assert_eq!(Some(&got.head), lens.first());
-                    assert_eq!(Some(&got.tail), lens.last());
-                }
-            }
-        }
-    }
 
     #[test]
     fn affine_lengths_sum() {
