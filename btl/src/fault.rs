@@ -1,8 +1,9 @@
 //! A transport that misbehaves as far as the contract allows, from a seed.
 //!
 //! [`Fault`] wraps any [`Btl`] and is one. What it does ([`Plan`]) is all permitted: `Full` at any
-//! time, reports that come late, one-sided operations and mappings refused, a link that dies;
-//! messages out of order or twice only where [`Limits::ordered`] is false. What works over
+//! time, reports that come late, one-sided operations and mappings refused, a link that dies,
+//! messages out of order where [`Limits::ordered`] is false. There it can also repeat messages, which
+//! no transport may: for layers that number them and do not rely on it. What works over
 //! `Fault` with many seeds does not rely on luck.
 //!
 //! ```

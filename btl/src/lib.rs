@@ -7,8 +7,8 @@
 //! ours). Having an ability is implementing its trait: there are no flags to contradict it.
 //! What must hold:
 //!
-//! 1. **Messages** arrive once each, whole, and in the order of [`Btl::send`] if
-//!    [`Limits::ordered`] says so; a transport that is not ordered may also deliver twice.
+//! 1. **Messages** arrive whole and once each, in the order of [`Btl::send`] where
+//!    [`Limits::ordered`] promises it.
 //! 2. **Slots** come from a pool that the sender owns. [`Btl::reserve`] gives room to write a
 //!    message into; [`Btl::send`] consumes the slot and fixes the order; dropping an unsent slot
 //!    frees it. A full pool is an outcome ([`ReserveError::Full`]), not an error: poll, then retry.

@@ -118,12 +118,13 @@ fn reserve_once<T: Btl>(end: &mut T, wake: &mut Wake) -> crate::Slot {
     }
 }
 
-/// Sends with tokens until there is no room, at most `most` messages.
+/// Sends long messages with tokens until there is no room, at most `most`.
 fn pile_up<T: Btl>(end: &mut T, wake: &mut Wake, most: u64) {
+    let len = end.limits().max_fragment_bytes.min(64 << 10);
     let mut refused = 0;
     let mut number = 0;
     while refused < 20 && number < most {
-        match end.reserve(wake.peer, LEN) {
+        match end.reserve(wake.peer, len) {
             Ok(slot) => {
                 let token = wake.give(number);
                 end.send(slot, tag_of(number), token);
