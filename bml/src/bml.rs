@@ -319,6 +319,19 @@ impl Bml {
     }
 }
 
+#[cfg(test)]
+impl Bml {
+    /// The `nth` best path to a peer.
+    pub(crate) fn path_for_tests(&self, peer: Rank, nth: usize) -> (usize, PeerId) {
+        let path = self.endpoints[peer.0 as usize].paths()[nth];
+        (path.rail, path.peer)
+    }
+
+    pub(crate) fn btl_for_tests(&mut self, rail: usize) -> &mut dyn Btl {
+        &mut *self.rails[rail].btl
+    }
+}
+
 impl std::fmt::Debug for Bml {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let rails: Vec<_> = self.rails.iter().map(Rail::name).collect();

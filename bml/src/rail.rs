@@ -121,3 +121,50 @@ impl RailSlot {
         self.slot.truncate(len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_btl::loopback::{Hub, Loopback};
+
+    fn rail(own: bool) -> Rail {
+        Rail::new(Box::new(Loopback::new(&Hub::new())), own)
+    }
+
+    fn polled_of(rail: &Rail, rounds: u32) -> usize {
+        (0..rounds).filter(|&round| rail.due(round)).count()
+    }
+
+    #[test]
+    fn quiet_rails_are_polled_less_often_and_the_first_always() {
+        let mut rail = rail(false);
+        assert_eq!(polled_of(&rail, 160), 160);
+        (0..QUIET_POLLS).for_each(|_| rail.was_quiet());
+        assert_eq!(polled_of(&rail, 160), 10);
+        rail.first = true;
+        assert_eq!(polled_of(&rail, 160), 160);
+        rail.first = false;
+        rail.stir();
+        assert_eq!(polled_of(&rail, 160), 160);
+    }
+
+    #[test]
+    fn the_loopback_is_polled_only_when_it_has_something() {
+        let mut rail = rail(true);
+        rail.was_quiet();
+        assert_eq!(polled_of(&rail, 160), 0);
+        rail.stir();
+        assert_eq!(polled_of(&rail, 160), 160);
+    }
+
+    #[test]
+    fn numbers_out_of_turn_are_refused() {
+        let mut rail = rail(false);
+        assert!(rail.name_peer(PeerId(1), Rank(5)).is_err());
+        rail.name_peer(PeerId(0), Rank(5)).unwrap();
+        rail.name_peer(PeerId(0), Rank(5)).unwrap();
+        assert!(rail.name_peer(PeerId(0), Rank(6)).is_err());
+        assert_eq!(rail.rank(PeerId(0)), Some(Rank(5)));
+        assert_eq!(rail.rank(PeerId(9)), None);
+    }
+}
