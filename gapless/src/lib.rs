@@ -1,9 +1,80 @@
 //! Gapless: non-contiguous messages between processes, wherever the data lies.
+//!
+//! A message is described by a [`View`]: memory, and a [`Layout`] of the pieces in it that are to
+//! travel. Processes meet in a [`World`] and talk through [`Communicator`]s:
+//!
+//! ```
+//! use gapless::{Datatype, Primitive, View, ViewMut, World};
+//! # fn main() -> Result<(), gapless::Error> {
+//! let world = World::init()?;
+//! let comm = world.comm();
+//!
+//! // The first column of a row-major 4 × 4 matrix becomes the last one of another.
+//! let matrix: Vec<f64> = (0..16).map(f64::from).collect();
+//! let mut other = vec![0.0f64; 16];
+//! let column = Datatype::vector(4, 1, 4, &Primitive::Double.into())?.commit()?;
+//! let (right, left) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+//! comm.scope(|s| {
+//!     let _ = s.irecv(ViewMut::typed(&mut other, 24, &column, 1)?, left, 0)?;
+//!     let _ = s.isend(View::typed(&matrix, 0, &column, 1)?, right, 0)?;
+//!     Ok(())
+//! })?;
+//! assert_eq!([other[3], other[7], other[11], other[15]], [0.0, 4.0, 8.0, 12.0]);
+//! world.finalize()
+//! # }
+//! ```
+//!
+//! # Where things are
+//!
+//! - [`World`]: joining and leaving a job; [`World::alloc`] for memory that moves with one copy;
+//! - [`Communicator`]: blocking send, receive, probe; [`Communicator::scope`] for non-blocking
+//!   operations on borrowed memory, [`Communicator::isend_owned`] for those that own theirs;
+//! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `cli`);
+//! - [`btl`]: for adding a transport of one's own with [`Builder::transport`].
+//!
+//! The layers underneath can be used by themselves: `gapless-dtype` describes data,
+//! `gapless-engine` moves it, `gapless-btl` is the contract of transports, `gapless-bml` chooses
+//! among them, `gapless-pml` matches messages.
+//!
+//! # Safety
+//!
+//! Memory is lent to a message for as long as it is under way, and no promise rests on a `Drop`
+//! running: see [`Communicator::scope`] and [`OwnedRequest`]. Who is trusted with memory that peers
+//! map is told at [`SharedBuf`].
 #![deny(unsafe_code)]
 
 #[cfg(feature = "cli")]
+pub mod cli;
+#[allow(unsafe_code, reason = "keeps borrowed and parked memory until requests have ended")]
+mod communicator;
+mod error;
+#[cfg(feature = "cli")]
 #[allow(unsafe_code, reason = "prepares a child process between fork and exec")]
 pub mod launch;
+#[allow(unsafe_code, reason = "takes buffers apart and puts them together again")]
+mod owned;
 mod pmi;
+#[allow(unsafe_code, reason = "lends memory to requests until the scope has joined them")]
+mod scope;
+mod shared;
+#[allow(unsafe_code, reason = "allocated memory as slices")]
+mod shared_buf;
+#[allow(unsafe_code, reason = "views of regions that the borrow checker does not know")]
+mod view;
 #[allow(unsafe_code, reason = "takes over the descriptor that the launcher left")]
 pub mod wireup;
+mod world;
+
+pub use communicator::Communicator;
+pub use error::Error;
+pub use owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
+pub use scope::{Request, Scope};
+pub use shared_buf::SharedBuf;
+pub use view::{Element, View, ViewMut};
+pub use world::{Builder, World};
+
+pub use gapless_btl as btl;
+pub use gapless_dtype::{Datatype, Distribution, Layout, Order, Primitive, Scalar};
+pub use gapless_engine::Engine;
+pub use gapless_mem::{Region, Space};
+pub use gapless_pml::{Config, PmlError, Protocol, Source, Status, TagSel, Tuning};

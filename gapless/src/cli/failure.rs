@@ -1,0 +1,64 @@
+//! Why a verb ended without doing all it was asked for.
+
+use crate::error::Error;
+use crate::launch::LaunchError;
+use gapless_dtype::TypeError;
+use gapless_engine::EngineError;
+use gapless_layouts::LayoutError;
+use gapless_report::{FileError, NoSamples};
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error as ThisError;
+
+#[derive(Debug, ThisError)]
+pub(super) enum Failure {
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error("space {space} is not available: {why}")]
+    NoSpace { space: String, why: String },
+    #[error("{option} {value}: {why}")]
+    BadOption { option: &'static str, value: String, why: String },
+    #[error("--{option} {}: there is no such folder", path.display())]
+    NoFolder { option: &'static str, path: PathBuf },
+    #[error("{case} needs {needed} of memory in both processes together; {available} are free")]
+    TooBig { case: String, needed: String, available: String },
+    #[error("a ping-pong takes two processes; this job has {ranks}")]
+    NotTwo { ranks: u32 },
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    #[error("cannot find out where this program lies: {0}")]
+    NoProgram(io::Error),
+    #[error(transparent)]
+    World(#[from] Error),
+    #[error(transparent)]
+    Type(#[from] TypeError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{what}: {error}")]
+    NoSamples { what: String, error: NoSamples },
+    #[error("{cases} of {all} layouts arrived with wrong bytes; the first: {first}")]
+    WrongBytes { cases: usize, all: usize, first: String },
+    #[error("rank {rank} {end}; the job was ended")]
+    Job { rank: u32, end: crate::launch::End, code: u8 },
+    #[error("cannot write to standard output: {0}")]
+    Output(io::Error),
+}
+
+impl Failure {
+    /// 2 for what the user can put right by calling differently.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Layout(_)
+            | Failure::NoSpace { .. }
+            | Failure::BadOption { .. }
+            | Failure::NoFolder { .. }
+            | Failure::TooBig { .. }
+            | Failure::NotTwo { .. }
+            | Failure::Launch(_) => 2,
+            Failure::Job { code, .. } => *code,
+            _ => 1,
+        }
+    }
+}

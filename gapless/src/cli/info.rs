@@ -1,0 +1,110 @@
+//! `gapless info`: what this machine and this build can do.
+//!
+//! Whether one process can read another's memory is not asked of the configuration but tried: two
+//! processes of this program meet and say what their link allows.
+
+use super::failure::Failure;
+use super::run::start;
+use super::{say, spaces};
+use crate::launch::Job;
+use crate::world::World;
+use gapless_btl::Btl;
+use gapless_btl_sm::{Sm, SmConfig};
+use gapless_report::{Bytes, Machine};
+use std::fmt::Write;
+use std::process::ExitCode;
+
+/// No options but the hidden one.
+#[derive(Debug, clap::Args)]
+pub(super) struct Info {
+    /// This is one of the two processes that try the link
+    #[arg(long, hide = true)]
+    as_rank: bool,
+}
+
+impl Info {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        if self.as_rank {
+            return try_link();
+        }
+        say(&here()?)?;
+        let job = Job {
+            ranks: 2,
+            program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
+            arguments: vec!["info".into(), "--as-rank".into()],
+            environment: Vec::new(),
+            prefix: false,
+        };
+        start(&job)
+    }
+}
+
+/// What can be said without a peer.
+fn here() -> Result<String, Failure> {
+    let machine = Machine::describe();
+    let mut text = String::new();
+    let mut line = |title: &str, value: &str| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{title:<14} {value}");
+    };
+    line("gapless", &format!("{} ({})", env!("CARGO_PKG_VERSION"), features()));
+    line("machine", &machine.one_line());
+    if let Some(container) = &machine.container {
+        line("container", &container.hint);
+    }
+    line("huge pages", &format!("transparent: {}", machine.transparent_hugepages));
+    line("space host", "available");
+    line("space cuda", &format!("not available: {}", spaces::without_cuda()));
+    line("space opencl", &format!("not available: {}", spaces::without_opencl()));
+    let config = SmConfig::new(format!("info-{}", std::process::id()), "info");
+    match Sm::new(config) {
+        Ok(sm) => line("transport sm", &transport(&sm)),
+        Err(error) => line("transport sm", &format!("not available: {error}")),
+    }
+    Ok(text)
+}
+
+fn features() -> String {
+    let build = if cfg!(debug_assertions) { "debug build" } else { "release build" };
+    format!("{build}, {}, feature cli", std::env::consts::ARCH)
+}
+
+fn transport(sm: &Sm) -> String {
+    let limits = sm.limits();
+    format!(
+        "{} ns, {} MB/s, eager up to {}, fragments up to {}, {}, a death is noticed within {} ms",
+        limits.latency_ns,
+        limits.bandwidth_mb_s,
+        Bytes(limits.eager_bytes as u64),
+        Bytes(limits.max_fragment_bytes as u64),
+        if limits.ordered { "ordered" } else { "unordered" },
+        limits.death_notice_ms,
+    )
+}
+
+/// What two processes find out about their link; rank 0 says it.
+fn try_link() -> Result<ExitCode, Failure> {
+    let world = World::init()?;
+    let peer = 1 - world.rank().min(1);
+    // A message each way: by then the link stands, and has been probed.
+    let comm = world.comm();
+    let mut word = [0u8];
+    comm.scope(|s| {
+        let _ = s.irecv(&mut word, peer, 0)?;
+        let _ = s.isend(&[1u8], peer, 0)?;
+        Ok(())
+    })?;
+    let (single_copy, mapped) = world.link(peer)?;
+    let shared = world.alloc(1 << 20)?.is_mappable();
+    if world.rank() == 0 {
+        let yes =
+            |there: bool| if there { "works between processes here" } else { "not available" };
+        let single_copy = match single_copy {
+            true => yes(true).to_owned(),
+            false => format!("{}: the system forbids process_vm_readv", yes(false)),
+        };
+        say(&format!("single copy    {single_copy}\nshared memory  {}\n", yes(mapped && shared)))?;
+    }
+    world.finalize()?;
+    Ok(ExitCode::SUCCESS)
+}

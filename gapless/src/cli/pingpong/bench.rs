@@ -1,0 +1,389 @@
+//! What both processes do: check a message, or bounce it, at rank 0's word.
+//!
+//! ```text
+//! rank 0                              rank 1
+//!   | order: verify, subject ---------> |
+//!   | message ------------------------> | fills its buffer before, compares after
+//!   | <------------------------ message |
+//!   | <------------------------ verdict |
+//!   | order: bounce, subject, count --> |
+//!   | message ------------------------> |  count times
+//!   | <------------------------ message |
+//! ```
+
+use super::Source;
+use super::arena::Arena;
+use super::content::{self, Lying, Wrong, mix};
+use super::place::Places;
+use crate::cli::failure::Failure;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::world::World;
+use gapless_dtype::{Datatype, Layout, Primitive};
+use gapless_layouts::{Case, Side};
+use gapless_pml::Protocol;
+use gapless_report::{Samples, Summary};
+use std::time::{Duration, Instant};
+
+const ORDER: i32 = 1;
+const DATA: i32 = 2;
+const VERDICT: i32 = 3;
+
+/// Round trips before the clock starts.
+const WARM: u64 = 2;
+/// Samples that are taken at least and at most.
+const SAMPLES_MIN: u64 = 5;
+const SAMPLES_MAX: u64 = 1000;
+/// A sample lasts at least this long, so that reading the clock does not count.
+const SAMPLE_SECONDS: f64 = 20e-6;
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// A case of the selection.
+    Case(usize),
+    /// This many contiguous bytes.
+    Contiguous(u64),
+}
+
+/// What rank 1 is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Verify(Subject),
+    Bounce { subject: Subject, resident: bool, count: u64 },
+    Done,
+}
+
+impl Order {
+    fn words(self) -> [u64; 5] {
+        let subject = |subject| match subject {
+            Subject::Case(index) => [0, index as u64],
+            Subject::Contiguous(bytes) => [1, bytes],
+        };
+        match self {
+            Order::Done => [0; 5],
+            Order::Verify(what) => [1, subject(what)[0], subject(what)[1], 0, 0],
+            Order::Bounce { subject: what, resident, count } => {
+                [2, subject(what)[0], subject(what)[1], u64::from(resident), count]
+            }
+        }
+    }
+
+    fn read([kind, what, value, resident, count]: [u64; 5]) -> Order {
+        let subject = match what {
+            0 => Subject::Case(usize::try_from(value).unwrap_or(usize::MAX)),
+            _ => Subject::Contiguous(value),
+        };
+        match kind {
+            1 => Order::Verify(subject),
+            2 => Order::Bounce { subject, resident: resident != 0, count },
+            _ => Order::Done,
+        }
+    }
+}
+
+/// A subject with its layouts committed and its places found.
+pub(super) struct Prepared {
+    pub(super) subject: Subject,
+    pub(super) send: Sided,
+    pub(super) recv: Sided,
+}
+
+/// One side of it.
+pub(super) struct Sided {
+    pub(super) layout: Layout,
+    count: u64,
+    pub(super) places: Places,
+}
+
+/// One process's end of the ping-pong, with arenas from one source.
+pub(super) struct Bench<'a> {
+    comm: &'a Communicator,
+    cases: &'a [Case],
+    seed: u64,
+    peer: u32,
+    /// Bytes that the places of each side should touch together, at least.
+    wanted_bytes: u64,
+    outbox: Arena,
+    inbox: Arena,
+    scratch: Vec<u8>,
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn new(
+        world: &'a World,
+        cases: &'a [Case],
+        source: Source,
+        (arena_bytes, wanted_bytes): (usize, u64),
+        seed: u64,
+    ) -> Result<Bench<'a>, Error> {
+        let outbox = Arena::new(world, source, arena_bytes, outbox_seed(seed, world.rank()))?;
+        let inbox = Arena::new(world, source, arena_bytes, inbox_seed(seed, world.rank()))?;
+        let (comm, peer) = (world.comm(), 1 - world.rank());
+        Ok(Bench { comm, cases, seed, peer, wanted_bytes, outbox, inbox, scratch: Vec::new() })
+    }
+
+    /// Commits a subject's layouts and finds its places.
+    pub(super) fn prepare(&self, subject: Subject) -> Result<Prepared, Failure> {
+        let (send, recv) = match subject {
+            Subject::Case(index) => {
+                let case = self.cases.get(index).expect("both processes have the same cases");
+                (case.send.clone(), case.recv.clone())
+            }
+            Subject::Contiguous(bytes) => (contiguous(bytes), contiguous(bytes)),
+        };
+        let sided = |side: &Side, salt: u64| {
+            let layout = side.datatype.commit()?;
+            let arena_bytes = self.outbox.bytes().len() as u64;
+            let places = Places::find(side, &layout, arena_bytes, self.wanted_bytes);
+            let mut places = places.expect("arenas are as large as the largest buffer");
+            places.shuffle(self.seed ^ salt);
+            Ok::<_, Failure>(Sided { layout, count: side.count, places })
+        };
+        Ok(Prepared { subject, send: sided(&send, 1)?, recv: sided(&recv, 2)? })
+    }
+
+    /// Rank 1: does what it is told until there is no more.
+    pub(super) fn obey(&mut self) -> Result<(), Failure> {
+        let mut prepared: Option<Prepared> = None;
+        loop {
+            let mut words = [0u64; 5];
+            self.comm.recv(&mut words, self.peer, ORDER)?;
+            let order = Order::read(words);
+            let subject = match order {
+                Order::Done => return Ok(()),
+                Order::Verify(subject) | Order::Bounce { subject, .. } => subject,
+            };
+            if prepared.as_ref().is_none_or(|known| known.subject != subject) {
+                prepared = Some(self.prepare(subject)?);
+            }
+            let prepared = prepared.as_ref().expect("made just now");
+            match order {
+                Order::Bounce { resident, count, .. } => {
+                    self.bounce(prepared, resident, |turn| (0..count).try_for_each(|_| turn()))?;
+                }
+                _ => {
+                    let verdict = self.receive_and_check(prepared)?.1;
+                    self.send_one(prepared)?;
+                    let words = match verdict {
+                        Ok(()) => [0, 0, 0, 0],
+                        Err(Wrong { offset, found, expected }) => {
+                            [1, offset, u64::from(found), u64::from(expected)]
+                        }
+                    };
+                    self.comm.send(&words, self.peer, VERDICT)?;
+                }
+            }
+        }
+    }
+
+    /// Rank 0: tells rank 1 that there is no more.
+    pub(super) fn dismiss(&self) -> Result<(), Error> {
+        self.comm.send(&Order::Done.words(), self.peer, ORDER).map(drop)
+    }
+
+    /// Rank 0: sends a message there and back, and has both ends compare every byte.
+    pub(super) fn verify(
+        &mut self,
+        prepared: &Prepared,
+    ) -> Result<(Protocol, Result<(), Wrong>), Error> {
+        self.comm.send(&Order::Verify(prepared.subject).words(), self.peer, ORDER)?;
+        self.send_one(prepared)?;
+        let (protocol, here) = self.receive_and_check(prepared)?;
+        let mut words = [0u64; 4];
+        self.comm.recv(&mut words, self.peer, VERDICT)?;
+        let byte = |word: u64| word.to_le_bytes()[0];
+        let there = match words {
+            [0, ..] => Ok(()),
+            [_, offset, found, expected] => {
+                Err(Wrong { offset, found: byte(found), expected: byte(expected) })
+            }
+        };
+        Ok((protocol, here.and(there)))
+    }
+
+    fn send_one(&self, prepared: &Prepared) -> Result<(), Error> {
+        let Sided { layout, count, places } = &prepared.send;
+        let view = self.outbox.views(places, layout, *count, 1)?;
+        self.comm.send(&view[0], self.peer, DATA).map(drop)
+    }
+
+    fn receive_and_check(
+        &mut self,
+        prepared: &Prepared,
+    ) -> Result<(Protocol, Result<(), Wrong>), Error> {
+        let Sided { layout, count, places } = &prepared.recv;
+        let (start, seed) = (places.starts[0], inbox_seed(self.seed, 1 - self.peer));
+        content::fill(self.inbox.place_mut(places, 0), start, seed);
+        let mut views = self.inbox.views_mut(places, layout, *count, 1)?;
+        let status = self.comm.recv(&mut views[0], self.peer, DATA)?;
+        drop(views);
+        let into = Lying { layout, count: *count, origin: start + places.origin, seed };
+        let from = Lying {
+            layout: &prepared.send.layout,
+            count: prepared.send.count,
+            origin: prepared.send.places.starts[0] + prepared.send.places.origin,
+            seed: outbox_seed(self.seed, self.peer),
+        };
+        let received = self.inbox.place(places, 0);
+        let verdict = content::check(received, start, into, from, &mut self.scratch);
+        Ok((status.protocol, verdict))
+    }
+
+    /// Gives `work` a function that does one turn of the exchange: a round trip at rank 0, an echo
+    /// at rank 1; at another place each time unless `resident`.
+    fn bounce<T>(
+        &mut self,
+        prepared: &Prepared,
+        resident: bool,
+        work: impl FnOnce(&mut dyn FnMut() -> Result<(), Error>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let limit = if resident { 1 } else { usize::MAX };
+        let Prepared { send, recv, .. } = prepared;
+        let sends = self.outbox.views(&send.places, &send.layout, send.count, limit)?;
+        let mut recvs = self.inbox.views_mut(&recv.places, &recv.layout, recv.count, limit)?;
+        let (comm, peer) = (self.comm, self.peer);
+        let (mut out, mut into) = (0, 0);
+        work(&mut || {
+            if peer == 1 {
+                comm.send(&sends[out], peer, DATA)?;
+                comm.recv(&mut recvs[into], peer, DATA)?;
+            } else {
+                comm.recv(&mut recvs[into], peer, DATA)?;
+                comm.send(&sends[out], peer, DATA)?;
+            }
+            out = if out + 1 == sends.len() { 0 } else { out + 1 };
+            into = if into + 1 == recvs.len() { 0 } else { into + 1 };
+            Ok(())
+        })
+    }
+
+    /// Rank 0: the one-way time, from half of round trips. `iterations` round trips, or as many as
+    /// `seconds` allow.
+    pub(super) fn time(
+        &mut self,
+        prepared: &Prepared,
+        resident: bool,
+        seconds: f64,
+        iterations: Option<u32>,
+    ) -> Result<Summary, Failure> {
+        let tries = 4;
+        let estimate = self.rounds(prepared, resident, tries, 1)?;
+        let one = estimate.summary().map_or(1e-6, |summary| summary.median).max(1e-9);
+        let (samples, batch) = plan(one, seconds, iterations);
+        let samples = self.rounds(prepared, resident, samples, batch)?;
+        let summary = samples.summary().map_err(|error| Failure::NoSamples {
+            what: format!("{:?}", prepared.subject),
+            error,
+        })?;
+        Ok(summary.divided_by(u32::try_from(2 * batch).unwrap_or(u32::MAX)))
+    }
+
+    /// Times of `batch` round trips each.
+    fn rounds(
+        &mut self,
+        prepared: &Prepared,
+        resident: bool,
+        samples: u64,
+        batch: u64,
+    ) -> Result<Samples, Error> {
+        let count = WARM + samples * batch;
+        let order = Order::Bounce { subject: prepared.subject, resident, count };
+        self.comm.send(&order.words(), self.peer, ORDER)?;
+        self.bounce(prepared, resident, |turn| {
+            (0..WARM).try_for_each(|_| turn())?;
+            let mut times = Vec::with_capacity(usize::try_from(samples).unwrap_or(0));
+            for _ in 0..samples {
+                let begin = Instant::now();
+                for _ in 0..batch {
+                    turn()?;
+                }
+                // A clock may be coarse.
+                times.push(begin.elapsed().max(Duration::from_nanos(1)));
+            }
+            Ok(times.into_iter().collect())
+        })
+    }
+
+    /// The time of one `memcpy` of as many bytes, from arena to arena.
+    pub(super) fn memcpy(&mut self, prepared: &Prepared, seconds: f64) -> Result<Summary, Failure> {
+        let (from, into) = (&prepared.send.places, &prepared.recv.places);
+        let (outbox, inbox) = (&self.outbox, &mut self.inbox);
+        let mut at = 0;
+        let mut copy = |batch: u64| {
+            let begin = Instant::now();
+            for _ in 0..batch {
+                let source = outbox.place(from, at % from.starts.len());
+                let target = inbox.place_mut(into, at % into.starts.len());
+                target.copy_from_slice(std::hint::black_box(source));
+                at += 1;
+            }
+            begin.elapsed().max(Duration::from_nanos(1))
+        };
+        let one = (0..4).map(|_| copy(1).as_secs_f64()).fold(f64::MAX, f64::min);
+        let (samples, batch) = plan(one, seconds, None);
+        let samples: Samples = (0..samples).map(|_| copy(batch)).collect();
+        let summary = samples
+            .summary()
+            .map_err(|error| Failure::NoSamples { what: "memcpy".to_owned(), error })?;
+        Ok(summary.divided_by(u32::try_from(batch).unwrap_or(u32::MAX)))
+    }
+}
+
+/// How many samples of how many operations each, if one operation takes `one` second.
+fn plan(one: f64, seconds: f64, iterations: Option<u32>) -> (u64, u64) {
+    let batch = (SAMPLE_SECONDS / one).ceil().clamp(1.0, 1e6);
+    let samples = match iterations {
+        Some(count) => (f64::from(count) / batch).ceil(),
+        None => (seconds / (one * batch)).clamp(0.0, 1e9),
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "both were clamped to small positive numbers"
+    )]
+    let (samples, batch) = (samples as u64, batch as u64);
+    match iterations {
+        Some(count) => (samples.max(1), batch.min(u64::from(count))),
+        None => (samples.clamp(SAMPLES_MIN, SAMPLES_MAX), batch),
+    }
+}
+
+fn outbox_seed(seed: u64, rank: u32) -> u64 {
+    mix(seed ^ mix(1 + u64::from(rank)))
+}
+
+fn inbox_seed(seed: u64, rank: u32) -> u64 {
+    mix(seed ^ mix(1001 + u64::from(rank)))
+}
+
+fn contiguous(bytes: u64) -> Side {
+    Side { datatype: Datatype::from(Primitive::Byte), count: bytes, origin: 0, buffer_bytes: bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_survive_as_words() {
+        for order in [
+            Order::Done,
+            Order::Verify(Subject::Case(7)),
+            Order::Verify(Subject::Contiguous(1 << 40)),
+            Order::Bounce { subject: Subject::Case(0), resident: true, count: 9 },
+            Order::Bounce { subject: Subject::Contiguous(5), resident: false, count: u64::MAX },
+        ] {
+            assert_eq!(Order::read(order.words()), order);
+        }
+    }
+
+    #[test]
+    fn plans_keep_their_bounds() {
+        assert_eq!(plan(1e-3, 0.1, None), (100, 1));
+        assert_eq!(plan(1e-6, 0.1, None), (SAMPLES_MAX, 20));
+        assert_eq!(plan(10.0, 0.1, None), (SAMPLES_MIN, 1));
+        assert_eq!(plan(1e-3, 0.1, Some(3)), (3, 1));
+        assert_eq!(plan(1e-6, 0.1, Some(3)), (1, 3));
+    }
+}

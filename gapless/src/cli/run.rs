@@ -1,0 +1,77 @@
+//! `gapless run`: the local launcher.
+
+use super::failure::Failure;
+use crate::launch::{self, Job};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// What to start, and how.
+#[derive(Debug, clap::Args)]
+pub(super) struct Run {
+    /// How many processes
+    #[arg(short = 'n', long = "ranks", value_name = "N")]
+    ranks: u32,
+    /// Put the rank before each line of output
+    #[arg(short = 'p', long)]
+    prefix: bool,
+    /// Set a variable in the processes' environment (repeatable)
+    #[arg(short = 'e', long = "env", value_name = "NAME=VALUE")]
+    environment: Vec<String>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+impl Run {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        let environment =
+            self.environment.iter().map(|text| variable(text)).collect::<Result<_, _>>()?;
+        let mut words = self.program.into_iter();
+        let program = words.next().unwrap_or_default();
+        let job = Job {
+            ranks: self.ranks,
+            program,
+            arguments: words.collect(),
+            environment,
+            prefix: self.prefix,
+        };
+        start(&job)
+    }
+}
+
+/// Runs a job, and says which process failed first, if one did.
+pub(super) fn start(job: &Job) -> Result<ExitCode, Failure> {
+    let outcome = launch::run(job)?;
+    let code = outcome.exit_code();
+    match outcome.failed {
+        Some((rank, end)) => Err(Failure::Job { rank, end, code }),
+        None => Ok(ExitCode::from(code)),
+    }
+}
+
+fn variable(text: &str) -> Result<(OsString, OsString), Failure> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !text.contains('\0') => {
+            Ok((name.into(), value.into()))
+        }
+        _ => Err(Failure::BadOption {
+            option: "--env",
+            value: text.to_owned(),
+            why: "a variable is given as NAME=VALUE".to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::variable;
+
+    #[test]
+    fn variables_have_a_name() {
+        assert_eq!(variable("A=b=c").unwrap(), ("A".into(), "b=c".into()));
+        assert_eq!(variable("A=").unwrap(), ("A".into(), "".into()));
+        for text in ["", "A", "=b"] {
+            assert!(variable(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Communicators: who a message is for, and the blocking operations.
+
+use crate::error::Error;
+use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
+use crate::shared::Shared;
+use crate::view::{View, ViewMut};
+use gapless_engine::Typed;
+use gapless_pml::{Comm, RequestId, Source, Status, TagSel};
+use std::sync::Arc;
+
+/// A group of processes that exchange messages which no other communicator sees (MPI 4.1 §7.2).
+/// Cheap to clone; clones are the same communicator.
+///
+/// Ranks count from 0 within the communicator; tags are not negative. Every call that waits ends
+/// when the peer it waits for is gone, with an error that names it.
+#[derive(Clone, Debug)]
+pub struct Communicator {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) comm: Comm,
+}
+
+impl Communicator {
+    /// This process's rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.comm.rank()
+    }
+
+    /// How many processes there are.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.comm.size()
+    }
+
+    /// A new communicator of the same processes, whose messages never meet this one's
+    /// (`MPI_Comm_dup`, MPI 4.1 §7.4.2). Collective: every member calls it, in the same order
+    /// among such calls.
+    ///
+    /// # Errors
+    /// A member is lost; no identifier is left.
+    pub fn dup(&self) -> Result<Communicator, Error> {
+        let dup = self.shared.lock()?.open()?.start_dup(&self.comm)?;
+        let comm = self.shared.wait_until(|state| state.pml.test_dup(dup).transpose())??;
+        Ok(Communicator { shared: Arc::clone(&self.shared), comm })
+    }
+
+    /// Sends and waits until the memory may be used again (`MPI_Send`, MPI 4.1 §3.2.1). That may
+    /// be before the message is received, if it is short.
+    ///
+    /// # Errors
+    /// The peer is lost; no such rank; a negative tag.
+    pub fn send<'v>(
+        &self,
+        data: impl Into<View<'v>>,
+        dest: u32,
+        tag: i32,
+    ) -> Result<Status, Error> {
+        let view = data.into();
+        // SAFETY: `view` borrows its memory for reading until this call returns, which is after
+        // the request has ended.
+        let id = unsafe { self.start_send(&view.typed, dest, tag) }?;
+        self.shared.wait(id)
+    }
+
+    /// Receives and waits for the message (`MPI_Recv`, MPI 4.1 §3.2.4).
+    ///
+    /// # Errors
+    /// The peer is lost; the message is longer than the view or of other basic types; no such
+    /// rank; a negative tag.
+    pub fn recv<'v>(
+        &self,
+        into: impl Into<ViewMut<'v>>,
+        source: impl Into<Source>,
+        tag: impl Into<TagSel>,
+    ) -> Result<Status, Error> {
+        let view = into.into();
+        // SAFETY: `view` borrows its memory exclusively until this call returns, which is after
+        // the request has ended.
+        let id = unsafe { self.start_recv(&view.typed, source.into(), tag.into()) }?;
+        self.shared.wait(id)
+    }
+
+    /// Waits for a message without receiving it (`MPI_Probe`, MPI 4.1 §3.8.1).
+    ///
+    /// # Errors
+    /// The peer is lost; no such rank; a negative tag.
+    pub fn probe(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<TagSel>,
+    ) -> Result<Status, Error> {
+        let (source, tag) = (source.into(), tag.into());
+        self.shared.lock()?.open()?;
+        self.shared
+            .wait_until(|state| state.pml.iprobe(&self.comm, source, tag).transpose())?
+            .map_err(Error::from)
+    }
+
+    /// The next message that a receive like this would get, if it has come (`MPI_Iprobe`, MPI 4.1
+    /// §3.8.1).
+    ///
+    /// # Errors
+    /// As [`probe`](Communicator::probe).
+    pub fn iprobe(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<TagSel>,
+    ) -> Result<Option<Status>, Error> {
+        let mut state = self.shared.lock()?;
+        let pml = state.open()?;
+        pml.progress();
+        Ok(pml.iprobe(&self.comm, source.into(), tag.into())?)
+    }
+
+    /// Starts sending a buffer that is given away; it comes back from
+    /// [`OwnedRequest::wait`].
+    ///
+    /// # Errors
+    /// As [`send`](Communicator::send); the layout does not fit. The buffer comes back with the
+    /// error.
+    pub fn isend_owned<B: OwnedBuffer>(
+        &self,
+        data: impl Into<Owned<B>>,
+        dest: u32,
+        tag: i32,
+    ) -> Result<OwnedRequest<B>, Refused<B>> {
+        // SAFETY: `start_owned` says what holds until the request has ended.
+        self.start_owned(data.into(), |typed| unsafe { self.start_send(typed, dest, tag) })
+    }
+
+    /// Starts receiving into a buffer that is given away; it comes back from
+    /// [`OwnedRequest::wait`].
+    ///
+    /// # Errors
+    /// As [`recv`](Communicator::recv); the layout does not fit. The buffer comes back with the
+    /// error.
+    pub fn irecv_owned<B: OwnedBuffer>(
+        &self,
+        into: impl Into<Owned<B>>,
+        source: impl Into<Source>,
+        tag: impl Into<TagSel>,
+    ) -> Result<OwnedRequest<B>, Refused<B>> {
+        let (source, tag) = (source.into(), tag.into());
+        // SAFETY: `start_owned` says what holds until the request has ended.
+        self.start_owned(into.into(), |typed| unsafe { self.start_recv(typed, source, tag) })
+    }
+
+    /// Starts an operation on memory that this function has taken over: nothing refers to it, and
+    /// it stays until the request has ended, whatever becomes of the handle.
+    fn start_owned<B: OwnedBuffer>(
+        &self,
+        owned: Owned<B>,
+        start: impl FnOnce(&Typed) -> Result<RequestId, Error>,
+    ) -> Result<OwnedRequest<B>, Refused<B>> {
+        let (parked, typed) = owned.park()?;
+        match start(&typed) {
+            Ok(id) => {
+                self.shared.lock_anyway().parked.keep(id, Box::new(parked));
+                Ok(OwnedRequest::new(Arc::clone(&self.shared), id))
+            }
+            Err(error) => Err(Refused { error, buffer: crate::owned::unpark(parked) }),
+        }
+    }
+
+    /// Starts a send.
+    ///
+    /// # Safety
+    /// Until the request has ended, the memory is valid for reads and nothing writes to it.
+    pub(crate) unsafe fn start_send(
+        &self,
+        typed: &Typed,
+        dest: u32,
+        tag: i32,
+    ) -> Result<RequestId, Error> {
+        let mut state = self.shared.lock()?;
+        // SAFETY: the caller's promise is the one that is asked for.
+        Ok(unsafe { state.open()?.isend(&self.comm, typed, dest, tag) }?)
+    }
+
+    /// Starts a receive.
+    ///
+    /// # Safety
+    /// Until the request has ended, the memory is valid for reads and writes and nothing else
+    /// touches it.
+    pub(crate) unsafe fn start_recv(
+        &self,
+        typed: &Typed,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<RequestId, Error> {
+        let mut state = self.shared.lock()?;
+        // SAFETY: the caller's promise is the one that is asked for.
+        Ok(unsafe { state.open()?.irecv(&self.comm, typed, source, tag) }?)
+    }
+}

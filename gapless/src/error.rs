@@ -1,0 +1,100 @@
+//! Why a call of the library failed: one type, so that `?` works inside a scope.
+
+use crate::wireup::WireupError;
+use gapless_bml::BmlError;
+use gapless_btl::LinkError;
+use gapless_dtype::TypeError;
+use gapless_engine::EngineError;
+use gapless_mem::DeviceError;
+use gapless_pml::PmlError;
+use thiserror::Error;
+
+/// Why a call failed; the message names the culprit.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A message failed or was refused.
+    #[error(transparent)]
+    Message(#[from] PmlError),
+    /// The processes of the job could not find each other.
+    #[error("start-up failed: {0}")]
+    Wireup(#[from] WireupError),
+    /// A peer could not be reached.
+    #[error("start-up failed: {0}")]
+    Peer(#[from] BmlError),
+    /// A transport of ours could not be set up.
+    #[error("transport {name} could not be set up: {error}")]
+    Transport {
+        /// The transport.
+        name: &'static str,
+        /// Why.
+        error: LinkError,
+    },
+    /// A process whose build or machine differs so much that its messages would be misread.
+    #[error("rank {rank} is incompatible: {what} is {theirs} there and {ours} here")]
+    Incompatible {
+        /// The peer.
+        rank: u32,
+        /// What differs.
+        what: String,
+        /// Its value there.
+        theirs: String,
+        /// Its value here.
+        ours: String,
+    },
+    /// What a peer published about itself cannot be read.
+    #[error("rank {rank} published {text:?} as its {what}, which makes no sense")]
+    BadCard {
+        /// The peer.
+        rank: u32,
+        /// Which text.
+        what: &'static str,
+        /// The text, shortened.
+        text: String,
+    },
+    /// A choice of transports that leaves none.
+    #[error("no transport is called {name:?}; there are: {known}")]
+    NoSuchTransport {
+        /// The name that was given.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A datatype could not be made or committed.
+    #[error(transparent)]
+    Type(#[from] TypeError),
+    /// A layout does not fit its buffer.
+    #[error(transparent)]
+    Buffer(#[from] EngineError),
+    /// Memory could not be allocated.
+    #[error(transparent)]
+    Memory(#[from] DeviceError),
+    /// The world was finalized; communicators that outlive it are of no more use.
+    #[error("the world has been finalized")]
+    Finalized,
+    /// The operating system refused.
+    #[error("{operation} failed: {reason}")]
+    System {
+        /// The call.
+        operation: &'static str,
+        /// What the system said.
+        reason: String,
+    },
+    /// A panic in another thread left the message layer in an unknown state.
+    #[error("a panic inside the message layer has ended all communication of this process")]
+    Poisoned,
+}
+
+impl Error {
+    /// The lost process's number in the job, if that is what this error is about.
+    #[must_use]
+    pub fn lost_rank(&self) -> Option<u32> {
+        match self {
+            Error::Message(PmlError::PeerLost { rank, .. } | PmlError::NobodyLeft { rank, .. }) => {
+                Some(*rank)
+            }
+            Error::Peer(BmlError::PeerLost { peer, .. }) => Some(peer.0),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Requests that own their buffer: they may outlive the call that started them.
+//!
+//! The buffer goes to the world, which keeps it until the request has ended, and comes back from
+//! [`OwnedRequest::wait`]. The handle may be dropped or forgotten: the operation goes on, the
+//! buffer stays where it is, and is freed when nothing can touch it any more.
+
+mod buffer;
+
+pub use buffer::OwnedBuffer;
+use buffer::Park;
+
+use crate::error::Error;
+use crate::shared::Shared;
+use crate::view::fit;
+use gapless_dtype::Layout;
+use gapless_engine::Typed;
+use gapless_pml::{Pml, RequestId, Status};
+use std::any::Any;
+use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// A buffer and the layout of a message in it, both given away.
+#[derive(Clone, Debug)]
+pub struct Owned<B> {
+    pub(crate) buffer: B,
+    /// Origin in bytes, layout, count; `None` for all elements.
+    shape: Option<(u64, Layout, u64)>,
+}
+
+impl<B: OwnedBuffer> Owned<B> {
+    /// All elements of a buffer; `u8` and [`SharedBuf`](crate::SharedBuf) stand for bytes.
+    #[must_use]
+    pub fn new(buffer: B) -> Owned<B> {
+        Owned { buffer, shape: None }
+    }
+
+    /// `count` instances of `layout`; displacement 0 is `origin` *bytes* into the buffer. Whether
+    /// they fit is checked when the operation starts.
+    #[must_use]
+    pub fn typed(buffer: B, origin: u64, layout: &Layout, count: u64) -> Owned<B> {
+        Owned { buffer, shape: Some((origin, layout.clone(), count)) }
+    }
+
+    /// Takes the buffer apart and describes the message in it.
+    pub(crate) fn park(self) -> Result<(B::Parked, Typed), Refused<B>> {
+        let elements = self.buffer.elements() as u64;
+        let parked = B::Parked::park(self.buffer);
+        let region = parked.region();
+        let typed = match (&self.shape, B::element()) {
+            (Some((origin, layout, count)), _) => fit(region, *origin, layout, *count),
+            (None, Some(element)) => fit(region, 0, element, elements),
+            (None, None) => Ok(Typed::contiguous(region)),
+        };
+        match typed {
+            Ok(typed) => Ok((parked, typed)),
+            Err(error) => Err(Refused { error: error.into(), buffer: parked.unpark() }),
+        }
+    }
+}
+
+impl<B: OwnedBuffer> From<B> for Owned<B> {
+    fn from(buffer: B) -> Owned<B> {
+        Owned::new(buffer)
+    }
+}
+
+/// An operation that was not started, and the buffer that it would have owned.
+pub struct Refused<B> {
+    /// Why not.
+    pub error: Error,
+    /// The buffer.
+    pub buffer: B,
+}
+
+impl<B> fmt::Debug for Refused<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refused").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<B> fmt::Display for Refused<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<B> std::error::Error for Refused<B> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+impl<B> From<Refused<B>> for Error {
+    fn from(refused: Refused<B>) -> Error {
+        refused.error
+    }
+}
+
+/// Buffers of requests under way, kept by the world.
+#[derive(Default)]
+pub(crate) struct Parked {
+    buffers: HashMap<RequestId, Box<dyn Any + Send>>,
+    /// Requests whose handle was dropped.
+    abandoned: Vec<RequestId>,
+}
+
+impl Parked {
+    pub(crate) fn keep(&mut self, id: RequestId, parked: Box<dyn Any + Send>) {
+        self.buffers.insert(id, parked);
+    }
+
+    /// Frees the buffers of abandoned requests that have ended.
+    pub(crate) fn reap(&mut self, pml: &mut Pml) {
+        let buffers = &mut self.buffers;
+        self.abandoned.retain(|&id| match pml.is_done(id) {
+            Ok(false) => true,
+            _ => {
+                let _ = pml.release(id);
+                buffers.remove(&id);
+                false
+            }
+        });
+    }
+
+    pub(crate) fn has_abandoned(&self) -> bool {
+        !self.abandoned.is_empty()
+    }
+
+    /// All requests whose buffers are here.
+    pub(crate) fn requests(&self) -> Vec<RequestId> {
+        self.buffers.keys().copied().collect()
+    }
+}
+
+impl fmt::Debug for Parked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Parked({} buffers, {} abandoned)", self.buffers.len(), self.abandoned.len())
+    }
+}
+
+/// An operation that owns its buffer. Dropping it is fine: the operation goes on without it.
+#[must_use = "the buffer comes back from `wait`"]
+pub struct OwnedRequest<B: OwnedBuffer> {
+    shared: Arc<Shared>,
+    id: RequestId,
+    /// The buffer has been taken.
+    done: bool,
+    buffer: PhantomData<fn() -> B>,
+}
+
+impl<B: OwnedBuffer> OwnedRequest<B> {
+    pub(crate) fn new(shared: Arc<Shared>, id: RequestId) -> OwnedRequest<B> {
+        OwnedRequest { shared, id, done: false, buffer: PhantomData }
+    }
+
+    /// Waits until the operation has ended; gives the buffer back, and how it went.
+    pub fn wait(self) -> (B, Result<Status, Error>) {
+        let result = self.shared.wait(self.id);
+        (self.take_buffer(), result)
+    }
+
+    /// The buffer and the result if the operation has ended, else the handle again.
+    ///
+    /// # Errors
+    /// Still under way.
+    pub fn test(self) -> Result<(B, Result<Status, Error>), OwnedRequest<B>> {
+        match self.shared.test(self.id) {
+            Ok(None) => Err(self),
+            Ok(Some(status)) => Ok((self.take_buffer(), Ok(status))),
+            Err(error) => Ok((self.take_buffer(), Err(error))),
+        }
+    }
+
+    /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Whether it was;
+    /// [`wait`](OwnedRequest::wait) then reports
+    /// [`PmlError::Cancelled`](gapless_pml::PmlError::Cancelled).
+    ///
+    /// # Errors
+    /// The request is a send's.
+    pub fn cancel(&mut self) -> Result<bool, Error> {
+        self.shared.lock()?.cancel(self.id)
+    }
+
+    /// Takes the buffer out, once its request has ended (or nothing moves bytes any more).
+    fn take_buffer(mut self) -> B {
+        self.done = true;
+        let parked = self.shared.lock_anyway().parked.buffers.remove(&self.id);
+        let parked = parked.expect("a buffer stays until its request's handle takes it");
+        let parked = parked.downcast::<B::Parked>().expect("kept as what it was parked as");
+        parked.unpark()
+    }
+}
+
+impl<B: OwnedBuffer> Drop for OwnedRequest<B> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.shared.lock_anyway().parked.abandoned.push(self.id);
+        }
+    }
+}
+
+impl<B: OwnedBuffer> fmt::Debug for OwnedRequest<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnedRequest({:?})", self.id)
+    }
+}
+
+/// Puts a buffer together again whose operation was not started.
+pub(crate) fn unpark<B: OwnedBuffer>(parked: B::Parked) -> B {
+    parked.unpark()
+}

@@ -1,0 +1,175 @@
+//! Which buffers a request may own, and how they are kept meanwhile: taken apart, so that no
+//! reference to their memory exists while the message layer moves bytes in it.
+
+use crate::shared_buf::SharedBuf;
+use crate::view::{Element, element_layout, region_of};
+use gapless_dtype::{Layout, Primitive};
+use gapless_mem::Region;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+/// Memory that a request can own: `Vec<T>`, `Box<[T]>` and [`SharedBuf`]. Sealed.
+pub trait OwnedBuffer: Send + 'static {
+    /// The buffer taken apart.
+    #[doc(hidden)]
+    type Parked: Park<Self>;
+
+    /// The layout of one of its elements; `None` for bytes, which match everything of their size.
+    #[doc(hidden)]
+    fn element() -> Option<&'static Layout>;
+
+    /// How many elements it has.
+    #[doc(hidden)]
+    fn elements(&self) -> usize;
+}
+
+/// A buffer taken apart: owns the memory, holds no reference to it.
+#[doc(hidden)]
+pub trait Park<B: ?Sized>: Send + 'static {
+    fn park(buffer: B) -> Self
+    where
+        B: Sized;
+    fn unpark(self) -> B
+    where
+        B: Sized;
+    fn region(&self) -> Region;
+}
+
+/// A list's memory, as raw parts.
+#[derive(Debug)]
+pub struct RawList<T> {
+    start: NonNull<T>,
+    len: usize,
+    capacity: usize,
+}
+
+// SAFETY: it owns its elements as the `Vec` did that it was made of; plain numbers can be used and
+// freed on any thread.
+unsafe impl<T: Element> Send for RawList<T> {}
+
+impl<T> RawList<T> {
+    fn of(list: Vec<T>) -> RawList<T> {
+        let mut list = ManuallyDrop::new(list);
+        let start = NonNull::from(list.as_mut_slice()).cast();
+        RawList { start, len: list.len(), capacity: list.capacity() }
+    }
+
+    fn into_list(self) -> Vec<T> {
+        let raw = ManuallyDrop::new(self);
+        // SAFETY: the parts are those of a `Vec` that was given up in `of`; `self` is given up
+        // here, so the new list is the only owner.
+        unsafe { Vec::from_raw_parts(raw.start.as_ptr(), raw.len, raw.capacity) }
+    }
+}
+
+impl<T> Drop for RawList<T> {
+    fn drop(&mut self) {
+        // SAFETY: as in `into_list`; this value's life ends here.
+        drop(unsafe { Vec::from_raw_parts(self.start.as_ptr(), self.len, self.capacity) });
+    }
+}
+
+fn element_of<T: Element>() -> Option<&'static Layout> {
+    (T::PRIMITIVE != Primitive::Uint8).then(element_layout::<T>)
+}
+
+impl<T: Element> OwnedBuffer for Vec<T> {
+    type Parked = RawList<T>;
+
+    fn element() -> Option<&'static Layout> {
+        element_of::<T>()
+    }
+
+    fn elements(&self) -> usize {
+        self.len()
+    }
+}
+
+impl<T: Element> Park<Vec<T>> for RawList<T> {
+    fn park(buffer: Vec<T>) -> RawList<T> {
+        RawList::of(buffer)
+    }
+
+    fn unpark(self) -> Vec<T> {
+        self.into_list()
+    }
+
+    fn region(&self) -> Region {
+        region_of(self.start.as_ptr(), self.len)
+    }
+}
+
+impl<T: Element> OwnedBuffer for Box<[T]> {
+    type Parked = RawList<T>;
+
+    fn element() -> Option<&'static Layout> {
+        element_of::<T>()
+    }
+
+    fn elements(&self) -> usize {
+        self.len()
+    }
+}
+
+impl<T: Element> Park<Box<[T]>> for RawList<T> {
+    fn park(buffer: Box<[T]>) -> RawList<T> {
+        RawList::of(buffer.into_vec())
+    }
+
+    fn unpark(self) -> Box<[T]> {
+        // As long as its capacity, so nothing moves.
+        self.into_list().into_boxed_slice()
+    }
+
+    fn region(&self) -> Region {
+        region_of(self.start.as_ptr(), self.len)
+    }
+}
+
+impl OwnedBuffer for SharedBuf {
+    type Parked = SharedBuf;
+
+    fn element() -> Option<&'static Layout> {
+        None
+    }
+
+    fn elements(&self) -> usize {
+        self.len()
+    }
+}
+
+impl Park<SharedBuf> for SharedBuf {
+    fn park(buffer: SharedBuf) -> SharedBuf {
+        buffer
+    }
+
+    fn unpark(self) -> SharedBuf {
+        self
+    }
+
+    fn region(&self) -> Region {
+        SharedBuf::region(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip<B: OwnedBuffer + Clone + PartialEq + std::fmt::Debug>(buffer: B) {
+        let parked = B::Parked::park(buffer.clone());
+        assert_eq!(parked.region(), parked.region());
+        assert_eq!(parked.unpark(), buffer);
+        drop(B::Parked::park(buffer));
+    }
+
+    #[test]
+    fn buffers_come_back_as_they_were() {
+        let mut roomy = Vec::with_capacity(100);
+        roomy.extend([1.0f64, 2.0]);
+        round_trip(roomy);
+        round_trip(Vec::<i32>::new());
+        round_trip(vec![1u8, 2, 3].into_boxed_slice());
+        round_trip(Vec::<u8>::new().into_boxed_slice());
+    }
+}

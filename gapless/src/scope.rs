@@ -1,0 +1,308 @@
+//! Non-blocking operations on borrowed memory.
+//!
+//! A request must not outlive the memory it works on, and no guarantee can rest on a handle's
+//! `Drop` running. So requests on borrowed memory exist only inside [`Communicator::scope`], which
+//! does not return, not even by a panic, before all of them have ended: the pattern of
+//! [`std::thread::scope`].
+
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::view::{View, ViewMut};
+use gapless_pml::{PmlError, RequestId, Source, Status, TagSel};
+use std::collections::HashSet;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A stretch of the program in which messages are under way; see [`Communicator::scope`].
+///
+/// `'scope` is the time in which requests exist, `'env` that of what they borrow; both are
+/// invariant, so that neither can be shortened or stretched.
+#[derive(Debug)]
+pub struct Scope<'scope, 'env: 'scope> {
+    comm: &'env Communicator,
+    open: Mutex<HashSet<RequestId>>,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// An operation under way in a scope. Dropping it is fine: the scope's end waits for it.
+#[derive(Debug)]
+#[must_use = "wait for it, or let the scope's end do so"]
+pub struct Request<'scope> {
+    id: RequestId,
+    scope: PhantomData<&'scope mut &'scope ()>,
+}
+
+impl Communicator {
+    /// Runs `body`, in which messages can be started on borrowed memory, and waits for all of them
+    /// before it returns.
+    ///
+    /// If `body` fails or panics, receives that no message has matched are cancelled, and the rest
+    /// is waited for all the same. Otherwise the first failure among the requests that `body` did
+    /// not wait for itself is this call's.
+    ///
+    /// Memory that is received into cannot be looked at before the scope has ended:
+    ///
+    /// ```compile_fail,E0502
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = gapless::World::init()?;
+    /// let mut inbox = [0u8; 64];
+    /// world.comm().scope(|s| {
+    ///     let request = s.irecv(&mut inbox, 0, 7)?;
+    ///     assert_eq!(inbox[0], 0); // error: `inbox` is borrowed mutably
+    ///     s.wait(request)?;
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// nor memory that is sent be changed:
+    ///
+    /// ```compile_fail,E0506
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = gapless::World::init()?;
+    /// let mut outbox = [0u8; 64];
+    /// world.comm().scope(|s| {
+    ///     let _ = s.isend(&outbox, 0, 7)?;
+    ///     outbox[0] = 1; // error: `outbox` is borrowed
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// nor be dropped:
+    ///
+    /// ```compile_fail,E0505
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = gapless::World::init()?;
+    /// let outbox = vec![0u8; 64];
+    /// world.comm().scope(|s| {
+    ///     let _ = s.isend(&outbox, 0, 7)?;
+    ///     drop(outbox); // error: it is borrowed
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// nor belong to the scope itself:
+    ///
+    /// ```compile_fail,E0597
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = gapless::World::init()?;
+    /// world.comm().scope(|s| {
+    ///     let outbox = [0u8; 64];
+    ///     let _ = s.isend(&outbox, 0, 7)?; // error: `outbox` does not live long enough
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// What is allowed:
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = gapless::World::init()?;
+    /// let outbox = [1.5f64; 4];
+    /// let mut inbox = [0.0f64; 4];
+    /// world.comm().scope(|s| {
+    ///     let received = s.irecv(&mut inbox, 0, 7)?;
+    ///     let _ = s.isend(&outbox, 0, 7)?;
+    ///     assert_eq!(s.wait(received)?.bytes, 32);
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(inbox, outbox);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// What `body` returned, or the first failure of a request it did not wait for.
+    ///
+    /// # Panics
+    /// If `body` does, once all requests have ended.
+    pub fn scope<'env, T, F>(&'env self, body: F) -> Result<T, Error>
+    where
+        F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, Error>,
+    {
+        let scope = Scope {
+            comm: self,
+            open: Mutex::new(HashSet::new()),
+            scope: PhantomData,
+            env: PhantomData,
+        };
+        let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
+        let fine = matches!(result, Ok(Ok(_)));
+        let joined = scope.join(!fine);
+        match result {
+            Ok(Ok(value)) => joined.map(|()| value),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}
+
+impl<'scope> Scope<'scope, '_> {
+    /// The communicator of this scope.
+    #[must_use]
+    pub fn comm(&self) -> &Communicator {
+        self.comm
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashSet<RequestId>> {
+        // The set is in order whatever panicked.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn started(&self, id: RequestId) -> Request<'scope> {
+        self.open().insert(id);
+        Request { id, scope: PhantomData }
+    }
+
+    /// Starts sending (`MPI_Isend`, MPI 4.1 §3.7.2).
+    ///
+    /// # Errors
+    /// As [`Communicator::send`].
+    pub fn isend(
+        &'scope self,
+        data: impl Into<View<'scope>>,
+        dest: u32,
+        tag: i32,
+    ) -> Result<Request<'scope>, Error> {
+        let view = data.into();
+        // SAFETY: the memory is borrowed for `'scope`, which ends after `join`; and `join` runs
+        // whatever `body` does, and returns when all requests have ended.
+        let id = unsafe { self.comm.start_send(&view.typed, dest, tag) }?;
+        Ok(self.started(id))
+    }
+
+    /// Starts receiving (`MPI_Irecv`, MPI 4.1 §3.7.2).
+    ///
+    /// # Errors
+    /// As [`Communicator::recv`].
+    pub fn irecv(
+        &'scope self,
+        into: impl Into<ViewMut<'scope>>,
+        source: impl Into<Source>,
+        tag: impl Into<TagSel>,
+    ) -> Result<Request<'scope>, Error> {
+        let view = into.into();
+        // SAFETY: as for `isend`; the borrow is exclusive.
+        let id = unsafe { self.comm.start_recv(&view.typed, source.into(), tag.into()) }?;
+        Ok(self.started(id))
+    }
+
+    /// Waits for one request (`MPI_Wait`, MPI 4.1 §3.7.3).
+    ///
+    /// # Errors
+    /// The operation failed.
+    pub fn wait(&self, request: Request<'scope>) -> Result<Status, Error> {
+        let result = self.comm.shared.wait(request.id);
+        self.forget(request.id, &result);
+        result
+    }
+
+    /// The result of a request if it has ended, else the request again (`MPI_Test`, MPI 4.1
+    /// §3.7.3).
+    ///
+    /// # Errors
+    /// Still under way.
+    pub fn test(&self, request: Request<'scope>) -> Result<Result<Status, Error>, Request<'scope>> {
+        let id = request.id;
+        let result = self.comm.shared.test(id).transpose().ok_or(request)?;
+        self.forget(id, &result);
+        Ok(result)
+    }
+
+    /// Waits for all of them (`MPI_Waitall`, MPI 4.1 §3.7.5).
+    ///
+    /// # Errors
+    /// The first failure in their order; all have ended nevertheless.
+    pub fn wait_all(
+        &self,
+        requests: impl IntoIterator<Item = Request<'scope>>,
+    ) -> Result<Vec<Status>, Error> {
+        let results: Vec<_> = requests.into_iter().map(|request| self.wait(request)).collect();
+        results.into_iter().collect()
+    }
+
+    /// Waits for the first of them to end, and takes it out of the list (`MPI_Waitany`, MPI 4.1
+    /// §3.7.5): its index before, and how it went. `None` if the list is empty.
+    pub fn wait_any(
+        &self,
+        requests: &mut Vec<Request<'scope>>,
+    ) -> Option<(usize, Result<Status, Error>)> {
+        let index = self.first_ended(requests)?;
+        let request = requests.remove(index);
+        Some((index, self.wait(request)))
+    }
+
+    /// Waits until at least one of them has ended, and takes all that have out of the list
+    /// (`MPI_Waitsome`, MPI 4.1 §3.7.5): their indices before, and how they went. Empty if the list
+    /// is.
+    pub fn wait_some(
+        &self,
+        requests: &mut Vec<Request<'scope>>,
+    ) -> Vec<(usize, Result<Status, Error>)> {
+        if self.first_ended(requests).is_none() {
+            return Vec::new();
+        }
+        let mut ended = Vec::new();
+        let mut rest = Vec::new();
+        for (index, request) in requests.drain(..).enumerate() {
+            match self.test(request) {
+                Ok(result) => ended.push((index, result)),
+                Err(request) => rest.push(request),
+            }
+        }
+        *requests = rest;
+        ended
+    }
+
+    /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Whether it was; waiting
+    /// for it then reports [`PmlError::Cancelled`].
+    ///
+    /// # Errors
+    /// The request is a send's.
+    pub fn cancel(&self, request: &mut Request<'scope>) -> Result<bool, Error> {
+        self.comm.shared.lock()?.cancel(request.id)
+    }
+
+    fn first_ended(&self, requests: &[Request<'scope>]) -> Option<usize> {
+        if requests.is_empty() {
+            return None;
+        }
+        let found = self.comm.shared.wait_until(|state| {
+            requests.iter().position(|request| state.pml.is_done(request.id) != Ok(false))
+        });
+        // After a panic elsewhere every request counts as ended; waiting for it says why.
+        Some(found.unwrap_or(0))
+    }
+
+    /// A request's result has been collected.
+    fn forget<T>(&self, id: RequestId, result: &Result<T, Error>) {
+        if !matches!(result, Err(Error::Poisoned)) {
+            self.open().remove(&id);
+        }
+    }
+
+    /// Waits for every request that is still open.
+    fn join(&self, cancel: bool) -> Result<(), Error> {
+        let open: Vec<_> = std::mem::take(&mut *self.open()).into_iter().collect();
+        if cancel && let Ok(mut state) = self.comm.shared.lock() {
+            for &id in &open {
+                // A send, or a receive whose message is coming: waited for below.
+                let _ = state.cancel(id);
+            }
+        }
+        let mut first = Ok(());
+        for id in open {
+            let result = self.comm.shared.wait(id).map(drop);
+            let cancelled = matches!(result, Err(Error::Message(PmlError::Cancelled)));
+            if first.is_ok() && !cancelled {
+                first = result;
+            }
+        }
+        first
+    }
+}

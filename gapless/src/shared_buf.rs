@@ -1,0 +1,113 @@
+//! Memory from [`World::alloc`](crate::World::alloc): peers on this host can map it, so that a
+//! message moves from layout to layout with one copy.
+//!
+//! # Who is trusted
+//!
+//! A peer that has been sent a message out of this memory has it mapped. It is a process of the
+//! same job and the same user, which could just as well attach a debugger to this one; the library
+//! only ever reads there. A peer that is malicious all the same could write to it while a `&[u8]`
+//! of it exists here, which Rust does not allow for. Data that must not change under a reader's
+//! hands while hostile code runs under the same user belongs in ordinary memory: that is never
+//! mapped.
+
+use crate::error::Error;
+use gapless_btl::Allocation;
+use gapless_mem::{Device, HostDevice, Region};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// Bytes that peers can map, zeroed when new; page-aligned where they can. Freed when dropped, and not before
+/// the last peer's mapping and the last request on it are gone.
+pub struct SharedBuf {
+    allocation: Allocation,
+    len: usize,
+    mappable: bool,
+}
+
+/// Heap memory, where no transport can map.
+struct Heap {
+    device: HostDevice,
+    region: Region,
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: `heap` allocated this region with this device, and whatever uses it holds this
+        // value.
+        let freed = unsafe { self.device.free(self.region) };
+        debug_assert!(freed.is_ok(), "{freed:?}");
+    }
+}
+
+impl SharedBuf {
+    /// Takes what a transport allocated, which is at least `len` bytes.
+    pub(crate) fn mapped(allocation: Allocation, len: usize) -> SharedBuf {
+        debug_assert!(allocation.region().len() >= len as u64);
+        SharedBuf { allocation, len, mappable: true }
+    }
+
+    /// Allocates from the heap.
+    pub(crate) fn heap(len: usize) -> Result<SharedBuf, Error> {
+        let device = HostDevice::new();
+        let region = device.allocate(len as u64)?;
+        let hold = Arc::new(Heap { device, region });
+        Ok(SharedBuf { allocation: Allocation::new(region, hold), len, mappable: false })
+    }
+
+    /// The bytes, as a region.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        let all = self.allocation.region();
+        Region::new(all.space(), all.address(), all.offset(), self.len as u64)
+    }
+
+    /// Whether peers on this host can map it; if not, it is as good as any other memory.
+    #[must_use]
+    pub fn is_mappable(&self) -> bool {
+        self.mappable
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        self.allocation.region().as_ptr().expect("host memory has an address")
+    }
+}
+
+impl Deref for SharedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the allocation is `len` initialised bytes (zeroed at first), valid while it is
+        // held; a transport gives every byte to one allocation, and this is its only owner, so
+        // whoever writes here has `&mut self`. What peers may do is the module's first paragraph.
+        unsafe { std::slice::from_raw_parts(self.pointer(), self.len) }
+    }
+}
+
+impl DerefMut for SharedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and `&mut self` is exclusive; peers only read.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.len) }
+    }
+}
+
+impl fmt::Debug for SharedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedBuf of {} bytes", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heap_memory_is_zeroed_and_writable() {
+        let mut memory = SharedBuf::heap(5000).unwrap();
+        assert!(memory.iter().all(|&byte| byte == 0));
+        memory[4999] = 7;
+        assert_eq!((memory[4999], memory.len(), memory.is_mappable()), (7, 5000, false));
+        assert_eq!(SharedBuf::heap(0).unwrap().len(), 0);
+        assert!(matches!(SharedBuf::heap(usize::MAX), Err(Error::Memory(_))));
+    }
+}

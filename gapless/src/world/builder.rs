@@ -1,0 +1,160 @@
+//! Choices about a world, and how it comes to be: transports, addresses, connections.
+
+use super::{Connection, World, card};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::shared::Shared;
+use crate::wireup::{self, Wireup};
+use gapless_bml::{Bml, Rank};
+use gapless_btl::{Address, Btl};
+use gapless_btl_sm::{Sm, SmConfig};
+use gapless_engine::{Engine, HostEngine};
+use gapless_pml::{Config, Pml};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+/// The name of the built-in shared-memory transport.
+const SM: &str = "sm";
+
+/// Choices about a world; everything has a default.
+///
+/// ```no_run
+/// # fn my_transport() -> Box<dyn gapless::btl::Btl> { unimplemented!() }
+/// let world = gapless::World::builder().transport(my_transport()).init()?;
+/// # Ok::<(), gapless::Error>(())
+/// ```
+#[derive(Default)]
+pub struct Builder {
+    transports: Vec<Box<dyn Btl>>,
+    only: Option<Vec<String>>,
+    engines: Vec<Arc<dyn Engine>>,
+    config: Config,
+    wireup: Option<Box<dyn Wireup>>,
+}
+
+impl Builder {
+    /// Adds a transport beside the built-in one. For each peer the best that reaches it is used, by
+    /// the [limits](gapless_btl::Limits) that they promise.
+    #[must_use]
+    pub fn transport(mut self, transport: Box<dyn Btl>) -> Builder {
+        self.transports.push(transport);
+        self
+    }
+
+    /// Uses no transports but those with these names (`"sm"` is the built-in one); a process
+    /// reaches itself without any.
+    #[must_use]
+    pub fn only<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Builder {
+        self.only = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Adds an engine, which is asked before the host's.
+    #[must_use]
+    pub fn engine(mut self, engine: Arc<dyn Engine>) -> Builder {
+        self.engines.push(engine);
+        self
+    }
+
+    /// Sets how messages are carried.
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Builder {
+        self.config = config;
+        self
+    }
+
+    /// Uses this launcher instead of the one that the environment names.
+    #[must_use]
+    pub fn wireup(mut self, wireup: Box<dyn Wireup>) -> Builder {
+        self.wireup = Some(wireup);
+        self
+    }
+
+    /// Joins the job; see [`World::init`].
+    ///
+    /// # Errors
+    /// As [`World::init`]; a transport was chosen that does not exist.
+    pub fn init(mut self) -> Result<World, Error> {
+        let mut wireup = match self.wireup.take() {
+            Some(wireup) => wireup,
+            None => wireup::detect()?,
+        };
+        let (rank, size) = (wireup.rank(), wireup.size());
+        let mut bml = Bml::new(Rank(rank), size);
+        for transport in self.chosen(&*wireup)? {
+            bml.add(transport);
+        }
+        meet(&mut *wireup, &mut bml)?;
+        self.engines.push(Arc::new(HostEngine));
+        let local = wireup.local_size().unwrap_or(size);
+        let pml = Pml::new(bml, self.engines, self.config);
+        let (world, myself) = (pml.world(), pml.self_comm());
+        let shared = Arc::new(Shared::new(pml, usize::try_from(local).unwrap_or(usize::MAX))?);
+        let comm = Communicator { shared: Arc::clone(&shared), comm: world };
+        let myself = Communicator { shared: Arc::clone(&shared), comm: myself };
+        tracing::debug!(rank, size, job = wireup.job(), "joined");
+        Ok(World { shared, comm, myself, wireup: Some(Connection(Mutex::new(wireup))) })
+    }
+
+    /// The transports to use: those given, and the built-in one where there is anybody to reach.
+    fn chosen(&mut self, wireup: &dyn Wireup) -> Result<Vec<Box<dyn Btl>>, Error> {
+        let known: Vec<&str> =
+            self.transports.iter().map(|btl| btl.limits().name).chain([SM]).collect();
+        if let Some(names) = &self.only
+            && let Some(name) = names.iter().find(|name| !known.contains(&name.as_str()))
+        {
+            let (name, known) = (name.clone(), known.join(", "));
+            return Err(Error::NoSuchTransport { name, known });
+        }
+        let only = self.only.take();
+        let wanted = |name: &str| only.as_ref().is_none_or(|only| only.iter().any(|n| n == name));
+        let mut chosen = std::mem::take(&mut self.transports);
+        chosen.retain(|btl| wanted(btl.limits().name));
+        if wanted(SM) {
+            let config = SmConfig::new(wireup.job(), format!("rank {}", wireup.rank()));
+            match Sm::new(config) {
+                Ok(sm) => chosen.push(Box::new(sm)),
+                // Whoever is alone, or has other transports, can do without.
+                Err(error) if wireup.size() == 1 || !chosen.is_empty() => {
+                    tracing::warn!(%error, "no shared memory between processes");
+                }
+                Err(error) => return Err(Error::Transport { name: SM, error }),
+            }
+        }
+        Ok(chosen)
+    }
+}
+
+/// Publishes where this process can be met, reads where the others can, and connects to them all.
+fn meet(wireup: &mut dyn Wireup, bml: &mut Bml) -> Result<(), Error> {
+    let (me, size) = (wireup.rank(), wireup.size());
+    let addresses = bml.addresses();
+    wireup.put(&format!("gapless-{me}-card"), &card::write(addresses.len()))?;
+    for (index, (name, address)) in addresses.iter().enumerate() {
+        wireup.put(&rail_key(me, index), &card::write_rail(name, address))?;
+    }
+    wireup.fence()?;
+    for rank in (0..size).filter(|&rank| rank != me) {
+        let rails = card::check(rank, &wireup.get(&format!("gapless-{rank}-card"))?)?;
+        let theirs: Vec<(String, Address)> = (0..rails)
+            .map(|index| card::read_rail(rank, &wireup.get(&rail_key(rank, index))?))
+            .collect::<Result<_, Error>>()?;
+        bml.connect(Rank(rank), &theirs)?;
+    }
+    Ok(())
+}
+
+fn rail_key(rank: u32, index: usize) -> String {
+    format!("gapless-{rank}-rail-{index}")
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.transports.iter().map(|btl| btl.limits().name).collect();
+        f.debug_struct("Builder")
+            .field("transports", &names)
+            .field("only", &self.only)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,121 @@
+//! What every process publishes about itself: a card by which peers see that they would understand
+//! its messages, and where each of its transports can be met. All texts are single words.
+
+use crate::error::Error;
+use gapless_btl::Address;
+
+/// Raised whenever messages of the layers above the transports change.
+const WIRE_VERSION: u32 = 1;
+
+/// What must be the same at both ends, by name.
+fn traits() -> Vec<(&'static str, String)> {
+    let endian = if cfg!(target_endian = "little") { "little" } else { "big" };
+    let sizes = [
+        size_of::<usize>(),
+        size_of::<std::ffi::c_long>(),
+        size_of::<std::ffi::c_int>(),
+        size_of::<std::ffi::c_short>(),
+    ];
+    let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+    vec![
+        ("wire-version", WIRE_VERSION.to_string()),
+        ("endianness", endian.to_owned()),
+        ("type-sizes", sizes.join("-")),
+        ("architecture", std::env::consts::ARCH.to_owned()),
+    ]
+}
+
+/// The card of a process with `rails` transports.
+pub(super) fn write(rails: usize) -> String {
+    let traits = traits().into_iter().chain([("transports", rails.to_string())]);
+    let words: Vec<String> = traits.map(|(name, value)| format!("{name}:{value}")).collect();
+    words.join(",")
+}
+
+/// Checks a peer's card against ours; how many transports it has.
+pub(super) fn check(rank: u32, card: &str) -> Result<usize, Error> {
+    let find = |name: &str| {
+        let mut words = card.split(',').filter_map(|word| word.split_once(':'));
+        words.find(|(known, _)| *known == name).map(|(_, value)| value)
+    };
+    for (what, ours) in traits() {
+        let theirs = find(what).ok_or_else(|| bad(rank, "card", card))?;
+        if theirs != ours {
+            let (what, theirs) = (what.replace('-', " "), shorten(theirs));
+            return Err(Error::Incompatible { rank, what, theirs, ours });
+        }
+    }
+    let rails = find("transports").and_then(|rails| rails.parse::<u8>().ok());
+    rails.map(usize::from).ok_or_else(|| bad(rank, "card", card))
+}
+
+/// A transport's name and address in one word.
+pub(super) fn write_rail(name: &str, address: &Address) -> String {
+    use std::fmt::Write;
+    let mut word = format!("{name}:");
+    for byte in address.as_bytes() {
+        let _ = write!(word, "{byte:02x}");
+    }
+    word
+}
+
+/// The other way round.
+pub(super) fn read_rail(rank: u32, word: &str) -> Result<(String, Address), Error> {
+    let read = || {
+        let (name, digits) = word.split_once(':')?;
+        if !digits.is_ascii() || !digits.len().is_multiple_of(2) {
+            return None;
+        }
+        let bytes: Option<Vec<u8>> = (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok())
+            .collect();
+        Some((name.to_owned(), Address::new(&bytes?)?))
+    };
+    read().ok_or_else(|| bad(rank, "address", word))
+}
+
+fn bad(rank: u32, what: &'static str, text: &str) -> Error {
+    Error::BadCard { rank, what, text: shorten(text) }
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_cards_are_accepted() {
+        assert_eq!(check(3, &write(2)).unwrap(), 2);
+    }
+
+    #[test]
+    fn strangers_are_named() {
+        let other = write(1).replace("endianness:little", "endianness:middle");
+        let error = check(7, &other).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("rank 7") && text.contains("middle here") | text.contains("middle there"),
+            "{text}"
+        );
+        for card in ["", "x", "wire-version:1", &write(1).replace("transports", "t")] {
+            assert!(matches!(check(1, card), Err(Error::BadCard { rank: 1, .. })), "{card}");
+        }
+        let future = write(1).replace("wire-version:1", "wire-version:999");
+        assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
+    }
+
+    #[test]
+    fn addresses_survive_as_words() {
+        let address = Address::new(&[0, 1, 0xfe, 255]).unwrap();
+        let word = write_rail("sm", &address);
+        assert_eq!(word, "sm:0001feff");
+        assert_eq!(read_rail(0, &word).unwrap(), ("sm".to_owned(), address));
+        for word in ["", "sm", "sm:0", "sm:zz", "sm:é1"] {
+            assert!(read_rail(5, word).is_err(), "{word}");
+        }
+    }
+}
