@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! cargo run --release -p gapless-btl-sm --example pingpong [-- CPU CPU]
+//! cargo run --release -p gapless-btl-sm --example pingpong -- --alone
 //! ```
 //!
 //! A message goes there and back; half the time is one way. Streams fill slots from a source and
@@ -16,11 +17,13 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-const WARM_UP: u32 = 20_000;
-const ROUNDS: u32 = 200_000;
-const REPEATS: usize = 7;
+/// Round trips in a batch: short, so that some batches pass undisturbed even on a busy machine.
+const ROUNDS: u32 = 200;
+const BATCHES: usize = 2000;
+const WARM_UP: usize = 100;
+const REPEATS: usize = 15;
 const STREAM_BYTES: usize = 64 << 20;
-const STREAMS: u32 = 10;
+const STREAMS: u32 = 4;
 const LENGTHS: [usize; 8] = [1, 8, 48, 112, 200, 1024, 4096, 8192];
 const FRAGMENTS: [usize; 4] = [4096, 8192, 16_384, 65_536];
 
@@ -32,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let mut peer = Peer::meet(&arguments.next().ok_or("whom?")?)?;
             peer.echo()
         }
+        Some("--alone") => alone(),
         first => {
             let (near, far) = (first.unwrap_or("0"), arguments.next().unwrap_or("1".to_owned()));
             measure(near, &far)
@@ -133,6 +137,48 @@ impl Peer {
     }
 }
 
+/// Both ends in one thread: what the instructions cost, without the way between processors.
+fn alone() -> Result<(), Box<dyn Error>> {
+    let mut near = Sm::new(SmConfig::new("alone", "near"))?;
+    let mut far = Sm::new(SmConfig::new("alone", "far"))?;
+    let to = near.connect(&far.address())?;
+    far.connect(&near.address())?;
+    let mut events = Events::with_capacity(8);
+    while let Err(ReserveError::Full) = near.reserve(to, 0) {
+        near.poll(&mut events);
+        far.poll(&mut events);
+    }
+    let mut target = vec![0u8; 65_536];
+    let source = vec![7u8; 65_536];
+    println!("both ends in one thread: median of {BATCHES} batches of {ROUNDS} (fastest)");
+    for len in LENGTHS {
+        let mut times = Vec::with_capacity(BATCHES);
+        for _ in 0..BATCHES {
+            let start = Instant::now();
+            for _ in 0..ROUNDS {
+                let mut slot = near.reserve(to, len)?;
+                slot.write(0, &source[..len])?;
+                near.send(slot, AmTag(0), Token::NONE);
+                far.poll(&mut events);
+                for event in events.drain() {
+                    if let Event::Arrived { fragment, .. } = event {
+                        fragment.read(0, &mut target[..len])?;
+                    }
+                }
+            }
+            times.push(start.elapsed().as_secs_f64() / f64::from(ROUNDS));
+        }
+        times.sort_by(f64::total_cmp);
+        println!("{len:>7} B {:>8.1} ns ({:.1})", times[BATCHES / 2] * 1e9, times[0] * 1e9);
+    }
+    let start = Instant::now();
+    for _ in 0..1_000_000 {
+        far.poll(&mut events);
+    }
+    println!("a poll in vain: {:.1} ns", start.elapsed().as_secs_f64() * 1e3);
+    Ok(())
+}
+
 fn measure(near: &str, far: &str) -> Result<(), Box<dyn Error>> {
     pin(near);
     let sm = Sm::new(SmConfig::new("pingpong", "measure"))?;
@@ -147,22 +193,23 @@ fn measure(near: &str, far: &str) -> Result<(), Box<dyn Error>> {
 
     let source = vec![7u8; STREAM_BYTES];
     let mut target = vec![0u8; STREAM_BYTES];
-    println!("one way, processors {near} and {far}: median of {REPEATS} runs (fastest)");
+    println!(
+        "one way, processors {near} and {far}: median of {BATCHES} batches of {ROUNDS} (fastest)"
+    );
     for len in LENGTHS {
-        let mut times = [0.0; REPEATS];
-        for time in &mut times {
-            let mut start = Instant::now();
-            for round in 0..WARM_UP + ROUNDS {
-                if round == WARM_UP {
-                    start = Instant::now();
-                }
+        let mut times = Vec::with_capacity(BATCHES);
+        for batch in 0..WARM_UP + BATCHES {
+            let start = Instant::now();
+            for _ in 0..ROUNDS {
                 peer.send(0, len, &source[..len])?;
                 peer.receive(&mut target)?;
             }
-            *time = start.elapsed().as_secs_f64() / f64::from(ROUNDS) / 2.0;
+            if batch >= WARM_UP {
+                times.push(start.elapsed().as_secs_f64() / f64::from(ROUNDS) / 2.0);
+            }
         }
         times.sort_by(f64::total_cmp);
-        println!("{len:>7} B {:>8.1} ns ({:.1})", times[REPEATS / 2] * 1e9, times[0] * 1e9);
+        println!("{len:>7} B {:>8.1} ns ({:.1})", times[BATCHES / 2] * 1e9, times[0] * 1e9);
     }
     println!("stream, copied in and copied out: median of {REPEATS} runs (fastest)");
     for total in [1 << 20, 8 << 20, STREAM_BYTES] {

@@ -52,6 +52,7 @@ impl Sleeper {
 
 /// The sender's question after something was published: whether to ring now. `rung` remembers the
 /// last sleep that was rung for; threads that race may ring twice, never not at all.
+#[inline]
 pub(crate) fn must_ring(
     flag: &AtomicU32,
     rung: &AtomicU32,

@@ -117,9 +117,12 @@ impl Inbound {
         events: &mut Events,
         budget: usize,
     ) -> Result<usize, LinkError> {
+        self.starved = false;
+        if !self.consumer.is_due(self.home.waker.lane.ring()) {
+            return Ok(0);
+        }
         let mut taken = 0;
         let mut result = Ok(());
-        self.starved = false;
         while taken < budget && !events.is_full() {
             match self.next() {
                 Ok(Some((tag, fragment))) => {
@@ -141,6 +144,7 @@ impl Inbound {
     }
 
     /// The next message.
+    #[inline]
     fn next(&mut self) -> Result<Option<(u8, Fragment)>, LinkError> {
         let ring = self.home.waker.lane.ring();
         let Some(mark) = self.consumer.peek(ring).map_err(|Broken(what)| corrupt(what))? else {
@@ -150,11 +154,17 @@ impl Inbound {
             Kind::Inline => {
                 let back = &self.home.back;
                 let is_back = |buffer: u32| back[buffer as usize].load(Ordering::Acquire);
-                let Some(buffer) = self.buffers.take(is_back) else {
-                    self.starved = true;
-                    return Ok(None);
+                let buffer = match self.buffers.reuse(is_back) {
+                    Some(buffer) => buffer,
+                    None => {
+                        let Some(buffer) = self.buffers.take(is_back) else {
+                            self.starved = true;
+                            return Ok(None);
+                        };
+                        self.buffers.lend(buffer);
+                        buffer
+                    }
                 };
-                self.buffers.lend(buffer);
                 let index = buffer as usize;
                 back[index].store(false, Ordering::Relaxed);
                 let into = self.home.private.words(index * STRIDE, INLINE_WORDS);
@@ -177,6 +187,7 @@ impl Inbound {
     }
 
     /// Checks the descriptor that was just taken and claims its slot.
+    #[inline(never)]
     fn open_descriptor(&self) -> Result<(gapless_mem::Region, u64), LinkError> {
         let name = self.descriptor[0].load(Ordering::Relaxed);
         let len = self.descriptor[1].load(Ordering::Relaxed);

@@ -3,7 +3,7 @@
 
 use crate::geometry::{Geometry, HEAD_AT, RETURNED_AT, RING_AT, SLEEP_AT};
 use crate::ring::View;
-use crate::segment::Segment;
+use crate::segment::{Fixed, Segment};
 use crate::sync::AtomicU32;
 use gapless_btl::LinkError;
 use gapless_mem::Region;
@@ -14,6 +14,8 @@ use rustix::fd::OwnedFd;
 pub(crate) struct Lane {
     segment: Segment,
     geometry: Geometry,
+    /// Views of `segment`, made once.
+    ring: Fixed,
 }
 
 impl Lane {
@@ -23,7 +25,7 @@ impl Lane {
     /// The system refused.
     pub(crate) fn create(geometry: Geometry) -> Result<(Lane, OwnedFd), LinkError> {
         let (segment, file) = Segment::create(geometry.total(), false)?;
-        Ok((Lane { segment, geometry }, file))
+        Ok((Lane::over(segment, geometry), file))
     }
 
     /// A peer's lane, checked and mapped.
@@ -32,7 +34,12 @@ impl Lane {
     /// The file is not as promised, or the system refused.
     pub(crate) fn adopt(geometry: Geometry, file: &OwnedFd) -> Result<Lane, LinkError> {
         let segment = Segment::adopt(file, geometry.total())?;
-        Ok(Lane { segment, geometry })
+        Ok(Lane::over(segment, geometry))
+    }
+
+    fn over(segment: Segment, geometry: Geometry) -> Lane {
+        let ring = Fixed::of(&segment, RING_AT, geometry.ring_lines(), HEAD_AT, SLEEP_AT);
+        Lane { segment, geometry, ring }
     }
 
     pub(crate) fn segment(&self) -> &Segment {
@@ -44,16 +51,15 @@ impl Lane {
     }
 
     /// The ring.
+    #[inline]
     pub(crate) fn ring(&self) -> View<'_> {
-        View {
-            lines: self.segment.lines(RING_AT, self.geometry.ring_lines()),
-            head: self.segment.counter(HEAD_AT),
-        }
+        View { lines: self.ring.lines(&self.segment), head: self.ring.head(&self.segment) }
     }
 
     /// The owner's word on its own sleep.
+    #[inline]
     pub(crate) fn sleep(&self) -> &AtomicU32 {
-        &self.segment.flags(SLEEP_AT, 1)[0]
+        self.ring.sleep(&self.segment)
     }
 
     /// Per slot, the generation that the receiver has given back.

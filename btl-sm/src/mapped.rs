@@ -58,6 +58,12 @@ impl Exports {
         (end <= block.segment.len() as u64).then_some((block, offset))
     }
 
+    /// Whether allocations have been freed that peers have not been told of.
+    #[inline]
+    pub(crate) fn has_freed(&self) -> bool {
+        self.freed.any.load(Ordering::Relaxed)
+    }
+
     /// The allocations that exist.
     pub(crate) fn for_each_segment(&self, mut visit: impl FnMut(&Segment)) {
         for block in self.live.values().filter_map(Weak::upgrade) {
@@ -68,8 +74,9 @@ impl Exports {
 
 impl Sm {
     /// Tells peers of allocations that are no more.
+    #[inline(never)]
     pub(crate) fn announce_freed(&mut self) {
-        if !self.exports.freed.any.load(Ordering::Relaxed) {
+        if !self.exports.has_freed() {
             return;
         }
         self.exports.freed.any.store(false, Ordering::Relaxed);

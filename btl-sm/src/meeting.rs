@@ -173,6 +173,7 @@ impl Sm {
     }
 
     /// Looks at the sockets: callers, greetings, rings, ends.
+    #[inline(never)]
     pub(crate) fn look_around(&mut self) {
         self.door.looked = Instant::now();
         if self.door.paused.is_some_and(|since| since.elapsed() >= PAUSE)
@@ -407,6 +408,7 @@ impl Sm {
     }
 
     /// The beginning of the end: no more sends; what has arrived is delivered by `poll`.
+    #[cold]
     pub(crate) fn die(&mut self, id: u32, error: LinkError) {
         let link = &mut self.links[id as usize];
         if link.is_over() {

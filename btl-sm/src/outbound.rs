@@ -49,12 +49,16 @@ pub(crate) struct Outbound {
     home: Arc<Home>,
     /// The same, as slots know it.
     pool: Arc<dyn Reclaim>,
+    /// A handle that the last slot sent has given back, for the next one: counting is a locked
+    /// instruction each way.
+    spare: Option<Arc<dyn Reclaim>>,
     producer: Producer,
     /// Ring lines promised to slots that are reserved.
     promised: usize,
     /// Per buffer: the lines promised to it while it is reserved, else 0.
     reserved: Box<[u8]>,
-    tiny: Recycler,
+    /// Free private buffers, the last one used on top.
+    tiny: Vec<u32>,
     classes: Vec<(Class, Recycler)>,
     /// Per slot of the lane: how often it was sent, modulo 2³².
     generations: Box<[u32]>,
@@ -82,11 +86,12 @@ impl Outbound {
         let home = Arc::new(Home { lane, tiny, dropped, any: AtomicBool::new(false) });
         Ok(Outbound {
             pool: home.clone(),
+            spare: None,
             home,
             producer: Producer::default(),
             promised: 0,
             reserved: vec![0; buffers].into(),
-            tiny: Recycler::new(0, TINY, 0),
+            tiny: (0..TINY).rev().collect(),
             classes,
             generations: vec![0; slots].into(),
             descriptor: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -121,7 +126,7 @@ impl Outbound {
                 self.promised -= usize::from(std::mem::take(&mut self.reserved[index]));
                 let number = u32::try_from(index).expect("there are fewer than 2³² buffers");
                 match index.checked_sub(TINY as usize) {
-                    None => self.tiny.put(number),
+                    None => self.tiny.push(number),
                     Some(slot) => {
                         let owner = self.classes.iter_mut().rfind(|(c, _)| c.first <= slot);
                         if let Some((_, recycler)) = owner {
@@ -148,7 +153,7 @@ impl Outbound {
             return Err(ReserveError::Full);
         }
         let (index, region) = if inline {
-            let number = self.tiny.take(|_| true).ok_or(ReserveError::Full)?;
+            let number = self.tiny.pop().ok_or(ReserveError::Full)?;
             (number as usize, self.home.tiny.region(number as usize * STRIDE, len))
         } else {
             let slot = self.take_slot(len)?;
@@ -157,9 +162,10 @@ impl Outbound {
         };
         self.reserved[index] = lines.to_le_bytes()[0];
         self.promised += lines;
+        let pool = self.spare.take().unwrap_or_else(|| Arc::clone(&self.pool));
         // SAFETY: the buffer lies in a mapping that `pool` keeps; our books say that it is in no
         // other hand until it is reclaimed or sent, and no references to it are made meanwhile.
-        Ok(unsafe { Slot::new(region, to, index as u64, Arc::clone(&self.pool)) })
+        Ok(unsafe { Slot::new(region, to, index as u64, pool) })
     }
 
     /// A free slot of the smallest class that holds `len`, or of a larger one if those are out.
@@ -190,7 +196,8 @@ impl Outbound {
     /// Publishes what the slot holds. The caller has asked [`owns`](Outbound::owns).
     pub(crate) fn send(&mut self, slot: Slot, tag: u8) {
         let len = slot.len();
-        let (_, index) = slot.into_parts();
+        let (_, index, pool) = slot.into_parts_and_pool();
+        self.spare = pool;
         let index = usize::try_from(index).expect("our own index");
         self.promised -= usize::from(std::mem::take(&mut self.reserved[index]));
         let ring = self.home.lane.ring();
@@ -210,7 +217,7 @@ impl Outbound {
             let words = self.home.tiny.words(index * STRIDE, INLINE_WORDS);
             let bytes = u16::try_from(len).expect("tiny slots hold at most INLINE_BYTES");
             self.producer.push(ring, Kind::Inline, tag, bytes, words);
-            self.tiny.put(u32::try_from(index).expect("there are TINY of them"));
+            self.tiny.push(u32::try_from(index).expect("there are TINY of them"));
         }
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Recycler {
     /// Oldest first, save those that were looked at and not back.
     lent: VecDeque<u32>,
     window: usize,
+    /// The buffer lent last, if [`reuse`](Recycler::reuse) may look at it.
+    last: Option<u32>,
 }
 
 impl Recycler {
@@ -23,7 +25,13 @@ impl Recycler {
     /// asks whether they are back.
     pub(crate) fn new(first: u32, count: u32, window: usize) -> Recycler {
         let lent = VecDeque::with_capacity(count as usize);
-        Recycler { free: (first..first + count).rev().collect(), lent, window }
+        Recycler { free: (first..first + count).rev().collect(), lent, window, last: None }
+    }
+
+    /// The buffer lent last, if it is back: it stays lent, to whoever asked.
+    #[inline]
+    pub(crate) fn reuse(&self, back: impl FnOnce(u32) -> bool) -> Option<u32> {
+        self.last.filter(|&last| back(last))
     }
 
     /// A free buffer, to be followed by [`lend`](Recycler::lend) or [`put`](Recycler::put).
@@ -34,6 +42,9 @@ impl Recycler {
                 looks -= 1;
                 let Some(oldest) = self.lent.pop_front() else { break };
                 if back(oldest) {
+                    if self.last == Some(oldest) {
+                        self.last = None;
+                    }
                     self.free.push(oldest);
                     continue;
                 }
@@ -49,6 +60,7 @@ impl Recycler {
     /// The buffer has left our hands; `back` will tell when it has returned.
     pub(crate) fn lend(&mut self, buffer: u32) {
         self.lent.push_back(buffer);
+        self.last = Some(buffer);
     }
 
     /// The buffer is free again.
@@ -69,6 +81,18 @@ mod tests {
             assert_eq!(buffer, 10);
             recycler.lend(buffer);
         }
+    }
+
+    #[test]
+    fn the_last_one_is_reused_only_while_it_is_lent() {
+        let mut recycler = Recycler::new(0, 2, 1);
+        assert_eq!(recycler.reuse(|_| true), None);
+        let buffer = recycler.take(|_| true).unwrap();
+        recycler.lend(buffer);
+        assert_eq!(recycler.reuse(|_| false), None);
+        assert_eq!(recycler.reuse(|_| true), Some(buffer));
+        assert_eq!(recycler.take(|_| true), Some(buffer));
+        assert_eq!(recycler.reuse(|_| true), None, "it is free, not lent");
     }
 
     #[test]

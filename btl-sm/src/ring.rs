@@ -131,6 +131,7 @@ impl Producer {
     ///
     /// # Errors
     /// The consumer's `head` is impossible.
+    #[inline]
     pub(crate) fn fits(&mut self, view: View<'_>, lines: usize) -> Result<bool, Broken> {
         let capacity = view.lines.len();
         let used = self.tail.wrapping_sub(self.head);
@@ -150,6 +151,7 @@ impl Producer {
 
     /// Writes and publishes a message whose payload are the first `len` bytes of `words`. The
     /// caller has asked [`fits`](Producer::fits).
+    #[inline]
     pub(crate) fn push(
         &mut self,
         view: View<'_>,
@@ -189,10 +191,20 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
+    /// Whether there is a message: the cheapest question.
+    #[inline]
+    #[cfg(not(loom))]
+    pub(crate) fn is_due(&self, view: View<'_>) -> bool {
+        let capacity = view.lines.len();
+        let word = view.lines[self.position & (capacity - 1)].words[0].load(Ordering::Relaxed);
+        word & 0xFFFF_FFFF == sequence(self.position, capacity)
+    }
+
     /// The next message's mark, if it has arrived.
     ///
     /// # Errors
     /// The mark is one that no producer writes.
+    #[inline]
     pub(crate) fn peek(&self, view: View<'_>) -> Result<Option<Mark>, Broken> {
         let capacity = view.lines.len();
         let line = &view.lines[self.position & (capacity - 1)];
@@ -216,6 +228,7 @@ impl Consumer {
     /// Copies out the payload of the message that [`peek`](Consumer::peek) saw, `len` bytes of it
     /// (rounded up to words), and moves on. The lines are given back by
     /// [`give_back`](Consumer::give_back).
+    #[inline]
     pub(crate) fn take(&mut self, view: View<'_>, len: u16, into: &[AtomicU64]) {
         let capacity = view.lines.len();
         let into = &into[..usize::from(len).div_ceil(8)];

@@ -134,33 +134,19 @@ impl Segment {
         unsafe { self.base.byte_add(at) }.cast()
     }
 
-    /// `count` ring lines from byte `at` on.
-    pub(crate) fn lines(&self, at: usize, count: usize) -> &[Line] {
-        let place = self.place::<Line>(at, count);
-        // SAFETY: `place` proved that `count` lines lie inside the mapping, which starts at a page
-        // and lives as long as `self`; any bytes are valid atomics, and the memory is initialised.
-        unsafe { NonNull::slice_from_raw_parts(place, count).as_ref() }
-    }
-
     /// `count` 64-bit words from byte `at` on.
     pub(crate) fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
         let place = self.place::<AtomicU64>(at, count);
-        // SAFETY: as in `lines`.
+        // SAFETY: `place` proved that they lie inside the mapping, which starts at a page and lives
+        // as long as `self`; any bytes are valid atomics, and the memory is initialised.
         unsafe { NonNull::slice_from_raw_parts(place, count).as_ref() }
     }
 
     /// `count` 32-bit words from byte `at` on.
     pub(crate) fn flags(&self, at: usize, count: usize) -> &[AtomicU32] {
         let place = self.place::<AtomicU32>(at, count);
-        // SAFETY: as in `lines`.
+        // SAFETY: as in `words`.
         unsafe { NonNull::slice_from_raw_parts(place, count).as_ref() }
-    }
-
-    /// The counter at byte `at`.
-    pub(crate) fn counter(&self, at: usize) -> &AtomicUsize {
-        let place = self.place::<AtomicUsize>(at, 1);
-        // SAFETY: as in `lines`.
-        unsafe { place.as_ref() }
     }
 
     fn devices(&self) -> std::sync::MutexGuard<'_, Vec<Arc<dyn Device>>> {
@@ -199,6 +185,63 @@ impl Segment {
         if let Err(error) = result {
             tracing::warn!(%error, "a device did not forget a segment");
         }
+    }
+}
+
+/// The places of a ring in a segment, checked once so that using them costs nothing.
+#[derive(Debug)]
+pub(crate) struct Fixed {
+    lines: NonNull<[Line]>,
+    head: NonNull<AtomicUsize>,
+    sleep: NonNull<AtomicU32>,
+    /// The start of the segment that they were checked for.
+    start: u64,
+}
+
+// SAFETY: the pointers are to atomics that threads may share, and are only used while the caller
+// shows the segment.
+unsafe impl Send for Fixed {}
+// SAFETY: as above.
+unsafe impl Sync for Fixed {}
+
+impl Fixed {
+    /// `count` lines at byte `lines`, a counter at `head`, a flag at `sleep`.
+    pub(crate) fn of(
+        segment: &Segment,
+        lines: usize,
+        count: usize,
+        head: usize,
+        sleep: usize,
+    ) -> Fixed {
+        Fixed {
+            lines: NonNull::slice_from_raw_parts(segment.place(lines, count), count),
+            head: segment.place(head, 1),
+            sleep: segment.place(sleep, 1),
+            start: segment.start(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lines<'a>(&self, segment: &'a Segment) -> &'a [Line] {
+        debug_assert_eq!(self.start, segment.start());
+        // SAFETY: `place` proved that the lines lie inside the mapping of the segment that owns
+        // this (a `Lane` keeps both and never exchanges them), which lives for `'a`; any bytes are
+        // valid atomics, and the memory is initialised.
+        unsafe { self.lines.as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn head<'a>(&self, segment: &'a Segment) -> &'a AtomicUsize {
+        debug_assert_eq!(self.start, segment.start());
+        // SAFETY: as in `lines`.
+        unsafe { self.head.as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn sleep<'a>(&self, segment: &'a Segment) -> &'a AtomicU32 {
+        debug_assert_eq!(self.start, segment.start());
+        // SAFETY: as in `lines`.
+        unsafe { self.sleep.as_ref() }
     }
 }
 

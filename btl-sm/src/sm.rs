@@ -170,7 +170,11 @@ impl Sm {
             && (self.door.meeting > 0 || self.door.looked.elapsed() >= LOOK)
     }
 
+    #[inline]
     fn report(&mut self, events: &mut Events) {
+        if self.outbox.is_empty() {
+            return;
+        }
         while !events.is_full() {
             let Some(event) = self.outbox.pop_front() else { return };
             events.push(event);
@@ -181,11 +185,13 @@ impl Sm {
     fn receive(&mut self, events: &mut Events) {
         let peers = self.active.len();
         self.turn = if self.turn + 1 < peers { self.turn + 1 } else { 0 };
-        for at in (self.turn..peers).chain(0..self.turn) {
+        let mut at = self.turn;
+        for _ in 0..peers {
             if events.is_full() {
                 return;
             }
             let id = self.active[at];
+            at = if at + 1 < peers { at + 1 } else { 0 };
             let Some(inbound) = &mut self.links[id as usize].inbound else { continue };
             if let Err(error) = inbound.receive(PeerId(id), events, BATCH) {
                 // Also of a peer that is dying already: nothing more of it is believed.
@@ -222,6 +228,7 @@ impl Sm {
     }
 
     /// Calls off an announced sleep.
+    #[cold]
     fn get_up(&mut self) {
         self.armed = None;
         for link in &self.links {
@@ -289,7 +296,7 @@ impl Btl for Sm {
         if len > max {
             return Err(ReserveError::TooLong { len, max });
         }
-        if !link.is_up()? || self.outbox.len() >= UNREPORTED {
+        if (link.state != State::Up && !link.is_up()?) || self.outbox.len() >= UNREPORTED {
             return Err(ReserveError::Full);
         }
         let Some(outbound) = &mut link.outbound else { return Err(ReserveError::Full) };
@@ -309,13 +316,15 @@ impl Btl for Sm {
     fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
         let peer = slot.peer();
         let link = self.links.get_mut(peer.0 as usize).expect("a slot of this transport");
-        let result = link.is_up().map(|_| ());
-        if let (Ok(()), Some(outbound)) = (&result, &mut link.outbound) {
+        let mut result = Ok(());
+        if let (State::Up, Some(outbound)) = (&link.state, &mut link.outbound) {
             assert!(outbound.owns(&slot), "a slot of this transport");
             outbound.send(slot, tag.0);
             if let Some(waker) = &link.waker {
                 waker.wake(Reason::Message);
             }
+        } else {
+            result = link.is_up().map(|_| ());
         }
         if done != Token::NONE {
             self.outbox.push_back(Event::Sent { token: done, result });
@@ -327,7 +336,9 @@ impl Btl for Sm {
         if self.tick() {
             self.look_around();
         }
-        self.announce_freed();
+        if self.exports.has_freed() {
+            self.announce_freed();
+        }
         self.report(events);
         self.receive(events);
         if self.dying > 0 {

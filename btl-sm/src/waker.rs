@@ -25,11 +25,17 @@ impl Waker {
     }
 
     /// Rings if the peer sleeps and `reason` concerns it. Costs a load while it is awake.
+    #[inline]
     pub(crate) fn wake(&self, reason: Reason) {
         if must_ring(self.lane.sleep(), &self.rung, self.fences, reason) {
-            // A full socket is readable at the other end and so wakes as well; a broken one means
-            // that nobody is there to be woken.
-            let _ = socket::send(&self.socket, &[socket::RING], None);
+            self.ring();
         }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        // A full socket is readable at the other end and so wakes as well; a broken one means that
+        // nobody is there to be woken.
+        let _ = socket::send(&self.socket, &[socket::RING], None);
     }
 }

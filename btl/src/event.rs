@@ -56,6 +56,7 @@ impl Events {
 
     /// Whether a transport must stop and keep the rest for the next poll.
     #[must_use]
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.list.len() >= self.capacity
     }
@@ -68,29 +69,34 @@ impl Events {
 
     /// How many more events there is room for.
     #[must_use]
+    #[inline]
     pub fn room(&self) -> usize {
         self.capacity.saturating_sub(self.list.len())
     }
 
     /// Appends an event. A transport asks [`is_full`](Events::is_full) first; if it does not, the
     /// list grows rather than lose the event.
+    #[inline]
     pub fn push(&mut self, event: Event) {
         self.list.push(event);
     }
 
     /// How many events wait.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
     /// Whether none wait.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
     /// Takes all events, oldest first.
+    #[inline]
     pub fn drain(&mut self) -> impl Iterator<Item = Event> + '_ {
         self.list.drain(..)
     }

@@ -23,6 +23,7 @@ struct Loan {
 }
 
 impl Loan {
+    #[inline]
     fn give_back(&mut self) {
         if let Some(pool) = self.pool.take() {
             pool.reclaim(self.index);
@@ -47,6 +48,7 @@ impl Slot {
     /// # Panics
     /// If the region is longer than the address space.
     #[must_use]
+    #[inline]
     pub unsafe fn new(region: Region, peer: PeerId, index: u64, pool: Arc<dyn Reclaim>) -> Slot {
         let len = usize::try_from(region.len()).expect("a slot fits the address space");
         Slot { loan: Loan { region, index, pool: Some(pool) }, peer, len }
@@ -54,18 +56,21 @@ impl Slot {
 
     /// The peer it was reserved for.
     #[must_use]
+    #[inline]
     pub fn peer(&self) -> PeerId {
         self.peer
     }
 
     /// How many bytes will be sent.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether an empty message will be sent.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -73,6 +78,7 @@ impl Slot {
     /// The bytes that will be sent, as a region that engines can pack into. It is valid for reads
     /// and writes while the slot lives.
     #[must_use]
+    #[inline]
     pub fn region(&self) -> Region {
         let r = &self.loan.region;
         Region::new(r.space(), r.address(), r.offset(), self.len as u64)
@@ -80,12 +86,14 @@ impl Slot {
 
     /// The pool's name for it.
     #[must_use]
+    #[inline]
     pub fn index(&self) -> u64 {
         self.loan.index
     }
 
     /// Whether `pool` is where it goes back to: a transport's check that a slot is its own.
     #[must_use]
+    #[inline]
     pub fn belongs_to(&self, pool: &Arc<dyn Reclaim>) -> bool {
         self.loan
             .pool
@@ -97,6 +105,7 @@ impl Slot {
     ///
     /// # Errors
     /// They do not lie inside, or the slot is not in memory that the CPU may touch.
+    #[inline]
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
         // SAFETY: `Slot::new`'s caller guarantees the region until the slot is given back, and
         // `&mut self` that no other use of this slot is under way.
@@ -107,6 +116,7 @@ impl Slot {
     ///
     /// # Errors
     /// `len` is more than the slot holds; nothing changes.
+    #[inline]
     pub fn truncate(&mut self, len: usize) -> Result<(), OutOfRange> {
         self.region().sub(0, len as u64)?;
         self.len = len;
@@ -116,13 +126,24 @@ impl Slot {
     /// Takes the slot apart, for the transport that sends it: it will not be reclaimed. Gives the
     /// region (as long as what is to be sent) and the index.
     #[must_use]
-    pub fn into_parts(mut self) -> (Region, u64) {
-        self.loan.pool = None;
-        (self.region(), self.loan.index)
+    #[inline]
+    pub fn into_parts(self) -> (Region, u64) {
+        let (region, index, _) = self.into_parts_and_pool();
+        (region, index)
+    }
+
+    /// Like [`into_parts`](Slot::into_parts), and gives the pool's handle back too, so that a
+    /// transport in a hurry can use it for the next slot instead of counting down and up.
+    #[must_use]
+    #[inline]
+    pub fn into_parts_and_pool(mut self) -> (Region, u64, Option<Arc<dyn Reclaim>>) {
+        let pool = self.loan.pool.take();
+        (self.region(), self.loan.index, pool)
     }
 }
 
 impl Drop for Slot {
+    #[inline]
     fn drop(&mut self) {
         self.loan.give_back();
     }
@@ -147,18 +168,21 @@ impl Fragment {
     /// this process covers, until `pool` reclaims `index`. Another process may write it: readers
     /// copy first and look afterwards.
     #[must_use]
+    #[inline]
     pub unsafe fn new(region: Region, index: u64, pool: Arc<dyn Reclaim>) -> Fragment {
         Fragment { loan: Loan { region, index, pool: Some(pool) } }
     }
 
     /// Its length in bytes.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         usize::try_from(self.loan.region.len()).unwrap_or(usize::MAX)
     }
 
     /// Whether it is empty.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.loan.region.is_empty()
     }
@@ -166,6 +190,7 @@ impl Fragment {
     /// Its bytes, as a region that engines can unpack from; valid for reads while the fragment
     /// lives. The sender may still scribble on it.
     #[must_use]
+    #[inline]
     pub fn region(&self) -> Region {
         self.loan.region
     }
@@ -174,6 +199,7 @@ impl Fragment {
     ///
     /// # Errors
     /// They do not lie inside, or the fragment is not in memory that the CPU may touch.
+    #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), DeviceError> {
         // SAFETY: `Fragment::new`'s caller guarantees the region while the fragment lives.
         unsafe { gapless_mem::read(&self.loan.region, offset as u64, into) }
@@ -191,6 +217,7 @@ impl Fragment {
 }
 
 impl Drop for Fragment {
+    #[inline]
     fn drop(&mut self) {
         self.loan.give_back();
     }

@@ -5,6 +5,7 @@
 
 use crate::{DeviceError, OutOfRange, Region};
 
+#[inline]
 fn pointer(region: &Region, offset: u64, len: usize) -> Result<*mut u8, DeviceError> {
     let piece = region.sub(offset, len as u64)?;
     piece.as_ptr().ok_or_else(|| DeviceError::WrongSpace {
@@ -21,6 +22,7 @@ fn pointer(region: &Region, offset: u64, len: usize) -> Result<*mut u8, DeviceEr
 ///
 /// # Errors
 /// The bytes do not lie inside, or the CPU must not touch the space.
+#[inline]
 pub unsafe fn read(region: &Region, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
     let from = pointer(region, offset, into.len())?;
     // SAFETY: `from` is valid for `into.len()` reads: the piece lies inside `region` (checked by
@@ -36,6 +38,7 @@ pub unsafe fn read(region: &Region, offset: u64, into: &mut [u8]) -> Result<(), 
 ///
 /// # Errors
 /// The bytes do not lie inside, or the CPU must not touch the space.
+#[inline]
 pub unsafe fn write(region: &Region, offset: u64, from: &[u8]) -> Result<(), DeviceError> {
     let to = pointer(region, offset, from.len())?;
     // SAFETY: `to` is valid for `from.len()` writes: the piece lies inside `region` (checked by

@@ -37,18 +37,21 @@ impl Region {
     ///
     /// Nothing is checked: describing memory is safe, using the description is not.
     #[must_use]
+    #[inline]
     pub fn new(space: Space, address: u64, offset: u64, len: u64) -> Region {
         Region { space, address, offset, len }
     }
 
     /// Describes host memory for reading.
     #[must_use]
+    #[inline]
     pub fn of(bytes: &[u8]) -> Region {
         Region::new(Space::Host, bytes.as_ptr().expose_provenance() as u64, 0, bytes.len() as u64)
     }
 
     /// Describes host memory for reading and writing.
     #[must_use]
+    #[inline]
     pub fn of_mut(bytes: &mut [u8]) -> Region {
         let len = bytes.len() as u64;
         Region::new(Space::Host, bytes.as_mut_ptr().expose_provenance() as u64, 0, len)
@@ -63,36 +66,42 @@ impl Region {
 
     /// The space the bytes lie in.
     #[must_use]
+    #[inline]
     pub fn space(&self) -> Space {
         self.space
     }
 
     /// The address or handle of the object, without the offset.
     #[must_use]
+    #[inline]
     pub fn address(&self) -> u64 {
         self.address
     }
 
     /// Where the region starts within the object, in bytes.
     #[must_use]
+    #[inline]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
     /// Its length in bytes.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> u64 {
         self.len
     }
 
     /// Whether it has no bytes.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The address of its first byte, for spaces that have addresses.
     #[must_use]
+    #[inline]
     pub fn start(&self) -> u64 {
         self.address.wrapping_add(self.offset)
     }
@@ -101,6 +110,7 @@ impl Region {
     ///
     /// # Errors
     /// [`OutOfRange`] if they do not lie inside.
+    #[inline]
     pub fn sub(&self, offset: u64, len: u64) -> Result<Region, OutOfRange> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => {
@@ -115,6 +125,7 @@ impl Region {
     /// Dereferencing it is as unsafe as the description is unproven; `None` where the CPU must not
     /// touch the space.
     #[must_use]
+    #[inline]
     pub fn as_ptr(&self) -> Option<*mut u8> {
         if !self.space.cpu_accessible() {
             return None;

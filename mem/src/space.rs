@@ -35,6 +35,7 @@ pub enum Space {
 impl Space {
     /// Whether the CPU may load and store there by address.
     #[must_use]
+    #[inline]
     pub fn cpu_accessible(self) -> bool {
         matches!(self, Space::Host | Space::Pinned | Space::Managed)
     }
