@@ -37,7 +37,7 @@ pub struct Bml {
     /// The number of the handler of each tag; 0 is whoever is given to `poll`.
     by_tag: [u8; 256],
     /// Taken while polling, so that a handler cannot poll again.
-    events: Option<Events>,
+    events: Option<Box<Events>>,
     round: u32,
     /// Paths to peers that we gave up and that may not know it yet.
     farewells: Vec<(usize, PeerId)>,
@@ -72,7 +72,7 @@ impl Bml {
             handlers: Vec::new(),
             ranges: Vec::new(),
             by_tag,
-            events: Some(Events::with_capacity(EVENTS_PER_POLL)),
+            events: Some(Box::new(Events::with_capacity(EVENTS_PER_POLL))),
             round: 0,
             farewells: Vec::new(),
         }

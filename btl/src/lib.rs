@@ -70,5 +70,5 @@ pub use event::{Event, Events};
 pub use limits::Limits;
 pub use mapped::{Allocation, Mapped, Mapping};
 pub use rdma::{Extent, Rdma, RdmaLimits, RemoteKey, total_of};
-pub use slot::{Fragment, Reclaim, Slot};
+pub use slot::{Fragment, PoolHandle, Reclaim, Slot};
 pub use transport::Btl;

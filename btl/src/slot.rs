@@ -15,6 +15,30 @@ pub trait Reclaim: Send + Sync {
     fn reclaim(&self, index: u64);
 }
 
+/// The handle of a pool that a slot carries. It only keeps the pool alive: nothing can be reclaimed
+/// through it, so whoever holds it cannot free what others use.
+#[derive(Clone)]
+pub struct PoolHandle(Arc<dyn Reclaim>);
+
+impl From<Arc<dyn Reclaim>> for PoolHandle {
+    #[inline]
+    fn from(pool: Arc<dyn Reclaim>) -> PoolHandle {
+        PoolHandle(pool)
+    }
+}
+
+impl<P: Reclaim + 'static> From<Arc<P>> for PoolHandle {
+    fn from(pool: Arc<P>) -> PoolHandle {
+        PoolHandle(pool)
+    }
+}
+
+impl fmt::Debug for PoolHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PoolHandle")
+    }
+}
+
 /// What slots and fragments share: bytes, and the way home.
 struct Loan {
     region: Region,
@@ -49,8 +73,14 @@ impl Slot {
     /// If the region is longer than the address space.
     #[must_use]
     #[inline]
-    pub unsafe fn new(region: Region, peer: PeerId, index: u64, pool: Arc<dyn Reclaim>) -> Slot {
+    pub unsafe fn new(
+        region: Region,
+        peer: PeerId,
+        index: u64,
+        pool: impl Into<PoolHandle>,
+    ) -> Slot {
         let len = usize::try_from(region.len()).expect("a slot fits the address space");
+        let PoolHandle(pool) = pool.into();
         Slot { loan: Loan { region, index, pool: Some(pool) }, peer, len }
     }
 
@@ -136,8 +166,8 @@ impl Slot {
     /// transport in a hurry can use it for the next slot instead of counting down and up.
     #[must_use]
     #[inline]
-    pub fn into_parts_and_pool(mut self) -> (Region, u64, Option<Arc<dyn Reclaim>>) {
-        let pool = self.loan.pool.take();
+    pub fn into_parts_and_pool(mut self) -> (Region, u64, Option<PoolHandle>) {
+        let pool = self.loan.pool.take().map(PoolHandle);
         (self.region(), self.loan.index, pool)
     }
 }

@@ -1,0 +1,83 @@
+//! Once warm, a message through bml allocates nothing: counted by the allocator.
+
+use gapless_bml::{Bml, Event, Handler, Rank};
+use gapless_btl::loopback::{Config, Hub, Loopback};
+use gapless_btl::{AmTag, Token};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+/// The system's allocator, counting.
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's guarantee, passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's guarantee, passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[derive(Default)]
+struct Count {
+    arrived: u64,
+    ended: u64,
+}
+
+impl Handler for Count {
+    fn handle(&mut self, _: &mut Bml, event: Event) {
+        match event {
+            Event::Arrived { .. } => self.arrived += 1,
+            Event::Sent { .. } => self.ended += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn rounds(ranks: &mut [Bml; 2], count: &mut Count, rounds: u64) {
+    for round in 0..rounds {
+        let [a, b] = &mut *ranks;
+        for bml in [&mut *a, &mut *b] {
+            for to in [0, 1] {
+                let mut slot = bml.reserve(Rank(to), 64).expect("room");
+                slot.write(0, &round.to_le_bytes()).expect("it fits");
+                bml.send(slot, AmTag(1), Token(round));
+            }
+        }
+        a.poll(count);
+        b.poll(count);
+        a.poll(count);
+    }
+}
+
+#[test]
+fn the_steady_state_allocates_nothing() {
+    let hub = Hub::new();
+    let mut ranks = [0, 1].map(|me| {
+        let mut bml = Bml::new(Rank(me), 2);
+        let config = Config { name: "rail", ..Config::default() };
+        bml.add(Box::new(Loopback::with(&hub, config)));
+        bml
+    });
+    let addresses = ranks.each_ref().map(Bml::addresses);
+    ranks[0].connect(Rank(1), &addresses[1]).expect("both are on the hub");
+    ranks[1].connect(Rank(0), &addresses[0]).expect("both are on the hub");
+    let mut count = Count::default();
+    rounds(&mut ranks, &mut count, 1000);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    rounds(&mut ranks, &mut count, 10_000);
+    let made = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert_eq!((count.arrived, count.ended), (44_000, 44_000));
+    // The test harness itself may allocate meanwhile, a message may not.
+    assert!(made < 100, "{made} allocations for 40000 messages");
+}
