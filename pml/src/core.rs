@@ -178,7 +178,7 @@ impl Core {
             Message::Rts(rts) => {
                 let known = self.peers[from as usize].layouts.knows(rts.layout_id);
                 let inline = if known { Vec::new() } else { message[rts.inline.clone()].to_vec() };
-                self.in_order(bml, from, Arrival::Rts(Box::new(rts), inline))
+                self.in_order(bml, from, Arrival::Rts(rts, inline))
             }
             Message::Cts(cts) => self.clear_to_send(bml, from, cts),
             Message::Fin { serial, protocol } => self.fin(bml, from, serial, protocol),

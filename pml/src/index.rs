@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn entries_leave_in_order_and_from_the_middle() {
         let mut index = Index::default();
-        let cells: Vec<Cell> = (0..4).map(|item| index.push(key(7), item, item as u32)).collect();
+        let cells = [0u32, 1, 2, 3].map(|item| index.push(key(7), u64::from(item), item));
         index.remove(cells[1]);
         index.remove(cells[0]);
         assert_eq!(index.front(key(7)), Some((2, 2, cells[2])));

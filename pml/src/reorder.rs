@@ -85,8 +85,8 @@ mod tests {
 
     #[test]
     fn early_messages_wait_for_their_turn() {
-        let mut reorder = Reorder::default();
-        reorder.next = u32::MAX; // the numbers wrap
+        // The numbers wrap.
+        let mut reorder = Reorder { next: u32::MAX, ..Reorder::default() };
         assert_eq!(reorder.turn(1), Ok(Turn::Early));
         reorder.hold(1, 'c');
         assert_eq!(reorder.next_held(), None);

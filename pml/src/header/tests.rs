@@ -41,7 +41,7 @@ fn an_rts_says_what_it_was_told() {
     let mut bytes = [0; CONTROL_MAX];
     let len = rts().write(&[9; 5], &mut bytes);
     assert_eq!(len, 217);
-    assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(rts())));
+    assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(Box::new(rts()))));
     for shorter in 0..len {
         assert!(Message::parse(&bytes[..shorter]).is_err(), "{shorter} bytes");
     }
@@ -52,7 +52,7 @@ fn a_long_layout_is_left_out() {
     let mut bytes = [0; CONTROL_MAX];
     let offer = Rts { layout_bytes: 2000, inline: 212..212, ..rts() };
     let len = offer.write(&[9; 2000], &mut bytes);
-    assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(offer)));
+    assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(Box::new(offer))));
 }
 
 #[test]

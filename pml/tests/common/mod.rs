@@ -3,10 +3,11 @@
 
 use gapless_bml::{Bml, Patience, Rank, Waiter};
 use gapless_btl::loopback::{self, Hub, Loopback};
-use gapless_btl::{Address, Btl};
+use gapless_btl::{Address, Allocation, Btl};
 use gapless_dtype::Layout;
 use gapless_engine::{Engine, HostEngine, Typed};
-use gapless_mem::Region;
+use gapless_mem::fake::FakeDevice;
+use gapless_mem::{Device, Region};
 use gapless_pml::{Config, Outcome, Pml, RequestId, Source, TagSel};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -116,6 +117,16 @@ impl Job {
         self.until("a request", |job| job.pml(rank).test(id).transpose())
     }
 
+    /// Memory of a rank that peers can map, for `count` instances of `layout`.
+    pub(crate) fn mappable(&mut self, rank: u32, layout: &Layout, count: u64) -> Home {
+        let (len, _) = needs(layout, count);
+        match self.pml(rank).bml_mut().allocate(len) {
+            Some(Ok(allocation)) => Home::Mapped(allocation),
+            // No such ability, or refused on purpose.
+            _ => Home::Heap,
+        }
+    }
+
     pub(crate) fn isend(&mut self, from: u32, buffer: &Buffer, to: u32, tag: i32) -> RequestId {
         let world = self.pml(from).world();
         // SAFETY: tests keep the buffer until the request has ended or the rank is dropped.
@@ -135,9 +146,19 @@ impl Job {
     }
 }
 
+/// Whose memory a buffer lies in.
+#[derive(Clone)]
+pub(crate) enum Home {
+    Heap,
+    /// Memory that peers can map, of this rank's endpoint.
+    Mapped(Allocation),
+    Fake(Arc<FakeDevice>),
+}
+
 /// Memory described by a layout; filled with a pattern or with canaries.
 pub(crate) struct Buffer {
-    memory: Vec<u8>,
+    _memory: Vec<u8>,
+    home: Home,
     region: Region,
     origin: u64,
     layout: Layout,
@@ -149,25 +170,55 @@ pub(crate) const CANARY: u8 = 0xC7;
 /// Bytes around what the layout touches.
 const MARGIN: u64 = 24;
 
+/// Bytes of memory that a buffer needs, and where displacement 0 is.
+pub(crate) fn needs(layout: &Layout, count: u64) -> (u64, u64) {
+    let bounds = gapless_dtype::Convertor::new(layout, count).unwrap().bounds();
+    let (low, high) = bounds.unwrap_or((0, 0));
+    let below = low.min(0).unsigned_abs() + MARGIN;
+    (below + u64::try_from(high.max(0)).unwrap() + MARGIN, below)
+}
+
+fn pattern(at: u64, seed: u64) -> u8 {
+    ((at ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56).to_le_bytes()[0]
+}
+
 impl Buffer {
-    fn filled(layout: &Layout, count: u64, fill: impl Fn(u64) -> u8) -> Buffer {
-        let bounds = gapless_dtype::Convertor::new(layout, count).unwrap().bounds();
-        let (low, high) = bounds.unwrap_or((0, 0));
-        let below = low.min(0).unsigned_abs() + MARGIN;
-        let len = below + u64::try_from(high.max(0)).unwrap() + MARGIN;
+    fn filled(layout: &Layout, count: u64, home: Home, fill: impl Fn(u64) -> u8) -> Buffer {
+        let (len, origin) = needs(layout, count);
         let mut memory: Vec<u8> = (0..len).map(fill).collect();
-        let region = Region::of_mut(&mut memory);
-        Buffer { memory, region, origin: below, layout: layout.clone(), count }
+        let from = Region::of_mut(&mut memory);
+        let region = match &home {
+            Home::Heap => from,
+            Home::Mapped(allocation) => {
+                let to = allocation.region().sub(0, len).unwrap();
+                // SAFETY: the allocation lives as long as `home`, and nobody else uses it.
+                unsafe { gapless_mem::copy(&to, &from) }.unwrap();
+                to
+            }
+            Home::Fake(device) => {
+                let to = device.allocate(len).unwrap();
+                // SAFETY: both live until the wait below, and nobody else touches them.
+                unsafe { device.copy(to, from, &[]) }.unwrap().wait().unwrap();
+                to
+            }
+        };
+        Buffer { _memory: memory, home, region, origin, layout: layout.clone(), count }
     }
 
     pub(crate) fn source(layout: &Layout, count: u64, seed: u64) -> Buffer {
-        Buffer::filled(layout, count, |at| {
-            ((at ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56).to_le_bytes()[0]
-        })
+        Buffer::source_in(layout, count, seed, Home::Heap)
+    }
+
+    pub(crate) fn source_in(layout: &Layout, count: u64, seed: u64, home: Home) -> Buffer {
+        Buffer::filled(layout, count, home, |at| pattern(at, seed))
     }
 
     pub(crate) fn target(layout: &Layout, count: u64) -> Buffer {
-        Buffer::filled(layout, count, |_| CANARY)
+        Buffer::target_in(layout, count, Home::Heap)
+    }
+
+    pub(crate) fn target_in(layout: &Layout, count: u64, home: Home) -> Buffer {
+        Buffer::filled(layout, count, home, |_| CANARY)
     }
 
     pub(crate) fn typed(&self) -> Typed {
@@ -176,9 +227,15 @@ impl Buffer {
 
     /// The memory now.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.memory.len()];
-        // SAFETY: the region is `memory`, which lives; nobody writes it while this test looks.
-        unsafe { gapless_mem::read(&self.region, 0, &mut bytes) }.unwrap();
+        let mut bytes = vec![0; usize::try_from(self.region.len()).unwrap()];
+        let to = Region::of_mut(&mut bytes);
+        match &self.home {
+            // SAFETY: the region lives with this buffer; nobody writes it while a test looks.
+            Home::Fake(device) => unsafe { device.copy(to, self.region, &[]) }.unwrap().wait(),
+            // SAFETY: as above.
+            _ => unsafe { gapless_mem::copy(&to, &self.region) },
+        }
+        .unwrap();
         bytes
     }
 
@@ -193,11 +250,11 @@ impl Buffer {
 
     /// Whether the memory is canaries with `packed` unpacked into them, and nothing else.
     pub(crate) fn assert_received(&self, packed: &[u8], what: &str) {
-        let mut expected = vec![CANARY; self.memory.len()];
+        let memory = self.bytes();
+        let mut expected = vec![CANARY; memory.len()];
         let mut convertor = gapless_dtype::Convertor::new(&self.layout, self.count).unwrap();
         let origin = usize::try_from(self.origin).unwrap();
         convertor.unpack(packed, &mut expected, origin).unwrap();
-        let memory = self.bytes();
         if let Some(at) = (0..memory.len()).find(|&at| memory[at] != expected[at]) {
             panic!("{what}: byte {at} is {:#x}, not {:#x}", memory[at], expected[at]);
         }

@@ -1,0 +1,376 @@
+//! Peers that break the protocol: they are lost, nobody panics, nothing outside is touched.
+
+mod common;
+
+use common::{Buffer, bytes};
+use gapless_bml::{Bml, Event, Handler, Rank};
+use gapless_btl::loopback::{Hub, Loopback};
+use gapless_btl::{Btl, LinkError, Token};
+use gapless_dtype::testkit::Rng;
+use gapless_engine::HostEngine;
+use gapless_pml::{AM_TAG, Config, Pml, PmlError, RequestId, Source, TagSel};
+use std::sync::Arc;
+
+/// Keeps what arrives.
+#[derive(Default)]
+struct Inbox(Vec<Vec<u8>>);
+
+impl Handler for Inbox {
+    fn handle(&mut self, _: &mut Bml, event: Event) {
+        if let Event::Arrived { fragment, .. } = event {
+            self.0.push(fragment.to_vec().unwrap());
+        }
+    }
+}
+
+/// An honest endpoint, rank 0, and a bare transport behind rank 1.
+struct Pair {
+    pml: Pml,
+    rogue: Bml,
+    inbox: Inbox,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let hub = Hub::new();
+        let (honest, rogue) = (Loopback::new(&hub), Loopback::new(&hub));
+        let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
+        for (bml, rail) in bmls.iter_mut().zip([honest, rogue]) {
+            bml.add(Box::new(rail) as Box<dyn Btl>);
+        }
+        let addresses = bmls.each_ref().map(Bml::addresses);
+        let [mut honest, mut rogue] = bmls;
+        honest.connect(Rank(1), &addresses[1]).unwrap();
+        rogue.connect(Rank(0), &addresses[0]).unwrap();
+        let pml = Pml::new(honest, vec![Arc::new(HostEngine)], Config::default());
+        Pair { pml, rogue, inbox: Inbox::default() }
+    }
+
+    fn inject(&mut self, message: &[u8]) {
+        let mut slot = self.rogue.reserve(Rank(0), message.len()).unwrap();
+        slot.write(0, message).unwrap();
+        self.rogue.send(slot, AM_TAG, Token::NONE);
+        self.turn();
+    }
+
+    fn turn(&mut self) {
+        for _ in 0..4 {
+            self.pml.progress();
+            self.rogue.poll(&mut self.inbox);
+        }
+    }
+
+    fn recv(&mut self, to: &Buffer) -> RequestId {
+        let world = self.pml.world();
+        // SAFETY: the buffer outlives the endpoint's use of it in each test.
+        unsafe { self.pml.irecv(&world, &to.typed(), Source::Rank(1), TagSel::Any) }.unwrap()
+    }
+
+    fn send(&mut self, from: &Buffer) -> RequestId {
+        let world = self.pml.world();
+        // SAFETY: as above.
+        unsafe { self.pml.isend(&world, &from.typed(), 1, 0) }.unwrap()
+    }
+
+    /// The peer is lost, and so is the request.
+    fn assert_lost(&mut self, id: RequestId, what: &str) {
+        match self.pml.test(id) {
+            Err(PmlError::PeerLost { rank: 1, error: LinkError::Corrupt { .. } }) => {}
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+}
+
+fn word(message: &mut [u8], at: usize, value: u64) {
+    message[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+/// An eager message of `data`, untyped.
+fn eager(sequence: u32, context: u32, data: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; 32];
+    message[0] = 1;
+    message[1] = 1;
+    message[4..8].copy_from_slice(&context.to_le_bytes());
+    message[12..16].copy_from_slice(&sequence.to_le_bytes());
+    let hash = 1u64 << 61;
+    word(&mut message, 16, hash);
+    word(&mut message, 24, data.len() as u64);
+    message.extend_from_slice(data);
+    message
+}
+
+/// An offer of `bytes` untyped bytes without gaps or keys.
+fn rts(sequence: u32, bytes: u64) -> Vec<u8> {
+    let mut message = eager(sequence, 0, &[]);
+    message[0] = 2;
+    word(&mut message, 24, bytes);
+    message.resize(112, 0);
+    word(&mut message, 32, bytes);
+    word(&mut message, 40, 77); // serial
+    word(&mut message, 48, 1); // count
+    word(&mut message, 64, bytes); // span
+    word(&mut message, 72, 1); // blocks
+    message[96..100].copy_from_slice(&4096u32.to_le_bytes());
+    message[100] = 4;
+    message
+}
+
+#[test]
+fn the_forger_can_speak_the_protocol() {
+    let mut pair = Pair::new();
+    let to = Buffer::target(&bytes(5000), 1);
+    let recv = pair.recv(&to);
+    pair.inject(&eager(0, 0, &[7; 100]));
+    assert_eq!(pair.pml.test(recv).unwrap().unwrap().bytes, 100);
+    let recv = pair.recv(&to);
+    pair.inject(&rts(1, 5000));
+    let cts = pair.inbox.0.pop().expect("an answer");
+    assert_eq!((cts[0], cts.len()), (3, 48));
+    let mut data = vec![0; 32];
+    data[..2].copy_from_slice(&[4, 1]);
+    data[8..16].copy_from_slice(&cts[24..32]);
+    let mut last = data.clone();
+    data.resize(32 + 4096, 1);
+    word(&mut last, 16, 4096);
+    last.resize(32 + 904, 2);
+    pair.inject(&last);
+    assert_eq!(pair.pml.test(recv), Ok(None));
+    pair.inject(&data);
+    assert_eq!(pair.pml.test(recv).unwrap().unwrap().bytes, 5000);
+}
+
+#[test]
+fn every_broken_rule_loses_the_peer() {
+    let wrong_version = {
+        let mut m = eager(0, 0, &[1]);
+        m[1] = 9;
+        m
+    };
+    let no_kind = {
+        let mut m = eager(0, 0, &[1]);
+        m[0] = 200;
+        m
+    };
+    let flags = {
+        let mut m = eager(0, 0, &[1]);
+        m[2] = 1;
+        m
+    };
+    let digest = {
+        let mut m = eager(0, 0, &[1]);
+        word(&mut m, 24, 2);
+        m
+    };
+    let leap = eager(1_000_000, 0, &[1]);
+    let empty = Vec::new();
+    let fin = {
+        let mut m = vec![0; 16];
+        m[..2].copy_from_slice(&[5, 1]);
+        word(&mut m, 8, 1);
+        m
+    };
+    let data = {
+        let mut m = vec![0; 40];
+        m[..2].copy_from_slice(&[4, 1]);
+        word(&mut m, 8, 1);
+        m
+    };
+    let cts = {
+        let mut m = vec![0; 48];
+        m[..2].copy_from_slice(&[3, 1]);
+        m[4] = 1;
+        m[8..12].copy_from_slice(&4096u32.to_le_bytes());
+        word(&mut m, 16, 12);
+        word(&mut m, 40, 10);
+        m
+    };
+    let ask = {
+        let mut m = vec![0; 32];
+        m[..2].copy_from_slice(&[6, 1]);
+        word(&mut m, 24, 9);
+        m
+    };
+    let layout = {
+        let mut m = vec![0; 40];
+        m[..2].copy_from_slice(&[7, 1]);
+        m
+    };
+    let short_rts = rts(0, 5000)[..100].to_vec();
+    let tiny_fragments = {
+        let mut m = rts(0, 5000);
+        m[96..100].fill(0);
+        m[96] = 1;
+        m
+    };
+    let gapless_lie = {
+        let mut m = rts(0, 5000);
+        word(&mut m, 64, 6000);
+        m
+    };
+    let long = {
+        let mut m = rts(0, 5000);
+        m.resize(5000, 0);
+        m
+    };
+    let all = [
+        wrong_version,
+        no_kind,
+        flags,
+        digest,
+        leap,
+        empty,
+        fin,
+        data,
+        cts,
+        ask,
+        layout,
+        short_rts,
+        tiny_fragments,
+        gapless_lie,
+        long,
+    ];
+    for (number, message) in all.iter().enumerate() {
+        let mut pair = Pair::new();
+        let to = Buffer::target(&bytes(5000), 1);
+        let recv = pair.recv(&to);
+        if number == 4 {
+            // Early messages are kept; only a leap beyond the window is wrong.
+            pair.inject(&eager(2, 0, &[1]));
+            assert_eq!(pair.pml.test(recv), Ok(None));
+        }
+        pair.inject(message);
+        pair.assert_lost(recv, &format!("message {number}"));
+        to.assert_received(&[], "garbage");
+    }
+}
+
+#[test]
+fn repeated_and_stray_fragments_lose_the_peer_and_touch_nothing() {
+    for case in 0..5 {
+        let mut pair = Pair::new();
+        let to = Buffer::target(&bytes(5000), 1);
+        let recv = pair.recv(&to);
+        pair.inject(&rts(0, 5000));
+        let cts = pair.inbox.0.pop().expect("an answer");
+        let mut data = vec![9; 32 + 4096];
+        data[..32].fill(0);
+        data[..2].copy_from_slice(&[4, 1]);
+        data[8..16].copy_from_slice(&cts[24..32]);
+        let received = match case {
+            0 => {
+                pair.inject(&data);
+                pair.inject(&data); // twice
+                vec![9; 4096]
+            }
+            1 => {
+                word(&mut data, 16, 1); // not where a fragment starts
+                pair.inject(&data);
+                Vec::new()
+            }
+            2 => {
+                word(&mut data, 16, 4096); // longer than what is left
+                pair.inject(&data);
+                Vec::new()
+            }
+            3 => {
+                word(&mut data, 16, u64::MAX - 100);
+                pair.inject(&data);
+                Vec::new()
+            }
+            _ => {
+                word(&mut data, 8, 1 << 40); // another receive
+                pair.inject(&data);
+                Vec::new()
+            }
+        };
+        pair.assert_lost(recv, &format!("case {case}"));
+        to.assert_received(&received, &format!("case {case}"));
+    }
+}
+
+#[test]
+fn answers_to_an_offer_are_checked() {
+    for case in 0..4 {
+        let mut pair = Pair::new();
+        let from = Buffer::source(&bytes(50_000), 1, 1);
+        let send = pair.send(&from);
+        pair.turn();
+        let offer = pair.inbox.0.pop().expect("an offer");
+        assert_eq!(offer[0], 2);
+        let mut cts = vec![0; 48];
+        cts[..2].copy_from_slice(&[3, 1]);
+        cts[4] = 1;
+        cts[8..12].copy_from_slice(&1000u32.to_le_bytes());
+        cts[16..24].copy_from_slice(&offer[40..48]);
+        word(&mut cts, 24, 5);
+        word(&mut cts, 40, 50_000);
+        match case {
+            0 => word(&mut cts, 40, 50_001),
+            1 => cts[8..12].copy_from_slice(&(1u32 << 30).to_le_bytes()),
+            2 => word(&mut cts, 32, 50_000),
+            _ => {
+                let mut ask = vec![0; 32]; // a layout that was not offered
+                ask[..2].copy_from_slice(&[6, 1]);
+                ask[8..16].copy_from_slice(&offer[40..48]);
+                word(&mut ask, 24, 100);
+                cts = ask;
+            }
+        }
+        pair.inject(&cts);
+        pair.assert_lost(send, &format!("case {case}"));
+    }
+}
+
+#[test]
+fn messages_for_communicators_that_do_not_exist_are_bounded() {
+    let mut pair = Pair::new();
+    let to = Buffer::target(&bytes(8), 1);
+    let recv = pair.recv(&to);
+    let most = pair.pml.config().bounds.stray_messages;
+    for sequence in 0..most {
+        pair.inject(&eager(sequence, 50, &[1]));
+    }
+    assert_eq!(pair.pml.test(recv), Ok(None));
+    pair.inject(&eager(most, 50, &[1]));
+    pair.assert_lost(recv, "one too many");
+}
+
+#[test]
+fn random_bytes_never_panic() {
+    for seed in 1..=400u64 {
+        let mut rng = Rng::new(seed);
+        let mut pair = Pair::new();
+        let to = Buffer::target(&bytes(3000), 1);
+        let from = Buffer::source(&bytes(40_000), 1, 1);
+        let (recv, send) = (pair.recv(&to), pair.send(&from));
+        for round in 0..40 {
+            // Headers that are almost right.
+            let mut message = match rng.below(3) {
+                0 => eager(round, 0, &vec![1; usize::try_from(rng.below(64)).unwrap()]),
+                1 => rts(round, rng.below(5000)),
+                _ => vec![0; usize::try_from(rng.below(200)).unwrap()],
+            };
+            for _ in 0..rng.below(6) {
+                if !message.is_empty() {
+                    let at = usize::try_from(rng.below(message.len() as u64)).unwrap();
+                    message[at] = rng.below(256).to_le_bytes()[0];
+                }
+            }
+            if message.len() > 1 && rng.below(2) == 0 {
+                message[0] = rng.below(9).to_le_bytes()[0];
+                message[1] = 1;
+            }
+            pair.inject(&message);
+        }
+        for id in [recv, send] {
+            match pair.pml.test(id) {
+                Ok(_) | Err(PmlError::PeerLost { .. } | PmlError::Truncated { .. }) => {}
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        }
+        // The margins are intact.
+        let memory = to.bytes();
+        assert_eq!(memory[..24], [common::CANARY; 24], "seed {seed}");
+        assert_eq!(memory[memory.len() - 24..], [common::CANARY; 24], "seed {seed}");
+    }
+}

@@ -1,0 +1,199 @@
+//! Any pair of layouts, by every protocol, over links with short fragments, also ones that misbehave
+//! as far as transports may: every byte arrives and every gap stays.
+
+mod common;
+
+use common::{Buffer, Home, Job, link};
+use gapless_btl::fault::{Fault, Plan};
+use gapless_btl::loopback::{self, Loopback};
+use gapless_dtype::testkit::{Params, Rng, random_datatype};
+use gapless_dtype::{Convertor, Datatype, Layout, Primitive, Run};
+use gapless_pml::{Bounds, Config, PmlError, Protocol, Source, TagSel, Tuning};
+
+const WAYS: [Option<Protocol>; 5] = [
+    None,
+    Some(Protocol::Eager),
+    Some(Protocol::Pipeline),
+    Some(Protocol::Mapped),
+    Some(Protocol::SingleCopy),
+];
+
+/// The same bytes as `datatype`'s instances, untyped: fits any message in bytes.
+fn untyped(layout: &Layout, count: u64) -> Layout {
+    let mut convertor = Convertor::new(layout, count).unwrap();
+    let (mut lens, mut places) = (Vec::new(), Vec::new());
+    let mut runs = [Run::default(); 64];
+    while convertor.remaining() > 0 {
+        let (n, _) = convertor.iov(&mut runs, u64::MAX);
+        lens.extend(runs[..n].iter().map(|run| run.len));
+        places.extend(runs[..n].iter().map(|run| run.displacement));
+    }
+    let byte = Primitive::Byte.into();
+    Datatype::hindexed(&lens, &places, &byte).unwrap().commit().unwrap()
+}
+
+/// A link on which every message is long.
+fn narrow(slots: usize) -> loopback::Config {
+    loopback::Config { eager_bytes: 128, max_fragment_bytes: 256, slots, ..link() }
+}
+
+fn exchange(job: &mut Job, from: &Buffer, to: &Buffer, what: &str) -> Option<Protocol> {
+    let (sent, room) = (from.typed().packed_bytes(), to.typed().packed_bytes());
+    let late = sent % 2 == 0;
+    let mut recv = None;
+    if !late {
+        recv = Some(job.irecv(1, to, Source::Rank(0), TagSel::Is(3)));
+    }
+    let send = job.isend(0, from, 1, 3);
+    if late {
+        job.settle();
+    }
+    let recv = recv.unwrap_or_else(|| job.irecv(1, to, Source::Any, TagSel::Any));
+    let outcome = job.finish(1, recv);
+    job.finish(0, send).unwrap();
+    let fits = usize::try_from(sent.min(room)).unwrap();
+    to.assert_received(&from.packed()[..fits], what);
+    match outcome {
+        Ok(status) => {
+            assert!(sent <= room && status.bytes == sent, "{what}");
+            Some(status.protocol)
+        }
+        Err(PmlError::Truncated { .. }) => {
+            assert!(sent > room, "{what}");
+            None
+        }
+        Err(error) => panic!("{what}: {error}"),
+    }
+}
+
+/// Random pairs over one job; which protocols ran.
+fn pairs(job: &mut Job, seed: u64, cases: u32, force: Option<Protocol>) -> [u32; 5] {
+    let mut rng = Rng::new(seed);
+    let mut ran = [0; 5];
+    for case in 0..cases {
+        let any = Params::default();
+        let disjoint = Params::disjoint();
+        let left = random_datatype(&mut rng, &any).commit().unwrap();
+        let right = random_datatype(&mut rng, &disjoint).commit().unwrap();
+        let left_count = 1 + rng.below(6);
+        // Several instances of a type may overlap though one does not.
+        let to = Buffer::target(&untyped(&right, 1), 1);
+        let home = if case % 3 == 0 { Home::Heap } else { job.mappable(0, &left, left_count) };
+        let from = Buffer::source_in(&left, left_count, seed, home);
+        job.pml(0).config_mut().force = force;
+        job.pml(1).config_mut().force = force;
+        let what = format!("seed {seed}, case {case}, {force:?}");
+        if let Some(way) = exchange(job, &from, &to, &what) {
+            ran[Protocol::ALL.iter().position(|known| *known == way).unwrap()] += 1;
+        }
+    }
+    ran
+}
+
+#[test]
+fn random_pairs_by_every_protocol() {
+    let mut ran = [0; 5];
+    for (seed, force) in (1..).zip(WAYS) {
+        for slots in [1, 3, 32] {
+            let mut job = Job::with(2, Config::default(), narrow(slots));
+            let some = pairs(&mut job, seed * 100 + slots as u64, 400, force);
+            ran.iter_mut().zip(some).for_each(|(all, one)| *all += one);
+        }
+    }
+    // Everything but `Local`, which two processes never use.
+    assert!(ran[..4].iter().all(|&times| times > 50), "{ran:?}");
+}
+
+#[test]
+fn random_pairs_over_links_that_misbehave() {
+    for seed in 1..=30u64 {
+        let plan = Plan {
+            seed,
+            full_per_mille: 200,
+            full_calls_max: 6,
+            delay_polls_max: 4,
+            rdma_refused_per_mille: 150,
+            mapped_refused_per_mille: 150,
+            ..Plan::default()
+        };
+        let mut job = Job::build(2, Config::default(), &mut |rank, hub| {
+            let plan = Plan { seed: seed * 2 + u64::from(rank), ..plan.clone() };
+            Box::new(Fault::new(Loopback::with(hub, narrow(4)), plan))
+        });
+        for force in WAYS {
+            pairs(&mut job, seed, 12, force);
+        }
+    }
+}
+
+/// Blocks at irregular places: no short program describes them.
+fn irregular(blocks: u64, seed: u64) -> Layout {
+    let mut rng = Rng::new(seed);
+    let mut at = 0;
+    let mut places = Vec::new();
+    for _ in 0..blocks {
+        places.push(at);
+        at += i64::try_from(3 + rng.below(40)).unwrap();
+    }
+    let lens = vec![3; places.len()];
+    Datatype::hindexed(&lens, &places, &Primitive::UnsignedChar.into()).unwrap().commit().unwrap()
+}
+
+#[test]
+fn a_long_layout_is_fetched_once_and_kept() {
+    for way in [Protocol::Mapped, Protocol::SingleCopy] {
+        let config = Config { force: Some(way), ..Config::default() };
+        let mut job = Job::with(2, config, narrow(4));
+        let layout = irregular(2000, 7);
+        assert!(layout.flatten().len() > 10_000);
+        for round in 0..3 {
+            let home = job.mappable(0, &layout, 2);
+            let from = Buffer::source_in(&layout, 2, round, home);
+            let to = Buffer::target(&common::strided(4000, 3, 5), 1);
+            assert_eq!(exchange(&mut job, &from, &to, "a long layout"), Some(way));
+        }
+    }
+}
+
+#[test]
+fn a_layout_beyond_the_bound_takes_the_pipeline() {
+    let bounds = Bounds { layout_cache_bytes: 5000, ..Bounds::default() };
+    let config = Config { force: Some(Protocol::Mapped), bounds, ..Config::default() };
+    let mut job = Job::with(2, config, narrow(4));
+    let layout = irregular(2000, 8);
+    let home = job.mappable(0, &layout, 1);
+    let from = Buffer::source_in(&layout, 1, 1, home);
+    let to = Buffer::target(&common::bytes(6000), 1);
+    assert_eq!(exchange(&mut job, &from, &to, "too long"), Some(Protocol::Pipeline));
+}
+
+#[test]
+fn caches_stay_within_their_bounds() {
+    let bounds =
+        Bounds { layout_cache_bytes: 30_000, layout_cache_entries: 3, ..Bounds::default() };
+    let config = Config { force: Some(Protocol::SingleCopy), bounds, ..Config::default() };
+    let mut job = Job::with(2, config, narrow(4));
+    let layouts: Vec<Layout> = (0..6).map(|seed| irregular(600, seed)).collect();
+    for round in 0..12 {
+        let layout = &layouts[round % 6];
+        let from = Buffer::source(layout, 1, round as u64);
+        let to = Buffer::target(&common::bytes(1800), 1);
+        let way = exchange(&mut job, &from, &to, "many layouts");
+        assert_eq!(way, Some(Protocol::SingleCopy));
+    }
+}
+
+#[test]
+fn single_copy_in_many_small_batches() {
+    let tuning = Tuning { single_copy_batch_bytes: 100, ..Tuning::default() };
+    let config = Config { force: Some(Protocol::SingleCopy), tuning, ..Config::default() };
+    let mut job = Job::with(2, config, link());
+    for (blocks, block) in [(1u64, 50_000u64), (5000, 1), (300, 123)] {
+        let from =
+            Buffer::source(&common::strided(blocks, block, 200_000 / blocks.cast_signed()), 1, 1);
+        let to = Buffer::target(&common::strided(blocks * block / 10, 10, 11), 1);
+        let what = format!("{blocks} blocks of {block}");
+        let way = exchange(&mut job, &from, &to, &what);
+        assert!(way.is_none_or(|way| way == Protocol::SingleCopy), "{way:?}");
+    }
+}
