@@ -41,8 +41,8 @@ mod seed;
 pub use bench::test_name;
 pub use bench::{Suite, skip};
 pub use death::{
-    garbage_is_survived, peer_dropped, peer_killed_before_meeting, peer_killed_while_sending,
-    peer_killed_with_operations_pending,
+    death_wakes, garbage_is_survived, peer_dropped, peer_killed_before_meeting,
+    peer_killed_while_sending, peer_killed_with_operations_pending,
 };
 pub use meeting::{
     arming_wakes, bad_addresses, connecting_twice, early_arrivals, limits_make_sense, oneself,
@@ -99,7 +99,7 @@ macro_rules! conformance {
             sender_that_never_polls, parked_fragments, unsent_slots, tokens_once,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
             mapped_memory, mapped_keys_are_checked, attaching_a_device,
-            peer_dropped, peer_killed_before_meeting, peer_killed_while_sending,
+            peer_dropped, death_wakes, peer_killed_before_meeting, peer_killed_while_sending,
             peer_killed_with_operations_pending, garbage_is_survived,
         );
     };

@@ -89,7 +89,8 @@ pub struct Fault<B> {
     polls: u64,
     /// Reports, each with the poll from which on it may be made.
     held: VecDeque<(u64, Event)>,
-    scratch: Events,
+    /// Room for what the wrapped transport reports; absent while it does.
+    scratch: Option<Events>,
     links: Vec<Link>,
     /// By the token that the wrapped transport was given instead.
     operations: HashMap<u64, Operation>,
@@ -113,7 +114,7 @@ impl<B: Btl> Fault<B> {
             storm: 0,
             polls: 0,
             held: VecDeque::new(),
-            scratch: Events::with_capacity(64),
+            scratch: None,
             links: Vec::new(),
             operations: HashMap::new(),
             next_operation: 0,
@@ -323,10 +324,10 @@ impl<B: Btl> Btl for Fault<B> {
         self.polls += 1;
         self.storm = self.storm.saturating_sub(1);
         if self.held.len() < HELD_MAX {
-            let mut scratch = std::mem::replace(&mut self.scratch, Events::with_capacity(1));
+            let mut scratch = self.scratch.take().unwrap_or_else(|| Events::with_capacity(64));
             self.inner.poll(&mut scratch);
             scratch.drain().for_each(|event| self.take_in(event));
-            self.scratch = scratch;
+            self.scratch = Some(scratch);
         }
         let before = events.len();
         while !events.is_full() && self.held.front().is_some_and(|(due, _)| *due <= self.polls) {

@@ -44,7 +44,8 @@ pub type Sink = Box<dyn FnMut(Record) + Send>;
 pub struct Trace<B> {
     inner: B,
     sink: Sink,
-    scratch: Events,
+    /// Room for what the wrapped transport reports; kept for callers that always have as much.
+    scratch: Option<Events>,
     rdma_limits: Option<RdmaLimits>,
     peers: u32,
     /// What the wrapped transport said of each peer when `rdma` was last asked for.
@@ -56,8 +57,7 @@ impl<B: Btl> Trace<B> {
     #[must_use]
     pub fn new(mut inner: B, sink: Sink) -> Trace<B> {
         let rdma_limits = inner.rdma().map(|rdma| rdma.rdma_limits().clone());
-        let scratch = Events::with_capacity(64);
-        Trace { inner, sink, scratch, rdma_limits, peers: 0, reaches: Vec::new() }
+        Trace { inner, sink, scratch: None, rdma_limits, peers: 0, reaches: Vec::new() }
     }
 
     /// The wrapped transport.
@@ -99,25 +99,20 @@ impl<B: Btl> Btl for Trace<B> {
     }
 
     fn poll(&mut self, events: &mut Events) -> usize {
-        // What is not taken here stays with the wrapped transport.
-        let room = events.room().min(self.scratch.capacity());
+        // No more is taken than the caller has room for: the rest stays with the wrapped transport.
+        let room = events.room();
         if room == 0 {
             return 0;
         }
-        let mut scratch = if room == self.scratch.capacity() {
-            std::mem::replace(&mut self.scratch, Events::with_capacity(1))
-        } else {
-            Events::with_capacity(room)
-        };
+        let fitting = self.scratch.take().filter(|scratch| scratch.capacity() == room);
+        let mut scratch = fitting.unwrap_or_else(|| Events::with_capacity(room));
         let before = events.len();
         self.inner.poll(&mut scratch);
         for event in scratch.drain() {
             self.record(Record::of(&event));
             events.push(event);
         }
-        if scratch.capacity() > self.scratch.capacity() {
-            self.scratch = scratch;
-        }
+        self.scratch = Some(scratch);
         events.len() - before
     }
 

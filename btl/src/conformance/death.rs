@@ -3,6 +3,7 @@
 use super::bench::Watch;
 use super::child::{self, Kin};
 use super::duo::{A, B, Duo, Seen, assert_message, message, poll, tag_of};
+use super::meeting::readable;
 use super::{Fixture, Suite};
 use crate::{AmTag, Btl, Event, Events, Fragment, PeerId, Rdma, RemoteKey, ReserveError, Token};
 use gapless_mem::{Device, HostDevice, Region};
@@ -103,6 +104,36 @@ pub fn peer_dropped(_: &Suite, mut fixture: impl Fixture) {
     wake.expect_loss(&mut a);
     drop(unsent);
     wake.send_to_the_dead(&mut a, held);
+}
+
+/// Sleeping on the descriptor of `arm` does not sleep through the death of the peer.
+pub fn death_wakes(suite: &Suite, mut fixture: impl Fixture) {
+    let mut duo = Duo::new(&mut fixture);
+    duo.expect_health();
+    if duo.ends[A].arm().is_none() {
+        return suite.skip("the transport is polled by the clock: `arm` gives no descriptor");
+    }
+    duo.expect_silence();
+    let Duo { ends: [mut a, b], peer: [to_b, _], .. } = duo;
+    let mut wake = Wake::new(to_b);
+    let fd = a.arm().expect("it gave one before");
+    wake.poll(&mut a);
+    drop(b);
+    let watch = Watch::promised("the descriptor to become readable", a.limits().death_notice_ms);
+    let mut fd = fd;
+    while !wake.lost {
+        // Nothing but the descriptor says when to look.
+        while !readable(fd, 1) {
+            watch.tick();
+        }
+        wake.poll(&mut a);
+        if !wake.lost {
+            fd = a.arm().expect("it gave one before");
+            wake.poll(&mut a);
+        }
+        watch.tick();
+    }
+    wake.expect_loss(&mut a);
 }
 
 /// A slot, which there must be.
