@@ -12,7 +12,7 @@ use crate::recycle::Recycler;
 use crate::ring::{Broken, INLINE_BYTES, INLINE_WORDS, Kind, Producer, lines_for};
 use crate::segment::{Segment, whole_pages};
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
-use gapless_btl::{LinkError, PeerId, Reclaim, ReserveError, Slot};
+use gapless_btl::{LinkError, PeerId, PoolHandle, Reclaim, ReserveError, Slot};
 use std::sync::Arc;
 
 /// Tiny slots that may be reserved at a time.
@@ -51,7 +51,7 @@ pub(crate) struct Outbound {
     pool: Arc<dyn Reclaim>,
     /// A handle that the last slot sent has given back, for the next one: counting is a locked
     /// instruction each way.
-    spare: Option<Arc<dyn Reclaim>>,
+    spare: Option<PoolHandle>,
     producer: Producer,
     /// Ring lines promised to slots that are reserved.
     promised: usize,
@@ -162,7 +162,7 @@ impl Outbound {
         };
         self.reserved[index] = lines.to_le_bytes()[0];
         self.promised += lines;
-        let pool = self.spare.take().unwrap_or_else(|| Arc::clone(&self.pool));
+        let pool = self.spare.take().unwrap_or_else(|| Arc::clone(&self.pool).into());
         // SAFETY: the buffer lies in a mapping that `pool` keeps; our books say that it is in no
         // other hand until it is reclaimed or sent, and no references to it are made meanwhile.
         Ok(unsafe { Slot::new(region, to, index as u64, pool) })
