@@ -1,0 +1,61 @@
+//! A Gapless transport over UDP on the loopback interface, as another project would write it: it
+//! depends on the contract (`gapless-btl`) and the vocabulary of memory (`gapless-mem`) alone, and
+//! nothing of Gapless knows of it.
+//!
+//! UDP loses, repeats and reorders datagrams; the contract wants every message once and in order.
+//! In between are a sliding window with cumulative and selective acknowledgements, retransmission,
+//! and room that the receiver promises message by message. One message is one datagram.
+//!
+//! Where things are, from the wire up: `wire` (datagrams), `card` (addresses), `seq` (numbers that
+//! wrap), `rto` (how long to wait), `sender` and `receiver` (the two sides of one direction, without
+//! clock or sockets), `socket`, `channel` and `faults` (the wire, and a bad one for tests), `link`
+//! (one peer: meeting, talking, dying), `udp` (the implementation of [`gapless_btl::Btl`]).
+//!
+//! ```
+//! use btl_udp::Udp;
+//! use gapless_btl::{AmTag, Btl, Event, Events, Token};
+//! let (mut a, mut b) = (Udp::new()?, Udp::new()?);
+//! let to_b = a.connect(&b.address())?;
+//! b.connect(&a.address())?;
+//! let mut events = Events::with_capacity(8);
+//! let mut slot = loop {
+//!     match a.reserve(to_b, 2) {
+//!         Ok(slot) => break slot,
+//!         Err(_) => _ = (a.poll(&mut events), b.poll(&mut events)),
+//!     }
+//! };
+//! slot.write(0, b"hi")?;
+//! a.send(slot, AmTag(7), Token::NONE);
+//! while b.poll(&mut events) == 0 {}
+//! let Some(Event::Arrived { tag: AmTag(7), fragment, .. }) = events.drain().next() else { panic!() };
+//! assert_eq!(fragment.to_vec()?, b"hi");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What it does not do
+//!
+//! Anyone on this host can send to our ports; a datagram counts only if the kernel says that it came
+//! from the peer's port and if it carries both sessions, 64 random bits each. That keeps mistakes
+//! out, not somebody who can read the datagrams. A death is noticed because nobody has the peer's
+//! ports any more; should another program take one between a death and the next probe (a fifth of a
+//! second), and be content with strange datagrams, the death goes unnoticed.
+#![forbid(unsafe_code)]
+
+mod card;
+mod channel;
+mod config;
+mod faults;
+mod link;
+mod receiver;
+mod rto;
+mod sender;
+mod seq;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod udp;
+mod wire;
+
+pub use config::Config;
+pub use faults::Faults;
+pub use udp::Udp;
