@@ -7,6 +7,8 @@ use crate::seq::WINDOW_MAX;
 pub(crate) const FRAGMENT_MAX: usize = 60 << 10;
 /// The shortest limit in bytes that the contract allows.
 const FRAGMENT_MIN: usize = 256;
+/// The fewest messages: with one, nobody could reserve two slots and choose their order.
+const WINDOW_MIN: u32 = 2;
 
 /// The transport's parameters; values outside their bounds are moved to the nearest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +18,7 @@ pub struct Config {
     pub max_fragment_bytes: usize,
     /// [`Limits::eager_bytes`](gapless_btl::Limits), at most `max_fragment_bytes`.
     pub eager_bytes: usize,
-    /// Messages to and from one peer that there are buffers for, 1 to 64 each way.
+    /// Messages to and from one peer that there are buffers for, 2 to 64 each way.
     pub window: u32,
     /// Bytes under way to one peer, at least one message: what the peer's socket buffer holds.
     pub flying_bytes: usize,
@@ -41,7 +43,7 @@ impl Config {
     pub(crate) fn bounded(mut self) -> Config {
         self.max_fragment_bytes = self.max_fragment_bytes.clamp(FRAGMENT_MIN, FRAGMENT_MAX);
         self.eager_bytes = self.eager_bytes.min(self.max_fragment_bytes);
-        self.window = self.window.clamp(1, WINDOW_MAX);
+        self.window = self.window.clamp(WINDOW_MIN, WINDOW_MAX);
         self
     }
 }

@@ -302,7 +302,7 @@ impl Link {
     }
 
     /// Sends what may go.
-    fn pump(&mut self, around: &Around<'_>) {
+    fn pump(&mut self, around: &mut Around<'_>) {
         let sessions = self.sessions(around);
         self.retry_at = None;
         while self.refusals < REFUSALS
@@ -319,7 +319,10 @@ impl Link {
             };
             let outcome = channel.send(&header, message.bytes);
             if outcome == Send::Gone {
-                self.sender.gone(around.now);
+                let token = self.sender.gone(around.now);
+                if token != Token::NONE {
+                    around.ready.push_back(Event::Sent { token, result: Ok(()) });
+                }
             }
             self.went(Some(outcome), around.now);
             if outcome == Send::Busy {
@@ -346,9 +349,9 @@ impl Link {
                         self.say(Kind::Probe, around);
                     }
                 }
-                Receive::Datagram { bytes, cut, .. } => {
+                Receive::Datagram { bytes, .. } => {
                     let start = &header[..bytes.min(HEADER_BYTES)];
-                    if let Err(what) = self.heard(start, bytes, cut, around) {
+                    if let Err(what) = self.heard(start, bytes, around) {
                         self.end(LinkError::Corrupt { what }, around);
                     }
                 }
@@ -358,13 +361,7 @@ impl Link {
     }
 
     /// Takes in one datagram from the peer's port.
-    fn heard(
-        &mut self,
-        start: &[u8],
-        bytes: usize,
-        cut: bool,
-        around: &mut Around<'_>,
-    ) -> Result<(), String> {
+    fn heard(&mut self, start: &[u8], bytes: usize, around: &mut Around<'_>) -> Result<(), String> {
         let Sessions { to: theirs, from: own } = self.sessions(around);
         if Header::sessions(start) != Some(Sessions { to: own, from: theirs }) {
             // Came before the socket was connected, from who knows where.
@@ -375,13 +372,11 @@ impl Link {
             return Err(format!("a {:?} where messages are expected", header.kind));
         }
         let Around { now, ready, .. } = around;
-        self.sender.acknowledged(&header.acks, *now, |token| {
-            ready.push_back(Event::Sent { token, result: Ok(()) });
-        })?;
+        self.sender.acknowledged(&header.acks, *now)?;
         match header.kind {
             Kind::Data => {
                 let from = self.id;
-                let len = if cut { usize::MAX } else { header.payload_bytes as usize };
+                let len = header.payload_bytes as usize;
                 let arrival =
                     self.receiver.arrived(header.seq, AmTag(header.tag), len, |tag, buffer| {
                         let fragment = buffer.into_fragment();

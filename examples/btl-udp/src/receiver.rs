@@ -124,8 +124,12 @@ impl Receiver {
         if place.is_some() {
             return Ok(Arrival::Again);
         }
-        let Some(mut buffer) = self.spare.pop() else {
-            return Err("a message without a buffer".to_owned());
+        let mut buffer = match self.spare.last() {
+            Some(buffer) if len <= buffer.len() => self.spare.pop().expect("it was there"),
+            spare => {
+                let max = spare.map_or(0, |buffer| buffer.len());
+                return Err(format!("a message of {len} bytes, but at most {max} were agreed on"));
+            }
         };
         buffer.truncate(len);
         *place = Some((tag, buffer));
@@ -198,6 +202,7 @@ mod tests {
         assert_eq!((receiver.untold(), receiver.acks().edge), (1, Seq(11)));
         assert!(take(&mut receiver, 11).is_err());
         assert!(take(&mut receiver, 10u32.wrapping_add(0x7fff_ffff)).is_err());
+        assert!(receiver.arrived(Seq(10), AmTag(0), 17, |_, _| panic!("too long")).is_err());
         assert_eq!(take(&mut receiver, 10).unwrap(), (Arrival::New, vec![10]));
     }
 

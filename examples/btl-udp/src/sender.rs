@@ -138,9 +138,10 @@ impl Sender {
         Some(Outgoing { seq, tag: *tag, bytes: buffer })
     }
 
-    /// What [`peek`](Sender::peek) gave went out.
-    pub(crate) fn gone(&mut self, now: Instant) {
-        let Some(index) = self.next() else { return };
+    /// What [`peek`](Sender::peek) gave went out. Gives the token that is done with it: from now on
+    /// the message is ours to repeat, whatever its sender does.
+    pub(crate) fn gone(&mut self, now: Instant) -> Token {
+        let Some(index) = self.next() else { return Token::NONE };
         let message = &mut self.queue[index];
         let first = message.place == Place::Queued;
         self.begun += u32::from(first);
@@ -149,6 +150,7 @@ impl Sender {
         self.flying += 1;
         self.flying_bytes += message.buffer.len() + OVERHEAD_BYTES;
         self.deadline.get_or_insert(now + self.rto.wait());
+        std::mem::replace(&mut message.done, Token::NONE)
     }
 
     fn landed(&mut self, index: usize, now: Instant) {
@@ -165,16 +167,11 @@ impl Sender {
         message.place = Place::Landed;
     }
 
-    /// Takes in what the peer has; gives each token that is done to `done`.
+    /// Takes in what the peer has.
     ///
     /// # Errors
     /// It acknowledges what was never sent, or promises room for more than a window.
-    pub(crate) fn acknowledged(
-        &mut self,
-        acks: &Acks,
-        now: Instant,
-        mut done: impl FnMut(Token),
-    ) -> Result<(), String> {
+    pub(crate) fn acknowledged(&mut self, acks: &Acks, now: Instant) -> Result<(), String> {
         let Acks { ack, sack, edge } = *acks;
         let wrong = |what: &str| {
             Err(format!("{what}: {acks:?} with {} from {:?} on under way", self.begun, self.base))
@@ -204,11 +201,7 @@ impl Sender {
                 self.landed(index, now);
             }
         }
-        for message in self.queue.drain(..through as usize) {
-            if message.done != Token::NONE {
-                done(message.done);
-            }
-        }
+        self.queue.drain(..through as usize);
         self.base = ack;
         self.begun -= through;
         if self.edge.is_before(edge) {
@@ -254,7 +247,7 @@ impl Sender {
         self.rto.timed_out();
     }
 
-    /// The link has ended: what was sent and will never be acknowledged.
+    /// The link has ended: the tokens of what never went out.
     pub(crate) fn fail(&mut self) -> impl Iterator<Item = Token> + '_ {
         (self.flying, self.flying_bytes, self.begun, self.deadline) = (0, 0, 0, None);
         self.queue.drain(..).map(|message| message.done).filter(|&done| done != Token::NONE)
@@ -279,13 +272,16 @@ mod tests {
         sender: Sender,
         pool: HeapPool,
         now: Instant,
+        /// Those that are done.
+        tokens: Vec<u64>,
     }
 
     impl Bench {
         fn new(first: u32, queued: u64) -> Bench {
             let mut sender = Sender::new(Seq(first), 1 << 20);
             sender.open(WINDOW_MAX);
-            let mut bench = Bench { sender, pool: HeapPool::new(100, 16), now: Instant::now() };
+            let (pool, now) = (HeapPool::new(100, 16), Instant::now());
+            let mut bench = Bench { sender, pool, now, tokens: Vec::new() };
             for number in 0..queued {
                 bench.push(number);
             }
@@ -301,16 +297,19 @@ mod tests {
             let mut numbers = Vec::new();
             while let Some(outgoing) = self.sender.peek() {
                 numbers.push(outgoing.seq.0);
-                self.sender.gone(self.now);
+                let token = self.sender.gone(self.now);
+                self.tokens.extend((token != Token::NONE).then_some(token.0));
             }
             numbers
         }
 
-        fn hear(&mut self, ack: u32, sack: u64, edge: u32) -> Result<Vec<u64>, String> {
-            let mut tokens = Vec::new();
+        fn hear(&mut self, ack: u32, sack: u64, edge: u32) -> Result<(), String> {
             let acks = Acks { ack: Seq(ack), sack, edge: Seq(edge) };
-            self.sender.acknowledged(&acks, self.now, |token| tokens.push(token.0))?;
-            Ok(tokens)
+            self.sender.acknowledged(&acks, self.now)
+        }
+
+        fn left(&self) -> usize {
+            self.sender.queue.len()
         }
     }
 
@@ -319,11 +318,15 @@ mod tests {
         let first = u32::MAX - 1;
         let mut bench = Bench::new(first, 5);
         assert_eq!(bench.pump(), [first, u32::MAX, 0, 1, 2]);
-        assert_eq!(bench.hear(u32::MAX, 0, 60).unwrap(), [0]);
-        assert_eq!(bench.hear(2, 0, 60).unwrap(), [1, 2, 3]);
+        assert_eq!(bench.tokens, [0, 1, 2, 3, 4]);
+        bench.hear(u32::MAX, 0, 60).unwrap();
+        assert_eq!(bench.left(), 4);
+        bench.hear(2, 0, 60).unwrap();
+        assert_eq!(bench.left(), 1);
         // Old news changes nothing.
-        assert_eq!(bench.hear(u32::MAX, 0, 60).unwrap(), [0; 0]);
-        assert_eq!(bench.hear(3, 0, 60).unwrap(), [4]);
+        bench.hear(u32::MAX, 0, 60).unwrap();
+        assert_eq!(bench.left(), 1);
+        bench.hear(3, 0, 60).unwrap();
         assert!(bench.sender.is_empty() && bench.sender.deadline().is_none());
     }
 
@@ -350,13 +353,16 @@ mod tests {
         let mut bench = Bench::new(10, 6);
         bench.pump();
         // 11 is lost; 10, 12, 13 have arrived: two later ones are not enough.
-        assert_eq!(bench.hear(11, 0b011, 60).unwrap(), [0]);
+        bench.hear(11, 0b011, 60).unwrap();
+        assert_eq!(bench.left(), 5);
         assert!(bench.pump().is_empty());
         bench.hear(11, 0b111, 60).unwrap();
         assert_eq!(bench.pump(), [11]);
         bench.hear(11, 0b1111, 60).unwrap();
         assert!(bench.pump().is_empty(), "once is enough until it is late again");
-        assert_eq!(bench.hear(16, 0, 60).unwrap(), [1, 2, 3, 4, 5]);
+        bench.hear(16, 0, 60).unwrap();
+        assert!(bench.sender.is_empty());
+        assert_eq!(bench.tokens, [0, 1, 2, 3, 4, 5], "each once, though one went twice");
     }
 
     #[test]
@@ -389,10 +395,10 @@ mod tests {
             sender.push(pool.buffer(4096).unwrap(), AmTag(0), Token::NONE);
         }
         let now = Instant::now();
-        sender.gone(now);
+        assert_eq!(sender.gone(now), Token::NONE);
         assert!(sender.peek().is_none());
         let acks = Acks { ack: Seq(1), sack: 0, edge: Seq(10) };
-        sender.acknowledged(&acks, now, |_| ()).unwrap();
+        sender.acknowledged(&acks, now).unwrap();
         assert_eq!(sender.peek().unwrap().seq, Seq(1));
     }
 
@@ -418,12 +424,12 @@ mod tests {
     }
 
     #[test]
-    fn failing_gives_all_tokens() {
+    fn failing_gives_the_tokens_that_are_not_done() {
         let mut bench = Bench::new(0, 3);
-        bench.sender.gone(bench.now);
+        assert_eq!(bench.sender.gone(bench.now), Token(0));
         bench.sender.push(bench.pool.buffer(1).unwrap(), AmTag(0), Token::NONE);
         let tokens: Vec<u64> = bench.sender.fail().map(|token| token.0).collect();
-        assert_eq!(tokens, [0, 1, 2]);
+        assert_eq!(tokens, [1, 2]);
         assert!(bench.sender.peek().is_none() && bench.sender.deadline().is_none());
     }
 }

@@ -3,7 +3,7 @@
 use crate::wire::HEADER_BYTES;
 use gapless_btl::LinkError;
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,8 +34,8 @@ pub(crate) enum Send {
 /// What a socket had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receive {
-    /// A datagram that was so many bytes long, header included; `cut` if it did not fit.
-    Datagram { bytes: usize, cut: bool, from_port: u16 },
+    /// A datagram that was so many bytes long, header included, even if it did not fit.
+    Datagram { bytes: usize, from_port: u16 },
     /// Nothing.
     Empty,
     /// Nobody has the peer's port any more.
@@ -116,11 +116,9 @@ impl Socket {
             };
             let from = message.address.and_then(|any| SocketAddr::try_from(any).ok());
             return match from {
-                Some(from) if from.ip() == Ipv4Addr::LOCALHOST => Receive::Datagram {
-                    bytes: message.bytes,
-                    cut: message.flags.contains(ReturnFlags::TRUNC),
-                    from_port: from.port(),
-                },
+                Some(from) if from.ip() == Ipv4Addr::LOCALHOST => {
+                    Receive::Datagram { bytes: message.bytes, from_port: from.port() }
+                }
                 _ => Receive::Foreign,
             };
         }
