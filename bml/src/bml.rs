@@ -34,6 +34,8 @@ pub struct Bml {
     handlers: Vec<Option<Box<dyn Handler + Send>>>,
     /// What each handler registered.
     ranges: Vec<RangeInclusive<u8>>,
+    /// The rail that allocates memory for peers to map: the best to others, or the loopback.
+    allocator: Option<usize>,
     /// The number of the handler of each tag; 0 is whoever is given to `poll`.
     by_tag: [u8; 256],
     /// Taken while polling, so that a handler cannot poll again.
@@ -71,6 +73,7 @@ impl Bml {
             endpoints,
             handlers: Vec::new(),
             ranges: Vec::new(),
+            allocator: Some(OWN_RAIL),
             by_tag,
             events: Some(Box::new(Events::with_capacity(EVENTS_PER_POLL))),
             round: 0,
@@ -96,9 +99,10 @@ impl Bml {
         for rail in &mut self.rails {
             rail.first = false;
         }
-        if let Some(best) = self.order(|rail| !rail.is_own()).first() {
-            self.rails[*best].first = true;
-        }
+        let mut order = self.order(|rail| !rail.is_own());
+        self.rails[order[0]].first = true;
+        order.push(OWN_RAIL);
+        self.allocator = order.into_iter().find(|&at| self.rails[at].btl.mapped().is_some());
     }
 
     /// Where peers reach this process: the name and address of every transport, for publishing.
@@ -283,7 +287,7 @@ impl Bml {
     /// Mapping the memory of `peer`, over the rail that [`allocate`](Bml::allocate) uses if it
     /// reaches the peer, else over the best that maps.
     pub fn mapped(&mut self, peer: Rank) -> Option<(PeerId, &mut dyn Mapped)> {
-        let allocator = self.allocator();
+        let allocator = self.allocator;
         let paths = self.endpoints.get(peer.0 as usize)?.paths();
         let rails = &mut self.rails;
         let path = paths.iter().find(|path| Some(path.rail) == allocator);
@@ -294,16 +298,9 @@ impl Bml {
         Some((path.peer, rail.btl.mapped()?))
     }
 
-    /// The rail that allocates memory for peers to map: the best to others, or the loopback.
-    fn allocator(&mut self) -> Option<usize> {
-        let mut order = self.order(|rail| !rail.is_own());
-        order.push(OWN_RAIL);
-        order.into_iter().find(|&at| self.rails[at].btl.mapped().is_some())
-    }
-
     /// `len` bytes, zeroed and page-aligned, that peers can map; `None` if no transport can map.
     pub fn allocate(&mut self, len: u64) -> Option<Result<Allocation, MapError>> {
-        let at = self.allocator()?;
+        let at = self.allocator?;
         Some(self.rails[at].btl.mapped()?.allocate(len))
     }
 

@@ -22,8 +22,8 @@
 //! transport has them; devices) and death (of a peer in this process, and of other processes that
 //! are killed, if the fixture can make an end that they reach; garbage).
 //!
-//! What cannot run says so: a line that starts with `SKIPPED:` on the standard output, and one in
-//! the file that the environment variable `GAPLESS_SKIP_LOG` names. Random choices come from
+//! What cannot run says so: a line `SKIPPED: <what>: <why>` goes to the standard error, and to the
+//! file that the environment variable `GAPLESS_SKIP_LOG` names. Random choices come from
 //! `GAPLESS_SEED`, if set, and a failure prints the seed. No wait is endless: what has no promised
 //! bound is given a minute, what has one ten times its length.
 
@@ -111,7 +111,8 @@ macro_rules! conformance {
                 #[test]
                 fn $test() {
                     let name = $crate::conformance::test_name(module_path!(), stringify!($test));
-                    $crate::conformance::$test(&$crate::conformance::Suite::new(name), $fixture);
+                    let suite = $crate::conformance::Suite::new(env!("CARGO_PKG_NAME"), name);
+                    $crate::conformance::$test(&suite, $fixture);
                 }
             )*
         }

@@ -11,15 +11,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// [`conformance!`](crate::conformance!).
 #[derive(Debug)]
 pub struct Suite {
+    package: &'static str,
     name: String,
     seed: Seed,
 }
 
 impl Suite {
-    /// The test that the harness calls `name`.
+    /// The test that the harness of `package` calls `name`.
     #[must_use]
-    pub fn new(name: String) -> Suite {
-        Suite { name, seed: Seed::new() }
+    pub fn new(package: &'static str, name: String) -> Suite {
+        Suite { package, name, seed: Seed::new() }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -32,20 +33,20 @@ impl Suite {
 
     /// Skips this test, aloud.
     pub(super) fn skip(&self, why: &str) {
-        skip(&self.name, why);
+        skip(&format!("{} {}", self.package, self.name), why);
     }
 }
 
-/// Says on the standard output, and in the file that `GAPLESS_SKIP_LOG` names, that a test did not
-/// run and why.
+/// Says on the standard error, and in the file that `GAPLESS_SKIP_LOG` names, that a test did not run
+/// and why.
 ///
 /// # Panics
 /// If that file cannot be written: a skip must not go unnoticed.
 pub fn skip(test: &str, why: &str) {
-    println!("SKIPPED: {test}: {why}");
+    let line = format!("SKIPPED: {test}: {why}\n");
+    eprint!("{line}");
     if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        let line = format!("{test}: {why}\n");
         let written = log.and_then(|mut log| log.write_all(line.as_bytes()));
         written.unwrap_or_else(|error| panic!("GAPLESS_SKIP_LOG={}: {error}", path.display()));
     }
