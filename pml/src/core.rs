@@ -4,6 +4,7 @@
 use crate::body::{Arrival, Body, Pool};
 use crate::buffer::Engines;
 use crate::comm::{Comm, Comms};
+use crate::digests::Digests;
 use crate::error::PmlError;
 use crate::hash::FastMap;
 use crate::header::{CONTROL_MAX, EAGER_BYTES, Head, Message};
@@ -56,6 +57,7 @@ pub(crate) struct Core {
     pub(crate) published: Published,
     pub(crate) scratch: Scratch,
     pub(crate) pool: Pool,
+    pub(crate) digests: Digests,
     /// How many peers are lost.
     pub(crate) lost: u32,
 }
@@ -82,6 +84,7 @@ impl Core {
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),
             pool: Pool::default(),
+            digests: Digests::default(),
             lost: 0,
             config,
         }
@@ -158,8 +161,19 @@ impl Core {
         read(&fragment, &mut first[..len.min(EAGER_BYTES)])?;
         match Head::parse(&first, len)? {
             Head::Eager(envelope) => {
-                let arrival = Arrival::Eager(envelope, Body::Parked(fragment));
-                self.in_order(bml, from, arrival)
+                let body = Body::Parked(fragment);
+                let reorder = &mut self.peers[from as usize].reorder;
+                if !reorder.is_next(envelope.sequence) {
+                    return self.in_order(bml, from, Arrival::Eager(envelope, body));
+                }
+                // The straight way: it is the next one, and its receive is waiting.
+                let label = envelope.label(from);
+                let id = self.posted.take(label).and_then(|index| self.requests.id_at(index));
+                match id {
+                    Some(id) => self.receive_eager(id, from, &envelope, body),
+                    None => self.keep(label, Arrival::Eager(envelope, body))?,
+                }
+                self.release_held(bml, from)
             }
             Head::Data { reply, offset } => self.data(from, reply, offset, fragment),
             Head::Other => self.control(bml, from, &fragment),
@@ -205,12 +219,17 @@ impl Core {
             }
             Turn::Now => {
                 self.deliver(bml, from, arrival)?;
-                while let Some(next) = self.peers[from as usize].reorder.next_held() {
-                    self.deliver(bml, from, next)?;
-                }
-                Ok(())
+                self.release_held(bml, from)
             }
         }
+    }
+
+    /// Delivers messages that came early and whose turn it is.
+    fn release_held(&mut self, bml: &mut Bml, from: u32) -> Result<(), String> {
+        while let Some(next) = self.peers[from as usize].reorder.next_held() {
+            self.deliver(bml, from, next)?;
+        }
+        Ok(())
     }
 
     /// Finds the receive of a message, or keeps the message for it.
@@ -233,7 +252,7 @@ impl Core {
     ) -> Result<(), String> {
         match arrival {
             Arrival::Eager(envelope, body) => {
-                self.receive_eager(id, from, envelope, body);
+                self.receive_eager(id, from, &envelope, body);
                 Ok(())
             }
             Arrival::Rts(rts, layout) => self.receive_offer(bml, id, from, *rts, &layout),

@@ -26,7 +26,7 @@ impl Core {
         &mut self,
         id: RequestId,
         from: u32,
-        envelope: Envelope,
+        envelope: &Envelope,
         body: Body,
     ) {
         let Some(recv) = self.requests.recv_mut(id) else { return };
@@ -39,7 +39,7 @@ impl Core {
             protocol: Protocol::Eager,
             failure: None,
         };
-        let failure = match recv.verdict(&envelope) {
+        let failure = match recv.verdict(&mut self.digests, envelope) {
             Err(error @ PmlError::Truncated { .. }) => Some(error),
             Err(error) => {
                 self.finish_recv(id, Matched { failure: Some(error), ..matched });

@@ -11,6 +11,7 @@
 //! and entries; what has not been used for the longest time goes first.
 
 use crate::core::{AM_TAG, Core};
+use crate::digests::identity;
 use crate::hash::FastMap;
 use crate::header::{self, LAYOUT_BYTES};
 use crate::peer::{Attempt, Outgoing};
@@ -58,8 +59,7 @@ impl Published {
 
     /// The identifier and the bytes of a layout.
     pub(crate) fn publish(&mut self, layout: &Layout) -> (u64, Arc<[u8]>) {
-        // The signature lies inside the shared object; clones of a layout have it in one place.
-        let address = std::ptr::from_ref(layout.signature()).addr();
+        let address = identity(layout);
         self.uses += 1;
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.used = self.uses;

@@ -69,6 +69,7 @@ pub mod choose;
 mod comm;
 mod core;
 mod death;
+mod digests;
 mod drive;
 mod eager;
 mod error;

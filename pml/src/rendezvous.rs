@@ -137,7 +137,13 @@ impl Core {
             layout.as_ref().map_or((0, 0), |(id, bytes)| (*id, bytes.len() as u64));
         let count = buffer.typed().count();
         let stage = SendStage::Eager; // replaced below, once the request has a name
-        let id = self.requests.insert(Work::Send(Send { buffer, peer, rank, envelope, stage }));
+        let id = self.requests.insert(Work::Send(Box::new(Send {
+            buffer,
+            peer,
+            rank,
+            envelope,
+            stage,
+        })));
         let serial = self.new_serial(id);
         let rts = Rts {
             envelope,
@@ -244,7 +250,7 @@ impl Core {
         let Some(recv) = self.requests.recv_mut(id) else { return Ok(()) };
         let sent = rts.envelope.digest.bytes;
         let mut room = sent.min(recv.buffer.bytes());
-        let failure = recv.verdict(&rts.envelope).err();
+        let failure = recv.verdict(&mut self.digests, &rts.envelope).err();
         if let Some(PmlError::SignatureMismatch { .. }) = failure {
             room = 0;
         }

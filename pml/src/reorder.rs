@@ -41,13 +41,20 @@ impl<M> Reorder<M> {
     /// How far ahead a message may be, and so how many can be held.
     pub(crate) const WINDOW: u32 = 4096;
 
+    /// Whether a message is the next one; if so, the one after it is from now on.
+    #[inline]
+    pub(crate) fn is_next(&mut self, sequence: u32) -> bool {
+        let next = sequence == self.next;
+        self.next = self.next.wrapping_add(u32::from(next));
+        next
+    }
+
     /// Looks at the number of a message that has arrived.
     pub(crate) fn turn(&mut self, sequence: u32) -> Result<Turn, OutOfWindow> {
-        let ahead = sequence.wrapping_sub(self.next);
-        if ahead == 0 {
-            self.next = self.next.wrapping_add(1);
+        if self.is_next(sequence) {
             return Ok(Turn::Now);
         }
+        let ahead = sequence.wrapping_sub(self.next);
         let (next, window) = (self.next, Self::WINDOW);
         if ahead > u32::MAX / 2 || self.held.contains_key(&sequence) {
             return Err(OutOfWindow::Duplicate { sequence, next });

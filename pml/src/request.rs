@@ -36,7 +36,8 @@ pub struct Status {
 /// What a request is doing.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Send(Send),
+    /// Boxed: most sends end at once and never get here.
+    Send(Box<Send>),
     Recv(Recv),
     /// It has ended; the result waits to be collected.
     Done(Result<Status, PmlError>),

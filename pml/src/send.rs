@@ -96,7 +96,7 @@ impl Core {
         let limits = bml.limits(Rank(peer)).ok_or_else(|| unreachable(bml, peer))?;
         let bytes = buffer.packed_bytes();
         let link_eager = eager_payload(limits);
-        let digest = buffer.layout().signature().digest(buffer.count());
+        let digest = self.digests.of(buffer.layout(), buffer.count());
         let envelope = Envelope { context: comm.context(), tag, sequence: 0, digest };
         let Mode::Standard = mode;
         if !self.goes_eagerly(bml, peer, buffer, link_eager) {
@@ -124,7 +124,13 @@ impl Core {
             // SAFETY: the caller's promise is the one that a buffer takes.
             let buffer = unsafe { Buffer::promised(buffer, engine) };
             let stage = SendStage::Eager;
-            let id = self.requests.insert(Work::Send(Send { buffer, peer, rank, envelope, stage }));
+            let id = self.requests.insert(Work::Send(Box::new(Send {
+                buffer,
+                peer,
+                rank,
+                envelope,
+                stage,
+            })));
             self.enqueue(peer, Outgoing::Packing { id, slot, packed });
             return Ok(id);
         }
@@ -134,7 +140,13 @@ impl Core {
         // SAFETY: the caller's promise is the one that a buffer takes.
         let buffer = unsafe { Buffer::promised(buffer, engine) };
         let stage = SendStage::Eager;
-        let id = self.requests.insert(Work::Send(Send { buffer, peer, rank, envelope, stage }));
+        let id = self.requests.insert(Work::Send(Box::new(Send {
+            buffer,
+            peer,
+            rank,
+            envelope,
+            stage,
+        })));
         self.enqueue(peer, Outgoing::Eager(id));
         Ok(id)
     }
