@@ -15,6 +15,7 @@ use gapless_btl_sm::{Sm, SmConfig};
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 /// Round trips in a batch: short, so that some batches pass undisturbed even on a busy machine.
@@ -106,7 +107,8 @@ impl Peer {
     /// Answers until the other end goes away: tag 0 with the same, tag 2 (the end of a stream)
     /// with an empty message, tag 1 (a stream's fragment) not at all.
     fn echo(&mut self) -> Result<(), Box<dyn Error>> {
-        let mut target = vec![0u8; STREAM_BYTES];
+        // Not zeros: pages that were never touched would be faulted in while we measure.
+        let mut target = vec![1u8; STREAM_BYTES];
         let mut at = 0;
         let mut batch = Events::with_capacity(8);
         loop {
@@ -192,7 +194,8 @@ fn measure(near: &str, far: &str) -> Result<(), Box<dyn Error>> {
     peer.peer = peer.sm.connect(&unhex(line.trim())?)?;
 
     let source = vec![7u8; STREAM_BYTES];
-    let mut target = vec![0u8; STREAM_BYTES];
+    let mut target = vec![1u8; STREAM_BYTES];
+    println!("a bare cache line, one way: {:.1} ns at best", bare_line(far));
     println!(
         "one way, processors {near} and {far}: median of {BATCHES} batches of {ROUNDS} (fastest)"
     );
@@ -239,6 +242,40 @@ fn measure(near: &str, far: &str) -> Result<(), Box<dyn Error>> {
     drop(peer);
     child.wait()?;
     Ok(())
+}
+
+/// The least that any message costs here: a word that two pinned threads pass to and fro, in
+/// nanoseconds one way.
+fn bare_line(far: &str) -> f64 {
+    #[repr(align(128))]
+    struct Line(AtomicU32);
+    let there = Line(AtomicU32::new(0));
+    let back = Line(AtomicU32::new(0));
+    let rounds = ROUNDS * 500;
+    let mut best = f64::INFINITY;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(far);
+            for round in 1..=rounds {
+                while there.0.load(Ordering::Acquire) != round {
+                    std::hint::spin_loop();
+                }
+                back.0.store(round, Ordering::Release);
+            }
+        });
+        let mut start = Instant::now();
+        for round in 1..=rounds {
+            there.0.store(round, Ordering::Release);
+            while back.0.load(Ordering::Acquire) != round {
+                std::hint::spin_loop();
+            }
+            if round.is_multiple_of(ROUNDS) {
+                best = best.min(start.elapsed().as_secs_f64() / f64::from(ROUNDS) / 2.0);
+                start = Instant::now();
+            }
+        }
+    });
+    best * 1e9
 }
 
 fn hex(address: &Address) -> String {

@@ -27,7 +27,7 @@ use std::time::Duration;
 /// Messages taken from one peer in one poll: bounds the poll and is fair to the others.
 const BATCH: usize = 32;
 /// How often the clock is read: every so many polls.
-const TICKS: u32 = 8;
+const TICKS: u32 = 16;
 /// How often the sockets are looked at while nothing else calls for it.
 const LOOK: Duration = Duration::from_millis(1);
 /// Polls without a result after which a sleep that was announced is called off.

@@ -1,0 +1,385 @@
+//! Processes that die, hide, or run out of descriptors, each in a process of its own: this program
+//! once more, told by the environment which part to play.
+
+use gapless_btl::conformance::skip;
+use gapless_btl::{Address, AmTag, Btl, Event, Events, Extent, LinkError, PeerId};
+use gapless_btl::{RdmaError, RemoteKey, ReserveError, Token};
+use gapless_btl_sm::{Sm, SmConfig};
+use gapless_mem::Region;
+use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PART: &str = "GAPLESS_SM_TEST_PART";
+const MARK: &str = "@says ";
+
+/// A process that plays `part` of the test `test`, and its first word.
+struct Actor {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    fn start(test: &str, part: &str) -> Actor {
+        Actor::of(Actor::command(test, part).spawn().unwrap())
+    }
+
+    /// Without root's rights, if this process has them.
+    fn start_as_nobody(test: &str, part: &str) -> Result<Actor, String> {
+        let mut command = Actor::command(test, part);
+        if rustix::process::geteuid().is_root() {
+            command.uid(65_534);
+        }
+        command.spawn().map(Actor::of).map_err(|e| format!("cannot run as nobody: {e}"))
+    }
+
+    fn command(test: &str, part: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(PART, part)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        command
+    }
+
+    fn of(mut process: Child) -> Actor {
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Actor { process, output }
+    }
+
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "the other process ended");
+            if let Some(said) = line.trim().strip_prefix(MARK) {
+                return said.to_owned();
+            }
+        }
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.process.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        // Fails if it has ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// In the other process: which part to play.
+fn part() -> Option<String> {
+    std::env::var(PART).ok()
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n{MARK}{line}").unwrap();
+    out.flush().unwrap();
+}
+
+fn listen() -> String {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line) {
+        Ok(1..) => line.trim().to_owned(),
+        _ => std::process::exit(0),
+    }
+}
+
+fn hex(address: &Address) -> String {
+    address.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Address {
+    let digits = |at: usize| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap();
+    Address::new(&(0..text.len() / 2).map(digits).collect::<Vec<_>>()).unwrap()
+}
+
+/// Repeats until it is so, at most a minute.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waiting until {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn open(name: &str) -> Sm {
+    Sm::new(SmConfig::new("test of processes", name)).unwrap()
+}
+
+/// In the other process: meets the one that started it.
+fn meet_parent(sm: &mut Sm) -> PeerId {
+    say(&hex(&sm.address()));
+    let parent = unhex(&listen());
+    sm.connect(&parent).unwrap()
+}
+
+fn meet_child(sm: &mut Sm, actor: &mut Actor) -> PeerId {
+    let address = unhex(&actor.hear());
+    let peer = sm.connect(&address).unwrap();
+    actor.tell(&hex(&sm.address()));
+    peer
+}
+
+/// The descriptors of this process, by what they are.
+fn descriptors() -> Vec<String> {
+    let list = std::fs::read_dir("/proc/self/fd").unwrap();
+    let mut names: Vec<_> = list
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .map(|target| target.to_string_lossy().into_owned())
+        .filter(|name| !name.starts_with("/proc"))
+        .collect();
+    names.sort();
+    names
+}
+
+fn shared_memory_files() -> BTreeSet<std::ffi::OsString> {
+    std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|e| e.file_name()).collect()
+}
+
+/// Whether this process has segments of ours mapped.
+fn mapped_segments() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().filter(|line| line.contains("memfd:gapless")).count()
+}
+
+/// Sends messages of many lengths and answers allocations, for ever.
+fn chatter(sm: &mut Sm, peer: PeerId) {
+    let mut events = Events::with_capacity(16);
+    let mut number = 0usize;
+    loop {
+        match sm.reserve(peer, number * 131 % 9000) {
+            Ok(mut slot) => {
+                let byte = [number.to_le_bytes()[0]];
+                if !slot.is_empty() {
+                    slot.write(0, &byte).unwrap();
+                    slot.write(slot.len() - 1, &byte).unwrap();
+                }
+                sm.send(slot, AmTag(byte[0]), Token(number as u64));
+                number += 1;
+            }
+            Err(ReserveError::Full) => {}
+            Err(_) => std::process::exit(0),
+        }
+        if number.is_multiple_of(64) {
+            let allocation = sm.mapped().unwrap().allocate(10_000).unwrap();
+            drop(sm.mapped().unwrap().key(peer, allocation.region()));
+        }
+        sm.poll(&mut events);
+        drop(events.drain());
+    }
+}
+
+/// Killed at any moment: whatever came is whole and in order, the loss is told once and in time,
+/// and nothing is left: no file, no descriptor, no mapping.
+#[test]
+fn killed_at_any_moment_a_process_leaves_nothing_behind() {
+    const TEST: &str = "killed_at_any_moment_a_process_leaves_nothing_behind";
+    match part().as_deref() {
+        None => {
+            // In a process of its own, where no other test opens descriptors.
+            let mut actor = Actor::start(TEST, "judge");
+            assert_eq!(actor.hear(), "content");
+            return;
+        }
+        Some("victim") => {
+            let mut sm = open("victim");
+            let peer = meet_parent(&mut sm);
+            chatter(&mut sm, peer);
+        }
+        Some(_) => {}
+    }
+    let files = shared_memory_files();
+    let mut sm = open("judge");
+    let before = descriptors();
+    let mut events = Events::with_capacity(32);
+    for round in 0..12u32 {
+        let mut victim = Actor::start(TEST, "victim");
+        // Sometimes it is met before it dies, sometimes in the middle of it.
+        let peer = meet_child(&mut sm, &mut victim);
+        let wait = Duration::from_micros(u64::from(round * round) * 500);
+        let start = Instant::now();
+        let mut killed = false;
+        let mut next = 0u8;
+        until("the loss", || {
+            if !killed && start.elapsed() >= wait {
+                victim.process.kill().unwrap();
+                victim.process.wait().unwrap();
+                killed = true;
+            }
+            sm.poll(&mut events);
+            let mut lost = false;
+            for event in events.drain() {
+                assert!(!lost, "after the loss: {event:?}");
+                match event {
+                    Event::Arrived { tag, fragment, .. } => {
+                        let bytes = fragment.to_vec().unwrap();
+                        if let [first, .., last] = bytes[..] {
+                            assert_eq!((first, last), (tag.0, tag.0), "a torn message");
+                        }
+                        assert_eq!(tag.0, next, "order");
+                        next = next.wrapping_add(1);
+                    }
+                    Event::Lost { peer: who, error } => {
+                        assert_eq!(who, peer);
+                        assert!(matches!(error, LinkError::PeerGone { .. }), "{error}");
+                        lost = true;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            lost
+        });
+        assert!(killed, "lost before it was killed");
+        drop(victim);
+        assert_eq!(descriptors(), before, "round {round}: descriptors are left");
+        assert_eq!(mapped_segments(), 0, "round {round}: mappings are left");
+    }
+    assert_eq!(shared_memory_files(), files);
+    say("content");
+}
+
+/// A process that may not be read (`PR_SET_DUMPABLE` 0) is not reached by single copy, and messages
+/// flow all the same. Root may read everything, so the processes run as nobody then.
+#[test]
+fn a_process_that_hides_is_not_reached_by_single_copy() {
+    const TEST: &str = "a_process_that_hides_is_not_reached_by_single_copy";
+    match part().as_deref() {
+        None => match Actor::start_as_nobody(TEST, "seeker") {
+            Err(why) => skip(TEST, &why),
+            Ok(mut actor) => match actor.hear().strip_prefix("skipped: ") {
+                Some(why) => skip(TEST, why),
+                None => assert_eq!(actor.hear(), "content"),
+            },
+        },
+        Some("seeker") => {
+            if reached(TEST, "open") != Ok(()) {
+                return say("skipped: no process may read another here");
+            }
+            say("goes on");
+            let error = reached(TEST, "hider").unwrap_err();
+            assert!(matches!(error, RdmaError::Unavailable { .. }), "{error}");
+            say("content");
+        }
+        Some(role) => {
+            if role == "hider" {
+                let hidden = rustix::process::DumpableBehavior::NotDumpable;
+                rustix::process::set_dumpable_behavior(hidden).unwrap();
+            }
+            let mut sm = open(role);
+            let peer = meet_parent(&mut sm);
+            let secret = [5u8; 8];
+            // SAFETY: `secret` lives until this process is killed, and nobody writes it.
+            let key = unsafe { sm.rdma().unwrap().register(Region::of(&secret)) }.unwrap();
+            let mut events = Events::with_capacity(4);
+            let mut slot = None;
+            until("the link is up", || {
+                sm.poll(&mut events);
+                slot = sm.reserve(peer, key.as_bytes().len()).ok();
+                slot.is_some()
+            });
+            let mut slot = slot.unwrap();
+            slot.write(0, key.as_bytes()).unwrap();
+            sm.send(slot, AmTag(1), Token::NONE);
+            until("the end", || {
+                sm.poll(&mut events);
+                events.drain().any(|event| matches!(event, Event::Lost { .. }))
+            });
+            drop(secret);
+        }
+    }
+}
+
+/// Reads the secret of a process that plays `role`; gives how single copy refused.
+fn reached(test: &str, role: &str) -> Result<(), RdmaError> {
+    let mut actor = Actor::start(test, role);
+    let mut sm = open("seeker");
+    let peer = meet_child(&mut sm, &mut actor);
+    let mut events = Events::with_capacity(4);
+    let mut key = None;
+    until("the key", || {
+        sm.poll(&mut events);
+        for event in events.drain() {
+            let Event::Arrived { fragment, .. } = event else { panic!("{event:?}") };
+            key = RemoteKey::new(&fragment.to_vec().unwrap());
+        }
+        key.is_some()
+    });
+    let mut bytes = [0u8; 8];
+    let (local, remote) = ([Region::of_mut(&mut bytes)], [Extent { offset: 0, len: 8 }]);
+    let rdma = sm.rdma().unwrap();
+    assert!(rdma.reaches(peer).is_some(), "the link is up");
+    let expected = rdma.reaches(peer) == Some(true);
+    // SAFETY: `bytes` outlives the wait for the end below, and is not touched before.
+    let started = unsafe { rdma.get(peer, &local, &key.unwrap(), &remote, Token(1)) };
+    assert_eq!(started.is_ok(), expected);
+    started?;
+    until("the transfer has ended", || {
+        sm.poll(&mut events);
+        events.drain().any(|event| matches!(event, Event::Completed { result: Ok(()), .. }))
+    });
+    assert_eq!(bytes, [5; 8]);
+    Ok(())
+}
+
+/// A process that has used up its descriptors gets errors or waits; nothing hangs, and it goes on
+/// when there are descriptors again.
+#[test]
+fn out_of_descriptors_is_an_error_and_passes() {
+    const TEST: &str = "out_of_descriptors_is_an_error_and_passes";
+    if part().is_none() {
+        let mut actor = Actor::start(TEST, "poor");
+        assert_eq!(actor.hear(), "content");
+        return;
+    }
+    let mut sm = open("poor");
+    let mut others: Vec<_> = (0..4).map(|n| open(&format!("peer {n}"))).collect();
+    let mut events = Events::with_capacity(8);
+    let mut hoard = Vec::new();
+    let error = loop {
+        match std::fs::File::open("/dev/null") {
+            Ok(file) => hoard.push(file),
+            Err(error) => break error,
+        }
+        if hoard.len() == 64 {
+            let limit = rustix::process::Rlimit { current: Some(64), maximum: Some(64) };
+            rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::MFILE.raw_os_error()));
+    let address = sm.address();
+    let refused = others[0].connect(&address).unwrap_err();
+    assert!(matches!(refused, LinkError::System { .. }), "{refused}");
+    assert!(matches!(Sm::new(SmConfig::new("j", "n")), Err(LinkError::System { .. })));
+    let error = sm.mapped().unwrap().allocate(1).unwrap_err();
+    assert!(error.to_string().contains("memfd_create"), "{error}");
+    // Room for a caller's socket and segment, but not for taking them in.
+    hoard.drain(..2);
+    let to_sm = others[1].connect(&address).unwrap();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        hoard.push(file);
+    }
+    for _ in 0..100 {
+        assert_eq!(sm.poll(&mut events), 0);
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    assert!(sm.arm().is_none(), "callers wait: only the clock tells");
+    hoard.clear();
+    let to_other = sm.connect(&others[1].address()).unwrap();
+    until("they meet", || {
+        sm.poll(&mut events);
+        others[1].poll(&mut events);
+        assert!(events.is_empty());
+        sm.reserve(to_other, 1).is_ok() && others[1].reserve(to_sm, 1).is_ok()
+    });
+    say("content");
+}
