@@ -15,6 +15,8 @@ pub struct Typed {
     layout: Layout,
     count: u64,
     packed_bytes: u64,
+    /// Where in the region the packed stream lies as one stretch, if it does.
+    stretch: Option<u64>,
 }
 
 /// The layout of one byte.
@@ -23,6 +25,17 @@ fn byte() -> &'static Layout {
     BYTE.get_or_init(|| {
         Datatype::from(Primitive::Byte).commit().expect("a basic type commits: it has one run")
     })
+}
+
+/// Where the instances lie in the region, if they are one run.
+fn stretch(origin: u64, layout: &Layout, count: u64) -> Option<u64> {
+    // One run of all instances starts where the first instance does.
+    let displacement = match layout.blocks_of(count)? {
+        0 => 0,
+        1 => layout.true_lb(),
+        _ => return None,
+    };
+    u64::try_from(i128::from(origin) + i128::from(displacement)).ok()
 }
 
 impl Typed {
@@ -46,14 +59,16 @@ impl Typed {
             }
         }
         let packed_bytes = convertor.packed_size();
-        Ok(Typed { region, origin, layout: layout.clone(), count, packed_bytes })
+        let stretch = stretch(origin, layout, count);
+        Ok(Typed { region, origin, layout: layout.clone(), count, packed_bytes, stretch })
     }
 
     /// The whole of a region, as bytes without gaps.
     #[must_use]
     pub fn contiguous(region: Region) -> Typed {
         let layout = byte().clone();
-        Typed { region, origin: 0, layout, count: region.len(), packed_bytes: region.len() }
+        let (count, packed_bytes) = (region.len(), region.len());
+        Typed { region, origin: 0, layout, count, packed_bytes, stretch: Some(0) }
     }
 
     /// The region.
@@ -94,15 +109,9 @@ impl Typed {
 
     /// The one stretch of memory that the packed stream is, if it is one.
     #[must_use]
+    #[inline]
     pub fn as_contiguous(&self) -> Option<Region> {
-        // One run of all instances starts where the first instance does.
-        let displacement = match self.layout.blocks_of(self.count)? {
-            0 => 0,
-            1 => self.layout.true_lb(),
-            _ => return None,
-        };
-        let start = i128::from(self.origin) + i128::from(displacement);
-        self.region.sub(u64::try_from(start).ok()?, self.packed_bytes).ok()
+        self.region.sub(self.stretch?, self.packed_bytes).ok()
     }
 
     /// A cursor at the start of the packed stream.

@@ -54,6 +54,8 @@ pub(crate) struct Index {
     lists: Slab<List>,
     links: Slab<Link>,
     empty: usize,
+    /// The list that was asked for last: programs use one key again and again.
+    last: Option<(Key, u32)>,
 }
 
 /// Slab keys are kept below `u32::MAX` by [`Index::push`]'s caller: requests and messages are
@@ -73,11 +75,10 @@ impl Index {
         if self.empty > EMPTY_LISTS_MAX {
             self.drop_empty_lists();
         }
-        let lists = &mut self.lists;
-        let list_id = *self.names.entry(key).or_insert_with(|| {
-            self.empty += 1;
-            narrow(lists.insert(List { key, head: NONE, tail: NONE }))
-        });
+        let list_id = match self.last {
+            Some((last, list_id)) if last == key => list_id,
+            _ => self.list_of(key),
+        };
         let list = &mut self.lists[list_id as usize];
         let previous = list.tail;
         let cell =
@@ -92,12 +93,27 @@ impl Index {
         cell
     }
 
+    fn list_of(&mut self, key: Key) -> u32 {
+        let lists = &mut self.lists;
+        let list_id = *self.names.entry(key).or_insert_with(|| {
+            self.empty += 1;
+            narrow(lists.insert(List { key, head: NONE, tail: NONE }))
+        });
+        self.last = Some((key, list_id));
+        list_id
+    }
+
     /// The oldest entry of `key`: its stamp, item and place.
+    #[inline]
     pub(crate) fn front(&self, key: Key) -> Option<(u64, u32, Cell)> {
         if self.links.is_empty() {
             return None;
         }
-        let list = self.lists[*self.names.get(&key)? as usize];
+        let list_id = match self.last {
+            Some((last, list_id)) if last == key => list_id,
+            _ => *self.names.get(&key)?,
+        };
+        let list = self.lists[list_id as usize];
         let link = self.links.get(list.head as usize)?;
         Some((link.stamp, link.item, list.head))
     }
@@ -131,6 +147,7 @@ impl Index {
             keep
         });
         self.empty = 0;
+        self.last = None;
     }
 }
 

@@ -60,6 +60,8 @@ pub(crate) struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct Posted {
     classes: [Index; 4],
+    /// How many of them have a wildcard.
+    wild: usize,
     next_stamp: u64,
 }
 
@@ -68,12 +70,22 @@ impl Posted {
     pub(crate) fn post(&mut self, pattern: Pattern, request: u32) -> Place {
         let class = pattern.class();
         self.next_stamp += 1;
+        self.wild += usize::from(class != 0);
         let cell = self.classes[class].push(pattern.key(), self.next_stamp, request);
         Place { class: u8::try_from(class).expect("four classes"), cell }
     }
 
     /// Takes out the receive that a message goes to.
     pub(crate) fn take(&mut self, label: Label) -> Option<u32> {
+        if self.wild == 0 {
+            let (_, request, cell) = self.classes[0].front(key_of(label, 0))?;
+            self.classes[0].remove(cell);
+            return Some(request);
+        }
+        self.take_among_wild(label)
+    }
+
+    fn take_among_wild(&mut self, label: Label) -> Option<u32> {
         let mut best: Option<(u64, u32, usize, Cell)> = None;
         for class in CLASSES {
             if self.classes[class].len() == 0 {
@@ -87,12 +99,14 @@ impl Posted {
         }
         let (_, request, class, cell) = best?;
         self.classes[class].remove(cell);
+        self.wild -= usize::from(class != 0);
         Some(request)
     }
 
     /// Takes back a receive that no message has taken.
     pub(crate) fn withdraw(&mut self, place: Place) {
         self.classes[usize::from(place.class)].remove(place.cell);
+        self.wild -= usize::from(place.class != 0);
     }
 }
 

@@ -143,9 +143,10 @@ impl Pml {
     /// # Errors
     /// The request's failure, or there is no such request. Either way it is gone.
     pub fn test(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
-        if !self.core.requests.is_done(id)? {
-            self.progress();
+        if let Some(status) = self.core.requests.collect(id)? {
+            return Ok(Some(status));
         }
+        self.progress();
         self.core.requests.collect(id)
     }
 

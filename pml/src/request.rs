@@ -40,7 +40,7 @@ pub(crate) enum Work {
     Send(Box<Send>),
     Recv(Recv),
     /// It has ended; the result waits to be collected.
-    Done(Result<Status, PmlError>),
+    Done(Result<Status, Box<PmlError>>),
     /// Not in use.
     Vacant,
 }
@@ -65,7 +65,8 @@ impl Requests {
     pub(crate) fn insert(&mut self, work: Work) -> RequestId {
         if let Some(index) = self.free.pop() {
             let entry = &mut self.entries[index as usize];
-            entry.work = work;
+            // What was there is `Vacant`: there is nothing to drop.
+            std::mem::forget(std::mem::replace(&mut entry.work, work));
             entry.released = false;
             return RequestId { index, generation: entry.generation };
         }
@@ -112,7 +113,7 @@ impl Requests {
         if entry.released {
             self.vacate(id.index);
         } else {
-            entry.work = Work::Done(result);
+            entry.work = Work::Done(result.map_err(Box::new));
         }
     }
 
@@ -137,15 +138,30 @@ impl Requests {
 
     /// Takes the result of a request that has ended; `None` while it is under way.
     pub(crate) fn collect(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
-        if !self.is_done(id)? {
-            return Ok(None);
+        let entry = self.entries.get_mut(id.index as usize).ok_or(PmlError::NoSuchRequest)?;
+        if entry.generation != id.generation || entry.released {
+            return Err(PmlError::NoSuchRequest);
         }
-        let work = std::mem::replace(&mut self.entries[id.index as usize].work, Work::Vacant);
-        self.vacate(id.index);
-        match work {
-            Work::Done(result) => result.map(Some),
-            _ => Err(PmlError::Bug { what: "a request that is done has a result" }),
+        match &entry.work {
+            Work::Done(Ok(status)) => {
+                let status = *status;
+                // A status has nothing to drop.
+                std::mem::forget(std::mem::replace(&mut entry.work, Work::Vacant));
+                entry.generation = entry.generation.wrapping_add(1);
+                self.free.push(id.index);
+                Ok(Some(status))
+            }
+            Work::Send(_) | Work::Recv(_) => Ok(None),
+            Work::Done(Err(_)) | Work::Vacant => self.collect_failure(id.index),
         }
+    }
+
+    #[cold]
+    fn collect_failure(&mut self, index: u32) -> Result<Option<Status>, PmlError> {
+        let work = std::mem::replace(&mut self.entries[index as usize].work, Work::Vacant);
+        let Work::Done(Err(error)) = work else { return Err(PmlError::NoSuchRequest) };
+        self.vacate(index);
+        Err(*error)
     }
 
     /// Nobody will ask for the result any more. The operation goes on.
@@ -192,7 +208,7 @@ mod tests {
     #[test]
     fn a_released_request_leaves_no_entry_behind() {
         let mut requests = Requests::default();
-        let id = requests.insert(Work::Done(Err(PmlError::Cancelled)));
+        let id = requests.insert(Work::Done(Err(Box::new(PmlError::Cancelled))));
         requests.release(id).unwrap();
         assert_eq!(requests.release(id), Err(PmlError::NoSuchRequest));
         assert_eq!(requests.free.len(), 1);
