@@ -43,6 +43,8 @@ pub struct Bml {
     round: u32,
     /// Paths to peers that we gave up and that may not know it yet.
     farewells: Vec<(usize, PeerId)>,
+    /// Peers that a layer above gave up, whose loss the handlers have not heard of.
+    given_up: Vec<(Rank, LinkError)>,
 }
 
 impl Bml {
@@ -78,6 +80,7 @@ impl Bml {
             events: Some(Box::new(Events::with_capacity(EVENTS_PER_POLL))),
             round: 0,
             farewells: Vec::new(),
+            given_up: Vec::new(),
         }
     }
 
@@ -267,6 +270,21 @@ impl Bml {
         let rail = &mut self.rails[slot.rail];
         rail.stir();
         rail.btl.send(slot.slot, tag, TokenSpace::of(number).stamp(done));
+    }
+
+    /// Gives up a peer that has broken a protocol above: nothing more goes to it or is delivered from
+    /// it. It is told as soon as there is room, so that it does not wait for us; every handler, the
+    /// caller too, hears of its loss with the next poll. Does nothing unless the peer is up; this
+    /// process cannot give itself up.
+    pub fn give_up(&mut self, peer: Rank, error: LinkError) {
+        let Some(endpoint) = self.endpoints.get_mut(peer.0 as usize) else { return };
+        if peer == self.me || !matches!(endpoint.state(), PeerState::Up) {
+            return;
+        }
+        tracing::info!(%peer, %error, "the peer is given up");
+        let left = endpoint.lose(error.clone());
+        self.farewells.extend(left.iter().map(|path| (path.rail, path.peer)));
+        self.given_up.push((peer, error));
     }
 
     /// One-sided operations with `peer`, over the best rail whose wire and permissions allow them

@@ -150,7 +150,7 @@ impl Core {
         }
         if let Err(what) = self.dispatch(bml, from, fragment) {
             tracing::warn!(peer = from, what, "a peer broke the protocol");
-            self.lose(bml, from, LinkError::Corrupt { what });
+            self.give_up(bml, from, what);
         }
     }
 
@@ -337,7 +337,7 @@ impl Handler for Core {
             }
             Event::Arrived { from: Rank(from), tag, .. } => {
                 let what = format!("a message with active-message tag {}, which nobody has", tag.0);
-                self.lose(bml, from, LinkError::Corrupt { what });
+                self.give_up(bml, from, what);
             }
             Event::Completed { token, result } => self.got(bml, token.0, result),
             // Nothing is sent with a token.

@@ -18,7 +18,7 @@ use crate::recv::RecvStage;
 use crate::rendezvous::{Incoming, Stage};
 use crate::request::{RequestId, Work};
 use crate::send::SendStage;
-use gapless_bml::Bml;
+use gapless_bml::{Bml, Rank};
 use gapless_btl::LinkError;
 use gapless_mem::Completion;
 
@@ -30,6 +30,13 @@ impl Incoming {
 }
 
 impl Core {
+    /// A peer has broken the protocol: it is lost to us, and told so.
+    pub(crate) fn give_up(&mut self, bml: &mut Bml, peer: u32, what: String) {
+        let error = LinkError::Corrupt { what };
+        self.lose(bml, peer, error.clone());
+        bml.give_up(Rank(peer), error);
+    }
+
     /// A peer is gone, or is not to be trusted any more.
     pub(crate) fn lose(&mut self, bml: &mut Bml, peer: u32, error: LinkError) {
         let state = &mut self.peers[peer as usize];

@@ -11,7 +11,6 @@ use crate::matching::{Pattern, Place};
 use crate::rendezvous::Incoming;
 use crate::request::{RequestId, Status, Work};
 use gapless_bml::Bml;
-use gapless_btl::LinkError;
 use gapless_dtype::SignatureError;
 use gapless_engine::Typed;
 
@@ -160,7 +159,7 @@ impl Core {
             Some((label, held)) => {
                 let arrival = self.unkeep(label, held);
                 if let Err(what) = self.receive(bml, id, label.source, arrival) {
-                    self.lose(bml, label.source, LinkError::Corrupt { what });
+                    self.give_up(bml, label.source, what);
                 }
             }
             None => {

@@ -11,14 +11,16 @@ use gapless_engine::HostEngine;
 use gapless_pml::{AM_TAG, Config, Pml, PmlError, RequestId, Source, TagSel};
 use std::sync::Arc;
 
-/// Keeps what arrives.
+/// Keeps what arrives, and whether the link was ended.
 #[derive(Default)]
-struct Inbox(Vec<Vec<u8>>);
+struct Inbox(Vec<Vec<u8>>, bool);
 
 impl Handler for Inbox {
     fn handle(&mut self, _: &mut Bml, event: Event) {
-        if let Event::Arrived { fragment, .. } = event {
-            self.0.push(fragment.to_vec().unwrap());
+        match event {
+            Event::Arrived { fragment, .. } => self.0.push(fragment.to_vec().unwrap()),
+            Event::Lost { peer: Rank(0), .. } => self.1 = true,
+            _ => {}
         }
     }
 }
@@ -47,9 +49,11 @@ impl Pair {
     }
 
     fn inject(&mut self, message: &[u8]) {
-        let mut slot = self.rogue.reserve(Rank(0), message.len()).unwrap();
-        slot.write(0, message).unwrap();
-        self.rogue.send(slot, AM_TAG, Token::NONE);
+        // Once it was given up, it can say no more.
+        if let Ok(mut slot) = self.rogue.reserve(Rank(0), message.len()) {
+            slot.write(0, message).unwrap();
+            self.rogue.send(slot, AM_TAG, Token::NONE);
+        }
         self.turn();
     }
 
@@ -240,6 +244,7 @@ fn every_broken_rule_loses_the_peer() {
         }
         pair.inject(message);
         pair.assert_lost(recv, &format!("message {number}"));
+        assert!(pair.inbox.1, "message {number}: the sender was not told");
         to.assert_received(&[], "garbage");
     }
 }

@@ -32,6 +32,12 @@ impl Bml {
             self.say_farewell();
         }
         let mut handled = 0;
+        if !self.given_up.is_empty() {
+            for (peer, error) in std::mem::take(&mut self.given_up) {
+                handled += 1;
+                self.tell_loss(peer, &error, rest);
+            }
+        }
         let mut at = 0;
         // By index: handlers may add rails meanwhile.
         while at < self.rails.len() {
