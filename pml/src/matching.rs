@@ -125,6 +125,8 @@ pub(crate) struct Unexpected<M> {
     classes: [Index; 4],
     /// Whether the three wildcard classes are kept. Off until a wildcard is asked for.
     wild: bool,
+    /// Stamps and numbers, while the wildcard classes are built; kept for its memory.
+    order: Vec<(u64, usize)>,
     next_stamp: u64,
 }
 
@@ -134,6 +136,7 @@ impl<M> Default for Unexpected<M> {
             messages: Slab::new(),
             classes: Default::default(),
             wild: false,
+            order: Vec::new(),
             next_stamp: 0,
         }
     }
@@ -211,10 +214,10 @@ impl<M> Unexpected<M> {
     }
 
     fn index_wildcards(&mut self) {
-        let mut order: Vec<(u64, usize)> =
-            self.messages.iter().map(|(number, waiting)| (waiting.stamp, number)).collect();
+        let mut order = std::mem::take(&mut self.order);
+        order.extend(self.messages.iter().map(|(number, waiting)| (waiting.stamp, number)));
         order.sort_unstable();
-        for (stamp, number) in order {
+        for (stamp, number) in order.drain(..) {
             let waiting = &mut self.messages[number];
             let item = u32::try_from(number).expect("numbered by `hold`");
             for class in &CLASSES[1..] {
@@ -222,6 +225,7 @@ impl<M> Unexpected<M> {
                     self.classes[*class].push(key_of(waiting.label, *class), stamp, item);
             }
         }
+        self.order = order;
         self.wild = true;
     }
 }

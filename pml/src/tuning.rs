@@ -40,7 +40,7 @@ impl Default for Tuning {
         Tuning {
             eager_bytes_max: 16 << 10,
             eager_bytes_sure: 1 << 10,
-            rendezvous_ns: 300.0,
+            rendezvous_ns: 800.0,
             pipeline_mb_s: 25_000.0,
             mapped_mb_s: 53_000.0,
             map_ns: 100.0,
