@@ -17,7 +17,7 @@ use crate::request::{RequestId, Requests, Work};
 use crate::single_copy::Scratch;
 use crate::tuning::Config;
 use gapless_bml::{Bml, Event, Handler, Rank};
-use gapless_btl::{AmTag, Fragment, LinkError};
+use gapless_btl::{AmTag, Fragment};
 use std::collections::VecDeque;
 
 /// The active-message tag of all messages of this crate. Tags up to 15 are reserved for it.

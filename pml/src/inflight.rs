@@ -5,6 +5,7 @@
 use crate::body::Body;
 use crate::choose::Protocol;
 use crate::core::Core;
+use crate::peer::Outgoing;
 use crate::recv::Matched;
 use crate::request::RequestId;
 use gapless_bml::{Bml, RailSlot};
@@ -53,6 +54,26 @@ impl Core {
             done += 1;
         }
         done
+    }
+
+    /// Waits until no engine works on anything of ours any more.
+    pub(crate) fn drain_engines(&mut self) {
+        let packing = self.peers.iter_mut().flat_map(|peer| peer.outbox.drain(..));
+        let packing = packing.filter_map(|item| match item {
+            Outgoing::Packing { slot, packed, .. } => Some((packed, slot)),
+            _ => None,
+        });
+        for (completion, _slot) in packing {
+            if let Err(error) = completion.wait() {
+                tracing::debug!(%error, "an engine failed at the end");
+            }
+        }
+        for InFlight { completion, work } in self.in_flight.drain(..) {
+            if let Err(error) = completion.wait() {
+                tracing::debug!(%error, "an engine failed at the end");
+            }
+            drop(work);
+        }
     }
 
     fn landed(&mut self, bml: &mut Bml, work: Flight, result: Result<(), EngineError>) {

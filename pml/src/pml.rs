@@ -18,7 +18,8 @@ use std::sync::Arc;
 /// Owns the transports. Nothing happens unless a method is called: [`progress`](Pml::progress), or
 /// one that waits, drives everything. It is not shared between threads.
 ///
-/// Dropping it ends everything under way; to peers this process is then lost.
+/// Dropping it ends everything under way, once engines have ended theirs; to peers this process is
+/// then lost.
 pub struct Pml {
     pub(crate) bml: Bml,
     pub(crate) core: Core,
@@ -221,6 +222,12 @@ impl Pml {
 
     fn tuning(&self) -> &Tuning {
         &self.core.config.tuning
+    }
+}
+
+impl Drop for Pml {
+    fn drop(&mut self) {
+        self.core.drain_engines();
     }
 }
 
