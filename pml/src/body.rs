@@ -2,7 +2,7 @@
 
 use crate::choose::Protocol;
 use crate::header::{Envelope, Rts};
-use gapless_btl::Fragment;
+use gapless_bml::Fragment;
 use gapless_mem::{DeviceError, Region};
 
 /// A message's bytes, header included.

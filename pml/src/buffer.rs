@@ -6,8 +6,7 @@
 //! every `unsafe` block here.
 
 use crate::error::PmlError;
-use gapless_bml::{Bml, RailSlot, Rank};
-use gapless_btl::{Extent, Mapping, RdmaError, RemoteKey, Token};
+use gapless_bml::{Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RemoteKey, Token};
 use gapless_engine::{Engine, EngineError, Typed};
 use gapless_mem::{Completion, Region};
 use std::ops::Range;

@@ -51,7 +51,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// What single copy costs on a link; from [`gapless_btl::RdmaLimits`].
+/// What single copy costs on a link; from [`gapless_bml::RdmaLimits`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SingleCopyCosts {
     /// Fixed cost of an operation, in nanoseconds.

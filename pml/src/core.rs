@@ -16,8 +16,7 @@ use crate::reorder::Turn;
 use crate::request::{RequestId, Requests, Work};
 use crate::single_copy::Scratch;
 use crate::tuning::Config;
-use gapless_bml::{Bml, Event, Handler, Rank};
-use gapless_btl::{AmTag, Fragment};
+use gapless_bml::{AmTag, Bml, Event, Fragment, Handler, Rank};
 use std::collections::VecDeque;
 
 /// The active-message tag of all messages of this crate. Tags up to 15 are reserved for it.

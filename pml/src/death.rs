@@ -18,8 +18,7 @@ use crate::recv::RecvStage;
 use crate::rendezvous::{Incoming, Stage};
 use crate::request::{RequestId, Work};
 use crate::send::SendStage;
-use gapless_bml::{Bml, Rank};
-use gapless_btl::LinkError;
+use gapless_bml::{Bml, LinkError, Rank};
 use gapless_mem::Completion;
 
 impl Incoming {

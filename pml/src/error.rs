@@ -1,6 +1,6 @@
 //! What can go wrong with a message, and whose fault it was.
 
-use gapless_btl::LinkError;
+use gapless_bml::LinkError;
 use gapless_dtype::SignatureError;
 use gapless_engine::EngineError;
 use gapless_mem::Space;

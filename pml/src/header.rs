@@ -39,7 +39,7 @@ use rts::RtsWire;
 
 use crate::choose::Protocol;
 use crate::matching::Label;
-use gapless_btl::RemoteKey;
+use gapless_bml::RemoteKey;
 use gapless_dtype::SignatureDigest;
 use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

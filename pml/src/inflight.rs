@@ -8,8 +8,7 @@ use crate::core::Core;
 use crate::peer::Outgoing;
 use crate::recv::Matched;
 use crate::request::RequestId;
-use gapless_bml::{Bml, RailSlot};
-use gapless_btl::{Fragment, Mapping};
+use gapless_bml::{Bml, Fragment, Mapping, RailSlot};
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
 

@@ -20,8 +20,7 @@ use crate::rendezvous::Stage;
 use crate::request::RequestId;
 use crate::send::SendStage;
 use crate::tuning::Bounds;
-use gapless_bml::Bml;
-use gapless_btl::{Fragment, Token};
+use gapless_bml::{Bml, Fragment, Token};
 use gapless_dtype::Layout;
 use std::sync::Arc;
 

@@ -16,8 +16,7 @@ use crate::core::Core;
 use crate::inflight::{Flight, InFlight};
 use crate::rendezvous::{Incoming, Stage};
 use crate::request::RequestId;
-use gapless_bml::{Bml, Rank};
-use gapless_btl::Mapping;
+use gapless_bml::{Bml, Mapping, Rank};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Completion, Region};
 

@@ -22,8 +22,7 @@ use crate::recv::RecvStage;
 use crate::rendezvous::Stage;
 use crate::request::RequestId;
 use crate::send::{SendStage, Streaming, to_usize};
-use gapless_bml::{Bml, RailSlot};
-use gapless_btl::{Fragment, Token};
+use gapless_bml::{Bml, Fragment, RailSlot, Token};
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
 

@@ -24,8 +24,7 @@ use crate::recv::{Matched, RecvStage};
 use crate::request::{RequestId, Work};
 use crate::send::{Offered, Send, SendStage, single_copy_costs};
 use crate::single_copy::Getting;
-use gapless_bml::{Bml, Rank};
-use gapless_btl::{RemoteKey, Token};
+use gapless_bml::{Bml, Rank, RemoteKey, Token};
 use gapless_dtype::{Convertor, Layout};
 
 /// A rendezvous at its receiver.

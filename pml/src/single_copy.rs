@@ -15,8 +15,7 @@ use crate::choose::Protocol;
 use crate::core::Core;
 use crate::rendezvous::{Incoming, Stage};
 use crate::request::RequestId;
-use gapless_bml::{Bml, Rank, TokenSpace};
-use gapless_btl::{Extent, LinkError, RdmaError, RemoteKey, Token};
+use gapless_bml::{Bml, Extent, LinkError, Rank, RdmaError, RemoteKey, Token, TokenSpace};
 use gapless_dtype::{Convertor, Run};
 use gapless_mem::Region;
 

@@ -3,7 +3,7 @@
 use super::{
     CONTROL_MAX, Envelope, EnvelopeWire, FRAGMENT_MIN, INLINE_LAYOUT_MAX, RTS_BYTES, kind,
 };
-use gapless_btl::RemoteKey;
+use gapless_bml::RemoteKey;
 use std::ops::Range;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
