@@ -138,11 +138,12 @@ impl Outbound {
         }
     }
 
-    /// Room for a message of `len` bytes.
+    /// Claims room for a message of `len` bytes; the number is for [`slot`](Outbound::slot).
     ///
     /// # Errors
     /// `Full`, too long, or [`LinkError::Corrupt`] if the receiver breaks the ring's rules.
-    pub(crate) fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
+    #[inline]
+    pub(crate) fn claim(&mut self, len: usize) -> Result<usize, ReserveError> {
         if self.home.any.load(Ordering::Relaxed) {
             self.collect_dropped();
         }
@@ -152,20 +153,28 @@ impl Outbound {
         if !fits.map_err(|Broken(what)| LinkError::Corrupt { what })? {
             return Err(ReserveError::Full);
         }
-        let (index, region) = if inline {
-            let number = self.tiny.pop().ok_or(ReserveError::Full)?;
-            (number as usize, self.home.tiny.region(number as usize * STRIDE, len))
+        let index = if inline {
+            self.tiny.pop().ok_or(ReserveError::Full)? as usize
         } else {
-            let slot = self.take_slot(len)?;
-            let region = self.home.lane.slot(slot, len).expect("the class was chosen by length");
-            (slot + TINY as usize, region)
+            self.take_slot(len)? + TINY as usize
         };
         self.reserved[index] = lines.to_le_bytes()[0];
         self.promised += lines;
+        Ok(index)
+    }
+
+    /// The slot of `len` bytes that [`claim`](Outbound::claim) has just claimed. Apart, so that the
+    /// slot is made where its caller wants it: moving one costs more than making it.
+    #[inline]
+    pub(crate) fn slot(&mut self, to: PeerId, len: usize, index: usize) -> Slot {
+        let region = match index.checked_sub(TINY as usize) {
+            None => self.home.tiny.region(index * STRIDE, len),
+            Some(slot) => self.home.lane.slot(slot, len).expect("chosen by its length"),
+        };
         let pool = self.spare.take().unwrap_or_else(|| Arc::clone(&self.pool).into());
         // SAFETY: the buffer lies in a mapping that `pool` keeps; our books say that it is in no
         // other hand until it is reclaimed or sent, and no references to it are made meanwhile.
-        Ok(unsafe { Slot::new(region, to, index as u64, pool) })
+        unsafe { Slot::new(region, to, index as u64, pool) }
     }
 
     /// A free slot of the smallest class that holds `len`, or of a larger one if those are out.
@@ -188,7 +197,7 @@ impl Outbound {
             .ok_or(ReserveError::Full)
     }
 
-    /// Whether the slot came from [`reserve`](Outbound::reserve) of this half.
+    /// Whether the slot came from this half.
     pub(crate) fn owns(&self, slot: &Slot) -> bool {
         slot.belongs_to(&self.pool)
     }

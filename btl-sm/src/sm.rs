@@ -300,12 +300,19 @@ impl Btl for Sm {
             return Err(ReserveError::Full);
         }
         let Some(outbound) = &mut link.outbound else { return Err(ReserveError::Full) };
-        let result = outbound.reserve(to, len);
-        link.lacks_room = matches!(result, Err(ReserveError::Full));
-        if let Err(ReserveError::Link(error)) = &result {
+        let error = match outbound.claim(len) {
+            Ok(index) => {
+                link.lacks_room = false;
+                return Ok(outbound.slot(to, len, index));
+            }
+            Err(error) => error,
+        };
+        if let ReserveError::Link(error) = &error {
             self.die(to.0, error.clone());
+        } else {
+            link.lacks_room = true;
         }
-        result
+        Err(error)
     }
 
     /// Publishes the message. On a link that has ended in the meantime the slot is dropped, and
