@@ -1,1 +1,35 @@
-//! Benches and the programs that redo the papers' figures.
+//! Experiments: what the `figures` program measures, and how.
+//!
+//! One experiment is one file below `experiments/`, named by one line of the list there. It gives
+//! rows of the report schema; `figures` prints them as a table and writes them as JSON and SVG.
+//!
+//! What every experiment does:
+//!
+//! - checks the bytes it moves against something that shares no code with what moved them
+//!   ([`check`]), before it measures;
+//! - takes many samples and keeps medians, quartiles and extremes, never means ([`clock`]);
+//! - moves what it compares in turn, sample by sample, so that both see the same machine;
+//! - *rotates*: each operation works on other memory, in shuffled order, and comes back to a place
+//!   only after more than four times the last-level cache was touched ([`rotation`]). Beside it
+//!   stands a *resident* figure, on one place again and again;
+//! - runs on one processor, if the system lets it choose ([`pin`]).
+//!
+//! Units: bytes, seconds, GB/s of payload. A ratio is in speed: above 1, Gapless is faster.
+
+#![deny(unsafe_code)]
+
+pub mod check;
+pub mod clock;
+#[allow(unsafe_code, reason = "starts messages of memory that it owns")]
+pub mod duo;
+mod error;
+pub mod experiment;
+pub mod experiments;
+pub mod figures;
+pub mod pin;
+pub mod random;
+pub mod rotation;
+pub mod subjects;
+
+pub use error::Failure;
+pub use experiment::{Common, Drawing, Entry, Experiment, Findings};

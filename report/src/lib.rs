@@ -43,7 +43,7 @@ pub use commit::commit;
 pub use file::{FileError, write_atomically};
 pub use human::{Bytes, Rate, Time};
 pub use machine::{Cache, CacheKind, Container, Gpu, Machine, last_level_cache_bytes};
-pub use plot::{BarGroup, PlotError, Point, Series, bars, lines};
+pub use plot::{BarGroup, Curve, PlotError, Point, Series, bars, curves, lines};
 pub use samples::{NoSamples, Samples, Summary};
 pub use schema::{Comparison, Report, Row};
 pub use table::{Align, Table};

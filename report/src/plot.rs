@@ -3,6 +3,8 @@
 //! Lines put log₂ of the payload on the x axis, with ticks at powers of two; a report whose layouts
 //! were mostly measured at one size only has no such axis and becomes bars, beside their reference.
 
+mod curves;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +17,8 @@ use kuva::render::render::render_multiple;
 use crate::file::{self, FileError};
 use crate::human::Bytes;
 use crate::schema::{Report, Row};
+
+pub use curves::{Curve, curves};
 
 /// Colours of successive series: Paul Tol's "muted" and "bright" picks that stay apart in grey and for
 /// colour-blind readers. They repeat, dashed, after the last.

@@ -1,0 +1,157 @@
+//! Why an experiment gave no figures.
+
+use std::io;
+use std::path::PathBuf;
+
+use gapless::cli::pingpong::MeasureError;
+use gapless::launch::{End, LaunchError};
+use gapless_btl::LinkError;
+use gapless_dtype::{ConvertorError, TypeError};
+use gapless_engine::EngineError;
+use gapless_layouts::LayoutError;
+use gapless_mem::DeviceError;
+use gapless_pml::PmlError;
+use gapless_report::{FileError, NoSamples, PlotError};
+
+/// Why an experiment gave no figures, or none that can be trusted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// A layout that does not exist, or not at that size.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// A datatype that cannot be made or committed.
+    #[error(transparent)]
+    Type(#[from] TypeError),
+    /// A layout that does not fit its buffer.
+    #[error(transparent)]
+    Convertor(#[from] ConvertorError),
+    /// A buffer that an engine refuses.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Memory that cannot be had.
+    #[error(transparent)]
+    Memory(#[from] DeviceError),
+    /// A message that failed.
+    #[error(transparent)]
+    Message(#[from] PmlError),
+    /// Two ends that cannot be joined.
+    #[error("the two ends cannot be joined: {0}")]
+    Link(String),
+    /// A world that could not be joined or left.
+    #[error(transparent)]
+    World(#[from] gapless::Error),
+    /// Two processes that did not get to measuring.
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
+    /// Processes that could not be started.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// A process that ended otherwise than well.
+    #[error("rank {rank} {end} while measuring {what}")]
+    Rank {
+        /// Which one.
+        rank: u32,
+        /// How.
+        end: End,
+        /// What it was to measure.
+        what: String,
+    },
+    /// The launcher was told to stop.
+    #[error("stopped by signal {0}")]
+    Signal(i32),
+    /// A clock that showed nothing.
+    #[error("{what}: {error}")]
+    Samples {
+        /// What was measured.
+        what: String,
+        /// Why there is no median.
+        error: NoSamples,
+    },
+    /// Bytes that are not what they should be: the figures would be worthless.
+    #[error("{case}, {op}: {wrong}")]
+    Wrong {
+        /// The case.
+        case: String,
+        /// The operation.
+        op: &'static str,
+        /// The first byte that is wrong.
+        wrong: crate::check::Wrong,
+    },
+    /// A figure of bytes that arrived wrong, as its experiment found while it measured.
+    #[error("{case}, {op}: bytes are wrong; its figures are worthless")]
+    Unverified {
+        /// The case.
+        case: String,
+        /// The operation.
+        op: String,
+    },
+    /// A message that did not arrive.
+    #[error("a message did not arrive after {polls} polls of both ends")]
+    Stuck {
+        /// How often both ends were polled.
+        polls: u32,
+    },
+    /// An option that makes no sense.
+    #[error("{option}: {why}")]
+    Option {
+        /// Which one.
+        option: &'static str,
+        /// Why not.
+        why: String,
+    },
+    /// A case larger than the memory that experiments use.
+    #[error("{case} needs a buffer of {needed}; experiments use at most {most} for each side")]
+    TooBig {
+        /// The case.
+        case: String,
+        /// Bytes of its buffer.
+        needed: gapless_report::Bytes,
+        /// Bytes there are.
+        most: gapless_report::Bytes,
+    },
+    /// A report that cannot be written or read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A report that cannot be drawn.
+    #[error("{experiment} cannot be drawn: {error}")]
+    Plot {
+        /// Which experiment.
+        experiment: &'static str,
+        /// Why not.
+        error: PlotError,
+    },
+    /// What the processes of an experiment told each other makes no sense.
+    #[error("figures of rank 0 cannot be read: {0}")]
+    Figures(#[from] serde_json::Error),
+    /// The operating system refused something.
+    #[error("cannot {action} {}: {error}", path.display())]
+    Io {
+        /// What.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+}
+
+impl From<LinkError> for Failure {
+    fn from(error: LinkError) -> Self {
+        Failure::Link(error.to_string())
+    }
+}
+
+impl Failure {
+    /// An input or output error with what it was about.
+    pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Failure {
+        let path = path.into();
+        move |error| Failure::Io { action, path, error }
+    }
+
+    /// Samples that give no median.
+    pub fn samples(what: impl Into<String>) -> impl FnOnce(NoSamples) -> Failure {
+        let what = what.into();
+        move |error| Failure::Samples { what, error }
+    }
+}

@@ -1,0 +1,40 @@
+//! The list of experiments. A file here is one; its line below makes it a subcommand.
+
+use crate::experiment::Entry;
+
+/// Declares the modules and lists their experiments, in the order in which `figures all` runs them.
+macro_rules! experiments {
+    ($($module:ident :: $experiment:ident),* $(,)?) => {
+        $(pub mod $module;)*
+
+        /// Every experiment.
+        pub const ALL: &[Entry] = &[$(Entry::of::<$module::$experiment>()),*];
+    };
+}
+
+experiments! {
+    pack::Pack,
+    transfer::Transfer,
+    position::Position,
+    matching::Matching,
+    oneway::OneWay,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ALL;
+
+    #[test]
+    fn names_are_their_own() {
+        let mut names: Vec<&str> = ALL.iter().map(|entry| entry.name).collect();
+        names.extend(["all", "list", "help"]);
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        for entry in ALL {
+            entry.command().debug_assert();
+            assert!(!entry.about.is_empty());
+        }
+    }
+}

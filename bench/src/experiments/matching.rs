@@ -1,0 +1,192 @@
+//! `matching`: what a message costs while others are outstanding.
+//!
+//! Two ends in one thread over the loopback transport, so that nothing but the message layer grows.
+//! `posted`: so many receives wait, each for a tag of its own; a message matches a random one, which
+//! is posted again. `unexpected`: so many messages wait, each with a tag of its own; a receive takes a
+//! random one, which is sent again.
+
+use gapless_pml::RequestId;
+use gapless_report::{Curve, PlotError, Report, Row, Summary, curves};
+
+use crate::check::same;
+use crate::clock::alone;
+use crate::duo::{Duo, SLOT};
+use crate::error::Failure;
+use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::pin::Pinned;
+use crate::random::Random;
+
+/// The experiment.
+pub struct Matching;
+
+/// Options of the experiment.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// How many receives or messages are outstanding; repeatable, or separated by commas
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "10,100,1000,10000,100000",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    outstanding: Vec<u32>,
+}
+
+impl Experiment for Matching {
+    type Options = Options;
+
+    const NAME: &'static str = "matching";
+    const ABOUT: &'static str = "cost of a message by outstanding receives and unexpected messages";
+
+    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        let counts: &[u32] = if common.quick { &[10, 100] } else { &options.outstanding };
+        let pinned = Pinned::to(0);
+        let progress = common.progress(2 * counts.len());
+        let mut rows = Vec::new();
+        for kind in [Kind::Posted, Kind::Unexpected] {
+            let mut first: Option<(u32, Summary)> = None;
+            for &count in counts {
+                progress.set_message(format!("{} {count}", kind.name()));
+                let time = Crowd::new(kind, count, common.seed)?.measure(common)?;
+                let (fewest, theirs) = *first.get_or_insert((count, time));
+                let case = format!("{} outstanding={count}", kind.name());
+                rows.push(
+                    Row::new(case, "message", "host", "eager", SLOT, time)
+                        .against(format!("{fewest} outstanding"), theirs)
+                        .verified(true)
+                        .with("outstanding", count),
+                );
+                progress.inc(1);
+            }
+        }
+        progress.finish_and_clear();
+        let notes = format!(
+            "a message of {SLOT} B between two ends in one thread over the loopback transport, send \
+             and receive together;\nposted: so many receives wait, a message matches a random one; \
+             unexpected: so many messages wait, a receive takes a\nrandom one; ÷: speed relative to \
+             the fewest; {}.\n",
+            match pinned.processor() {
+                Some(processor) => format!("on processor {processor}"),
+                None => "not pinned".to_owned(),
+            }
+        );
+        Ok(Findings { rows, notes })
+    }
+
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        let mut lines: Vec<Curve> = Vec::new();
+        for row in &report.rows {
+            let name = row.case.split(' ').next().unwrap_or_default();
+            let count = row.extra.get("outstanding").and_then(serde_json::Value::as_u64);
+            let point = (count.unwrap_or(1), row.seconds);
+            match lines.iter_mut().find(|curve| curve.name == name) {
+                Some(curve) => curve.points.push(point),
+                None => lines.push(Curve { name: name.to_owned(), points: vec![point] }),
+            }
+        }
+        let title = format!("a message, by what is outstanding ({})", report.machine.cpu);
+        let svg = curves(&title, "outstanding", &lines)?;
+        Ok(vec![Drawing { suffix: String::new(), svg }])
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Posted,
+    Unexpected,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Posted => "posted",
+            Kind::Unexpected => "unexpected",
+        }
+    }
+}
+
+/// Two ends with so much outstanding.
+struct Crowd {
+    kind: Kind,
+    count: u32,
+    duo: Duo,
+    random: Random,
+    /// By tag: the receive that waits for it. Empty for unexpected messages.
+    posted: Vec<RequestId>,
+    /// By tag: the number that the waiting message carries. Empty for posted receives.
+    numbers: Vec<u64>,
+    next: u64,
+}
+
+impl Crowd {
+    fn new(kind: Kind, count: u32, seed: u64) -> Result<Crowd, Failure> {
+        let duo = Duo::new(u64::from(count) * SLOT)?;
+        let random = Random::new(seed);
+        let (posted, numbers) = (Vec::new(), Vec::new());
+        let mut crowd = Crowd { kind, count, duo, random, posted, numbers, next: 0 };
+        for at in 0..count {
+            match kind {
+                Kind::Posted => {
+                    let receive = crowd.duo.post(at.into(), tag(at))?;
+                    crowd.posted.push(receive);
+                }
+                Kind::Unexpected => {
+                    let number = crowd.send(tag(at))?;
+                    crowd.numbers.push(number);
+                }
+            }
+        }
+        Ok(crowd)
+    }
+
+    fn measure(&mut self, common: &Common) -> Result<Summary, Failure> {
+        // Every byte of a good many messages, then only that they arrive.
+        for _ in 0..2000 {
+            let (slot, number) = self.message()?;
+            let found = self.duo.received(slot)?.to_ne_bytes();
+            let case = format!("{} outstanding={}", self.kind.name(), self.count);
+            same(&found, &number.to_ne_bytes())
+                .map_err(|wrong| Failure::Wrong { case, op: "message", wrong })?;
+        }
+        let mut failed = None;
+        let time = alone(common.seconds(), || {
+            if failed.is_none() {
+                failed = self.message().err();
+            }
+        });
+        match failed {
+            Some(failure) => Err(failure),
+            None => time.map_err(Failure::samples("a message")),
+        }
+    }
+
+    /// One message to a random tag; gives the slot it arrived in and what it should hold.
+    fn message(&mut self) -> Result<(u64, u64), Failure> {
+        let pick = u32::try_from(self.random.below(self.count.into())).unwrap_or(0);
+        let at = usize::try_from(pick).unwrap_or(0);
+        match self.kind {
+            Kind::Posted => {
+                self.next += 1;
+                let sent = self.duo.send(self.next, tag(pick))?;
+                self.duo.finish(sent, self.posted[at])?;
+                self.posted[at] = self.duo.post(pick.into(), tag(pick))?;
+                Ok((pick.into(), self.next))
+            }
+            Kind::Unexpected => {
+                let number = self.numbers[at];
+                let received = self.duo.post(pick.into(), tag(pick))?;
+                self.duo.arrived(received)?;
+                self.numbers[at] = self.send(tag(pick))?;
+                Ok((pick.into(), number))
+            }
+        }
+    }
+
+    /// A message for which nothing is posted.
+    fn send(&mut self, tag: i32) -> Result<u64, Failure> {
+        self.next += 1;
+        let sent = self.duo.send(self.next, tag)?;
+        self.duo.sent(sent)?;
+        Ok(self.next)
+    }
+}
+
+fn tag(at: u32) -> i32 {
+    i32::try_from(at).unwrap_or(i32::MAX)
+}

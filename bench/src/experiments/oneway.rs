@@ -1,0 +1,304 @@
+//! `oneway`: messages of 1 B to 64 MiB between two processes through the whole stack, by layout and
+//! by protocol.
+//!
+//! The loop is `gapless pingpong`'s ([`gapless::cli::pingpong`]). For each protocol this program starts two
+//! processes of itself, which agree on nothing but their command line; rank 0 leaves its rows in a
+//! file.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use gapless::launch::{self, Job};
+use gapless::cli::pingpong::{Measuring, figures};
+use gapless::{Config, Protocol, World};
+use gapless_layouts::Case;
+use gapless_report::{PlotError, Point, Report, Row, Series, lines};
+
+use crate::error::Failure;
+use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::pin::Pinned;
+use crate::subjects::{contiguous_case, list, named};
+
+/// The experiment.
+pub struct OneWay;
+
+/// Options of the experiment.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Layouts; repeatable, or separated by commas
+    #[arg(long = "layout", value_enum, value_delimiter = ',')]
+    layouts: Vec<Kind>,
+    /// Protocols; repeatable, or separated by commas
+    #[arg(long = "protocol", value_enum, value_delimiter = ',')]
+    protocols: Vec<Way>,
+    /// Payloads, in bytes, about; repeatable, or separated by commas
+    #[arg(long = "payload", value_name = "BYTES", value_delimiter = ',',
+        value_parser = clap::value_parser!(u64).range(1..=256 << 20))]
+    payloads: Vec<u64>,
+    /// Be one of the two processes, on one protocol; rank 0 writes its rows here
+    #[arg(long, hide = true, value_name = "FILE")]
+    as_rank: Option<PathBuf>,
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Bytes without gaps
+    Contiguous,
+    /// Half the rows of a matrix
+    V,
+    /// The lower triangle of a matrix
+    T,
+    /// A transpose
+    X,
+    /// Blocks of 3 doubles at irregular distances
+    List3,
+}
+
+/// How it is carried, and between which memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Way {
+    /// Whatever is chosen, memory from World::alloc
+    Auto,
+    /// Whatever is chosen, ordinary memory
+    AutoHeap,
+    /// Eager, as far as messages are short enough
+    Eager,
+    /// Two copies through shared memory, ordinary memory
+    Pipeline,
+    /// One copy out of mapped memory, from World::alloc
+    Mapped,
+    /// One copy by the kernel, ordinary memory
+    SingleCopy,
+}
+
+/// No transport here takes longer messages eagerly.
+const EAGER_BYTES_MAX: u64 = 64 << 10;
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::Auto => "auto",
+            Way::AutoHeap => "auto-heap",
+            Way::Eager => "eager",
+            Way::Pipeline => "pipeline",
+            Way::Mapped => "mapped",
+            Way::SingleCopy => "single-copy",
+        }
+    }
+
+    fn forced(self) -> Option<Protocol> {
+        match self {
+            Way::Auto | Way::AutoHeap => None,
+            Way::Eager => Some(Protocol::Eager),
+            Way::Pipeline => Some(Protocol::Pipeline),
+            Way::Mapped => Some(Protocol::Mapped),
+            Way::SingleCopy => Some(Protocol::SingleCopy),
+        }
+    }
+
+    fn allocated(self) -> bool {
+        matches!(self, Way::Auto | Way::Eager | Way::Mapped)
+    }
+
+    fn carries(self, bytes: u64) -> bool {
+        self != Way::Eager || bytes <= EAGER_BYTES_MAX
+    }
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Contiguous => "contiguous",
+            Kind::V => "V",
+            Kind::T => "T",
+            Kind::X => "X",
+            Kind::List3 => "list3",
+        }
+    }
+
+    /// The case whose payload is nearest to `bytes`; none where the layout has none so small.
+    fn case(self, bytes: u64) -> Result<Option<Case>, Failure> {
+        let doubles = bytes / 8;
+        let case = match self {
+            Kind::Contiguous => contiguous_case(bytes),
+            // A single block would be contiguous.
+            _ if doubles < 4 => return Ok(None),
+            Kind::V => named("v", Some(doubles.isqrt()))?.remove(0),
+            Kind::T => named("t", Some((2 * doubles).isqrt()))?.remove(0),
+            Kind::X => named("x", Some(doubles.isqrt()))?.remove(0),
+            Kind::List3 => list((doubles / 3).max(2), 3, false)?,
+        };
+        Ok(Some(case))
+    }
+}
+
+impl Experiment for OneWay {
+    type Options = Options;
+
+    const NAME: &'static str = "oneway";
+    const ABOUT: &'static str = "messages of 1 B to 64 MiB between two processes, by protocol";
+
+    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        if let Some(file) = &options.as_rank {
+            rank(options, common, file)?;
+            return Ok(Findings { rows: Vec::new(), notes: String::new() });
+        }
+        let ways = chosen(&options.protocols, Way::value_variants());
+        let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
+        let progress = common.progress(ways.len());
+        let mut rows = Vec::new();
+        for way in ways {
+            progress.set_message(way.name());
+            rows.extend(job(options, common, way, &folder.path().join(way.name()))?);
+            progress.inc(1);
+        }
+        progress.finish_and_clear();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let turns = if cores < 2 { "; both took turns on one processor" } else { "" };
+        let notes = format!(
+            "time: median of half a round trip between two processes, each on a processor of its \
+             own{turns};\nbuffers rotate over more than four times the last-level cache, as far as memory \
+             goes; resident: GB/s on the same\nbuffers every time; ÷ memcpy, ÷ contiguous: speed \
+             relative to one memcpy of the payload and to a contiguous message,\nrotating alike; \
+             protocol: what carried it; the cases of a protocol follow each other: {}.\n",
+            Way::value_variants().iter().map(|way| way.name()).collect::<Vec<_>>().join(", ")
+        );
+        Ok(Findings { rows, notes })
+    }
+
+    /// One picture of what is chosen by itself, and one for each layout of all protocols.
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        let asked = |row: &Row| row.extra.get("asked").and_then(|way| way.as_str()).map(str::to_owned);
+        let family = |row: &Row| row.case.split(' ').next().unwrap_or_default().to_owned();
+        let cpu = &report.machine.cpu;
+        let mut drawings = Vec::new();
+        let auto = report.rows.iter().filter(|row| asked(row).as_deref() == Some("auto"));
+        let auto = series(auto.map(|row| (family(row), row)));
+        if !auto.is_empty() {
+            let svg = lines(&format!("one way between two processes ({cpu})"), &auto)?;
+            drawings.push(Drawing { suffix: String::new(), svg });
+        }
+        for kind in Kind::value_variants() {
+            let rows = report.rows.iter().filter(|row| family(row) == kind.name());
+            let ways = series(rows.map(|row| (asked(row).unwrap_or_default(), row)));
+            if ways.is_empty() {
+                continue;
+            }
+            let title = format!("{}, one way, by protocol ({cpu})", kind.name());
+            let suffix = format!("-{}", kind.name().to_ascii_lowercase());
+            drawings.push(Drawing { suffix, svg: lines(&title, &ways)? });
+        }
+        Ok(drawings)
+    }
+}
+
+/// Points by the name of their line.
+fn series<'a>(named: impl Iterator<Item = (String, &'a Row)>) -> Vec<Series> {
+    let mut all: Vec<Series> = Vec::new();
+    for (name, row) in named {
+        let rate = |seconds: f64| row.payload_bytes as f64 / seconds / 1e9;
+        let (q1, q3) = (row.seconds.q1, row.seconds.q3);
+        let point = Point {
+            payload_bytes: row.payload_bytes,
+            gbps: row.gbps,
+            spread: q1.zip(q3).map(|(q1, q3)| (rate(q3), rate(q1))),
+        };
+        match all.iter_mut().find(|series| series.name == name) {
+            Some(series) => series.points.push(point),
+            None => all.push(Series { name, points: vec![point] }),
+        }
+    }
+    all
+}
+
+/// What was named, or all there is.
+fn chosen<T: Copy>(named: &[T], all: &[T]) -> Vec<T> {
+    if named.is_empty() { all.to_vec() } else { named.to_vec() }
+}
+
+/// Payloads of the sweep, in bytes: 8 · 4ⁿ, at which V and X are square.
+fn payloads(options: &Options, common: &Common) -> Vec<u64> {
+    if !options.payloads.is_empty() {
+        return options.payloads.clone();
+    }
+    if common.quick {
+        return vec![1, 128, 8 << 10];
+    }
+    let powers = (0..12).map(|exponent| 8 << (2 * exponent));
+    [1].into_iter().chain(powers).chain([64 << 20]).collect()
+}
+
+fn cases(options: &Options, common: &Common, way: Way) -> Result<Vec<Case>, Failure> {
+    let mut all = Vec::new();
+    for kind in chosen(&options.layouts, Kind::value_variants()) {
+        for bytes in payloads(options, common).into_iter().filter(|bytes| way.carries(*bytes)) {
+            all.extend(kind.case(bytes)?);
+        }
+    }
+    Ok(all)
+}
+
+/// Has two processes measure one protocol, and reads what they found.
+fn job(options: &Options, common: &Common, way: Way, file: &Path) -> Result<Vec<Row>, Failure> {
+    let program = std::env::current_exe().map_err(Failure::io("find", "this program"))?;
+    let mut arguments: Vec<OsString> = vec![OneWay::NAME.into()];
+    let mut option = |name: &str, value: &dyn std::fmt::Display| {
+        arguments.push(format!("--{name}={value}").into());
+    };
+    option("protocol", &way.name());
+    option("time", &common.time);
+    option("seed", &common.seed);
+    for kind in &options.layouts {
+        option("layout", &kind.name().to_ascii_lowercase());
+    }
+    for bytes in &options.payloads {
+        option("payload", bytes);
+    }
+    if common.quick {
+        arguments.push("--quick".into());
+    }
+    arguments.extend(["--as-rank".into(), file.into()]);
+    let program = program.into_os_string();
+    let job = Job { ranks: 2, program, arguments, environment: Vec::new(), prefix: false };
+    let outcome = launch::run(&job)?;
+    if let Some((rank, end)) = outcome.failed {
+        return Err(Failure::Rank { rank, end, what: way.name().to_owned() });
+    }
+    if let Some(signal) = outcome.signalled {
+        return Err(Failure::Signal(signal));
+    }
+    let text = std::fs::read_to_string(file).map_err(Failure::io("read", file))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// One of the two processes.
+fn rank(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> {
+    let way = *options.protocols.first().unwrap_or(&Way::Auto);
+    let cases = cases(options, common, way)?;
+    let measuring = Measuring {
+        allocated: way.allocated(),
+        seconds: common.seconds(),
+        iterations: common.quick.then_some(3),
+        seed: common.seed,
+    };
+    // The world's threads, if it starts any, go where the system likes; this one does the work.
+    let config = Config { force: way.forced(), ..Config::default() };
+    let world = World::builder().config(config).init()?;
+    let pinned = Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
+    let rows = figures(&world, &cases, &measuring)?;
+    let here = world.rank() == 0;
+    world.finalize()?;
+    if !here {
+        return Ok(());
+    }
+    let carried = |row: &Row| way.forced().is_none_or(|protocol| protocol.name() == row.protocol);
+    let rows: Vec<Row> = rows
+        .into_iter()
+        .filter(carried)
+        .map(|row| row.with("asked", way.name()).with("processor", pinned.processor()))
+        .collect();
+    let text = serde_json::to_string(&rows)?;
+    std::fs::write(file, text).map_err(Failure::io("write", file))
+}

@@ -1,0 +1,105 @@
+//! The `figures` command: an experiment is measured, shown, written and drawn.
+//!
+//! Exit codes: 0 all is well, 1 something could not be measured or written or a byte was wrong, 2 it
+//! was called wrongly.
+
+use std::fs;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use gapless_report::{Machine, Report, write_atomically};
+
+use crate::error::Failure;
+use crate::experiment::{Common, Entry};
+use crate::experiments::ALL;
+
+/// Runs the command that this process's arguments name.
+#[must_use]
+pub fn main() -> ExitCode {
+    let matches = command().get_matches();
+    match dispatch(&matches) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("figures: {failure}");
+            let usage = matches!(failure, Failure::Layout(_) | Failure::Option { .. });
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+/// The command line.
+#[must_use]
+pub fn command() -> Command {
+    let figures = Command::new("figures")
+        .about("Measures, and writes a table, JSON and SVG for each experiment")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(Command::new("list").about("Names the experiments"))
+        .subcommand(Command::new("all").about("Runs every experiment with its defaults"))
+        .subcommands(ALL.iter().map(Entry::command));
+    Common::augment_args(figures)
+}
+
+fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
+    let (name, own) = matches.subcommand().expect("clap asks for one");
+    // Global options are known at every level, wherever they were given.
+    let common = Common::from_arg_matches(own).map_err(|error| Failure::Option {
+        option: "the common options",
+        why: error.to_string(),
+    })?;
+    match name {
+        "list" => {
+            for entry in ALL {
+                println!("{:<10} {}", entry.name, entry.about);
+            }
+            Ok(())
+        }
+        "all" => ALL.iter().try_for_each(|entry| {
+            let none = entry.command().no_binary_name(true).get_matches_from([""; 0]);
+            measure(entry, &none, &common)
+        }),
+        name => {
+            let entry = ALL.iter().find(|entry| entry.name == name);
+            measure(entry.expect("clap knows no others"), own, &common)
+        }
+    }
+}
+
+fn measure(entry: &Entry, matches: &ArgMatches, common: &Common) -> Result<(), Failure> {
+    let findings = (entry.run)(matches, common)?;
+    if findings.rows.is_empty() {
+        // One of an experiment's own processes: whoever started it shows what it found.
+        return Ok(());
+    }
+    let report = Report::new(entry.name, Machine::describe(), typed(), findings.rows);
+    println!("{}: {}\n{}\n", entry.name, entry.about, report.machine.one_line());
+    println!("{}\n{}", report.table(), findings.notes);
+    fs::create_dir_all(&common.out).map_err(Failure::io("make", &common.out))?;
+    let file = |suffix: &str, kind: &str| common.out.join(format!("{}{suffix}.{kind}", entry.name));
+    report.write_json(file("", "json"))?;
+    let drawings =
+        (entry.draw)(&report).map_err(|error| Failure::Plot { experiment: entry.name, error })?;
+    for drawing in drawings {
+        write_atomically(&file(&drawing.suffix, "svg"), drawing.svg.as_bytes())?;
+    }
+    println!("written to {}\n", file("", "json").display());
+    if let Some(row) = report.unverified().next() {
+        let (case, op) = (row.case.clone(), row.op.clone());
+        return Err(Failure::Unverified { case, op });
+    }
+    Ok(())
+}
+
+/// The command as a user would type it.
+fn typed() -> String {
+    let words = std::env::args().skip(1);
+    ["figures".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_sound() {
+        super::command().debug_assert();
+    }
+}

@@ -1,0 +1,143 @@
+//! Every experiment, as a user starts it but tiny: it ends well, and its JSON is a report that holds
+//! together, of figures that were all checked. No times are looked at.
+
+#![allow(missing_docs, reason = "a test")]
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use gapless_report::{Report, Row};
+
+fn figures(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_figures")).args(arguments).output().expect("it starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs one experiment into a fresh folder and reads its report.
+fn experiment(name: &str, more: &[&str]) -> (Report, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let output = figures(&[&[name, "--quick", "--out", out], more].concat());
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{name}: {}\n{stdout}\n{stderr}", output.status);
+    let report = Report::read_json(folder.path().join(name).with_extension("json")).unwrap();
+    assert_eq!(report.experiment, name);
+    assert!(report.command.starts_with("figures "), "{}", report.command);
+    assert_eq!(report.unverified().count(), 0);
+    drawings(folder.path(), name);
+    for row in &report.rows {
+        assert!(stdout.contains(&row.case), "{} is not shown:\n{stdout}", row.case);
+        assert!(row.reference.is_some(), "{}", row.case);
+    }
+    (report, stdout)
+}
+
+fn drawings(folder: &Path, name: &str) {
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let file = path.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(file.starts_with(name), "{file}");
+        if path.extension().is_some_and(|kind| kind == "svg") {
+            assert!(std::fs::read_to_string(&path).unwrap().starts_with("<svg"), "{file}");
+            count += 1;
+        }
+    }
+    assert!(count > 0, "{name} drew nothing");
+}
+
+fn set<T: Ord>(rows: &[Row], of: impl Fn(&Row) -> T) -> BTreeSet<T> {
+    rows.iter().map(of).collect()
+}
+
+#[test]
+fn pack() {
+    let (report, stdout) = experiment("pack", &[]);
+    assert_eq!(
+        set(&report.rows, |row| row.op.clone()),
+        ["pack", "unpack"].map(String::from).into()
+    );
+    assert!(stdout.contains("rotate"));
+    for row in &report.rows {
+        assert_eq!(row.reference.as_deref(), Some("memcpy"));
+        assert_eq!(row.extra["verified_by"], "oracle", "{}", row.case);
+        assert!(row.resident_gbps.is_some() && row.blocks.is_some());
+        assert!(row.extra["rotation_bytes"].as_u64().unwrap() >= row.payload_bytes);
+    }
+}
+
+#[test]
+fn pack_of_chosen_layouts() {
+    let (report, _) = experiment("pack", &["--layout", "v,list1", "--n", "40"]);
+    let names = set(&report.rows, |row| row.case.clone());
+    assert_eq!(names, ["V n=40", "list1 blocks=40"].map(String::from).into());
+}
+
+#[test]
+fn transfer() {
+    let (report, _) = experiment("transfer", &[]);
+    assert!(report.rows.len() >= 8);
+    assert!(report.rows.iter().all(|row| row.ratio_to("pack+unpack").is_some()));
+}
+
+#[test]
+fn position() {
+    let (report, _) = experiment("position", &[]);
+    assert_eq!(set(&report.rows, |row| row.blocks), [Some(10), Some(100), Some(1000)].into());
+    assert_eq!(report.rows.len(), 12);
+}
+
+#[test]
+fn matching() {
+    let (report, _) = experiment("matching", &[]);
+    let cases = set(&report.rows, |row| row.case.clone());
+    assert!(cases.contains("posted outstanding=100"), "{cases:?}");
+    assert!(cases.contains("unexpected outstanding=10"), "{cases:?}");
+}
+
+#[test]
+fn oneway() {
+    let (report, _) = experiment("oneway", &[]);
+    let asked = set(&report.rows, |row| row.extra["asked"].as_str().unwrap().to_owned());
+    // Whether one process may map or read another's memory is the system's to say.
+    for way in ["auto", "auto-heap", "eager", "pipeline"] {
+        assert!(asked.contains(way), "{asked:?}");
+    }
+    for row in &report.rows {
+        let asked = row.extra["asked"].as_str().unwrap();
+        assert!(asked.starts_with("auto") || asked == row.protocol, "{asked}: {}", row.protocol);
+    }
+    let families = set(&report.rows, |row| row.case.split(' ').next().unwrap().to_owned());
+    assert_eq!(families, ["contiguous", "V", "T", "X", "list3"].map(String::from).into());
+}
+
+#[test]
+fn the_list_names_every_experiment() {
+    let listed = text(&figures(&["list"]).stdout);
+    for entry in gapless_bench::experiments::ALL {
+        assert!(listed.contains(entry.name) && listed.contains(entry.about), "{listed}");
+    }
+}
+
+#[test]
+fn wrong_calls_are_refused_in_a_line() {
+    for (arguments, why) in [
+        (&["pack", "--layout", "no-such-layout"][..], "no-such-layout"),
+        (&["pack", "--layout", "v", "--n", "0"], "0"),
+        (&["pack", "--layout", "v", "--n", "100000"], "V n=100000 needs a buffer"),
+        (&["pack", "--time", "0"], "3600 seconds"),
+        (&["position", "--blocks", "3"], "3"),
+        (&["no-such-experiment"], "no-such-experiment"),
+    ] {
+        let output = figures(arguments);
+        let stderr = text(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(stderr.contains(why), "{arguments:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}
