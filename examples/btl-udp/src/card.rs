@@ -1,7 +1,7 @@
 //! The address that a transport publishes.
 //!
 //! ```text
-//!   0 'g' 'u' '1' 0 | 4 port of the door | 6 session | 14 its bits, inverted
+//!   0 'g' 'u' '1' 0 | 4 port of the door | 6 session | 14 its bits, inverted | 22 host
 //! ```
 
 use gapless_btl::{Address, LinkError};
@@ -13,10 +13,24 @@ pub(crate) struct Card {
     pub(crate) door: u16,
     /// A random number that says whose it is: another process may take the port later.
     pub(crate) session: u64,
+    /// Which loopback interface the port is one of.
+    pub(crate) host: u64,
 }
 
 const MAGIC: [u8; 4] = *b"gu1\0";
-const BYTES: usize = 22;
+const BYTES: usize = 30;
+
+/// A number for this boot of this machine and this network namespace: processes that have it in
+/// common share a loopback interface.
+pub(crate) fn this_host() -> u64 {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    // FNV-1a, as numbers must agree between builds.
+    let bytes = boot.iter().chain(namespace.as_os_str().as_encoded_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
 
 impl Card {
     pub(crate) fn address(&self) -> Address {
@@ -24,7 +38,8 @@ impl Card {
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&self.door.to_be_bytes());
         bytes[6..14].copy_from_slice(&self.session.to_be_bytes());
-        bytes[14..].copy_from_slice(&(!self.session).to_be_bytes());
+        bytes[14..22].copy_from_slice(&(!self.session).to_be_bytes());
+        bytes[22..].copy_from_slice(&self.host.to_be_bytes());
         Address::new(&bytes).expect("the address is short")
     }
 
@@ -41,6 +56,7 @@ impl Card {
         let card = Card {
             door: u16::from_be_bytes([bytes[4], bytes[5]]),
             session: u64::from_be_bytes(number(6)),
+            host: u64::from_be_bytes(number(22)),
         };
         if card.door == 0 || !card.session != u64::from_be_bytes(number(14)) {
             return Err(bad("its port or session is damaged".to_owned()));
@@ -55,9 +71,9 @@ mod tests {
 
     #[test]
     fn cards_are_read_back_and_damage_is_noticed() {
-        let card = Card { door: 513, session: 0x1234_5678_9abc_def0 };
+        let card = Card { door: 513, session: 0x1234_5678_9abc_def0, host: this_host() };
         assert_eq!(Card::read(&card.address()), Ok(card));
-        for at in (0..4).chain(6..BYTES) {
+        for at in (0..4).chain(6..22) {
             let mut bytes = card.address().as_bytes().to_vec();
             bytes[at] ^= 1;
             assert!(Card::read(&Address::new(&bytes).unwrap()).is_err(), "byte {at}");

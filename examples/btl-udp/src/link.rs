@@ -5,16 +5,14 @@
 //!      └──── refused: nobody is there any more ───────────────────────►┘
 //! ```
 //!
-//! *Meeting.* Each end says Hello to the other's door, naming the port of its own socket of this
-//! pair, until the other has been heard; a door answers a Hello that says "I have not heard you".
-//! A socket of a pair is bound before its port is named and accepts from anywhere until it is
-//! connected, so what an eager peer sends is kept by the kernel. Hellos go out through a socket
-//! that is connected to the door (the knocker), so that the kernel tells when nobody is behind it.
+//! *Meeting* is told in `meeting.rs`.
 //!
 //! *Dying.* Silence proves nothing: a peer that computes or is stopped does not answer. What counts
 //! is the kernel's word that nobody has the peer's port (ICMP port unreachable, seen as
 //! `ECONNREFUSED` on a connected socket), twice; a probe goes out whenever nothing else has for
 //! [`PROBE_EVERY`]. Whatever lies in the socket by then is delivered first.
+
+mod meeting;
 
 use crate::card::Card;
 use crate::channel::Channel;
@@ -23,11 +21,10 @@ use crate::faults::Wire;
 use crate::receiver::{Arrival, Receiver};
 use crate::sender::Sender;
 use crate::seq::Seq;
-use crate::socket::{Receive, Send, Socket, system};
-use crate::wire::{HEADER_BYTES, HELLO_BYTES, Header, Hello, Kind, Sessions};
+use crate::socket::{Receive, Send, Socket};
+use crate::wire::{HEADER_BYTES, Header, Kind, Sessions};
 use gapless_btl::pool::HeapPool;
 use gapless_btl::{AmTag, Event, LinkError, PeerId, ReserveError, Slot, Token};
-use rustix::event::epoll::{self, EventData, EventFlags};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -36,8 +33,6 @@ use std::time::{Duration, Instant};
 pub(crate) const PROBE_EVERY: Duration = Duration::from_millis(200);
 /// How long an acknowledgement waits for a message to travel with.
 const ACK_DELAY: Duration = Duration::from_millis(1);
-/// The first and the longest pause between Hellos.
-const KNOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 /// The first pause between questions for room that the peer may have announced in vain.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
 /// When to try again after the system could not take a datagram.
@@ -59,6 +54,7 @@ pub(crate) struct Around<'a> {
 }
 
 enum Stage {
+    /// The knocker is connected to the peer's door.
     Meeting {
         knocker: Socket,
         knock_at: Instant,
@@ -112,7 +108,7 @@ impl Link {
         Ok(Link {
             id,
             card,
-            stage: Stage::Meeting { knocker, knock_at: around.now, pause: KNOCK_PAUSE.0 },
+            stage: Stage::Meeting { knocker, knock_at: around.now, pause: meeting::PAUSE_MIN },
             channel: Some(Channel::new(Socket::bind()?, wire)),
             sender: Sender::new(first, flying_bytes),
             first,
@@ -149,110 +145,6 @@ impl Link {
 
     fn sessions(&self, around: &Around<'_>) -> Sessions {
         Sessions { to: self.card.session, from: around.own.session }
-    }
-
-    // Meeting
-
-    fn hello(&self, heard: bool, around: &Around<'_>) -> (Header, [u8; Hello::BYTES]) {
-        let hello = Hello {
-            port: self.socket().map_or(0, Socket::port),
-            heard,
-            window: u8::try_from(around.config.window).unwrap_or(1),
-            max_fragment_bytes: u32::try_from(around.config.max_fragment_bytes).unwrap_or(0),
-        };
-        let header = Header {
-            kind: Kind::Hello,
-            tag: 0,
-            sessions: self.sessions(around),
-            seq: self.first,
-            acks: crate::wire::Acks::NONE,
-            payload_bytes: HELLO_BYTES,
-        };
-        (header, hello.encode())
-    }
-
-    /// Knocks if it is time; `door_is_empty` says that no Hello of the peer waits to be read.
-    fn knock(&mut self, door_is_empty: bool, around: &mut Around<'_>) {
-        let (header, hello) = self.hello(false, around);
-        let swallowed = self.channel.as_mut().is_some_and(Channel::swallows);
-        let own_sessions = self.sessions(around);
-        let Stage::Meeting { knocker, knock_at, pause } = &mut self.stage else { return };
-        if around.now < *knock_at {
-            return;
-        }
-        let mut refused = None;
-        loop {
-            let mut bytes = [0; HEADER_BYTES];
-            match knocker.receive(&mut bytes, &mut []) {
-                Receive::Empty => break,
-                Receive::Foreign => {}
-                Receive::Refused => self.refusals += 1,
-                Receive::Datagram { bytes: len, .. } => {
-                    if let Ok(header) = Header::decode(&bytes, len)
-                        && header.kind == Kind::Refuse
-                        && header.sessions
-                            == (Sessions { to: own_sessions.from, from: own_sessions.to })
-                    {
-                        refused = Some("another process has its port now");
-                    }
-                }
-            }
-        }
-        if self.refusals >= REFUSALS && door_is_empty {
-            refused = Some("nobody has its port any more");
-        }
-        if let Some(reason) = refused {
-            return self.end(gone(reason), around);
-        }
-        if !swallowed && knocker.send(&header.encode(), &hello) == Send::Refused {
-            self.refusals += 1;
-        }
-        // Whoever was refused once asks again at once.
-        if self.refusals == 0 {
-            *knock_at = around.now + *pause;
-            *pause = (*pause * 2).min(KNOCK_PAUSE.1);
-        }
-    }
-
-    /// A Hello of the peer came to our door.
-    pub(crate) fn greeted(&mut self, header: &Header, hello: Hello, around: &mut Around<'_>) {
-        match &self.stage {
-            Stage::Ended(_) => return,
-            Stage::Up { port, first } if (*port, *first) != (hello.port, header.seq) => return,
-            Stage::Up { .. } => {}
-            Stage::Meeting { .. } => {
-                if let Err(error) = self.rise(header.seq, hello, around) {
-                    return self.end(error, around);
-                }
-            }
-        }
-        if !hello.heard {
-            let (header, hello) = self.hello(true, around);
-            if !self.channel.as_mut().is_some_and(Channel::swallows) {
-                around.door.send_to(self.card.door, &header.encode(), &hello);
-            }
-        }
-    }
-
-    fn rise(&mut self, first: Seq, hello: Hello, around: &Around<'_>) -> Result<(), LinkError> {
-        let ours = around.config.max_fragment_bytes;
-        if usize::try_from(hello.max_fragment_bytes).ok() != Some(ours) {
-            return Err(LinkError::Incompatible {
-                what: format!("messages of {} bytes there, {ours} here", hello.max_fragment_bytes),
-            });
-        }
-        if let Some(socket) = self.socket() {
-            socket.connect(hello.port)?;
-            let name = EventData::new_u64(u64::from(self.id.0));
-            epoll::add(around.epoll, socket, name, EventFlags::IN)
-                .map_err(|error| system("epoll_ctl")(error.into()))?;
-        }
-        self.sender.open(u32::from(hello.window));
-        self.receiver.begin(first);
-        self.refusals = 0;
-        self.probe_at = around.now;
-        self.stage = Stage::Up { port: hello.port, first };
-        Ok(())
     }
 
     // Talking
@@ -296,7 +188,7 @@ impl Link {
                 self.probe_at = now + PROBE_EVERY;
             }
             Some(Send::Busy) => self.retry_at = Some(now + BUSY_PAUSE),
-            Some(Send::Refused) => self.refusals += 1,
+            Some(Send::Refused) => self.refused(now),
             None => {}
         }
     }
@@ -343,12 +235,7 @@ impl Link {
             match channel.socket.receive(&mut header, payload) {
                 Receive::Empty => return true,
                 Receive::Foreign => {}
-                Receive::Refused => {
-                    self.refusals += 1;
-                    if self.refusals < REFUSALS {
-                        self.say(Kind::Probe, around);
-                    }
-                }
+                Receive::Refused => self.refused(around.now),
                 Receive::Datagram { bytes, .. } => {
                     let start = &header[..bytes.min(HEADER_BYTES)];
                     if let Err(what) = self.heard(start, bytes, around) {
@@ -368,6 +255,9 @@ impl Link {
             return Ok(());
         }
         let header = Header::decode(start, bytes)?;
+        if self.refusals < REFUSALS {
+            self.refusals = 0;
+        }
         if matches!(header.kind, Kind::Hello | Kind::Refuse) {
             return Err(format!("a {:?} where messages are expected", header.kind));
         }
@@ -418,7 +308,7 @@ impl Link {
         } else {
             self.ask_at = None;
         }
-        if self.probe_at <= now || self.refusals > 0 && self.refusals < REFUSALS {
+        if self.probe_at <= now {
             self.say(Kind::Probe, around);
         }
         if self.refusals >= REFUSALS && self.receive(around) {
@@ -448,7 +338,7 @@ impl Link {
         match &self.stage {
             Stage::Ended(_) => None,
             Stage::Meeting { knock_at, .. } => Some(*knock_at),
-            Stage::Up { .. } if self.refusals > 0 => Some(now),
+            Stage::Up { .. } if self.refusals >= REFUSALS => Some(now),
             Stage::Up { .. } => {
                 let ask_at = self.ask_at.map(|(at, _)| at);
                 let others = [self.sender.deadline(), self.ack_at, ask_at, self.retry_at];
@@ -458,6 +348,12 @@ impl Link {
     }
 
     // Ending
+
+    /// The kernel says that nobody has the peer's port; asks again at once.
+    fn refused(&mut self, now: Instant) {
+        self.refusals += 1;
+        self.probe_at = now;
+    }
 
     /// Everything pending ends with an error, and the peer is reported lost.
     fn end(&mut self, error: LinkError, around: &mut Around<'_>) {

@@ -283,6 +283,8 @@ fn a_door_that_changed_hands_refuses() {
         poll(&mut b);
         patience.tick();
     }
+    let elsewhere = Card { host: !b.card.host, session: 5, ..b.card }.address();
+    assert!(matches!(a.connect(&elsewhere), Err(LinkError::Unreachable { .. })));
     // One session has one door.
     let moved = Card { door: b.card.door ^ 1, ..b.card }.address();
     assert!(matches!(a.connect(&moved), Err(LinkError::BadAddress { .. })));

@@ -3,7 +3,7 @@
 //! One epoll descriptor stands for everything that can wake the caller: the door, the socket of each
 //! link that is up, a timer for the next deadline of any link, and a bell for what is ready already.
 
-use crate::card::Card;
+use crate::card::{Card, this_host};
 use crate::config::Config;
 use crate::link::{Around, Link};
 use crate::seq::Seq;
@@ -97,14 +97,14 @@ impl Udp {
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN).map_err(&add)?;
         epoll::add(&epoll, &bell, EventData::new_u64(BELL), EventFlags::IN).map_err(&add)?;
         Ok(Udp {
-            card: Card { door: door.port(), session: random()? },
+            card: Card { door: door.port(), session: random()?, host: this_host() },
             limits: Limits {
                 name: "udp",
                 eager_bytes: config.eager_bytes,
                 max_fragment_bytes: config.max_fragment_bytes,
                 ordered: true,
-                latency_ns: 15_000,
-                bandwidth_mb_s: 1_500,
+                latency_ns: 10_000,
+                bandwidth_mb_s: 1_000,
                 death_notice_ms: 1_000,
             },
             config,
@@ -262,6 +262,10 @@ impl Btl for Udp {
 
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
         let card = Card::read(peer)?;
+        if card.host != self.card.host {
+            let reason = "it is on another host, or in another network namespace".to_owned();
+            return Err(LinkError::Unreachable { reason });
+        }
         if let Some(&id) = self.by_session.get(&card.session) {
             if self.link(id)?.card() != &card {
                 let what = "another port of a known session".to_owned();
