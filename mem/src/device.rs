@@ -197,6 +197,16 @@ pub trait Device: Send + Sync {
         Err(DeviceError::Unsupported { what: "importing memory" })
     }
 
+    /// The completion that another process exported with
+    /// [`Pending::export`](crate::Pending::export). If that process dies it may never end.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by default; bytes that no device of this kind made.
+    fn import_completion(&self, bytes: &[u8]) -> Result<Completion, DeviceError> {
+        let _ = bytes;
+        Err(DeviceError::Unsupported { what: "importing a completion" })
+    }
+
     /// A number that changes when memory at an address is freed and allocated anew; `None` where
     /// the device has no such thing.
     fn buffer_id(&self, region: Region) -> Option<u64> {

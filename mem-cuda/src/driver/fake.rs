@@ -1,0 +1,224 @@
+//! A pretend driver for tests without a GPU: one device, events that end after some queries, and
+//! answers that a test chooses. Its state belongs to the thread, as each test does.
+
+use super::{Api, Driver};
+use cudarc::driver::sys::{CUctx_st, CUdeviceptr, CUevent_st, CUstream_st, CUuuid};
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// What the driver answers, and what was asked of it.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) version: i32,
+    /// The answer to `cuInit`.
+    pub(crate) init: u32,
+    pub(crate) devices: i32,
+    /// The answer to allocations.
+    pub(crate) alloc: u32,
+    /// How often an event must be queried before it has ended.
+    pub(crate) queries: u32,
+    /// The answer of an event that has ended, or failed.
+    pub(crate) ended: u32,
+    /// The id that an address has now; 0 for none.
+    pub(crate) buffer_id: u64,
+    pub(crate) events_made: usize,
+    pub(crate) events_ended: usize,
+    pub(crate) copies: Vec<(u64, u64, usize)>,
+    pub(crate) waits: usize,
+    pub(crate) pointer_queries: usize,
+    /// The address of what is current.
+    pub(crate) current: usize,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            version: 13000,
+            init: 0,
+            devices: 1,
+            alloc: 0,
+            queries: 0,
+            ended: 0,
+            buffer_id: 7,
+            events_made: 0,
+            events_ended: 0,
+            copies: Vec::new(),
+            waits: 0,
+            pointer_queries: 0,
+            current: 0,
+        }
+    }
+}
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+/// Replaces this thread's state.
+pub(crate) fn set(state: State) {
+    STATE.set(state);
+}
+
+/// Looks at, or changes, this thread's state.
+pub(crate) fn with<T>(act: impl FnOnce(&mut State) -> T) -> T {
+    STATE.with_borrow_mut(act)
+}
+
+/// The pretend driver, started; it is never freed.
+pub(crate) fn driver() -> &'static Driver {
+    Box::leak(Box::new(Driver::start(api()).expect("the pretend driver starts")))
+}
+
+/// Writes through an out-parameter, as the driver does.
+fn put<T>(at: *mut T, value: T) -> u32 {
+    // SAFETY: the code under test passes writable places of the right type.
+    unsafe { at.write(value) };
+    0
+}
+
+/// The pretend driver's functions; what is not listed refuses.
+pub(crate) fn api() -> Api {
+    let mut api = Api::refusing();
+    unsafe extern "C" fn init(_: c_uint) -> u32 {
+        with(|state| state.init)
+    }
+    unsafe extern "C" fn version(at: *mut c_int) -> u32 {
+        put(at, with(|state| state.version))
+    }
+    unsafe extern "C" fn string(code: u32, at: *mut *const c_char) -> u32 {
+        if code == 999 { put(at, c"the text of 999".as_ptr()) } else { 1 }
+    }
+    unsafe extern "C" fn name(_: u32, at: *mut *const c_char) -> u32 {
+        put(at, c"CUDA_ERROR_NAMED".as_ptr())
+    }
+    unsafe extern "C" fn count(at: *mut c_int) -> u32 {
+        put(at, with(|state| state.devices))
+    }
+    unsafe extern "C" fn get(at: *mut c_int, ordinal: c_int) -> u32 {
+        put(at, ordinal)
+    }
+    unsafe extern "C" fn device_name(at: *mut c_char, _: c_int, _: c_int) -> u32 {
+        put(at.cast::<[u8; 8]>(), *b"Pretend\0")
+    }
+    unsafe extern "C" fn attribute(at: *mut c_int, _: c_uint, _: c_int) -> u32 {
+        put(at, 1 << 16)
+    }
+    unsafe extern "C" fn memory(at: *mut usize, _: c_int) -> u32 {
+        put(at, 1 << 30)
+    }
+    unsafe extern "C" fn uuid(at: *mut CUuuid, _: c_int) -> u32 {
+        put(at, CUuuid { bytes: [9; 16] })
+    }
+    unsafe extern "C" fn retain(at: *mut *mut CUctx_st, device: c_int) -> u32 {
+        let address = 0x1000 + usize::try_from(device).unwrap_or(0);
+        put(at, std::ptr::without_provenance_mut(address))
+    }
+    unsafe extern "C" fn release(_: c_int) -> u32 {
+        0
+    }
+    unsafe extern "C" fn current(at: *mut *mut CUctx_st) -> u32 {
+        put(at, std::ptr::without_provenance_mut(with(|state| state.current)))
+    }
+    unsafe extern "C" fn set_current(context: *mut CUctx_st) -> u32 {
+        with(|state| state.current = context.addr());
+        0
+    }
+    unsafe extern "C" fn alloc(at: *mut CUdeviceptr, _: usize) -> u32 {
+        let answer = with(|state| state.alloc);
+        if answer == 0 { put(at, 0x7000_0000) } else { answer }
+    }
+    unsafe extern "C" fn free(_: CUdeviceptr) -> u32 {
+        0
+    }
+    unsafe extern "C" fn memcpy(
+        dst: CUdeviceptr,
+        src: CUdeviceptr,
+        len: usize,
+        _: *mut CUstream_st,
+    ) -> u32 {
+        with(|state| state.copies.push((dst, src, len)));
+        0
+    }
+    unsafe extern "C" fn stream(at: *mut *mut CUstream_st, _: c_uint) -> u32 {
+        put(at, std::ptr::without_provenance_mut(0x2000))
+    }
+    unsafe extern "C" fn stream_end(_: *mut CUstream_st) -> u32 {
+        0
+    }
+    unsafe extern "C" fn wait(_: *mut CUstream_st, _: *mut CUevent_st, _: c_uint) -> u32 {
+        with(|state| state.waits += 1);
+        0
+    }
+    unsafe extern "C" fn event(at: *mut *mut CUevent_st, _: c_uint) -> u32 {
+        let made = with(|state| {
+            state.events_made += 1;
+            state.events_made
+        });
+        put(at, std::ptr::without_provenance_mut(0x3000 + made))
+    }
+    unsafe extern "C" fn event_end(_: *mut CUevent_st) -> u32 {
+        with(|state| state.events_ended += 1);
+        0
+    }
+    unsafe extern "C" fn record(_: *mut CUevent_st, _: *mut CUstream_st) -> u32 {
+        0
+    }
+    unsafe extern "C" fn query(_: *mut CUevent_st) -> u32 {
+        with(|state| {
+            if state.queries > 0 {
+                state.queries -= 1;
+                return crate::error::code::NOT_READY;
+            }
+            state.ended
+        })
+    }
+    unsafe extern "C" fn pointer(at: *mut c_void, _: c_uint, _: CUdeviceptr) -> u32 {
+        put(at.cast::<u64>(), with(|state| state.buffer_id))
+    }
+    unsafe extern "C" fn pointers(
+        _: c_uint,
+        _: *mut c_uint,
+        at: *mut *mut c_void,
+        _: CUdeviceptr,
+    ) -> u32 {
+        let id = with(|state| {
+            state.pointer_queries += 1;
+            state.buffer_id
+        });
+        let known = u64::from(id != 0);
+        let answers = [2 * known, 0, 0, 0x7000_0000 * known, 4096 * known, id];
+        // SAFETY: the code under test passes six places.
+        let places = unsafe { *at.cast::<[*mut u64; 6]>() };
+        for (place, answer) in places.into_iter().zip(answers) {
+            put(place, answer);
+        }
+        0
+    }
+    api.init = init;
+    api.driver_version = version;
+    api.error_string = string;
+    api.error_name = name;
+    api.device_count = count;
+    api.device_get = get;
+    api.device_name = device_name;
+    api.device_attribute = attribute;
+    api.device_total_mem = memory;
+    api.device_uuid = uuid;
+    api.primary_retain = retain;
+    api.primary_release = release;
+    api.ctx_get_current = current;
+    api.ctx_set_current = set_current;
+    api.mem_alloc = alloc;
+    api.mem_free = free;
+    api.memcpy = memcpy;
+    api.stream_create = stream;
+    api.stream_destroy = stream_end;
+    api.stream_wait_event = wait;
+    api.event_create = event;
+    api.event_destroy = event_end;
+    api.event_record = record;
+    api.event_query = query;
+    api.pointer_attribute = pointer;
+    api.pointer_attributes = pointers;
+    api
+}

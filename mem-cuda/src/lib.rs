@@ -1,0 +1,58 @@
+//! Memory of CUDA devices: [`CudaDevice`] is a [`gapless_mem::Device`] over the CUDA driver.
+//!
+//! The driver library is opened at run time by [`CudaDriver::load`]. A machine without one starts
+//! normally: the error says so in one line, and nothing else of this crate can be reached.
+//!
+//! - [`CudaDevice`]: allocate, copy (one- and two-dimensional, in all directions), register host
+//!   memory, export and import memory and completions, find out where an address lies;
+//! - [`Stream`], [`Mark`]: order work and measure it; completions are pooled events;
+//! - [`Module`], [`Function`], [`Grid`], [`Argument`]: launch kernels;
+//! - [`PinnedBuffer`]: page-locked host memory from a pool;
+//! - [`Mps`]: whether processes share the device or take turns.
+//!
+//! Files: `driver` (raw calls → `Result`) · `context` · `event`, `stream` (order) · `copies` ·
+//! `device` · `ipc`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes`
+//! (where an address lies) · `peer` · `mps` · `module` (kernels) · `error`.
+//!
+//! Which context is current on a calling thread is left as it was, so users of the CUDA runtime need
+//! not know of us. Sticky errors (an illegal address in any kernel of the process, say) lose the
+//! device for the process: from then on every call gives the first such error.
+//!
+//! This crate knows nothing of datatypes, peers or messages. Addresses and lengths are in bytes.
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "calls the driver's C functions")]
+mod driver;
+
+mod attributes;
+#[allow(unsafe_code, reason = "gives back to a thread the context it had")]
+mod context;
+#[allow(unsafe_code, reason = "declares and keeps the obligations of copies by address")]
+mod copies;
+#[allow(unsafe_code, reason = "implements Device's unsafe methods")]
+mod device;
+mod error;
+mod event;
+#[allow(unsafe_code, reason = "unmaps what other processes exported")]
+mod ipc;
+#[allow(unsafe_code, reason = "declares what a launch needs")]
+mod module;
+mod mps;
+mod peer;
+#[allow(unsafe_code, reason = "frees page-locked memory")]
+mod pinned;
+#[allow(unsafe_code, reason = "registers memory by address")]
+mod register;
+#[allow(unsafe_code, reason = "adopts streams of the user")]
+mod stream;
+#[allow(unsafe_code, reason = "maps and unmaps device memory")]
+mod vmm;
+
+pub use attributes::PointerFacts;
+pub use device::{CudaDevice, CudaDriver};
+pub use error::CudaError;
+pub use event::CudaPending;
+pub use module::{Argument, Function, FunctionProperties, Grid, Module, PARAMETERS_MAX};
+pub use mps::Mps;
+pub use pinned::PinnedBuffer;
+pub use stream::{Mark, Stream};
