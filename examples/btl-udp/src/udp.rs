@@ -35,7 +35,7 @@ const WOKEN_MAX: usize = 64;
 /// Hellos read in one poll.
 const HELLOS_MAX: u32 = 64;
 /// How long a transport that is dropped waits until what it sent is acknowledged.
-const LINGER: Duration = Duration::from_millis(300);
+pub(crate) const LINGER: Duration = Duration::from_millis(300);
 
 /// UDP on the loopback interface. See the [crate](crate) for what it promises.
 pub struct Udp {
@@ -128,7 +128,7 @@ impl Udp {
     }
 
     /// Waits for any descriptor, and gives the names of those that have something.
-    fn wait(&self, timeout: Duration) -> ([u64; WOKEN_MAX], usize) {
+    pub(crate) fn wait(&self, timeout: Duration) -> ([u64; WOKEN_MAX], usize) {
         let mut events = [const { MaybeUninit::uninit() }; WOKEN_MAX];
         let timeout = Timespec::try_from(timeout).unwrap_or_default();
         let mut names = [TIMER; WOKEN_MAX];
