@@ -1,7 +1,7 @@
 //! Communicators: who a message is for, and the blocking operations.
 
 use crate::error::Error;
-use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
+use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused, Way};
 use crate::shared::Shared;
 use crate::view::{View, ViewMut};
 use gapless_engine::Typed;
@@ -40,7 +40,10 @@ impl Communicator {
     /// A member is lost; no identifier is left.
     pub fn dup(&self) -> Result<Communicator, Error> {
         let dup = self.shared.lock()?.open()?.start_dup(&self.comm)?;
-        let comm = self.shared.wait_until(|state| state.pml.test_dup(dup).transpose())??;
+        let comm = self.shared.wait_until(|state| match state.open() {
+            Ok(pml) => pml.test_dup(dup).map_err(Error::from).transpose(),
+            Err(error) => Some(Err(error)),
+        })??;
         Ok(Communicator { shared: Arc::clone(&self.shared), comm })
     }
 
@@ -90,10 +93,10 @@ impl Communicator {
         tag: impl Into<TagSel>,
     ) -> Result<Status, Error> {
         let (source, tag) = (source.into(), tag.into());
-        self.shared.lock()?.open()?;
-        self.shared
-            .wait_until(|state| state.pml.iprobe(&self.comm, source, tag).transpose())?
-            .map_err(Error::from)
+        self.shared.wait_until(|state| match state.open() {
+            Ok(pml) => pml.iprobe(&self.comm, source, tag).map_err(Error::from).transpose(),
+            Err(error) => Some(Err(error)),
+        })?
     }
 
     /// The next message that a receive like this would get, if it has come (`MPI_Iprobe`, MPI 4.1
@@ -125,7 +128,9 @@ impl Communicator {
         tag: i32,
     ) -> Result<OwnedRequest<B>, Refused<B>> {
         // SAFETY: `start_owned` says what holds until the request has ended.
-        self.start_owned(data.into(), |typed| unsafe { self.start_send(typed, dest, tag) })
+        self.start_owned(data.into(), Way::Out, |typed| unsafe {
+            self.start_send(typed, dest, tag)
+        })
     }
 
     /// Starts receiving into a buffer that is given away; it comes back from
@@ -142,7 +147,9 @@ impl Communicator {
     ) -> Result<OwnedRequest<B>, Refused<B>> {
         let (source, tag) = (source.into(), tag.into());
         // SAFETY: `start_owned` says what holds until the request has ended.
-        self.start_owned(into.into(), |typed| unsafe { self.start_recv(typed, source, tag) })
+        self.start_owned(into.into(), Way::In, |typed| unsafe {
+            self.start_recv(typed, source, tag)
+        })
     }
 
     /// Starts an operation on memory that this function has taken over: nothing refers to it, and
@@ -150,12 +157,13 @@ impl Communicator {
     fn start_owned<B: OwnedBuffer>(
         &self,
         owned: Owned<B>,
+        way: Way,
         start: impl FnOnce(&Typed) -> Result<RequestId, Error>,
     ) -> Result<OwnedRequest<B>, Refused<B>> {
         let (parked, typed) = owned.park()?;
         match start(&typed) {
             Ok(id) => {
-                self.shared.lock_anyway().parked.keep(id, Box::new(parked));
+                self.shared.lock_anyway().parked.keep(id, way, Box::new(parked));
                 Ok(OwnedRequest::new(Arc::clone(&self.shared), id))
             }
             Err(error) => Err(Refused { error, buffer: crate::owned::unpark(parked) }),

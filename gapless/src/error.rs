@@ -66,6 +66,14 @@ pub enum Error {
     /// A layout does not fit its buffer.
     #[error(transparent)]
     Buffer(#[from] EngineError),
+    /// Part of a buffer that another message uses; see [`Parts`](crate::Parts).
+    #[error("bytes {start}..{end} of the buffer are lent to another message")]
+    Lent {
+        /// The first such byte.
+        start: u64,
+        /// The one after the last of its stretch.
+        end: u64,
+    },
     /// Memory could not be allocated.
     #[error(transparent)]
     Memory(#[from] DeviceError),

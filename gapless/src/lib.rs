@@ -29,6 +29,7 @@
 //! - [`World`]: joining and leaving a job; [`World::alloc`] for memory that moves with one copy;
 //! - [`Communicator`]: blocking send, receive, probe; [`Communicator::scope`] for non-blocking
 //!   operations on borrowed memory, [`Communicator::isend_owned`] for those that own theirs;
+//! - [`Parts`]: several messages out of and into one buffer at once;
 //! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `cli`);
 //! - [`btl`]: for adding a transport of one's own with [`Builder::transport`].
 //!
@@ -53,6 +54,7 @@ mod error;
 pub mod launch;
 #[allow(unsafe_code, reason = "takes buffers apart and puts them together again")]
 mod owned;
+mod parts;
 mod pmi;
 #[allow(unsafe_code, reason = "lends memory to requests until the scope has joined them")]
 mod scope;
@@ -68,6 +70,7 @@ mod world;
 pub use communicator::Communicator;
 pub use error::Error;
 pub use owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
+pub use parts::Parts;
 pub use scope::{Request, Scope};
 pub use shared_buf::SharedBuf;
 pub use view::{Element, View, ViewMut};

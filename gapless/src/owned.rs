@@ -98,17 +98,30 @@ impl<B> From<Refused<B>> for Error {
     }
 }
 
+/// One buffer, taken apart.
+struct Kept {
+    parked: Box<dyn Any + Send>,
+    way: Way,
+}
+
+/// Which way an operation moves data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Out,
+    In,
+}
+
 /// Buffers of requests under way, kept by the world.
 #[derive(Default)]
 pub(crate) struct Parked {
-    buffers: HashMap<RequestId, Box<dyn Any + Send>>,
+    buffers: HashMap<RequestId, Kept>,
     /// Requests whose handle was dropped.
     abandoned: Vec<RequestId>,
 }
 
 impl Parked {
-    pub(crate) fn keep(&mut self, id: RequestId, parked: Box<dyn Any + Send>) {
-        self.buffers.insert(id, parked);
+    pub(crate) fn keep(&mut self, id: RequestId, way: Way, parked: Box<dyn Any + Send>) {
+        self.buffers.insert(id, Kept { parked, way });
     }
 
     /// Frees the buffers of abandoned requests that have ended.
@@ -128,9 +141,10 @@ impl Parked {
         !self.abandoned.is_empty()
     }
 
-    /// All requests whose buffers are here.
-    pub(crate) fn requests(&self) -> Vec<RequestId> {
-        self.buffers.keys().copied().collect()
+    /// All receives whose buffers are here.
+    pub(crate) fn receives(&self) -> Vec<RequestId> {
+        let receives = self.buffers.iter().filter(|(_, kept)| kept.way == Way::In);
+        receives.map(|(id, _)| *id).collect()
     }
 }
 
@@ -155,7 +169,9 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
         OwnedRequest { shared, id, done: false, buffer: PhantomData }
     }
 
-    /// Waits until the operation has ended; gives the buffer back, and how it went.
+    /// Waits until the operation has ended; gives the buffer back, and how it went. Once the world
+    /// has been left, an operation that has not ended by then never will, and is
+    /// [`Error::Finalized`].
     pub fn wait(self) -> (B, Result<Status, Error>) {
         let result = self.shared.wait(self.id);
         (self.take_buffer(), result)
@@ -186,9 +202,9 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     /// Takes the buffer out, once its request has ended (or nothing moves bytes any more).
     fn take_buffer(mut self) -> B {
         self.done = true;
-        let parked = self.shared.lock_anyway().parked.buffers.remove(&self.id);
-        let parked = parked.expect("a buffer stays until its request's handle takes it");
-        let parked = parked.downcast::<B::Parked>().expect("kept as what it was parked as");
+        let kept = self.shared.lock_anyway().parked.buffers.remove(&self.id);
+        let kept = kept.expect("a buffer stays until its request's handle takes it");
+        let parked = kept.parked.downcast::<B::Parked>().expect("kept as what it was parked as");
         parked.unpark()
     }
 }

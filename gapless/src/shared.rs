@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::owned::Parked;
-use gapless_bml::{Step, Waiter};
+use gapless_bml::{Patience, Step, Waiter};
 use gapless_pml::{Pml, PmlError, RequestId, Status};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,13 +16,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Polls in a row that one thread makes without letting go of the lock, unless others want it.
 const POLLS_PER_TURN: u32 = 32;
 
+/// How far the world has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Messages are exchanged.
+    Open,
+    /// It is being left: nothing new starts, what is under way goes on.
+    Closed,
+    /// It has been left: no byte moves any more.
+    Left,
+}
+
 /// What the lock protects.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) pml: Pml,
     pub(crate) parked: Parked,
-    /// The world was finalized: nothing new starts.
-    pub(crate) closed: bool,
+    stage: Stage,
     /// Threads that are asleep, or about to be.
     sleepers: u32,
 }
@@ -35,14 +45,21 @@ pub(crate) struct Shared {
     wanting: AtomicU32,
     /// Readable while sleepers should look again.
     alarm: OwnedFd,
-    /// Processes of the job on this host, for deciding how to wait.
-    local_ranks: usize,
+    /// How to wait; asked for once, because counting processors takes system calls.
+    patience: Patience,
 }
 
 impl State {
     /// Starts something new, unless the world was finalized.
     pub(crate) fn open(&mut self) -> Result<&mut Pml, Error> {
-        if self.closed { Err(Error::Finalized) } else { Ok(&mut self.pml) }
+        if self.stage == Stage::Open { Ok(&mut self.pml) } else { Err(Error::Finalized) }
+    }
+
+    /// From now on nothing new starts.
+    pub(crate) fn close(&mut self) {
+        if self.stage == Stage::Open {
+            self.stage = Stage::Closed;
+        }
     }
 
     /// Cancels a receive that has no message yet; whether it was cancelled.
@@ -50,8 +67,11 @@ impl State {
         Ok(self.pml.cancel_recv(id)?)
     }
 
-    /// Handles what has come.
-    fn progress(&mut self) -> usize {
+    /// Handles what has come; nothing once the world has been left.
+    pub(crate) fn progress(&mut self) -> usize {
+        if self.stage == Stage::Left {
+            return 0;
+        }
         let handled = self.pml.progress();
         if self.parked.has_abandoned() {
             self.parked.reap(&mut self.pml);
@@ -65,8 +85,10 @@ impl Shared {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let alarm = eventfd(0, flags)
             .map_err(|e| Error::System { operation: "eventfd", reason: e.to_string() })?;
-        let state = State { pml, parked: Parked::default(), closed: false, sleepers: 0 };
-        Ok(Shared { state: Mutex::new(state), wanting: AtomicU32::new(0), alarm, local_ranks })
+        let state = State { pml, parked: Parked::default(), stage: Stage::Open, sleepers: 0 };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let patience = Patience::new(local_ranks, cores);
+        Ok(Shared { state: Mutex::new(state), wanting: AtomicU32::new(0), alarm, patience })
     }
 
     /// The state, for whoever is about to use the message layer.
@@ -96,15 +118,21 @@ impl Shared {
         let _ = rustix::io::read(&self.alarm, &mut [0u8; 8]);
     }
 
+    /// The world has been left: whoever still waits is told so.
+    pub(crate) fn abandon(&self) {
+        self.lock_anyway().stage = Stage::Left;
+        self.ring();
+    }
+
     /// Makes progress until `ready` gives something.
     ///
     /// # Errors
-    /// A panic in another thread.
+    /// A panic in another thread; the world has been left before.
     pub(crate) fn wait_until<T>(
         &self,
         mut ready: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Error> {
-        let mut waiter = Waiter::new(self.local_ranks);
+        let mut waiter = Waiter::with(self.patience);
         loop {
             let mut state = self.lock()?;
             let mut step = Step::Spin;
@@ -118,6 +146,9 @@ impl Shared {
                 }
                 if let Some(value) = ready(&mut state) {
                     return Ok(value);
+                }
+                if state.stage == Stage::Left {
+                    return Err(Error::Finalized);
                 }
                 if handled == 0 {
                     step = match waiter.step() {
@@ -165,8 +196,8 @@ impl Shared {
 
     /// Waits for one request and collects its result.
     ///
-    /// Does not return before the request has ended, except with [`Error::Poisoned`], after which
-    /// nothing touches any buffer any more.
+    /// Does not return before the request has ended, except with [`Error::Poisoned`] or
+    /// [`Error::Finalized`], after which nothing touches any buffer any more.
     pub(crate) fn wait(&self, id: RequestId) -> Result<Status, Error> {
         self.wait_until(|state| match state.pml.collect(id) {
             Ok(None) => None,
@@ -181,7 +212,10 @@ impl Shared {
         if state.progress() > 0 && state.sleepers > 0 {
             self.ring();
         }
-        Ok(state.pml.collect(id)?)
+        match state.pml.collect(id)? {
+            None if state.stage == Stage::Left => Err(Error::Finalized),
+            result => Ok(result),
+        }
     }
 
     /// Waits until a request has ended, without collecting its result.

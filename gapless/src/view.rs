@@ -126,6 +126,11 @@ impl<'a> View<'a> {
         Ok(View { typed: Typed::new(region, origin, layout, count)?, memory: PhantomData })
     }
 
+    /// A view of memory that the caller keeps borrowed for `'a` and free of writers.
+    pub(crate) fn of_typed(typed: Typed) -> View<'a> {
+        View { typed, memory: PhantomData }
+    }
+
     /// Bytes of the message.
     #[must_use]
     pub fn packed_bytes(&self) -> u64 {
@@ -171,6 +176,11 @@ impl<'a> ViewMut<'a> {
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
         Ok(ViewMut { typed: Typed::new(region, origin, layout, count)?, memory: PhantomData })
+    }
+
+    /// A view of memory that the caller keeps borrowed for `'a` and free of other users.
+    pub(crate) fn of_typed(typed: Typed) -> ViewMut<'a> {
+        ViewMut { typed, memory: PhantomData }
     }
 
     /// Bytes that a message can have at most.

@@ -44,6 +44,9 @@ pub struct World {
     wireup: Option<Connection>,
 }
 
+/// Polls in a row, each with effect, after which even a busy world is left.
+const POLLS_MAX: u32 = 100_000;
+
 /// The launcher, as the world keeps it: used once, in the end.
 struct Connection(Mutex<Box<dyn Wireup>>);
 
@@ -140,12 +143,15 @@ impl World {
     fn leave(&mut self) -> Result<(), Error> {
         let Some(Connection(wireup)) = self.wireup.take() else { return Ok(()) };
         let mut wireup = wireup.into_inner().map_err(|_| Error::Poisoned)?;
-        self.shared.lock()?.closed = true;
+        self.shared.lock()?.close();
         // Nobody starts anything after the first fence, so whatever can match has matched or is on
         // its way; nobody leaves before the second, by which all have received what is theirs.
-        self.fence(&mut *wireup)?;
-        self.end_receives()?;
-        self.fence(&mut *wireup)?;
+        let left = self
+            .fence(&mut *wireup)
+            .and_then(|()| self.end_receives())
+            .and_then(|()| self.fence(&mut *wireup));
+        self.shared.abandon();
+        left?;
         Ok(wireup.finalize()?)
     }
 
@@ -175,9 +181,10 @@ impl World {
     fn end_receives(&self) -> Result<(), Error> {
         let coming: Vec<_> = {
             let mut state = self.shared.lock()?;
-            let requests = state.parked.requests();
-            // A send cannot be cancelled; its receiver, if there is one, ends it.
-            requests.into_iter().filter(|&id| matches!(state.cancel(id), Ok(false))).collect()
+            // What has been sent is here by now, or can be waited for.
+            let _ = (0..POLLS_MAX).find(|_| state.progress() == 0);
+            let receives = state.parked.receives();
+            receives.into_iter().filter(|&id| matches!(state.cancel(id), Ok(false))).collect()
         };
         coming.into_iter().try_for_each(|id| self.shared.wait_ended(id))
     }
@@ -186,10 +193,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            if let Ok(mut state) = self.shared.lock() {
-                state.closed = true;
-            }
-            return;
+            return self.shared.abandon();
         }
         if let Err(error) = self.leave() {
             tracing::warn!(%error, "the world could not be left in good order");

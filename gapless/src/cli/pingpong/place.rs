@@ -108,8 +108,8 @@ impl Places {
     ) -> Option<Places> {
         let (low, high) = side.touched().unwrap_or((0, 0));
         let origin = i64::try_from(side.origin).ok()?;
-        // The buffer begins at the line of the first byte touched.
-        let start = low.div_euclid(LINE.cast_signed()) * LINE.cast_signed();
+        // The buffer begins at the line of the first byte touched, or of displacement 0.
+        let start = low.min(origin).div_euclid(LINE.cast_signed()) * LINE.cast_signed();
         let buffer_bytes = (high - start).cast_unsigned();
         if buffer_bytes > arena_bytes {
             return None;

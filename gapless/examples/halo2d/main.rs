@@ -1,0 +1,49 @@
+//! A two-dimensional halo exchange, with any number of processes:
+//!
+//! ```text
+//! cargo build --release --example halo2d
+//! cargo run --release -- run -n 4 target/release/examples/halo2d
+//! ```
+//!
+//! What is worth reading is in `exchange.rs`.
+
+mod exchange;
+
+use exchange::{Plate, run};
+use gapless::{Error, World};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match halo() {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(wrong) => {
+            eprintln!("halo2d: {wrong} cells differ from the serial computation");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("halo2d: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Gives how many cells were wrong in this process.
+fn halo() -> Result<usize, Error> {
+    let world = World::init()?;
+    let plate = Plate { rows: 480, columns: 640, steps: 50 };
+    let summary = run(world.comm(), plate)?;
+    let (grid, block) = (summary.grid, summary.block);
+    println!(
+        "rank {} of {} ({} × {} processes): {} × {} cells, {} bytes sent, {} wrong",
+        world.rank(),
+        world.size(),
+        grid.0,
+        grid.1,
+        block.0,
+        block.1,
+        summary.sent_bytes,
+        summary.wrong,
+    );
+    world.finalize()?;
+    Ok(summary.wrong)
+}

@@ -1,0 +1,101 @@
+//! A process without a launcher: a job of one, which can send to itself.
+
+use gapless::{Error, PmlError, Protocol, Source, TagSel, World};
+
+#[test]
+fn messages_to_oneself_arrive() {
+    let world = World::init().unwrap();
+    assert_eq!((world.rank(), world.size()), (0, 1));
+    let comm = world.comm();
+    for len in [0usize, 1, 5000, 1 << 20, 16 << 20] {
+        let out: Vec<u8> = (0..len).map(|i| (i % 251).to_le_bytes()[0]).collect();
+        let mut into = vec![0u8; len];
+        comm.scope(|s| {
+            let _ = s.irecv(&mut into, 0, 5)?;
+            let _ = s.isend(&out, 0, 5)?;
+            Ok(())
+        })
+        .unwrap();
+        assert!(into == out);
+        into.fill(0);
+        // The other way round.
+        comm.scope(|s| {
+            let _ = s.isend(&out, 0, 6)?;
+            assert_eq!(s.comm().probe(Source::Any, TagSel::Any)?.bytes, len as u64);
+            let _ = s.irecv(&mut into, Source::Any, TagSel::Any)?;
+            Ok(())
+        })
+        .unwrap();
+        assert!(into == out);
+    }
+    world.finalize().unwrap();
+}
+
+#[test]
+fn the_communicator_of_oneself_is_another_one() {
+    let world = World::init().unwrap();
+    let myself = world.self_comm();
+    assert_eq!((myself.rank(), myself.size()), (0, 1));
+    let sent = world.comm().isend_owned(vec![1u8], 0, 0).unwrap();
+    assert_eq!(myself.iprobe(Source::Any, TagSel::Any).unwrap(), None);
+    assert!(world.comm().iprobe(0, 0).unwrap().is_some());
+    world.comm().recv(&mut [0u8], 0, 0).unwrap();
+    assert_eq!(sent.wait().1.unwrap().bytes, 1);
+}
+
+#[test]
+fn bad_arguments_are_errors() {
+    let world = World::init().unwrap();
+    let comm = world.comm();
+    let refused = |result: Result<_, Error>| match result {
+        Err(Error::Message(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(comm.send(&[1u8], 1, 0)), PmlError::InvalidRank { rank: 1, size: 1 });
+    assert_eq!(refused(comm.send(&[1u8], 0, -1)), PmlError::InvalidTag { tag: -1 });
+    assert_eq!(refused(comm.recv(&mut [1u8], 7, 0)), PmlError::InvalidRank { rank: 7, size: 1 });
+    assert_eq!(refused(comm.recv(&mut [1u8], 0, -3)), PmlError::InvalidTag { tag: -3 });
+    assert!(comm.probe(9, 0).is_err());
+    let refused = comm.irecv_owned(vec![1.0f32], 4, 0).unwrap_err();
+    assert_eq!(refused.buffer, [1.0]);
+    assert!(matches!(
+        World::builder().only(["carrier-pigeon"]).init(),
+        Err(Error::NoSuchTransport { .. })
+    ));
+}
+
+#[test]
+fn what_outlives_its_world_is_told_so() {
+    let world = World::init().unwrap();
+    let comm = world.comm().clone();
+    let unmatched = comm.irecv_owned(vec![0u8; 9], 0, 1).unwrap();
+    let sent = comm.isend_owned(vec![5u8; 1 << 20], 0, 2).unwrap();
+    let matched = comm.irecv_owned(vec![0u8; 1 << 20], 0, 2).unwrap();
+    world.finalize().unwrap();
+    assert_eq!(comm.send(&[1u8], 0, 0), Err(Error::Finalized));
+    assert_eq!(comm.recv(&mut [1u8], 0, 0), Err(Error::Finalized));
+    assert!(matches!(comm.dup(), Err(Error::Finalized)));
+    let (buffer, result) = unmatched.wait();
+    assert_eq!((buffer, result), (vec![0u8; 9], Err(Error::Message(PmlError::Cancelled))));
+    let (buffer, result) = matched.wait();
+    assert!(buffer.iter().all(|&byte| byte == 5));
+    assert_eq!(result.unwrap().protocol, Protocol::Local);
+    assert!(sent.wait().1.is_ok());
+}
+
+#[test]
+fn memory_for_peers_is_memory() {
+    let world = World::init().unwrap();
+    let mut memory = world.alloc(100_000).unwrap();
+    assert_eq!(memory.len(), 100_000);
+    assert!(memory.iter().all(|&byte| byte == 0));
+    memory[99_999] = 1;
+    assert_eq!(world.alloc(0).unwrap().len(), 0);
+    assert!(world.alloc(usize::MAX).is_err());
+    // It may outlive the world, even under way to a receive that never comes.
+    let request = world.comm().isend_owned(memory, 0, 0).unwrap();
+    drop(world);
+    let (memory, result) = request.wait();
+    assert_eq!(result, Err(Error::Finalized));
+    assert_eq!(memory[99_999], 1);
+}

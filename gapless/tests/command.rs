@@ -1,0 +1,135 @@
+//! The command's other verbs: what they show, and what they refuse.
+
+mod common;
+
+use common::{finish, gapless, text};
+use std::io::Read;
+use std::process::Stdio;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn call(arguments: &[&str]) -> std::process::Output {
+    let mut command = gapless();
+    command.args(arguments);
+    finish(command, SOON)
+}
+
+fn shows(arguments: &[&str]) -> String {
+    let output = call(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "", "{arguments:?}");
+    text(&output.stdout)
+}
+
+/// Called wrongly: exit code 2, and one line that says what is wrong.
+fn refuses(arguments: &[&str], complaint: &str) {
+    let output = call(arguments);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.contains(complaint), "{error}");
+    assert_eq!(text(&output.stdout), "");
+}
+
+#[test]
+fn info_says_what_is_there_and_why_not() {
+    let info = shows(&["info"]);
+    for line in [
+        "space host     available",
+        "space cuda     not available: this build has no CUDA engine",
+        "space opencl   not available: this build has no OpenCL engine",
+        "transport sm   ",
+        "huge pages     ",
+        "single copy    ",
+        "shared memory  works",
+    ] {
+        assert!(info.contains(line), "{line} in {info}");
+    }
+}
+
+#[test]
+fn layouts_are_taken_apart() {
+    let triangle = shows(&["layout", "--layout", "t", "--n", "100"]);
+    for part in [
+        "T n=100: 39.5 KiB",
+        "sent and received: 1 × a type",
+        "indexed([100, 99, 98, 97, 96, 95, … 94 more]",
+        "MPI_DOUBLE",
+        "size         40400 B",
+        "blocks       100 of 8 to 800 B",
+        "affine: 100 blocks, the first 800 B at 0, each -8 B and +808 B further",
+        "signature    5050 elements, 40400 B, Typed",
+        "affine 100: 800 step -8 at 0 step 808",
+    ] {
+        assert!(triangle.contains(part), "{part} in {triangle}");
+    }
+    let transpose = shows(&["layout", "-l", "x", "--n", "16"]);
+    assert!(transpose.contains("sent: 1 ×") && transpose.contains("received: "), "{transpose}");
+    let all = shows(&["layout"]);
+    assert!(all.contains("halo26") && all.contains("groups:"), "{all}");
+    let many = shows(&["layout", "--layout", "all"]);
+    assert!(many.lines().count() > 300);
+}
+
+#[test]
+fn protocols_are_explained() {
+    let small = shows(&["explain", "--size", "64"]);
+    assert!(small.lines().any(|l| l.starts_with("eager") && l.ends_with("chosen")), "{small}");
+    assert!(small.contains("defaults until tuned"));
+    let large = shows(&["explain", "--layout", "v", "--n", "1024"]);
+    assert!(large.lines().any(|l| l.starts_with("mapped") && l.ends_with("chosen")), "{large}");
+    assert!(large.contains("impossible: longer than the eager limit"), "{large}");
+    let heap = shows(&["explain", "--layout", "v", "--size", "32M", "--memory", "heap"]);
+    assert!(heap.contains("impossible: the sender's memory cannot be mapped"), "{heap}");
+    assert!(heap.lines().any(|l| l.starts_with("pipeline") && l.ends_with("chosen")), "{heap}");
+}
+
+#[test]
+fn wrong_calls_are_refused_in_one_line() {
+    refuses(&["layout", "--layout", "spiral"], "unknown layout `spiral`");
+    refuses(&["layout", "--layout", "v", "--n", "0"], "v: n = 0 is not possible");
+    refuses(&["layout", "--n", "5"], "--n 5: needs --layout");
+    refuses(&["explain"], "which message?");
+    refuses(&["explain", "--size", "1K", "--space", "cuda"], "space cuda is not available");
+    refuses(&["pingpong", "--space", "cuda:0"], "space cuda:0 is not available");
+    refuses(&["pingpong", "--space", "opencl"], "space opencl is not available");
+    refuses(&["pingpong", "--space", "moon"], "spaces are host, cuda and opencl");
+    refuses(&["pingpong", "--layout", "v", "--json", "/nonexistent/x.json"], "no such folder");
+    refuses(&["pingpong", "--layout", "v", "--time", "0"], "--time 0");
+    refuses(&["pingpong", "--layout", "v", "--n", "300000"], "V n=300000 needs");
+    for arguments in [
+        &["pingpong", "--protocol", "pigeon"][..],
+        &["pingpong", "--iterations", "0"],
+        &["explain", "--size", "12parsecs"],
+        &["frobnicate"],
+    ] {
+        let output = call(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).starts_with("error: "));
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    for arguments in [&["layout", "--layout", "all"][..], &["layout"], &["info"], &["--help"]] {
+        let mut command = gapless();
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Reads one byte at most, and closes.
+        let mut out = child.stdout.take().unwrap();
+        let _ = out.read(&mut [0u8; 1]).unwrap();
+        drop(out);
+        let output = finish_quietly(child);
+        assert!(
+            !text(&output.stderr).contains("panicked"),
+            "{arguments:?}: {}",
+            text(&output.stderr)
+        );
+        assert!(output.status.success(), "{arguments:?}: {}", output.status);
+    }
+}
+
+fn finish_quietly(child: std::process::Child) -> std::process::Output {
+    child.wait_with_output().unwrap()
+}

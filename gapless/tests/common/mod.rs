@@ -1,0 +1,234 @@
+//! Running a test's body as the ranks of a job: the test binary starts itself again.
+#![allow(dead_code, reason = "every test program uses a part of this")]
+
+use gapless::World;
+use gapless::wireup::{Wireup, WireupError};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Names the test whose body this process is to run as a rank.
+const BODY: &str = "GAPLESS_TEST_BODY";
+/// Where ranks without a launcher meet.
+const FOLDER: &str = "GAPLESS_TEST_FOLDER";
+const RANK: &str = "GAPLESS_TEST_RANK";
+const SIZE: &str = "GAPLESS_TEST_SIZE";
+
+/// No job here takes longer unless something hangs.
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(100);
+
+/// The command under test.
+pub(crate) fn gapless() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gapless"));
+    command.stdin(Stdio::null()).env_remove("RUST_LOG");
+    command
+}
+
+/// Runs a command to its end; kills it and fails if that takes too long.
+pub(crate) fn finish(mut command: Command, within: Duration) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    finish_child(child, within, &format!("{command:?}"))
+}
+
+fn finish_child(mut child: Child, within: Duration, what: &str) -> Output {
+    let begin = Instant::now();
+    let drain = |stream: Option<Box<dyn std::io::Read + Send>>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut stream) = stream {
+                let _ = stream.read_to_end(&mut bytes);
+            }
+            bytes
+        })
+    };
+    let stdout = drain(child.stdout.take().map(|s| Box::new(s) as _));
+    let stderr = drain(child.stderr.take().map(|s| Box::new(s) as _));
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("it can be waited for") {
+            break status;
+        }
+        if begin.elapsed() > within {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{what} did not end within {within:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let stdout = stdout.join().expect("reading does not panic");
+    let stderr = stderr.join().expect("reading does not panic");
+    Output { status, stdout, stderr }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Starts this test binary again, to run one test alone.
+fn again(name: &str) -> Vec<std::ffi::OsString> {
+    let program = std::env::current_exe().expect("this program lies somewhere");
+    let rest = [name, "--exact", "--nocapture", "--test-threads=1"];
+    [program.into_os_string()].into_iter().chain(rest.map(Into::into)).collect()
+}
+
+fn is_rank(name: &str) -> bool {
+    std::env::var(BODY).is_ok_and(|body| body == name)
+}
+
+/// Runs `body` in `ranks` processes under the launcher. To be all that the test called `name` does.
+pub(crate) fn ranks(ranks: u32, name: &str, body: impl FnOnce(World)) {
+    ranks_with(ranks, name, World::builder, body);
+}
+
+/// As [`ranks`], with choices about the world.
+pub(crate) fn ranks_with(
+    ranks: u32,
+    name: &str,
+    builder: impl FnOnce() -> gapless::Builder,
+    body: impl FnOnce(World),
+) {
+    if is_rank(name) {
+        return body(builder().init().expect("the world comes to be"));
+    }
+    let mut command = gapless();
+    command.args(["run", "-p", "-n", &ranks.to_string(), "-e", &format!("{BODY}={name}")]);
+    command.args(again(name));
+    let output = finish(command, WATCHDOG);
+    assert!(
+        output.status.success(),
+        "{}\n{}\n{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+}
+
+/// Runs `body` in `size` processes without a launcher, so that nobody ends the others when one
+/// dies. Ranks in `dying` must be killed by a signal, the others must succeed, all `within`.
+pub(crate) fn orphans(
+    size: u32,
+    name: &str,
+    dying: &[u32],
+    within: Duration,
+    body: impl FnOnce(gapless::Builder),
+) {
+    if is_rank(name) {
+        let number = |name| std::env::var(name).unwrap().parse().unwrap();
+        let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+        let wireup = Folder { rank: number(RANK), size: number(SIZE), fences: 0, folder };
+        return body(World::builder().wireup(Box::new(wireup)));
+    }
+    let folder = tempfile::tempdir().expect("a folder for meeting");
+    let words = again(name);
+    let start = |rank: u32| {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).env(BODY, name).env(FOLDER, folder.path());
+        command.env(RANK, rank.to_string()).env(SIZE, size.to_string());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+    };
+    let children: Vec<Child> = (0..size).map(start).collect();
+    let ends = children
+        .into_iter()
+        .map(|child| std::thread::spawn(move || finish_child(child, within, "a rank")));
+    for (rank, end) in (0u32..).zip(ends.collect::<Vec<_>>()) {
+        let output = end.join().expect("no rank hangs");
+        let fine = match dying.contains(&rank) {
+            true => output.status.code().is_none(),
+            false => output.status.success(),
+        };
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(fine, "rank {rank}: {}\n{out}\n{err}", output.status);
+    }
+}
+
+/// Meeting through files in a folder.
+struct Folder {
+    rank: u32,
+    size: u32,
+    fences: u32,
+    folder: PathBuf,
+}
+
+impl Folder {
+    fn write(&self, name: &str, text: &str) {
+        let temporary = self.folder.join(format!("{name}.{}.tmp", self.rank));
+        std::fs::write(&temporary, text).expect("the folder is ours");
+        std::fs::rename(temporary, self.folder.join(name)).expect("the folder is ours");
+    }
+}
+
+impl Wireup for Folder {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn local_size(&self) -> Option<u32> {
+        Some(self.size)
+    }
+
+    fn job(&self) -> &str {
+        self.folder.file_name().and_then(OsStr::to_str).expect("temporary folders have plain names")
+    }
+
+    fn put(&mut self, key: &str, value: &str) -> Result<(), WireupError> {
+        self.write(key, value);
+        Ok(())
+    }
+
+    fn fence(&mut self) -> Result<(), WireupError> {
+        self.fences += 1;
+        let name = |rank| format!("fence-{}-{rank}", self.fences);
+        self.write(&name(self.rank), "");
+        let begin = Instant::now();
+        while !(0..self.size).all(|rank| self.folder.join(name(rank)).exists()) {
+            if begin.elapsed() > Duration::from_secs(10) {
+                let reason = "the others do not come".to_owned();
+                return Err(WireupError::LauncherGone { doing: "fence", reason });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, key: &str) -> Result<String, WireupError> {
+        let missing = |_| WireupError::NoSuchKey { key: key.to_owned() };
+        std::fs::read_to_string(self.folder.join(key)).map_err(missing)
+    }
+
+    fn finalize(&mut self) -> Result<(), WireupError> {
+        Ok(())
+    }
+}
+
+/// Bytes that depend on where they are and on `seed`.
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| {
+            (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed.wrapping_mul(0xff51_afd7_ed55_8ccd))
+                .to_be_bytes()[1]
+        })
+        .collect()
+}
+
+/// A file that one rank leaves for others, and that they wait for.
+pub(crate) fn flag(folder: &Path, name: &str) {
+    std::fs::write(folder.join(name), "").expect("the folder is ours");
+}
+
+/// Where ranks without a launcher meet.
+pub(crate) fn meeting_folder() -> PathBuf {
+    PathBuf::from(std::env::var_os(FOLDER).expect("only called in ranks"))
+}
+
+/// Waits for [`flag`].
+pub(crate) fn await_flag(folder: &Path, name: &str) {
+    let begin = Instant::now();
+    while !folder.join(name).exists() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "nobody left {name}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,180 @@
+//! `gapless run`: what a job sees, and how it ends.
+
+mod common;
+
+use common::{finish, gapless, ranks, text};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn run(arguments: &[&str]) -> std::process::Output {
+    let mut command = gapless();
+    command.arg("run").args(arguments);
+    finish(command, SOON)
+}
+
+fn shell(options: &[&str], script: &str) -> std::process::Output {
+    let mut words = options.to_vec();
+    words.extend(["sh", "-c", script]);
+    run(&words)
+}
+
+#[test]
+fn every_rank_knows_itself_and_lines_are_marked() {
+    let output = shell(&["-n", "3", "-p"], "echo $PMI_RANK of $PMI_SIZE; echo oops >&2");
+    assert!(output.status.success());
+    let out = text(&output.stdout);
+    let mut lines: Vec<&str> = out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0] 0 of 3", "[1] 1 of 3", "[2] 2 of 3"]);
+    let err = text(&output.stderr);
+    let mut lines: Vec<&str> = err.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0] oops", "[1] oops", "[2] oops"]);
+}
+
+#[test]
+fn variables_are_passed_on() {
+    let output =
+        shell(&["-n", "1", "-e", "COLOUR=blue=ish", "--env", "EMPTY="], "echo $COLOUR,$EMPTY,");
+    assert_eq!(text(&output.stdout), "blue=ish,,\n");
+    let output = run(&["-n", "1", "-e", "NONSENSE", "true"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("NONSENSE"));
+}
+
+#[test]
+fn the_first_failure_ends_all_and_is_named() {
+    let begin = Instant::now();
+    let output = shell(&["-n", "3"], "[ $PMI_RANK = 1 ] && exit 7; sleep 60");
+    assert_eq!(output.status.code(), Some(7));
+    assert!(begin.elapsed() < SOON);
+    assert!(text(&output.stderr).contains("rank 1 exited with 7"), "{}", text(&output.stderr));
+    let output = shell(&["-n", "2"], "[ $PMI_RANK = 0 ] && kill -9 $$; sleep 60");
+    assert_eq!(output.status.code(), Some(128 + 9));
+    assert!(text(&output.stderr).contains("rank 0 was killed by signal 9"));
+}
+
+#[test]
+fn what_ignores_the_polite_signal_is_killed_with_its_children() {
+    let begin = Instant::now();
+    let script = "[ $PMI_RANK = 1 ] && exit 3; trap '' TERM; sleep 1000 & sleep 1000; sleep 1000";
+    let output = shell(&["-n", "2"], script);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(begin.elapsed() < SOON);
+}
+
+#[test]
+fn signals_are_passed_on() {
+    let mut command = gapless();
+    let script = "trap 'echo got it; exit 0' USR1; echo ready; while :; do sleep 0.02; done";
+    command.args(["run", "-n", "2", "sh", "-c", script]).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    for _ in 0..2 {
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    }
+    assert_eq!(line, "ready\nready\n");
+    send(child.id(), "USR1");
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut out, &mut rest).unwrap();
+    assert_eq!(rest, "got it\ngot it\n");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_terminated_launcher_terminates_its_job() {
+    let mut command = gapless();
+    command.args(["run", "-n", "2", "sh", "-c", "echo ready; exec sleep 1000"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    for _ in 0..2 {
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    }
+    send(child.id(), "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    // Their output ends with them.
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut out, &mut rest).unwrap();
+}
+
+#[test]
+fn a_killed_launcher_leaves_nobody_behind() {
+    let mut command = gapless();
+    command.args(["run", "-n", "2", "sh", "-c", "echo ready; exec sleep 1000"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    for _ in 0..2 {
+        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The pipe ends when the last of them has.
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut out, &mut rest).unwrap();
+}
+
+fn send(pid: u32, signal: &str) {
+    let status = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn nothing_to_start_is_said_so() {
+    for (arguments, complaint) in [
+        (vec!["-n", "0", "true"], "cannot start 0 processes"),
+        (vec!["-n", "5000", "true"], "cannot start 5000 processes"),
+        (vec!["-n", "2", "/nonexistent/program"], "cannot start /nonexistent/program"),
+        (vec!["-n", "2"], "required"),
+        (vec!["-n", "many", "true"], "invalid value"),
+    ] {
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(complaint), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_launcher_that_is_half_there_is_named() {
+    for (variables, complaint) in [
+        (vec![("PMI_FD", "5")], "PMI_RANK is missing"),
+        (vec![("PMI_FD", "5"), ("PMI_RANK", "one"), ("PMI_SIZE", "2")], "PMI_RANK is \"one\""),
+        (vec![("PMI_FD", "5"), ("PMI_RANK", "2"), ("PMI_SIZE", "2")], "PMI_RANK is 2"),
+        (vec![("PMI_FD", "999"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")], "PMI_FD is 999"),
+        (vec![("PMI_FD", "0"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")], "PMI_FD is 0"),
+        (vec![("PMI_PORT", "here:1")], "PMI_FD is missing"),
+    ] {
+        let mut command = gapless();
+        command.args(["info", "--as-rank"]).envs(variables.clone());
+        let output = finish(command, SOON);
+        assert_eq!(output.status.code(), Some(1), "{variables:?}");
+        let error = text(&output.stderr);
+        assert!(error.contains(complaint) && error.lines().count() == 1, "{error}");
+    }
+}
+
+#[test]
+fn a_rank_that_deserts_the_others_fails_the_job() {
+    if std::env::var_os("PMI_FD").is_some() {
+        return ranks(2, "a_rank_that_deserts_the_others_fails_the_job", |world| {
+            if world.rank() == 1 {
+                std::process::exit(0);
+            }
+            // Waits for rank 1, which never comes.
+            let _ = world.finalize();
+        });
+    }
+    let program = std::env::current_exe().unwrap();
+    let name = "a_rank_that_deserts_the_others_fails_the_job";
+    let mut command = gapless();
+    command.args(["run", "-n", "2", "-e", &format!("GAPLESS_TEST_BODY={name}")]);
+    command.arg(program).args([name, "--exact", "--nocapture"]);
+    let output = finish(command, SOON);
+    assert_eq!(output.status.code(), Some(1));
+    let error = text(&output.stderr);
+    assert!(error.contains("rank 1 left without finalizing"), "{error}");
+}

@@ -1,0 +1,71 @@
+//! The main job, end to end.
+
+mod common;
+
+use common::{finish, gapless, text};
+use gapless_report::Report;
+use std::time::Duration;
+
+fn pingpong(arguments: &[&str]) -> (Report, String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let (json, plot) = (folder.path().join("out.json"), folder.path().join("out.svg"));
+    let mut command = gapless();
+    command.arg("pingpong").args(["--time", "0.02"]).args(arguments);
+    command.arg("--json").arg(&json).arg("--plot").arg(&plot);
+    let output = finish(command, Duration::from_secs(300));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report = Report::read_json(&json).expect("it holds together");
+    (report, text(&output.stdout), std::fs::read_to_string(plot).unwrap())
+}
+
+#[test]
+fn layouts_travel_and_every_byte_is_right() {
+    let (report, table, plot) = pingpong(&["--layout", "v,t", "--layout", "x", "--n", "96"]);
+    assert_eq!(report.experiment, "pingpong");
+    assert!(report.command.starts_with("gapless pingpong --time 0.02 --layout v,t"));
+    assert!(!report.command.contains("--as-rank"));
+    let names: Vec<_> = report.rows.iter().map(|row| row.case.as_str()).collect();
+    assert_eq!(names, ["V n=96", "T n=96", "X n=96"]);
+    for row in &report.rows {
+        assert!(row.verified, "{}", row.case);
+        assert_eq!((row.op.as_str(), row.space.as_str()), ("oneway", "host"));
+        assert!(row.ratio_to("memcpy").is_some() && row.ratio_to("contiguous").is_some());
+        assert!(row.blocks.is_some() && row.resident_gbps.is_some());
+        assert!(table.contains(&row.case));
+    }
+    assert_eq!(report.rows[0].payload_bytes, 8 * 96 * 96);
+    assert!(plot.starts_with("<svg"));
+}
+
+#[test]
+fn every_protocol_carries_every_kind_of_layout() {
+    let layouts = "v,t,x,face-x,milc,nas-lu-y,lammps-atomic,specfem3d-oc,fft2d";
+    for protocol in ["eager", "pipeline", "mapped", "single-copy"] {
+        let fixed = ["--memory", "both", "--iterations", "3", "--seed", "99"];
+        let mut arguments = vec!["--protocol", protocol];
+        arguments.extend(fixed);
+        for layout in layouts.split(',') {
+            arguments.extend(["--layout", layout]);
+        }
+        let (report, ..) = pingpong(&arguments);
+        assert!(report.rows.iter().all(|row| row.verified), "{protocol}");
+        let used = report.rows.iter().filter(|row| row.protocol == protocol).count();
+        assert!(used > 0, "{protocol} never ran");
+    }
+}
+
+#[test]
+fn it_runs_under_a_launcher_of_the_users_own() {
+    let mut command = gapless();
+    command.args(["run", "-n", "2"]).arg(env!("CARGO_BIN_EXE_gapless"));
+    command.args(["pingpong", "--layout", "nas-lu-x", "--n", "12", "--time", "0.01"]);
+    let output = finish(command, Duration::from_secs(100));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("NAS LU x n=12"));
+    let mut command = gapless();
+    command.args(["run", "-n", "3"]).arg(env!("CARGO_BIN_EXE_gapless"));
+    command.args(["pingpong", "--layout", "nas-lu-x"]);
+    let output = finish(command, Duration::from_secs(100));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("this job has 3"), "{}", text(&output.stderr));
+}
