@@ -28,7 +28,7 @@ use std::sync::OnceLock;
 
 /// The oldest CUDA version whose driver will do: 1000 × major + 10 × minor. It has every function
 /// that [`symbols`] lists.
-pub(crate) const OLDEST: u32 = 12000;
+pub(crate) const OLDEST: u32 = 12040;
 
 /// A call that the driver refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -45,7 +45,8 @@ impl Driver {
         Ok(RawModule(pointer))
     }
 
-    /// Finds a kernel by name.
+    /// Finds a kernel by name and loads it. (Left to itself the driver loads a kernel at its first
+    /// launch, and may wait for all running kernels then.)
     pub(crate) fn module_function(
         &self,
         module: &RawModule,
@@ -56,6 +57,9 @@ impl Driver {
         let answer =
             unsafe { (self.api.module_function)(&raw mut pointer, module.0, name.as_ptr()) };
         check("cuModuleGetFunction", answer)?;
+        // SAFETY: the function was found in a module that is loaded.
+        let answer = unsafe { (self.api.function_load)(pointer) };
+        check("cuFuncLoad", answer)?;
         Ok(RawFunction(pointer))
     }
 

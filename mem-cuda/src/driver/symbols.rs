@@ -140,6 +140,7 @@ symbols! {
 
     module_load = "cuModuleLoadData" (*mut Module, *const c_void);
     module_function = "cuModuleGetFunction" (*mut Function, Module, *const c_char);
+    function_load = "cuFuncLoad" (Function);
     function_attribute = "cuFuncGetAttribute" (*mut c_int, c_uint, Function);
     function_set_attribute = "cuFuncSetAttribute" (Function, c_uint, c_int);
     launch = "cuLaunchKernel" (
