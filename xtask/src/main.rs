@@ -2,6 +2,7 @@
 //!
 //! - `deps` checks which crate depends on which (the map is in `deps/rules.rs`);
 //! - `test` does all set-up and runs every test, and lists last what was skipped and why;
+//! - `gpu-bundle` puts the tests that need a GPU into a folder that runs without cargo;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
 //! Each chore prints what it does as it goes and ends with a non-zero status if anything is wrong. It
@@ -9,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bundle;
 mod ci;
 mod deps;
 mod metadata;
@@ -40,6 +42,8 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
+    /// Build the tests that need a GPU into gpu-bundle/, to be carried to where one is
+    GpuBundle,
     /// Run every check of CI, then all tests
     Ci {
         /// Only the checks, not the tests
@@ -101,6 +105,7 @@ fn main() -> ExitCode {
     let done = Checkout::find().and_then(|checkout| match arguments.chore {
         Chore::Deps => deps::run(&checkout),
         Chore::Test { quick } => test::run(&checkout, quick),
+        Chore::GpuBundle => bundle::run(&checkout),
         Chore::Ci { checks } => ci::run(&checkout, checks),
     });
     match done {

@@ -61,6 +61,11 @@ impl Package {
         self.dependencies.iter().any(|dependency| dependency.name == name)
     }
 
+    /// Whether the package has programs.
+    pub(crate) fn has_programs(&self) -> bool {
+        self.targets.iter().any(|target| target.kind.iter().any(|kind| kind == "bin"))
+    }
+
     /// Whether the package has a library, which others could depend on.
     pub(crate) fn has_library(&self) -> bool {
         self.targets.iter().any(|target| target.kind.iter().any(|kind| kind.ends_with("lib")))

@@ -1,0 +1,268 @@
+//! `cargo xtask gpu-bundle`: the tests that need a GPU, as a folder to carry to where one is.
+//!
+//! A compute node has often neither cargo nor a network. So what touches CUDA (every crate of the
+//! workspace that is `gapless-mem-cuda` or names it in its manifest) is built here, in release, and
+//! put into `gpu-bundle/`:
+//!
+//! ```text
+//! gpu-bundle/run.sh       runs every test program, bounded in time; a table last
+//! gpu-bundle/tests/       test programs: FOLDER.lib, FOLDER.NAME
+//! gpu-bundle/programs/    what the same crates have of programs (figures, benches)
+//! ```
+//!
+//! Then copy the folder and run `gpu-bundle/run.sh`. The programs need nothing beside them; results
+//! go to the folder that `OUT` names, or the current one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::metadata::{Checkout, Package};
+use crate::{Failure, shell};
+
+/// The crate that opens the CUDA driver.
+const DOOR: &str = "gapless-mem-cuda";
+
+/// Bytes that a bundle may have: what is carried to a GPU machine is limited in many places.
+const BYTES_MAX: u64 = 60 << 20;
+
+/// Runs the tests on the machine with the GPU.
+const RUN: &str = include_str!("bundle/run.sh");
+
+/// Builds the bundle anew.
+pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
+    let packages: Vec<&Package> =
+        checkout.packages.iter().filter(|package| touches_cuda(package)).collect();
+    let folder = checkout.root.join("gpu-bundle");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(|source| at(&folder, source))?;
+    }
+    for part in ["tests", "programs"] {
+        let part = folder.join(part);
+        fs::create_dir_all(&part).map_err(|source| at(&part, source))?;
+    }
+    let names: Vec<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    let mut files = BTreeMap::new();
+    let tests = build(checkout, &["test", "--no-run"], &names)?;
+    files.extend(tests.iter().filter_map(Artifact::as_test));
+    let with_programs: Vec<&str> = packages
+        .iter()
+        .filter(|package| package.has_programs())
+        .map(|package| package.name.as_str())
+        .collect();
+    if !with_programs.is_empty() {
+        let programs = build(checkout, &["build", "--bins"], &with_programs)?;
+        files.extend(programs.iter().filter_map(Artifact::as_program));
+    }
+    let mut sum = 0;
+    for (name, executable) in &files {
+        let bytes = put(executable, &folder.join(name))?;
+        println!("{:>10} bytes  {}", bytes, name.display());
+        sum += bytes;
+    }
+    let script = folder.join("run.sh");
+    fs::write(&script, RUN).map_err(|source| at(&script, source))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
+        .map_err(|source| at(&script, source))?;
+    let shown = checkout.relative(&folder).display().to_string();
+    println!("{shown}: {} programs of {}, {sum} bytes", files.len(), names.join(", "));
+    if sum > BYTES_MAX {
+        println!("{shown}: more than {BYTES_MAX} bytes");
+        return Err(Failure::Found { what: "bytes too many", number: sum - BYTES_MAX });
+    }
+    println!("copy {shown} to a machine with a GPU and run {shown}/run.sh there");
+    Ok(())
+}
+
+/// Whether its tests may need a GPU.
+fn touches_cuda(package: &Package) -> bool {
+    package.name == DOOR || package.uses(DOOR)
+}
+
+/// Something that cargo has built.
+#[derive(Debug, Deserialize)]
+struct Artifact {
+    reason: String,
+    #[serde(default)]
+    manifest_path: PathBuf,
+    target: Option<Target>,
+    profile: Option<Profile>,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+impl Artifact {
+    fn parse(line: &str) -> Option<Artifact> {
+        let artifact: Artifact = serde_json::from_str(line).ok()?;
+        (artifact.reason == "compiler-artifact").then_some(artifact)
+    }
+
+    fn of(&self, test: bool) -> Option<(&Target, &Path)> {
+        if self.profile.as_ref()?.test != test {
+            return None;
+        }
+        Some((self.target.as_ref()?, self.executable.as_deref()?))
+    }
+
+    /// Its place in the bundle if it is a test program, and where it is now.
+    fn as_test(&self) -> Option<(PathBuf, PathBuf)> {
+        let (target, executable) = self.of(true)?;
+        let folder = self.manifest_path.parent()?.file_name()?.to_string_lossy();
+        let library = target.kind.iter().any(|kind| kind.ends_with("lib"));
+        let name = if library { "lib" } else { &target.name };
+        Some((Path::new("tests").join(format!("{folder}.{name}")), executable.to_owned()))
+    }
+
+    /// Its place in the bundle if it is a program, and where it is now.
+    fn as_program(&self) -> Option<(PathBuf, PathBuf)> {
+        let (target, executable) = self.of(false)?;
+        let program = target.kind.iter().any(|kind| kind == "bin");
+        program.then(|| (Path::new("programs").join(&target.name), executable.to_owned()))
+    }
+}
+
+/// Builds packages in release and says what came out.
+fn build(checkout: &Checkout, verb: &[&str], packages: &[&str]) -> Result<Vec<Artifact>, Failure> {
+    let mut command = shell::cargo();
+    command.args(verb).args(["--release", "--message-format=json-render-diagnostics"]);
+    for package in packages {
+        command.args(["-p", package]);
+    }
+    command.current_dir(&checkout.root).stderr(Stdio::inherit());
+    shell::show(&command);
+    let text = shell::output(&mut command)?;
+    Ok(text.lines().filter_map(Artifact::parse).collect())
+}
+
+/// Copies a program without its symbols; gives its length in bytes.
+fn put(from: &Path, to: &Path) -> Result<u64, Failure> {
+    // Without `strip` the program is only longer.
+    let stripped = Command::new("strip").arg("-o").arg(to).arg(from).status();
+    if !stripped.is_ok_and(|status| status.success()) {
+        fs::copy(from, to).map_err(|source| at(from, source))?;
+    }
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755)).map_err(|source| at(to, source))?;
+    Ok(fs::metadata(to).map_err(|source| at(to, source))?.len())
+}
+
+fn at(path: &Path, source: std::io::Error) -> Failure {
+    Failure::File { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn artifact(kind: &str, test: bool, executable: &str) -> Artifact {
+        Artifact::parse(&format!(
+            r#"{{"reason":"compiler-artifact","manifest_path":"/w/mem-cuda/Cargo.toml",
+                "target":{{"name":"gpu_things","kind":["{kind}"]}},
+                "profile":{{"test":{test}}},"executable":{executable}}}"#
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn programs_have_their_places() {
+        let place = |artifact: Artifact| artifact.as_test().map(|(place, _)| place);
+        assert_eq!(
+            place(artifact("lib", true, "\"/t/a\"")).unwrap(),
+            Path::new("tests/mem-cuda.lib")
+        );
+        let named = place(artifact("test", true, "\"/t/a\"")).unwrap();
+        assert_eq!(named, Path::new("tests/mem-cuda.gpu_things"));
+        assert_eq!(place(artifact("lib", false, "null")), None);
+        assert_eq!(place(artifact("bin", false, "\"/t/a\"")), None);
+        let program = artifact("bin", false, "\"/t/a\"").as_program().unwrap();
+        assert_eq!(program, ("programs/gpu_things".into(), "/t/a".into()));
+        assert!(artifact("bin", true, "\"/t/a\"").as_program().is_none());
+        assert!(Artifact::parse(r#"{"reason":"build-finished","success":true}"#).is_none());
+        assert!(Artifact::parse("warning: not JSON").is_none());
+    }
+
+    /// A folder with a script that stands for a test program, and what `run.sh` makes of it.
+    fn run_script(program: &str) -> (bool, String, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        place("tests/a.lib", program);
+        let script = place("run.sh", RUN);
+        let output = Command::new("sh")
+            .arg(script)
+            .env("OUT", folder.path().join("out"))
+            .env("LIMIT", "2")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.success(), text, folder)
+    }
+
+    #[derive(Deserialize)]
+    struct Report {
+        tests: Vec<Line>,
+        skipped: Vec<String>,
+    }
+
+    #[derive(Deserialize)]
+    struct Line {
+        name: String,
+        outcome: String,
+        passed: u64,
+        failed: u64,
+    }
+
+    fn report(folder: &Path) -> Report {
+        let text = fs::read_to_string(folder.join("out/gpu-bundle.json")).unwrap();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    #[test]
+    fn the_script_counts_and_lists() {
+        let (success, text, folder) = run_script(
+            "#!/bin/sh\necho 'SKIPPED: \"x\": no\\t' >>\"$GAPLESS_SKIP_LOG\"\n\
+             echo 'test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out'\n\
+             echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out'\n",
+        );
+        assert!(success, "{text}");
+        let report = report(folder.path());
+        let [line] = &report.tests[..] else { panic!("{text}") };
+        assert_eq!((line.name.as_str(), line.outcome.as_str()), ("a.lib", "ok"));
+        assert_eq!((line.passed, line.failed), (5, 0));
+        assert_eq!(report.skipped.len(), 1);
+        assert!(text.trim_end().ends_with("5 passed, 0 failed, 1 skipped"), "{text}");
+    }
+
+    #[test]
+    fn the_script_notices_failures_and_hangs() {
+        let (success, text, folder) = run_script(
+            "#!/bin/sh\necho 'what went wrong'\n\
+             echo 'test result: FAILED. 4 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out'\n\
+             exit 101\n",
+        );
+        assert!(!success && text.contains("what went wrong"), "{text}");
+        assert_eq!(report(folder.path()).tests[0].outcome, "failed");
+        let (success, text, folder) = run_script("#!/bin/sh\nsleep 60\n");
+        assert!(!success, "{text}");
+        let report = report(folder.path());
+        assert_eq!((report.tests[0].outcome.as_str(), report.tests[0].failed), ("too long", 1));
+    }
+}

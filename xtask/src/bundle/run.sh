@@ -1,0 +1,101 @@
+#!/bin/sh
+# Runs the test programs of a bundle that `cargo xtask gpu-bundle` made. Needs only this folder.
+#
+#   run.sh [NAME...]    all of tests/, or those named (mem-cuda.hardware, ...)
+#
+# OUT    where results go (default: the current folder):
+#        gpu-bundle.json  outcome of each program, the machine, what was skipped
+#        gpu-bundle.log   everything the programs said
+#        skips.log        what was skipped and why
+# LIMIT  seconds that each program may take (default: 120)
+#
+# Prints what failed programs said, then a table. Ends with 1 if anything failed.
+
+here=$(cd "$(dirname "$0")" && pwd)
+out=${OUT:-.}
+limit=${LIMIT:-120}
+mkdir -p "$out" || exit 1
+out=$(cd "$out" && pwd)
+: >"$out/skips.log" || exit 1
+: >"$out/gpu-bundle.log"
+export GAPLESS_SKIP_LOG="$out/skips.log"
+
+# Text as the inside of a JSON string.
+json() {
+    printf '%s' "$1" | tr '\t\n' '  ' | sed 's/\\/\\\\/g; s/"/\\"/g'
+}
+
+if [ $# -eq 0 ]; then
+    set -- $(cd "$here/tests" && ls)
+fi
+
+gpus=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null)
+one=$(mktemp)
+table=$(mktemp)
+entries=
+passed_sum=0
+failed_sum=0
+for name in "$@"; do
+    started=$(date +%s)
+    timeout -k 5 "$limit" "$here/tests/$name" >"$one" 2>&1 </dev/null
+    status=$?
+    seconds=$(($(date +%s) - started))
+    # Lines about filtered tests come from a program that ran itself again.
+    counts=$(awk '/^test result: / && / 0 filtered out/ {
+        for (i = 2; i <= NF; i++) {
+            if ($i ~ /^passed/) passed += $(i - 1)
+            if ($i ~ /^failed/) failed += $(i - 1)
+        }
+    } END { print passed + 0, failed + 0 }' "$one")
+    passed=${counts% *}
+    failed=${counts#* }
+    case $status in
+        0) outcome=ok ;;
+        124 | 137) outcome="too long" ;;
+        *) outcome=failed ;;
+    esac
+    # A program that ended badly without saying how many tests failed counts as one.
+    if [ "$outcome" != ok ] && [ "$failed" -eq 0 ]; then
+        failed=1
+    fi
+    { echo "== $name: $outcome"; cat "$one"; } >>"$out/gpu-bundle.log"
+    if [ "$outcome" != ok ]; then
+        echo "== $name: $outcome (status $status)"
+        tail -n 80 "$one"
+    fi
+    printf '%-32s %-9s %4d passed %3d failed %4d s\n' \
+        "$name" "$outcome" "$passed" "$failed" "$seconds" >>"$table"
+    entries="$entries${entries:+,}
+    {\"name\": \"$(json "$name")\", \"outcome\": \"$outcome\", \"passed\": $passed, \"failed\": $failed, \"seconds\": $seconds}"
+    passed_sum=$((passed_sum + passed))
+    failed_sum=$((failed_sum + failed))
+done
+
+sort -u "$out/skips.log" >"$one"
+skipped=$(grep -c . "$one")
+skips=
+while IFS= read -r line; do
+    skips="$skips${skips:+,}
+    \"$(json "$line")\""
+done <"$one"
+
+cat >"$out/gpu-bundle.json" <<END
+{
+  "machine": {
+    "host": "$(json "$(uname -srm)")",
+    "cpus": $(nproc 2>/dev/null || echo 0),
+    "gpus": "$(json "$gpus")"
+  },
+  "tests": [$entries
+  ],
+  "skipped": [$skips
+  ]
+}
+END
+
+echo
+echo "${gpus:-no GPU}"
+cat "$one" "$table"
+rm -f "$one" "$table"
+echo "$passed_sum passed, $failed_sum failed, $skipped skipped"
+[ "$failed_sum" -eq 0 ]
