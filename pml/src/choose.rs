@@ -169,7 +169,7 @@ fn predict(protocol: Protocol, s: &Situation, tuning: &Tuning) -> f64 {
     match protocol {
         // Packing and unpacking follow each other.
         Protocol::Eager => {
-            let engine_ns = real(s.sender_blocks + s.receiver_blocks) * tuning.block_ns;
+            let engine_ns = (real(s.sender_blocks) + real(s.receiver_blocks)) * tuning.block_ns;
             s.latency_ns + engine_ns + copy_ns(s.bytes, ring_mb_s)
         }
         // Packing and unpacking overlap; the last fragment pays another latency.
@@ -328,6 +328,22 @@ mod tests {
                 assert!(eager < pipeline, "{bytes} bytes in {blocks} blocks");
             }
         }
+    }
+
+    #[test]
+    fn numbers_that_a_peer_makes_up_do_no_harm() {
+        let most = u64::MAX;
+        let s = Situation {
+            bytes: most,
+            sender_blocks: most,
+            receiver_blocks: most,
+            mapped: true,
+            layout_fetch_bytes: most,
+            layout_fetch_max: most,
+            ..node()
+        };
+        let times = candidates(&s, &Tuning::default()).map(|candidate| candidate.predicted_ns);
+        assert!(times.iter().all(|ns| ns.is_finite()), "{times:?}");
     }
 
     #[test]
