@@ -6,12 +6,12 @@
 mod poll;
 
 use crate::endpoint::{Endpoint, Path};
-use crate::rail::Rail;
+use crate::rail::{Rail, RdmaRail};
 use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{
     Address, Allocation, AmTag, Btl, Events, Limits, LinkError, MapError, Mapped, PeerId, Rdma,
-    ReserveError, Token,
+    RemoteKey, ReserveError, Token,
 };
 use gapless_mem::Device;
 use std::ops::RangeInclusive;
@@ -291,15 +291,34 @@ impl Bml {
     /// as far as is known by now. Stamp tokens with [`token_space`](Bml::token_space), or keep them
     /// below [`TokenSpace::MAX`] for the handler given to `poll`.
     pub fn rdma(&mut self, peer: Rank) -> Option<(PeerId, &mut dyn Rdma)> {
+        let path = self.rdma_path(peer)?;
+        let rail = &mut self.rails[path.rail];
+        rail.stir();
+        Some((path.peer, rail.btl.rdma()?))
+    }
+
+    /// The rail that [`rdma`](Bml::rdma) would use now: a registration that is made there is undone
+    /// there, whatever has become of the peer by then.
+    pub fn rdma_rail(&mut self, peer: Rank) -> Option<RdmaRail> {
+        self.rdma_path(peer).map(|path| RdmaRail(path.rail))
+    }
+
+    /// Undoes a registration that was made while [`rdma_rail`](Bml::rdma_rail) gave `rail`; also
+    /// after the peer that it was made for is lost.
+    pub fn deregister(&mut self, rail: RdmaRail, key: &RemoteKey) {
+        if let Some(rdma) = self.rails.get_mut(rail.0).and_then(|rail| rail.btl.rdma()) {
+            rdma.deregister(key);
+        }
+    }
+
+    fn rdma_path(&mut self, peer: Rank) -> Option<Path> {
         let endpoint = self.endpoints.get(peer.0 as usize)?;
         let rails = &mut self.rails;
         let path = endpoint.paths().iter().find(|path| {
             let rdma = rails[path.rail].btl.rdma();
             rdma.is_some_and(|rdma| rdma.reaches(path.peer) == Some(true))
-        })?;
-        let rail = &mut self.rails[path.rail];
-        rail.stir();
-        Some((path.peer, rail.btl.rdma()?))
+        });
+        path.copied()
     }
 
     /// Mapping the memory of `peer`, over the rail that [`allocate`](Bml::allocate) uses if it

@@ -51,7 +51,7 @@ pub use bml::Bml;
 pub use endpoint::PeerState;
 pub use error::BmlError;
 pub use event::{Event, Handler, Rank};
-pub use rail::RailSlot;
+pub use rail::{RailSlot, RdmaRail};
 pub use select::predicted_ns;
 pub use token::TokenSpace;
 pub use waiter::{Patience, Step, Waiter};

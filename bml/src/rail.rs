@@ -79,6 +79,10 @@ impl Rail {
     }
 }
 
+/// A rail of this process with one-sided operations; rails are never taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RdmaRail(pub(crate) usize);
+
 /// Room for one message, in the rail that carries the messages to its peer.
 #[derive(Debug)]
 pub struct RailSlot {

@@ -6,7 +6,7 @@
 //! every `unsafe` block here.
 
 use crate::error::PmlError;
-use gapless_bml::{Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RemoteKey, Token};
+use gapless_bml::{Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey, Token};
 use gapless_engine::{Engine, EngineError, Typed};
 use gapless_mem::{Completion, Region};
 use std::ops::Range;
@@ -154,15 +154,16 @@ impl Buffer {
     }
 
     /// Lets peers read what this buffer touches, until deregistered.
-    pub(crate) fn register(&self, bml: &mut Bml, peer: Rank) -> Option<RemoteKey> {
+    pub(crate) fn register(&self, bml: &mut Bml, peer: Rank) -> Option<(RdmaRail, RemoteKey)> {
         let (_, touched) = self.touched()?;
+        let rail = bml.rdma_rail(peer)?;
         let (id, rdma) = bml.rdma(peer)?;
         if rdma.reaches(id) != Some(true) {
             return None;
         }
         // SAFETY: the memory is promised until the request ends, and the key is given back before
         // that; a peer that works on it is part of the operation that the promise was made for.
-        unsafe { rdma.register(touched) }.ok()
+        unsafe { rdma.register(touched) }.ok().map(|key| (rail, key))
     }
 
     /// Reads `remote` of the memory behind `key` at `peer` into the pieces `local` of this buffer.

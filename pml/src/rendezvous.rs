@@ -119,14 +119,14 @@ impl Core {
             if buffer.typed().as_contiguous().is_some() { 1 } else { buffer.blocks().max(2) };
         let (low, span) = buffer.touched().map_or((0, 0), |(low, region)| (low, region.len()));
         let host = buffer.typed().space().cpu_accessible();
-        let (mut mapped, mut rdma, mut layout) = (None, None, None);
+        let (mut mapped, mut registered, mut layout) = (None, None, None);
         if peer != self.me {
             mapped = map_key(bml, peer, &buffer);
             let used = RTS_BYTES + mapped.map_or(0, |key| key.as_bytes().len());
             if host && used + RemoteKey::MAX_BYTES <= fragment_max {
-                rdma = buffer.register(bml, Rank(peer));
+                registered = buffer.register(bml, Rank(peer));
             }
-            if blocks > 1 && (mapped.is_some() || rdma.is_some()) {
+            if blocks > 1 && (mapped.is_some() || registered.is_some()) {
                 layout = Some(self.published.publish(buffer.typed().layout()));
             }
         }
@@ -157,12 +157,13 @@ impl Core {
             depth: self.config.tuning.depth,
             host,
             mapped,
-            rdma,
+            rdma: registered.map(|(_, key)| key),
             inline: 0..0,
         };
         let layout = layout.map(|(_, bytes)| bytes);
         if let Some(send) = self.requests.send_mut(id) {
-            send.stage = SendStage::Offered(Box::new(Offered { rts, layout, fetched: false }));
+            let offered = Offered { rts, registered, layout, fetched: false };
+            send.stage = SendStage::Offered(Box::new(offered));
         }
         self.enqueue(peer, Outgoing::Rts(id));
         self.flush_peer(bml, peer);
@@ -229,10 +230,8 @@ impl Core {
         let Some(send) = self.requests.send_mut(id) else { return };
         let SendStage::Offered(offered) = &send.stage else { return };
         self.serials.remove(&offered.rts.serial);
-        if let Some(key) = &offered.rts.rdma
-            && let Some((_, rdma)) = bml.rdma(Rank(send.peer))
-        {
-            rdma.deregister(key);
+        if let Some((rail, key)) = &offered.registered {
+            bml.deregister(*rail, key);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::header::{EAGER_BYTES, Envelope, Rts};
 use crate::peer::Attempt;
 use crate::peer::{Gone, Outgoing};
 use crate::request::{RequestId, Status, Work};
-use gapless_bml::{Bml, Limits, PeerState, Rank, Token};
+use gapless_bml::{Bml, Limits, PeerState, Rank, RdmaRail, RemoteKey, Token};
 use gapless_engine::Typed;
 use gapless_mem::Completion;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub(crate) enum SendStage {
 #[derive(Debug)]
 pub(crate) struct Offered {
     pub(crate) rts: Rts,
+    /// Where the buffer is registered, if it is.
+    pub(crate) registered: Option<(RdmaRail, RemoteKey)>,
     /// The flattened layout, if the receiver may need one.
     pub(crate) layout: Option<Arc<[u8]>>,
     /// Whether the receiver has fetched it.

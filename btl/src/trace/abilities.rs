@@ -54,6 +54,8 @@ impl<B: Btl> Rdma for Trace<B> {
         if let Some(rdma) = self.inner.rdma() {
             rdma.deregister(key);
         }
+        let outcome = Outcome::Ok;
+        self.record(Record::Ability { call: "deregister", peer: None, len: 0, outcome });
     }
 
     unsafe fn get(

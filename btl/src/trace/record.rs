@@ -71,7 +71,8 @@ pub enum Record {
         /// Whether it worked.
         outcome: Outcome,
     },
-    /// A call of an ability: `register`, `get`, `put`, `allocate`, `key` or `map`.
+    /// A call of an ability: `register`, `deregister` (always 0 bytes), `get`, `put`, `allocate`,
+    /// `key` or `map`.
     Ability {
         /// Which.
         call: &'static str,
