@@ -14,6 +14,7 @@ use crate::error::PmlError;
 use crate::pml::Pml;
 use crate::recv::{Source, TagSel};
 use crate::request::RequestId;
+use gapless_bml::LinkError;
 use gapless_engine::Typed;
 use gapless_mem::Region;
 use slab::Slab;
@@ -22,6 +23,10 @@ use slab::Slab;
 const USED_BYTES: usize = COMMS_MAX as usize / 8;
 /// The answer when there is no identifier for all.
 const NONE: u32 = u32::MAX;
+/// The answer when rank 0 could not hear everybody.
+const FAILED: u32 = u32::MAX - 1;
+/// What stands where an answer will be: none that is ever given, nor the start of one.
+const UNHEARD: u8 = 0xEE;
 /// Tag of both messages.
 const TAG: i32 = i32::MAX;
 
@@ -87,7 +92,7 @@ impl Pml {
             step: if root { Step::Gather } else { Step::Hear },
             requests: Vec::new(),
             used,
-            answer: vec![0; 4],
+            answer: vec![UNHEARD; 4],
             failure: None,
         };
         let context = parent.collective();
@@ -114,6 +119,7 @@ impl Pml {
             let request = unsafe { self.isend(&context, &list, 0, TAG) };
             dup.note(request);
         }
+        self.core.agreeing = true;
         Ok(DupId(self.dups.under_way.insert(dup)))
     }
 
@@ -143,22 +149,39 @@ impl Pml {
             Step::Gather => {
                 let chosen = match dup.failure {
                     None => smallest_free(&dup.union()).unwrap_or(NONE),
-                    Some(_) => NONE,
+                    Some(_) => FAILED,
                 };
                 self.tell(id, chosen);
                 self.core_test_dup(id)
             }
             Step::Tell | Step::Hear => {
                 let Dup { parent, answer, failure, .. } = self.dups.under_way.remove(id.0);
-                match (failure, u32::from_le_bytes(answer[..4].try_into().unwrap_or([0xFF; 4]))) {
-                    (Some(error), _) => Err(error),
-                    (None, chosen) if chosen < COMMS_MAX => {
-                        let comm = parent.with_id(chosen);
-                        self.core.comms.insert(&comm);
-                        Ok(Some(comm))
-                    }
-                    _ => Err(PmlError::TooManyComms { size: parent.size(), max: COMMS_MAX }),
+                self.core.agreeing = false;
+                match failure {
+                    Some(error) => Err(error),
+                    None => self.conclude(&parent, &answer).map(Some),
                 }
+            }
+        }
+    }
+
+    /// What rank 0 has answered: checked, because whatever it says would take the place of a
+    /// communicator that is here already.
+    fn conclude(&mut self, parent: &Comm, answer: &[u8]) -> Result<Comm, PmlError> {
+        let chosen = answer.try_into().map_or(NONE, u32::from_le_bytes);
+        match chosen {
+            NONE => Err(PmlError::TooManyComms { size: parent.size(), max: COMMS_MAX }),
+            FAILED => Err(PmlError::DupFailed),
+            _ if chosen < COMMS_MAX && self.core.comms.is_free(chosen) => {
+                let comm = parent.with_id(chosen);
+                self.core.adopt(&comm);
+                Ok(comm)
+            }
+            _ => {
+                let what = format!("communicator identifier {chosen}, which is not free here");
+                let rank = parent.process(0)?;
+                self.core.give_up(&mut self.bml, rank, what.clone());
+                Err(PmlError::PeerLost { rank, error: LinkError::Corrupt { what } })
             }
         }
     }

@@ -142,6 +142,11 @@ impl Comms {
         self.known.get(context as usize / 2)?.as_ref()
     }
 
+    /// Whether no communicator has this identifier.
+    pub(crate) fn is_free(&self, id: u32) -> bool {
+        self.known.get(id as usize).is_none_or(Option::is_none)
+    }
+
     /// A bit for every identifier in use, 8 to a byte.
     pub(crate) fn used(&self) -> Vec<u8> {
         let mut bits = vec![0; self.known.len().div_ceil(8)];

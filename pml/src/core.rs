@@ -29,7 +29,7 @@ const PARKED_NOTES_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) arrival: Arrival,
-    /// Its communicator was not known when it came.
+    /// Its communicator is not known here.
     stray: bool,
 }
 
@@ -47,6 +47,8 @@ pub(crate) struct Core {
     /// Peers with something to send.
     pub(crate) active: Vec<u32>,
     pub(crate) comms: Comms,
+    /// Whether this process is agreeing on a communicator: others may know it already and use it.
+    pub(crate) agreeing: bool,
     /// Rendezvous under way, by the number they have here.
     pub(crate) serials: FastMap<u64, RequestId>,
     next_serial: u64,
@@ -76,6 +78,7 @@ impl Core {
             peers: (0..size).map(|_| Peer::default()).collect(),
             active: Vec::new(),
             comms,
+            agreeing: false,
             serials: FastMap::default(),
             next_serial: 1,
             in_flight: Vec::new(),
@@ -160,6 +163,7 @@ impl Core {
         read(&fragment, &mut first[..len.min(EAGER_BYTES)])?;
         match Head::parse(&first, len)? {
             Head::Eager(envelope) => {
+                self.check_member(from, envelope.context)?;
                 let body = Body::Parked(fragment);
                 let reorder = &mut self.peers[from as usize].reorder;
                 if !reorder.is_next(envelope.sequence) {
@@ -189,6 +193,7 @@ impl Core {
         }
         match parsed {
             Message::Rts(rts) => {
+                self.check_member(from, rts.envelope.context)?;
                 let known = self.peers[from as usize].layouts.knows(rts.layout_id);
                 let inline = if known { Vec::new() } else { message[rts.inline.clone()].to_vec() };
                 self.in_order(bml, from, Arrival::Rts(rts, inline))
@@ -202,6 +207,16 @@ impl Core {
             Message::LayoutData { reply, offset, length } => {
                 self.layout_data(bml, from, (reply, offset, length), fragment)
             }
+        }
+    }
+
+    /// Refuses messages of a communicator here to whose group their sender does not belong.
+    fn check_member(&self, from: u32, context: u32) -> Result<(), String> {
+        match self.comms.of_context(context) {
+            Some(comm) if comm.rank_of(from).is_none() => {
+                Err(format!("a message in context {context}, whose group it is not in"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -265,8 +280,8 @@ impl Core {
         if stray {
             peer.stray_messages += 1;
             peer.stray_bytes += arrival.weight();
-            if peer.stray_messages > bounds.stray_messages || peer.stray_bytes > bounds.stray_bytes
-            {
+            let few = peer.stray_messages <= bounds.stray_messages;
+            if !self.agreeing && !(few && peer.stray_bytes <= bounds.stray_bytes) {
                 return Err(format!(
                     "{} messages of {} bytes for communicators that do not exist",
                     peer.stray_messages, peer.stray_bytes
@@ -287,6 +302,21 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Makes a communicator known; messages of it that came early are no strays any more.
+    pub(crate) fn adopt(&mut self, comm: &Comm) {
+        let contexts = [comm.context(), comm.collective().context()];
+        let peers = &mut self.peers;
+        self.unexpected.for_each(|label, held| {
+            if held.stray && contexts.contains(&label.context) {
+                held.stray = false;
+                let peer = &mut peers[label.source as usize];
+                peer.stray_messages -= 1;
+                peer.stray_bytes -= held.arrival.weight();
+            }
+        });
+        self.comms.insert(comm);
     }
 
     /// Books a message out that was taken from the unexpected ones.

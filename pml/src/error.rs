@@ -101,6 +101,9 @@ pub enum PmlError {
         /// How many communicators a process can have.
         max: u32,
     },
+    /// Rank 0 of a communicator lost another member while it was being duplicated.
+    #[error("the communicator was not duplicated: its rank 0 has lost another member")]
+    DupFailed,
     /// A second `dup` while one is under way in this process.
     #[error("another communicator is being duplicated")]
     DupUnderWay,

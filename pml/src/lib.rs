@@ -26,7 +26,7 @@
 //!   is treated as dead.
 //! - Nothing blocks but the calls that say `wait`; a full transport makes messages queue.
 //! - Memory for eager messages that come before their receive grows with them, as in every MPI; for
-//!   communicators that do not exist here it is bounded per peer ([`Bounds`]).
+//!   communicators that cannot exist here it is bounded per peer ([`Bounds`]).
 //!
 //! The safe API is in the crate `gapless`. Lengths and offsets are in bytes; rates in MB/s, times in
 //! nanoseconds.

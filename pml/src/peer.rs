@@ -132,7 +132,7 @@ impl Core {
 
     fn flush_streams(&mut self, bml: &mut Bml, peer: u32) -> usize {
         let mut done = 0;
-        let most = self.config.bounds.fragments_per_progress as usize;
+        let most = self.config.bounds.fragments_per_progress.max(1) as usize;
         let mut idle = 0;
         while done < most {
             let Some(id) = self.peers[peer as usize].streams.pop_front() else { break };

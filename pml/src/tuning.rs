@@ -71,8 +71,9 @@ pub struct Bounds {
     /// Messages per peer that wait for their receive in the transport's memory; more are copied
     /// out.
     pub parked_messages: u32,
-    /// Messages per peer for communicators that are not known here (yet). A peer that sends more
-    /// is taken for broken.
+    /// Messages per peer for communicators that are not known here. A peer that sends more is taken
+    /// for broken, except while this process is agreeing on a communicator: then others may know
+    /// it first, and their messages are kept like any that are early.
     pub stray_messages: u32,
     /// Bytes of those.
     pub stray_bytes: u64,
@@ -80,7 +81,7 @@ pub struct Bounds {
     pub layout_cache_bytes: u64,
     /// How many of them.
     pub layout_cache_entries: usize,
-    /// Fragments that one call of `progress` sends to one peer.
+    /// Fragments that one call of `progress` sends to one peer; 0 counts as 1.
     pub fragments_per_progress: u32,
 }
 

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Buffer, Job, bytes};
-use gapless_pml::{Comm, PmlError, Source, TagSel};
+use common::{Buffer, Job, bytes, link};
+use gapless_pml::{Bounds, Comm, Config, PmlError, Source, TagSel};
 
 fn dup(job: &mut Job, parents: &[Comm]) -> Vec<Comm> {
     let mut rank = 0..;
@@ -74,6 +74,44 @@ fn a_message_may_come_before_its_communicator() {
     job.finish(1, recv).unwrap();
     job.finish(0, send).unwrap();
     to.assert_received(&from.packed(), "an early message");
+}
+
+#[test]
+fn any_number_of_messages_may_come_before_their_communicator() {
+    let bounds = Bounds { stray_messages: 3, ..Bounds::default() };
+    let mut job = Job::with(2, Config { bounds, ..Config::default() }, link());
+    let worlds = worlds(&mut job);
+    let ids = [0, 1].map(|rank: u32| job.pml(rank).start_dup(&worlds[rank as usize]).unwrap());
+    let first = job.until("rank 0's dup", |job| {
+        job.pml(1).progress();
+        job.pml(0).test_dup(ids[0]).unwrap()
+    });
+    let send = |job: &mut Job, comm: &Comm, from: &Buffer| {
+        // SAFETY: the buffers live until the requests have ended.
+        let send = unsafe { job.pml(0).isend(comm, &from.typed(), 1, 0) }.unwrap();
+        job.finish(0, send).unwrap();
+    };
+    let from: Vec<Buffer> = (0..50).map(|seed| Buffer::source(&bytes(40), 1, seed)).collect();
+    from.iter().for_each(|from| send(&mut job, &first, from));
+    job.settle();
+    let second = job.until("rank 1's dup", |job| job.pml(1).test_dup(ids[1]).unwrap());
+    // They count as strays no more: three for a communicator that is gone are still borne.
+    let dups = dup(&mut job, &worlds);
+    job.pml(1).free(&dups[1]).unwrap();
+    from[..3].iter().for_each(|from| send(&mut job, &dups[0], from));
+    job.settle();
+    for from in &from {
+        let to = Buffer::target(&bytes(40), 1);
+        // SAFETY: as above.
+        let recv = unsafe { job.pml(1).irecv(&second, &to.typed(), Source::Any, TagSel::Any) };
+        job.finish(1, recv.unwrap()).unwrap();
+        to.assert_received(&from.packed(), "an early message");
+    }
+    // A fourth is one too many.
+    send(&mut job, &dups[0], &from[0]);
+    job.settle();
+    let lost = job.pml(1).iprobe(&second, Source::Rank(0), TagSel::Any);
+    assert!(matches!(lost, Err(PmlError::PeerLost { rank: 0, .. })), "{lost:?}");
 }
 
 #[test]

@@ -19,38 +19,44 @@ impl Handler for Inbox {
     fn handle(&mut self, _: &mut Bml, event: Event) {
         match event {
             Event::Arrived { fragment, .. } => self.0.push(fragment.to_vec().unwrap()),
-            Event::Lost { peer: Rank(0), .. } => self.1 = true,
+            Event::Lost { .. } => self.1 = true,
             _ => {}
         }
     }
 }
 
-/// An honest endpoint, rank 0, and a bare transport behind rank 1.
+/// An honest endpoint, rank 0 unless said otherwise, and a bare transport behind the other rank.
 struct Pair {
     pml: Pml,
+    honest: Rank,
     rogue: Bml,
     inbox: Inbox,
 }
 
 impl Pair {
     fn new() -> Pair {
+        Pair::with_honest(0)
+    }
+
+    fn with_honest(rank: u32) -> Pair {
+        let (honest_rank, rogue_rank) = (Rank(rank), Rank(1 - rank));
         let hub = Hub::new();
         let (honest, rogue) = (Loopback::new(&hub), Loopback::new(&hub));
-        let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
+        let mut bmls = [Bml::new(honest_rank, 2), Bml::new(rogue_rank, 2)];
         for (bml, rail) in bmls.iter_mut().zip([honest, rogue]) {
             bml.add(Box::new(rail) as Box<dyn Btl>);
         }
         let addresses = bmls.each_ref().map(Bml::addresses);
         let [mut honest, mut rogue] = bmls;
-        honest.connect(Rank(1), &addresses[1]).unwrap();
-        rogue.connect(Rank(0), &addresses[0]).unwrap();
+        honest.connect(rogue_rank, &addresses[1]).unwrap();
+        rogue.connect(honest_rank, &addresses[0]).unwrap();
         let pml = Pml::new(honest, vec![Arc::new(HostEngine)], Config::default());
-        Pair { pml, rogue, inbox: Inbox::default() }
+        Pair { pml, honest: honest_rank, rogue, inbox: Inbox::default() }
     }
 
     fn inject(&mut self, message: &[u8]) {
         // Once it was given up, it can say no more.
-        if let Ok(mut slot) = self.rogue.reserve(Rank(0), message.len()) {
+        if let Ok(mut slot) = self.rogue.reserve(self.honest, message.len()) {
             slot.write(0, message).unwrap();
             self.rogue.send(slot, AM_TAG, Token::NONE);
         }
@@ -338,6 +344,63 @@ fn messages_for_communicators_that_do_not_exist_are_bounded() {
     assert_eq!(pair.pml.test(recv), Ok(None));
     pair.inject(&eager(most, 50, &[1]));
     pair.assert_lost(recv, "one too many");
+}
+
+#[test]
+fn huge_numbers_in_an_offer_are_only_numbers() {
+    let mut pair = Pair::new();
+    let to = Buffer::target(&bytes(5000), 1);
+    let recv = pair.recv(&to);
+    let mut offer = rts(0, 5000);
+    for at in [48, 72, 80] {
+        word(&mut offer, at, u64::MAX); // instances, blocks, the layout's name
+    }
+    pair.inject(&offer);
+    let cts = pair.inbox.0.pop().expect("an answer");
+    assert_eq!(cts[0], 3, "without keys there is only the pipeline");
+    assert_eq!(pair.pml.test(recv), Ok(None));
+}
+
+#[test]
+fn messages_of_strangers_to_a_communicator_lose_the_peer() {
+    // Context 2 is each process's communicator with itself.
+    for stranger in [eager(0, 2, &[1]), {
+        let mut m = rts(0, 9);
+        m[4] = 2;
+        m
+    }] {
+        let mut pair = Pair::new();
+        let to = Buffer::target(&bytes(8), 1);
+        let recv = pair.recv(&to);
+        let alone = pair.pml.self_comm();
+        let mine = Buffer::target(&bytes(8), 1);
+        // SAFETY: the buffer outlives the endpoint's use of it.
+        let from_myself =
+            unsafe { pair.pml.irecv(&alone, &mine.typed(), Source::Any, TagSel::Any) }.unwrap();
+        pair.inject(&stranger);
+        pair.assert_lost(recv, "a stranger's message");
+        assert_eq!(pair.pml.test(from_myself), Ok(None));
+        mine.assert_received(&[], "a stranger's message");
+    }
+}
+
+#[test]
+fn a_communicator_that_is_here_is_not_replaced() {
+    // Identifiers in use, one out of range, half an answer.
+    for answer in [&[0, 0, 0, 0][..], &[1, 0, 0, 0], &[0, 0, 0, 1], &[], &[7]] {
+        let mut pair = Pair::with_honest(1);
+        let world = pair.pml.world();
+        let dup = pair.pml.start_dup(&world).unwrap();
+        let mut message = eager(0, 1, answer);
+        message[8..12].copy_from_slice(&i32::MAX.to_le_bytes());
+        pair.inject(&message);
+        match pair.pml.test_dup(dup) {
+            Err(PmlError::PeerLost { rank: 0, error: LinkError::Corrupt { .. } }) => {}
+            other => panic!("{answer:?}: {other:?}"),
+        }
+        // The world still is what it was.
+        pair.pml.iprobe(&world, Source::Rank(1), TagSel::Any).unwrap();
+    }
 }
 
 #[test]
