@@ -220,7 +220,10 @@ impl Imports {
         }
         let region = segment.region(at, len);
         let hold: Arc<dyn Any + Send + Sync> = segment;
-        Ok(Mapping::new(region, hold))
+        #[allow(unsafe_code, reason = "vouches for a segment that it has mapped")]
+        // SAFETY: `region` lies in the segment, whose length and seals were checked when its file was
+        // taken; the hold keeps it mapped, and references to it are made nowhere.
+        Ok(unsafe { Mapping::new(region, hold) })
     }
 
     /// Drops mappings until the bounds hold.

@@ -129,7 +129,10 @@ impl Mapped for Sm {
         let block = Arc::new(Block { number, segment, file, freed });
         self.exports.live.insert(start, Arc::downgrade(&block));
         let hold: Arc<dyn Any + Send + Sync> = block;
-        Ok(Allocation::new(region, hold))
+        #[allow(unsafe_code, reason = "vouches for a segment of its own")]
+        // SAFETY: `region` lies in the block's segment, just made, zeroed and sealed against
+        // shrinking, and mapped here once; the hold keeps it mapped.
+        Ok(unsafe { Allocation::new(region, hold) })
     }
 
     fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {

@@ -51,6 +51,7 @@ mod event;
 pub mod fault;
 mod limits;
 pub mod loopback;
+#[allow(unsafe_code, reason = "declares constructors that take a promise")]
 mod mapped;
 #[allow(unsafe_code, reason = "heap memory given out by address")]
 mod memory;

@@ -15,9 +15,13 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// For the implementation of a transport: `region` stays valid while `hold` lives.
+    /// For the implementation of a transport.
+    ///
+    /// # Safety
+    /// While `hold` lives, `region` describes initialised memory that is valid for reads and
+    /// writes, and that this process reaches through this allocation alone.
     #[must_use]
-    pub fn new(region: Region, hold: Arc<dyn Any + Send + Sync>) -> Allocation {
+    pub unsafe fn new(region: Region, hold: Arc<dyn Any + Send + Sync>) -> Allocation {
         Allocation { region, hold }
     }
 
@@ -48,9 +52,13 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// For the implementation of a transport: `region` stays valid while `hold` lives.
+    /// For the implementation of a transport.
+    ///
+    /// # Safety
+    /// While `hold` lives, `region` describes memory that is valid for reads, whatever the peer
+    /// does, and that no reference of this process covers.
     #[must_use]
-    pub fn new(region: Region, hold: Arc<dyn Any + Send + Sync>) -> Mapping {
+    pub unsafe fn new(region: Region, hold: Arc<dyn Any + Send + Sync>) -> Mapping {
         Mapping { region, hold }
     }
 

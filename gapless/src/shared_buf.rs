@@ -52,7 +52,9 @@ impl SharedBuf {
         let device = HostDevice::new();
         let region = device.allocate(len as u64)?;
         let hold = Arc::new(Heap { device, region });
-        Ok(SharedBuf { allocation: Allocation::new(region, hold), len, mappable: false })
+        // SAFETY: the device has just given this zeroed memory, which the hold keeps.
+        let allocation = unsafe { Allocation::new(region, hold) };
+        Ok(SharedBuf { allocation, len, mappable: false })
     }
 
     /// The bytes, as a region.

@@ -225,7 +225,8 @@ impl Mapped for Loopback {
         shared.next += 1;
         let region = memory.region();
         shared.allocated.insert(region.start(), (number, Arc::downgrade(&memory)));
-        Ok(Allocation::new(region, memory))
+        // SAFETY: `region` is all of `memory`, just allocated and zeroed, which the hold keeps.
+        Ok(unsafe { Allocation::new(region, memory) })
     }
 
     fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
@@ -246,6 +247,7 @@ impl Mapped for Loopback {
         })?;
         let region = memory.region().sub(offset, len);
         let region = region.map_err(|error| MapError::BadKey { what: error.to_string() })?;
-        Ok(Mapping::new(region, memory))
+        // SAFETY: `sub` found `region` inside `memory`, which the hold keeps.
+        Ok(unsafe { Mapping::new(region, memory) })
     }
 }
