@@ -280,8 +280,8 @@ impl Core {
         if stray {
             peer.stray_messages += 1;
             peer.stray_bytes += arrival.weight();
-            let few = peer.stray_messages <= bounds.stray_messages;
-            if !self.agreeing && !(few && peer.stray_bytes <= bounds.stray_bytes) {
+            let many = peer.stray_messages > bounds.stray_messages;
+            if !self.agreeing && (many || peer.stray_bytes > bounds.stray_bytes) {
                 return Err(format!(
                     "{} messages of {} bytes for communicators that do not exist",
                     peer.stray_messages, peer.stray_bytes
