@@ -7,7 +7,7 @@
 //! ```text
 //! gpu-bundle/run.sh       runs every test program, bounded in time; a table last
 //! gpu-bundle/tests/       test programs: FOLDER.lib, FOLDER.NAME
-//! gpu-bundle/programs/    what the same crates have of programs (figures, benches)
+//! gpu-bundle/programs/    what the same crates have of programs and examples
 //! ```
 //!
 //! Then copy the folder and run `gpu-bundle/run.sh`. The programs need nothing beside them; results
@@ -55,7 +55,7 @@ pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
         .map(|package| package.name.as_str())
         .collect();
     if !with_programs.is_empty() {
-        let programs = build(checkout, &["build", "--bins"], &with_programs)?;
+        let programs = build(checkout, &["build", "--bins", "--examples"], &with_programs)?;
         files.extend(programs.iter().filter_map(Artifact::as_program));
     }
     let mut sum = 0;
@@ -130,7 +130,7 @@ impl Artifact {
     /// Its place in the bundle if it is a program, and where it is now.
     fn as_program(&self) -> Option<(PathBuf, PathBuf)> {
         let (target, executable) = self.of(false)?;
-        let program = target.kind.iter().any(|kind| kind == "bin");
+        let program = target.kind.iter().any(|kind| kind == "bin" || kind == "example");
         program.then(|| (Path::new("programs").join(&target.name), executable.to_owned()))
     }
 }
@@ -187,8 +187,10 @@ mod tests {
         assert_eq!(named, Path::new("tests/mem-cuda.gpu_things"));
         assert_eq!(place(artifact("lib", false, "null")), None);
         assert_eq!(place(artifact("bin", false, "\"/t/a\"")), None);
-        let program = artifact("bin", false, "\"/t/a\"").as_program().unwrap();
-        assert_eq!(program, ("programs/gpu_things".into(), "/t/a".into()));
+        for kind in ["bin", "example"] {
+            let program = artifact(kind, false, "\"/t/a\"").as_program().unwrap();
+            assert_eq!(program, ("programs/gpu_things".into(), "/t/a".into()));
+        }
         assert!(artifact("bin", true, "\"/t/a\"").as_program().is_none());
         assert!(Artifact::parse(r#"{"reason":"build-finished","success":true}"#).is_none());
         assert!(Artifact::parse("warning: not JSON").is_none());

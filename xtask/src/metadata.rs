@@ -61,9 +61,10 @@ impl Package {
         self.dependencies.iter().any(|dependency| dependency.name == name)
     }
 
-    /// Whether the package has programs.
+    /// Whether the package has programs or examples.
     pub(crate) fn has_programs(&self) -> bool {
-        self.targets.iter().any(|target| target.kind.iter().any(|kind| kind == "bin"))
+        let program = |kind: &String| kind == "bin" || kind == "example";
+        self.targets.iter().any(|target| target.kind.iter().any(program))
     }
 
     /// Whether the package has a library, which others could depend on.
