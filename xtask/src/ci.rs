@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::metadata::Checkout;
-use crate::{Failure, deps, shell, test, tools};
+use crate::{Failure, deps, kernels, shell, test, tools};
 
 /// The release of cargo-deny that `deny.toml` is written for.
 const CARGO_DENY: &str = "0.20.2";
@@ -26,6 +26,7 @@ const CHECKS: &[Check] = &[
     ("dtype without features", dtype_alone),
     ("documentation", documentation),
     ("licences, sources, duplicates", deny),
+    ("kernel images", kernel_images),
 ];
 
 /// Runs the checks, and unless `checks_only` the tests.
@@ -49,6 +50,10 @@ pub(crate) fn run(checkout: &Checkout, checks_only: bool) -> Result<(), Failure>
         return Ok(());
     }
     Err(Failure::Found { what: "failed steps", number: failures.len() as u64 })
+}
+
+fn kernel_images(checkout: &Checkout) -> Result<(), Failure> {
+    kernels::run(checkout, true)
 }
 
 fn format(checkout: &Checkout) -> Result<(), Failure> {

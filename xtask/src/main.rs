@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's own chores.
 //!
 //! - `deps` checks which crate depends on which (the map is in `deps/rules.rs`);
+//! - `kernels` builds the committed GPU images anew, or checks that they are their sources';
 //! - `test` does all set-up and runs every test, and lists last what was skipped and why;
 //! - `gpu-bundle` puts the tests that need a GPU into a folder that runs without cargo;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
@@ -13,6 +14,7 @@
 mod bundle;
 mod ci;
 mod deps;
+mod kernels;
 mod metadata;
 mod shell;
 mod skips;
@@ -36,6 +38,12 @@ struct Arguments {
 enum Chore {
     /// Check which crate depends on which
     Deps,
+    /// Build the GPU images in kernels/images
+    Kernels {
+        /// Only compare them with what the sources give
+        #[arg(long)]
+        check: bool,
+    },
     /// Set up and run all tests: the workspace, each crate alone, each example
     Test {
         /// Only the workspace, in one go
@@ -104,6 +112,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = Checkout::find().and_then(|checkout| match arguments.chore {
         Chore::Deps => deps::run(&checkout),
+        Chore::Kernels { check } => kernels::run(&checkout, check),
         Chore::Test { quick } => test::run(&checkout, quick),
         Chore::GpuBundle => bundle::run(&checkout),
         Chore::Ci { checks } => ci::run(&checkout, checks),

@@ -53,6 +53,14 @@ impl SkipLog {
         Ok(Self { path })
     }
 
+    /// The log in `folder`, with what it says already, if anything.
+    pub(crate) fn open(folder: &Path) -> Result<Self, Failure> {
+        let path = folder.join("skips.log");
+        fs::create_dir_all(folder)
+            .map_err(|source| Failure::File { path: path.clone(), source })?;
+        Ok(Self { path })
+    }
+
     /// The path to set the variable to.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -63,6 +71,7 @@ impl SkipLog {
         let line = format!("SKIPPED: {}: {}\n", skip.what, skip.why);
         fs::OpenOptions::new()
             .append(true)
+            .create(true)
             .open(&self.path)
             .and_then(|mut file| file.write_all(line.as_bytes()))
             .map_err(|source| self.failure(source))

@@ -28,7 +28,6 @@ enum Probe {
     /// A program on the search path.
     Program(&'static str),
     /// A file at one of these places.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no tool of today is only a file"))]
     File(&'static [&'static str]),
 }
 
@@ -45,6 +44,23 @@ const TOOLS: &[Tool] = &[
         probe: Probe::Program("git"),
         packages: &["git"],
         why: "naming the commit in reports",
+        required: false,
+    },
+    Tool {
+        probe: Probe::File(&[
+            "/usr/lib/x86_64-linux-gnu/libOpenCL.so.1",
+            "/usr/lib/aarch64-linux-gnu/libOpenCL.so.1",
+            "/usr/lib64/libOpenCL.so.1",
+            "/usr/lib/libOpenCL.so.1",
+        ]),
+        packages: &["ocl-icd-libopencl1"],
+        why: "running the GPU kernels through OpenCL",
+        required: false,
+    },
+    Tool {
+        probe: Probe::File(&["/etc/OpenCL/vendors/pocl.icd"]),
+        packages: &["pocl-opencl-icd"],
+        why: "running the GPU kernels on the host's processor",
         required: false,
     },
 ];

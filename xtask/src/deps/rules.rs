@@ -98,7 +98,8 @@ pub(super) const RULES: &[Rule] = &[
         package: "gapless-kernels",
         may: &[],
         features: &[],
-        tests_may: &[],
+        // Its tests run the kernels.
+        tests_may: &["gapless-mem", "gapless-mem-opencl"],
         must_not_know: "host policy",
     },
     Rule {

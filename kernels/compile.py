@@ -1,0 +1,114 @@
+"""Compiles CUDA C++ with NVRTC and ptxas. Run by `cargo xtask kernels`.
+
+compile.py WHEELS SOURCE INCLUDE IMAGE REPORT SM... PTX
+
+WHEELS is the folder that NVIDIA's wheels were installed into. IMAGE becomes a fat binary with machine code
+for every SM (as 90) and PTX for what comes later (as 80). What ptxas says of registers and spills goes to
+REPORT, a line a kernel. A kernel that spills is an error.
+"""
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+
+def main():
+    wheels, source, include, image, report, *targets = sys.argv[1:]
+    nvrtc = load(wheels)
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        parts = []
+        for sm in targets[:-1]:
+            ptx = compile_ptx(nvrtc, source, include, sm)
+            # Names, not paths: they get into the image.
+            with open(os.path.join(folder, f"sm_{sm}.ptx"), "wb") as file:
+                file.write(ptx)
+            arguments = ["-v", f"-arch=sm_{sm}", "-o", f"sm_{sm}.cubin", f"sm_{sm}.ptx"]
+            lines += summary(sm, run(wheels, "ptxas", arguments, folder))
+            parts.append(f"--image3=kind=elf,sm={sm},file=sm_{sm}.cubin")
+        later = targets[-1]
+        with open(os.path.join(folder, f"compute_{later}.ptx"), "wb") as file:
+            file.write(compile_ptx(nvrtc, source, include, later))
+        parts.append(f"--image3=kind=ptx,sm={later},file=compute_{later}.ptx")
+        run(wheels, "fatbinary", ["--create=image", "-64", "--compress-all", *parts], folder)
+        with open(os.path.join(folder, "image"), "rb") as made, open(image, "wb") as file:
+            file.write(made.read())
+    with open(report, "w") as file:
+        file.write("sm kernel registers spilled-bytes stack-bytes shared-bytes\n")
+        file.writelines(lines)
+    spilled = [line for line in lines if line.split()[3:5] != ["0", "0"]]
+    if spilled:
+        sys.exit("kernels that spill:\n" + "".join(spilled))
+
+
+def run(wheels, program, arguments, folder):
+    program = os.path.join(wheels, "bin", program)
+    done = subprocess.run([program, *arguments], cwd=folder, capture_output=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{program}: {done.stdout.decode()}{done.stderr.decode()}")
+    return done.stderr.decode()
+
+
+def load(wheels):
+    folder = os.path.join(wheels, "lib")
+    names = sorted(os.listdir(folder))
+    # The wheel's NVRTC finds its builtins only if they are loaded already.
+    for name in names:
+        if name.startswith("libnvrtc-builtins.so"):
+            ctypes.CDLL(os.path.join(folder, name), mode=ctypes.RTLD_GLOBAL)
+    library = next(n for n in names if re.fullmatch(r"libnvrtc\.so\.\d+", n))
+    return ctypes.CDLL(os.path.join(folder, library))
+
+
+def compile_ptx(nvrtc, source, include, arch):
+    with open(source, "rb") as file:
+        text = file.read()
+    program = ctypes.c_void_p()
+    name = os.path.basename(source).encode()
+    check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None))
+    options = [f"--gpu-architecture=compute_{arch}", f"--include-path={include}", "--std=c++17",
+               "--restrict", "--device-as-default-execution-space"]
+    array = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
+    status = nvrtc.nvrtcCompileProgram(program, len(options), array)
+    if status != 0:
+        size = ctypes.c_size_t()
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        sys.exit(f"nvrtc compute_{arch}:\n{log.value.decode()}")
+    size = ctypes.c_size_t()
+    check(nvrtc, nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size)))
+    ptx = ctypes.create_string_buffer(size.value)
+    check(nvrtc, nvrtc.nvrtcGetPTX(program, ptx))
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return ptx.value
+
+
+def check(nvrtc, status):
+    if status != 0:
+        nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+        sys.exit(f"nvrtc: {nvrtc.nvrtcGetErrorString(status).decode()}")
+
+
+def summary(sm, text):
+    """One line a kernel, sorted, of ptxas's report."""
+    lines = []
+    pattern = (
+        r"Compiling entry function '(\w+)'.*?\n"
+        r".*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
+        r".*?Used (\d+) registers([^\n]*)"
+    )
+    for match in re.finditer(pattern, text, re.DOTALL):
+        name, stack, stores, loads, registers, rest = match.groups()
+        spilled = int(stores) + int(loads)
+        shared = next(iter(re.findall(r"(\d+) bytes smem", rest)), "0")
+        lines.append(f"{sm} {name} {registers} {spilled} {stack} {shared}\n")
+    if not lines:
+        sys.exit("ptxas reported no kernel: has its output changed?")
+    return sorted(lines)
+
+
+main()

@@ -1,0 +1,164 @@
+/* What a launch tells a kernel: the C side of args.rs, field for field.
+ *
+ * The typed side is memory with gaps; the packed side is a stretch of the packed stream. Both are
+ * counted in words of W bytes: a word never straddles two blocks, and W divides every displacement,
+ * stride and length, and the address of the stream's first byte. A launch covers the words
+ * [first, first + words) of a stream whose word numbers stay below 2^31; a longer one is cut, or
+ * started anew further in, by the host (launch.rs). Bytes are counted only where a field says so.
+ */
+#ifndef GAPLESS_ARGS_H
+#define GAPLESS_ARGS_H
+
+#define DIMS_MAX 6
+#define BATCH_MAX 4
+
+/* n / divisor for n < 2^31, as ((2n * magic) >> 32) >> shift. */
+typedef struct {
+    u32 magic;
+    u32 shift;
+} Divide;
+
+/* The part of the stream that one launch moves, and where it lies. */
+typedef struct {
+    i64 typed;  /* bytes from the typed pointer to displacement 0 */
+    i64 packed; /* bytes from the packed pointer to word `first` */
+    u32 first;
+    u32 words;
+    u32 tiles; /* the one for the edges included */
+    u32 edges; /* bytes before word `first`, and bytes after the last one << 8 */
+} Span;
+
+/* One dimension of a grid of blocks. */
+typedef struct {
+    i64 stride; /* bytes */
+    u32 count;
+    u32 packed; /* words of the stream from one to the next; only transposed shapes read it */
+    Divide by;
+    u64 unused;
+} Dim;
+
+/* Equal blocks on a grid; the last dimension advances first. */
+typedef struct {
+    u32 len;
+    u32 dims;
+    Divide by_len;
+    Dim dim[DIMS_MAX];
+} Strided;
+
+/* Run j of an instance: len + j * grow words at j * step bytes. */
+typedef struct {
+    i64 step;   /* bytes */
+    i64 extent; /* bytes from an instance to the next */
+    u32 count;
+    u32 len;
+    i32 grow;
+    u32 size; /* of an instance */
+    Divide by_size;
+} Affine;
+
+/* Equal blocks at listed displacements. */
+typedef struct {
+    i64 extent; /* bytes from an instance to the next */
+    i64 scale;  /* bytes that a listed displacement counts */
+    u64 list;   /* bytes into the plan: a displacement for each block */
+    u32 len;
+    u32 blocks; /* of an instance */
+    u32 wide;   /* whether displacements have 64 bits */
+    u32 unused;
+    Divide by_len;
+    Divide by_blocks;
+} Listed;
+
+/* Any blocks: a plan says for each unit of 32 words which block its first word lies in, and at which
+ * of the others a block begins; and for each block how far apart its bytes lie in memory and stream. */
+typedef struct {
+    i64 extent; /* bytes from an instance to the next */
+    i64 scale;  /* bytes that a shift counts */
+    u64 units;  /* bytes into the plan: a Unit for each 32 words */
+    u64 shifts; /* bytes into the plan: a shift for each block */
+    u32 size;   /* of an instance */
+    u32 wide;   /* whether shifts have 64 bits */
+    u32 finer;  /* the plan was made for words 2^finer times as wide */
+    u32 unused;
+    Divide by_size;
+} Mapped;
+
+/* 32 words of the stream, as wide as when the plan was made. */
+typedef struct {
+    u32 block;  /* that word 0 lies in */
+    u32 begins; /* bit i: a block begins at word i; bit 0 is not set */
+} Unit;
+
+/* Blocks of one word whose stream runs along `fast`, while memory runs along `dense`. */
+typedef struct {
+    Dim dense; /* neighbours lie close in memory; `by` divides by its tiles */
+    Dim fast;  /* neighbours are neighbours in the stream; `by` divides by its tiles */
+    u32 dense_tiles;
+    u32 fast_tiles;
+    u32 dims;
+    u32 unused;
+    Dim batch[BATCH_MAX];
+} Transposed;
+
+/* Either side of a move from layout to layout. */
+typedef struct {
+    u32 kind;  /* SIDE_… */
+    u32 first; /* the number that the span's first whole word has on this side */
+    Strided strided;
+    Affine affine;
+    Listed listed;
+    Mapped mapped;
+} Side;
+
+#define SIDE_STRIDED 0
+#define SIDE_AFFINE 1
+#define SIDE_LISTED 2
+#define SIDE_MAPPED 3
+
+/* What kernels take: the span, then the shape. */
+typedef struct {
+    Span span;
+} CopyArgs;
+
+typedef struct {
+    Span span;
+    Strided shape;
+} StridedArgs;
+
+/* As StridedArgs, of long blocks: each is cut into `pieces` of at most `piece` words, one a tile. */
+typedef struct {
+    Span span;
+    u32 piece;
+    u32 pieces;
+    Divide by_pieces;
+    Strided shape;
+} RowsArgs;
+
+typedef struct {
+    Span span;
+    Affine shape;
+} AffineArgs;
+
+typedef struct {
+    Span span;
+    Listed shape;
+} ListedArgs;
+
+typedef struct {
+    Span span;
+    Mapped shape;
+} MappedArgs;
+
+typedef struct {
+    Span span;
+    Transposed shape;
+} TransposedArgs;
+
+/* `span.packed` is here what `span.typed` is: displacement 0 of the destination; `span.first` is 0. */
+typedef struct {
+    Span span;
+    Side from;
+    Side to;
+} TransferArgs;
+
+#endif

@@ -1,0 +1,321 @@
+//! What a launch tells a kernel: the Rust side of `args.h`, field for field. The host test `layouts`
+//! compares both sides through a compiled kernel; sizes are also asserted here.
+//!
+//! Structures have no padding, so that they can be passed on as bytes.
+
+use zerocopy::{Immutable, IntoBytes};
+
+/// Dimensions of a grid of blocks, at most.
+pub const DIMS_MAX: usize = 6;
+/// Dimensions of a transposed shape besides its two, at most.
+pub const BATCH_MAX: usize = 4;
+
+/// A structure or a field of one, for comparing with the other side.
+#[derive(Clone, Copy, Debug)]
+pub struct LayoutEntry {
+    /// The structure's name in `args.h`.
+    pub structure: &'static str,
+    /// The field, or nothing for the structure's size.
+    pub field: &'static str,
+    /// Offset or size on this side, in bytes.
+    pub bytes: usize,
+}
+
+/// Declares structures and lists their layouts.
+macro_rules! structures {
+    ($($(#[$about:meta])* $name:ident: $size:literal {
+        $($(#[$field_about:meta])* $field:ident: $type:ty,)*
+    })*) => {
+        $(
+            $(#[$about])*
+            #[derive(Clone, Copy, Debug, Default, PartialEq, IntoBytes, Immutable)]
+            #[repr(C)]
+            pub struct $name {
+                $($(#[$field_about])* pub $field: $type,)*
+            }
+
+            const _: () = assert!(size_of::<$name>() == $size);
+        )*
+
+        /// Every structure's size and every field's offset.
+        pub const LAYOUT: &[LayoutEntry] = &[$(
+            LayoutEntry { structure: stringify!($name), field: "", bytes: size_of::<$name>() },
+            $(LayoutEntry {
+                structure: stringify!($name),
+                field: stringify!($field),
+                bytes: std::mem::offset_of!($name, $field),
+            },)*
+        )*];
+    };
+}
+
+structures! {
+    /// Division of n < 2³¹ as a multiplication.
+    Divide: 8 {
+        /// Multiplier.
+        magic: u32,
+        /// Shift of the upper half.
+        shift: u32,
+    }
+    /// The part of the stream that one launch moves, and where it lies.
+    Span: 32 {
+        /// Bytes from the typed pointer to displacement 0.
+        typed: i64,
+        /// Bytes from the packed pointer to word `first`.
+        packed: i64,
+        /// First whole word.
+        first: u32,
+        /// Whole words.
+        words: u32,
+        /// Tiles, the one for the edges included.
+        tiles: u32,
+        /// Bytes before word `first`, and bytes after the last one shifted by 8.
+        edges: u32,
+    }
+    /// One dimension of a grid.
+    Dim: 32 {
+        /// Bytes from one to the next.
+        stride: i64,
+        /// How many.
+        count: u32,
+        /// Words of the stream from one to the next; only transposed shapes have it.
+        packed: u32,
+        /// Division by the count; of transposed shapes' two, by their tiles.
+        by: Divide,
+        /// Nothing.
+        unused: u64,
+    }
+    /// Equal blocks on a grid.
+    Strided: 208 {
+        /// Words of a block.
+        len: u32,
+        /// Dimensions, outermost first.
+        dims: u32,
+        /// Division by `len`.
+        by_len: Divide,
+        /// The dimensions.
+        dim: [Dim; DIMS_MAX],
+    }
+    /// Runs whose lengths advance by a constant.
+    Affine: 40 {
+        /// Bytes from a run to the next.
+        step: i64,
+        /// Bytes from an instance to the next.
+        extent: i64,
+        /// Runs of an instance.
+        count: u32,
+        /// Words of run 0.
+        len: u32,
+        /// Words that each run is longer than the one before.
+        grow: i32,
+        /// Words of an instance.
+        size: u32,
+        /// Division by `size`.
+        by_size: Divide,
+    }
+    /// Equal blocks at listed displacements.
+    Listed: 56 {
+        /// Bytes from an instance to the next.
+        extent: i64,
+        /// Bytes that a listed displacement counts.
+        scale: i64,
+        /// Bytes into the plan.
+        list: u64,
+        /// Words of a block.
+        len: u32,
+        /// Blocks of an instance.
+        blocks: u32,
+        /// Whether displacements have 64 bits.
+        wide: u32,
+        /// Nothing.
+        unused: u32,
+        /// Division by `len`.
+        by_len: Divide,
+        /// Division by `blocks`.
+        by_blocks: Divide,
+    }
+    /// Any blocks, by a plan.
+    Mapped: 56 {
+        /// Bytes from an instance to the next.
+        extent: i64,
+        /// Bytes that a shift counts.
+        scale: i64,
+        /// Bytes into the plan, to the units.
+        units: u64,
+        /// Bytes into the plan, to the shifts.
+        shifts: u64,
+        /// Words of an instance.
+        size: u32,
+        /// Whether shifts have 64 bits.
+        wide: u32,
+        /// The plan was made for words 2^`finer` times as wide.
+        finer: u32,
+        /// Nothing.
+        unused: u32,
+        /// Division by `size`.
+        by_size: Divide,
+    }
+    /// 32 words of a planned stream.
+    Unit: 8 {
+        /// Block that the first word lies in.
+        block: u32,
+        /// Bit i: a block begins at word i; bit 0 is not set.
+        begins: u32,
+    }
+    /// Words whose stream runs across the memory's order.
+    Transposed: 208 {
+        /// Neighbours lie close in memory.
+        dense: Dim,
+        /// Neighbours are neighbours in the stream.
+        fast: Dim,
+        /// Squares along `dense`.
+        dense_tiles: u32,
+        /// Squares along `fast`.
+        fast_tiles: u32,
+        /// Dimensions besides, outermost first.
+        dims: u32,
+        /// Nothing.
+        unused: u32,
+        /// The dimensions besides.
+        batch: [Dim; BATCH_MAX],
+    }
+    /// Either side of a transfer.
+    Side: 368 {
+        /// One of the `SIDE_` numbers.
+        kind: u32,
+        /// The number that the span's first whole word has on this side.
+        first: u32,
+        /// If [`SIDE_STRIDED`].
+        strided: Strided,
+        /// If [`SIDE_AFFINE`].
+        affine: Affine,
+        /// If [`SIDE_LISTED`].
+        listed: Listed,
+        /// If [`SIDE_MAPPED`].
+        mapped: Mapped,
+    }
+    /// Of `copy`.
+    CopyArgs: 32 {
+        /// What to move.
+        span: Span,
+    }
+    /// Of `strided1` and `strided`.
+    StridedArgs: 240 {
+        /// What to move.
+        span: Span,
+        /// How it lies.
+        shape: Strided,
+    }
+    /// Of `rows`.
+    RowsArgs: 256 {
+        /// What to move.
+        span: Span,
+        /// Words of a tile.
+        piece: u32,
+        /// Tiles of a block.
+        pieces: u32,
+        /// Division by `pieces`.
+        by_pieces: Divide,
+        /// How it lies.
+        shape: Strided,
+    }
+    /// Of `affine` and `affine_short`.
+    AffineArgs: 72 {
+        /// What to move.
+        span: Span,
+        /// How it lies.
+        shape: Affine,
+    }
+    /// Of `listed`.
+    ListedArgs: 88 {
+        /// What to move.
+        span: Span,
+        /// How it lies.
+        shape: Listed,
+    }
+    /// Of `mapped`.
+    MappedArgs: 88 {
+        /// What to move.
+        span: Span,
+        /// How it lies.
+        shape: Mapped,
+    }
+    /// Of `transposed`.
+    TransposedArgs: 240 {
+        /// What to move.
+        span: Span,
+        /// How it lies.
+        shape: Transposed,
+    }
+    /// Of `transfer`; `span.packed` leads to displacement 0 of the destination, `span.first` is 0.
+    TransferArgs: 768 {
+        /// What to move.
+        span: Span,
+        /// The source.
+        from: Side,
+        /// The destination.
+        to: Side,
+    }
+}
+
+/// [`Side::strided`] counts.
+pub const SIDE_STRIDED: u32 = 0;
+/// [`Side::affine`] counts.
+pub const SIDE_AFFINE: u32 = 1;
+/// [`Side::listed`] counts.
+pub const SIDE_LISTED: u32 = 2;
+/// [`Side::mapped`] counts.
+pub const SIDE_MAPPED: u32 = 3;
+
+/// What one launch passes to its kernel after the pointers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Args {
+    /// Of `copy`.
+    Copy(CopyArgs),
+    /// Of `strided1` and `strided`.
+    Strided(StridedArgs),
+    /// Of `rows`.
+    Rows(RowsArgs),
+    /// Of `affine` and `affine_short`.
+    Affine(AffineArgs),
+    /// Of `listed`.
+    Listed(ListedArgs),
+    /// Of `mapped`.
+    Mapped(MappedArgs),
+    /// Of `transposed`.
+    Transposed(TransposedArgs),
+    /// Of `transfer`.
+    Transfer(Box<TransferArgs>),
+}
+
+impl Args {
+    /// The bytes that the kernel's last parameter is.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Args::Copy(args) => args.as_bytes(),
+            Args::Strided(args) => args.as_bytes(),
+            Args::Rows(args) => args.as_bytes(),
+            Args::Affine(args) => args.as_bytes(),
+            Args::Listed(args) => args.as_bytes(),
+            Args::Mapped(args) => args.as_bytes(),
+            Args::Transposed(args) => args.as_bytes(),
+            Args::Transfer(args) => args.as_bytes(),
+        }
+    }
+
+    /// What is moved.
+    #[must_use]
+    pub fn span(&self) -> &Span {
+        match self {
+            Args::Copy(args) => &args.span,
+            Args::Strided(args) => &args.span,
+            Args::Rows(args) => &args.span,
+            Args::Affine(args) => &args.span,
+            Args::Listed(args) => &args.span,
+            Args::Mapped(args) => &args.span,
+            Args::Transposed(args) => &args.span,
+            Args::Transfer(args) => &args.span,
+        }
+    }
+}

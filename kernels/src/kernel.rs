@@ -1,0 +1,214 @@
+//! Which kernel: a family, a direction, a word width. Together they are its name in every image.
+
+use std::fmt;
+
+/// Bytes of a word: what a kernel loads and stores at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Width {
+    /// 1 byte: goes everywhere.
+    W1,
+    /// 2 bytes.
+    W2,
+    /// 4 bytes.
+    W4,
+    /// 8 bytes.
+    W8,
+    /// 16 bytes.
+    W16,
+}
+
+impl Width {
+    /// All of them, narrowest first.
+    pub const ALL: [Width; 5] = [Width::W1, Width::W2, Width::W4, Width::W8, Width::W16];
+
+    /// The widest that divides every number whose bits are set in `bits`: addresses, strides and lengths
+    /// or-ed together.
+    #[must_use]
+    pub fn dividing(bits: u64) -> Width {
+        match bits.trailing_zeros() {
+            0 => Width::W1,
+            1 => Width::W2,
+            2 => Width::W4,
+            3 => Width::W8,
+            _ => Width::W16,
+        }
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn bytes(self) -> u32 {
+        1 << self.log2()
+    }
+
+    /// The exponent: the width is 2 to it.
+    #[must_use]
+    pub fn log2(self) -> u32 {
+        self as u32
+    }
+
+    /// Words that one thread moves in a tile (`ITEMS` in `pack.cl-cu`).
+    #[must_use]
+    pub fn items(self) -> u32 {
+        if self == Width::W16 { 4 } else { 8 }
+    }
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the typed side to the packed one.
+    Pack,
+    /// From the packed side to the typed one.
+    Unpack,
+}
+
+/// How the typed side is described (see the crate's table).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// No gaps.
+    Copy,
+    /// Short blocks at one stride.
+    Strided1,
+    /// Short blocks on a grid.
+    Strided,
+    /// Long blocks on a grid.
+    Rows,
+    /// Runs whose lengths advance by a constant.
+    Affine,
+    /// The same, mostly short ones.
+    AffineShort,
+    /// Equal blocks at listed displacements.
+    Listed,
+    /// Any blocks, by a plan.
+    Mapped,
+    /// Words whose stream runs across the memory's order.
+    Transposed,
+    /// From layout to layout; has no direction.
+    Transfer,
+}
+
+impl Family {
+    /// All of them.
+    pub const ALL: [Family; 10] = [
+        Family::Copy,
+        Family::Strided1,
+        Family::Strided,
+        Family::Rows,
+        Family::Affine,
+        Family::AffineShort,
+        Family::Listed,
+        Family::Mapped,
+        Family::Transposed,
+        Family::Transfer,
+    ];
+
+    /// Its name in the sources.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Family::Copy => "copy",
+            Family::Strided1 => "strided1",
+            Family::Strided => "strided",
+            Family::Rows => "rows",
+            Family::Affine => "affine",
+            Family::AffineShort => "affine_short",
+            Family::Listed => "listed",
+            Family::Mapped => "mapped",
+            Family::Transposed => "transposed",
+            Family::Transfer => "transfer",
+        }
+    }
+
+    /// How many plan pointers it takes after the typed and the packed one.
+    #[must_use]
+    pub fn plans(self) -> usize {
+        match self {
+            Family::Listed | Family::Mapped => 1,
+            Family::Transfer => 2,
+            _ => 0,
+        }
+    }
+
+    /// Threads a block may have at most (`__launch_bounds__`).
+    #[must_use]
+    pub fn threads_max(self) -> u32 {
+        match self {
+            Family::Copy | Family::Strided1 | Family::Rows => 1024,
+            Family::Listed | Family::Mapped | Family::Transposed => 256,
+            _ => 512,
+        }
+    }
+
+    /// Words that one thread moves in a tile.
+    #[must_use]
+    pub fn items(self, width: Width) -> u32 {
+        match self {
+            Family::Transposed | Family::Transfer => 4,
+            _ => width.items(),
+        }
+    }
+}
+
+/// One kernel of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    /// How the typed side is described.
+    pub family: Family,
+    /// Which way; ignored by [`Family::Transfer`].
+    pub direction: Direction,
+    /// Bytes of a word.
+    pub width: Width,
+}
+
+impl Kernel {
+    /// Every kernel there is.
+    pub fn all() -> impl Iterator<Item = Kernel> {
+        let directions = [Direction::Pack, Direction::Unpack];
+        directions.into_iter().flat_map(|direction| {
+            Width::ALL.into_iter().flat_map(move |width| {
+                Family::ALL
+                    .into_iter()
+                    .filter(move |&f| f != Family::Transfer || direction == Direction::Pack)
+                    .map(move |family| Kernel { family, direction, width })
+            })
+        })
+    }
+}
+
+/// Its name in the images.
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.family.name();
+        let width = self.width.bytes();
+        match (self.family, self.direction) {
+            (Family::Transfer, _) => write!(f, "{name}_w{width}"),
+            (_, Direction::Pack) => write!(f, "pack_{name}_w{width}"),
+            (_, Direction::Unpack) => write!(f, "unpack_{name}_w{width}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn widths_divide() {
+        assert_eq!(Width::dividing(0), Width::W16);
+        assert_eq!(Width::dividing(0x7001), Width::W1);
+        assert_eq!(Width::dividing(24 | 4096), Width::W8);
+        assert_eq!(Width::dividing(32 | 64), Width::W16);
+        for width in Width::ALL {
+            assert_eq!(Width::dividing(u64::from(width.bytes())), width);
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let names: BTreeSet<_> = Kernel::all().map(|kernel| kernel.to_string()).collect();
+        assert_eq!(names.len(), Kernel::all().count());
+        assert!(names.contains("unpack_affine_short_w16"));
+        assert!(names.contains("transfer_w8"));
+    }
+}

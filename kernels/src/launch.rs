@@ -1,0 +1,223 @@
+//! From shape, range and places to launches: pure arithmetic.
+//!
+//! Kernels number words with 31 bits. A piece of work that is longer is cut here, at the boundaries of
+//! blocks, and each launch starts anew at the dimension, instance or block that it begins in; so layouts
+//! of any size cost the kernel nothing. Only such work takes more than one launch.
+//!
+//! A range may begin and end inside a word: the bytes of the two words that it covers in part are moved
+//! by a tile of their own.
+
+mod affine;
+mod grid;
+mod listed;
+mod mapped;
+mod transfer;
+mod transposed;
+
+pub use affine::{Runs, affine};
+pub use grid::{Grid, GridDim, contiguous, strided};
+pub use listed::{Blocks, listed};
+pub use mapped::{Planned, mapped};
+pub use transfer::{TransferSide, transfer};
+
+use crate::args::{Args, Span};
+use crate::{Direction, Family, Kernel, Width};
+use smallvec::SmallVec;
+use std::num::NonZeroU32;
+use std::ops::Range;
+use thiserror::Error;
+
+/// Words that one launch may number.
+pub(crate) const WORDS_MAX: u64 = (1 << 31) - 1;
+/// Blocks that fill a large GPU about twice: fewer, and blocks get smaller.
+const BLOCKS_ENOUGH: u32 = 264;
+/// Threads of a block where there is plenty to do.
+const THREADS: u32 = 256;
+/// Threads of a block at least.
+const THREADS_MIN: u32 = 64;
+
+/// One side of a move: a pointer and where, from it, the bytes begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// What the pointer is a multiple of, in its low bits: the address itself, or 0 for an object that
+    /// is aligned to at least 16 bytes.
+    pub address: u64,
+    /// On the typed side, bytes from the pointer to displacement 0; on the packed side, to the range's
+    /// first byte. Negative where displacements all are positive enough.
+    pub offset: i64,
+}
+
+impl Place {
+    /// The low bits of where the bytes begin.
+    fn bits(self) -> u64 {
+        self.address.wrapping_add(self.offset.cast_unsigned())
+    }
+}
+
+/// What to move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Which way.
+    pub direction: Direction,
+    /// Bytes of the packed stream.
+    pub range: Range<u64>,
+    /// Where displacement 0 of the first instance is.
+    pub typed: Place,
+    /// Where byte `range.start` of the stream is.
+    pub packed: Place,
+    /// Blocks that the launch may have, if it must leave room for others.
+    pub budget: Option<NonZeroU32>,
+}
+
+impl Move {
+    /// Bits that say how the two sides are aligned to the stream.
+    fn bits(&self) -> u64 {
+        self.typed.bits() | self.packed.bits().wrapping_sub(self.range.start)
+    }
+
+    /// The width that the sides and the numbers of a shape allow, narrowed for a range inside one word.
+    fn width(&self, shape_bits: u64) -> Width {
+        narrowed(Width::dividing(self.bits() | shape_bits), &self.range)
+    }
+}
+
+/// Words of one byte if the range lies inside one word, so that edges never meet.
+fn narrowed(width: Width, range: &Range<u64>) -> Width {
+    let log2 = width.log2();
+    if range.start >> log2 == range.end.saturating_sub(1) >> log2
+        && range.end - range.start < u64::from(width.bytes())
+    {
+        return Width::W1;
+    }
+    width
+}
+
+/// A shape that a family of kernels cannot take; take another family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// More dimensions than arguments have room for.
+    #[error("{dims} dimensions, kernels take {max}")]
+    Dims {
+        /// Dimensions, after narrowing to the range.
+        dims: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// The range does not lie inside the stream that the shape describes.
+    #[error("a range up to byte {end} of a stream of {size}")]
+    Range {
+        /// The range's end.
+        end: u64,
+        /// The stream's length.
+        size: u64,
+    },
+    /// Lengths or counts of 0, or sizes beyond 63 bits.
+    #[error("numbers that describe no stream")]
+    Numbers,
+}
+
+/// One kernel launch; its pointers are the caller's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    /// Which kernel.
+    pub kernel: Kernel,
+    /// Blocks (work-groups), in one dimension.
+    pub blocks: u32,
+    /// Threads (work-items) of a block.
+    pub threads: u32,
+    /// The last parameter, after the pointers.
+    pub args: Args,
+}
+
+/// The launches of one piece of work; mostly one.
+pub type Launches = SmallVec<[Launch; 1]>;
+
+/// A part of the stream, told in words of the kernel's width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Words {
+    pub(crate) first: u32,
+    pub(crate) words: u32,
+    pub(crate) edges: u32,
+    /// Bytes from the range's begin to word `first`.
+    pub(crate) skip: u32,
+}
+
+impl Words {
+    /// `range` of a stream of at most [`WORDS_MAX`] words.
+    pub(crate) fn of(range: &Range<u64>, width: Width) -> Words {
+        let bytes = u64::from(width.bytes());
+        let first = range.start.div_ceil(bytes);
+        let end = (range.end / bytes).max(first);
+        let head = (first * bytes).min(range.end) - range.start;
+        let tail = range.end.saturating_sub(end * bytes);
+        let number = |n: u64| u32::try_from(n).expect("streams are cut to 31 bits of words");
+        Words {
+            first: number(first),
+            words: number(end - first),
+            edges: number(head | tail << 8),
+            skip: number(head),
+        }
+    }
+
+    /// The span of this part: displacement 0 at `typed`, the range's first byte at `packed`.
+    pub(crate) fn span(self, typed: i64, packed: i64) -> Span {
+        Span {
+            typed,
+            packed: packed + i64::from(self.skip),
+            first: self.first,
+            words: self.words,
+            tiles: 0,
+            edges: self.edges,
+        }
+    }
+
+    fn edge_tiles(self) -> u32 {
+        u32::from(self.edges != 0)
+    }
+}
+
+/// Blocks and threads, and tiles of a flat kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    pub(crate) tiles: u32,
+}
+
+/// Cuts `words` into tiles of a flat kernel. Little work gets smaller blocks, so that more of the GPU
+/// takes part; a budget gets the largest ones.
+pub(crate) fn flat(
+    family: Family,
+    width: Width,
+    words: Words,
+    budget: Option<NonZeroU32>,
+) -> Geometry {
+    let items = family.items(width);
+    let tiles_of = |threads: u32| words.words.div_ceil(threads * items) + words.edge_tiles();
+    let mut threads = THREADS;
+    while threads > THREADS_MIN && tiles_of(threads) < BLOCKS_ENOUGH {
+        threads /= 2;
+    }
+    let mut tiles = tiles_of(threads);
+    if let Some(budget) = budget
+        && tiles > budget.get()
+    {
+        threads = family.threads_max();
+        tiles = tiles_of(threads);
+    }
+    Geometry { blocks: limited(tiles, budget), threads, tiles }
+}
+
+/// Blocks for `tiles` under a budget.
+pub(crate) fn limited(tiles: u32, budget: Option<NonZeroU32>) -> u32 {
+    budget.map_or(tiles, |budget| tiles.min(budget.get()))
+}
+
+/// Bits of a signed number that divisibility looks at.
+pub(crate) fn bits(number: i64) -> u64 {
+    number.cast_unsigned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,37 @@
+//! The kernels that take the gaps out, and put them back: their sources, their built images, the layouts
+//! of their arguments, and the arithmetic of a launch.
+//!
+//! One source, `pack.cl-cu`, serves CUDA C++ and OpenCL C through a short prelude each. A kernel moves a
+//! range of the packed stream between a *typed* side, where the bytes lie as a datatype says, and a
+//! *packed* side, where they follow each other. Each is compiled for words of 1, 2, 4, 8 and 16 bytes and
+//! for both directions; [`Width`] says which one a piece of work allows.
+//!
+//! | family | typed side | found by |
+//! |---|---|---|
+//! | `copy` | no gaps | – |
+//! | `rows` | long blocks on a grid | one search a tile |
+//! | `strided1`, `strided` | short blocks on a grid | a division by multiplication for each dimension |
+//! | `transposed` | words whose stream runs across the memory's order | squares of 32 × 32 in shared memory |
+//! | `affine`, `affine_short` | runs that lengthen or shorten by a constant (a triangle) | a square root |
+//! | `listed` | equal blocks at listed displacements | one list entry a word |
+//! | `mapped` | anything | a plan: 8 bytes for each 32 words, 4 or 8 for each block ([`plan`]) |
+//! | `transfer` | two sides with gaps, no packed one | both sides' ways |
+//!
+//! The functions in [`launch`] turn shape, range and places into launches; they are pure. Nothing here
+//! knows a driver: whoever does passes `Launch::args` to the kernel after its pointers, in the order
+//! typed, packed, plan (of `listed` and `mapped`; both sides' of `transfer`).
+//!
+//! Units: bytes where a name does not say words; words are of the launch's width.
+
+#![forbid(unsafe_code)]
+
+pub mod args;
+mod divide;
+mod kernel;
+pub mod launch;
+pub mod plan;
+mod source;
+
+pub use divide::divide;
+pub use kernel::{Direction, Family, Kernel, Width};
+pub use source::{IMAGE, REGISTERS, opencl_layout_source, opencl_source};

@@ -1,0 +1,74 @@
+//! The sources as an OpenCL compiler wants them, and the image for CUDA.
+
+use crate::{Direction, Width};
+
+const PRELUDE: &str = include_str!("prelude_opencl.h");
+const ARGS: &str = include_str!("args.h");
+const LOOKUP: &str = include_str!("lookup.h");
+const PACK: &str = include_str!("pack.cl-cu");
+
+/// Every kernel for CUDA, as a fat binary: machine code for compute capabilities 8.0, 9.0 and 10.0, and
+/// PTX for what comes later. The driver's module loading takes it as it is. Made by `cargo xtask kernels`.
+pub const IMAGE: &[u8] = include_bytes!("../images/pack.fatbin");
+
+/// What `ptxas` said of [`IMAGE`]: a heading, then a line a kernel.
+pub const REGISTERS: &str = include_str!("../images/ptxas.txt");
+
+/// OpenCL C source of every kernel of one width and direction (with [`Direction::Pack`] of
+/// `transfer` too). One program each, so that only what is used is compiled.
+#[must_use]
+pub fn opencl_source(direction: Direction, width: Width) -> String {
+    let unpack = u32::from(direction == Direction::Unpack);
+    let bytes = width.bytes();
+    format!("{PRELUDE}\n{ARGS}\n{LOOKUP}\n#define UNPACK {unpack}\n#define W {bytes}\n{PACK}")
+}
+
+/// OpenCL C source of a kernel `layout(__global ulong *out)` that writes the size of every argument
+/// structure and the offset of every field, in the order of [`args::LAYOUT`](crate::args::LAYOUT).
+#[must_use]
+pub fn opencl_layout_source() -> String {
+    let mut source = format!(
+        "{PRELUDE}\n{ARGS}\n#define OFFSET(type, field) \
+         ((ulong)(((__private const char *)&((__private const type *)0)->field) - (__private const char *)0))\n\
+         __kernel void layout(__global ulong *out) {{\n"
+    );
+    for (index, entry) in crate::args::LAYOUT.iter().enumerate() {
+        let value = match entry.field {
+            "" => format!("sizeof({})", entry.structure),
+            field => format!("OFFSET({}, {field})", entry.structure),
+        };
+        source.push_str(&format!("    out[{index}] = {value};\n"));
+    }
+    source.push_str("}\n");
+    source
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kernel;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_kernel_was_compiled_for_every_architecture_without_spilling() {
+        let mut seen = BTreeSet::new();
+        for line in REGISTERS.lines().skip(1) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [sm, name, registers, spilled, stack, ..] = words[..] else { panic!("{line}") };
+            assert!(registers.parse::<u32>().unwrap() <= 128, "{line}");
+            assert_eq!((spilled, stack), ("0", "0"), "{line}");
+            seen.insert((sm, name.to_owned()));
+        }
+        for sm in ["80", "90", "100"] {
+            for kernel in Kernel::all() {
+                assert!(seen.contains(&(sm, kernel.to_string())), "{kernel} for sm_{sm}");
+            }
+        }
+        assert_eq!(seen.len(), 3 * Kernel::all().count());
+    }
+
+    #[test]
+    fn the_image_is_a_fat_binary() {
+        assert_eq!(IMAGE.get(..4), Some(&[0x50, 0xed, 0x55, 0xba][..]));
+    }
+}

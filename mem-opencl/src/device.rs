@@ -1,0 +1,258 @@
+//! The device: a context, a queue, and the buffers that were allocated here.
+
+use crate::detect::{DeviceInfo, detect};
+use crate::launch::Programs;
+use crate::sys::{self, Context, Queue};
+use crate::{OpenClError, copy};
+use gapless_mem::{Completion, Device, DeviceError, DeviceProperties, OutOfRange, Region, Space};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A buffer of ours.
+#[derive(Clone, Copy, Debug)]
+struct Buffer {
+    len: u64,
+    id: u64,
+}
+
+#[derive(Debug, Default)]
+struct Buffers {
+    live: HashMap<u64, Buffer>,
+    next_id: u64,
+}
+
+/// An OpenCL device with a context and an in-order queue.
+#[derive(Debug)]
+pub struct OpenClDevice {
+    info: DeviceInfo,
+    properties: DeviceProperties,
+    name: Arc<str>,
+    space: Space,
+    buffers: Mutex<Buffers>,
+    pub(crate) programs: Programs,
+    queue: Queue,
+    context: Context,
+}
+
+impl OpenClDevice {
+    /// Opens device `ordinal` of [`detect`]'s list, with a context and a queue of its own.
+    ///
+    /// # Errors
+    /// As [`detect`]; [`OpenClError::NoSuchDevice`]; what the driver answers.
+    pub fn open(ordinal: usize) -> Result<OpenClDevice, OpenClError> {
+        let found = detect()?;
+        let present = found.len();
+        let info =
+            found.into_iter().nth(ordinal).ok_or(OpenClError::NoSuchDevice { ordinal, present })?;
+        let context = Context::create(info.raw())?;
+        let queue = Queue::create(&context, info.raw())?;
+        Ok(OpenClDevice::with(info, context, queue, None))
+    }
+
+    /// Works in the user's context, on the user's queue if the space names one (which must then be in
+    /// order), else on one of its own.
+    ///
+    /// # Safety
+    /// The handles in `space` are live; the device keeps references of its own.
+    ///
+    /// # Errors
+    /// [`OpenClError::NotOpenCl`], or what the driver answers.
+    pub unsafe fn adopt(space: Space) -> Result<OpenClDevice, OpenClError> {
+        let Space::OpenCl { context, device, queue } = space else {
+            return Err(OpenClError::NotOpenCl { space });
+        };
+        let info = DeviceInfo::of(0, String::new(), sys::pointer(device))?;
+        // SAFETY: the caller guarantees a live context.
+        let context = unsafe { Context::retain(sys::pointer(context)) }?;
+        let own = match queue {
+            // SAFETY: the caller guarantees a live queue.
+            Some(queue) => unsafe { Queue::retain(sys::pointer(queue)) }?,
+            None => Queue::create(&context, info.raw())?,
+        };
+        Ok(OpenClDevice::with(info, context, own, queue))
+    }
+
+    fn with(info: DeviceInfo, context: Context, queue: Queue, user: Option<u64>) -> OpenClDevice {
+        let space = Space::OpenCl {
+            context: sys::number(context.raw()),
+            device: sys::number(info.raw()),
+            queue: user,
+        };
+        let properties = DeviceProperties {
+            name: info.name.clone(),
+            memory_bytes: info.memory_bytes,
+            cache_bytes: info.cache_bytes,
+            compute_units: info.compute_units,
+        };
+        OpenClDevice {
+            name: info.name.as_str().into(),
+            info,
+            properties,
+            space,
+            buffers: Mutex::default(),
+            programs: Programs::default(),
+            queue,
+            context,
+        }
+    }
+
+    /// What was found out about it.
+    #[must_use]
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Makes a buffer out of host memory: the device works on it in place where it can (PoCL does).
+    /// [`Device::free`] releases the buffer, not the memory. Other devices than the host's processor show
+    /// what they wrote only to copies of theirs.
+    ///
+    /// # Safety
+    /// `host` stays valid until the buffer is freed and work on it has ended.
+    ///
+    /// # Errors
+    /// A space that has no addresses for the CPU, or the driver's refusal.
+    pub unsafe fn wrap(&self, host: Region) -> Result<Region, DeviceError> {
+        let pointer = host.as_ptr().ok_or_else(|| self.wrong_space(host.space()))?;
+        let len = self.length(host.len())?;
+        // SAFETY: the caller guarantees the memory for the buffer's life.
+        let buffer = unsafe { sys::wrap_buffer(&self.context, len, pointer.cast()) }
+            .map_err(|error| error.on(&self.name, host.len()))?;
+        Ok(self.remember(sys::number(buffer), host.len()))
+    }
+
+    fn remember(&self, handle: u64, len: u64) -> Region {
+        let mut buffers = self.buffers();
+        buffers.next_id += 1;
+        let id = buffers.next_id;
+        buffers.live.insert(handle, Buffer { len, id });
+        Region::new(self.space, handle, 0, len)
+    }
+
+    fn buffers(&self) -> MutexGuard<'_, Buffers> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn length(&self, len: u64) -> Result<usize, DeviceError> {
+        usize::try_from(len.max(1)).map_err(|_| DeviceError::OutOfMemory {
+            device: self.properties.name.clone(),
+            len,
+            reason: "more than the address space holds".to_owned(),
+        })
+    }
+
+    pub(crate) fn wrong_space(&self, space: Space) -> DeviceError {
+        DeviceError::WrongSpace { device: self.properties.name.clone(), space }
+    }
+
+    /// Refuses buffers of other contexts, and parts that leave a buffer of ours.
+    pub(crate) fn check(&self, region: &Region) -> Result<(), DeviceError> {
+        if !self.reaches(region.space()) {
+            return Err(self.wrong_space(region.space()));
+        }
+        if region.space().cpu_accessible() {
+            return Ok(());
+        }
+        let Some(&buffer) = self.buffers().live.get(&region.address()) else { return Ok(()) };
+        match region.offset().checked_add(region.len()) {
+            Some(end) if end <= buffer.len => Ok(()),
+            _ => Err(DeviceError::OutOfRange(OutOfRange {
+                offset: region.offset(),
+                len: region.len(),
+                region_len: buffer.len,
+                space: region.space(),
+            })),
+        }
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) fn context_number(&self) -> u64 {
+        sys::number(self.context.raw())
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(crate) fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+}
+
+impl Device for OpenClDevice {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+
+    fn space(&self) -> Space {
+        self.space
+    }
+
+    fn reaches(&self, space: Space) -> bool {
+        match space {
+            Space::OpenCl { context, .. } => context == self.context_number(),
+            other => other.cpu_accessible(),
+        }
+    }
+
+    fn allocate(&self, len: u64) -> Result<Region, DeviceError> {
+        let bytes = self.length(len)?;
+        let buffer =
+            sys::create_buffer(&self.context, bytes).map_err(|error| error.on(&self.name, len))?;
+        Ok(self.remember(sys::number(buffer), len))
+    }
+
+    unsafe fn free(&self, region: Region) -> Result<(), DeviceError> {
+        let known = self.buffers().live.remove(&region.address());
+        if known.is_none() || region.space() != self.space {
+            return Err(self.wrong_space(region.space()));
+        }
+        // SAFETY: the handle was in our table, hence ours, and is out of it now.
+        unsafe { sys::release_buffer(sys::pointer(region.address())) }
+            .map_err(|error| error.on(&self.name, region.len()))
+    }
+
+    unsafe fn copy(
+        &self,
+        dst: Region,
+        src: Region,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError> {
+        // SAFETY: passed on: the caller's guarantees are the same.
+        unsafe { copy::linear(self, dst, src, after) }
+    }
+
+    unsafe fn copy_2d(
+        &self,
+        dst: Region,
+        dst_pitch: u64,
+        src: Region,
+        src_pitch: u64,
+        width: u64,
+        rows: u64,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError> {
+        let (dst, src) = (copy::Rows::new(dst, dst_pitch), copy::Rows::new(src, src_pitch));
+        // SAFETY: passed on: the caller's guarantees are the same.
+        unsafe { copy::rows(self, dst, src, width, rows, after) }
+    }
+
+    fn buffer_id(&self, region: Region) -> Option<u64> {
+        if region.space() != self.space {
+            return None;
+        }
+        self.buffers().live.get(&region.address()).map(|buffer| buffer.id)
+    }
+}
+
+impl Drop for OpenClDevice {
+    fn drop(&mut self) {
+        let live = std::mem::take(&mut self.buffers().live);
+        for handle in live.into_keys() {
+            // SAFETY: a buffer of ours that was not freed; commands in flight keep references.
+            let _ = unsafe { sys::release_buffer(sys::pointer(handle)) };
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Handles that are released when dropped, and the raw calls as results.
+//!
+//! Every OpenCL object counts references; a handle here owns one. All calls but `clSetKernelArg` may be made
+//! from any thread (OpenCL 1.2 §A.2), so handles are `Send` and `Sync`, and whoever sets arguments holds a
+//! lock on the kernel.
+
+use crate::OpenClError;
+use opencl3::command_queue as queue;
+use opencl3::context::context;
+use opencl3::event::{self, CL_EVENT_COMMAND_EXECUTION_STATUS};
+use opencl3::kernel;
+use opencl3::memory;
+use opencl3::program;
+use opencl3::types::{
+    cl_command_queue, cl_context, cl_device_id, cl_event, cl_kernel, cl_mem, cl_program,
+};
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Held while platforms are listed, contexts made and programs built: OpenCL says that any thread may, but
+/// loaders and drivers set themselves up at the first of these calls, and not all of them survive two at
+/// once.
+static SET_UP: Mutex<()> = Mutex::new(());
+
+/// Takes the set-up lock.
+pub(crate) fn setting_up() -> MutexGuard<'static, ()> {
+    SET_UP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Names the call in the error.
+pub(crate) trait Named<T> {
+    fn named(self, operation: &'static str) -> Result<T, OpenClError>;
+}
+
+impl<T> Named<T> for Result<T, i32> {
+    fn named(self, operation: &'static str) -> Result<T, OpenClError> {
+        self.map_err(|code| OpenClError::refused(operation, code))
+    }
+}
+
+macro_rules! handles {
+    ($($(#[$about:meta])* $name:ident($raw:ty): $retain:path, $release:path, $call:literal;)*) => {$(
+        $(#[$about])*
+        #[derive(Debug)]
+        pub struct $name($raw);
+
+        // SAFETY: the handle is a counted reference to an object that OpenCL 1.2 §A.2 lets any thread
+        // use, release included.
+        unsafe impl Send for $name {}
+
+        // SAFETY: as above; calls that are not safe to make at once are not reachable through `&self`
+        // without a lock (`clSetKernelArg`, see `launch`).
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            /// Takes a reference of our own to an object of somebody else's.
+            ///
+            /// # Safety
+            /// `raw` is a live handle of this kind.
+            ///
+            /// # Errors
+            /// What OpenCL answers.
+            pub unsafe fn retain(raw: $raw) -> Result<$name, OpenClError> {
+                // SAFETY: the caller guarantees a live handle.
+                unsafe { $retain(raw) }.named($call)?;
+                Ok($name(raw))
+            }
+
+            /// The raw handle, valid as long as `self`.
+            #[must_use]
+            pub fn raw(&self) -> $raw {
+                self.0
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: `self` owns one reference, given up here and never again. A refusal has
+                // nobody to be told to.
+                let _ = unsafe { $release(self.0) };
+            }
+        }
+    )*};
+}
+
+handles! {
+    /// A context.
+    Context(cl_context): context::retain_context, context::release_context, "clRetainContext";
+    /// A command queue.
+    Queue(cl_command_queue): queue::retain_command_queue, queue::release_command_queue,
+        "clRetainCommandQueue";
+    /// A built program.
+    ProgramHandle(cl_program): program::retain_program, program::release_program, "clRetainProgram";
+    /// A kernel of a program.
+    KernelHandle(cl_kernel): kernel::retain_kernel, kernel::release_kernel, "clRetainKernel";
+    /// The end of a command.
+    Event(cl_event): event::retain_event, event::release_event, "clRetainEvent";
+}
+
+impl Context {
+    /// A new context of one device.
+    pub(crate) fn create(device: cl_device_id) -> Result<Context, OpenClError> {
+        let _alone = setting_up();
+        context::create_context(&[device], ptr::null(), None, ptr::null_mut())
+            .map(Context)
+            .named("clCreateContext")
+    }
+}
+
+impl Queue {
+    /// A new queue, in order.
+    #[expect(deprecated, reason = "its successor is missing from drivers of OpenCL 1.2")]
+    pub(crate) fn create(context: &Context, device: cl_device_id) -> Result<Queue, OpenClError> {
+        // SAFETY: `context` is live and `device` one of its devices, or the call answers so.
+        unsafe { queue::create_command_queue(context.raw(), device, 0) }
+            .map(Queue)
+            .named("clCreateCommandQueue")
+    }
+
+    /// Hands what was enqueued to the device, so that its events advance on their own.
+    pub(crate) fn flush(&self) -> Result<(), OpenClError> {
+        queue::flush(self.raw()).named("clFlush")
+    }
+}
+
+impl Event {
+    /// The event that an enqueueing call returned.
+    pub(crate) fn owned(raw: cl_event) -> Event {
+        Event(raw)
+    }
+
+    /// Whether the command has ended.
+    pub(crate) fn ended(&self) -> Result<bool, OpenClError> {
+        let status = event::get_event_info(self.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS)
+            .named("clGetEventInfo")?;
+        match i32::from(status) {
+            0 => Ok(true),
+            code if code < 0 => Err(OpenClError::refused("a command", code)),
+            _ => Ok(false),
+        }
+    }
+}
+
+impl ProgramHandle {
+    /// Builds a program for one device; the error is the compiler's log.
+    pub(crate) fn build(
+        context: &Context,
+        device: cl_device_id,
+        name: &str,
+        source: &str,
+        options: &CStr,
+    ) -> Result<ProgramHandle, OpenClError> {
+        let _alone = setting_up();
+        let handle = program::create_program_with_source(context.raw(), &[source])
+            .map(ProgramHandle)
+            .named("clCreateProgramWithSource")?;
+        let built = program::build_program(handle.raw(), &[device], options, None, ptr::null_mut());
+        match built {
+            Ok(()) => Ok(handle),
+            Err(code) => {
+                let log = program::get_program_build_info(
+                    handle.raw(),
+                    device,
+                    program::CL_PROGRAM_BUILD_LOG,
+                );
+                let log = log.map_or_else(|_| format!("code {code}"), String::from);
+                Err(OpenClError::Build { device: name.to_owned(), log })
+            }
+        }
+    }
+
+    /// A kernel of the program.
+    pub(crate) fn kernel(&self, name: &CStr) -> Result<KernelHandle, OpenClError> {
+        kernel::create_kernel(self.raw(), name).map(KernelHandle).named("clCreateKernel")
+    }
+}
+
+impl KernelHandle {
+    /// Sets one argument. The caller holds the only reference, or a lock.
+    ///
+    /// # Safety
+    /// `value` points to `len` readable bytes that are what parameter `index` of the kernel takes.
+    pub(crate) unsafe fn set(
+        &mut self,
+        index: u32,
+        len: usize,
+        value: *const c_void,
+    ) -> Result<(), OpenClError> {
+        // SAFETY: the kernel is live and exclusively ours; the caller guarantees the value.
+        unsafe { kernel::set_kernel_arg(self.raw(), index, len, value) }.named("clSetKernelArg")
+    }
+}
+
+/// Makes a buffer of `len` bytes.
+pub(crate) fn create_buffer(context: &Context, len: usize) -> Result<cl_mem, OpenClError> {
+    // SAFETY: the context is live; without a host pointer nothing else is promised.
+    unsafe { memory::create_buffer(context.raw(), memory::CL_MEM_READ_WRITE, len, ptr::null_mut()) }
+        .named("clCreateBuffer")
+}
+
+/// Makes a buffer out of `len` bytes of host memory at `host`.
+///
+/// # Safety
+/// The memory stays valid until the buffer is released and its commands have ended.
+pub(crate) unsafe fn wrap_buffer(
+    context: &Context,
+    len: usize,
+    host: *mut c_void,
+) -> Result<cl_mem, OpenClError> {
+    let flags = memory::CL_MEM_READ_WRITE | memory::CL_MEM_USE_HOST_PTR;
+    // SAFETY: the context is live; the caller guarantees `len` bytes at `host` for the buffer's life.
+    unsafe { memory::create_buffer(context.raw(), flags, len, host) }.named("clCreateBuffer")
+}
+
+/// Releases a buffer of ours.
+///
+/// # Safety
+/// `buffer` holds a reference that nothing else gives up or uses later.
+pub(crate) unsafe fn release_buffer(buffer: cl_mem) -> Result<(), OpenClError> {
+    // SAFETY: the caller guarantees the reference.
+    unsafe { memory::release_mem_object(buffer) }.named("clReleaseMemObject")
+}
+
+/// A handle told as a number, as regions and spaces do.
+pub(crate) fn number(raw: *mut c_void) -> u64 {
+    raw.expose_provenance() as u64
+}
+
+/// The handle that a number tells.
+pub(crate) fn pointer(number: u64) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(usize::try_from(number).unwrap_or(0))
+}

@@ -1,0 +1,235 @@
+//! The device contract on whatever OpenCL device there is; in CI that is PoCL, on the host's processor.
+//!
+//! Without one the tests are skipped, aloud; where the variable `CI` is set they fail instead.
+
+use gapless_mem::{Completion, Device, DeviceError, HostDevice, Region, Space};
+use gapless_mem_opencl::{Argument, OpenClDevice, OpenClError, detect};
+use std::io::Write;
+
+fn device() -> Option<OpenClDevice> {
+    match OpenClDevice::open(0) {
+        Ok(device) => Some(device),
+        Err(
+            error @ (OpenClError::NoLibrary { .. }
+            | OpenClError::NoPlatform
+            | OpenClError::NoDevice { .. }),
+        ) => {
+            assert!(std::env::var_os("CI").is_none(), "in CI, PoCL must run: {error}");
+            skipped("OpenCL memory", &error.to_string());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn skipped(what: &str, why: &str) {
+    let line = format!("SKIPPED: {what}: {why}\n");
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
+        let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).unwrap();
+    }
+}
+
+fn up(device: &OpenClDevice, to: Region, from: &[u8]) {
+    // SAFETY: both live until the wait below ends.
+    unsafe { device.copy(to, Region::of(from), &[]) }.unwrap().wait().unwrap();
+}
+
+fn down(device: &OpenClDevice, from: Region) -> Vec<u8> {
+    let mut bytes = vec![0u8; usize::try_from(from.len()).unwrap()];
+    // SAFETY: both live until the wait below ends.
+    unsafe { device.copy(Region::of_mut(&mut bytes), from, &[]) }.unwrap().wait().unwrap();
+    bytes
+}
+
+#[test]
+fn devices_are_found_and_described() {
+    let Some(device) = device() else { return };
+    let found = detect().unwrap();
+    assert_eq!(found[0].name, device.info().name);
+    assert!(device.properties().memory_bytes > 0 && device.properties().compute_units > 0);
+    assert!(device.info().threads_max > 0);
+    let error = OpenClDevice::open(found.len()).unwrap_err();
+    assert_eq!(error, OpenClError::NoSuchDevice { ordinal: found.len(), present: found.len() });
+}
+
+#[test]
+fn bytes_make_the_round_trip_in_order() {
+    let Some(device) = device() else { return };
+    let bytes: Vec<u8> = (0..10_000u32).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
+    let (a, b) = (device.allocate(10_000).unwrap(), device.allocate(10_000).unwrap());
+    let mut back = vec![0u8; 7_000];
+    // SAFETY: everything lives until the last completion, which comes after the others.
+    let first = unsafe { device.copy(a, Region::of(&bytes), &[]) }.unwrap();
+    let (from, to) = (a.sub(1_000, 8_000).unwrap(), b.sub(2_000, 8_000).unwrap());
+    // SAFETY: as above.
+    let second = unsafe { device.copy(to, from, &[first]) }.unwrap();
+    let out = Region::of_mut(&mut back);
+    // SAFETY: as above.
+    let third = unsafe { device.copy(out, b.sub(2_500, 7_000).unwrap(), &[second]) }.unwrap();
+    third.wait().unwrap();
+    assert_eq!(back, bytes[1_500..8_500]);
+    // SAFETY: nothing is in flight.
+    unsafe { device.free(a) }.unwrap();
+    // SAFETY: as above.
+    unsafe { device.free(b) }.unwrap();
+}
+
+#[test]
+fn rows_go_everywhere() {
+    let Some(device) = device() else { return };
+    let bytes: Vec<u8> = (0..4_096u32).map(|i| i.to_le_bytes()[0]).collect();
+    let buffer = device.allocate(4_096).unwrap();
+    let other = device.allocate(4_096).unwrap();
+    // Offset, pitch, width, rows; the last ones run over a pitch, overlap, or stay in place.
+    let cases = [
+        (0u64, 64u64, 24u64, 10u64),
+        (130, 64, 24, 10),
+        (50, 64, 24, 10),
+        (8, 16, 24, 5),
+        (3, 0, 7, 1),
+    ];
+    for (offset, pitch, width, rows) in cases {
+        up(&device, buffer, &bytes);
+        up(&device, other, &vec![0xee; 4_096]);
+        let from = buffer.sub(offset, 4_096 - offset).unwrap();
+        let to = other.sub(offset / 2, 4_096 - offset / 2).unwrap();
+        // SAFETY: the buffers live; rows lie inside.
+        let copied = unsafe { device.copy_2d(to, 100, from, pitch, width, rows, &[]) }.unwrap();
+        let mut back = vec![0u8; usize::try_from(width * rows).unwrap()];
+        let out = Region::of_mut(&mut back);
+        // SAFETY: as above, `back` until the wait.
+        unsafe { device.copy_2d(out, width, to, 100, width, rows, &[copied]) }
+            .unwrap()
+            .wait()
+            .unwrap();
+        let all = down(&device, other);
+        for row in 0..rows {
+            let at = |start: u64| usize::try_from(start).unwrap();
+            let want = &bytes[at(offset + row * pitch)..][..at(width)];
+            assert_eq!(&back[at(row * width)..][..at(width)], want, "{offset} {pitch} row {row}");
+            assert_eq!(&all[at(offset / 2 + row * 100)..][..at(width)], want);
+            assert_eq!(all[at(offset / 2 + row * 100 + width)], 0xee, "the gap");
+        }
+        // And from host rows into the buffer.
+        let source = Region::of(&bytes);
+        // SAFETY: `bytes` lives until the wait.
+        unsafe { device.copy_2d(to, 100, source, 200, width, rows, &[]) }.unwrap().wait().unwrap();
+        let all = down(&device, other);
+        for row in 0..usize::try_from(rows).unwrap() {
+            let (at, len) =
+                (usize::try_from(offset / 2).unwrap() + row * 100, usize::try_from(width).unwrap());
+            assert_eq!(all[at..at + len], bytes[row * 200..row * 200 + len]);
+        }
+    }
+    // SAFETY: refused before anything is touched.
+    let error = unsafe { device.copy_2d(buffer, 4_000, other, 8, 8, 3, &[]) }.unwrap_err();
+    assert!(matches!(error, DeviceError::OutOfRange(_)), "{error}");
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let Some(device) = device() else { return };
+    let buffer = device.allocate(64).unwrap();
+    let longer = Region::new(buffer.space(), buffer.address(), 32, 33);
+    let mut host = [0u8; 33];
+    let out = Region::of_mut(&mut host);
+    // SAFETY: refused before anything is touched.
+    let error = unsafe { device.copy(out, longer, &[]) }.unwrap_err();
+    assert!(matches!(error, DeviceError::OutOfRange(_)), "{error}");
+    let foreign = Region::new(Space::Cuda { device: 0 }, 64, 0, 33);
+    // SAFETY: as above.
+    let error = unsafe { device.copy(out, foreign, &[]) }.unwrap_err();
+    assert!(matches!(error, DeviceError::WrongSpace { .. }), "{error}");
+    // SAFETY: as above.
+    let error = unsafe { device.copy(out, buffer, &[]) }.unwrap_err();
+    assert!(matches!(error, DeviceError::LengthMismatch { src_len: 64, dst_len: 33 }), "{error}");
+    let error = device.allocate(1 << 50).unwrap_err();
+    assert!(matches!(error, DeviceError::OutOfMemory { len, .. } if len == 1 << 50), "{error}");
+    // SAFETY: the same region twice is what is refused.
+    unsafe { device.free(buffer) }.unwrap();
+    // SAFETY: as above.
+    assert!(unsafe { device.free(buffer) }.is_err());
+    let error = device.program("kernel void broken(", "").unwrap_err();
+    assert!(matches!(error, OpenClError::Build { .. }), "{error}");
+    // SAFETY: refused before any handle is used.
+    let error = unsafe { OpenClDevice::adopt(Space::Host) }.unwrap_err();
+    assert_eq!(error, OpenClError::NotOpenCl { space: Space::Host });
+}
+
+#[test]
+fn kernels_run_after_what_they_come_after() {
+    let Some(device) = device() else { return };
+    let source = "__kernel void add(__global uint *to, const ulong offset, const uint by) {
+        to[offset + get_global_id(0)] += by;
+    }";
+    let program = device.program(source, "").unwrap();
+    assert!(std::sync::Arc::ptr_eq(&program, &device.program(source, "").unwrap()));
+    let buffer = device.allocate(4 * 1024).unwrap();
+    let zeros = vec![0u8; 4 * 1024];
+    // SAFETY: `zeros` lives until the end of the test, which waits.
+    let mut last = unsafe { device.copy(buffer, Region::of(&zeros), &[]) }.unwrap();
+    for round in 0..20u32 {
+        let offset = u64::from(round % 2) * 512;
+        let arguments = [
+            Argument::Buffer(buffer),
+            Argument::Value(&offset.to_ne_bytes()),
+            Argument::Value(&(round + 1).to_ne_bytes()),
+        ];
+        // SAFETY: the kernel takes these three, and 512 numbers from the offset lie inside.
+        last = unsafe { device.launch(&program, "add", 8, 64, &arguments, &[last]) }.unwrap();
+    }
+    last.wait().unwrap();
+    let all = down(&device, buffer);
+    let sums: Vec<u32> =
+        all.chunks_exact(4).map(|four| u32::from_ne_bytes(four.try_into().unwrap())).collect();
+    let (odd, even) = ((1..20).step_by(2).sum::<u32>(), (2..=20).step_by(2).sum::<u32>());
+    assert!(
+        sums[..512].iter().all(|&sum| sum == odd) && sums[512..].iter().all(|&sum| sum == even)
+    );
+    // SAFETY: refused: there is no such kernel.
+    let error = unsafe { device.launch(&program, "none", 1, 1, &[], &[]) }.unwrap_err();
+    assert!(matches!(error, DeviceError::Failed { operation: "clCreateKernel", .. }), "{error}");
+}
+
+#[test]
+fn the_users_context_and_queue_are_taken() {
+    let Some(owner) = device() else { return };
+    let buffer = owner.allocate(256).unwrap();
+    // SAFETY: the owner's handles are live.
+    let guest = unsafe { OpenClDevice::adopt(owner.space()) }.unwrap();
+    assert!(guest.reaches(owner.space()));
+    let bytes: Vec<u8> = (0..=255).collect();
+    up(&guest, buffer, &bytes);
+    assert_eq!(down(&owner, buffer), bytes);
+    // A completion of another device's is waited for.
+    let host = HostDevice::new();
+    let mut copy = vec![0u8; 256];
+    let copy_region = Region::of_mut(&mut copy);
+    // SAFETY: both live until the waits below.
+    let filled = unsafe { host.copy(copy_region, Region::of(&bytes), &[]) }.unwrap();
+    // SAFETY: as above.
+    let done: Completion = unsafe { guest.copy(buffer, copy_region, &[filled]) }.unwrap();
+    done.wait().unwrap();
+    let stranger = OpenClDevice::open(0).unwrap();
+    assert!(!stranger.reaches(owner.space()));
+}
+
+#[test]
+fn host_memory_can_be_a_buffer() {
+    let Some(device) = device() else { return };
+    let host = HostDevice::new();
+    let memory = host.allocate(4_096).unwrap();
+    // SAFETY: `memory` is freed after the buffer.
+    let buffer = unsafe { device.wrap(memory) }.unwrap();
+    assert_ne!(device.buffer_id(buffer), None);
+    let bytes = vec![7u8; 4_096];
+    up(&device, buffer, &bytes);
+    assert_eq!(down(&device, buffer), bytes);
+    // SAFETY: nothing is in flight.
+    unsafe { device.free(buffer) }.unwrap();
+    assert_eq!(device.buffer_id(buffer), None);
+    // SAFETY: the buffer is gone.
+    unsafe { host.free(memory) }.unwrap();
+}

@@ -1,0 +1,108 @@
+//! `cargo xtask kernels`: builds the committed images of `kernels/` anew.
+//!
+//! The compilers come as Python wheels, pinned here, into a virtual environment below the target folder;
+//! nothing of NVIDIA's need be installed. Their output is the same, byte for byte, on every machine, so that
+//! `--check` can tell whether the images are those of the sources. A machine that has no Python or cannot
+//! fetch the wheels skips the check, aloud.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::metadata::Checkout;
+use crate::skips::{Skip, SkipLog};
+use crate::{Failure, shell};
+
+/// The compilers. Release 13.0 is the newest whose output a driver of series 580 loads.
+const WHEELS: &[&str] = &["nvidia-cuda-nvrtc==13.0.88", "nvidia-cuda-nvcc==13.0.88"];
+/// Compute capabilities that get machine code, and last the one whose PTX serves later ones.
+const TARGETS: &[&str] = &["80", "90", "100", "80"];
+/// What is made, below `kernels/images`.
+const MADE: &[&str] = &["pack.fatbin", "ptxas.txt"];
+
+/// Builds the images in place, or with `check` beside them, and compares.
+pub(crate) fn run(checkout: &Checkout, check: bool) -> Result<(), Failure> {
+    let wheels = match wheels(checkout) {
+        Ok(wheels) => wheels,
+        Err(failure) if check => return skip(checkout, &failure),
+        Err(failure) => return Err(failure),
+    };
+    let committed = checkout.root.join("kernels/images");
+    if !check {
+        return build(checkout, &wheels, &committed);
+    }
+    let fresh = checkout.target.join("kernels/images");
+    build(checkout, &wheels, &fresh)?;
+    let mut stale = 0u64;
+    for name in MADE {
+        if read(&fresh.join(name))? != read(&committed.join(name))? {
+            println!("kernels/images/{name} is not what its sources give: run cargo xtask kernels");
+            stale += 1;
+        }
+    }
+    if stale == 0 {
+        println!("kernels: the images are those of the sources");
+        return Ok(());
+    }
+    Err(Failure::Found { what: "stale images", number: stale })
+}
+
+fn build(checkout: &Checkout, wheels: &Wheels, into: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(into).map_err(|source| Failure::File { path: into.to_owned(), source })?;
+    let kernels = checkout.root.join("kernels");
+    shell::run(
+        Command::new(&wheels.python)
+            .arg(kernels.join("compile.py"))
+            .arg(&wheels.folder)
+            .arg(kernels.join("cuda/pack.cu"))
+            .arg(kernels.join("src"))
+            .args(MADE.iter().map(|name| into.join(name)))
+            .args(TARGETS),
+    )
+}
+
+/// A virtual environment with the compilers.
+struct Wheels {
+    python: PathBuf,
+    folder: PathBuf,
+}
+
+/// Makes the environment, unless one with the same wheels is there.
+fn wheels(checkout: &Checkout) -> Result<Wheels, Failure> {
+    let home = checkout.target.join("kernels/venv");
+    let python = home.join("bin/python");
+    let stamp = home.join("wheels.txt");
+    let wanted = WHEELS.join("\n");
+    if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
+        return Ok(Wheels { folder: folder(&python)?, python });
+    }
+    println!("kernels: installing the compilers into {}", checkout.relative(&home).display());
+    shell::run(Command::new("python3").args(["-m", "venv"]).arg(&home))?;
+    shell::run(
+        Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args(WHEELS),
+    )?;
+    fs::write(&stamp, wanted).map_err(|source| Failure::File { path: stamp, source })?;
+    Ok(Wheels { folder: folder(&python)?, python })
+}
+
+/// Where the wheels put their files.
+fn folder(python: &Path) -> Result<PathBuf, Failure> {
+    let script = "import nvidia, os; print(os.path.join(list(nvidia.__path__)[0], 'cu13'))";
+    let said = shell::output(Command::new(python).args(["-c", script]))?;
+    Ok(PathBuf::from(said.trim()))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|source| Failure::File { path: path.to_owned(), source })
+}
+
+fn skip(checkout: &Checkout, failure: &Failure) -> Result<(), Failure> {
+    let skip = Skip {
+        what: "comparing the kernel images with their sources".to_owned(),
+        why: format!("no compilers: {failure}"),
+    };
+    println!("SKIPPED: {}: {}", skip.what, skip.why);
+    SkipLog::open(&checkout.target.join("xtask"))?.add(&skip)
+}
