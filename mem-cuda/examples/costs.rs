@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Err(error) => return Err(error.into()),
     };
     println!("{device:?}, medians");
-    measure(&device, "another context is the thread's")?;
+    measure(&device, "the thread has no context of its own: bound and restored at every call")?;
     device.bind_thread()?;
     measure(&device, "bound for good")
 }
