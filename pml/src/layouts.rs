@@ -21,7 +21,7 @@ use crate::request::RequestId;
 use crate::send::SendStage;
 use crate::tuning::Bounds;
 use gapless_bml::{Bml, Fragment, Token};
-use gapless_dtype::Layout;
+use gapless_dtype::{FlattenFault, Layout, SignatureDecodeError};
 use std::sync::Arc;
 
 /// Layouts of ours, flattened, by object.
@@ -101,17 +101,21 @@ impl Fetched {
         Some(layout.clone())
     }
 
-    /// Decodes a layout and keeps it.
+    /// Decodes a layout and keeps it. `Ok(None)`: it may be sound, but is more than is decoded here.
     pub(crate) fn insert(
         &mut self,
         id: u64,
         flat: &[u8],
         bounds: &Bounds,
-    ) -> Result<Layout, String> {
+    ) -> Result<Option<Layout>, String> {
         if let Some(layout) = self.get(id) {
-            return Ok(layout);
+            return Ok(Some(layout));
         }
-        let layout = Layout::unflatten(flat).map_err(|error| error.to_string())?;
+        let layout = match Layout::unflatten(flat) {
+            Ok(layout) => layout,
+            Err(error) if is_beyond_bounds(&error.reason) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
         self.uses += 1;
         self.bytes += flat.len() as u64;
         self.entries.insert(id, (layout.clone(), flat.len() as u64, self.uses));
@@ -124,8 +128,20 @@ impl Fetched {
                 self.bytes -= len;
             }
         }
-        Ok(layout)
+        Ok(Some(layout))
     }
+}
+
+/// Whether a layout was refused for its size and not for its contents: committing has no such bounds
+/// for signatures, so an honest peer may have one.
+fn is_beyond_bounds(fault: &FlattenFault) -> bool {
+    use SignatureDecodeError as Signature;
+    matches!(
+        fault,
+        FlattenFault::TooManyOps
+            | FlattenFault::TooDeep
+            | FlattenFault::Signature(Signature::TooLarge { .. } | Signature::TooDeep)
+    )
 }
 
 /// A layout on its way here.

@@ -218,7 +218,10 @@ impl Core {
                 // Every length is checked against the link's limits first; a rail that has changed
                 // them under way can do no better than this.
                 tracing::error!(peer, %error, "a message that the link does not take");
-                self.lose(bml, peer, LinkError::Incompatible { what: error.to_string() });
+                let error = LinkError::Incompatible { what: error.to_string() };
+                self.lose(bml, peer, error.clone());
+                // The link itself still stands: the peer would wait for us.
+                bml.give_up(Rank(peer), error);
                 None
             }
         }

@@ -4,7 +4,7 @@
 //! sender                     receiver
 //!   | RTS(offer) ------------> | matched: choose
 //!   |                          |   mapped, single copy: read the sender's memory ...
-//!   | <-------------- FIN ---- |   ... (mapped.rs, single_copy.rs, local.rs)
+//!   | <-------------- FIN ---- |   ... (mapped.rs, single_copy.rs)
 //!   |                          |   or ask for it
 //!   | <-------------- CTS ---- |   ... (pipeline.rs)
 //! ```
@@ -274,13 +274,11 @@ impl Core {
             return Ok(());
         }
         let layouts = &mut self.peers[from as usize].layouts;
-        let layout = if layout.is_empty() {
-            layouts.get(layout_id)
-        } else {
-            Some(layouts.insert(layout_id, layout, &self.config.bounds)?)
-        };
-        if let Some(layout) = layout {
+        if !layout.is_empty() {
+            let layout = layouts.insert(layout_id, layout, &self.config.bounds)?;
             self.set_layout(id, layout)?;
+        } else if let Some(layout) = layouts.get(layout_id) {
+            self.set_layout(id, Some(layout))?;
         }
         self.proceed(bml, id);
         Ok(())
@@ -295,14 +293,25 @@ impl Core {
         }
     }
 
-    /// The sender's layout has become known.
-    pub(crate) fn set_layout(&mut self, id: RequestId, layout: Layout) -> Result<(), String> {
-        if let Some((incoming, _)) = self.incoming(id)
-            && !incoming.gapless()
-        {
-            incoming.check_layout(&layout)?;
-            incoming.layout = Some(layout);
+    /// The sender's layout has become known, or will never be: then only ways without it are left.
+    pub(crate) fn set_layout(
+        &mut self,
+        id: RequestId,
+        layout: Option<Layout>,
+    ) -> Result<(), String> {
+        let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+        if incoming.gapless() {
+            return Ok(());
         }
+        match &layout {
+            Some(layout) => incoming.check_layout(layout)?,
+            None => {
+                tracing::debug!(peer = incoming.from, "a layout that is too large to be decoded");
+                incoming.refuse(Protocol::Mapped);
+                incoming.refuse(Protocol::SingleCopy);
+            }
+        }
+        incoming.layout = layout;
         Ok(())
     }
 

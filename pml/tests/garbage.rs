@@ -362,6 +362,37 @@ fn huge_numbers_in_an_offer_are_only_numbers() {
 }
 
 #[test]
+fn a_layout_that_is_damaged_loses_the_peer_and_one_that_is_too_large_does_not() {
+    let offer = |ops: u32| {
+        let mut layout = vec![0; 64];
+        layout[..5].copy_from_slice(b"GLAY\x01");
+        layout[8] = 64; // its length
+        layout[48..52].copy_from_slice(&ops.to_le_bytes());
+        let mut offer = rts(0, 5000);
+        word(&mut offer, 64, 9000); // span
+        word(&mut offer, 72, 100); // blocks
+        word(&mut offer, 80, 1); // the layout's name
+        word(&mut offer, 88, 64); // and length
+        offer[104] = 64; // all of it follows
+        offer.extend(layout);
+        offer
+    };
+    for (ops, too_large) in [(u32::MAX, true), (1, false)] {
+        let mut pair = Pair::new();
+        let to = Buffer::target(&bytes(5000), 1);
+        let recv = pair.recv(&to);
+        pair.inject(&offer(ops));
+        if too_large {
+            let cts = pair.inbox.0.pop().expect("an answer");
+            assert_eq!(cts[0], 3, "it goes through the pipeline");
+            assert_eq!(pair.pml.test(recv), Ok(None));
+        } else {
+            pair.assert_lost(recv, "a layout that ends in the middle");
+        }
+    }
+}
+
+#[test]
 fn messages_of_strangers_to_a_communicator_lose_the_peer() {
     // Context 2 is each process's communicator with itself.
     for stranger in [eager(0, 2, &[1]), {
