@@ -97,7 +97,7 @@ fn wrong_calls_are_refused_in_one_line() {
     refuses(&["pingpong", "--space", "moon"], "spaces are host, cuda and opencl");
     refuses(&["pingpong", "--layout", "v", "--json", "/nonexistent/x.json"], "no such folder");
     refuses(&["pingpong", "--layout", "v", "--time", "0"], "--time 0");
-    refuses(&["pingpong", "--layout", "v", "--n", "300000"], "V n=300000 needs");
+    refuses(&["pingpong", "--layout", "v", "--n", "200000"], "V n=200000 needs");
     for arguments in [
         &["pingpong", "--protocol", "pigeon"][..],
         &["pingpong", "--iterations", "0"],

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{await_flag, flag, meeting_folder, orphans};
+use common::{await_flag, flag, join, meeting_folder, orphans};
 use gapless::{Builder, Config, Error, PmlError, Protocol, Source, World};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ fn loses_rank_1<T: std::fmt::Debug>(wait: impl FnOnce() -> Result<T, Error>) {
 }
 
 fn forced(builder: Builder, protocol: Protocol) -> World {
-    builder.config(Config { force: Some(protocol), ..Config::default() }).init().unwrap()
+    join(builder.config(Config { force: Some(protocol), ..Config::default() }))
 }
 
 /// Leaves without waiting for the dead, and without the destructor's complaint.
@@ -38,7 +38,7 @@ fn leave(world: World) {
 #[test]
 fn before_a_message() {
     orphans(3, "before_a_message", &[1], WATCHDOG + SLACK, |builder| {
-        let world = builder.init().unwrap();
+        let world = join(builder);
         let comm = world.comm();
         match comm.rank() {
             1 => die(),
@@ -64,7 +64,7 @@ fn before_a_message() {
 fn after_an_offer_that_was_never_answered() {
     let name = "after_an_offer_that_was_never_answered";
     orphans(2, name, &[1], WATCHDOG + SLACK, |builder| {
-        let world = builder.init().unwrap();
+        let world = join(builder);
         let comm = world.comm();
         if comm.rank() == 1 {
             assert_eq!(comm.probe(0, 0).unwrap().bytes, 64 << 20);
@@ -157,7 +157,7 @@ fn while_it_reads_ours() {
 fn what_came_before_the_end_is_delivered() {
     let name = "what_came_before_the_end_is_delivered";
     orphans(2, name, &[1], WATCHDOG + SLACK, |builder| {
-        let world = builder.init().unwrap();
+        let world = join(builder);
         let comm = world.comm();
         if comm.rank() == 1 {
             for byte in 0..10u8 {
@@ -184,7 +184,7 @@ fn what_came_before_the_end_is_delivered() {
 fn a_duplicate_cannot_be_agreed_on_with_the_dead() {
     let name = "a_duplicate_cannot_be_agreed_on_with_the_dead";
     orphans(2, name, &[1], WATCHDOG + SLACK, |builder| {
-        let world = builder.init().unwrap();
+        let world = join(builder);
         if world.rank() == 1 {
             die();
         }

@@ -39,14 +39,21 @@ fn layouts_travel_and_every_byte_is_right() {
 
 #[test]
 fn every_protocol_carries_every_kind_of_layout() {
-    let layouts = "v,t,x,face-x,milc,nas-lu-y,lammps-atomic,specfem3d-oc,fft2d";
     for protocol in ["eager", "pipeline", "mapped", "single-copy"] {
-        let fixed = ["--memory", "both", "--iterations", "3", "--seed", "99"];
-        let mut arguments = vec!["--protocol", protocol];
-        arguments.extend(fixed);
-        for layout in layouts.split(',') {
-            arguments.extend(["--layout", layout]);
-        }
+        let arguments = [
+            "--protocol",
+            protocol,
+            "--memory",
+            "both",
+            "--iterations",
+            "3",
+            "--seed",
+            "99",
+            "--buffers",
+            "8M",
+            "--layout",
+            "milc,nas-lu-y,lammps-atomic,specfem3d-oc,nas-mg,wrf",
+        ];
         let (report, ..) = pingpong(&arguments);
         assert!(report.rows.iter().all(|row| row.verified), "{protocol}");
         let used = report.rows.iter().filter(|row| row.protocol == protocol).count();

@@ -19,6 +19,7 @@ mod show;
 pub use library::{MeasureError, Measuring, figures};
 pub use place::{LINE, Places};
 
+use super::explain::bytes;
 use super::failure::Failure;
 use super::run::start;
 use super::selection::Selection;
@@ -48,6 +49,9 @@ pub(super) struct Pingpong {
     /// Seconds for each layout
     #[arg(long, value_name = "SECONDS", default_value_t = 0.4)]
     time: f64,
+    /// Memory for the buffers of each side of each process, at most, unless a message needs more
+    #[arg(long, value_name = "BYTES", default_value = "512M", value_parser = bytes)]
+    buffers: u64,
     /// What the messages' contents and the buffers' order derive from
     #[arg(long, default_value_t = 1)]
     seed: u64,

@@ -20,7 +20,7 @@ pub(super) struct Selection {
 impl Selection {
     /// Whether nothing was chosen.
     pub(super) fn is_empty(&self) -> bool {
-        self.layouts.is_empty()
+        self.layouts.is_empty() && self.n.is_none() && self.depth.is_none()
     }
 
     /// The messages chosen; a representative set if no layout was named.

@@ -101,6 +101,9 @@ pub(crate) fn ranks_with(
         text(&output.stdout),
         text(&output.stderr)
     );
+    // A misspelt name would run nothing, successfully.
+    let ran = text(&output.stdout).matches("1 passed").count();
+    assert_eq!(ran, ranks as usize, "{}", text(&output.stdout));
 }
 
 /// Runs `body` in `size` processes without a launcher, so that nobody ends the others when one
@@ -134,7 +137,7 @@ pub(crate) fn orphans(
         let output = end.join().expect("no rank hangs");
         let fine = match dying.contains(&rank) {
             true => output.status.code().is_none(),
-            false => output.status.success(),
+            false => output.status.success() && text(&output.stdout).contains("1 passed"),
         };
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert!(fine, "rank {rank}: {}\n{out}\n{err}", output.status);
@@ -222,6 +225,15 @@ pub(crate) fn flag(folder: &Path, name: &str) {
 /// Where ranks without a launcher meet.
 pub(crate) fn meeting_folder() -> PathBuf {
     PathBuf::from(std::env::var_os(FOLDER).expect("only called in ranks"))
+}
+
+/// Joins, and waits until all others have joined: whoever dies before is an error of joining.
+pub(crate) fn join(builder: gapless::Builder) -> World {
+    let world = builder.init().expect("the world comes to be");
+    let folder = meeting_folder();
+    flag(&folder, &format!("joined-{}", world.rank()));
+    (0..world.size()).for_each(|rank| await_flag(&folder, &format!("joined-{rank}")));
+    world
 }
 
 /// Waits for [`flag`].

@@ -381,9 +381,10 @@ mod tests {
     #[test]
     fn plans_keep_their_bounds() {
         assert_eq!(plan(1e-3, 0.1, None), (100, 1));
-        assert_eq!(plan(1e-6, 0.1, None), (SAMPLES_MAX, 20));
+        assert_eq!(plan(1e-5, 0.1, None), (SAMPLES_MAX, 2));
         assert_eq!(plan(10.0, 0.1, None), (SAMPLES_MIN, 1));
         assert_eq!(plan(1e-3, 0.1, Some(3)), (3, 1));
         assert_eq!(plan(1e-6, 0.1, Some(3)), (1, 3));
+        assert_eq!(plan(1e-12, 1e9, None), (SAMPLES_MAX, 1_000_000));
     }
 }

@@ -17,8 +17,6 @@ const SIZES: i32 = 4;
 
 /// What the last-level cache is taken to be where the kernel does not tell.
 const CACHE_BYTES_ASSUMED: u64 = 32 << 20;
-/// An arena is not made larger than this for the sake of rotating.
-const ARENA_BYTES_MAX: u64 = 512 << 20;
 /// Arenas of both processes: two each.
 const ARENAS: u64 = 4;
 /// Arenas are multiples of a huge page.
@@ -42,7 +40,7 @@ impl Sizes {
     }
 
     /// Chooses arenas that hold the largest message and, as far as memory allows, let all rotate.
-    fn choose(cases: &[Case]) -> Result<Sizes, Failure> {
+    fn choose(cases: &[Case], arena_bytes_max: u64) -> Result<Sizes, Failure> {
         let told = last_level_cache_bytes();
         let cache_bytes = told.unwrap_or(CACHE_BYTES_ASSUMED);
         let span = |case: &Case| {
@@ -54,7 +52,7 @@ impl Sizes {
         };
         let wanted = |case: &Case| {
             let places = 2 * cache_bytes / case.payload_bytes.max(1) + 2;
-            span(case).saturating_mul(places).min(ARENA_BYTES_MAX)
+            span(case).saturating_mul(places).min(arena_bytes_max)
         };
         let available = available_bytes();
         let rotating = cases.iter().map(wanted).max().unwrap_or(0).min(available / (2 * ARENAS));
@@ -121,7 +119,7 @@ pub(super) fn measure(
     cases: &[Case],
     world: &World,
 ) -> Result<Outcome, Failure> {
-    let sizes = Sizes::choose(cases)?;
+    let sizes = Sizes::choose(cases, options.buffers)?;
     let sources = options.memory.sources();
     let progress = ProgressBar::new((cases.len() * sources.len()) as u64);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {wide_msg}");
