@@ -59,6 +59,6 @@ pub use waiter::{Patience, Step, Waiter};
 /// The words of the transport contract that this crate's interface speaks, so that the layers above
 /// need not depend on the contract itself.
 pub use gapless_btl::{
-    Address, Allocation, AmTag, Btl, Extent, Fragment, Limits, LinkError, MapError, Mapped,
+    Access, Address, Allocation, AmTag, Btl, Extent, Fragment, Limits, LinkError, MapError, Mapped,
     Mapping, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, ReserveError, Slot, Token,
 };

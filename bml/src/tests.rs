@@ -6,7 +6,7 @@ mod traffic;
 use crate::{Bml, BmlError, Event, Handler, PeerState, Rank, TokenSpace};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::trace::{Record, Ring, Trace};
-use gapless_btl::{AmTag, LinkError, ReserveError, Token};
+use gapless_btl::{Access, AmTag, LinkError, ReserveError, Token};
 use std::sync::{Arc, Mutex};
 
 /// Keeps what it is given.
@@ -225,7 +225,7 @@ fn one_sided_operations_end_at_the_handler_that_stamped() {
     let near: &'static mut [u8] = Box::leak(Box::new([0; 8]));
     let region = gapless_mem::Region::of_mut(far);
     // SAFETY: the memory is leaked, and no reference to it is used any more.
-    let key = unsafe { b.rdma(Rank(0)).unwrap().1.register(region) }.unwrap();
+    let key = unsafe { b.rdma(Rank(0)).unwrap().1.register(region, Access::Write) }.unwrap();
     let local = [gapless_mem::Region::of_mut(near)];
     let remote = [gapless_btl::Extent { offset: 0, len: 8 }];
     for token in [space.token(9).unwrap(), TokenSpace::REST.token(9).unwrap()] {

@@ -10,7 +10,8 @@
 
 use crate::sm::Sm;
 use gapless_btl::{
-    Event, Extent, LinkError, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token, total_of,
+    Access, Event, Extent, LinkError, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
+    total_of,
 };
 use gapless_mem::{DeviceError, Region};
 use std::collections::VecDeque;
@@ -292,18 +293,24 @@ fn refused(direction: Direction, error: i32) -> LinkError {
     }
 }
 
-/// What a key says: an address in the memory of the process with this number, and a length.
-fn make_key(owner: [u8; 16], address: u64, len: u64) -> RemoteKey {
-    let mut bytes = [0; 32];
+/// What a key says: an address in the memory of the process with this number, a length, and whether
+/// it may be written (1) or not (0).
+fn make_key(owner: [u8; 16], address: u64, len: u64, access: Access) -> RemoteKey {
+    let mut bytes = [0; 33];
     bytes[..16].copy_from_slice(&owner);
     bytes[16..24].copy_from_slice(&address.to_ne_bytes());
-    bytes[24..].copy_from_slice(&len.to_ne_bytes());
-    RemoteKey::new(&bytes).expect("32 bytes fit a key")
+    bytes[24..32].copy_from_slice(&len.to_ne_bytes());
+    bytes[32] = u8::from(access == Access::Write);
+    RemoteKey::new(&bytes).expect("33 bytes fit a key")
 }
 
-fn read_key(owner: [u8; 16], key: &RemoteKey) -> Result<(u64, u64), RdmaError> {
+fn read_key(
+    owner: [u8; 16],
+    key: &RemoteKey,
+    direction: Direction,
+) -> Result<(u64, u64), RdmaError> {
     let bad = |what: &str| RdmaError::BadKey { what: what.to_owned() };
-    let bytes: &[u8; 32] = key.as_bytes().try_into().map_err(|_| bad("not 32 bytes"))?;
+    let bytes: &[u8; 33] = key.as_bytes().try_into().map_err(|_| bad("not 33 bytes"))?;
     if bytes[..16] != owner {
         return Err(bad("another process made it"));
     }
@@ -311,6 +318,11 @@ fn read_key(owner: [u8; 16], key: &RemoteKey) -> Result<(u64, u64), RdmaError> {
     let (address, len) = (word(16), word(24));
     if address.checked_add(len).is_none() {
         return Err(bad("its memory wraps around"));
+    }
+    match (bytes[32], direction) {
+        (1, _) | (0, Direction::Get) => {}
+        (0, Direction::Put) => return Err(RdmaError::ReadOnly),
+        _ => return Err(bad("neither readable nor writable")),
     }
     Ok((address, len))
 }
@@ -337,7 +349,7 @@ impl Sm {
         if pieces > PIECES {
             return Err(RdmaError::TooManyPieces { pieces, max: PIECES });
         }
-        let (address, key_len) = read_key(link.card.nonce, key)?;
+        let (address, key_len) = read_key(link.card.nonce, key, direction)?;
         let remote_bytes = total_of(remote, key_len)?;
         let mut local_bytes = 0u64;
         for piece in local {
@@ -375,12 +387,12 @@ impl Rdma for Sm {
         self.links.get(peer.0 as usize).map_or(Some(false), |link| link.reaches)
     }
 
-    unsafe fn register(&mut self, local: Region) -> Result<RemoteKey, RdmaError> {
+    unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
         if !local.space().cpu_accessible() {
             let device = "process_vm_readv".to_owned();
             return Err(DeviceError::WrongSpace { device, space: local.space() }.into());
         }
-        Ok(make_key(self.card.nonce, local.start(), local.len()))
+        Ok(make_key(self.card.nonce, local.start(), local.len(), access))
     }
 
     fn deregister(&mut self, _key: &RemoteKey) {}
@@ -434,13 +446,17 @@ mod tests {
 
     #[test]
     fn keys_survive_and_foreign_ones_are_refused() {
-        let key = make_key([7; 16], 4096, 100);
-        assert_eq!(read_key([7; 16], &key).unwrap(), (4096, 100));
-        assert!(matches!(read_key([8; 16], &key), Err(RdmaError::BadKey { .. })));
-        let wrapping = make_key([7; 16], u64::MAX, 2);
-        assert!(matches!(read_key([7; 16], &wrapping), Err(RdmaError::BadKey { .. })));
+        let key = make_key([7; 16], 4096, 100, Access::Read);
+        assert_eq!(read_key([7; 16], &key, Direction::Get).unwrap(), (4096, 100));
+        assert!(matches!(read_key([8; 16], &key, Direction::Get), Err(RdmaError::BadKey { .. })));
+        let wrapping = make_key([7; 16], u64::MAX, 2, Access::Write);
+        assert!(matches!(
+            read_key([7; 16], &wrapping, Direction::Get),
+            Err(RdmaError::BadKey { .. })
+        ));
         let short = RemoteKey::new(&[7; 31]).unwrap();
-        assert!(matches!(read_key([7; 16], &short), Err(RdmaError::BadKey { .. })));
+        assert!(matches!(read_key([7; 16], &short, Direction::Get), Err(RdmaError::BadKey { .. })));
+        assert_eq!(read_key([7; 16], &key, Direction::Put), Err(RdmaError::ReadOnly));
     }
 
     #[test]

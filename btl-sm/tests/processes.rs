@@ -2,7 +2,7 @@
 //! once more, told by the environment which part to play.
 
 use gapless_btl::conformance::skip;
-use gapless_btl::{Address, AmTag, Btl, Event, Events, Extent, LinkError, PeerId};
+use gapless_btl::{Access, Address, AmTag, Btl, Event, Events, Extent, LinkError, PeerId};
 use gapless_btl::{RdmaError, RemoteKey, ReserveError, Token};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_mem::Region;
@@ -279,7 +279,8 @@ fn a_process_that_hides_is_not_reached_by_single_copy() {
             let peer = meet_parent(&mut sm);
             let secret = [5u8; 8];
             // SAFETY: `secret` lives until this process is killed, and nobody writes it.
-            let key = unsafe { sm.rdma().unwrap().register(Region::of(&secret)) }.unwrap();
+            let key =
+                unsafe { sm.rdma().unwrap().register(Region::of(&secret), Access::Read) }.unwrap();
             let mut events = Events::with_capacity(4);
             let mut slot = None;
             until("the link is up", || {

@@ -106,6 +106,9 @@ pub enum RdmaError {
         /// Bytes the key stands for.
         key_len: u64,
     },
+    /// A put to memory that was registered for reading only.
+    #[error("the peer's memory was registered for reading only")]
+    ReadOnly,
     /// A key that this transport did not make, or a damaged one.
     #[error("not a key of this transport: {what}")]
     BadKey {

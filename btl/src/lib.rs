@@ -70,6 +70,6 @@ pub use error::{LinkError, MapError, RdmaError, ReserveError};
 pub use event::{Event, Events};
 pub use limits::Limits;
 pub use mapped::{Allocation, Mapped, Mapping};
-pub use rdma::{Extent, Rdma, RdmaLimits, RemoteKey, total_of};
+pub use rdma::{Access, Extent, Rdma, RdmaLimits, RemoteKey, total_of};
 pub use slot::{Fragment, PoolHandle, Reclaim, Slot};
 pub use transport::Btl;

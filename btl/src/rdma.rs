@@ -59,6 +59,15 @@ pub struct RdmaLimits {
     pub bandwidth_mb_s: u32,
 }
 
+/// What peers may do with a registered region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// [`get`](Rdma::get) from it.
+    Read,
+    /// [`get`](Rdma::get) from it and [`put`](Rdma::put) to it.
+    Write,
+}
+
 /// Moves bytes between local regions and a peer's, without the peer's help.
 pub trait Rdma {
     /// What operations cost and can take.
@@ -71,12 +80,13 @@ pub trait Rdma {
     /// Lets peers reach `local`, until [`deregister`](Rdma::deregister).
     ///
     /// # Safety
-    /// `local` describes memory that stays valid for reads and writes until then, and that no
-    /// reference of this process covers while a peer works on it.
+    /// Until then `local` describes memory that stays valid for reads and that nothing writes while
+    /// a peer reads it; with [`Access::Write`] also valid for writes, and no reference of this
+    /// process covers it while a peer works on it.
     ///
     /// # Errors
     /// The space cannot be reached, or the transport has no more registrations.
-    unsafe fn register(&mut self, local: Region) -> Result<RemoteKey, RdmaError>;
+    unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError>;
 
     /// Undoes [`register`](Rdma::register). Transports whose peers can reach any memory do nothing.
     fn deregister(&mut self, key: &RemoteKey);

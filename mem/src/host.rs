@@ -110,8 +110,9 @@ impl Device for HostDevice {
         after: &[Completion],
     ) -> Result<Completion, DeviceError> {
         wait_all(after)?;
+        let Some(last) = rows.checked_sub(1) else { return Ok(Completion::Ready) };
         // All rows are checked before the first byte moves.
-        for row in [0, rows.saturating_sub(1)] {
+        for row in [0, last] {
             dst.sub(row.saturating_mul(dst_pitch), width)?;
             src.sub(row.saturating_mul(src_pitch), width)?;
         }
@@ -156,6 +157,8 @@ mod tests {
         assert!(matches!(error, DeviceError::OutOfRange(_)));
         assert_eq!(target, [0u8; 16]);
         let to = Region::of_mut(&mut target);
+        // SAFETY: there is no row.
+        unsafe { host.copy_2d(to, 8, Region::of(&source), 4, 400, 0, &[]) }.unwrap();
         // SAFETY: as above, and all rows lie inside.
         unsafe { host.copy_2d(to, 8, Region::of(&source), 4, 4, 2, &[]) }.unwrap();
         assert_eq!(target, [1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0]);

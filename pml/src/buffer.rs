@@ -6,7 +6,9 @@
 //! every `unsafe` block here.
 
 use crate::error::PmlError;
-use gapless_bml::{Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey, Token};
+use gapless_bml::{
+    Access, Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey, Token,
+};
 use gapless_engine::{Engine, EngineError, Typed};
 use gapless_mem::{Completion, Region};
 use std::ops::Range;
@@ -161,9 +163,9 @@ impl Buffer {
         if rdma.reaches(id) != Some(true) {
             return None;
         }
-        // SAFETY: the memory is promised until the request ends, and the key is given back before
-        // that; a peer that works on it is part of the operation that the promise was made for.
-        unsafe { rdma.register(touched) }.ok().map(|key| (rail, key))
+        // SAFETY: the memory is promised for reads, without a writer, until the request ends, and
+        // the key, which is for reading only, is given back before that.
+        unsafe { rdma.register(touched, Access::Read) }.ok().map(|key| (rail, key))
     }
 
     /// Reads `remote` of the memory behind `key` at `peer` into the pieces `local` of this buffer.

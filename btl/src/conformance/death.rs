@@ -5,7 +5,9 @@ use super::child::{self, Kin};
 use super::duo::{A, B, Duo, Seen, assert_message, message, poll, tag_of};
 use super::meeting::readable;
 use super::{Fixture, Suite};
-use crate::{AmTag, Btl, Event, Events, Fragment, PeerId, Rdma, RemoteKey, ReserveError, Token};
+use crate::{
+    Access, AmTag, Btl, Event, Events, Fragment, PeerId, Rdma, RemoteKey, ReserveError, Token,
+};
 use gapless_mem::{Device, HostDevice, Region};
 use std::collections::BTreeMap;
 
@@ -295,7 +297,7 @@ fn ground() -> Region {
 #[allow(unsafe_code, reason = "registers memory that is never freed")]
 fn register(rdma: &mut dyn Rdma, region: Region) -> Option<RemoteKey> {
     // SAFETY: `ground` is never freed, and no reference covers it.
-    unsafe { rdma.register(region) }.ok()
+    unsafe { rdma.register(region, Access::Write) }.ok()
 }
 
 /// Starts a few one-sided operations, if there are any.

@@ -5,7 +5,9 @@ use super::bench::Watch;
 use super::duo::{A, B, Duo, Seen, message};
 use super::{Fixture, Suite};
 use crate::random::Random;
-use crate::{AmTag, Btl, Extent, LinkError, MapError, Mapping, RdmaError, RemoteKey, Token};
+use crate::{
+    Access, AmTag, Btl, Extent, LinkError, MapError, Mapping, RdmaError, RemoteKey, Token,
+};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, HostDevice, Region};
 use std::sync::Arc;
@@ -115,7 +117,7 @@ fn ready<T: Btl>(duo: &mut Duo<T>, suite: &Suite) -> bool {
 fn register<T: Btl>(duo: &mut Duo<T>, ground: Ground) -> RemoteKey {
     let rdma = duo.ends[B].rdma().expect("both ends are alike");
     // SAFETY: ground is never freed, and no reference covers it.
-    unsafe { rdma.register(ground.0) }.expect("host memory can be registered")
+    unsafe { rdma.register(ground.0, Access::Write) }.expect("host memory can be registered")
 }
 
 /// Gets and puts of 0 to 70 bytes and around pages, at every alignment modulo 16 of both sides; not
@@ -274,11 +276,16 @@ pub fn rdma_refuses_what_is_wrong(suite: &Suite, mut fixture: impl Fixture) {
         let nonsense = RemoteKey::new(&nonsense).expect("as long as a key");
         _ = one_sided(&mut duo, Way::Get, &all(8), &nonsense, &at(0, 8));
     }
+    let owner = duo.ends[B].rdma().expect("both ends are alike");
+    // SAFETY: ground is never freed, and nothing writes it while a peer reads.
+    let readable = unsafe { owner.register(far.0, Access::Read) }.expect("host memory");
+    let error = one_sided(&mut duo, Way::Put, &all(8), &readable, &at(0, 8));
+    assert!(matches!(error, Err(RdmaError::ReadOnly)), "{error:?}");
     let device = FakeDevice::new(0);
     let region = device.allocate(64).expect("fake memory");
     let rdma = duo.ends[A].rdma().expect("as before");
     // SAFETY: refused; and the device outlives the transport's use of it.
-    let refused = unsafe { rdma.register(region) };
+    let refused = unsafe { rdma.register(region, Access::Write) };
     assert!(refused.is_err(), "memory that the CPU cannot touch");
     let error = one_sided(&mut duo, Way::Get, &[region], &key, &at(0, 64));
     assert!(error.is_err(), "memory that the CPU cannot touch");

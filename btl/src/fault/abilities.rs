@@ -2,8 +2,8 @@
 
 use super::Fault;
 use crate::{
-    Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError, RdmaLimits,
-    RemoteKey, Token,
+    Access, Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
+    RdmaLimits, RemoteKey, Token,
 };
 use gapless_mem::Region;
 
@@ -64,10 +64,10 @@ impl<B: Btl> Rdma for Fault<B> {
         self.reaches.get(peer.0 as usize).copied().flatten()
     }
 
-    unsafe fn register(&mut self, local: Region) -> Result<RemoteKey, RdmaError> {
+    unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
         self.allow_rdma()?;
         // SAFETY: the caller's guarantee, passed on.
-        unsafe { self.inner_rdma()?.register(local) }
+        unsafe { self.inner_rdma()?.register(local, access) }
     }
 
     fn deregister(&mut self, key: &RemoteKey) {

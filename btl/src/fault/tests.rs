@@ -1,8 +1,8 @@
 //! That faults happen, and that they stay within the contract.
 
 use super::*;
-use crate::RdmaError;
 use crate::loopback::{Hub, Loopback};
+use crate::{Access, RdmaError};
 use gapless_mem::Region;
 
 fn pair(plan: Plan) -> (Fault<Loopback>, Loopback, PeerId, PeerId) {
@@ -99,12 +99,12 @@ fn abilities_are_refused() {
     let rdma = a.rdma().unwrap();
     assert_eq!(rdma.reaches(to_b), Some(true));
     // SAFETY: refused; `bytes` outlives the transport anyway.
-    let refused = unsafe { rdma.register(region) };
+    let refused = unsafe { rdma.register(region, Access::Write) };
     assert!(matches!(refused, Err(RdmaError::Unavailable { .. })));
     assert!(a.mapped().unwrap().allocate(10).is_err());
     a.set_plan(Plan::default());
     // SAFETY: `bytes` outlives the transport.
-    assert!(unsafe { a.rdma().unwrap().register(region) }.is_ok());
+    assert!(unsafe { a.rdma().unwrap().register(region, Access::Write) }.is_ok());
     assert!(a.mapped().unwrap().allocate(10).is_ok());
 }
 

@@ -9,8 +9,8 @@ use super::hub::{End, lock};
 use super::{Loopback, gone};
 use crate::memory::HeapMemory;
 use crate::{
-    Allocation, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError, RdmaLimits,
-    RemoteKey, Token, total_of,
+    Access, Allocation, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
+    RdmaLimits, RemoteKey, Token, total_of,
 };
 use gapless_mem::{DeviceError, Region};
 use std::sync::Arc;
@@ -113,13 +113,16 @@ impl Loopback {
         }
         // Held over the copy: the memory cannot be deregistered in between.
         let shared = lock(&end.shared);
-        let whole = shared.registered.get(&number).copied().filter(|r| r.len() == key_len);
-        let whole = whole.ok_or_else(|| {
+        let whole = shared.registered.get(&number).copied().filter(|(r, _)| r.len() == key_len);
+        let (whole, access) = whole.ok_or_else(|| {
             if end.is_gone() {
                 return RdmaError::Link(gone());
             }
             RdmaError::BadKey { what: "its memory is not registered".to_owned() }
         })?;
+        if matches!(way, Way::Put) && access == Access::Read {
+            return Err(RdmaError::ReadOnly);
+        }
         let pieces = remote
             .iter()
             .map(|piece| whole.sub(piece.offset, piece.len).map_err(DeviceError::from))
@@ -159,12 +162,12 @@ impl Rdma for Loopback {
         self.peers.get(peer.0 as usize).map(|peer| !peer.end.is_gone())
     }
 
-    unsafe fn register(&mut self, local: Region) -> Result<RemoteKey, RdmaError> {
+    unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
         accessible(&local)?;
         let mut shared = lock(&self.end.shared);
         let number = shared.next;
         shared.next += 1;
-        shared.registered.insert(number, local);
+        shared.registered.insert(number, (local, access));
         Ok(encode(REGISTERED, self.end.number(), &[number, local.len()]))
     }
 

@@ -2,7 +2,7 @@
 //! others put notes into, and the memory it lets them reach.
 
 use crate::memory::HeapMemory;
-use crate::{Address, AmTag, Fragment, LinkError};
+use crate::{Access, Address, AmTag, Fragment, LinkError};
 use gapless_mem::Region;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -139,7 +139,7 @@ pub(super) struct SharedMemory {
     /// The number of the next registration or allocation; never used twice.
     pub(super) next: u64,
     /// Registered regions.
-    pub(super) registered: BTreeMap<u64, Region>,
+    pub(super) registered: BTreeMap<u64, (Region, Access)>,
     /// Allocations by address, with their numbers; dead ones are swept at the next allocation.
     pub(super) allocated: BTreeMap<u64, (u64, Weak<HeapMemory>)>,
 }

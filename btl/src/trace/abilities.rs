@@ -2,8 +2,8 @@
 
 use super::{Outcome, Record, Trace};
 use crate::{
-    Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError, RdmaLimits,
-    RemoteKey, Token,
+    Access, Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
+    RdmaLimits, RemoteKey, Token,
 };
 use gapless_mem::Region;
 
@@ -44,9 +44,9 @@ impl<B: Btl> Rdma for Trace<B> {
         self.reaches.get(peer.0 as usize).copied().flatten()
     }
 
-    unsafe fn register(&mut self, local: Region) -> Result<RemoteKey, RdmaError> {
+    unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
         // SAFETY: the caller's guarantee, passed on.
-        let result = self.inner_rdma().and_then(|rdma| unsafe { rdma.register(local) });
+        let result = self.inner_rdma().and_then(|rdma| unsafe { rdma.register(local, access) });
         self.ability("register", None, local.len(), result)
     }
 
