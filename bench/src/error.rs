@@ -124,6 +124,12 @@ pub enum Failure {
     /// What the processes of an experiment told each other makes no sense.
     #[error("figures of rank 0 cannot be read: {0}")]
     Figures(#[from] serde_json::Error),
+    /// A document without the two marks between which a summary goes.
+    #[error("{} has no lines {} and {}", path.display(), crate::summary::BEGIN, crate::summary::END)]
+    NoMarks {
+        /// The document.
+        path: PathBuf,
+    },
     /// The operating system refused something.
     #[error("cannot {action} {}: {error}", path.display())]
     Io {

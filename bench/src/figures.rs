@@ -4,9 +4,10 @@
 //! was called wrongly.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use gapless_report::{Machine, Report, write_atomically};
 
 use crate::error::Failure;
@@ -36,6 +37,11 @@ pub fn command() -> Command {
         .arg_required_else_help(true)
         .subcommand(Command::new("list").about("Names the experiments"))
         .subcommand(Command::new("all").about("Runs every experiment with its defaults"))
+        .subcommand(
+            Command::new("summary")
+                .about("Puts a summary of the reports in --out into a document, between its marks")
+                .arg(Arg::new("document").required(true).value_parser(value_parser!(PathBuf))),
+        )
         .subcommands(ALL.iter().map(Entry::command));
     Common::augment_args(figures)
 }
@@ -58,6 +64,10 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
             let none = entry.command().no_binary_name(true).get_matches_from([""; 0]);
             measure(entry, &none, &common)
         }),
+        "summary" => {
+            let document: &PathBuf = own.get_one("document").expect("clap asks for it");
+            crate::summary::update(&common.out, document)
+        }
         name => {
             let entry = ALL.iter().find(|entry| entry.name == name);
             measure(entry.expect("clap knows no others"), own, &common)

@@ -30,6 +30,7 @@ pub mod pin;
 pub mod random;
 pub mod rotation;
 pub mod subjects;
+pub mod summary;
 
 pub use error::Failure;
 pub use experiment::{Common, Drawing, Entry, Experiment, Findings};

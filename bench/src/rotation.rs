@@ -176,6 +176,64 @@ impl Rotating {
     }
 }
 
+/// `memcpy`, to compare with: from contiguous places to contiguous places, rotating as far as what it
+/// is compared with.
+///
+/// It has arenas of its own. In shared ones it would find places in cache that the other had touched
+/// just before, or the other way round.
+pub struct Memcpy {
+    rotation: Rotation,
+    seed: u64,
+    from: Arena,
+    to: Arena,
+}
+
+/// [`Memcpy`] of one payload.
+pub struct Copier<'a> {
+    from: &'a Arena,
+    to: &'a mut Arena,
+    places: [Rotating; 2],
+}
+
+impl Memcpy {
+    /// For payloads of these sizes, in bytes.
+    ///
+    /// # Errors
+    /// [`Failure::TooBig`].
+    pub fn new(
+        payloads: impl IntoIterator<Item = u64>,
+        rotation: Rotation,
+        seed: u64,
+    ) -> Result<Memcpy, Failure> {
+        let sides: Vec<Side> = payloads.into_iter().map(contiguous).collect();
+        let bytes = rotation.arena_bytes(sides.iter().map(|side| ("the payload", side)))?;
+        let [from, to] = [5, 6].map(|salt| Arena::new(bytes, seed ^ salt));
+        Ok(Memcpy { rotation, seed, from, to })
+    }
+
+    /// Copies of one payload.
+    ///
+    /// # Errors
+    /// [`Failure::TooBig`] for a payload that was not announced.
+    pub fn of(&mut self, payload_bytes: u64) -> Result<Copier<'_>, Failure> {
+        let side = contiguous(payload_bytes);
+        let from = Rotating::new(&side, &self.from, &self.rotation, self.seed ^ 7)?;
+        let to = Rotating::new(&side, &self.to, &self.rotation, self.seed ^ 8)?;
+        Ok(Copier { from: &self.from, to: &mut self.to, places: [from, to] })
+    }
+}
+
+impl Copier<'_> {
+    /// One copy, at another place or at the `resident` one.
+    pub fn copy(&mut self, resident: bool) {
+        let [from, to] = &mut self.places;
+        let source = &self.from.bytes()[from.turn(resident)];
+        let target = &mut self.to.bytes_mut()[to.turn(resident)];
+        target.copy_from_slice(std::hint::black_box(source));
+        std::hint::black_box(target);
+    }
+}
+
 /// `bytes` bytes without gaps.
 #[must_use]
 pub fn contiguous(bytes: u64) -> Side {
@@ -207,6 +265,19 @@ mod tests {
         assert_eq!(seen.len(), places);
         let resident = rotating.turn(true);
         assert_eq!(resident, rotating.turn(true));
+    }
+
+    #[test]
+    fn memcpy_copies() {
+        let mut memcpy = Memcpy::new([100, 5000], Rotation::token(), 1).unwrap();
+        for payload in [100, 5000] {
+            let mut copier = memcpy.of(payload).unwrap();
+            copier.copy(true);
+            let places = copier.places.each_ref().map(Rotating::first);
+            let [from, to] = places;
+            assert!(copier.from.bytes()[from] == copier.to.bytes()[to]);
+        }
+        assert!(memcpy.of(1 << 40).is_err());
     }
 
     #[test]

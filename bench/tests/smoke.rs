@@ -117,6 +117,23 @@ fn oneway() {
 }
 
 #[test]
+fn a_summary_quotes_the_reports() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    for name in ["position", "matching"] {
+        assert!(figures(&[name, "--quick", "--out", out]).status.success());
+    }
+    let document = folder.path().join("document.md");
+    std::fs::write(&document, "<!-- figures: begin -->\n<!-- figures: end -->\n").unwrap();
+    let output = figures(&["summary", document.to_str().unwrap(), "--out", out]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let written = std::fs::read_to_string(&document).unwrap();
+    for part in ["### position", "| 1000 |", "### matching", "unexpected, random", "ns |"] {
+        assert!(written.contains(part), "{part} is missing:\n{written}");
+    }
+}
+
+#[test]
 fn the_list_names_every_experiment() {
     let listed = text(&figures(&["list"]).stdout);
     for entry in gapless_bench::experiments::ALL {

@@ -1,9 +1,10 @@
 //! `matching`: what a message costs while others are outstanding.
 //!
 //! Two ends in one thread over the loopback transport, so that nothing but the message layer grows.
-//! `posted`: so many receives wait, each for a tag of its own; a message matches a random one, which
-//! is posted again. `unexpected`: so many messages wait, each with a tag of its own; a receive takes a
-//! random one, which is sent again.
+//! `posted`: so many receives wait, each for a tag of its own; a message matches one of them, which is
+//! posted again. `unexpected`: so many messages wait, each with a tag of its own; a receive takes one
+//! of them, which is sent again. `same` takes the same one every time and shows what is computed;
+//! `random` takes a random one and also pays for the cache misses of tables that are larger and larger.
 
 use gapless_pml::RequestId;
 use gapless_report::{Curve, PlotError, Report, Row, Summary, curves};
@@ -40,27 +41,28 @@ impl Experiment for Matching {
         let progress = common.progress(2 * counts.len());
         let mut rows = Vec::new();
         for kind in [Kind::Posted, Kind::Unexpected] {
-            let mut first: Option<(u32, Summary)> = None;
+            let mut first: Option<(u32, [Summary; 2])> = None;
             for &count in counts {
                 progress.set_message(format!("{} {count}", kind.name()));
-                let time = Crowd::new(kind, count, common.seed)?.measure(common)?;
-                let (fewest, theirs) = *first.get_or_insert((count, time));
-                let case = format!("{} outstanding={count}", kind.name());
-                rows.push(
-                    Row::new(case, "message", "host", "eager", SLOT, time)
+                let mut crowd = Crowd::new(kind, count, common.seed)?;
+                let times = [crowd.measure(Pick::Same, common)?, crowd.measure(Pick::Random, common)?];
+                let (fewest, theirs) = *first.get_or_insert((count, times));
+                let row = |op: &str, time: Summary, theirs: Summary| {
+                    Row::new(crowd.case(), op, "host", "eager", SLOT, time)
                         .against(format!("{fewest} outstanding"), theirs)
                         .verified(true)
-                        .with("outstanding", count),
-                );
+                        .with("outstanding", count)
+                };
+                rows.extend([row("same", times[0], theirs[0]), row("random", times[1], theirs[1])]);
                 progress.inc(1);
             }
         }
         progress.finish_and_clear();
         let notes = format!(
             "a message of {SLOT} B between two ends in one thread over the loopback transport, send \
-             and receive together;\nposted: so many receives wait, a message matches a random one; \
-             unexpected: so many messages wait, a receive takes a\nrandom one; ÷: speed relative to \
-             the fewest; {}.\n",
+             and receive together;\nposted: so many receives wait, a message matches one of them; \
+             unexpected: so many messages wait, a receive takes one\nof them; same: the same one every \
+             time; random: any, out of tables that leave the caches; ÷: speed relative to the\nfewest; {}.\n",
             match pinned.processor() {
                 Some(processor) => format!("on processor {processor}"),
                 None => "not pinned".to_owned(),
@@ -72,12 +74,13 @@ impl Experiment for Matching {
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut lines: Vec<Curve> = Vec::new();
         for row in &report.rows {
-            let name = row.case.split(' ').next().unwrap_or_default();
+            let kind = row.case.split(' ').next().unwrap_or_default();
+            let name = format!("{kind}, {}", row.op);
             let count = row.extra.get("outstanding").and_then(serde_json::Value::as_u64);
             let point = (count.unwrap_or(1), row.seconds);
             match lines.iter_mut().find(|curve| curve.name == name) {
                 Some(curve) => curve.points.push(point),
-                None => lines.push(Curve { name: name.to_owned(), points: vec![point] }),
+                None => lines.push(Curve { name, points: vec![point] }),
             }
         }
         let title = format!("a message, by what is outstanding ({})", report.machine.cpu);
@@ -99,6 +102,13 @@ impl Kind {
             Kind::Unexpected => "unexpected",
         }
     }
+}
+
+/// Which of what is outstanding has its turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pick {
+    Same,
+    Random,
 }
 
 /// Two ends with so much outstanding.
@@ -135,19 +145,23 @@ impl Crowd {
         Ok(crowd)
     }
 
-    fn measure(&mut self, common: &Common) -> Result<Summary, Failure> {
+    fn case(&self) -> String {
+        format!("{} outstanding={}", self.kind.name(), self.count)
+    }
+
+    fn measure(&mut self, pick: Pick, common: &Common) -> Result<Summary, Failure> {
         // Every byte of a good many messages, then only that they arrive.
         for _ in 0..2000 {
-            let (slot, number) = self.message()?;
+            let (slot, number) = self.message(pick)?;
             let found = self.duo.received(slot)?.to_ne_bytes();
-            let case = format!("{} outstanding={}", self.kind.name(), self.count);
+            let case = self.case();
             same(&found, &number.to_ne_bytes())
                 .map_err(|wrong| Failure::Wrong { case, op: "message", wrong })?;
         }
         let mut failed = None;
         let time = alone(common.seconds(), || {
             if failed.is_none() {
-                failed = self.message().err();
+                failed = self.message(pick).err();
             }
         });
         match failed {
@@ -156,9 +170,12 @@ impl Crowd {
         }
     }
 
-    /// One message to a random tag; gives the slot it arrived in and what it should hold.
-    fn message(&mut self) -> Result<(u64, u64), Failure> {
-        let pick = u32::try_from(self.random.below(self.count.into())).unwrap_or(0);
+    /// One message; gives the slot it arrived in and what it should hold.
+    fn message(&mut self, pick: Pick) -> Result<(u64, u64), Failure> {
+        let pick = match pick {
+            Pick::Same => self.count / 2,
+            Pick::Random => u32::try_from(self.random.below(self.count.into())).unwrap_or(0),
+        };
         let at = usize::try_from(pick).unwrap_or(0);
         match self.kind {
             Kind::Posted => {

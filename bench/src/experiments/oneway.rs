@@ -75,6 +75,9 @@ enum Way {
 
 /// No transport here takes longer messages eagerly.
 const EAGER_BYTES_MAX: u64 = 64 << 10;
+/// The kernel takes about 350 ns for each block: a message of a million lasts a third of a second, and
+/// its figure would take minutes to say what that of 65,536 says.
+const SINGLE_COPY_BLOCKS_MAX: u64 = 1 << 16;
 
 impl Way {
     fn name(self) -> &'static str {
@@ -102,8 +105,14 @@ impl Way {
         matches!(self, Way::Auto | Way::Eager | Way::Mapped)
     }
 
-    fn carries(self, bytes: u64) -> bool {
-        self != Way::Eager || bytes <= EAGER_BYTES_MAX
+    fn carries(self, case: &Case) -> bool {
+        match self {
+            Way::Eager => case.payload_bytes <= EAGER_BYTES_MAX,
+            Way::SingleCopy => {
+                case.expected_send_blocks.is_none_or(|blocks| blocks <= SINGLE_COPY_BLOCKS_MAX)
+            }
+            _ => true,
+        }
     }
 }
 
@@ -162,8 +171,9 @@ impl Experiment for OneWay {
              own{turns};\nbuffers rotate over more than four times the last-level cache, as far as memory \
              goes; resident: GB/s on the same\nbuffers every time; ÷ memcpy, ÷ contiguous: speed \
              relative to one memcpy of the payload and to a contiguous message,\nrotating alike; \
-             protocol: what carried it; the cases of a protocol follow each other: {}.\n",
-            Way::value_variants().iter().map(|way| way.name()).collect::<Vec<_>>().join(", ")
+             in brackets: what was asked for, auto with memory from World::alloc, auto-heap \
+             with ordinary\nmemory; protocol: what carried it; single-copy without messages of more than \
+             {SINGLE_COPY_BLOCKS_MAX} blocks, since the kernel\ntakes about 350 ns for each.\n",
         );
         Ok(Findings { rows, notes })
     }
@@ -233,8 +243,8 @@ fn payloads(options: &Options, common: &Common) -> Vec<u64> {
 fn cases(options: &Options, common: &Common, way: Way) -> Result<Vec<Case>, Failure> {
     let mut all = Vec::new();
     for kind in chosen(&options.layouts, Kind::value_variants()) {
-        for bytes in payloads(options, common).into_iter().filter(|bytes| way.carries(*bytes)) {
-            all.extend(kind.case(bytes)?);
+        for bytes in payloads(options, common) {
+            all.extend(kind.case(bytes)?.filter(|case| way.carries(case)));
         }
     }
     Ok(all)
@@ -297,6 +307,7 @@ fn rank(options: &Options, common: &Common, file: &Path) -> Result<(), Failure> 
     let rows: Vec<Row> = rows
         .into_iter()
         .filter(carried)
+        .map(|row| Row { case: format!("{} ({})", row.case, way.name()), ..row })
         .map(|row| row.with("asked", way.name()).with("processor", pinned.processor()))
         .collect();
     let text = serde_json::to_string(&rows)?;

@@ -1,8 +1,7 @@
 //! `pack`: gathering a layout into contiguous memory and scattering it back, against `memcpy` of the
 //! same payload.
 //!
-//! Ours and `memcpy` take turns, sample by sample. `memcpy` rotates over the same two arenas, from
-//! contiguous places to contiguous places.
+//! Ours and `memcpy` take turns, sample by sample, each with memory of its own.
 
 use gapless_layouts::{Case, Side, default_set};
 use gapless_report::{BarGroup, PlotError, Report, Row, bars};
@@ -12,7 +11,7 @@ use crate::clock::{alone, race};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::pin::Pinned;
-use crate::rotation::{Arena, Rotating, Rotation, contiguous};
+use crate::rotation::{Arena, Memcpy, Rotating, Rotation, contiguous};
 use crate::subjects::{Selection, named};
 
 /// The experiment.
@@ -136,6 +135,7 @@ struct Bench<'a> {
     user: Arena,
     /// Where packed bytes lie.
     wire: Arena,
+    memcpy: Memcpy,
 }
 
 impl<'a> Bench<'a> {
@@ -146,14 +146,14 @@ impl<'a> Bench<'a> {
                 [(case.name.as_str(), &case.send), (case.name.as_str(), &case.recv)]
             })
         };
+        let user = Arena::new(rotation.arena_bytes(sides())?, common.seed);
         let payloads: Vec<Side> =
             cases.iter().map(|case| contiguous(case.payload_bytes)).collect();
         let payloads = payloads.iter().map(|side| ("the payload", side));
         let wire_bytes = rotation.arena_bytes(payloads)?;
-        let user_bytes = rotation.arena_bytes(sides())?.max(wire_bytes);
-        let user = Arena::new(user_bytes, common.seed);
         let wire = Arena::new(wire_bytes, !common.seed);
-        Ok(Bench { common, rotation, user, wire })
+        let memcpy = Memcpy::new(cases.iter().map(|case| case.payload_bytes), rotation, common.seed)?;
+        Ok(Bench { common, rotation, user, wire, memcpy })
     }
 
     fn measure(&mut self, case: &Case, op: Op) -> Result<Row, Failure> {
@@ -164,13 +164,10 @@ impl<'a> Bench<'a> {
         let mut packed = Rotating::new(&payload, &self.wire, &rotation, seed ^ 2)?;
         let judge = self.verify(case, side, op, &mut laid, &packed)?;
 
-        let mut plain = Rotating::new(&payload, &self.user, &rotation, seed ^ 3)?;
-        let mut plain_packed = Rotating::new(&payload, &self.wire, &rotation, seed ^ 2)?;
-        let (user, wire) = (std::cell::RefCell::new(&mut self.user), &mut self.wire);
-        let wire = std::cell::RefCell::new(wire);
+        let mut memcpy = self.memcpy.of(case.payload_bytes)?;
+        let (user, wire) = (&mut self.user, &mut self.wire);
         let seconds = self.common.seconds();
         let mut ours = |resident: bool| {
-            let (mut user, mut wire) = (user.borrow_mut(), wire.borrow_mut());
             let (place, slot) = (laid.turn(resident), packed.turn(resident));
             let origin = laid.origin;
             let moved = match op {
@@ -185,21 +182,11 @@ impl<'a> Bench<'a> {
             };
             std::hint::black_box(moved.expect("it has worked once, when it was verified"));
         };
-        let mut memcpy = |resident: bool| {
-            let (mut user, mut wire) = (user.borrow_mut(), wire.borrow_mut());
-            let (place, slot) = (plain.turn(resident), plain_packed.turn(resident));
-            let (to, from) = match op {
-                Op::Pack => (&mut wire.bytes_mut()[slot], &user.bytes()[place]),
-                Op::Unpack => (&mut user.bytes_mut()[place], &wire.bytes()[slot]),
-            };
-            to.copy_from_slice(std::hint::black_box(from));
-            std::hint::black_box(to);
-        };
         let samples = |error| Failure::samples(&*case.name)(error);
         let [rotating, reference] =
-            race(seconds, [&mut || ours(false), &mut || memcpy(false)]).map_err(samples)?;
+            race(seconds, [&mut || ours(false), &mut || memcpy.copy(false)]).map_err(samples)?;
         let resident = alone(seconds / 4.0, || ours(true)).map_err(samples)?;
-        let resident_memcpy = alone(seconds / 4.0, || memcpy(true)).map_err(samples)?;
+        let resident_memcpy = alone(seconds / 4.0, || memcpy.copy(true)).map_err(samples)?;
         let row = Row::new(&*case.name, op.name(), "host", "none", case.payload_bytes, rotating)
             .against("memcpy", reference)
             .blocks(laid.blocks)

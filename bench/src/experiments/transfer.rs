@@ -13,7 +13,7 @@ use crate::clock::{alone, race};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::pin::Pinned;
-use crate::rotation::{Arena, Rotating, Rotation, contiguous};
+use crate::rotation::{Arena, Memcpy, Rotating, Rotation, contiguous};
 use crate::subjects::{Selection, list, named};
 
 /// The experiment.
@@ -99,6 +99,7 @@ struct Bench<'a> {
     rotation: Rotation,
     from: Arena,
     to: Arena,
+    memcpy: Memcpy,
     staging: Vec<u8>,
 }
 
@@ -109,19 +110,18 @@ impl<'a> Bench<'a> {
         let receivers = cases.iter().map(|case| (case.name.as_str(), &case.recv));
         let from = Arena::new(rotation.arena_bytes(senders)?, common.seed);
         let to = Arena::new(rotation.arena_bytes(receivers)?, !common.seed);
-        Ok(Bench { common, rotation, from, to, staging: Vec::new() })
+        let memcpy = Memcpy::new(cases.iter().map(|case| case.payload_bytes), rotation, common.seed)?;
+        Ok(Bench { common, rotation, from, to, memcpy, staging: Vec::new() })
     }
 
     fn measure(&mut self, case: &Case) -> Result<Row, Failure> {
         let (seed, rotation) = (self.common.seed, self.rotation);
         let payload_bytes = case.payload_bytes;
-        let payload = contiguous(payload_bytes);
         let mut from = Rotating::new(&case.send, &self.from, &rotation, seed ^ 1)?;
         let mut to = Rotating::new(&case.recv, &self.to, &rotation, seed ^ 2)?;
         let judge = self.verify(case, &mut from, &mut to)?;
         self.staging.resize(usize::try_from(payload_bytes).unwrap_or(usize::MAX), 0);
-        let mut plain_from = Rotating::new(&payload, &self.from, &rotation, seed ^ 3)?;
-        let mut plain_to = Rotating::new(&payload, &self.to, &rotation, seed ^ 4)?;
+        let mut memcpy = self.memcpy.of(payload_bytes)?;
 
         let blocks = from.blocks.max(to.blocks);
         let reached = from.reached_bytes() + to.reached_bytes();
@@ -156,17 +156,10 @@ impl<'a> Bench<'a> {
             let both = (packed.expect("the same side"), unpacked.expect("the same side"));
             std::hint::black_box(both);
         };
-        let mut memcpy = || {
-            let mut target = target.borrow_mut();
-            let here = &source[plain_from.turn(false)];
-            let there = &mut target.bytes_mut()[plain_to.turn(false)];
-            there.copy_from_slice(std::hint::black_box(here));
-            std::hint::black_box(there);
-        };
         let (seconds, samples) =
             (self.common.seconds(), |error| Failure::samples(&*case.name)(error));
         let [rotating, through, reference] =
-            race(seconds, [&mut || ours(false), &mut staged, &mut memcpy]).map_err(samples)?;
+            race(seconds, [&mut || ours(false), &mut staged, &mut || memcpy.copy(false)]).map_err(samples)?;
         let resident = alone(seconds / 4.0, || ours(true)).map_err(samples)?;
         let row = Row::new(&*case.name, "transfer", "host", "none", payload_bytes, rotating)
             .against("memcpy", reference)
