@@ -12,7 +12,7 @@ use gapless_layouts::Side;
 pub const LINE: u64 = 64;
 
 /// Line tests after which looking for further places ends.
-const TESTS_MAX: u64 = 400_000_000;
+const TESTS_MAX: u64 = 100_000_000;
 /// Places that are used at most.
 const PLACES_MAX: usize = 1 << 17;
 
@@ -126,13 +126,24 @@ impl Places {
         let last = (arena_bytes - buffer_bytes) / LINE;
         let mut taken = Taken(vec![0; index(arena_bytes / LINE / 64 + 2)]);
         let (mut tests, mut reached) = (0, 0);
+        // What was in the way of one place is often in the way of the next.
+        let mut in_the_way = 0;
         for shift in 0..=last {
-            let free =
-                lines.iter().all(|&(from, count)| taken.is_free(from + shift, count, &mut tests));
-            if free {
-                lines.iter().for_each(|&(from, count)| taken.take(from + shift, count));
-                places.starts.push(shift * LINE);
-                reached += touched_bytes;
+            let mut free = |at: usize| {
+                let (from, count) = lines[at];
+                taken.is_free(from + shift, count, &mut tests)
+            };
+            let blocked = match lines.is_empty() || free(in_the_way) {
+                true => (0..lines.len()).find(|&at| !free(at)),
+                false => Some(in_the_way),
+            };
+            match blocked {
+                Some(at) => in_the_way = at,
+                None => {
+                    lines.iter().for_each(|&(from, count)| taken.take(from + shift, count));
+                    places.starts.push(shift * LINE);
+                    reached += touched_bytes;
+                }
             }
             let enough = reached > wanted_bytes || places.starts.len() >= PLACES_MAX;
             if enough || tests > TESTS_MAX || touched_bytes == 0 {
