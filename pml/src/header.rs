@@ -348,6 +348,14 @@ fn exactly<W: FromBytes + KnownLayout + Immutable>(message: &[u8]) -> Result<W, 
     })
 }
 
+/// Whatever is reserved must be 0, so that it can mean something one day.
+fn reserved(bytes: &[u8]) -> Result<(), String> {
+    if bytes.iter().all(|&byte| byte == 0) {
+        return Ok(());
+    }
+    Err(format!("reserved bytes that are {bytes:?}"))
+}
+
 impl Message {
     /// Reads a control message: the whole of it, except for LAYOUT-DATA, where the header is
     /// enough.
@@ -360,6 +368,8 @@ impl Message {
             }
             kind::CTS => {
                 let wire: CtsWire = exactly(message)?;
+                reserved(wire.zero.as_bytes())?;
+                reserved(wire.zero2.as_bytes())?;
                 let cts = Cts {
                     serial: wire.serial.get(),
                     reply: wire.reply.get(),
@@ -375,15 +385,19 @@ impl Message {
             }
             kind::FIN => {
                 let wire: FinWire = exactly(message)?;
+                reserved(&wire.zero)?;
                 let protocol = decode(wire.protocol)?;
                 Ok(Message::Fin { serial: wire.serial.get(), protocol })
             }
             kind::ABORT => {
                 let wire: FinWire = exactly(message)?;
+                reserved(&[wire.protocol])?;
+                reserved(&wire.zero)?;
                 Ok(Message::Abort { reply: wire.serial.get() })
             }
             kind::LAYOUT_REQUEST => {
                 let wire: WordsWire = exactly(message)?;
+                reserved(&wire.zero)?;
                 let [serial, reply, piece] = wire.words.map(U64::get);
                 if piece == 0 {
                     return Err("a request for a layout in pieces of no bytes".to_owned());
@@ -393,6 +407,7 @@ impl Message {
             kind::LAYOUT_DATA => {
                 let (wire, _) = WordsWire::read_from_prefix(message)
                     .map_err(|_| format!("a piece of layout of {} bytes", message.len()))?;
+                reserved(&wire.zero)?;
                 let [reply, offset, length] = wire.words.map(U64::get);
                 Ok(Message::LayoutData { reply, offset, length })
             }

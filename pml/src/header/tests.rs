@@ -76,6 +76,26 @@ fn other_kinds_say_what_they_were_told() {
 }
 
 #[test]
+fn reserved_bytes_are_zero_in_every_kind() {
+    let cts = Cts { serial: 1, reply: 2, offset: 3, end: 4, fragment: 5, depth: 6 };
+    let honest: [(&[u8], &[usize]); 5] = [
+        (&cts.wire(), &[2, 3, 12, 15]),
+        (&fin(8, None), &[3, 7]),
+        (&abort(8), &[2, 3, 7]),
+        (&layout_request(1, 2, 3), &[2, 7]),
+        (&layout_data(1, 2, 3), &[2, 7]),
+    ];
+    for (message, places) in honest {
+        assert!(Message::parse(message).is_ok());
+        for &at in places {
+            let mut forged = message.to_vec();
+            forged[at] = 1;
+            assert!(Message::parse(&forged).is_err(), "kind {}, byte {at}", message[0]);
+        }
+    }
+}
+
+#[test]
 fn no_bytes_make_the_parser_panic() {
     let mut bytes = [0; CONTROL_MAX];
     let len = rts().write(&[9; 5], &mut bytes);
