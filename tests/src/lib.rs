@@ -1,1 +1,125 @@
-//! Tests that cross crates.
+//! Tests that cross crates: the whole stack, with every process a thread of one.
+//!
+//! [`job`] runs a function as each rank of a job whose ranks are threads; they meet through memory,
+//! and their transports are whatever the test gives them: loopbacks that lack abilities, lose their
+//! patience or are traced. Jobs of real processes are tested in `gapless`.
+#![forbid(unsafe_code)]
+
+use gapless::btl::Btl;
+use gapless::wireup::{Wireup, WireupError};
+use gapless::{Config, World};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Longest that a rank waits for the others at a fence.
+const FENCE_SECONDS_MAX: u64 = 60;
+
+#[derive(Debug, Default)]
+struct Board {
+    values: HashMap<String, String>,
+    /// Ranks that have come to each fence.
+    come: HashMap<u32, u32>,
+}
+
+/// How ranks that are threads find each other.
+#[derive(Debug)]
+struct Threads {
+    rank: u32,
+    size: u32,
+    fences: u32,
+    board: Arc<(Mutex<Board>, Condvar)>,
+}
+
+impl Wireup for Threads {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn local_size(&self) -> Option<u32> {
+        Some(self.size)
+    }
+
+    fn job(&self) -> &str {
+        "threads"
+    }
+
+    fn put(&mut self, key: &str, value: &str) -> Result<(), WireupError> {
+        let mut board = self.board.0.lock().unwrap_or_else(PoisonError::into_inner);
+        board.values.insert(key.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    fn fence(&mut self) -> Result<(), WireupError> {
+        self.fences += 1;
+        let (board, bell) = &*self.board;
+        let mut board = board.lock().unwrap_or_else(PoisonError::into_inner);
+        *board.come.entry(self.fences).or_default() += 1;
+        bell.notify_all();
+        let (number, size) = (self.fences, self.size);
+        let missing = |board: &mut Board| board.come.get(&number) != Some(&size);
+        let patience = Duration::from_secs(FENCE_SECONDS_MAX);
+        let (_board, waited) = bell
+            .wait_timeout_while(board, patience, missing)
+            .unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            let reason = "the other threads do not come".to_owned();
+            return Err(WireupError::LauncherGone { doing: "fence", reason });
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, key: &str) -> Result<String, WireupError> {
+        let board = self.board.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = || WireupError::NoSuchKey { key: key.to_owned() };
+        board.values.get(key).cloned().ok_or_else(missing)
+    }
+
+    fn finalize(&mut self) -> Result<(), WireupError> {
+        Ok(())
+    }
+}
+
+/// Runs `body` as each of `size` ranks, with the transports that `transports` gives a rank and
+/// nothing else, and finalizes.
+///
+/// # Panics
+/// If a rank does, or cannot join or leave.
+pub fn job(
+    size: u32,
+    config: &Config,
+    transports: impl Fn(u32) -> Vec<Box<dyn Btl>> + Sync,
+    body: impl Fn(&World) + Sync,
+) {
+    let board = Arc::new((Mutex::new(Board::default()), Condvar::new()));
+    std::thread::scope(|threads| {
+        for rank in 0..size {
+            let board = Arc::clone(&board);
+            let (transports, body) = (&transports, &body);
+            threads.spawn(move || {
+                let transports = transports(rank);
+                let names: Vec<&str> = transports.iter().map(|btl| btl.limits().name).collect();
+                let wireup = Threads { rank, size, fences: 0, board };
+                let mut builder =
+                    World::builder().wireup(Box::new(wireup)).config(config.clone()).only(names);
+                for transport in transports {
+                    builder = builder.transport(transport);
+                }
+                let world = builder.init().expect("the threads meet");
+                body(&world);
+                world.finalize().expect("the threads part");
+            });
+        }
+    });
+}
+
+/// A byte that depends on all of `seed` and `at`.
+#[must_use]
+pub fn byte_at(seed: u64, at: u64) -> u8 {
+    let x = (seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    (x ^ (x >> 32)).to_be_bytes()[2]
+}

@@ -1,0 +1,215 @@
+//! Every kind of layout, over every kind of link, by every protocol, compared with the oracle.
+
+use gapless::btl::Btl;
+use gapless::{Config, Protocol, Source, TagSel, View, ViewMut, World};
+use gapless_btl::fault::{Fault, Plan};
+use gapless_btl::loopback::{self, Hub, Loopback};
+use gapless_btl::trace::{Ring, Trace};
+use gapless_dtype::naive::Typemap;
+use gapless_layouts::{Case, Side, cases};
+use gapless_tests::{byte_at, job};
+
+/// A link of a kind, and what protocols it must make possible.
+struct Link {
+    name: &'static str,
+    config: loopback::Config,
+    plan: Option<Plan>,
+}
+
+fn links() -> Vec<Link> {
+    let plain = loopback::Config::default();
+    let storm = Plan {
+        seed: 4711,
+        full_per_mille: 200,
+        full_calls_max: 10,
+        delay_polls_max: 5,
+        rdma_refused_per_mille: 300,
+        mapped_refused_per_mille: 300,
+        ..Plan::default()
+    };
+    vec![
+        Link { name: "plain", config: plain.clone(), plan: None },
+        Link {
+            name: "messages only",
+            config: loopback::Config { rdma: false, mapped: false, ..plain.clone() },
+            plan: None,
+        },
+        Link {
+            name: "tiny",
+            config: loopback::Config {
+                eager_bytes: 256,
+                max_fragment_bytes: 256,
+                slots: 2,
+                ..plain.clone()
+            },
+            plan: None,
+        },
+        Link { name: "stormy", config: plain, plan: Some(storm) },
+    ]
+}
+
+fn layouts() -> Vec<Case> {
+    let some = [
+        ("v", 40),
+        ("vc", 40),
+        ("t", 40),
+        ("stair", 256),
+        ("x", 24),
+        ("face-x", 16),
+        ("face-y", 16),
+        ("face-z", 16),
+        ("halo26", 8),
+        ("wrf-x-vec", 8),
+        ("wrf-y-sa", 8),
+        ("milc", 1),
+        ("nas-lu-y", 12),
+        ("nas-mg-x", 18),
+        ("lammps-full", 1),
+        ("lammps-atomic", 1),
+        ("specfem3d-oc", 1),
+        ("specfem3d-cm", 1),
+        ("specfem3d-mt", 5600),
+        ("fft2d", 64),
+        ("openmpi", 2),
+    ];
+    some.into_iter().flat_map(|(name, n)| cases(name, Some(n)).expect(name)).collect()
+}
+
+/// Where each packed byte of a side lies in its buffer, from the typemap alone.
+fn places(side: &Side) -> Vec<usize> {
+    let typemap = Typemap::of(&side.datatype).expect("small enough to write out");
+    let displacements = typemap.displacements(side.count).expect("small enough to write out");
+    let place = |displacement| {
+        let at = side.origin.checked_add_signed(displacement).expect("inside the buffer");
+        usize::try_from(at).expect("inside the buffer")
+    };
+    displacements.into_iter().map(place).collect()
+}
+
+fn buffer(side: &Side, seed: u64) -> Vec<u8> {
+    (0..side.buffer_bytes).map(|at| byte_at(seed, at)).collect()
+}
+
+/// What must be in the receiver's buffer in the end.
+fn expected(case: &Case, sent: &[u8], mut into: Vec<u8>) -> Vec<u8> {
+    for (from, to) in places(&case.send).into_iter().zip(places(&case.recv)) {
+        into[to] = sent[from];
+    }
+    into
+}
+
+/// A message there and one back, borrowed and from memory that can be mapped; each byte compared.
+fn exchange(world: &World, case: &Case, index: u64, what: &str) {
+    let comm = world.comm();
+    let (me, peer) = (u64::from(comm.rank()), 1 - comm.rank());
+    let seed = |rank: u64, role: u64| index * 8 + rank * 2 + role;
+    let send = case.send.datatype.commit().unwrap();
+    let recv = case.recv.datatype.commit().unwrap();
+    let out = buffer(&case.send, seed(me, 0));
+    let mut shared = world.alloc(out.len()).unwrap();
+    shared.copy_from_slice(&out);
+    let theirs = buffer(&case.send, seed(u64::from(peer), 0));
+    let fresh = buffer(&case.recv, seed(me, 1));
+    let right = expected(case, &theirs, fresh.clone());
+    for memory in [&out[..], &shared[..]] {
+        let mut into = fresh.clone();
+        comm.scope(|s| {
+            let into = ViewMut::typed(&mut into, case.recv.origin, &recv, case.recv.count)?;
+            let _ = s.irecv(into, Source::Any, TagSel::Any)?;
+            let memory = View::typed(memory, case.send.origin, &send, case.send.count)?;
+            let _ = s.isend(memory, peer, 7)?;
+            Ok(())
+        })
+        .unwrap_or_else(|error| panic!("{}, {what}: {error}", case.name));
+        if into != right {
+            let at = into.iter().zip(&right).position(|(a, b)| a != b);
+            panic!("{}, {what}: byte {at:?} is wrong; seeds from {index}", case.name);
+        }
+    }
+}
+
+#[test]
+fn every_layout_over_every_link_by_every_protocol() {
+    let layouts = layouts();
+    let protocols = [
+        None,
+        Some(Protocol::Eager),
+        Some(Protocol::Pipeline),
+        Some(Protocol::Mapped),
+        Some(Protocol::SingleCopy),
+    ];
+    for link in links() {
+        for force in protocols {
+            let hub = Hub::new();
+            let config = Config { force, ..Config::default() };
+            let what = format!("{} link, {force:?}", link.name);
+            let transports = |_| -> Vec<Box<dyn Btl>> {
+                let end = Loopback::with(&hub, link.config.clone());
+                match &link.plan {
+                    None => vec![Box::new(end)],
+                    Some(plan) => {
+                        let ring = Ring::new(64);
+                        vec![Box::new(Trace::new(Fault::new(end, plan.clone()), ring.sink()))]
+                    }
+                }
+            };
+            job(2, &config, transports, |world| {
+                for (index, case) in (0u64..).zip(&layouts) {
+                    exchange(world, case, index, &what);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn peers_choose_the_better_of_two_rails() {
+    let (slow, quick) = (Hub::new(), Hub::new());
+    let transports = |rank| -> Vec<Box<dyn Btl>> {
+        let rail = |name, latency_ns, hub| {
+            let config = loopback::Config { name, latency_ns, ..loopback::Config::default() };
+            Box::new(Loopback::with(hub, config)) as Box<dyn Btl>
+        };
+        // Rank 2 has the slow one only; all reach all.
+        match rank {
+            2 => vec![rail("slow", 9000, &slow)],
+            _ => vec![rail("slow", 9000, &slow), rail("quick", 50, &quick)],
+        }
+    };
+    job(3, &Config::default(), transports, |world| {
+        let comm = world.comm();
+        let (me, size) = (comm.rank(), comm.size());
+        let mut got = vec![[0u32; 1]; size as usize];
+        comm.scope(|s| {
+            for (from, word) in (0..size).zip(&mut got) {
+                let _ = s.irecv(word, from, 0)?;
+            }
+            (0..size).try_for_each(|to| comm.send(&[me * 10 + to], to, 0).map(drop))
+        })
+        .unwrap();
+        assert!((0..size).zip(&got).all(|(from, word)| word == &[from * 10 + me]));
+    });
+}
+
+#[test]
+fn the_halo_exchange_runs_over_any_transport() {
+    for link in links() {
+        let hub = Hub::new();
+        let transports = |_| -> Vec<Box<dyn Btl>> {
+            let end = Loopback::with(&hub, link.config.clone());
+            match &link.plan {
+                None => vec![Box::new(end)],
+                Some(plan) => vec![Box::new(Fault::new(end, plan.clone()))],
+            }
+        };
+        job(6, &Config::default(), transports, |world| {
+            let plate = exchange::Plate { rows: 31, columns: 43, steps: 12 };
+            let summary = exchange::run(world.comm(), plate).unwrap();
+            assert_eq!(summary.wrong, 0, "{}: {summary:?}", link.name);
+            assert!(summary.sent_bytes > 0);
+        });
+    }
+}
+
+#[path = "../../gapless/examples/halo2d/exchange.rs"]
+mod exchange;
