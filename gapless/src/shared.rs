@@ -10,6 +10,7 @@ use gapless_bml::{Patience, Step, Waiter};
 use gapless_pml::{Pml, PmlError, RequestId, Status};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -80,6 +81,15 @@ impl State {
     }
 }
 
+/// Waits until no engine works on any buffer. If that cannot even be found out, memory would be
+/// handed back that a device still writes to: then the process ends.
+fn end_engine_work(state: &mut State) {
+    let drained = catch_unwind(AssertUnwindSafe(|| state.pml.drain_engines()));
+    if drained.is_err() {
+        std::process::abort();
+    }
+}
+
 impl Shared {
     pub(crate) fn new(pml: Pml, local_ranks: usize) -> Result<Shared, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -99,7 +109,11 @@ impl Shared {
         self.wanting.fetch_add(1, Ordering::Relaxed);
         let guard = self.state.lock();
         self.wanting.fetch_sub(1, Ordering::Relaxed);
-        guard.map_err(|_| Error::Poisoned)
+        guard.map_err(|poisoned| {
+            // Whoever is told so takes its memory back: engines must have let go of it.
+            end_engine_work(&mut poisoned.into_inner());
+            Error::Poisoned
+        })
     }
 
     /// The state, even after a panic: for buffers, whose table is always in order. After a panic
@@ -120,7 +134,11 @@ impl Shared {
 
     /// The world has been left: whoever still waits is told so.
     pub(crate) fn abandon(&self) {
-        self.lock_anyway().stage = Stage::Left;
+        let mut state = self.lock_anyway();
+        state.stage = Stage::Left;
+        // Whoever waits is about to take its memory back.
+        end_engine_work(&mut state);
+        drop(state);
         self.ring();
     }
 

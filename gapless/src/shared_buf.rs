@@ -41,10 +41,11 @@ impl Drop for Heap {
 }
 
 impl SharedBuf {
-    /// Takes what a transport allocated, which is at least `len` bytes.
-    pub(crate) fn mapped(allocation: Allocation, len: usize) -> SharedBuf {
-        debug_assert!(allocation.region().len() >= len as u64);
-        SharedBuf { allocation, len, mappable: true }
+    /// Takes what a transport allocated, if it is at least `len` bytes that the CPU can touch.
+    pub(crate) fn mapped(allocation: Allocation, len: usize) -> Option<SharedBuf> {
+        let region = allocation.region();
+        let fits = region.len() >= len as u64 && region.as_ptr().is_some();
+        fits.then_some(SharedBuf { allocation, len, mappable: true })
     }
 
     /// Allocates from the heap.

@@ -109,7 +109,16 @@ impl World {
         }
         let allocated = self.shared.lock()?.open()?.bml_mut().allocate(len as u64);
         match allocated {
-            Some(Ok(allocation)) => Ok(SharedBuf::mapped(allocation, len)),
+            Some(Ok(allocation)) => match SharedBuf::mapped(allocation, len) {
+                Some(memory) => Ok(memory),
+                None => {
+                    tracing::warn!(
+                        len,
+                        "a transport gave too little memory, or none of the host's"
+                    );
+                    SharedBuf::heap(len)
+                }
+            },
             Some(Err(error)) => {
                 tracing::info!(len, %error, "memory that peers can map is refused; heap instead");
                 SharedBuf::heap(len)

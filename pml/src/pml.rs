@@ -220,6 +220,13 @@ impl Pml {
         Ok(choose::candidates(&situation, self.tuning()))
     }
 
+    /// Waits until no engine works on any buffer or slot any more, and forgets what they were
+    /// working on: for an endpoint that is being given up, whose callers take their memory back.
+    /// Requests that this concerns never end.
+    pub fn drain_engines(&mut self) {
+        self.core.drain_engines();
+    }
+
     fn tuning(&self) -> &Tuning {
         &self.core.config.tuning
     }
