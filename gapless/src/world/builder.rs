@@ -18,9 +18,12 @@ const SM: &str = "sm";
 
 /// Choices about a world; everything has a default.
 ///
-/// ```no_run
-/// # fn my_transport() -> Box<dyn gapless::btl::Btl> { unimplemented!() }
-/// let world = gapless::World::builder().transport(my_transport()).init()?;
+/// ```
+/// use gapless::btl::loopback::{Hub, Loopback};
+/// // A transport of your own stands here.
+/// let transport = Box::new(Loopback::new(&Hub::new()));
+/// let world = gapless::World::builder().transport(transport).init()?;
+/// assert_eq!(world.size(), 1);
 /// # Ok::<(), gapless::Error>(())
 /// ```
 #[derive(Default)]
