@@ -1,8 +1,9 @@
-/* The shared kernels, for every word width and both directions. */
+/* The shared kernels, for every word width and both directions, with a block a tile and with fewer. */
 #include "prelude_cuda.h"
 #include "args.h"
 #include "lookup.h"
 
+#define FEW 0
 #define UNPACK 0
 #define W 1
 #include "pack.cl-cu"
@@ -20,7 +21,6 @@
 #include "pack.cl-cu"
 #undef W
 #undef UNPACK
-
 #define UNPACK 1
 #define W 1
 #include "pack.cl-cu"
@@ -36,3 +36,42 @@
 #undef W
 #define W 16
 #include "pack.cl-cu"
+#undef W
+#undef UNPACK
+#undef FEW
+#define FEW 1
+#define UNPACK 0
+#define W 1
+#include "pack.cl-cu"
+#undef W
+#define W 2
+#include "pack.cl-cu"
+#undef W
+#define W 4
+#include "pack.cl-cu"
+#undef W
+#define W 8
+#include "pack.cl-cu"
+#undef W
+#define W 16
+#include "pack.cl-cu"
+#undef W
+#undef UNPACK
+#define UNPACK 1
+#define W 1
+#include "pack.cl-cu"
+#undef W
+#define W 2
+#include "pack.cl-cu"
+#undef W
+#define W 4
+#include "pack.cl-cu"
+#undef W
+#define W 8
+#include "pack.cl-cu"
+#undef W
+#define W 16
+#include "pack.cl-cu"
+#undef W
+#undef UNPACK
+#undef FEW

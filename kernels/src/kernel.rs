@@ -129,13 +129,23 @@ impl Family {
         }
     }
 
-    /// Threads a block may have at most (`__launch_bounds__`).
+    /// Threads a block may have at most (`__launch_bounds__`), where blocks loop or where they do not.
     #[must_use]
-    pub fn threads_max(self) -> u32 {
+    pub fn threads_max(self, few: bool) -> u32 {
         match self {
-            Family::Copy | Family::Strided1 | Family::Rows => 1024,
-            Family::Listed | Family::Mapped | Family::Transposed => 256,
+            _ if !few => 256,
+            Family::Copy | Family::Strided1 | Family::Rows | Family::Affine => 1024,
+            Family::Transposed => 256,
             _ => 512,
+        }
+    }
+
+    /// Threads of a block where there is plenty to do: what was fastest on an H200.
+    #[must_use]
+    pub fn threads(self) -> u32 {
+        match self {
+            Family::Affine | Family::AffineShort | Family::Listed | Family::Mapped => 128,
+            _ => 256,
         }
     }
 
@@ -158,18 +168,21 @@ pub struct Kernel {
     pub direction: Direction,
     /// Bytes of a word.
     pub width: Width,
+    /// Made for fewer blocks than tiles: blocks loop.
+    pub few: bool,
 }
 
 impl Kernel {
     /// Every kernel there is.
     pub fn all() -> impl Iterator<Item = Kernel> {
-        let directions = [Direction::Pack, Direction::Unpack];
-        directions.into_iter().flat_map(|direction| {
+        let both = [Direction::Pack, Direction::Unpack];
+        let forms = both.into_iter().flat_map(|direction| [(direction, false), (direction, true)]);
+        forms.flat_map(|(direction, few)| {
             Width::ALL.into_iter().flat_map(move |width| {
                 Family::ALL
                     .into_iter()
                     .filter(move |&f| f != Family::Transfer || direction == Direction::Pack)
-                    .map(move |family| Kernel { family, direction, width })
+                    .map(move |family| Kernel { family, direction, width, few })
             })
         })
     }
@@ -180,10 +193,11 @@ impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.family.name();
         let width = self.width.bytes();
+        let form = if self.few { "_few" } else { "" };
         match (self.family, self.direction) {
-            (Family::Transfer, _) => write!(f, "{name}_w{width}"),
-            (_, Direction::Pack) => write!(f, "pack_{name}_w{width}"),
-            (_, Direction::Unpack) => write!(f, "unpack_{name}_w{width}"),
+            (Family::Transfer, _) => write!(f, "{name}_w{width}{form}"),
+            (_, Direction::Pack) => write!(f, "pack_{name}_w{width}{form}"),
+            (_, Direction::Unpack) => write!(f, "unpack_{name}_w{width}{form}"),
         }
     }
 }
@@ -209,6 +223,6 @@ mod tests {
         let names: BTreeSet<_> = Kernel::all().map(|kernel| kernel.to_string()).collect();
         assert_eq!(names.len(), Kernel::all().count());
         assert!(names.contains("unpack_affine_short_w16"));
-        assert!(names.contains("transfer_w8"));
+        assert!(names.contains("transfer_w8_few"));
     }
 }

@@ -31,8 +31,6 @@ use thiserror::Error;
 pub(crate) const WORDS_MAX: u64 = (1 << 31) - 1;
 /// Blocks that fill a large GPU about twice: fewer, and blocks get smaller.
 const BLOCKS_ENOUGH: u32 = 264;
-/// Threads of a block where there is plenty to do.
-const THREADS: u32 = 256;
 /// Threads of a block at least.
 const THREADS_MIN: u32 = 64;
 
@@ -130,6 +128,22 @@ pub struct Launch {
     pub args: Args,
 }
 
+impl Launch {
+    /// The launch of a kernel of `family`, looping if `blocks` are fewer than the tiles.
+    pub(crate) fn new(
+        family: Family,
+        direction: Direction,
+        width: Width,
+        blocks: u32,
+        threads: u32,
+        args: Args,
+    ) -> Launch {
+        let few = blocks < args.span().tiles;
+        debug_assert!(threads <= family.threads_max(few), "{family:?}: {blocks} × {threads}");
+        Launch { kernel: Kernel { family, direction, width, few }, blocks, threads, args }
+    }
+}
+
 /// The launches of one piece of work; mostly one.
 pub type Launches = SmallVec<[Launch; 1]>;
 
@@ -195,7 +209,7 @@ pub(crate) fn flat(
 ) -> Geometry {
     let items = family.items(width);
     let tiles_of = |threads: u32| words.words.div_ceil(threads * items) + words.edge_tiles();
-    let mut threads = THREADS;
+    let mut threads = family.threads();
     while threads > THREADS_MIN && tiles_of(threads) < BLOCKS_ENOUGH {
         threads /= 2;
     }
@@ -203,7 +217,12 @@ pub(crate) fn flat(
     if let Some(budget) = budget
         && tiles > budget.get()
     {
-        threads = family.threads_max();
+        let fewest = threads;
+        threads = family.threads_max(true);
+        // Only looping kernels take blocks as large; so tiles must stay more than blocks.
+        while threads > fewest && tiles_of(threads) <= budget.get() {
+            threads /= 2;
+        }
         tiles = tiles_of(threads);
     }
     Geometry { blocks: limited(tiles, budget), threads, tiles }

@@ -3,8 +3,9 @@
 //!
 //! One source, `pack.cl-cu`, serves CUDA C++ and OpenCL C through a short prelude each. A kernel moves a
 //! range of the packed stream between a *typed* side, where the bytes lie as a datatype says, and a
-//! *packed* side, where they follow each other. Each is compiled for words of 1, 2, 4, 8 and 16 bytes and
-//! for both directions; [`Width`] says which one a piece of work allows.
+//! *packed* side, where they follow each other. Each is compiled for words of 1, 2, 4, 8 and 16 bytes, for
+//! both directions, and for as many blocks as tiles or for fewer; [`Width`] says which width a piece of
+//! work allows.
 //!
 //! | family | typed side | found by |
 //! |---|---|---|

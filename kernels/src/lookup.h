@@ -68,14 +68,22 @@ INLINE i64 listed_at(const Listed *s, GLOBAL const u8 *RESTRICT plan, u32 word, 
     return (i64)instance * s->extent + listed * s->scale + (i64)(word - row * s->len) * w;
 }
 
+/* The block that word `rest` of an instance lies in, and a block's shift in bytes. */
+INLINE u32 mapped_block(const Mapped *s, GLOBAL const u8 *RESTRICT plan, u32 rest) {
+    u32 planned = rest >> s->finer;
+    Unit unit = ((GLOBAL const Unit *)(plan + s->units))[planned >> 5];
+    return unit.block + ONES(unit.begins & (0xffffffffu >> (31 - (planned & 31))));
+}
+
+INLINE i64 mapped_shift(const Mapped *s, GLOBAL const u8 *RESTRICT plan, u32 block) {
+    return entry(plan + s->shifts, s->wide, block) * s->scale;
+}
+
 INLINE i64 mapped_at(const Mapped *s, GLOBAL const u8 *RESTRICT plan, u32 word, u32 w) {
     u32 instance = divide(word, s->by_size);
     u32 rest = word - instance * s->size;
-    u32 planned = rest >> s->finer;
-    Unit unit = ((GLOBAL const Unit *)(plan + s->units))[planned >> 5];
-    u32 block = unit.block + ONES(unit.begins & (0xffffffffu >> (31 - (planned & 31))));
-    i64 shift = entry(plan + s->shifts, s->wide, block);
-    return (i64)instance * s->extent + shift * s->scale + (i64)rest * w;
+    i64 shift = mapped_shift(s, plan, mapped_block(s, plan, rest));
+    return (i64)instance * s->extent + shift + (i64)rest * w;
 }
 
 INLINE i64 side_at(const Side *s, GLOBAL const u8 *RESTRICT plan, u32 word, u32 w) {

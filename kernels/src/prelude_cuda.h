@@ -26,6 +26,8 @@ struct __align__(16) u128 {
 #define QUOTIENT(a, b) __fdividef(a, b)
 #define ARGS(type) const __grid_constant__ type a
 #define ROLLED _Pragma("unroll 1")
+#define READ(type, at) (*(GLOBAL const type *)(at))
+#define WRITE(type, at, word) (*(GLOBAL type *)(at) = (word))
 #define UNROLL _Pragma("unroll")
 
 /* Roughly. */
@@ -34,3 +36,35 @@ static __device__ __forceinline__ float ROOT(float a) {
     asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(a));
     return root;
 }
+
+/* Of what is touched once, so that it leaves the caches first. Volatile keeps the loads before the
+ * stores. Narrow words are not worth it. */
+#define ONCE(type, kind, letter)                                                            \
+    static __device__ __forceinline__ type once_read(const type *at) {                      \
+        type word;                                                                          \
+        asm volatile("ld.global.cs." kind " %0, [%1];" : "=" letter(word) : "l"(at));       \
+        return word;                                                                        \
+    }                                                                                       \
+    static __device__ __forceinline__ void once_write(type *at, type word) {                \
+        asm volatile("st.global.cs." kind " [%0], %1;" ::"l"(at), letter(word) : "memory"); \
+    }
+ONCE(u32, "u32", "r")
+ONCE(u64, "u64", "l")
+static __device__ __forceinline__ u128 once_read(const u128 *at) {
+    u128 word;
+    asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(word.a), "=r"(word.b), "=r"(word.c), "=r"(word.d)
+                 : "l"(at));
+    return word;
+}
+static __device__ __forceinline__ void once_write(u128 *at, u128 word) {
+    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(word.a), "r"(word.b),
+                 "r"(word.c), "r"(word.d)
+                 : "memory");
+}
+static __device__ __forceinline__ u8 once_read(const u8 *at) { return *at; }
+static __device__ __forceinline__ u16 once_read(const u16 *at) { return *at; }
+static __device__ __forceinline__ void once_write(u8 *at, u8 word) { *at = word; }
+static __device__ __forceinline__ void once_write(u16 *at, u16 word) { *at = word; }
+#define READ_ONCE(type, at) once_read((const type *)(at))
+#define WRITE_ONCE(type, at, word) once_write((type *)(at), word)

@@ -23,4 +23,8 @@ typedef uint4 u128;
 #define ROOT(a) sqrt(a)
 #define ARGS(type) const type a
 #define ROLLED _Pragma("unroll 1")
+#define READ(type, at) (*(GLOBAL const type *)(at))
+#define WRITE(type, at, word) (*(GLOBAL type *)(at) = (word))
+#define READ_ONCE(type, at) READ(type, at)
+#define WRITE_ONCE(type, at, word) WRITE(type, at, word)
 #define UNROLL _Pragma("unroll")

@@ -20,7 +20,10 @@ pub const REGISTERS: &str = include_str!("../images/ptxas.txt");
 pub fn opencl_source(direction: Direction, width: Width) -> String {
     let unpack = u32::from(direction == Direction::Unpack);
     let bytes = width.bytes();
-    format!("{PRELUDE}\n{ARGS}\n{LOOKUP}\n#define UNPACK {unpack}\n#define W {bytes}\n{PACK}")
+    format!(
+        "{PRELUDE}\n{ARGS}\n{LOOKUP}\n#define UNPACK {unpack}\n#define W {bytes}\n\
+         #define FEW 0\n{PACK}\n#undef FEW\n#define FEW 1\n{PACK}"
+    )
 }
 
 /// OpenCL C source of a kernel `layout(__global ulong *out)` that writes the size of every argument

@@ -4,7 +4,7 @@ use super::{
     Grid, GridDim, Launch, Launches, Move, Place, Unfit, WORDS_MAX, Words, bits, flat, strided,
 };
 use crate::args::{Affine, AffineArgs, Args, Divide};
-use crate::{Family, Kernel, Width};
+use crate::{Family, Width};
 use smallvec::smallvec;
 use std::ops::Range;
 
@@ -185,10 +185,12 @@ fn launch(
     let typed = what.typed.offset.wrapping_add(runs.displacement);
     let mut span = words.span(typed, packed);
     span.tiles = geometry.tiles;
-    Ok(Launch {
-        kernel: Kernel { family, direction: what.direction, width },
-        blocks: geometry.blocks,
-        threads: geometry.threads,
-        args: Args::Affine(AffineArgs { span, shape }),
-    })
+    Ok(Launch::new(
+        family,
+        what.direction,
+        width,
+        geometry.blocks,
+        geometry.threads,
+        Args::Affine(AffineArgs { span, shape }),
+    ))
 }

@@ -1,9 +1,9 @@
 //! Equal blocks on a grid: one stretch, a vector, a face, a sub-matrix, with any number of instances.
 
 use super::transposed::transposed;
-use super::{Launch, Launches, Move, Unfit, WORDS_MAX, Words, bits, flat, limited};
+use super::{Launch, Launches, Move, THREADS_MIN, Unfit, WORDS_MAX, Words, bits, flat, limited};
 use crate::args::{Args, CopyArgs, DIMS_MAX, Dim, Divide, RowsArgs, Strided, StridedArgs};
-use crate::{Family, Kernel, Width};
+use crate::{Family, Width};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -149,24 +149,22 @@ fn launch(
     let words = Words::of(range, width);
     let typed = what.typed.offset.wrapping_add(grid.displacement);
     let mut span = words.span(typed, packed);
-    let kernel = |family| Kernel { family, direction: what.direction, width };
+    let made = |family, blocks, threads, args| {
+        Launch::new(family, what.direction, width, blocks, threads, args)
+    };
     if grid.dims.is_empty() {
         let geometry = flat(Family::Copy, width, words, what.budget);
         span.tiles = geometry.tiles;
-        return Ok(Launch {
-            kernel: kernel(Family::Copy),
-            blocks: geometry.blocks,
-            threads: geometry.threads,
-            args: Args::Copy(CopyArgs { span }),
-        });
+        return Ok(made(
+            Family::Copy,
+            geometry.blocks,
+            geometry.threads,
+            Args::Copy(CopyArgs { span }),
+        ));
     }
     if let Some((args, blocks)) = transposed(what, grid, width, words, span) {
-        return Ok(Launch {
-            kernel: kernel(Family::Transposed),
-            blocks,
-            threads: Family::Transposed.threads_max(),
-            args: Args::Transposed(args),
-        });
+        let threads = Family::Transposed.threads_max(false);
+        return Ok(made(Family::Transposed, blocks, threads, Args::Transposed(args)));
     }
     let shape = shape(grid, width)?;
     if let Some(rows) = Rows::cut(shape.len, words, width, what) {
@@ -179,18 +177,12 @@ fn launch(
             shape,
         };
         let blocks = limited(rows.tiles, what.budget);
-        let kernel = kernel(Family::Rows);
-        return Ok(Launch { kernel, blocks, threads: rows.threads, args: Args::Rows(args) });
+        return Ok(made(Family::Rows, blocks, rows.threads, Args::Rows(args)));
     }
     let family = if shape.dims == 1 { Family::Strided1 } else { Family::Strided };
     let geometry = flat(family, width, words, what.budget);
     span.tiles = geometry.tiles;
-    Ok(Launch {
-        kernel: kernel(family),
-        blocks: geometry.blocks,
-        threads: geometry.threads,
-        args: Args::Strided(StridedArgs { span, shape }),
-    })
+    Ok(made(family, geometry.blocks, geometry.threads, Args::Strided(StridedArgs { span, shape })))
 }
 
 /// The grid as the kernel wants it. Its words can be numbered.
@@ -221,11 +213,29 @@ struct Rows {
 }
 
 impl Rows {
-    /// The cut, if it keeps nine of ten threads busy; flat tiles keep all, but search more.
+    /// The cut, if it keeps nine of ten threads busy; flat tiles keep all, but search more. Under a
+    /// budget, with blocks as large as the rows allow.
     fn cut(len: u32, words: Words, width: Width, what: &Move) -> Option<Rows> {
-        let items = Family::Rows.items(width);
-        let whole = flat(Family::Rows, width, words, what.budget);
-        let tile = whole.threads * items;
+        let mut threads = flat(Family::Rows, width, words, what.budget).threads;
+        loop {
+            if let Some(rows) = Rows::with(threads, len, words, width)
+                && threads
+                    <= Family::Rows.threads_max(limited(rows.tiles, what.budget) < rows.tiles)
+            {
+                return Some(rows);
+            }
+            // Without a budget the number of threads suits the amount of work; keep it.
+            if threads <= Family::Rows.threads()
+                && (what.budget.is_none() || threads <= THREADS_MIN)
+            {
+                return None;
+            }
+            threads /= 2;
+        }
+    }
+
+    fn with(threads: u32, len: u32, words: Words, width: Width) -> Option<Rows> {
+        let tile = threads * Family::Rows.items(width);
         let pieces = len.div_ceil(tile);
         // Pieces of whole 32-word lines, so that most begin at a line of memory.
         let piece = len.div_ceil(pieces).next_multiple_of(32).min(tile);
@@ -236,6 +246,6 @@ impl Rows {
         let rows = end.div_ceil(u64::from(len)) - first / u64::from(len);
         let tiles = rows * u64::from(pieces) + u64::from(words.edges != 0);
         let tiles = u32::try_from(tiles).ok().filter(|&tiles| u64::from(tiles) <= WORDS_MAX)?;
-        (busy && words.words > 0).then_some(Rows { threads: whole.threads, piece, pieces, tiles })
+        (busy && words.words > 0).then_some(Rows { threads, piece, pieces, tiles })
     }
 }

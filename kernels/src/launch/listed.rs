@@ -2,7 +2,7 @@
 
 use super::{Launch, Launches, Move, Unfit, WORDS_MAX, Words, bits, flat};
 use crate::args::{Args, Divide, Listed, ListedArgs};
-use crate::{Family, Kernel, Width};
+use crate::{Family, Width};
 
 /// Instances of equal blocks at listed displacements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,15 +111,15 @@ pub fn listed(what: &Move, blocks: &Blocks) -> Result<Launches, Unfit> {
         let packed = what.packed.offset + (from - what.range.start).cast_signed();
         let mut span = words.span(what.typed.offset.wrapping_add(part.displacement), packed);
         span.tiles = geometry.tiles;
-        launches.push(Launch {
-            kernel: Kernel { family: Family::Listed, direction: what.direction, width },
-            blocks: geometry.blocks,
-            threads: geometry.threads,
-            args: Args::Listed(ListedArgs {
-                span,
-                shape: part.shape(width).ok_or(Unfit::Numbers)?,
-            }),
-        });
+        let shape = part.shape(width).ok_or(Unfit::Numbers)?;
+        launches.push(Launch::new(
+            Family::Listed,
+            what.direction,
+            width,
+            geometry.blocks,
+            geometry.threads,
+            Args::Listed(ListedArgs { span, shape }),
+        ));
         from = to;
     }
     Ok(launches)

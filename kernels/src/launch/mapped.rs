@@ -3,7 +3,7 @@
 use super::{Launch, Launches, Move, Unfit, WORDS_MAX, Words, bits, flat, narrowed};
 use crate::args::{Args, Divide, Mapped, MappedArgs};
 use crate::plan::UNIT_WORDS;
-use crate::{Family, Kernel, Width};
+use crate::{Family, Width};
 
 /// Instances of what a plan describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,15 +107,15 @@ pub fn mapped(what: &Move, plan: &Planned) -> Result<Launches, Unfit> {
         let packed = what.packed.offset + (from - what.range.start).cast_signed();
         let mut span = words.span(what.typed.offset.wrapping_add(part.displacement), packed);
         span.tiles = geometry.tiles;
-        launches.push(Launch {
-            kernel: Kernel { family: Family::Mapped, direction: what.direction, width },
-            blocks: geometry.blocks,
-            threads: geometry.threads,
-            args: Args::Mapped(MappedArgs {
-                span,
-                shape: part.shape(width).ok_or(Unfit::Numbers)?,
-            }),
-        });
+        let shape = part.shape(width).ok_or(Unfit::Numbers)?;
+        launches.push(Launch::new(
+            Family::Mapped,
+            what.direction,
+            width,
+            geometry.blocks,
+            geometry.threads,
+            Args::Mapped(MappedArgs { span, shape }),
+        ));
         from = to;
     }
     Ok(launches)

@@ -111,7 +111,9 @@ fn check_with(
         let bytes = head + i64::from(span.words) * width + tail;
         assert_eq!(span.packed - head, at, "launches follow each other");
         assert!(launch.blocks > 0 && launch.blocks <= span.tiles);
-        assert!(launch.threads <= launch.kernel.family.threads_max());
+        assert_eq!(launch.kernel.few, launch.blocks < span.tiles);
+        assert!(what.budget.is_none_or(|budget| launch.blocks <= budget.get()));
+        assert!(launch.threads <= launch.kernel.family.threads_max(launch.kernel.few));
         assert!(u64::from(span.first) + u64::from(span.words) <= WORDS_MAX);
         let some = (0..200).map(|_| pseudo(&mut state, bytes.cast_unsigned()).cast_signed());
         for byte in [0, bytes - 1].into_iter().chain(some) {
@@ -135,8 +137,8 @@ fn whole(range: Range<u64>) -> Move {
         direction: Direction::Pack,
         packed: Place { address: 0x7000 + range.start % 16, offset: 32 },
         typed: Place { address: 0x9000, offset: -64 },
+        budget: NonZeroU32::new(u32::try_from(range.start % 50).unwrap()),
         range,
-        budget: None,
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     narrowed,
 };
 use crate::args::{Args, SIDE_AFFINE, SIDE_LISTED, SIDE_MAPPED, SIDE_STRIDED, Side, TransferArgs};
-use crate::{Direction, Family, Kernel, Width};
+use crate::{Direction, Family, Width};
 use smallvec::SmallVec;
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -147,12 +147,14 @@ pub fn transfer(
         span.packed = to.1.offset.wrapping_add(target_at);
         span.tiles = geometry.tiles;
         let args = TransferArgs { span, from: source, to: target };
-        launches.push(Launch {
-            kernel: Kernel { family: Family::Transfer, direction: Direction::Pack, width },
-            blocks: geometry.blocks,
-            threads: geometry.threads,
-            args: Args::Transfer(Box::new(args)),
-        });
+        launches.push(Launch::new(
+            Family::Transfer,
+            Direction::Pack,
+            width,
+            geometry.blocks,
+            geometry.threads,
+            Args::Transfer(Box::new(args)),
+        ));
     }
     Ok(launches)
 }

@@ -278,10 +278,11 @@ impl Bench {
         from: &Case,
         to: &Case,
         range: Range<u64>,
+        budget: Option<NonZeroU32>,
         seed: u64,
     ) -> Vec<Kernel> {
         let sides = ((&from.side, place(from.origin())), (&to.side, place(to.origin())));
-        let launches = transfer(&range, sides.0, sides.1, None).unwrap();
+        let launches = transfer(&range, sides.0, sides.1, budget).unwrap();
         assert!(launches.iter().all(|launch| launch.kernel.family == Family::Transfer));
         let mut random = Random::new(seed ^ 0xaaaa);
         let mut noise = |len: u64| -> Vec<u8> {

@@ -27,8 +27,8 @@ fn every_kernel_moves_every_byte_to_its_place() {
                 let mut random = Random::new(seed);
                 let case = shapes::case(family, width, &mut random);
                 for direction in [Direction::Pack, Direction::Unpack] {
-                    let range = case.range(&mut random, round == 0);
-                    let budget = if round == 1 { NonZeroU32::new(2) } else { None };
+                    let range = case.range(&mut random, round % 3 == 0);
+                    let budget = if round % 2 == 1 { NonZeroU32::new(1) } else { None };
                     let skew = if round == 2 { random.below(16) } else { 0 };
                     let used =
                         bench.pack_or_unpack(&case, direction, range, budget, skew, width, seed);
@@ -64,15 +64,19 @@ fn layouts_move_into_layouts() {
             let target = shapes::case(to, width, &mut random);
             let size = source.size().min(target.size());
             let (a, b) = (random.below(size), random.below(size));
-            for range in [0..size, a.min(b)..a.max(b) + 1] {
-                let used = bench.transfer(&source, &target, range, seed);
+            let part = a.min(b)..a.max(b) + 1;
+            for (range, budget) in [(0..size, None), (part, None), (0..size, NonZeroU32::new(1))] {
+                let used = bench.transfer(&source, &target, range, budget, seed);
                 ran.extend(used.iter().map(Kernel::to_string));
             }
         }
     }
     for width in Width::ALL {
-        let kernel = Kernel { family: Family::Transfer, direction: Direction::Pack, width };
-        assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
+        for few in [false, true] {
+            let (family, direction) = (Family::Transfer, Direction::Pack);
+            let kernel = Kernel { family, direction, width, few };
+            assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
+        }
     }
 }
 
