@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 /// Allocations that one process may share with one peer at a time: their descriptors count against
-/// the receiver's limit on open files.
-pub(crate) const SHARED: usize = 512;
+/// the receiver's limit on open files, which is often 1,024.
+pub(crate) const SHARED: usize = 256;
 
 /// Key: the owner's nonce, then allocation, offset and length in 8 bytes each.
 const KEY_BYTES: usize = 40;
@@ -58,7 +58,8 @@ pub(crate) fn refused(error: LinkError) -> MapError {
 
 /// One allocation of a peer.
 struct Import {
-    file: OwnedFd,
+    /// `None` if this process had no descriptor to spare when it came.
+    file: Option<OwnedFd>,
     len: usize,
     /// Found again while anybody uses it.
     mapped: Weak<Segment>,
@@ -93,7 +94,8 @@ impl Imports {
         }
     }
 
-    /// A peer has sent a descriptor.
+    /// A peer has sent a descriptor; `None` if this process had none to spare for it. Then the
+    /// allocation is known, so that its end is understood, but cannot be mapped.
     ///
     /// # Errors
     /// It broke the rules.
@@ -101,7 +103,7 @@ impl Imports {
         &mut self,
         peer: PeerId,
         packet: &[u8],
-        file: OwnedFd,
+        file: Option<OwnedFd>,
     ) -> Result<(), LinkError> {
         let corrupt = |what: String| LinkError::Corrupt { what };
         let (allocation, len) = word(packet, 1)
@@ -202,7 +204,11 @@ impl Imports {
         let segment = match import.mapped.upgrade() {
             Some(segment) => segment,
             None => {
-                let segment = Arc::new(Segment::adopt(&import.file, import.len).map_err(refused)?);
+                let Some(file) = &import.file else {
+                    let reason = "its descriptor was lost: too many files are open here".to_owned();
+                    return Err(MapError::Unavailable { reason });
+                };
+                let segment = Arc::new(Segment::adopt(file, import.len).map_err(refused)?);
                 for device in devices {
                     if let Err(error) = segment.register(device) {
                         tracing::debug!(%error, "a mapping is not known to a device");
@@ -253,7 +259,7 @@ mod tests {
 
     fn offer(imports: &mut Imports, allocation: u64, len: usize) -> Segment {
         let (segment, file) = Segment::create(len, false).unwrap();
-        imports.offered(PEER, &share_packet(allocation, len as u64), file).unwrap();
+        imports.offered(PEER, &share_packet(allocation, len as u64), Some(file)).unwrap();
         segment
     }
 
@@ -295,9 +301,9 @@ mod tests {
             assert!(error.to_string().contains(what), "{error}");
         }
         let (_segment, file) = Segment::create(4096, false).unwrap();
-        assert!(imports.offered(PEER, &share_packet(3, 4096), file).is_err());
+        assert!(imports.offered(PEER, &share_packet(3, 4096), Some(file)).is_err());
         let (_segment, file) = Segment::create(4096, false).unwrap();
-        assert!(imports.offered(PEER, &[2; 5], file).is_err());
+        assert!(imports.offered(PEER, &[2; 5], Some(file)).is_err());
         assert!(imports.freed(PEER, &freed_packet(9)).is_err());
         assert!(imports.freed(PEER, &[3]).is_err());
     }
@@ -306,7 +312,7 @@ mod tests {
     fn an_allocation_shorter_than_announced_is_refused() {
         let mut imports = Imports::new(1 << 20, 8);
         let (_segment, file) = Segment::create(4096, false).unwrap();
-        imports.offered(PEER, &share_packet(1, 8192), file).unwrap();
+        imports.offered(PEER, &share_packet(1, 8192), Some(file)).unwrap();
         let error = map(&mut imports, &make_key(OWNER, 1, 0, 8192)).unwrap_err();
         assert!(matches!(error, MapError::Link(LinkError::Corrupt { .. })), "{error}");
     }

@@ -115,6 +115,12 @@ impl Mapped for Sm {
             reason: format!("{len} bytes are more than the address space"),
         })?;
         let (segment, file) = Segment::create(bytes, true).map_err(refused)?;
+        if !socket::can_be_spared(&file) {
+            return Err(MapError::System {
+                operation: "memfd_create",
+                reason: "what is left of this process's open files is for peers".to_owned(),
+            });
+        }
         for device in &self.devices {
             if let Err(error) = segment.register(device) {
                 tracing::debug!(%error, "an allocation is not known to a device");

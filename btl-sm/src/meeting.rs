@@ -302,6 +302,10 @@ impl Sm {
             Ok(Received::Packet(..)) => {
                 LinkError::Corrupt { what: "a greeting without a segment".to_owned() }
             }
+            Ok(Received::Robbed(_)) => LinkError::System {
+                operation: "recvmsg",
+                reason: "its segment was lost: the limit on open files is reached".to_owned(),
+            },
             Ok(Received::End) => return,
             Err(error) => error,
         };
@@ -382,6 +386,10 @@ impl Sm {
                 Ok(Received::Nothing) => return,
                 Ok(Received::End) => Err(gone()),
                 Ok(Received::Packet(len, file)) => self.take_packet(id, &packet[..len], file),
+                Ok(Received::Robbed(len)) if packet[0] == socket::SHARE => {
+                    self.imports.offered(PeerId(id), &packet[..len], None)
+                }
+                Ok(Received::Robbed(len)) => self.take_packet(id, &packet[..len], None),
                 Err(error) => Err(error),
             };
             if let Err(error) = outcome {
@@ -399,7 +407,10 @@ impl Sm {
     ) -> Result<(), LinkError> {
         match (packet.first(), file) {
             (Some(&socket::RING), _) => Ok(()),
-            (Some(&socket::SHARE), Some(file)) => self.imports.offered(PeerId(id), packet, file),
+            (Some(&socket::SHARE), Some(file)) => {
+                let file = Some(file).filter(socket::can_be_spared);
+                self.imports.offered(PeerId(id), packet, file)
+            }
             (Some(&socket::FREED), _) => self.imports.freed(PeerId(id), packet),
             (kind, _) => {
                 Err(LinkError::Corrupt { what: format!("a packet of kind {kind:?} on its socket") })

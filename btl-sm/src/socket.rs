@@ -7,7 +7,7 @@
 
 use crate::system;
 use gapless_btl::LinkError;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -124,6 +124,8 @@ pub(crate) fn send(
 pub(crate) enum Received {
     /// This many bytes, and a descriptor if one came along.
     Packet(usize, Option<OwnedFd>),
+    /// This many bytes, and a descriptor that this process had no room for.
+    Robbed(usize),
     /// Nothing now.
     Nothing,
     /// End of file.
@@ -133,7 +135,7 @@ pub(crate) enum Received {
 /// Takes the next packet, cut to `into`'s length.
 ///
 /// # Errors
-/// Descriptors were lost on the way (there is a limit on ours), or the system refused.
+/// The system refused.
 pub(crate) fn receive(socket: &OwnedFd, into: &mut [u8]) -> Result<Received, LinkError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -156,12 +158,18 @@ pub(crate) fn receive(socket: &OwnedFd, into: &mut [u8]) -> Result<Received, Lin
         return Ok(Received::End);
     }
     if descriptor.is_none() && message.flags.contains(ReturnFlags::CTRUNC) {
-        return Err(LinkError::System {
-            operation: "recvmsg",
-            reason: "a descriptor was lost: the limit on open files is reached".to_owned(),
-        });
+        return Ok(Received::Robbed(message.bytes));
     }
     Ok(Received::Packet(message.bytes, descriptor))
+}
+
+/// Whether `file` leaves enough descriptors for others: a quarter of what this process may open is kept
+/// for peers that are still to be met, and for the program itself.
+pub(crate) fn can_be_spared(file: &OwnedFd) -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    // Numbers are given out from below.
+    let number = u64::try_from(file.as_raw_fd()).unwrap_or(u64::MAX);
+    limit.is_none_or(|limit| number < limit - limit / 4)
 }
 
 /// Tells the other end that it is over, whoever else still holds the socket.

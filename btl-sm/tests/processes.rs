@@ -2,8 +2,8 @@
 //! once more, told by the environment which part to play.
 
 use gapless_btl::conformance::skip;
-use gapless_btl::{Access, Address, AmTag, Btl, Event, Events, Extent, LinkError, PeerId};
-use gapless_btl::{RdmaError, RemoteKey, ReserveError, Token};
+use gapless_btl::{Access, Address, AmTag, Btl, Event, Events, Extent, LinkError, MapError};
+use gapless_btl::{PeerId, RdmaError, RemoteKey, ReserveError, Token};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_mem::Region;
 use std::collections::BTreeSet;
@@ -382,5 +382,58 @@ fn out_of_descriptors_is_an_error_and_passes() {
         assert!(events.is_empty());
         sm.reserve(to_other, 1).is_ok() && others[1].reserve(to_sm, 1).is_ok()
     });
+    say("content");
+}
+
+/// Where there are few descriptors, memory is refused, or shared but not mapped, before peers cannot
+/// meet and links break.
+#[test]
+fn memory_does_not_take_the_descriptors_that_peers_need() {
+    const TEST: &str = "memory_does_not_take_the_descriptors_that_peers_need";
+    if part().is_none() {
+        let mut actor = Actor::start(TEST, "poor");
+        assert_eq!(actor.hear(), "content");
+        return;
+    }
+    let limit = rustix::process::Rlimit { current: Some(64), maximum: Some(64) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let (mut sm, mut other) = (open("poor"), open("as poor"));
+    let mut kept = Vec::new();
+    let error = loop {
+        match sm.mapped().unwrap().allocate(1) {
+            Ok(allocation) => kept.push(allocation),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("memfd_create"), "{error}");
+    // Meeting goes on nevertheless; the other end, in this process as well, has no room for more.
+    let to_other = sm.connect(&other.address()).unwrap();
+    let to_sm = other.connect(&sm.address()).unwrap();
+    let mut events = Events::with_capacity(8);
+    until("they meet", || {
+        sm.poll(&mut events);
+        other.poll(&mut events);
+        assert!(events.is_empty());
+        sm.reserve(to_other, 1).is_ok() && other.reserve(to_sm, 1).is_ok()
+    });
+    let hoard: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    for (hoard, allocation) in [(hoard, &kept[0]), (Vec::new(), &kept[1])] {
+        // First all descriptors are taken, then only those are left that are not for memory.
+        let key = sm.mapped().unwrap().key(to_other, allocation.region()).unwrap();
+        let refused = other.mapped().unwrap().map(to_sm, &key).unwrap_err();
+        assert!(matches!(refused, MapError::Unavailable { .. }), "{refused}");
+        drop(hoard);
+    }
+    kept.truncate(3);
+    let key = sm.mapped().unwrap().key(to_other, kept[2].region()).unwrap();
+    assert!(other.mapped().unwrap().map(to_sm, &key).is_ok(), "there is room again");
+    kept.clear();
+    for _ in 0..100 {
+        sm.poll(&mut events);
+        other.poll(&mut events);
+        assert!(events.is_empty(), "notices of what could not be mapped are understood");
+    }
+    sm.reserve(to_other, 1).unwrap();
+    other.reserve(to_sm, 1).unwrap();
     say("content");
 }
