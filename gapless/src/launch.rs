@@ -80,6 +80,8 @@ pub enum End {
     Signal(i32),
     /// It exited with 0, but left a job that still counted on it.
     Deserted,
+    /// It exited with 0, but the others wait for it at a barrier.
+    Missed,
     /// It asked to abort the job with this code.
     Aborted(i32),
 }
@@ -90,6 +92,7 @@ impl std::fmt::Display for End {
             End::Code(code) => write!(f, "exited with {code}"),
             End::Signal(signal) => write!(f, "was killed by signal {signal}"),
             End::Deserted => f.write_str("left without finalizing"),
+            End::Missed => f.write_str("left before the others, who wait for it"),
             End::Aborted(code) => write!(f, "aborted the job with {code}"),
         }
     }
@@ -111,7 +114,7 @@ impl Outcome {
         let code = match (self.signalled, self.failed) {
             (_, Some((_, End::Code(code) | End::Aborted(code)))) => code,
             (_, Some((_, End::Signal(signal)))) | (Some(signal), None) => 128 + signal,
-            (_, Some((_, End::Deserted))) => 1,
+            (_, Some((_, End::Deserted | End::Missed))) => 1,
             (None, None) => 0,
         };
         // What does not fit a byte must not come out as success.
@@ -288,6 +291,7 @@ impl Running {
                 // What it said before it ended counts.
                 self.serve(rank);
                 if let Some(end) = self.children[rank].reap() {
+                    self.server.ended(rank);
                     let deserted = end == End::Code(0) && self.server.counts_on(rank);
                     match end {
                         End::Code(0) if !deserted => {}
@@ -296,6 +300,9 @@ impl Running {
                     }
                 }
             }
+        }
+        if let Some(rank) = self.server.missed() {
+            self.fail(rank, End::Missed);
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use gapless_dtype::Layout;
 use gapless_engine::Typed;
 use gapless_pml::{Pml, RequestId, Status};
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -115,26 +115,42 @@ pub(crate) enum Way {
 #[derive(Default)]
 pub(crate) struct Parked {
     buffers: HashMap<RequestId, Kept>,
-    /// Requests whose handle was dropped.
-    abandoned: Vec<RequestId>,
+    /// Requests whose handle was dropped, the one that was looked at longest ago first.
+    abandoned: VecDeque<RequestId>,
+    /// How many looks those abandoned since the last reaping have earned.
+    looks: usize,
 }
+
+/// Abandoned requests that are looked at each time; so receives that nothing ever matches cost no
+/// more, however many they are.
+const LOOKS: usize = 16;
 
 impl Parked {
     pub(crate) fn keep(&mut self, id: RequestId, way: Way, parked: Box<dyn Any + Send>) {
         self.buffers.insert(id, Kept { parked, way });
     }
 
-    /// Frees the buffers of abandoned requests that have ended.
+    /// From now on nobody but [`reap`](Parked::reap) takes the buffer of `id`.
+    fn abandon(&mut self, id: RequestId) {
+        self.abandoned.push_back(id);
+        // One more than a request each, so that those that have ended do not pile up behind those
+        // that have not.
+        self.looks += 2;
+    }
+
+    /// Frees the buffers of abandoned requests that have ended: looks at some, at the others next
+    /// time.
     pub(crate) fn reap(&mut self, pml: &mut Pml) {
-        let buffers = &mut self.buffers;
-        self.abandoned.retain(|&id| match pml.is_done(id) {
-            Ok(false) => true,
-            _ => {
+        let looks = LOOKS + std::mem::take(&mut self.looks);
+        for _ in 0..looks.min(self.abandoned.len()) {
+            let Some(id) = self.abandoned.pop_front() else { return };
+            if pml.is_done(id) == Ok(false) {
+                self.abandoned.push_back(id);
+            } else {
                 let _ = pml.release(id);
-                buffers.remove(&id);
-                false
+                self.buffers.remove(&id);
             }
-        });
+        }
     }
 
     pub(crate) fn has_abandoned(&self) -> bool {
@@ -212,7 +228,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
 impl<B: OwnedBuffer> Drop for OwnedRequest<B> {
     fn drop(&mut self) {
         if !self.done {
-            self.shared.lock_anyway().parked.abandoned.push(self.id);
+            self.shared.lock_anyway().parked.abandon(self.id);
         }
     }
 }
@@ -226,4 +242,31 @@ impl<B: OwnedBuffer> fmt::Debug for OwnedRequest<B> {
 /// Puts a buffer together again whose operation was not started.
 pub(crate) fn unpark<B: OwnedBuffer>(parked: B::Parked) -> B {
     parked.unpark()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::World;
+
+    #[test]
+    fn abandoned_requests_that_never_end_do_not_keep_those_that_have_ended() {
+        let world = World::init().unwrap();
+        let comm = world.comm();
+        for tag in 0..500 {
+            drop(comm.irecv_owned(vec![0u8], 0, 1000 + tag).unwrap());
+        }
+        let mut most = 0;
+        for _ in 0..2000 {
+            drop(comm.isend_owned(vec![1u8], 0, 0).unwrap());
+            comm.recv(&mut [0u8], 0, 0).unwrap();
+            most = most.max(comm.shared.lock_anyway().parked.buffers.len());
+        }
+        assert!(most < 1200, "{most} buffers were kept at a time");
+        let left = (0..100).find(|_| {
+            let mut state = comm.shared.lock_anyway();
+            state.progress();
+            state.parked.buffers.len() == 500
+        });
+        assert!(left.is_some(), "only receives that nothing matches are left");
+    }
 }

@@ -178,3 +178,13 @@ fn a_rank_that_deserts_the_others_fails_the_job() {
     let error = text(&output.stderr);
     assert!(error.contains("rank 1 left without finalizing"), "{error}");
 }
+
+#[test]
+fn a_rank_that_never_joins_the_others_fails_the_job() {
+    let command = env!("CARGO_BIN_EXE_gapless");
+    let script = format!("[ $PMI_RANK = 0 ] && exit 0; exec {command} info --as-rank");
+    let output = shell(&["-n", "2"], &script);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+    let error = text(&output.stderr);
+    assert!(error.contains("rank 0 left before the others, who wait for it"), "{error}");
+}

@@ -29,6 +29,7 @@ struct Process {
     initialized: bool,
     finalized: bool,
     waiting: bool,
+    ended: bool,
     keys: usize,
 }
 
@@ -50,6 +51,18 @@ impl Server {
     /// Whether the others count on `rank`: it has joined them and not left in good order.
     pub(super) fn counts_on(&self, rank: usize) -> bool {
         self.processes[rank].initialized && !self.processes[rank].finalized
+    }
+
+    /// `rank` has ended, and comes to no barrier any more.
+    pub(super) fn ended(&mut self, rank: usize) {
+        self.processes[rank].ended = true;
+    }
+
+    /// A process that has ended, if others wait at a barrier, which will therefore never open.
+    pub(super) fn missed(&self) -> Option<usize> {
+        let waited_for = self.processes.iter().any(|process| process.waiting && !process.ended);
+        let gone = || self.processes.iter().position(|process| process.ended && !process.waiting);
+        waited_for.then(gone).flatten()
     }
 
     pub(super) fn answer(&mut self, rank: usize, request: &Line) -> Action {
@@ -171,5 +184,21 @@ mod tests {
         ask(&mut server, 0, "cmd=finalize");
         assert!(!server.counts_on(0));
         assert_eq!(ask(&mut server, 0, "cmd=abort exitcode=3"), Action::Abort(3));
+    }
+
+    #[test]
+    fn a_barrier_that_cannot_open_is_noticed() {
+        let mut server = Server::new(3);
+        ask(&mut server, 1, "cmd=barrier_in");
+        assert_eq!(server.missed(), None, "the others may still come");
+        server.ended(2);
+        assert_eq!(server.missed(), Some(2));
+        let mut server = Server::new(2);
+        server.ended(0);
+        assert_eq!(server.missed(), None, "nobody waits");
+        ask(&mut server, 1, "cmd=barrier_in");
+        assert_eq!(server.missed(), Some(0));
+        server.ended(1);
+        assert_eq!(server.missed(), None, "nobody is left to wait");
     }
 }
