@@ -8,7 +8,7 @@
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::view::{View, ViewMut};
-use gapless_pml::{PmlError, RequestId, Source, Status, TagSel};
+use gapless_pml::{Pml, PmlError, RequestId, Source, Status, TagSel};
 use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -244,9 +244,52 @@ impl<'scope> Scope<'scope, '_> {
         &self,
         requests: &mut Vec<Request<'scope>>,
     ) -> Vec<(usize, Result<Status, Error>)> {
-        if self.first_ended(requests).is_none() {
-            return Vec::new();
+        match self.first_ended(requests) {
+            Some(_) => self.test_some(requests),
+            None => Vec::new(),
         }
+    }
+
+    /// How all of them went, in their order, if all have ended (`MPI_Testall`, MPI 4.1 §3.7.5).
+    ///
+    /// # Errors
+    /// Some are still under way: all of them again, none is taken.
+    pub fn test_all(
+        &self,
+        requests: Vec<Request<'scope>>,
+    ) -> Result<Vec<Result<Status, Error>>, Vec<Request<'scope>>> {
+        let over = |pml: &Pml| requests.iter().all(|request| pml.is_done(request.id) != Ok(false));
+        match self.comm.shared.look(over) {
+            Ok(false) => Err(requests),
+            // After a panic elsewhere every request counts as ended; waiting for it says why.
+            Ok(true) | Err(_) => {
+                Ok(requests.into_iter().map(|request| self.wait(request)).collect())
+            }
+        }
+    }
+
+    /// Takes one that has ended out of the list, if there is any (`MPI_Testany`, MPI 4.1 §3.7.5): its
+    /// index before, and how it went.
+    pub fn test_any(
+        &self,
+        requests: &mut Vec<Request<'scope>>,
+    ) -> Option<(usize, Result<Status, Error>)> {
+        if requests.is_empty() {
+            return None;
+        }
+        let first =
+            |pml: &Pml| requests.iter().position(|request| pml.is_done(request.id) != Ok(false));
+        let index = self.comm.shared.look(first).unwrap_or(Some(0))?;
+        let request = requests.remove(index);
+        Some((index, self.wait(request)))
+    }
+
+    /// Takes all that have ended out of the list (`MPI_Testsome`, MPI 4.1 §3.7.5): their indices
+    /// before, and how they went.
+    pub fn test_some(
+        &self,
+        requests: &mut Vec<Request<'scope>>,
+    ) -> Vec<(usize, Result<Status, Error>)> {
         let mut ended = Vec::new();
         let mut rest = Vec::new();
         for (index, request) in requests.drain(..).enumerate() {

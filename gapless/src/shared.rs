@@ -236,6 +236,21 @@ impl Shared {
         }
     }
 
+    /// Makes progress once, and then looks at the message layer.
+    ///
+    /// # Errors
+    /// A panic in another thread; the world has been left before.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Pml) -> T) -> Result<T, Error> {
+        let mut state = self.lock()?;
+        if state.progress() > 0 && state.sleepers > 0 {
+            self.ring();
+        }
+        if state.stage == Stage::Left {
+            return Err(Error::Finalized);
+        }
+        Ok(look(&state.pml))
+    }
+
     /// Waits until a request has ended, without collecting its result.
     pub(crate) fn wait_ended(&self, id: RequestId) -> Result<(), Error> {
         self.wait_until(|state| match state.pml.is_done(id) {

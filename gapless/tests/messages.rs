@@ -249,14 +249,29 @@ fn requests_are_waited_for_singly_and_together() {
             }
             let first = requests.remove(0);
             let first = s.test(first).expect_err("nothing was sent yet");
+            assert!(s.test_any(&mut requests).is_none());
+            assert!(s.test_some(&mut requests).is_empty());
+            let mut requests = s.test_all(requests).expect_err("nothing was sent yet");
+            assert_eq!(requests.len(), usize::from(COUNT) - 1);
             comm.send(&[1u8], 0, 1000)?;
             let (index, status) = s.wait_any(&mut requests).expect("there are requests");
             assert_eq!(usize::try_from(status?.tag).unwrap(), index + 1);
             let some = s.wait_some(&mut requests);
             assert!(!some.is_empty());
             assert_eq!(some.len() + requests.len(), usize::from(COUNT) - 2);
-            s.wait_all(requests)?;
+            // Tag 0 came last: all the others are here.
             s.wait(first)?;
+            if let Some((_, status)) = s.test_any(&mut requests) {
+                assert!(requests.len() < usize::from(COUNT) - 2 && status?.tag > 0);
+            }
+            let mut half = requests.split_off(requests.len() / 2);
+            let ended = s.test_some(&mut half);
+            assert!(ended.iter().all(|(_, result)| result.is_ok()) && half.is_empty());
+            let ended = s.test_all(requests).expect("all have ended");
+            assert!(ended.iter().all(Result::is_ok));
+            assert_eq!(s.wait_all(Vec::new())?.len(), 0);
+            assert_eq!(s.test_all(Vec::new()).expect("none is under way").len(), 0);
+            assert!(s.test_any(&mut Vec::new()).is_none());
             assert!(s.wait_any(&mut Vec::new()).is_none());
             assert!(s.wait_some(&mut Vec::new()).is_empty());
             Ok(())

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{finish, gapless, text};
+use common::{finish, gapless, skip, text};
 use gapless_report::Report;
 use std::time::Duration;
 
@@ -24,16 +24,6 @@ fn single_copy_works() -> bool {
     command.arg("info");
     let info = text(&finish(command, Duration::from_secs(60)).stdout);
     info.lines().any(|line| line.starts_with("single copy") && line.contains("works"))
-}
-
-/// Says aloud, and in the log of skips, that something was not tested.
-fn skip(what: &str, why: &str) {
-    let line = format!("SKIPPED: {what}: {why}\n");
-    eprint!("{line}");
-    if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
-        let log = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        log.and_then(|mut log| std::io::Write::write_all(&mut log, line.as_bytes())).unwrap();
-    }
 }
 
 #[test]
