@@ -1,7 +1,8 @@
 //! Plots as SVG text: GB/s by payload as lines, or by case as bars.
 //!
 //! Lines put log₂ of the payload on the x axis, with ticks at powers of two; a report whose layouts
-//! were mostly measured at one size only has no such axis and becomes bars, beside their reference.
+//! were mostly measured at one size only has no such axis and becomes bars, beside their reference; so
+//! does one with more layouts than there are colours.
 
 mod curves;
 
@@ -156,7 +157,8 @@ pub fn bars(title: &str, names: &[&str], groups: &[BarGroup]) -> Result<String, 
 }
 
 impl Report {
-    /// The report as an SVG: lines when most layouts were measured at several payloads, else bars.
+    /// The report as an SVG: lines when most layouts were measured at several payloads and a colour
+    /// is there for each, else bars.
     ///
     /// # Errors
     /// [`PlotError`] when there is nothing to plot.
@@ -164,7 +166,7 @@ impl Report {
         let title = format!("{} ({})", self.experiment, self.machine.cpu);
         let series = self.series();
         let swept = series.iter().filter(|one| one.points.len() > 1).count();
-        if swept * 2 > series.len() {
+        if swept * 2 > series.len() && series.len() <= COLOURS.len() {
             return lines(&title, &series);
         }
         // The references of a bar plot must be one and the same, else the legend would lie.
