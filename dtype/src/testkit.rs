@@ -4,8 +4,8 @@
 //! Any type that a program builds can be checked in one line, and a whole family of them in two:
 //!
 //! ```
+//! use gapless_dtype::testkit::proptest::prelude::*;
 //! use gapless_dtype::{Datatype, Primitive, testkit};
-//! use proptest::strategy::Strategy as _;
 //!
 //! // A layout of one's own: the interior of an n × m grid of doubles.
 //! fn interior(n: u64, m: u64) -> Datatype {
@@ -38,6 +38,9 @@ mod rng;
 mod shrink;
 mod strategy;
 mod tree;
+
+/// The release of `proptest` that the strategies here are made for.
+pub use proptest;
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
