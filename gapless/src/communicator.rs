@@ -110,9 +110,11 @@ impl Communicator {
         tag: impl Into<TagSel>,
     ) -> Result<Option<Status>, Error> {
         let mut state = self.shared.lock()?;
-        let pml = state.open()?;
-        pml.progress();
-        Ok(pml.iprobe(&self.comm, source.into(), tag.into())?)
+        state.open()?;
+        if state.progress() > 0 {
+            self.shared.rouse(&state);
+        }
+        Ok(state.pml.iprobe(&self.comm, source.into(), tag.into())?)
     }
 
     /// Starts sending a buffer that is given away; it comes back from
@@ -182,7 +184,9 @@ impl Communicator {
     ) -> Result<RequestId, Error> {
         let mut state = self.shared.lock()?;
         // SAFETY: the caller's promise is the one that is asked for.
-        Ok(unsafe { state.open()?.isend(&self.comm, typed, dest, tag) }?)
+        let id = unsafe { state.open()?.isend(&self.comm, typed, dest, tag) }?;
+        self.shared.rouse(&state);
+        Ok(id)
     }
 
     /// Starts a receive.
@@ -198,6 +202,8 @@ impl Communicator {
     ) -> Result<RequestId, Error> {
         let mut state = self.shared.lock()?;
         // SAFETY: the caller's promise is the one that is asked for.
-        Ok(unsafe { state.open()?.irecv(&self.comm, typed, source, tag) }?)
+        let id = unsafe { state.open()?.irecv(&self.comm, typed, source, tag) }?;
+        self.shared.rouse(&state);
+        Ok(id)
     }
 }

@@ -128,6 +128,14 @@ impl Shared {
         let _ = rustix::io::write(&self.alarm, &1u64.to_ne_bytes());
     }
 
+    /// Something was started: it may have ended what sleeping threads wait for (a message to this
+    /// process itself).
+    pub(crate) fn rouse(&self, state: &State) {
+        if state.sleepers > 0 {
+            self.ring();
+        }
+    }
+
     fn quiet(&self) {
         let _ = rustix::io::read(&self.alarm, &mut [0u8; 8]);
     }

@@ -155,8 +155,11 @@ impl World {
         self.shared.lock()?.close();
         // Nobody starts anything after the first fence, so whatever can match has matched or is on
         // its way; nobody leaves before the second, by which all have received what is theirs.
+        // What was started here and still waits for room goes on its way before that.
         let left = self
-            .fence(&mut *wireup)
+            .shared
+            .wait_until(|state| (!state.pml.is_busy()).then_some(()))
+            .and_then(|()| self.fence(&mut *wireup))
             .and_then(|()| self.end_receives())
             .and_then(|()| self.fence(&mut *wireup));
         self.shared.abandon();

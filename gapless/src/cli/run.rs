@@ -1,9 +1,13 @@
 //! `gapless run`: the local launcher.
 
 use super::failure::Failure;
-use crate::launch::{self, Job};
+use crate::launch::{self, Job, LaunchError};
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::process::ExitCode;
+
+/// What a shell reports of a program that a closed pipe has ended: 128 + SIGPIPE.
+const SIGPIPE_EXIT: u8 = 128 + 13;
 
 /// What to start, and how.
 #[derive(Debug, clap::Args)]
@@ -41,7 +45,16 @@ impl Run {
 
 /// Runs a job, and says which process failed first, if one did.
 pub(super) fn start(job: &Job) -> Result<ExitCode, Failure> {
-    let outcome = launch::run(job)?;
+    let outcome = match launch::run(job) {
+        Ok(outcome) => outcome,
+        // Whoever read the job's output has seen enough (`| head`): the job was ended, quietly.
+        Err(LaunchError::System { operation: "write", error })
+            if error.kind() == ErrorKind::BrokenPipe =>
+        {
+            return Ok(ExitCode::from(SIGPIPE_EXIT));
+        }
+        Err(error) => return Err(error.into()),
+    };
     let code = outcome.exit_code();
     match outcome.failed {
         Some((rank, end)) => Err(Failure::Job { rank, end, code }),

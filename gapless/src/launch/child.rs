@@ -4,7 +4,7 @@ use super::output::Stream;
 use super::{End, Job, LaunchError, system};
 use crate::pmi::Line;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -38,7 +38,9 @@ impl Child {
             .env("MPI_LOCALRANKID", rank.to_string())
             .env("MPI_LOCALNRANKS", job.ranks.to_string())
             .process_group(0);
-        if rank != 0 {
+        // Rank 0 has the launcher's input, but not its terminal: in a process group of its own it
+        // would be stopped when it reads from there.
+        if rank != 0 || std::io::stdin().is_terminal() {
             command.stdin(Stdio::null());
         }
         if job.prefix {
