@@ -12,7 +12,7 @@
 //! - *rotates*: each operation works on other memory, in shuffled order, and comes back to a place
 //!   only after more than four times the last-level cache was touched ([`rotation`]). Beside it
 //!   stands a *resident* figure, on one place again and again;
-//! - runs on one processor, if the system lets it choose ([`pin`]).
+//! - runs on one processor, if the system lets it choose ([`Pinned`](gapless::cli::pingpong::Pinned)).
 //!
 //! Units: bytes, seconds, GB/s of payload. A ratio is in speed: above 1, Gapless is faster.
 
@@ -26,7 +26,6 @@ mod error;
 pub mod experiment;
 pub mod experiments;
 pub mod figures;
-pub mod pin;
 pub mod random;
 pub mod rotation;
 pub mod subjects;

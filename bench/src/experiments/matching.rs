@@ -6,6 +6,7 @@
 //! of them, which is sent again. `same` takes the same one every time and shows what is computed;
 //! `random` takes a random one and also pays for the cache misses of tables that are larger and larger.
 
+use gapless::cli::pingpong::Pinned;
 use gapless_pml::RequestId;
 use gapless_report::{Curve, PlotError, Report, Row, Summary, curves};
 
@@ -14,7 +15,6 @@ use crate::clock::alone;
 use crate::duo::{Duo, SLOT};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::pin::Pinned;
 use crate::random::Random;
 
 /// The experiment.

@@ -10,14 +10,13 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use gapless::launch::{self, Job};
-use gapless::cli::pingpong::{Measuring, figures};
+use gapless::cli::pingpong::{Measuring, Pinned, figures};
 use gapless::{Config, Protocol, World};
 use gapless_layouts::Case;
 use gapless_report::{PlotError, Point, Report, Row, Series, lines};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::pin::Pinned;
 use crate::subjects::{contiguous_case, list, named};
 
 /// The experiment.

@@ -3,6 +3,7 @@
 //!
 //! Ours and `memcpy` take turns, sample by sample, each with memory of its own.
 
+use gapless::cli::pingpong::Pinned;
 use gapless_layouts::{Case, Side, default_set};
 use gapless_report::{BarGroup, PlotError, Report, Row, bars};
 
@@ -10,7 +11,6 @@ use crate::check::{Pieces, same};
 use crate::clock::{alone, race};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::pin::Pinned;
 use crate::rotation::{Arena, Memcpy, Rotating, Rotation, contiguous};
 use crate::subjects::{Selection, named};
 

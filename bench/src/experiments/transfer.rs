@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 
+use gapless::cli::pingpong::Pinned;
 use gapless_dtype::transfer;
 use gapless_layouts::{Case, Side};
 use gapless_report::{BarGroup, PlotError, Report, Row, bars};
@@ -12,7 +13,6 @@ use crate::check::{Pieces, same};
 use crate::clock::{alone, race};
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Experiment, Findings};
-use crate::pin::Pinned;
 use crate::rotation::{Arena, Memcpy, Rotating, Rotation, contiguous};
 use crate::subjects::{Selection, list, named};
 

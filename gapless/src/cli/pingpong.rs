@@ -12,11 +12,13 @@ mod arena;
 mod bench;
 mod content;
 mod library;
+mod pin;
 mod place;
 mod rank;
 mod show;
 
 pub use library::{MeasureError, Measuring, figures};
+pub use pin::Pinned;
 pub use place::{LINE, Places};
 
 use super::explain::bytes;

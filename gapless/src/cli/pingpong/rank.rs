@@ -87,6 +87,9 @@ pub(super) fn run(options: &Pingpong, cases: &[Case]) -> Result<ExitCode, Failur
     if world.size() != 2 {
         return Err(Failure::NotTwo { ranks: world.size() });
     }
+    // A processor each, so that no figure contains a migration; only now, because the world asks
+    // how many there are to know how to wait.
+    let _pinned = super::Pinned::to(usize::try_from(world.rank()).unwrap_or(0));
     let result = if world.rank() == 0 {
         measure(options, cases, &world).map(Some)
     } else {
