@@ -12,6 +12,7 @@ use gapless_report::{Bytes, Summary, last_level_cache_bytes};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::HashMap;
 use std::process::ExitCode;
+use std::time::Duration;
 
 const SIZES: i32 = 4;
 
@@ -80,10 +81,20 @@ fn available_bytes() -> u64 {
     kib.map_or(4 << 30, |kib| kib.saturating_mul(1024))
 }
 
+/// How long a process that cannot begin waits for the launcher to end it for another's failure.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
 /// Runs this process's part.
 pub(super) fn run(options: &Pingpong, cases: &[Case]) -> Result<ExitCode, Failure> {
     let config = Config { force: options.protocol, ..Config::default() };
-    let world = World::builder().config(config).init()?;
+    let world = match World::builder().config(config).init() {
+        Ok(world) => world,
+        Err(error) => {
+            // If the other process has failed, it says why, and the launcher ends this one now.
+            std::thread::sleep(LAST_WORDS);
+            return Err(error.into());
+        }
+    };
     if world.size() != 2 {
         return Err(Failure::NotTwo { ranks: world.size() });
     }
@@ -97,6 +108,12 @@ pub(super) fn run(options: &Pingpong, cases: &[Case]) -> Result<ExitCode, Failur
     };
     let outcome = match result {
         Ok(outcome) => outcome,
+        Err(Failure::World(error)) if world.rank() != 0 && error.lost_rank() == Some(0) => {
+            // Rank 0 says why it left, or the launcher does.
+            tracing::info!(%error, "rank 0 is gone");
+            std::mem::forget(world);
+            return Ok(ExitCode::FAILURE);
+        }
         Err(failure) => {
             // The other process cannot go on without us: leave at once, and say why.
             std::mem::forget(world);
