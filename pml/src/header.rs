@@ -48,7 +48,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const VERSION: u8 = 1;
 
 /// Most bytes of a flattened layout that an RTS carries; longer ones are fetched (DESIGN §7).
-pub(crate) const INLINE_LAYOUT_MAX: usize = 1024;
+pub const INLINE_LAYOUT_MAX: usize = 1024;
 
 /// Longest control message: an RTS with two keys and a layout.
 pub(crate) const CONTROL_MAX: usize = RTS_BYTES + 2 * RemoteKey::MAX_BYTES + INLINE_LAYOUT_MAX;
@@ -56,7 +56,8 @@ pub(crate) const CONTROL_MAX: usize = RTS_BYTES + 2 * RemoteKey::MAX_BYTES + INL
 /// Shortest fragments that may be wished: transports hold at least 256 bytes.
 pub(crate) const FRAGMENT_MIN: u32 = 128;
 
-pub(crate) const EAGER_BYTES: usize = 32;
+/// Length of an eager message's header, in bytes: what it takes of its slot.
+pub const EAGER_BYTES: usize = 32;
 pub(crate) const RTS_BYTES: usize = 112;
 pub(crate) const CTS_BYTES: usize = 48;
 pub(crate) const DATA_BYTES: usize = 32;

@@ -101,6 +101,7 @@ pub use choose::{Candidate, Excluded, Protocol, Situation};
 pub use comm::{COMMS_MAX, Comm};
 pub use core::AM_TAG;
 pub use error::PmlError;
+pub use header::{EAGER_BYTES, INLINE_LAYOUT_MAX};
 pub use pml::Pml;
 pub use recv::{Source, TagSel};
 pub use request::{RequestId, Status};

@@ -7,7 +7,6 @@ use crate::core::Core;
 use crate::error::PmlError;
 use crate::recv::{Source, TagSel};
 use crate::request::{RequestId, Status};
-use crate::send::Mode;
 use crate::tuning::{Config, Tuning};
 use gapless_bml::{Bml, Waiter};
 use gapless_engine::{Engine, Typed};
@@ -96,9 +95,8 @@ impl Pml {
         dest: u32,
         tag: i32,
     ) -> Result<RequestId, PmlError> {
-        let mode = Mode::Standard;
         // SAFETY: the caller's promise is handed on.
-        unsafe { self.core.isend(&mut self.bml, comm, buffer, dest, tag, mode) }
+        unsafe { self.core.isend(&mut self.bml, comm, buffer, dest, tag) }
     }
 
     /// Starts to receive a message into `buffer` (`MPI_Irecv`, MPI 4.1 §3.7.2). Never waits.

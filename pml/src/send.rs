@@ -63,12 +63,6 @@ pub(crate) struct Streaming {
     pub(crate) packing: u32,
 }
 
-/// How a message is started, besides the standard mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Standard,
-}
-
 impl Core {
     /// Starts a send.
     ///
@@ -81,7 +75,6 @@ impl Core {
         buffer: &Typed,
         rank: u32,
         tag: i32,
-        mode: Mode,
     ) -> Result<RequestId, PmlError> {
         let peer = comm.process(rank)?;
         if tag < 0 {
@@ -99,7 +92,6 @@ impl Core {
         let link_eager = eager_payload(limits);
         let digest = self.digests.of(buffer.layout(), buffer.count());
         let envelope = Envelope { context: comm.context(), tag, sequence: 0, digest };
-        let Mode::Standard = mode;
         if !self.goes_eagerly(bml, peer, buffer, link_eager) {
             // SAFETY: the caller's promise is the one that a buffer takes.
             let buffer = unsafe { Buffer::promised(buffer, engine) };

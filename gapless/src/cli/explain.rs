@@ -10,15 +10,9 @@ use gapless_btl_sm::{Sm, SmConfig};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_layouts::{Case, Family, Side};
 use gapless_pml::choose::{SingleCopyCosts, candidates};
-use gapless_pml::{Config, Situation};
+use gapless_pml::{Config, EAGER_BYTES, INLINE_LAYOUT_MAX, Situation};
 use gapless_report::{Align, Bytes, Table, Time};
 use std::process::ExitCode;
-
-/// Longest flattened layout that goes along with an offer, in bytes; a longer one is fetched once.
-const INLINE_LAYOUT_BYTES: u64 = 1 << 10;
-
-/// What an eager message's header takes of its slot, in bytes.
-const EAGER_HEADER_BYTES: u64 = 32;
 
 /// Which message to explain.
 #[derive(Debug, clap::Args)]
@@ -120,14 +114,14 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
     let (sender_blocks, receiver_blocks) =
         (blocks(&send, case.send.count), blocks(&recv, case.recv.count));
     let flattened = send.flatten().len() as u64;
-    let fetch = sender_blocks > 1 && flattened > INLINE_LAYOUT_BYTES;
+    let fetch = sender_blocks > 1 && flattened > INLINE_LAYOUT_MAX as u64;
     let situation = Situation {
         bytes: case.payload_bytes,
         sender_blocks,
         receiver_blocks,
         host: true,
         local: false,
-        link_eager_bytes: (link.limits.eager_bytes as u64).saturating_sub(EAGER_HEADER_BYTES),
+        link_eager_bytes: (link.limits.eager_bytes as u64).saturating_sub(EAGER_BYTES as u64),
         latency_ns: f64::from(link.limits.latency_ns),
         bandwidth_mb_s: f64::from(link.limits.bandwidth_mb_s),
         mapped: memory == Memory::Alloc,
