@@ -1,0 +1,2 @@
+//! The GPU datatype engine.
+#![deny(unsafe_code)]
