@@ -5,7 +5,7 @@
 //! a long download does not hold up an upload. Within a direction copies take turns over a few
 //! streams, so that one that waits for slow work does not hold up the next.
 
-use crate::driver::Rows;
+use crate::driver::{Batch, Rows};
 use crate::stream::Stream;
 use crate::{CudaDevice, CudaError};
 use gapless_mem::{Completion, DeviceError, OutOfRange, Region, Space};
@@ -245,6 +245,39 @@ impl CudaDevice {
         // SAFETY: the caller vouches for every row until the completion, which comes after.
         unsafe { self.copy_2d_on(stream, dst, dst_pitch, src, src_pitch, width, rows) }?;
         stream.record()
+    }
+
+    /// Enqueues copies of the second regions into the first ones by one call of the driver
+    /// (`cuMemcpyBatchAsync`). They are ordered with the stream, but not among each other.
+    ///
+    /// # Safety
+    /// As for [`copy_on`](CudaDevice::copy_on), for every pair.
+    ///
+    /// # Errors
+    /// [`CudaError::MissingSymbol`] with a driver older than CUDA 12.8; otherwise as `copy_on`, and
+    /// then nothing is enqueued.
+    pub unsafe fn copy_batch_on(
+        &self,
+        stream: &Stream,
+        copies: &[(Region, Region)],
+    ) -> Result<(), CudaError> {
+        let mut batch = Batch::default();
+        for (dst, src) in copies.iter().filter(|(dst, src)| !(dst.is_empty() && src.is_empty())) {
+            let (to, from) = self.copy_places(dst, src)?;
+            batch.to.push(to);
+            batch.from.push(from);
+            // What is longer than the address space was refused as wrapping around.
+            batch.bytes.push(usize::try_from(dst.len()).unwrap_or(usize::MAX));
+        }
+        if batch.to.is_empty() {
+            return Ok(());
+        }
+        let context = self.context();
+        let _bound = context.bind()?;
+        // SAFETY: the caller vouches for all regions; the places are their first bytes, and none
+        // wraps around (`place`). The context is bound.
+        let copied = unsafe { context.driver.copy_batch(&mut batch, context.device, stream.raw()) };
+        copied?.map_err(|fault| context.fault(fault))
     }
 
     /// Enqueues setting every byte of `region` to `value`.

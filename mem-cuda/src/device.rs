@@ -375,6 +375,20 @@ impl Device for CudaDevice {
         self.context.driver.buffer_id(region.start())
     }
 
+    fn allocation(&self, region: Region) -> Option<Region> {
+        if region.space() != self.own_space() {
+            return None;
+        }
+        let (start, len) = match self.vmm.range_of(region.start()) {
+            Some(range) => range,
+            None => {
+                let _bound = self.context.bind().ok()?;
+                self.context.driver.address_range(region.start()).ok()?
+            }
+        };
+        Some(Region::new(self.own_space(), start, 0, len))
+    }
+
     fn locate(&self, address: u64) -> Option<Space> {
         self.pointer(address).map(|PointerFacts { space, .. }| space)
     }

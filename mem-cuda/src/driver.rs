@@ -7,6 +7,7 @@
 //!
 //! The context is not bound here: callers hold a [`Bound`](crate::context::Bound).
 
+mod batch;
 mod launch;
 mod memory;
 mod order;
@@ -14,6 +15,7 @@ mod query;
 mod share;
 mod symbols;
 
+pub(crate) use batch::Batch;
 pub(crate) use launch::{RawFunction, RawModule, Shape};
 pub(crate) use memory::Rows;
 pub(crate) use order::{EventUse, RawEvent, RawStream};
@@ -49,6 +51,8 @@ pub(crate) struct Driver {
     api: Api,
     /// 1000 × major + 10 × minor.
     pub(crate) version: u32,
+    /// `cuMemcpyBatchAsync`, once it was asked for; newer than the oldest driver that will do.
+    batch: OnceLock<Option<symbols::CopyBatch>>,
 }
 
 impl Driver {
@@ -57,7 +61,7 @@ impl Driver {
     /// # Errors
     /// It is too old, shows no device, or refuses.
     pub(crate) fn start(api: Api) -> Result<Driver, CudaError> {
-        let mut driver = Driver { api, version: 0 };
+        let mut driver = Driver { api, version: 0, batch: OnceLock::new() };
         // The version comes first: it is known without a device, and explains later refusals.
         driver.version = driver.ask_version().map_err(|fault| driver.refusal(fault))?;
         if driver.version < OLDEST {
@@ -177,7 +181,7 @@ mod tests {
             error.to_string(),
             "the CUDA driver: cuInit failed: the text of 999 (CUDA_ERROR_NAMED, 999)"
         );
-        let mute = Driver { api: Api::refusing(), version: 0 };
+        let mute = Driver { api: Api::refusing(), version: 0, batch: OnceLock::new() };
         assert_eq!(mute.describe(12345), "CUDA error 12345");
     }
 }

@@ -8,18 +8,34 @@
 use crate::CudaError;
 use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUctx_st, CUdeviceptr, CUevent_st, CUfunc_st, CUipcEventHandle, CUipcMemHandle,
-    CUmemAccessDesc, CUmemAllocationProp, CUmod_st, CUstream_st, CUuuid,
+    CUmemAccessDesc, CUmemAllocationProp, CUmemcpyAttributes, CUmod_st, CUstream_st, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// `cuMemcpyBatchAsync` of CUDA 12.8. Release 13.0 took `failIdx` out of it; drivers keep both.
+pub(super) type CopyBatch = unsafe extern "C" fn(
+    *mut CUdeviceptr,
+    *mut CUdeviceptr,
+    *mut usize,
+    usize,
+    *mut CUmemcpyAttributes,
+    *mut usize,
+    usize,
+    *mut usize,
+    Stream,
+) -> u32;
+
+/// Its version for [`Driver::copy_batch`](super::Driver::copy_batch).
+pub(super) const COPY_BATCH_VERSION: c_int = 12080;
 
 /// Finds a symbol's address.
 pub(crate) type Find<'a> = &'a mut dyn FnMut(&'static str) -> Option<*mut c_void>;
 
 macro_rules! symbols {
-    ($($field:ident = $name:literal ($($arg:ty),* $(,)?);)*) => {
+    ($($(#[$doc:meta])* $field:ident = $name:literal ($($arg:ty),* $(,)?);)*) => {
         /// The driver's functions. All answer with a `CUresult`; 0 is success.
         pub(crate) struct Api {
-            $(pub(super) $field: unsafe extern "C" fn($($arg),*) -> u32,)*
+            $($(#[$doc])* pub(super) $field: unsafe extern "C" fn($($arg),*) -> u32,)*
         }
 
         impl Api {
@@ -72,6 +88,9 @@ type Stream = *mut CUstream_st;
 symbols! {
     init = "cuInit" (c_uint);
     driver_version = "cuDriverGetVersion" (*mut c_int);
+    /// Functions that only newer drivers have are asked for by this one, with the version whose types are meant.
+    proc_address = "cuGetProcAddress_v2"
+        (*const c_char, *mut *mut c_void, c_int, u64, *mut c_uint);
     error_name = "cuGetErrorName" (u32, *mut *const c_char);
     error_string = "cuGetErrorString" (u32, *mut *const c_char);
 
