@@ -214,6 +214,13 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// The whole allocation that the first byte of `region` lies in; `None` where the device does
+    /// not know. Transports export it whole, once, whichever parts of it are asked for.
+    fn allocation(&self, region: Region) -> Option<Region> {
+        let _ = region;
+        None
+    }
+
     /// The space that an address of the user's lies in, if this device knows the address.
     fn locate(&self, address: u64) -> Option<Space> {
         let _ = address;

@@ -5,21 +5,41 @@
 //! hidden alias is used by the device's own copies. Its work is asynchronous: a copy happens when
 //! its completion has been polled [`FakeDevice::with_delay`] times, so code that forgets to wait
 //! reads stale bytes.
+//!
+//! What it shares with others is in `fake/sharing.rs`: its memory is exported as a descriptor, and
+//! it keeps books of the host memory that is registered with it, so that tests can see whether
+//! everything was undone, and in the right order.
+
+mod sharing;
+#[cfg(test)]
+mod tests;
 
 use crate::host::wait_all;
-use crate::{Completion, Device, DeviceError, DeviceProperties, Pending, Region, Space, access};
+use crate::{
+    Completion, Device, DeviceError, DeviceProperties, Export, Pending, Region, Space, access,
+};
+use sharing::Registered;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// One allocation: the forbidden address, its hidden alias and its length, in bytes.
-#[derive(Clone, Copy, Debug)]
+/// One allocation by its forbidden address: its hidden alias and its length, in bytes.
+#[derive(Debug)]
 struct Block {
     alias: u64,
     len: u64,
     mapped: usize,
     id: u64,
+    /// What others map; `None` for what was itself imported.
+    file: Option<OwnedFd>,
+}
+
+impl Block {
+    fn unmap(self, forbidden: u64) {
+        unmap(forbidden, self.mapped);
+        unmap(self.alias, self.mapped);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +55,7 @@ pub struct FakeDevice {
     delay: u32,
     properties: DeviceProperties,
     heap: Arc<Mutex<Heap>>,
+    registered: Mutex<Registered>,
 }
 
 impl FakeDevice {
@@ -57,11 +78,72 @@ impl FakeDevice {
                 compute_units: 1,
             },
             heap: Arc::default(),
+            registered: Mutex::default(),
         }
     }
 
     fn heap(&self) -> MutexGuard<'_, Heap> {
         self.heap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Maps `mapped` bytes of a file: at an address that may not be touched, and at one that may.
+    fn map_twice(&self, file: &OwnedFd, mapped: usize) -> Result<(u64, u64), DeviceError> {
+        let map = |protection| {
+            // SAFETY: a fresh shared mapping of `mapped` bytes of an open file of that size,
+            // wherever the kernel likes.
+            let at = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    mapped,
+                    protection,
+                    libc::MAP_SHARED,
+                    file.as_raw_fd(),
+                    0,
+                )
+            };
+            if at == libc::MAP_FAILED {
+                return Err(self.failed("mmap"));
+            }
+            Ok(at.expose_provenance() as u64)
+        };
+        let forbidden = map(libc::PROT_NONE)?;
+        match map(libc::PROT_READ | libc::PROT_WRITE) {
+            Ok(alias) => Ok((forbidden, alias)),
+            Err(error) => {
+                unmap(forbidden, mapped);
+                Err(error)
+            }
+        }
+    }
+
+    /// Enters a mapping into the books.
+    fn remember(
+        &self,
+        forbidden: u64,
+        alias: u64,
+        len: u64,
+        mapped: usize,
+        file: Option<OwnedFd>,
+    ) -> Region {
+        let mut heap = self.heap();
+        heap.next_id += 1;
+        let id = heap.next_id;
+        heap.blocks.insert(forbidden, Block { alias, len, mapped, id, file });
+        Region::new(self.space(), forbidden, 0, len)
+    }
+
+    /// Takes what starts where `region`'s object does out of the books: memory of ours, or memory
+    /// that was imported.
+    fn take(&self, region: Region, ours: bool) -> Result<Block, DeviceError> {
+        let wrong =
+            DeviceError::WrongSpace { device: self.properties.name.clone(), space: region.space() };
+        let mut heap = self.heap();
+        match heap.blocks.get(&region.address()) {
+            Some(block) if block.file.is_some() == ours && region.space() == self.space() => {
+                heap.blocks.remove(&region.address()).ok_or(wrong)
+            }
+            _ => Err(wrong),
+        }
     }
 
     fn failed(&self, operation: &'static str) -> DeviceError {
@@ -76,8 +158,12 @@ impl FakeDevice {
     /// memory is passed through.
     ///
     /// # Errors
-    /// The space is not this device's, or the bytes do not lie in a live allocation.
+    /// The space is not this device's, the bytes do not lie in a live allocation, or the memory is
+    /// said to be pinned and is not registered here.
     pub fn alias(&self, region: Region) -> Result<Region, DeviceError> {
+        if region.space() == Space::Pinned {
+            return self.registered_alias(region);
+        }
         if region.space().cpu_accessible() {
             return Ok(region);
         }
@@ -163,46 +249,12 @@ impl Device for FakeDevice {
         if unsafe { libc::ftruncate(file.as_raw_fd(), size) } != 0 {
             return Err(self.failed("ftruncate"));
         }
-        let map = |protection| {
-            // SAFETY: a fresh shared mapping of `mapped` bytes of an open file of that size,
-            // wherever the kernel likes.
-            let at = unsafe {
-                libc::mmap(
-                    std::ptr::null_mut(),
-                    mapped,
-                    protection,
-                    libc::MAP_SHARED,
-                    file.as_raw_fd(),
-                    0,
-                )
-            };
-            if at == libc::MAP_FAILED {
-                return Err(self.failed("mmap"));
-            }
-            Ok(at.expose_provenance() as u64)
-        };
-        let forbidden = map(libc::PROT_NONE)?;
-        let alias = match map(libc::PROT_READ | libc::PROT_WRITE) {
-            Ok(alias) => alias,
-            Err(error) => {
-                unmap(forbidden, mapped);
-                return Err(error);
-            }
-        };
-        let mut heap = self.heap();
-        heap.next_id += 1;
-        let id = heap.next_id;
-        heap.blocks.insert(forbidden, Block { alias, len, mapped, id });
-        Ok(Region::new(self.space(), forbidden, 0, len))
+        let (forbidden, alias) = self.map_twice(&file, mapped)?;
+        Ok(self.remember(forbidden, alias, len, mapped, Some(file)))
     }
 
     unsafe fn free(&self, region: Region) -> Result<(), DeviceError> {
-        let block = self.heap().blocks.remove(&region.start()).ok_or(DeviceError::WrongSpace {
-            device: self.properties.name.clone(),
-            space: region.space(),
-        })?;
-        unmap(region.start(), block.mapped);
-        unmap(block.alias, block.mapped);
+        self.take(region, true)?.unmap(region.start());
         Ok(())
     }
 
@@ -242,10 +294,44 @@ impl Device for FakeDevice {
         unsafe { host.copy_2d(dst, dst_pitch, src, src_pitch, width, rows, &[]) }
     }
 
+    unsafe fn register(&self, host: Region) -> Result<(), DeviceError> {
+        self.register_host(host)
+    }
+
+    unsafe fn unregister(&self, host: Region) -> Result<(), DeviceError> {
+        self.unregister_host(host)
+    }
+
+    fn export(&self, region: Region) -> Result<Export, DeviceError> {
+        self.export_region(region)
+    }
+
+    fn import(&self, export: Export) -> Result<Region, DeviceError> {
+        self.import_region(export)
+    }
+
+    unsafe fn release(&self, region: Region) -> Result<(), DeviceError> {
+        self.take(region, false)?.unmap(region.address());
+        Ok(())
+    }
+
     fn buffer_id(&self, region: Region) -> Option<u64> {
+        if region.space() != self.space() {
+            return None;
+        }
         let heap = self.heap();
         let (start, block) = heap.blocks.range(..=region.start()).next_back()?;
         (region.start() - start < block.len.max(1)).then_some(block.id)
+    }
+
+    fn allocation(&self, region: Region) -> Option<Region> {
+        if region.space() != self.space() {
+            return None;
+        }
+        let heap = self.heap();
+        let (start, block) = heap.blocks.range(..=region.start()).next_back()?;
+        let whole = Region::new(self.space(), *start, 0, block.len);
+        (region.start() - start < block.len.max(1)).then_some(whole)
     }
 
     fn locate(&self, address: u64) -> Option<Space> {
@@ -258,8 +344,7 @@ impl Device for FakeDevice {
 impl Drop for FakeDevice {
     fn drop(&mut self) {
         for (address, block) in std::mem::take(&mut self.heap().blocks) {
-            unmap(address, block.mapped);
-            unmap(block.alias, block.mapped);
+            block.unmap(address);
         }
     }
 }
@@ -267,75 +352,7 @@ impl Drop for FakeDevice {
 /// Unmaps one of this file's own mappings.
 fn unmap(address: u64, len: usize) {
     let Ok(address) = usize::try_from(address) else { return };
-    // SAFETY: only called with a mapping that `allocate` made with this length and that has just
-    // been taken out of the heap's table, so it is unmapped once.
+    // SAFETY: only called with a mapping that `map_twice` made with this length and that is in
+    // nobody's table (any more), so it is unmapped once.
     unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(address), len) };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_make_the_round_trip_only_when_polled() {
-        let device = FakeDevice::with_delay(1, 3);
-        let region = device.allocate(64).unwrap();
-        let source = [9u8; 64];
-        let mut back = [0u8; 64];
-        // SAFETY: all three memories live until both completions below are ready.
-        let up = unsafe { device.copy(region, Region::of(&source), &[]) }.unwrap();
-        let to = Region::of_mut(&mut back);
-        // SAFETY: as above; ordered after `up`.
-        let down = unsafe { device.copy(to, region, &[up]) }.unwrap();
-        assert!(!down.poll().unwrap());
-        down.wait().unwrap();
-        assert_eq!(back, source);
-        // SAFETY: nothing is in flight.
-        unsafe { device.free(region) }.unwrap();
-    }
-
-    #[test]
-    fn the_cpu_faults_on_it() {
-        let device = FakeDevice::new(0);
-        let region = device.allocate(4096).unwrap();
-        assert!(region.as_ptr().is_none());
-        // The kernel refuses to read it on our behalf as well, without killing us.
-        let address = usize::try_from(region.start()).unwrap();
-        let remote =
-            libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address), iov_len: 1 };
-        let mut pipe = [0i32; 2];
-        // SAFETY: `pipe` has room for two descriptors.
-        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
-        // SAFETY: `writev` reads through the kernel, which answers EFAULT for PROT_NONE.
-        let written = unsafe { libc::writev(pipe[1], &raw const remote, 1) };
-        assert_eq!(written, -1);
-        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
-        for descriptor in pipe {
-            // SAFETY: both were just opened here.
-            unsafe { libc::close(descriptor) };
-        }
-    }
-
-    #[test]
-    fn a_reused_address_has_another_buffer_id() {
-        let device = FakeDevice::new(0);
-        let first = device.allocate(4096).unwrap();
-        let id = device.buffer_id(first).unwrap();
-        // SAFETY: nothing uses it.
-        unsafe { device.free(first) }.unwrap();
-        assert_eq!(device.buffer_id(first), None);
-        let second = device.allocate(4096).unwrap();
-        assert_ne!(device.buffer_id(second).unwrap(), id);
-        assert_eq!(device.locate(second.start()), Some(Space::Fake { device: 0 }));
-    }
-
-    #[test]
-    fn foreign_and_stray_regions_are_refused() {
-        let device = FakeDevice::new(0);
-        let region = device.allocate(16).unwrap();
-        let longer = Region::new(region.space(), region.address(), 0, 17);
-        assert!(matches!(device.alias(longer), Err(DeviceError::OutOfRange(_))));
-        let other = Region::new(Space::Cuda { device: 0 }, region.address(), 0, 1);
-        assert!(matches!(device.alias(other), Err(DeviceError::WrongSpace { .. })));
-    }
 }
