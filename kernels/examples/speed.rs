@@ -106,6 +106,7 @@ impl Bench {
             Args::Mapped(args) => Argument::of(args),
             Args::Transposed(args) => Argument::of(args),
             Args::Transfer(args) => Argument::of(&**args),
+            Args::Fused(args) => Argument::of(&**args),
         };
         let [typed, packed, plan] = &pointers;
         let all = [Argument::of(typed), Argument::of(packed), Argument::of(plan), args];

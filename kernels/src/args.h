@@ -11,6 +11,7 @@
 
 #define DIMS_MAX 6
 #define BATCH_MAX 4
+#define PARTS_MAX 32
 
 /* n / divisor for n < 2^31, as ((2n * magic) >> 32) >> shift. */
 typedef struct {
@@ -25,7 +26,8 @@ typedef struct {
     u32 first;
     u32 words;
     u32 tiles; /* the one for the edges included */
-    u32 edges; /* bytes before word `first`, and bytes after the last one << 8 */
+    u32 edges; /* bytes before word `first`, bytes after the last one << 8, and << 16 the bytes of a
+                  word that come after the stretch where all of it lies inside that word */
 } Span;
 
 /* One dimension of a grid of blocks. */
@@ -160,5 +162,18 @@ typedef struct {
     Side from;
     Side to;
 } TransferArgs;
+
+/* One request of many. */
+typedef struct {
+    Span span;
+    Side side; /* `first` is the span's */
+} FusedPart;
+
+/* Up to PARTS_MAX requests in one launch. Of the span only the number of tiles counts. */
+typedef struct {
+    Span span;
+    u32 begin[PARTS_MAX]; /* the tile that each part begins at; of those that are not, past the end */
+    FusedPart part[PARTS_MAX];
+} FusedArgs;
 
 #endif

@@ -9,6 +9,8 @@ use zerocopy::{Immutable, IntoBytes};
 pub const DIMS_MAX: usize = 6;
 /// Dimensions of a transposed shape besides its two, at most.
 pub const BATCH_MAX: usize = 4;
+/// Requests of one fused launch, at most.
+pub const PARTS_MAX: usize = 32;
 
 /// A structure or a field of one, for comparing with the other side.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +71,8 @@ structures! {
         words: u32,
         /// Tiles, the one for the edges included.
         tiles: u32,
-        /// Bytes before word `first`, and bytes after the last one shifted by 8.
+        /// Bytes before word `first`; bytes after the last one shifted by 8; and, shifted by 16, the
+        /// bytes of a word that come after the stretch where all of it lies inside that word.
         edges: u32,
     }
     /// One dimension of a grid.
@@ -256,6 +259,22 @@ structures! {
         /// The destination.
         to: Side,
     }
+    /// One request of a fused launch.
+    FusedPart: 400 {
+        /// What to move.
+        span: Span,
+        /// How it lies; its `first` is the span's.
+        side: Side,
+    }
+    /// Of `fused`; of the span only the number of tiles counts.
+    FusedArgs: 12960 {
+        /// All tiles.
+        span: Span,
+        /// The tile that each part begins at; of those that are not, past the end.
+        begin: [u32; PARTS_MAX],
+        /// The parts.
+        part: [FusedPart; PARTS_MAX],
+    }
 }
 
 /// [`Side::strided`] counts.
@@ -286,6 +305,9 @@ pub enum Args {
     Transposed(TransposedArgs),
     /// Of `transfer`.
     Transfer(Box<TransferArgs>),
+    /// Of `fused`: in CUDA a parameter like the others; in OpenCL, whose parameters are smaller, a
+    /// buffer that holds these bytes.
+    Fused(Box<FusedArgs>),
 }
 
 impl Args {
@@ -301,6 +323,7 @@ impl Args {
             Args::Mapped(args) => args.as_bytes(),
             Args::Transposed(args) => args.as_bytes(),
             Args::Transfer(args) => args.as_bytes(),
+            Args::Fused(args) => args.as_bytes(),
         }
     }
 
@@ -316,6 +339,7 @@ impl Args {
             Args::Mapped(args) => &args.span,
             Args::Transposed(args) => &args.span,
             Args::Transfer(args) => &args.span,
+            Args::Fused(args) => &args.span,
         }
     }
 }

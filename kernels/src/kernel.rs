@@ -85,11 +85,13 @@ pub enum Family {
     Transposed,
     /// From layout to layout; has no direction.
     Transfer,
+    /// Many requests, each with a typed side of its own.
+    Fused,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 10] = [
+    pub const ALL: [Family; 11] = [
         Family::Copy,
         Family::Strided1,
         Family::Strided,
@@ -100,6 +102,7 @@ impl Family {
         Family::Mapped,
         Family::Transposed,
         Family::Transfer,
+        Family::Fused,
     ];
 
     /// Its name in the sources.
@@ -116,6 +119,7 @@ impl Family {
             Family::Mapped => "mapped",
             Family::Transposed => "transposed",
             Family::Transfer => "transfer",
+            Family::Fused => "fused",
         }
     }
 
@@ -123,10 +127,17 @@ impl Family {
     #[must_use]
     pub fn plans(self) -> usize {
         match self {
-            Family::Listed | Family::Mapped => 1,
+            Family::Listed | Family::Mapped | Family::Fused => 1,
             Family::Transfer => 2,
             _ => 0,
         }
+    }
+
+    /// Whether its arguments are too large for OpenCL's parameters, so that there the last parameter is
+    /// a buffer that holds them.
+    #[must_use]
+    pub fn tabled(self) -> bool {
+        self == Family::Fused
     }
 
     /// Threads a block may have at most (`__launch_bounds__`), where blocks loop or where they do not.

@@ -8,6 +8,7 @@
 //! by a tile of their own.
 
 mod affine;
+mod fused;
 mod grid;
 mod listed;
 mod mapped;
@@ -15,6 +16,7 @@ mod transfer;
 mod transposed;
 
 pub use affine::{Runs, affine};
+pub use fused::{Part, fused};
 pub use grid::{Grid, GridDim, contiguous, strided};
 pub use listed::{Blocks, listed};
 pub use mapped::{Planned, mapped};
@@ -186,8 +188,9 @@ impl Words {
         }
     }
 
-    fn edge_tiles(self) -> u32 {
-        u32::from(self.edges != 0)
+    /// Tiles of `tile` words, and one for the edges.
+    pub(crate) fn tiles(self, tile: u32) -> u32 {
+        self.words.div_ceil(tile) + u32::from(self.edges != 0)
     }
 }
 
@@ -208,7 +211,15 @@ pub(crate) fn flat(
     budget: Option<NonZeroU32>,
 ) -> Geometry {
     let items = family.items(width);
-    let tiles_of = |threads: u32| words.words.div_ceil(threads * items) + words.edge_tiles();
+    geometry(family, budget, |threads| words.tiles(threads * items))
+}
+
+/// Blocks and threads, where `tiles_of` says how many tiles there are for so many threads a block.
+pub(crate) fn geometry(
+    family: Family,
+    budget: Option<NonZeroU32>,
+    tiles_of: impl Fn(u32) -> u32,
+) -> Geometry {
     let mut threads = family.threads();
     while threads > THREADS_MIN && tiles_of(threads) < BLOCKS_ENOUGH {
         threads /= 2;

@@ -25,6 +25,10 @@ struct __align__(16) u128 {
 #define ONES(a) ((u32)__popc(a))
 #define QUOTIENT(a, b) __fdividef(a, b)
 #define ARGS(type) const __grid_constant__ type a
+/* A structure too large for OpenCL's parameters, and a part of it. */
+#define TABLE(type) ARGS(type)
+#define TABLE_AT a
+#define PART(type, name, from) const type &name = (from)
 #define ROLLED _Pragma("unroll 1")
 #define READ(type, at) (*(GLOBAL const type *)(at))
 #define WRITE(type, at, word) (*(GLOBAL type *)(at) = (word))

@@ -22,6 +22,10 @@ typedef uint4 u128;
 #define QUOTIENT(a, b) ((a) / (b))
 #define ROOT(a) sqrt(a)
 #define ARGS(type) const type a
+/* A structure too large for parameters lies in a buffer; a part of it is copied. */
+#define TABLE(type) GLOBAL const type *a
+#define TABLE_AT (*a)
+#define PART(type, name, from) const type name = (from)
 #define ROLLED _Pragma("unroll 1")
 #define READ(type, at) (*(GLOBAL const type *)(at))
 #define WRITE(type, at, word) (*(GLOBAL type *)(at) = (word))

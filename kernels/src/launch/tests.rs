@@ -81,7 +81,7 @@ fn typed_at(launch: &Launch, word: u32, list: Entries<'_>, encoder: &Encoder) ->
         }
         Args::Mapped(args) => mapped_at(&args.shape, word, width, encoder),
         Args::Transposed(args) => transposed_at(&args.shape, word),
-        Args::Transfer(_) => unreachable!("has a test of its own"),
+        Args::Transfer(_) | Args::Fused(_) => unreachable!("have tests of their own"),
     }
 }
 

@@ -26,7 +26,7 @@ pub enum TransferSide {
 }
 
 impl TransferSide {
-    fn bits(&self) -> u64 {
+    pub(super) fn bits(&self) -> u64 {
         match self {
             TransferSide::Contiguous(displacement) => displacement.cast_unsigned(),
             TransferSide::Strided(grid) => grid.bits(),
@@ -37,7 +37,7 @@ impl TransferSide {
     }
 
     /// Bytes of the stream.
-    fn size(&self) -> Option<u64> {
+    pub(super) fn size(&self) -> Option<u64> {
         match self {
             TransferSide::Contiguous(_) => Some(i64::MAX.cast_unsigned()),
             TransferSide::Strided(grid) => grid.size(),
@@ -51,7 +51,11 @@ impl TransferSide {
 
     /// The side's arguments and displacement for `range`; `None` if the words of what holds the range
     /// cannot be numbered.
-    fn shape(&self, range: &Range<u64>, width: Width) -> Result<Option<(Side, i64)>, Unfit> {
+    pub(super) fn shape(
+        &self,
+        range: &Range<u64>,
+        width: Width,
+    ) -> Result<Option<(Side, i64)>, Unfit> {
         let bytes_max = WORDS_MAX << width.log2();
         let mut side = Side { kind: SIDE_STRIDED, ..Side::default() };
         let (displacement, begin, end) = match self {

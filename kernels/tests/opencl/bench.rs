@@ -1,8 +1,8 @@
 //! The workbench: buffers, programs, launches, and the byte-by-byte reference.
 
 use gapless_kernels::launch::{
-    Blocks, Grid, Launch, Launches, Move, Place, Planned, Runs, TransferSide, affine, contiguous,
-    listed, mapped, strided, transfer,
+    Blocks, Grid, Launch, Launches, Move, Part, Place, Planned, Runs, TransferSide, affine,
+    contiguous, fused, listed, mapped, strided, transfer,
 };
 use gapless_kernels::{Direction, Family, Kernel, Width, opencl_source};
 use gapless_mem::{Completion, Device, Region};
@@ -191,6 +191,7 @@ impl Bench {
         for launch in launches {
             let kernel = launch.kernel;
             let key = (kernel.direction, kernel.width);
+            let table = kernel.family.tabled().then(|| self.upload(launch.args.as_bytes()));
             let device = &self.device;
             let program = self.programs.entry(key).or_insert_with(|| {
                 device.program(&opencl_source(key.0, key.1), "-cl-std=CL1.2").unwrap()
@@ -198,7 +199,7 @@ impl Bench {
             let count = 2 + kernel.family.plans();
             let mut arguments: Vec<Argument<'_>> =
                 pointers[..count].iter().map(|&region| Argument::Buffer(region)).collect();
-            arguments.push(Argument::Value(launch.args.as_bytes()));
+            arguments.push(table.map_or(Argument::Value(launch.args.as_bytes()), Argument::Buffer));
             // SAFETY: the kernel takes these pointers and this structure (`layouts` compares them); the
             // launch stays inside the buffers, which is what is tested: they have margins, and PoCL's
             // are the heap's.
@@ -213,6 +214,10 @@ impl Bench {
                 )
             }
             .unwrap();
+            if let Some(table) = table {
+                last.wait().unwrap();
+                self.take(table);
+            }
             used.push(kernel);
         }
         last.wait().unwrap();
@@ -266,6 +271,81 @@ impl Bench {
             }
         }
         let say = format!("seed {seed:#x}, {range:?}, {direction:?}, skew {skew}, by {launches:?}");
+        same(&self.take(pointers[0]), &typed, &format!("typed side, {say}"));
+        same(&self.take(pointers[1]), &packed, &format!("packed side, {say}"));
+        self.take(pointers[2]);
+        used
+    }
+
+    /// Runs a part of every case, all at once, and compares every byte of both sides. Cases of one width
+    /// must run at it.
+    pub(crate) fn fused(
+        &mut self,
+        cases: &[Case],
+        direction: Direction,
+        budget: Option<NonZeroU32>,
+        width: Option<Width>,
+        random: &mut Random,
+        round: u64,
+    ) -> Vec<Kernel> {
+        let (mut plan, mut parts) = (Vec::new(), Vec::new());
+        let (mut typed_len, mut packed_len) = (0, MARGIN);
+        for case in cases {
+            let plan_at = plan.len() as u64;
+            plan.extend_from_slice(&case.plan);
+            plan.resize(plan.len().next_multiple_of(16), 0);
+            let side = match case.side.clone() {
+                TransferSide::Listed(blocks) => {
+                    TransferSide::Listed(Blocks { list: blocks.list + plan_at, ..blocks })
+                }
+                TransferSide::Mapped(planned) => TransferSide::Mapped(Planned {
+                    units: planned.units + plan_at,
+                    shifts: planned.shifts + plan_at,
+                    ..planned
+                }),
+                other => other,
+            };
+            // Some are a few bytes, which may lie inside a word.
+            let whole = random.below(3) == 0;
+            let mut range = case.range(random, whole);
+            if random.below(4) == 0 {
+                range.end = range.end.min(range.start + random.between(1, 20));
+            }
+            let packed_at = packed_len.next_multiple_of(16) + range.start % 16;
+            parts.push(Part {
+                range: range.clone(),
+                side,
+                typed: place(typed_len + case.origin()),
+                packed: place(packed_at.cast_signed()),
+            });
+            typed_len += case.buffer_bytes().next_multiple_of(16).cast_signed();
+            packed_len = packed_at + (range.end - range.start) + random.below(2) * MARGIN;
+        }
+        let launches = fused(direction, &parts, budget).unwrap();
+        assert!(launches.iter().all(|launch| launch.kernel.family == Family::Fused));
+        if let Some(width) = width {
+            assert!(launches.iter().all(|launch| launch.kernel.width == width), "{launches:?}");
+            assert_eq!(launches.len(), cases.len().div_ceil(32));
+        }
+        let mut noise = |len: u64| -> Vec<u8> {
+            (0..len).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
+        };
+        let (mut typed, mut packed) =
+            (noise(typed_len.cast_unsigned()), noise(packed_len + MARGIN));
+        let pointers = [self.upload(&typed), self.upload(&packed), self.upload(&plan)];
+        let used = self.run(&launches, &pointers);
+        for (case, part) in cases.iter().zip(&parts) {
+            for (at, byte) in (part.packed.offset..).zip(part.range.clone()) {
+                let at = usize::try_from(at).unwrap();
+                let displacement = case.truth[usize::try_from(byte).unwrap()];
+                let there = usize::try_from(part.typed.offset + displacement).unwrap();
+                match direction {
+                    Direction::Pack => packed[at] = typed[there],
+                    Direction::Unpack => typed[there] = packed[at],
+                }
+            }
+        }
+        let say = format!("round {round}, {direction:?}: {parts:?}");
         same(&self.take(pointers[0]), &typed, &format!("typed side, {say}"));
         same(&self.take(pointers[1]), &packed, &format!("packed side, {say}"));
         self.take(pointers[2]);

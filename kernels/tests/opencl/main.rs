@@ -15,13 +15,15 @@ use std::num::NonZeroU32;
 
 /// Cases of each family, width and direction.
 const ROUNDS: u64 = 6;
+/// Families that have tests of their own.
+const FREE: [Family; 2] = [Family::Transfer, Family::Fused];
 
 #[test]
 fn every_kernel_moves_every_byte_to_its_place() {
     let Some(mut bench) = Bench::open() else { return };
     let mut ran = BTreeSet::new();
     for width in Width::ALL {
-        for family in Family::ALL.into_iter().filter(|&family| family != Family::Transfer) {
+        for family in Family::ALL.into_iter().filter(|&family| !FREE.contains(&family)) {
             for round in 0..ROUNDS {
                 let seed = (round << 16) | (family as u64) << 8 | width as u64;
                 let mut random = Random::new(seed);
@@ -37,7 +39,7 @@ fn every_kernel_moves_every_byte_to_its_place() {
             }
         }
     }
-    for kernel in Kernel::all().filter(|kernel| kernel.family != Family::Transfer) {
+    for kernel in Kernel::all().filter(|kernel| !FREE.contains(&kernel.family)) {
         assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
     }
 }
@@ -77,6 +79,41 @@ fn layouts_move_into_layouts() {
             let kernel = Kernel { family, direction, width, few };
             assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
         }
+    }
+}
+
+#[test]
+fn many_requests_move_at_once() {
+    let Some(mut bench) = Bench::open() else { return };
+    let sides: Vec<Family> =
+        Family::ALL.into_iter().filter(|family| !FREE.contains(family)).collect();
+    let mut ran = BTreeSet::new();
+    for round in 0u64..30 {
+        let mut random = Random::new(5 << 32 | round);
+        let width = Width::ALL[usize::try_from(round % 5).unwrap()];
+        // Words of one width, or of any; up to more requests than a launch takes.
+        let mixed = round >= 20;
+        let count = random.between(1, if round % 4 == 3 { 40 } else { 9 });
+        let cases: Vec<Case> = (0..count)
+            .map(|_| {
+                let family = sides[usize::try_from(random.below(sides.len() as u64)).unwrap()];
+                let width = if mixed {
+                    Width::ALL[usize::try_from(random.below(5)).unwrap()]
+                } else {
+                    width
+                };
+                shapes::case(family, width, &mut random)
+            })
+            .collect();
+        let budget = if round % 2 == 1 { NonZeroU32::new(1) } else { None };
+        for direction in [Direction::Pack, Direction::Unpack] {
+            let width = (!mixed).then_some(width);
+            let used = bench.fused(&cases, direction, budget, width, &mut random, round);
+            ran.extend(used.iter().map(Kernel::to_string));
+        }
+    }
+    for kernel in Kernel::all().filter(|kernel| kernel.family == Family::Fused) {
+        assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn case(family: Family, width: Width, random: &mut Random) -> Case {
         Family::Affine | Family::AffineShort => triangle(family, width, random),
         Family::Listed => list(width, random),
         Family::Mapped => plan(width, random),
-        Family::Transfer => unreachable!("takes two of the others"),
+        Family::Transfer | Family::Fused => unreachable!("take several of the others"),
     }
 }
 

@@ -1,0 +1,148 @@
+//! Many small requests in one launch: a table says what each one moves, and every block finds its part.
+
+use super::{Launch, Launches, Place, TransferSide, Unfit, Words, geometry};
+use crate::args::{Args, FusedArgs, FusedPart, PARTS_MAX, Side, Span};
+use crate::{Direction, Family, Width};
+use std::num::NonZeroU32;
+use std::ops::Range;
+
+/// Bytes up to which all requests take the narrowest of their words, to be one launch.
+const LITTLE: u64 = 256 << 10;
+
+/// One request: a range of the packed stream of one typed side.
+///
+/// All parts of a call share the kernel's pointers. Where a pointer is a number (CUDA), pass 0 for all
+/// three and put absolute addresses into the offsets, a plan's ([`Blocks::list`](super::Blocks::list),
+/// [`Planned::units`](super::Planned::units) and [`shifts`](super::Planned::shifts)) as well; where it is
+/// an object (OpenCL), parts lie in the same one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Bytes of the packed stream.
+    pub range: Range<u64>,
+    /// How the typed side lies.
+    pub side: TransferSide,
+    /// Where displacement 0 of the first instance is.
+    pub typed: Place,
+    /// Where byte `range.start` of the stream is.
+    pub packed: Place,
+}
+
+impl Part {
+    /// The widest word that it allows.
+    fn width(&self) -> Width {
+        let packed = self.packed.bits().wrapping_sub(self.range.start);
+        Width::dividing(self.side.bits() | self.typed.bits() | packed)
+    }
+}
+
+/// A part, or a piece of one, whose words can be numbered.
+struct Piece {
+    words: Words,
+    span: Span,
+    side: Side,
+}
+
+/// Launches for many requests in one direction: one launch for each 32 of them, or for requests of
+/// together more than 256 KiB one for each width of word (8 and 16 bytes count as one), mostly one.
+///
+/// A request overlaps no other's destination; in which order they are done is not said.
+///
+/// # Errors
+/// [`Unfit`], of the first part that is unfit.
+pub fn fused(
+    direction: Direction,
+    parts: &[Part],
+    budget: Option<NonZeroU32>,
+) -> Result<Launches, Unfit> {
+    let some = || parts.iter().filter(|part| !part.range.is_empty());
+    let total =
+        some().fold(0u64, |sum, part| sum.saturating_add(part.range.end - part.range.start));
+    let class = |part: &Part| match part.width() {
+        _ if total <= LITTLE => Width::W1,
+        Width::W16 => Width::W8,
+        width => width,
+    };
+    let mut launches = Launches::new();
+    for group in Width::ALL {
+        let Some(width) = some().filter(|part| class(part) == group).map(Part::width).min() else {
+            continue;
+        };
+        let mut pieces = Vec::with_capacity(PARTS_MAX);
+        for part in some().filter(|part| class(part) == group) {
+            cut(part, width, &mut pieces)?;
+        }
+        for pieces in pieces.chunks(PARTS_MAX) {
+            launches.push(launch(direction, width, pieces, budget));
+        }
+    }
+    Ok(launches)
+}
+
+/// The pieces of a part; mostly one.
+fn cut(part: &Part, width: Width, pieces: &mut Vec<Piece>) -> Result<(), Unfit> {
+    let size = part.side.size().ok_or(Unfit::Numbers)?;
+    if part.range.end > size {
+        return Err(Unfit::Range { end: part.range.end, size });
+    }
+    let mut open = vec![part.range.clone()];
+    while let Some(range) = open.pop() {
+        let Some((side, displacement)) = part.side.shape(&range, width)? else {
+            // Halves meet at a word; the first one goes first.
+            let middle =
+                (range.start + (range.end - range.start) / 2) >> width.log2() << width.log2();
+            if middle <= range.start {
+                return Err(Unfit::Numbers);
+            }
+            open.push(middle..range.end);
+            open.push(range.start..middle);
+            continue;
+        };
+        let bytes = u64::from(width.bytes());
+        let begin = range.start / bytes * bytes;
+        let inside = range.start - begin..range.end - begin;
+        let mut words = Words { first: side.first, ..Words::of(&inside, width) };
+        if inside.start > 0 && inside.end < bytes {
+            words.edges |= (width.bytes() - u32::try_from(inside.end).unwrap_or(0)) << 16;
+        }
+        let packed = part.packed.offset + (range.start - part.range.start).cast_signed();
+        let span = words.span(part.typed.offset.wrapping_add(displacement), packed);
+        pieces.push(Piece { words, span, side });
+    }
+    Ok(())
+}
+
+/// The launch of up to [`PARTS_MAX`] pieces.
+fn launch(
+    direction: Direction,
+    width: Width,
+    pieces: &[Piece],
+    budget: Option<NonZeroU32>,
+) -> Launch {
+    let tile = |threads: u32| threads * Family::Fused.items(width);
+    let tiles = |threads| {
+        let each = pieces.iter().map(|piece| u64::from(piece.words.tiles(tile(threads))));
+        u32::try_from(each.sum::<u64>()).unwrap_or(u32::MAX)
+    };
+    let shape = geometry(Family::Fused, budget, tiles);
+    let empty = FusedPart::default();
+    let mut args = FusedArgs {
+        span: Span { tiles: shape.tiles, ..Span::default() },
+        begin: [u32::MAX; PARTS_MAX],
+        part: [empty; PARTS_MAX],
+    };
+    let mut begin = 0;
+    for (at, piece) in pieces.iter().enumerate() {
+        let tiles = piece.words.tiles(tile(shape.threads));
+        args.begin[at] = begin;
+        args.part[at] = FusedPart { span: Span { tiles, ..piece.span }, side: piece.side };
+        begin += tiles;
+    }
+    Launch::new(
+        Family::Fused,
+        direction,
+        width,
+        shape.blocks,
+        shape.threads,
+        Args::Fused(Box::new(args)),
+    )
+}
