@@ -7,13 +7,13 @@
 //! Read first: `program.rs` (what is committed) and `optimize.rs` (what normalisation does).
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::datatype::Datatype;
 use crate::error::{Argument, Quantity, TypeError};
 use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
 use crate::program::{self, Program, ProgramError};
-use crate::shape::Shape;
+use crate::shape::{Period, Shape};
 use crate::signature::Signature;
 
 /// A committed datatype (`MPI_Type_commit`, MPI 4.1 §5.1.9), ready for any number of convertors.
@@ -22,6 +22,15 @@ use crate::signature::Signature;
 /// from the other's [`flatten`](Self::flatten), have equal layouts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Layout(Arc<Committed>);
+
+/// A layout's identity: two layouts with the same one are clones of each other. It is the layout's for as
+/// long as a clone or a [`WeakLayout`] of it lives, then another layout may get it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LayoutId(usize);
+
+/// Refers to a layout without keeping it: for whoever caches what was made of it.
+#[derive(Clone)]
+pub struct WeakLayout(Weak<Committed>);
 
 #[derive(PartialEq, Eq)]
 struct Committed {
@@ -195,6 +204,38 @@ impl Layout {
         &self.0.shape
     }
 
+    /// An instance as equal parts at one stride, where [`shape`](Self::shape) knows no closed form of the
+    /// whole: contiguous or strided structures, repeated triangles or lists.
+    #[must_use]
+    pub fn period(&self) -> Option<Period> {
+        match self.0.shape {
+            Shape::General => Period::of(&self.0.program),
+            _ => None,
+        }
+    }
+
+    /// The largest power of two that divides every run's displacement and length: what words may be as
+    /// wide as, if origin and packed bytes allow. 0 if there is no data. Known since commit.
+    ///
+    /// Runs count as the program has them. Where two lists meet in runs that merge, it is theirs, which
+    /// divides that of the merged run.
+    #[must_use]
+    pub fn granularity(&self) -> u64 {
+        self.0.program.granularity()
+    }
+
+    /// Which layout this is, whatever it looks like.
+    #[must_use]
+    pub fn id(&self) -> LayoutId {
+        LayoutId(Arc::as_ptr(&self.0).addr())
+    }
+
+    /// A reference that does not keep the layout.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakLayout {
+        WeakLayout(Arc::downgrade(&self.0))
+    }
+
     /// The sequence of basic types.
     #[must_use]
     pub fn signature(&self) -> &Signature {
@@ -213,6 +254,32 @@ impl Layout {
 
     pub(crate) fn bounds(&self) -> LayoutBounds {
         self.0.bounds
+    }
+}
+
+impl WeakLayout {
+    /// The layout, if a clone of it lives.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Layout> {
+        self.0.upgrade().map(Layout)
+    }
+
+    /// Whether a clone of the layout lives; once there is none, there never will be.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// The identity that the layout has, or had.
+    #[must_use]
+    pub fn id(&self) -> LayoutId {
+        LayoutId(self.0.as_ptr().addr())
+    }
+}
+
+impl fmt::Debug for WeakLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakLayout").field("id", &self.id()).finish_non_exhaustive()
     }
 }
 

@@ -96,10 +96,10 @@ pub use convertor::{Convertor, ConvertorError};
 pub use datatype::Datatype;
 pub use error::{Argument, Problem, Quantity, TypeError};
 pub use flatten::{FlattenError, FlattenFault};
-pub use layout::{BlockLengths, Layout};
+pub use layout::{BlockLengths, Layout, LayoutId, WeakLayout};
 pub use primitive::{Part, Primitive, Scalar};
 pub use run::Run;
-pub use shape::{Dim, Displacements, Shape};
+pub use shape::{Dim, Displacements, Period, Shape};
 pub use signature::{
     Signature, SignatureDecodeError, SignatureDigest, SignatureError, SignatureKind,
 };

@@ -19,7 +19,7 @@ mod walk;
 use std::sync::Arc;
 
 pub(crate) use chain::Chain;
-pub(crate) use facts::{AffineLengths, Facts};
+pub(crate) use facts::{AffineLengths, Facts, apart, grain};
 pub(crate) use lower::lower;
 pub(crate) use walk::{Axis, Flow, Sink};
 
@@ -122,6 +122,14 @@ impl Program {
         let root = self.root?;
         let facts = self.facts(root.op);
         Some((root.disp.wrapping_add(facts.lo), root.disp.wrapping_add(facts.hi)))
+    }
+
+    /// The largest power of two that divides every run's displacement and length; 0 without runs.
+    pub(crate) fn granularity(&self) -> u64 {
+        self.root.map_or(0, |root| {
+            let facts = self.facts(root.op);
+            grain(facts.grain | root.disp.wrapping_add(facts.first).cast_unsigned())
+        })
     }
 
     /// Whether both surely are the same program; looks at no long list, and takes two for different

@@ -56,6 +56,26 @@ pub enum Shape {
     General,
 }
 
+/// An instance as equal parts at one stride, each of which has gaps of its own: an array of structures
+/// is one. What describes one part then describes any number of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Period {
+    /// Parts; at least 2.
+    pub count: u64,
+    /// Bytes from one part to the next; may be zero or negative.
+    pub stride: i64,
+    /// Packed bytes of a part.
+    pub size: u64,
+    /// Maximal merged runs of a part.
+    pub blocks: u64,
+    /// Lowest byte of the first part.
+    pub true_lb: i64,
+    /// One past the first part's highest byte.
+    pub true_ub: i64,
+    /// The first part's regular form.
+    pub shape: Shape,
+}
+
 /// One dimension of [`Shape::Strided`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dim {
@@ -85,7 +105,7 @@ impl Shape {
         }
     }
 
-    fn of_part(program: &Program, root: Part) -> Shape {
+    pub(crate) fn of_part(program: &Program, root: Part) -> Shape {
         let displacement = root.disp;
         match program.op(root.op) {
             Op::Run { len } => Shape::Contiguous { displacement, len: *len },
@@ -135,5 +155,22 @@ impl Shape {
                 _ => return Shape::General,
             }
         }
+    }
+}
+
+impl Period {
+    pub(crate) fn of(program: &Program) -> Option<Period> {
+        let root = program.root()?;
+        let Op::Loop { count, stride, body } = *program.op(root.op) else { return None };
+        let facts = program.facts(body);
+        Some(Period {
+            count,
+            stride,
+            size: facts.size,
+            blocks: facts.chain.blocks,
+            true_lb: root.disp.wrapping_add(facts.lo),
+            true_ub: root.disp.wrapping_add(facts.hi),
+            shape: Shape::of_part(program, Part { disp: root.disp, op: body }),
+        })
     }
 }

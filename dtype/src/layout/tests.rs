@@ -54,3 +54,48 @@ fn more_bytes_than_63_bits_count_is_an_error() {
     let again = Datatype::hvector(3, 1, 0, &line).unwrap();
     assert!(matches!(again.commit(), Err(TypeError::Overflow { .. })));
 }
+
+#[test]
+fn weak_references_tell_whether_the_layout_lives() {
+    let make = || Datatype::vector(3, 1, 2, &int()).unwrap().commit().unwrap();
+    let (a, b) = (make(), make());
+    assert_eq!(a, b);
+    assert_ne!(a.id(), b.id());
+    let (clone, weak) = (a.clone(), a.downgrade());
+    assert_eq!((clone.id(), weak.id()), (a.id(), a.id()));
+    drop(a);
+    assert!(weak.is_alive() && weak.upgrade().is_some_and(|layout| layout.id() == clone.id()));
+    let id = clone.id();
+    drop(clone);
+    assert!(!weak.is_alive() && weak.upgrade().is_none());
+    // The weak reference keeps the identity from being given away.
+    let others: Vec<Layout> = (0..100).map(|_| make()).collect();
+    assert!(others.iter().all(|other| other.id() != id));
+}
+
+#[test]
+fn granularity_is_what_words_may_be_as_wide_as() {
+    let granularity = |datatype: &Datatype| datatype.commit().unwrap().granularity();
+    let long = Datatype::contiguous(6, &float()).unwrap();
+    assert_eq!(granularity(&long), 8);
+    let shuffled: Vec<i64> = (0..64).map(|i| i * 37 % 64 * 96).collect();
+    assert_eq!(granularity(&Datatype::hindexed_block(4, &shuffled, &int()).unwrap()), 16);
+    let lengths: Vec<u64> = (0..64).map(|i| 2 + i * 7 % 3 * 2).collect();
+    assert_eq!(granularity(&Datatype::hindexed(&lengths, &shuffled, &int()).unwrap()), 8);
+    assert_eq!(granularity(&Datatype::contiguous(0, &int()).unwrap()), 0);
+    // A gap that no run's place shows does not count; a stride that moves runs does.
+    assert_eq!(granularity(&Datatype::resized(0, 9, &long).unwrap()), 8);
+    let spread = Datatype::hvector(2, 1, 33, &long).unwrap();
+    assert_eq!(granularity(&spread), 1);
+}
+
+#[test]
+fn an_array_of_structures_has_a_period() {
+    let mixed = Datatype::structure(&[2, 1, 3], &[0, 12, 20], &[int(), float(), int()]).unwrap();
+    let one = Datatype::resized(0, 40, &mixed).unwrap();
+    let many = Datatype::contiguous(1000, &one).unwrap().commit().unwrap();
+    let period = many.period().unwrap();
+    assert_eq!((period.count, period.stride, period.size, period.blocks), (1000, 40, 24, 3));
+    assert_eq!((period.true_lb, period.true_ub), (0, 32));
+    assert_eq!(one.commit().unwrap().period(), None);
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Lengths;
 use super::runs::{Class, constant_len_step, constant_step};
-use crate::program::{Chain, Facts, Op};
+use crate::program::{Chain, Facts, Op, apart, grain};
 
 /// Shorter lists are not worth a second way.
 const LONG: usize = 32;
@@ -61,7 +61,8 @@ impl Bulk<'_> {
         let size = len.checked_mul(count).filter(|size| *size <= i64::MAX.cast_unsigned())?;
         let (mut lo, mut highest, mut magnitudes) = (i64::MAX, i64::MIN, 0);
         // The first has none before it: the difference 0 is no length.
-        let mut before = self.place(self.displacements[0]);
+        let first = self.place(self.displacements[0]);
+        let (mut before, mut bits) = (first, len);
         let mut adjacent = false;
         let mut disps = Vec::with_capacity(self.displacements.len());
         for piece in self.displacements.chunks(PIECE) {
@@ -69,6 +70,7 @@ impl Bulk<'_> {
                 magnitudes |= magnitude(displacement);
                 let place = self.place(displacement);
                 (lo, highest) = (lo.min(place), highest.max(place));
+                bits |= apart(place, first);
                 adjacent |= place.wrapping_sub(before) == bytes;
                 before = place;
                 place
@@ -80,13 +82,13 @@ impl Bulk<'_> {
         if !self.fits(magnitudes, len) {
             return None;
         }
-        let (first, last) = (disps[0], disps[disps.len() - 1]);
+        let last = disps[disps.len() - 1];
         if let Some(stride) = constant_step(&disps) {
             return Some(Digest::Class(Class::Strided { disp: first, count, stride, len }));
         }
         let chain = Chain::run(len).repeated(count, false);
         let (hi, end) = (highest + bytes, last + bytes);
-        let facts = Facts { size, lo, hi, first, end, chain, depth: 2 };
+        let facts = Facts { size, lo, hi, first, end, chain, grain: grain(bits), depth: 2 };
         Some(Digest::Derived(Op::Blocks { len, disps: Arc::new(disps) }, facts))
     }
 
@@ -99,9 +101,10 @@ impl Bulk<'_> {
         i64::try_from(u128::from(longest) * count as u128).ok()?;
         // No product or sum of lengths overflows below: each is at most `longest`.
         let (mut lo, mut hi, mut magnitudes) = (i64::MAX, i64::MIN, 0);
-        let mut size = 0u64;
+        let (mut size, mut bits) = (0u64, 0);
         // Where the block before ended; the first has none.
-        let mut end = self.place(self.displacements[0]).wrapping_sub(1);
+        let first = self.place(self.displacements[0]);
+        let mut end = first.wrapping_sub(1);
         let mut general = false;
         let mut disps = Vec::with_capacity(count);
         let mut starts = Vec::with_capacity(count + 1);
@@ -117,6 +120,7 @@ impl Bulk<'_> {
                 let place = self.place(displacement);
                 let ends = place.wrapping_add_unsigned(n * self.len);
                 (lo, hi) = (lo.min(place), hi.max(ends));
+                bits |= apart(place, first) | apart(ends, place);
                 general |= end == place;
                 end = ends;
                 place
@@ -143,7 +147,7 @@ impl Bulk<'_> {
             tail: size - starts[count - 1],
             inner: Some((ends.0 * self.len, ends.1 * self.len)),
         };
-        let facts = Facts { size, lo, hi, first: disps[0], end, chain, depth: 2 };
+        let facts = Facts { size, lo, hi, first, end, chain, grain: grain(bits), depth: 2 };
         let op = Op::List { disps: disps.into(), starts: starts.into() };
         Some(Digest::Derived(op, facts))
     }

@@ -21,6 +21,8 @@ pub(crate) struct Facts {
     pub(crate) end: i64,
     /// Merged runs.
     pub(crate) chain: Chain,
+    /// Largest power of two that divides every run's length, and the way to it from the first one.
+    pub(crate) grain: u64,
     /// Ops on the longest way down, this one included.
     pub(crate) depth: u32,
 }
@@ -80,7 +82,16 @@ impl Facts {
             return Err(ProgramError::Malformed("empty run"));
         }
         let end = i64::try_from(len).map_err(|_| ProgramError::Overflow)?;
-        Ok(Facts { size: len, lo: 0, hi: end, first: 0, end, chain: Chain::run(len), depth: 1 })
+        Ok(Facts {
+            size: len,
+            lo: 0,
+            hi: end,
+            first: 0,
+            end,
+            chain: Chain::run(len),
+            grain: grain(len),
+            depth: 1,
+        })
     }
 
     fn repeated(body: &Facts, count: u64, stride: i64) -> Result<Facts, ProgramError> {
@@ -99,6 +110,7 @@ impl Facts {
             first: body.first,
             end: narrow(i128::from(body.end) + far)?,
             chain: body.chain.repeated(count, adjacent),
+            grain: grain(body.grain | stride.cast_unsigned()),
             depth: body.depth + 1,
         })
     }
@@ -111,6 +123,7 @@ impl Facts {
         let size = checked_size(u128::from(body.size) * disps.len() as u128)?;
         let least = disps.iter().fold(first, |a, &b| a.min(b));
         let most = disps.iter().fold(first, |a, &b| a.max(b));
+        let bits = disps.iter().fold(0, |bits, disp| bits | apart(*disp, first));
         let facts = Facts {
             size,
             lo: shifted(body.lo, least)?,
@@ -118,6 +131,7 @@ impl Facts {
             first: shifted(body.first, first)?,
             end: shifted(body.end, last)?,
             chain: body.chain.repeated(disps.len() as u64, false),
+            grain: grain(body.grain | bits),
             depth: body.depth + 1,
         };
         // The stretch from first to end of a body; where two entries are that far apart, a seam closes.
@@ -141,6 +155,7 @@ impl Facts {
         let mut sums = starts[0] == 0;
         let (mut lo, mut hi) = (i64::MAX, i64::MIN);
         let (mut overflow, mut adjacent) = (false, false);
+        let mut bits = 0;
         let mut end = None;
         let mut inner = Widest(None);
         for (i, (&disp, ends)) in disps.iter().zip(starts.windows(2)).enumerate() {
@@ -149,6 +164,7 @@ impl Facts {
             let (ends, wraps) = disp.overflowing_add_unsigned(len);
             overflow |= wraps;
             (lo, hi) = (lo.min(disp), hi.max(ends));
+            bits |= apart(disp, disps[0]) | len;
             adjacent |= end == Some(disp);
             end = Some(ends);
             if i > 0 && i < last {
@@ -170,7 +186,8 @@ impl Facts {
             let (head, tail) = (run(0).head, run(last).tail);
             Chain { blocks: disps.len() as u64, head, tail, inner: inner.0 }
         };
-        Ok(Facts { size, lo, hi, first: disps[0], end, chain, depth: 2 })
+        let first = disps[0];
+        Ok(Facts { size, lo, hi, first, end, chain, grain: grain(bits), depth: 2 })
     }
 
     fn affine(count: u64, step: i64, lens: AffineLengths) -> Result<Facts, ProgramError> {
@@ -203,6 +220,7 @@ impl Facts {
         } else {
             None
         };
+        let bits = lens.len | lens.len_step.cast_unsigned() | step.cast_unsigned();
         Ok(Facts {
             size,
             lo: narrow(far.min(0))?,
@@ -210,6 +228,7 @@ impl Facts {
             first: 0,
             end: narrow(last_end)?,
             chain: Chain { blocks: count, head: lens.len, tail: len_at(count - 1)?, inner },
+            grain: grain(bits),
             depth: 1,
         })
     }
@@ -241,6 +260,7 @@ impl Sum {
                 first: before.first,
                 end: piece.end,
                 chain: before.chain.then(piece.chain, before.end == piece.first),
+                grain: grain(before.grain | piece.grain | apart(piece.first, before.first)),
                 depth: before.depth.max(piece.depth + 1),
             },
         });
@@ -253,6 +273,16 @@ impl Sum {
         }
         self.so_far.ok_or(ProgramError::Malformed("nothing to put together"))
     }
+}
+
+/// The largest power of two that divides every number whose bits are or-ed in `bits`; 0 of 0.
+pub(crate) const fn grain(bits: u64) -> u64 {
+    bits & bits.wrapping_neg()
+}
+
+/// Bits of how far one place is from another.
+pub(crate) const fn apart(place: i64, from: i64) -> u64 {
+    place.wrapping_sub(from).cast_unsigned()
 }
 
 fn child(known: &[Facts], id: OpId) -> Result<&Facts, ProgramError> {

@@ -8,9 +8,14 @@ use crate::{Run, Shape};
 pub(super) fn shape(case: &Case<'_>) -> Verdict {
     let one = case.typemap.displacements(1).map_err(|error| format!("the oracle: {error}"))?;
     let shape = case.layout.shape();
+    granularity(case, &merge(&one))?;
+    period(case, &one)?;
     let Some(runs) = spell(shape) else {
         return Ok(());
     };
+    let exact = dividing(&runs);
+    let granularity = case.layout.granularity();
+    ensure!(granularity == exact, "{shape:?} has granularity {granularity}, not {exact}");
     let lengths: u64 = runs.iter().map(|run| run.len).sum();
     ensure!(lengths == wide(one.len()), "{shape:?} has {lengths} bytes, not {}", one.len());
     let bytes: Vec<i64> = runs.iter().flat_map(|run| run.displacement..run.end()).collect();
@@ -22,6 +27,47 @@ pub(super) fn shape(case: &Case<'_>) -> Verdict {
         _ => false,
     };
     ensure!(contiguous == gapless, "is_contiguous() is {contiguous}");
+    Ok(())
+}
+
+/// The largest power of two that divides all displacements and lengths; 0 of none.
+fn dividing(runs: &[Run]) -> u64 {
+    let bits = runs.iter().fold(0, |bits, run| bits | run.displacement.cast_unsigned() | run.len);
+    bits & bits.wrapping_neg()
+}
+
+/// The granularity divides that of the merged runs, and is there if they are.
+fn granularity(case: &Case<'_>, merged: &[Run]) -> Verdict {
+    let (stated, most) = (case.layout.granularity(), dividing(merged));
+    ensure!(
+        (stated == 0) == merged.is_empty()
+            && stated <= most
+            && stated & stated.wrapping_sub(1) == 0,
+        "granularity {stated}, runs have {most}"
+    );
+    Ok(())
+}
+
+/// A period's parts spell out the instance, and what it says of the first part is so.
+fn period(case: &Case<'_>, one: &[i64]) -> Verdict {
+    let Some(period) = case.layout.period() else { return Ok(()) };
+    ensure!(period.count > 1 && case.layout.shape() == &Shape::General, "{period:?}");
+    let total = period.size.checked_mul(period.count);
+    ensure!(total == Some(wide(one.len())), "{period:?} of {} bytes", one.len());
+    let parts = one.chunks(usize::try_from(period.size).expect("a checked type is small"));
+    let first = parts.clone().next().unwrap_or_default();
+    for (at, part) in (0i64..).zip(parts) {
+        let moved = first.iter().map(|byte| byte + at * period.stride);
+        ensure!(moved.eq(part.iter().copied()), "part {at} of {period:?} is {:?}", merge(part));
+    }
+    let bounds = (first.iter().min().copied(), first.iter().max().map(|last| last + 1));
+    ensure!(bounds == (Some(period.true_lb), Some(period.true_ub)), "{period:?}, not {bounds:?}");
+    let runs = merge(first);
+    ensure!(period.blocks == wide(runs.len()), "{period:?} has {} blocks", runs.len());
+    if let Some(spelt) = spell(&period.shape) {
+        let bytes = spelt.iter().flat_map(|run| run.displacement..run.end());
+        ensure!(bytes.eq(first.iter().copied()), "{period:?} is not {runs:?}");
+    }
     Ok(())
 }
 
