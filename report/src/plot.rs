@@ -64,7 +64,7 @@ pub struct Series {
 /// One point of a [`Series`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Payload, in bytes; at least 1.
+    /// Payload, in bytes, or what the axis of [`lines_by`] counts; at least 1.
     pub payload_bytes: u64,
     /// Median rate, in GB/s.
     pub gbps: f64,
@@ -81,11 +81,28 @@ pub struct BarGroup {
     pub gbps: Vec<f64>,
 }
 
+/// The x axis of [`lines_by`]; always log₂.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis<'a> {
+    /// Bytes of something.
+    Bytes(&'a str),
+    /// A number of something.
+    Number(&'a str),
+}
+
 /// GB/s by payload, one line a series.
 ///
 /// # Errors
 /// [`PlotError`] when there is no point, or one without a place on the axes.
 pub fn lines(title: &str, series: &[Series]) -> Result<String, PlotError> {
+    lines_by(title, Axis::Bytes("payload"), series)
+}
+
+/// GB/s by what the axis says, which stands in [`Point::payload_bytes`]; one line a series.
+///
+/// # Errors
+/// As [`lines`].
+pub fn lines_by(title: &str, axis: Axis<'_>, series: &[Series]) -> Result<String, PlotError> {
     for one in series {
         for point in &one.points {
             on_axis(&one.name, point)?;
@@ -101,6 +118,10 @@ pub fn lines(title: &str, series: &[Series]) -> Result<String, PlotError> {
     for (index, one) in series.iter().enumerate() {
         plots.extend(line_and_marks(index, one));
     }
+    let (label, ticks): (&str, fn(f64) -> String) = match axis {
+        Axis::Bytes(label) => (label, |exponent| power_of_two(exponent, |n| Bytes(n).to_string())),
+        Axis::Number(label) => (label, |exponent| power_of_two(exponent, |n| n.to_string())),
+    };
     // Whole powers of two at both ends, so that every tick is one.
     let (first, last) = (smallest.ilog2(), ceil_log2(largest));
     let step = (last - first).div_ceil(14).max(1);
@@ -108,13 +129,13 @@ pub fn lines(title: &str, series: &[Series]) -> Result<String, PlotError> {
         .with_title(title)
         .with_width(820.0)
         .with_height(460.0)
-        .with_x_label("payload")
+        .with_x_label(label)
         .with_y_label("GB/s (payload)")
         .with_x_axis_min(f64::from(first))
         .with_x_axis_max(f64::from(first + step * (last - first).div_ceil(step).max(1)))
         .with_y_axis_min(0.0)
         .with_x_tick_step(f64::from(step))
-        .with_x_tick_format(TickFormat::Custom(Arc::new(power_of_two)))
+        .with_x_tick_format(TickFormat::Custom(Arc::new(ticks)))
         .with_legend_position(LegendPosition::OutsideRightTop);
     Ok(SvgBackend.render_scene(&render_multiple(plots, layout)))
 }
@@ -291,7 +312,7 @@ fn ceil_log2(n: u64) -> u32 {
 }
 
 /// The tick label of log₂ `exponent`.
-fn power_of_two(exponent: f64) -> String {
+fn power_of_two(exponent: f64, shown: impl Fn(u64) -> String) -> String {
     let rounded = exponent.round();
     if (exponent - rounded).abs() > 1e-6 || !(0.0..64.0).contains(&rounded) {
         return String::new();
@@ -302,7 +323,7 @@ fn power_of_two(exponent: f64) -> String {
         reason = "a whole number from 0 to 63, checked above"
     )]
     let shift = rounded as u32;
-    Bytes(1 << shift).to_string()
+    shown(1 << shift)
 }
 
 #[cfg(test)]

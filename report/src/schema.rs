@@ -35,6 +35,9 @@ pub struct Report {
     pub command: String,
     /// The figures, in the order measured.
     pub rows: Vec<Row>,
+    /// Figures that were asked for and are not there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<Absent>,
 }
 
 impl Report {
@@ -52,7 +55,15 @@ impl Report {
             commit: crate::commit(),
             command: command.into(),
             rows,
+            absent: Vec::new(),
         }
+    }
+
+    /// Adds the figures that could not be had.
+    #[must_use]
+    pub fn absent(mut self, absent: Vec<Absent>) -> Self {
+        self.absent = absent;
+        self
     }
 
     /// Checks every figure against the others in its row.
@@ -133,9 +144,53 @@ pub struct Row {
     /// GB/s of the same operation on one buffer that stays in cache, where `gbps` rotates buffers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_gbps: Option<f64>,
+    /// What the figure was to reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Mark>,
     /// Anything an experiment adds. Its keys must not be those above.
     #[serde(flatten)]
     pub extra: BTreeMap<String, Value>,
+}
+/// A figure that is not there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absent {
+    /// As [`Row::case`].
+    pub case: String,
+    /// As [`Row::op`].
+    pub op: String,
+    /// Why, in one line.
+    pub why: String,
+    /// Whether something went wrong; else the machine lacks what it takes.
+    pub failed: bool,
+}
+
+/// What a figure should reach, and whether it does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Which value is meant: a ratio's reference, or a cost and its unit.
+    pub what: String,
+    /// The value's bound.
+    pub bound: f64,
+    /// Whether the value must be at least the bound; else at most.
+    pub at_least: bool,
+    /// What was reached.
+    pub value: f64,
+    /// Whether that will do.
+    pub met: bool,
+}
+
+impl Mark {
+    /// A value that is to be `bound` at least.
+    #[must_use]
+    pub fn at_least(what: impl Into<String>, bound: f64, value: f64) -> Mark {
+        Mark { what: what.into(), bound, at_least: true, value, met: value >= bound }
+    }
+
+    /// A value that is to be `bound` at most.
+    #[must_use]
+    pub fn at_most(what: impl Into<String>, bound: f64, value: f64) -> Mark {
+        Mark { what: what.into(), bound, at_least: false, value, met: value <= bound }
+    }
 }
 
 /// A second reference beside a row's first.
@@ -176,6 +231,7 @@ impl Row {
             others: Vec::new(),
             blocks: None,
             resident_gbps: None,
+            marks: Vec::new(),
             extra: BTreeMap::new(),
         }
     }
@@ -223,6 +279,19 @@ impl Row {
     pub fn resident_gbps(mut self, gbps: f64) -> Self {
         self.resident_gbps = Some(gbps);
         self
+    }
+
+    /// Adds something that the figure should reach.
+    #[must_use]
+    pub fn mark(mut self, mark: Mark) -> Self {
+        self.marks.push(mark);
+        self
+    }
+
+    /// Whether the figure reaches all that it should; `None` where nothing is asked of it.
+    #[must_use]
+    pub fn met(&self) -> Option<bool> {
+        (!self.marks.is_empty()).then(|| self.marks.iter().all(|mark| mark.met))
     }
 
     /// Adds a field of the experiment's own. [`Report::validate`] refuses a key of the schema.

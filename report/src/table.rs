@@ -108,11 +108,15 @@ impl Report {
         for reference in &references {
             number(format!("÷ {reference}"));
         }
+        let marks = self.rows.iter().any(|row| !row.marks.is_empty());
+        if marks {
+            columns.push(("mark".to_owned(), Align::Left));
+        }
         columns.push(("bytes".to_owned(), Align::Left));
 
         let mut table = Table::new(columns);
         for row in &self.rows {
-            table.push(cells(row, blocks, resident, &references));
+            table.push(cells(row, blocks, resident, &references, marks));
         }
         table
     }
@@ -132,7 +136,7 @@ impl Report {
     }
 }
 
-fn cells(row: &Row, blocks: bool, resident: bool, references: &[&str]) -> Vec<String> {
+fn cells(row: &Row, blocks: bool, resident: bool, references: &[&str], marks: bool) -> Vec<String> {
     let optional = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let mut cells = vec![
         row.case.clone(),
@@ -151,6 +155,10 @@ fn cells(row: &Row, blocks: bool, resident: bool, references: &[&str]) -> Vec<St
     }
     for reference in references {
         cells.push(optional(row.ratio_to(reference).map(|ratio| format!("{ratio:.2}"))));
+    }
+    if marks {
+        let met = row.met().map(|met| if met { "met" } else { "MISSED" });
+        cells.push(optional(met.map(str::to_owned)));
     }
     let verdict = if row.verified { "right" } else { "UNCHECKED" };
     cells.push(verdict.to_owned());

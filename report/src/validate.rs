@@ -4,13 +4,13 @@
 //! program; the price is that they could disagree. Here that is an error that names the row.
 
 use crate::samples::{self, Summary};
-use crate::schema::{Comparison, Report, Row};
+use crate::schema::{Comparison, Mark, Report, Row};
 
 /// Derived figures may be rounded to three digits by hand-edited files, not more.
 const TOLERANCE: f64 = 0.01;
 
 /// The keys a row owns; `extra` must not repeat one.
-const ROW_KEYS: [&str; 14] = [
+const ROW_KEYS: [&str; 15] = [
     "case",
     "op",
     "space",
@@ -25,6 +25,7 @@ const ROW_KEYS: [&str; 14] = [
     "others",
     "blocks",
     "resident_gbps",
+    "marks",
 ];
 
 /// A report that does not hold together.
@@ -95,6 +96,16 @@ pub enum Fault {
         /// The reference's name.
         reference: String,
     },
+    /// A mark is said to be met and is not, or the other way round.
+    #[error("{what}: {value} is not judged by its bound, {bound}")]
+    Judgement {
+        /// The mark's value.
+        what: String,
+        /// Its bound.
+        bound: f64,
+        /// What was reached.
+        value: f64,
+    },
     /// An extra field has the name of a field of the schema.
     #[error("extra field {key} has a name of the schema")]
     ReservedKey {
@@ -145,6 +156,7 @@ fn row(row: &Row) -> Result<(), Fault> {
         comparison(row, other)?;
     }
     repeated_reference(row)?;
+    row.marks.iter().try_for_each(mark)?;
     if let Some(key) = row.extra.keys().find(|key| ROW_KEYS.contains(&key.as_str())) {
         return Err(Fault::ReservedKey { key: key.clone() });
     }
@@ -172,6 +184,17 @@ fn comparison(row: &Row, with: &Comparison) -> Result<(), Fault> {
         follows("ratio", with.ratio, theirs.median / row.seconds.median)?;
     }
     Ok(())
+}
+
+fn mark(mark: &Mark) -> Result<(), Fault> {
+    if mark.what.is_empty() {
+        return Err(Fault::Empty { field: "mark" });
+    }
+    let judged = if mark.at_least { mark.value >= mark.bound } else { mark.value <= mark.bound };
+    if mark.value.is_finite() && mark.bound.is_finite() && judged == mark.met {
+        return Ok(());
+    }
+    Err(Fault::Judgement { what: mark.what.clone(), bound: mark.bound, value: mark.value })
 }
 
 fn repeated_reference(row: &Row) -> Result<(), Fault> {

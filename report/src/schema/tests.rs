@@ -162,3 +162,28 @@ fn files_round_trip_and_name_themselves_in_errors() {
     let error = Report::read_json(folder.path().join("none")).unwrap_err().to_string();
     assert!(error.starts_with("cannot read"), "{error}");
 }
+
+/// What a figure was to reach is judged once, and a file cannot claim otherwise.
+#[test]
+fn marks_are_judged_and_kept() {
+    assert!(Mark::at_least("memcpy", 0.5, 0.5).met && !Mark::at_least("memcpy", 0.5, 0.49).met);
+    assert!(Mark::at_most("µs", 2.0, 2.0).met && !Mark::at_most("µs", 2.0, 2.1).met);
+    let mut report = golden();
+    let row = report.rows.remove(0);
+    assert_eq!(row.met(), None);
+    let row = row.mark(Mark::at_least("memcpy", 0.4, 0.5));
+    assert_eq!(row.met(), Some(true));
+    let row = row.mark(Mark::at_least("floor", 0.9, 0.5));
+    assert_eq!(row.met(), Some(false));
+    report.rows.insert(0, row);
+    let missing = |failed| Absent { case: "a".into(), op: "b".into(), why: "c".into(), failed };
+    let report = report.absent(vec![missing(true), missing(false)]);
+    report.validate().unwrap();
+    let text = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    assert!(report.table().to_string().contains("MISSED"));
+    let claimed = fault(|row| {
+        row.marks.push(Mark { met: true, ..Mark::at_least("floor", 0.9, 0.5) });
+    });
+    assert!(matches!(claimed, Fault::Judgement { .. }), "{claimed}");
+}
