@@ -1,0 +1,22 @@
+//! The GPU engine against the oracle: every byte of both sides of every move, gaps and surroundings
+//! included, compared with what the typemap says.
+//!
+//! One suite (`suite`, `refusals`) runs over the host's engine, over the GPU engine on whatever OpenCL
+//! device there is (in CI that is PoCL, on the host's processor; without it the tests are skipped aloud,
+//! and fail where the variable `CI` is set) and over every CUDA device (skipped aloud where there is
+//! none). What only GPU engines have is tested in `kernels`, `plans`, `batch` and `huge`; `cuda` adds the
+//! memories that only CUDA has.
+//!
+//! `GAPLESS_SEED` repeats a run; `GAPLESS_PROP_CASES=400` tries four times as much (per cent).
+//!
+//! The binary needs nothing beside it, so it can be carried to a machine that has a GPU and no cargo.
+
+mod bench;
+mod directed;
+mod faults;
+mod host;
+mod memory;
+mod refusals;
+mod sample;
+mod seed;
+mod suite;
