@@ -1,7 +1,8 @@
 //! The bytes of a message that has arrived: still in the transport's memory, or copied out.
 
 use crate::choose::Protocol;
-use crate::header::{Envelope, Rts};
+use crate::header::{EAGER_BYTES, Envelope, Note, Rts, SERIAL_BYTES};
+use crate::mode::SendMode;
 use gapless_bml::Fragment;
 use gapless_mem::{DeviceError, Region};
 
@@ -22,11 +23,50 @@ impl Body {
         }
     }
 
+    /// The serial of a synchronous message.
+    pub(crate) fn serial(&self) -> Result<u64, String> {
+        let mut serial = [0; SERIAL_BYTES];
+        match self {
+            Body::Parked(fragment) => {
+                fragment.read(EAGER_BYTES, &mut serial).map_err(|error| error.to_string())?;
+            }
+            Body::Copied(bytes) => {
+                let range = EAGER_BYTES..EAGER_BYTES + SERIAL_BYTES;
+                serial.copy_from_slice(bytes.get(range).ok_or("a message without its serial")?);
+            }
+        }
+        Ok(u64::from_le_bytes(serial))
+    }
+
     /// Its bytes, valid for reads while the body lives and is not moved out of its place.
     pub(crate) fn region(&self) -> Region {
         match self {
             Body::Parked(fragment) => fragment.region(),
             Body::Copied(bytes) => Region::of(bytes),
+        }
+    }
+}
+
+/// A message that is numbered: it takes part in matching, or says something about those that do.
+#[derive(Debug)]
+pub(crate) enum Numbered {
+    Message(Arrival),
+    Note(Note),
+}
+
+impl Numbered {
+    pub(crate) fn sequence(&self) -> u32 {
+        match self {
+            Numbered::Message(arrival) => arrival.envelope().sequence,
+            Numbered::Note(note) => note.sequence,
+        }
+    }
+
+    /// Returns the transport's memory, if it is in there.
+    pub(crate) fn copy_out(&mut self, pool: &mut Pool) -> Result<(), DeviceError> {
+        match self {
+            Numbered::Message(arrival) => arrival.copy_out(pool),
+            Numbered::Note(_) => Ok(()),
         }
     }
 }
@@ -46,6 +86,22 @@ impl Arrival {
             Arrival::Eager(envelope, _) => envelope,
             Arrival::Rts(rts, _) => &rts.envelope,
         }
+    }
+
+    /// The number by which its sender waits for an answer, if it does.
+    pub(crate) fn serial(&self) -> Result<Option<u64>, String> {
+        match self {
+            Arrival::Eager(envelope, body) if envelope.mode == SendMode::Synchronous => {
+                body.serial().map(Some)
+            }
+            Arrival::Eager(..) => Ok(None),
+            Arrival::Rts(rts, _) => Ok(Some(rts.serial)),
+        }
+    }
+
+    /// Whether it is an offer in ready mode that found no receive: its sender knows, and has ended.
+    pub(crate) fn is_late_offer(&self) -> bool {
+        matches!(self, Arrival::Rts(rts, _) if rts.envelope.mode == SendMode::Ready)
     }
 
     /// What a probe reports.

@@ -10,7 +10,7 @@ use gapless_bml::{
     Access, Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey, Token,
 };
 use gapless_engine::{Engine, EngineError, Typed};
-use gapless_mem::{Completion, Region};
+use gapless_mem::{Completion, DeviceError, Region};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -57,6 +57,35 @@ pub(crate) unsafe fn pack(
     // SAFETY: the caller vouches for the source; the target is the slot's, which our caller holds
     // until the completion.
     unsafe { engines[engine].pack(typed, range, target, &[]) }
+}
+
+/// All of `typed`, packed, in memory of the host. Waits for the engine.
+///
+/// # Safety
+/// For the time of this call, `typed` describes memory valid for reads, which nothing writes.
+pub(crate) unsafe fn copy_out(
+    engines: &Engines,
+    engine: usize,
+    typed: &Typed,
+) -> Result<Vec<u8>, EngineError> {
+    let bytes = typed.packed_bytes();
+    let refused = || DeviceError::OutOfMemory {
+        device: "host".to_owned(),
+        len: bytes,
+        reason: "a message's copy does not fit".to_owned(),
+    };
+    let len = usize::try_from(bytes).map_err(|_| refused())?;
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(len).map_err(|_| refused())?;
+    copy.resize(len, 0);
+    if len > 0 {
+        let target = Region::of_mut(&mut copy);
+        // SAFETY: the caller vouches for `typed`; `target` is the copy, which stays where it is until
+        // the completion, waited for here.
+        let packed = unsafe { engines[engine].pack(typed, 0..bytes, target, &[]) }?;
+        packed.wait()?;
+    }
+    Ok(copy)
 }
 
 impl Buffer {

@@ -1,17 +1,20 @@
 //! The state of an endpoint, and what becomes of each event. Every protocol adds its part in a file
 //! of its own; nothing here waits.
 
-use crate::body::{Arrival, Body, Pool};
+use crate::body::{Arrival, Body, Numbered, Pool};
 use crate::buffer::Engines;
+use crate::choose::Protocol;
 use crate::comm::{Comm, Comms};
 use crate::digests::Digests;
 use crate::error::PmlError;
 use crate::hash::FastMap;
-use crate::header::{CONTROL_MAX, EAGER_BYTES, Head, Message};
+use crate::header::{self, CONTROL_MAX, EAGER_BYTES, Head, Message, Verdict};
 use crate::inflight::InFlight;
 use crate::layouts::Published;
 use crate::matching::{Label, Posted, Unexpected};
+use crate::mode::{Attached, SendMode};
 use crate::peer::Peer;
+use crate::recv::Matched;
 use crate::reorder::Turn;
 use crate::request::{RequestId, Requests, Work};
 use crate::single_copy::Scratch;
@@ -61,6 +64,8 @@ pub(crate) struct Core {
     pub(crate) digests: Digests,
     /// How many peers are lost.
     pub(crate) lost: u32,
+    /// Room for buffered sends.
+    pub(crate) attached: Option<Attached>,
 }
 
 impl Core {
@@ -88,6 +93,7 @@ impl Core {
             pool: Pool::default(),
             digests: Digests::default(),
             lost: 0,
+            attached: None,
             config,
         }
     }
@@ -167,13 +173,19 @@ impl Core {
                 let body = Body::Parked(fragment);
                 let reorder = &mut self.peers[from as usize].reorder;
                 if !reorder.is_next(envelope.sequence) {
-                    return self.in_order(bml, from, Arrival::Eager(envelope, body));
+                    let message = Arrival::Eager(envelope, body);
+                    return self.in_order(bml, from, Numbered::Message(message));
                 }
                 // The straight way: it is the next one, and its receive is waiting.
                 let label = envelope.label(from);
                 let id = self.posted.take(label).and_then(|index| self.requests.id_at(index));
                 match id {
-                    Some(id) => self.receive_eager(id, from, &envelope, body),
+                    Some(id) => {
+                        if envelope.mode == SendMode::Synchronous {
+                            self.answer(bml, from, &body)?;
+                        }
+                        self.receive_eager(id, from, &envelope, body, false);
+                    }
                     None => self.keep(label, Arrival::Eager(envelope, body))?,
                 }
                 self.release_held(bml, from)
@@ -196,10 +208,11 @@ impl Core {
                 self.check_member(from, rts.envelope.context)?;
                 let known = self.peers[from as usize].layouts.knows(rts.layout_id);
                 let inline = if known { Vec::new() } else { message[rts.inline.clone()].to_vec() };
-                self.in_order(bml, from, Arrival::Rts(rts, inline))
+                self.in_order(bml, from, Numbered::Message(Arrival::Rts(rts, inline)))
             }
+            Message::Note(note) => self.in_order(bml, from, Numbered::Note(note)),
             Message::Cts(cts) => self.clear_to_send(bml, from, cts),
-            Message::Fin { serial, protocol } => self.fin(bml, from, serial, protocol),
+            Message::Fin { serial, verdict } => self.fin(bml, from, serial, verdict),
             Message::Abort { reply } => self.aborted(from, reply),
             Message::LayoutRequest { serial, reply, piece } => {
                 self.layout_request(bml, from, serial, reply, piece)
@@ -221,8 +234,8 @@ impl Core {
     }
 
     /// Lets matched messages pass in the order of sending.
-    fn in_order(&mut self, bml: &mut Bml, from: u32, mut arrival: Arrival) -> Result<(), String> {
-        let sequence = arrival.envelope().sequence;
+    fn in_order(&mut self, bml: &mut Bml, from: u32, mut arrival: Numbered) -> Result<(), String> {
+        let sequence = arrival.sequence();
         let reorder = &mut self.peers[from as usize].reorder;
         match reorder.turn(sequence).map_err(|error| error.to_string())? {
             Turn::Early => {
@@ -246,18 +259,27 @@ impl Core {
         Ok(())
     }
 
-    /// Finds the receive of a message, or keeps the message for it.
-    fn deliver(&mut self, bml: &mut Bml, from: u32, arrival: Arrival) -> Result<(), String> {
+    /// Finds the receive of a message, or keeps the message for it; does what a note says.
+    fn deliver(&mut self, bml: &mut Bml, from: u32, next: Numbered) -> Result<(), String> {
+        let arrival = match next {
+            Numbered::Message(arrival) => arrival,
+            Numbered::Note(note) => return self.noted(bml, from, note.what),
+        };
         let label = arrival.envelope().label(from);
         if let Some(index) = self.posted.take(label) {
             let id = self.requests.id_at(index).ok_or("a posted receive is a request")?;
             return self.receive(bml, id, from, arrival);
         }
+        if let Arrival::Rts(rts, _) = &arrival
+            && rts.envelope.mode == SendMode::Ready
+        {
+            self.send_control(bml, from, &header::fin(rts.serial, Verdict::NotReady));
+        }
         self.keep(label, arrival)
     }
 
-    /// Gives a message to the receive that it matches.
-    pub(crate) fn receive(
+    /// Gives a message to the receive that was waiting for it.
+    fn receive(
         &mut self,
         bml: &mut Bml,
         id: RequestId,
@@ -266,11 +288,50 @@ impl Core {
     ) -> Result<(), String> {
         match arrival {
             Arrival::Eager(envelope, body) => {
-                self.receive_eager(id, from, &envelope, body);
+                if envelope.mode == SendMode::Synchronous {
+                    self.answer(bml, from, &body)?;
+                }
+                self.receive_eager(id, from, &envelope, body, false);
                 Ok(())
             }
             Arrival::Rts(rts, layout) => self.receive_offer(bml, id, from, *rts, &layout),
         }
+    }
+
+    /// Gives a message that was waiting to a receive; an error is the sender's, which is lost.
+    pub(crate) fn receive_held(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        label: Label,
+        arrival: Arrival,
+    ) {
+        let from = label.source;
+        let received = match arrival {
+            Arrival::Eager(envelope, body) if envelope.mode == SendMode::Ready => {
+                self.receive_eager(id, from, &envelope, body, true);
+                Ok(())
+            }
+            Arrival::Rts(rts, _) if rts.envelope.mode == SendMode::Ready => {
+                // Its sender has been told already, and holds it no more.
+                let failure = Some(PmlError::NotReady { rank: 0, tag: label.tag });
+                let protocol = Protocol::Pipeline;
+                self.finish_recv(id, Matched { from, tag: label.tag, bytes: 0, protocol, failure });
+                Ok(())
+            }
+            arrival => self.receive(bml, id, from, arrival),
+        };
+        if let Err(what) = received {
+            self.give_up(bml, from, what);
+        }
+    }
+
+    /// Tells the sender of a synchronous message that a receive has taken it.
+    fn answer(&mut self, bml: &mut Bml, from: u32, body: &Body) -> Result<(), String> {
+        let received = Verdict::Received(Protocol::Eager);
+        let message = header::fin(body.serial()?, received);
+        self.send_control(bml, from, &message);
+        Ok(())
     }
 
     fn keep(&mut self, label: Label, mut arrival: Arrival) -> Result<(), String> {

@@ -53,6 +53,9 @@ impl Core {
                 item
                 && let Some(send) = self.requests.send_mut(id)
             {
+                if let SendStage::Eager { serial } = send.stage {
+                    self.serials.remove(&serial);
+                }
                 send.stage = SendStage::Draining { packing: 1, error: fault.clone() };
                 let work = Flight::Wasted { id, slot };
                 self.in_flight.push(InFlight { completion, work });
@@ -86,7 +89,9 @@ impl Core {
     fn lose_send(&mut self, bml: &mut Bml, id: RequestId, fault: &PmlError) {
         let Some(send) = self.requests.send_mut(id) else { return };
         match &mut send.stage {
-            SendStage::Eager => self.requests.finish(id, Err(fault.clone())),
+            SendStage::Eager { .. } | SendStage::Unanswered { .. } => {
+                self.finish_eager(id, Err(fault.clone()));
+            }
             SendStage::Offered(_) => {
                 self.withdraw_offer(bml, id);
                 self.requests.finish(id, Err(fault.clone()));

@@ -13,7 +13,7 @@ use crate::body::Body;
 use crate::choose::Protocol;
 use crate::core::Core;
 use crate::error::PmlError;
-use crate::header::{EAGER_BYTES, Envelope};
+use crate::header::Envelope;
 use crate::inflight::{Flight, InFlight};
 use crate::recv::{Matched, RecvStage};
 use crate::request::RequestId;
@@ -21,13 +21,14 @@ use gapless_engine::EngineError;
 use gapless_mem::Completion;
 
 impl Core {
-    /// Gives an eager message to its receive.
+    /// Gives an eager message to its receive; `late`, if the receive should have been posted before.
     pub(crate) fn receive_eager(
         &mut self,
         id: RequestId,
         from: u32,
         envelope: &Envelope,
         body: Body,
+        late: bool,
     ) {
         let Some(recv) = self.requests.recv_mut(id) else { return };
         let sent = envelope.digest.bytes;
@@ -45,10 +46,11 @@ impl Core {
                 self.finish_recv(id, Matched { failure: Some(error), ..matched });
                 return self.pool.give(body);
             }
+            Ok(()) if late => Some(PmlError::NotReady { rank: 0, tag: envelope.tag }),
             Ok(()) => None,
         };
         let matched = Matched { failure, ..matched };
-        let data = body.region().sub(EAGER_BYTES as u64, len);
+        let data = body.region().sub(envelope.eager_bytes() as u64, len);
         let unpacked = match data {
             Ok(_) if len == 0 => Ok(Completion::Ready),
             Ok(data) => recv.buffer.unpack(&self.engines, data, 0..len),

@@ -55,6 +55,39 @@ pub enum PmlError {
         /// What differs.
         error: SignatureError,
     },
+    /// A message was sent in ready mode, and no receive was posted for it (MPI 4.1 §3.4). Its
+    /// receive has got the data if the message was short enough to go without asking.
+    #[error(
+        "a message with tag {tag}, to or from rank {rank}, was sent in ready mode before its receive was posted"
+    )]
+    NotReady {
+        /// The other end's rank in the communicator.
+        rank: u32,
+        /// The message's tag.
+        tag: i32,
+    },
+    /// The receiver has left the job, or freed the communicator, without receiving the message.
+    #[error("rank {rank} left without receiving the message with tag {tag}")]
+    Unreceived {
+        /// The receiver's rank in the communicator.
+        rank: u32,
+        /// The message's tag.
+        tag: i32,
+    },
+    /// A buffered send needs more room than is left (MPI 4.1 §3.6, `MPI_ERR_BUFFER`). Nothing was
+    /// sent.
+    #[error("a buffered send needs {wanted} bytes; {free} of the {attached} attached are free")]
+    BufferExhausted {
+        /// Bytes that the message takes, overhead included.
+        wanted: u64,
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that are attached.
+        attached: u64,
+    },
+    /// A second buffer for buffered sends.
+    #[error("a buffer is attached already")]
+    BufferAttached,
     /// The sender could not read its own buffer (its engine or device failed).
     #[error("process {rank} could not go on sending: its engine failed")]
     SenderFailed {
@@ -90,8 +123,9 @@ pub enum PmlError {
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The receive was cancelled before a message took it (MPI 4.1 §3.8.4).
-    #[error("the receive was cancelled")]
+    /// The receive was cancelled before a message took it (MPI 4.1 §3.8.4), or the send was taken
+    /// back before a receive took it.
+    #[error("the operation was cancelled before it was matched")]
     Cancelled,
     /// More communicators than there are identifiers for.
     #[error("no communicator identifier is free in all {size} members (at most {max})")]

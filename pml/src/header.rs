@@ -7,8 +7,8 @@
 //!
 //! ```text
 //!            0      1         2       4         8         12         16              24
-//! EAGER      | kind | version | flags | context | tag     | sequence | kind:3 hash:61 | elements |
-//!         32 | packed data …
+//! EAGER      | kind | version | mode  | context | tag     | sequence | kind:3 hash:61 | elements |
+//!         32 | serial:8, if the mode is synchronous | packed data …
 //!
 //! RTS        as EAGER up to 32, then
 //!         32 | bytes | serial | count | low | span | blocks | layout id | layout length |
@@ -18,7 +18,8 @@
 //! CTS        | kind | version | 0:2 | depth:4 | fragment:4 | 0:4 | serial | reply | offset | end |
 //! DATA       | kind | version | 0:6 | reply | offset | 0:8 |
 //!         32 | packed data …
-//! FIN        | kind | version | protocol:1 | 0:5 | serial |
+//! FIN        | kind | version | verdict:1 | 0:5 | serial |
+//! NOTE       | kind | version | what:1 | 0:9 | sequence:4 | serial |
 //! ABORT      | kind | version | 0:6 | reply |
 //! LAYOUT-REQUEST  | kind | version | 0:6 | serial | reply | piece |
 //! LAYOUT-DATA     | kind | version | 0:6 | reply | offset | length |
@@ -32,20 +33,24 @@
 //! are the bytes that the sender's buffer touches, relative to displacement 0; keys stand for just
 //! these. Whatever is 0 must be 0.
 
+mod note;
 mod rts;
+mod verdict;
 
+pub(crate) use note::{NOTE_BYTES, Note, What, note};
 pub(crate) use rts::Rts;
 use rts::RtsWire;
+pub(crate) use verdict::Verdict;
 
-use crate::choose::Protocol;
 use crate::matching::Label;
+use crate::mode::SendMode;
 use gapless_bml::RemoteKey;
 use gapless_dtype::SignatureDigest;
 use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file. Peers with another one are refused.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 
 /// Most bytes of a flattened layout that an RTS carries; longer ones are fetched (DESIGN §7).
 pub const INLINE_LAYOUT_MAX: usize = 1024;
@@ -58,6 +63,8 @@ pub(crate) const FRAGMENT_MIN: u32 = 128;
 
 /// Length of an eager message's header, in bytes: what it takes of its slot.
 pub const EAGER_BYTES: usize = 32;
+/// What a synchronous eager message has between header and data: its serial.
+pub(crate) const SERIAL_BYTES: usize = 8;
 pub(crate) const RTS_BYTES: usize = 112;
 pub(crate) const CTS_BYTES: usize = 48;
 pub(crate) const DATA_BYTES: usize = 32;
@@ -74,6 +81,7 @@ mod kind {
     pub(super) const LAYOUT_REQUEST: u8 = 6;
     pub(super) const LAYOUT_DATA: u8 = 7;
     pub(super) const ABORT: u8 = 8;
+    pub(super) const NOTE: u8 = 9;
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -81,7 +89,7 @@ mod kind {
 struct EnvelopeWire {
     kind: u8,
     version: u8,
-    flags: U16,
+    mode: U16,
     context: U32,
     tag: I32,
     sequence: U32,
@@ -123,8 +131,8 @@ const _: () = assert!(size_of::<WordsWire>() == LAYOUT_BYTES);
 struct FinWire {
     kind: u8,
     version: u8,
-    /// FIN: how the message was received, as [`code`] says.
-    protocol: u8,
+    /// FIN: what became of the message, as [`Verdict::code`] says.
+    verdict: u8,
     zero: [u8; 5],
     serial: U64,
 }
@@ -137,9 +145,18 @@ pub(crate) struct Envelope {
     pub(crate) tag: i32,
     pub(crate) sequence: u32,
     pub(crate) digest: SignatureDigest,
+    pub(crate) mode: SendMode,
 }
 
 impl Envelope {
+    /// Where the data of an eager message starts.
+    pub(crate) fn eager_bytes(&self) -> usize {
+        match self.mode {
+            SendMode::Synchronous => EAGER_BYTES + SERIAL_BYTES,
+            _ => EAGER_BYTES,
+        }
+    }
+
     /// The label of a message from `source`.
     pub(crate) fn label(&self, source: u32) -> Label {
         Label { context: self.context, source, tag: self.tag }
@@ -152,12 +169,27 @@ impl Envelope {
         EnvelopeWire {
             kind,
             version: VERSION,
-            flags: U16::ZERO,
+            mode: match self.mode {
+                SendMode::Standard | SendMode::Buffered => 0,
+                SendMode::Synchronous => 1,
+                SendMode::Ready => 2,
+            }
+            .into(),
             context: self.context.into(),
             tag: self.tag.into(),
             sequence: self.sequence.into(),
             hash,
             elements: self.digest.elements.into(),
+        }
+    }
+
+    /// The mode that an envelope names.
+    fn mode(wire: &EnvelopeWire) -> Result<SendMode, String> {
+        match wire.mode.get() {
+            0 => Ok(SendMode::Standard),
+            1 => Ok(SendMode::Synchronous),
+            2 => Ok(SendMode::Ready),
+            other => Err(format!("no mode has number {other}")),
         }
     }
 
@@ -168,14 +200,12 @@ impl Envelope {
         digest[16..24].copy_from_slice(wire.hash.as_bytes());
         let digest = SignatureDigest::from_bytes(&digest)
             .map_err(|error| format!("a message of {bytes} bytes: {error}"))?;
-        if wire.flags.get() != 0 {
-            return Err(format!("unknown flags {:#x}", wire.flags.get()));
-        }
         Ok(Envelope {
             context: wire.context.get(),
             tag: wire.tag.get(),
             sequence: wire.sequence.get(),
             digest,
+            mode: Envelope::mode(wire)?,
         })
     }
 
@@ -231,34 +261,14 @@ pub(crate) fn data(reply: u64, offset: u64) -> [u8; DATA_BYTES] {
     words(kind::DATA, [reply, offset, 0])
 }
 
-/// How FIN names protocols. 0 is a message that was not received, for whatever reason.
-fn code(protocol: Option<Protocol>) -> u8 {
-    match protocol {
-        None => 0,
-        Some(Protocol::Eager) => 1,
-        Some(Protocol::Pipeline) => 2,
-        Some(Protocol::Mapped) => 3,
-        Some(Protocol::SingleCopy) => 4,
-        Some(Protocol::Local) => 5,
-    }
-}
-
-fn decode(protocol: u8) -> Result<Option<Protocol>, String> {
-    if protocol == 0 {
-        return Ok(None);
-    }
-    let found = Protocol::ALL.into_iter().find(|known| code(Some(*known)) == protocol);
-    found.map(Some).ok_or_else(|| format!("no protocol has number {protocol}"))
-}
-
-fn short(kind: u8, protocol: u8, serial: u64) -> [u8; FIN_BYTES] {
+fn short(kind: u8, verdict: u8, serial: u64) -> [u8; FIN_BYTES] {
     let serial = serial.into();
-    zerocopy::transmute!(FinWire { kind, version: VERSION, protocol, zero: [0; 5], serial })
+    zerocopy::transmute!(FinWire { kind, version: VERSION, verdict, zero: [0; 5], serial })
 }
 
 /// The sender's buffer is no longer needed.
-pub(crate) fn fin(serial: u64, protocol: Option<Protocol>) -> [u8; FIN_BYTES] {
-    short(kind::FIN, code(protocol), serial)
+pub(crate) fn fin(serial: u64, verdict: Verdict) -> [u8; FIN_BYTES] {
+    short(kind::FIN, verdict.code(), serial)
 }
 
 /// The sender cannot go on.
@@ -281,24 +291,11 @@ pub(crate) fn layout_data(reply: u64, offset: u64, length: u64) -> [u8; LAYOUT_B
 pub(crate) enum Message {
     Rts(Box<Rts>),
     Cts(Cts),
-    /// The protocol is `None` where the message was not received.
-    Fin {
-        serial: u64,
-        protocol: Option<Protocol>,
-    },
-    Abort {
-        reply: u64,
-    },
-    LayoutRequest {
-        serial: u64,
-        reply: u64,
-        piece: u64,
-    },
-    LayoutData {
-        reply: u64,
-        offset: u64,
-        length: u64,
-    },
+    Fin { serial: u64, verdict: Verdict },
+    Abort { reply: u64 },
+    Note(Note),
+    LayoutRequest { serial: u64, reply: u64, piece: u64 },
+    LayoutData { reply: u64, offset: u64, length: u64 },
 }
 
 /// What the first 32 bytes say; enough for the two kinds that are frequent.
@@ -326,7 +323,11 @@ impl Head {
         match first[0] {
             kind::EAGER => {
                 let wire: EnvelopeWire = zerocopy::transmute!(*first);
-                Ok(Head::Eager(Envelope::check(&wire, payload()? as u64)?))
+                let mut data = payload()?;
+                if Envelope::mode(&wire)? == SendMode::Synchronous {
+                    data = data.checked_sub(SERIAL_BYTES).ok_or("a message without its serial")?;
+                }
+                Ok(Head::Eager(Envelope::check(&wire, data as u64)?))
             }
             kind::DATA => {
                 payload()?;
@@ -337,7 +338,7 @@ impl Head {
                 }
                 Ok(Head::Data { reply, offset })
             }
-            kind::RTS..=kind::CTS | kind::FIN..=kind::ABORT => Ok(Head::Other),
+            kind::RTS..=kind::CTS | kind::FIN..=kind::NOTE => Ok(Head::Other),
             other => Err(format!("no message is of kind {other}")),
         }
     }
@@ -387,15 +388,16 @@ impl Message {
             kind::FIN => {
                 let wire: FinWire = exactly(message)?;
                 reserved(&wire.zero)?;
-                let protocol = decode(wire.protocol)?;
-                Ok(Message::Fin { serial: wire.serial.get(), protocol })
+                let verdict = Verdict::decode(wire.verdict)?;
+                Ok(Message::Fin { serial: wire.serial.get(), verdict })
             }
             kind::ABORT => {
                 let wire: FinWire = exactly(message)?;
-                reserved(&[wire.protocol])?;
+                reserved(&[wire.verdict])?;
                 reserved(&wire.zero)?;
                 Ok(Message::Abort { reply: wire.serial.get() })
             }
+            kind::NOTE => Ok(Message::Note(Note::check(&exactly(message)?)?)),
             kind::LAYOUT_REQUEST => {
                 let wire: WordsWire = exactly(message)?;
                 reserved(&wire.zero)?;

@@ -4,9 +4,9 @@
 //! peer's outbox, everything later queues behind it. Fragments of the pipeline need no order and
 //! come after the outbox, in turns between the messages they belong to.
 
-use crate::body::Arrival;
+use crate::body::Numbered;
 use crate::core::{AM_TAG, Core};
-use crate::header;
+use crate::header::{self, Note, What};
 use crate::layouts::Fetched;
 use crate::reorder::Reorder;
 use crate::request::RequestId;
@@ -20,13 +20,15 @@ use std::sync::Arc;
 pub(crate) struct Peer {
     /// The number of the next matched message to it.
     pub(crate) next_sequence: u32,
-    pub(crate) reorder: Reorder<Arrival>,
+    pub(crate) reorder: Reorder<Numbered>,
     pub(crate) outbox: VecDeque<Outgoing>,
     /// Sends whose receiver has asked for their data.
     pub(crate) streams: VecDeque<RequestId>,
     /// Whether it is in the list of peers with something to send.
     active: bool,
     pub(crate) lost: Option<LinkError>,
+    /// Whether it has said that nothing more to be matched will come.
+    pub(crate) farewell: bool,
     /// Layouts of its that were fetched.
     pub(crate) layouts: Fetched,
     /// Unexpected messages in the transport's memory.
@@ -44,6 +46,8 @@ pub(crate) enum Outgoing {
     Packing { id: RequestId, slot: RailSlot, packed: Completion },
     /// An offer.
     Rts(RequestId),
+    /// A note about messages before it.
+    Note(What),
     /// A control message: its bytes and their number.
     Control([u8; header::CTS_BYTES], u8),
     /// What is left of a flattened layout.
@@ -186,6 +190,17 @@ impl Core {
             },
             packing @ Outgoing::Packing { .. } => self.attempt_packed(bml, peer, packing),
             Outgoing::Rts(id) => self.attempt_rts(bml, peer, id),
+            Outgoing::Note(what) => {
+                let Some(mut slot) = self.reserve(bml, peer, header::NOTE_BYTES) else {
+                    return Attempt::Waits(Outgoing::Note(what));
+                };
+                let note = Note { sequence: self.next_sequence(peer), what };
+                if let Err(error) = slot.write(0, &header::note(note)) {
+                    tracing::error!(%error, "a slot that cannot be written");
+                }
+                bml.send(slot, AM_TAG, Token::NONE);
+                Attempt::Sent
+            }
             Outgoing::Control(bytes, len) => {
                 let message = &bytes[..usize::from(len)];
                 match self.reserve(bml, peer, message.len()) {

@@ -5,6 +5,7 @@ use crate::choose::{self, Candidate, Situation};
 use crate::comm::Comm;
 use crate::core::Core;
 use crate::error::PmlError;
+use crate::mode::SendMode;
 use crate::recv::{Source, TagSel};
 use crate::request::{RequestId, Status};
 use crate::tuning::{Config, Tuning};
@@ -96,7 +97,46 @@ impl Pml {
         tag: i32,
     ) -> Result<RequestId, PmlError> {
         // SAFETY: the caller's promise is handed on.
-        unsafe { self.core.isend(&mut self.bml, comm, buffer, dest, tag) }
+        unsafe { self.core.isend(&mut self.bml, comm, buffer, (dest, tag), SendMode::Standard) }
+    }
+
+    /// As [`isend`](Pml::isend), in a mode of one's choice (`MPI_Issend`, `MPI_Irsend`,
+    /// `MPI_Ibsend`). A buffered send has ended when this returns.
+    ///
+    /// # Safety
+    /// As [`isend`](Pml::isend); in buffered mode, until this returns.
+    ///
+    /// # Errors
+    /// As [`isend`](Pml::isend); in buffered mode also [`PmlError::BufferExhausted`].
+    pub unsafe fn isend_mode(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        dest: u32,
+        tag: i32,
+        mode: SendMode,
+    ) -> Result<RequestId, PmlError> {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.core.isend(&mut self.bml, comm, buffer, (dest, tag), mode) }
+    }
+
+    /// As [`isend`](Pml::isend), of a copy that is made before this returns: the memory may be used
+    /// again, and the request ends as the copy's does.
+    ///
+    /// # Safety
+    /// Until this returns, `buffer` describes memory that is valid for reads, and nothing writes it.
+    ///
+    /// # Errors
+    /// As [`isend`](Pml::isend); there is no memory for the copy.
+    pub unsafe fn isend_copy(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        dest: u32,
+        tag: i32,
+    ) -> Result<RequestId, PmlError> {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.core.isend_copy(&mut self.bml, comm, buffer, (dest, tag)) }
     }
 
     /// Starts to receive a message into `buffer` (`MPI_Irecv`, MPI 4.1 §3.7.2). Never waits.

@@ -158,9 +158,7 @@ impl Core {
         match held {
             Some((label, held)) => {
                 let arrival = self.unkeep(label, held);
-                if let Err(what) = self.receive(bml, id, label.source, arrival) {
-                    self.give_up(bml, label.source, what);
-                }
+                self.receive_held(bml, id, label, arrival);
             }
             None => {
                 let place = self.posted.post(pattern, id.index());
@@ -221,6 +219,7 @@ impl Core {
             Some(PmlError::SignatureMismatch { tag, error, .. }) => {
                 Err(PmlError::SignatureMismatch { source_rank: source, tag, error })
             }
+            Some(PmlError::NotReady { tag, .. }) => Err(PmlError::NotReady { rank: source, tag }),
             Some(error) => Err(error),
         };
         self.requests.finish(id, result);

@@ -16,8 +16,11 @@ use crate::buffer::Buffer;
 use crate::choose::{Protocol, Situation, choose};
 use crate::core::{AM_TAG, Core};
 use crate::error::PmlError;
-use crate::header::{self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, RTS_BYTES, Rts};
+use crate::header::{
+    self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, RTS_BYTES, Rts, Verdict,
+};
 use crate::layouts::Fetch;
+use crate::mode::Copied;
 use crate::peer::{Attempt, Outgoing};
 use crate::pieces::Pieces;
 use crate::recv::{Matched, RecvStage};
@@ -109,10 +112,10 @@ impl Core {
     pub(crate) fn offer(
         &mut self,
         bml: &mut Bml,
-        peer: u32,
-        rank: u32,
+        (peer, rank): (u32, u32),
         buffer: Buffer,
         envelope: Envelope,
+        copied: Option<Copied>,
     ) -> RequestId {
         let fragment_max = Core::fragment_max(bml, peer);
         let blocks =
@@ -135,14 +138,9 @@ impl Core {
         let (layout_id, layout_bytes) =
             layout.as_ref().map_or((0, 0), |(id, bytes)| (*id, bytes.len() as u64));
         let count = buffer.typed().count();
-        let stage = SendStage::Eager; // replaced below, once the request has a name
-        let id = self.requests.insert(Work::Send(Box::new(Send {
-            buffer,
-            peer,
-            rank,
-            envelope,
-            stage,
-        })));
+        let stage = SendStage::Eager { serial: 0 }; // replaced below, once the request has a name
+        let send = Send { buffer, peer, rank, envelope, _copied: copied, stage };
+        let id = self.requests.insert(Work::Send(Box::new(send)));
         let serial = self.new_serial(id);
         let rts = Rts {
             envelope,
@@ -210,18 +208,39 @@ impl Core {
         Ok((id, send))
     }
 
-    /// The receiver has what it wants.
+    /// The receiver has what it wants, or wants nothing.
     pub(crate) fn fin(
         &mut self,
         bml: &mut Bml,
         from: u32,
         serial: u64,
-        protocol: Option<Protocol>,
+        verdict: Verdict,
     ) -> Result<(), String> {
-        let (id, send) = self.offered(from, serial)?;
-        let status = send.status(protocol.unwrap_or(Protocol::Pipeline));
-        self.withdraw_offer(bml, id);
-        self.requests.finish(id, Ok(status));
+        let unknown = || format!("an answer to message {serial}, which is not under way");
+        let id = *self.serials.get(&serial).ok_or_else(unknown)?;
+        let send = self.requests.send_mut(id).ok_or_else(unknown)?;
+        let eager = match send.stage {
+            SendStage::Offered(_) => false,
+            SendStage::Unanswered { .. } => true,
+            _ => return Err(unknown()),
+        };
+        if send.peer != from {
+            return Err(unknown());
+        }
+        let (rank, tag) = (send.rank, send.envelope.tag);
+        let result = match verdict {
+            Verdict::Received(protocol) => Ok(send.status(protocol)),
+            Verdict::Refused => Ok(send.status(Protocol::Pipeline)),
+            Verdict::NotReady => Err(PmlError::NotReady { rank, tag }),
+            Verdict::Withdrawn => Err(PmlError::Cancelled),
+            Verdict::Unreceived => Err(PmlError::Unreceived { rank, tag }),
+        };
+        if eager {
+            self.finish_eager(id, result);
+        } else {
+            self.withdraw_offer(bml, id);
+            self.requests.finish(id, result);
+        }
         Ok(())
     }
 
@@ -269,7 +288,7 @@ impl Core {
             return Err(format!("an offer of {sent} bytes without gaps that span {span}"));
         }
         if room == 0 {
-            self.send_control(bml, from, &header::fin(serial, None));
+            self.send_control(bml, from, &header::fin(serial, Verdict::Refused));
             self.finish_incoming(id);
             return Ok(());
         }
@@ -373,7 +392,7 @@ impl Core {
     pub(crate) fn finish_and_tell(&mut self, bml: &mut Bml, id: RequestId) {
         let Some((incoming, _)) = self.incoming(id) else { return };
         let (from, message) =
-            (incoming.from, header::fin(incoming.rts.serial, Some(incoming.protocol)));
+            (incoming.from, header::fin(incoming.rts.serial, Verdict::Received(incoming.protocol)));
         self.finish_incoming(id);
         self.send_control(bml, from, &message);
     }
@@ -388,6 +407,11 @@ impl Core {
 
 fn map_key(bml: &mut Bml, peer: u32, buffer: &Buffer) -> Option<RemoteKey> {
     let (_, touched) = buffer.touched()?;
+    // Transports can share memory of devices, but whoever frees it must have withdrawn it first,
+    // and nothing here tells the user so.
+    if !touched.space().cpu_accessible() {
+        return None;
+    }
     let (id, mapped) = bml.mapped(Rank(peer))?;
     mapped.key(id, touched)
 }

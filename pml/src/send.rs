@@ -5,13 +5,14 @@ use crate::choose::{Protocol, SingleCopyCosts, Situation, choose};
 use crate::comm::Comm;
 use crate::core::{AM_TAG, Core};
 use crate::error::PmlError;
-use crate::header::{EAGER_BYTES, Envelope, Rts};
+use crate::header::{EAGER_BYTES, Envelope, Rts, SERIAL_BYTES};
+use crate::mode::{Copied, SendMode};
 use crate::peer::Attempt;
 use crate::peer::{Gone, Outgoing};
 use crate::request::{RequestId, Status, Work};
 use gapless_bml::{Bml, Limits, PeerState, Rank, RdmaRail, RemoteKey, Token};
-use gapless_engine::Typed;
-use gapless_mem::Completion;
+use gapless_engine::{EngineError, Typed};
+use gapless_mem::{Completion, Region};
 use std::sync::Arc;
 
 /// A send under way.
@@ -23,14 +24,18 @@ pub(crate) struct Send {
     pub(crate) rank: u32,
     /// Its sequence number is given when it leaves.
     pub(crate) envelope: Envelope,
+    /// The memory of `buffer`, where that is a copy of ours.
+    pub(crate) _copied: Option<Copied>,
     pub(crate) stage: SendStage,
 }
 
 /// What a send is waiting for.
 #[derive(Debug)]
 pub(crate) enum SendStage {
-    /// Eager: room in the transport, or its engine.
-    Eager,
+    /// Eager: room in the transport, or its engine. The serial is that of a synchronous one, else 0.
+    Eager { serial: u64 },
+    /// Synchronous and eager: it has left; the receive.
+    Unanswered { serial: u64 },
     /// A rendezvous: the receiver's answer.
     Offered(Box<Offered>),
     /// The pipeline: room in the transport, or its engine.
@@ -63,19 +68,117 @@ pub(crate) struct Streaming {
     pub(crate) packing: u32,
 }
 
+/// A send whose arguments are right.
+struct Ready {
+    peer: u32,
+    rank: u32,
+    engine: usize,
+    envelope: Envelope,
+    /// Longest payload that the link takes eagerly.
+    link_eager: u64,
+}
+
 impl Core {
     /// Starts a send.
     ///
     /// # Safety
-    /// As [`Pml::isend`](crate::Pml::isend).
+    /// As [`Pml::isend_mode`](crate::Pml::isend_mode).
     pub(crate) unsafe fn isend(
         &mut self,
         bml: &mut Bml,
         comm: &Comm,
         buffer: &Typed,
-        rank: u32,
-        tag: i32,
+        (rank, tag): (u32, i32),
+        mode: SendMode,
     ) -> Result<RequestId, PmlError> {
+        let ready = self.check_send(bml, comm, buffer, (rank, tag), mode)?;
+        let peer = ready.peer;
+        let bytes = buffer.packed_bytes();
+        if !self.goes_eagerly(bml, peer, buffer, ready.link_eager) {
+            if mode == SendMode::Buffered {
+                // SAFETY: the caller's promise holds for the time of this call.
+                return unsafe { self.send_copy(bml, ready, buffer, true) };
+            }
+            // SAFETY: the caller's promise is the one that a buffer takes.
+            let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
+            return Ok(self.offer(bml, (peer, rank), buffer, ready.envelope, None));
+        }
+        if mode == SendMode::Synchronous {
+            // SAFETY: the caller's promise is the one that a buffer takes.
+            let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
+            return Ok(self.queue_eager(bml, ready, buffer, None));
+        }
+        let outbox_empty = self.peers[peer as usize].outbox.is_empty();
+        if outbox_empty
+            && let Some(mut slot) = self.reserve(bml, peer, EAGER_BYTES + to_usize(bytes))
+        {
+            let engine = ready.engine;
+            // SAFETY: the caller's promise holds for the time of this call and until the request
+            // has ended, which is not before the packing has.
+            let mut packed = unsafe {
+                buffer::pack(&self.engines, engine, buffer, 0..bytes, &slot, EAGER_BYTES)
+            }?;
+            if mode == SendMode::Buffered && !matches!(packed, Completion::Ready) {
+                // Its memory is lent for the time of this call only.
+                packed.wait().map_err(EngineError::from)?;
+                packed = Completion::Ready;
+            }
+            if let Completion::Ready = packed {
+                let sequence = self.next_sequence(peer);
+                slot.write(0, &Envelope { sequence, ..ready.envelope }.eager())
+                    .map_err(EngineError::from)?;
+                bml.send(slot, AM_TAG, Token::NONE);
+                let protocol = Protocol::Eager;
+                let status = Status { source: rank, tag, bytes, protocol };
+                return Ok(self.requests.insert(Work::Done(Ok(status))));
+            }
+            // SAFETY: the caller's promise is the one that a buffer takes.
+            let buffer = unsafe { Buffer::promised(buffer, engine) };
+            let stage = SendStage::Eager { serial: 0 };
+            let envelope = ready.envelope;
+            let send = Send { buffer, peer, rank, envelope, _copied: None, stage };
+            let id = self.requests.insert(Work::Send(Box::new(send)));
+            self.enqueue(peer, Outgoing::Packing { id, slot, packed });
+            return Ok(id);
+        }
+        if let Some(error) = &self.peers[peer as usize].lost {
+            return Err(PmlError::PeerLost { rank: peer, error: error.clone() });
+        }
+        if mode == SendMode::Buffered {
+            // SAFETY: the caller's promise holds for the time of this call.
+            return unsafe { self.send_copy(bml, ready, buffer, true) };
+        }
+        // SAFETY: the caller's promise is the one that a buffer takes.
+        let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
+        Ok(self.queue_eager(bml, ready, buffer, None))
+    }
+
+    /// Starts to send a copy, so that the memory can be used at once. The request ends as the copy's
+    /// does; nothing of the attached buffer is taken.
+    ///
+    /// # Safety
+    /// For the time of this call, `buffer` describes memory that is valid for reads.
+    pub(crate) unsafe fn isend_copy(
+        &mut self,
+        bml: &mut Bml,
+        comm: &Comm,
+        buffer: &Typed,
+        (rank, tag): (u32, i32),
+    ) -> Result<RequestId, PmlError> {
+        let ready = self.check_send(bml, comm, buffer, (rank, tag), SendMode::Standard)?;
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.send_copy(bml, ready, buffer, false) }
+    }
+
+    /// Checks what a send is given.
+    fn check_send(
+        &mut self,
+        bml: &Bml,
+        comm: &Comm,
+        buffer: &Typed,
+        (rank, tag): (u32, i32),
+        mode: SendMode,
+    ) -> Result<Ready, PmlError> {
         let peer = comm.process(rank)?;
         if tag < 0 {
             return Err(PmlError::InvalidTag { tag });
@@ -86,62 +189,75 @@ impl Core {
         if let Some(error) = &state.lost {
             return Err(PmlError::PeerLost { rank: peer, error: error.clone() });
         }
-        let outbox_empty = state.outbox.is_empty();
         let limits = bml.limits(Rank(peer)).ok_or_else(|| unreachable(bml, peer))?;
-        let bytes = buffer.packed_bytes();
-        let link_eager = eager_payload(limits);
-        let digest = self.digests.of(buffer.layout(), buffer.count());
-        let envelope = Envelope { context: comm.context(), tag, sequence: 0, digest };
-        if !self.goes_eagerly(bml, peer, buffer, link_eager) {
-            // SAFETY: the caller's promise is the one that a buffer takes.
-            let buffer = unsafe { Buffer::promised(buffer, engine) };
-            return Ok(self.offer(bml, peer, rank, buffer, envelope));
+        let mut link_eager = eager_payload(limits);
+        if mode == SendMode::Synchronous {
+            link_eager = link_eager.saturating_sub(SERIAL_BYTES as u64);
         }
-        if outbox_empty
-            && let Some(mut slot) = self.reserve(bml, peer, EAGER_BYTES + to_usize(bytes))
-        {
-            // SAFETY: the caller's promise holds for the time of this call and until the request
-            // has ended, which is not before the packing has.
-            let packed = unsafe {
-                buffer::pack(&self.engines, engine, buffer, 0..bytes, &slot, EAGER_BYTES)
-            }?;
-            if let Completion::Ready = packed {
-                let sequence = self.next_sequence(peer);
-                slot.write(0, &Envelope { sequence, ..envelope }.eager())
-                    .map_err(gapless_engine::EngineError::from)?;
-                bml.send(slot, AM_TAG, Token::NONE);
-                let protocol = Protocol::Eager;
-                let status = Status { source: rank, tag, bytes, protocol };
-                return Ok(self.requests.insert(Work::Done(Ok(status))));
-            }
-            // SAFETY: the caller's promise is the one that a buffer takes.
-            let buffer = unsafe { Buffer::promised(buffer, engine) };
-            let stage = SendStage::Eager;
-            let id = self.requests.insert(Work::Send(Box::new(Send {
-                buffer,
-                peer,
-                rank,
-                envelope,
-                stage,
-            })));
-            self.enqueue(peer, Outgoing::Packing { id, slot, packed });
+        let digest = self.digests.of(buffer.layout(), buffer.count());
+        let envelope = Envelope { context: comm.context(), tag, sequence: 0, digest, mode };
+        Ok(Ready { peer, rank, engine, envelope, link_eager })
+    }
+
+    /// Starts to send a copy of `buffer`. Where it counts against the attached buffer, the request
+    /// has ended at once.
+    ///
+    /// # Safety
+    /// For the time of this call, `buffer` describes memory that is valid for reads.
+    unsafe fn send_copy(
+        &mut self,
+        bml: &mut Bml,
+        ready: Ready,
+        buffer: &Typed,
+        attached: bool,
+    ) -> Result<RequestId, PmlError> {
+        let bytes = buffer.packed_bytes();
+        let share = if attached { Some(self.take_share(bytes)?) } else { None };
+        // SAFETY: the caller's promise is handed on.
+        let copy = unsafe { buffer::copy_out(&self.engines, ready.engine, buffer) }?;
+        let typed = Typed::contiguous(Region::of(&copy));
+        let engine = buffer::engine_for(&self.engines, &typed)?;
+        // SAFETY: the copy lives in the send, whose request ends when nothing reads it any more, and
+        // nobody writes it.
+        let own = unsafe { Buffer::promised(&typed, engine) };
+        let copied = Some(Copied { _bytes: copy, _share: share });
+        let (peer, rank, tag) = (ready.peer, ready.rank, ready.envelope.tag);
+        let id = if self.goes_eagerly(bml, peer, &typed, ready.link_eager) {
+            self.queue_eager(bml, ready, own, copied)
+        } else {
+            self.offer(bml, (peer, rank), own, ready.envelope, copied)
+        };
+        if !attached {
             return Ok(id);
         }
-        if let Some(error) = &self.peers[peer as usize].lost {
-            return Err(PmlError::PeerLost { rank: peer, error: error.clone() });
+        self.requests.release(id)?;
+        let protocol = Protocol::Eager;
+        Ok(self.requests.insert(Work::Done(Ok(Status { source: rank, tag, bytes, protocol }))))
+    }
+
+    /// Has an eager message leave as soon as those before it have, and there is room.
+    fn queue_eager(
+        &mut self,
+        bml: &mut Bml,
+        ready: Ready,
+        buffer: Buffer,
+        copied: Option<Copied>,
+    ) -> RequestId {
+        let Ready { peer, rank, envelope, .. } = ready;
+        let stage = SendStage::Eager { serial: 0 };
+        let send = Send { buffer, peer, rank, envelope, _copied: copied, stage };
+        let id = self.requests.insert(Work::Send(Box::new(send)));
+        if envelope.mode == SendMode::Synchronous {
+            let serial = self.new_serial(id);
+            if let Some(send) = self.requests.send_mut(id) {
+                send.stage = SendStage::Eager { serial };
+            }
         }
-        // SAFETY: the caller's promise is the one that a buffer takes.
-        let buffer = unsafe { Buffer::promised(buffer, engine) };
-        let stage = SendStage::Eager;
-        let id = self.requests.insert(Work::Send(Box::new(Send {
-            buffer,
-            peer,
-            rank,
-            envelope,
-            stage,
-        })));
         self.enqueue(peer, Outgoing::Eager(id));
-        Ok(id)
+        if envelope.mode == SendMode::Synchronous {
+            self.flush_peer(bml, peer);
+        }
+        id
     }
 
     fn goes_eagerly(&self, bml: &mut Bml, peer: u32, buffer: &Typed, link_eager: u64) -> bool {
@@ -198,17 +314,18 @@ impl Core {
         peer: u32,
         id: RequestId,
     ) -> Result<Option<Outgoing>, Gone> {
-        let bytes = self.requests.send_mut(id).ok_or(Gone)?.buffer.bytes();
-        let Some(slot) = self.reserve(bml, peer, EAGER_BYTES + to_usize(bytes)) else {
+        let send = self.requests.send_mut(id).ok_or(Gone)?;
+        let (bytes, start) = (send.buffer.bytes(), send.envelope.eager_bytes());
+        let Some(slot) = self.reserve(bml, peer, start + to_usize(bytes)) else {
             // If the peer was lost by that, so was the request.
             self.requests.send_mut(id).ok_or(Gone)?;
             return Ok(None);
         };
         let send = self.requests.send_mut(id).ok_or(Gone)?;
-        match send.buffer.pack(&self.engines, 0..bytes, &slot, EAGER_BYTES) {
+        match send.buffer.pack(&self.engines, 0..bytes, &slot, start) {
             Ok(packed) => Ok(Some(Outgoing::Packing { id, slot, packed })),
             Err(error) => {
-                self.requests.finish(id, Err(error.into()));
+                self.finish_eager(id, Err(error.into()));
                 Err(Gone)
             }
         }
@@ -221,8 +338,7 @@ impl Core {
             Ok(true) => {}
             Ok(false) => return Attempt::Waits(Outgoing::Packing { id, slot, packed }),
             Err(error) => {
-                let error = gapless_engine::EngineError::from(error);
-                self.requests.finish(id, Err(error.into()));
+                self.finish_eager(id, Err(EngineError::from(error).into()));
                 return Attempt::Sent;
             }
         }
@@ -230,13 +346,30 @@ impl Core {
         let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
         let header = Envelope { sequence, ..send.envelope }.eager();
         let status = send.status(Protocol::Eager);
-        let result = match slot.write(0, &header) {
-            Ok(()) => Ok(status),
-            Err(error) => Err(gapless_engine::EngineError::from(error).into()),
-        };
+        let SendStage::Eager { serial } = send.stage else { return Attempt::Sent };
+        let mut written = slot.write(0, &header);
+        if serial != 0 {
+            written = written.and_then(|()| slot.write(EAGER_BYTES, &serial.to_le_bytes()));
+            send.stage = SendStage::Unanswered { serial };
+        }
         bml.send(slot, AM_TAG, Token::NONE);
-        self.requests.finish(id, result);
+        match written {
+            Ok(()) if serial != 0 => {}
+            Ok(()) => self.requests.finish(id, Ok(status)),
+            Err(error) => self.finish_eager(id, Err(EngineError::from(error).into())),
+        }
         Attempt::Sent
+    }
+
+    /// Ends an eager send, whatever it waits for.
+    pub(crate) fn finish_eager(&mut self, id: RequestId, result: Result<Status, PmlError>) {
+        if let Some(send) = self.requests.send_mut(id)
+            && let SendStage::Eager { serial } | SendStage::Unanswered { serial } = send.stage
+            && serial != 0
+        {
+            self.serials.remove(&serial);
+        }
+        self.requests.finish(id, result);
     }
 }
 

@@ -91,6 +91,9 @@ impl Pair {
     }
 }
 
+/// What is spoken.
+const VERSION: u8 = 2;
+
 fn word(message: &mut [u8], at: usize, value: u64) {
     message[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
@@ -99,7 +102,7 @@ fn word(message: &mut [u8], at: usize, value: u64) {
 fn eager(sequence: u32, context: u32, data: &[u8]) -> Vec<u8> {
     let mut message = vec![0; 32];
     message[0] = 1;
-    message[1] = 1;
+    message[1] = VERSION;
     message[4..8].copy_from_slice(&context.to_le_bytes());
     message[12..16].copy_from_slice(&sequence.to_le_bytes());
     let hash = 1u64 << 61;
@@ -137,7 +140,7 @@ fn the_forger_can_speak_the_protocol() {
     let cts = pair.inbox.0.pop().expect("an answer");
     assert_eq!((cts[0], cts.len()), (3, 48));
     let mut data = vec![0; 32];
-    data[..2].copy_from_slice(&[4, 1]);
+    data[..2].copy_from_slice(&[4, VERSION]);
     data[8..16].copy_from_slice(&cts[24..32]);
     let mut last = data.clone();
     data.resize(32 + 4096, 1);
@@ -175,19 +178,19 @@ fn every_broken_rule_loses_the_peer() {
     let empty = Vec::new();
     let fin = {
         let mut m = vec![0; 16];
-        m[..2].copy_from_slice(&[5, 1]);
+        m[..2].copy_from_slice(&[5, VERSION]);
         word(&mut m, 8, 1);
         m
     };
     let data = {
         let mut m = vec![0; 40];
-        m[..2].copy_from_slice(&[4, 1]);
+        m[..2].copy_from_slice(&[4, VERSION]);
         word(&mut m, 8, 1);
         m
     };
     let cts = {
         let mut m = vec![0; 48];
-        m[..2].copy_from_slice(&[3, 1]);
+        m[..2].copy_from_slice(&[3, VERSION]);
         m[4] = 1;
         m[8..12].copy_from_slice(&4096u32.to_le_bytes());
         word(&mut m, 16, 12);
@@ -196,13 +199,13 @@ fn every_broken_rule_loses_the_peer() {
     };
     let ask = {
         let mut m = vec![0; 32];
-        m[..2].copy_from_slice(&[6, 1]);
+        m[..2].copy_from_slice(&[6, VERSION]);
         word(&mut m, 24, 9);
         m
     };
     let layout = {
         let mut m = vec![0; 40];
-        m[..2].copy_from_slice(&[7, 1]);
+        m[..2].copy_from_slice(&[7, VERSION]);
         m
     };
     let short_rts = rts(0, 5000)[..100].to_vec();
@@ -265,7 +268,7 @@ fn repeated_and_stray_fragments_lose_the_peer_and_touch_nothing() {
         let cts = pair.inbox.0.pop().expect("an answer");
         let mut data = vec![9; 32 + 4096];
         data[..32].fill(0);
-        data[..2].copy_from_slice(&[4, 1]);
+        data[..2].copy_from_slice(&[4, VERSION]);
         data[8..16].copy_from_slice(&cts[24..32]);
         let received = match case {
             0 => {
@@ -309,7 +312,7 @@ fn answers_to_an_offer_are_checked() {
         let offer = pair.inbox.0.pop().expect("an offer");
         assert_eq!(offer[0], 2);
         let mut cts = vec![0; 48];
-        cts[..2].copy_from_slice(&[3, 1]);
+        cts[..2].copy_from_slice(&[3, VERSION]);
         cts[4] = 1;
         cts[8..12].copy_from_slice(&1000u32.to_le_bytes());
         cts[16..24].copy_from_slice(&offer[40..48]);
@@ -321,7 +324,7 @@ fn answers_to_an_offer_are_checked() {
             2 => word(&mut cts, 32, 50_000),
             _ => {
                 let mut ask = vec![0; 32]; // a layout that was not offered
-                ask[..2].copy_from_slice(&[6, 1]);
+                ask[..2].copy_from_slice(&[6, VERSION]);
                 ask[8..16].copy_from_slice(&offer[40..48]);
                 word(&mut ask, 24, 100);
                 cts = ask;
@@ -456,8 +459,8 @@ fn random_bytes_never_panic() {
                 }
             }
             if message.len() > 1 && rng.below(2) == 0 {
-                message[0] = rng.below(9).to_le_bytes()[0];
-                message[1] = 1;
+                message[0] = rng.below(10).to_le_bytes()[0];
+                message[1] = VERSION;
             }
             pair.inject(&message);
         }

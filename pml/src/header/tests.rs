@@ -1,11 +1,13 @@
 //! Round trips, and bytes that no honest peer sends.
 
 use super::*;
+use crate::choose::Protocol;
 use gapless_dtype::{Datatype, Primitive};
 
 fn envelope(count: u64) -> Envelope {
     let digest = Datatype::from(Primitive::Double).signature().digest(count);
-    Envelope { context: 6, tag: -3, sequence: 0xFFFF_FFFE, digest }
+    let mode = SendMode::Standard;
+    Envelope { context: 6, tag: -3, sequence: 0xFFFF_FFFE, digest, mode }
 }
 
 fn rts() -> Rts {
@@ -37,6 +39,19 @@ fn an_eager_header_says_what_it_was_told() {
 }
 
 #[test]
+fn a_mode_is_told_and_a_synchronous_message_has_its_serial() {
+    for (mode, serial) in [(SendMode::Ready, 0), (SendMode::Synchronous, 8)] {
+        let envelope = Envelope { mode, ..envelope(3) };
+        assert_eq!(envelope.eager_bytes(), 32 + serial);
+        let mut first = envelope.eager();
+        assert_eq!(Head::parse(&first, 32 + serial + 24), Ok(Head::Eager(envelope)));
+        assert!(Head::parse(&first, 32 + serial).is_err());
+        first[2] = 3;
+        assert!(Head::parse(&first, 32 + serial + 24).is_err());
+    }
+}
+
+#[test]
 fn an_rts_says_what_it_was_told() {
     let mut bytes = [0; CONTROL_MAX];
     let len = rts().write(&[9; 5], &mut bytes);
@@ -61,11 +76,15 @@ fn other_kinds_say_what_they_were_told() {
     assert_eq!(Message::parse(&cts.wire()), Ok(Message::Cts(cts)));
     assert!(Message::parse(&Cts { end: 3, ..cts }.wire()).is_err());
     assert!(Message::parse(&Cts { fragment: 0, ..cts }.wire()).is_err());
-    for protocol in Protocol::ALL.map(Some).into_iter().chain([None]) {
-        let message = Message::Fin { serial: 8, protocol };
-        assert_eq!(Message::parse(&fin(8, protocol)), Ok(message));
+    for verdict in [Verdict::Received(Protocol::Mapped), Verdict::Refused, Verdict::NotReady] {
+        let message = Message::Fin { serial: 8, verdict };
+        assert_eq!(Message::parse(&fin(8, verdict)), Ok(message));
     }
     assert!(Message::parse(&short(kind::FIN, 9, 8)).is_err());
+    for what in [What::Withdraw { serial: 9 }, What::Farewell] {
+        let said = Note { sequence: 0xFFFF_FFFF, what };
+        assert_eq!(Message::parse(&note(said)), Ok(Message::Note(said)));
+    }
     let request = Message::LayoutRequest { serial: 1, reply: 2, piece: 3 };
     assert_eq!(Message::parse(&layout_request(1, 2, 3)), Ok(request));
     assert_eq!(Message::parse(&abort(8)), Ok(Message::Abort { reply: 8 }));
@@ -78,9 +97,11 @@ fn other_kinds_say_what_they_were_told() {
 #[test]
 fn reserved_bytes_are_zero_in_every_kind() {
     let cts = Cts { serial: 1, reply: 2, offset: 3, end: 4, fragment: 5, depth: 6 };
-    let honest: [(&[u8], &[usize]); 5] = [
+    let farewell = Note { sequence: 0, what: What::Farewell };
+    let honest: [(&[u8], &[usize]); 6] = [
+        (&note(farewell), &[3, 11, 16]),
         (&cts.wire(), &[2, 3, 12, 15]),
-        (&fin(8, None), &[3, 7]),
+        (&fin(8, Verdict::Refused), &[3, 7]),
         (&abort(8), &[2, 3, 7]),
         (&layout_request(1, 2, 3), &[2, 7]),
         (&layout_data(1, 2, 3), &[2, 7]),
@@ -109,7 +130,7 @@ fn no_bytes_make_the_parser_panic() {
             let at = usize::try_from(seed % 117).unwrap();
             forged[at] = seed.to_le_bytes()[5];
         }
-        forged[0] = 1 + u8::try_from(round % 9).unwrap();
+        forged[0] = 1 + u8::try_from(round % 10).unwrap();
         let message = &forged[..len - usize::try_from(round % 3).unwrap()];
         if let Ok(Message::Rts(offer)) = Message::parse(message) {
             assert!(offer.inline.end == message.len() && offer.fragment > 0);
