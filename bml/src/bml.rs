@@ -13,7 +13,7 @@ use gapless_btl::{
     Address, Allocation, AmTag, Btl, Events, Limits, LinkError, MapError, Mapped, PeerId, Rdma,
     RemoteKey, ReserveError, Token,
 };
-use gapless_mem::Device;
+use gapless_mem::{Device, Region};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -45,6 +45,8 @@ pub struct Bml {
     farewells: Vec<(usize, PeerId)>,
     /// Peers that a layer above gave up, whose loss the handlers have not heard of.
     given_up: Vec<(Rank, LinkError)>,
+    /// Those that transports know, or will know when they are added.
+    devices: Vec<Arc<dyn Device>>,
 }
 
 impl Bml {
@@ -81,6 +83,7 @@ impl Bml {
             round: 0,
             farewells: Vec::new(),
             given_up: Vec::new(),
+            devices: Vec::new(),
         }
     }
 
@@ -97,7 +100,13 @@ impl Bml {
     }
 
     /// Adds a transport; peers connected from now on may use it.
-    pub fn add(&mut self, btl: Box<dyn Btl>) {
+    pub fn add(&mut self, mut btl: Box<dyn Btl>) {
+        for device in &self.devices {
+            if let Err(error) = btl.attach(device) {
+                let rail = btl.limits().name;
+                tracing::info!(rail, %error, "messages of a device are staged");
+            }
+        }
         self.rails.push(Rail::new(btl, false));
         for rail in &mut self.rails {
             rail.first = false;
@@ -341,15 +350,36 @@ impl Bml {
         Some(self.rails[at].btl.mapped()?.allocate(len))
     }
 
-    /// Registers the segments of all transports with a device, at the first message that involves
-    /// it.
+    /// Makes a device known to all transports, those to come too: whoever opens a device calls this,
+    /// at the latest before the first message that involves it. Asking again is cheap.
     ///
     /// # Errors
     /// The first refusal; the other transports were asked nevertheless. Messages of those that
     /// refused are staged.
     pub fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
+        if !self.devices.iter().any(|known| Arc::ptr_eq(known, device)) {
+            self.devices.push(Arc::clone(device));
+        }
         let results = self.rails.iter_mut().map(|rail| rail.btl.attach(device));
         results.fold(Ok(()), Result::and)
+    }
+
+    /// The devices that are attached.
+    #[must_use]
+    pub fn devices(&self) -> &[Arc<dyn Device>] {
+        &self.devices
+    }
+
+    /// Ends all keys of the device memory that `region` touches, over all transports; see
+    /// [`Mapped::withdraw`]. Gives whether a peer may still have it mapped: then poll and ask again
+    /// before freeing it.
+    pub fn withdraw(&mut self, region: Region) -> bool {
+        let rails = self.rails.iter_mut();
+        let mapped = rails.map(|rail| {
+            rail.stir();
+            rail.btl.mapped().is_some_and(|mapped| mapped.withdraw(region))
+        });
+        mapped.fold(false, |one, other| one | other)
     }
 }
 

@@ -273,4 +273,26 @@ fn devices_reach_every_rail() {
     let device: Arc<dyn gapless_mem::Device> = Arc::new(gapless_mem::fake::FakeDevice::new(0));
     bml.attach(&device).unwrap();
     assert_eq!(ring.text(), "attach fake:0 -> ok\n");
+    // Those that are added later, too.
+    bml.add(Box::new(Trace::new(Loopback::new(&hub), ring.sink())));
+    assert_eq!(ring.text(), "attach fake:0 -> ok\nattach fake:0 -> ok\n");
+    assert_eq!(bml.devices().len(), 1);
+}
+
+#[test]
+fn device_memory_is_mapped_and_withdrawn_over_the_rail() {
+    let mut bml = Bml::new(Rank(0), 1);
+    let device: Arc<dyn gapless_mem::Device> = Arc::new(gapless_mem::fake::FakeDevice::new(0));
+    let memory = device.allocate(64).unwrap();
+    let key = |bml: &mut Bml| {
+        let (peer, mapped) = bml.mapped(Rank(0)).unwrap();
+        mapped.key(peer, memory).map(|key| mapped.map(peer, &key).unwrap())
+    };
+    assert!(key(&mut bml).is_none(), "not attached");
+    bml.attach(&device).unwrap();
+    let mapping = key(&mut bml).unwrap();
+    assert_eq!(mapping.region(), memory);
+    assert!(bml.withdraw(memory), "it is mapped");
+    drop(mapping);
+    assert!(!bml.withdraw(memory));
 }

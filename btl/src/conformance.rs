@@ -19,7 +19,8 @@
 //! which makes a module `plain` with a test for each function of this module. They cover messages
 //! (order, exactly once, every size, back-pressure, truncation, tokens), meeting (early arrivals,
 //! connecting twice, oneself, waking up), memory (one-sided operations and mappings, if the
-//! transport has them; devices) and death (of a peer in this process, and of other processes that
+//! transport has them), devices (which copy into slots and out of arrivals, and whose memory is mapped)
+//! and death (of a peer in this process, and of other processes that
 //! are killed, if the fixture can make an end that they reach; garbage).
 //!
 //! What cannot run says so: a line `SKIPPED: <what>: <why>` goes to the standard error, and to the
@@ -30,6 +31,8 @@
 mod bench;
 mod child;
 mod death;
+#[allow(unsafe_code, reason = "has devices copy memory that the tests hold until it has been done")]
+mod devices;
 mod duo;
 mod meeting;
 #[allow(unsafe_code, reason = "calls Rdma, on memory that is never freed")]
@@ -44,13 +47,18 @@ pub use death::{
     death_wakes, garbage_is_survived, peer_dropped, peer_killed_before_meeting,
     peer_killed_while_sending, peer_killed_with_operations_pending,
 };
+pub use devices::{
+    attaching_a_device, device_buffers_beyond_the_cache, device_keys_are_checked,
+    device_memory_freed_and_reused, devices_reach_slots, mapped_device_memory,
+    peer_killed_while_mapped,
+};
 pub use meeting::{
     arming_wakes, bad_addresses, connecting_twice, early_arrivals, limits_make_sense, oneself,
     two_threads,
 };
 pub use memory::{
-    attaching_a_device, mapped_keys_are_checked, mapped_memory, rdma_at_every_alignment,
-    rdma_in_many_pieces, rdma_refuses_what_is_wrong,
+    mapped_keys_are_checked, mapped_memory, rdma_at_every_alignment, rdma_in_many_pieces,
+    rdma_refuses_what_is_wrong,
 };
 pub use messages::{
     back_pressure, every_size, order_and_exactly_once, parked_fragments, send_fixes_the_order,
@@ -98,9 +106,11 @@ macro_rules! conformance {
             order_and_exactly_once, send_fixes_the_order, every_size, truncation, back_pressure,
             sender_that_never_polls, parked_fragments, unsent_slots, tokens_once,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
-            mapped_memory, mapped_keys_are_checked, attaching_a_device,
+            mapped_memory, mapped_keys_are_checked,
+            attaching_a_device, devices_reach_slots, mapped_device_memory, device_keys_are_checked,
+            device_memory_freed_and_reused, device_buffers_beyond_the_cache,
             peer_dropped, death_wakes, peer_killed_before_meeting, peer_killed_while_sending,
-            peer_killed_with_operations_pending, garbage_is_survived,
+            peer_killed_with_operations_pending, peer_killed_while_mapped, garbage_is_survived,
         );
     };
     (@tests $module:ident, $fixture:expr, $($test:ident,)*) => {

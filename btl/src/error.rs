@@ -147,6 +147,9 @@ pub enum MapError {
         /// What the system said.
         reason: String,
     },
+    /// The device that was to map it refused.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     /// There is no link to this peer any more, or there never was.
     #[error(transparent)]
     Link(#[from] LinkError),

@@ -8,7 +8,7 @@
 //!
 //! Where things are: [`Hub`] and what ends know of each other in `hub.rs`; the optional abilities
 //! ([`Rdma`], [`Mapped`]: plain copies within the process, each can be
-//! switched off in [`Config`]) in `abilities.rs`.
+//! switched off in [`Config`]) in `abilities.rs`; memory of devices in `devices.rs`.
 //!
 //! ```
 //! use gapless_btl::{AmTag, Btl, Event, Events, Token, loopback::{Hub, Loopback}};
@@ -28,6 +28,8 @@
 
 #[allow(unsafe_code, reason = "implements Rdma's unsafe methods, as copies")]
 mod abilities;
+#[allow(unsafe_code, reason = "vouches for device memory that its owner shares")]
+mod devices;
 mod hub;
 #[cfg(test)]
 mod tests;
@@ -39,6 +41,7 @@ use crate::{
     Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma, RdmaLimits,
     ReserveError, Slot, Token,
 };
+use gapless_mem::Device;
 use hub::{End, Note};
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
@@ -107,6 +110,8 @@ pub struct Loopback {
     spare: Vec<Note>,
     /// The end of the bell that `arm` gives out, once it has been asked for.
     bell: Option<UnixStream>,
+    /// Those whose memory can be mapped.
+    devices: Vec<Arc<dyn Device>>,
 }
 
 impl Loopback {
@@ -145,6 +150,7 @@ impl Loopback {
             early: Vec::new(),
             spare: Vec::new(),
             bell: None,
+            devices: Vec::new(),
         }
     }
 
@@ -289,6 +295,14 @@ impl Btl for Loopback {
         let waiting = !self.ready.is_empty();
         self.end.arm(waiting);
         Some(bell.as_raw_fd())
+    }
+
+    /// Slots are ordinary memory, which comes and goes with messages: not registered.
+    fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
+        if !self.devices.iter().any(|known| Arc::ptr_eq(known, device)) {
+            self.devices.push(Arc::clone(device));
+        }
+        Ok(())
     }
 
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {

@@ -1,7 +1,32 @@
-//! The optional ability to make a peer's memory a region of ours.
+//! The optional ability to make a peer's memory a region of ours: memory that was allocated for it,
+//! and memory of devices that both ends have [attached](crate::Btl::attach).
+//!
+//! # Devices
+//!
+//! The exporting end names its memory by a region in the space of an attached device; what is
+//! exported is the whole allocation that the region lies in, once, found again by the device's
+//! [buffer id](gapless_mem::Device::buffer_id). Memory without one (of a device that cannot tell a
+//! buffer from another that took its address) has no key.
+//!
+//! The importing end chooses which of its attached devices maps: [`Mapped::map_for`] takes the space
+//! of the device that will work on the memory, and only that device is asked; [`Mapped::map`] leaves
+//! it to the transport, which asks those of the exporter's kind in the order of attachment. The
+//! region lies in the space that the device answers with, mostly its own, whichever device of the
+//! host the bytes are on.
+//!
+//! Work on a mapping is ordered by the layers above: what a device has yet to finish travels as the
+//! bytes of [`Pending::export`](gapless_mem::Pending::export) in a message, and becomes a completion
+//! again by [`Device::import_completion`](gapless_mem::Device::import_completion). The exporter holds
+//! its completion until the importer says that it is through.
+//!
+//! Device memory, unlike an [`Allocation`], is not kept alive by those who map it: some drivers
+//! (CUDA's, of what `cuMemAlloc` gave) leave it undefined to free what others have mapped. So whoever
+//! made keys of it calls [`Mapped::withdraw`] before freeing, until nobody has it any more. Memory
+//! that was freed without that, and even allocated anew at the same address, is noticed by its buffer
+//! id at the next [`Mapped::key`]: the old keys end, the new memory has keys of its own.
 
 use crate::{MapError, PeerId, RemoteKey};
-use gapless_mem::Region;
+use gapless_mem::{Region, Space};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -56,7 +81,8 @@ impl Mapping {
     ///
     /// # Safety
     /// While `hold` lives, `region` describes memory that is valid for reads, whatever the peer
-    /// does, and that no reference of this process covers.
+    /// does (with memory of a device: unless it frees it without [`Mapped::withdraw`], where the
+    /// device's driver minds), and that no reference of this process covers.
     #[must_use]
     pub unsafe fn new(region: Region, hold: Arc<dyn Any + Send + Sync>) -> Mapping {
         Mapping { region, hold }
@@ -91,13 +117,42 @@ pub trait Mapped {
     fn allocate(&mut self, len: u64) -> Result<Allocation, MapError>;
 
     /// A key with which `peer` can map `region`, if it lies inside one live [`Allocation`] of this
-    /// transport and the peer can map at all; else `None`: use another protocol. Sends the peer
-    /// what it needs first, so a message that carries the key may follow at once.
+    /// transport, or inside one allocation of an attached device that can export it, and the peer
+    /// can map at all; else `None`: use another protocol. Sends the peer what it needs first, so a
+    /// message that carries the key may follow at once.
+    ///
+    /// Exports of device memory are cached, within bounds: the key of a buffer that many others
+    /// were shared after may find nothing any more
+    /// ([`Unavailable`](crate::MapError::Unavailable)). While the key is in use the memory must not
+    /// be freed; see [`withdraw`](Mapped::withdraw).
     fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey>;
 
-    /// Maps what `peer` gave the key for. Cached: asking again is cheap.
+    /// Maps what `peer` gave the key for, by whichever attached device can if it is a device's:
+    /// [`map_for`](Mapped::map_for) with [`Space::Host`].
     ///
     /// # Errors
-    /// The key is damaged, or the memory cannot be mapped (any more).
-    fn map(&mut self, peer: PeerId, key: &RemoteKey) -> Result<Mapping, MapError>;
+    /// As there.
+    fn map(&mut self, peer: PeerId, key: &RemoteKey) -> Result<Mapping, MapError> {
+        self.map_for(peer, key, Space::Host)
+    }
+
+    /// Maps what `peer` gave the key for, so that the attached device whose space `user` is can
+    /// work on it. Where `user` is the host's, or the memory is, any that can maps. Cached: asking
+    /// again is cheap.
+    ///
+    /// # Errors
+    /// The key is damaged, the memory cannot be mapped (any more), no attached device is of its
+    /// kind, or the device refuses.
+    fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError>;
+
+    /// Ends all keys of the device memory that `region` touches: from now on nobody maps it anew,
+    /// and peers let go of it as soon as nothing there uses it. Gives whether a peer may still have
+    /// it mapped: then poll and ask again before freeing it. That ends when the peers' work on it
+    /// does, or with the peers. A new [`key`](Mapped::key) shares the memory anew.
+    ///
+    /// False at once for an [`Allocation`], which lives until the last mapping is gone.
+    fn withdraw(&mut self, region: Region) -> bool {
+        let _ = region;
+        false
+    }
 }

@@ -51,11 +51,16 @@ pub trait Btl: Send {
         None
     }
 
-    /// Registers own and mapped segments with a device, so that its engines can pack straight into
-    /// slots; called at the first message that involves the device. By default nothing to do.
+    /// Makes a device known, at the first message that involves it: registers own and mapped
+    /// segments with it, those to come too, so that its engines can pack straight into slots (whose
+    /// regions then lie in [`Space::Pinned`](gapless_mem::Space::Pinned)), and lets
+    /// [`Mapped`] export and import its memory. Segments are unregistered before they are unmapped.
+    /// Asking again is cheap. By default nothing to do: slots stay ordinary host memory, which
+    /// engines reach by staging; so it is with devices that cannot register any.
     ///
     /// # Errors
-    /// The device refused; its messages will be staged.
+    /// The device refused a segment: its messages will be staged. Its memory can be mapped
+    /// nevertheless, where it could before.
     fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
         let _ = device;
         Ok(())

@@ -15,18 +15,18 @@ use std::collections::BTreeMap;
 const LEN: usize = 96;
 
 /// What an end sees of the end of a peer.
-struct Wake {
+pub(super) struct Wake {
     peer: PeerId,
     events: Events,
     /// How often each token was given, less how often it came back.
     open: BTreeMap<u64, u32>,
     /// Messages that came in full.
-    messages: Vec<(AmTag, Vec<u8>)>,
+    pub(super) messages: Vec<(AmTag, Vec<u8>)>,
     lost: bool,
 }
 
 impl Wake {
-    fn new(peer: PeerId) -> Wake {
+    pub(super) fn new(peer: PeerId) -> Wake {
         let events = Events::with_capacity(8);
         Wake { peer, events, open: BTreeMap::new(), messages: Vec::new(), lost: false }
     }
@@ -36,7 +36,7 @@ impl Wake {
         Token(token)
     }
 
-    fn poll(&mut self, end: &mut impl Btl) {
+    pub(super) fn poll(&mut self, end: &mut impl Btl) {
         for event in poll(end, &mut self.events) {
             assert!(!self.lost, "after the loss there is nothing more: {event:?}");
             match Seen::of(event) {
@@ -57,7 +57,7 @@ impl Wake {
     }
 
     /// The peer is dead by now: waits until that is known, and checks that every token came back.
-    fn expect_loss(&mut self, end: &mut impl Btl) {
+    pub(super) fn expect_loss(&mut self, end: &mut impl Btl) {
         let watch = Watch::promised("the loss of the peer", end.limits().death_notice_ms);
         while !self.lost {
             self.poll(end);
@@ -176,7 +176,7 @@ fn pile_up<T: Btl>(end: &mut T, wake: &mut Wake, most: u64) {
 }
 
 /// Makes an end for the tests with two processes, or skips.
-fn process_end<F: Fixture>(suite: &Suite, fixture: &mut F) -> Option<F::Btl> {
+pub(super) fn process_end<F: Fixture>(suite: &Suite, fixture: &mut F) -> Option<F::Btl> {
     let end = fixture.process_end();
     if end.is_none() {
         suite.skip("the transport does not leave its process");
@@ -185,7 +185,7 @@ fn process_end<F: Fixture>(suite: &Suite, fixture: &mut F) -> Option<F::Btl> {
 }
 
 /// In the child: meets the parent.
-fn meet_parent<F: Fixture>(fixture: &mut F) -> (F::Btl, PeerId) {
+pub(super) fn meet_parent<F: Fixture>(fixture: &mut F) -> (F::Btl, PeerId) {
     let mut end = fixture.process_end().expect("the parent has one");
     child::tell(&child::encode(&end.address()));
     let parent = child::decode(&child::listen());
@@ -194,7 +194,7 @@ fn meet_parent<F: Fixture>(fixture: &mut F) -> (F::Btl, PeerId) {
 }
 
 /// Sends one message, polling while there is no room; false when the peer is lost.
-fn send_one(end: &mut impl Btl, peer: PeerId, tag: AmTag, bytes: &[u8]) -> bool {
+pub(super) fn send_one(end: &mut impl Btl, peer: PeerId, tag: AmTag, bytes: &[u8]) -> bool {
     let mut events = Events::with_capacity(8);
     let watch = Watch::new("room for a message");
     loop {
@@ -224,7 +224,7 @@ fn poll_until_told(end: &mut impl Btl) {
 }
 
 /// Meets a child.
-fn meet_child(end: &mut impl Btl, kin: &mut Kin) -> PeerId {
+pub(super) fn meet_child(end: &mut impl Btl, kin: &mut Kin) -> PeerId {
     let address = child::decode(&kin.listen());
     let peer = end.connect(&address).expect("the child can be reached");
     kin.tell(&child::encode(&end.address()));

@@ -75,7 +75,12 @@ pub(super) struct Duo<T> {
 impl<T: Btl> Duo<T> {
     /// A connected pair, whose links stand in both directions.
     pub(super) fn new(fixture: &mut impl Fixture<Btl = T>) -> Duo<T> {
-        let (mut a, mut b) = fixture.pair();
+        let (a, b) = fixture.pair();
+        Duo::of(a, b)
+    }
+
+    /// Connects two ends, until their links stand.
+    pub(super) fn of(mut a: T, mut b: T) -> Duo<T> {
         let (a_address, b_address) = (a.address(), b.address());
         let to_b = a.connect(&b_address).expect("the ends of a pair reach each other");
         let to_a = b.connect(&a_address).expect("the ends of a pair reach each other");

@@ -1,4 +1,4 @@
-//! The optional abilities, and devices. Memory that operations work on is never freed, so that a
+//! The optional abilities. Memory that operations work on is never freed, so that a
 //! failing test does not pull it away under one that is still under way.
 
 use super::bench::Watch;
@@ -10,7 +10,6 @@ use crate::{
 };
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, HostDevice, Region};
-use std::sync::Arc;
 
 /// Host memory that is never freed, and that only its test and operations it starts touch.
 #[derive(Clone, Copy)]
@@ -295,7 +294,10 @@ pub fn rdma_refuses_what_is_wrong(suite: &Suite, mut fixture: impl Fixture) {
 }
 
 /// Sends a key the way a protocol does, and maps it on arrival.
-fn map_by_message<T: Btl>(duo: &mut Duo<T>, key: &RemoteKey) -> Result<Mapping, MapError> {
+pub(super) fn map_by_message<T: Btl>(
+    duo: &mut Duo<T>,
+    key: &RemoteKey,
+) -> Result<Mapping, MapError> {
     duo.say(A, AmTag(9), key.as_bytes(), Token::NONE);
     let (_, bytes) = duo.hear_message(B);
     let key = RemoteKey::new(&bytes).expect("as long as a key");
@@ -393,22 +395,4 @@ pub fn mapped_keys_are_checked(suite: &Suite, mut fixture: impl Fixture) {
     }
     assert!(map_by_message(&mut duo, &key).is_ok());
     duo.expect_health();
-}
-
-/// Attaching a device, whether the transport can use it or not, disturbs nothing.
-pub fn attaching_a_device(_: &Suite, mut fixture: impl Fixture) {
-    let mut duo = Duo::new(&mut fixture);
-    let device: Arc<dyn Device> = Arc::new(FakeDevice::with_delay(0, 2));
-    duo.expect_health();
-    for side in [A, B] {
-        for _ in 0..2 {
-            // A refusal means staging, no more.
-            _ = duo.ends[side].attach(&device);
-        }
-        duo.expect_health();
-    }
-    _ = duo.ends[A].attach(&(Arc::new(HostDevice::new()) as Arc<dyn Device>));
-    duo.expect_health();
-    drop(duo);
-    assert!(Arc::strong_count(&device) <= 1, "a dropped transport lets the device go");
 }

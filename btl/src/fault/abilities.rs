@@ -5,7 +5,7 @@ use crate::{
     Access, Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
     RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::Region;
+use gapless_mem::{Region, Space};
 
 const REFUSED: &str = "refused on purpose";
 
@@ -120,11 +120,15 @@ impl<B: Btl> Mapped for Fault<B> {
         self.inner.mapped()?.key(peer, region)
     }
 
-    fn map(&mut self, peer: PeerId, key: &RemoteKey) -> Result<Mapping, MapError> {
+    fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {
         if let Some(error) = self.cut_of(peer) {
             return Err(MapError::Link(error.clone()));
         }
         self.allow_mapped()?;
-        self.inner_mapped()?.map(peer, key)
+        self.inner_mapped()?.map_for(peer, key, user)
+    }
+
+    fn withdraw(&mut self, region: Region) -> bool {
+        self.inner.mapped().is_some_and(|mapped| mapped.withdraw(region))
     }
 }

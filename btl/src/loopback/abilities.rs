@@ -3,7 +3,7 @@
 //! a counted hold on the allocation.
 //!
 //! Keys, big-endian: kind (1 byte), end (4), registration or allocation (8), then for a
-//! registration its length (8), for an allocation offset (8) and length (8).
+//! registration its length (8), for an allocation or a device's buffer offset (8) and length (8).
 
 use super::hub::{End, lock};
 use super::{Loopback, gone};
@@ -12,11 +12,12 @@ use crate::{
     Access, Allocation, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
     RdmaLimits, RemoteKey, Token, total_of,
 };
-use gapless_mem::{DeviceError, Region};
+use gapless_mem::{DeviceError, Region, Space};
 use std::sync::Arc;
 
 const REGISTERED: u8 = b'R';
 const ALLOCATED: u8 = b'A';
+const EXPORTED: u8 = b'D';
 const PAGE_BYTES: usize = 4096;
 
 fn encode(kind: u8, end: u32, numbers: &[u64]) -> RemoteKey {
@@ -234,13 +235,19 @@ impl Mapped for Loopback {
 
     fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
         self.peer(peer).ok()?;
-        accessible(&region).ok()?;
+        if !region.space().cpu_accessible() {
+            let (number, offset) = self.export(region)?;
+            return Some(encode(EXPORTED, self.end.number(), &[number, offset, region.len()]));
+        }
         let (number, offset) = allocation_of(&self.end, &region)?;
         Some(encode(ALLOCATED, self.end.number(), &[number, offset, region.len()]))
     }
 
-    fn map(&mut self, peer: PeerId, key: &RemoteKey) -> Result<Mapping, MapError> {
+    fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {
         let end = &self.peer(peer)?.end;
+        if let Ok([number, offset, len]) = decode(key, EXPORTED, end.number()) {
+            return self.import(end, number, offset, len, user);
+        }
         let [number, offset, len] = decode(key, ALLOCATED, end.number())
             .map_err(|what| MapError::BadKey { what: what.to_owned() })?;
         let shared = lock(&end.shared);
@@ -252,5 +259,9 @@ impl Mapped for Loopback {
         let region = region.map_err(|error| MapError::BadKey { what: error.to_string() })?;
         // SAFETY: `sub` found `region` inside `memory`, which the hold keeps.
         Ok(unsafe { Mapping::new(region, memory) })
+    }
+
+    fn withdraw(&mut self, region: Region) -> bool {
+        lock(&self.end.shared).exported.withdraw(region)
     }
 }

@@ -1,6 +1,7 @@
 //! What the ends of a hub know of each other: a numbered list of ends, each with an inbox that
 //! others put notes into, and the memory it lets them reach.
 
+use super::devices::Exports;
 use crate::memory::HeapMemory;
 use crate::{Access, Address, AmTag, Fragment, LinkError};
 use gapless_mem::Region;
@@ -142,6 +143,8 @@ pub(super) struct SharedMemory {
     pub(super) registered: BTreeMap<u64, (Region, Access)>,
     /// Allocations by address, with their numbers; dead ones are swept at the next allocation.
     pub(super) allocated: BTreeMap<u64, (u64, Weak<HeapMemory>)>,
+    /// Buffers of devices.
+    pub(super) exported: Exports,
 }
 
 /// One end, as the others see it.
@@ -210,6 +213,8 @@ impl End {
         let notes = std::mem::take(&mut inbox.notes);
         drop(inbox);
         drop(notes);
-        lock(&self.shared).registered.clear();
+        let mut shared = lock(&self.shared);
+        shared.registered.clear();
+        shared.exported = Exports::default();
     }
 }

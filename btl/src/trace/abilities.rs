@@ -5,7 +5,7 @@ use crate::{
     Access, Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
     RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::Region;
+use gapless_mem::{Region, Space};
 
 impl<B: Btl> Trace<B> {
     fn ability<T, E: std::fmt::Display>(
@@ -98,9 +98,17 @@ impl<B: Btl> Mapped for Trace<B> {
         self.ability("key", Some(peer), region.len(), key.ok_or("no key")).ok()
     }
 
-    fn map(&mut self, peer: PeerId, key: &RemoteKey) -> Result<Mapping, MapError> {
-        let result = self.inner_mapped().and_then(|mapped| mapped.map(peer, key));
+    fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {
+        let result = self.inner_mapped().and_then(|mapped| mapped.map_for(peer, key, user));
         let len = result.as_ref().map_or(0, |mapping| mapping.region().len());
         self.ability("map", Some(peer), len, result)
+    }
+
+    fn withdraw(&mut self, region: Region) -> bool {
+        let mapped = self.inner.mapped().is_some_and(|mapped| mapped.withdraw(region));
+        let outcome = Outcome::Ok;
+        let len = region.len();
+        self.record(Record::Ability { call: "withdraw", peer: None, len, outcome });
+        mapped
     }
 }
