@@ -1,0 +1,317 @@
+//! Writing units and shifts.
+//!
+//! Blocks come from the layout's convertor, a few hundred at a time, so that they stay in the first-level
+//! cache. Units are written when all of their words are known, shifts when their block begins: the open
+//! unit and what is left of the last block wait here for the next piece, so pieces may end anywhere.
+//! Staging memory is divided between both as what is left to write is; when either part is full, the
+//! piece ends.
+
+use gapless_dtype::{Convertor, Layout, Run};
+use gapless_kernels::plan::UNIT_WORDS;
+
+use super::{MapSpec, Patch, Patches, PlanSpec};
+
+/// Blocks asked for at once.
+const BATCH: usize = 512;
+/// Words of a unit.
+const UNIT: u64 = UNIT_WORDS as u64;
+/// Bytes of a unit.
+const UNIT_BYTES: usize = super::UNIT_BYTES as usize;
+/// Units of a piece at least.
+const UNITS_MIN: usize = 8;
+/// Staging bytes for shifts at least: as many as a unit may have blocks, so that every piece ends one.
+const SHIFTS_MIN: usize = UNIT_WORDS as usize * 8 * 2;
+
+/// A unit as the kernels read it.
+type UnitBytes = [u8; UNIT_BYTES];
+
+/// Writes the units and shifts of one part of a layout.
+pub(super) struct MapWriter {
+    convertor: Convertor,
+    /// Bytes of the stream to describe.
+    part_size: u64,
+    size: u64,
+    map: MapSpec,
+    base: i64,
+    batch: Box<[Run; BATCH]>,
+    /// Blocks in `batch` that are not taken yet.
+    fetched: std::ops::Range<usize>,
+    state: State,
+    finished: bool,
+}
+
+/// Where in the plan the writer is. Copied into registers by the inner loop.
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// Words of the stream that are in a unit, or in the open one.
+    word: u64,
+    /// Words of the last block that are not.
+    rest: u64,
+    /// Blocks begun: shifts written.
+    blocks: u64,
+    /// Units written.
+    units: u64,
+    /// The open unit: block of its first word.
+    open: u32,
+    /// The open unit: where blocks begin. Bit 0 is to be cleared.
+    begins: u32,
+}
+
+/// How a piece's staging memory is divided.
+struct Room<'a> {
+    units: &'a mut [UnitBytes],
+    shifts: &'a mut [u8],
+}
+
+impl MapWriter {
+    pub(super) fn new(layout: &Layout, spec: &PlanSpec, map: MapSpec) -> MapWriter {
+        let convertor = Convertor::new(layout, 1).expect("one instance was checked at commit");
+        MapWriter {
+            convertor,
+            part_size: spec.part_size,
+            size: spec.size,
+            map,
+            base: spec.base,
+            batch: Box::new([Run::default(); BATCH]),
+            fetched: 0..0,
+            state: State::default(),
+            // There is no plan with block numbers of more than 32 bits.
+            finished: map.units == 0 || spec.bytes == u64::MAX,
+        }
+    }
+
+    pub(super) fn next(&mut self, staging: &mut [u8], patches: &mut Patches) -> Option<u64> {
+        if self.finished {
+            return None;
+        }
+        let split = self.split(staging.len());
+        let (units, shifts) = staging.split_at_mut(split);
+        let before = self.state;
+        if self.map.shift_bytes == 4 {
+            self.fill(units.as_chunks_mut().0, shifts.as_chunks_mut::<4>().0);
+        } else {
+            self.fill(units.as_chunks_mut().0, shifts.as_chunks_mut::<8>().0);
+        }
+        let MapSpec { units_at, shifts_at, shift_bytes, blocks, units, .. } = self.map;
+        let after = self.state;
+        // What is written lies inside the plan, whatever the layout's statistics say.
+        assert!(after.blocks <= blocks && after.units <= units, "more blocks than were counted");
+        let staged = |from: usize, n: u64, each: u64| {
+            let bytes = usize::try_from(n * each).expect("less than the staging memory");
+            from..from + bytes
+        };
+        let mut patch = |from, done: u64, n: u64, each: u64, at: u64| {
+            if n > 0 {
+                patches.push(Patch { staged: staged(from, n, each), at: at + done * each });
+            }
+        };
+        let each = u64::from(shift_bytes);
+        patch(0, before.units, after.units - before.units, super::UNIT_BYTES, units_at);
+        patch(split, before.blocks, after.blocks - before.blocks, each, shifts_at);
+        let ready = after.units * UNIT << self.map.width.log2();
+        Some(if self.finished { self.size } else { ready })
+    }
+
+    /// Bytes of the staging memory for units: the share of units in what is left to write.
+    fn split(&self, len: usize) -> usize {
+        let units = u128::from(self.map.units - self.state.units) * UNIT_BYTES as u128;
+        let shifts =
+            u128::from(self.map.blocks - self.state.blocks) * u128::from(self.map.shift_bytes);
+        let share = if units + shifts <= len as u128 {
+            units
+        } else {
+            len as u128 * units / (units + shifts)
+        };
+        let share = usize::try_from(share).unwrap_or(len) / UNIT_BYTES;
+        share.clamp(UNITS_MIN, (len - SHIFTS_MIN) / UNIT_BYTES) * UNIT_BYTES
+    }
+
+    /// Writes units and shifts until there is no more room for either, or no more to write.
+    fn fill<const N: usize>(&mut self, units: &mut [UnitBytes], shifts: &mut [[u8; N]])
+    where
+        [u8; N]: Shift,
+    {
+        let (mut units, mut shifts) = (units, shifts);
+        loop {
+            if self.state.rest > 0 {
+                let written = self.state.place(units);
+                units = &mut units[written..];
+                if self.state.rest > 0 {
+                    return;
+                }
+            }
+            if self.fetched.is_empty() && !self.fetch() {
+                // The last unit may be full, or have begun.
+                if self.state.word % UNIT != 0 {
+                    let Some(last) = units.first_mut() else { return };
+                    *last = self.state.close();
+                }
+                self.finished = true;
+                return;
+            }
+            let scale = Scale { base: self.base, log2: self.map.width.log2() };
+            let runs = &self.batch[self.fetched.clone()];
+            let (taken, closed) = self.state.short(scale, runs, units, shifts);
+            self.fetched.start += taken;
+            units = &mut units[closed..];
+            shifts = &mut shifts[taken..];
+            // A long block, or no room.
+            if let Some(run) = self.batch[self.fetched.clone()].first() {
+                let Some(to) = shifts.first_mut() else { return };
+                *to = Shift::of(scale.shift(*run, self.state.word));
+                shifts = &mut shifts[1..];
+                self.state.begin(run.len >> scale.log2);
+                self.fetched.start += 1;
+            }
+        }
+    }
+
+    /// Gets more blocks; false if there are none.
+    fn fetch(&mut self) -> bool {
+        let left = self.part_size - self.convertor.position();
+        let (used, _) = self.convertor.iov(&mut self.batch[..], left);
+        self.fetched = 0..used;
+        used > 0
+    }
+}
+
+/// How places become words.
+#[derive(Clone, Copy)]
+struct Scale {
+    base: i64,
+    log2: u32,
+}
+
+impl Scale {
+    /// From the stream's word `word`, where `run` begins, to its place. Unsigned until words are counted:
+    /// data may span more than 63 bits.
+    #[inline]
+    fn shift(self, run: Run, word: u64) -> i64 {
+        let place = run.displacement.wrapping_sub(self.base).cast_unsigned() >> self.log2;
+        place.wrapping_sub(word).cast_signed()
+    }
+}
+
+/// A shift as the kernels read it.
+trait Shift {
+    fn of(shift: i64) -> Self;
+}
+
+impl Shift for [u8; 4] {
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "shifts of 4 bytes are chosen if all fit")]
+    fn of(shift: i64) -> [u8; 4] {
+        (shift as i32).to_ne_bytes()
+    }
+}
+
+impl Shift for [u8; 8] {
+    #[inline]
+    fn of(shift: i64) -> [u8; 8] {
+        shift.to_ne_bytes()
+    }
+}
+
+impl State {
+    /// Takes the blocks that have at most a unit's words, while there is room; returns how many, and how
+    /// many units they ended. Nothing is left of the last block before.
+    #[inline]
+    fn short<const N: usize>(
+        &mut self,
+        scale: Scale,
+        runs: &[Run],
+        units: &mut [UnitBytes],
+        shifts: &mut [[u8; N]],
+    ) -> (usize, usize)
+    where
+        [u8; N]: Shift,
+    {
+        // Each of these ends one unit at most, so there is always room for the open one.
+        let most = runs.len().min(units.len()).min(shifts.len());
+        let mut state = *self;
+        let (mut taken, mut closed) = (0, 0);
+        for (run, to) in runs[..most].iter().zip(shifts) {
+            let words = run.len >> scale.log2;
+            if words > UNIT {
+                break;
+            }
+            *to = Shift::of(scale.shift(*run, state.word));
+            state.begins |= 1 << (state.word % UNIT);
+            // Written whether complete or not, so that there is nothing to predict.
+            if let Some(unit) = units.get_mut(closed) {
+                *unit = unit_bytes(state.open, state.begins);
+            }
+            let after = state.word + words;
+            let crosses = after / UNIT != state.word / UNIT;
+            let next = state.open_next(after);
+            state.open = if crosses { next } else { state.open };
+            state.begins = if crosses { 0 } else { state.begins };
+            closed += usize::from(crosses);
+            state.word = after;
+            state.blocks += 1;
+            taken += 1;
+        }
+        state.units += closed as u64;
+        *self = state;
+        (taken, closed)
+    }
+
+    /// The block of the first word of a unit that begins behind the block being taken, or inside it.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "plans have at most 2³² blocks")]
+    fn open_next(&self, after: u64) -> u32 {
+        // `blocks` does not count the block being taken.
+        self.blocks as u32 + u32::from(after.is_multiple_of(UNIT))
+    }
+
+    /// A block of `words` begins here.
+    fn begin(&mut self, words: u64) {
+        self.begins |= 1 << (self.word % UNIT);
+        self.rest = words;
+        self.blocks += 1;
+    }
+
+    /// Places what is left of the last block; returns how many units that ended.
+    fn place(&mut self, units: &mut [UnitBytes]) -> usize {
+        let fill = UNIT - self.word % UNIT;
+        if self.rest < fill {
+            self.word += self.rest;
+            self.rest = 0;
+            return 0;
+        }
+        let Some((first, more)) = units.split_first_mut() else { return 0 };
+        self.word += fill;
+        self.rest -= fill;
+        *first = self.close();
+        let last = u32::try_from(self.blocks - 1).expect("plans have at most 2³² blocks");
+        let inside = usize::try_from(self.rest / UNIT).map_or(more.len(), |n| n.min(more.len()));
+        more[..inside].fill(unit_bytes(last, 0));
+        self.word += inside as u64 * UNIT;
+        self.rest -= inside as u64 * UNIT;
+        self.units += inside as u64;
+        self.open = if self.rest > 0 { last } else { last.wrapping_add(1) };
+        // What is less than a unit is in the open one.
+        if self.rest < UNIT {
+            self.word += self.rest;
+            self.rest = 0;
+        }
+        1 + inside
+    }
+
+    /// The open unit, written; the next one is open.
+    fn close(&mut self) -> UnitBytes {
+        let unit = unit_bytes(self.open, self.begins);
+        self.begins = 0;
+        self.units += 1;
+        unit
+    }
+}
+
+/// A unit's bytes: the block of its first word, and where others begin.
+#[inline]
+fn unit_bytes(block: u32, begins: u32) -> UnitBytes {
+    let mut bytes = [0; UNIT_BYTES];
+    bytes[..4].copy_from_slice(&block.to_ne_bytes());
+    bytes[4..].copy_from_slice(&(begins & !1).to_ne_bytes());
+    bytes
+}
