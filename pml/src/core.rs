@@ -4,6 +4,7 @@
 use crate::body::{Arrival, Body, Numbered, Pool};
 use crate::buffer::Engines;
 use crate::choose::Protocol;
+use crate::claim::Claims;
 use crate::comm::{Comm, Comms};
 use crate::digests::Digests;
 use crate::error::PmlError;
@@ -44,6 +45,7 @@ pub(crate) struct Core {
     pub(crate) requests: Requests,
     pub(crate) posted: Posted,
     pub(crate) unexpected: Unexpected<Held>,
+    pub(crate) claims: Claims,
     /// Messages that may still be in the transport's memory, oldest first.
     parked: VecDeque<(u32, Label)>,
     pub(crate) peers: Vec<Peer>,
@@ -79,6 +81,7 @@ impl Core {
             requests: Requests::default(),
             posted: Posted::default(),
             unexpected: Unexpected::default(),
+            claims: Claims::default(),
             parked: VecDeque::new(),
             peers: (0..size).map(|_| Peer::default()).collect(),
             active: Vec::new(),
@@ -133,6 +136,7 @@ impl Core {
             _ => false,
         };
         let requests = self.requests.under_way().filter(|(_, work)| concerns(work)).count();
+        let requests = requests + self.claims.of_contexts(&contexts);
         if requests > 0 {
             return Err(PmlError::CommInUse { requests });
         }
@@ -396,6 +400,9 @@ impl Core {
     /// Returns the transport's memory that unexpected messages lie in. Called when nothing else
     /// happens: whatever their receives wait for may need that memory to arrive.
     pub(crate) fn spill(&mut self) {
+        if self.claims.has_parked() {
+            self.spill_claims();
+        }
         while let Some((number, label)) = self.parked.pop_front() {
             // The number may stand for another message by now; then there is nothing to do, or the
             // other one is copied a little early.
@@ -410,7 +417,7 @@ impl Core {
     }
 
     pub(crate) fn has_parked(&self) -> bool {
-        !self.parked.is_empty()
+        !self.parked.is_empty() || self.claims.has_parked()
     }
 }
 

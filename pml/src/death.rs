@@ -67,6 +67,7 @@ impl Core {
         for (label, held) in offers {
             self.unkeep(label, held);
         }
+        self.lose_claims(peer);
         let concerned: Vec<RequestId> = self
             .requests
             .under_way()

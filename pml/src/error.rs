@@ -111,6 +111,12 @@ pub enum PmlError {
     /// A request that was never made here or whose result has been collected.
     #[error("no such request: its result has been collected already, or it is another endpoint's")]
     NoSuchRequest,
+    /// A message of a matched probe that was received or dropped already, or is another endpoint's.
+    #[error("no such message: it has been received already, or is another endpoint's")]
+    NoSuchMessage,
+    /// A persistent request was started while the last one it started is under way (MPI 4.1 §3.9).
+    #[error("the persistent request is active: what it started has not been waited for")]
+    StillActive,
     /// A communicator of another endpoint, or one that was freed.
     #[error("the communicator was freed, or is another endpoint's")]
     NoSuchComm,

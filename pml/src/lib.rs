@@ -66,6 +66,7 @@ mod body;
 #[allow(unsafe_code, reason = "the only place that has bytes of users' buffers moved")]
 mod buffer;
 pub mod choose;
+mod claim;
 mod comm;
 mod core;
 mod death;
@@ -73,6 +74,8 @@ mod digests;
 mod drive;
 mod eager;
 mod error;
+#[allow(unsafe_code, reason = "hands the caller's promise on")]
+mod exchange;
 mod hash;
 mod header;
 mod index;
@@ -83,6 +86,7 @@ mod mapped;
 mod matching;
 mod mode;
 mod peer;
+mod persistent;
 mod pieces;
 mod pipeline;
 #[allow(unsafe_code, reason = "hands the caller's promise on")]
@@ -100,11 +104,13 @@ mod wait;
 
 pub use agree::DupId;
 pub use choose::{Candidate, Excluded, Protocol, Situation};
+pub use claim::MessageId;
 pub use comm::{COMMS_MAX, Comm};
 pub use core::AM_TAG;
 pub use error::PmlError;
 pub use header::{EAGER_BYTES, INLINE_LAYOUT_MAX};
 pub use mode::{BUFFERED_OVERHEAD, SendMode};
+pub use persistent::Persistent;
 pub use pml::Pml;
 pub use recv::{Source, TagSel};
 pub use request::{RequestId, Status};

@@ -2,10 +2,12 @@
 
 use crate::agree::Dups;
 use crate::choose::{self, Candidate, Situation};
+use crate::claim::MessageId;
 use crate::comm::Comm;
 use crate::core::Core;
 use crate::error::PmlError;
 use crate::mode::SendMode;
+use crate::persistent::{Persistent, What as Start};
 use crate::recv::{Source, TagSel};
 use crate::request::{RequestId, Status};
 use crate::tuning::{Config, Tuning};
@@ -159,6 +161,72 @@ impl Pml {
     ) -> Result<RequestId, PmlError> {
         // SAFETY: the caller's promise is handed on.
         unsafe { self.core.irecv(&mut self.bml, comm, buffer, source, tag) }
+    }
+
+    /// Starts what `persistent` describes (`MPI_Start`, MPI 4.1 §3.9).
+    ///
+    /// # Safety
+    /// As [`isend_mode`](Pml::isend_mode) or [`irecv`](Pml::irecv), for the buffer it was made with.
+    ///
+    /// # Errors
+    /// As those; [`PmlError::StillActive`], if the result of what it started last was not collected.
+    pub unsafe fn start(&mut self, persistent: &mut Persistent) -> Result<RequestId, PmlError> {
+        if persistent.active.is_some_and(|id| self.core.requests.is_done(id).is_ok()) {
+            return Err(PmlError::StillActive);
+        }
+        let Persistent { comm, buffer, what, .. } = &*persistent;
+        let id = match *what {
+            // SAFETY: the caller's promise is handed on.
+            Start::Send { dest, tag, mode } => unsafe {
+                self.isend_mode(comm, buffer, dest, tag, mode)
+            },
+            // SAFETY: the caller's promise is handed on.
+            Start::Recv { source, tag } => unsafe { self.irecv(comm, buffer, source, tag) },
+        }?;
+        persistent.active = Some(id);
+        Ok(id)
+    }
+
+    /// Takes the message that a receive would take now, for [`imrecv`](Pml::imrecv) to receive
+    /// (`MPI_Improbe`, MPI 4.1 §3.8.2); makes progress if there is none.
+    ///
+    /// # Errors
+    /// As [`iprobe`](Pml::iprobe).
+    pub fn improbe(
+        &mut self,
+        comm: &Comm,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<Option<(MessageId, Status)>, PmlError> {
+        match self.core.claim(comm, source, tag)? {
+            Some(found) => Ok(Some(found)),
+            None => {
+                self.progress();
+                self.core.claim(comm, source, tag)
+            }
+        }
+    }
+
+    /// Starts to receive a message that a matched probe has taken (`MPI_Imrecv`, MPI 4.1 §3.8.3).
+    ///
+    /// # Safety
+    /// As [`irecv`](Pml::irecv).
+    ///
+    /// # Errors
+    /// Nothing was started: no engine serves the memory, and then the message is still there; it was
+    /// received already; its sender was lost before the data came.
+    pub unsafe fn imrecv(
+        &mut self,
+        message: &MessageId,
+        buffer: &Typed,
+    ) -> Result<RequestId, PmlError> {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.core.imrecv(&mut self.bml, message, buffer) }
+    }
+
+    /// Drops a message that a matched probe has taken. Its sender completes normally.
+    pub fn drop_message(&mut self, message: &MessageId) {
+        self.core.drop_claim(&mut self.bml, message);
     }
 
     /// Lets everything under way make progress; gives how much happened. Never blocks, bounded

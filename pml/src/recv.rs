@@ -2,6 +2,7 @@
 
 use crate::buffer::{self, Buffer};
 use crate::choose::Protocol;
+use crate::claim::MessageId;
 use crate::comm::Comm;
 use crate::core::Core;
 use crate::digests::Digests;
@@ -167,6 +168,27 @@ impl Core {
                 }
             }
         }
+        Ok(id)
+    }
+
+    /// Starts to receive a message that was claimed.
+    ///
+    /// # Safety
+    /// As [`Pml::irecv`](crate::Pml::irecv).
+    pub(crate) unsafe fn imrecv(
+        &mut self,
+        bml: &mut Bml,
+        message: &MessageId,
+        buffer: &Typed,
+    ) -> Result<RequestId, PmlError> {
+        let engine = buffer::engine_for(&self.engines, buffer)?;
+        let (label, arrival) = self.unclaim(message)?;
+        // SAFETY: the caller's promise is the one that a buffer takes.
+        let buffer = unsafe { Buffer::promised(buffer, engine) };
+        let (context, source) = (label.context, Some(label.source));
+        let recv = Recv { buffer, context, source, stage: RecvStage::Unmatched };
+        let id = self.requests.insert(Work::Recv(recv));
+        self.receive_held(bml, id, label, arrival);
         Ok(id)
     }
 

@@ -4,6 +4,7 @@
 //! While this process has work of its own to finish it polls; else it waits as the
 //! [`Waiter`](gapless_bml::Waiter) says: spin, yield, block.
 
+use crate::claim::MessageId;
 use crate::comm::Comm;
 use crate::error::PmlError;
 use crate::pml::Pml;
@@ -129,5 +130,18 @@ impl Pml {
     /// A rank or tag that is not there; nobody is left who could send.
     pub fn probe(&mut self, comm: &Comm, source: Source, tag: TagSel) -> Result<Status, PmlError> {
         self.wait_for(|pml| pml.core.probe(comm, source, tag))
+    }
+    /// Waits for a message and takes it, for [`imrecv`](Pml::imrecv) to receive (`MPI_Mprobe`, MPI
+    /// 4.1 §3.8.2).
+    ///
+    /// # Errors
+    /// As [`probe`](Pml::probe).
+    pub fn mprobe(
+        &mut self,
+        comm: &Comm,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<(MessageId, Status), PmlError> {
+        self.wait_for(|pml| pml.core.claim(comm, source, tag))
     }
 }
