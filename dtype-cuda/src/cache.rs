@@ -146,7 +146,7 @@ impl<P> Cache<P> {
     }
 
     /// Throws out the plan of `layout`, if it is there.
-    pub(crate) fn remove(&self, layout: &Layout) {
+    pub(crate) fn forget(&self, layout: &Layout) {
         let thrown = self.books().take(layout.id());
         drop(thrown);
     }

@@ -73,7 +73,7 @@ fn what_is_thrown_out_lives_while_it_is_used() {
     assert_eq!((held(&cache, &a), *in_use), (None, 7));
     drop(in_use);
     assert!(watch.upgrade().is_none());
-    cache.remove(&b);
+    cache.forget(&b);
     assert_eq!(cache.statistics().bytes, 0);
     assert_eq!((held(&cache, &b), cache.statistics().entries), (None, 0));
 }
@@ -204,7 +204,7 @@ fn many_threads_leave_the_books_in_order() {
                         }
                     }
                     if rng.chance(3) {
-                        cache.remove(&layouts[at]);
+                        cache.forget(&layouts[at]);
                     }
                 }
             });
