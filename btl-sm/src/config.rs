@@ -34,6 +34,12 @@ pub struct SmConfig {
     pub map_cache_bytes: u64,
     /// Peers' allocations to keep mapped while nobody uses them.
     pub map_cache_entries: usize,
+    /// Bytes of peers' device memory to keep mapped while nobody uses it: addresses, not memory.
+    pub device_map_cache_bytes: u64,
+    /// Buffers of peers' devices to keep mapped while nobody uses them.
+    pub device_map_cache_entries: usize,
+    /// Own buffers in device memory to share with peers at a time, at least 1 and at most 256.
+    pub device_exports: usize,
 }
 
 impl SmConfig {
@@ -55,6 +61,9 @@ impl SmConfig {
             single_copy: true,
             map_cache_bytes: 64 << 30,
             map_cache_entries: 256,
+            device_map_cache_bytes: 1 << 42,
+            device_map_cache_entries: 64,
+            device_exports: 128,
         }
     }
 }

@@ -29,8 +29,20 @@ pub(crate) fn make_key(owner: [u8; 16], allocation: u64, offset: u64, len: u64) 
     RemoteKey::new(&bytes).expect("40 bytes fit a key")
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u64> {
+pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// What stands in a key of the process `owner`: allocation, offset, length.
+///
+/// # Errors
+/// It is no key of that process.
+pub(crate) fn read_key(owner: [u8; 16], key: &RemoteKey) -> Result<[u64; 3], MapError> {
+    let bytes = key.as_bytes();
+    if bytes.len() != KEY_BYTES || bytes[..16] != owner {
+        return Err(MapError::BadKey { what: "it is none of this peer's".to_owned() });
+    }
+    Ok([16, 24, 32].map(|at| word(bytes, at).unwrap_or(u64::MAX)))
 }
 
 /// The packet that goes with an allocation's descriptor.
@@ -43,8 +55,17 @@ pub(crate) fn share_packet(allocation: u64, len: u64) -> [u8; 17] {
 
 /// The packet that tells of an allocation's end.
 pub(crate) fn freed_packet(allocation: u64) -> [u8; 9] {
-    let mut packet = [crate::socket::FREED; 9];
-    packet[1..].copy_from_slice(&allocation.to_ne_bytes());
+    number_packet(crate::socket::FREED, allocation)
+}
+
+/// The packet that tells the owner of a device's memory that nothing uses it here.
+pub(crate) fn released_packet(buffer: u64) -> [u8; 9] {
+    number_packet(crate::socket::RELEASED, buffer)
+}
+
+fn number_packet(kind: u8, number: u64) -> [u8; 9] {
+    let mut packet = [kind; 9];
+    packet[1..].copy_from_slice(&number.to_ne_bytes());
     packet
 }
 
@@ -112,17 +133,38 @@ impl Imports {
             .ok_or_else(|| corrupt(format!("a descriptor with {} bytes", packet.len())))?;
         let len =
             usize::try_from(len).map_err(|_| corrupt(format!("an allocation of {len} bytes")))?;
-        let count = self.counts.entry(peer).or_default();
-        if *count >= SHARED {
-            return Err(corrupt(format!("more than {SHARED} allocations shared at a time")));
-        }
-        if self.known.contains_key(&(peer, allocation)) {
+        if self.knows(peer, allocation) {
             return Err(corrupt(format!("allocation {allocation} was shared twice")));
         }
-        *count += 1;
+        self.count_in(peer)?;
         let import = Import { file, len, mapped: Weak::new(), kept: None, used: 0 };
         self.known.insert((peer, allocation), import);
         Ok(())
+    }
+
+    pub(crate) fn knows(&self, peer: PeerId, allocation: u64) -> bool {
+        self.known.contains_key(&(peer, allocation))
+    }
+
+    /// A peer shares one thing more, an allocation or a device's memory.
+    ///
+    /// # Errors
+    /// That is too much.
+    pub(crate) fn count_in(&mut self, peer: PeerId) -> Result<(), LinkError> {
+        let count = self.counts.entry(peer).or_default();
+        if *count >= SHARED {
+            let what = format!("more than {SHARED} allocations shared at a time");
+            return Err(LinkError::Corrupt { what });
+        }
+        *count += 1;
+        Ok(())
+    }
+
+    /// One thing less.
+    pub(crate) fn count_out(&mut self, peer: PeerId) {
+        if let Some(count) = self.counts.get_mut(&peer) {
+            *count -= 1;
+        }
     }
 
     /// A peer has freed an allocation.
@@ -138,9 +180,7 @@ impl Imports {
             return Err(LinkError::Corrupt { what });
         };
         self.dropped(&import);
-        if let Some(count) = self.counts.get_mut(&peer) {
-            *count -= 1;
-        }
+        self.count_out(peer);
         Ok(())
     }
 
@@ -162,12 +202,6 @@ impl Imports {
         }
     }
 
-    /// Whether the allocation that `key` names has arrived.
-    pub(crate) fn has(&self, peer: PeerId, key: &RemoteKey) -> bool {
-        word(key.as_bytes(), 16)
-            .is_some_and(|allocation| self.known.contains_key(&(peer, allocation)))
-    }
-
     /// Maps what `key` of the process `owner` stands for. New mappings are made known to `devices`.
     ///
     /// # Errors
@@ -179,13 +213,8 @@ impl Imports {
         key: &RemoteKey,
         devices: &[Arc<dyn Device>],
     ) -> Result<Mapping, MapError> {
-        let bytes = key.as_bytes();
         let bad = |what: String| MapError::BadKey { what };
-        if bytes.len() != KEY_BYTES || bytes[..16] != owner {
-            return Err(bad("it is none of this peer's".to_owned()));
-        }
-        let numbers = [16, 24, 32].map(|at| word(bytes, at).unwrap_or(u64::MAX));
-        let [allocation, offset, len] = numbers;
+        let [allocation, offset, len] = read_key(owner, key)?;
         let Some(import) = self.known.get_mut(&(peer, allocation)) else {
             let reason = format!("allocation {allocation} was freed, or never shared");
             return Err(MapError::Unavailable { reason });

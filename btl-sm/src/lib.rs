@@ -10,7 +10,7 @@
 //!   whose end-of-file tells of a death. Nothing has a name in a file system, so nothing is left
 //!   behind by `kill -9`.
 //! - [`Rdma`](gapless_btl::Rdma) is `process_vm_readv`/`writev`, probed when a link comes up;
-//!   [`Mapped`](gapless_btl::Mapped) memory are further sealed memfds.
+//!   [`Mapped`](gapless_btl::Mapped) memory are further sealed memfds, and memory of attached devices.
 //! - A process that waits blocks on an epoll descriptor (`doze` has the handshake).
 //!
 //! # What `Sent` means here
@@ -42,6 +42,10 @@ mod config;
 #[allow(unsafe_code, reason = "getsockopt")]
 mod credentials;
 #[cfg(not(loom))]
+mod device_exports;
+#[cfg(not(loom))]
+mod device_imports;
+#[cfg(not(loom))]
 mod geometry;
 #[cfg(not(loom))]
 mod imports;
@@ -63,6 +67,8 @@ mod membarrier;
 #[allow(unsafe_code, reason = "makes slots of shared memory")]
 mod outbound;
 #[cfg(not(loom))]
+mod packets;
+#[cfg(not(loom))]
 mod recycle;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "maps memory and views it as atomics")]
@@ -75,6 +81,7 @@ mod sm;
 #[cfg(not(loom))]
 mod socket;
 #[cfg(all(test, not(loom)))]
+#[allow(unsafe_code, reason = "a device for tests has unsafe methods")]
 mod tests;
 #[cfg(not(loom))]
 mod waker;

@@ -56,6 +56,8 @@ pub(crate) struct Link {
     pub(crate) lacks_room: bool,
     /// Our allocations that the peer has descriptors of.
     pub(crate) shared: HashSet<u64>,
+    /// Device memory of ours that the peer was told to let go of, and has not yet.
+    pub(crate) leaving: HashSet<u64>,
     /// Packets that found the socket full.
     pub(crate) unsent: VecDeque<Box<[u8]>>,
 }
@@ -76,6 +78,7 @@ impl Link {
             sleeper: Sleeper::default(),
             lacks_room: false,
             shared: HashSet::new(),
+            leaving: HashSet::new(),
             unsent: VecDeque::new(),
         }
     }
@@ -167,6 +170,7 @@ impl Link {
         self.file = None;
         self.reaches = Some(false);
         self.shared = HashSet::new();
+        self.leaving = HashSet::new();
         self.unsent = VecDeque::new();
     }
 

@@ -1,11 +1,14 @@
-//! Our allocations that peers can map: sealed memfds, and who knows of them.
+//! Our allocations that peers can map: sealed memfds, and who knows of them; and the ability itself,
+//! whose other half, memory of devices, stands in `device_exports.rs` and `device_imports.rs`.
 
-use crate::imports::{SHARED, freed_packet, make_key, refused, share_packet};
+use crate::imports::{
+    SHARED, freed_packet, make_key, read_key, refused, released_packet, share_packet,
+};
 use crate::segment::{Segment, whole_pages};
 use crate::sm::Sm;
 use crate::socket;
 use gapless_btl::{Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
-use gapless_mem::Region;
+use gapless_mem::{Region, Space};
 use rustix::fd::OwnedFd;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -58,6 +61,13 @@ impl Exports {
         (end <= block.segment.len() as u64).then_some((block, offset))
     }
 
+    /// The next number, of an allocation or a device's buffer: they have one sequence.
+    pub(crate) fn next_number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
     /// Whether allocations have been freed that peers have not been told of.
     #[inline]
     pub(crate) fn has_freed(&self) -> bool {
@@ -97,6 +107,19 @@ impl Sm {
         self.flush_packets();
     }
 
+    /// Tells peers of device memory that nothing uses here any more.
+    #[inline(never)]
+    pub(crate) fn announce_released(&mut self) {
+        let awaited = self.device_imports.take_awaited();
+        for (peer, number) in awaited {
+            self.imports.count_out(peer);
+            if let Some(link) = self.links.get_mut(peer.0 as usize) {
+                link.unsent.push_back(Box::new(released_packet(number)));
+            }
+        }
+        self.flush_packets();
+    }
+
     /// Sends packets that found a socket full.
     pub(crate) fn flush_packets(&mut self) {
         self.packets_wait = false;
@@ -126,8 +149,7 @@ impl Mapped for Sm {
                 tracing::debug!(%error, "an allocation is not known to a device");
             }
         }
-        let number = self.exports.next;
-        self.exports.next += 1;
+        let number = self.exports.next_number();
         let start = segment.start();
         let length = usize::try_from(len).unwrap_or(bytes);
         let region = segment.region(0, length);
@@ -143,6 +165,9 @@ impl Mapped for Sm {
 
     fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
         self.announce_freed();
+        if !region.space().cpu_accessible() {
+            return self.device_key(peer, region);
+        }
         let (block, offset) = self.exports.find(region)?;
         let owner = self.card.nonce;
         let link = self.links.get_mut(peer.0 as usize)?;
@@ -152,7 +177,7 @@ impl Mapped for Sm {
         if !link.shared.contains(&block.number) {
             let socket = link.outgoing.as_ref()?;
             // Notices of freed memory go first: the peer counts.
-            if link.shared.len() >= SHARED || !link.unsent.is_empty() {
+            if link.shared.len() + link.leaving.len() >= SHARED || !link.unsent.is_empty() {
                 return None;
             }
             let packet = share_packet(block.number, block.segment.len() as u64);
@@ -164,7 +189,7 @@ impl Mapped for Sm {
         Some(make_key(owner, block.number, offset, region.len()))
     }
 
-    fn map(&mut self, peer: PeerId, key: &RemoteKey) -> Result<Mapping, MapError> {
+    fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {
         let link = self.link(peer)?;
         let owner = link.card.nonce;
         if let Err(error) = link.is_up() {
@@ -173,14 +198,23 @@ impl Mapped for Sm {
                 return Err(error.into());
             }
         }
-        if !self.imports.has(peer, key) {
-            // The descriptor was sent before the key: it is in the socket.
+        let [number, offset, len] = read_key(owner, key)?;
+        if !self.imports.knows(peer, number) && !self.device_imports.knows(peer, number) {
+            // What it stands for was sent before the key: it is in the socket.
             self.read_packets(peer.0);
         }
-        let result = self.imports.map(peer, owner, key, &self.devices);
+        let result = if self.device_imports.knows(peer, number) {
+            self.device_imports.map((peer, number), offset, len, user, &self.attached)
+        } else {
+            self.imports.map(peer, owner, key, &self.devices)
+        };
         if let Err(MapError::Link(error)) = &result {
             self.die(peer.0, error.clone());
         }
         result
+    }
+
+    fn withdraw(&mut self, region: Region) -> bool {
+        !region.space().cpu_accessible() && self.withdraw_device(region)
     }
 }

@@ -26,8 +26,6 @@ use std::time::{Duration, Instant};
 const EVENTS: usize = 64;
 /// Callers accepted at a time: bounds one look.
 const CALLERS: u32 = 64;
-/// Packets read from one socket at a time: bounds one look.
-const PACKETS: usize = 64;
 /// Processes that have called but whom we have not been told to connect to. The oldest are turned
 /// away beyond this.
 const STRANGERS: u32 = 4096;
@@ -377,47 +375,6 @@ impl Sm {
         }
     }
 
-    /// Reads what a peer has sent besides messages.
-    pub(crate) fn read_packets(&mut self, id: u32) {
-        let mut packet = [0; PACKET_BYTES];
-        for _ in 0..PACKETS {
-            let Some(socket) = &self.links[id as usize].incoming else { return };
-            let outcome = match socket::receive(socket, &mut packet) {
-                Ok(Received::Nothing) => return,
-                Ok(Received::End) => Err(gone()),
-                Ok(Received::Packet(len, file)) => self.take_packet(id, &packet[..len], file),
-                Ok(Received::Robbed(len)) if packet[0] == socket::SHARE => {
-                    self.imports.offered(PeerId(id), &packet[..len], None)
-                }
-                Ok(Received::Robbed(len)) => self.take_packet(id, &packet[..len], None),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = outcome {
-                self.die(id, error);
-                return;
-            }
-        }
-    }
-
-    fn take_packet(
-        &mut self,
-        id: u32,
-        packet: &[u8],
-        file: Option<OwnedFd>,
-    ) -> Result<(), LinkError> {
-        match (packet.first(), file) {
-            (Some(&socket::RING), _) => Ok(()),
-            (Some(&socket::SHARE), Some(file)) => {
-                let file = Some(file).filter(socket::can_be_spared);
-                self.imports.offered(PeerId(id), packet, file)
-            }
-            (Some(&socket::FREED), _) => self.imports.freed(PeerId(id), packet),
-            (kind, _) => {
-                Err(LinkError::Corrupt { what: format!("a packet of kind {kind:?} on its socket") })
-            }
-        }
-    }
-
     /// The beginning of the end: no more sends; what has arrived is delivered by `poll`.
     #[cold]
     pub(crate) fn die(&mut self, id: u32, error: LinkError) {
@@ -450,11 +407,12 @@ impl Sm {
         link.bury(error.clone());
         self.dying -= 1;
         self.imports.forget(PeerId(id));
+        self.device_imports.forget(PeerId(id));
         self.single_copy.abandon(PeerId(id), &error, &mut self.outbox);
         self.outbox.push_back(Event::Lost { peer: PeerId(id), error });
     }
 }
 
-fn gone() -> LinkError {
+pub(crate) fn gone() -> LinkError {
     LinkError::PeerGone { reason: "its end of the socket was closed".to_owned() }
 }

@@ -2,6 +2,8 @@
 
 use crate::card::{Card, Nonce, random};
 use crate::config::SmConfig;
+use crate::device_exports::DeviceExports;
+use crate::device_imports::DeviceImports;
 use crate::doze::Reason;
 use crate::geometry::Geometry;
 use crate::imports::Imports;
@@ -18,7 +20,7 @@ use gapless_btl::{
     Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
     Slot, Token,
 };
-use gapless_mem::Device;
+use gapless_mem::{Device, DeviceError};
 use rustix::fd::{AsRawFd, RawFd};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -86,6 +88,11 @@ pub struct Sm {
     pub(crate) imports: Imports,
     /// A socket was too full for a notice.
     pub(crate) packets_wait: bool,
+    pub(crate) device_exports: DeviceExports,
+    pub(crate) device_imports: DeviceImports,
+    /// All that were attached.
+    pub(crate) attached: Vec<Arc<dyn Device>>,
+    /// Those of them that segments are registered with.
     pub(crate) devices: Vec<Arc<dyn Device>>,
     ticks: u32,
     /// While a sleep is announced: polls without a result since.
@@ -143,6 +150,12 @@ impl Sm {
             exports: Exports::default(),
             imports: Imports::new(config.map_cache_bytes, config.map_cache_entries),
             packets_wait: false,
+            device_exports: DeviceExports::new(config.device_exports),
+            device_imports: DeviceImports::new(
+                config.device_map_cache_bytes,
+                config.device_map_cache_entries,
+            ),
+            attached: Vec::new(),
             devices: Vec::new(),
             ticks: 0,
             armed: None,
@@ -346,6 +359,9 @@ impl Btl for Sm {
         if self.exports.has_freed() {
             self.announce_freed();
         }
+        if self.device_imports.has_released() {
+            self.announce_released();
+        }
         self.report(events);
         self.receive(events);
         if self.dying > 0 {
@@ -397,8 +413,12 @@ impl Btl for Sm {
         Some(self.door.epoll.as_raw_fd())
     }
 
-    /// Registers all segments, and those to come as far as the device takes them.
+    /// Registers all segments, and those to come as far as the device takes them. Whether it does or
+    /// not, its memory can be shared with peers, and theirs with it.
     fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
+        if !self.attached.iter().any(|known| Arc::ptr_eq(known, device)) {
+            self.attached.push(Arc::clone(device));
+        }
         if self.devices.iter().any(|known| Arc::ptr_eq(known, device)) {
             return Ok(());
         }
@@ -413,6 +433,7 @@ impl Btl for Sm {
                 self.devices.push(Arc::clone(device));
                 Ok(())
             }
+            Err(DeviceError::Unsupported { .. }) => Ok(()),
             Err(error) => {
                 self.visit_segments(|segment| segment.unregister(device));
                 Err(crate::system("registering shared memory with a device", error))

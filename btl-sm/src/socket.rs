@@ -23,8 +23,12 @@ pub(crate) const RING: u8 = 0;
 pub(crate) const HELLO: u8 = 1;
 /// First byte of a packet: a descriptor of shared memory comes along.
 pub(crate) const SHARE: u8 = 2;
-/// First byte of a packet: shared memory was freed.
+/// First byte of a packet: shared memory was freed, or is to be.
 pub(crate) const FREED: u8 = 3;
+/// First byte of a packet: a device's memory is shared.
+pub(crate) const DEVICE: u8 = 4;
+/// First byte of a packet: nothing uses a device's memory any more that was to be freed.
+pub(crate) const RELEASED: u8 = 5;
 
 /// Longest packet in bytes.
 pub(crate) const PACKET_BYTES: usize = 256;

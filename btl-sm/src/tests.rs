@@ -2,7 +2,8 @@
 //! tests that need to see the inside.
 
 use crate::card::Hello;
-use crate::imports::{freed_packet, share_packet};
+use crate::device_exports::device_packet;
+use crate::imports::{freed_packet, released_packet, share_packet};
 use crate::link::State;
 use crate::segment::Segment;
 use crate::sync::Ordering;
@@ -13,6 +14,8 @@ use gapless_btl::{
 };
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
+
+mod devices;
 
 /// A job per test, so that tests that run at the same time are strangers.
 fn job() -> String {
@@ -71,6 +74,8 @@ fn tiny(job: &str, name: &str) -> SmConfig {
     config.parked = 16;
     config.single_copy = false;
     config.map_cache_entries = 1;
+    config.device_map_cache_entries = 2;
+    config.device_exports = 3;
     config
 }
 
@@ -98,6 +103,9 @@ fn scribble(from: &mut Sm, to: PeerId, variant: u32) -> bool {
     let wire = link.outgoing.clone().unwrap();
     let packet = |bytes: &[u8]| assert_eq!(socket::send(&wire, bytes, None), Ok(true));
     let (segment, file) = Segment::create(4096, false).unwrap();
+    let device = |descriptors: u8, number: u64| {
+        device_packet(3, descriptors, number, 64, b"nothing a device made").unwrap()
+    };
     match variant {
         0 => mark(0, 8),
         1 => mark(3, 8),
@@ -129,6 +137,31 @@ fn scribble(from: &mut Sm, to: PeerId, variant: u32) -> bool {
             (0..8).for_each(|word| line.scribble(word, 0xAAAA_5555_DEAD_0003));
         }),
         24 => from.meet_as_someone_else(to),
+        25 => packet(&[socket::DEVICE, 3, 0, 1, 2]),
+        26 => packet(&released_packet(3)),
+        27 => packet(&[socket::RELEASED; 4]),
+        28 => packet(&device(2, 8)),
+        29 => {
+            packet(&device(0, 8));
+            packet(&device(0, 8));
+        }
+        30 => drop(socket::send(&wire, &device(0, 8), Some(&file))),
+        31 => {
+            let _ = socket::send(&wire, &share_packet(8, 4096), Some(&file));
+            packet(&device(0, 8));
+        }
+        32 => {
+            packet(&device(0, 8));
+            let _ = socket::send(&wire, &share_packet(8, 4096), Some(&file));
+        }
+        33 => (0..300).for_each(|number| {
+            let _ = socket::send(&wire, &device(0, number), None);
+        }),
+        34 => (0..5000).for_each(|number| {
+            // It never reads what it is answered.
+            let _ = socket::send(&wire, &device(0, number), None);
+            let _ = socket::send(&wire, &freed_packet(number), None);
+        }),
         _ => return false,
     }
     drop(segment);

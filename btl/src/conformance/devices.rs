@@ -143,7 +143,7 @@ fn equipped<F: Fixture>(suite: &Suite, fixture: &mut F) -> Option<(Duo<F::Btl>, 
         suite.skip("the transport does not map device memory");
         return None;
     }
-    assert!(!withdraw(&mut duo, memory), "nobody has mapped it");
+    take_back(&mut duo, memory);
     Some((duo, devices))
 }
 
@@ -157,16 +157,26 @@ fn map_for<T: Btl>(duo: &mut Duo<T>, key: &RemoteKey, user: Space) -> Result<Map
     duo.ends[B].mapped().expect("both ends are alike").map_for(peer, key, user)
 }
 
-/// Ends the keys of a region, and gives it time to be heard of.
 fn withdraw<T: Btl>(duo: &mut Duo<T>, region: Region) -> bool {
-    for _ in 0..2000 {
-        if !duo.ends[A].mapped().expect("as before").withdraw(region) {
-            return false;
-        }
+    duo.ends[A].mapped().expect("both ends are alike").withdraw(region)
+}
+
+/// Ends the keys of a region, and waits until nobody has it mapped.
+fn take_back<T: Btl>(duo: &mut Duo<T>, region: Region) {
+    let watch = Watch::new("peers to let go of memory that they do not use");
+    while withdraw(duo, region) {
         duo.step();
-        std::thread::yield_now();
+        watch.tick();
     }
-    true
+}
+
+/// Ends the keys of a region that somebody uses: that is known, and stays so.
+fn expect_in_use<T: Btl>(duo: &mut Duo<T>, region: Region) {
+    for _ in 0..20 {
+        assert!(withdraw(duo, region), "it is mapped over there");
+        (0..20).for_each(|_| duo.step());
+        std::thread::sleep(std::time::Duration::from_micros(300));
+    }
 }
 
 /// How the receiving end's device reaches a mapping: its own imports it, or the transport handed out
@@ -202,15 +212,15 @@ pub fn mapped_device_memory(suite: &Suite, mut fixture: impl Fixture) {
             mapping.region().start(),
             "one buffer is mapped once"
         );
-        assert!(withdraw(&mut duo, memory), "it is mapped over there");
+        expect_in_use(&mut duo, memory);
         assert!(map_by_message(&mut duo, &made).is_err(), "and not mapped anew");
         assert_bytes(&read(user, mapping.region()), len + 1, "a mapping in use stays");
         drop(mapping);
-        assert!(withdraw(&mut duo, memory), "it is still mapped over there");
+        expect_in_use(&mut duo, memory);
         drop(again);
-        assert!(!withdraw(&mut duo, memory), "nobody has it any more");
+        take_back(&mut duo, memory);
         assert!(key(&mut duo, memory).is_some_and(|new| new != whole), "it can be shared anew");
-        assert!(!withdraw(&mut duo, memory));
+        take_back(&mut duo, memory);
         // SAFETY: no work is under way, and nobody has it mapped.
         unsafe { devices[A].free(memory) }.expect("allocated above");
     }
@@ -286,7 +296,7 @@ pub fn device_memory_freed_and_reused(suite: &Suite, mut fixture: impl Fixture) 
         }
         drop(mapping);
         if round % 2 == 0 {
-            assert!(!withdraw(&mut duo, memory), "nobody uses it");
+            take_back(&mut duo, memory);
         }
         // SAFETY: no work is under way; a fake device does not mind that others have it mapped.
         unsafe { devices[A].free(memory) }.expect("allocated above");
@@ -327,7 +337,7 @@ pub fn device_buffers_beyond_the_cache(suite: &Suite, mut fixture: impl Fixture)
     }
     drop(held);
     for memory in &buffers {
-        assert!(!withdraw(&mut duo, *memory), "nobody uses it");
+        take_back(&mut duo, *memory);
     }
     assert_eq!(devices[B].imported(), 0, "what was withdrawn is let go of");
     duo.expect_silence();

@@ -1,0 +1,201 @@
+//! Device memory of ours that peers can map: what a device exported, and who knows of it.
+//!
+//! A buffer is exported whole and once, found again by the id that its device gives it, and told to
+//! each peer before the first key that names it. When it leaves (withdrawn by its owner, freed and
+//! noticed, or for want of room, least recently used first), peers are told, and each answers when
+//! nothing there uses it any more: until then it is *leaving*, and its owner waits with freeing it.
+
+use crate::imports::{SHARED, freed_packet, make_key};
+use crate::sm::Sm;
+use crate::socket::{self, PACKET_BYTES};
+use gapless_btl::{PeerId, RemoteKey};
+use gapless_mem::{Device, Region, Space};
+use rustix::fd::OwnedFd;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Bytes of a packet before what the device exported: its kind, the device's, how many descriptors,
+/// the buffer's number and its length.
+pub(crate) const HEAD_BYTES: usize = 19;
+
+/// What kind of device a space belongs to, on the wire; `None` where nothing is exported.
+pub(crate) fn kind_of(space: Space) -> Option<u8> {
+    match space {
+        Space::Cuda { .. } => Some(1),
+        Space::OpenCl { .. } => Some(2),
+        Space::Fake { .. } => Some(3),
+        Space::Host | Space::Pinned | Space::Managed => None,
+    }
+}
+
+/// The packet that makes a buffer known; `None` if what the device exported does not fit it.
+pub(crate) fn device_packet(
+    kind: u8,
+    descriptors: u8,
+    number: u64,
+    len: u64,
+    bytes: &[u8],
+) -> Option<Vec<u8>> {
+    if HEAD_BYTES + bytes.len() > PACKET_BYTES {
+        return None;
+    }
+    let mut packet = vec![socket::DEVICE, kind, descriptors];
+    packet.extend(number.to_ne_bytes());
+    packet.extend(len.to_ne_bytes());
+    packet.extend(bytes);
+    Some(packet)
+}
+
+/// Where `part` starts in `whole`, if it lies inside.
+fn offset_in(whole: Region, part: Region) -> Option<u64> {
+    let offset = part.start().checked_sub(whole.start())?;
+    let inside = whole.space() == part.space() && whole.sub(offset, part.len()).is_ok();
+    inside.then_some(offset)
+}
+
+/// Whether two regions of one space share a byte, or the same start.
+fn overlap(a: Region, b: Region) -> bool {
+    let end = |region: Region| region.start().saturating_add(region.len().max(1));
+    a.space() == b.space() && a.start() < end(b) && b.start() < end(a)
+}
+
+/// One buffer.
+struct Buffer {
+    number: u64,
+    whole: Region,
+    /// What peers are told.
+    packet: Vec<u8>,
+    file: Option<OwnedFd>,
+    /// When a key was last asked for, by the cache's own count.
+    used: u64,
+}
+
+/// The device memory that one transport shares.
+pub(crate) struct DeviceExports {
+    /// By space and the device's id.
+    live: HashMap<(Space, u64), Buffer>,
+    /// By number: what peers may still have mapped.
+    leaving: BTreeMap<u64, Region>,
+    clock: u64,
+    max: usize,
+}
+
+impl DeviceExports {
+    pub(crate) fn new(max: usize) -> DeviceExports {
+        let max = max.clamp(1, SHARED);
+        DeviceExports { live: HashMap::new(), leaving: BTreeMap::new(), clock: 0, max }
+    }
+
+    fn find(&mut self, region: Region, id: u64) -> Option<(&Buffer, u64)> {
+        self.clock += 1;
+        let clock = self.clock;
+        let buffer = self.live.get_mut(&(region.space(), id))?;
+        let offset = offset_in(buffer.whole, region)?;
+        buffer.used = clock;
+        Some((buffer, offset))
+    }
+
+    /// The buffers that `pass`.
+    fn select(&self, pass: impl Fn(&(Space, u64), &Buffer) -> bool) -> Vec<(Space, u64)> {
+        self.live.iter().filter(|(key, buffer)| pass(key, buffer)).map(|(key, _)| *key).collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.live.len(), self.leaving.len())
+    }
+}
+
+impl Sm {
+    /// A key to memory of an attached device.
+    pub(crate) fn device_key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
+        let at = peer.0 as usize;
+        if self.links.get(at)?.is_up() != Ok(true) {
+            return None;
+        }
+        let device = self.attached.iter().find(|device| device.space() == region.space())?.clone();
+        let id = device.buffer_id(region)?;
+        if self.device_exports.find(region, id).is_none() {
+            self.export(&device, region, id)?;
+        }
+        let owner = self.card.nonce;
+        let (buffer, offset) = self.device_exports.find(region, id)?;
+        let link = &mut self.links[at];
+        if !link.shared.contains(&buffer.number) {
+            let socket = link.outgoing.as_ref()?;
+            // Notices of what has left go first: the peer counts.
+            if link.shared.len() + link.leaving.len() >= SHARED || !link.unsent.is_empty() {
+                return None;
+            }
+            if socket::send(socket, &buffer.packet, buffer.file.as_ref()) != Ok(true) {
+                return None;
+            }
+            link.shared.insert(buffer.number);
+        }
+        Some(make_key(owner, buffer.number, offset, region.len()))
+    }
+
+    /// Has a device export the buffer that `region` lies in.
+    #[cold]
+    fn export(&mut self, device: &Arc<dyn Device>, region: Region, id: u64) -> Option<()> {
+        let kind = kind_of(region.space())?;
+        let whole = device.allocation(region)?;
+        offset_in(whole, region)?;
+        // What was there before has been freed; and so may others have been.
+        let attached = &self.attached;
+        let gone = self.device_exports.select(|(space, id), buffer| {
+            let owner = attached.iter().find(|device| device.space() == *space);
+            let now = owner.and_then(|device| device.buffer_id(buffer.whole));
+            overlap(buffer.whole, whole) || now != Some(*id)
+        });
+        gone.into_iter().for_each(|key| self.unshare(key));
+        let export = match device.export(whole) {
+            Ok(export) => export,
+            Err(error) => {
+                tracing::debug!(%error, "device memory is not shared");
+                return None;
+            }
+        };
+        let descriptors = u8::try_from(export.descriptors.len()).ok().filter(|count| *count < 2)?;
+        let file = export.descriptors.into_iter().next();
+        if file.as_ref().is_some_and(|file| !socket::can_be_spared(file)) {
+            tracing::debug!("device memory is not shared: open files are running out");
+            return None;
+        }
+        let number = self.exports.next_number();
+        let packet = device_packet(kind, descriptors, number, whole.len(), &export.bytes)?;
+        while self.device_exports.live.len() >= self.device_exports.max {
+            let live = self.device_exports.live.iter();
+            let Some((&oldest, _)) = live.min_by_key(|(_, buffer)| buffer.used) else { break };
+            self.unshare(oldest);
+        }
+        let used = self.device_exports.clock;
+        let buffer = Buffer { number, whole, packet, file, used };
+        self.device_exports.live.insert((region.space(), id), buffer);
+        Some(())
+    }
+
+    /// Ends a buffer's keys.
+    fn unshare(&mut self, key: (Space, u64)) {
+        let Some(buffer) = self.device_exports.live.remove(&key) else { return };
+        for link in &mut self.links {
+            if link.shared.remove(&buffer.number) {
+                link.unsent.push_back(Box::new(freed_packet(buffer.number)));
+                link.leaving.insert(buffer.number);
+                self.device_exports.leaving.insert(buffer.number, buffer.whole);
+            }
+        }
+        self.flush_packets();
+    }
+
+    /// Ends the keys of the device memory that `region` touches; whether peers may still use it.
+    pub(crate) fn withdraw_device(&mut self, region: Region) -> bool {
+        let touched = self.device_exports.select(|_, buffer| overlap(buffer.whole, region));
+        touched.into_iter().for_each(|key| self.unshare(key));
+        let links = &self.links;
+        let leaving = &mut self.device_exports.leaving;
+        // Peers that are lost have taken theirs with them.
+        leaving.retain(|number, _| links.iter().any(|link| link.leaving.contains(number)));
+        leaving.values().any(|whole| overlap(*whole, region))
+    }
+}

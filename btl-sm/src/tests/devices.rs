@@ -1,0 +1,255 @@
+//! Devices, seen from the inside: bounds, choices, refusals, lies.
+
+use super::{Default, Pair, tiny, until};
+use crate::device_exports::device_packet;
+use crate::imports::make_key;
+use crate::link::State;
+use crate::{Sm, SmConfig, socket};
+use gapless_btl::conformance::Fixture;
+use gapless_btl::{Btl, LinkError, MapError, Mapped};
+use gapless_mem::fake::FakeDevice;
+use gapless_mem::{Completion, Device, DeviceError, DeviceProperties, Export, Region, Space};
+use std::sync::Arc;
+
+fn attach<D: Device + 'static>(end: &mut Sm, device: &Arc<D>) -> Result<(), LinkError> {
+    end.attach(&(Arc::clone(device) as Arc<dyn Device>))
+}
+
+/// A pair, each with a device.
+fn equipped(a: Sm, b: Sm) -> (Pair, Arc<FakeDevice>, Arc<FakeDevice>) {
+    let (ours, theirs) = (Arc::new(FakeDevice::new(0)), Arc::new(FakeDevice::new(1)));
+    let mut pair = Pair::of(a, b);
+    attach(&mut pair.a, &ours).unwrap();
+    attach(&mut pair.b, &theirs).unwrap();
+    (pair, ours, theirs)
+}
+
+fn poll(pair: &mut Pair) {
+    pair.a.poll(&mut pair.events);
+    pair.b.poll(&mut pair.events);
+    assert!(pair.events.is_empty(), "{:?}", pair.events.drain().collect::<Vec<_>>());
+}
+
+#[test]
+fn both_caches_keep_their_bounds() {
+    let job = super::job();
+    let open = |name| Sm::new(tiny(&job, name)).unwrap();
+    let (mut pair, ours, theirs) = equipped(open("a"), open("b"));
+    let buffers: Vec<Region> = (0..8).map(|_| ours.allocate(4096).unwrap()).collect();
+    for memory in &buffers {
+        let key = pair.a.key(pair.to_b, *memory).unwrap();
+        let mapping = pair.b.map(pair.to_a, &key).unwrap();
+        assert!(theirs.imported() <= 3, "two that are kept, and one in use");
+        drop(mapping);
+        assert!(theirs.imported() <= 2);
+        assert!(pair.a.device_exports.counts().0 <= 3);
+        poll(&mut pair);
+    }
+    for memory in &buffers {
+        until("it is let go of", || {
+            poll(&mut pair);
+            !pair.a.withdraw(*memory)
+        });
+    }
+    assert_eq!((pair.a.device_exports.counts(), theirs.imported()), ((0, 0), 0));
+}
+
+#[test]
+fn the_importing_process_chooses_the_device() {
+    let (a, b) = Default.pair();
+    let (mut pair, ours, first) = equipped(a, b);
+    let second = Arc::new(FakeDevice::new(2));
+    attach(&mut pair.b, &second).unwrap();
+    let memory = ours.allocate(4096).unwrap();
+    let key = pair.a.key(pair.to_b, memory).unwrap();
+    for (user, space) in [
+        (Space::Host, first.space()),
+        (first.space(), first.space()),
+        (second.space(), second.space()),
+    ] {
+        let mapping = pair.b.map_for(pair.to_a, &key, user).unwrap();
+        assert_eq!(mapping.region().space(), space);
+    }
+    let error = pair.b.map_for(pair.to_a, &key, Space::Cuda { device: 0 }).unwrap_err();
+    assert!(error.to_string().contains("no device is attached here that maps it for cuda:0"));
+    assert_eq!((first.imported(), second.imported()), (1, 1));
+    until("both have let go of it", || {
+        poll(&mut pair);
+        !pair.a.withdraw(memory)
+    });
+    assert_eq!((first.imported(), second.imported()), (0, 0));
+}
+
+#[test]
+fn what_a_dead_peer_shared_is_let_go_of_when_nobody_uses_it() {
+    let (a, b) = Default.pair();
+    let (mut pair, ours, theirs) = equipped(a, b);
+    let buffers = [ours.allocate(10).unwrap(), ours.allocate(10).unwrap()];
+    let [one, two] = buffers.map(|memory| {
+        let key = pair.a.key(pair.to_b, memory).unwrap();
+        pair.b.map(pair.to_a, &key).unwrap()
+    });
+    drop(one);
+    assert_eq!(theirs.imported(), 2, "one is kept");
+    let Pair { a, mut b, mut events, .. } = pair;
+    drop(a);
+    until("the loss", || b.poll(&mut events) > 0);
+    assert_eq!(theirs.imported(), 1);
+    let user = std::thread::spawn(move || drop(two));
+    user.join().unwrap();
+    assert_eq!(theirs.imported(), 0, "on whatever thread");
+    b.poll(&mut events);
+}
+
+#[test]
+fn a_peer_that_dies_with_our_memory_mapped_has_let_go_of_it() {
+    let (a, b) = Default.pair();
+    let (mut pair, ours, _theirs) = equipped(a, b);
+    let memory = ours.allocate(10).unwrap();
+    let key = pair.a.key(pair.to_b, memory).unwrap();
+    let _mapping = pair.b.map(pair.to_a, &key).unwrap();
+    assert!(pair.a.withdraw(memory));
+    let Pair { mut a, b, mut events, .. } = pair;
+    drop(b);
+    until("that is known", || {
+        a.poll(&mut events);
+        !a.withdraw(memory)
+    });
+}
+
+#[test]
+fn lies_about_device_memory_are_refused() {
+    let (a, b) = Default.pair();
+    let (mut pair, ours, theirs) = equipped(a, b);
+    let owner = pair.a.card.nonce;
+    let wire = pair.a.links[0].outgoing.clone().unwrap();
+    let memory = ours.allocate(4096).unwrap();
+    // What no device made.
+    let nonsense = device_packet(3, 0, 7, 4096, b"no device made this").unwrap();
+    assert_eq!(socket::send(&wire, &nonsense, None), Ok(true));
+    let error = pair.b.map(pair.to_a, &make_key(owner, 7, 0, 10)).unwrap_err();
+    assert!(matches!(error, MapError::Device(DeviceError::Failed { .. })), "{error}");
+    // Of a kind that nobody has here.
+    let other = device_packet(1, 0, 8, 4096, b"GCM1").unwrap();
+    assert_eq!(socket::send(&wire, &other, None), Ok(true));
+    let error = pair.b.map(pair.to_a, &make_key(owner, 8, 0, 10)).unwrap_err();
+    assert!(matches!(error, MapError::Unavailable { .. }), "{error}");
+    assert!(device_packet(3, 0, 9, 1, &[0; 256]).is_none(), "longer than a packet");
+    assert_eq!(pair.b.links[0].state, State::Up, "a peer may be wrong about its own memory");
+    // A buffer that is shorter than it was said to be.
+    let Export { bytes, mut descriptors } = ours.export(memory).unwrap();
+    let long = device_packet(3, 1, 9, 8192, &bytes).unwrap();
+    assert_eq!(socket::send(&wire, &long, descriptors.pop().as_ref()), Ok(true));
+    let error = pair.b.map(pair.to_a, &make_key(owner, 9, 5000, 10)).unwrap_err();
+    assert!(matches!(error, MapError::Link(LinkError::Corrupt { .. })), "{error}");
+    assert_eq!(theirs.imported(), 0);
+    assert!(matches!(pair.b.links[0].state, State::Dying(_)), "but not contradict itself");
+}
+
+/// A device that takes no host memory.
+struct Stubborn(FakeDevice);
+
+impl Device for Stubborn {
+    fn properties(&self) -> &DeviceProperties {
+        self.0.properties()
+    }
+    fn space(&self) -> Space {
+        self.0.space()
+    }
+    fn reaches(&self, space: Space) -> bool {
+        self.0.reaches(space)
+    }
+    fn allocate(&self, len: u64) -> Result<Region, DeviceError> {
+        self.0.allocate(len)
+    }
+    unsafe fn free(&self, region: Region) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.free(region) }
+    }
+    unsafe fn copy(
+        &self,
+        dst: Region,
+        src: Region,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.copy(dst, src, after) }
+    }
+    unsafe fn copy_2d(
+        &self,
+        dst: Region,
+        dst_pitch: u64,
+        src: Region,
+        src_pitch: u64,
+        width: u64,
+        rows: u64,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.copy_2d(dst, dst_pitch, src, src_pitch, width, rows, after) }
+    }
+    unsafe fn register(&self, _: Region) -> Result<(), DeviceError> {
+        let device = self.0.properties().name.clone();
+        Err(DeviceError::Failed { device, operation: "register", reason: "no more".to_owned() })
+    }
+    fn export(&self, region: Region) -> Result<Export, DeviceError> {
+        self.0.export(region)
+    }
+    fn import(&self, export: Export) -> Result<Region, DeviceError> {
+        self.0.import(export)
+    }
+    unsafe fn release(&self, region: Region) -> Result<(), DeviceError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.release(region) }
+    }
+    fn buffer_id(&self, region: Region) -> Option<u64> {
+        self.0.buffer_id(region)
+    }
+    fn allocation(&self, region: Region) -> Option<Region> {
+        self.0.allocation(region)
+    }
+}
+
+#[test]
+fn a_device_that_refuses_segments_shares_its_memory_all_the_same() {
+    let (a, b) = Default.pair();
+    let mut pair = Pair::of(a, b);
+    let ours = Arc::new(Stubborn(FakeDevice::new(0)));
+    let theirs = Arc::new(Stubborn(FakeDevice::new(1)));
+    for _ in 0..2 {
+        let error = attach(&mut pair.a, &ours).unwrap_err();
+        assert!(error.to_string().contains("no more"), "{error}");
+    }
+    assert!(attach(&mut pair.b, &theirs).is_err());
+    assert_eq!(pair.slot(1000).region().space(), Space::Host, "to be staged");
+    let memory = ours.allocate(64).unwrap();
+    let key = pair.a.key(pair.to_b, memory).unwrap();
+    assert_eq!(pair.b.map(pair.to_a, &key).unwrap().region().space(), theirs.space());
+}
+
+#[test]
+fn registered_slots_say_so_and_later_links_and_mappings_are_registered_too() {
+    let (a, b) = Default.pair();
+    let (mut pair, ours, theirs) = equipped(a, b);
+    for len in [10, 1000, 60_000] {
+        assert_eq!(pair.slot(len).region().space(), Space::Pinned);
+    }
+    let before = (ours.registered().len(), theirs.registered().len());
+    let allocation = pair.a.allocate(10_000).unwrap();
+    assert_eq!(allocation.region().space(), Space::Pinned);
+    let key = pair.a.key(pair.to_b, allocation.region()).unwrap();
+    let mapping = pair.b.map(pair.to_a, &key).unwrap();
+    assert_eq!(mapping.region().space(), Space::Pinned);
+    let now = (ours.registered().len(), theirs.registered().len());
+    assert_eq!(now, (before.0 + 1, before.1 + 1));
+    drop((allocation, mapping));
+    until("the notice", || {
+        poll(&mut pair);
+        (ours.registered().len(), theirs.registered().len()) == before
+    });
+    let late = Sm::new(SmConfig::new(pair.a.config.job.clone(), "late")).unwrap();
+    pair.a.connect(&late.address()).unwrap();
+    assert!(ours.registered().len() > before.0, "a link that is made later");
+    drop((pair, late));
+    assert!(ours.registered().is_empty() && theirs.registered().is_empty());
+}
