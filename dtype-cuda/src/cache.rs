@@ -260,11 +260,9 @@ impl<P> Site<P> {
 impl<P> Building<'_, P> {
     /// The plan is built, or so far that whoever uses it waits for the rest by other means; it takes
     /// `bytes` of device memory. It is kept unless it alone exceeds the cache's bound.
-    pub(crate) fn finish(mut self, plan: P, bytes: u64) -> Arc<P> {
-        let plan = Arc::new(plan);
+    pub(crate) fn finish(mut self, plan: Arc<P>, bytes: u64) {
         self.cache.insert(&self.layout, &plan, bytes);
-        self.leave(Progress::Built(Arc::clone(&plan)));
-        plan
+        self.leave(Progress::Built(plan));
     }
 
     fn leave(&mut self, progress: Progress<P>) {

@@ -216,8 +216,8 @@ fn uneven_lists_take_no_more_than_twice_the_pieces() {
     let layout = Datatype::hindexed(&lens, &places, &Primitive::Double.into()).unwrap();
     let layout = layout.commit().unwrap();
     let spec = PlanSpec::of(&layout);
-    let (_, pieces) = write(&layout, &spec, || 4096, |_, _| {});
-    assert!(pieces as u64 <= 2 * spec.bytes / 4096 + 2, "{pieces} pieces of {} bytes", spec.bytes);
+    let (_, pieces) = write(&layout, &spec, || 16_384, |_, _| {});
+    assert!(pieces as u64 <= 2 * spec.bytes / 16_384 + 2, "{pieces} pieces of {} bytes", spec.bytes);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn numbers_are_32_bits_wide_where_they_fit() {
     assert_eq!(listed(&[0, 3, most + 1], 1), (8, 1));
     // Only how far they are apart counts, in units of what divides all.
     assert_eq!(listed(&[-3, 3 - most, 0], 1), (4, 1));
-    assert_eq!(listed(&[1 << 60, (1 << 60) + 8, (1 << 60) + 8 * most], 8), (4, 8));
+    assert_eq!(listed(&[1 << 60, (1 << 60) + 24, (1 << 60) + 8 * most], 8), (4, 8));
     assert_eq!(listed(&[0, 1 << 20, most << 20], 1 << 20), (4, 1 << 20));
     // Data that spans more than 63 bits.
     let (low, high) = (i64::MIN / 4 * 3, i64::MAX / 4 * 3 / 8 * 8);
@@ -296,7 +296,7 @@ fn plans_are_no_larger_than_promised() {
     assert!(spec.bytes * 50 <= spec.size, "{spec:?}");
     // Equal blocks take an entry each, however long.
     let spec = PlanSpec::of(&irregular(&[0, 1 << 30, 5 << 30], 999_999_999));
-    assert_eq!(spec.bytes, 12);
+    assert_eq!(spec.bytes, 24);
     // 2³³ blocks in one instance have no plan.
     let float = Datatype::from(Primitive::Float);
     let column = Datatype::hvector(1 << 32, 1, 8, &float).unwrap();
