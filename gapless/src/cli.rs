@@ -86,7 +86,8 @@ fn log(verbose: u8) {
 
 /// One line on standard error, if anybody reads it.
 fn complain(text: &str) {
-    let _ = writeln!(io::stderr(), "gapless: {text}");
+    // In one piece: other ranks write too.
+    let _ = io::stderr().write_all(format!("gapless: {text}\n").as_bytes());
 }
 
 /// Text on standard output, all of it at once.

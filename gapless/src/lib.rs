@@ -63,7 +63,6 @@ mod shared;
 mod shared_buf;
 #[allow(unsafe_code, reason = "views of regions that the borrow checker does not know")]
 mod view;
-#[allow(unsafe_code, reason = "takes over the descriptor that the launcher left")]
 pub mod wireup;
 mod world;
 

@@ -1,71 +1,42 @@
 //! How the processes of a job learn of each other: who am I, how many are we, and a small store of
 //! keys and values with a fence, used once at start-up to exchange transport addresses.
 //!
-//! Our launcher speaks PMI-1 ([`crate::launch`]), the language of MPICH's hydra, so one client serves
-//! both; a process that was started by neither is a job of one.
+//! Whoever started this process is found out from its environment ([`detect`]):
+//!
+//! | launcher | language | seen by |
+//! |---|---|---|
+//! | `gapless run` ([`crate::launch`]), MPICH's and Intel's hydra, Slurm's `pmi2` | PMI-1 over an inherited descriptor ([`Pmi1`]) | `PMI_FD` |
+//! | hydra with `-pmi-port` | PMI-1 over TCP ([`Pmi1`]) | `PMI_PORT` |
+//! | Open MPI's `mpirun`, PRRTE's `prun`, Slurm's `pmix` | PMIx ([`Pmix`]) | `PMIX_NAMESPACE` |
+//! | none | none: a job of one ([`Single`]) | |
+//!
+//! PMI-1 goes first: it is what our own launcher sets, which may itself run under another. A launcher
+//! of which only a part is there (variables without a server, a library that is missing) is an error
+//! of one line, never a job of one.
+//!
+//! A launcher starts processes and carries their cards, no more: how processes of a host meet, and
+//! how they notice a death, is the transports' affair and the same under every launcher. Every wait
+//! for a launcher is bounded by [`Limits`] or ends when it or a peer dies.
 
+mod detect;
+mod error;
+mod limits;
+#[allow(unsafe_code, reason = "takes over the descriptor that the launcher left")]
+mod link;
+mod pieces;
 mod pmi1;
+mod pmix;
+mod single;
 
+pub use detect::{detect, is_launched};
+pub use error::WireupError;
+pub use limits::Limits;
 pub use pmi1::Pmi1;
+pub use pmix::Pmix;
+pub use single::Single;
 
-use std::collections::HashMap;
-use thiserror::Error;
-
-/// Why start-up failed.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum WireupError {
-    /// A launcher's variable is missing or makes no sense.
-    #[error("the launcher set {set} but {variable} is {problem}")]
-    Environment {
-        /// The variable that shows that there is a launcher.
-        set: &'static str,
-        /// The variable at fault.
-        variable: &'static str,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// The launcher is gone, or its connection is.
-    #[error("the launcher is gone ({doing}: {reason})")]
-    LauncherGone {
-        /// What was being asked.
-        doing: &'static str,
-        /// What the system said.
-        reason: String,
-    },
-    /// The launcher answered something else than the protocol allows.
-    #[error("the launcher answered {answer:?} to {asked:?}")]
-    BadAnswer {
-        /// The request.
-        asked: String,
-        /// The answer, shortened.
-        answer: String,
-    },
-    /// A value the store cannot carry.
-    #[error("the value of {key} has {len} bytes; the launcher carries at most {max}")]
-    TooLong {
-        /// The key.
-        key: String,
-        /// Its value's length.
-        len: usize,
-        /// The launcher's limit.
-        max: usize,
-    },
-    /// A key or value with white space or `=`.
-    #[error("{what:?} has a character that the launcher's protocol cannot carry")]
-    BadText {
-        /// The text.
-        what: String,
-    },
-    /// A key that no process put.
-    #[error("no process published {key}")]
-    NoSuchKey {
-        /// The key.
-        key: String,
-    },
-}
-
-/// A job as its launcher shows it. Keys and values are words: no white space, no `=` in keys.
+/// A job as its launcher shows it. Keys and values are words: printable ASCII without white space,
+/// and no `=` in keys.
 pub trait Wireup: Send {
     /// This process's number, below [`size`](Wireup::size).
     fn rank(&self) -> u32;
@@ -76,113 +47,83 @@ pub trait Wireup: Send {
     /// How many of them run on this host, where the launcher says so.
     fn local_size(&self) -> Option<u32>;
 
-    /// A name of the job, the same in every process and unlike other jobs'.
+    /// A name of the job, the same in every process and unlike other jobs'; at most 120 bytes.
     fn job(&self) -> &str;
 
-    /// Publishes a value; seen by others after the next [`fence`](Wireup::fence).
+    /// Publishes a value; seen by others after the next [`fence`](Wireup::fence). A key is put once;
+    /// other processes' keys may be the same.
     ///
     /// # Errors
     /// The launcher is gone, or cannot carry the text.
     fn put(&mut self, key: &str, value: &str) -> Result<(), WireupError>;
 
-    /// Waits until every process of the job is here. Ends with an error when the launcher dies,
-    /// which it does (for us) when another process dies.
+    /// Waits until every process of the job is here, for as long as [`Limits::gathering`] says.
     ///
     /// # Errors
-    /// The launcher is gone.
+    /// The launcher is gone; somebody did not come in time.
     fn fence(&mut self) -> Result<(), WireupError>;
 
-    /// A value that some process published before the last fence.
+    /// As [`fence`](Wireup::fence), but waits for as long as `go_on` says so, which is asked several
+    /// times a second: for processes that know by other means that a peer has died. The launcher
+    /// is of no more use after that.
+    ///
+    /// # Errors
+    /// The launcher is gone; [`WireupError::GivenUp`].
+    fn fence_while(&mut self, go_on: &dyn Fn() -> bool) -> Result<(), WireupError> {
+        let _ = go_on;
+        self.fence()
+    }
+
+    /// A value that the process `from` published before the last fence.
     ///
     /// # Errors
     /// No such key, or the launcher is gone.
-    fn get(&mut self, key: &str) -> Result<String, WireupError>;
+    fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError>;
 
     /// Tells the launcher that this process leaves in good order. Called once, last.
     ///
     /// # Errors
     /// The launcher is gone.
     fn finalize(&mut self) -> Result<(), WireupError>;
-}
 
-/// Finds the launcher of this process from its environment.
-///
-/// # Errors
-/// A launcher that is half there: its variables are set but make no sense, or it does not answer.
-pub fn detect() -> Result<Box<dyn Wireup>, WireupError> {
-    if std::env::var_os(pmi1::FD).is_some() {
-        return Ok(Box::new(Pmi1::from_environment()?));
-    }
-    if std::env::var_os("PMI_PORT").is_some() {
-        return Err(WireupError::Environment {
-            set: "PMI_PORT",
-            variable: pmi1::FD,
-            problem: "missing: PMI over TCP is not supported, only over a descriptor".to_owned(),
-        });
-    }
-    Ok(Box::new(Single::default()))
-}
-
-/// A job of one process, without a launcher.
-#[derive(Debug)]
-pub struct Single {
-    job: String,
-    store: HashMap<String, String>,
-}
-
-impl Default for Single {
-    fn default() -> Single {
-        Single { job: format!("single-{}", std::process::id()), store: HashMap::new() }
+    /// Asks the launcher to end all processes of the job (`MPI_Abort`, MPI 4.1 §9.3), and to exit
+    /// with `code`. Returns once it has been told, or could not be: whoever calls this ends its own
+    /// process next, by which every launcher notices.
+    fn abort(&mut self, code: i32) {
+        let _ = code;
     }
 }
 
-impl Wireup for Single {
-    fn rank(&self) -> u32 {
-        0
-    }
+/// Longest name of a job.
+const JOB_BYTES_MAX: usize = 120;
 
-    fn size(&self) -> u32 {
-        1
+/// A job's name from what the launcher calls it, which may be longer than transports can carry: the
+/// end of a long name is replaced by a number made of all of it (FNV-1a).
+fn job_name(launcher: &str) -> String {
+    if launcher.len() <= JOB_BYTES_MAX {
+        return launcher.to_owned();
     }
-
-    fn local_size(&self) -> Option<u32> {
-        Some(1)
-    }
-
-    fn job(&self) -> &str {
-        &self.job
-    }
-
-    fn put(&mut self, key: &str, value: &str) -> Result<(), WireupError> {
-        self.store.insert(key.to_owned(), value.to_owned());
-        Ok(())
-    }
-
-    fn fence(&mut self) -> Result<(), WireupError> {
-        Ok(())
-    }
-
-    fn get(&mut self, key: &str) -> Result<String, WireupError> {
-        let missing = || WireupError::NoSuchKey { key: key.to_owned() };
-        self.store.get(key).cloned().ok_or_else(missing)
-    }
-
-    fn finalize(&mut self) -> Result<(), WireupError> {
-        Ok(())
-    }
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = launcher.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    let kept: String = launcher
+        .chars()
+        .scan(0, |len, c| {
+            *len += c.len_utf8();
+            (*len <= JOB_BYTES_MAX - 17).then_some(c)
+        })
+        .collect();
+    format!("{kept}-{hash:016x}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::job_name;
 
     #[test]
-    fn a_process_alone_talks_to_itself() {
-        let mut single = Single::default();
-        assert_eq!((single.rank(), single.size()), (0, 1));
-        single.put("a", "1").unwrap();
-        single.fence().unwrap();
-        assert_eq!(single.get("a").unwrap(), "1");
-        assert!(matches!(single.get("b"), Err(WireupError::NoSuchKey { .. })));
+    fn long_names_stay_apart() {
+        assert_eq!(job_name("kvs_1"), "kvs_1");
+        let [one, other] = ["a", "b"].map(|end| job_name(&("é".repeat(127) + end)));
+        assert!(one != other && one.len() <= 120 && other.len() <= 120, "{one} {other}");
+        assert!(one.starts_with("éé"));
     }
 }

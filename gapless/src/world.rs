@@ -3,6 +3,7 @@
 
 mod builder;
 mod card;
+mod leave;
 
 pub use builder::Builder;
 
@@ -10,9 +11,8 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
-use crate::wireup::{Wireup, WireupError};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use crate::wireup::Wireup;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// This process's end of a job.
 ///
@@ -43,9 +43,6 @@ pub struct World {
     /// `None` once finalized.
     wireup: Option<Connection>,
 }
-
-/// Polls in a row, each with effect, after which even a busy world is left.
-const POLLS_MAX: u32 = 100_000;
 
 /// The launcher, as the world keeps it: used once, in the end.
 struct Connection(Mutex<Box<dyn Wireup>>);
@@ -136,69 +133,14 @@ impl World {
         Ok((single_copy, bml.mapped(gapless_bml::Rank(peer)).is_some()))
     }
 
-    /// Leaves the job in good order (`MPI_Finalize`, MPI 4.1 §11.2.2): waits until every process of
-    /// the job is here, ends what is still under way, and tells the launcher.
-    ///
-    /// Receives with an owned buffer that no message has matched are cancelled; sends that no
-    /// receive has matched are given up once every process has come here. Communicators and
-    /// requests that outlive this call get [`Error::Finalized`] for anything new.
-    ///
-    /// # Errors
-    /// The launcher is gone, as it is when another process died.
-    pub fn finalize(mut self) -> Result<(), Error> {
-        self.leave()
-    }
-
-    fn leave(&mut self) -> Result<(), Error> {
-        let Some(Connection(wireup)) = self.wireup.take() else { return Ok(()) };
-        let mut wireup = wireup.into_inner().map_err(|_| Error::Poisoned)?;
-        self.shared.lock()?.close();
-        // Nobody starts anything after the first fence, so whatever can match has matched or is on
-        // its way; nobody leaves before the second, by which all have received what is theirs.
-        // What was started here and still waits for room goes on its way before that.
-        let left = self
-            .shared
-            .wait_until(|state| (!state.pml.is_busy()).then_some(()))
-            .and_then(|()| self.fence(&mut *wireup))
-            .and_then(|()| self.end_receives())
-            .and_then(|()| self.fence(&mut *wireup));
-        self.shared.abandon();
-        left?;
-        Ok(wireup.finalize()?)
-    }
-
-    /// Waits for all processes, and serves their requests meanwhile.
-    fn fence(&self, wireup: &mut dyn Wireup) -> Result<(), Error> {
-        if wireup.size() == 1 {
-            return Ok(wireup.fence()?);
+    /// Ends all processes of the job (`MPI_Abort`, MPI 4.1 §9.3): asks the launcher to, and ends this
+    /// process with `code`. Where there is no launcher, or it cannot be told, the others learn of
+    /// this process's end as of any death.
+    pub fn abort(&self, code: i32) -> ! {
+        if let Some(Connection(wireup)) = &self.wireup {
+            wireup.lock().unwrap_or_else(PoisonError::into_inner).abort(code);
         }
-        let (shared, passed) = (&self.shared, AtomicBool::new(false));
-        std::thread::scope(|threads| {
-            let fence = threads.spawn(|| {
-                let result = wireup.fence();
-                passed.store(true, Ordering::Release);
-                shared.ring();
-                result
-            });
-            let waited = shared.wait_until(|_| passed.load(Ordering::Acquire).then_some(()));
-            let fenced = fence.join().unwrap_or_else(|_| {
-                let reason = "its thread panicked".to_owned();
-                Err(WireupError::LauncherGone { doing: "fence", reason })
-            });
-            waited.and(fenced.map_err(Error::from))
-        })
-    }
-
-    /// Ends receives with owned buffers: cancels those without a message, waits for the others.
-    fn end_receives(&self) -> Result<(), Error> {
-        let coming: Vec<_> = {
-            let mut state = self.shared.lock()?;
-            // What has been sent is here by now, or can be waited for.
-            let _ = (0..POLLS_MAX).find(|_| state.progress() == 0);
-            let receives = state.parked.receives();
-            receives.into_iter().filter(|&id| matches!(state.cancel(id), Ok(false))).collect()
-        };
-        coming.into_iter().try_for_each(|id| self.shared.wait_ended(id))
+        std::process::exit(code)
     }
 }
 

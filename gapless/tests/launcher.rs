@@ -146,7 +146,13 @@ fn a_launcher_that_is_half_there_is_named() {
         (vec![("PMI_FD", "5"), ("PMI_RANK", "2"), ("PMI_SIZE", "2")], "PMI_RANK is 2"),
         (vec![("PMI_FD", "999"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")], "PMI_FD is 999"),
         (vec![("PMI_FD", "0"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")], "PMI_FD is 0"),
-        (vec![("PMI_PORT", "here:1")], "PMI_FD is missing"),
+        (vec![("PMI_PORT", "here:1")], "PMI_ID is missing"),
+        (vec![("PMI_PORT", "nonsense"), ("PMI_ID", "0")], "PMI_PORT is \"nonsense\""),
+        (vec![("PMI_PORT", "127.0.0.1:1"), ("PMI_ID", "0")], "the launcher is gone (connecting"),
+        (vec![("PMI_RANK", "0"), ("PMI_SIZE", "2")], "PMI_FD is missing"),
+        (vec![("OMPI_COMM_WORLD_RANK", "0")], "PMIX_NAMESPACE is missing"),
+        (vec![("PMIX_NAMESPACE", "x"), ("PMIX_RANK", "0")], "PMIX_SERVER_URI is missing"),
+        (vec![("GAPLESS_START_SECONDS", "never")], "GAPLESS_START_SECONDS"),
     ] {
         let mut command = gapless();
         command.args(["info", "--as-rank"]).envs(variables.clone());

@@ -50,7 +50,7 @@ impl Wireup for Threads {
 
     fn put(&mut self, key: &str, value: &str) -> Result<(), WireupError> {
         let mut board = self.board.0.lock().unwrap_or_else(PoisonError::into_inner);
-        board.values.insert(key.to_owned(), value.to_owned());
+        board.values.insert(format!("{}.{key}", self.rank), value.to_owned());
         Ok(())
     }
 
@@ -73,10 +73,10 @@ impl Wireup for Threads {
         Ok(())
     }
 
-    fn get(&mut self, key: &str) -> Result<String, WireupError> {
+    fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
         let board = self.board.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let missing = || WireupError::NoSuchKey { key: key.to_owned() };
-        board.values.get(key).cloned().ok_or_else(missing)
+        let missing = || WireupError::NoSuchKey { from, key: key.to_owned() };
+        board.values.get(&format!("{from}.{key}")).cloned().ok_or_else(missing)
     }
 
     fn finalize(&mut self) -> Result<(), WireupError> {

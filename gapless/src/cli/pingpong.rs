@@ -106,7 +106,7 @@ impl Pingpong {
             path.as_deref().map_or(Ok(()), |path| check_folder(option, path))?;
         }
         let cases = self.selection.cases()?;
-        if self.as_rank || std::env::var_os("PMI_FD").is_some() {
+        if self.as_rank || crate::wireup::is_launched() {
             return rank::run(&self, &cases);
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

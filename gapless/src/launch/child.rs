@@ -31,13 +31,18 @@ impl Child {
         command
             .args(&job.arguments)
             .envs(job.environment.iter().map(|(key, value)| (key, value)))
-            .env_remove("PMI_PORT")
             .env("PMI_FD", descriptor.to_string())
             .env("PMI_RANK", rank.to_string())
             .env("PMI_SIZE", job.ranks.to_string())
             .env("MPI_LOCALRANKID", rank.to_string())
             .env("MPI_LOCALNRANKS", job.ranks.to_string())
             .process_group(0);
+        // What another launcher told us is not for them.
+        for (name, _) in std::env::vars_os() {
+            if is_of_another_launcher(&name.to_string_lossy()) {
+                command.env_remove(name);
+            }
+        }
         // Rank 0 has the launcher's input, but not its terminal: in a process group of its own it
         // would be stopped when it reads from there.
         if rank != 0 || std::io::stdin().is_terminal() {
@@ -185,6 +190,12 @@ impl Child {
             let _ = rustix::process::kill_process_group(self.pid, signal);
         }
     }
+}
+
+/// Whether a variable tells processes of a launcher that is not ours.
+fn is_of_another_launcher(name: &str) -> bool {
+    let prefixes = ["PMIX_", "OMPI_COMM_WORLD_"];
+    matches!(name, "PMI_PORT" | "PMI_ID") || prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
 impl Drop for Child {

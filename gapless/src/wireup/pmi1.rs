@@ -1,35 +1,54 @@
-//! The client side of PMI-1 over an inherited descriptor: a line of `key=value` words for each
-//! request, a line for each answer. Spoken by our launcher and by MPICH's and Intel's hydra.
+//! The client side of PMI-1: a line of `key=value` words for each request, a line for each answer.
+//! Spoken by our launcher, by MPICH's and Intel's hydra, and by Slurm's `pmi2`.
+//!
+//! Two ways to the launcher: an inherited descriptor (`PMI_FD`, with `PMI_RANK` and `PMI_SIZE`), or
+//! a place to connect to (`PMI_PORT`), where this process says its number (`PMI_ID`) and is told
+//! the rest.
+//!
+//! The launcher's store is one for all processes, so keys carry their publisher's number. Hydra cuts
+//! keys and values silently when they are as long as the limits it states, because those count C's
+//! final zero; hence all is kept one byte below.
 
-use super::{Wireup, WireupError};
+use super::limits::Wait;
+use super::link::{Link, adopt, connect};
+use super::{Limits, Wireup, WireupError, job_name, pieces};
 use crate::pmi::{Line, valid_word};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 
 pub(super) const FD: &str = "PMI_FD";
-const RANK: &str = "PMI_RANK";
-const SIZE: &str = "PMI_SIZE";
+pub(super) const PORT: &str = "PMI_PORT";
+pub(super) const RANK: &str = "PMI_RANK";
+pub(super) const SIZE: &str = "PMI_SIZE";
+const ID: &str = "PMI_ID";
 const LOCAL_SIZE: &str = "MPI_LOCALNRANKS";
 
-/// Longest answer that is accepted, in bytes: PMI-1's own limits are far below.
-const LINE_BYTES_MAX: u64 = 16 << 10;
+/// The version spoken here.
+const VERSION: &str = "1";
+
+/// What limits a launcher may state: less cannot carry our keys, more is not believed.
+const KEY_BYTES: std::ops::RangeInclusive<usize> = 32..=4096;
+const VALUE_BYTES: std::ops::RangeInclusive<usize> = 64..=8192;
 
 /// A job whose launcher speaks PMI-1.
 #[derive(Debug)]
 pub struct Pmi1 {
-    socket: BufReader<UnixStream>,
+    /// `None` once it was left in good order.
+    link: Option<Link>,
     rank: u32,
     size: u32,
     local_size: Option<u32>,
+    limits: Limits,
+    /// What the launcher calls its store.
+    store: String,
     job: String,
+    key_bytes_max: usize,
     value_bytes_max: usize,
-    finalized: bool,
 }
 
-fn number(variable: &'static str) -> Result<u32, WireupError> {
-    let wrong = |problem| WireupError::Environment { set: FD, variable, problem };
-    let text = std::env::var(variable).map_err(|_| wrong("missing".to_owned()))?;
+fn number(set: &'static str, variable: &'static str) -> Result<u32, WireupError> {
+    let wrong = |problem| WireupError::Environment { set, variable, problem };
+    let text = std::env::var_os(variable).ok_or_else(|| wrong("missing".to_owned()))?;
+    let text = text.to_string_lossy();
     text.parse().map_err(|_| wrong(format!("{text:?}, not a number")))
 }
 
@@ -39,87 +58,199 @@ impl Pmi1 {
     ///
     /// # Errors
     /// Variables that are missing or make no sense; a launcher that does not answer.
-    pub fn from_environment() -> Result<Pmi1, WireupError> {
-        let descriptor = number(FD)?;
-        let (rank, size) = (number(RANK)?, number(SIZE)?);
-        let local_size = number(LOCAL_SIZE).ok();
+    pub fn from_environment(limits: Limits) -> Result<Pmi1, WireupError> {
+        let local_size = number(FD, LOCAL_SIZE).ok();
+        if std::env::var_os(FD).is_none() {
+            let place = std::env::var_os(PORT).unwrap_or_default();
+            let id = number(PORT, ID)?;
+            let stream = connect(PORT, &place.to_string_lossy(), limits.answer)?;
+            return Pmi1::introduce(stream, id, local_size, limits);
+        }
+        let descriptor = number(FD, FD)?;
+        let (rank, size) = (number(FD, RANK)?, number(FD, SIZE)?);
         if rank >= size {
             let problem = format!("{rank}, but {SIZE} is {size}");
             return Err(WireupError::Environment { set: FD, variable: RANK, problem });
         }
-        let socket = adopt(descriptor)?;
-        Pmi1::start(socket, rank, size, local_size)
+        Pmi1::start(adopt(FD, descriptor)?, rank, size, local_size, limits)
     }
 
-    /// Talks to a launcher over a connected socket.
+    /// Talks to a launcher over a connected stream socket.
     ///
     /// # Errors
-    /// The launcher does not answer as PMI-1 says.
+    /// The launcher does not answer as PMI-1 says, or not in time.
     pub fn start(
-        socket: UnixStream,
+        stream: OwnedFd,
         rank: u32,
         size: u32,
         local_size: Option<u32>,
+        limits: Limits,
     ) -> Result<Pmi1, WireupError> {
-        let socket = BufReader::new(socket);
-        let (job, value_bytes_max) = (String::new(), 1024);
-        let mut pmi =
-            Pmi1 { socket, rank, size, local_size, job, value_bytes_max, finalized: false };
-        pmi.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")?;
-        let maxes = pmi.ask("cmd=get_maxes", "maxes")?;
-        if let Some(max) = maxes.get("vallen_max").and_then(|max| max.parse().ok()) {
-            pmi.value_bytes_max = max;
+        Pmi1::over(Link::new(stream), rank, size, local_size, limits)
+    }
+
+    /// Talks to a launcher over a connected stream socket, to which only this process's number is
+    /// known, `PMI_ID`.
+    ///
+    /// # Errors
+    /// As [`start`](Pmi1::start); the launcher says numbers that make no sense.
+    pub fn introduce(
+        stream: OwnedFd,
+        id: u32,
+        local_size: Option<u32>,
+        limits: Limits,
+    ) -> Result<Pmi1, WireupError> {
+        let mut link = Link::new(stream);
+        let (doing, wait) = ("initack", Wait::Answer(limits.answer));
+        let asked = format!("cmd=initack pmiid={id}");
+        link.say(&asked, doing, wait)?;
+        let mut told = |cmd: &str| {
+            let line = link.hear(doing, wait)?;
+            let fine = line.get("cmd") == Some(cmd) && succeeded(&line);
+            if fine { Ok(line) } else { Err(bad(&asked, &line)) }
+        };
+        told("initack")?;
+        let mut number = |key: &str| {
+            let line = told("set")?;
+            let number = line.get(key).and_then(|text| text.parse::<u32>().ok());
+            number.ok_or_else(|| bad(&asked, &line))
+        };
+        let (size, rank) = (number("size")?, number("rank")?);
+        number("debug")?;
+        if rank >= size {
+            let answer = format!("size={size} rank={rank}");
+            return Err(WireupError::BadAnswer { asked, answer });
         }
+        Pmi1::over(link, rank, size, local_size, limits)
+    }
+
+    fn over(
+        link: Link,
+        rank: u32,
+        size: u32,
+        local_size: Option<u32>,
+        limits: Limits,
+    ) -> Result<Pmi1, WireupError> {
+        let (store, job) = (String::new(), String::new());
+        // What PMI-1's reference implementation says, until the launcher does.
+        let (key_bytes_max, value_bytes_max) = (63, 1023);
+        let mut pmi = Pmi1 {
+            link: Some(link),
+            rank,
+            size,
+            local_size: local_size.filter(|&local| (1..=size).contains(&local)),
+            limits,
+            store,
+            job,
+            key_bytes_max,
+            value_bytes_max,
+        };
+        pmi.agree_on_version()?;
+        let asked = "cmd=get_maxes";
+        let maxes = pmi.ask(asked, "maxes")?;
+        pmi.key_bytes_max = limit(asked, &maxes, "keylen_max", &KEY_BYTES)?;
+        pmi.value_bytes_max = limit(asked, &maxes, "vallen_max", &VALUE_BYTES)?;
         let asked = "cmd=get_my_kvsname";
         let answer = pmi.ask(asked, "my_kvsname")?;
-        pmi.job = answer.get("kvsname").ok_or_else(|| bad(asked, &answer))?.to_owned();
+        let store = answer.get("kvsname").filter(|name| valid_word(name) && name.len() <= 1024);
+        pmi.store = store.ok_or_else(|| bad(asked, &answer))?.to_owned();
+        pmi.job = job_name(&pmi.store);
         Ok(pmi)
+    }
+
+    fn agree_on_version(&mut self) -> Result<(), WireupError> {
+        let asked = "cmd=init pmi_version=1 pmi_subversion=1";
+        let answer = self.exchange(asked, "init", self.answer())?;
+        if answer.get("cmd") != Some("response_to_init") {
+            return Err(bad(asked, &answer));
+        }
+        match answer.get("pmi_version").unwrap_or(VERSION) {
+            VERSION if succeeded(&answer) => Ok(()),
+            VERSION => Err(bad(asked, &answer)),
+            other => {
+                let (what, theirs) = ("the launcher's PMI", shorten(other));
+                Err(WireupError::Version { what, theirs, known: VERSION })
+            }
+        }
+    }
+
+    fn link(&mut self, doing: &'static str) -> Result<&mut Link, WireupError> {
+        let left = || WireupError::LauncherGone { doing, reason: "it was left".to_owned() };
+        self.link.as_mut().ok_or_else(left)
+    }
+
+    fn answer(&self) -> Wait<'static> {
+        Wait::Answer(self.limits.answer)
+    }
+
+    /// Sends a request and reads its answer.
+    fn exchange(
+        &mut self,
+        request: &str,
+        doing: &'static str,
+        wait: Wait<'_>,
+    ) -> Result<Line, WireupError> {
+        let answer = self.answer();
+        let link = self.link(doing)?;
+        link.say(request, doing, answer)?;
+        link.hear(doing, wait)
     }
 
     /// Sends a request and reads its answer, which must be `expected` and report success.
     fn ask(&mut self, request: &str, expected: &'static str) -> Result<Line, WireupError> {
-        let gone = |reason: String| WireupError::LauncherGone { doing: expected, reason };
-        let mut stream = self.socket.get_ref();
-        stream
-            .write_all(format!("{request}\n").as_bytes())
-            .map_err(|error| gone(error.to_string()))?;
-        let mut text = String::new();
-        let read = (&mut self.socket)
-            .take(LINE_BYTES_MAX)
-            .read_line(&mut text)
-            .map_err(|error| gone(error.to_string()))?;
-        if read == 0 {
-            return Err(gone("it closed the connection".to_owned()));
-        }
-        let line = Line::parse(&text);
-        let fine = line.get("cmd").is_some_and(|cmd| cmd == expected)
-            && line.get("rc").is_none_or(|rc| rc == "0");
+        let line = self.exchange(request, expected, self.answer())?;
+        let fine = line.get("cmd") == Some(expected) && succeeded(&line);
         if fine { Ok(line) } else { Err(bad(request, &line)) }
     }
+
+    fn barrier(&mut self, wait: Wait<'_>) -> Result<(), WireupError> {
+        let asked = "cmd=barrier_in";
+        let line = self.exchange(asked, "barrier", wait)?;
+        let fine = line.get("cmd") == Some("barrier_out") && succeeded(&line);
+        if fine { Ok(()) } else { Err(bad(asked, &line)) }
+    }
+
+    fn get_piece(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
+        let asked = format!("cmd=get kvsname={} key={}", self.store, stored_key(from, key));
+        let answer = self.exchange(&asked, "get", self.answer())?;
+        if answer.get("cmd") != Some("get_result") {
+            return Err(bad(&asked, &answer));
+        }
+        if !succeeded(&answer) {
+            return Err(WireupError::NoSuchKey { from, key: key.to_owned() });
+        }
+        let value = answer.get("value").ok_or_else(|| bad(&asked, &answer))?;
+        Ok(value.to_owned())
+    }
+}
+
+/// The launcher's keys are one for all processes.
+fn stored_key(rank: u32, key: &str) -> String {
+    format!("{rank}.{key}")
+}
+
+fn succeeded(line: &Line) -> bool {
+    line.get("rc").is_none_or(|rc| rc == "0")
+}
+
+/// A limit as the launcher states it, less C's final zero.
+fn limit(
+    asked: &str,
+    maxes: &Line,
+    name: &str,
+    believed: &std::ops::RangeInclusive<usize>,
+) -> Result<usize, WireupError> {
+    let stated: Option<usize> = maxes.get(name).and_then(|max| max.parse().ok());
+    let stated = stated.filter(|stated| stated >= believed.start());
+    stated.map(|stated| stated.min(*believed.end()) - 1).ok_or_else(|| bad(asked, maxes))
 }
 
 fn bad(asked: &str, answer: &Line) -> WireupError {
-    let shorten = |text: &str| text.chars().take(120).collect();
     WireupError::BadAnswer { asked: shorten(asked), answer: shorten(answer.text()) }
 }
 
-/// Takes over the launcher's descriptor, once it is known to be an open socket.
-fn adopt(descriptor: u32) -> Result<UnixStream, WireupError> {
-    let wrong = |problem: String| WireupError::Environment { set: FD, variable: FD, problem };
-    let raw = RawFd::try_from(descriptor).ok().filter(|&raw| raw > 2);
-    let raw = raw.ok_or_else(|| wrong(format!("{descriptor}, not a descriptor of a launcher")))?;
-    let kind = std::fs::read_link(format!("/proc/self/fd/{raw}"))
-        .map_err(|_| wrong(format!("{raw}, which is not open")))?;
-    if !kind.to_string_lossy().starts_with("socket:") {
-        return Err(wrong(format!("{raw}, which is no socket but {}", kind.display())));
-    }
-    // SAFETY: `raw` is open (looked up just now) and was handed to this process by its launcher for
-    // this one use; `from_environment` documents that it is taken over once.
-    let owned = unsafe { OwnedFd::from_raw_fd(raw) };
-    // Not for our own children: they would keep the launcher from noticing our end.
-    let flags = rustix::io::FdFlags::CLOEXEC;
-    rustix::io::fcntl_setfd(&owned, flags).map_err(|error| wrong(error.to_string()))?;
-    Ok(UnixStream::from(owned))
+fn shorten(text: &str) -> String {
+    text.chars().take(120).collect()
 }
 
 impl Wireup for Pmi1 {
@@ -140,44 +271,57 @@ impl Wireup for Pmi1 {
     }
 
     fn put(&mut self, key: &str, value: &str) -> Result<(), WireupError> {
-        for what in [key, value] {
-            if !valid_word(what) {
-                return Err(WireupError::BadText { what: what.to_owned() });
+        if !valid_word(key) || key.contains('=') {
+            return Err(WireupError::BadText { what: shorten(key) });
+        }
+        if !valid_word(value) {
+            return Err(WireupError::BadText { what: shorten(value) });
+        }
+        for (key, piece) in pieces::cut(key, value, self.value_bytes_max)? {
+            let key = stored_key(self.rank, &key);
+            if key.len() > self.key_bytes_max {
+                let (what, len) = (format!("key {}", shorten(&key)), key.len());
+                return Err(WireupError::TooLong { what, len, max: self.key_bytes_max });
             }
+            let request = format!("cmd=put kvsname={} key={key} value={piece}", self.store);
+            self.ask(&request, "put_result")?;
         }
-        if value.len() > self.value_bytes_max {
-            let (len, max) = (value.len(), self.value_bytes_max);
-            return Err(WireupError::TooLong { key: key.to_owned(), len, max });
-        }
-        let request = format!("cmd=put kvsname={} key={key} value={value}", self.job);
-        self.ask(&request, "put_result").map(drop)
+        Ok(())
     }
 
     fn fence(&mut self) -> Result<(), WireupError> {
-        self.ask("cmd=barrier_in", "barrier_out").map(drop)
+        self.barrier(Wait::Gathering(self.limits.gathering, self.size))
     }
 
-    fn get(&mut self, key: &str) -> Result<String, WireupError> {
-        if !valid_word(key) {
-            return Err(WireupError::BadText { what: key.to_owned() });
+    fn fence_while(&mut self, go_on: &dyn Fn() -> bool) -> Result<(), WireupError> {
+        self.barrier(Wait::While(go_on))
+    }
+
+    fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
+        if !valid_word(key) || key.contains('=') {
+            return Err(WireupError::BadText { what: shorten(key) });
         }
-        let request = format!("cmd=get kvsname={} key={key}", self.job);
-        let answer = match self.ask(&request, "get_result") {
-            // The launcher answered, but has no such key.
-            Err(WireupError::BadAnswer { answer, .. }) if answer.contains("cmd=get_result") => {
-                return Err(WireupError::NoSuchKey { key: key.to_owned() });
-            }
-            other => other?,
-        };
-        let value = answer.get("value").ok_or_else(|| bad(&request, &answer))?;
-        Ok(value.to_owned())
+        pieces::join(from, key, |piece| self.get_piece(from, piece))
     }
 
     fn finalize(&mut self) -> Result<(), WireupError> {
-        if !self.finalized {
-            self.finalized = true;
-            self.ask("cmd=finalize", "finalize_ack")?;
+        if self.link.is_none() {
+            return Ok(());
+        }
+        self.ask("cmd=finalize", "finalize_ack")?;
+        if let Some(link) = self.link.take() {
+            link.close();
         }
         Ok(())
+    }
+
+    fn abort(&mut self, code: i32) {
+        // There is no answer: the launcher ends this process too.
+        let (doing, wait) = ("abort", self.answer());
+        let request = format!("cmd=abort exitcode={code}");
+        let said = self.link(doing).and_then(|link| link.say(&request, doing, wait));
+        if let Err(error) = said {
+            tracing::warn!(%error, "the launcher could not be told to abort the job");
+        }
     }
 }

@@ -16,6 +16,9 @@ use std::sync::{Arc, Mutex};
 /// The name of the built-in shared-memory transport.
 const SM: &str = "sm";
 
+/// Under which key every process publishes its card.
+const CARD: &str = "gapless-card";
+
 /// Choices about a world; everything has a default.
 ///
 /// ```
@@ -132,23 +135,23 @@ impl Builder {
 fn meet(wireup: &mut dyn Wireup, bml: &mut Bml) -> Result<(), Error> {
     let (me, size) = (wireup.rank(), wireup.size());
     let addresses = bml.addresses();
-    wireup.put(&format!("gapless-{me}-card"), &card::write(addresses.len()))?;
+    wireup.put(CARD, &card::write(addresses.len()))?;
     for (index, (name, address)) in addresses.iter().enumerate() {
-        wireup.put(&rail_key(me, index), &card::write_rail(name, address))?;
+        wireup.put(&rail_key(index), &card::write_rail(name, address))?;
     }
     wireup.fence()?;
     for rank in (0..size).filter(|&rank| rank != me) {
-        let rails = card::check(rank, &wireup.get(&format!("gapless-{rank}-card"))?)?;
+        let rails = card::check(rank, &wireup.get(rank, CARD)?)?;
         let theirs: Vec<(String, Address)> = (0..rails)
-            .map(|index| card::read_rail(rank, &wireup.get(&rail_key(rank, index))?))
+            .map(|index| card::read_rail(rank, &wireup.get(rank, &rail_key(index))?))
             .collect::<Result<_, Error>>()?;
         bml.connect(Rank(rank), &theirs)?;
     }
     Ok(())
 }
 
-fn rail_key(rank: u32, index: usize) -> String {
-    format!("gapless-{rank}-rail-{index}")
+fn rail_key(index: usize) -> String {
+    format!("gapless-rail-{index}")
 }
 
 impl fmt::Debug for Builder {

@@ -178,7 +178,7 @@ impl Wireup for Folder {
     }
 
     fn put(&mut self, key: &str, value: &str) -> Result<(), WireupError> {
-        self.write(key, value);
+        self.write(&format!("{}.{key}", self.rank), value);
         Ok(())
     }
 
@@ -197,9 +197,9 @@ impl Wireup for Folder {
         Ok(())
     }
 
-    fn get(&mut self, key: &str) -> Result<String, WireupError> {
-        let missing = |_| WireupError::NoSuchKey { key: key.to_owned() };
-        std::fs::read_to_string(self.folder.join(key)).map_err(missing)
+    fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
+        let missing = |_| WireupError::NoSuchKey { from, key: key.to_owned() };
+        std::fs::read_to_string(self.folder.join(format!("{from}.{key}"))).map_err(missing)
     }
 
     fn finalize(&mut self) -> Result<(), WireupError> {

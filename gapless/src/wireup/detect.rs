@@ -1,0 +1,123 @@
+//! Who started this process, by its environment.
+
+use super::{Limits, Pmi1, Pmix, Single, Wireup, WireupError, link, pmi1, pmix};
+use std::ffi::OsString;
+
+/// What a launcher speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Language {
+    Pmi1,
+    Pmix,
+}
+
+/// Finds the launcher of this process from its environment, and talks to it. To be called once: the
+/// launcher's connection becomes the answer's.
+///
+/// # Errors
+/// A launcher that is half there: its variables are set but make no sense, or it does not answer.
+pub fn detect() -> Result<Box<dyn Wireup>, WireupError> {
+    let limits = Limits::from_environment()?;
+    let variable = |name: &str| std::env::var_os(name);
+    Ok(match find(&variable, &is_open)? {
+        Some(Language::Pmi1) => Box::new(Pmi1::from_environment(limits)?),
+        Some(Language::Pmix) => Box::new(Pmix::from_environment(limits)?),
+        None => {
+            warn_of_slurm(&variable);
+            Box::new(Single::default())
+        }
+    })
+}
+
+/// Whether a launcher started this process, or something that looks like half of one.
+#[must_use]
+pub fn is_launched() -> bool {
+    !matches!(find(&|name| std::env::var_os(name), &is_open), Ok(None))
+}
+
+fn is_open(descriptor: &OsString) -> bool {
+    descriptor.to_str().and_then(|text| text.parse().ok()).is_some_and(link::is_socket)
+}
+
+/// Decides by the environment alone.
+fn find(
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    is_open: &dyn Fn(&OsString) -> bool,
+) -> Result<Option<Language>, WireupError> {
+    let is_set = |name: &str| variable(name).is_some();
+    if let Some(descriptor) = variable(pmi1::FD) {
+        // A launcher that closed its parent's descriptor, but left the variable: mpirun in hydra.
+        let stale = is_set(pmix::NAMESPACE) && !is_open(&descriptor);
+        return Ok(Some(if stale { Language::Pmix } else { Language::Pmi1 }));
+    }
+    if is_set(pmi1::PORT) {
+        return Ok(Some(Language::Pmi1));
+    }
+    if is_set(pmix::NAMESPACE) {
+        return Ok(Some(Language::Pmix));
+    }
+    let half = |set, variable, instead: &str| {
+        let problem = format!("missing, and so is {instead}");
+        Err(WireupError::Environment { set, variable, problem })
+    };
+    for name in [pmi1::RANK, pmi1::SIZE] {
+        if is_set(name) {
+            return half(name, pmi1::FD, pmi1::PORT);
+        }
+    }
+    for name in [pmix::RANK, "OMPI_COMM_WORLD_RANK"] {
+        if is_set(name) {
+            return half(name, pmix::NAMESPACE, pmi1::FD);
+        }
+    }
+    Ok(None)
+}
+
+/// Slurm starts processes without any language unless told to; then nobody can find anybody.
+fn warn_of_slurm(variable: &dyn Fn(&str) -> Option<OsString>) {
+    let tasks = variable("SLURM_STEP_NUM_TASKS").and_then(|tasks| tasks.into_string().ok());
+    if let Some(tasks) = tasks.filter(|tasks| tasks != "1") {
+        tracing::warn!(
+            "Slurm started {tasks} tasks but no PMI: each is a job of its own (srun --mpi=pmi2 or \
+             --mpi=pmix makes them one)"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(variables: &[(&str, &str)], open: bool) -> Result<Option<Language>, WireupError> {
+        let lookup = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        find(&lookup, &|_| open)
+    }
+
+    #[test]
+    fn launchers_in_their_order() {
+        let (fd, port, name) = (("PMI_FD", "7"), ("PMI_PORT", "h:1"), ("PMIX_NAMESPACE", "n"));
+        assert_eq!(found(&[], true), Ok(None));
+        assert_eq!(found(&[fd], true), Ok(Some(Language::Pmi1)));
+        assert_eq!(found(&[fd], false), Ok(Some(Language::Pmi1)), "an error later");
+        assert_eq!(found(&[fd, port, name], true), Ok(Some(Language::Pmi1)));
+        assert_eq!(found(&[port, name], true), Ok(Some(Language::Pmi1)));
+        assert_eq!(found(&[name], true), Ok(Some(Language::Pmix)));
+        assert_eq!(found(&[fd, name], false), Ok(Some(Language::Pmix)));
+        assert_eq!(found(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")], true), Ok(None));
+    }
+
+    #[test]
+    fn half_a_launcher_is_none() {
+        for (variable, missing) in [
+            ("PMI_RANK", "PMI_FD"),
+            ("PMI_SIZE", "PMI_PORT"),
+            ("PMIX_RANK", "PMIX_NAMESPACE"),
+            ("OMPI_COMM_WORLD_RANK", "PMIX_NAMESPACE"),
+        ] {
+            let error = found(&[(variable, "1")], true).unwrap_err().to_string();
+            assert!(error.contains(variable) && error.contains(missing), "{error}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Why start-up failed: each a sentence of one line that names the culprit.
+
+use thiserror::Error;
+
+/// Why start-up failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WireupError {
+    /// A launcher's variable is missing or makes no sense.
+    #[error("the launcher set {set} but {variable} is {problem}")]
+    Environment {
+        /// The variable that shows that there is a launcher.
+        set: &'static str,
+        /// The variable at fault.
+        variable: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The launcher is gone, or its connection is.
+    #[error("the launcher is gone ({doing}: {reason})")]
+    LauncherGone {
+        /// What was being asked.
+        doing: &'static str,
+        /// What the system said.
+        reason: String,
+    },
+    /// The launcher is there, but says nothing.
+    #[error("the launcher has not answered for {} ms ({doing})", waited.as_millis())]
+    Late {
+        /// What was being asked.
+        doing: &'static str,
+        /// How long was waited.
+        waited: std::time::Duration,
+    },
+    /// Some process of the job did not come to the fence in time.
+    #[error(
+        "some of the job's {size} processes have not come for {:.1} s (GAPLESS_START_SECONDS sets how \
+         long they are waited for)",
+        waited.as_secs_f64()
+    )]
+    NotGathered {
+        /// How many there should be.
+        size: u32,
+        /// How long was waited.
+        waited: std::time::Duration,
+    },
+    /// The caller gave up waiting at a fence.
+    #[error("gave up waiting for the other processes")]
+    GivenUp,
+    /// The launcher answered something else than the protocol allows.
+    #[error("the launcher answered {answer:?} to {asked:?}")]
+    BadAnswer {
+        /// The request.
+        asked: String,
+        /// The answer, shortened.
+        answer: String,
+    },
+    /// The launcher, or its library, is of a version that this build does not know.
+    #[error("{what} is of version {theirs:?}; known are {known}")]
+    Version {
+        /// Whose version.
+        what: &'static str,
+        /// The version.
+        theirs: String,
+        /// What would do.
+        known: &'static str,
+    },
+    /// The launcher speaks PMIx, but its library cannot be used here.
+    #[error("the launcher set PMIX_NAMESPACE but {library} cannot be used: {reason}")]
+    Library {
+        /// The library, as it was asked for.
+        library: String,
+        /// What the loader said.
+        reason: String,
+    },
+    /// The PMIx library reported a failure.
+    #[error("the launcher refused {doing}: {reason} ({status})")]
+    Refused {
+        /// What was being asked.
+        doing: &'static str,
+        /// The library's name of the status.
+        reason: String,
+        /// The status.
+        status: i32,
+    },
+    /// A key or value that the store cannot carry, not even in pieces.
+    #[error("{what} of {len} bytes is too long for the launcher: at most {max}")]
+    TooLong {
+        /// Which text.
+        what: String,
+        /// Its length.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// A key or value with white space, or a key with `=`.
+    #[error("{what:?} has a character that the launcher's protocol cannot carry")]
+    BadText {
+        /// The text.
+        what: String,
+    },
+    /// A value that a peer published in pieces which do not fit together.
+    #[error("what process {from} published as {key} cannot be put together: {problem}")]
+    Damaged {
+        /// The publisher.
+        from: u32,
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A key that the process did not put.
+    #[error("process {from} published no {key}")]
+    NoSuchKey {
+        /// The process.
+        from: u32,
+        /// The key.
+        key: String,
+    },
+}

@@ -1,0 +1,206 @@
+//! Lines to and from a launcher, over whatever stream: inherited or connected to.
+//!
+//! The stream is not trusted to end a line, or to say anything at all: lines are bounded, and so is
+//! every wait. After a wait that was given up nothing more is said, because the next answer would
+//! belong to the question before.
+
+use super::WireupError;
+use super::limits::Wait;
+use crate::pmi::Line;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::mem::ManuallyDrop;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// Longest line that is accepted, in bytes: PMI-1's own limits are far below.
+const LINE_BYTES_MAX: usize = 16 << 10;
+
+/// A stream of lines. It stays open until this process ends, unless [`close`](Link::close) is called:
+/// hydra kills whoever hangs up without having finalized, at once, and so before an error could be
+/// told.
+#[derive(Debug)]
+pub(super) struct Link {
+    stream: ManuallyDrop<OwnedFd>,
+    pending: Vec<u8>,
+    /// What was being done when the connection became useless.
+    broken: Option<&'static str>,
+}
+
+impl Link {
+    pub(super) fn new(stream: OwnedFd) -> Link {
+        Link { stream: ManuallyDrop::new(stream), pending: Vec::new(), broken: None }
+    }
+
+    /// Hangs up, in good order.
+    pub(super) fn close(self) {
+        drop(ManuallyDrop::into_inner(self.stream));
+    }
+
+    /// Sends a line.
+    ///
+    /// # Errors
+    /// The other end is gone, or does not read.
+    pub(super) fn say(
+        &mut self,
+        line: &str,
+        doing: &'static str,
+        wait: Wait<'_>,
+    ) -> Result<(), WireupError> {
+        self.usable(doing)?;
+        let result = self.write(format!("{line}\n").as_bytes(), doing, wait);
+        self.note(doing, result)
+    }
+
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// The other end is gone or says nothing; a line without an end.
+    pub(super) fn hear(
+        &mut self,
+        doing: &'static str,
+        wait: Wait<'_>,
+    ) -> Result<Line, WireupError> {
+        self.usable(doing)?;
+        let result = self.read(doing, wait);
+        self.note(doing, result)
+    }
+
+    fn usable(&self, doing: &'static str) -> Result<(), WireupError> {
+        let Some(before) = self.broken else { return Ok(()) };
+        let reason = format!("the connection was given up at {before:?}");
+        Err(WireupError::LauncherGone { doing, reason })
+    }
+
+    fn note<T>(
+        &mut self,
+        doing: &'static str,
+        result: Result<T, WireupError>,
+    ) -> Result<T, WireupError> {
+        if result.is_err() {
+            self.broken = Some(doing);
+        }
+        result
+    }
+
+    fn write(&self, bytes: &[u8], doing: &'static str, wait: Wait<'_>) -> Result<(), WireupError> {
+        let begun = Instant::now();
+        let mut left = bytes;
+        while !left.is_empty() {
+            match send(&*self.stream, left, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => left = &left[sent..],
+                Err(Errno::AGAIN) => self.ready(PollFlags::OUT, doing, begun, wait)?,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(gone(doing, &error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, doing: &'static str, wait: Wait<'_>) -> Result<Line, WireupError> {
+        let begun = Instant::now();
+        loop {
+            if let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                return Ok(Line::parse(&String::from_utf8_lossy(&line)));
+            }
+            if self.pending.len() >= LINE_BYTES_MAX {
+                let start = String::from_utf8_lossy(&self.pending[..60]).into_owned();
+                let (asked, answer) = (doing.to_owned(), format!("{start}…, which has no end"));
+                return Err(WireupError::BadAnswer { asked, answer });
+            }
+            let mut bytes = [0; 4096];
+            match recv(&*self.stream, &mut bytes, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(gone(doing, "it closed the connection")),
+                Ok((len, _)) => self.pending.extend_from_slice(&bytes[..len]),
+                Err(Errno::AGAIN) => self.ready(PollFlags::IN, doing, begun, wait)?,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(gone(doing, &error.to_string())),
+            }
+        }
+    }
+
+    /// Sleeps until the stream is ready, or it is time to ask again whether to go on.
+    fn ready(
+        &self,
+        flags: PollFlags,
+        doing: &'static str,
+        begun: Instant,
+        wait: Wait<'_>,
+    ) -> Result<(), WireupError> {
+        let slice = wait.slice(doing, begun)?;
+        // Rounded up, so that nothing spins at the end of a wait.
+        let slice = Timespec::try_from(slice + Duration::from_millis(1)).ok();
+        match poll(&mut [PollFd::new(&*self.stream, flags)], slice.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(gone(doing, &error.to_string())),
+        }
+    }
+}
+
+fn gone(doing: &'static str, reason: &str) -> WireupError {
+    WireupError::LauncherGone { doing, reason: reason.to_owned() }
+}
+
+/// Whether this is the number of an open socket.
+pub(super) fn is_socket(raw: RawFd) -> bool {
+    kind(raw).is_ok_and(|kind| kind.starts_with("socket:"))
+}
+
+/// What the kernel calls an open descriptor.
+fn kind(raw: RawFd) -> std::io::Result<String> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{raw}"))?;
+    Ok(link.to_string_lossy().into_owned())
+}
+
+/// Takes over the descriptor that a launcher left and told of in `variable`, once it is known to be
+/// an open socket. To be called once for a descriptor.
+///
+/// # Errors
+/// It is none.
+pub(super) fn adopt(variable: &'static str, descriptor: u32) -> Result<OwnedFd, WireupError> {
+    let wrong = |problem| WireupError::Environment { set: variable, variable, problem };
+    let raw = RawFd::try_from(descriptor).ok().filter(|&raw| raw > 2);
+    let raw = raw.ok_or_else(|| wrong(format!("{descriptor}, not a descriptor of a launcher")))?;
+    let kind = kind(raw).map_err(|_| wrong(format!("{raw}, which is not open")))?;
+    if !kind.starts_with("socket:") {
+        return Err(wrong(format!("{raw}, which is no socket but {kind}")));
+    }
+    // SAFETY: `raw` is open (looked up just now) and was handed to this process by its launcher for
+    // this one use; callers document that it is taken over once.
+    let owned = unsafe { OwnedFd::from_raw_fd(raw) };
+    // Not for our own children: they would keep the launcher from noticing our end.
+    let flags = rustix::io::FdFlags::CLOEXEC;
+    rustix::io::fcntl_setfd(&owned, flags).map_err(|error| wrong(error.to_string()))?;
+    Ok(owned)
+}
+
+/// Connects to `host:port`, of which `variable` tells; each address of the host is tried for `limit`
+/// at most.
+///
+/// # Errors
+/// There is no such place, or nobody listens there.
+pub(super) fn connect(
+    variable: &'static str,
+    place: &str,
+    limit: Duration,
+) -> Result<OwnedFd, WireupError> {
+    let wrong = |problem| WireupError::Environment { set: variable, variable, problem };
+    let addresses = place
+        .to_socket_addrs()
+        .map_err(|error| wrong(format!("{place:?}, which is no host and port: {error}")))?;
+    let mut reason = "it has no address".to_owned();
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, limit) {
+            Ok(stream) => {
+                // An answer a line: waiting to fill packets only costs time.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream.into());
+            }
+            Err(error) => reason = format!("{address}: {error}"),
+        }
+    }
+    Err(gone("connecting", &reason))
+}

@@ -1,0 +1,328 @@
+//! The client side of PMIx, as Open MPI's `mpirun`, PRRTE's `prun` and Slurm's `pmix` plugin serve it.
+//!
+//! PMIx is not a protocol to be spoken but a library to be called: `libpmix`, opened at run time
+//! (`library.rs`), so that nothing is needed where nothing is launched by it. Its calls have no bound
+//! of their own; all but `abort` are therefore made by one thread, and waited for as long as
+//! [`Limits`] says. A call that does not come back keeps that thread, and the launcher counts as gone.
+
+#[allow(unsafe_code, reason = "calls libpmix, and reads what it hands out")]
+mod library;
+
+use super::limits::Wait;
+use super::{Limits, Wireup, WireupError, job_name, pieces};
+use crate::pmi::valid_word;
+use library::{Found, Key, Library, Proc, Status};
+use std::ffi::CString;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+pub(super) const NAMESPACE: &str = "PMIX_NAMESPACE";
+pub(super) const RANK: &str = "PMIX_RANK";
+/// What names of variables begin with that tell where the server is; one for each version.
+const SERVER: &str = "PMIX_SERVER_URI";
+/// Names the library's file, where the loader does not find it.
+const LIBRARY: &str = "GAPLESS_PMIX";
+const LIBRARY_DEFAULT: &str = "libpmix.so.2";
+
+/// Major versions of the library whose structures are those of `library.rs`.
+const VERSIONS: std::ops::RangeInclusive<u32> = 2..=6;
+const VERSIONS_KNOWN: &str = "2 to 6";
+
+/// Longest piece of a value. PMIx states no limit, but its shared-memory store has one.
+const VALUE_BYTES_MAX: usize = 16 << 10;
+/// Longest key of ours; the pieces' numbers come behind it.
+const KEY_BYTES_MAX: usize = library::KEY_BYTES_MAX - 8;
+
+/// How long the server is waited for when the job is aborted.
+const ABORT_LIMIT: Duration = Duration::from_secs(2);
+
+/// A job whose launcher speaks PMIx.
+#[derive(Debug)]
+pub struct Pmix {
+    worker: Worker,
+    me: Proc,
+    size: u32,
+    local_size: Option<u32>,
+    job: String,
+    limits: Limits,
+    /// Whether something was put that the server does not have yet.
+    uncommitted: bool,
+    finalized: bool,
+}
+
+impl Pmix {
+    /// Talks to the launcher that this process's environment names. To be called once at a time.
+    ///
+    /// # Errors
+    /// Variables that are missing; no library, or one of another version; a server that is gone,
+    /// does not answer, or says what makes no sense.
+    pub fn from_environment(limits: Limits) -> Result<Pmix, WireupError> {
+        let is_server = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(SERVER);
+        if !std::env::vars_os().any(|(name, _)| is_server(&name)) {
+            let (variable, problem) = (SERVER, "missing".to_owned());
+            return Err(WireupError::Environment { set: NAMESPACE, variable, problem });
+        }
+        let library = std::env::var(LIBRARY).unwrap_or_else(|_| LIBRARY_DEFAULT.to_owned());
+        let opened = Library::open(&library);
+        let opened = opened.map_err(|reason| WireupError::Library { library, reason })?;
+        check_version(&opened.version())?;
+        Pmix::start(opened, limits)
+    }
+
+    fn start(library: Library, limits: Limits) -> Result<Pmix, WireupError> {
+        let wait = Wait::Answer(limits.answer);
+        let mut worker = Worker::start(library)?;
+        let me = worker.ask("PMIx_Init", wait, Library::init)?;
+        let mut about_job = |key: &'static str| worker.get(me, library::WILDCARD, key, wait);
+        let size = about_job("pmix.job.size")?;
+        let local_size = about_job("pmix.local.size").ok();
+        let number = |found: &Found| match *found {
+            Found::Number(number) => u32::try_from(number).ok(),
+            Found::Text(_) | Found::Other(_) => None,
+        };
+        let size = number(&size).filter(|&size| me.rank < size).ok_or_else(|| {
+            let asked = format!("pmix.job.size, to rank {}", me.rank);
+            WireupError::BadAnswer { asked, answer: format!("{size:?}") }
+        })?;
+        let local_size = local_size.as_ref().and_then(number);
+        let local_size = local_size.filter(|local| (1..=size).contains(local));
+        let job = job_name(&me.name());
+        let (uncommitted, finalized) = (false, false);
+        Ok(Pmix { worker, me, size, local_size, job, limits, uncommitted, finalized })
+    }
+
+    fn answer(&self) -> Wait<'static> {
+        Wait::Answer(self.limits.answer)
+    }
+
+    fn fence_within(&mut self, wait: Wait<'_>) -> Result<(), WireupError> {
+        if self.uncommitted {
+            self.worker.ask("PMIx_Commit", self.answer(), Library::commit)?;
+            self.uncommitted = false;
+        }
+        self.worker.ask("PMIx_Fence", wait, Library::fence)
+    }
+}
+
+/// Refuses libraries whose structures are not known: `OpenPMIx 4.2.2, …` is what they say.
+fn check_version(text: &str) -> Result<(), WireupError> {
+    let word = text.split(' ').find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+    let major = word.and_then(|word| word.split('.').next()?.parse().ok());
+    if major.is_some_and(|major| VERSIONS.contains(&major)) {
+        return Ok(());
+    }
+    let theirs = text.chars().take(80).collect();
+    Err(WireupError::Version { what: "the PMIx library", theirs, known: VERSIONS_KNOWN })
+}
+
+fn key_of(text: &str) -> Result<Key, WireupError> {
+    if !valid_word(text) || text.contains('=') {
+        return Err(WireupError::BadText { what: text.chars().take(80).collect() });
+    }
+    let key = Key::new(text).filter(|_| text.len() <= KEY_BYTES_MAX);
+    key.ok_or_else(|| WireupError::TooLong {
+        what: format!("key {}", text.chars().take(80).collect::<String>()),
+        len: text.len(),
+        max: KEY_BYTES_MAX,
+    })
+}
+
+impl Wireup for Pmix {
+    fn rank(&self) -> u32 {
+        self.me.rank
+    }
+
+    fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn local_size(&self) -> Option<u32> {
+        self.local_size
+    }
+
+    fn job(&self) -> &str {
+        &self.job
+    }
+
+    fn put(&mut self, key: &str, value: &str) -> Result<(), WireupError> {
+        key_of(key)?;
+        let bad = || WireupError::BadText { what: value.chars().take(80).collect() };
+        if !valid_word(value) {
+            return Err(bad());
+        }
+        for (key, piece) in pieces::cut(key, value, VALUE_BYTES_MAX)? {
+            let key = Key::new(&key).ok_or_else(bad)?;
+            let text = CString::new(piece).map_err(|_| bad())?;
+            let put = move |library: &Library| library.put(&key, &text);
+            self.worker.ask("PMIx_Put", self.answer(), put)?;
+            self.uncommitted = true;
+        }
+        Ok(())
+    }
+
+    fn fence(&mut self) -> Result<(), WireupError> {
+        self.fence_within(Wait::Gathering(self.limits.gathering, self.size))
+    }
+
+    fn fence_while(&mut self, go_on: &dyn Fn() -> bool) -> Result<(), WireupError> {
+        self.fence_within(Wait::While(go_on))
+    }
+
+    fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
+        key_of(key)?;
+        pieces::join(from, key, |piece| {
+            match self.worker.get(self.me, from, piece, self.answer())? {
+                Found::Text(text) => Ok(text),
+                other => {
+                    let asked = format!("{piece} of process {from}");
+                    Err(WireupError::BadAnswer { asked, answer: format!("{other:?}") })
+                }
+            }
+        })
+    }
+
+    fn finalize(&mut self) -> Result<(), WireupError> {
+        if !self.finalized {
+            self.finalized = true;
+            self.worker.ask("PMIx_Finalize", self.answer(), Library::finalize)?;
+        }
+        Ok(())
+    }
+
+    fn abort(&mut self, code: i32) {
+        // In a thread of its own, because the other one may be waiting at a fence.
+        let (library, (done, wait)) = (self.worker.library, mpsc::channel());
+        let thread = std::thread::Builder::new().name("gapless-abort".to_owned());
+        let _ = thread.spawn(move || {
+            let status = library.abort(code, c"aborted by the application");
+            let _ = done.send(status);
+        });
+        match wait.recv_timeout(ABORT_LIMIT) {
+            Ok(Ok(())) => {}
+            other => tracing::warn!(?other, "the launcher could not be told to abort the job"),
+        }
+    }
+}
+
+/// Something for the library's thread to do.
+type Task = Box<dyn FnOnce(&Library) + Send>;
+
+/// The thread that calls the library, seen from outside.
+#[derive(Debug)]
+struct Worker {
+    library: Library,
+    tasks: Sender<Task>,
+    /// The call that has not come back.
+    stuck: Option<&'static str>,
+}
+
+impl Worker {
+    /// Starts the thread; it ends with this value, unless a call does not come back.
+    fn start(library: Library) -> Result<Worker, WireupError> {
+        let (tasks, waiting) = mpsc::channel::<Task>();
+        let thread = std::thread::Builder::new().name("gapless-pmix".to_owned());
+        let work = move || waiting.into_iter().for_each(|task| task(&library));
+        match thread.spawn(work) {
+            Ok(_) => Ok(Worker { library, tasks, stuck: None }),
+            Err(error) => Err(gone("starting a thread", error.to_string())),
+        }
+    }
+
+    /// Calls the library; failures are told in its words.
+    fn ask<T: Send + 'static>(
+        &mut self,
+        doing: &'static str,
+        wait: Wait<'_>,
+        call: impl FnOnce(&Library) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, WireupError> {
+        let result = self.call(doing, wait, call)?;
+        result.map_err(|status| self.failure(doing, status))
+    }
+
+    /// A value by its key; [`WireupError::NoSuchKey`] if there is none.
+    fn get(
+        &mut self,
+        me: Proc,
+        from: u32,
+        key: &str,
+        wait: Wait<'_>,
+    ) -> Result<Found, WireupError> {
+        let doing = "PMIx_Get";
+        let bytes = key_of(key)?;
+        match self.call(doing, wait, move |library| library.get(&me, from, &bytes))? {
+            Ok(found) => Ok(found),
+            Err(library::NOT_FOUND) => Err(WireupError::NoSuchKey { from, key: key.to_owned() }),
+            Err(status) => Err(self.failure(doing, status)),
+        }
+    }
+
+    fn failure(&self, doing: &'static str, status: Status) -> WireupError {
+        let reason = self.library.name_of(status);
+        match status {
+            library::UNREACHABLE | library::COMM_FAILURE | library::LOST_CONNECTION => {
+                gone(doing, format!("{reason} ({status})"))
+            }
+            _ => WireupError::Refused { doing, reason, status },
+        }
+    }
+
+    fn call<T: Send + 'static>(
+        &mut self,
+        doing: &'static str,
+        wait: Wait<'_>,
+        call: impl FnOnce(&Library) -> T + Send + 'static,
+    ) -> Result<T, WireupError> {
+        if let Some(stuck) = self.stuck {
+            return Err(gone(doing, format!("{stuck} has not come back")));
+        }
+        let begun = Instant::now();
+        let (done, result) = mpsc::channel();
+        let task: Task = Box::new(move |library| {
+            // Nobody waits any more: then nobody wants to know.
+            let _ = done.send(call(library));
+        });
+        let ended = || gone(doing, "the thread that calls PMIx has ended".to_owned());
+        self.tasks.send(task).map_err(|_| ended())?;
+        loop {
+            let slice = wait.slice(doing, begun).inspect_err(|_| self.stuck = Some(doing))?;
+            match result.recv_timeout(slice) {
+                Ok(value) => return Ok(value),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(ended()),
+            }
+        }
+    }
+}
+
+fn gone(doing: &'static str, reason: String) -> WireupError {
+    WireupError::LauncherGone { doing, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_what_the_library_says() {
+        for text in [
+            "OpenPMIx 4.2.2rc2, repo rev: v4.2.2",
+            "OpenPMIx 3.2.3 (PMIx Standard: 3.1)",
+            "PMIx 2.0",
+        ] {
+            assert!(check_version(text).is_ok(), "{text}");
+        }
+        for text in ["", "OpenPMIx", "OpenPMIx 1.2.5", "OpenPMIx 9.0.0", "OpenPMIx x.4"] {
+            let error = check_version(text).unwrap_err().to_string();
+            assert!(error.contains("2 to 6"), "{error}");
+        }
+    }
+
+    #[test]
+    fn keys_are_words() {
+        assert!(key_of("gapless-card").is_ok());
+        for bad in ["", "a b", "a=b", "é"] {
+            assert!(matches!(key_of(bad), Err(WireupError::BadText { .. })), "{bad:?}");
+        }
+        assert!(matches!(key_of(&"k".repeat(504)), Err(WireupError::TooLong { max: 503, .. })));
+    }
+}
