@@ -181,7 +181,7 @@ fn short_lists_that_are_grids_take_no_plan() {
         &[0, 16, 32, 100, 116],
         &[0, 16, 100, 116, 300, 316],
         &[0, 100, 116],
-        &[i64::MIN / 2, i64::MAX / 2 - 8, 0, 16],
+        &[-3 << 60, 3 << 60, 0, 16],
     ] {
         assert!(matches!(form(&block(places), 1), Form::Listed(_)), "{places:?}");
     }

@@ -257,9 +257,9 @@ fn numbers_are_32_bits_wide_where_they_fit() {
     // Only how far they are apart counts, in units of what divides all.
     assert_eq!(listed(&[-3, 3 - most, 0], 1), (4, 1));
     assert_eq!(listed(&[1 << 60, (1 << 60) + 24, (1 << 60) + 8 * most], 8), (4, 8));
-    assert_eq!(listed(&[0, 1 << 20, most << 20], 1 << 20), (4, 1 << 20));
-    // Data that spans more than 63 bits.
-    let (low, high) = (i64::MIN / 4 * 3, i64::MAX / 4 * 3 / 8 * 8);
+    assert_eq!(listed(&[0, 3 << 20, most << 20], 1 << 20), (4, 1 << 20));
+    // As far apart as bounds may be.
+    let (low, high) = (-3 << 60, 9 << 59);
     let far = [low, 0, high];
     assert_eq!(listed(&far, 8), (8, 8));
     let layout = irregular(&far, 8);
