@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 struct Buffer {
     len: u64,
     id: u64,
+    /// The address of wrapped host memory; 0 of the device's own, which is aligned to any word.
+    address: u64,
 }
 
 #[derive(Debug, Default)]
@@ -117,14 +119,21 @@ impl OpenClDevice {
         // SAFETY: the caller guarantees the memory for the buffer's life.
         let buffer = unsafe { sys::wrap_buffer(&self.context, len, pointer.cast()) }
             .map_err(|error| error.on(&self.name, host.len()))?;
-        Ok(self.remember(sys::number(buffer), host.len()))
+        Ok(self.remember(sys::number(buffer), host.len(), host.start()))
     }
 
-    fn remember(&self, handle: u64, len: u64) -> Region {
+    /// How the buffer that a region lies in is aligned, told by the low bits of a number: the address of
+    /// wrapped host memory, 0 for everything else (drivers align what they allocate to 128 bytes).
+    #[must_use]
+    pub fn alignment_bits(&self, region: &Region) -> u64 {
+        self.buffers().live.get(&region.address()).map_or(0, |buffer| buffer.address)
+    }
+
+    fn remember(&self, handle: u64, len: u64, address: u64) -> Region {
         let mut buffers = self.buffers();
         buffers.next_id += 1;
         let id = buffers.next_id;
-        buffers.live.insert(handle, Buffer { len, id });
+        buffers.live.insert(handle, Buffer { len, id, address });
         Region::new(self.space, handle, 0, len)
     }
 
@@ -201,7 +210,7 @@ impl Device for OpenClDevice {
         let bytes = self.length(len)?;
         let buffer =
             sys::create_buffer(&self.context, bytes).map_err(|error| error.on(&self.name, len))?;
-        Ok(self.remember(sys::number(buffer), len))
+        Ok(self.remember(sys::number(buffer), len, 0))
     }
 
     unsafe fn free(&self, region: Region) -> Result<(), DeviceError> {

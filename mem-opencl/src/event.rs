@@ -59,6 +59,19 @@ impl WaitList {
 }
 
 impl OpenClDevice {
+    /// Whether the device orders its commands after this by itself. What it does not, the calls that take
+    /// it as `after` wait for.
+    #[must_use]
+    pub fn orders(&self, completion: &Completion) -> bool {
+        match completion {
+            Completion::Ready => true,
+            Completion::Pending(work) => work
+                .as_any()
+                .downcast_ref::<Command>()
+                .is_some_and(|command| command.context == self.context_number()),
+        }
+    }
+
     /// The completion of a command just enqueued, which is also sent on its way.
     pub(crate) fn started(&self, event: cl_event) -> Result<Completion, DeviceError> {
         let command = Command {

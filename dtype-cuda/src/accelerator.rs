@@ -1,0 +1,143 @@
+//! What the engine asks of a vendor: where kernels find memory, and lanes to put work on.
+//!
+//! The engine is written once, over these traits; `cuda` and `opencl` implement them. A *lane* is work in
+//! order: a CUDA stream, ours or the caller's, or an OpenCL queue. Units: bytes.
+
+use crate::staging::HostMemory;
+use gapless_engine::{EngineError, Typed};
+use gapless_kernels::Kernel;
+use gapless_kernels::launch::{Launch, Place, Unfit};
+use gapless_mem::{Completion, Device, DeviceError, Region, Space};
+use std::sync::Arc;
+
+/// Where a kernel finds one side of a move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    /// What the kernel's pointer gets: on CUDA the address, on OpenCL the buffer.
+    pub(crate) base: Region,
+    /// How the pointer is aligned, and where from it the bytes begin.
+    pub(crate) place: Place,
+}
+
+impl Spot {
+    /// The place as counted from address 0, where pointers are numbers.
+    pub(crate) fn absolute(self) -> Place {
+        let offset = self.base.start().cast_signed().wrapping_add(self.place.offset);
+        Place { address: 0, offset }
+    }
+
+    /// The same memory, `bytes` further on.
+    pub(crate) fn advanced(mut self, bytes: u64) -> Spot {
+        self.place.offset = self.place.offset.wrapping_add(bytes.cast_signed());
+        self
+    }
+}
+
+/// A vendor's device.
+pub(crate) trait Accelerator: Send + Sync {
+    /// The engine's name.
+    fn name(&self) -> &'static str;
+
+    /// The device.
+    fn device(&self) -> Arc<dyn Device>;
+
+    /// Whether memory of this space is the device's to work on.
+    fn serves(&self, space: Space) -> bool;
+
+    /// Where kernels find displacement 0 of a typed side.
+    ///
+    /// # Errors
+    /// Memory that kernels do not reach.
+    fn typed(&self, typed: &Typed) -> Result<Spot, EngineError>;
+
+    /// Where kernels find a packed region; `None` if only copies reach it.
+    ///
+    /// # Errors
+    /// Memory that not even copies reach.
+    fn packed(&self, region: Region) -> Result<Option<Spot>, EngineError>;
+
+    /// Host memory that uploads are fast from.
+    ///
+    /// # Errors
+    /// There is none left.
+    fn staging(&self, len: usize) -> Result<HostMemory, EngineError>;
+
+    /// Whether the device orders its work after this by itself, so that enqueueing does not wait.
+    fn orders(&self, completion: &Completion) -> bool;
+
+    /// Whether pointers are numbers of one address space, so that one launch may work on any memory;
+    /// otherwise a kernel gets buffers, and reaches no others.
+    fn one_address_space(&self) -> bool;
+
+    /// The engine's own lanes. Two calls at a time must not use one; the engine holds a lock for each.
+    fn lanes(&self) -> &[Box<dyn Lane>];
+}
+
+/// Work in order.
+pub(crate) trait Lane: Send + Sync {
+    /// What is enqueued later starts after all of `after` have ended.
+    ///
+    /// # Errors
+    /// Some of that failed, or the device refuses.
+    fn wait_for(&self, after: &[Completion]) -> Result<(), EngineError>;
+
+    /// Enqueues a kernel; its pointers in the kernel's order.
+    ///
+    /// # Safety
+    /// `pointers` are what the launch was made for: with them, its kernel touches only memory that stays
+    /// valid until the lane has passed it, and that nothing else uses in a way that races.
+    ///
+    /// # Errors
+    /// The device refuses; nothing was enqueued.
+    unsafe fn launch(&self, launch: &Launch, pointers: &[Region]) -> Result<(), EngineError>;
+
+    /// Enqueues a copy; both regions have one length.
+    ///
+    /// # Safety
+    /// Both are valid until the lane has passed the copy, do not overlap, and nothing else writes `src`
+    /// or touches `dst` until then.
+    ///
+    /// # Errors
+    /// The device refuses; nothing was enqueued.
+    unsafe fn copy(&self, dst: Region, src: Region) -> Result<(), EngineError>;
+
+    /// The completion of everything enqueued so far.
+    ///
+    /// # Errors
+    /// The device refuses.
+    fn record(&self) -> Result<Completion, EngineError>;
+
+    /// Waits until the lane has passed everything, or the device is lost.
+    fn drain(&self);
+}
+
+/// How many kernels there are, at most: the length of tables by [`number`].
+pub(crate) const KERNELS: usize = gapless_kernels::Family::ALL.len() * 20;
+
+/// A kernel's place in a table.
+pub(crate) fn number(kernel: Kernel) -> usize {
+    let family = kernel.family as usize * 2 + kernel.direction as usize;
+    (family * 5 + kernel.width as usize) * 2 + usize::from(kernel.few)
+}
+
+/// A shape that no kernel takes. Layouts have none such: what closed forms do not fit, plans do.
+pub(crate) fn unfit(device: &Arc<dyn Device>, reason: Unfit) -> EngineError {
+    EngineError::Device(DeviceError::Failed {
+        device: device.properties().name.clone(),
+        operation: "laying out a launch",
+        reason: reason.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_kernel_has_a_place_of_its_own() {
+        let places: BTreeSet<usize> = Kernel::all().map(number).collect();
+        assert_eq!(places.len(), Kernel::all().count());
+        assert!(places.iter().all(|&place| place < KERNELS));
+    }
+}

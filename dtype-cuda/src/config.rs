@@ -1,0 +1,65 @@
+//! What an engine can be told, and what it tells of itself.
+
+use gapless_kernels::Kernel;
+use std::num::NonZeroU32;
+
+/// What an engine can be told when it is made. The default suits a GPU that is there for the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Bytes of plans that are kept in device memory at most. Half as much again may lie ready for new
+    /// ones, and larger plans are made for the call that needs them and not kept.
+    pub plan_bytes: u64,
+    /// Bytes of the pieces in which plans are written and uploaded; 4 KiB at least.
+    pub piece_bytes: usize,
+    /// Bytes of the chunks in which data goes to and from memory that only copies reach; 4 KiB at least.
+    pub chunk_bytes: u64,
+    /// Streams of the engine's own; calls take turns over them. (OpenCL devices have one queue.)
+    pub streams: usize,
+    /// Blocks (work-groups) that a launch may have at most, so that the rest of the device is left to the
+    /// application (Wu et al. 2016, §5.3).
+    pub budget: Option<NonZeroU32>,
+    /// Whether kernels start on the first piece of a plan while the next is written. `false` writes and
+    /// uploads all of it first: for measuring what that is worth.
+    pub pipelined: bool,
+    /// Whether packed data goes to and from pinned host memory by way of the device's own memory and its
+    /// copy engine. By default kernels store to pinned memory, and load from it, directly.
+    pub staged_host: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            plan_bytes: 64 << 20,
+            piece_bytes: 1 << 20,
+            chunk_bytes: 4 << 20,
+            streams: 4,
+            budget: None,
+            pipelined: true,
+            staged_host: false,
+        }
+    }
+}
+
+impl Config {
+    /// The same with every number in its bounds.
+    pub(crate) fn bounded(mut self) -> Config {
+        self.piece_bytes = self.piece_bytes.clamp(4096, 1 << 30).next_multiple_of(4096);
+        self.chunk_bytes = self.chunk_bytes.clamp(4096, 1 << 40).next_multiple_of(4096);
+        self.streams = self.streams.clamp(1, 64);
+        self
+    }
+}
+
+/// One kernel launch, as reports tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launched {
+    /// Which kernel.
+    pub kernel: Kernel,
+    /// Blocks (work-groups).
+    pub blocks: u32,
+    /// Threads (work-items) of a block.
+    pub threads: u32,
+    /// Bytes of the plan that the launch uses; 0 for closed forms.
+    pub plan_bytes: u64,
+}

@@ -1,0 +1,158 @@
+//! CUDA devices as accelerators.
+
+mod functions;
+#[allow(unsafe_code, reason = "launches kernels and copies by address")]
+mod lane;
+#[allow(unsafe_code, reason = "declares and keeps the obligations of work on the caller's stream")]
+mod stream;
+
+pub use stream::OnStream;
+
+use crate::accelerator::{Accelerator, Lane, Spot};
+use crate::staging::HostMemory;
+use functions::Functions;
+use gapless_engine::{EngineError, Typed};
+use gapless_kernels::launch::Place;
+use gapless_mem::{Completion, Device, DeviceError, Region, Space};
+use gapless_mem_cuda::{CudaDevice, CudaError, CudaPending};
+use lane::OwnLane;
+use std::sync::Arc;
+
+const NAME: &str = "cuda";
+
+/// A device, its kernels and streams of ours.
+pub(crate) struct CudaAccelerator {
+    device: Arc<CudaDevice>,
+    functions: Arc<Functions>,
+    lanes: Vec<Box<dyn Lane>>,
+}
+
+/// A driver's refusal as engines tell it.
+pub(crate) fn failed(error: CudaError) -> EngineError {
+    EngineError::Device(error.into())
+}
+
+fn wrong_space(space: Space) -> EngineError {
+    EngineError::WrongSpace { engine: NAME, space }
+}
+
+/// Pointers are addresses: the kernel's is where the bytes begin.
+fn at(region: Region, address: u64) -> Spot {
+    let base = Region::new(region.space(), address, 0, region.len());
+    Spot { base, place: Place { address, offset: 0 } }
+}
+
+/// The bytes of its region that a typed buffer touches: first, and how many.
+fn touched(typed: &Typed) -> Result<(u64, u64), EngineError> {
+    let Some((low, high)) = typed.convertor()?.bounds() else { return Ok((0, 0)) };
+    // `Typed` has found both inside the region.
+    let first = typed.origin().wrapping_add_signed(low);
+    Ok((first, high.wrapping_sub(low).cast_unsigned()))
+}
+
+impl CudaAccelerator {
+    pub(crate) fn new(
+        device: Arc<CudaDevice>,
+        streams: usize,
+    ) -> Result<CudaAccelerator, EngineError> {
+        let functions = Arc::new(Functions::load(&device).map_err(failed)?);
+        let lane = |_| {
+            let stream = device.stream().map_err(failed)?;
+            let lane = OwnLane::new(Arc::clone(&device), Arc::clone(&functions), stream);
+            Ok(Box::new(lane) as Box<dyn Lane>)
+        };
+        let lanes = (0..streams.max(1)).map(lane).collect::<Result<_, EngineError>>()?;
+        Ok(CudaAccelerator { device, functions, lanes })
+    }
+
+    pub(crate) fn cuda_device(&self) -> &Arc<CudaDevice> {
+        &self.device
+    }
+
+    pub(crate) fn functions(&self) -> &Functions {
+        &self.functions
+    }
+
+    /// Where kernels find host memory, if all of it is page-locked and mapped.
+    fn host(&self, region: Region) -> Result<Option<u64>, EngineError> {
+        let address = |piece| match self.device.device_address(piece) {
+            Ok(address) => Ok(Some(address)),
+            Err(CudaError::Refused(DeviceError::WrongSpace { .. })) => Ok(None),
+            Err(error) => Err(failed(error)),
+        };
+        let Some(first) = address(region)? else { return Ok(None) };
+        // The driver answers for a byte: memory may be registered in part.
+        let Some(last) = region.len().checked_sub(1) else { return Ok(Some(first)) };
+        let end = address(region.sub(last, 1)?)?;
+        Ok((end == first.checked_add(last)).then_some(first))
+    }
+}
+
+impl Accelerator for CudaAccelerator {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.device) as Arc<dyn Device>
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        match space {
+            Space::Cuda { .. } => self.device.reaches(space),
+            Space::Managed | Space::Pinned => true,
+            _ => false,
+        }
+    }
+
+    fn typed(&self, typed: &Typed) -> Result<Spot, EngineError> {
+        let region = typed.region();
+        let start = match region.space() {
+            Space::Cuda { .. } | Space::Managed => {
+                self.device.device_address(region).map_err(failed)?
+            }
+            Space::Host | Space::Pinned => {
+                let (first, len) = touched(typed)?;
+                let piece = region.sub(first, len)?;
+                let address = self.host(piece)?.ok_or_else(|| wrong_space(region.space()))?;
+                address.wrapping_sub(first)
+            }
+            space => return Err(wrong_space(space)),
+        };
+        Ok(at(region, start.wrapping_add(typed.origin())))
+    }
+
+    fn packed(&self, region: Region) -> Result<Option<Spot>, EngineError> {
+        match region.space() {
+            Space::Cuda { .. } | Space::Managed => match self.device.device_address(region) {
+                Ok(address) => Ok(Some(at(region, address))),
+                // No link between the devices: the driver copies through the host.
+                Err(CudaError::Refused(DeviceError::Unsupported { .. })) => Ok(None),
+                Err(error) => Err(failed(error)),
+            },
+            Space::Host | Space::Pinned => {
+                Ok(self.host(region)?.map(|address| at(region, address)))
+            }
+            space => Err(wrong_space(space)),
+        }
+    }
+
+    fn staging(&self, len: usize) -> Result<HostMemory, EngineError> {
+        Ok(HostMemory::Pinned(self.device.pinned(len as u64).map_err(failed)?))
+    }
+
+    fn orders(&self, completion: &Completion) -> bool {
+        match completion {
+            Completion::Ready => true,
+            Completion::Pending(work) => work.as_any().is::<CudaPending>(),
+        }
+    }
+
+    fn one_address_space(&self) -> bool {
+        true
+    }
+
+    fn lanes(&self) -> &[Box<dyn Lane>] {
+        &self.lanes
+    }
+}

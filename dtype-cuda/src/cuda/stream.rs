@@ -1,0 +1,204 @@
+//! Work on the caller's own stream: enqueued, and no more. The stream's order is the completion.
+
+use super::CudaAccelerator;
+use super::lane::StreamLane;
+use crate::accelerator::Lane;
+use crate::batch::Request;
+use crate::engine::GpuEngine;
+use crate::lanes::{Held, Hold};
+use crate::shared::{Shared, Task};
+use gapless_engine::{EngineError, Typed};
+use gapless_kernels::Direction;
+use gapless_mem::{Completion, DeviceError, Region};
+use gapless_mem_cuda::Stream;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Plans and buffers in use before an event is recorded on the stream, after which they are let go of.
+const HELD_MAX: usize = 16;
+
+/// An engine's calls on a stream of the caller's: they cost no more than the launch and its arithmetic, and
+/// nothing is recorded. Made by [`GpuEngine::on`]; keep it for many calls.
+///
+/// What a call enqueues is over when the stream has passed it. If a call fails, some of its work may be on
+/// the stream: memory is the caller's again when the stream has passed that.
+///
+/// Plans that the work uses are kept until the stream has passed their last use. For that, an event is
+/// recorded when this value is dropped (or its [`completion`](OnStream::completion) is asked for), if plans
+/// were used at all.
+pub struct OnStream<'a> {
+    engine: &'a GpuEngine,
+    lane: StreamLane<'a>,
+    /// What work on the stream uses, each once.
+    used: RefCell<Held>,
+}
+
+impl GpuEngine {
+    /// This engine on the caller's stream.
+    ///
+    /// # Errors
+    /// Not an engine of a CUDA device, or a stream of another one.
+    pub fn on<'a>(&'a self, stream: &'a Stream) -> Result<OnStream<'a>, EngineError> {
+        let refused = |what| EngineError::Device(DeviceError::Unsupported { what });
+        let cuda: &CudaAccelerator =
+            self.cuda.as_deref().ok_or_else(|| refused("work on a CUDA stream"))?;
+        let device = cuda.cuda_device();
+        if stream.device() != device.ordinal() {
+            return Err(refused("work on another device's stream"));
+        }
+        let lane = StreamLane { device, functions: cuda.functions(), stream };
+        Ok(OnStream { engine: self, lane, used: RefCell::default() })
+    }
+}
+
+impl OnStream<'_> {
+    /// Enqueues gathering bytes `range` of `src`'s packed stream into `dst`, which is as long as the range.
+    ///
+    /// # Safety
+    /// As for [`Engine::pack`](gapless_engine::Engine::pack), until the stream has passed the work.
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn pack(
+        &self,
+        src: &Typed,
+        range: Range<u64>,
+        dst: Region,
+    ) -> Result<(), EngineError> {
+        let task = self.shared().pack(Direction::Pack, src, &range, dst, self.engine.budget)?;
+        // SAFETY: the caller's own promise.
+        unsafe { self.run(&task) }
+    }
+
+    /// Enqueues scattering `src`, which is as long as the range, to bytes `range` of `dst`'s packed stream.
+    ///
+    /// # Safety
+    /// As for [`Engine::unpack`](gapless_engine::Engine::unpack), until the stream has passed the work.
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn unpack(
+        &self,
+        src: Region,
+        dst: &Typed,
+        range: Range<u64>,
+    ) -> Result<(), EngineError> {
+        let task = self.shared().pack(Direction::Unpack, dst, &range, src, self.engine.budget)?;
+        // SAFETY: the caller's own promise.
+        unsafe { self.run(&task) }
+    }
+
+    /// Enqueues moving bytes `range` of `src`'s packed stream to the same range of `dst`'s.
+    ///
+    /// # Safety
+    /// As for [`Engine::transfer`](gapless_engine::Engine::transfer), until the stream has passed the work.
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn transfer(
+        &self,
+        src: &Typed,
+        dst: &Typed,
+        range: Range<u64>,
+    ) -> Result<(), EngineError> {
+        let task = self.shared().move_between(src, dst, &range, self.engine.budget)?;
+        // SAFETY: the caller's own promise.
+        unsafe { self.run(&task) }
+    }
+
+    /// Enqueues many requests, as [`GpuEngine::batch`] does.
+    ///
+    /// # Safety
+    /// As there, until the stream has passed the work.
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn batch(
+        &self,
+        direction: Direction,
+        requests: &[Request],
+    ) -> Result<(), EngineError> {
+        let tasks = self.shared().tasks(direction, requests, self.engine.budget)?;
+        let mut held = Held::new();
+        // SAFETY: the caller's own promise.
+        let done = unsafe { self.shared().batch(&self.lane, &mut None, &tasks, &mut held) };
+        self.keep(held);
+        done
+    }
+
+    /// The completion of everything that is on the stream now.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn completion(&self) -> Result<Completion, EngineError> {
+        let completion = self.lane.record()?;
+        self.shared().elsewhere.push(&completion, self.used.take());
+        Ok(completion)
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.engine.shared
+    }
+
+    /// # Safety
+    /// The task's memory stays valid, and free of races, until the stream has passed the work.
+    unsafe fn run(&self, task: &Task<'_>) -> Result<(), EngineError> {
+        let mut held = Held::new();
+        // SAFETY: the caller's own promise.
+        let done = unsafe { self.shared().run(&self.lane, &mut None, task, &mut held) };
+        self.keep(held);
+        done
+    }
+
+    /// Keeps what a call used, whether it ended well or not.
+    fn keep(&self, held: Held) {
+        if held.is_empty() {
+            return;
+        }
+        let mut used = self.used.borrow_mut();
+        for hold in held {
+            let same = |other: &Hold| match (&hold, other) {
+                (Hold::Plan(one), Hold::Plan(other)) => Arc::ptr_eq(one, other),
+                _ => false,
+            };
+            if !used.iter().any(same) {
+                used.push(hold);
+            }
+        }
+        if used.len() > HELD_MAX {
+            self.let_go(std::mem::take(&mut *used));
+        }
+    }
+
+    /// Lets go of what the stream's work uses, once the stream has passed it.
+    fn let_go(&self, used: SmallVec<[Hold; 2]>) {
+        if used.is_empty() {
+            return;
+        }
+        match self.lane.record() {
+            Ok(completion) => self.shared().elsewhere.push(&completion, used),
+            Err(error) => {
+                tracing::debug!(%error, "waiting for a stream that no event could be recorded on");
+                self.lane.drain();
+            }
+        }
+    }
+}
+
+impl Drop for OnStream<'_> {
+    fn drop(&mut self) {
+        let used = self.used.take();
+        self.let_go(used);
+    }
+}
+
+impl std::fmt::Debug for OnStream<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OnStream")
+            .field("engine", self.engine)
+            .field("stream", self.lane.stream)
+            .finish_non_exhaustive()
+    }
+}

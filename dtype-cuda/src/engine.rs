@@ -1,0 +1,265 @@
+//! The engine as its users see it: checks, the choice of a lane, and completions.
+
+use crate::accelerator::{Accelerator, Lane};
+use crate::cache::{Cache, PlanStatistics};
+use crate::config::{Config, Launched};
+use crate::lanes::{Elsewhere, Held, InFlight, Lanes, Track};
+use crate::memory::Memory;
+use crate::shared::{Shared, Task};
+use crate::staging::Rings;
+use gapless_dtype::Layout;
+use gapless_engine::{Engine, EngineError, Typed};
+use gapless_kernels::Direction;
+use gapless_mem::{Completion, Device, Region, Space};
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Packs and unpacks device memory by layout, on the device.
+///
+/// A value is a handle: clones share streams, plans and buffers. Calls may come from any thread at a time.
+/// They enqueue work and return its completion; only work of others (`after`) that the device cannot order
+/// itself is waited for, and copies to and from host memory that is not page-locked may be.
+///
+/// A handle that is dropped last waits for its work, up to five seconds.
+#[derive(Clone)]
+pub struct GpuEngine {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) budget: Option<NonZeroU32>,
+    #[cfg(feature = "cuda")]
+    pub(crate) cuda: Option<Arc<crate::cuda::CudaAccelerator>>,
+}
+
+impl GpuEngine {
+    /// The engine of a CUDA device: loads the kernels and makes streams.
+    ///
+    /// # Errors
+    /// No image for the device, or the driver refuses.
+    #[cfg(feature = "cuda")]
+    pub fn cuda(device: Arc<gapless_mem_cuda::CudaDevice>) -> Result<GpuEngine, EngineError> {
+        GpuEngine::cuda_with(device, Config::default())
+    }
+
+    /// The same, told more.
+    ///
+    /// # Errors
+    /// As for [`cuda`](GpuEngine::cuda).
+    #[cfg(feature = "cuda")]
+    pub fn cuda_with(
+        device: Arc<gapless_mem_cuda::CudaDevice>,
+        config: Config,
+    ) -> Result<GpuEngine, EngineError> {
+        let config = config.bounded();
+        let accelerator = crate::cuda::CudaAccelerator::new(device, config.streams)?;
+        let accelerator = Arc::new(accelerator);
+        let mut engine = GpuEngine::over(Arc::clone(&accelerator) as Arc<dyn Accelerator>, config);
+        engine.cuda = Some(accelerator);
+        Ok(engine)
+    }
+
+    /// The engine of an OpenCL device. Kernels are built when they are first needed, which takes seconds
+    /// with some drivers.
+    ///
+    /// # Errors
+    /// None yet: the device was opened before.
+    #[cfg(feature = "opencl")]
+    pub fn opencl(device: Arc<gapless_mem_opencl::OpenClDevice>) -> Result<GpuEngine, EngineError> {
+        GpuEngine::opencl_with(device, Config::default())
+    }
+
+    /// The same, told more.
+    ///
+    /// # Errors
+    /// As for [`opencl`](GpuEngine::opencl).
+    #[cfg(feature = "opencl")]
+    pub fn opencl_with(
+        device: Arc<gapless_mem_opencl::OpenClDevice>,
+        config: Config,
+    ) -> Result<GpuEngine, EngineError> {
+        let accelerator = Arc::new(crate::opencl::OpenClAccelerator::new(device));
+        Ok(GpuEngine::over(accelerator, config.bounded()))
+    }
+
+    fn over(accelerator: Arc<dyn Accelerator>, config: Config) -> GpuEngine {
+        let budget = config.budget;
+        let shared = Shared {
+            elsewhere: Elsewhere::default(),
+            lanes: Lanes::new(accelerator.lanes().len()),
+            cache: Cache::new(config.plan_bytes),
+            rings: Rings::new(config.piece_bytes),
+            memory: Memory::new(accelerator.device(), config.plan_bytes / 2),
+            config,
+            accelerator,
+        };
+        GpuEngine {
+            shared: Arc::new(shared),
+            budget,
+            #[cfg(feature = "cuda")]
+            cuda: None,
+        }
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> Arc<dyn Device> {
+        self.shared.accelerator.device()
+    }
+
+    /// The same engine, whose launches through this handle have `blocks` blocks (work-groups) at most, or
+    /// as many as they like (Wu et al. 2016, §5.3).
+    #[must_use]
+    pub fn with_budget(&self, blocks: Option<NonZeroU32>) -> GpuEngine {
+        GpuEngine { budget: blocks, ..self.clone() }
+    }
+
+    /// Makes a layout's plan now (when a datatype is committed, say), if it needs one and would be kept.
+    ///
+    /// # Errors
+    /// No memory, or the device's failure.
+    pub fn prepare(&self, layout: &Layout) -> Result<Completion, EngineError> {
+        let shared = &*self.shared;
+        if !shared.keeps_plan(layout) {
+            return Ok(Completion::Ready);
+        }
+        let (plan, _) = self.on_lane(&[], |lane, _, held| shared.whole_plan(lane, layout, held))?;
+        Ok(plan.upload())
+    }
+
+    /// Gives up a layout's plan. Work in flight keeps it until it has ended.
+    pub fn forget(&self, layout: &Layout) {
+        self.shared.cache.forget(layout);
+        self.shared.lanes.collect();
+        self.shared.elsewhere.collect();
+    }
+
+    /// What is kept of plans.
+    #[must_use]
+    pub fn plans(&self) -> PlanStatistics {
+        self.shared.cache.statistics()
+    }
+
+    /// What a pack or an unpack would launch, for reports. Nothing is launched or prepared. Memory that
+    /// only copies reach is packed by way of the device, in parts: the launch told is of one for all.
+    ///
+    /// # Errors
+    /// As for [`pack`](Engine::pack).
+    pub fn launches(
+        &self,
+        direction: Direction,
+        typed: &Typed,
+        range: Range<u64>,
+        packed: Region,
+    ) -> Result<Vec<Launched>, EngineError> {
+        let budget = self.budget;
+        let task = self.shared.pack(direction, typed, &range, packed, budget)?;
+        self.shared.launches(&task)
+    }
+
+    /// Enqueues work on a lane of our own, after `after`, and records its end.
+    pub(crate) fn on_lane<T>(
+        &self,
+        after: &[Completion],
+        work: impl FnOnce(&dyn Lane, &mut Track, &mut Held) -> Result<T, EngineError>,
+    ) -> Result<(T, Completion), EngineError> {
+        let shared = &*self.shared;
+        // Not while we hold a lane, which whoever ends that work may need.
+        for earlier in after.iter().filter(|work| !shared.accelerator.orders(work)) {
+            earlier.wait()?;
+        }
+        let (number, mut track) = shared.lanes.take();
+        let lane = &*shared.accelerator.lanes()[number];
+        lane.wait_for(after)?;
+        let mut flight = InFlight::new(lane);
+        let value = work(lane, &mut track, flight.held())?;
+        let completion = lane.record()?;
+        flight.land(&mut track.retired, &completion);
+        Ok((value, completion))
+    }
+
+    /// Enqueues a task on a lane of our own.
+    ///
+    /// # Safety
+    /// The task's memory stays valid, and free of races, until the completion.
+    unsafe fn run(
+        &self,
+        task: Result<Task<'_>, EngineError>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let task = task?;
+        if task.is_empty() {
+            return self.nothing(after);
+        }
+        let shared = &*self.shared;
+        let ((), completion) = self.on_lane(after, |lane, track, held| {
+            // SAFETY: the caller's own promise; the lane's end is what is returned.
+            unsafe { shared.run(lane, &mut track.chunk, &task, held) }
+        })?;
+        Ok(completion)
+    }
+
+    /// The end of `after`: no byte is to be moved.
+    pub(crate) fn nothing(&self, after: &[Completion]) -> Result<Completion, EngineError> {
+        match after {
+            [] => Ok(Completion::Ready),
+            [one] => Ok(one.clone()),
+            _ => Ok(self.on_lane(after, |_, _, _| Ok(()))?.1),
+        }
+    }
+}
+
+impl Engine for GpuEngine {
+    fn name(&self) -> &'static str {
+        self.shared.accelerator.name()
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        self.shared.accelerator.serves(space)
+    }
+
+    unsafe fn pack(
+        &self,
+        src: &Typed,
+        range: Range<u64>,
+        dst: Region,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let task = self.shared.pack(Direction::Pack, src, &range, dst, self.budget);
+        // SAFETY: the caller's own promise.
+        unsafe { self.run(task, after) }
+    }
+
+    unsafe fn unpack(
+        &self,
+        src: Region,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let task = self.shared.pack(Direction::Unpack, dst, &range, src, self.budget);
+        // SAFETY: the caller's own promise.
+        unsafe { self.run(task, after) }
+    }
+
+    unsafe fn transfer(
+        &self,
+        src: &Typed,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let task = self.shared.move_between(src, dst, &range, self.budget);
+        // SAFETY: the caller's own promise.
+        unsafe { self.run(task, after) }
+    }
+}
+
+impl std::fmt::Debug for GpuEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GpuEngine")
+            .field("engine", &self.shared.accelerator.name())
+            .field("device", &self.shared.accelerator.device().properties().name)
+            .field("budget", &self.budget)
+            .field("plans", &self.plans())
+            .finish_non_exhaustive()
+    }
+}

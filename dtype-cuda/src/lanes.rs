@@ -1,0 +1,179 @@
+//! The engine's own lanes, taken in turn, and what work on them still uses.
+//!
+//! A call has a lane to itself while it enqueues. Plans and buffers that the work uses are kept, with the
+//! call's completion, until the lane has passed it; whoever comes next lets go of them. Nothing is freed
+//! under a running kernel.
+
+use crate::accelerator::Lane;
+use crate::memory::Block;
+use crate::plans::DevicePlan;
+use gapless_mem::Completion;
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// How long an engine that is dropped waits for its work. What takes longer keeps its memory, which is
+/// left to the process's end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What enqueued work uses.
+pub(crate) enum Hold {
+    /// A plan.
+    Plan(Arc<DevicePlan>),
+    /// A buffer.
+    Block(Arc<Block>),
+}
+
+/// What one call's work uses.
+pub(crate) type Held = SmallVec<[Hold; 2]>;
+
+/// Work that may not have ended, oldest first, with what it uses. Where it is of several streams, what is
+/// over may be kept until what came before is.
+#[derive(Default)]
+pub(crate) struct Retired(VecDeque<(Completion, Held)>);
+
+/// What belongs to a lane.
+#[derive(Default)]
+pub(crate) struct Track {
+    pub(crate) retired: Retired,
+    /// A chunk on its way between device and host; the lane's order keeps calls from sharing it.
+    pub(crate) chunk: Option<Arc<Block>>,
+}
+
+/// The lanes' tracks, in their order.
+pub(crate) struct Lanes {
+    tracks: Vec<Mutex<Track>>,
+    next: AtomicUsize,
+}
+
+impl Retired {
+    /// Keeps `held` until `work` has ended.
+    pub(crate) fn push(&mut self, work: &Completion, held: Held) {
+        self.collect();
+        if !held.is_empty() && !matches!(work, Completion::Ready) {
+            self.0.push_back((work.clone(), held));
+        }
+    }
+
+    /// Lets go of what is over, up to the first that is not. What failed is over as well.
+    pub(crate) fn collect(&mut self) {
+        while let Some((work, _)) = self.0.front() {
+            if matches!(work.poll(), Ok(false)) {
+                return;
+            }
+            self.0.pop_front();
+        }
+    }
+}
+
+impl Drop for Retired {
+    fn drop(&mut self) {
+        let begin = Instant::now();
+        loop {
+            self.collect();
+            if self.0.is_empty() {
+                return;
+            }
+            if begin.elapsed() > PATIENCE {
+                tracing::warn!("work of a dropped engine goes on; its plans stay in device memory");
+                self.0.drain(..).for_each(std::mem::forget);
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Work on the callers' streams that may not have ended, with what it uses.
+#[derive(Default)]
+pub(crate) struct Elsewhere(Mutex<Retired>);
+
+impl Elsewhere {
+    /// Keeps `held` until `work` has ended.
+    pub(crate) fn push(&self, work: &Completion, held: Held) {
+        self.lock().push(work, held);
+    }
+
+    /// Lets go of what is over.
+    pub(crate) fn collect(&self) {
+        self.lock().collect();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Retired> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lanes {
+    pub(crate) fn new(lanes: usize) -> Lanes {
+        Lanes { tracks: (0..lanes).map(|_| Mutex::default()).collect(), next: AtomicUsize::new(0) }
+    }
+
+    /// The next lane, and its number; one that no other thread is busy with, if there is one.
+    pub(crate) fn take(&self) -> (usize, MutexGuard<'_, Track>) {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let count = self.tracks.len();
+        for number in (0..count).map(|i| (turn + i) % count) {
+            match self.tracks[number].try_lock() {
+                Ok(track) => return (number, track),
+                Err(TryLockError::Poisoned(track)) => return (number, track.into_inner()),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        let number = turn % count;
+        (number, self.tracks[number].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Another lane, if one is free.
+    pub(crate) fn take_another(&self) -> Option<(usize, MutexGuard<'_, Track>)> {
+        self.tracks
+            .iter()
+            .enumerate()
+            .find_map(|(number, track)| Some((number, track.try_lock().ok()?)))
+    }
+
+    /// Lets go of what is over, on all lanes that no one is busy with.
+    pub(crate) fn collect(&self) {
+        for track in &self.tracks {
+            if let Ok(mut track) = track.try_lock() {
+                track.retired.collect();
+            }
+        }
+    }
+}
+
+/// A call's work on a lane while it is being enqueued. Dropped, and not [landed](InFlight::land), it is of
+/// a call that failed half-way: what was enqueued is waited for, so that nothing is freed under it, and the
+/// caller's memory is the caller's again.
+pub(crate) struct InFlight<'a> {
+    lane: &'a dyn Lane,
+    held: Held,
+    landed: bool,
+}
+
+impl<'a> InFlight<'a> {
+    pub(crate) fn new(lane: &'a dyn Lane) -> InFlight<'a> {
+        InFlight { lane, held: Held::new(), landed: false }
+    }
+
+    /// Where the call puts what its work uses.
+    pub(crate) fn held(&mut self) -> &mut Held {
+        &mut self.held
+    }
+
+    /// Everything is enqueued; `work` is its end.
+    pub(crate) fn land(mut self, retired: &mut Retired, work: &Completion) {
+        self.landed = true;
+        retired.push(work, std::mem::take(&mut self.held));
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if !self.landed {
+            self.lane.drain();
+        }
+    }
+}

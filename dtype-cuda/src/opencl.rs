@@ -1,0 +1,82 @@
+//! OpenCL devices as accelerators.
+
+#[allow(unsafe_code, reason = "launches kernels and copies buffers")]
+mod lane;
+mod programs;
+
+use crate::accelerator::{Accelerator, Lane, Spot};
+use crate::staging::HostMemory;
+use gapless_engine::{EngineError, Typed};
+use gapless_kernels::launch::Place;
+use gapless_mem::{Completion, Device, Region, Space};
+use gapless_mem_opencl::OpenClDevice;
+use lane::QueueLane;
+use programs::Programs;
+use std::sync::Arc;
+
+const NAME: &str = "opencl";
+
+/// A device, its kernels, and its queue as a lane.
+pub(crate) struct OpenClAccelerator {
+    device: Arc<OpenClDevice>,
+    lanes: Vec<Box<dyn Lane>>,
+}
+
+impl OpenClAccelerator {
+    pub(crate) fn new(device: Arc<OpenClDevice>) -> OpenClAccelerator {
+        let programs = Programs::new(Arc::clone(&device));
+        let lane = Box::new(QueueLane::new(Arc::clone(&device), programs));
+        OpenClAccelerator { device, lanes: vec![lane] }
+    }
+
+    fn buffer(&self, region: Region, offset: u64) -> Result<Spot, EngineError> {
+        let wrong = || EngineError::WrongSpace { engine: NAME, space: region.space() };
+        if !self.serves(region.space()) {
+            return Err(wrong());
+        }
+        let offset = region.offset().checked_add(offset).and_then(|at| i64::try_from(at).ok());
+        let address = self.device.alignment_bits(&region);
+        Ok(Spot { base: region, place: Place { address, offset: offset.ok_or_else(wrong)? } })
+    }
+}
+
+impl Accelerator for OpenClAccelerator {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.device) as Arc<dyn Device>
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        matches!(space, Space::OpenCl { .. }) && self.device.reaches(space)
+    }
+
+    fn typed(&self, typed: &Typed) -> Result<Spot, EngineError> {
+        self.buffer(typed.region(), typed.origin())
+    }
+
+    fn packed(&self, region: Region) -> Result<Option<Spot>, EngineError> {
+        if region.space().cpu_accessible() {
+            return Ok(None);
+        }
+        self.buffer(region, 0).map(Some)
+    }
+
+    fn staging(&self, len: usize) -> Result<HostMemory, EngineError> {
+        Ok(HostMemory::Plain(vec![0; len].into_boxed_slice()))
+    }
+
+    fn orders(&self, completion: &Completion) -> bool {
+        self.device.orders(completion)
+    }
+
+    fn one_address_space(&self) -> bool {
+        false
+    }
+
+    fn lanes(&self) -> &[Box<dyn Lane>] {
+        &self.lanes
+    }
+}

@@ -1,0 +1,166 @@
+//! The device's queue as a lane. It is in order, so the last command's end is everyone's, and what must
+//! be waited for is given to the next command.
+
+use super::programs::Programs;
+use crate::accelerator::Lane;
+use gapless_engine::EngineError;
+use gapless_kernels::launch::Launch;
+use gapless_mem::{Completion, Device, DeviceError, Region};
+use gapless_mem_opencl::{Argument, OpenClDevice};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Tables in flight; with more, the oldest is waited for.
+const TABLES: usize = 16;
+
+/// What the next command waits for, the last command, and tables.
+#[derive(Default)]
+struct State {
+    after: Vec<Completion>,
+    last: Completion,
+    tables: VecDeque<Table>,
+}
+
+/// Arguments too large for a parameter: a buffer that holds them, and what it is filled from.
+struct Table {
+    buffer: Region,
+    bytes: Box<[u8]>,
+    /// The launch that used it last.
+    busy: Completion,
+}
+
+/// A queue in order.
+pub(crate) struct QueueLane {
+    device: Arc<OpenClDevice>,
+    programs: Programs,
+    state: Mutex<State>,
+}
+
+impl QueueLane {
+    pub(crate) fn new(device: Arc<OpenClDevice>, programs: Programs) -> QueueLane {
+        QueueLane { device, programs, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enqueues by `command` what comes after what has to be waited for.
+    fn enqueue(
+        &self,
+        command: impl FnOnce(&[Completion]) -> Result<Completion, DeviceError>,
+    ) -> Result<(), EngineError> {
+        let mut state = self.state();
+        let after = std::mem::take(&mut state.after);
+        state.last = command(&after)?;
+        Ok(())
+    }
+}
+
+impl QueueLane {
+    /// A table that nothing uses, filled on the queue; it is used until its `busy` is set and has ended.
+    fn table(&self, bytes: &[u8]) -> Result<Table, EngineError> {
+        let mut tables = std::mem::take(&mut self.state().tables);
+        let free = tables.iter().position(|table| !matches!(table.busy.poll(), Ok(false)));
+        let oldest = (tables.len() >= TABLES).then_some(0);
+        let old = free.or(oldest).and_then(|at| tables.remove(at));
+        self.state().tables = tables;
+        let mut table = match old {
+            Some(table) => {
+                let _ = table.busy.wait();
+                table
+            }
+            None => Table {
+                buffer: self.device.allocate(bytes.len() as u64)?,
+                bytes: vec![0; bytes.len()].into_boxed_slice(),
+                busy: Completion::Ready,
+            },
+        };
+        if table.bytes.len() != bytes.len() {
+            self.free(&table);
+            table.buffer = self.device.allocate(bytes.len() as u64)?;
+            table.bytes = vec![0; bytes.len()].into_boxed_slice();
+        }
+        table.bytes.copy_from_slice(bytes);
+        let source = Region::of(&table.bytes);
+        // SAFETY: the table's memory, on both sides, is not touched before the launch that uses it has
+        // ended, which comes after on the queue; the two are held until then (`launch`, `drop`).
+        unsafe { self.copy(table.buffer, source) }?;
+        Ok(table)
+    }
+
+    fn free(&self, table: &Table) {
+        // SAFETY: the buffer is the table's, and the launch that used it last has ended.
+        let _ = unsafe { self.device.free(table.buffer) };
+    }
+}
+
+impl Drop for QueueLane {
+    fn drop(&mut self) {
+        self.drain();
+        for table in std::mem::take(&mut self.state().tables) {
+            self.free(&table);
+        }
+    }
+}
+
+impl Lane for QueueLane {
+    fn wait_for(&self, after: &[Completion]) -> Result<(), EngineError> {
+        let pending = after.iter().filter(|work| matches!(work, Completion::Pending(_)));
+        self.state().after.extend(pending.cloned());
+        Ok(())
+    }
+
+    unsafe fn launch(&self, launch: &Launch, pointers: &[Region]) -> Result<(), EngineError> {
+        let (program, name) = self.programs.get(launch.kernel)?;
+        let mut arguments: SmallVec<[Argument<'_>; 5]> =
+            pointers.iter().map(|&region| Argument::Buffer(region)).collect();
+        let bytes = launch.args.as_bytes();
+        let table = launch.kernel.family.tabled().then(|| self.table(bytes)).transpose()?;
+        let last = table.as_ref().map_or(Argument::Value(bytes), |t| Argument::Buffer(t.buffer));
+        arguments.push(last);
+        let (groups, threads) = (launch.blocks, launch.threads);
+        let launched = self.enqueue(|after| {
+            // SAFETY: every kernel takes its pointers, then its structure, whose layout `kernels` tests
+            // against the compiled one; the caller vouches for what they lead to.
+            unsafe { self.device.launch(program, name, groups, threads, &arguments, after) }
+        });
+        if let Some(mut table) = table {
+            let mut state = self.state();
+            table.busy = state.last.clone();
+            state.tables.push_back(table);
+        }
+        launched
+    }
+
+    unsafe fn copy(&self, dst: Region, src: Region) -> Result<(), EngineError> {
+        // SAFETY: the caller's own promise.
+        self.enqueue(|after| unsafe { self.device.copy(dst, src, after) })
+    }
+
+    fn record(&self) -> Result<Completion, EngineError> {
+        let state = self.state();
+        let (after, last) = (!state.after.is_empty(), state.last.clone());
+        drop(state);
+        if after {
+            // Nothing came after what was to be waited for: an empty copy does.
+            let nothing = Region::new(self.device.space(), 0, 0, 0);
+            // SAFETY: no byte is touched.
+            unsafe { self.copy(nothing, nothing) }?;
+            return Ok(self.state().last.clone());
+        }
+        Ok(last)
+    }
+
+    fn drain(&self) {
+        let mut state = self.state();
+        // What was to come next does not come.
+        state.after.clear();
+        let last = state.last.clone();
+        drop(state);
+        while matches!(last.poll(), Ok(false)) {
+            std::thread::yield_now();
+        }
+    }
+}

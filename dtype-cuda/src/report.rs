@@ -1,0 +1,100 @@
+//! What would be launched, for reports: the same decisions as `shared` and `batch` make, without a device's
+//! part in them.
+
+use crate::accelerator::Spot;
+use crate::config::Launched;
+use crate::plan::PlanSpec;
+use crate::engine::GpuEngine;
+use crate::shared::{Shared, Task, closed, lay_out};
+use gapless_dtype::Layout;
+use gapless_engine::{EngineError, Typed};
+use gapless_kernels::launch::{Launches, Place, TransferSide, transfer};
+use std::num::NonZeroU32;
+use std::ops::Range;
+
+/// Launches as reports tell them.
+pub(crate) fn told(launches: &Launches, plan_bytes: u64) -> impl Iterator<Item = Launched> {
+    launches.iter().map(move |launch| Launched {
+        kernel: launch.kernel,
+        blocks: launch.blocks,
+        threads: launch.threads,
+        plan_bytes: if launch.kernel.family.plans() > 0 { plan_bytes } else { 0 },
+    })
+}
+
+impl Shared {
+    /// Whether a layout's plan would be kept.
+    pub(crate) fn keeps_plan(&self, layout: &Layout) -> bool {
+        self.cache.keeps(PlanSpec::of(layout).bytes)
+    }
+
+    /// What a pack or an unpack would launch.
+    ///
+    /// # Errors
+    /// A shape that no kernel takes.
+    pub(crate) fn launches(&self, task: &Task<'_>) -> Result<Vec<Launched>, EngineError> {
+        let (job, typed, direct, packed) = match task {
+            Task::Packed { job, typed, direct, packed } => (job, typed, direct, packed),
+            Task::Transfer { from, to, range, budget } => {
+                return self.between(*from, *to, range, *budget);
+            }
+        };
+        if job.len() == 0 || (direct.is_none() && job.typed.as_contiguous().is_some()) {
+            return Ok(Vec::new());
+        }
+        // A chunk is aligned to any word.
+        let aligned = Place { address: 0, offset: (job.start % 512).cast_signed() };
+        let direct = direct.unwrap_or(Spot { base: *packed, place: aligned });
+        if let Some(launches) = self.by_form(job, *typed, direct) {
+            return Ok(told(&launches, 0).collect());
+        }
+        let spec = PlanSpec::of(job.typed.layout());
+        let shape = spec.side(job.typed.layout(), job.typed.count(), 0);
+        let launches = lay_out(&shape, &job.what(*typed, direct));
+        Ok(told(&launches.map_err(|reason| self.unfit(reason))?, spec.bytes).collect())
+    }
+
+    /// What a move from layout to layout would launch.
+    fn between(
+        &self,
+        from: (&Typed, Spot),
+        to: (&Typed, Spot),
+        range: &Range<u64>,
+        budget: Option<NonZeroU32>,
+    ) -> Result<Vec<Launched>, EngineError> {
+        let planned = |typed: &Typed| {
+            let spec = PlanSpec::of(typed.layout());
+            (spec.side(typed.layout(), typed.count(), 0), spec.bytes)
+        };
+        let side = |typed: &Typed| {
+            let form = closed(typed.layout(), typed.count());
+            form.map_or_else(|| planned(typed), |shape| (shape, 0))
+        };
+        let lay_out = |source: (TransferSide, u64), target: (TransferSide, u64)| {
+            let places = (from.1.place, to.1.place);
+            let launches = transfer(range, (&source.0, places.0), (&target.0, places.1), budget);
+            launches.map(|launches| told(&launches, source.1 + target.1).collect())
+        };
+        // As `Shared::transfer` does: plans where arguments have no room for a closed form.
+        lay_out(side(from.0), side(to.0))
+            .or_else(|_| lay_out(planned(from.0), planned(to.0)))
+            .map_err(|reason| self.unfit(reason))
+    }
+}
+
+impl GpuEngine {
+    /// What a [`transfer`](gapless_engine::Engine::transfer) would launch, for reports. Nothing is
+    /// launched or prepared.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn transfer_launches(
+        &self,
+        src: &Typed,
+        dst: &Typed,
+        range: Range<u64>,
+    ) -> Result<Vec<Launched>, EngineError> {
+        let task = self.shared.move_between(src, dst, &range, self.budget)?;
+        if task.is_empty() { Ok(Vec::new()) } else { self.shared.launches(&task) }
+    }
+}

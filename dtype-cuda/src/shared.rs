@@ -1,0 +1,475 @@
+//! What all handles of an engine share, and the way of one piece of work onto a lane: closed form or plan,
+//! launches, and whatever the work keeps alive.
+
+use crate::accelerator::{Accelerator, Lane, Spot, unfit};
+use crate::cache::{Cache, Found};
+use crate::config::Config;
+use crate::form::Form;
+use crate::lanes::{Elsewhere, Held, Hold, Lanes};
+use crate::memory::{Block, Memory};
+use crate::plan::PlanSpec;
+use crate::plans::DevicePlan;
+use crate::prepare::{OnReady, prepare};
+use crate::staging::Rings;
+use gapless_dtype::Layout;
+use gapless_engine::{EngineError, Typed};
+use gapless_kernels::Direction;
+use gapless_kernels::launch::{
+    Launches, Move, TransferSide, Unfit, affine, contiguous, listed, mapped, strided, transfer,
+};
+use gapless_mem::{Region, Space};
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What all handles share. Fields are dropped in order: first what may still be in use by the device.
+pub(crate) struct Shared {
+    pub(crate) elsewhere: Elsewhere,
+    pub(crate) lanes: Lanes,
+    pub(crate) cache: Cache<DevicePlan>,
+    pub(crate) rings: Rings,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) config: Config,
+    pub(crate) accelerator: Arc<dyn Accelerator>,
+}
+
+/// One side of a move, and the pointer to its plan; any pointer, if it has none.
+pub(crate) struct Side {
+    pub(crate) shape: TransferSide,
+    pub(crate) plan: Region,
+}
+
+/// A pack or an unpack whose numbers have been checked.
+#[derive(Clone, Copy)]
+pub(crate) struct Job<'a> {
+    pub(crate) direction: Direction,
+    pub(crate) typed: &'a Typed,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) budget: Option<NonZeroU32>,
+}
+
+/// What a call does, checked.
+pub(crate) enum Task<'a> {
+    /// A pack or an unpack.
+    Packed {
+        /// What.
+        job: Job<'a>,
+        /// Where kernels find the typed side.
+        typed: Spot,
+        /// Where they find the packed one, unless only copies are to reach it.
+        direct: Option<Spot>,
+        /// The packed side.
+        packed: Region,
+    },
+    /// From layout to layout.
+    Transfer {
+        /// The source, and where kernels find it.
+        from: (&'a Typed, Spot),
+        /// The destination, likewise.
+        to: (&'a Typed, Spot),
+        /// Bytes of both streams.
+        range: Range<u64>,
+        /// Blocks at most.
+        budget: Option<NonZeroU32>,
+    },
+}
+
+impl Task<'_> {
+    /// Whether there is no byte to move.
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Task::Packed { job, .. } => job.len() == 0,
+            Task::Transfer { range, .. } => range.is_empty(),
+        }
+    }
+}
+
+impl<'a> Job<'a> {
+    /// # Errors
+    /// A range outside the stream, or a packed region of another length.
+    pub(crate) fn new(
+        direction: Direction,
+        typed: &'a Typed,
+        range: &Range<u64>,
+        packed: Region,
+        budget: Option<NonZeroU32>,
+    ) -> Result<Job<'a>, EngineError> {
+        typed.check_range(range)?;
+        let len = range.end - range.start;
+        if packed.len() != len {
+            return Err(EngineError::LengthMismatch { region: packed.len(), range: len });
+        }
+        Ok(Job { direction, typed, start: range.start, end: range.end, budget })
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// A part of it: bytes `start..end` of the stream.
+    pub(crate) fn part(self, start: u64, end: u64) -> Job<'a> {
+        debug_assert!(self.start <= start && start <= end && end <= self.end);
+        Job { start, end, ..self }
+    }
+
+    /// As the kernels' arithmetic wants it.
+    pub(crate) fn what(&self, typed: Spot, packed: Spot) -> Move {
+        Move {
+            direction: self.direction,
+            range: self.start..self.end,
+            typed: typed.place,
+            packed: packed.place,
+            budget: self.budget,
+        }
+    }
+}
+
+/// The closed form of `count` instances, as a side of a move; `None` where it takes a plan.
+pub(crate) fn closed(layout: &Layout, count: u64) -> Option<TransferSide> {
+    match Form::of(layout, count) {
+        Form::Contiguous { displacement } => Some(TransferSide::Contiguous(displacement)),
+        Form::Strided(grid) => Some(TransferSide::Strided(grid)),
+        Form::Affine(runs) => Some(TransferSide::Affine(runs)),
+        // Who asks has found that there are bytes to move.
+        Form::Empty | Form::Stretches(_) | Form::Listed(_) | Form::Mapped(_) => None,
+    }
+}
+
+/// The launches of one side's shape against a packed side.
+pub(crate) fn lay_out(shape: &TransferSide, what: &Move) -> Result<Launches, Unfit> {
+    match shape {
+        TransferSide::Contiguous(displacement) => contiguous(what, *displacement),
+        TransferSide::Strided(grid) => strided(what, grid),
+        TransferSide::Affine(runs) => affine(what, runs),
+        TransferSide::Listed(blocks) => listed(what, blocks),
+        TransferSide::Mapped(planned) => mapped(what, planned),
+    }
+}
+
+/// Enqueues launches whose pointers are `pointers`, as many as each kernel takes.
+///
+/// # Safety
+/// As for [`Lane::launch`], for every one.
+pub(crate) unsafe fn launch_all(
+    lane: &dyn Lane,
+    launches: &Launches,
+    pointers: &[Region; 4],
+) -> Result<(), EngineError> {
+    for launch in launches {
+        let pointers = &pointers[..2 + launch.kernel.family.plans()];
+        // SAFETY: the caller's own promise.
+        unsafe { lane.launch(launch, pointers) }?;
+    }
+    Ok(())
+}
+
+impl Shared {
+    pub(crate) fn unfit(&self, reason: Unfit) -> EngineError {
+        unfit(&self.accelerator.device(), reason)
+    }
+
+    /// The launches of a job without a plan, if it can do without.
+    pub(crate) fn by_form(&self, job: &Job<'_>, typed: Spot, packed: Spot) -> Option<Launches> {
+        let (layout, count) = (job.typed.layout(), job.typed.count());
+        let what = job.what(typed, packed);
+        match Form::of(layout, count) {
+            Form::Contiguous { displacement } => contiguous(&what, displacement).ok(),
+            Form::Strided(grid) => strided(&what, &grid).ok(),
+            Form::Affine(runs) => affine(&what, &runs).ok(),
+            Form::Stretches(stretches) => {
+                let mut launches = Launches::new();
+                for stretch in &stretches {
+                    let start = stretch.at.max(job.start);
+                    let end = (stretch.at + stretch.len).min(job.end);
+                    if start < end {
+                        let packed = packed.advanced(start - job.start);
+                        let what = job.part(start, end).what(typed, packed);
+                        launches.extend(contiguous(&what, stretch.origin()).ok()?);
+                    }
+                }
+                Some(launches)
+            }
+            Form::Empty | Form::Listed(_) | Form::Mapped(_) => None,
+        }
+    }
+
+    /// Where kernels find both sides; `None` for a packed side that only copies are to reach.
+    ///
+    /// # Errors
+    /// Memory that this engine cannot work on.
+    pub(crate) fn spots(
+        &self,
+        job: &Job<'_>,
+        packed: Region,
+    ) -> Result<(Spot, Option<Spot>), EngineError> {
+        let typed = self.accelerator.typed(job.typed)?;
+        let host = matches!(packed.space(), Space::Host | Space::Pinned);
+        let direct = self.accelerator.packed(packed)?;
+        Ok((typed, direct.filter(|_| !(host && self.config.staged_host))))
+    }
+
+    /// A pack or unpack, checked.
+    ///
+    /// # Errors
+    /// Numbers that do not fit, or memory that this engine cannot work on.
+    pub(crate) fn pack<'a>(
+        &self,
+        direction: Direction,
+        typed: &'a Typed,
+        range: &Range<u64>,
+        packed: Region,
+        budget: Option<NonZeroU32>,
+    ) -> Result<Task<'a>, EngineError> {
+        let job = Job::new(direction, typed, range, packed, budget)?;
+        let (typed, direct) = self.spots(&job, packed)?;
+        Ok(Task::Packed { job, typed, direct, packed })
+    }
+
+    /// A move from layout to layout, checked. A side without gaps is a packed one.
+    ///
+    /// # Errors
+    /// As for [`pack`](Shared::pack).
+    pub(crate) fn move_between<'a>(
+        &self,
+        src: &'a Typed,
+        dst: &'a Typed,
+        range: &Range<u64>,
+        budget: Option<NonZeroU32>,
+    ) -> Result<Task<'a>, EngineError> {
+        src.check_range(range)?;
+        dst.check_range(range)?;
+        let len = range.end - range.start;
+        if let Some(stretch) = dst.as_contiguous() {
+            let packed = stretch.sub(range.start, len)?;
+            return self.pack(Direction::Pack, src, range, packed, budget);
+        }
+        if let Some(stretch) = src.as_contiguous() {
+            let packed = stretch.sub(range.start, len)?;
+            return self.pack(Direction::Unpack, dst, range, packed, budget);
+        }
+        let from = (src, self.accelerator.typed(src)?);
+        let to = (dst, self.accelerator.typed(dst)?);
+        Ok(Task::Transfer { from, to, range: range.clone(), budget })
+    }
+
+    /// Enqueues a task. `chunk` is the lane's.
+    ///
+    /// # Safety
+    /// The task's memory stays valid, and free of races, until the lane has passed the work.
+    ///
+    /// # Errors
+    /// The device's failure. Some of the work may be enqueued then.
+    pub(crate) unsafe fn run(
+        &self,
+        lane: &dyn Lane,
+        chunk: &mut Option<Arc<Block>>,
+        task: &Task<'_>,
+        held: &mut Held,
+    ) -> Result<(), EngineError> {
+        if task.is_empty() {
+            return Ok(());
+        }
+        match task {
+            &Task::Packed { ref job, typed, direct: Some(packed), .. } => {
+                // SAFETY: the caller's own promise.
+                unsafe { self.enqueue(lane, job, typed, packed, held) }
+            }
+            &Task::Packed { ref job, typed, direct: None, packed } => {
+                // SAFETY: the caller's own promise.
+                unsafe { self.staged(lane, chunk, job, typed, packed, held) }
+            }
+            Task::Transfer { from, to, range, budget } => {
+                // SAFETY: the caller's own promise.
+                unsafe { self.transfer(lane, *from, *to, range, *budget, held) }
+            }
+        }
+    }
+
+    /// Enqueues a pack or unpack between memories that kernels reach.
+    ///
+    /// # Safety
+    /// `typed` and `packed` lead to what the job says; both stay valid, and free of races, until the lane
+    /// has passed the work.
+    ///
+    /// # Errors
+    /// As for [`run`](Shared::run).
+    pub(crate) unsafe fn enqueue(
+        &self,
+        lane: &dyn Lane,
+        job: &Job<'_>,
+        typed: Spot,
+        packed: Spot,
+        held: &mut Held,
+    ) -> Result<(), EngineError> {
+        if let Some(launches) = self.by_form(job, typed, packed) {
+            let sides = [typed.base, packed.base, typed.base, typed.base];
+            // SAFETY: the launches move the job's range of a layout that `Typed` found inside its
+            // region, and of a packed region of that length; the caller vouches for both.
+            return unsafe { launch_all(lane, &launches, &sides) };
+        }
+        // Of a plan that is being written, parts are enqueued as they become ready.
+        let mut next = job.start;
+        let mut on_ready = |plan: &DevicePlan, ready: u64| {
+            let end = ready.min(job.end);
+            if end > next {
+                let part = job.part(next, end);
+                let packed = packed.advanced(next - job.start);
+                // SAFETY: the caller's own promise; what the part needs of the plan lies before it on
+                // the lane.
+                unsafe { self.enqueue_by(lane, &part, typed, packed, Some(plan)) }?;
+                next = end;
+            }
+            Ok(next < job.end)
+        };
+        match self.plan(lane, job.typed.layout(), held, &mut on_ready)? {
+            Some(plan) => on_ready(&plan, u64::MAX).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// The same by a plan that the lane finds, or by the closed form.
+    ///
+    /// # Safety
+    /// As for [`enqueue`](Shared::enqueue); what the job needs of the plan lies before on the lane.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) unsafe fn enqueue_by(
+        &self,
+        lane: &dyn Lane,
+        job: &Job<'_>,
+        typed: Spot,
+        packed: Spot,
+        plan: Option<&DevicePlan>,
+    ) -> Result<(), EngineError> {
+        let launches = match plan {
+            Some(plan) => {
+                let shape = plan.spec().side(job.typed.layout(), job.typed.count(), 0);
+                lay_out(&shape, &job.what(typed, packed))
+            }
+            None => self.by_form(job, typed, packed).ok_or(Unfit::Numbers),
+        };
+        let launches = launches.map_err(|reason| self.unfit(reason))?;
+        let plan = plan.map_or(typed.base, DevicePlan::region);
+        let sides = [typed.base, packed.base, plan, plan];
+        // SAFETY: the launches move the job's range of a layout that `Typed` found inside its region,
+        // and of packed memory of that length, by a plan of that layout; the caller vouches for all.
+        unsafe { launch_all(lane, &launches, &sides) }
+    }
+
+    /// Enqueues a move from layout to layout.
+    ///
+    /// # Safety
+    /// The spots lead to the sides, which stay valid, and free of races, until the lane has passed the
+    /// work.
+    ///
+    /// # Errors
+    /// As for [`run`](Shared::run).
+    pub(crate) unsafe fn transfer(
+        &self,
+        lane: &dyn Lane,
+        from: (&Typed, Spot),
+        to: (&Typed, Spot),
+        range: &Range<u64>,
+        budget: Option<NonZeroU32>,
+        held: &mut Held,
+    ) -> Result<(), EngineError> {
+        let mut sides = [
+            self.side(lane, from.0, from.1, false, held)?,
+            self.side(lane, to.0, to.1, false, held)?,
+        ];
+        let lay_out = |sides: &[Side; 2]| {
+            let [source, target] = sides;
+            transfer(range, (&source.shape, from.1.place), (&target.shape, to.1.place), budget)
+        };
+        let launches = match lay_out(&sides) {
+            Ok(launches) => launches,
+            Err(_) => {
+                // Arguments have no room for one of the closed forms: plans do.
+                sides = [
+                    self.side(lane, from.0, from.1, true, held)?,
+                    self.side(lane, to.0, to.1, true, held)?,
+                ];
+                lay_out(&sides).map_err(|reason| self.unfit(reason))?
+            }
+        };
+        let pointers = [from.1.base, to.1.base, sides[0].plan, sides[1].plan];
+        // SAFETY: the launches move a range of two layouts that `Typed` found inside their regions, by
+        // plans of theirs that the lane finds; the caller vouches for the rest.
+        unsafe { launch_all(lane, &launches, &pointers) }
+    }
+
+    /// One side of a move whose plan, if it takes one, is whole.
+    pub(crate) fn side(
+        &self,
+        lane: &dyn Lane,
+        typed: &Typed,
+        spot: Spot,
+        planned: bool,
+        held: &mut Held,
+    ) -> Result<Side, EngineError> {
+        let (layout, count) = (typed.layout(), typed.count());
+        if !planned && let Some(shape) = closed(layout, count) {
+            return Ok(Side { shape, plan: spot.base });
+        }
+        let plan = self.whole_plan(lane, layout, held)?;
+        Ok(Side { shape: plan.spec().side(layout, count, 0), plan: plan.region() })
+    }
+
+    /// A layout's plan, all of it, which `lane` finds from then on.
+    ///
+    /// # Errors
+    /// No memory, or the device's failure.
+    pub(crate) fn whole_plan(
+        &self,
+        lane: &dyn Lane,
+        layout: &Layout,
+        held: &mut Held,
+    ) -> Result<Arc<DevicePlan>, EngineError> {
+        let before = held.len();
+        let found = self.plan(lane, layout, held, &mut |_, _| Ok(true))?;
+        let made = held[before..].iter().find_map(|hold| match hold {
+            Hold::Plan(plan) => Some(Arc::clone(plan)),
+            Hold::Block(_) => None,
+        });
+        Ok(found.or(made).expect("a plan that was made is held"))
+    }
+
+    /// A layout's plan, which `lane` finds from then on, if it was made before. If not, it is made;
+    /// `on_ready` hears of that, and nothing is returned.
+    fn plan(
+        &self,
+        lane: &dyn Lane,
+        layout: &Layout,
+        held: &mut Held,
+        on_ready: OnReady<'_>,
+    ) -> Result<Option<Arc<DevicePlan>>, EngineError> {
+        let spec = PlanSpec::of(layout);
+        if !self.cache.keeps(spec.bytes) {
+            // What is needed of it is made, for this call alone.
+            let plan = prepare(self, lane, layout, spec, on_ready)?;
+            held.push(Hold::Plan(Arc::new(plan)));
+            return Ok(None);
+        }
+        match self.cache.get_or_begin(layout) {
+            Found::Ready(plan) => {
+                held.push(Hold::Plan(Arc::clone(&plan)));
+                if let Err(error) = plan.ready_on(lane) {
+                    // Its upload failed: the next call makes it anew.
+                    self.cache.forget(layout);
+                    return Err(error);
+                }
+                Ok(Some(plan))
+            }
+            Found::Begin(building) => {
+                // Others will want what this call does not.
+                let mut all = |plan: &DevicePlan, ready| on_ready(plan, ready).map(|_| true);
+                let plan = Arc::new(prepare(self, lane, layout, spec, &mut all)?);
+                held.push(Hold::Plan(Arc::clone(&plan)));
+                building.finish(plan, spec.bytes);
+                Ok(None)
+            }
+        }
+    }
+}

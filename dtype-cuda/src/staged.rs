@@ -1,0 +1,159 @@
+//! Packed data in memory that only copies reach: host memory that is not page-locked, or everything the
+//! CPU addresses on OpenCL. It goes through a chunk of device memory, part by part.
+//!
+//! Each lane has one chunk, which its order protects. Long ranges use a second lane, if one is free, so
+//! that kernels run beside copies. Units: bytes.
+
+use crate::accelerator::{Lane, Spot};
+use crate::lanes::{Held, Hold, InFlight};
+use crate::memory::Block;
+use crate::plans::DevicePlan;
+use crate::shared::{Job, Shared};
+use gapless_engine::EngineError;
+use gapless_kernels::Direction;
+use gapless_kernels::launch::Place;
+use gapless_mem::{DeviceError, Region};
+use std::sync::Arc;
+
+/// Parts begin in their chunk where they begin in a stretch of this many bytes of the stream, so that
+/// kernels can use wide words.
+const ALIGNED: u64 = 512;
+
+/// A lane and the chunk on it.
+struct Way<'a> {
+    lane: &'a dyn Lane,
+    chunk: Region,
+}
+
+/// A part of the job, and where it is in the packed region.
+struct Part<'a> {
+    job: Job<'a>,
+    packed: Region,
+    chunk: Region,
+}
+
+impl Shared {
+    fn chunk(&self, kept: &mut Option<Arc<Block>>, held: &mut Held) -> Result<Region, DeviceError> {
+        let block = match kept {
+            Some(block) => Arc::clone(block),
+            None => {
+                let block = Arc::new(self.memory.take(self.config.chunk_bytes + ALIGNED)?);
+                Arc::clone(kept.insert(block))
+            }
+        };
+        let region = block.region();
+        held.push(Hold::Block(block));
+        Ok(region)
+    }
+
+    /// Enqueues a pack or unpack whose packed side only copies reach. `kept` is the lane's chunk.
+    ///
+    /// # Safety
+    /// As for [`enqueue`](Shared::enqueue).
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) unsafe fn staged(
+        &self,
+        lane: &dyn Lane,
+        kept: &mut Option<Arc<Block>>,
+        job: &Job<'_>,
+        typed: Spot,
+        packed: Region,
+        held: &mut Held,
+    ) -> Result<(), EngineError> {
+        if let Some(stretch) = job.typed.as_contiguous() {
+            let stretch = stretch.sub(job.start, job.len())?;
+            let (dst, src) = match job.direction {
+                Direction::Pack => (packed, stretch),
+                Direction::Unpack => (stretch, packed),
+            };
+            // SAFETY: the caller vouches for both; they have one length (`Job::new`).
+            return unsafe { lane.copy(dst, src) };
+        }
+        let plan = match self.by_form(job, typed, typed) {
+            Some(_) => None,
+            None => Some(self.whole_plan(lane, job.typed.layout(), held)?),
+        };
+        let plan = plan.as_deref();
+        let first = Way { lane, chunk: self.chunk(kept, held)? };
+        let another =
+            if job.len() > self.config.chunk_bytes { self.lanes.take_another() } else { None };
+        let Some((number, mut track)) = another else {
+            // SAFETY: the caller's own promise; the chunk is held.
+            return unsafe { self.parts(&[first], job, typed, packed, plan) };
+        };
+        let other = &*self.accelerator.lanes()[number];
+        let mut flight = InFlight::new(other);
+        // What the first lane waits for, the second one does, and for the plan's upload with it.
+        other.wait_for(&[lane.record()?])?;
+        let second = Way { lane: other, chunk: self.chunk(&mut track.chunk, flight.held())? };
+        // SAFETY: the caller's own promise; the chunks are held, and the first lane waits for the second.
+        unsafe { self.parts(&[first, second], job, typed, packed, plan) }?;
+        let completion = other.record()?;
+        lane.wait_for(std::slice::from_ref(&completion))?;
+        // The first lane's end comes after the second one's: the plan's hold is with the first one.
+        flight.land(&mut track.retired, &completion);
+        Ok(())
+    }
+
+    /// The parts, in turn over the ways.
+    ///
+    /// # Safety
+    /// As for [`staged`](Shared::staged); the chunks stay allocated until their lanes have passed the work.
+    unsafe fn parts(
+        &self,
+        ways: &[Way<'_>],
+        job: &Job<'_>,
+        typed: Spot,
+        packed: Region,
+        plan: Option<&DevicePlan>,
+    ) -> Result<(), EngineError> {
+        let parts = (0..).map_while(|number: u64| {
+            let begin = job.start.checked_add(number.checked_mul(self.config.chunk_bytes)?)?;
+            (begin < job.end).then_some((number, begin))
+        });
+        // A part's kernel is enqueued before the copy of the part before: host memory that is not
+        // page-locked is copied by this thread, which would hold it up.
+        let mut packing: Option<(&Way<'_>, Part<'_>)> = None;
+        for (number, begin) in parts {
+            let way = &ways[usize::try_from(number).unwrap_or(0) % ways.len()];
+            let end = job.end.min(begin + self.config.chunk_bytes);
+            let part = Part {
+                job: job.part(begin, end),
+                packed: packed.sub(begin - job.start, end - begin)?,
+                chunk: way.chunk.sub(begin % ALIGNED, end - begin)?,
+            };
+            if job.direction == Direction::Unpack {
+                // SAFETY: the caller vouches for the packed region; the chunk is the lane's.
+                unsafe { way.lane.copy(part.chunk, part.packed) }?;
+            } else if ways.len() == 1
+                && let Some((way, part)) = packing.take()
+            {
+                // SAFETY: as above.
+                unsafe { way.lane.copy(part.packed, part.chunk) }?;
+            }
+            // SAFETY: the caller vouches for the typed side; the chunk is the lane's, and as long as the
+            // part.
+            unsafe {
+                self.enqueue_by(way.lane, &part.job, typed, spot(way.chunk, begin % ALIGNED), plan)
+            }?;
+            if job.direction == Direction::Pack
+                && let Some((way, part)) = packing.replace((way, part))
+            {
+                // SAFETY: as above.
+                unsafe { way.lane.copy(part.packed, part.chunk) }?;
+            }
+        }
+        if let Some((way, part)) = packing {
+            // SAFETY: as above.
+            unsafe { way.lane.copy(part.packed, part.chunk) }?;
+        }
+        Ok(())
+    }
+}
+
+/// Where kernels find bytes in a chunk, which the device allocated, aligned to any word.
+fn spot(chunk: Region, skew: u64) -> Spot {
+    Spot { base: chunk, place: Place { address: 0, offset: skew.cast_signed() } }
+}
