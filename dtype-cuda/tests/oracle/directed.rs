@@ -51,8 +51,10 @@ pub(crate) fn directed(family: Family, width: Width, rng: &mut Rng) -> Option<(D
             (moved(&vector, width, rng), 1)
         }
         Family::Strided => {
-            let dims = 2 + rng.below(4);
-            let counts: Vec<u64> = (0..dims).map(|_| 3 + rng.below(12 - dims - 3)).collect();
+            // About a thousand blocks, whatever the dimensions.
+            let dims = rng.index(4);
+            let least = [26_u64, 9, 5, 4][dims];
+            let counts: Vec<u64> = (0..dims + 2).map(|_| least + rng.below(3)).collect();
             let grid = grid(rng.between(2, 4), &counts, &word, rng);
             (moved(&grid, width, rng), 1)
         }

@@ -11,11 +11,25 @@
 //!
 //! The binary needs nothing beside it, so it can be carried to a machine that has a GPU and no cargo.
 
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod batch;
 mod bench;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod directed;
 mod faults;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod gpu;
 mod host;
+#[cfg(feature = "cuda")]
+mod huge;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod kernels;
 mod memory;
+#[cfg(feature = "opencl")]
+mod opencl;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod plans;
 mod refusals;
 mod sample;
 mod seed;

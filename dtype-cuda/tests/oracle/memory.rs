@@ -112,6 +112,20 @@ impl<'a> Buffer<'a> {
         wait(&done.unwrap());
     }
 
+    /// Fills all of it with repetitions of `bytes`, mostly within the device.
+    pub(crate) fn repeat(&self, bytes: &[u8]) {
+        let len = self.region.len();
+        let mut full = len.min(wide(bytes.len()));
+        self.write(0, &bytes[..index(full)]);
+        while full < len {
+            let more = full.min(len - full);
+            let (to, from) = (self.part(full, more), self.part(0, more));
+            // SAFETY: both are parts of this buffer that do not overlap; nothing else uses them.
+            wait(&unsafe { self.provider.copier().copy(to, from, &[]) }.unwrap());
+            full += more;
+        }
+    }
+
     /// What `len` bytes from `at` on hold.
     pub(crate) fn read(&self, at: u64, len: u64) -> Vec<u8> {
         let mut bytes = vec![0u8; index(len)];

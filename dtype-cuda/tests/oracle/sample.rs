@@ -89,7 +89,7 @@ impl Sample {
 
     /// Calls `each` with the place in the stream, the displacement and the length of every run inside
     /// `range`.
-    fn within(&self, range: &Range<u64>, mut each: impl FnMut(u64, i64, u64)) {
+    pub(crate) fn within(&self, range: &Range<u64>, mut each: impl FnMut(u64, i64, u64)) {
         let mut at = 0;
         for run in &self.runs {
             let (from, to) = (range.start.max(at), range.end.min(at + run.len));
@@ -124,6 +124,36 @@ impl Sample {
             let from = index(from - range.start);
             memory[at..at + index(len)].copy_from_slice(&stream[from..from + index(len)]);
         });
+    }
+}
+
+impl Sample {
+    /// Compares places of a memory, read one by one, with what it holds once `stream` was unpacked into
+    /// zeros: for memories too large to be held at once.
+    pub(crate) fn compare(
+        &self,
+        stream: &[u8],
+        origin: u64,
+        places: &[Range<u64>],
+        read: impl Fn(u64, u64) -> Vec<u8>,
+    ) -> Result<(), String> {
+        let mut pieces = Vec::new();
+        self.within(&(0..self.size()), |from, displacement, len| {
+            pieces.push((origin.checked_add_signed(displacement).expect("inside"), from, len));
+        });
+        for place in places {
+            let mut want = vec![0; index(place.end - place.start)];
+            for &(at, from, len) in &pieces {
+                let (low, high) = (at.max(place.start), (at + len).min(place.end));
+                if low < high {
+                    let there = &mut want[index(low - place.start)..index(high - place.start)];
+                    there.copy_from_slice(&stream[index(from + low - at)..][..there.len()]);
+                }
+            }
+            let got = read(place.start, place.end - place.start);
+            crate::bench::same(&format!("{place:?} of the memory"), &got, &want, 0)?;
+        }
+        Ok(())
     }
 }
 

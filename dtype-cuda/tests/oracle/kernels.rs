@@ -1,0 +1,153 @@
+//! Every kernel is reached, by types made for it, and moves what it should under every budget.
+
+use crate::bench::Tally;
+use crate::directed::directed;
+use crate::gpu::Gpu;
+use crate::memory::Buffer;
+use crate::sample::{Sample, range};
+use crate::seed::{fail, rng};
+use gapless_dtype::testkit::Rng;
+use gapless_dtype::{Datatype, Primitive};
+use gapless_engine::Typed;
+use gapless_kernels::{Direction, Family, Kernel, Width};
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Budgets that rounds take in turn; 0 is none.
+const BUDGETS: [u32; 4] = [0, 1, 2, 7];
+/// Rounds of each family and width.
+const ROUNDS: u64 = 8;
+
+/// Most of the stream: the whole of it in every round for which the budgets have not changed yet.
+fn most(rng: &mut Rng, size: u64, round: u64) -> Range<u64> {
+    if round < 4 {
+        return 0..size;
+    }
+    rng.below(size / 8 + 1)..size - rng.below(size / 8 + 1)
+}
+
+/// Every kernel that packs or unpacks, in each of its forms, at least so often.
+const FLOOR: u64 = 2;
+
+/// Each family at each width, both ways, with and without budgets; every kernel is reached.
+pub(crate) fn every_kernel_runs(gpu: &Gpu) {
+    const TEST: &str = "every kernel";
+    let mut rng = rng(TEST);
+    let tally = Arc::new(Tally::default());
+    for width in Width::ALL {
+        for family in Family::ALL {
+            for round in 0..ROUNDS {
+                let Some((datatype, count)) = directed(family, width, &mut rng) else { break };
+                let sample = Sample::of(&datatype, count).unwrap();
+                let budget = NonZeroU32::new(BUDGETS[usize::try_from(round % 4).unwrap()]);
+                let mut bench = gpu.bench_of(&gpu.engine.with_budget(budget));
+                bench.tally = Arc::clone(&tally);
+                let part = most(&mut rng, sample.size(), round);
+                let verdict = bench.pack(&sample, &part, (0, 0), &mut rng);
+                let part = most(&mut rng, sample.size(), round);
+                let verdict = verdict.and_then(|()| bench.unpack(&sample, &part, (0, 0), &mut rng));
+                verdict.unwrap_or_else(|what| fail(TEST, &format!("{family:?} {width:?}: {what}")));
+            }
+        }
+    }
+    let reachable =
+        |kernel: &Kernel| directed(kernel.family, kernel.width, &mut rng.clone()).is_some();
+    let mut short = Vec::new();
+    for kernel in Kernel::all().filter(reachable) {
+        let ran = tally.of(&kernel.to_string());
+        if ran < FLOOR {
+            short.push(format!("{kernel}: {ran}"));
+        }
+    }
+    assert!(short.is_empty(), "kernels that ran less than {FLOOR} times: {short:?}");
+}
+
+/// From every family's types to every other's, and every kernel that moves from layout to layout.
+pub(crate) fn every_pair_of_families_transfers(gpu: &Gpu) {
+    const TEST: &str = "pairs of families";
+    let mut rng = rng(TEST);
+    let tally = Arc::new(Tally::default());
+    let mut round = 0;
+    for from in Family::ALL {
+        for to in Family::ALL {
+            let width = Width::ALL[rng.index(5)];
+            let (Some(source), Some(target)) =
+                (directed(from, width, &mut rng), directed(to, width, &mut rng))
+            else {
+                continue;
+            };
+            let source = Sample::of(&source.0, source.1).unwrap();
+            let target = Sample::of(&target.0, target.1).unwrap();
+            let size = source.size().min(target.size());
+            let budget = NonZeroU32::new(BUDGETS[round % 4]);
+            round += 1;
+            let mut bench = gpu.bench_of(&gpu.engine.with_budget(budget));
+            bench.tally = Arc::clone(&tally);
+            let align = if round % 3 == 0 { (rng.below(16), rng.below(16)) } else { (0, 0) };
+            for part in [0..size, range(&mut rng, size)] {
+                bench
+                    .transfer(&source, &target, &part, align, &mut rng)
+                    .unwrap_or_else(|what| fail(TEST, &format!("{from:?} to {to:?}: {what}")));
+            }
+        }
+    }
+    assert!(round > 70, "{round} pairs");
+    // The rest: every width, looping and not.
+    for width in Width::ALL {
+        for budget in BUDGETS {
+            let mut bench = gpu.bench_of(&gpu.engine.with_budget(NonZeroU32::new(budget)));
+            bench.tally = Arc::clone(&tally);
+            let mut sample = |family| {
+                let (datatype, count) = directed(family, width, &mut rng).unwrap();
+                Sample::of(&datatype, count).unwrap()
+            };
+            let (source, target) = (sample(Family::Strided1), sample(Family::Mapped));
+            let part = 0..source.size().min(target.size());
+            bench
+                .transfer(&source, &target, &part, (0, 0), &mut rng)
+                .unwrap_or_else(|what| fail(TEST, &what));
+        }
+    }
+    for kernel in Kernel::all().filter(|kernel| kernel.family == Family::Transfer) {
+        let ran = tally.of(&kernel.to_string());
+        assert!(ran >= FLOOR, "{kernel} ran {ran} times");
+    }
+}
+
+/// No launch has more blocks than the budget, whatever the work; without one there are more.
+pub(crate) fn budgets_are_kept(gpu: &Gpu) {
+    const TEST: &str = "budgets";
+    let mut rng = rng(TEST);
+    let mut unlimited = 0;
+    for family in Family::ALL {
+        for width in [Width::W1, Width::W8, Width::W16] {
+            let Some((datatype, count)) = directed(family, width, &mut rng) else { continue };
+            let sample = Sample::of(&datatype, count).unwrap();
+            let memory = Buffer::new(&*gpu.memory, sample.span() + 16);
+            let wire = Buffer::new(&*gpu.memory, sample.size());
+            let origin = sample.low().unsigned_abs();
+            let typed = Typed::new(memory.region(), origin, &sample.layout, count).unwrap();
+            for budget in BUDGETS {
+                let engine = gpu.engine.with_budget(NonZeroU32::new(budget));
+                for direction in [Direction::Pack, Direction::Unpack] {
+                    let launched =
+                        engine.launches(direction, &typed, 0..sample.size(), wire.region());
+                    for launch in launched.unwrap() {
+                        assert!(launch.blocks > 0 && launch.threads > 0, "{launch:?}");
+                        assert!(budget == 0 || launch.blocks <= budget, "{budget}: {launch:?}");
+                        assert_eq!(launch.kernel.direction, direction);
+                        unlimited += u32::from(budget == 0 && launch.blocks > 7);
+                    }
+                }
+            }
+        }
+    }
+    assert!(unlimited > 10, "only {unlimited} launches would have exceeded a budget");
+    // Nothing to do, nothing to launch.
+    let vector = Datatype::vector(8, 1, 2, &Primitive::Int.into()).unwrap().commit().unwrap();
+    let memory = Buffer::new(&*gpu.memory, 64);
+    let typed = Typed::new(memory.region(), 0, &vector, 1).unwrap();
+    let nothing = gpu.engine.launches(Direction::Pack, &typed, 4..4, memory.part(0, 0));
+    assert!(nothing.unwrap().is_empty());
+}
