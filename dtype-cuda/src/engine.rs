@@ -118,7 +118,7 @@ impl GpuEngine {
     /// No memory, or the device's failure.
     pub fn prepare(&self, layout: &Layout) -> Result<Completion, EngineError> {
         let shared = &*self.shared;
-        if !shared.keeps_plan(layout) {
+        if !shared.wants_plan(layout) {
             return Ok(Completion::Ready);
         }
         let (plan, _) = self.on_lane(&[], |lane, _, held| shared.whole_plan(lane, layout, held))?;
@@ -263,3 +263,6 @@ impl std::fmt::Debug for GpuEngine {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, feature = "opencl"))]
+mod tests;

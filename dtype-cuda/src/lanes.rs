@@ -23,7 +23,7 @@ pub(crate) enum Hold {
     /// A plan.
     Plan(Arc<DevicePlan>),
     /// A buffer.
-    Block(Arc<Block>),
+    Block(#[expect(dead_code, reason = "it is held, not looked at")] Arc<Block>),
 }
 
 /// What one call's work uses.

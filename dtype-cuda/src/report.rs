@@ -3,8 +3,9 @@
 
 use crate::accelerator::Spot;
 use crate::config::Launched;
-use crate::plan::PlanSpec;
 use crate::engine::GpuEngine;
+use crate::form::Form;
+use crate::plan::PlanSpec;
 use crate::shared::{Shared, Task, closed, lay_out};
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
@@ -23,9 +24,10 @@ pub(crate) fn told(launches: &Launches, plan_bytes: u64) -> impl Iterator<Item =
 }
 
 impl Shared {
-    /// Whether a layout's plan would be kept.
-    pub(crate) fn keeps_plan(&self, layout: &Layout) -> bool {
-        self.cache.keeps(PlanSpec::of(layout).bytes)
+    /// Whether a layout's plan would be used, by one instance or by several, and be kept.
+    pub(crate) fn wants_plan(&self, layout: &Layout) -> bool {
+        let planned = |count| matches!(Form::of(layout, count), Form::Listed(_) | Form::Mapped(_));
+        (planned(1) || planned(2)) && self.cache.keeps(PlanSpec::of(layout).bytes)
     }
 
     /// What a pack or an unpack would launch.
