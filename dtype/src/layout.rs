@@ -13,7 +13,7 @@ use crate::datatype::Datatype;
 use crate::error::{Argument, Quantity, TypeError};
 use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
 use crate::program::{self, Program, ProgramError};
-use crate::shape::{Period, Shape};
+use crate::shape::{Period, RunTable, Shape};
 use crate::signature::Signature;
 
 /// A committed datatype (`MPI_Type_commit`, MPI 4.1 §5.1.9), ready for any number of convertors.
@@ -212,6 +212,14 @@ impl Layout {
             Shape::General => Period::of(&self.0.program),
             _ => None,
         }
+    }
+
+    /// The runs of one instance as a table, where the layout keeps it as one: for whoever reads millions
+    /// of them and finds [`Convertor::iov`](crate::Convertor::iov) too slow. Neighbours may be adjacent
+    /// if a peer wrote the layout; then there are more than [`blocks`](Self::blocks).
+    #[must_use]
+    pub fn run_table(&self) -> Option<RunTable<'_>> {
+        RunTable::of(&self.0.program)
     }
 
     /// The largest power of two that divides every run's displacement and length: what words may be as

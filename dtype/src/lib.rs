@@ -99,7 +99,7 @@ pub use flatten::{FlattenError, FlattenFault};
 pub use layout::{BlockLengths, Layout, LayoutId, WeakLayout};
 pub use primitive::{Part, Primitive, Scalar};
 pub use run::Run;
-pub use shape::{Dim, Displacements, Period, Shape};
+pub use shape::{Dim, Displacements, Period, RunTable, Shape};
 pub use signature::{
     Signature, SignatureDecodeError, SignatureDigest, SignatureError, SignatureKind,
 };

@@ -76,6 +76,17 @@ pub struct Period {
     pub shape: Shape,
 }
 
+/// Runs of unequal lengths, as the layout keeps them: what an indexed type is mostly committed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunTable<'a> {
+    /// To be added to every entry of `displacements`.
+    pub displacement: i64,
+    /// Where the runs begin, in packed order.
+    pub displacements: &'a [i64],
+    /// The packed byte that each run begins with; one more entry says where the last one ends.
+    pub starts: &'a [u64],
+}
+
 /// One dimension of [`Shape::Strided`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dim {
@@ -172,5 +183,13 @@ impl Period {
             true_ub: root.disp.wrapping_add(facts.hi),
             shape: Shape::of_part(program, Part { disp: root.disp, op: body }),
         })
+    }
+}
+
+impl<'a> RunTable<'a> {
+    pub(crate) fn of(program: &'a Program) -> Option<RunTable<'a>> {
+        let root = program.root()?;
+        let Op::List { disps, starts } = program.op(root.op) else { return None };
+        Some(RunTable { displacement: root.disp, displacements: disps, starts })
     }
 }

@@ -10,6 +10,7 @@ pub(super) fn shape(case: &Case<'_>) -> Verdict {
     let shape = case.layout.shape();
     granularity(case, &merge(&one))?;
     period(case, &one)?;
+    table(case, &one)?;
     let Some(runs) = spell(shape) else {
         return Ok(());
     };
@@ -68,6 +69,21 @@ fn period(case: &Case<'_>, one: &[i64]) -> Verdict {
         let bytes = spelt.iter().flat_map(|run| run.displacement..run.end());
         ensure!(bytes.eq(first.iter().copied()), "{period:?} is not {runs:?}");
     }
+    Ok(())
+}
+
+/// A table of runs spells out the instance.
+fn table(case: &Case<'_>, one: &[i64]) -> Verdict {
+    let Some(table) = case.layout.run_table() else { return Ok(()) };
+    let runs = table
+        .displacements
+        .iter()
+        .zip(table.starts.windows(2))
+        .map(|(at, ends)| Run { displacement: table.displacement + at, len: ends[1] - ends[0] });
+    let runs: Vec<Run> = runs.collect();
+    ensure!(table.starts.len() == runs.len() + 1 && table.starts[0] == 0, "{table:?}");
+    let bytes = runs.iter().flat_map(|run| run.displacement..run.end());
+    ensure!(bytes.eq(one.iter().copied()), "{table:?} is not {:?}", merge(one));
     Ok(())
 }
 
