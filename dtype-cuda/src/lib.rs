@@ -1,4 +1,84 @@
-//! The GPU datatype engine.
+//! The GPU datatype engine: packs, unpacks and moves any committed layout in device memory.
+//!
+//! A [`GpuEngine`] is a [`gapless_engine::Engine`] for one device. It takes what the host's engine takes, a
+//! [`Typed`](gapless_engine::Typed) buffer and a byte range of its packed stream, and moves the bytes with
+//! kernels of the device. Packed data may lie in the device's memory, in that of a peer or of another
+//! process, in pinned host memory (kernels reach all of these), or anywhere else in host memory (it then
+//! goes through a chunk on the device).
+//!
+//! ```
+//! # #[cfg(feature = "opencl")] {
+//! use gapless_dtype::{Datatype, Primitive};
+//! use gapless_dtype_cuda::GpuEngine;
+//! use gapless_engine::{Engine, Typed};
+//! use gapless_mem::{Device, Region};
+//! use gapless_mem_opencl::OpenClDevice;
+//! use std::sync::Arc;
+//!
+//! // With CUDA: `GpuEngine::cuda(Arc::new(CudaDriver::load()?.device(0)?))`.
+//! let device = match OpenClDevice::open(0) {
+//!     Ok(device) => Arc::new(device),
+//!     Err(why) => return println!("{why}"),
+//! };
+//! let engine = GpuEngine::opencl(Arc::clone(&device)).unwrap();
+//!
+//! // A matrix of 4 × 4 integers on the device, and the layout of its second column.
+//! let matrix: Vec<u8> = (0..16u32).flat_map(u32::to_ne_bytes).collect();
+//! let there = device.allocate(64).unwrap();
+//! // SAFETY: both live until the copy has ended.
+//! unsafe { device.copy(there, Region::of(&matrix), &[]) }.unwrap().wait().unwrap();
+//! let column = Datatype::vector(4, 1, 4, &Primitive::Int.into()).unwrap().commit().unwrap();
+//!
+//! // Packed on the device, straight into host memory.
+//! let source = Typed::new(there, 4, &column, 1).unwrap();
+//! let mut packed = [0u8; 16];
+//! // SAFETY: `there` and `packed` live, and nothing else touches them, until the work has ended.
+//! let done = unsafe { engine.pack(&source, 0..16, Region::of_mut(&mut packed), &[]) }.unwrap();
+//! done.wait().unwrap();
+//! let column: Vec<u32> = packed.chunks(4).map(|b| u32::from_ne_bytes(b.try_into().unwrap())).collect();
+//! assert_eq!(column, [1, 5, 9, 13]);
+//! # unsafe { device.free(there) }.unwrap();
+//! # }
+//! ```
+//!
+//! # How a call finds its kernel
+//!
+//! ```text
+//!  Layout, count ──► Form ─┬─ closed: a grid, a triangle, one stretch ───────────────► launch arithmetic
+//!                          └─ a list, or anything ──► plan on the device? ── yes ────►   (gapless-kernels)
+//!                                                          │ no                               │
+//!                                                          ▼                                  ▼
+//!                                      written in pieces, each uploaded, and the       a lane: a stream of
+//!                                      kernel for its part launched behind it          ours, the caller's,
+//!                                                                                      an OpenCL queue
+//! ```
+//!
+//! - *Closed forms* need no preparation and no memory: their numbers are arguments of the kernel.
+//! - *Plans* are made at a layout's first use, or by [`GpuEngine::prepare`], and kept in device memory up to
+//!   [`Config::plan_bytes`], least recently used out first. They hold displacements relative to the layout, so
+//!   every buffer and count uses the same one.
+//! - *Any range* of the stream is one launch (sizes beyond 2³¹ words, and few long blocks, take more):
+//!   fragments of a message need nothing else.
+//! - *A budget* ([`GpuEngine::with_budget`]) bounds the blocks of every launch, because the application may
+//!   be using the GPU (Wu et al. 2016, §5.3).
+//! - *The caller's stream*: [`GpuEngine::on`] enqueues there and records nothing.
+//! - *Many requests*: [`GpuEngine::batch`] fuses small ones into few launches.
+//!
+//! Completions are the device's events; `after` is waited for on the device where it is the device's own
+//! work. Nothing that work uses is freed before that work has ended.
+//!
+//! # Where things are
+//!
+//! - `form`, `plan`, `cache`: pure. How the bytes of a layout are found; what a plan holds and how it is
+//!   written; which plans are kept.
+//! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: the way of one task onto a lane. `report`: what
+//!   that would launch.
+//! - `lanes`, `memory`, `staging`, `plans`: whose turn it is, and what lives how long.
+//! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host.
+//! - `accelerator`: what a vendor's device has to do; `cuda` and `opencl` do it.
+//!
+//! Read first: Wu et al. 2016, §3 (DEVs, work units) and §5; `gapless-kernels` (families, plans). This crate
+//! knows no peer and no message. Units: bytes.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "declares what launches and copies need")]
