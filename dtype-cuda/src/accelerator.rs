@@ -71,6 +71,10 @@ pub(crate) trait Accelerator: Send + Sync {
 
     /// The engine's own lanes. Two calls at a time must not use one; the engine holds a lock for each.
     fn lanes(&self) -> &[Box<dyn Lane>];
+
+    /// A lane beside those for uploads of plans, which then need not wait for what came before on the
+    /// lane that uses them; any number of calls may use it. `None` where there is but one queue.
+    fn uploads(&self) -> Option<&dyn Lane>;
 }
 
 /// Work in order.

@@ -7,6 +7,7 @@
 use crate::accelerator::{Lane, Spot};
 use crate::config::Launched;
 use crate::engine::GpuEngine;
+use crate::form::Form;
 use crate::lanes::Held;
 use crate::memory::Block;
 use crate::plan::PlanSpec;
@@ -69,13 +70,16 @@ impl Small<'_> {
     }
 }
 
-/// Whether to fuse a task, which has bytes: its parts then.
+/// Whether to fuse a task, which has bytes: its parts then, without a shape if that takes a plan.
 fn small<'a>(task: &Task<'a>) -> Option<(Job<'a>, Spot, Spot, Option<TransferSide>)> {
     let &Task::Packed { job, typed, direct: Some(packed), .. } = task else { return None };
     if job.len() > FUSED_MAX {
         return None;
     }
-    Some((job, typed, packed, closed(job.typed.layout(), job.typed.count())))
+    match Form::of(job.typed.layout(), job.typed.count()) {
+        Form::Stretches(_) => None,
+        form => Some((job, typed, packed, closed(form))),
+    }
 }
 
 impl Shared {

@@ -25,6 +25,7 @@ pub(crate) struct CudaAccelerator {
     device: Arc<CudaDevice>,
     functions: Arc<Functions>,
     lanes: Vec<Box<dyn Lane>>,
+    uploads: Box<dyn Lane>,
 }
 
 /// A driver's refusal as engines tell it.
@@ -56,13 +57,14 @@ impl CudaAccelerator {
         streams: usize,
     ) -> Result<CudaAccelerator, EngineError> {
         let functions = Arc::new(Functions::load(&device).map_err(failed)?);
-        let lane = |_| {
+        let lane = || {
             let stream = device.stream().map_err(failed)?;
             let lane = OwnLane::new(Arc::clone(&device), Arc::clone(&functions), stream);
             Ok(Box::new(lane) as Box<dyn Lane>)
         };
-        let lanes = (0..streams.max(1)).map(lane).collect::<Result<_, EngineError>>()?;
-        Ok(CudaAccelerator { device, functions, lanes })
+        let lanes = (0..streams.max(1)).map(|_| lane()).collect::<Result<_, EngineError>>()?;
+        let uploads = lane()?;
+        Ok(CudaAccelerator { device, functions, lanes, uploads })
     }
 
     pub(crate) fn cuda_device(&self) -> &Arc<CudaDevice> {
@@ -81,6 +83,9 @@ impl CudaAccelerator {
             Err(error) => Err(failed(error)),
         };
         let Some(first) = address(region)? else { return Ok(None) };
+        if region.space() == Space::Pinned {
+            return Ok(Some(first));
+        }
         // The driver answers for a byte: memory may be registered in part.
         let Some(last) = region.len().checked_sub(1) else { return Ok(Some(first)) };
         let end = address(region.sub(last, 1)?)?;
@@ -154,5 +159,9 @@ impl Accelerator for CudaAccelerator {
 
     fn lanes(&self) -> &[Box<dyn Lane>] {
         &self.lanes
+    }
+
+    fn uploads(&self) -> Option<&dyn Lane> {
+        Some(&*self.uploads)
     }
 }

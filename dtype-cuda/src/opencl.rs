@@ -79,4 +79,8 @@ impl Accelerator for OpenClAccelerator {
     fn lanes(&self) -> &[Box<dyn Lane>] {
         &self.lanes
     }
+
+    fn uploads(&self) -> Option<&dyn Lane> {
+        None
+    }
 }

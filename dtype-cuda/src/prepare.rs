@@ -1,5 +1,9 @@
-//! Writing a plan and uploading it, piece by piece, on the lane whose kernels are to use it: the kernel
-//! for what a piece completes is enqueued behind the piece's upload, while the next piece is written.
+//! Writing a plan and uploading it, piece by piece: the kernel for what a piece completes is enqueued behind
+//! the piece's upload, while the next piece is written.
+//!
+//! Uploads have a lane of their own where there is one, so that they do not wait for the user's work before
+//! and for the kernels between; the lane of the kernels waits for each upload, as every other lane that uses
+//! the plan does while the upload has not ended.
 
 use crate::accelerator::Lane;
 use crate::plan::{Patch, Patches, PlanSpec, Writer};
@@ -8,6 +12,7 @@ use crate::shared::Shared;
 use crate::staging::{Piece, Ring};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
+use gapless_mem::Completion;
 
 /// Parts end at multiples of this many bytes of the stream, so that words and lines stay whole.
 const PART_BYTES: u64 = 512;
@@ -16,10 +21,13 @@ const PART_BYTES: u64 = 512;
 /// whole plan, which covers any number of instances. Returning `false` says that no more of it is needed.
 pub(crate) type OnReady<'a> = &'a mut dyn FnMut(&DevicePlan, u64) -> Result<bool, EngineError>;
 
-/// A plan that is being written. Dropped before its end, it waits for what is on its way to it, and for
-/// kernels that use it already.
+/// A plan that is being written, and its lanes. Dropped before its end, it waits for what is on its way to
+/// it, and for kernels that use it already.
 struct Draft<'a> {
+    /// Where the plan is used.
     lane: &'a dyn Lane,
+    /// Where it is uploaded; may be the same.
+    uploads: &'a dyn Lane,
     /// `None` once it is whole.
     plan: Option<DevicePlan>,
 }
@@ -27,13 +35,14 @@ struct Draft<'a> {
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
         if self.plan.is_some() {
+            self.uploads.drain();
             self.lane.drain();
         }
     }
 }
 
-/// Writes a layout's plan and enqueues its upload on `lane`, which from then on finds it. The caller keeps
-/// the plan until the lane has passed what it enqueues.
+/// Writes a layout's plan and enqueues its upload; `lane` finds it from then on. The caller keeps the plan
+/// until the lane has passed what it enqueues.
 ///
 /// # Errors
 /// No memory, or the device's failure; what was enqueued has ended then.
@@ -47,68 +56,70 @@ pub(crate) fn prepare(
     let block = shared.memory.take(spec.bytes)?;
     let mut ring = shared.rings.take(&*shared.accelerator)?;
     let mut writer = Writer::new(layout, &spec);
-    let mut draft = Draft { lane, plan: Some(DevicePlan::new(spec, block)) };
-    if let Some(plan) = &draft.plan {
-        if let Err(error) = write(shared, lane, plan, &mut writer, &mut ring, on_ready) {
-            // The last piece may be on its way without a completion.
-            lane.drain();
-            return Err(error);
-        }
-        shared.rings.give(ring);
-        plan.uploaded_by(lane.record()?);
-    }
-    Ok(draft.plan.take().expect("it is taken here alone"))
+    let uploads = shared.accelerator.uploads().unwrap_or(lane);
+    // After the ring: if writing fails, the ring is dropped when nothing is on its way from it.
+    let mut draft = Draft { lane, uploads, plan: Some(DevicePlan::new(spec, block)) };
+    draft.write(shared.config.pipelined, &mut writer, &mut ring, on_ready)?;
+    let plan = draft.plan.take().expect("it is taken here alone");
+    shared.rings.give(ring);
+    Ok(plan)
 }
 
-fn write(
-    shared: &Shared,
-    lane: &dyn Lane,
-    plan: &DevicePlan,
-    writer: &mut Writer,
-    ring: &mut Ring,
-    on_ready: OnReady<'_>,
-) -> Result<(), EngineError> {
-    let pipelined = shared.config.pipelined;
-    let size = plan.spec().size;
-    let mut patches = Patches::new();
-    loop {
-        let piece = ring.next()?;
-        patches.clear();
-        let Some(ready) = writer.next(piece.bytes(), &mut patches) else { break };
-        upload(lane, plan, piece, &patches)?;
-        if !pipelined {
-            lane.record()?.wait()?;
-            continue;
+impl Draft<'_> {
+    fn write(
+        &self,
+        pipelined: bool,
+        writer: &mut Writer,
+        ring: &mut Ring,
+        on_ready: OnReady<'_>,
+    ) -> Result<(), EngineError> {
+        let Some(plan) = &self.plan else { return Ok(()) };
+        let mut patches = Patches::new();
+        let mut last = Completion::Ready;
+        loop {
+            let piece = ring.next()?;
+            patches.clear();
+            let Some(ready) = writer.next(piece.bytes(), &mut patches) else { break };
+            last = self.upload(plan, piece, &patches)?;
+            if !pipelined {
+                last.wait()?;
+                continue;
+            }
+            let ready = ready / PART_BYTES * PART_BYTES;
+            if ready == 0 || ready >= plan.spec().size {
+                continue;
+            }
+            self.lane.wait_for(std::slice::from_ref(&last))?;
+            if !on_ready(plan, ready)? {
+                plan.uploaded_by(last);
+                return Ok(());
+            }
         }
-        if ready >= size {
-            continue;
-        }
-        let ready = ready / PART_BYTES * PART_BYTES;
-        if ready > 0 && !on_ready(plan, ready)? {
-            return Ok(());
-        }
+        plan.uploaded_by(last);
+        plan.ready_on(self.lane)?;
+        on_ready(plan, u64::MAX).map(|_| ())
     }
-    on_ready(plan, u64::MAX).map(|_| ())
-}
 
-/// Enqueues the upload of a piece.
-fn upload(
-    lane: &dyn Lane,
-    plan: &DevicePlan,
-    piece: &mut Piece,
-    patches: &[Patch],
-) -> Result<(), EngineError> {
-    let staged = piece.region();
-    for patch in patches {
-        let len = patch.staged.len() as u64;
-        let from = staged.sub(patch.staged.start as u64, len)?;
-        let to = plan.region().sub(patch.at, len)?;
-        // SAFETY: both pieces lie inside memory of ours (`sub`). The plan's is held by the call until
-        // the lane has passed it; nobody else has seen the plan, whose kernels of this call come behind
-        // on this lane. The staging is written again after the completion below, or, if that cannot be
-        // had, after the lane was drained (`prepare`).
-        unsafe { lane.copy(to, from) }?;
+    /// Enqueues the upload of a piece, and tells its end.
+    fn upload(
+        &self,
+        plan: &DevicePlan,
+        piece: &mut Piece,
+        patches: &[Patch],
+    ) -> Result<Completion, EngineError> {
+        let staged = piece.region();
+        for patch in patches {
+            let len = patch.staged.len() as u64;
+            let from = staged.sub(patch.staged.start as u64, len)?;
+            let to = plan.region().sub(patch.at, len)?;
+            // SAFETY: both pieces lie inside memory of ours (`sub`). The plan's was free, and is kept until
+            // its users' lanes have passed them, which wait for this; until its end, no kernel reads what
+            // is written here. The staging is written again after the completion below; if that cannot be
+            // had, the lane is drained before either is let go of (`drop`).
+            unsafe { self.uploads.copy(to, from) }?;
+        }
+        let end = self.uploads.record()?;
+        piece.used_by(end.clone());
+        Ok(end)
     }
-    piece.used_by(lane.record()?);
-    Ok(())
 }

@@ -69,7 +69,7 @@ impl Shared {
             (spec.side(typed.layout(), typed.count(), 0), spec.bytes)
         };
         let side = |typed: &Typed| {
-            let form = closed(typed.layout(), typed.count());
+            let form = closed(Form::of(typed.layout(), typed.count()));
             form.map_or_else(|| planned(typed), |shape| (shape, 0))
         };
         let lay_out = |source: (TransferSide, u64), target: (TransferSide, u64)| {

@@ -125,9 +125,9 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The closed form of `count` instances, as a side of a move; `None` where it takes a plan.
-pub(crate) fn closed(layout: &Layout, count: u64) -> Option<TransferSide> {
-    match Form::of(layout, count) {
+/// A closed form as a side of a move; `None` where that takes a plan.
+pub(crate) fn closed(form: Form) -> Option<TransferSide> {
+    match form {
         Form::Contiguous { displacement } => Some(TransferSide::Contiguous(displacement)),
         Form::Strided(grid) => Some(TransferSide::Strided(grid)),
         Form::Affine(runs) => Some(TransferSide::Affine(runs)),
@@ -410,7 +410,7 @@ impl Shared {
         held: &mut Held,
     ) -> Result<Side, EngineError> {
         let (layout, count) = (typed.layout(), typed.count());
-        if !planned && let Some(shape) = closed(layout, count) {
+        if !planned && let Some(shape) = closed(Form::of(layout, count)) {
             return Ok(Side { shape, plan: spot.base });
         }
         let plan = self.whole_plan(lane, layout, held)?;

@@ -67,30 +67,35 @@ impl QueueLane {
         let old = free.or(oldest).and_then(|at| tables.remove(at));
         self.state().tables = tables;
         let mut table = match old {
-            Some(table) => {
-                let _ = table.busy.wait();
-                table
+            Some(table) if table.bytes.len() == bytes.len() => table,
+            other => {
+                if let Some(table) = other {
+                    self.free(&table);
+                }
+                Table {
+                    buffer: self.device.allocate(bytes.len() as u64)?,
+                    bytes: vec![0; bytes.len()].into_boxed_slice(),
+                    busy: Completion::Ready,
+                }
             }
-            None => Table {
-                buffer: self.device.allocate(bytes.len() as u64)?,
-                bytes: vec![0; bytes.len()].into_boxed_slice(),
-                busy: Completion::Ready,
-            },
         };
-        if table.bytes.len() != bytes.len() {
-            self.free(&table);
-            table.buffer = self.device.allocate(bytes.len() as u64)?;
-            table.bytes = vec![0; bytes.len()].into_boxed_slice();
-        }
+        // What failed is over as well.
+        let _ = table.busy.wait();
         table.bytes.copy_from_slice(bytes);
         let source = Region::of(&table.bytes);
         // SAFETY: the table's memory, on both sides, is not touched before the launch that uses it has
-        // ended, which comes after on the queue; the two are held until then (`launch`, `drop`).
-        unsafe { self.copy(table.buffer, source) }?;
-        Ok(table)
+        // ended, which comes after on the queue; it is held until then (`launch`, `drop`).
+        match unsafe { self.copy(table.buffer, source) } {
+            Ok(()) => Ok(table),
+            Err(error) => {
+                self.free(&table);
+                Err(error)
+            }
+        }
     }
 
     fn free(&self, table: &Table) {
+        let _ = table.busy.wait();
         // SAFETY: the buffer is the table's, and the launch that used it last has ended.
         let _ = unsafe { self.device.free(table.buffer) };
     }
