@@ -1,5 +1,7 @@
 //! Communicators: who a message is for, and the blocking operations.
 
+mod making;
+
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused, Way};
 use crate::shared::Shared;
@@ -30,21 +32,6 @@ impl Communicator {
     #[must_use]
     pub fn size(&self) -> u32 {
         self.comm.size()
-    }
-
-    /// A new communicator of the same processes, whose messages never meet this one's
-    /// (`MPI_Comm_dup`, MPI 4.1 §7.4.2). Collective: every member calls it, in the same order
-    /// among such calls.
-    ///
-    /// # Errors
-    /// A member is lost; no identifier is left.
-    pub fn dup(&self) -> Result<Communicator, Error> {
-        let dup = self.shared.lock()?.open()?.start_dup(&self.comm)?;
-        let comm = self.shared.wait_until(|state| match state.open() {
-            Ok(pml) => pml.test_dup(dup).map_err(Error::from).transpose(),
-            Err(error) => Some(Err(error)),
-        })??;
-        Ok(Communicator { shared: Arc::clone(&self.shared), comm })
     }
 
     /// Sends and waits until the memory may be used again (`MPI_Send`, MPI 4.1 §3.2.1). That may

@@ -98,9 +98,11 @@ impl Error {
     #[must_use]
     pub fn lost_rank(&self) -> Option<u32> {
         match self {
-            Error::Message(PmlError::PeerLost { rank, .. } | PmlError::NobodyLeft { rank, .. }) => {
-                Some(*rank)
-            }
+            Error::Message(
+                PmlError::PeerLost { rank, .. }
+                | PmlError::NobodyLeft { rank, .. }
+                | PmlError::CommFailed { rank },
+            ) => Some(*rank),
             Error::Peer(BmlError::PeerLost { peer, .. }) => Some(peer.0),
             _ => None,
         }

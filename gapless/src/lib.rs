@@ -79,4 +79,6 @@ pub use gapless_btl as btl;
 pub use gapless_dtype::{Datatype, Distribution, Layout, Order, Primitive, Scalar};
 pub use gapless_engine::Engine;
 pub use gapless_mem::{Region, Space};
-pub use gapless_pml::{Config, PmlError, Protocol, Source, Status, TagSel, Tuning};
+pub use gapless_pml::{
+    Comparison, Config, Group, PmlError, Protocol, SendMode, Source, Status, TagSel, Tuning,
+};

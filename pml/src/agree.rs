@@ -1,16 +1,29 @@
-//! Making and freeing communicators: members agree on an identifier that is free in all of them.
+//! Making communicators: the members tell each other what they call it.
 //!
 //! ```text
-//! members                      rank 0
-//!   | identifiers in use ------> | the smallest that nobody uses
-//!   | <---------- identifier --- |
+//! members                 leader                        leader of the other side
+//!   | entry -------------> | from each                   |  (intercommunicators only)
+//!   |                      | preface, table ----------> |
+//!   |                      | <---------- preface, table |
+//!   | <-- preface, table - | to each                    |
 //! ```
 //!
-//! The messages travel in the parent's collective context, so they never meet a user's. A member may
-//! use the new communicator while others do not know it yet: its messages are held for them.
+//! Every member then comes to the same conclusion (`table.rs`). The messages travel in the collective
+//! context of the communicator that the new one is made of, each agreement with a tag of its own: so
+//! any number can be under way, in any order, and all make progress whenever this process does. A
+//! member may use the new communicator before others know it: they have named it already, and keep
+//! its messages.
+//!
+//! If a member is lost before all have been heard, everybody else is told who it was.
 
-use crate::comm::{COMMS_MAX, Comm, smallest_free};
+mod calls;
+mod table;
+
+pub use calls::CommRequest;
+
+use crate::comm::Comm;
 use crate::error::PmlError;
+use crate::group::Group;
 use crate::pml::Pml;
 use crate::recv::{Source, TagSel};
 use crate::request::RequestId;
@@ -18,206 +31,80 @@ use gapless_bml::LinkError;
 use gapless_engine::Typed;
 use gapless_mem::Region;
 use slab::Slab;
+use table::{ENTRY_BYTES, Entry, NO_ID, PREFACE_BYTES, Preface, Purpose};
+use zerocopy::IntoBytes;
 
-/// Bytes of the list of identifiers in use: a bit each.
-const USED_BYTES: usize = COMMS_MAX as usize / 8;
-/// The answer when there is no identifier for all.
-const NONE: u32 = u32::MAX;
-/// The answer when rank 0 could not hear everybody.
-const FAILED: u32 = u32::MAX - 1;
-/// What stands where an answer will be: none that is ever given, nor the start of one.
-const UNHEARD: u8 = 0xEE;
-/// Tag of both messages.
-const TAG: i32 = i32::MAX;
-
-/// A `dup` under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DupId(usize);
-
-/// Those under way. They own the buffers of their messages until these have ended.
+/// Agreements under way or concluded. They own the buffers of their messages until these have ended.
 #[derive(Debug, Default)]
-pub(crate) struct Dups {
-    under_way: Slab<Dup>,
+pub(crate) struct Agreements {
+    all: Slab<Entered>,
+    /// How many are not concluded.
+    open: usize,
+    next: u64,
 }
 
 #[derive(Debug)]
-struct Dup {
-    parent: Comm,
+struct Entered {
+    number: u64,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Open(Box<Agreement>),
+    Concluded(Result<Option<Comm>, PmlError>),
+    /// Being looked at.
+    Away,
+}
+
+#[derive(Debug)]
+struct Agreement {
+    purpose: Purpose,
+    /// What those of this side talk in.
+    over: Comm,
+    /// Those of this side who take part, in the order of the table, and which of them leads.
+    members: Group,
+    leader: u32,
+    tag: i32,
+    /// Where this side's leader reaches the other's, if there is one: and what both say it with.
+    bridge: Option<Bridge>,
+    mine: Entry,
     step: Step,
     requests: Vec<RequestId>,
-    /// Identifiers in use: mine, or one list per member.
-    used: Vec<u8>,
-    answer: Vec<u8>,
+    preface: Vec<u8>,
+    table: Vec<u8>,
+    /// What the other side's leader tells.
+    other_preface: Vec<u8>,
+    other_table: Vec<u8>,
     failure: Option<PmlError>,
 }
 
+/// How one side's leader reaches the other's.
+#[derive(Clone, Debug)]
+struct Bridge {
+    comm: Comm,
+    rank: u32,
+    tag: i32,
+}
+
+/// What an agreement waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Rank 0: the others' lists are coming.
+    /// Leader: the members' entries.
     Gather,
-    /// Rank 0: the answer is on its way.
+    /// Leader: whether the other side is fine.
+    Meet,
+    /// Leader: the other side's table.
+    Swap,
+    /// Leader: that the members' messages have left.
     Tell,
-    /// The others: waiting for the answer.
+    /// Member: whether all went well.
     Hear,
+    /// Member: the table.
+    Read,
 }
 
-impl Pml {
-    /// A communicator with the same group and contexts of its own (`MPI_Comm_dup`, MPI 4.1 §7.4.2).
-    /// All members call it, in the same order for each parent. Waits for the others.
-    ///
-    /// # Errors
-    /// A member is lost; no identifier is free in all members.
-    pub fn dup(&mut self, parent: &Comm) -> Result<Comm, PmlError> {
-        let dup = self.start_dup(parent)?;
-        self.wait_for(|pml| pml.core_test_dup(dup))
-    }
-
-    /// Starts a [`dup`](Pml::dup) without waiting (`MPI_Comm_idup`). A process has one under way at
-    /// a time.
-    ///
-    /// # Errors
-    /// As [`dup`](Pml::dup); another one is under way.
-    pub fn start_dup(&mut self, parent: &Comm) -> Result<DupId, PmlError> {
-        self.core.comms.check(parent)?;
-        if !self.dups.under_way.is_empty() {
-            return Err(PmlError::DupUnderWay);
-        }
-        let size = parent.size() as usize;
-        let root = parent.rank() == 0;
-        let mut used = vec![0; if root { USED_BYTES * size } else { USED_BYTES }];
-        let mine = self.core.comms.used();
-        used[..mine.len()].copy_from_slice(&mine);
-        let mut dup = Dup {
-            parent: parent.clone(),
-            step: if root { Step::Gather } else { Step::Hear },
-            requests: Vec::new(),
-            used,
-            answer: vec![UNHEARD; 4],
-            failure: None,
-        };
-        let context = parent.collective();
-        if root {
-            let lists = dup.used.chunks_exact_mut(USED_BYTES).map(Region::of_mut);
-            let lists: Vec<Region> = lists.collect();
-            for (rank, list) in (0u32..).zip(lists).skip(1) {
-                let buffer = Typed::contiguous(list);
-                let from = Source::Rank(rank);
-                // SAFETY: the list lives in `dup`, which is kept until this request has ended, and
-                // is not looked at before.
-                let request = unsafe { self.irecv(&context, &buffer, from, TagSel::Is(TAG)) };
-                dup.note(request);
-            }
-        } else {
-            let answer = Typed::contiguous(Region::of_mut(&mut dup.answer[..]));
-            // SAFETY: the answer lives in `dup`, which is kept until this request has ended.
-            let request =
-                unsafe { self.irecv(&context, &answer, Source::Rank(0), TagSel::Is(TAG)) };
-            dup.note(request);
-            let list = Typed::contiguous(Region::of(&dup.used));
-            // SAFETY: the list lives in `dup`, which is kept until this request has ended, and
-            // nobody writes it.
-            let request = unsafe { self.isend(&context, &list, 0, TAG) };
-            dup.note(request);
-        }
-        self.core.agreeing = true;
-        Ok(DupId(self.dups.under_way.insert(dup)))
-    }
-
-    /// The new communicator, once all members have agreed; makes progress otherwise.
-    ///
-    /// # Errors
-    /// As [`dup`](Pml::dup). Either way it is over then.
-    pub fn test_dup(&mut self, dup: DupId) -> Result<Option<Comm>, PmlError> {
-        self.progress();
-        self.core_test_dup(dup)
-    }
-
-    fn core_test_dup(&mut self, id: DupId) -> Result<Option<Comm>, PmlError> {
-        let Some(dup) = self.dups.under_way.get_mut(id.0) else {
-            return Err(PmlError::NoSuchRequest);
-        };
-        // Also in failure, nothing is given up before every request has ended.
-        while let Some(&request) = dup.requests.last() {
-            match self.core.requests.collect(request) {
-                Ok(None) => return Ok(None),
-                Ok(Some(_)) => {}
-                Err(error) => dup.failure = Some(error),
-            }
-            dup.requests.pop();
-        }
-        match dup.step {
-            Step::Gather => {
-                let chosen = match dup.failure {
-                    None => smallest_free(&dup.union()).unwrap_or(NONE),
-                    Some(_) => FAILED,
-                };
-                self.tell(id, chosen);
-                self.core_test_dup(id)
-            }
-            Step::Tell | Step::Hear => {
-                let Dup { parent, answer, failure, .. } = self.dups.under_way.remove(id.0);
-                self.core.agreeing = false;
-                match failure {
-                    Some(error) => Err(error),
-                    None => self.conclude(&parent, &answer).map(Some),
-                }
-            }
-        }
-    }
-
-    /// What rank 0 has answered: checked, because whatever it says would take the place of a
-    /// communicator that is here already.
-    fn conclude(&mut self, parent: &Comm, answer: &[u8]) -> Result<Comm, PmlError> {
-        let chosen = answer.try_into().map_or(NONE, u32::from_le_bytes);
-        match chosen {
-            NONE => Err(PmlError::TooManyComms { size: parent.size(), max: COMMS_MAX }),
-            FAILED => Err(PmlError::DupFailed),
-            _ if chosen < COMMS_MAX && self.core.comms.is_free(chosen) => {
-                let comm = parent.with_id(chosen);
-                self.core.adopt(&comm);
-                Ok(comm)
-            }
-            _ => {
-                let what = format!("communicator identifier {chosen}, which is not free here");
-                let rank = parent.process(0)?;
-                self.core.give_up(&mut self.bml, rank, what.clone());
-                Err(PmlError::PeerLost { rank, error: LinkError::Corrupt { what } })
-            }
-        }
-    }
-
-    /// Rank 0 tells the others.
-    fn tell(&mut self, id: DupId, chosen: u32) {
-        let Some(dup) = self.dups.under_way.get_mut(id.0) else { return };
-        dup.step = Step::Tell;
-        dup.answer.copy_from_slice(&chosen.to_le_bytes());
-        let context = dup.parent.collective();
-        let answer = Typed::contiguous(Region::of(&dup.answer[..]));
-        for rank in 1..context.size() {
-            // SAFETY: the answer lives in the list of those under way until this request has ended,
-            // and nobody writes it any more.
-            let request = unsafe { self.isend(&context, &answer, rank, TAG) };
-            if let Some(dup) = self.dups.under_way.get_mut(id.0) {
-                dup.note(request);
-            }
-        }
-    }
-
-    /// Frees a communicator here (`MPI_Comm_free`). Messages that nobody has received are dropped.
-    /// The identifier is used again once it is free in all members of some later parent.
-    ///
-    /// # Errors
-    /// It is predefined, or requests of it are under way.
-    pub fn free(&mut self, comm: &Comm) -> Result<(), PmlError> {
-        self.core.comms.check(comm)?;
-        if comm.same(&self.world()) || comm.same(&self.self_comm()) {
-            return Err(PmlError::PredefinedComm);
-        }
-        self.core.forget(comm)
-    }
-}
-
-impl Dup {
+impl Agreement {
     fn note(&mut self, request: Result<RequestId, PmlError>) {
         match request {
             Ok(request) => self.requests.push(request),
@@ -225,12 +112,345 @@ impl Dup {
         }
     }
 
-    /// What is in use anywhere.
-    fn union(&self) -> Vec<u8> {
-        let mut union = vec![0; USED_BYTES];
-        for list in self.used.chunks_exact(USED_BYTES) {
-            union.iter_mut().zip(list).for_each(|(all, one)| *all |= one);
+    /// Who is to blame for a failure.
+    fn culprit(&self) -> Option<u32> {
+        match self.failure {
+            Some(PmlError::PeerLost { rank, .. } | PmlError::CommFailed { rank }) => Some(rank),
+            _ => None,
         }
-        union
+    }
+
+    fn tables(&self) -> Result<(&[Entry], &[Entry]), String> {
+        Ok((table::entries(&self.table)?, table::entries(&self.other_table)?))
+    }
+}
+
+impl Pml {
+    /// Drives all agreements; gives how many steps were taken.
+    pub(crate) fn agree(&mut self) -> usize {
+        if self.agreements.open == 0 {
+            return 0;
+        }
+        let mut steps = 0;
+        let keys: Vec<usize> = self.agreements.all.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let Some(entered) = self.agreements.all.get_mut(key) else { continue };
+            let state = std::mem::replace(&mut entered.state, State::Away);
+            let state = match state {
+                State::Open(mut agreement) => match self.advance(&mut agreement, &mut steps) {
+                    None => State::Open(agreement),
+                    Some(result) => {
+                        self.agreements.open -= 1;
+                        State::Concluded(self.settle(&agreement, result))
+                    }
+                },
+                state => state,
+            };
+            if let Some(entered) = self.agreements.all.get_mut(key) {
+                entered.state = state;
+            }
+        }
+        steps
+    }
+
+    /// Takes all steps that can be taken.
+    fn advance(
+        &mut self,
+        agreement: &mut Agreement,
+        steps: &mut usize,
+    ) -> Option<Result<Option<Comm>, PmlError>> {
+        loop {
+            // Also in failure, nothing is given up before every request has ended.
+            while let Some(&request) = agreement.requests.last() {
+                match self.core.requests.collect(request) {
+                    Ok(None) => return None,
+                    Ok(Some(_)) => {}
+                    // Whoever dies while it is told has been heard.
+                    Err(_) if agreement.step == Step::Tell => {}
+                    Err(error) => agreement.failure = Some(error),
+                }
+                agreement.requests.pop();
+            }
+            *steps += 1;
+            if let Some(result) = self.step(agreement) {
+                return Some(result);
+            }
+        }
+    }
+
+    /// All that an agreement was waiting for has ended.
+    fn step(&mut self, agreement: &mut Agreement) -> Option<Result<Option<Comm>, PmlError>> {
+        match agreement.step {
+            Step::Gather => {
+                if agreement.failure.is_none() {
+                    self.check_gathered(agreement);
+                }
+                if agreement.bridge.is_some() {
+                    self.meet(agreement)
+                } else {
+                    self.tell(agreement)
+                }
+                None
+            }
+            Step::Meet => {
+                self.swap(agreement);
+                None
+            }
+            Step::Swap => {
+                self.tell(agreement);
+                None
+            }
+            Step::Hear => match agreement.failure.take() {
+                Some(error) => Some(Err(error)),
+                None => self.hear(agreement),
+            },
+            Step::Tell | Step::Read => Some(match agreement.failure.take() {
+                Some(error) => Err(error),
+                None => self.conclude(agreement),
+            }),
+        }
+    }
+
+    /// Starts an agreement.
+    fn enter(&mut self, mut agreement: Agreement) -> CommRequest {
+        if agreement.leader == self.core.me {
+            self.gather(&mut agreement);
+        } else {
+            self.contribute(&mut agreement);
+        }
+        let number = self.agreements.next;
+        self.agreements.next += 1;
+        self.agreements.open += 1;
+        let state = State::Open(Box::new(agreement));
+        let index = self.agreements.all.insert(Entered { number, state });
+        CommRequest { index, number }
+    }
+
+    fn rank_in(over: &Comm, process: u32) -> u32 {
+        over.rank_of(process).unwrap_or(u32::MAX)
+    }
+
+    /// Leader: hears the members.
+    fn gather(&mut self, agreement: &mut Agreement) {
+        let count = agreement.members.size() as usize;
+        agreement.table = vec![0; count * ENTRY_BYTES];
+        let mine = agreement.members.rank_of(agreement.leader).unwrap_or(0) as usize;
+        agreement.table[mine * ENTRY_BYTES..][..ENTRY_BYTES]
+            .copy_from_slice(agreement.mine.as_bytes());
+        let context = agreement.over.collective();
+        let places: Vec<Region> =
+            agreement.table.chunks_exact_mut(ENTRY_BYTES).map(Region::of_mut).collect();
+        let members: Vec<u32> = agreement.members.processes().collect();
+        for (process, place) in members.into_iter().zip(places) {
+            if process == agreement.leader {
+                continue;
+            }
+            let from = Source::Rank(Pml::rank_in(&context, process));
+            let place = Typed::contiguous(place);
+            // SAFETY: the table lives in the agreement, which is kept until this request has ended,
+            // and is not looked at before.
+            let request = unsafe { self.irecv(&context, &place, from, TagSel::Is(agreement.tag)) };
+            agreement.note(request);
+        }
+    }
+
+    /// Member: tells its entry, and waits for the answer.
+    fn contribute(&mut self, agreement: &mut Agreement) {
+        let context = agreement.over.collective();
+        let leader = Pml::rank_in(&context, agreement.leader);
+        let (from, tag) = (Source::Rank(leader), TagSel::Is(agreement.tag));
+        let answer = Typed::contiguous(Region::of_mut(&mut agreement.preface[..]));
+        // SAFETY: the preface lives in the agreement, which is kept until this request has ended, and
+        // is not looked at before.
+        let request = unsafe { self.irecv(&context, &answer, from, tag) };
+        agreement.note(request);
+        agreement.table = agreement.mine.as_bytes().to_vec();
+        let entry = Typed::contiguous(Region::of(&agreement.table[..]));
+        // SAFETY: the entry lives in the agreement, which is kept until this request has ended, and
+        // nobody writes it.
+        let request = unsafe { self.isend(&context, &entry, leader, agreement.tag) };
+        agreement.note(request);
+    }
+
+    /// Leader: whether everybody has spoken for itself.
+    fn check_gathered(&mut self, agreement: &mut Agreement) {
+        let entries = table::entries(&agreement.table).unwrap_or(&[]);
+        let liar = agreement
+            .members
+            .processes()
+            .zip(entries)
+            .find(|(process, entry)| entry.process.get() != *process);
+        if let Some((rank, _)) = liar {
+            let what = "an entry that speaks for another process".to_owned();
+            self.core.give_up(&mut self.bml, rank, what.clone());
+            agreement.failure =
+                Some(PmlError::PeerLost { rank, error: LinkError::Corrupt { what } });
+        }
+    }
+
+    /// Leader: tells the other side's leader how it went here, and asks how it went there.
+    fn meet(&mut self, agreement: &mut Agreement) {
+        let Some(bridge) = agreement.bridge.clone() else { return };
+        agreement.step = Step::Meet;
+        let preface = match &agreement.failure {
+            None => Preface::fine(agreement.table.len() / ENTRY_BYTES, 0),
+            Some(_) => Preface::failed(agreement.culprit().unwrap_or(self.core.me)),
+        };
+        agreement.preface = preface.as_bytes().to_vec();
+        agreement.other_preface = vec![0xEE; PREFACE_BYTES];
+        let (from, tag) = (Source::Rank(bridge.rank), TagSel::Is(bridge.tag));
+        let into = Typed::contiguous(Region::of_mut(&mut agreement.other_preface[..]));
+        // SAFETY: as in `contribute`.
+        let request = unsafe { self.irecv(&bridge.comm, &into, from, tag) };
+        let heard = request.is_ok();
+        agreement.note(request);
+        let preface = Typed::contiguous(Region::of(&agreement.preface[..]));
+        // SAFETY: as in `contribute`.
+        let request = unsafe { self.isend(&bridge.comm, &preface, bridge.rank, bridge.tag) };
+        if heard {
+            agreement.note(request);
+        } else if let Ok(request) = request {
+            agreement.requests.push(request);
+        }
+    }
+
+    /// Leader: swaps tables with the other side's leader, if both are fine.
+    fn swap(&mut self, agreement: &mut Agreement) {
+        agreement.step = Step::Swap;
+        let Some(bridge) = agreement.bridge.clone() else { return };
+        if agreement.failure.is_some() {
+            return;
+        }
+        let theirs = match Preface::read(&agreement.other_preface, self.bml.size()) {
+            Ok(Ok((theirs, _))) => theirs,
+            Ok(Err(rank)) => {
+                agreement.failure = Some(PmlError::CommFailed { rank });
+                return;
+            }
+            Err(what) => {
+                agreement.failure = Some(self.corrupt(&bridge.comm, bridge.rank, what));
+                return;
+            }
+        };
+        agreement.other_table = vec![0; theirs * ENTRY_BYTES];
+        let (from, tag) = (Source::Rank(bridge.rank), TagSel::Is(bridge.tag));
+        let into = Typed::contiguous(Region::of_mut(&mut agreement.other_table[..]));
+        // SAFETY: as in `contribute`.
+        let request = unsafe { self.irecv(&bridge.comm, &into, from, tag) };
+        agreement.note(request);
+        let table = Typed::contiguous(Region::of(&agreement.table[..]));
+        // SAFETY: as in `contribute`.
+        let request = unsafe { self.isend(&bridge.comm, &table, bridge.rank, bridge.tag) };
+        agreement.note(request);
+    }
+
+    /// Leader: tells the members.
+    fn tell(&mut self, agreement: &mut Agreement) {
+        agreement.step = Step::Tell;
+        let (local, remote) = (agreement.table.len(), agreement.other_table.len());
+        let preface = match &agreement.failure {
+            None => Preface::fine(local / ENTRY_BYTES, remote / ENTRY_BYTES),
+            Some(_) => Preface::failed(agreement.culprit().unwrap_or(self.core.me)),
+        };
+        agreement.preface = preface.as_bytes().to_vec();
+        let mut parts = vec![Region::of(&agreement.preface[..])];
+        if agreement.failure.is_none() {
+            parts.push(Region::of(&agreement.table[..]));
+            if remote > 0 {
+                parts.push(Region::of(&agreement.other_table[..]));
+            }
+        }
+        let context = agreement.over.collective();
+        let leader = agreement.leader;
+        let members: Vec<u32> = agreement.members.processes().filter(|p| *p != leader).collect();
+        for process in members {
+            let to = Pml::rank_in(&context, process);
+            for part in &parts {
+                let part = Typed::contiguous(*part);
+                // SAFETY: the parts live in the agreement, which is kept until these requests have
+                // ended, and nobody writes them any more.
+                let request = unsafe { self.isend(&context, &part, to, agreement.tag) };
+                // Whoever is lost by now has been heard.
+                agreement.requests.extend(request);
+            }
+        }
+    }
+
+    /// Member: reads how it went; `None` if a table follows.
+    fn hear(&mut self, agreement: &mut Agreement) -> Option<Result<Option<Comm>, PmlError>> {
+        let context = agreement.over.collective();
+        let leader = Pml::rank_in(&context, agreement.leader);
+        let (local, remote) = match Preface::read(&agreement.preface, self.bml.size()) {
+            Ok(Ok(counts)) => counts,
+            Ok(Err(rank)) => return Some(Err(PmlError::CommFailed { rank })),
+            Err(what) => return Some(Err(self.corrupt(&context, leader, what))),
+        };
+        agreement.step = Step::Read;
+        agreement.table = vec![0; local * ENTRY_BYTES];
+        agreement.other_table = vec![0; remote * ENTRY_BYTES];
+        let (from, tag) = (Source::Rank(leader), TagSel::Is(agreement.tag));
+        let mut parts = vec![Region::of_mut(&mut agreement.table[..])];
+        if remote > 0 {
+            parts.push(Region::of_mut(&mut agreement.other_table[..]));
+        }
+        for part in parts {
+            // SAFETY: the parts live in the agreement, which is kept until these requests have
+            // ended, and are not looked at before.
+            let request = unsafe { self.irecv(&context, &Typed::contiguous(part), from, tag) };
+            agreement.note(request);
+        }
+        None
+    }
+
+    /// Makes the communicator that the table says.
+    fn conclude(&mut self, agreement: &Agreement) -> Result<Option<Comm>, PmlError> {
+        let Agreement { purpose, over, members, mine, .. } = agreement;
+        let checked = agreement.tables().and_then(|(local, remote)| {
+            table::check(local, remote, members, mine, self.bml.size())?;
+            Ok((local, remote))
+        });
+        match checked {
+            Ok(tables) => table::conclude(purpose, over, tables, mine),
+            Err(what) => {
+                let leader = Pml::rank_in(over, agreement.leader);
+                Err(self.corrupt(over, leader, what))
+            }
+        }
+    }
+
+    /// What was reserved is used, or given back.
+    fn settle(
+        &mut self,
+        agreement: &Agreement,
+        result: Result<Option<Comm>, PmlError>,
+    ) -> Result<Option<Comm>, PmlError> {
+        let made = result.as_ref().ok().and_then(Option::as_ref);
+        let mine = [agreement.mine.id.get(), agreement.mine.side.get()];
+        let used: Vec<&Comm> = match made {
+            Some(comm) if comm.is_inter() => vec![comm, comm.side()],
+            Some(comm) => vec![comm],
+            None => Vec::new(),
+        };
+        for comm in &used {
+            self.core.adopt(&mut self.bml, comm);
+        }
+        for id in mine.into_iter().filter(|&id| id != NO_ID) {
+            if !used.iter().any(|comm| comm.id() == id) {
+                self.core.disown(&mut self.bml, id);
+            }
+        }
+        result
+    }
+
+    /// A member that tells nonsense is lost: whatever it says would take the place of a communicator.
+    fn corrupt(&mut self, comm: &Comm, rank: u32, what: String) -> PmlError {
+        let Ok(process) = comm.process(rank) else {
+            return PmlError::Bug { what: "an answer of nobody" };
+        };
+        if process == self.core.me {
+            return PmlError::Bug { what: "a leader that contradicts itself" };
+        }
+        self.core.give_up(&mut self.bml, process, what.clone());
+        PmlError::PeerLost { rank: process, error: LinkError::Corrupt { what } }
     }
 }

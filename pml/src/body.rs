@@ -16,13 +16,6 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Body::Parked(fragment) => fragment.len(),
-            Body::Copied(bytes) => bytes.len(),
-        }
-    }
-
     /// The serial of a synchronous message.
     pub(crate) fn serial(&self) -> Result<u64, String> {
         let mut serial = [0; SERIAL_BYTES];
@@ -109,14 +102,6 @@ impl Arrival {
         match self {
             Arrival::Eager(..) => Protocol::Eager,
             Arrival::Rts(..) => Protocol::Pipeline,
-        }
-    }
-
-    /// Bytes that it keeps here.
-    pub(crate) fn weight(&self) -> u64 {
-        match self {
-            Arrival::Eager(_, body) => body.len() as u64,
-            Arrival::Rts(_, layout) => (size_of::<Rts>() + layout.len()) as u64,
         }
     }
 

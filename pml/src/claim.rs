@@ -3,7 +3,7 @@
 
 use crate::body::{Arrival, Body};
 use crate::comm::Comm;
-use crate::core::{Core, Held};
+use crate::core::Core;
 use crate::error::PmlError;
 use crate::header::Verdict;
 use crate::matching::Label;
@@ -26,7 +26,7 @@ struct Claim {
     number: u64,
     label: Label,
     /// `None` if its sender was lost before the data came.
-    held: Option<Held>,
+    held: Option<Arrival>,
 }
 
 /// Messages that were taken and not received yet.
@@ -44,9 +44,9 @@ impl Claims {
         self.parked > 0
     }
 
-    /// How many are of one of these contexts.
-    pub(crate) fn of_contexts(&self, contexts: &[u32]) -> usize {
-        self.claims.iter().filter(|(_, claim)| contexts.contains(&claim.label.context)).count()
+    /// How many are of one of these communicators.
+    pub(crate) fn of_comms(&self, ids: &[u32]) -> usize {
+        self.claims.iter().filter(|(_, claim)| ids.contains(&(claim.label.context / 2))).count()
     }
 
     fn take(&mut self, message: &MessageId) -> Option<Claim> {
@@ -57,8 +57,8 @@ impl Claims {
     }
 }
 
-fn is_parked(held: &Held) -> bool {
-    matches!(held.arrival, Arrival::Eager(_, Body::Parked(_)))
+fn is_parked(held: &Arrival) -> bool {
+    matches!(held, Arrival::Eager(_, Body::Parked(_)))
 }
 
 impl Core {
@@ -102,7 +102,7 @@ impl Core {
     pub(crate) fn lose_claims(&mut self, peer: u32) {
         let mut lost = Vec::new();
         for (_, claim) in &mut self.claims.claims {
-            let offer = |held: &mut Held| matches!(held.arrival, Arrival::Rts(..));
+            let offer = |held: &mut Arrival| matches!(held, Arrival::Rts(..));
             if claim.label.source == peer
                 && let Some(held) = claim.held.take_if(offer)
             {
@@ -118,7 +118,7 @@ impl Core {
     pub(crate) fn spill_claims(&mut self) {
         for (_, claim) in &mut self.claims.claims {
             let Some(held) = claim.held.as_mut().filter(|held| is_parked(held)) else { continue };
-            match held.arrival.copy_out(&mut self.pool) {
+            match held.copy_out(&mut self.pool) {
                 Ok(()) => self.peers[claim.label.source as usize].parked -= 1,
                 Err(error) => tracing::error!(%error, "a message cannot be copied out"),
             }

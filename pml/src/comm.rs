@@ -1,22 +1,35 @@
-//! Communicators: a group of processes and two context identifiers (MPI 4.1 §7.2).
+//! Communicators: a group of processes (or two) and contexts of their own (MPI 4.1 §7.2).
 //!
-//! Identifier `i` of a communicator stands for the contexts `2i` (point to point) and `2i + 1`
-//! (collective); what is sent in one is never received in the other.
+//! A context is what keeps messages of one communicator from being received in another. Every
+//! process gives its own number to a communicator, and its peers name that number in what they send
+//! it: so making a communicator takes no search for one that is free everywhere, and any number of
+//! them can be made at once. Identifier `i` stands for the contexts `2i` (point to point) and
+//! `2i + 1` (collective).
 
 use crate::error::PmlError;
-use crate::hash::FastMap;
+use crate::group::{Comparison, Group};
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How many communicators a process can have at once.
-pub const COMMS_MAX: u32 = 16_384;
+pub const COMMS_MAX: u32 = 1 << INDEX_BITS;
 
-/// Processes of the job, in the order of their ranks in a communicator.
-#[derive(Clone, Debug)]
-enum Group {
-    /// Every process, with the rank it has in the job.
-    World(u32),
-    /// These processes.
-    Members { world: Vec<u32>, ranks: FastMap<u32, u32> },
+/// An identifier is a place in the table, and above it how often that was used before: whatever is
+/// late for a communicator that was freed is told from what was never there.
+const INDEX_BITS: u32 = 14;
+const GENERATION_BITS: u32 = 17;
+const GENERATIONS: u32 = 1 << GENERATION_BITS;
+/// No identifier is as large.
+pub(crate) const IDS_END: u32 = 1 << (INDEX_BITS + GENERATION_BITS);
+
+/// The identifiers that the peers have given a communicator.
+#[derive(Debug)]
+enum Ids {
+    /// All the same.
+    Same(u32),
+    /// By rank.
+    Each(Box<[u32]>),
 }
 
 #[derive(Debug)]
@@ -24,9 +37,18 @@ struct Inner {
     id: u32,
     rank: u32,
     group: Group,
+    /// An intercommunicator's other side, and a communicator of this side alone.
+    inter: Option<(Group, Comm)>,
+    /// At those that messages go to.
+    ids: Ids,
+    /// How many communicators were started to be made of this one; the same in all members.
+    agreements: AtomicU32,
 }
 
 /// A communicator. Cheap to clone; all clones are the same communicator.
+///
+/// Messages go to and come from the members of an intracommunicator's only group, or of an
+/// intercommunicator's other, remote, group (MPI 4.1 §7.6).
 #[derive(Clone, Debug)]
 pub struct Comm {
     inner: Arc<Inner>,
@@ -34,39 +56,70 @@ pub struct Comm {
 }
 
 impl Comm {
+    fn make((id, ids): (u32, Ids), rank: u32, group: Group, inter: Option<(Group, Comm)>) -> Comm {
+        let agreements = AtomicU32::new(0);
+        let inner = Inner { id, rank, group, inter, ids, agreements };
+        Comm { inner: Arc::new(inner), collective: false }
+    }
+
     pub(crate) fn world(rank: u32, size: u32) -> Comm {
-        Comm::make(0, rank, Group::World(size))
+        Comm::make((0, Ids::Same(0)), rank, Group::all(size), None)
     }
 
-    pub(crate) fn myself(rank: u32) -> Comm {
-        let ranks = [(rank, 0)].into_iter().collect();
-        Comm::make(1, 0, Group::Members { world: vec![rank], ranks })
+    pub(crate) fn myself(process: u32) -> Comm {
+        Comm::make((1, Ids::Same(1)), 0, Group::listed([process]), None)
     }
 
-    pub(crate) fn with_id(&self, id: u32) -> Comm {
-        Comm::make(id, self.inner.rank, self.inner.group.clone())
+    /// A communicator whose members have given it `ids`.
+    pub(crate) fn intra(id: u32, rank: u32, group: Group, ids: Vec<u32>) -> Comm {
+        Comm::make((id, Ids::Each(ids.into())), rank, group, None)
     }
 
-    fn make(id: u32, rank: u32, group: Group) -> Comm {
-        Comm { inner: Arc::new(Inner { id, rank, group }), collective: false }
+    /// An intercommunicator of the side that `local` is of, and of `remote`, whose members have given
+    /// it `ids`.
+    pub(crate) fn inter(id: u32, local: Comm, remote: Group, ids: Vec<u32>) -> Comm {
+        let (rank, group) = (local.rank(), local.group());
+        Comm::make((id, Ids::Each(ids.into())), rank, group, Some((remote, local)))
     }
 
-    /// The calling process's rank.
+    /// The calling process's rank (in its own side).
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.inner.rank
     }
 
-    /// Number of processes.
+    /// Number of processes (of this side).
     #[must_use]
     pub fn size(&self) -> u32 {
-        match &self.inner.group {
-            Group::World(size) => *size,
-            Group::Members { world, .. } => u32::try_from(world.len()).unwrap_or(u32::MAX),
-        }
+        self.inner.group.size()
     }
 
-    /// The same communicator's collective context: its messages never meet those of users.
+    /// The group of processes (of this side) (`MPI_Comm_group`).
+    #[must_use]
+    pub fn group(&self) -> Group {
+        self.inner.group.clone()
+    }
+
+    /// Whether it has two sides (`MPI_Comm_test_inter`).
+    #[must_use]
+    pub fn is_inter(&self) -> bool {
+        self.inner.inter.is_some()
+    }
+
+    /// The group that messages go to: the other side of an intercommunicator
+    /// (`MPI_Comm_remote_group`), or the only one.
+    #[must_use]
+    pub fn peers(&self) -> &Group {
+        self.inner.inter.as_ref().map_or(&self.inner.group, |(remote, _)| remote)
+    }
+
+    /// The communicator of an intercommunicator's own side, for agreeing there.
+    pub(crate) fn side(&self) -> &Comm {
+        self.inner.inter.as_ref().map_or(self, |(_, local)| local)
+    }
+
+    /// The same communicator's collective context: its messages never meet those of users. Tags
+    /// from 2³⁰ on are this crate's there.
     #[must_use]
     pub fn collective(&self) -> Comm {
         Comm { inner: Arc::clone(&self.inner), collective: true }
@@ -78,94 +131,190 @@ impl Comm {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// The number in the job of the process with `rank`.
+    /// How alike the two are (`MPI_Comm_compare`, MPI 4.1 §7.4.1).
+    #[must_use]
+    pub fn compare(&self, other: &Comm) -> Comparison {
+        if self.same(other) {
+            return Comparison::Identical;
+        }
+        if self.is_inter() != other.is_inter() {
+            return Comparison::Unequal;
+        }
+        let local = self.inner.group.compare(&other.inner.group);
+        match (local, self.peers().compare(other.peers())) {
+            (Comparison::Identical, Comparison::Identical) => Comparison::Congruent,
+            (Comparison::Unequal, _) | (_, Comparison::Unequal) => Comparison::Unequal,
+            _ => Comparison::Similar,
+        }
+    }
+
+    /// The number in the job of the process that messages to `rank` go to.
     ///
     /// # Errors
     /// [`PmlError::InvalidRank`].
+    #[inline]
     pub fn process(&self, rank: u32) -> Result<u32, PmlError> {
-        let process = match &self.inner.group {
-            Group::World(size) => (rank < *size).then_some(rank),
-            Group::Members { world, .. } => world.get(rank as usize).copied(),
-        };
-        process.ok_or(PmlError::InvalidRank { rank, size: self.size() })
+        let peers = self.peers();
+        peers.process(rank).ok_or(PmlError::InvalidRank { rank, size: peers.size() })
     }
 
-    /// The rank of a process of the job, if it is a member.
+    /// The rank that messages of a process of the job come from, if it is a member.
     #[must_use]
+    #[inline]
     pub fn rank_of(&self, process: u32) -> Option<u32> {
-        match &self.inner.group {
-            Group::World(size) => (process < *size).then_some(process),
-            Group::Members { ranks, .. } => ranks.get(&process).copied(),
-        }
+        self.peers().rank_of(process)
     }
 
     pub(crate) fn id(&self) -> u32 {
         self.inner.id
     }
 
+    /// What messages to this process carry.
     pub(crate) fn context(&self) -> u32 {
         2 * self.inner.id + u32::from(self.collective)
     }
+
+    /// What messages to `rank` carry.
+    #[inline]
+    pub(crate) fn context_at(&self, rank: u32) -> u32 {
+        let id = match &self.inner.ids {
+            Ids::Same(id) => *id,
+            // Whoever asks has looked the process up.
+            Ids::Each(ids) => ids.get(rank as usize).copied().unwrap_or(self.inner.id),
+        };
+        2 * id + u32::from(self.collective)
+    }
+
+    /// Numbers what is agreed on by the members; the same for all, because they do it in the same
+    /// order.
+    pub(crate) fn next_agreement(&self) -> u32 {
+        self.inner.agreements.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    Free,
+    /// Its members are agreeing; those that are done may use it.
+    Reserved,
+    Known(Comm),
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    state: State,
+}
+
+/// What the context of a message stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// A communicator, or one that is being made.
+    Here,
+    /// One that was freed.
+    Gone,
+    /// Nothing: the sender made it up.
+    Never,
 }
 
 /// The communicators that a process knows, by identifier.
 #[derive(Debug, Default)]
 pub(crate) struct Comms {
-    known: Vec<Option<Comm>>,
+    slots: Vec<Slot>,
+    /// Free places, the one that was freed longest ago first.
+    free: VecDeque<u32>,
+}
+
+/// Place and generation of an identifier.
+fn parts(id: u32) -> (u32, u32) {
+    (id % COMMS_MAX, id / COMMS_MAX)
 }
 
 impl Comms {
-    pub(crate) fn insert(&mut self, comm: &Comm) {
-        let at = comm.id() as usize;
-        if self.known.len() <= at {
-            self.known.resize(at + 1, None);
-        }
-        self.known[at] = Some(comm.clone());
+    /// The world and myself, whose identifiers are known without agreeing.
+    pub(crate) fn predefined(comms: [Comm; 2]) -> Comms {
+        let known = |comm| Slot { generation: 0, state: State::Known(comm) };
+        Comms { slots: comms.into_iter().map(known).collect(), free: VecDeque::new() }
     }
 
-    pub(crate) fn remove(&mut self, comm: &Comm) {
-        if let Some(place) = self.known.get_mut(comm.id() as usize) {
-            *place = None;
+    /// A new identifier.
+    pub(crate) fn reserve(&mut self) -> Option<u32> {
+        if let Some(at) = self.free.pop_front() {
+            let slot = &mut self.slots[at as usize];
+            slot.state = State::Reserved;
+            return Some(slot.generation * COMMS_MAX + at);
+        }
+        let at = u32::try_from(self.slots.len()).ok().filter(|at| *at < COMMS_MAX)?;
+        self.slots.push(Slot { generation: 0, state: State::Reserved });
+        Some(at)
+    }
+
+    fn slot(&self, id: u32) -> Option<&Slot> {
+        let (at, generation) = parts(id);
+        self.slots.get(at as usize).filter(|slot| slot.generation == generation)
+    }
+
+    /// Makes a communicator known by its identifier, which was reserved.
+    pub(crate) fn insert(&mut self, comm: &Comm) {
+        let (at, _) = parts(comm.id());
+        if let Some(slot) = self.slots.get_mut(at as usize) {
+            slot.state = State::Known(comm.clone());
+        }
+    }
+
+    /// Gives an identifier back.
+    pub(crate) fn remove(&mut self, id: u32) {
+        let (at, generation) = parts(id);
+        if let Some(slot) = self.slots.get_mut(at as usize)
+            && slot.generation == generation
+            && !matches!(slot.state, State::Free)
+        {
+            slot.state = State::Free;
+            slot.generation = (generation + 1) % GENERATIONS;
+            self.free.push_back(at);
         }
     }
 
     /// `Ok` if `comm` is one of ours.
+    #[inline]
     pub(crate) fn check(&self, comm: &Comm) -> Result<(), PmlError> {
-        match self.known.get(comm.id() as usize) {
-            Some(Some(known)) if known.same(comm) => Ok(()),
+        match self.slot(comm.id()) {
+            Some(Slot { state: State::Known(known), .. }) if known.same(comm) => Ok(()),
             _ => Err(PmlError::NoSuchComm),
         }
     }
 
     /// The communicator that a context belongs to.
+    #[inline]
     pub(crate) fn of_context(&self, context: u32) -> Option<&Comm> {
-        self.known.get(context as usize / 2)?.as_ref()
-    }
-
-    /// Whether no communicator has this identifier.
-    pub(crate) fn is_free(&self, id: u32) -> bool {
-        self.known.get(id as usize).is_none_or(Option::is_none)
-    }
-
-    /// A bit for every identifier in use, 8 to a byte.
-    pub(crate) fn used(&self) -> Vec<u8> {
-        let mut bits = vec![0; self.known.len().div_ceil(8)];
-        for (id, _) in self.known.iter().enumerate().filter(|(_, known)| known.is_some()) {
-            bits[id / 8] |= 1 << (id % 8);
+        match self.slot(context / 2)? {
+            Slot { state: State::Known(comm), .. } => Some(comm),
+            _ => None,
         }
-        bits
     }
-}
 
-/// The smallest identifier that `used` leaves free.
-pub(crate) fn smallest_free(used: &[u8]) -> Option<u32> {
-    let free = |id: &u32| used.get(*id as usize / 8).is_none_or(|bits| bits >> (id % 8) & 1 == 0);
-    (0..COMMS_MAX).find(free)
+    /// What a context stands for.
+    pub(crate) fn standing(&self, context: u32) -> Standing {
+        let (at, generation) = parts(context / 2);
+        let Some(slot) = self.slots.get(at as usize) else { return Standing::Never };
+        // How often the place has been freed since, modulo their number.
+        let since = (slot.generation + GENERATIONS - generation) % GENERATIONS;
+        match (since, &slot.state) {
+            (0, State::Free) => Standing::Never,
+            (0, _) => Standing::Here,
+            (since, _) if since <= GENERATIONS / 2 => Standing::Gone,
+            _ => Standing::Never,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn comms() -> Comms {
+        Comms::predefined([Comm::world(2, 5), Comm::myself(2)])
+    }
 
     #[test]
     fn the_world_and_myself() {
@@ -175,23 +324,61 @@ mod tests {
         assert_eq!(me.process(1), Err(PmlError::InvalidRank { rank: 1, size: 1 }));
         assert_eq!((me.rank_of(2), me.rank_of(0), world.rank_of(5)), (Some(0), None, None));
         assert_eq!([&world, &world.collective(), &me].map(Comm::context), [0, 1, 2]);
+        assert_eq!((world.context_at(3), me.collective().context_at(0)), (0, 3));
     }
 
     #[test]
-    fn identifiers_are_found_and_come_back() {
-        let mut comms = Comms::default();
-        let world = Comm::world(0, 1);
-        comms.insert(&world);
-        comms.insert(&Comm::myself(0));
-        assert_eq!(comms.used(), [0b11]);
-        assert_eq!(smallest_free(&comms.used()), Some(2));
-        let ninth = world.with_id(8);
-        comms.insert(&ninth);
-        assert!(comms.check(&ninth).is_ok());
-        assert!(comms.check(&world.with_id(8)).is_err());
-        assert_eq!(comms.used(), [0b11, 1]);
-        comms.remove(&ninth);
-        assert_eq!(comms.check(&ninth), Err(PmlError::NoSuchComm));
-        assert_eq!(smallest_free(&vec![0xFF; COMMS_MAX as usize / 8]), None);
+    fn identifiers_are_told_apart_from_those_before_them() {
+        let mut comms = comms();
+        let first = comms.reserve().unwrap();
+        assert_eq!(first, 2);
+        assert_eq!(comms.standing(2 * first), Standing::Here);
+        assert!(comms.of_context(2 * first).is_none());
+        let comm = Comm::intra(first, 0, Group::all(1), vec![first]);
+        comms.insert(&comm);
+        assert!(comms.check(&comm).is_ok());
+        assert!(comms.of_context(2 * first + 1).is_some_and(|known| known.same(&comm)));
+        comms.remove(first);
+        comms.remove(first);
+        assert_eq!(comms.check(&comm), Err(PmlError::NoSuchComm));
+        assert_eq!(comms.standing(2 * first), Standing::Gone);
+        let second = comms.reserve().unwrap();
+        assert_eq!(second, first + COMMS_MAX);
+        assert_eq!(comms.standing(2 * first), Standing::Gone);
+        assert_eq!(comms.standing(2 * second), Standing::Here);
+        assert_eq!(comms.standing(2 * (second + COMMS_MAX)), Standing::Never);
+        assert_eq!(comms.standing(2 * 3), Standing::Never);
+        assert_eq!(comms.standing(u32::MAX), Standing::Never);
+    }
+
+    #[test]
+    fn generations_come_round_and_places_run_out() {
+        let mut comms = comms();
+        for _ in 0..GENERATIONS {
+            let id = comms.reserve().unwrap();
+            assert!(id < IDS_END);
+            comms.remove(id);
+        }
+        assert_eq!(comms.reserve(), Some(2));
+        assert_eq!(comms.standing(2 * 2), Standing::Here);
+        assert_eq!(comms.standing(2 * (IDS_END - COMMS_MAX + 2)), Standing::Gone);
+        for _ in 3..COMMS_MAX {
+            assert!(comms.reserve().is_some());
+        }
+        assert_eq!(comms.reserve(), None);
+    }
+
+    #[test]
+    fn communicators_compare() {
+        let world = Comm::world(2, 3);
+        let again = Comm::intra(5, 2, Group::listed([0, 1, 2]), vec![5; 3]);
+        let turned = Comm::intra(6, 0, Group::listed([2, 1, 0]), vec![6; 3]);
+        assert_eq!(world.compare(&world.collective()), Comparison::Identical);
+        assert_eq!(world.compare(&again), Comparison::Congruent);
+        assert_eq!(world.compare(&turned), Comparison::Similar);
+        assert_eq!(world.compare(&Comm::myself(2)), Comparison::Unequal);
+        let inter = Comm::inter(7, Comm::myself(2), Group::listed([0]), vec![7]);
+        assert_eq!((inter.size(), inter.peers().size(), inter.process(0)), (1, 1, Ok(0)));
+        assert_eq!(inter.compare(&Comm::myself(2)), Comparison::Unequal);
     }
 }

@@ -5,7 +5,7 @@ use crate::body::{Arrival, Body, Numbered, Pool};
 use crate::buffer::Engines;
 use crate::choose::Protocol;
 use crate::claim::Claims;
-use crate::comm::{Comm, Comms};
+use crate::comm::{Comm, Comms, Standing};
 use crate::digests::Digests;
 use crate::error::PmlError;
 use crate::hash::FastMap;
@@ -29,14 +29,6 @@ pub const AM_TAG: AmTag = AmTag(0);
 /// Notes of parked messages that are kept; most are out of date after a while.
 const PARKED_NOTES_MAX: usize = 1024;
 
-/// A message that waits for its receive.
-#[derive(Debug)]
-pub(crate) struct Held {
-    pub(crate) arrival: Arrival,
-    /// Its communicator is not known here.
-    stray: bool,
-}
-
 /// Everything but the transports.
 pub(crate) struct Core {
     pub(crate) me: u32,
@@ -44,7 +36,7 @@ pub(crate) struct Core {
     pub(crate) engines: Engines,
     pub(crate) requests: Requests,
     pub(crate) posted: Posted,
-    pub(crate) unexpected: Unexpected<Held>,
+    pub(crate) unexpected: Unexpected<Arrival>,
     pub(crate) claims: Claims,
     /// Messages that may still be in the transport's memory, oldest first.
     parked: VecDeque<(u32, Label)>,
@@ -52,8 +44,6 @@ pub(crate) struct Core {
     /// Peers with something to send.
     pub(crate) active: Vec<u32>,
     pub(crate) comms: Comms,
-    /// Whether this process is agreeing on a communicator: others may know it already and use it.
-    pub(crate) agreeing: bool,
     /// Rendezvous under way, by the number they have here.
     pub(crate) serials: FastMap<u64, RequestId>,
     next_serial: u64,
@@ -72,9 +62,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(me: u32, size: u32, engines: Engines, config: Config) -> Core {
-        let mut comms = Comms::default();
-        comms.insert(&Comm::world(me, size));
-        comms.insert(&Comm::myself(me));
+        let comms = Comms::predefined([Comm::world(me, size), Comm::myself(me)]);
         Core {
             me,
             engines,
@@ -86,7 +74,6 @@ impl Core {
             peers: (0..size).map(|_| Peer::default()).collect(),
             active: Vec::new(),
             comms,
-            agreeing: false,
             serials: FastMap::default(),
             next_serial: 1,
             in_flight: Vec::new(),
@@ -128,24 +115,40 @@ impl Core {
     }
 
     /// Frees a communicator that nothing uses.
-    pub(crate) fn forget(&mut self, comm: &Comm) -> Result<(), PmlError> {
-        let contexts = [comm.context(), comm.collective().context()];
+    pub(crate) fn forget(&mut self, bml: &mut Bml, comm: &Comm) -> Result<(), PmlError> {
+        let parts = if comm.is_inter() { vec![comm, comm.side()] } else { vec![comm] };
+        let ids: Vec<u32> = parts.iter().map(|part| part.id()).collect();
         let concerns = |work: &Work| match work {
-            Work::Send(send) => contexts.contains(&send.envelope.context),
-            Work::Recv(recv) => contexts.contains(&recv.context),
+            Work::Send(send) => ids.contains(&send.to.comm),
+            Work::Recv(recv) => ids.contains(&(recv.context / 2)),
             _ => false,
         };
         let requests = self.requests.under_way().filter(|(_, work)| concerns(work)).count();
-        let requests = requests + self.claims.of_contexts(&contexts);
+        let requests = requests + self.claims.of_comms(&ids);
         if requests > 0 {
             return Err(PmlError::CommInUse { requests });
         }
-        self.comms.remove(comm);
-        let dropped = self.unexpected.remove_if(|label, _| contexts.contains(&label.context));
-        for (label, held) in dropped {
-            self.unkeep(label, held);
-        }
+        ids.into_iter().for_each(|id| self.disown(bml, id));
         Ok(())
+    }
+
+    /// Gives an identifier back; messages that wait for receives there are dropped.
+    pub(crate) fn disown(&mut self, bml: &mut Bml, id: u32) {
+        self.comms.remove(id);
+        self.refuse_held(bml, Verdict::Unreceived, |label, _| label.context / 2 == id);
+    }
+
+    /// Makes a communicator known. Messages of it may have come before, of its members only.
+    pub(crate) fn adopt(&mut self, bml: &mut Bml, comm: &Comm) {
+        self.comms.insert(comm);
+        let strangers = self.unexpected.remove_if(|label, _| {
+            label.context / 2 == comm.id() && comm.rank_of(label.source).is_none()
+        });
+        for (label, arrival) in strangers {
+            self.unkeep(label, arrival);
+            let what = format!("a message in context {}, whose group it is not in", label.context);
+            self.give_up(bml, label.source, what);
+        }
     }
 
     /// Names a rendezvous of ours; never the same twice.
@@ -190,7 +193,7 @@ impl Core {
                         }
                         self.receive_eager(id, from, &envelope, body, false);
                     }
-                    None => self.keep(label, Arrival::Eager(envelope, body))?,
+                    None => self.keep(bml, label, Arrival::Eager(envelope, body))?,
                 }
                 self.release_held(bml, from)
             }
@@ -279,7 +282,7 @@ impl Core {
         {
             self.send_control(bml, from, &header::fin(rts.serial, Verdict::NotReady));
         }
-        self.keep(label, arrival)
+        self.keep(bml, label, arrival)
     }
 
     /// Gives a message to the receive that was waiting for it.
@@ -338,28 +341,28 @@ impl Core {
         Ok(())
     }
 
-    fn keep(&mut self, label: Label, mut arrival: Arrival) -> Result<(), String> {
-        let bounds = &self.config.bounds;
-        let stray = self.comms.of_context(label.context).is_none();
-        let peer = &mut self.peers[label.source as usize];
-        if stray {
-            peer.stray_messages += 1;
-            peer.stray_bytes += arrival.weight();
-            let many = peer.stray_messages > bounds.stray_messages;
-            if !self.agreeing && (many || peer.stray_bytes > bounds.stray_bytes) {
-                return Err(format!(
-                    "{} messages of {} bytes for communicators that do not exist",
-                    peer.stray_messages, peer.stray_bytes
-                ));
+    /// Keeps a message until a receive takes it.
+    fn keep(&mut self, bml: &mut Bml, label: Label, mut arrival: Arrival) -> Result<(), String> {
+        if self.comms.of_context(label.context).is_none() {
+            match self.comms.standing(label.context) {
+                Standing::Here => {}
+                Standing::Gone => {
+                    self.refuse_message(bml, label.source, arrival, Verdict::Unreceived);
+                    return Ok(());
+                }
+                Standing::Never => {
+                    return Err(format!("a message in context {}, which never was", label.context));
+                }
             }
         }
+        let peer = &mut self.peers[label.source as usize];
         let mut parked = matches!(arrival, Arrival::Eager(_, Body::Parked(_)));
-        if parked && (stray || peer.parked >= bounds.parked_messages) {
+        if parked && peer.parked >= self.config.bounds.parked_messages {
             arrival.copy_out(&mut self.pool).map_err(|error| error.to_string())?;
             parked = false;
         }
         peer.parked += u32::from(parked);
-        let number = self.unexpected.hold(label, Held { arrival, stray });
+        let number = self.unexpected.hold(label, arrival);
         if parked {
             self.parked.push_back((number, label));
             if self.parked.len() > PARKED_NOTES_MAX {
@@ -369,32 +372,12 @@ impl Core {
         Ok(())
     }
 
-    /// Makes a communicator known; messages of it that came early are no strays any more.
-    pub(crate) fn adopt(&mut self, comm: &Comm) {
-        let contexts = [comm.context(), comm.collective().context()];
-        let peers = &mut self.peers;
-        self.unexpected.for_each(|label, held| {
-            if held.stray && contexts.contains(&label.context) {
-                held.stray = false;
-                let peer = &mut peers[label.source as usize];
-                peer.stray_messages -= 1;
-                peer.stray_bytes -= held.arrival.weight();
-            }
-        });
-        self.comms.insert(comm);
-    }
-
     /// Books a message out that was taken from the unexpected ones.
-    pub(crate) fn unkeep(&mut self, label: Label, held: Held) -> Arrival {
-        let peer = &mut self.peers[label.source as usize];
-        if held.stray {
-            peer.stray_messages -= 1;
-            peer.stray_bytes -= held.arrival.weight();
+    pub(crate) fn unkeep(&mut self, label: Label, held: Arrival) -> Arrival {
+        if matches!(held, Arrival::Eager(_, Body::Parked(_))) {
+            self.peers[label.source as usize].parked -= 1;
         }
-        if matches!(held.arrival, Arrival::Eager(_, Body::Parked(_))) {
-            peer.parked -= 1;
-        }
-        held.arrival
+        held
     }
 
     /// Returns the transport's memory that unexpected messages lie in. Called when nothing else
@@ -407,8 +390,8 @@ impl Core {
             // The number may stand for another message by now; then there is nothing to do, or the
             // other one is copied a little early.
             let Some(held) = self.unexpected.get_mut(number, label) else { continue };
-            if matches!(held.arrival, Arrival::Eager(_, Body::Parked(_))) {
-                match held.arrival.copy_out(&mut self.pool) {
+            if matches!(held, Arrival::Eager(_, Body::Parked(_))) {
+                match held.copy_out(&mut self.pool) {
                     Ok(()) => self.peers[label.source as usize].parked -= 1,
                     Err(error) => tracing::error!(%error, "a message cannot be copied out"),
                 }

@@ -61,9 +61,9 @@ impl Core {
                 self.in_flight.push(InFlight { completion, work });
             }
         }
-        let offers = self.unexpected.remove_if(|label, held| {
-            label.source == peer && matches!(held.arrival, Arrival::Rts(..))
-        });
+        let offers = self
+            .unexpected
+            .remove_if(|label, held| label.source == peer && matches!(held, Arrival::Rts(..)));
         for (label, held) in offers {
             self.unkeep(label, held);
         }
@@ -72,7 +72,7 @@ impl Core {
             .requests
             .under_way()
             .filter(|(_, work)| match work {
-                Work::Send(send) => send.peer == peer,
+                Work::Send(send) => send.to.peer == peer,
                 Work::Recv(recv) => {
                     recv.receiving_from().or(recv.source) == Some(peer)
                         || matches!(recv.stage, RecvStage::Posted(_)) && recv.source.is_none()
@@ -170,8 +170,7 @@ impl Core {
             };
         }
         let mut last = None;
-        for rank in 0..comm.size() {
-            let process = comm.process(rank)?;
+        for process in comm.peers().processes() {
             if process == self.me {
                 continue;
             }

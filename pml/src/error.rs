@@ -133,20 +133,36 @@ pub enum PmlError {
     /// back before a receive took it.
     #[error("the operation was cancelled before it was matched")]
     Cancelled,
-    /// More communicators than there are identifiers for.
-    #[error("no communicator identifier is free in all {size} members (at most {max})")]
+    /// A member has as many communicators as it can have.
+    #[error("a member has no communicator identifier left (at most {max})")]
     TooManyComms {
-        /// Members of the parent.
-        size: u32,
         /// How many communicators a process can have.
         max: u32,
     },
-    /// Rank 0 of a communicator lost another member while it was being duplicated.
-    #[error("the communicator was not duplicated: its rank 0 has lost another member")]
-    DupFailed,
-    /// A second `dup` while one is under way in this process.
-    #[error("another communicator is being duplicated")]
-    DupUnderWay,
+    /// A communicator was not made, because a member was lost; this process was told of it by another.
+    #[error("the communicator was not made: process {rank} is lost")]
+    CommFailed {
+        /// The lost process's number in the job.
+        rank: u32,
+    },
+    /// A group with a member that the communicator has not, or without this process.
+    #[error("the group does not consist of members of the communicator, this process among them")]
+    NotAMember,
+    /// Not something that is done with an intercommunicator.
+    #[error("this is not done with an intercommunicator")]
+    InterComm,
+    /// Something that is done with an intercommunicator.
+    #[error("this is only done with an intercommunicator")]
+    IntraComm,
+    /// A list of ranks has one of them twice.
+    #[error("rank {rank} is given twice")]
+    RankTwice {
+        /// The rank.
+        rank: u32,
+    },
+    /// A range of ranks goes nowhere.
+    #[error("a range of ranks has stride 0")]
+    StrideZero,
     /// A predefined communicator cannot be freed.
     #[error("a predefined communicator cannot be freed")]
     PredefinedComm,

@@ -51,7 +51,7 @@ impl Core {
         verdict: Verdict,
         wanted: impl Fn(Label, &Arrival) -> bool,
     ) {
-        let dropped = self.unexpected.remove_if(|label, held| wanted(label, &held.arrival));
+        let dropped = self.unexpected.remove_if(|label, held| wanted(label, held));
         for (label, held) in dropped {
             let arrival = self.unkeep(label, held);
             self.refuse_message(bml, label.source, arrival, verdict);
@@ -82,7 +82,7 @@ impl Core {
     /// Asks for a send back.
     fn withdraw(&mut self, bml: &mut Bml, id: RequestId) {
         let Some(send) = self.requests.send_mut(id) else { return };
-        let peer = send.peer;
+        let peer = send.to.peer;
         let serial = match &send.stage {
             SendStage::Offered(offered) => offered.rts.serial,
             SendStage::Unanswered { serial } | SendStage::Eager { serial } if *serial != 0 => {

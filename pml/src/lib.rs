@@ -25,8 +25,7 @@
 //! - Peers are not trusted: every number they send is checked, and a peer that breaks the protocol
 //!   is treated as dead.
 //! - Nothing blocks but the calls that say `wait`; a full transport makes messages queue.
-//! - Memory for eager messages that come before their receive grows with them, as in every MPI; for
-//!   communicators that cannot exist here it is bounded per peer ([`Bounds`]).
+//! - Memory for eager messages that come before their receive grows with them, as in every MPI.
 //!
 //! The safe API is in the crate `gapless`. Lengths and offsets are in bytes; rates in MB/s, times in
 //! nanoseconds.
@@ -76,6 +75,7 @@ mod eager;
 mod error;
 #[allow(unsafe_code, reason = "hands the caller's promise on")]
 mod exchange;
+mod group;
 mod hash;
 mod header;
 mod index;
@@ -102,12 +102,13 @@ mod single_copy;
 mod tuning;
 mod wait;
 
-pub use agree::DupId;
+pub use agree::CommRequest;
 pub use choose::{Candidate, Excluded, Protocol, Situation};
 pub use claim::MessageId;
 pub use comm::{COMMS_MAX, Comm};
 pub use core::AM_TAG;
 pub use error::PmlError;
+pub use group::{Comparison, Group};
 pub use header::{EAGER_BYTES, INLINE_LAYOUT_MAX};
 pub use mode::{BUFFERED_OVERHEAD, SendMode};
 pub use persistent::Persistent;

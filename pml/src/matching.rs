@@ -190,11 +190,6 @@ impl<M> Unexpected<M> {
         (waiting.label == label).then_some(&mut waiting.message)
     }
 
-    /// Looks at all messages: for a new communicator, not for every day.
-    pub(crate) fn for_each(&mut self, mut look: impl FnMut(Label, &mut M)) {
-        self.messages.iter_mut().for_each(|(_, waiting)| look(waiting.label, &mut waiting.message));
-    }
-
     /// Takes out all messages that `gone` picks: for a peer's death, not for every day.
     pub(crate) fn remove_if(&mut self, mut gone: impl FnMut(Label, &M) -> bool) -> Vec<(Label, M)> {
         let numbers: Vec<u32> = self

@@ -33,8 +33,6 @@ pub(crate) struct Peer {
     pub(crate) layouts: Fetched,
     /// Unexpected messages in the transport's memory.
     pub(crate) parked: u32,
-    pub(crate) stray_messages: u32,
-    pub(crate) stray_bytes: u64,
 }
 
 /// Something that waits for room in the transport.

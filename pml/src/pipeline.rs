@@ -170,7 +170,7 @@ impl Core {
     fn stop_streaming(&mut self, bml: &mut Bml, id: RequestId, error: EngineError) {
         let Some(send) = self.requests.send_mut(id) else { return };
         let SendStage::Streaming(stream) = &send.stage else { return };
-        let (peer, reply, packing) = (send.peer, stream.reply, stream.packing);
+        let (peer, reply, packing) = (send.to.peer, stream.reply, stream.packing);
         if packing == 0 {
             self.requests.finish(id, Err(error.into()));
         } else {

@@ -1,6 +1,6 @@
 //! The endpoint: its public face. Decisions are elsewhere; this file checks arguments and drives.
 
-use crate::agree::Dups;
+use crate::agree::Agreements;
 use crate::choose::{self, Candidate, Situation};
 use crate::claim::MessageId;
 use crate::comm::Comm;
@@ -26,7 +26,7 @@ pub struct Pml {
     pub(crate) bml: Bml,
     pub(crate) core: Core,
     pub(crate) waiter: Waiter,
-    pub(crate) dups: Dups,
+    pub(crate) agreements: Agreements,
     world: Comm,
     myself: Comm,
 }
@@ -40,7 +40,7 @@ impl Pml {
         let core = Core::new(me, size, engines, config);
         let (world, myself) = core.predefined();
         let waiter = Waiter::new(size as usize);
-        Pml { bml, core, waiter, dups: Dups::default(), world, myself }
+        Pml { bml, core, waiter, agreements: Agreements::default(), world, myself }
     }
 
     /// The communicator of all processes (`MPI_COMM_WORLD`).
@@ -238,7 +238,8 @@ impl Pml {
 
     /// What follows a poll that brought `events`.
     pub(crate) fn pump(&mut self, events: usize) -> usize {
-        let done = events + self.core.pump(&mut self.bml);
+        let mut done = events + self.core.pump(&mut self.bml);
+        done += self.agree();
         if done == 0 && self.core.has_parked() {
             self.core.spill();
         }

@@ -204,8 +204,8 @@ impl Core {
             self.somebody_left(comm, pattern)?;
             return Ok(None);
         };
-        let bytes = held.arrival.envelope().digest.bytes;
-        let protocol = held.arrival.protocol();
+        let bytes = held.envelope().digest.bytes;
+        let protocol = held.protocol();
         let source = comm.rank_of(label.source).unwrap_or(label.source);
         Ok(Some(Status { source, tag: label.tag, bytes, protocol }))
     }

@@ -25,7 +25,7 @@ use crate::peer::{Attempt, Outgoing};
 use crate::pieces::Pieces;
 use crate::recv::{Matched, RecvStage};
 use crate::request::{RequestId, Work};
-use crate::send::{Offered, Send, SendStage, single_copy_costs};
+use crate::send::{Offered, Send, SendStage, To, single_copy_costs};
 use crate::single_copy::Getting;
 use gapless_bml::{Bml, Rank, RemoteKey, Token};
 use gapless_dtype::{Convertor, Layout};
@@ -112,11 +112,12 @@ impl Core {
     pub(crate) fn offer(
         &mut self,
         bml: &mut Bml,
-        (peer, rank): (u32, u32),
+        to: To,
         buffer: Buffer,
         envelope: Envelope,
         copied: Option<Copied>,
     ) -> RequestId {
+        let peer = to.peer;
         let fragment_max = Core::fragment_max(bml, peer);
         let blocks =
             if buffer.typed().as_contiguous().is_some() { 1 } else { buffer.blocks().max(2) };
@@ -139,7 +140,7 @@ impl Core {
             layout.as_ref().map_or((0, 0), |(id, bytes)| (*id, bytes.len() as u64));
         let count = buffer.typed().count();
         let stage = SendStage::Eager { serial: 0 }; // replaced below, once the request has a name
-        let send = Send { buffer, peer, rank, envelope, _copied: copied, stage };
+        let send = Send { buffer, to, envelope, _copied: copied, stage };
         let id = self.requests.insert(Work::Send(Box::new(send)));
         let serial = self.new_serial(id);
         let rts = Rts {
@@ -202,7 +203,7 @@ impl Core {
         let unknown = || format!("an answer to rendezvous {serial}, which is not under way");
         let id = *self.serials.get(&serial).ok_or_else(unknown)?;
         let send = self.requests.send_mut(id).ok_or_else(unknown)?;
-        if send.peer != from || !matches!(send.stage, SendStage::Offered(_)) {
+        if send.to.peer != from || !matches!(send.stage, SendStage::Offered(_)) {
             return Err(unknown());
         }
         Ok((id, send))
@@ -224,10 +225,10 @@ impl Core {
             SendStage::Unanswered { .. } => true,
             _ => return Err(unknown()),
         };
-        if send.peer != from {
+        if send.to.peer != from {
             return Err(unknown());
         }
-        let (rank, tag) = (send.rank, send.envelope.tag);
+        let (rank, tag) = (send.to.rank, send.envelope.tag);
         let result = match verdict {
             Verdict::Received(protocol) => Ok(send.status(protocol)),
             Verdict::Refused => Ok(send.status(Protocol::Pipeline)),

@@ -19,14 +19,22 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Send {
     pub(crate) buffer: Buffer,
-    pub(crate) peer: u32,
-    /// The receiver's rank in the communicator.
-    pub(crate) rank: u32,
+    pub(crate) to: To,
     /// Its sequence number is given when it leaves.
     pub(crate) envelope: Envelope,
     /// The memory of `buffer`, where that is a copy of ours.
     pub(crate) _copied: Option<Copied>,
     pub(crate) stage: SendStage,
+}
+
+/// Whom a send is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct To {
+    pub(crate) peer: u32,
+    /// Its rank in the communicator.
+    pub(crate) rank: u32,
+    /// The communicator's identifier here.
+    pub(crate) comm: u32,
 }
 
 /// What a send is waiting for.
@@ -70,8 +78,7 @@ pub(crate) struct Streaming {
 
 /// A send whose arguments are right.
 struct Ready {
-    peer: u32,
-    rank: u32,
+    to: To,
     engine: usize,
     envelope: Envelope,
     /// Longest payload that the link takes eagerly.
@@ -92,7 +99,7 @@ impl Core {
         mode: SendMode,
     ) -> Result<RequestId, PmlError> {
         let ready = self.check_send(bml, comm, buffer, (rank, tag), mode)?;
-        let peer = ready.peer;
+        let peer = ready.to.peer;
         let bytes = buffer.packed_bytes();
         if !self.goes_eagerly(bml, peer, buffer, ready.link_eager) {
             if mode == SendMode::Buffered {
@@ -101,7 +108,7 @@ impl Core {
             }
             // SAFETY: the caller's promise is the one that a buffer takes.
             let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
-            return Ok(self.offer(bml, (peer, rank), buffer, ready.envelope, None));
+            return Ok(self.offer(bml, ready.to, buffer, ready.envelope, None));
         }
         if mode == SendMode::Synchronous {
             // SAFETY: the caller's promise is the one that a buffer takes.
@@ -136,7 +143,7 @@ impl Core {
             let buffer = unsafe { Buffer::promised(buffer, engine) };
             let stage = SendStage::Eager { serial: 0 };
             let envelope = ready.envelope;
-            let send = Send { buffer, peer, rank, envelope, _copied: None, stage };
+            let send = Send { buffer, to: ready.to, envelope, _copied: None, stage };
             let id = self.requests.insert(Work::Send(Box::new(send)));
             self.enqueue(peer, Outgoing::Packing { id, slot, packed });
             return Ok(id);
@@ -195,8 +202,9 @@ impl Core {
             link_eager = link_eager.saturating_sub(SERIAL_BYTES as u64);
         }
         let digest = self.digests.of(buffer.layout(), buffer.count());
-        let envelope = Envelope { context: comm.context(), tag, sequence: 0, digest, mode };
-        Ok(Ready { peer, rank, engine, envelope, link_eager })
+        let envelope = Envelope { context: comm.context_at(rank), tag, sequence: 0, digest, mode };
+        let to = To { peer, rank, comm: comm.id() };
+        Ok(Ready { to, engine, envelope, link_eager })
     }
 
     /// Starts to send a copy of `buffer`. Where it counts against the attached buffer, the request
@@ -221,11 +229,11 @@ impl Core {
         // nobody writes it.
         let own = unsafe { Buffer::promised(&typed, engine) };
         let copied = Some(Copied { _bytes: copy, _share: share });
-        let (peer, rank, tag) = (ready.peer, ready.rank, ready.envelope.tag);
+        let (To { peer, rank, .. }, tag) = (ready.to, ready.envelope.tag);
         let id = if self.goes_eagerly(bml, peer, &typed, ready.link_eager) {
             self.queue_eager(bml, ready, own, copied)
         } else {
-            self.offer(bml, (peer, rank), own, ready.envelope, copied)
+            self.offer(bml, ready.to, own, ready.envelope, copied)
         };
         if !attached {
             return Ok(id);
@@ -243,9 +251,10 @@ impl Core {
         buffer: Buffer,
         copied: Option<Copied>,
     ) -> RequestId {
-        let Ready { peer, rank, envelope, .. } = ready;
+        let Ready { to, envelope, .. } = ready;
+        let peer = to.peer;
         let stage = SendStage::Eager { serial: 0 };
-        let send = Send { buffer, peer, rank, envelope, _copied: copied, stage };
+        let send = Send { buffer, to, envelope, _copied: copied, stage };
         let id = self.requests.insert(Work::Send(Box::new(send)));
         if envelope.mode == SendMode::Synchronous {
             let serial = self.new_serial(id);
@@ -376,7 +385,7 @@ impl Core {
 impl Send {
     pub(crate) fn status(&self, protocol: Protocol) -> Status {
         let bytes = self.buffer.bytes();
-        Status { source: self.rank, tag: self.envelope.tag, bytes, protocol }
+        Status { source: self.to.rank, tag: self.envelope.tag, bytes, protocol }
     }
 }
 

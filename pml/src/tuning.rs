@@ -71,12 +71,6 @@ pub struct Bounds {
     /// Messages per peer that wait for their receive in the transport's memory; more are copied
     /// out.
     pub parked_messages: u32,
-    /// Messages per peer for communicators that are not known here. A peer that sends more is taken
-    /// for broken, except while this process is agreeing on a communicator: then others may know
-    /// it first, and their messages are kept like any that are early.
-    pub stray_messages: u32,
-    /// Bytes of those.
-    pub stray_bytes: u64,
     /// Flattened layouts of one peer that are kept, in bytes. A longer layout is never fetched.
     pub layout_cache_bytes: u64,
     /// How many of them.
@@ -89,8 +83,6 @@ impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
             parked_messages: 4,
-            stray_messages: 4096,
-            stray_bytes: 16 << 20,
             layout_cache_bytes: 32 << 20,
             layout_cache_entries: 256,
             fragments_per_progress: 16,

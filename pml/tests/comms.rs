@@ -2,19 +2,56 @@
 
 mod common;
 
-use common::{Buffer, Job, bytes, link};
-use gapless_pml::{Bounds, Comm, Config, PmlError, Source, TagSel};
+use common::{Buffer, Job, bytes};
+use gapless_pml::{Comm, CommRequest, Comparison, Group, Pml, PmlError, Source, TagSel};
+
+/// What `start` makes in each rank.
+fn make(
+    job: &mut Job,
+    mut start: impl FnMut(u32, &mut Pml) -> Result<CommRequest, PmlError>,
+) -> Vec<Option<Comm>> {
+    let ranks = u32::try_from(job.ranks.len()).unwrap();
+    let requests: Vec<CommRequest> =
+        (0..ranks).map(|rank| start(rank, job.pml(rank)).unwrap()).collect();
+    (0u32..).zip(requests).map(|(rank, request)| made(job, rank, request).unwrap()).collect()
+}
+
+fn made(job: &mut Job, rank: u32, request: CommRequest) -> Result<Option<Comm>, PmlError> {
+    job.until("a communicator", |job| job.pml(rank).test_comm(request).transpose())
+}
 
 fn dup(job: &mut Job, parents: &[Comm]) -> Vec<Comm> {
-    let mut rank = 0..;
-    let dups: Vec<_> = parents
-        .iter()
-        .map(|parent| job.pml(rank.next().unwrap()).start_dup(parent).unwrap())
+    let comms = make(job, |rank, pml| pml.start_dup(&parents[rank as usize]));
+    comms.into_iter().map(Option::unwrap).collect()
+}
+
+/// One message from `from` to each of the ranks that it can send to, seen only there.
+fn check_reach(job: &mut Job, comms: &[Option<Comm>], from: u32) {
+    let comm = comms[from as usize].as_ref().unwrap();
+    let data = Buffer::source(&bytes(4), 1, u64::from(from));
+    let sends: Vec<_> = (0..comm.peers().size())
+        .map(|rank| {
+            // SAFETY: the buffers live until the requests have ended.
+            unsafe { job.pml(from).isend(comm, &data.typed(), rank, 1) }.unwrap()
+        })
         .collect();
-    (0u32..)
-        .zip(dups)
-        .map(|(rank, dup)| job.until("a dup", |job| job.pml(rank).test_dup(dup).unwrap()))
-        .collect()
+    for send in sends {
+        job.finish(from, send).unwrap();
+    }
+    job.settle();
+    let mut received = 0;
+    for process in comm.peers().clone().processes() {
+        let theirs = comms[process as usize].as_ref().unwrap();
+        let to = Buffer::target(&bytes(4), 1);
+        // SAFETY: as above.
+        let recv = unsafe { job.pml(process).irecv(theirs, &to.typed(), Source::Any, TagSel::Any) };
+        let status = job.finish(process, recv.unwrap()).unwrap();
+        assert_eq!(theirs.process(status.source), Ok(from));
+        assert_eq!(status.source, comm.rank());
+        to.assert_received(&data.packed(), "through a new communicator");
+        received += 1;
+    }
+    assert_eq!(received, comm.peers().size());
 }
 
 fn worlds(job: &mut Job) -> Vec<Comm> {
@@ -61,13 +98,13 @@ fn a_message_may_come_before_its_communicator() {
     let ids = [0, 1].map(|rank: u32| job.pml(rank).start_dup(&worlds[rank as usize]).unwrap());
     let first = job.until("rank 0's dup", |job| {
         job.pml(1).progress();
-        job.pml(0).test_dup(ids[0]).unwrap()
+        job.pml(0).test_comm(ids[0]).unwrap().flatten()
     });
     let from = Buffer::source(&bytes(10_000), 1, 1);
     // SAFETY: the buffer lives until the requests have ended.
     let send = unsafe { job.pml(0).isend(&first, &from.typed(), 1, 0) }.unwrap();
     job.settle();
-    let second = job.until("rank 1's dup", |job| job.pml(1).test_dup(ids[1]).unwrap());
+    let second = job.until("rank 1's dup", |job| job.pml(1).test_comm(ids[1]).unwrap().flatten());
     let to = Buffer::target(&bytes(10_000), 1);
     // SAFETY: as above.
     let recv = unsafe { job.pml(1).irecv(&second, &to.typed(), Source::Any, TagSel::Any) }.unwrap();
@@ -77,41 +114,34 @@ fn a_message_may_come_before_its_communicator() {
 }
 
 #[test]
-fn any_number_of_messages_may_come_before_their_communicator() {
-    let bounds = Bounds { stray_messages: 3, ..Bounds::default() };
-    let mut job = Job::with(2, Config { bounds, ..Config::default() }, link());
+fn messages_for_a_communicator_that_was_freed_are_dropped_and_nobody_is_lost() {
+    let mut job = Job::new(2);
     let worlds = worlds(&mut job);
-    let ids = [0, 1].map(|rank: u32| job.pml(rank).start_dup(&worlds[rank as usize]).unwrap());
-    let first = job.until("rank 0's dup", |job| {
-        job.pml(1).progress();
-        job.pml(0).test_dup(ids[0]).unwrap()
-    });
-    let send = |job: &mut Job, comm: &Comm, from: &Buffer| {
-        // SAFETY: the buffers live until the requests have ended.
-        let send = unsafe { job.pml(0).isend(comm, &from.typed(), 1, 0) }.unwrap();
-        job.finish(0, send).unwrap();
-    };
-    let from: Vec<Buffer> = (0..50).map(|seed| Buffer::source(&bytes(40), 1, seed)).collect();
-    from.iter().for_each(|from| send(&mut job, &first, from));
-    job.settle();
-    let second = job.until("rank 1's dup", |job| job.pml(1).test_dup(ids[1]).unwrap());
-    // They count as strays no more: three for a communicator that is gone are still borne.
     let dups = dup(&mut job, &worlds);
+    let small: Vec<Buffer> = (0..50).map(|seed| Buffer::source(&bytes(40), 1, seed)).collect();
+    let large = Buffer::source(&bytes(100_000), 1, 1);
+    let send = |job: &mut Job, from: &Buffer| {
+        // SAFETY: the buffers live until the requests have ended.
+        unsafe { job.pml(0).isend(&dups[0], &from.typed(), 1, 0) }.unwrap()
+    };
+    let before = send(&mut job, &large);
+    job.settle();
     job.pml(1).free(&dups[1]).unwrap();
-    from[..3].iter().for_each(|from| send(&mut job, &dups[0], from));
-    job.settle();
-    for from in &from {
-        let to = Buffer::target(&bytes(40), 1);
-        // SAFETY: as above.
-        let recv = unsafe { job.pml(1).irecv(&second, &to.typed(), Source::Any, TagSel::Any) };
-        job.finish(1, recv.unwrap()).unwrap();
-        to.assert_received(&from.packed(), "an early message");
+    let after = send(&mut job, &large);
+    for from in &small {
+        let send = send(&mut job, from);
+        job.finish(0, send).unwrap();
     }
-    // A fourth is one too many.
-    send(&mut job, &dups[0], &from[0]);
+    for send in [before, after] {
+        assert_eq!(job.finish(0, send), Err(PmlError::Unreceived { rank: 1, tag: 0 }));
+    }
+    // The place is used again, and what is late does not get there.
+    let again = dup(&mut job, &worlds);
+    let late = send(&mut job, &small[0]);
+    job.finish(0, late).unwrap();
     job.settle();
-    let lost = job.pml(1).iprobe(&second, Source::Rank(0), TagSel::Any);
-    assert!(matches!(lost, Err(PmlError::PeerLost { rank: 0, .. })), "{lost:?}");
+    assert_eq!(job.pml(1).iprobe(&again[1], Source::Any, TagSel::Any), Ok(None));
+    check_reach(&mut job, &again.into_iter().map(Some).collect::<Vec<_>>(), 0);
 }
 
 #[test]
@@ -154,22 +184,222 @@ fn what_is_in_use_or_predefined_is_not_freed() {
 }
 
 #[test]
-fn a_member_that_dies_fails_the_dup_and_hangs_nobody() {
-    for dead in [0, 1, 2] {
-        let mut job = Job::new(3);
+fn a_member_that_dies_is_named_to_everybody() {
+    for victim in 0..4 {
+        let mut job = Job::new(4);
         let worlds = worlds(&mut job);
-        let alive: Vec<u32> = (0..3).filter(|rank| *rank != dead).collect();
-        let dups: Vec<_> = alive
+        let others: Vec<u32> = (0..4).filter(|rank| *rank != victim).collect();
+        let requests: Vec<CommRequest> = others
             .iter()
             .map(|&rank| job.pml(rank).start_dup(&worlds[rank as usize]).unwrap())
             .collect();
-        job.kill(dead);
-        for (&rank, dup) in alive.iter().zip(dups) {
-            job.until("a dup", |job| match job.pml(rank).test_dup(dup) {
-                Ok(None) => None,
-                Ok(Some(_)) => panic!("rank {rank} has a communicator with the dead"),
-                Err(_) => Some(()),
+        job.settle();
+        job.kill(victim);
+        for (&rank, request) in others.iter().zip(requests) {
+            match made(&mut job, rank, request).unwrap_err() {
+                PmlError::PeerLost { rank: culprit, .. }
+                | PmlError::CommFailed { rank: culprit } => {
+                    assert_eq!(culprit, victim);
+                }
+                error => panic!("{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn many_are_made_at_once_in_any_order() {
+    let mut job = Job::new(3);
+    let worlds = worlds(&mut job);
+    let second = dup(&mut job, &worlds);
+    let mut requests: Vec<Vec<CommRequest>> = Vec::new();
+    for rank in 0..3u32 {
+        // Per parent the same order; between parents each rank has its own.
+        let (a, b) = (&worlds[rank as usize], &second[rank as usize]);
+        let pml = job.pml(rank);
+        let mut mine = vec![None; 10];
+        let of_a = [0, 1, 2, 3, 4].map(|at| (at, a));
+        let of_b = [5, 6, 7, 8, 9].map(|at| (at, b));
+        let order: Vec<_> = match rank {
+            0 => of_a.into_iter().chain(of_b).collect(),
+            1 => of_b.into_iter().chain(of_a).collect(),
+            _ => of_a.into_iter().zip(of_b).flat_map(|(a, b)| [b, a]).collect(),
+        };
+        for (at, parent) in order {
+            mine[at] = Some(match at % 3 {
+                0 => pml.start_dup(parent).unwrap(),
+                1 => pml.start_split(parent, Some(0), -i32::try_from(rank).unwrap()).unwrap(),
+                _ => pml.start_create(parent, &parent.group().incl(&[2, 0]).unwrap()).unwrap(),
             });
+        }
+        requests.push(mine.into_iter().map(Option::unwrap).collect());
+    }
+    // The last one first, and each rank begins elsewhere.
+    let mut comms = vec![vec![None; 3]; 10];
+    for step in 0..10 {
+        for rank in 0..3u32 {
+            let at = (9 * (step + 1) + 3 * rank as usize) % 10;
+            comms[at][rank as usize] = made(&mut job, rank, requests[rank as usize][at]).unwrap();
+        }
+    }
+    for (at, these) in comms.iter().enumerate() {
+        let leader = if at % 3 == 2 { 2 } else { 0 };
+        check_reach(&mut job, these, leader);
+        assert_eq!(these[1].is_none(), at % 3 == 2);
+        if at % 3 == 1 {
+            assert_eq!(these[0].as_ref().unwrap().compare(&worlds[0]), Comparison::Similar);
+        }
+    }
+}
+
+#[test]
+fn colors_split_and_whoever_has_none_gets_nothing() {
+    let mut job = Job::new(7);
+    let worlds = worlds(&mut job);
+    let comms = make(&mut job, |rank, pml| {
+        let color = (rank != 3).then_some(rank % 2);
+        pml.start_split(&worlds[rank as usize], color, 10 - i32::try_from(rank / 4).unwrap())
+    });
+    let members =
+        |rank: usize| comms[rank].as_ref().unwrap().group().processes().collect::<Vec<_>>();
+    assert_eq!((members(0), members(1)), (vec![4, 6, 0, 2], vec![5, 1]));
+    assert!(comms[3].is_none());
+    for from in [0, 1, 5, 6] {
+        check_reach(&mut job, &comms, from);
+    }
+    // Loopbacks of one process share memory.
+    let comms = make(&mut job, |rank, pml| {
+        pml.start_split_shared(&worlds[rank as usize], -i32::try_from(rank).unwrap())
+    });
+    assert_eq!(comms[2].as_ref().unwrap().rank(), 4);
+    check_reach(&mut job, &comms, 0);
+}
+
+#[test]
+fn groups_make_communicators_of_their_own() {
+    let mut job = Job::new(5);
+    let worlds = worlds(&mut job);
+    let group = |ranks: &[u32]| worlds[0].group().incl(ranks).unwrap();
+    // Disjoint groups at once, and one process in two of them.
+    let sets = [group(&[4, 1]), group(&[0, 2]), group(&[2, 4])];
+    let mut requests = Vec::new();
+    for (tag, set) in (0..).zip(&sets) {
+        for rank in set.processes() {
+            let request =
+                job.pml(rank).start_create_group(&worlds[rank as usize], set, tag).unwrap();
+            requests.push((rank, tag, request));
+        }
+    }
+    requests.reverse();
+    let mut comms = vec![vec![None; 5]; 3];
+    for (rank, tag, request) in requests {
+        let set = usize::try_from(tag).unwrap();
+        comms[set][rank as usize] = made(&mut job, rank, request).unwrap();
+    }
+    for (set, group) in comms.iter().zip(&sets) {
+        check_reach(&mut job, set, group.process(1).unwrap());
+        let comm = set[group.process(0).unwrap() as usize].as_ref().unwrap();
+        assert_eq!(comm.group().compare(group), Comparison::Identical);
+    }
+    let pml = job.pml(3);
+    let world = &worlds[3];
+    assert_eq!(pml.start_create_group(world, &sets[0], 0), Err(PmlError::NotAMember));
+    assert_eq!(
+        pml.start_create_group(world, &group(&[3]), -1),
+        Err(PmlError::InvalidTag { tag: -1 })
+    );
+    let alone = pml.self_comm();
+    assert_eq!(pml.start_create(&alone, &sets[0]), Err(PmlError::NotAMember));
+    let empty =
+        make(&mut job, |rank, pml| pml.start_create(&worlds[rank as usize], &Group::empty()));
+    assert!(empty.iter().all(Option::is_none));
+}
+
+/// Ranks 0, 2, 4 and 1, 3 of the world, as two sides.
+fn sides(job: &mut Job) -> (Vec<Comm>, Vec<Option<Comm>>) {
+    let worlds = worlds(job);
+    let halves = make(job, |rank, pml| pml.start_split(&worlds[rank as usize], Some(rank % 2), 0));
+    let inter = make(job, |rank, pml| {
+        let half = halves[rank as usize].as_ref().unwrap();
+        // The leaders are not the first of their sides.
+        let remote = if rank % 2 == 0 { 3 } else { 4 };
+        pml.start_intercomm(half, half.size() - 1, (&worlds[rank as usize], remote), 77)
+    });
+    (worlds, inter)
+}
+
+#[test]
+fn two_sides_talk_to_each_other_and_not_within() {
+    let mut job = Job::new(5);
+    let (worlds, inter) = sides(&mut job);
+    let one = inter[2].as_ref().unwrap();
+    assert!(one.is_inter());
+    assert_eq!((one.rank(), one.size(), one.peers().size()), (1, 3, 2));
+    for from in 0..5 {
+        check_reach(&mut job, &inter, from);
+    }
+    let dups = make(&mut job, |rank, pml| pml.start_dup(inter[rank as usize].as_ref().unwrap()));
+    assert_eq!(
+        dups[0].as_ref().unwrap().compare(inter[0].as_ref().unwrap()),
+        Comparison::Congruent
+    );
+    check_reach(&mut job, &dups, 4);
+    // Split: ranks 0 and 1 of both sides together; rank 4 is alone, without another side.
+    let split = make(&mut job, |rank, pml| {
+        pml.start_split(inter[rank as usize].as_ref().unwrap(), Some(rank / 2), 0)
+    });
+    assert!(split[4].is_none());
+    for from in 0..4 {
+        check_reach(&mut job, &split, from);
+    }
+    for rank in 0..5 {
+        let free = inter[rank as usize].as_ref().unwrap();
+        job.pml(rank).free(free).unwrap();
+        assert_eq!(job.pml(rank).free(free), Err(PmlError::NoSuchComm));
+    }
+    check_reach(&mut job, &dups, 1);
+    assert_eq!(job.pml(0).start_merge(&worlds[0], false), Err(PmlError::IntraComm));
+}
+
+#[test]
+fn two_sides_are_merged() {
+    let mut job = Job::new(5);
+    let (_, inter) = sides(&mut job);
+    for (even_high, odd_high, first) in [(true, false, 1), (false, true, 0), (true, true, 0)] {
+        let merged = make(&mut job, |rank, pml| {
+            let high = if rank % 2 == 0 { even_high } else { odd_high };
+            pml.start_merge(inter[rank as usize].as_ref().unwrap(), high)
+        });
+        let list: Vec<u32> = merged[0].as_ref().unwrap().group().processes().collect();
+        let expected = if first == 0 { [0, 2, 4, 1, 3] } else { [1, 3, 0, 2, 4] };
+        assert_eq!(list, expected);
+        check_reach(&mut job, &merged, 3);
+    }
+}
+
+#[test]
+fn a_member_that_dies_is_named_on_the_other_side_too() {
+    for victim in 0..5 {
+        let mut job = Job::new(5);
+        let (_, inter) = sides(&mut job);
+        let others: Vec<u32> = (0..5).filter(|rank| *rank != victim).collect();
+        let requests: Vec<_> = others
+            .iter()
+            .map(|&rank| {
+                let comm = inter[rank as usize].as_ref().unwrap();
+                (rank, job.pml(rank).start_merge(comm, false).unwrap())
+            })
+            .collect();
+        job.settle();
+        job.kill(victim);
+        for (rank, request) in requests {
+            match made(&mut job, rank, request).unwrap_err() {
+                PmlError::PeerLost { rank: culprit, .. }
+                | PmlError::CommFailed { rank: culprit } => {
+                    assert_eq!(culprit, victim, "as rank {rank} hears it");
+                }
+                error => panic!("{error}"),
+            }
         }
     }
 }

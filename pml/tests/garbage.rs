@@ -336,17 +336,15 @@ fn answers_to_an_offer_are_checked() {
 }
 
 #[test]
-fn messages_for_communicators_that_do_not_exist_are_bounded() {
-    let mut pair = Pair::new();
-    let to = Buffer::target(&bytes(8), 1);
-    let recv = pair.recv(&to);
-    let most = pair.pml.config().bounds.stray_messages;
-    for sequence in 0..most {
-        pair.inject(&eager(sequence, 50, &[1]));
+fn a_message_for_a_communicator_that_never_was_loses_the_peer() {
+    // Beyond the table, and a generation to come of one that is there.
+    for context in [50, 2 << 14, u32::MAX] {
+        let mut pair = Pair::new();
+        let to = Buffer::target(&bytes(8), 1);
+        let recv = pair.recv(&to);
+        pair.inject(&eager(0, context, &[1]));
+        pair.assert_lost(recv, "a context that was made up");
     }
-    assert_eq!(pair.pml.test(recv), Ok(None));
-    pair.inject(&eager(most, 50, &[1]));
-    pair.assert_lost(recv, "one too many");
 }
 
 #[test]
@@ -419,21 +417,55 @@ fn messages_of_strangers_to_a_communicator_lose_the_peer() {
 }
 
 #[test]
-fn a_communicator_that_is_here_is_not_replaced() {
-    // Identifiers in use, one out of range, half an answer.
-    for answer in [&[0, 0, 0, 0][..], &[1, 0, 0, 0], &[0, 0, 0, 1], &[], &[7]] {
+fn answers_about_a_communicator_are_checked() {
+    let answer = |fields: [u32; 4]| fields.map(u32::to_le_bytes).concat();
+    let entry =
+        |process: u32, id: u32| [process, id, u32::MAX, 0, 0, 0].map(u32::to_le_bytes).concat();
+    let table = |entries: [Vec<u8>; 2]| Some(entries.concat());
+    let two = || answer([0, 0, 2, 0]);
+    let cases: [(Vec<u8>, Option<Vec<u8>>); 9] = [
+        (answer([2, 0, 0, 0]), None),
+        (answer([0, 0, 3, 0]), None),
+        (answer([1, 9, 0, 0]), None),
+        (vec![0; 7], None),
+        (Vec::new(), None),
+        // Identifiers: mine is not what I said, one that nobody can have.
+        (two(), table([entry(0, 2), entry(1, 3)])),
+        (two(), table([entry(0, 1 << 31), entry(1, 2)])),
+        // Members: exchanged, one twice.
+        (two(), table([entry(1, 2), entry(0, 2)])),
+        (two(), table([entry(1, 2), entry(1, 2)])),
+    ];
+    for (at, (preface, table)) in cases.into_iter().enumerate() {
         let mut pair = Pair::with_honest(1);
         let world = pair.pml.world();
         let dup = pair.pml.start_dup(&world).unwrap();
-        let mut message = eager(0, 1, answer);
-        message[8..12].copy_from_slice(&i32::MAX.to_le_bytes());
-        pair.inject(&message);
-        match pair.pml.test_dup(dup) {
+        for (sequence, message) in (0u32..).zip([Some(preface), table].into_iter().flatten()) {
+            let mut message = eager(sequence, 1, &message);
+            message[8..12].copy_from_slice(&(1i32 << 30).to_le_bytes());
+            pair.inject(&message);
+        }
+        match pair.pml.test_comm(dup) {
             Err(PmlError::PeerLost { rank: 0, error: LinkError::Corrupt { .. } }) => {}
-            other => panic!("{answer:?}: {other:?}"),
+            other => panic!("case {at}: {other:?}"),
         }
         // The world still is what it was.
         pair.pml.iprobe(&world, Source::Rank(1), TagSel::Any).unwrap();
+    }
+}
+
+#[test]
+fn a_member_that_speaks_for_another_is_lost() {
+    let mut pair = Pair::new();
+    let world = pair.pml.world();
+    let dup = pair.pml.start_dup(&world).unwrap();
+    let entry = [0u32, 2, u32::MAX, 0, 0, 0].map(u32::to_le_bytes).concat();
+    let mut message = eager(0, 1, &entry);
+    message[8..12].copy_from_slice(&(1i32 << 30).to_le_bytes());
+    pair.inject(&message);
+    match pair.pml.test_comm(dup) {
+        Err(PmlError::PeerLost { rank: 1, error: LinkError::Corrupt { .. } }) => {}
+        other => panic!("{other:?}"),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::error::Error;
 use gapless_btl::Address;
 
 /// Raised whenever messages of the layers above the transports change.
-const WIRE_VERSION: u32 = 1;
+const WIRE_VERSION: u32 = 2;
 
 /// What must be the same at both ends, by name.
 fn traits() -> Vec<(&'static str, String)> {
@@ -101,10 +101,10 @@ mod tests {
             text.contains("rank 7") && text.contains("middle here") | text.contains("middle there"),
             "{text}"
         );
-        for card in ["", "x", "wire-version:1", &write(1).replace("transports", "t")] {
+        for card in ["", "x", "wire-version:2", &write(1).replace("transports", "t")] {
             assert!(matches!(check(1, card), Err(Error::BadCard { rank: 1, .. })), "{card}");
         }
-        let future = write(1).replace("wire-version:1", "wire-version:999");
+        let future = write(1).replace("wire-version:2", "wire-version:999");
         assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
     }
 

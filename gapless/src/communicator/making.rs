@@ -1,0 +1,159 @@
+//! Communicators made of communicators (MPI 4.1 §7.4, §7.6). All of these calls are collective and
+//! wait for the other members; several threads may be in them at once, with parents of their own.
+//! If a member dies, everybody is told which: see [`Error::lost_rank`].
+
+use super::Communicator;
+use crate::error::Error;
+use gapless_pml::{CommRequest, Comparison, Group, Pml, PmlError};
+use std::sync::Arc;
+
+impl Communicator {
+    /// Starts what `start` says, and waits for it.
+    fn make(
+        &self,
+        start: impl FnOnce(&mut Pml) -> Result<CommRequest, PmlError>,
+    ) -> Result<Option<Communicator>, Error> {
+        let request = {
+            let mut state = self.shared.lock()?;
+            let request = start(state.open()?)?;
+            self.shared.rouse(&state);
+            request
+        };
+        let made = self.shared.wait_until(|state| match state.open() {
+            Ok(pml) => pml.collect_comm(request).map_err(Error::from).transpose(),
+            Err(error) => Some(Err(error)),
+        })??;
+        Ok(made.map(|comm| Communicator { shared: Arc::clone(&self.shared), comm }))
+    }
+
+    /// A new communicator of the same processes, whose messages never meet this one's
+    /// (`MPI_Comm_dup`, MPI 4.1 §7.4.2). Collective: every member calls it, in the same order among
+    /// the collective calls on this communicator.
+    ///
+    /// # Errors
+    /// A member is lost; a member has no identifier left.
+    pub fn dup(&self) -> Result<Communicator, Error> {
+        let made = self.make(|pml| pml.start_dup(&self.comm))?;
+        made.ok_or(Error::Message(PmlError::Bug { what: "a duplicate for nobody" }))
+    }
+
+    /// A communicator of those members that give the same `color`, in the order of their keys, and of
+    /// their ranks where keys are equal (`MPI_Comm_split`, MPI 4.1 §7.4.2); `None` for whoever gives
+    /// no color. Collective as [`dup`](Communicator::dup).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = gapless::World::init()?;
+    /// let comm = world.comm();
+    /// // Rows of a grid of four columns.
+    /// let row = comm.split(Some(comm.rank() / 4), 0)?.expect("everybody is in a row");
+    /// assert_eq!(row.rank(), comm.rank() % 4);
+    /// world.finalize()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`dup`](Communicator::dup).
+    pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Communicator>, Error> {
+        self.make(|pml| pml.start_split(&self.comm, color, key))
+    }
+
+    /// A communicator of those members that share memory with this process
+    /// (`MPI_Comm_split_type` with `MPI_COMM_TYPE_SHARED`). Collective as
+    /// [`dup`](Communicator::dup).
+    ///
+    /// # Errors
+    /// As [`dup`](Communicator::dup); this is an intercommunicator.
+    pub fn split_shared(&self, key: i32) -> Result<Communicator, Error> {
+        let made = self.make(|pml| pml.start_split_shared(&self.comm, key))?;
+        made.ok_or(Error::Message(PmlError::Bug { what: "a set of processes without its own" }))
+    }
+
+    /// A communicator of the members that are in `group`; `None` for the others, who call this, too
+    /// (`MPI_Comm_create`, MPI 4.1 §7.4.2). Collective as [`dup`](Communicator::dup).
+    ///
+    /// # Errors
+    /// As [`dup`](Communicator::dup); the group has somebody who is no member; this is an
+    /// intercommunicator.
+    pub fn create(&self, group: &Group) -> Result<Option<Communicator>, Error> {
+        self.make(|pml| pml.start_create(&self.comm, group))
+    }
+
+    /// A communicator of `group`, whose members alone call this (`MPI_Comm_create_group`, MPI 4.1
+    /// §7.4.2). Threads that make several at once in the same processes tell them apart by `tag`,
+    /// which is below 2²⁸.
+    ///
+    /// # Errors
+    /// As [`create`](Communicator::create); this process is not in the group.
+    pub fn create_group(&self, group: &Group, tag: i32) -> Result<Communicator, Error> {
+        let made = self.make(|pml| pml.start_create_group(&self.comm, group, tag))?;
+        made.ok_or(Error::Message(PmlError::NotAMember))
+    }
+
+    /// An intercommunicator of this communicator's members and those of another one, whose leader is
+    /// `remote_leader` in `bridge` (`MPI_Intercomm_create`, MPI 4.1 §7.6.2). `leader` is this side's
+    /// leader; only there do `bridge` and `remote_leader` matter. Collective over both communicators,
+    /// whose groups have nobody in common.
+    ///
+    /// Messages through it go to ranks of the other side. Its [`size`](Communicator::size) and
+    /// [`rank`](Communicator::rank) are those of this side.
+    ///
+    /// # Errors
+    /// As [`dup`](Communicator::dup); a rank that is not there; this is an intercommunicator already.
+    pub fn intercomm(
+        &self,
+        leader: u32,
+        bridge: &Communicator,
+        remote_leader: u32,
+        tag: i32,
+    ) -> Result<Communicator, Error> {
+        let remote = (&bridge.comm, remote_leader);
+        let made = self.make(|pml| pml.start_intercomm(&self.comm, leader, remote, tag))?;
+        made.ok_or(Error::Message(PmlError::Bug { what: "an intercommunicator of one side" }))
+    }
+
+    /// One communicator of both sides of this intercommunicator; the side that says `high` comes
+    /// last (`MPI_Intercomm_merge`, MPI 4.1 §7.6.2). Collective as [`dup`](Communicator::dup).
+    ///
+    /// # Errors
+    /// As [`dup`](Communicator::dup); this is no intercommunicator.
+    pub fn merge(&self, high: bool) -> Result<Communicator, Error> {
+        let made = self.make(|pml| pml.start_merge(&self.comm, high))?;
+        made.ok_or(Error::Message(PmlError::Bug { what: "a union without its members" }))
+    }
+
+    /// Frees this communicator in this process (`MPI_Comm_free`, MPI 4.1 §7.4.3), for all clones;
+    /// what comes for it is dropped from now on. Never needed for correctness: a process can have
+    /// 16,384 of them.
+    ///
+    /// # Errors
+    /// It is predefined; operations on it are under way; it was freed already.
+    pub fn free(self) -> Result<(), Error> {
+        Ok(self.shared.lock()?.open()?.free(&self.comm)?)
+    }
+
+    /// The group of its processes (of this side) (`MPI_Comm_group`).
+    #[must_use]
+    pub fn group(&self) -> Group {
+        self.comm.group()
+    }
+
+    /// The group that messages go to: the other side of an intercommunicator
+    /// (`MPI_Comm_remote_group`), or the only one.
+    #[must_use]
+    pub fn peers(&self) -> &Group {
+        self.comm.peers()
+    }
+
+    /// Whether it has two sides (`MPI_Comm_test_inter`).
+    #[must_use]
+    pub fn is_inter(&self) -> bool {
+        self.comm.is_inter()
+    }
+
+    /// How alike two communicators are (`MPI_Comm_compare`, MPI 4.1 §7.4.1).
+    #[must_use]
+    pub fn compare(&self, other: &Communicator) -> Comparison {
+        self.comm.compare(&other.comm)
+    }
+}
