@@ -33,6 +33,13 @@
 //! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `cli`);
 //! - [`btl`]: for adding a transport of one's own with [`Builder::transport`].
 //!
+//! # Memory of devices
+//!
+//! A [`View::of_region`] may lie in memory of a CUDA or OpenCL device (features `cuda` and `opencl`, both
+//! on by default). Drivers and devices are opened when a message first involves them; a process
+//! without any starts normally, and messages in memory that no engine serves are refused
+//! ([`PmlError::NoEngine`]). [`Builder::gpu`] gives a world an engine that you have made.
+//!
 //! The layers underneath can be used by themselves: `gapless-dtype` describes data,
 //! `gapless-engine` moves it, `gapless-btl` is the contract of transports, `gapless-bml` chooses
 //! among them, `gapless-pml` matches messages.
@@ -44,6 +51,8 @@
 //! map is told at [`SharedBuf`].
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code, reason = "passes on the promises that engines take")]
+mod accelerators;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[allow(unsafe_code, reason = "keeps borrowed and parked memory until requests have ended")]
@@ -77,8 +86,14 @@ pub use world::{Builder, World};
 
 pub use gapless_btl as btl;
 pub use gapless_dtype::{Datatype, Distribution, Layout, Order, Primitive, Scalar};
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+pub use gapless_dtype_cuda::GpuEngine;
 pub use gapless_engine::Engine;
-pub use gapless_mem::{Region, Space};
+pub use gapless_mem::{Device, Region, Space};
+#[cfg(feature = "cuda")]
+pub use gapless_mem_cuda::{CudaDevice, CudaDriver};
+#[cfg(feature = "opencl")]
+pub use gapless_mem_opencl::OpenClDevice;
 pub use gapless_pml::{
     Comparison, Config, Group, PmlError, Protocol, SendMode, Source, Status, TagSel, Tuning,
 };

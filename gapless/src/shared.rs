@@ -4,15 +4,17 @@
 //! that handled events wakes those that sleep (through an event descriptor beside the transports'
 //! own), because their requests may be among what ended.
 
+use crate::accelerators::Accelerators;
 use crate::error::Error;
 use crate::owned::Parked;
+use crate::world::attach;
 use gapless_bml::{Patience, Step, Waiter};
 use gapless_pml::{Pml, PmlError, RequestId, Status};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Polls in a row that one thread makes without letting go of the lock, unless others want it.
 const POLLS_PER_TURN: u32 = 32;
@@ -36,6 +38,8 @@ pub(crate) struct State {
     stage: Stage,
     /// Threads that are asleep, or about to be.
     sleepers: u32,
+    /// Devices that are opened on demand.
+    accelerators: Arc<Accelerators>,
 }
 
 /// The part of a world that communicators, scopes and requests hold.
@@ -53,7 +57,15 @@ pub(crate) struct Shared {
 impl State {
     /// Starts something new, unless the world was finalized.
     pub(crate) fn open(&mut self) -> Result<&mut Pml, Error> {
-        if self.stage == Stage::Open { Ok(&mut self.pml) } else { Err(Error::Finalized) }
+        if self.stage != Stage::Open {
+            return Err(Error::Finalized);
+        }
+        if self.accelerators.has_fresh() {
+            for device in self.accelerators.take_fresh() {
+                attach(self.pml.bml_mut(), &device);
+            }
+        }
+        Ok(&mut self.pml)
     }
 
     /// From now on nothing new starts.
@@ -91,11 +103,16 @@ fn end_engine_work(state: &mut State) {
 }
 
 impl Shared {
-    pub(crate) fn new(pml: Pml, local_ranks: usize) -> Result<Shared, Error> {
+    pub(crate) fn new(
+        pml: Pml,
+        local_ranks: usize,
+        accelerators: Arc<Accelerators>,
+    ) -> Result<Shared, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let alarm = eventfd(0, flags)
             .map_err(|e| Error::System { operation: "eventfd", reason: e.to_string() })?;
-        let state = State { pml, parked: Parked::default(), stage: Stage::Open, sleepers: 0 };
+        let parked = Parked::default();
+        let state = State { pml, parked, stage: Stage::Open, sleepers: 0, accelerators };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let patience = Patience::new(local_ranks, cores);
         Ok(Shared { state: Mutex::new(state), wanting: AtomicU32::new(0), alarm, patience })

@@ -6,6 +6,7 @@ mod card;
 mod leave;
 
 pub use builder::Builder;
+pub(crate) use builder::attach;
 
 use crate::communicator::Communicator;
 use crate::error::Error;

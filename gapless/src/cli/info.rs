@@ -54,8 +54,18 @@ fn here() -> Result<String, Failure> {
     }
     line("huge pages", &format!("transparent: {}", machine.transparent_hugepages));
     line("space host", "available");
-    line("space cuda", &format!("not available: {}", spaces::without_cuda()));
-    line("space opencl", &format!("not available: {}", spaces::without_opencl()));
+    for (title, devices) in [("space cuda", spaces::cuda()), ("space opencl", spaces::opencl())] {
+        match devices {
+            Ok(devices) => {
+                line(title, &devices.summary);
+                devices.each.iter().for_each(|(name, text)| line(&format!("  {name}"), text));
+            }
+            Err(why) => line(title, &format!("not available: {why}")),
+        }
+    }
+    if let Some(text) = spaces::kernels() {
+        line("kernels", &text);
+    }
     let config = SmConfig::new(format!("info-{}", std::process::id()), "info");
     match Sm::new(config) {
         Ok(sm) => line("transport sm", &transport(&sm)),
@@ -66,7 +76,10 @@ fn here() -> Result<String, Failure> {
 
 fn features() -> String {
     let build = if cfg!(debug_assertions) { "debug build" } else { "release build" };
-    format!("{build}, {}, feature cli", std::env::consts::ARCH)
+    let mut features = vec!["cli"];
+    features.extend(cfg!(feature = "cuda").then_some("cuda"));
+    features.extend(cfg!(feature = "opencl").then_some("opencl"));
+    format!("{build}, {}, features {}", std::env::consts::ARCH, features.join(" "))
 }
 
 fn transport(sm: &Sm) -> String {

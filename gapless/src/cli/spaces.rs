@@ -1,52 +1,165 @@
-//! Which memory there is to send from, and why other memory is not there.
+//! Which memory there is to send from, and why other memory is not there. Drivers are opened only
+//! when a command asks for their memory, or `info` for everything.
 
 use super::failure::Failure;
-use std::path::Path;
 
-/// Whether a space of this name can be used.
+/// What there is of one kind of devices: a line on all of them, and one on each.
+pub(super) struct Devices {
+    pub(super) summary: String,
+    pub(super) each: Vec<(String, String)>,
+}
+
+/// Whether the commands can use a space of this name.
 pub(super) fn check(space: &str) -> Result<(), Failure> {
     let refuse = |why: String| Failure::NoSpace { space: space.to_owned(), why };
-    match space.split(':').next().unwrap_or_default() {
-        "host" if space == "host" => Ok(()),
-        "cuda" => Err(refuse(without_cuda())),
-        "opencl" => Err(refuse(without_opencl())),
-        _ => Err(refuse("spaces are host, cuda and opencl".to_owned())),
+    let (kind, ordinal) = match space.split_once(':') {
+        Some((kind, ordinal)) => (kind, Some(ordinal)),
+        None => (space, None),
+    };
+    let there = match (kind, ordinal) {
+        ("host", None) => return Ok(()),
+        ("cuda", _) => cuda(),
+        ("opencl", _) => opencl(),
+        _ => return Err(refuse("spaces are host, cuda and opencl".to_owned())),
+    };
+    let devices = there.map_err(refuse)?;
+    let name = format!("{kind}:{}", ordinal.unwrap_or("0"));
+    let why = match devices.each.iter().any(|(device, _)| *device == name) {
+        true => format!("{name} is there, but this command has buffers in host memory only"),
+        false => format!("there is no {name}; {}", devices.summary),
+    };
+    Err(refuse(why))
+}
+
+/// The CUDA devices, or why there are none.
+#[cfg(feature = "cuda")]
+pub(super) fn cuda() -> Result<Devices, String> {
+    use gapless_mem::Device;
+    use gapless_mem_cuda::{CudaDriver, Mps};
+    use gapless_report::Bytes;
+    let driver = CudaDriver::load().map_err(|error| error.to_string())?;
+    let (major, minor) = driver.version();
+    let count = driver.devices();
+    let one = |ordinal: u32| {
+        let device = match driver.device(ordinal) {
+            Ok(device) => device,
+            Err(error) => return error.to_string(),
+        };
+        let properties = device.properties();
+        let (major, minor) = device.capability();
+        let mps = match device.mps() {
+            Mps::On => "on",
+            Mps::Off => "off",
+            Mps::Likely => "probably on",
+        };
+        let others = (0..count).filter(|other| *other != ordinal);
+        let reached: Vec<String> = others
+            .filter(|other| device.can_access(*other) == Ok(true))
+            .map(|other| other.to_string())
+            .collect();
+        let peers = match (count, reached.is_empty()) {
+            (1, _) => String::new(),
+            (_, true) => ", reaches no other device".to_owned(),
+            (_, false) => format!(", reaches {} directly", reached.join(" ")),
+        };
+        format!(
+            "{}, sm_{major}{minor}, {} SMs, {}, L2 {}, MPS {mps}{peers}",
+            properties.name,
+            properties.compute_units,
+            Bytes(properties.memory_bytes),
+            Bytes(properties.cache_bytes),
+        )
+    };
+    Ok(Devices {
+        summary: format!("CUDA {major}.{minor}, {}", counted(count.into(), "device")),
+        each: (0..count).map(|ordinal| (format!("cuda:{ordinal}"), one(ordinal))).collect(),
+    })
+}
+
+/// The CUDA devices, or why there are none.
+#[cfg(not(feature = "cuda"))]
+pub(super) fn cuda() -> Result<Devices, String> {
+    Err("this build has no CUDA engine (feature cuda)".to_owned())
+}
+
+/// The OpenCL devices, or why there are none.
+#[cfg(feature = "opencl")]
+pub(super) fn opencl() -> Result<Devices, String> {
+    use gapless_report::Bytes;
+    let found = gapless_mem_opencl::detect().map_err(|error| error.to_string())?;
+    let each = found.iter().map(|device| {
+        let kind = match (device.gpu, device.cpu) {
+            (true, _) => "GPU",
+            (_, true) => "the host's processor",
+            _ => "accelerator",
+        };
+        let text = format!(
+            "{} ({}), {kind}, {}, {}",
+            device.name,
+            device.platform,
+            counted(device.compute_units.into(), "compute unit"),
+            Bytes(device.memory_bytes),
+        );
+        (format!("opencl:{}", device.ordinal), text)
+    });
+    Ok(Devices { summary: counted(found.len() as u64, "device"), each: each.collect() })
+}
+
+/// The OpenCL devices, or why there are none.
+#[cfg(not(feature = "opencl"))]
+pub(super) fn opencl() -> Result<Devices, String> {
+    Err("this build has no OpenCL engine (feature opencl)".to_owned())
+}
+
+/// What the kernels were built for.
+pub(super) fn kernels() -> Option<String> {
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    {
+        use std::collections::BTreeSet;
+        // A heading, then lines that begin with the architecture and the kernel's name.
+        let words = || {
+            let lines = gapless_kernels::REGISTERS.lines().skip(1);
+            lines.filter_map(|line| line.split_once(' '))
+        };
+        let built: BTreeSet<u32> = words().filter_map(|(sm, _)| sm.parse().ok()).collect();
+        let built: Vec<String> = built.into_iter().map(|sm| format!("sm_{sm}")).collect();
+        let names: BTreeSet<&str> =
+            words().filter_map(|(_, rest)| rest.split(' ').next()).collect();
+        Some(format!(
+            "{} for {} and PTX for later ones, {}; OpenCL C is compiled where it runs",
+            counted(names.len() as u64, "kernel"),
+            built.join(", "),
+            gapless_report::Bytes(gapless_kernels::IMAGE.len() as u64),
+        ))
     }
+    #[cfg(not(any(feature = "cuda", feature = "opencl")))]
+    None
 }
 
-/// Why there is no CUDA memory.
-pub(super) fn without_cuda() -> String {
-    let driver = match Path::new("/proc/driver/nvidia/version").exists() {
-        true => "this machine has NVIDIA's driver",
-        false => "nor has this machine NVIDIA's driver",
-    };
-    format!("this build has no CUDA engine; {driver}")
-}
-
-/// Why there is no OpenCL memory.
-pub(super) fn without_opencl() -> String {
-    let vendors =
-        std::fs::read_dir("/etc/OpenCL/vendors").map_or(0, |folder| folder.flatten().count());
-    let platforms = match vendors {
-        0 => "nor has this machine an OpenCL platform".to_owned(),
-        1 => "this machine has an OpenCL platform".to_owned(),
-        many => format!("this machine has {many} OpenCL platforms"),
-    };
-    format!("this build has no OpenCL engine; {platforms}")
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("one {what}") } else { format!("{count} {what}s") }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::*;
 
     #[test]
     fn what_is_not_there_is_refused_by_name() {
         assert!(check("host").is_ok());
-        for space in ["cuda", "cuda:1", "opencl", "moon", "", "host:1"] {
+        for space in ["cuda", "cuda:1", "cuda:x", "opencl", "opencl:99", "moon", "", "host:1"] {
             let text = check(space).unwrap_err().to_string();
             assert!(text.starts_with(&format!("space {space} is not available: ")), "{text}");
             assert!(!text.contains('\n'));
         }
-        assert!(check("cuda:0").unwrap_err().to_string().contains("no CUDA engine"));
+        assert!(check("cuda:1000000").unwrap_err().to_string().to_uppercase().contains("CUDA"));
+    }
+
+    #[test]
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    fn the_kernels_say_what_they_were_built_for() {
+        let text = kernels().unwrap();
+        assert!(text.contains("sm_80, sm_90, sm_100"), "{text}");
     }
 }

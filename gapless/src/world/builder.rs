@@ -1,6 +1,9 @@
 //! Choices about a world, and how it comes to be: transports, addresses, connections.
 
 use super::{Connection, World, card};
+use crate::accelerators::Accelerators;
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use crate::accelerators::OnDemand;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::Shared;
@@ -9,6 +12,7 @@ use gapless_bml::{Bml, Rank};
 use gapless_btl::{Address, Btl};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::{Engine, HostEngine};
+use gapless_mem::Device;
 use gapless_pml::{Config, Pml};
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -34,6 +38,8 @@ pub struct Builder {
     transports: Vec<Box<dyn Btl>>,
     only: Option<Vec<String>>,
     engines: Vec<Arc<dyn Engine>>,
+    devices: Vec<Arc<dyn Device>>,
+    no_detection: bool,
     config: Config,
     wireup: Option<Box<dyn Wireup>>,
 }
@@ -59,6 +65,33 @@ impl Builder {
     #[must_use]
     pub fn engine(mut self, engine: Arc<dyn Engine>) -> Builder {
         self.engines.push(engine);
+        self
+    }
+
+    /// Adds the engine of a GPU, which is asked before those made on demand, and makes its device
+    /// known to the transports.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    #[must_use]
+    pub fn gpu(self, engine: gapless_dtype_cuda::GpuEngine) -> Builder {
+        let device = engine.device();
+        self.engine(Arc::new(engine)).device(device)
+    }
+
+    /// Makes a device known to the transports: its engine (given with [`engine`](Builder::engine))
+    /// can then pack straight into their memory. A device that refuses that memory is served by
+    /// staging.
+    #[must_use]
+    pub fn device(mut self, device: Arc<dyn Device>) -> Builder {
+        self.devices.push(device);
+        self
+    }
+
+    /// Whether to open the devices that messages involve, and make engines for them, as far as
+    /// none of those given serves them. The default; without it, messages in such memory are
+    /// refused.
+    #[must_use]
+    pub fn open_devices(mut self, yes: bool) -> Builder {
+        self.no_detection = !yes;
         self
     }
 
@@ -90,12 +123,21 @@ impl Builder {
         for transport in self.chosen(&*wireup)? {
             bml.add(transport);
         }
+        for device in &self.devices {
+            attach(&mut bml, device);
+        }
         meet(&mut *wireup, &mut bml)?;
+        let accelerators = Arc::new(Accelerators::default());
+        #[cfg(any(feature = "cuda", feature = "opencl"))]
+        if !self.no_detection {
+            self.engines.push(Arc::new(OnDemand(Arc::clone(&accelerators))));
+        }
         self.engines.push(Arc::new(HostEngine));
         let local = wireup.local_size().unwrap_or(size);
         let pml = Pml::new(bml, self.engines, self.config);
         let (world, myself) = (pml.world(), pml.self_comm());
-        let shared = Arc::new(Shared::new(pml, usize::try_from(local).unwrap_or(usize::MAX))?);
+        let local = usize::try_from(local).unwrap_or(usize::MAX);
+        let shared = Arc::new(Shared::new(pml, local, accelerators)?);
         let comm = Communicator { shared: Arc::clone(&shared), comm: world };
         let myself = Communicator { shared: Arc::clone(&shared), comm: myself };
         tracing::debug!(rank, size, job = wireup.job(), "joined");
@@ -131,6 +173,14 @@ impl Builder {
     }
 }
 
+/// Makes a device known to the transports, as far as they and the device can.
+pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
+    if let Err(error) = bml.attach(device) {
+        let name = &device.properties().name;
+        tracing::info!(name, %error, "messages of a device are staged");
+    }
+}
+
 /// Publishes where this process can be met, reads where the others can, and connects to them all.
 fn meet(wireup: &mut dyn Wireup, bml: &mut Bml) -> Result<(), Error> {
     let (me, size) = (wireup.rank(), wireup.size());
@@ -161,6 +211,7 @@ impl fmt::Debug for Builder {
             .field("transports", &names)
             .field("only", &self.only)
             .field("config", &self.config)
+            .field("open_devices", &!self.no_detection)
             .finish_non_exhaustive()
     }
 }

@@ -1,0 +1,223 @@
+//! Engines for device memory, made when a message first involves it.
+//!
+//! The engine that a world asks before the host's stands for all devices of this process: asked
+//! whether it serves a space, it opens the driver, the device and its engine, once, and remembers
+//! how that went. So a process without CUDA or OpenCL starts normally, and opens no driver it does
+//! not need. A device that was opened is attached to the transports before the next message.
+
+use gapless_mem::Device;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Locks what is consistent between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The devices of one world.
+#[derive(Default)]
+pub(crate) struct Accelerators {
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    opened: Mutex<Vec<on_demand::Opened>>,
+    /// Opened, and not attached yet.
+    fresh: Mutex<Vec<Arc<dyn Device>>>,
+    any: AtomicBool,
+}
+
+impl std::fmt::Debug for Accelerators {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Accelerators")
+    }
+}
+
+impl Accelerators {
+    /// Whether devices wait to be attached.
+    #[inline]
+    pub(crate) fn has_fresh(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    /// The devices that wait to be attached, which they are now.
+    pub(crate) fn take_fresh(&self) -> Vec<Arc<dyn Device>> {
+        self.any.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *lock(&self.fresh))
+    }
+}
+
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+pub(crate) use on_demand::OnDemand;
+
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod on_demand {
+    use super::{Accelerators, lock};
+    use gapless_dtype_cuda::GpuEngine;
+    use gapless_engine::{Engine, EngineError, Typed};
+    use gapless_mem::{Completion, Region, Space};
+    use std::ops::Range;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    /// Its name in errors.
+    const NAME: &str = "gpu";
+
+    /// Which device serves a space.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Which {
+        #[cfg(feature = "cuda")]
+        Cuda { ordinal: u32 },
+        #[cfg(feature = "opencl")]
+        OpenCl { context: u64, device: u64, queue: Option<u64> },
+    }
+
+    impl Which {
+        /// `None` for memory that is no device's.
+        fn of(space: Space) -> Option<Which> {
+            match space {
+                #[cfg(feature = "cuda")]
+                Space::Cuda { device } => Some(Which::Cuda { ordinal: device }),
+                // Any device reaches it.
+                #[cfg(feature = "cuda")]
+                Space::Managed => Some(Which::Cuda { ordinal: 0 }),
+                #[cfg(feature = "opencl")]
+                Space::OpenCl { context, device, queue } => {
+                    Some(Which::OpenCl { context, device, queue })
+                }
+                _ => None,
+            }
+        }
+
+        fn open(self) -> Result<GpuEngine, String> {
+            let text = |error: EngineError| error.to_string();
+            match self {
+                #[cfg(feature = "cuda")]
+                Which::Cuda { ordinal } => {
+                    let driver = gapless_mem_cuda::CudaDriver::load();
+                    let device = driver.and_then(|driver| driver.device(ordinal));
+                    let device = device.map_err(|error| error.to_string())?;
+                    GpuEngine::cuda(Arc::new(device)).map_err(text)
+                }
+                #[cfg(feature = "opencl")]
+                Which::OpenCl { context, device, queue } => {
+                    let space = Space::OpenCl { context, device, queue };
+                    // SAFETY: asked for by the message layer alone, about views, whose makers vouch
+                    // for their regions: a buffer's context, device and queue live while it does,
+                    // and the device takes references of its own.
+                    let device = unsafe { gapless_mem_opencl::OpenClDevice::adopt(space) };
+                    let device = device.map_err(|error| error.to_string())?;
+                    GpuEngine::opencl(Arc::new(device)).map_err(text)
+                }
+            }
+        }
+    }
+
+    /// A device that was asked for, and what came of it.
+    pub(super) struct Opened {
+        which: Which,
+        engine: Option<GpuEngine>,
+    }
+
+    impl Accelerators {
+        /// The engine of a space, made now if it was not before.
+        fn engine(&self, space: Space) -> Option<GpuEngine> {
+            let which = Which::of(space)?;
+            let mut opened = lock(&self.opened);
+            if let Some(known) = opened.iter().find(|opened| opened.which == which) {
+                return known.engine.clone();
+            }
+            let engine = match which.open() {
+                Ok(engine) => {
+                    lock(&self.fresh).push(engine.device());
+                    self.any.store(true, Ordering::Relaxed);
+                    Some(engine)
+                }
+                Err(why) => {
+                    tracing::warn!(%space, why, "no engine for memory of this device");
+                    None
+                }
+            };
+            opened.push(Opened { which, engine: engine.clone() });
+            engine
+        }
+    }
+
+    /// The engine of all devices of a world.
+    pub(crate) struct OnDemand(pub(crate) Arc<Accelerators>);
+
+    impl OnDemand {
+        fn engine(&self, space: Space) -> Result<GpuEngine, EngineError> {
+            self.0.engine(space).ok_or(EngineError::WrongSpace { engine: NAME, space })
+        }
+    }
+
+    impl Engine for OnDemand {
+        fn name(&self) -> &'static str {
+            NAME
+        }
+
+        fn serves(&self, space: Space) -> bool {
+            self.0.engine(space).is_some()
+        }
+
+        unsafe fn pack(
+            &self,
+            src: &Typed,
+            range: Range<u64>,
+            dst: Region,
+            after: &[Completion],
+        ) -> Result<Completion, EngineError> {
+            // SAFETY: the caller's promise.
+            unsafe { self.engine(src.space())?.pack(src, range, dst, after) }
+        }
+
+        unsafe fn unpack(
+            &self,
+            src: Region,
+            dst: &Typed,
+            range: Range<u64>,
+            after: &[Completion],
+        ) -> Result<Completion, EngineError> {
+            // SAFETY: the caller's promise.
+            unsafe { self.engine(dst.space())?.unpack(src, dst, range, after) }
+        }
+
+        unsafe fn transfer(
+            &self,
+            src: &Typed,
+            dst: &Typed,
+            range: Range<u64>,
+            after: &[Completion],
+        ) -> Result<Completion, EngineError> {
+            let whose = if Which::of(dst.space()).is_some() { dst.space() } else { src.space() };
+            // SAFETY: the caller's promise.
+            unsafe { self.engine(whose)?.transfer(src, dst, range, after) }
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn host_memory_opens_nothing() {
+            let accelerators = Arc::new(Accelerators::default());
+            let engine = OnDemand(Arc::clone(&accelerators));
+            for space in [Space::Host, Space::Pinned, Space::Fake { device: 0 }] {
+                assert!(!engine.serves(space));
+            }
+            assert!(lock(&accelerators.opened).is_empty() && !accelerators.has_fresh());
+        }
+
+        #[test]
+        #[cfg(feature = "cuda")]
+        fn a_device_that_is_not_there_is_asked_for_once() {
+            let accelerators = Arc::new(Accelerators::default());
+            let engine = OnDemand(Arc::clone(&accelerators));
+            let space = Space::Cuda { device: 4_000_000 };
+            for _ in 0..2 {
+                assert!(!engine.serves(space));
+                assert_eq!(lock(&accelerators.opened).len(), 1);
+            }
+            assert!(!accelerators.has_fresh());
+        }
+    }
+}
