@@ -70,8 +70,10 @@ impl Bulk<'_> {
                 magnitudes |= magnitude(displacement);
                 let place = self.place(displacement);
                 (lo, highest) = (lo.min(place), highest.max(place));
-                bits |= apart(place, first);
-                adjacent |= place.wrapping_sub(before) == bytes;
+                // Steps divide what the ways from the first to each divide.
+                let step = apart(place, before);
+                bits |= step;
+                adjacent |= step == len;
                 before = place;
                 place
             }));
@@ -101,10 +103,12 @@ impl Bulk<'_> {
         i64::try_from(u128::from(longest) * count as u128).ok()?;
         // No product or sum of lengths overflows below: each is at most `longest`.
         let (mut lo, mut hi, mut magnitudes) = (i64::MAX, i64::MIN, 0);
-        let (mut size, mut bits) = (0u64, 0);
-        // Where the block before ended; the first has none.
+        // What divides all numbers of elements, times the bytes of one, divides all lengths.
+        let (mut size, mut bits) = (0u64, longest);
+        // Where the block before ended; the first has none: so far away that the gap is neither 0 nor
+        // keeps `bits` from being divided.
         let first = self.place(self.displacements[0]);
-        let mut end = first.wrapping_sub(1);
+        let mut end = first.wrapping_add(i64::MIN);
         let mut general = false;
         let mut disps = Vec::with_capacity(count);
         let mut starts = Vec::with_capacity(count + 1);
@@ -120,8 +124,9 @@ impl Bulk<'_> {
                 let place = self.place(displacement);
                 let ends = place.wrapping_add_unsigned(n * self.len);
                 (lo, hi) = (lo.min(place), hi.max(ends));
-                bits |= apart(place, first) | apart(ends, place);
-                general |= end == place;
+                let gap = apart(place, end);
+                bits |= gap;
+                general |= gap == 0;
                 end = ends;
                 place
             }));
