@@ -47,6 +47,19 @@ const TOOLS: &[Tool] = &[
         required: false,
     },
     Tool {
+        probe: Probe::Program("mpiexec.hydra"),
+        packages: &["mpich"],
+        why: "jobs under MPICH's mpiexec",
+        required: false,
+    },
+    // Debian's name, which says whose `mpirun` it is; it brings libpmix.
+    Tool {
+        probe: Probe::Program("mpirun.openmpi"),
+        packages: &["openmpi-bin"],
+        why: "jobs under Open MPI's mpirun",
+        required: false,
+    },
+    Tool {
         probe: Probe::File(&[
             "/usr/lib/x86_64-linux-gnu/libOpenCL.so.1",
             "/usr/lib/aarch64-linux-gnu/libOpenCL.so.1",

@@ -251,7 +251,10 @@ impl Worker {
         let bytes = key_of(key)?;
         match self.call(doing, wait, move |library| library.get(&me, from, &bytes))? {
             Ok(found) => Ok(found),
-            Err(library::NOT_FOUND) => Err(WireupError::NoSuchKey { from, key: key.to_owned() }),
+            // Servers that know of no such key wait a while for it to come.
+            Err(library::NOT_FOUND | library::TIMEOUT) => {
+                Err(WireupError::NoSuchKey { from, key: key.to_owned() })
+            }
             Err(status) => Err(self.failure(doing, status)),
         }
     }

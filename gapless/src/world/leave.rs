@@ -39,15 +39,21 @@ impl World {
         // Nobody starts anything after the first fence, so whatever can match has matched or is on
         // its way; nobody leaves before the second, by which all have received what is theirs.
         // What was started here and still waits for room goes on its way before that.
+        let mut died = None;
         let left = self
             .shared
             .wait_until(|state| (!state.pml.is_busy()).then_some(()))
             .and_then(|()| self.fence(&mut *wireup))
-            .and_then(|()| self.end_receives())
+            .and_then(|()| {
+                // Some launchers do not count the dead.
+                died = first_loss(&mut *self.shared.lock()?, wireup.size());
+                self.end_receives()
+            })
             .and_then(|()| self.fence(&mut *wireup));
         self.shared.abandon();
         left?;
-        Ok(wireup.finalize()?)
+        wireup.finalize()?;
+        died.map_or(Ok(()), |died| Err(died.into()))
     }
 
     /// Waits for all processes, and serves their requests meanwhile.
@@ -106,7 +112,7 @@ impl World {
     }
 }
 
-/// The lowest peer that is known to be gone.
+/// The lowest peer that is known to be gone. Before the last fence that means that it died.
 fn first_loss(state: &mut State, size: u32) -> Option<PmlError> {
     let bml = state.pml.bml_mut();
     (0..size).find_map(|rank| match bml.state(Rank(rank)) {

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Names the test whose body this process is to run as a rank.
-const BODY: &str = "GAPLESS_TEST_BODY";
+pub(crate) const BODY: &str = "GAPLESS_TEST_BODY";
 /// Where ranks without a launcher meet.
 const FOLDER: &str = "GAPLESS_TEST_FOLDER";
 const RANK: &str = "GAPLESS_TEST_RANK";
@@ -65,13 +65,13 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 /// Starts this test binary again, to run one test alone.
-fn again(name: &str) -> Vec<std::ffi::OsString> {
+pub(crate) fn again(name: &str) -> Vec<std::ffi::OsString> {
     let program = std::env::current_exe().expect("this program lies somewhere");
     let rest = [name, "--exact", "--nocapture", "--test-threads=1"];
     [program.into_os_string()].into_iter().chain(rest.map(Into::into)).collect()
 }
 
-fn is_rank(name: &str) -> bool {
+pub(crate) fn is_rank(name: &str) -> bool {
     std::env::var(BODY).is_ok_and(|body| body == name)
 }
 
@@ -101,7 +101,11 @@ pub(crate) fn ranks_with(
         text(&output.stdout),
         text(&output.stderr)
     );
-    // A misspelt name would run nothing, successfully.
+    assert_ran(&output, ranks);
+}
+
+/// Asserts that a test passed in so many processes: a misspelt name would run nothing, successfully.
+pub(crate) fn assert_ran(output: &Output, ranks: u32) {
     let ran = text(&output.stdout).matches("1 passed").count();
     assert_eq!(ran, ranks as usize, "{}", text(&output.stdout));
 }

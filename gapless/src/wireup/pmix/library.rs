@@ -19,6 +19,7 @@ use std::ptr::{null, null_mut};
 pub(super) type Status = i32;
 
 pub(super) const SUCCESS: Status = 0;
+pub(super) const TIMEOUT: Status = -24;
 pub(super) const UNREACHABLE: Status = -25;
 pub(super) const NOT_FOUND: Status = -46;
 pub(super) const COMM_FAILURE: Status = -49;
