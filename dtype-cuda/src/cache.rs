@@ -113,6 +113,7 @@ impl<P> Cache<P> {
     }
 
     /// The plan of `layout`, if it is there; does not wait and counts as a use only if so.
+    #[cfg(test)]
     pub(crate) fn get(&self, layout: &Layout) -> Option<Arc<P>> {
         self.books().find(layout.id())
     }

@@ -1,12 +1,15 @@
 //! Writing units and shifts.
 //!
-//! Blocks come from the layout's convertor, a few hundred at a time, so that they stay in the first-level
-//! cache. Units are written when all of their words are known, shifts when their block begins: the open
+//! Blocks come from the table that an indexed type is committed to (`uneven.rs`), or else from the layout's
+//! convertor, a few hundred at a time, so that they stay in the first-level cache. Units are written when all of their words are known, shifts when their block begins: the open
 //! unit and what is left of the last block wait here for the next piece, so pieces may end anywhere.
 //! Staging memory is divided between both as what is left to write is; when either part is full, the
 //! piece ends.
 
+mod uneven;
+
 use gapless_dtype::{Convertor, Layout, Run};
+use gapless_kernels::args::Unit;
 use gapless_kernels::plan::UNIT_WORDS;
 
 use super::{MapSpec, Patch, Patches, PlanSpec};
@@ -16,7 +19,7 @@ const BATCH: usize = 512;
 /// Words of a unit.
 const UNIT: u64 = UNIT_WORDS as u64;
 /// Bytes of a unit.
-const UNIT_BYTES: usize = super::UNIT_BYTES as usize;
+const UNIT_BYTES: usize = size_of::<Unit>();
 /// Units of a piece at least.
 const UNITS_MIN: usize = 8;
 /// Staging bytes for shifts at least: as many as a unit may have blocks, so that every piece ends one.
@@ -37,6 +40,8 @@ pub(super) struct MapWriter {
     /// Blocks in `batch` that are not taken yet.
     fetched: std::ops::Range<usize>,
     state: State,
+    /// Blocks are read from the layout's table.
+    tabled: bool,
     finished: bool,
 }
 
@@ -57,12 +62,6 @@ struct State {
     begins: u32,
 }
 
-/// How a piece's staging memory is divided.
-struct Room<'a> {
-    units: &'a mut [UnitBytes],
-    shifts: &'a mut [u8],
-}
-
 impl MapWriter {
     pub(super) fn new(layout: &Layout, spec: &PlanSpec, map: MapSpec) -> MapWriter {
         let convertor = Convertor::new(layout, 1).expect("one instance was checked at commit");
@@ -75,6 +74,9 @@ impl MapWriter {
             batch: Box::new([Run::default(); BATCH]),
             fetched: 0..0,
             state: State::default(),
+            // Runs that merge have no shift each.
+            tabled: spec.parts == 1
+                && layout.run_table().is_some_and(|t| t.displacements.len() as u64 == map.blocks),
             // There is no plan with block numbers of more than 32 bits.
             finished: map.units == 0 || spec.bytes == u64::MAX,
         }
@@ -108,7 +110,7 @@ impl MapWriter {
         let each = u64::from(shift_bytes);
         patch(0, before.units, after.units - before.units, super::UNIT_BYTES, units_at);
         patch(split, before.blocks, after.blocks - before.blocks, each, shifts_at);
-        let ready = after.units * UNIT << self.map.width.log2();
+        let ready = (after.units * UNIT) << self.map.width.log2();
         Some(if self.finished { self.size } else { ready })
     }
 
@@ -131,6 +133,13 @@ impl MapWriter {
     where
         [u8; N]: Shift,
     {
+        let scale = Scale { base: self.base, log2: self.map.width.log2() };
+        if self.tabled
+            && let Some(table) = self.convertor.layout().run_table()
+        {
+            self.finished = self.state.tabled(scale, table, units, shifts);
+            return;
+        }
         let (mut units, mut shifts) = (units, shifts);
         loop {
             if self.state.rest > 0 {
@@ -142,14 +151,13 @@ impl MapWriter {
             }
             if self.fetched.is_empty() && !self.fetch() {
                 // The last unit may be full, or have begun.
-                if self.state.word % UNIT != 0 {
+                if !self.state.word.is_multiple_of(UNIT) {
                     let Some(last) = units.first_mut() else { return };
                     *last = self.state.close();
                 }
                 self.finished = true;
                 return;
             }
-            let scale = Scale { base: self.base, log2: self.map.width.log2() };
             let runs = &self.batch[self.fetched.clone()];
             let (taken, closed) = self.state.short(scale, runs, units, shifts);
             self.fetched.start += taken;
@@ -158,7 +166,7 @@ impl MapWriter {
             // A long block, or no room.
             if let Some(run) = self.batch[self.fetched.clone()].first() {
                 let Some(to) = shifts.first_mut() else { return };
-                *to = Shift::of(scale.shift(*run, self.state.word));
+                *to = Shift::of(scale.shift(run.displacement, self.state.word));
                 shifts = &mut shifts[1..];
                 self.state.begin(run.len >> scale.log2);
                 self.fetched.start += 1;
@@ -183,11 +191,11 @@ struct Scale {
 }
 
 impl Scale {
-    /// From the stream's word `word`, where `run` begins, to its place. Unsigned until words are counted:
+    /// From the stream's word `word`, where a block begins, to its place. Unsigned until words are counted:
     /// data may span more than 63 bits.
     #[inline]
-    fn shift(self, run: Run, word: u64) -> i64 {
-        let place = run.displacement.wrapping_sub(self.base).cast_unsigned() >> self.log2;
+    fn shift(self, displacement: i64, word: u64) -> i64 {
+        let place = displacement.wrapping_sub(self.base).cast_unsigned() >> self.log2;
         place.wrapping_sub(word).cast_signed()
     }
 }
@@ -235,7 +243,7 @@ impl State {
             if words > UNIT {
                 break;
             }
-            *to = Shift::of(scale.shift(*run, state.word));
+            *to = Shift::of(scale.shift(run.displacement, state.word));
             state.begins |= 1 << (state.word % UNIT);
             // Written whether complete or not, so that there is nothing to predict.
             if let Some(unit) = units.get_mut(closed) {

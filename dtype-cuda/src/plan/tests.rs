@@ -187,20 +187,32 @@ fn long_lists_are_found_in_many_pieces() {
         &[64, 96, 5000],
         &[2000],
     ];
-    for seed in 0..120 {
+    let mut tabled = [0, 0];
+    for seed in 0..160 {
         let mut rng = Rng::new(seed);
         let alphabet = *rng.pick(&alphabets);
         let blocks = if alphabet.iter().any(|&n| n > 100) { 150 } else { 1500 };
         let blocks = blocks / 2 + rng.index(blocks);
         let unit = *rng.pick(&[1, 4, 8]);
-        let datatype = long(&mut rng, blocks, alphabet, unit);
+        let mut datatype = long(&mut rng, blocks, alphabet, unit);
+        if rng.chance(50) {
+            // Two lists are no table: their blocks come from the convertor.
+            let more = long(&mut rng, blocks / 2, &[1, 2, 70], unit);
+            let types = [datatype, more];
+            datatype = Datatype::structure(&[1, 1], &[0, 64], &types).unwrap();
+        }
         let typemap = Typemap::of(&datatype).unwrap();
         let count = 1 + rng.below(2);
         let about = format!("seed {seed}: {blocks} blocks of {alphabet:?} × {unit}");
         let pieces = check(&datatype, &typemap, count, &mut rng, &about);
-        let spec = PlanSpec::of(&datatype.commit().unwrap());
+        let layout = datatype.commit().unwrap();
+        let spec = PlanSpec::of(&layout);
         assert!(pieces as u64 >= spec.bytes / 5100, "{pieces} pieces of {spec:?}, {about}");
+        if matches!(spec.kind, PlanKind::Mapped(_)) {
+            tabled[usize::from(layout.run_table().is_some())] += 1;
+        }
     }
+    assert!(tabled.iter().all(|&n| n > 25), "{tabled:?}");
 }
 
 #[test]
@@ -217,7 +229,11 @@ fn uneven_lists_take_no_more_than_twice_the_pieces() {
     let layout = layout.commit().unwrap();
     let spec = PlanSpec::of(&layout);
     let (_, pieces) = write(&layout, &spec, || 16_384, |_, _| {});
-    assert!(pieces as u64 <= 2 * spec.bytes / 16_384 + 2, "{pieces} pieces of {} bytes", spec.bytes);
+    assert!(
+        pieces as u64 <= 2 * spec.bytes / 16_384 + 2,
+        "{pieces} pieces of {} bytes",
+        spec.bytes
+    );
 }
 
 #[test]
