@@ -80,7 +80,7 @@ impl GpuEngine {
         Ok(GpuEngine::over(accelerator, config.bounded()))
     }
 
-    fn over(accelerator: Arc<dyn Accelerator>, config: Config) -> GpuEngine {
+    pub(crate) fn over(accelerator: Arc<dyn Accelerator>, config: Config) -> GpuEngine {
         let budget = config.budget;
         let shared = Shared {
             elsewhere: Elsewhere::default(),
@@ -264,5 +264,7 @@ impl std::fmt::Debug for GpuEngine {
     }
 }
 
+#[cfg(test)]
+mod order;
 #[cfg(all(test, feature = "opencl"))]
 mod tests;

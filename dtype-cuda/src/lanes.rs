@@ -92,6 +92,7 @@ pub(crate) struct Elsewhere(Mutex<Retired>);
 
 impl Elsewhere {
     /// Keeps `held` until `work` has ended.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "CUDA's callers have streams"))]
     pub(crate) fn push(&self, work: &Completion, held: Held) {
         self.lock().push(work, held);
     }

@@ -80,6 +80,10 @@
 //! Read first: Wu et al. 2016, §3 (DEVs, work units) and §5; `gapless-kernels` (families, plans). This crate
 //! knows no peer and no message. Units: bytes.
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(any(feature = "cuda", feature = "opencl")),
+    allow(dead_code, reason = "an engine without a vendor is of no use, and must compile")
+)]
 
 #[allow(unsafe_code, reason = "declares what launches and copies need")]
 mod accelerator;
@@ -96,6 +100,9 @@ mod form;
 mod lanes;
 #[allow(unsafe_code, reason = "frees device memory")]
 mod memory;
+#[cfg(test)]
+#[allow(unsafe_code, reason = "implements lanes, which take work by address")]
+mod mock;
 #[cfg(feature = "opencl")]
 mod opencl;
 mod plan;

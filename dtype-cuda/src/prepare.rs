@@ -85,12 +85,12 @@ impl Draft<'_> {
                 last.wait()?;
                 continue;
             }
-            let ready = ready / PART_BYTES * PART_BYTES;
-            if ready == 0 || ready >= plan.spec().size {
+            let part = ready / PART_BYTES * PART_BYTES;
+            if part == 0 || ready >= plan.spec().size {
                 continue;
             }
             self.lane.wait_for(std::slice::from_ref(&last))?;
-            if !on_ready(plan, ready)? {
+            if !on_ready(plan, part)? {
                 plan.uploaded_by(last);
                 return Ok(());
             }

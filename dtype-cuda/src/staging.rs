@@ -23,7 +23,7 @@ pub(crate) enum HostMemory {
     #[cfg(feature = "cuda")]
     Pinned(PinnedBuffer),
     /// Ordinary.
-    #[cfg(feature = "opencl")]
+    #[cfg_attr(not(feature = "opencl"), allow(dead_code, reason = "CUDA's is page-locked"))]
     Plain(Box<[u8]>),
 }
 
@@ -51,7 +51,6 @@ impl HostMemory {
         match self {
             #[cfg(feature = "cuda")]
             HostMemory::Pinned(buffer) => buffer.region(),
-            #[cfg(feature = "opencl")]
             HostMemory::Plain(bytes) => Region::of_mut(bytes),
         }
     }
@@ -69,7 +68,6 @@ impl Piece {
         match &mut self.memory {
             #[cfg(feature = "cuda")]
             HostMemory::Pinned(buffer) => pinned_bytes(buffer),
-            #[cfg(feature = "opencl")]
             HostMemory::Plain(bytes) => bytes,
         }
     }
@@ -116,7 +114,6 @@ impl Drop for Ring {
                 #[cfg(feature = "cuda")]
                 HostMemory::Pinned(buffer) => buffer.give_back_after(piece.busy),
                 // The device still reads it. Uploads end soon or with the device.
-                #[cfg(feature = "opencl")]
                 HostMemory::Plain(_) => {
                     let _ = piece.busy.wait();
                 }

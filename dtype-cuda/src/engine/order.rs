@@ -1,0 +1,222 @@
+//! Who waits for whom, and what lives how long, on a pretend vendor whose work never ends by itself.
+
+use super::*;
+use crate::Request;
+use crate::mock::{Mock, Op, number};
+use gapless_dtype::{Datatype, Primitive};
+use gapless_mem::DeviceError;
+
+const UPLOADS: usize = 2;
+
+struct Bench {
+    mock: Arc<Mock>,
+    engine: GpuEngine,
+    typed: Region,
+    packed: Region,
+}
+
+impl Bench {
+    fn new(config: Config) -> Bench {
+        let mock = Arc::new(Mock::new(UPLOADS));
+        let engine = GpuEngine::over(Arc::clone(&mock) as Arc<dyn Accelerator>, config.bounded());
+        let device = engine.device();
+        let (typed, packed) =
+            (device.allocate(1 << 20).unwrap(), device.allocate(1 << 20).unwrap());
+        Bench { mock, engine, typed, packed }
+    }
+
+    /// 3,000 blocks of 8 bytes in no order: a list of 12 kB.
+    fn list() -> Layout {
+        let places: Vec<i64> = (0..3000).map(|j| (j * 7) % 3001 * 3).collect();
+        let datatype = Datatype::indexed_block(1, &places, &Primitive::Double.into());
+        datatype.unwrap().commit().unwrap()
+    }
+
+    fn vector() -> Layout {
+        Datatype::vector(100, 1, 2, &Primitive::Double.into()).unwrap().commit().unwrap()
+    }
+
+    fn side(&self, layout: &Layout) -> Typed {
+        Typed::new(self.typed, 0, layout, 1).unwrap()
+    }
+
+    fn pack(&self, layout: &Layout, after: &[Completion]) -> Result<Completion, EngineError> {
+        let to = self.packed.sub(0, layout.size()).unwrap();
+        // SAFETY: the pretend vendor touches nothing.
+        unsafe { self.engine.pack(&self.side(layout), 0..layout.size(), to, after) }
+    }
+
+    /// What was asked since the last time.
+    fn ops(&self) -> Vec<(usize, Op)> {
+        std::mem::take(&mut self.mock.log().ops)
+    }
+
+    /// Blocks of device memory in use.
+    fn blocks(&self) -> usize {
+        Arc::strong_count(&self.engine.shared.memory) - 1
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.mock.log().end_all();
+    }
+}
+
+fn launches(ops: &[(usize, Op)]) -> usize {
+    ops.iter().filter(|(_, op)| matches!(op, Op::Launch(_))).count()
+}
+
+#[test]
+fn parts_of_a_first_use_come_behind_their_uploads() {
+    let bench = Bench::new(Config { piece_bytes: 4096, ..Config::default() });
+    let before = bench.pack(&Bench::vector(), &[]).unwrap();
+    bench.ops();
+    let done = bench.pack(&Bench::list(), std::slice::from_ref(&before)).unwrap();
+    let ops = bench.ops();
+    let lane = ops.iter().find(|(lane, _)| *lane != UPLOADS).unwrap().0;
+    assert_eq!(ops[0], (lane, Op::Wait(number(&before))));
+    // Three pieces: copied, recorded, waited for, used.
+    assert_eq!(launches(&ops), 3, "{ops:?}");
+    let mut known = Vec::new();
+    for (at, (on, op)) in ops.iter().enumerate() {
+        match op {
+            Op::Copy(..) => assert_eq!(*on, UPLOADS),
+            Op::Record(upload) if *on == UPLOADS => {
+                assert_eq!(ops[at + 1], (lane, Op::Wait(*upload)));
+                known.push(*upload);
+            }
+            Op::Launch(pointers) => assert!(!known.is_empty() && pointers.len() == 3),
+            _ => assert_eq!(*on, lane),
+        }
+    }
+    assert_eq!(ops.last(), Some(&(lane, Op::Record(number(&done)))));
+}
+
+#[test]
+fn another_lane_waits_for_an_upload_that_is_on_its_way_and_for_none_that_has_ended() {
+    let bench = Bench::new(Config::default());
+    let list = Bench::list();
+    let prepared = number(&bench.engine.prepare(&list).unwrap());
+    bench.ops();
+    for _ in 0..2 {
+        bench.pack(&list, &[]).unwrap();
+        let ops = bench.ops();
+        assert_eq!(ops[0].1, Op::Wait(prepared), "{ops:?}");
+        assert!(matches!(ops[1].1, Op::Launch(_)) && ops.len() == 3, "{ops:?}");
+    }
+    bench.mock.log().end_all();
+    bench.pack(&list, &[]).unwrap();
+    let ops = bench.ops();
+    assert!(matches!(ops[0].1, Op::Launch(_)) && ops.len() == 2, "{ops:?}");
+}
+
+#[test]
+fn measuring_preparation_alone_launches_once_and_last() {
+    let config = Config { piece_bytes: 4096, pipelined: false, ..Config::default() };
+    let bench = Bench::new(config);
+    let mock = Arc::clone(&bench.mock);
+    std::thread::scope(|scope| {
+        let packing = scope.spawn(|| bench.pack(&Bench::list(), &[]).map(|_| ()));
+        while !packing.is_finished() {
+            mock.log().end_all();
+            std::thread::yield_now();
+        }
+        packing.join().unwrap().unwrap();
+    });
+    let ops = bench.ops();
+    assert_eq!(launches(&ops), 1);
+    assert!(matches!(ops[ops.len() - 2].1, Op::Launch(_)), "{ops:?}");
+}
+
+#[test]
+fn a_plan_in_use_outlives_the_cache() {
+    let bench = Bench::new(Config::default());
+    let list = Bench::list();
+    bench.pack(&list, &[]).unwrap();
+    assert_eq!((bench.engine.plans().entries, bench.blocks()), (1, 1));
+    bench.engine.forget(&list);
+    assert_eq!((bench.engine.plans().entries, bench.blocks()), (0, 1));
+    bench.mock.log().end_all();
+    bench.engine.forget(&list);
+    assert_eq!(bench.blocks(), 0);
+}
+
+#[test]
+fn no_more_of_a_plan_is_written_than_a_call_needs_if_nobody_else_will_use_it() {
+    let config = Config { piece_bytes: 4096, plan_bytes: 0, ..Config::default() };
+    let bench = Bench::new(config);
+    let list = Bench::list();
+    let to = bench.packed.sub(0, 80).unwrap();
+    // SAFETY: the pretend vendor touches nothing.
+    unsafe { bench.engine.pack(&bench.side(&list), 0..80, to, &[]) }.unwrap();
+    let copies = bench.ops().iter().filter(|(_, op)| matches!(op, Op::Copy(..))).count();
+    assert_eq!((copies, bench.engine.plans().misses), (1, 0));
+}
+
+/// A list's first use, to the host in chunks over both lanes, a transfer, and a batch.
+fn everything(bench: &Bench, host: &mut [u8]) -> Result<(), EngineError> {
+    let (list, vector) = (Bench::list(), Bench::vector());
+    bench.pack(&list, &[])?;
+    let wire = Region::of_mut(host).sub(0, list.size())?;
+    let side = bench.side(&list);
+    // SAFETY: the pretend vendor touches nothing, here and below.
+    unsafe { bench.engine.pack(&side, 0..list.size(), wire, &[]) }?;
+    // SAFETY: as above.
+    unsafe { bench.engine.unpack(wire, &side, 0..list.size(), &[]) }?;
+    let other = bench.side(&vector);
+    // SAFETY: as above.
+    unsafe { bench.engine.transfer(&side, &other, 0..vector.size(), &[]) }?;
+    let request = |typed: &Typed, at| {
+        let packed = bench.packed.sub(at, typed.packed_bytes())?;
+        Ok::<_, EngineError>(Request { typed: typed.clone(), range: 0..packed.len(), packed })
+    };
+    let requests = [request(&side, 0)?, request(&other, 30_000)?, request(&other, 40_000)?];
+    // SAFETY: as above.
+    unsafe { bench.engine.batch(Direction::Pack, &requests, &[]) }?;
+    Ok(())
+}
+
+#[test]
+fn whatever_fails_leaves_nothing_in_flight_and_nothing_behind() {
+    let config = Config { piece_bytes: 4096, chunk_bytes: 4096, ..Config::default() };
+    let mut host = vec![0; 1 << 16];
+    for fails_in in 0.. {
+        let bench = Bench::new(config.clone());
+        bench.mock.log().fails_in = Some(fails_in);
+        let done = everything(&bench, &mut host);
+        let asked = bench.mock.log().ops.len();
+        bench.mock.log().fails_in = None;
+        if done.is_ok() {
+            assert!(asked > 40, "{asked} calls");
+            return;
+        }
+        assert!(matches!(done, Err(EngineError::Device(DeviceError::Unsupported { .. }))));
+        // What the failed call enqueued was waited for: the lanes that are busy are other calls'.
+        let ops = bench.mock.log().ops.clone();
+        let busy = bench.mock.log().busy();
+        for lane in busy {
+            let last = ops.iter().rev().find(|(on, _)| *on == lane).unwrap();
+            assert!(matches!(last.1, Op::Record(_) | Op::Drain), "after {fails_in}: {ops:?}");
+        }
+        bench.mock.log().end_all();
+        bench.engine.shared.lanes.collect();
+        let chunks = 2;
+        let kept = bench.engine.plans().entries;
+        assert!(bench.blocks() <= kept + chunks, "after {fails_in}: {} blocks", bench.blocks());
+        // And the engine goes on.
+        everything(&bench, &mut host).unwrap();
+    }
+}
+
+#[test]
+fn an_engine_that_is_dropped_waits_for_its_work() {
+    let bench = Bench::new(Config::default());
+    bench.pack(&Bench::list(), &[]).unwrap();
+    let (mock, engine) = (Arc::clone(&bench.mock), bench.engine.clone());
+    drop(bench);
+    let memory = Arc::downgrade(&engine.shared.memory);
+    mock.log().end_all();
+    drop(engine);
+    assert!(memory.upgrade().is_none(), "all blocks are back");
+}

@@ -1,0 +1,209 @@
+//! A pretend vendor for tests: it does none of the work, but writes down what was asked of which lane, fails
+//! when told to, and ends work when told to.
+
+use crate::accelerator::{Accelerator, Lane, Spot};
+use crate::staging::HostMemory;
+use gapless_engine::{EngineError, Typed};
+use gapless_kernels::launch::{Launch, Place};
+use gapless_mem::fake::FakeDevice;
+use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What was asked of a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// To wait for the work of this number.
+    Wait(usize),
+    /// A launch, with its pointers' addresses.
+    Launch(Vec<u64>),
+    /// A copy to, and from, these addresses.
+    Copy(u64, u64),
+    /// A completion, which got this number.
+    Record(usize),
+    /// To end.
+    Drain,
+}
+
+/// Everything that was asked, in order, with the lane's number; the last lane is for uploads.
+#[derive(Default)]
+pub(crate) struct Log {
+    pub(crate) ops: Vec<(usize, Op)>,
+    /// Calls until one fails.
+    pub(crate) fails_in: Option<usize>,
+    ends: Vec<(usize, Arc<AtomicBool>)>,
+}
+
+/// Work of a lane.
+pub(crate) struct Work {
+    pub(crate) number: usize,
+    ended: Arc<AtomicBool>,
+}
+
+struct MockLane {
+    number: usize,
+    log: Arc<Mutex<Log>>,
+}
+
+/// The vendor.
+pub(crate) struct Mock {
+    device: Arc<FakeDevice>,
+    lanes: Vec<Box<dyn Lane>>,
+    uploads: MockLane,
+    pub(crate) log: Arc<Mutex<Log>>,
+}
+
+impl Log {
+    /// Ends all work.
+    pub(crate) fn end_all(&mut self) {
+        self.ends.iter().for_each(|(_, end)| end.store(true, Ordering::SeqCst));
+    }
+
+    /// The lanes that have been asked for something since they were drained last.
+    pub(crate) fn busy(&self) -> Vec<usize> {
+        let mut busy = Vec::new();
+        for (lane, op) in &self.ops {
+            busy.retain(|other| other != lane);
+            if matches!(op, Op::Launch(_) | Op::Copy(..)) {
+                busy.push(*lane);
+            }
+        }
+        busy
+    }
+}
+
+impl Pending for Work {
+    fn poll(&self) -> Result<bool, DeviceError> {
+        Ok(self.ended.load(Ordering::SeqCst))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The number of a lane's work.
+pub(crate) fn number(work: &Completion) -> usize {
+    let Completion::Pending(work) = work else { panic!("nothing is outstanding") };
+    work.as_any().downcast_ref::<Work>().expect("a mock's work").number
+}
+
+impl MockLane {
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap()
+    }
+
+    fn ask(&self, op: Op) -> Result<(), EngineError> {
+        let mut log = self.log();
+        if let Some(left) = &mut log.fails_in {
+            if *left == 0 {
+                return Err(DeviceError::Unsupported { what: "what the test says" }.into());
+            }
+            *left -= 1;
+        }
+        log.ops.push((self.number, op));
+        Ok(())
+    }
+}
+
+impl Lane for MockLane {
+    fn wait_for(&self, after: &[Completion]) -> Result<(), EngineError> {
+        let pending = after.iter().filter(|work| matches!(work.poll(), Ok(false)));
+        pending.map(number).try_for_each(|number| self.ask(Op::Wait(number)))
+    }
+
+    unsafe fn launch(&self, _: &Launch, pointers: &[Region]) -> Result<(), EngineError> {
+        self.ask(Op::Launch(pointers.iter().map(Region::start).collect()))
+    }
+
+    unsafe fn copy(&self, dst: Region, src: Region) -> Result<(), EngineError> {
+        assert_eq!(dst.len(), src.len());
+        self.ask(Op::Copy(dst.start(), src.start()))
+    }
+
+    fn record(&self) -> Result<Completion, EngineError> {
+        let ended = Arc::new(AtomicBool::new(false));
+        let number = self.log().ends.len();
+        self.ask(Op::Record(number))?;
+        self.log().ends.push((self.number, Arc::clone(&ended)));
+        Ok(Completion::Pending(Arc::new(Work { number, ended })))
+    }
+
+    fn drain(&self) {
+        let mut log = self.log();
+        log.ops.push((self.number, Op::Drain));
+        let own = log.ends.iter().filter(|(lane, _)| *lane == self.number);
+        own.for_each(|(_, end)| end.store(true, Ordering::SeqCst));
+    }
+}
+
+impl Mock {
+    pub(crate) fn new(lanes: usize) -> Mock {
+        let log = Arc::new(Mutex::new(Log::default()));
+        let lane = |number| MockLane { number, log: Arc::clone(&log) };
+        Mock {
+            device: Arc::new(FakeDevice::new(0)),
+            lanes: (0..lanes).map(|number| Box::new(lane(number)) as Box<dyn Lane>).collect(),
+            uploads: lane(lanes),
+            log,
+        }
+    }
+
+    pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap()
+    }
+}
+
+fn at(region: Region, address: u64) -> Spot {
+    let base = Region::new(region.space(), address, 0, region.len());
+    Spot { base, place: Place { address, offset: 0 } }
+}
+
+impl Accelerator for Mock {
+    fn name(&self) -> &'static str {
+        "mock"
+    }
+
+    fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.device) as Arc<dyn Device>
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        space == self.device.space()
+    }
+
+    fn typed(&self, typed: &Typed) -> Result<Spot, EngineError> {
+        if !self.serves(typed.space()) {
+            return Err(EngineError::WrongSpace { engine: "mock", space: typed.space() });
+        }
+        Ok(at(typed.region(), typed.region().start().wrapping_add(typed.origin())))
+    }
+
+    fn packed(&self, region: Region) -> Result<Option<Spot>, EngineError> {
+        Ok((!region.space().cpu_accessible()).then(|| at(region, region.start())))
+    }
+
+    fn staging(&self, len: usize) -> Result<HostMemory, EngineError> {
+        Ok(HostMemory::Plain(vec![0; len].into_boxed_slice()))
+    }
+
+    fn orders(&self, completion: &Completion) -> bool {
+        match completion {
+            Completion::Ready => true,
+            Completion::Pending(work) => work.as_any().is::<Work>(),
+        }
+    }
+
+    fn one_address_space(&self) -> bool {
+        true
+    }
+
+    fn lanes(&self) -> &[Box<dyn Lane>] {
+        &self.lanes
+    }
+
+    fn uploads(&self) -> Option<&dyn Lane> {
+        Some(&self.uploads)
+    }
+}
