@@ -1,6 +1,6 @@
 //! Many requests in one call.
 
-use crate::bench::{alignments, noise, packed, same, side};
+use crate::bench::{Tally, Verdict, alignments, noise, packed, same, side};
 use crate::directed::directed;
 use crate::gpu::Gpu;
 use crate::memory::{Buffer, index, wait};
@@ -10,9 +10,10 @@ use gapless_dtype::testkit::{Params, Rng};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_dtype_cuda::Request;
 use gapless_engine::{EngineError, Typed};
-use gapless_kernels::{Direction, Family, Width};
+use gapless_kernels::{Direction, Family, Kernel, Width};
 use gapless_mem::Region;
 use std::num::NonZeroU32;
+use std::ops::Range;
 
 /// Random types, now and then one made for a family of kernels.
 fn sample(rng: &mut Rng) -> Sample {
@@ -68,6 +69,113 @@ pub(crate) fn batches_are_their_requests(gpu: &Gpu) {
                 fail(TEST, &format!("{direction:?} {number} of {of}, {part:?} of {text}: {what}"));
             });
         }
+    }
+}
+
+/// Requests in one memory and one packed buffer, where OpenCL can fuse them as well.
+struct Together<'a> {
+    samples: Vec<Sample>,
+    /// Which sample, where its displacement 0 is, which bytes of its stream, and where those are packed.
+    parts: Vec<(usize, u64, Range<u64>, u64)>,
+    memory: Vec<u8>,
+    wire: Vec<u8>,
+    typed: Buffer<'a>,
+    packed: Buffer<'a>,
+}
+
+impl<'a> Together<'a> {
+    /// `amount` requests for these samples in turn, each at a multiple of 16 bytes.
+    fn new(gpu: &'a Gpu, samples: Vec<Sample>, amount: usize, rng: &mut Rng) -> Together<'a> {
+        let (mut parts, mut at, mut wire) = (Vec::new(), 64_u64, 64_u64);
+        for number in 0..amount {
+            let turn = number % samples.len();
+            let sample = &samples[turn];
+            let origin = (at + sample.low().unsigned_abs()).next_multiple_of(16);
+            at = origin.wrapping_add_signed(sample.low()) + sample.span() + rng.below(40);
+            let part = if rng.chance(50) { 0..sample.size() } else { range(rng, sample.size()) };
+            let begin = wire.next_multiple_of(16) + part.start % 16;
+            wire = begin + part.end - part.start + rng.below(20);
+            parts.push((turn, origin, part, begin));
+        }
+        let (memory, wire) = (noise(rng, at + 64), noise(rng, wire + 64));
+        let typed = Buffer::holding(&*gpu.memory, &memory);
+        let packed = Buffer::holding(&*gpu.memory, &wire);
+        Together { samples, parts, memory, wire, typed, packed }
+    }
+
+    fn requests(&self) -> Vec<Request> {
+        let request = |(turn, origin, part, at): &(usize, u64, Range<u64>, u64)| {
+            let sample = &self.samples[*turn];
+            let typed = Typed::new(self.typed.region(), *origin, &sample.layout, sample.count);
+            let packed = self.packed.part(*at, part.end - part.start);
+            Request { typed: typed.unwrap(), range: part.clone(), packed }
+        };
+        self.parts.iter().map(request).collect()
+    }
+
+    /// Compares both buffers with what they hold once all has been moved.
+    fn check(mut self, direction: Direction) -> Verdict {
+        for (turn, origin, part, at) in &self.parts {
+            let sample = &self.samples[*turn];
+            let there = &mut self.wire[index(*at)..][..index(part.end - part.start)];
+            match direction {
+                Direction::Pack => {
+                    there.copy_from_slice(&sample.gather(part, &self.memory, *origin))
+                }
+                Direction::Unpack => sample.scatter(part, there, &mut self.memory, *origin),
+            }
+        }
+        same("the packed side", &self.packed.bytes(), &self.wire, 0)?;
+        same("the typed side", &self.typed.bytes(), &self.memory, 0)
+    }
+}
+
+/// Requests that can be fused, of every family and width: fewer launches than requests, every fused
+/// kernel runs, and every byte is right.
+pub(crate) fn every_fused_kernel_runs(gpu: &Gpu) {
+    const TEST: &str = "fused";
+    let mut rng = rng(TEST);
+    let tally = Tally::default();
+    let closed = [
+        Family::Copy,
+        Family::Strided1,
+        Family::Strided,
+        Family::Rows,
+        Family::Affine,
+        Family::Transposed,
+    ];
+    for width in Width::ALL {
+        for (round, budget) in [0, 0, 1, 3, 1, 2].into_iter().enumerate() {
+            for direction in [Direction::Pack, Direction::Unpack] {
+                let mut make = |family| {
+                    let (datatype, count) = directed(family, width, &mut rng).unwrap();
+                    Sample::of(&datatype, count).unwrap()
+                };
+                let samples = match round {
+                    1 | 2 => vec![make(Family::Listed)],
+                    4 => vec![make(Family::Mapped)],
+                    _ => closed.map(make).into(),
+                };
+                let amount = [40, 5][round % 2];
+                let together = Together::new(gpu, samples, amount, &mut rng);
+                let (requests, engine) =
+                    (together.requests(), gpu.engine.with_budget(NonZeroU32::new(budget)));
+                let launched = engine.batch_launches(direction, &requests).unwrap();
+                assert!(launched.len() < amount, "{} launches for {amount}", launched.len());
+                let kernels: Vec<Kernel> = launched.iter().map(|launch| launch.kernel).collect();
+                assert!(budget == 0 || launched.iter().all(|launch| launch.blocks <= budget));
+                tally.add(&kernels);
+                // SAFETY: all of it lives until the wait, and nothing overlaps.
+                wait(&unsafe { engine.batch(direction, &requests, &[]) }.unwrap());
+                together.check(direction).unwrap_or_else(|what| {
+                    fail(TEST, &format!("{direction:?} {width:?} round {round}: {what}"));
+                });
+            }
+        }
+    }
+    for kernel in Kernel::all().filter(|kernel| kernel.family == Family::Fused) {
+        let ran = tally.of(&kernel.to_string());
+        assert!(ran >= 2, "{kernel} ran {ran} times");
     }
 }
 

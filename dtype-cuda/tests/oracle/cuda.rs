@@ -71,8 +71,10 @@ stamp!(bench:
 stamp!(gpu:
     kernels::every_kernel_runs,
     kernels::every_pair_of_families_transfers,
+    kernels::long_stretches_move,
     kernels::budgets_are_kept,
     batch::batches_are_their_requests,
+    batch::every_fused_kernel_runs,
     batch::small_requests_are_fused,
     batch::a_batch_with_a_misfit_does_nothing,
     plans::plans_are_evicted_under_running_work,

@@ -40,20 +40,20 @@ pub(crate) fn directed(family: Family, width: Width, rng: &mut Rng) -> Option<(D
     let bytes = i64::from(width.bytes());
     Some(match family {
         Family::Copy => {
-            let stretch = Datatype::contiguous(1_500 + rng.below(5_000), &word).unwrap();
+            let stretch = Datatype::contiguous(4_500 + rng.below(3_000), &word).unwrap();
             (moved(&stretch, width, rng), 1)
         }
         Family::Strided1 => {
             let len = rng.between(1, 5);
             let stride = (len + rng.between(1, 3)) * bytes * sign(rng);
-            let count = 400 + rng.below(600);
+            let count = 4_500 / len.unsigned_abs() + rng.below(600);
             let vector = Datatype::hvector(count, len.unsigned_abs(), stride, &word).unwrap();
             (moved(&vector, width, rng), 1)
         }
         Family::Strided => {
-            // About a thousand blocks, whatever the dimensions.
+            // Some two thousand blocks, whatever the dimensions.
             let dims = rng.index(4);
-            let least = [26_u64, 9, 5, 4][dims];
+            let least = [45_u64, 13, 7, 5][dims];
             let counts: Vec<u64> = (0..dims + 2).map(|_| least + rng.below(3)).collect();
             let grid = grid(rng.between(2, 4), &counts, &word, rng);
             (moved(&grid, width, rng), 1)
@@ -62,12 +62,14 @@ pub(crate) fn directed(family: Family, width: Width, rng: &mut Rng) -> Option<(D
             // Nine tenths of a tile of the smallest blocks, or of three.
             let tile = i64::from(64 * width.items());
             let len = tile * (1 + 2 * rng.between(0, 1)) - rng.between(0, tile / 11);
-            let counts = [2 + rng.below(2), 2 + rng.below(3)];
-            let grid = grid(len, &counts[..1 + rng.index(2)], &word, rng);
+            let one = [8 + rng.below(4)];
+            let two = [3 + rng.below(2), 3 + rng.below(2)];
+            let counts = if rng.chance(50) { &one[..] } else { &two[..] };
+            let grid = grid(len, counts, &word, rng);
             (moved(&grid, width, rng), 1)
         }
         Family::Transposed => {
-            let (rows, columns) = (20 + rng.below(50), 20 + rng.below(50));
+            let (rows, columns) = (40 + rng.below(60), 40 + rng.below(60));
             // The stream goes down the columns of a matrix that lies row by row.
             let row = (columns.cast_signed() + 2 * rng.between(0, 3) + 1) * bytes;
             let column = Datatype::hvector(rows, 1, row, &word).unwrap();
@@ -86,21 +88,25 @@ pub(crate) fn directed(family: Family, width: Width, rng: &mut Rng) -> Option<(D
             again(runs, width, rng)
         }
         Family::AffineShort => {
-            let runs =
-                triangle(20 + rng.below(60), rng.between(0, 3), 1 + rng.between(0, 1), &word, rng);
-            again(runs, width, rng)
+            // Less than 64 words a run on average.
+            let (grow, tip) = (rng.between(1, 2), rng.between(0, 3));
+            let count = (100 + rng.below(16)) / grow.unsigned_abs();
+            again(triangle(count, tip, grow, &word, rng), width, rng)
         }
         Family::Listed => {
-            let (blocks, len) = (200 + rng.below(400), rng.between(1, 9));
-            let mut places = cells(blocks, rng, |_| len, bytes);
+            let len = rng.between(1, 9);
+            let blocks = 4_500 / len.unsigned_abs() + rng.below(300);
+            // Blocks that touched would be one, and longer.
+            let mut places = cells(blocks, rng, |_| len + 1, bytes);
             rng.shuffle(&mut places);
             let list = Datatype::hindexed_block(len.unsigned_abs(), &places, &word).unwrap();
             again(list, width, rng)
         }
         Family::Mapped => {
             let longest = *rng.pick(&[2_i64, 5, 100]);
-            let lens: Vec<i64> =
-                (0..100 + rng.below(300)).map(|_| rng.between(1, longest)).collect();
+            let lens: Vec<i64> = (0..9_000 / (longest + 1) + rng.between(0, 99))
+                .map(|_| rng.between(1, longest))
+                .collect();
             let places = cells(lens.len() as u64, rng, |at| lens[at], bytes);
             let mut blocks: Vec<(i64, u64)> =
                 places.into_iter().zip(lens.iter().map(|len| len.unsigned_abs())).collect();

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Budgets that rounds take in turn; 0 is none.
 const BUDGETS: [u32; 4] = [0, 1, 2, 7];
 /// Rounds of each family and width.
-const ROUNDS: u64 = 8;
+const ROUNDS: u64 = 12;
 
 /// Most of the stream: the whole of it in every round for which the budgets have not changed yet.
 fn most(rng: &mut Rng, size: u64, round: u64) -> Range<u64> {
@@ -95,7 +95,7 @@ pub(crate) fn every_pair_of_families_transfers(gpu: &Gpu) {
     assert!(round > 70, "{round} pairs");
     // The rest: every width, looping and not.
     for width in Width::ALL {
-        for budget in BUDGETS {
+        for budget in [BUDGETS, BUDGETS, BUDGETS].concat() {
             let mut bench = gpu.bench_of(&gpu.engine.with_budget(NonZeroU32::new(budget)));
             bench.tally = Arc::clone(&tally);
             let mut sample = |family| {
@@ -113,6 +113,31 @@ pub(crate) fn every_pair_of_families_transfers(gpu: &Gpu) {
         let ran = tally.of(&kernel.to_string());
         assert!(ran >= FLOOR, "{kernel} ran {ran} times");
     }
+}
+
+/// A few blocks so long that each has a launch of its own, and ranges that begin and end in any of them.
+pub(crate) fn long_stretches_move(gpu: &Gpu) {
+    const TEST: &str = "long stretches";
+    let mut rng = rng(TEST);
+    let bench = gpu.bench();
+    let lens: Vec<u64> = (0..3).map(|_| 9_500_000 + rng.below(100_000)).collect();
+    let places = [4_800_003, -14_999_999, -4_999_999];
+    let datatype = Datatype::hindexed(&lens, &places, &Primitive::Byte.into()).unwrap();
+    let one = Sample::large(&datatype, 1).unwrap();
+    for part in
+        [0..one.size(), 1..lens[0] - 1, lens[0] - 1..lens[0] + 1, lens[0] + 5..one.size() - 3]
+    {
+        let verdict = bench.pack(&one, &part, (1, 6), &mut rng);
+        let verdict = verdict.and_then(|()| bench.unpack(&one, &part, (0, 0), &mut rng));
+        let verdict = verdict.and_then(|()| bench.transfer(&one, &one, &part, (0, 3), &mut rng));
+        verdict.unwrap_or_else(|what| fail(TEST, &what));
+    }
+    assert!(bench.tally.sum(|name| name.starts_with("pack_copy")) >= 8, "one launch each");
+    let two = Sample::large(&datatype, 2).unwrap();
+    let part = one.size() - 77..one.size() + lens[0] + 77;
+    let verdict = bench.pack(&two, &part, (0, 0), &mut rng);
+    let verdict = verdict.and_then(|()| bench.unpack(&two, &part, (2, 0), &mut rng));
+    verdict.unwrap_or_else(|what| fail(TEST, &what));
 }
 
 /// No launch has more blocks than the budget, whatever the work; without one there are more.
