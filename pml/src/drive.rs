@@ -5,6 +5,7 @@ use crate::error::PmlError;
 use crate::pml::Pml;
 use crate::request::{RequestId, Status};
 use gapless_bml::Waiter;
+use std::task::Waker;
 
 impl Pml {
     /// Whether a request has ended; its result is still there.
@@ -21,6 +22,35 @@ impl Pml {
     /// The request's failure, or there is no such request. Either way it is gone.
     pub fn collect(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
         self.core.requests.collect(id)
+    }
+
+    /// Has `waker` told once a request has ended, in place of whoever was to be told before; `false` if
+    /// it has ended already. Any function can be a [`Waker`], by way of [`Wake`](std::task::Wake).
+    ///
+    /// Nobody is called in here: see [`take_woken`](Pml::take_woken).
+    ///
+    /// # Errors
+    /// There is no such request.
+    pub fn notify(&mut self, id: RequestId, waker: Waker) -> Result<bool, PmlError> {
+        self.core.requests.notify(id, waker)
+    }
+
+    /// Whether somebody is to be told of the end of a request.
+    #[must_use]
+    pub fn has_woken(&self) -> bool {
+        self.core.requests.has_woken()
+    }
+
+    /// Those who are to be told of the end of their requests, for the caller to
+    /// [wake](Waker::wake) once it has let go of the endpoint, which they may want to use.
+    pub fn take_woken(&mut self) -> Vec<Waker> {
+        self.core.requests.take_woken(false)
+    }
+
+    /// All who are to be told of the end of a request, also of one that goes on: for an endpoint that
+    /// is being given up.
+    pub fn take_all_wakers(&mut self) -> Vec<Waker> {
+        self.core.requests.take_woken(true)
     }
 
     /// Whether this process has work of its own to finish, so that whoever waits should poll and

@@ -146,9 +146,20 @@ impl Pml {
         self.core.refuse_held(&mut self.bml, Verdict::Unreceived, |_, _| true);
     }
 
-    /// Whether a send of this process has not ended.
+    /// Cancels all receives that no message has taken.
+    pub fn cancel_unmatched(&mut self) {
+        let receives = self.core.requests.under_way();
+        let receives = receives.filter(|(_, work)| matches!(work, Work::Recv(_)));
+        let ids: Vec<RequestId> = receives.map(|(id, _)| id).collect();
+        for id in ids {
+            // A request that was released cannot be asked for, and can be cancelled all the same.
+            self.core.take_back(id);
+        }
+    }
+
+    /// Whether an operation of this process is under way.
     #[must_use]
-    pub fn has_sends(&self) -> bool {
-        self.core.requests.under_way().any(|(_, work)| matches!(work, Work::Send(_)))
+    pub fn has_requests(&self) -> bool {
+        self.core.requests.under_way().next().is_some()
     }
 }

@@ -215,11 +215,16 @@ impl Core {
         if self.requests.is_done(id)? {
             return Ok(false);
         }
-        let Some(recv) = self.requests.recv_mut(id) else { return Ok(false) };
-        let RecvStage::Posted(place) = recv.stage else { return Ok(false) };
+        Ok(self.take_back(id))
+    }
+
+    /// As [`cancel`](Core::cancel), whether anybody will ask for the result or not.
+    pub(crate) fn take_back(&mut self, id: RequestId) -> bool {
+        let Some(recv) = self.requests.recv_mut(id) else { return false };
+        let RecvStage::Posted(place) = recv.stage else { return false };
         self.posted.withdraw(place);
         self.requests.finish(id, Err(PmlError::Cancelled));
-        Ok(true)
+        true
     }
 
     /// The rank of a process in the communicator of a context.

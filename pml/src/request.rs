@@ -4,6 +4,7 @@ use crate::choose::Protocol;
 use crate::error::PmlError;
 use crate::recv::Recv;
 use crate::send::Send;
+use std::task::Waker;
 
 /// Names an operation until its result is collected; then the name is void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,6 +51,8 @@ struct Entry {
     generation: u32,
     /// Nobody will ask for the result.
     released: bool,
+    /// Who is to be told of the end.
+    waker: Option<Waker>,
     work: Work,
 }
 
@@ -58,6 +61,8 @@ struct Entry {
 pub(crate) struct Requests {
     entries: Vec<Entry>,
     free: Vec<u32>,
+    /// Who is to be told now: their requests have ended.
+    woken: Vec<Waker>,
 }
 
 impl Requests {
@@ -71,7 +76,7 @@ impl Requests {
             return RequestId { index, generation: entry.generation };
         }
         let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 requests");
-        self.entries.push(Entry { generation: 0, released: false, work });
+        self.entries.push(Entry { generation: 0, released: false, waker: None, work });
         RequestId { index, generation: 0 }
     }
 
@@ -110,6 +115,7 @@ impl Requests {
         if entry.generation != id.generation {
             return;
         }
+        self.woken.extend(entry.waker.take());
         if entry.released {
             self.vacate(id.index);
         } else {
@@ -117,9 +123,31 @@ impl Requests {
         }
     }
 
+    /// Has `waker` told when a request ends, in place of whoever was to be; `false` if it has ended.
+    pub(crate) fn notify(&mut self, id: RequestId, waker: Waker) -> Result<bool, PmlError> {
+        if self.is_done(id)? {
+            return Ok(false);
+        }
+        self.entries[id.index as usize].waker = Some(waker);
+        Ok(true)
+    }
+
+    pub(crate) fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
+    /// Those to be told now; with `all`, also those whose requests go on.
+    pub(crate) fn take_woken(&mut self, all: bool) -> Vec<Waker> {
+        if all {
+            self.woken.extend(self.entries.iter_mut().filter_map(|entry| entry.waker.take()));
+        }
+        std::mem::take(&mut self.woken)
+    }
+
     fn vacate(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         entry.work = Work::Vacant;
+        entry.waker = None;
         entry.generation = entry.generation.wrapping_add(1);
         self.free.push(index);
     }

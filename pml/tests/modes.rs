@@ -197,8 +197,8 @@ fn whoever_leaves_refuses_what_it_has_not_received() {
     job.until("both farewells", |job| {
         (job.pml(0).all_farewells() && job.pml(1).all_farewells()).then_some(())
     });
-    assert!(job.pml(0).has_sends());
+    assert!(job.pml(0).has_requests());
     job.pml(1).refuse_unreceived();
     assert_eq!(job.finish(0, send), Err(PmlError::Unreceived { rank: 1, tag: 7 }));
-    assert!(!job.pml(0).has_sends());
+    assert!(!job.pml(0).has_requests());
 }

@@ -4,6 +4,9 @@ mod common;
 
 use common::{Buffer, Job, bytes, strided};
 use gapless_pml::{Persistent, PmlError, SendMode, Source, TagSel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Wake, Waker};
 
 /// Nothing, what fits a slot, and what needs a rendezvous.
 const LENGTHS: [u64; 4] = [0, 40, 1000, 100_000];
@@ -165,4 +168,44 @@ fn what_is_replaced_is_what_came() {
         }
         assert_eq!([buffers[1].packed(), buffers[0].packed()], packed, "{len} bytes");
     }
+}
+
+#[derive(Default)]
+struct Count(AtomicU32);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn whoever_asks_is_told_of_the_end_once() {
+    let mut job = Job::new(2);
+    let told: [Arc<Count>; 2] = Default::default();
+    let (from, to) = (Buffer::source(&bytes(100), 1, 1), Buffer::target(&bytes(100), 1));
+    let wake = |job: &mut Job| {
+        let woken = job.pml(1).take_woken();
+        woken.into_iter().for_each(Waker::wake);
+        told.each_ref().map(|count| count.0.load(Ordering::Relaxed))
+    };
+    let recv = job.irecv(1, &to, Source::Any, TagSel::Any);
+    let never = job.irecv(1, &to, Source::Any, TagSel::Is(99));
+    assert_eq!(job.pml(1).notify(recv, Arc::clone(&told[0]).into()), Ok(true));
+    assert_eq!(job.pml(1).notify(recv, Arc::clone(&told[0]).into()), Ok(true));
+    assert_eq!(job.pml(1).notify(never, Arc::clone(&told[1]).into()), Ok(true));
+    job.settle();
+    assert_eq!(wake(&mut job), [0, 0]);
+    let send = job.isend(0, &from, 1, 0);
+    job.settle();
+    assert!(job.pml(1).has_woken());
+    assert_eq!(wake(&mut job), [1, 0]);
+    assert_eq!(job.pml(1).notify(recv, Arc::clone(&told[0]).into()), Ok(false));
+    job.finish(0, send).unwrap();
+    job.finish(1, recv).unwrap();
+    assert!(job.pml(1).notify(recv, Arc::clone(&told[0]).into()).is_err());
+    assert_eq!(job.pml(1).take_all_wakers().len(), 1);
+    job.pml(1).cancel_unmatched();
+    assert_eq!(job.finish(1, never), Err(PmlError::Cancelled));
+    assert!(!job.pml(1).has_requests());
 }
