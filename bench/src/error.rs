@@ -10,6 +10,7 @@ use gapless_dtype::{ConvertorError, TypeError};
 use gapless_engine::EngineError;
 use gapless_layouts::LayoutError;
 use gapless_mem::DeviceError;
+use gapless_mem_cuda::CudaError;
 use gapless_pml::PmlError;
 use gapless_report::{FileError, NoSamples, PlotError};
 
@@ -32,6 +33,27 @@ pub enum Failure {
     /// Memory that cannot be had.
     #[error(transparent)]
     Memory(#[from] DeviceError),
+    /// A CUDA call that failed.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// This machine has no CUDA device: nothing is wrong, and nothing can be measured.
+    #[error("no CUDA device to measure on: {why}")]
+    NoGpu {
+        /// What is missing.
+        why: String,
+    },
+    /// The kernels that measuring needs could not be loaded.
+    #[error("the kernels that measuring needs could not be loaded: {why}")]
+    NoTools {
+        /// Why not.
+        why: String,
+    },
+    /// Work on a GPU that does not end.
+    #[error("work on the GPU has not ended after {seconds} s")]
+    Hangs {
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// A message that failed.
     #[error(transparent)]
     Message(#[from] PmlError),
@@ -86,6 +108,12 @@ pub enum Failure {
         /// The operation.
         op: String,
     },
+    /// Figures that are not there; the others are.
+    #[error("{failed} figures could not be measured; see above")]
+    Absent {
+        /// How many for which something went wrong.
+        failed: usize,
+    },
     /// A message that did not arrive.
     #[error("a message did not arrive after {polls} polls of both ends")]
     Stuck {
@@ -125,10 +153,14 @@ pub enum Failure {
     #[error("figures of rank 0 cannot be read: {0}")]
     Figures(#[from] serde_json::Error),
     /// A document without the two marks between which a summary goes.
-    #[error("{} has no lines {} and {}", path.display(), crate::summary::BEGIN, crate::summary::END)]
+    #[error("{} has no lines {begin} and {end}", path.display())]
     NoMarks {
         /// The document.
         path: PathBuf,
+        /// The first mark.
+        begin: String,
+        /// The second.
+        end: String,
     },
     /// The operating system refused something.
     #[error("cannot {action} {}: {error}", path.display())]

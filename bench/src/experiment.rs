@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use gapless_report::{PlotError, Report, Row};
+use gapless_report::{Absent, PlotError, Report, Row};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::Failure;
@@ -63,6 +63,16 @@ pub struct Findings {
     pub rows: Vec<Row>,
     /// How they were measured, for below the table: sentences, with a line break at the end.
     pub notes: String,
+    /// Figures that could not be had, and why.
+    pub absent: Vec<Absent>,
+}
+
+impl Findings {
+    /// Figures that are all there.
+    #[must_use]
+    pub fn new(rows: Vec<Row>, notes: String) -> Findings {
+        Findings { rows, notes, absent: Vec::new() }
+    }
 }
 
 /// A picture of a report.

@@ -18,6 +18,12 @@ experiments! {
     position::Position,
     matching::Matching,
     oneway::OneWay,
+    gpu::Gpu,
+    wu6::Wu6,
+    wu7::Wu7,
+    wu8::Wu8,
+    wu13::Wu13,
+    wu14::Wu14,
 }
 
 #[cfg(test)]

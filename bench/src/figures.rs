@@ -1,18 +1,19 @@
 //! The `figures` command: an experiment is measured, shown, written and drawn.
 //!
 //! Exit codes: 0 all is well, 1 something could not be measured or written or a byte was wrong, 2 it
-//! was called wrongly.
+//! was called wrongly, or this machine lacks what the experiment is about (`all` skips those).
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
-use gapless_report::{Machine, Report, write_atomically};
+use gapless_report::{Absent, Machine, Report, write_atomically};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Entry};
 use crate::experiments::ALL;
+use crate::gpu;
 
 /// Runs the command that this process's arguments name.
 #[must_use]
@@ -22,7 +23,10 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("figures: {failure}");
-            let usage = matches!(failure, Failure::Layout(_) | Failure::Option { .. });
+            let usage = matches!(
+                failure,
+                Failure::Layout(_) | Failure::Option { .. } | Failure::NoGpu { .. }
+            );
             ExitCode::from(if usage { 2 } else { 1 })
         }
     }
@@ -40,7 +44,13 @@ pub fn command() -> Command {
         .subcommand(
             Command::new("summary")
                 .about("Puts a summary of the reports in --out into a document, between its marks")
-                .arg(Arg::new("document").required(true).value_parser(value_parser!(PathBuf))),
+                .arg(Arg::new("document").required(true).value_parser(value_parser!(PathBuf)))
+                .arg(
+                    Arg::new("section")
+                        .long("section")
+                        .default_value("")
+                        .help("Which marks, if the document has several pairs"),
+                ),
         )
         .subcommands(ALL.iter().map(Entry::command));
     Common::augment_args(figures)
@@ -62,11 +72,18 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
         }
         "all" => ALL.iter().try_for_each(|entry| {
             let none = entry.command().no_binary_name(true).get_matches_from([""; 0]);
-            measure(entry, &none, &common)
+            match measure(entry, &none, &common) {
+                Err(Failure::NoGpu { why }) => {
+                    eprintln!("SKIPPED: {}: {why}", entry.name);
+                    Ok(())
+                }
+                other => other,
+            }
         }),
         "summary" => {
             let document: &PathBuf = own.get_one("document").expect("clap asks for it");
-            crate::summary::update(&common.out, document)
+            let section: &String = own.get_one("section").expect("it has a default");
+            crate::summary::update(&common.out, document, section)
         }
         name => {
             let entry = ALL.iter().find(|entry| entry.name == name);
@@ -77,13 +94,22 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
 
 fn measure(entry: &Entry, matches: &ArgMatches, common: &Common) -> Result<(), Failure> {
     let findings = (entry.run)(matches, common)?;
-    if findings.rows.is_empty() {
+    if findings.rows.is_empty() && findings.absent.is_empty() {
         // One of an experiment's own processes: whoever started it shows what it found.
         return Ok(());
     }
-    let report = Report::new(entry.name, Machine::describe(), typed(), findings.rows);
+    let mut machine = Machine::describe();
+    machine.gpus = gpu::describe();
+    let report = Report::new(entry.name, machine, typed(), findings.rows).absent(findings.absent);
     println!("{}: {}\n{}\n", entry.name, entry.about, report.machine.one_line());
     println!("{}\n{}", report.table(), findings.notes);
+    for Absent { case, op, why, failed } in &report.absent {
+        println!("{}: {case}, {op}: {why}", if *failed { "FAILED" } else { "skipped" });
+    }
+    let failed = report.absent.iter().filter(|absent| absent.failed).count();
+    if report.rows.is_empty() {
+        return Err(Failure::Absent { failed });
+    }
     fs::create_dir_all(&common.out).map_err(Failure::io("make", &common.out))?;
     let file = |suffix: &str, kind: &str| common.out.join(format!("{}{suffix}.{kind}", entry.name));
     report.write_json(file("", "json"))?;
@@ -96,6 +122,9 @@ fn measure(entry: &Entry, matches: &ArgMatches, common: &Common) -> Result<(), F
     if let Some(row) = report.unverified().next() {
         let (case, op) = (row.case.clone(), row.op.clone());
         return Err(Failure::Unverified { case, op });
+    }
+    if failed > 0 {
+        return Err(Failure::Absent { failed });
     }
     Ok(())
 }

@@ -12,12 +12,16 @@
 //! - *rotates*: each operation works on other memory, in shuffled order, and comes back to a place
 //!   only after more than four times the last-level cache was touched ([`rotation`]). Beside it
 //!   stands a *resident* figure, on one place again and again;
+//! - on a GPU, measures by the device's own clock ([`gpu`]), beside what users do without a datatype
+//!   engine ([`baselines`]);
 //! - runs on one processor, if the system lets it choose ([`Pinned`](gapless::cli::pingpong::Pinned)).
 //!
 //! Units: bytes, seconds, GB/s of payload. A ratio is in speed: above 1, Gapless is faster.
 
 #![deny(unsafe_code)]
 
+#[path = "../baselines/mod.rs"]
+pub mod baselines;
 pub mod check;
 pub mod clock;
 #[allow(unsafe_code, reason = "starts messages of memory that it owns")]
@@ -26,6 +30,7 @@ mod error;
 pub mod experiment;
 pub mod experiments;
 pub mod figures;
+pub mod gpu;
 pub mod random;
 pub mod rotation;
 pub mod subjects;

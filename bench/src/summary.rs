@@ -1,7 +1,7 @@
 //! The figures that a document quotes, taken from the reports and from nowhere else.
 //!
 //! `figures summary BENCHMARKS.md --out bench/results/cpu` replaces what stands between two marks of
-//! the document. Reports that are not there are left out.
+//! the document; `--section h200` has marks of its own. Reports that are not there are left out.
 
 use std::fs;
 use std::path::Path;
@@ -12,23 +12,36 @@ use gapless_report::{Bytes, Rate, Report, Row, Summary, Time, write_atomically};
 use crate::error::Failure;
 use crate::experiments::ALL;
 
-/// The line before the summary.
-pub const BEGIN: &str = "<!-- figures: begin -->";
+/// The line before the summary of a section; most documents have one, without a name.
+#[must_use]
+pub fn begin(section: &str) -> String {
+    format!("<!-- figures{}: begin -->", named(section))
+}
+
 /// The line after it.
-pub const END: &str = "<!-- figures: end -->";
+#[must_use]
+pub fn end(section: &str) -> String {
+    format!("<!-- figures{}: end -->", named(section))
+}
+
+fn named(section: &str) -> String {
+    if section.is_empty() { String::new() } else { format!(" {section}") }
+}
 
 /// Payloads below this are in the reports only.
 const PACK_BYTES_MIN: u64 = 1 << 20;
 
-/// Replaces the summary in `document` by one of the reports in `folder`.
+/// Replaces the summary of `section` in `document` by one of the reports in `folder`.
 ///
 /// # Errors
 /// A report that does not hold together, a document that has no marks or cannot be replaced.
-pub fn update(folder: &Path, document: &Path) -> Result<(), Failure> {
+pub fn update(folder: &Path, document: &Path, section: &str) -> Result<(), Failure> {
     let text = fs::read_to_string(document).map_err(Failure::io("read", document))?;
-    let no_marks = || Failure::NoMarks { path: document.to_owned() };
-    let begin = text.find(BEGIN).ok_or_else(no_marks)? + BEGIN.len();
-    let end = begin + text[begin..].find(END).ok_or_else(no_marks)?;
+    let (first, last) = (begin(section), end(section));
+    let no_marks =
+        || Failure::NoMarks { path: document.to_owned(), begin: first.clone(), end: last.clone() };
+    let begin = text.find(&first).ok_or_else(no_marks)? + first.len();
+    let end = begin + text[begin..].find(&last).ok_or_else(no_marks)?;
     let text = format!("{}\n\n{}{}", &text[..begin], of(folder)?, &text[end..]);
     Ok(write_atomically(document, text.as_bytes())?)
 }
@@ -60,6 +73,9 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
             "position" => by_count(&report, "blocks"),
             "matching" => by_count(&report, "outstanding"),
             "oneway" => oneway(&report),
+            "gpu" => gpu(&report),
+            "wu7" | "wu8" | "wu13" | "wu14" => brief(&report),
+            "wu6" => gpu_rows(report.rows.iter()),
             _ => format!("```text\n{}```\n", report.table()),
         };
         text.push('\n');
@@ -67,8 +83,119 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// Every row in a line of its own: what the pictures show.
+fn brief(report: &Report) -> String {
+    let mut text = head(&["case", "op", "way", "time", "spread", "GB/s", "÷ reference"]);
+    for row in &report.rows {
+        let ratio = row.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+        text += &line(&[
+            row.case.clone(),
+            row.op.clone(),
+            row.protocol.clone(),
+            Time(row.seconds.median).to_string(),
+            spread(&row.seconds),
+            Rate(row.gbps).to_string(),
+            ratio,
+        ]);
+    }
+    text
+}
+
+/// The marks first, then the engine's rows, then what users do without it.
+fn gpu(report: &Report) -> String {
+    let (met, all, missed) = crate::gpu::aims::tally(&report.rows);
+    let failed = report.absent.iter().filter(|absent| absent.failed).count();
+    let mut text = format!("**{met} of {all} marks met**, {failed} rows failed.\n\n");
+    if !missed.is_empty() {
+        text += "Missed:\n\n";
+        text += &missed.iter().map(|missed| format!("- {missed}\n")).collect::<String>();
+        text.push('\n');
+    }
+    let baseline = |row: &&Row| row.extra.contains_key("baseline");
+    text += &gpu_rows(report.rows.iter().filter(|row| !baseline(row)));
+    let baselines: Vec<&Row> = report.rows.iter().filter(baseline).collect();
+    if baselines.is_empty() {
+        return text;
+    }
+    text += "\nWithout a datatype engine:\n\n";
+    text += &head(&["case", "op", "by", "time", "GB/s", "÷ own bound", ""]);
+    for row in baselines {
+        let flag = if row.extra.contains_key("crippled") { "crippled" } else { "" };
+        text += &line(&[
+            row.case.clone(),
+            row.op.clone(),
+            row.protocol.clone(),
+            Time(row.seconds.median).to_string(),
+            Rate(row.gbps).to_string(),
+            ratio(row, "own bound"),
+            flag.to_owned(),
+        ]);
+    }
+    text
+}
+
+fn gpu_rows<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
+    let mut text = head(&[
+        "work",
+        "op",
+        "payload",
+        "kernel",
+        "device time",
+        "spread",
+        "GB/s",
+        "÷ memcpy",
+        "÷ contiguous",
+        "÷ floor",
+        "÷ other",
+        "call",
+        "peers, quoted GB/s",
+        "mark",
+    ]);
+    for row in rows {
+        let known = ["memcpy", "contiguous", "floor"];
+        let others = row.others.iter().map(|other| (other.reference.as_str(), other.ratio));
+        let first = row.reference.as_deref().zip(row.ratio);
+        let others: Vec<String> = first
+            .into_iter()
+            .chain(others)
+            .filter(|(name, _)| !known.contains(name))
+            .map(|(name, ratio)| format!("{name} {ratio:.2}"))
+            .collect();
+        let call = row.extra.get("call_seconds").and_then(|it| it.as_f64());
+        let quoted = row.extra.get("quoted_gbps").and_then(|it| it.as_object());
+        let quoted: Vec<String> =
+            quoted.into_iter().flatten().map(|(peer, gbps)| format!("{peer} {gbps}")).collect();
+        let mark = row.met().map_or("-", |met| if met { "met" } else { "missed" });
+        let or_none = |list: Vec<String>| {
+            if list.is_empty() { "-".to_owned() } else { list.join("; ") }
+        };
+        text += &line(&[
+            row.case.clone(),
+            row.op.clone(),
+            Bytes(row.payload_bytes).to_string(),
+            row.protocol.clone(),
+            Time(row.seconds.median).to_string(),
+            spread(&row.seconds),
+            Rate(row.gbps).to_string(),
+            ratio(row, "memcpy"),
+            ratio(row, "contiguous"),
+            ratio(row, "floor"),
+            or_none(others),
+            call.map_or("-".to_owned(), |call| Time(call).to_string()),
+            or_none(quoted),
+            mark.to_owned(),
+        ]);
+    }
+    text
+}
+
 /// The machine without what identifies it.
 fn machine(report: &Report) -> String {
+    if let Some(gpu) = report.machine.gpus.first() {
+        let many = report.machine.gpus.len();
+        let several = if many > 1 { format!("{many} × ") } else { String::new() };
+        return format!("{several}{}, {}", gpu.name, gpu.driver);
+    }
     let machine = &report.machine;
     let cpus = machine.cpus_online.map_or("some".to_owned(), |n| n.to_string());
     let kind = if machine.virtual_machine { "virtual machine" } else { "machine" };
@@ -240,12 +367,44 @@ mod tests {
     fn only_what_stands_between_the_marks_changes() {
         let folder = tempfile::tempdir().unwrap();
         let document = folder.path().join("document.md");
-        fs::write(&document, format!("before\n{BEGIN}\nold\n{END}\nafter\n")).unwrap();
-        update(folder.path(), &document).unwrap();
-        update(folder.path(), &document).unwrap();
-        let text = fs::read_to_string(&document).unwrap();
-        assert_eq!(text, format!("before\n{BEGIN}\n\n{END}\nafter\n"));
+        for section in ["", "h200"] {
+            let (first, last, other) = (begin(section), end(section), begin("other"));
+            let before = format!("before\n{other}\n{first}\nold\n{last}\nafter\n");
+            fs::write(&document, before).unwrap();
+            update(folder.path(), &document, section).unwrap();
+            update(folder.path(), &document, section).unwrap();
+            let text = fs::read_to_string(&document).unwrap();
+            assert_eq!(text, format!("before\n{other}\n{first}\n\n{last}\nafter\n"));
+        }
         fs::write(&document, "no marks").unwrap();
-        assert!(matches!(update(folder.path(), &document), Err(Failure::NoMarks { .. })));
+        assert!(matches!(update(folder.path(), &document, ""), Err(Failure::NoMarks { .. })));
+    }
+
+    #[test]
+    fn a_gpu_report_says_what_was_missed_and_which_baseline_limps() {
+        let time = |seconds| gapless_report::Samples::from_seconds([seconds]).summary().unwrap();
+        let row = |case: &str, kernel: &str| {
+            Row::new(case, "pack", "cuda:0", kernel, 1 << 20, time(1e-3)).verified(true)
+        };
+        let ours = row("V n=1024", "pack_rows_w16")
+            .against("memcpy", time(0.9e-3))
+            .against("bare launch", time(2e-3))
+            .with("call_seconds", 2e-3)
+            .mark(gapless_report::Mark::at_least("memcpy", 0.95, 0.9));
+        let theirs = row("V n=1024", "cudaMemcpy2D").against_gbps("own bound", 10.0);
+        let theirs = theirs.with("baseline", true).with("crippled", true);
+        let machine = gapless_report::Machine::default();
+        let text = gpu(&Report::new("gpu", machine, "figures gpu", vec![ours, theirs]));
+        for part in [
+            "**0 of 1 marks met**",
+            "- V n=1024, pack: memcpy 0.900, asked ≥ 0.95",
+            "| pack_rows_w16 |",
+            "| bare launch 2.00 |",
+            "| missed |",
+            "| cudaMemcpy2D |",
+            "| crippled |",
+        ] {
+            assert!(text.contains(part), "{part} is missing:\n{text}");
+        }
     }
 }

@@ -116,6 +116,46 @@ fn oneway() {
     assert_eq!(families, ["contiguous", "V", "T", "X", "list3"].map(String::from).into());
 }
 
+/// What needs a GPU: measured where there is one, else refused in one line.
+#[test]
+fn on_a_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    for name in ["gpu", "wu6", "wu7", "wu8", "wu13", "wu14"] {
+        let output = figures(&[name, "--quick", "--out", out]);
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        if output.status.code() == Some(2) {
+            let why = stderr.strip_prefix("figures: no CUDA device to measure on: ");
+            let why = why.unwrap_or_else(|| panic!("{name}: {stderr}"));
+            assert_eq!(why.lines().count(), 1, "{stderr}");
+            assert!(stdout.is_empty(), "{stdout}");
+            skipped(name, why.trim_end());
+            continue;
+        }
+        assert!(output.status.success(), "{name}: {}\n{stdout}\n{stderr}", output.status);
+        let report = Report::read_json(folder.path().join(name).with_extension("json")).unwrap();
+        assert_eq!(report.unverified().count(), 0);
+        assert!(!report.machine.gpus.is_empty() && !report.rows.is_empty(), "{name}");
+        assert!(report.absent.iter().all(|absent| !absent.failed), "{name}: {:?}", report.absent);
+        if name == "gpu" {
+            assert!(report.rows.iter().any(|row| row.met().is_some()));
+            assert!(stdout.contains("marks: "), "{stdout}");
+            assert!(!folder.path().join("gpu.partial.json").exists());
+        }
+    }
+}
+
+/// Says aloud what was not tested.
+fn skipped(name: &str, why: &str) {
+    use std::io::Write;
+    let line = format!("SKIPPED: CUDA figures {name}: {why}");
+    eprintln!("{line}");
+    if let Some(path) = std::env::var_os("GAPLESS_SKIP_LOG") {
+        let log = std::fs::OpenOptions::new().append(true).create(true).open(path);
+        writeln!(log.unwrap(), "{line}").unwrap();
+    }
+}
+
 #[test]
 fn a_summary_quotes_the_reports() {
     let folder = tempfile::tempdir().unwrap();
@@ -150,6 +190,7 @@ fn wrong_calls_are_refused_in_a_line() {
         (&["pack", "--time", "0"], "3600 seconds"),
         (&["position", "--blocks", "3"], "3"),
         (&["no-such-experiment"], "no-such-experiment"),
+        (&["gpu", "--group", "no-such-group"], "no-such-group"),
     ] {
         let output = figures(arguments);
         let stderr = text(&output.stderr);

@@ -68,7 +68,7 @@ impl Experiment for Matching {
                 None => "not pinned".to_owned(),
             }
         );
-        Ok(Findings { rows, notes })
+        Ok(Findings::new(rows, notes))
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {

@@ -151,7 +151,7 @@ impl Experiment for OneWay {
     fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
         if let Some(file) = &options.as_rank {
             rank(options, common, file)?;
-            return Ok(Findings { rows: Vec::new(), notes: String::new() });
+            return Ok(Findings::new(Vec::new(), String::new()));
         }
         let ways = chosen(&options.protocols, Way::value_variants());
         let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
@@ -174,7 +174,7 @@ impl Experiment for OneWay {
              with ordinary\nmemory; protocol: what carried it; single-copy without messages of more than \
              {SINGLE_COPY_BLOCKS_MAX} blocks, since the kernel\ntakes about 350 ns for each.\n",
         );
-        Ok(Findings { rows, notes })
+        Ok(Findings::new(rows, notes))
     }
 
     /// One picture of what is chosen by itself, and one for each layout of all protocols.

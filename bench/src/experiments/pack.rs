@@ -38,7 +38,7 @@ impl Experiment for Pack {
         }
         progress.finish_and_clear();
         let notes = notes(&bench.rotation, &pinned);
-        Ok(Findings { rows, notes })
+        Ok(Findings::new(rows, notes))
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {

@@ -71,7 +71,7 @@ impl Experiment for Position {
                 None => "not pinned".to_owned(),
             }
         );
-        Ok(Findings { rows, notes })
+        Ok(Findings::new(rows, notes))
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {

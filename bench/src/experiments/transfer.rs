@@ -40,7 +40,7 @@ impl Experiment for Transfer {
         let notes = notes(&bench.rotation, &pinned)
             + "÷ pack+unpack: speed relative to packing into a staging buffer that stays in cache \
                where it fits, and\nunpacking from there.\n";
-        Ok(Findings { rows, notes })
+        Ok(Findings::new(rows, notes))
     }
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {

@@ -1,0 +1,242 @@
+//! Packed bytes that are not in the GPU's own memory: page-locked host memory, staged and directly, and
+//! another GPU's.
+
+use std::num::NonZeroU32;
+
+use gapless_kernels::Direction;
+use gapless_report::Row;
+
+use crate::error::Failure;
+use crate::gpu::aims::{Kind, judge};
+use crate::gpu::lab::Spot;
+use crate::gpu::session::{BOTH, Session, launches, op, race_calls};
+use crate::gpu::subject::{self, Subject};
+use crate::gpu::timing::{Operation, race};
+
+/// Thread blocks that saturate the bus.
+const FEW: u32 = 4;
+/// Thread blocks that nearly saturate a link between GPUs.
+const PEER_FEW: u32 = 8;
+
+/// V and T, and how they are judged when staged.
+fn subjects(quick: bool) -> Vec<(String, Kind, fn(u64) -> Result<Subject, Failure>, u64)> {
+    let edges: &[u64] = if quick { &[256] } else { &[2048, 4096, 8192] };
+    let mut all: Vec<(String, Kind, fn(u64) -> Result<Subject, Failure>, u64)> = Vec::new();
+    for &n in edges {
+        all.push((format!("V n={n}"), Kind::StagedV, subject::v, n));
+        all.push((format!("T n={n}"), Kind::StagedT, subject::t, n));
+    }
+    all
+}
+
+pub(super) fn pinned(session: &mut Session<'_>) -> Result<(), Failure> {
+    let quick = session.common.quick;
+    let host = session.lab.pinned_memory(if quick { 8 << 20 } else { (512 << 20) + 4096 })?;
+    for (name, kind, make, n) in subjects(quick) {
+        session.attempt(&name, "staged", |session| {
+            let subject = make(n)?;
+            BOTH.into_iter().map(|direction| staged(session, &subject, kind, direction, &host)).collect()
+        });
+        session.attempt(&name, "zero-copy", |session| {
+            let subject = make(n)?;
+            let mut rows = Vec::new();
+            for direction in BOTH {
+                rows.extend(zero_copy(session, &subject, direction, &host)?);
+            }
+            Ok(rows)
+        });
+    }
+    Ok(())
+}
+
+fn space(session: &Session<'_>, direction: Direction, other: &Spot) -> String {
+    let (own, other) = (session.lab.arenas().typed.space(), other.space());
+    match direction {
+        Direction::Pack => format!("{own}->{other}"),
+        Direction::Unpack => format!("{other}->{own}"),
+    }
+}
+
+/// Through the device's memory and its copy engine, in fragments that overlap: whole calls.
+fn staged(
+    session: &mut Session<'_>,
+    subject: &Subject,
+    kind: Kind,
+    direction: Direction,
+    host: &Spot,
+) -> Result<Row, Failure> {
+    let lab = session.lab;
+    let engine = lab.engine_with(|config| config.staged_host = true)?;
+    let host = host.sub(0, subject.payload)?;
+    match direction {
+        Direction::Pack => session.proof.pack(subject, Some(host), &mut |laid, spot| {
+            lab.pack(&engine, laid, spot)
+        })?,
+        Direction::Unpack => session.proof.unpack(subject, Some(host), &mut |spot, laid| {
+            lab.unpack(&engine, spot, laid)
+        })?,
+    }
+    let mut places = session.places(subject)?;
+    let mut copies = session.copies(subject.payload)?;
+    let launched = launches(&engine, direction, places.first().0, &host)?;
+    let mut calls: Vec<Operation<'_>> = vec![
+        Box::new(|| {
+            let (laid, _) = places.turn();
+            match direction {
+                Direction::Pack => lab.pack(&engine, laid, &host),
+                Direction::Unpack => lab.unpack(&engine, &host, laid),
+            }
+        }),
+        Box::new(|| {
+            let (to, from) = copies.turn();
+            match direction {
+                Direction::Pack => lab.copy(lab.stream(), &host, from)?,
+                Direction::Unpack => lab.copy(lab.stream(), to, &host)?,
+            }
+            lab.settle()
+        }),
+    ];
+    let times = race_calls(session.seconds(), &mut calls)?;
+    drop(calls);
+    let mut row = session
+        .row(subject, direction, times[0], &launched)
+        .against("pinned copy", times[1])
+        .with("clock", "whole calls");
+    row.space = space(session, direction, &host);
+    row.op = format!("{} staged", op(direction));
+    Ok(judge(row, kind, false))
+}
+
+/// By kernels that reach host memory themselves: as many blocks as they like, and a few.
+fn zero_copy(
+    session: &mut Session<'_>,
+    subject: &Subject,
+    direction: Direction,
+    host: &Spot,
+) -> Result<Vec<Row>, Failure> {
+    let lab = session.lab;
+    let host = host.sub(0, subject.payload)?;
+    let mut rows = Vec::new();
+    for (budget, kind) in [(NonZeroU32::new(FEW), Kind::ZeroCopy), (None, Kind::General)] {
+        let engine = lab.engine().with_budget(budget);
+        let queue = lab.on(&engine)?;
+        match direction {
+            Direction::Pack => session.proof.pack(subject, Some(host), &mut |laid, spot| {
+                queue.go(direction, laid, spot)
+            })?,
+            Direction::Unpack => session.proof.unpack(subject, Some(host), &mut |spot, laid| {
+                queue.go(direction, laid, spot)
+            })?,
+        }
+        let mut places = session.places(subject)?;
+        let mut copies = session.copies(subject.payload)?;
+        let mut plain = session.copies(subject.payload)?;
+        let launched = launches(&engine, direction, places.first().0, &host)?;
+        let mut operations: Vec<Operation<'_>> = vec![
+            Box::new(|| queue.go(direction, places.turn().0, &host)),
+            Box::new(|| {
+                let (to, from) = copies.turn();
+                let laid = if direction == Direction::Pack { from } else { to };
+                queue.go(direction, &lab.lay_bytes(laid), &host)
+            }),
+            Box::new(|| {
+                let (to, from) = plain.turn();
+                match direction {
+                    Direction::Pack => lab.copy(lab.stream(), &host, from),
+                    Direction::Unpack => lab.copy(lab.stream(), to, &host),
+                }
+            }),
+        ];
+        let times = race(lab, session.seconds(), true, &mut operations)?;
+        drop(operations);
+        let mut row = session
+            .row(subject, direction, times[0], &launched)
+            .against("contiguous zero-copy", times[1])
+            .against("pinned copy", times[2]);
+        row.space = space(session, direction, &host);
+        let blocks = budget.map_or(String::new(), |blocks| format!(", {blocks} blocks"));
+        row.op = format!("{} zero-copy{blocks}", op(direction));
+        rows.push(judge(row, kind, false));
+    }
+    Ok(rows)
+}
+
+pub(super) fn peer(session: &mut Session<'_>) -> Result<(), Failure> {
+    let quick = session.common.quick;
+    let len = if quick { 8 << 20 } else { (1 << 30) + 4096 };
+    let Some(there) = session.lab.peer_memory(len)? else {
+        session.skip("packed into a peer GPU", "pack, unpack", "there is no second GPU in reach");
+        return Ok(());
+    };
+    for (name, _, make, n) in subjects(quick) {
+        session.attempt(&name, "peer", |session| {
+            let subject = make(n)?;
+            let mut rows = Vec::new();
+            for direction in BOTH {
+                rows.extend(to_peer(session, &subject, direction, &there)?);
+            }
+            Ok(rows)
+        });
+    }
+    Ok(())
+}
+
+fn to_peer(
+    session: &mut Session<'_>,
+    subject: &Subject,
+    direction: Direction,
+    there: &Spot,
+) -> Result<Vec<Row>, Failure> {
+    let lab = session.lab;
+    let there = there.sub(0, subject.payload)?;
+    let few = lab.engine().with_budget(NonZeroU32::new(PEER_FEW));
+    let engines = [lab.engine().clone(), few];
+    let queues = [lab.on(&engines[0])?, lab.on(&engines[1])?];
+    for queue in &queues {
+        match direction {
+            Direction::Pack => session.proof.pack(subject, Some(there), &mut |laid, spot| {
+                queue.go(direction, laid, spot)
+            })?,
+            Direction::Unpack => session.proof.unpack(subject, Some(there), &mut |spot, laid| {
+                queue.go(direction, laid, spot)
+            })?,
+        }
+    }
+    let mut places = [session.places(subject)?, session.places(subject)?];
+    let mut copies = [session.copies(subject.payload)?, session.copies(subject.payload)?];
+    let [unbounded, bounded] = &mut places;
+    let [kernel, plain] = &mut copies;
+    let launched = [
+        launches(&engines[0], direction, unbounded.first().0, &there)?,
+        launches(&engines[1], direction, bounded.first().0, &there)?,
+    ];
+    let mut operations: Vec<Operation<'_>> = vec![
+        Box::new(|| queues[0].go(direction, unbounded.turn().0, &there)),
+        Box::new(|| queues[1].go(direction, bounded.turn().0, &there)),
+        Box::new(|| {
+            let (to, from) = kernel.turn();
+            let laid = if direction == Direction::Pack { from } else { to };
+            queues[0].go(direction, &lab.lay_bytes(laid), &there)
+        }),
+        Box::new(|| {
+            let (to, from) = plain.turn();
+            match direction {
+                Direction::Pack => lab.copy(lab.stream(), &there, from),
+                Direction::Unpack => lab.copy(lab.stream(), to, &there),
+            }
+        }),
+    ];
+    let times = race(lab, session.seconds(), true, &mut operations)?;
+    drop(operations);
+    let kinds = [(Kind::Peer, String::new()), (Kind::PeerFew, format!(", {PEER_FEW} blocks"))];
+    let rows = kinds.into_iter().zip(launched).zip(&times).map(|(((kind, blocks), launched), time)| {
+        let mut row = session
+            .row(subject, direction, *time, &launched)
+            .against("contiguous to peer", times[2])
+            .against("peer memcpy", times[3]);
+        row.space = space(session, direction, &there);
+        row.op = format!("{} peer{blocks}", op(direction));
+        judge(row, kind, false)
+    });
+    Ok(rows.collect())
+}

@@ -1,0 +1,217 @@
+//! `wu7`: Figure 7 of Wu et al. 2016: packing and unpacking V and T over the matrix's size, where plans are
+//! not kept and not pipelined, pipelined, or cached; within the device (`d2d`), through it to the host and
+//! back (`d2d2h`), and straight to host memory and back (`0cpy`). Times are of whole calls, pack and unpack
+//! together.
+//!
+//! Our V and T have closed forms: nothing is prepared, and one line says all. So that there is something
+//! to prepare, both are also measured with one column perturbed: those go by a plan, as all of Wu's do.
+
+use std::time::Instant;
+
+use gapless_dtype_cuda::GpuEngine;
+use gapless_kernels::Direction;
+use gapless_report::{Curve, PlotError, Report, Row, curves};
+
+use crate::error::Failure;
+use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::gpu::lab::{Lab, Laid, Spot};
+use crate::gpu::session::{Session, launches};
+use crate::gpu::subject::{self, Subject};
+use crate::gpu::timing::timed_calls;
+
+/// The experiment.
+pub struct Wu7;
+
+/// Its options: none.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {}
+
+const EDGES: [u64; 6] = [512, 1024, 2048, 3072, 4096, 6144];
+const QUICK_EDGES: [u64; 2] = [64, 128];
+
+/// Where packed bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Device,
+    ThroughHost,
+    ZeroCopy,
+}
+
+impl Way {
+    const ALL: [Way; 3] = [Way::Device, Way::ThroughHost, Way::ZeroCopy];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Device => "d2d",
+            Way::ThroughHost => "d2d2h",
+            Way::ZeroCopy => "0cpy",
+        }
+    }
+}
+
+/// What happens to plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plans {
+    /// There is none: a closed form.
+    Closed,
+    /// Made for each call, all of it before the kernel.
+    Neither,
+    /// Made for each call, overlapping the kernel.
+    Pipelined,
+    /// Kept.
+    Cached,
+}
+
+impl Plans {
+    fn name(self) -> &'static str {
+        match self {
+            Plans::Closed => "closed form",
+            Plans::Neither => "not cached, not pipelined",
+            Plans::Pipelined => "pipelined",
+            Plans::Cached => "cached",
+        }
+    }
+}
+
+type Make = fn(u64) -> Result<Subject, Failure>;
+
+impl Experiment for Wu7 {
+    type Options = Options;
+
+    const NAME: &'static str = "wu7";
+    const ABOUT: &'static str = "pack and unpack of V and T by size: plans made, pipelined, cached";
+
+    fn run(_: &Options, common: &Common) -> Result<Findings, Failure> {
+        let lab = Lab::open(common.quick)?;
+        let mut session = Session::new(&lab, common)?;
+        let edges = if common.quick { &QUICK_EDGES[..] } else { &EDGES[..] };
+        let host = lab.pinned_memory(8 * edges[edges.len() - 1].pow(2) + 4096)?;
+        let pipelined = lab.engine_with(|_| ())?;
+        let plain = lab.engine_with(|config| config.pipelined = false)?;
+        let general = [
+            (Plans::Neither, &plain),
+            (Plans::Pipelined, &pipelined),
+            (Plans::Cached, &pipelined),
+        ];
+        let closed = [(Plans::Closed, &pipelined)];
+        let layouts: [(&str, Make, &[(Plans, &GpuEngine)]); 4] = [
+            ("V", subject::v, &closed),
+            ("T", subject::t, &closed),
+            ("V perturbed", subject::v_perturbed, &general),
+            ("T perturbed", subject::t_perturbed, &general),
+        ];
+        let progress = common.progress(layouts.len() * edges.len());
+        for (name, make, plans) in layouts {
+            for &n in edges {
+                progress.set_message(format!("{name} n={n}"));
+                for &(plans, engine) in plans {
+                    for way in Way::ALL {
+                        let case = format!("{name} n={n}");
+                        session.attempt(&case, way.name(), |session| {
+                            one(session, &make(n)?, plans, engine, way, &host).map(|row| vec![row])
+                        });
+                    }
+                }
+                progress.inc(1);
+            }
+        }
+        progress.finish_and_clear();
+        let notes = "whole calls, pack and unpack together; payload is counted once. Wu et al.: \
+                     pipelining nearly halves what preparing costs,\ncaching removes it. V and T have \
+                     closed forms here; perturbed, they go by a plan\n";
+        Ok(session.findings(notes.to_owned()))
+    }
+
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        let mut drawings = Vec::new();
+        for layout in ["V", "T"] {
+            let mut all: Vec<Curve> = Vec::new();
+            for row in &report.rows {
+                let Some((name, n)) = row.case.split_once(" n=") else { continue };
+                let Ok(n) = n.parse::<u64>() else { continue };
+                if !name.starts_with(layout) {
+                    continue;
+                }
+                let label = format!("{}, {}", row.op, row.protocol);
+                match all.iter_mut().find(|curve| curve.name == label) {
+                    Some(curve) => curve.points.push((n, row.seconds)),
+                    None => all.push(Curve { name: label, points: vec![(n, row.seconds)] }),
+                }
+            }
+            if all.is_empty() {
+                continue;
+            }
+            let title = format!("{layout}: pack and unpack ({})", super::wu6::gpu(report));
+            let suffix = format!("-{}", layout.to_lowercase());
+            drawings.push(Drawing { suffix, svg: curves(&title, "N", &all)? });
+        }
+        if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }
+    }
+}
+
+fn one(
+    session: &mut Session<'_>,
+    subject: &Subject,
+    plans: Plans,
+    engine: &GpuEngine,
+    way: Way,
+    host: &Spot,
+) -> Result<Row, Failure> {
+    let lab = session.lab;
+    let host = host.sub(0, subject.payload)?;
+    let cold = matches!(plans, Plans::Neither | Plans::Pipelined);
+    let pack = |laid: &Laid, packed: &Spot| match way {
+        Way::Device => lab.pack(engine, laid, packed),
+        Way::ZeroCopy => lab.pack(engine, laid, &host),
+        Way::ThroughHost => {
+            lab.pack(engine, laid, packed)?;
+            lab.copy(lab.stream(), &host, packed)?;
+            lab.settle()
+        }
+    };
+    let unpack = |packed: &Spot, laid: &Laid| match way {
+        Way::Device => lab.unpack(engine, packed, laid),
+        Way::ZeroCopy => lab.unpack(engine, &host, laid),
+        Way::ThroughHost => {
+            lab.copy(lab.stream(), packed, &host)?;
+            lab.settle()?;
+            lab.unpack(engine, packed, laid)
+        }
+    };
+    // What is looked at lies in host memory wherever the bytes go there.
+    let seen = (way != Way::Device).then_some(host);
+    let staging = lab.arenas().packed.sub(0, subject.payload)?;
+    engine.forget(&subject.layout);
+    session.proof.pack(subject, seen, &mut |laid, spot| {
+        pack(laid, if way == Way::Device { spot } else { &staging })
+    })?;
+    session.proof.unpack(subject, seen, &mut |spot, laid| {
+        unpack(if way == Way::Device { spot } else { &staging }, laid)
+    })?;
+    let mut places = session.places(subject)?;
+    let time = timed_calls(session.seconds() / 2.0, || {
+        let (laid, packed) = places.turn();
+        let mut spent = 0.0;
+        for direction in [Direction::Pack, Direction::Unpack] {
+            if cold {
+                engine.forget(&subject.layout);
+            }
+            let begin = Instant::now();
+            match direction {
+                Direction::Pack => pack(laid, packed)?,
+                Direction::Unpack => unpack(packed, laid)?,
+            }
+            spent += begin.elapsed().as_secs_f64();
+        }
+        Ok(spent)
+    })?;
+    let (laid, packed) = places.first();
+    let target = if way == Way::ZeroCopy { &host } else { packed };
+    let launched = launches(engine, Direction::Pack, laid, target)?;
+    let row = session.row(subject, Direction::Pack, time, &launched);
+    let kernel = row.protocol.clone();
+    let mut row = row.with("kernel", kernel).with("clock", "whole calls");
+    way.name().clone_into(&mut row.op);
+    plans.name().clone_into(&mut row.protocol);
+    Ok(row)
+}

@@ -1,0 +1,176 @@
+//! `wu8`: Figure 8 of Wu et al. 2016: our vector kernel against `cudaMemcpy2D`, 1000 and 8000 blocks, over
+//! the block's length: multiples of 64 bytes, and others. Within the device (`d2d`), through it to the
+//! host (`d2d2h`), and straight to the host (`d2h`). Times are of whole calls.
+
+use gapless_kernels::Direction;
+use gapless_report::{Axis, PlotError, Point, Report, Row, Series, lines_by};
+
+use crate::baselines::memcpy_2d::Rows;
+use crate::error::Failure;
+use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::gpu::lab::{Lab, Laid, Spot};
+use crate::gpu::session::{Session, launches, race_calls};
+use crate::gpu::subject::{self, Subject};
+use crate::gpu::timing::Operation;
+
+/// The experiment.
+pub struct Wu8;
+
+/// Its options: none.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {}
+
+const BLOCKS: [u64; 2] = [1000, 8000];
+/// Multiples of 64, and 8 bytes more.
+const LENGTHS: [u64; 8] = [64, 192, 512, 1024, 2048, 4096, 8192, 16384];
+const QUICK_LENGTHS: [u64; 2] = [64, 512];
+
+/// From the device to where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Device,
+    ThroughDevice,
+    Host,
+}
+
+impl Way {
+    const ALL: [Way; 3] = [Way::Device, Way::ThroughDevice, Way::Host];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::Device => "d2d",
+            Way::ThroughDevice => "d2d2h",
+            Way::Host => "d2h",
+        }
+    }
+}
+
+impl Experiment for Wu8 {
+    type Options = Options;
+
+    const NAME: &'static str = "wu8";
+    const ABOUT: &'static str = "vector kernel against cudaMemcpy2D, by block length";
+
+    fn run(_: &Options, common: &Common) -> Result<Findings, Failure> {
+        let lab = Lab::open(common.quick)?;
+        let mut session = Session::new(&lab, common)?;
+        let lengths = if common.quick { &QUICK_LENGTHS[..] } else { &LENGTHS[..] };
+        let lengths: Vec<u64> = lengths.iter().flat_map(|&len| [len, len + 8]).collect();
+        let longest = lengths[lengths.len() - 1];
+        let host = lab.pinned_memory(BLOCKS[1] * longest + 4096)?;
+        let progress = common.progress(BLOCKS.len() * lengths.len());
+        for count in BLOCKS {
+            for &len in &lengths {
+                progress.set_message(format!("{count} × {len}"));
+                for way in Way::ALL {
+                    let case = format!("{count} blocks len={len}");
+                    session.attempt(&case, way.name(), |session| {
+                        let subject = subject::rows(count, len)?;
+                        one(session, &subject, way, &host).map(|row| vec![row])
+                    });
+                }
+                progress.inc(1);
+            }
+        }
+        progress.finish_and_clear();
+        let notes = "whole calls; blocks at twice their length. Wu et al.: as fast as cudaMemcpy2D \
+                     within the GPU, and far faster to the\nhost where a block is no multiple of 64 \
+                     bytes\n";
+        Ok(session.findings(notes.to_owned()))
+    }
+
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        let mut drawings = Vec::new();
+        for count in BLOCKS {
+            let mut series: Vec<Series> = Vec::new();
+            let mut add = |name: String, at: u64, gbps: f64| {
+                let point = Point { payload_bytes: at, gbps, spread: None };
+                match series.iter_mut().find(|one| one.name == name) {
+                    Some(one) => one.points.push(point),
+                    None => series.push(Series { name, points: vec![point] }),
+                }
+            };
+            for row in &report.rows {
+                let Some((blocks, len)) = row.case.split_once(" blocks len=") else { continue };
+                let (Ok(blocks), Ok(len)) = (blocks.parse::<u64>(), len.parse::<u64>()) else {
+                    continue;
+                };
+                if blocks != count {
+                    continue;
+                }
+                add(format!("kernel {}", row.op), len, row.gbps);
+                if let Some(ratio) = row.ratio_to("cudaMemcpy2D") {
+                    add(format!("mcp2d {}", row.op), len, row.gbps / ratio);
+                }
+            }
+            if series.is_empty() {
+                continue;
+            }
+            let title = format!("{count} blocks ({})", super::wu6::gpu(report));
+            let svg = lines_by(&title, Axis::Bytes("block"), &series)?;
+            drawings.push(Drawing { suffix: format!("-{count}"), svg });
+        }
+        if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }
+    }
+}
+
+fn one(
+    session: &mut Session<'_>,
+    subject: &Subject,
+    way: Way,
+    host: &Spot,
+) -> Result<Row, Failure> {
+    let lab = session.lab;
+    let engine = lab.engine();
+    let rows = Rows::of(subject).ok_or_else(|| Failure::Option {
+        option: "wu8",
+        why: format!("{} is no vector", subject.name),
+    })?;
+    let host = host.sub(0, subject.payload)?;
+    let bring = |packed: &Spot| {
+        lab.copy(lab.stream(), &host, packed)?;
+        lab.settle()
+    };
+    let ours = |laid: &Laid, packed: &Spot| match way {
+        Way::Device => lab.pack(engine, laid, packed),
+        Way::Host => lab.pack(engine, laid, &host),
+        Way::ThroughDevice => {
+            lab.pack(engine, laid, packed)?;
+            bring(packed)
+        }
+    };
+    let theirs = |laid: &Laid, packed: &Spot| {
+        let to = if way == Way::Host { &host } else { packed };
+        rows.go(lab, Direction::Pack, subject, laid, to)?;
+        match way {
+            Way::ThroughDevice => bring(packed),
+            _ => lab.settle(),
+        }
+    };
+    let staging = lab.arenas().packed.sub(0, subject.payload)?;
+    let seen = (way != Way::Device).then_some(host);
+    for go in [&ours as &dyn Fn(&Laid, &Spot) -> Result<(), Failure>, &theirs] {
+        session.proof.pack(subject, seen, &mut |laid, spot| {
+            go(laid, if way == Way::Device { spot } else { &staging })
+        })?;
+    }
+    let (mut mine, mut other) = (session.places(subject)?, session.places(subject)?);
+    let target = if way == Way::Host { host } else { staging };
+    let launched = launches(engine, Direction::Pack, mine.first().0, &target)?;
+    let mut calls: Vec<Operation<'_>> = vec![
+        Box::new(|| {
+            let (laid, packed) = mine.turn();
+            ours(laid, packed)
+        }),
+        Box::new(|| {
+            let (laid, packed) = other.turn();
+            theirs(laid, packed)
+        }),
+    ];
+    let times = race_calls(session.seconds() / 2.0, &mut calls)?;
+    drop(calls);
+    let row = session.row(subject, Direction::Pack, times[0], &launched);
+    let mut row = row.against("cudaMemcpy2D", times[1]).with("clock", "whole calls");
+    way.name().clone_into(&mut row.op);
+    Ok(row)
+}

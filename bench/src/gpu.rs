@@ -1,0 +1,67 @@
+//! Measuring on a GPU.
+//!
+//! - [`floor`], [`subject`], [`aims`], [`quoted`]: what is measured and what it is held against; pure.
+//! - [`lab`]: the device, its memory and streams: the only file here that asks anything of a driver.
+//! - [`timing`]: device time; [`proof`]: that the bytes are right; [`session`]: rows of a report.
+//!
+//! A machine without a CUDA device gets [`Failure::NoGpu`](crate::Failure::NoGpu), in one line.
+
+pub mod aims;
+pub mod floor;
+#[allow(unsafe_code, reason = "enqueues work on memory that it owns")]
+pub mod lab;
+#[allow(unsafe_code, reason = "lets threads pack parts of memory that it borrows")]
+pub mod proof;
+pub mod quoted;
+pub mod session;
+pub mod subject;
+pub mod timing;
+
+use std::fs;
+
+use gapless_mem::Device;
+use gapless_mem_cuda::{CudaDriver, Mps};
+use gapless_report::Gpu;
+
+/// The CUDA devices of this machine, for reports; none where there is no driver.
+#[must_use]
+pub fn describe() -> Vec<Gpu> {
+    let Ok(driver) = CudaDriver::load() else { return Vec::new() };
+    let (major, minor) = driver.version();
+    let release =
+        fs::read_to_string("/proc/driver/nvidia/version").ok().and_then(|text| release(&text));
+    let release = release.map_or(String::new(), |release| format!("driver {release}, "));
+    let open = |ordinal| {
+        let device = driver.device(ordinal).ok()?;
+        let properties = device.properties();
+        let mps = if device.mps() == Mps::Off { "" } else { ", MPS" };
+        Some(Gpu {
+            space: device.space().to_string(),
+            name: properties.name.clone(),
+            driver: format!("{release}CUDA {major}.{minor}{mps}"),
+            memory_bytes: Some(properties.memory_bytes),
+        })
+    };
+    (0..driver.devices()).filter_map(open).collect()
+}
+
+/// The driver's release, from the kernel module's file.
+fn release(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with("NVRM version"))?;
+    let number =
+        |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
+    line.split_ascii_whitespace().find(number).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::release;
+
+    #[test]
+    fn the_release_is_the_number_with_dots() {
+        let text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n\
+                    GCC version:  gcc version 12.2.0\n";
+        assert_eq!(release(text).as_deref(), Some("580.95.05"));
+        assert_eq!(release("nothing"), None);
+    }
+}

@@ -1,0 +1,498 @@
+//! One run on a GPU: rows are verified, measured and compared alike, and a row that fails costs only
+//! itself.
+
+use std::num::NonZeroU32;
+use std::time::Instant;
+
+use gapless_dtype_cuda::{GpuEngine, Launched};
+use gapless_kernels::Direction;
+use gapless_report::{Absent, Bytes, Row, Samples, Summary};
+use serde_json::{Map, Value};
+
+use super::aims::{Kind, judge};
+use super::floor::CopyRate;
+use super::lab::{Lab, Laid, Spot};
+use super::proof::Proof;
+use super::quoted;
+use super::subject::Subject;
+use super::timing::{Operation, race};
+use crate::error::Failure;
+use crate::experiment::{Common, Findings};
+use crate::random::Random;
+
+/// Places begin at multiples of this.
+const PAGE: u64 = 4096;
+/// Places of one subject at most.
+const PLACES_MAX: u64 = 4096;
+/// The rate of memory is that of copies of this length, if the device holds it.
+const LARGE: u64 = 1 << 30;
+/// The share of `--time` that is spent on one figure: there are hundreds, and each is short.
+const SHARE: f64 = 0.15;
+
+/// What every GPU experiment works with.
+pub struct Session<'a> {
+    /// The device.
+    pub lab: &'a Lab,
+    /// What verifies.
+    pub proof: Proof<'a>,
+    /// The options.
+    pub common: &'a Common,
+    /// Figures so far.
+    pub rows: Vec<Row>,
+    /// What could not be had.
+    pub absent: Vec<Absent>,
+    rate: CopyRate,
+}
+
+/// Where one subject lies, time after time.
+pub struct Places {
+    typed: Vec<Laid>,
+    packed: Vec<Spot>,
+    at: usize,
+    /// Bytes that all places touch.
+    pub rotation_bytes: u64,
+}
+
+impl Places {
+    /// The next place: the layout's and the packed bytes'.
+    pub fn turn(&mut self) -> (&Laid, &Spot) {
+        self.at = (self.at + 1) % self.typed.len();
+        (&self.typed[self.at], &self.packed[self.at])
+    }
+
+    /// How many there are.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is always one")]
+    pub fn len(&self) -> usize {
+        self.typed.len()
+    }
+
+    /// The first place.
+    #[must_use]
+    pub fn first(&self) -> (&Laid, &Spot) {
+        (&self.typed[0], &self.packed[0])
+    }
+}
+
+/// Where plain copies go, time after time.
+pub struct Copies {
+    pairs: Vec<(Spot, Spot)>,
+    at: usize,
+}
+
+impl Copies {
+    /// The next pair: to and from.
+    pub fn turn(&mut self) -> (&Spot, &Spot) {
+        self.at = (self.at + 1) % self.pairs.len();
+        let (to, from) = &self.pairs[self.at];
+        (to, from)
+    }
+}
+
+/// What is to be measured of one subject.
+pub struct Work<'a> {
+    /// What.
+    pub subject: &'a Subject,
+    /// How it is judged.
+    pub kind: Kind,
+    /// Its name and size among the quoted readings.
+    pub quoted: Option<(&'a str, u64)>,
+    /// Thread blocks of a launch at most.
+    pub budget: Option<NonZeroU32>,
+}
+
+impl<'a> Work<'a> {
+    /// A subject and how it is judged.
+    #[must_use]
+    pub fn new(subject: &'a Subject, kind: Kind) -> Work<'a> {
+        Work { subject, kind, quoted: None, budget: None }
+    }
+
+    /// With quoted readings beside.
+    #[must_use]
+    pub fn quoted(self, layout: &'a str, n: u64) -> Work<'a> {
+        Work { quoted: Some((layout, n)), ..self }
+    }
+}
+
+/// Both directions, in the order of rows.
+pub const BOTH: [Direction; 2] = [Direction::Pack, Direction::Unpack];
+
+/// The operation's name in rows.
+#[must_use]
+pub fn op(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Pack => "pack",
+        Direction::Unpack => "unpack",
+    }
+}
+
+impl<'a> Session<'a> {
+    /// Fills the memory, and finds how fast it copies.
+    ///
+    /// # Errors
+    /// Memory that cannot be had, or what the driver refuses.
+    pub fn new(lab: &'a Lab, common: &'a Common) -> Result<Session<'a>, Failure> {
+        let proof = Proof::new(lab, common.seed)?;
+        let large = LARGE.min(lab.arenas().from.len() / 2);
+        let mut session = Session {
+            lab,
+            proof,
+            common,
+            rows: Vec::new(),
+            absent: Vec::new(),
+            rate: CopyRate::of(1, 1.0),
+        };
+        let mut copies = session.copies(large)?;
+        let copy = super::timing::alone(lab, session.seconds(), true, || {
+            let (to, from) = copies.turn();
+            lab.copy(lab.stream(), to, from)
+        })?;
+        session.rate = CopyRate::of(large, copy.median);
+        Ok(session)
+    }
+
+    /// Seconds for one figure.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.common.seconds() * SHARE
+    }
+
+    /// How fast memory moves bytes.
+    #[must_use]
+    pub fn rate(&self) -> CopyRate {
+        self.rate
+    }
+
+    /// Keeps the rows that `work` gives, or why it gives none.
+    pub fn attempt(
+        &mut self,
+        case: &str,
+        op: &str,
+        work: impl FnOnce(&mut Session<'a>) -> Result<Vec<Row>, Failure>,
+    ) {
+        let outcome = match self.lab.lost() {
+            // Nothing will run any more: one line for all that follows.
+            Some(_) if self.absent.iter().any(|absent| absent.op == LOST) => return,
+            Some(lost) => {
+                self.miss(case, LOST, &lost, true);
+                return;
+            }
+            None => work(self),
+        };
+        match outcome {
+            Ok(rows) => self.rows.extend(rows),
+            Err(failure) => {
+                let lacking = matches!(
+                    failure,
+                    Failure::NoTools { .. } | Failure::NoGpu { .. } | Failure::TooBig { .. }
+                );
+                self.miss(case, op, &failure, !lacking);
+            }
+        }
+    }
+
+    /// Notes what is not there, and says so.
+    pub fn skip(&mut self, case: &str, op: &str, why: &str) {
+        eprintln!("SKIPPED: {case}, {op}: {why}");
+        let (case, op, why) = (case.to_owned(), op.to_owned(), why.to_owned());
+        self.absent.push(Absent { case, op, why, failed: false });
+    }
+
+    fn miss(&mut self, case: &str, op: &str, failure: &Failure, failed: bool) {
+        let why = failure.to_string();
+        eprintln!("{}: {case}, {op}: {why}", if failed { "FAILED" } else { "SKIPPED" });
+        let (case, op) = (case.to_owned(), op.to_owned());
+        self.absent.push(Absent { case, op, why, failed });
+    }
+
+    /// Places of a subject, in shuffled order, as many as rotate over four times the GPU's cache.
+    ///
+    /// # Errors
+    /// Not one fits.
+    pub fn places(&self, subject: &Subject) -> Result<Places, Failure> {
+        let arenas = self.lab.arenas();
+        let (span, payload) = (stretch(subject.span), stretch(subject.payload));
+        for (needed, most) in [(span, arenas.typed.len()), (payload, arenas.packed.len())] {
+            if needed > most {
+                let (needed, most) = (Bytes(needed), Bytes(most));
+                return Err(Failure::TooBig { case: subject.name.clone(), needed, most });
+            }
+        }
+        let touched = subject.traffic.touched_bytes() + subject.payload;
+        let places =
+            self.number(touched, (arenas.typed.len() / span).min(arenas.packed.len() / payload));
+        let mut order: Vec<u64> = (0..places).collect();
+        Random::new(self.common.seed).shuffle(&mut order);
+        let typed = order
+            .iter()
+            .map(|at| self.lab.lay(subject, &arenas.typed.sub(at * span, subject.span)?));
+        let packed = order.iter().map(|at| arenas.packed.sub(at * payload, subject.payload));
+        Ok(Places {
+            typed: typed.collect::<Result<_, Failure>>()?,
+            packed: packed.collect::<Result<_, Failure>>()?,
+            at: 0,
+            rotation_bytes: places * touched,
+        })
+    }
+
+    /// Places for plain copies of `payload` bytes.
+    ///
+    /// # Errors
+    /// Not one fits.
+    pub fn copies(&self, payload: u64) -> Result<Copies, Failure> {
+        let arenas = self.lab.arenas();
+        let (step, most) = (stretch(payload), arenas.from.len().min(arenas.to.len()));
+        if step > most {
+            let (needed, most) = (Bytes(step), Bytes(most));
+            return Err(Failure::TooBig { case: "a plain copy".to_owned(), needed, most });
+        }
+        let mut order: Vec<u64> = (0..self.number(2 * payload, most / step)).collect();
+        Random::new(!self.common.seed).shuffle(&mut order);
+        let pair = |at: &u64| -> Result<(Spot, Spot), Failure> {
+            Ok((arenas.to.sub(at * step, payload)?, arenas.from.sub(at * step, payload)?))
+        };
+        Ok(Copies { pairs: order.iter().map(pair).collect::<Result<_, _>>()?, at: 0 })
+    }
+
+    /// How many places of `touched` bytes.
+    fn number(&self, touched: u64, most: u64) -> u64 {
+        let wanted = if self.common.quick { 1 << 16 } else { 4 * self.lab.cache_bytes() };
+        (wanted / touched.max(1) + 1).clamp(1, most.clamp(1, PLACES_MAX))
+    }
+
+    /// The engine's plan for a subject is in place.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn prepare(&self, engine: &GpuEngine, subject: &Subject) -> Result<(), Failure> {
+        self.lab.wait(&engine.prepare(&subject.layout)?)
+    }
+
+    /// Packs and unpacks on the device, in turn with `cudaMemcpy` and our contiguous kernel of the same
+    /// payload; a row for each direction.
+    ///
+    /// # Errors
+    /// A wrong byte, or what engine or driver refuse.
+    pub fn measure(&mut self, work: &Work<'_>) -> Result<Vec<Row>, Failure> {
+        let (lab, subject) = (self.lab, work.subject);
+        let engine = lab.engine().with_budget(work.budget);
+        self.prepare(&engine, subject)?;
+        let queue = lab.on(&engine)?;
+        self.proof.both(subject, &queue)?;
+        let places = std::cell::RefCell::new(self.places(subject)?);
+        let (mut copied, mut moved) =
+            (self.copies(subject.payload)?, self.copies(subject.payload)?);
+        let free = lab.on(lab.engine())?;
+        let go = |direction| -> Operation<'_> {
+            let (places, queue) = (&places, &queue);
+            Box::new(move || {
+                let mut places = places.borrow_mut();
+                let (laid, packed) = places.turn();
+                queue.go(direction, laid, packed)
+            })
+        };
+        let mut operations: Vec<Operation<'_>> = vec![
+            go(Direction::Pack),
+            go(Direction::Unpack),
+            Box::new(|| {
+                let (to, from) = copied.turn();
+                lab.copy(lab.stream(), to, from)
+            }),
+            Box::new(|| {
+                let (to, from) = moved.turn();
+                free.go(Direction::Pack, &lab.lay_bytes(from), to)
+            }),
+        ];
+        let times = race(lab, self.seconds(), true, &mut operations)?;
+        drop(operations);
+        let mut places = places.into_inner();
+        let mut rows = Vec::new();
+        for (direction, time) in BOTH.into_iter().zip(&times) {
+            let call = super::timing::calls(self.seconds() / 4.0, || {
+                let (laid, packed) = places.turn();
+                match direction {
+                    Direction::Pack => lab.pack(&engine, laid, packed),
+                    Direction::Unpack => lab.unpack(&engine, packed, laid),
+                }
+            })?;
+            let (laid, packed) = places.first();
+            let launches = launches(&engine, direction, laid, packed)?;
+            let row = self
+                .row(subject, direction, *time, &launches)
+                .against("memcpy", times[2])
+                .against("contiguous", times[3]);
+            let row = self.floored(row, subject, direction, &launches);
+            let row = with_call(row, &call).with("rotation_bytes", places.rotation_bytes);
+            let row = self.with_quoted(row, work.quoted, direction);
+            rows.push(judge(row, work.kind, self.cached(subject)));
+        }
+        Ok(rows)
+    }
+
+    /// A verified row of the engine's, without comparisons.
+    #[must_use]
+    pub fn row(
+        &self,
+        subject: &Subject,
+        direction: Direction,
+        time: Summary,
+        launches: &[Launched],
+    ) -> Row {
+        let (name, space) = (&*subject.name, self.lab.arenas().typed.space().to_string());
+        Row::new(name, op(direction), space, told(launches), subject.payload, time)
+            .blocks(subject.blocks)
+            .verified(true)
+            .with("verified_by", "host engine")
+            .with("launches", launches.len())
+            .with("thread_blocks", launches.iter().map(|it| it.blocks).max().unwrap_or(0))
+            .with("plan_bytes", launches.iter().map(|it| it.plan_bytes).max().unwrap_or(0))
+    }
+
+    /// A row beside the traffic floor.
+    #[must_use]
+    pub fn floored(
+        &self,
+        row: Row,
+        subject: &Subject,
+        direction: Direction,
+        launches: &[Launched],
+    ) -> Row {
+        let plan = launches.iter().map(|it| it.plan_bytes).max().unwrap_or(0);
+        let bytes = match direction {
+            Direction::Pack => subject.traffic.pack_bytes(subject.payload, plan),
+            Direction::Unpack => subject.traffic.unpack_bytes(subject.payload, plan),
+        };
+        if bytes == 0 || subject.payload == 0 {
+            return row;
+        }
+        row.against_gbps("floor", subject.payload as f64 / self.rate.seconds(bytes) / 1e9)
+            .with("traffic_bytes", bytes)
+    }
+
+    /// Whether all of a subject's traffic fits the GPU's cache.
+    #[must_use]
+    pub fn cached(&self, subject: &Subject) -> bool {
+        subject.traffic.unpack_bytes(subject.payload, 0) < self.lab.cache_bytes()
+    }
+
+    fn with_quoted(&self, row: Row, quoted: Option<(&str, u64)>, direction: Direction) -> Row {
+        let Some((layout, n)) = quoted else { return row };
+        let readings: Map<String, Value> = quoted::of(layout, n, op(direction))
+            .map(|it| (it.peer.to_owned(), Value::from(it.gbps)))
+            .collect();
+        if readings.is_empty() {
+            return row;
+        }
+        row.with("quoted_gbps", readings).with("quoted_from", quoted::SOURCE)
+    }
+
+    /// What was found.
+    #[must_use]
+    pub fn findings(self, notes: String) -> Findings {
+        let rate = self.rate.bytes_per_second() / 1e12;
+        let notes = format!(
+            "{notes}memory moves {rate:.2} TB/s (twice the payload of a large cudaMemcpy); L2 {}; \
+             device time by marks, the\nstream held while a sample is enqueued; call: whole calls by \
+             the CPU's clock\n",
+            Bytes(self.lab.cache_bytes())
+        );
+        Findings { rows: self.rows, notes, absent: self.absent }
+    }
+}
+
+/// The operation of a row that says that the device is lost.
+const LOST: &str = "everything from here on";
+
+fn stretch(bytes: u64) -> u64 {
+    bytes.max(1).next_multiple_of(PAGE)
+}
+
+/// Adds the time of whole calls.
+#[must_use]
+pub fn with_call(row: Row, call: &Summary) -> Row {
+    row.with("call_seconds", call.median)
+        .with("call_q1_seconds", call.q1.unwrap_or(call.min))
+        .with("call_q3_seconds", call.q3.unwrap_or(call.max))
+}
+
+/// What a pack or unpack would launch.
+///
+/// # Errors
+/// What the engine refuses.
+pub fn launches(
+    engine: &GpuEngine,
+    direction: Direction,
+    laid: &Laid,
+    packed: &Spot,
+) -> Result<Vec<Launched>, Failure> {
+    Ok(engine.launches(direction, laid.typed(), 0..laid.payload(), packed.region())?)
+}
+
+/// The kernels' names, each once, and how many launches if not one.
+#[must_use]
+pub fn told(launches: &[Launched]) -> String {
+    let mut names: Vec<String> = launches.iter().map(|it| it.kernel.to_string()).collect();
+    names.dedup();
+    let names = if names.is_empty() { "no kernel".to_owned() } else { names.join("+") };
+    match launches.len() {
+        0 | 1 => names,
+        many => format!("{names} ×{many}"),
+    }
+}
+
+/// Whole calls in turn, by the CPU's clock, until about `seconds` are spent on each; each has been called
+/// before.
+///
+/// # Errors
+/// A call's own.
+pub fn race_calls(seconds: f64, calls: &mut [Operation<'_>]) -> Result<Vec<Summary>, Failure> {
+    const ROUNDS: (usize, usize) = (5, 200);
+    let mut all = vec![Samples::default(); calls.len()];
+    let begin = Instant::now();
+    let wanted = seconds * calls.len() as f64;
+    for round in 0..ROUNDS.1 {
+        if round >= ROUNDS.0 && begin.elapsed().as_secs_f64() > wanted {
+            break;
+        }
+        for (call, samples) in calls.iter_mut().zip(&mut all) {
+            let begin = Instant::now();
+            call()?;
+            samples.push(begin.elapsed().as_secs_f64().max(1e-9));
+        }
+    }
+    all.iter().map(|it| it.summary().map_err(Failure::samples("whole calls"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_kernels::{Family, Kernel, Width};
+
+    #[test]
+    fn kernels_are_told_once() {
+        let kernel =
+            |width| Kernel { family: Family::Rows, direction: Direction::Pack, width, few: false };
+        let launch =
+            |width| Launched { kernel: kernel(width), blocks: 1, threads: 2, plan_bytes: 0 };
+        assert_eq!(told(&[]), "no kernel");
+        assert_eq!(told(&[launch(Width::W8)]), "pack_rows_w8");
+        let two = [launch(Width::W8), launch(Width::W8), launch(Width::W4)];
+        assert_eq!(told(&two), "pack_rows_w8+pack_rows_w4 ×3");
+    }
+
+    #[test]
+    fn calls_take_turns() {
+        let order = std::cell::RefCell::new(String::new());
+        let note = |who: char| -> Operation<'_> {
+            let order = &order;
+            Box::new(move || {
+                order.borrow_mut().push(who);
+                Ok(())
+            })
+        };
+        let times = race_calls(0.0, &mut [note('a'), note('b')]).unwrap();
+        assert!(order.borrow().starts_with("ababab"));
+        assert!(times.iter().all(|time| time.samples >= 5));
+    }
+}
