@@ -7,9 +7,41 @@ use gapless_engine::{EngineError, Typed};
 use gapless_kernels::launch::{Launch, Place};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::any::Any;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Counts the allocations of each thread.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Allocations of this thread so far.
+pub(crate) fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+// SAFETY: everything is passed on to the system's allocator, whose promises these are; counting allocates
+// nothing, since the cell is made at compile time and has nothing to drop.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's own promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's own promise; the system's allocator gave it.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTED: Counting = Counting;
 
 /// What was asked of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +64,8 @@ pub(crate) struct Log {
     pub(crate) ops: Vec<(usize, Op)>,
     /// Calls until one fails.
     pub(crate) fails_in: Option<usize>,
+    /// Nothing is written down.
+    pub(crate) quiet: bool,
     ends: Vec<(usize, Arc<AtomicBool>)>,
 }
 
@@ -94,15 +128,18 @@ impl MockLane {
         self.log.lock().unwrap()
     }
 
-    fn ask(&self, op: Op) -> Result<(), EngineError> {
+    fn ask(&self, op: impl FnOnce() -> Op) -> Result<(), EngineError> {
         let mut log = self.log();
+        if log.quiet {
+            return Ok(());
+        }
         if let Some(left) = &mut log.fails_in {
             if *left == 0 {
                 return Err(DeviceError::Unsupported { what: "what the test says" }.into());
             }
             *left -= 1;
         }
-        log.ops.push((self.number, op));
+        log.ops.push((self.number, op()));
         Ok(())
     }
 }
@@ -110,22 +147,22 @@ impl MockLane {
 impl Lane for MockLane {
     fn wait_for(&self, after: &[Completion]) -> Result<(), EngineError> {
         let pending = after.iter().filter(|work| matches!(work.poll(), Ok(false)));
-        pending.map(number).try_for_each(|number| self.ask(Op::Wait(number)))
+        pending.map(number).try_for_each(|number| self.ask(|| Op::Wait(number)))
     }
 
     unsafe fn launch(&self, _: &Launch, pointers: &[Region]) -> Result<(), EngineError> {
-        self.ask(Op::Launch(pointers.iter().map(Region::start).collect()))
+        self.ask(|| Op::Launch(pointers.iter().map(Region::start).collect()))
     }
 
     unsafe fn copy(&self, dst: Region, src: Region) -> Result<(), EngineError> {
         assert_eq!(dst.len(), src.len());
-        self.ask(Op::Copy(dst.start(), src.start()))
+        self.ask(|| Op::Copy(dst.start(), src.start()))
     }
 
     fn record(&self) -> Result<Completion, EngineError> {
         let ended = Arc::new(AtomicBool::new(false));
         let number = self.log().ends.len();
-        self.ask(Op::Record(number))?;
+        self.ask(|| Op::Record(number))?;
         self.log().ends.push((self.number, Arc::clone(&ended)));
         Ok(Completion::Pending(Arc::new(Work { number, ended })))
     }

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::Request;
-use crate::mock::{Mock, Op, number};
+use crate::lanes::Held;
+use crate::mock::{Mock, Op, allocations, number};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_mem::DeviceError;
+use std::time::Instant;
 
 const UPLOADS: usize = 2;
 
@@ -219,4 +221,72 @@ fn an_engine_that_is_dropped_waits_for_its_work() {
     mock.log().end_all();
     drop(engine);
     assert!(memory.upgrade().is_none(), "all blocks are back");
+}
+
+/// A vector, a triangle, a transposed matrix, a list and a structure without order.
+fn layouts() -> [(&'static str, Layout); 5] {
+    let double = Datatype::from(Primitive::Double);
+    let lengths: Vec<u64> = (1..=32).rev().collect();
+    let places: Vec<i64> = (0..32).map(|j| j * 33).collect();
+    let triangle = Datatype::indexed(&lengths, &places, &double).unwrap();
+    let column = Datatype::vector(22, 1, 22, &double).unwrap();
+    let column = Datatype::resized(0, 8, &column).unwrap();
+    let transposed = Datatype::contiguous(22, &column).unwrap();
+    let lengths: Vec<u64> = (0..200).map(|j| 1 + j * 7 % 5).collect();
+    let places: Vec<i64> = (0..200).map(|j| (j * 83 % 211) * 7).collect();
+    let general = Datatype::indexed(&lengths, &places, &Primitive::Int.into()).unwrap();
+    [
+        ("V", Bench::vector()),
+        ("T", triangle.commit().unwrap()),
+        ("X", transposed.commit().unwrap()),
+        ("list", Bench::list()),
+        ("general", general.commit().unwrap()),
+    ]
+}
+
+/// What a call on the caller's stream does besides the launch, `times` times.
+fn enqueue(bench: &Bench, layout: &Layout, times: u32) {
+    let shared = &*bench.engine.shared;
+    let lane = &*shared.accelerator.lanes()[0];
+    let typed = bench.side(layout);
+    let (range, to) = (0..layout.size(), bench.packed.sub(0, layout.size()).unwrap());
+    for _ in 0..times {
+        let task = shared.pack(Direction::Pack, &typed, &range, to, None).unwrap();
+        let mut held = Held::new();
+        // SAFETY: the pretend vendor touches nothing.
+        unsafe { shared.run(lane, &mut None, &task, &mut held) }.unwrap();
+    }
+}
+
+fn warm(layout: &Layout) -> Bench {
+    let bench = Bench::new(Config::default());
+    bench.pack(layout, &[]).unwrap();
+    bench.mock.log().end_all();
+    enqueue(&bench, layout, 1);
+    bench.mock.log().quiet = true;
+    bench
+}
+
+#[test]
+fn a_warm_call_on_the_callers_stream_allocates_nothing() {
+    for (name, layout) in layouts() {
+        let bench = warm(&layout);
+        let before = allocations();
+        enqueue(&bench, &layout, 100);
+        assert_eq!(allocations() - before, 0, "{name}");
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_a_call_besides_the_launch() {
+    for (name, layout) in layouts() {
+        let bench = warm(&layout);
+        let times = (0..20).map(|_| {
+            let begin = Instant::now();
+            enqueue(&bench, &layout, 1000);
+            begin.elapsed() / 1000
+        });
+        println!("{name}: {:?}", times.min().unwrap());
+    }
 }

@@ -3,6 +3,7 @@
 use super::{Grid, Move, Words, limited};
 use crate::Width;
 use crate::args::{BATCH_MAX, Dim, Divide, Span, Transposed, TransposedArgs};
+use smallvec::SmallVec;
 
 /// Words along a square's side.
 const SIDE: u64 = 32;
@@ -34,7 +35,7 @@ pub(super) fn transposed(
     }
     let mut shape = Transposed::default();
     let mut packed = 1u64;
-    let mut others = Vec::with_capacity(BATCH_MAX);
+    let mut others = SmallVec::<[Dim; BATCH_MAX]>::new();
     let mut tiles = 1u64;
     for (at, dim) in grid.dims.iter().enumerate().rev() {
         let count = u32::try_from(dim.count).ok()?;
