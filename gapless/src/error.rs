@@ -16,8 +16,8 @@ pub enum Error {
     /// A message failed or was refused.
     #[error(transparent)]
     Message(#[from] PmlError),
-    /// The processes of the job could not find each other.
-    #[error("start-up failed: {0}")]
+    /// The launcher failed: the processes of the job could not find each other, or not leave together.
+    #[error("{0}")]
     Wireup(#[from] WireupError),
     /// A peer could not be reached.
     #[error("start-up failed: {0}")]

@@ -1,8 +1,9 @@
-//! Why start-up failed: each a sentence of one line that names the culprit.
+//! What went wrong with a launcher, at start-up or when a job is left: each a sentence of one line that
+//! names the culprit.
 
 use thiserror::Error;
 
-/// Why start-up failed.
+/// What went wrong with a launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireupError {

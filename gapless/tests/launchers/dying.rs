@@ -191,6 +191,9 @@ fn a_killed_launcher_leaves_nobody_behind() {
     }
     for launcher in Launcher::ALL {
         let Some(mut command) = launcher.command(2) else { continue };
+        // What it cannot remove any more goes with the test.
+        let folder = tempfile::tempdir().unwrap();
+        command.env("TMPDIR", folder.path());
         as_ranks(&mut command, name);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());

@@ -50,7 +50,7 @@ fn without_its_server() {
     }
     // Nobody listens there any more.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    complains(&pmix(closed, &[]), &["start-up failed", "PMIx_Init"]);
+    complains(&pmix(closed, &[]), &["the launcher", "PMIx_Init"]);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn with_a_server_that_says_nothing() {
     // Connections wait there to be accepted, for ever.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let output = pmix(silent.local_addr().unwrap().port(), &[("GAPLESS_START_SECONDS", "1")]);
-    complains(&output, &["start-up failed", "PMIx_Init"]);
+    complains(&output, &["the launcher", "PMIx_Init"]);
 }
 
 #[test]
