@@ -118,7 +118,7 @@ struct Reached {
 }
 
 impl Reached {
-    fn new(device: &Arc<CudaDevice>, kind: Other) -> Arc<dyn Provider> {
+    fn of(device: &Arc<CudaDevice>, kind: Other) -> Arc<dyn Provider> {
         Arc::new(Reached { device: Arc::clone(device), kind, pinned: Mutex::default() })
     }
 }
@@ -209,9 +209,9 @@ fn every_memory_is_packed_into_and_unpacked_from() {
     let mut rng = rng(TEST);
     let mut reached = vec![
         Arc::clone(&gpu.memory),
-        Reached::new(device, Other::Pinned),
-        Reached::new(device, Other::Registered),
-        Reached::new(device, Other::Managed),
+        Reached::of(device, Other::Pinned),
+        Reached::of(device, Other::Registered),
+        Reached::of(device, Other::Managed),
     ];
     match devices(TEST).get(1) {
         Some(peer) if device.can_access(peer.ordinal()).unwrap() => {
@@ -243,7 +243,7 @@ fn long_streams_are_staged() {
     let host: Arc<dyn Provider> = Arc::new(Own(Arc::new(HostDevice::new())));
     for datatype in [vector, list] {
         let sample = Sample::large(&datatype, 2).unwrap();
-        for packed in [Arc::clone(&host), Reached::new(device, Other::Pinned)] {
+        for packed in [Arc::clone(&host), Reached::of(device, Other::Pinned)] {
             let bench = Bench { packed, ..gpu.bench() };
             for part in [0..sample.size(), 12_345_671..sample.size() - 5] {
                 let verdict = bench.pack(&sample, &part, (0, 0), &mut rng);

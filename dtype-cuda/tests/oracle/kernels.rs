@@ -19,6 +19,13 @@ const BUDGETS: [u32; 4] = [0, 1, 2, 7];
 /// Rounds of each family and width.
 const ROUNDS: u64 = 12;
 
+/// The budget of a round. Each makes blocks of another size, for which OpenCL compiles kernels anew, a
+/// fifth of a second each: so most widths take turns over two budgets only.
+fn budget(width: Width, round: u64) -> Option<NonZeroU32> {
+    let turns = if matches!(width, Width::W4 | Width::W16) { 4 } else { 2 };
+    NonZeroU32::new(BUDGETS[usize::try_from(round % turns).unwrap()])
+}
+
 /// Most of the stream: the whole of it in every round for which the budgets have not changed yet.
 fn most(rng: &mut Rng, size: u64, round: u64) -> Range<u64> {
     if round < 4 {
@@ -40,7 +47,7 @@ pub(crate) fn every_kernel_runs(gpu: &Gpu) {
             for round in 0..ROUNDS {
                 let Some((datatype, count)) = directed(family, width, &mut rng) else { break };
                 let sample = Sample::of(&datatype, count).unwrap();
-                let budget = NonZeroU32::new(BUDGETS[usize::try_from(round % 4).unwrap()]);
+                let budget = budget(width, round);
                 let mut bench = gpu.bench_of(&gpu.engine.with_budget(budget));
                 bench.tally = Arc::clone(&tally);
                 let part = most(&mut rng, sample.size(), round);
@@ -68,7 +75,7 @@ pub(crate) fn every_pair_of_families_transfers(gpu: &Gpu) {
     const TEST: &str = "pairs of families";
     let mut rng = rng(TEST);
     let tally = Arc::new(Tally::default());
-    let mut round = 0;
+    let mut round = 0_u64;
     for from in Family::ALL {
         for to in Family::ALL {
             let width = Width::ALL[rng.index(5)];
@@ -80,11 +87,12 @@ pub(crate) fn every_pair_of_families_transfers(gpu: &Gpu) {
             let source = Sample::of(&source.0, source.1).unwrap();
             let target = Sample::of(&target.0, target.1).unwrap();
             let size = source.size().min(target.size());
-            let budget = NonZeroU32::new(BUDGETS[round % 4]);
+            let budget = budget(width, round);
             round += 1;
             let mut bench = gpu.bench_of(&gpu.engine.with_budget(budget));
             bench.tally = Arc::clone(&tally);
-            let align = if round % 3 == 0 { (rng.below(16), rng.below(16)) } else { (0, 0) };
+            let align =
+                if round.is_multiple_of(3) { (rng.below(16), rng.below(16)) } else { (0, 0) };
             for part in [0..size, range(&mut rng, size)] {
                 bench
                     .transfer(&source, &target, &part, align, &mut rng)
@@ -95,8 +103,8 @@ pub(crate) fn every_pair_of_families_transfers(gpu: &Gpu) {
     assert!(round > 70, "{round} pairs");
     // The rest: every width, looping and not.
     for width in Width::ALL {
-        for budget in [BUDGETS, BUDGETS, BUDGETS].concat() {
-            let mut bench = gpu.bench_of(&gpu.engine.with_budget(NonZeroU32::new(budget)));
+        for round in 0..ROUNDS {
+            let mut bench = gpu.bench_of(&gpu.engine.with_budget(budget(width, round)));
             bench.tally = Arc::clone(&tally);
             let mut sample = |family| {
                 let (datatype, count) = directed(family, width, &mut rng).unwrap();

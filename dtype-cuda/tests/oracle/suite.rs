@@ -67,7 +67,7 @@ pub(crate) fn random_types_pack_and_unpack(bench: &Bench) {
     let cases = cases(300);
     for case in 0..cases {
         // A third may overlap: those are only packed.
-        let params = params(case % 8, case % 3 == 0);
+        let params = params(case % 8, case.is_multiple_of(3));
         let sample = Sample::random(&mut rng, &params);
         let checks = rng.next_u64();
         unpacked += u64::from(sample.is_disjoint());
@@ -96,7 +96,7 @@ pub(crate) fn random_types_pack_and_unpack(bench: &Bench) {
 
 /// Two random samples whose streams are equally long, if a few instances make them so.
 fn pair(rng: &mut Rng, case: u64) -> (Sample, Sample) {
-    let source = Sample::random(rng, &params(1 + case % 3, case % 3 == 0));
+    let source = Sample::random(rng, &params(1 + case % 3, case.is_multiple_of(3)));
     let target = Sample::random(rng, &params(1 + case % 2, false));
     let (a, b) = (source.layout.size(), target.layout.size());
     if a > 0 && b > 0 {
@@ -416,7 +416,7 @@ pub(crate) fn threads_share_an_engine(bench: &Bench) {
         let mut rng = rng(TEST);
         let mut make = |family| directed(family, Width::W4, &mut rng).unwrap();
         [Family::Listed, Family::Mapped, Family::Strided, Family::Affine]
-            .map(|family| make(family))
+            .map(&mut make)
             .map(|(datatype, count)| Sample::of(&datatype, count).unwrap())
             .into()
     };
