@@ -1,0 +1,152 @@
+//! The whole stack on device memory: every rank a thread with an OpenCL device (PoCL, in CI), and
+//! nothing set up: the engine is made when the first message involves the device.
+
+use gapless::btl::Btl;
+use gapless::{Config, Region};
+use gapless::{Error, PmlError, Source, TagSel, View, ViewMut, World};
+use gapless_btl::loopback::{Hub, Loopback};
+use gapless_btl_sm::{Sm, SmConfig};
+use gapless_layouts::{Case, Side, cases};
+use gapless_mem::Device;
+use gapless_mem::fake::FakeDevice;
+use gapless_mem_opencl::OpenClDevice;
+use gapless_tests::{byte_at, job};
+use std::sync::Arc;
+
+fn opencl(test: &str) -> Option<OpenClDevice> {
+    let device = OpenClDevice::open(0);
+    device.map_err(|error| gapless_btl::conformance::skip(test, &error.to_string())).ok()
+}
+
+/// Known bytes in a device's memory.
+fn upload(device: &OpenClDevice, bytes: &[u8]) -> Region {
+    let region = device.allocate(bytes.len() as u64).unwrap();
+    // SAFETY: both live over the wait, and nothing else touches them.
+    unsafe { device.copy(region, Region::of(bytes), &[]) }.unwrap().wait().unwrap();
+    region
+}
+
+/// Takes a device's memory back, with what was in it.
+fn download(device: &OpenClDevice, region: Region) -> Vec<u8> {
+    let mut bytes = vec![0u8; usize::try_from(region.len()).unwrap()];
+    // SAFETY: as in `upload`.
+    unsafe { device.copy(Region::of_mut(&mut bytes), region, &[]) }.unwrap().wait().unwrap();
+    // SAFETY: allocated in `upload`; every message in it has ended.
+    unsafe { device.free(region) }.unwrap();
+    bytes
+}
+
+fn image(side: &Side, seed: u64) -> Vec<u8> {
+    (0..side.buffer_bytes).map(|at| byte_at(seed, at)).collect()
+}
+
+/// A message to the next rank and one from the one before; the receiver's side in memory of the
+/// device or the host, the sender's too.
+fn exchange(world: &World, device: &OpenClDevice, case: &Case, from_device: bool, to_device: bool) {
+    let comm = world.comm();
+    let (me, size) = (comm.rank(), comm.size());
+    let (to, from) = ((me + 1) % size, (me + size - 1) % size);
+    let send = case.send.datatype.commit().unwrap();
+    let recv = case.recv.datatype.commit().unwrap();
+    let out = image(&case.send, u64::from(me) + 1);
+    let mut into = image(&case.recv, 99);
+    let right = {
+        // The host's own stack is tested elsewhere.
+        let (theirs, mut right) = (image(&case.send, u64::from(from) + 1), into.clone());
+        let own = world.self_comm();
+        own.scope(|s| {
+            let into = ViewMut::typed(&mut right, case.recv.origin, &recv, case.recv.count)?;
+            let _ = s.irecv(into, 0, 0)?;
+            let _ =
+                s.isend(View::typed(&theirs, case.send.origin, &send, case.send.count)?, 0, 0)?;
+            Ok(())
+        })
+        .unwrap();
+        right
+    };
+    let sent = from_device.then(|| upload(device, &out));
+    let received = to_device.then(|| upload(device, &into));
+    comm.scope(|s| {
+        let view = match received {
+            // SAFETY: the memory lives until `download`, after the scope, and only this message
+            // touches it until then.
+            Some(region) => unsafe {
+                ViewMut::of_region(region, case.recv.origin, &recv, case.recv.count)
+            },
+            None => ViewMut::typed(&mut into, case.recv.origin, &recv, case.recv.count),
+        }?;
+        let _ = s.irecv(view, Source::Any, TagSel::Any)?;
+        let view = match sent {
+            // SAFETY: as above; and nothing writes it.
+            Some(region) => unsafe {
+                View::of_region(region, case.send.origin, &send, case.send.count)
+            },
+            None => View::typed(&out, case.send.origin, &send, case.send.count),
+        }?;
+        let _ = s.isend(view, to, 5)?;
+        Ok(())
+    })
+    .unwrap_or_else(|error| panic!("{}: {error}", case.name));
+    if let Some(region) = received {
+        into = download(device, region);
+    }
+    if let Some(region) = sent {
+        assert!(download(device, region) == out, "{}: the sender's memory changed", case.name);
+    }
+    let wrong = into.iter().zip(&right).position(|(got, right)| got != right);
+    let spaces = format!("from the device: {from_device}, to the device: {to_device}");
+    assert_eq!(wrong, None, "{}, {spaces}: the first wrong byte", case.name);
+}
+
+#[test]
+fn device_memory_travels_between_ranks_and_to_oneself() {
+    if opencl("device_memory_travels_between_ranks_and_to_oneself").is_none() {
+        return;
+    }
+    let some = [("v", 8), ("v", 200), ("t", 64), ("x", 24), ("lammps-full", 1)];
+    let layouts: Vec<Case> =
+        some.into_iter().flat_map(|(name, n)| cases(name, Some(n)).expect(name)).collect();
+    let hub = Hub::new();
+    let name = format!("device world {}", std::process::id());
+    let over_loopback = |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub))] };
+    let over_sm = |rank| -> Vec<Box<dyn Btl>> {
+        vec![Box::new(Sm::new(SmConfig::new(name.clone(), format!("rank {rank}"))).unwrap())]
+    };
+    let body = |world: &World| {
+        let device = OpenClDevice::open(0).unwrap();
+        for case in &layouts {
+            for spaces in 0..4 {
+                exchange(world, &device, case, spaces & 1 != 0, spaces & 2 != 0);
+            }
+        }
+    };
+    job(2, &Config::default(), over_loopback, body);
+    job(2, &Config::default(), over_sm, body);
+    job(1, &Config::default(), |_| Vec::new(), body);
+}
+
+#[test]
+fn memory_that_nothing_serves_is_refused_by_name() {
+    let fake: Arc<dyn Device> = Arc::new(FakeDevice::new(3));
+    let worlds = [
+        World::builder().init().unwrap(),
+        World::builder().open_devices(false).device(Arc::clone(&fake)).init().unwrap(),
+    ];
+    let mut spaces = vec![fake.allocate(64).unwrap()];
+    // No machine has as many devices.
+    spaces.push(Region::new(gapless::Space::Cuda { device: 4_000_000 }, 4096, 0, 64));
+    let byte = gapless::Datatype::from(gapless::Primitive::Byte).commit().unwrap();
+    for world in &worlds {
+        for region in &spaces {
+            // SAFETY: refused: nothing touches the memory.
+            let view = unsafe { View::of_region(*region, 0, &byte, 64) }.unwrap();
+            let error = world.comm().send(view, 0, 0).unwrap_err();
+            let refused = PmlError::NoEngine { space: region.space() };
+            assert_eq!(error, Error::Message(refused.clone()));
+            // SAFETY: as above.
+            let view = unsafe { ViewMut::of_region(*region, 0, &byte, 64) }.unwrap();
+            let error = world.comm().recv(view, 0, 0).unwrap_err();
+            assert_eq!(error, Error::Message(refused));
+        }
+    }
+}
