@@ -79,6 +79,9 @@ pub(crate) trait Accelerator: Send + Sync {
 
 /// Work in order.
 pub(crate) trait Lane: Send + Sync {
+    /// A call begins: what came before is no part of what it records.
+    fn begin(&self) {}
+
     /// What is enqueued later starts after all of `after` have ended.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use crate::form::Form;
 use crate::lanes::Held;
 use crate::memory::Block;
 use crate::plan::PlanSpec;
+use crate::plans::DevicePlan;
 use crate::report::told;
 use crate::shared::{Job, Shared, Task, closed, launch_all};
 use gapless_engine::{EngineError, Typed};
@@ -42,7 +43,8 @@ struct Small<'a> {
     typed: Spot,
     packed: Spot,
     shape: TransferSide,
-    plan: Option<Region>,
+    /// Its plan, if it takes one and that is made.
+    plan: Option<Arc<DevicePlan>>,
     plan_bytes: u64,
 }
 
@@ -55,7 +57,7 @@ impl Small<'_> {
         if one_address_space {
             return [0; 3];
         }
-        let plan = self.plan.map_or(0, |plan| plan.address());
+        let plan = self.plan.as_ref().map_or(0, |plan| plan.region().address());
         [self.typed.base.address(), self.packed.base.address(), plan]
     }
 
@@ -113,7 +115,7 @@ impl Shared {
         if self.accelerator.one_address_space() {
             return Some([Region::new(first.typed.base.space(), 0, 0, 0); 4]);
         }
-        let plan = first.plan.unwrap_or(first.typed.base);
+        let plan = first.plan.as_ref().map_or(first.typed.base, |plan| plan.region());
         Some([first.typed.base, first.packed.base, plan, plan])
     }
 
@@ -146,7 +148,7 @@ impl Shared {
                     let plan = self.whole_plan(lane, job.typed.layout(), held)?;
                     let at = if flat { plan.region().start() } else { 0 };
                     let shape = plan.spec().side(job.typed.layout(), job.typed.count(), at);
-                    (shape, Some(plan.region()))
+                    (shape, Some(plan))
                 }
             };
             let small = Small { job, typed, packed, shape, plan, plan_bytes: 0 };
@@ -161,9 +163,15 @@ impl Shared {
                 unsafe { launch_all(lane, &launches, &pointers) }?;
                 continue;
             }
-            for small in group {
-                // SAFETY: the caller's own promise.
-                unsafe { self.enqueue(lane, &small.job, small.typed, small.packed, held) }?;
+            for Small { job, typed, packed, plan, .. } in group {
+                match plan {
+                    // SAFETY: the caller's own promise; the lane finds the plan.
+                    Some(plan) => unsafe {
+                        self.enqueue_by(lane, job, *typed, *packed, Some(plan))
+                    },
+                    // SAFETY: the caller's own promise.
+                    None => unsafe { self.enqueue(lane, job, *typed, *packed, held) },
+                }?;
             }
         }
         Ok(())

@@ -5,7 +5,6 @@ use std::num::NonZeroU32;
 
 /// What an engine can be told when it is made. The default suits a GPU that is there for the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Config {
     /// Bytes of plans that are kept in device memory at most. Half as much again may lie ready for new
     /// ones, and larger plans are made for the call that needs them and not kept.

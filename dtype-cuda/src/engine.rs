@@ -128,8 +128,7 @@ impl GpuEngine {
     /// Gives up a layout's plan. Work in flight keeps it until it has ended.
     pub fn forget(&self, layout: &Layout) {
         self.shared.cache.forget(layout);
-        self.shared.lanes.collect();
-        self.shared.elsewhere.collect();
+        self.shared.collect();
     }
 
     /// What is kept of plans.
@@ -168,6 +167,7 @@ impl GpuEngine {
         }
         let (number, mut track) = shared.lanes.take();
         let lane = &*shared.accelerator.lanes()[number];
+        lane.begin();
         lane.wait_for(after)?;
         let mut flight = InFlight::new(lane);
         let value = work(lane, &mut track, flight.held())?;
@@ -199,9 +199,10 @@ impl GpuEngine {
 
     /// The end of `after`: no byte is to be moved.
     pub(crate) fn nothing(&self, after: &[Completion]) -> Result<Completion, EngineError> {
-        match after {
-            [] => Ok(Completion::Ready),
-            [one] => Ok(one.clone()),
+        let mut pending = after.iter().filter(|work| matches!(work, Completion::Pending(_)));
+        match (pending.next(), pending.next()) {
+            (None, _) => Ok(Completion::Ready),
+            (Some(one), None) => Ok(one.clone()),
             _ => Ok(self.on_lane(after, |_, _, _| Ok(()))?.1),
         }
     }

@@ -23,7 +23,10 @@ pub(crate) enum Hold {
     /// A plan.
     Plan(Arc<DevicePlan>),
     /// A buffer.
-    Block(#[expect(dead_code, reason = "it is held, not looked at")] Arc<Block>),
+    Block(
+        #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "it is held, not looked at"))]
+        Arc<Block>,
+    ),
 }
 
 /// What one call's work uses.

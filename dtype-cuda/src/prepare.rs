@@ -53,6 +53,7 @@ pub(crate) fn prepare(
     spec: PlanSpec,
     on_ready: OnReady<'_>,
 ) -> Result<DevicePlan, EngineError> {
+    shared.collect();
     let block = shared.memory.take(spec.bytes)?;
     let mut ring = shared.rings.take(&*shared.accelerator)?;
     let mut writer = Writer::new(layout, &spec);

@@ -165,6 +165,12 @@ pub(crate) unsafe fn launch_all(
 }
 
 impl Shared {
+    /// Lets go of what is over, wherever nobody is busy.
+    pub(crate) fn collect(&self) {
+        self.lanes.collect();
+        self.elsewhere.collect();
+    }
+
     pub(crate) fn unfit(&self, reason: Unfit) -> EngineError {
         unfit(&self.accelerator.device(), reason)
     }
@@ -240,11 +246,14 @@ impl Shared {
         src.check_range(range)?;
         dst.check_range(range)?;
         let len = range.end - range.start;
-        if let Some(stretch) = dst.as_contiguous() {
+        let (source, target) = (src.as_contiguous(), dst.as_contiguous());
+        // If neither has gaps, the typed side is one that kernels reach.
+        let reached = source.is_none() || self.accelerator.serves(src.space());
+        if let Some(stretch) = target.filter(|_| reached) {
             let packed = stretch.sub(range.start, len)?;
             return self.pack(Direction::Pack, src, range, packed, budget);
         }
-        if let Some(stretch) = src.as_contiguous() {
+        if let Some(stretch) = source {
             let packed = stretch.sub(range.start, len)?;
             return self.pack(Direction::Unpack, dst, range, packed, budget);
         }

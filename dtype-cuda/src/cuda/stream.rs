@@ -6,6 +6,7 @@ use crate::accelerator::Lane;
 use crate::batch::Request;
 use crate::engine::GpuEngine;
 use crate::lanes::{Held, Hold};
+use crate::memory::Block;
 use crate::shared::{Shared, Task};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
@@ -33,6 +34,8 @@ pub struct OnStream<'a> {
     lane: StreamLane<'a>,
     /// What work on the stream uses, each once.
     used: RefCell<Held>,
+    /// A chunk on its way between device and host; the stream's order keeps calls from sharing it.
+    chunk: RefCell<Option<Arc<Block>>>,
 }
 
 impl GpuEngine {
@@ -49,7 +52,7 @@ impl GpuEngine {
             return Err(refused("work on another device's stream"));
         }
         let lane = StreamLane { device, functions: cuda.functions(), stream };
-        Ok(OnStream { engine: self, lane, used: RefCell::default() })
+        Ok(OnStream { engine: self, lane, used: RefCell::default(), chunk: RefCell::default() })
     }
 }
 
@@ -122,8 +125,9 @@ impl OnStream<'_> {
     ) -> Result<(), EngineError> {
         let tasks = self.shared().tasks(direction, requests, self.engine.budget)?;
         let mut held = Held::new();
+        let chunk = &mut self.chunk.borrow_mut();
         // SAFETY: the caller's own promise.
-        let done = unsafe { self.shared().batch(&self.lane, &mut None, &tasks, &mut held) };
+        let done = unsafe { self.shared().batch(&self.lane, chunk, &tasks, &mut held) };
         self.keep(held);
         done
     }
@@ -146,8 +150,9 @@ impl OnStream<'_> {
     /// The task's memory stays valid, and free of races, until the stream has passed the work.
     unsafe fn run(&self, task: &Task<'_>) -> Result<(), EngineError> {
         let mut held = Held::new();
+        let chunk = &mut self.chunk.borrow_mut();
         // SAFETY: the caller's own promise.
-        let done = unsafe { self.shared().run(&self.lane, &mut None, task, &mut held) };
+        let done = unsafe { self.shared().run(&self.lane, chunk, task, &mut held) };
         self.keep(held);
         done
     }
@@ -161,6 +166,7 @@ impl OnStream<'_> {
         for hold in held {
             let same = |other: &Hold| match (&hold, other) {
                 (Hold::Plan(one), Hold::Plan(other)) => Arc::ptr_eq(one, other),
+                (Hold::Block(one), Hold::Block(other)) => Arc::ptr_eq(one, other),
                 _ => false,
             };
             if !used.iter().any(same) {

@@ -1,5 +1,6 @@
-//! The device's queue as a lane. It is in order, so the last command's end is everyone's, and what must
-//! be waited for is given to the next command.
+//! The device's queue as a lane. What must be waited for is given to the next command, and each command
+//! waits for the one before: in order they would be anyway, but so a failure becomes the failure of all
+//! that comes after it, and the last command's end is the call's.
 
 use super::programs::Programs;
 use crate::accelerator::Lane;
@@ -14,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Tables in flight; with more, the oldest is waited for.
 const TABLES: usize = 16;
 
-/// What the next command waits for, the last command, and tables.
+/// What the next command waits for, the call's last command, and tables.
 #[derive(Default)]
 struct State {
     after: Vec<Completion>,
@@ -52,13 +53,14 @@ impl QueueLane {
         command: impl FnOnce(&[Completion]) -> Result<Completion, DeviceError>,
     ) -> Result<(), EngineError> {
         let mut state = self.state();
-        let after = std::mem::take(&mut state.after);
+        let mut after = std::mem::take(&mut state.after);
+        if matches!(state.last, Completion::Pending(_)) {
+            after.push(state.last.clone());
+        }
         state.last = command(&after)?;
         Ok(())
     }
-}
 
-impl QueueLane {
     /// A table that nothing uses, filled on the queue; it is used until its `busy` is set and has ended.
     fn table(&self, bytes: &[u8]) -> Result<Table, EngineError> {
         let mut tables = std::mem::take(&mut self.state().tables);
@@ -111,6 +113,12 @@ impl Drop for QueueLane {
 }
 
 impl Lane for QueueLane {
+    fn begin(&self) {
+        let mut state = self.state();
+        state.after.clear();
+        state.last = Completion::Ready;
+    }
+
     fn wait_for(&self, after: &[Completion]) -> Result<(), EngineError> {
         let pending = after.iter().filter(|work| matches!(work, Completion::Pending(_)));
         self.state().after.extend(pending.cloned());
