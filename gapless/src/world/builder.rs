@@ -126,17 +126,15 @@ impl Builder {
         for device in &self.devices {
             attach(&mut bml, device);
         }
-        meet(&mut *wireup, &mut bml)?;
+        let local = meet(&mut *wireup, &mut bml)?;
         let accelerators = Arc::new(Accelerators::default());
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
             self.engines.push(Arc::new(OnDemand(Arc::clone(&accelerators))));
         }
         self.engines.push(Arc::new(HostEngine));
-        let local = wireup.local_size().unwrap_or(size);
         let pml = Pml::new(bml, self.engines, self.config);
         let (world, myself) = (pml.world(), pml.self_comm());
-        let local = usize::try_from(local).unwrap_or(usize::MAX);
         let shared = Arc::new(Shared::new(pml, local, accelerators)?);
         let comm = Communicator { shared: Arc::clone(&shared), comm: world };
         let myself = Communicator { shared: Arc::clone(&shared), comm: myself };
@@ -181,8 +179,9 @@ pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
     }
 }
 
-/// Publishes where this process can be met, reads where the others can, and connects to them all.
-fn meet(wireup: &mut dyn Wireup, bml: &mut Bml) -> Result<(), Error> {
+/// Publishes where this process can be met, reads where the others can, and connects to them all. Gives
+/// how many processes of this host, with this one, may run on this one's processors.
+fn meet(wireup: &mut dyn Wireup, bml: &mut Bml) -> Result<usize, Error> {
     let (me, size) = (wireup.rank(), wireup.size());
     let addresses = bml.addresses();
     wireup.put(CARD, &card::write(addresses.len()))?;
@@ -190,14 +189,18 @@ fn meet(wireup: &mut dyn Wireup, bml: &mut Bml) -> Result<(), Error> {
         wireup.put(&rail_key(index), &card::write_rail(name, address))?;
     }
     wireup.fence()?;
+    let mut sharing = 1;
     for rank in (0..size).filter(|&rank| rank != me) {
-        let rails = card::check(rank, &wireup.get(rank, CARD)?)?;
+        let text = wireup.get(rank, CARD)?;
+        let rails = card::check(rank, &text)?;
         let theirs: Vec<(String, Address)> = (0..rails)
             .map(|index| card::read_rail(rank, &wireup.get(rank, &rail_key(index))?))
             .collect::<Result<_, Error>>()?;
         bml.connect(Rank(rank), &theirs)?;
+        sharing += usize::from(card::shares_processors(&text));
     }
-    Ok(())
+    let local = wireup.local_size().and_then(|local| usize::try_from(local).ok());
+    Ok(local.unwrap_or(usize::MAX).min(sharing))
 }
 
 fn rail_key(index: usize) -> String {

@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use gapless_btl::Address;
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 /// Raised whenever messages of the layers above the transports change.
 const WIRE_VERSION: u32 = 2;
@@ -27,17 +28,45 @@ fn traits() -> Vec<(&'static str, String)> {
 
 /// The card of a process with `rails` transports.
 pub(super) fn write(rails: usize) -> String {
-    let traits = traits().into_iter().chain([("transports", rails.to_string())]);
+    let rest = [("transports", rails.to_string()), ("processors", in_hexadecimal(&processors()))];
+    let traits = traits().into_iter().chain(rest);
     let words: Vec<String> = traits.map(|(name, value)| format!("{name}:{value}")).collect();
     words.join(",")
 }
 
+/// The processors that this thread may use, a bit each, the lowest first; none where the system does
+/// not tell.
+fn processors() -> Vec<u8> {
+    let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
+    let byte = |first: usize| {
+        (0..8).fold(0u8, |byte, bit| byte | u8::from(set.is_set(first + bit)) << bit)
+    };
+    let mut bytes: Vec<u8> = (0..CpuSet::MAX_CPU).step_by(8).map(byte).collect();
+    bytes.truncate(bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1));
+    bytes
+}
+
+/// Whether a process of this host with this card may run on processors that this thread may use.
+/// Launchers bind processes to processors of their own: those do not disturb each other, however few
+/// each of them sees.
+pub(super) fn shares_processors(card: &str) -> bool {
+    let theirs = word(card, "processors").and_then(from_hexadecimal).unwrap_or_default();
+    share(&processors(), &theirs)
+}
+
+fn share(ours: &[u8], theirs: &[u8]) -> bool {
+    let unknown = ours.is_empty() || theirs.is_empty();
+    unknown || ours.iter().zip(theirs).any(|(ours, theirs)| ours & theirs != 0)
+}
+
+fn word<'a>(card: &'a str, name: &str) -> Option<&'a str> {
+    let mut words = card.split(',').filter_map(|word| word.split_once(':'));
+    words.find(|(known, _)| *known == name).map(|(_, value)| value)
+}
+
 /// Checks a peer's card against ours; how many transports it has.
 pub(super) fn check(rank: u32, card: &str) -> Result<usize, Error> {
-    let find = |name: &str| {
-        let mut words = card.split(',').filter_map(|word| word.split_once(':'));
-        words.find(|(known, _)| *known == name).map(|(_, value)| value)
-    };
+    let find = |name: &str| word(card, name);
     for (what, ours) in traits() {
         let theirs = find(what).ok_or_else(|| bad(rank, "card", card))?;
         if theirs != ours {
@@ -51,26 +80,30 @@ pub(super) fn check(rank: u32, card: &str) -> Result<usize, Error> {
 
 /// A transport's name and address in one word.
 pub(super) fn write_rail(name: &str, address: &Address) -> String {
+    format!("{name}:{}", in_hexadecimal(address.as_bytes()))
+}
+
+fn in_hexadecimal(bytes: &[u8]) -> String {
     use std::fmt::Write;
-    let mut word = format!("{name}:");
-    for byte in address.as_bytes() {
-        let _ = write!(word, "{byte:02x}");
+    bytes.iter().fold(String::new(), |mut digits, byte| {
+        let _ = write!(digits, "{byte:02x}");
+        digits
+    })
+}
+
+fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
+    if !digits.is_ascii() || !digits.len().is_multiple_of(2) {
+        return None;
     }
-    word
+    let bytes = (0..digits.len()).step_by(2).map(|at| &digits[at..at + 2]);
+    bytes.map(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
 /// The other way round.
 pub(super) fn read_rail(rank: u32, word: &str) -> Result<(String, Address), Error> {
     let read = || {
         let (name, digits) = word.split_once(':')?;
-        if !digits.is_ascii() || !digits.len().is_multiple_of(2) {
-            return None;
-        }
-        let bytes: Option<Vec<u8>> = (0..digits.len())
-            .step_by(2)
-            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok())
-            .collect();
-        Some((name.to_owned(), Address::new(&bytes?)?))
+        Some((name.to_owned(), Address::new(&from_hexadecimal(digits)?)?))
     };
     read().ok_or_else(|| bad(rank, "address", word))
 }
@@ -106,6 +139,15 @@ mod tests {
         }
         let future = write(1).replace("wire-version:2", "wire-version:999");
         assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
+    }
+
+    #[test]
+    fn processors_are_shared_unless_they_are_known_to_be_others() {
+        assert!(shares_processors(&write(1)), "ours with ourselves");
+        assert!(shares_processors("wire-version:1") && shares_processors("processors:zz"));
+        assert!(share(&[0b100], &[0b110, 1]) && share(&[], &[1]) && share(&[1], &[]));
+        assert!(!share(&[0b100], &[0b011]) && !share(&[0, 1], &[1]));
+        assert_eq!(from_hexadecimal(&in_hexadecimal(&[0, 0xfe, 255])), Some(vec![0, 0xfe, 255]));
     }
 
     #[test]
