@@ -25,7 +25,11 @@
 //! 7. **Trust.** Every length, offset and index a peer sends is checked before use; headers are
 //!    copied out of shared memory before they are read. A peer that breaks the rules is reported
 //!    as [`LinkError::Corrupt`] and treated as dead.
-//! 8. **Per message** on the way of `reserve`/`send`/`poll`: no allocation in the steady state and,
+//! 8. **Devices.** [`Btl::attach`] makes a device known: segments that slots, arrivals and mappings lie
+//!    in are registered with it, those that come later too, and unregistered before they are
+//!    unmapped; a parked fragment stays good for the device after the transport has ended. What a
+//!    device cannot do is not an error of the link. Its memory is shared through [`Mapped`].
+//! 9. **Per message** on the way of `reserve`/`send`/`poll`: no allocation in the steady state and,
 //!    while both ends are busy, no system call where the wire allows.
 //!
 //! Then prove it, with the feature `conformance`: a `conformance::Fixture` that makes a connected pair

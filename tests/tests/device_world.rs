@@ -1,5 +1,5 @@
-//! The whole stack on device memory: every rank a thread with an OpenCL device (PoCL, in CI), and
-//! nothing set up: the engine is made when the first message involves the device.
+//! The whole stack on device memory: every rank a thread with a device (OpenCL's PoCL in CI, CUDA where
+//! there is any), and nothing set up: the engine is made when the first message involves the device.
 
 use gapless::btl::Btl;
 use gapless::{Config, Region};
@@ -9,17 +9,28 @@ use gapless_btl_sm::{Sm, SmConfig};
 use gapless_layouts::{Case, Side, cases};
 use gapless_mem::Device;
 use gapless_mem::fake::FakeDevice;
+use gapless_mem_cuda::CudaDriver;
 use gapless_mem_opencl::OpenClDevice;
 use gapless_tests::{byte_at, job};
 use std::sync::Arc;
 
-fn opencl(test: &str) -> Option<OpenClDevice> {
-    let device = OpenClDevice::open(0);
-    device.map_err(|error| gapless_btl::conformance::skip(test, &error.to_string())).ok()
+/// The device of a rank, or why there is none.
+type Open = fn(u32) -> Result<Arc<dyn Device>, String>;
+
+fn opencl(_: u32) -> Result<Arc<dyn Device>, String> {
+    let device = OpenClDevice::open(0).map_err(|error| error.to_string())?;
+    Ok(Arc::new(device))
+}
+
+/// Ranks share the devices there are.
+fn cuda(rank: u32) -> Result<Arc<dyn Device>, String> {
+    let driver = CudaDriver::load().map_err(|error| error.to_string())?;
+    let device = driver.device(rank % driver.devices()).map_err(|error| error.to_string())?;
+    Ok(Arc::new(device))
 }
 
 /// Known bytes in a device's memory.
-fn upload(device: &OpenClDevice, bytes: &[u8]) -> Region {
+fn upload(device: &dyn Device, bytes: &[u8]) -> Region {
     let region = device.allocate(bytes.len() as u64).unwrap();
     // SAFETY: both live over the wait, and nothing else touches them.
     unsafe { device.copy(region, Region::of(bytes), &[]) }.unwrap().wait().unwrap();
@@ -27,7 +38,7 @@ fn upload(device: &OpenClDevice, bytes: &[u8]) -> Region {
 }
 
 /// Takes a device's memory back, with what was in it.
-fn download(device: &OpenClDevice, region: Region) -> Vec<u8> {
+fn download(device: &dyn Device, region: Region) -> Vec<u8> {
     let mut bytes = vec![0u8; usize::try_from(region.len()).unwrap()];
     // SAFETY: as in `upload`.
     unsafe { device.copy(Region::of_mut(&mut bytes), region, &[]) }.unwrap().wait().unwrap();
@@ -42,7 +53,7 @@ fn image(side: &Side, seed: u64) -> Vec<u8> {
 
 /// A message to the next rank and one from the one before; the receiver's side in memory of the
 /// device or the host, the sender's too.
-fn exchange(world: &World, device: &OpenClDevice, case: &Case, from_device: bool, to_device: bool) {
+fn exchange(world: &World, device: &dyn Device, case: &Case, from_device: bool, to_device: bool) {
     let comm = world.comm();
     let (me, size) = (comm.rank(), comm.size());
     let (to, from) = ((me + 1) % size, (me + size - 1) % size);
@@ -98,31 +109,40 @@ fn exchange(world: &World, device: &OpenClDevice, case: &Case, from_device: bool
     assert_eq!(wrong, None, "{}, {spaces}: the first wrong byte", case.name);
 }
 
-#[test]
-fn device_memory_travels_between_ranks_and_to_oneself() {
-    if opencl("device_memory_travels_between_ranks_and_to_oneself").is_none() {
-        return;
+fn travels(test: &str, open: Open) {
+    if let Err(why) = open(0) {
+        return gapless_btl::conformance::skip(test, &why);
     }
     let some = [("v", 8), ("v", 200), ("t", 64), ("x", 24), ("lammps-full", 1)];
     let layouts: Vec<Case> =
         some.into_iter().flat_map(|(name, n)| cases(name, Some(n)).expect(name)).collect();
     let hub = Hub::new();
-    let name = format!("device world {}", std::process::id());
+    let name = format!("{test} {}", std::process::id());
     let over_loopback = |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub))] };
     let over_sm = |rank| -> Vec<Box<dyn Btl>> {
         vec![Box::new(Sm::new(SmConfig::new(name.clone(), format!("rank {rank}"))).unwrap())]
     };
     let body = |world: &World| {
-        let device = OpenClDevice::open(0).unwrap();
+        let device = open(world.rank()).unwrap();
         for case in &layouts {
             for spaces in 0..4 {
-                exchange(world, &device, case, spaces & 1 != 0, spaces & 2 != 0);
+                exchange(world, &*device, case, spaces & 1 != 0, spaces & 2 != 0);
             }
         }
     };
     job(2, &Config::default(), over_loopback, body);
     job(2, &Config::default(), over_sm, body);
     job(1, &Config::default(), |_| Vec::new(), body);
+}
+
+#[test]
+fn opencl_memory_travels_between_ranks_and_to_oneself() {
+    travels("opencl_memory_travels_between_ranks_and_to_oneself", opencl);
+}
+
+#[test]
+fn cuda_memory_travels_between_ranks_and_to_oneself() {
+    travels("cuda_memory_travels_between_ranks_and_to_oneself", cuda);
 }
 
 #[test]
