@@ -5,13 +5,24 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use gapless_report::{Report, Row};
 
 fn figures(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_figures")).args(arguments).output().expect("it starts")
+    Command::new(program()).args(arguments).output().expect("it starts")
+}
+
+/// Where cargo built it; in a bundle that was carried elsewhere, among the programs beside the tests.
+fn program() -> PathBuf {
+    let built = Path::new(env!("CARGO_BIN_EXE_figures"));
+    if built.exists() {
+        return built.to_owned();
+    }
+    let test = std::env::current_exe().expect("the system knows it");
+    let bundle = test.parent().and_then(Path::parent).expect("it lies in tests/");
+    bundle.join("programs/figures")
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -72,7 +72,9 @@ impl Experiment for Gpu {
                 let mut machine = Machine::describe();
                 machine.gpus = crate::gpu::describe();
                 let report = Report::new("gpu", machine, "figures gpu", session.rows.clone());
-                report.absent(session.absent.clone()).write_json(&partial)?;
+                if let Err(why) = report.absent(session.absent.clone()).write_json(&partial) {
+                    eprintln!("{why}");
+                }
             }
         }
         progress.finish_and_clear();
@@ -84,31 +86,36 @@ impl Experiment for Gpu {
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let rate = |case: &str, op: &str| {
-            let row = report.rows.iter().find(|row| row.case == case && row.op == op);
+            let ours = |row: &&gapless_report::Row| !row.extra.contains_key("baseline");
+            let mut rows = report.rows.iter().filter(ours);
+            let row = rows.find(|row| row.case == case && row.op == op);
             row.map_or(0.0, |row| row.gbps)
         };
-        let judged = report.rows.iter().filter(|row| row.op == "pack" && row.met().is_some());
-        let mut groups: Vec<BarGroup> = judged
-            .map(|row| {
-                let theirs = |name| row.ratio_to(name).map_or(0.0, |ratio| row.gbps / ratio);
-                let ours = [row.gbps, rate(&row.case, "unpack")];
-                BarGroup {
-                    label: row.case.clone(),
-                    gbps: ours.into_iter().chain([theirs("memcpy"), theirs("floor")]).collect(),
-                }
-            })
-            .collect();
-        if groups.is_empty() {
-            let bar = |row: &gapless_report::Row| BarGroup {
+        let gpu = super::wu6::gpu(report);
+        let mut drawings: Vec<(String, Vec<BarGroup>)> = Vec::new();
+        for row in report.rows.iter().filter(|row| row.op == "pack" || row.op == "copy") {
+            let theirs = |name| row.ratio_to(name).map_or(0.0, |ratio| row.gbps / ratio);
+            let ours = [row.gbps, rate(&row.case, "unpack")];
+            let bar = BarGroup {
                 label: row.case.clone(),
-                gbps: vec![row.gbps, 0.0, 0.0, 0.0],
+                gbps: ours.into_iter().chain([theirs("memcpy"), theirs("floor")]).collect(),
             };
-            groups = report.rows.iter().map(bar).collect();
+            // Baselines have rows of the same names, beside their own bound.
+            if row.extra.contains_key("baseline") {
+                continue;
+            }
+            let suffix = format!("-{}", row.case.split(' ').next().unwrap_or("other").to_lowercase());
+            match drawings.iter_mut().find(|(known, _)| *known == suffix) {
+                Some((_, bars)) => bars.push(bar),
+                None => drawings.push((suffix, vec![bar])),
+            }
         }
-        let gpu = report.machine.gpus.first().map_or("no GPU", |gpu| &gpu.name);
-        let title = format!("pack and unpack ({gpu})");
-        let svg = bars(&title, &["pack", "unpack", "cudaMemcpy", "floor"], &groups)?;
-        Ok(vec![Drawing { suffix: String::new(), svg }])
+        let draw = |(suffix, groups): (String, Vec<BarGroup>)| {
+            let title = format!("pack and unpack ({gpu})");
+            let svg = bars(&title, &["pack", "unpack", "cudaMemcpy", "floor"], &groups)?;
+            Ok(Drawing { suffix, svg })
+        };
+        drawings.into_iter().map(draw).collect()
     }
 }
 

@@ -124,25 +124,28 @@ impl Experiment for Wu7 {
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut drawings = Vec::new();
-        for layout in ["V", "T"] {
+        for (layout, way) in ["V", "T"].into_iter().flat_map(|it| Way::ALL.map(|way| (it, way))) {
             let mut all: Vec<Curve> = Vec::new();
-            for row in &report.rows {
+            for row in report.rows.iter().filter(|row| row.op == way.name()) {
                 let Some((name, n)) = row.case.split_once(" n=") else { continue };
                 let Ok(n) = n.parse::<u64>() else { continue };
                 if !name.starts_with(layout) {
                     continue;
                 }
-                let label = format!("{}, {}", row.op, row.protocol);
-                match all.iter_mut().find(|curve| curve.name == label) {
+                match all.iter_mut().find(|curve| curve.name == row.protocol) {
                     Some(curve) => curve.points.push((n, row.seconds)),
-                    None => all.push(Curve { name: label, points: vec![(n, row.seconds)] }),
+                    None => all.push(Curve {
+                        name: row.protocol.clone(),
+                        points: vec![(n, row.seconds)],
+                    }),
                 }
             }
             if all.is_empty() {
                 continue;
             }
-            let title = format!("{layout}: pack and unpack ({})", super::wu6::gpu(report));
-            let suffix = format!("-{}", layout.to_lowercase());
+            let gpu = super::wu6::gpu(report);
+            let title = format!("{layout}: pack and unpack, {} ({gpu})", way.name());
+            let suffix = format!("-{}-{}", layout.to_lowercase(), way.name());
             drawings.push(Drawing { suffix, svg: curves(&title, "N", &all)? });
         }
         if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }

@@ -154,7 +154,8 @@ fn one(
             go(laid, if way == Way::Device { spot } else { &staging })
         })?;
     }
-    let (mut mine, mut other) = (session.places(subject)?, session.places(subject)?);
+    let mut mine = session.places(subject)?;
+    let mut other = session.places(subject)?.opposite();
     let target = if way == Way::Host { host } else { staging };
     let launched = launches(engine, Direction::Pack, mine.first().0, &target)?;
     let mut calls: Vec<Operation<'_>> = vec![

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use gapless_dtype_cuda::{GpuEngine, Launched};
 use gapless_kernels::Direction;
-use gapless_report::{Absent, Bytes, Row, Samples, Summary};
+use gapless_report::{Absent, Bytes, Machine, Report, Row, Samples, Summary};
 use serde_json::{Map, Value};
 
 use super::aims::{Kind, judge};
@@ -42,6 +42,8 @@ pub struct Session<'a> {
     /// What could not be had.
     pub absent: Vec<Absent>,
     rate: CopyRate,
+    /// Something hangs: whatever else is tried would wait for it.
+    hangs: bool,
 }
 
 /// Where one subject lies, time after time.
@@ -58,6 +60,13 @@ impl Places {
     pub fn turn(&mut self) -> (&Laid, &Spot) {
         self.at = (self.at + 1) % self.typed.len();
         (&self.typed[self.at], &self.packed[self.at])
+    }
+
+    /// The same from the other end of the round; see [`Copies::opposite`].
+    #[must_use]
+    pub fn opposite(mut self) -> Places {
+        self.at = self.typed.len() / 2;
+        self
     }
 
     /// How many there are.
@@ -81,6 +90,14 @@ pub struct Copies {
 }
 
 impl Copies {
+    /// The same from the other end of the round, for who takes turns with another on them: each finds
+    /// what the other touched half a round ago.
+    #[must_use]
+    pub fn opposite(mut self) -> Copies {
+        self.at = self.pairs.len() / 2;
+        self
+    }
+
     /// The next pair: to and from.
     pub fn turn(&mut self) -> (&Spot, &Spot) {
         self.at = (self.at + 1) % self.pairs.len();
@@ -142,6 +159,7 @@ impl<'a> Session<'a> {
             rows: Vec::new(),
             absent: Vec::new(),
             rate: CopyRate::of(1, 1.0),
+            hangs: false,
         };
         let mut copies = session.copies(large)?;
         let copy = super::timing::alone(lab, session.seconds(), true, || {
@@ -171,24 +189,46 @@ impl<'a> Session<'a> {
         op: &str,
         work: impl FnOnce(&mut Session<'a>) -> Result<Vec<Row>, Failure>,
     ) {
-        let outcome = match self.lab.lost() {
-            // Nothing will run any more: one line for all that follows.
-            Some(_) if self.absent.iter().any(|absent| absent.op == LOST) => return,
-            Some(lost) => {
-                self.miss(case, LOST, &lost, true);
-                return;
-            }
-            None => work(self),
+        if self.absent.iter().any(|absent| absent.op == LOST) {
+            // One line for all that follows.
+            return;
+        }
+        let lost = match self.lab.lost() {
+            None if self.hangs => Some("what was started before it does not end".to_owned()),
+            lost => lost.map(|lost| lost.to_string()),
         };
-        match outcome {
-            Ok(rows) => self.rows.extend(rows),
+        if let Some(why) = lost {
+            self.miss(case, LOST, &why, true);
+            return;
+        }
+        match work(self) {
+            Ok(rows) => rows.into_iter().for_each(|row| self.keep(row)),
             Err(failure) => {
+                self.hangs |= matches!(failure, Failure::Hangs { .. });
                 let lacking = matches!(
                     failure,
                     Failure::NoTools { .. } | Failure::NoGpu { .. } | Failure::TooBig { .. }
                 );
-                self.miss(case, op, &failure, !lacking);
+                self.miss(case, op, &failure.to_string(), !lacking);
             }
+        }
+    }
+
+    /// Keeps a row, unless its figures contradict each other: then the report would not be written.
+    fn keep(&mut self, row: Row) {
+        let report = Report {
+            experiment: "a row".to_owned(),
+            machine: Machine::default(),
+            commit: "none".to_owned(),
+            command: "none".to_owned(),
+            rows: vec![row],
+            absent: Vec::new(),
+        };
+        let sound = report.validate();
+        let Some(row) = report.rows.into_iter().next() else { return };
+        match sound {
+            Ok(()) => self.rows.push(row),
+            Err(fault) => self.miss(&row.case, &row.op, &fault.to_string(), true),
         }
     }
 
@@ -199,10 +239,9 @@ impl<'a> Session<'a> {
         self.absent.push(Absent { case, op, why, failed: false });
     }
 
-    fn miss(&mut self, case: &str, op: &str, failure: &Failure, failed: bool) {
-        let why = failure.to_string();
+    fn miss(&mut self, case: &str, op: &str, why: &str, failed: bool) {
         eprintln!("{}: {case}, {op}: {why}", if failed { "FAILED" } else { "SKIPPED" });
-        let (case, op) = (case.to_owned(), op.to_owned());
+        let (case, op, why) = (case.to_owned(), op.to_owned(), why.to_owned());
         self.absent.push(Absent { case, op, why, failed });
     }
 
@@ -281,8 +320,8 @@ impl<'a> Session<'a> {
         let queue = lab.on(&engine)?;
         self.proof.both(subject, &queue)?;
         let places = std::cell::RefCell::new(self.places(subject)?);
-        let (mut copied, mut moved) =
-            (self.copies(subject.payload)?, self.copies(subject.payload)?);
+        let mut copied = self.copies(subject.payload)?;
+        let mut moved = self.copies(subject.payload)?.opposite();
         let free = lab.on(lab.engine())?;
         let go = |direction| -> Operation<'_> {
             let (places, queue) = (&places, &queue);

@@ -130,7 +130,7 @@ fn zero_copy(
         }
         let mut places = session.places(subject)?;
         let mut copies = session.copies(subject.payload)?;
-        let mut plain = session.copies(subject.payload)?;
+        let mut plain = session.copies(subject.payload)?.opposite();
         let launched = launches(&engine, direction, places.first().0, &host)?;
         let mut operations: Vec<Operation<'_>> = vec![
             Box::new(|| queue.go(direction, places.turn().0, &host)),
@@ -202,8 +202,9 @@ fn to_peer(
             })?,
         }
     }
-    let mut places = [session.places(subject)?, session.places(subject)?];
-    let mut copies = [session.copies(subject.payload)?, session.copies(subject.payload)?];
+    let mut places = [session.places(subject)?, session.places(subject)?.opposite()];
+    let mut copies =
+        [session.copies(subject.payload)?, session.copies(subject.payload)?.opposite()];
     let [unbounded, bounded] = &mut places;
     let [kernel, plain] = &mut copies;
     let launched = [

@@ -76,7 +76,7 @@ fn fused(
     })?;
     let mut places = session.places(&whole)?;
     let mut copied = session.copies(whole.payload)?;
-    let mut moved = session.copies(whole.payload)?;
+    let mut moved = session.copies(whole.payload)?.opposite();
     // A batch is described once and launched often, as a solver does.
     let mut batches = Vec::new();
     for _ in 0..places.len() {

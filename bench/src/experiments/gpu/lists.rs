@@ -2,13 +2,15 @@
 
 use std::time::Instant;
 
+use gapless_dtype_cuda::GpuEngine;
 use gapless_kernels::Direction;
 use gapless_report::{Mark, Row};
 
 use super::shapes::one;
 use crate::error::Failure;
 use crate::gpu::aims::Kind;
-use crate::gpu::session::{BOTH, Session, launches, op};
+use crate::gpu::lab::{Laid, Spot};
+use crate::gpu::session::{BOTH, Session, launches};
 use crate::gpu::subject::{self, Listed, Subject};
 use crate::gpu::timing::timed_calls;
 
@@ -50,12 +52,15 @@ pub(super) fn warm(session: &mut Session<'_>) -> Result<(), Failure> {
 }
 
 pub(super) fn first_use(session: &mut Session<'_>) -> Result<(), Failure> {
+    let pipelined = session.lab.engine_with(|_| ())?;
+    let plain = session.lab.engine_with(|config| config.pipelined = false)?;
     for (kind, blocks, shuffled) in all(session.common.quick) {
         let case = format!("first use, {} blocks={blocks}", name(kind, shuffled));
         session.attempt(&case, "pack, unpack", |session| {
             let subject = subject::list(kind, blocks, shuffled)?;
             let subject = Subject { name: case.clone(), ..subject };
-            BOTH.into_iter().map(|direction| cold(session, &subject, direction)).collect()
+            let engines = [&pipelined, &plain];
+            BOTH.into_iter().map(|direction| cold(session, &subject, direction, engines)).collect()
         });
     }
     Ok(())
@@ -66,16 +71,15 @@ fn cold(
     session: &mut Session<'_>,
     subject: &Subject,
     direction: Direction,
+    [pipelined, plain]: [&GpuEngine; 2],
 ) -> Result<Row, Failure> {
     let lab = session.lab;
-    let pipelined = lab.engine_with(|_| ())?;
-    let plain = lab.engine_with(|config| config.pipelined = false)?;
-    let call = |engine: &_, laid: &_, packed: &_| match direction {
+    let call = |engine: &GpuEngine, laid: &Laid, packed: &Spot| match direction {
         Direction::Pack => lab.pack(engine, laid, packed),
         Direction::Unpack => lab.unpack(engine, packed, laid),
     };
     // What is verified is a first use.
-    for engine in [&pipelined, &plain] {
+    for engine in [pipelined, plain] {
         engine.forget(&subject.layout);
         match direction {
             Direction::Pack => {
@@ -88,34 +92,34 @@ fn cold(
     }
     let mut places = session.places(subject)?;
     let seconds = session.seconds();
-    let mut first = |engine: &_| {
+    let mut first = |engine: &GpuEngine| {
         timed_calls(seconds, || {
-            gapless_dtype_cuda::GpuEngine::forget(engine, &subject.layout);
+            engine.forget(&subject.layout);
             let (laid, packed) = places.turn();
             let begin = Instant::now();
             call(engine, laid, packed)?;
             Ok(begin.elapsed().as_secs_f64())
         })
     };
-    let ours = first(&pipelined)?;
-    let prepared_first = first(&plain)?;
+    let ours = first(pipelined)?;
+    let prepared_first = first(plain)?;
     let preparation = timed_calls(seconds, || {
         plain.forget(&subject.layout);
         let begin = Instant::now();
-        session.prepare(&plain, subject)?;
+        session.prepare(plain, subject)?;
         Ok(begin.elapsed().as_secs_f64())
     })?;
     let warm = timed_calls(seconds, || {
         let (laid, packed) = places.turn();
         let begin = Instant::now();
-        call(&plain, laid, packed)?;
+        call(plain, laid, packed)?;
         Ok(begin.elapsed().as_secs_f64())
     })?;
     let (laid, packed) = places.first();
-    let launched = launches(&pipelined, direction, laid, packed)?;
+    let launched = launches(pipelined, direction, laid, packed)?;
     let longer = preparation.median.max(warm.median);
     let (part, over) = (ours.median / prepared_first.median, ours.median / longer);
-    let row = session
+    Ok(session
         .row(subject, direction, ours, &launched)
         .against("prepared first", prepared_first)
         .against("preparation alone", preparation)
@@ -123,7 +127,5 @@ fn cold(
         .with("commit_seconds", subject.commit_seconds)
         .with("clock", "whole calls")
         .mark(Mark::at_most("time ÷ prepared first", PREPARED_FIRST, part))
-        .mark(Mark::at_most("time ÷ longer of both", LONGER, over));
-    debug_assert_eq!(row.op, op(direction));
-    Ok(row)
+        .mark(Mark::at_most("time ÷ longer of both", LONGER, over)))
 }

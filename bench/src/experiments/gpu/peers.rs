@@ -58,7 +58,8 @@ fn plain(session: &mut Session<'_>) {
             session.proof.pack(&contiguous, None, &mut |laid, spot| {
                 lab.copy(lab.stream(), spot, &laid.place())
             })?;
-            let (mut copied, mut moved) = (session.copies(payload)?, session.copies(payload)?);
+            let mut copied = session.copies(payload)?;
+            let mut moved = session.copies(payload)?.opposite();
             let mut operations: Vec<crate::gpu::timing::Operation<'_>> = vec![
                 Box::new(|| {
                     let (to, from) = copied.turn();

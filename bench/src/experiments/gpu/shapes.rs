@@ -88,8 +88,8 @@ pub(super) fn x(session: &mut Session<'_>) -> Result<(), Failure> {
 pub(super) fn blocks(session: &mut Session<'_>) -> Result<(), Failure> {
     let payload = if session.common.quick { 1 << 16 } else { SHORT_BYTES };
     for len in [4, 8, 12, 16, 24, 32, 64] {
-        // Twice the length, and a stride that is an odd number of words.
-        let odd = if (2 * len / 4 + 1) % 2 == 1 { 2 * len + 4 } else { 2 * len };
+        // Twice the length, and a stride that is an odd number of elements: floats or doubles.
+        let odd = 2 * len + if len % 8 == 0 { 8 } else { 4 };
         let kind = if len == 64 { Kind::Blocks64 } else { Kind::Short };
         for stride in [2 * len, odd] {
             let name = format!("blocks {len}@{stride}");
