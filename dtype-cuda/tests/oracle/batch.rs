@@ -1,12 +1,12 @@
 //! Many requests in one call.
 
-use crate::bench::{Tally, Verdict, alignments, noise, packed, same, side};
+use crate::bench::{Tally, Verdict, alignments, any, noise, packed, same, side};
 use crate::directed::directed;
 use crate::gpu::Gpu;
 use crate::memory::{Buffer, index, wait};
 use crate::sample::{Sample, range};
 use crate::seed::{cases, fail, rng};
-use gapless_dtype::testkit::{Params, Rng};
+use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_dtype_cuda::Request;
 use gapless_engine::{EngineError, Typed};
@@ -14,17 +14,6 @@ use gapless_kernels::{Direction, Family, Kernel, Width};
 use gapless_mem::Region;
 use std::num::NonZeroU32;
 use std::ops::Range;
-
-/// Random types, now and then one made for a family of kernels.
-fn sample(rng: &mut Rng) -> Sample {
-    if rng.chance(25) {
-        let (family, width) = (*rng.pick(&Family::ALL), *rng.pick(&Width::ALL));
-        if let Some((datatype, count)) = directed(family, width, rng) {
-            return Sample::of(&datatype, count).unwrap();
-        }
-    }
-    Sample::random(rng, &Params { overlaps: false, ..Params::default() })
-}
 
 /// Batches of one to a few hundred requests of any types, ranges and alignments, both ways.
 pub(crate) fn batches_are_their_requests(gpu: &Gpu) {
@@ -35,7 +24,7 @@ pub(crate) fn batches_are_their_requests(gpu: &Gpu) {
         let most = [3, 20, 60, 300][usize::try_from(case % 4).unwrap()];
         let budget = NonZeroU32::new(*rng.pick(&[0, 0, 1, 7]));
         let engine = gpu.engine.with_budget(budget);
-        let samples: Vec<Sample> = (0..1 + rng.below(most)).map(|_| sample(&mut rng)).collect();
+        let samples: Vec<Sample> = (0..1 + rng.below(most)).map(|_| any(&mut rng)).collect();
         let (mut typed, mut wires, mut requests) = (Vec::new(), Vec::new(), Vec::new());
         for sample in &samples {
             let (align, part) = (alignments(&mut rng), range(&mut rng, sample.size()));

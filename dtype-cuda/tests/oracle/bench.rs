@@ -4,11 +4,12 @@
 //! Both sides of every move lie between margins in memory full of noise, at any alignment; all of it
 //! is looked at afterwards, what is read from as well as what is written to.
 
+use crate::directed::directed;
 use crate::memory::{Buffer, Provider, index, waited, wide};
 use crate::sample::Sample;
-use gapless_dtype::testkit::Rng;
+use gapless_dtype::testkit::{Params, Rng};
 use gapless_engine::{Engine, Typed};
-use gapless_kernels::{Direction, Kernel};
+use gapless_kernels::{Direction, Family, Kernel, Width};
 use gapless_mem::Region;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -276,5 +277,14 @@ impl Bench {
         target.scatter(range, &stream, &mut want, to.origin);
         same("the target", &to.buffer.bytes(), &want, to.origin).map_err(told)?;
         same("the source", &from.buffer.bytes(), &from.noise, from.origin).map_err(told)
+    }
+}
+
+/// A type of any family, or a random one.
+pub(crate) fn any(rng: &mut Rng) -> Sample {
+    let (family, width) = (*rng.pick(&Family::ALL), *rng.pick(&Width::ALL));
+    match directed(family, width, rng) {
+        Some((datatype, count)) if rng.chance(70) => Sample::of(&datatype, count).unwrap(),
+        _ => Sample::random(rng, &Params::disjoint()),
     }
 }

@@ -4,15 +4,15 @@
 use crate::bench::{Bench, alignments, noise, packed, same, side};
 use crate::gpu::Gpu;
 use crate::huge;
-use crate::memory::{Buffer, Own, Provider, index, wait};
+use crate::memory::{Buffer, Own, Provider, index, wait, wide};
 use crate::sample::{Sample, range};
 use crate::seed::{cases, fail, rng, skip};
 use crate::suite::stamp;
-use gapless_dtype::testkit::{Params, Rng};
+use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_dtype_cuda::{GpuEngine, Request};
 use gapless_engine::{Engine as _, EngineError, Typed};
-use gapless_kernels::{Direction, Family, Width};
+use gapless_kernels::Direction;
 use gapless_mem::{Device, HostDevice, Region, Space};
 use gapless_mem_cuda::{CudaDevice, CudaDriver, CudaError, PinnedBuffer};
 use std::collections::HashMap;
@@ -123,6 +123,17 @@ impl Reached {
     }
 }
 
+/// Pages of their own for `len` bytes: the driver registers pages.
+fn pages(len: u64) -> std::alloc::Layout {
+    let bytes = index(len).max(1).next_multiple_of(4_096);
+    std::alloc::Layout::from_size_align(bytes, 4_096).unwrap()
+}
+
+/// What is registered of them.
+fn registered(start: u64, len: u64) -> Region {
+    Region::new(Space::Host, start, 0, wide(pages(len).size()))
+}
+
 impl Provider for Reached {
     fn name(&self) -> String {
         match self.kind {
@@ -143,10 +154,13 @@ impl Provider for Reached {
                 region
             }
             Other::Registered => {
-                let region = HostDevice::new().allocate(len.max(1)).unwrap();
+                // SAFETY: the layout has at least a page.
+                let memory = unsafe { std::alloc::alloc_zeroed(pages(len)) };
+                assert!(!memory.is_null());
+                let whole = registered(memory.expose_provenance() as u64, len);
                 // SAFETY: it stays allocated until it has been unregistered.
-                unsafe { self.device.register(region) }.unwrap();
-                region.sub(0, len).unwrap()
+                unsafe { self.device.register(whole) }.unwrap();
+                whole.sub(0, len).unwrap()
             }
             Other::Managed => self.device.allocate_managed(len).unwrap(),
         }
@@ -159,11 +173,12 @@ impl Provider for Reached {
                 live.remove(&region.start());
             }
             Other::Registered => {
-                let whole = Region::new(region.space(), region.address(), 0, region.len().max(1));
+                let whole = registered(region.start(), region.len());
                 // SAFETY: the tests wait for their work.
                 unsafe { self.device.unregister(whole) }.unwrap();
-                // SAFETY: `take` allocated it like this, and nothing uses it any more.
-                unsafe { HostDevice::new().free(whole) }.unwrap();
+                let memory = whole.as_ptr().unwrap();
+                // SAFETY: `take` allocated it with this layout, and nothing uses it any more.
+                unsafe { std::alloc::dealloc(memory, pages(region.len())) };
             }
             Other::Managed => {
                 // SAFETY: `take` allocated it, and the tests wait for their work.
@@ -177,19 +192,10 @@ impl Provider for Reached {
     }
 }
 
-/// A type of any family, or a random one.
-fn any(rng: &mut Rng) -> Sample {
-    let (family, width) = (*rng.pick(&Family::ALL), *rng.pick(&Width::ALL));
-    match crate::directed::directed(family, width, rng) {
-        Some((datatype, count)) if rng.chance(70) => Sample::of(&datatype, count).unwrap(),
-        _ => Sample::random(rng, &Params::disjoint()),
-    }
-}
-
 /// Moves of any kind with typed sides in `typed` and `other`, packed ones in `packed`.
 fn moves(test: &str, bench: &Bench, amount: u64, rng: &mut Rng) {
     for case in 0..amount {
-        let (sample, target) = (any(rng), any(rng));
+        let (sample, target) = (crate::bench::any(rng), crate::bench::any(rng));
         let (part, align) = (range(rng, sample.size()), alignments(rng));
         let verdict = bench.pack(&sample, &part, align, rng);
         let verdict = verdict.and_then(|()| bench.unpack(&sample, &part, align, rng));
@@ -243,8 +249,10 @@ fn long_streams_are_staged() {
     let host: Arc<dyn Provider> = Arc::new(Own(Arc::new(HostDevice::new())));
     for datatype in [vector, list] {
         let sample = Sample::large(&datatype, 2).unwrap();
-        for packed in [Arc::clone(&host), Reached::of(device, Other::Pinned)] {
-            let bench = Bench { packed, ..gpu.bench() };
+        let pinned = Reached::of(device, Other::Pinned);
+        for (packed, staged) in [(&host, false), (&pinned, false), (&pinned, true)] {
+            let engine = gpu.engine_with(|config| config.staged_host = staged);
+            let bench = Bench { packed: Arc::clone(packed), ..gpu.bench_of(&engine) };
             for part in [0..sample.size(), 12_345_671..sample.size() - 5] {
                 let verdict = bench.pack(&sample, &part, (0, 0), &mut rng);
                 let verdict = verdict.and_then(|()| bench.unpack(&sample, &part, (4, 0), &mut rng));
@@ -260,14 +268,15 @@ fn ordinary_host_memory_has_no_layout() {
     const TEST: &str = "ordinary host memory";
     let Some(gpu) = gpu(TEST) else { return };
     let mut rng = rng(TEST);
-    let mut host = noise(&mut rng, 256);
+    // In pages that no other test registers.
+    let mut host = noise(&mut rng, 1 << 16);
     let before = host.clone();
-    let own = Buffer::holding(&*gpu.memory, &before);
+    let own = Buffer::holding(&*gpu.memory, &before[..256]);
     let vector = Datatype::vector(16, 1, 3, &Primitive::Int.into()).unwrap().commit().unwrap();
     let near = Typed::new(own.region(), 0, &vector, 1).unwrap();
-    let region = Region::of_mut(&mut host);
+    let region = Region::of_mut(&mut host).sub(1 << 15, 256).unwrap();
     // What says that it is page-locked and is not.
-    let pretended = Region::new(Space::Pinned, region.address(), 0, 256);
+    let pretended = Region::new(Space::Pinned, region.start(), 0, 256);
     for place in [region, pretended] {
         let far = Typed::new(place, 0, &vector, 1).unwrap();
         let (engine, here) = (&gpu.engine, own.part(192, 64));
@@ -287,7 +296,7 @@ fn ordinary_host_memory_has_no_layout() {
             assert!(named, "{error}");
         }
     }
-    same("own memory", &own.bytes(), &before, 0).unwrap_or_else(|what| fail(TEST, &what));
+    same("own memory", &own.bytes(), &before[..256], 0).unwrap_or_else(|what| fail(TEST, &what));
     assert_eq!(host, before);
 }
 
@@ -301,7 +310,7 @@ fn the_users_stream_orders_everything() {
     let stream = device.stream().unwrap();
     let on = gpu.engine.on(&stream).unwrap();
     for case in 0..cases(60) {
-        let sample = any(&mut rng);
+        let sample = crate::bench::any(&mut rng);
         let part = range(&mut rng, sample.size());
         let from = side(&*gpu.memory, &sample, rng.below(16), &mut rng).unwrap();
         let middle = side(&*gpu.memory, &sample, rng.below(16), &mut rng).unwrap();

@@ -7,7 +7,6 @@ use crate::memory::{Buffer, Own, Provider, index, wait};
 use crate::sample::{Sample, range};
 use crate::seed::{cases, fail, rng, skip};
 use crate::suite::stamp;
-use gapless_dtype::testkit::Params;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_dtype_cuda::GpuEngine;
 use gapless_engine::{Engine as _, EngineError, Typed};
@@ -117,14 +116,17 @@ fn host_memory_is_packed_into_and_unpacked_from() {
     let host: Arc<dyn Provider> = Arc::new(Own(Arc::new(HostDevice::new())));
     let wrapped: Arc<dyn Provider> = Arc::new(Wrapped(device));
     let mut rng = rng(TEST);
+    let short = gpu.engine_with(|config| config.chunk_bytes = 4_096);
     let benches = [
         Bench { packed: Arc::clone(&host), ..gpu.bench() },
+        // Chunks that even small streams are longer than.
+        Bench { packed: Arc::clone(&host), ..gpu.bench_of(&short) },
         Bench { packed: Arc::clone(&wrapped), ..gpu.bench() },
         Bench { typed: Arc::clone(&wrapped), packed: host, ..gpu.bench() },
     ];
     for case in 0..cases(60) {
-        let bench = &benches[usize::try_from(case % 3).unwrap()];
-        let sample = Sample::random(&mut rng, &Params::disjoint());
+        let bench = &benches[usize::try_from(case % 4).unwrap()];
+        let sample = crate::bench::any(&mut rng);
         let align = crate::bench::alignments(&mut rng);
         let part = range(&mut rng, sample.size());
         let verdict = bench.pack(&sample, &part, align, &mut rng);
