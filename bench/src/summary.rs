@@ -112,7 +112,11 @@ fn gpu(report: &Report) -> String {
         text.push('\n');
     }
     let baseline = |row: &&Row| row.extra.contains_key("baseline");
-    text += &gpu_rows(report.rows.iter().filter(|row| !baseline(row)));
+    let small = |row: &&Row| row.case.starts_with("app ") && row.payload_bytes < PACK_BYTES_MIN;
+    text += &gpu_rows(report.rows.iter().filter(|row| !baseline(row) && !small(row)));
+    if report.rows.iter().any(|row| small(&row)) {
+        text += "\nApplication layouts below 1 MiB are in the report.\n";
+    }
     let baselines: Vec<&Row> = report.rows.iter().filter(baseline).collect();
     if baselines.is_empty() {
         return text;

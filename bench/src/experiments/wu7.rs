@@ -73,7 +73,8 @@ impl Plans {
     }
 }
 
-type Make = fn(u64) -> Result<Subject, Failure>;
+/// A layout: its name, how it is made, and how its plans are treated by which engine.
+type Layout<'a> = (&'a str, fn(u64) -> Result<Subject, Failure>, &'a [(Plans, &'a GpuEngine)]);
 
 impl Experiment for Wu7 {
     type Options = Options;
@@ -94,7 +95,7 @@ impl Experiment for Wu7 {
             (Plans::Cached, &pipelined),
         ];
         let closed = [(Plans::Closed, &pipelined)];
-        let layouts: [(&str, Make, &[(Plans, &GpuEngine)]); 4] = [
+        let layouts: [Layout<'_>; 4] = [
             ("V", subject::v, &closed),
             ("T", subject::t, &closed),
             ("V perturbed", subject::v_perturbed, &general),

@@ -143,9 +143,7 @@ impl Lab {
         let driver = CudaDriver::load().map_err(no_gpu)?;
         let device = Arc::new(driver.device(0).map_err(no_gpu)?);
         device.bind_thread()?;
-        let mut config = Config::default();
-        config.plan_bytes = PLAN_BYTES;
-        let engine = GpuEngine::cuda_with(Arc::clone(&device), config)?;
+        let engine = GpuEngine::cuda_with(Arc::clone(&device), configured(|_| ()))?;
         let nowhere = Spot(Region::new(device.space(), 0, 0, 0));
         let mut lab = Lab {
             engine,
@@ -201,10 +199,7 @@ impl Lab {
     /// # Errors
     /// What the driver refuses.
     pub fn engine_with(&self, change: impl FnOnce(&mut Config)) -> Result<GpuEngine, Failure> {
-        let mut config = Config::default();
-        config.plan_bytes = PLAN_BYTES;
-        change(&mut config);
-        Ok(GpuEngine::cuda_with(Arc::clone(&self.device), config)?)
+        Ok(GpuEngine::cuda_with(Arc::clone(&self.device), configured(change))?)
     }
 
     /// The device.
@@ -448,6 +443,15 @@ impl Lab {
         }
         Ok(())
     }
+}
+
+/// An engine's ways: room for all plans, and what `change` does.
+fn configured(change: impl FnOnce(&mut Config)) -> Config {
+    let keep_all = |config: &mut Config| config.plan_bytes = PLAN_BYTES;
+    let mut config = Config::default();
+    keep_all(&mut config);
+    change(&mut config);
+    config
 }
 
 impl Drop for Lab {

@@ -119,7 +119,7 @@ fn share_the_gpu(session: &mut Session<'_>, n: u64, staged: bool) -> Result<Vec<
     // Once to warm up.
     measure(0)?;
     let free = measure(0)?;
-    let shares = SHARES.map(|share| measure(share));
+    let shares = SHARES.map(measure);
     let mut rows = Vec::new();
     let target = host.as_ref().unwrap_or(places.first().1);
     let launched = launches(&engine, Direction::Pack, places.first().0, target)?;

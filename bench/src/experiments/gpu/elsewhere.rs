@@ -18,10 +18,13 @@ const FEW: u32 = 4;
 /// Thread blocks that nearly saturate a link between GPUs.
 const PEER_FEW: u32 = 8;
 
-/// V and T, and how they are judged when staged.
-fn subjects(quick: bool) -> Vec<(String, Kind, fn(u64) -> Result<Subject, Failure>, u64)> {
+/// A case: its name, how it is judged when staged, and how it is made.
+type Case = (String, Kind, fn(u64) -> Result<Subject, Failure>, u64);
+
+/// V and T.
+fn subjects(quick: bool) -> Vec<Case> {
     let edges: &[u64] = if quick { &[256] } else { &[2048, 4096, 8192] };
-    let mut all: Vec<(String, Kind, fn(u64) -> Result<Subject, Failure>, u64)> = Vec::new();
+    let mut all: Vec<Case> = Vec::new();
     for &n in edges {
         all.push((format!("V n={n}"), Kind::StagedV, subject::v, n));
         all.push((format!("T n={n}"), Kind::StagedT, subject::t, n));
