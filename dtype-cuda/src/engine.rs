@@ -54,6 +54,13 @@ impl GpuEngine {
         let accelerator = Arc::new(accelerator);
         let mut engine = GpuEngine::over(Arc::clone(&accelerator) as Arc<dyn Accelerator>, config);
         engine.cuda = Some(accelerator);
+        // Page-locking takes milliseconds: not at the first use of a layout. If there is no memory for it
+        // now, there may be then.
+        let shared = &*engine.shared;
+        match shared.rings.take(&*shared.accelerator) {
+            Ok(ring) => shared.rings.give(ring),
+            Err(error) => tracing::warn!(%error, "no page-locked memory for plans yet"),
+        }
         Ok(engine)
     }
 
@@ -61,7 +68,7 @@ impl GpuEngine {
     /// with some drivers.
     ///
     /// # Errors
-    /// None yet: the device was opened before.
+    /// A device whose work-groups have fewer than 256 work-items.
     #[cfg(feature = "opencl")]
     pub fn opencl(device: Arc<gapless_mem_opencl::OpenClDevice>) -> Result<GpuEngine, EngineError> {
         GpuEngine::opencl_with(device, Config::default())
@@ -76,7 +83,7 @@ impl GpuEngine {
         device: Arc<gapless_mem_opencl::OpenClDevice>,
         config: Config,
     ) -> Result<GpuEngine, EngineError> {
-        let accelerator = Arc::new(crate::opencl::OpenClAccelerator::new(device));
+        let accelerator = Arc::new(crate::opencl::OpenClAccelerator::new(device)?);
         Ok(GpuEngine::over(accelerator, config.bounded()))
     }
 
@@ -106,7 +113,8 @@ impl GpuEngine {
     }
 
     /// The same engine, whose launches through this handle have `blocks` blocks (work-groups) at most, or
-    /// as many as they like (Wu et al. 2016, §5.3).
+    /// as many as they like (Wu et al. 2016, §5.3). Few blocks are large, up to 1,024 threads: OpenCL
+    /// drivers that allow less refuse such launches.
     #[must_use]
     pub fn with_budget(&self, blocks: Option<NonZeroU32>) -> GpuEngine {
         GpuEngine { budget: blocks, ..self.clone() }

@@ -8,13 +8,16 @@ use crate::accelerator::{Accelerator, Lane, Spot};
 use crate::staging::HostMemory;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::launch::Place;
-use gapless_mem::{Completion, Device, Region, Space};
+use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use gapless_mem_opencl::OpenClDevice;
 use lane::QueueLane;
 use programs::Programs;
 use std::sync::Arc;
 
 const NAME: &str = "opencl";
+
+/// Work-items of a group, where there is no budget.
+const THREADS: u32 = 256;
 
 /// A device, its kernels, and its queue as a lane.
 pub(crate) struct OpenClAccelerator {
@@ -23,10 +26,15 @@ pub(crate) struct OpenClAccelerator {
 }
 
 impl OpenClAccelerator {
-    pub(crate) fn new(device: Arc<OpenClDevice>) -> OpenClAccelerator {
+    pub(crate) fn new(device: Arc<OpenClDevice>) -> Result<OpenClAccelerator, EngineError> {
+        if device.info().threads_max < THREADS {
+            return Err(
+                DeviceError::Unsupported { what: "running groups of 256 work-items" }.into()
+            );
+        }
         let programs = Programs::new(Arc::clone(&device));
         let lane = Box::new(QueueLane::new(Arc::clone(&device), programs));
-        OpenClAccelerator { device, lanes: vec![lane] }
+        Ok(OpenClAccelerator { device, lanes: vec![lane] })
     }
 
     fn buffer(&self, region: Region, offset: u64) -> Result<Spot, EngineError> {
