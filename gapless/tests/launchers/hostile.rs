@@ -10,12 +10,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What the clients here wait for an answer, and for the others.
-const LIMITS: Limits =
-    Limits { answer: Duration::from_millis(200), gathering: Duration::from_millis(300) };
+/// What clients wait for an answer, and for the others, where none comes.
+const SHORT: Limits =
+    Limits { answer: Duration::from_millis(400), gathering: Duration::from_millis(500) };
+
+/// And where one comes, if only the machine is not too busy.
+const LONG: Limits = Limits { answer: Duration::from_secs(20), gathering: Duration::from_secs(20) };
 
 /// Ten times what a client's whole conversation may take.
-const IN_TIME: Duration = Duration::from_secs(30);
+const IN_TIME: Duration = Duration::from_secs(200);
 
 /// Answers of a server in order to a job of two, one for each line it is sent.
 const FINE: [&str; 8] = [
@@ -30,8 +33,8 @@ const FINE: [&str; 8] = [
 ];
 
 /// Everything that a client says to those answers.
-fn converse(stream: UnixStream) -> Result<String, WireupError> {
-    let mut pmi = Pmi1::start(stream.into(), 0, 2, Some(2), LIMITS)?;
+fn converse(stream: UnixStream, limits: Limits) -> Result<String, WireupError> {
+    let mut pmi = Pmi1::start(stream.into(), 0, 2, Some(2), limits)?;
     pmi.put("card", "mine")?;
     pmi.fence()?;
     let theirs = pmi.get(1, "card")?;
@@ -41,11 +44,14 @@ fn converse(stream: UnixStream) -> Result<String, WireupError> {
 }
 
 /// Runs a conversation with a server that `serve`s; the client must end in time.
-fn with_server(serve: impl FnOnce(UnixStream) + Send + 'static) -> Result<String, WireupError> {
+fn with_server(
+    limits: Limits,
+    serve: impl FnOnce(UnixStream) + Send + 'static,
+) -> Result<String, WireupError> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let server = std::thread::spawn(move || serve(theirs));
     let (done, result) = std::sync::mpsc::channel();
-    std::thread::spawn(move || done.send(converse(ours)));
+    std::thread::spawn(move || done.send(converse(ours, limits)));
     let result = result.recv_timeout(IN_TIME).expect("the client does not hang");
     // What it leaves open is open to the end: hydra would kill who hangs up.
     drop(server);
@@ -59,8 +65,8 @@ fn heard(stream: &mut BufReader<UnixStream>) -> bool {
 }
 
 /// A server with a list of answers, after which it keeps the connection and says nothing.
-fn with_answers(answers: Vec<Vec<u8>>) -> Result<String, WireupError> {
-    with_server(move |stream| {
+fn with_answers(limits: Limits, answers: Vec<Vec<u8>>) -> Result<String, WireupError> {
+    with_server(limits, move |stream| {
         let mut stream = BufReader::new(stream);
         for answer in answers {
             if !heard(&mut stream) || stream.get_mut().write_all(&answer).is_err() {
@@ -77,7 +83,7 @@ fn but(changes: &[(usize, &str)]) -> Result<String, WireupError> {
     for (index, line) in changes {
         answers[*index] = line.as_bytes().to_vec();
     }
-    with_answers(answers)
+    with_answers(LONG, answers)
 }
 
 #[test]
@@ -95,7 +101,7 @@ fn a_server_that_closes() {
     // After any number of answers, and in the middle of one.
     for answers in 0..FINE.len() {
         for cut in [0, 1, FINE[answers].len() - 1] {
-            let error = with_server(move |stream| {
+            let error = with_server(LONG, move |stream| {
                 let mut stream = BufReader::new(stream);
                 for answer in &FINE[..answers] {
                     heard(&mut stream);
@@ -118,7 +124,7 @@ fn a_server_that_falls_silent() {
         if answers == 6 {
             continue; // The fence that is waited for as long as the caller likes.
         }
-        let error = with_answers(lines).unwrap_err();
+        let error = with_answers(SHORT, lines).unwrap_err();
         match answers {
             4 => assert!(matches!(error, WireupError::NotGathered { size: 2, .. }), "{error}"),
             _ => assert!(matches!(error, WireupError::Late { .. }), "{answers}: {error}"),
@@ -128,7 +134,7 @@ fn a_server_that_falls_silent() {
 
 #[test]
 fn a_server_that_drips() {
-    let error = with_server(|stream| {
+    let error = with_server(SHORT, |stream| {
         let mut stream = BufReader::new(stream);
         heard(&mut stream);
         while stream.get_mut().write_all(b"c").is_ok() {
@@ -140,7 +146,7 @@ fn a_server_that_drips() {
 
 #[test]
 fn a_server_without_an_end() {
-    let error = with_server(|mut stream| while stream.write_all(&[b'x'; 4096]).is_ok() {});
+    let error = with_server(LONG, |mut stream| while stream.write_all(&[b'x'; 4096]).is_ok() {});
     let error = error.unwrap_err();
     assert!(matches!(error, WireupError::BadAnswer { .. }), "{error}");
     assert!(error.to_string().contains("no end") && error.to_string().len() < 300, "{error}");
@@ -157,17 +163,17 @@ fn a_server_that_is_late() {
             stream.get_mut().write_all(line.as_bytes()).unwrap();
         }
         heard(&mut stream);
-        std::thread::sleep(LIMITS.answer * 2);
+        std::thread::sleep(SHORT.answer * 2);
         let _ = stream.get_mut().write_all(FINE[3].as_bytes());
         let mut rest = String::new();
-        let _ = stream.get_ref().set_read_timeout(Some(LIMITS.answer * 4));
+        let _ = stream.get_ref().set_read_timeout(Some(SHORT.answer * 4));
         let _ = stream.read_to_string(&mut rest);
         rest
     });
-    let mut pmi = Pmi1::start(ours.into(), 0, 2, None, LIMITS).unwrap();
+    let mut pmi = Pmi1::start(ours.into(), 0, 2, None, SHORT).unwrap();
     let error = pmi.put("card", "mine").unwrap_err();
     assert!(matches!(error, WireupError::Late { doing: "put_result", .. }), "{error}");
-    std::thread::sleep(LIMITS.answer * 2);
+    std::thread::sleep(SHORT.answer * 2);
     for error in
         [pmi.put("other", "x").unwrap_err(), pmi.fence().unwrap_err(), pmi.finalize().unwrap_err()]
     {
@@ -188,15 +194,15 @@ fn a_fence_is_waited_for_as_long_as_the_caller_likes() {
         }
         // Longer than any limit, but it opens.
         heard(&mut stream);
-        std::thread::sleep(LIMITS.gathering * 2);
+        std::thread::sleep(SHORT.gathering * 2);
         stream.get_mut().write_all(b"cmd=barrier_out\n").unwrap();
         heard(&mut stream);
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let mut pmi = Pmi1::start(ours.into(), 0, 2, None, LIMITS).unwrap();
+    let mut pmi = Pmi1::start(ours.into(), 0, 2, None, SHORT).unwrap();
     pmi.fence_while(&|| true).unwrap();
     let begun = Instant::now();
-    let error = pmi.fence_while(&|| begun.elapsed() < LIMITS.answer).unwrap_err();
+    let error = pmi.fence_while(&|| begun.elapsed() < SHORT.answer).unwrap_err();
     assert_eq!(error, WireupError::GivenUp);
     assert!(begun.elapsed() < IN_TIME);
     assert!(matches!(pmi.fence(), Err(WireupError::LauncherGone { .. })), "it is of no more use");
@@ -252,7 +258,7 @@ fn an_introduction_that_makes_no_sense() {
     let introduced = |answers: &'static str| {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(answers.as_bytes()).unwrap();
-        let error = Pmi1::introduce(ours.into(), 3, None, LIMITS).unwrap_err();
+        let error = Pmi1::introduce(ours.into(), 3, None, SHORT).unwrap_err();
         drop(theirs);
         error
     };
@@ -305,7 +311,7 @@ fn noise() {
                 answer.push(b'\n');
             }
         }
-        let _ = with_answers(answers);
+        let _ = with_answers(SHORT, answers);
     }
 }
 
