@@ -2,7 +2,8 @@
 //!
 //! A compute node has often neither cargo nor a network. So what touches CUDA (every crate of the
 //! workspace that is `gapless-mem-cuda` or names it in its manifest) is built here, in release, and
-//! put into `gpu-bundle/`:
+//! put into `gpu-bundle/`; of `gapless` only the programs, because its tests look for theirs where cargo
+//! put it, and need no GPU (those of the whole stack that do are in `tests/`):
 //!
 //! ```text
 //! gpu-bundle/run.sh       runs every test program, bounded in time; a table last
@@ -27,6 +28,9 @@ use crate::{Failure, shell};
 /// The crate that opens the CUDA driver.
 const DOOR: &str = "gapless-mem-cuda";
 
+/// The crate whose tests stay at home.
+const AT_HOME: &str = "gapless";
+
 /// Bytes that a bundle may have: what is carried to a GPU machine is limited in many places.
 const BYTES_MAX: u64 = 60 << 20;
 
@@ -47,7 +51,8 @@ pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
     }
     let names: Vec<&str> = packages.iter().map(|package| package.name.as_str()).collect();
     let mut files = BTreeMap::new();
-    let tests = build(checkout, &["test", "--no-run"], &names)?;
+    let tested: Vec<&str> = names.iter().copied().filter(|name| *name != AT_HOME).collect();
+    let tests = build(checkout, &["test", "--no-run"], &tested)?;
     files.extend(tests.iter().filter_map(Artifact::as_test));
     let with_programs: Vec<&str> = packages
         .iter()
