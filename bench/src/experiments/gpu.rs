@@ -10,6 +10,7 @@ mod faces;
 mod lists;
 mod peers;
 mod shapes;
+mod transfers;
 
 use gapless_report::{BarGroup, Machine, PlotError, Report, bars};
 
@@ -25,8 +26,8 @@ pub struct Gpu;
 /// Its options.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Only these groups of rows (contiguous, v, t, x, blocks, lists, first-use, faces, layouts, pinned,
-    /// peer, enqueue, occupied, baselines); repeatable, or separated by commas
+    /// Only these groups of rows (contiguous, v, t, x, blocks, lists, first-use, faces, transfer, pinned,
+    /// peer, enqueue, occupied, layouts, baselines); repeatable, or separated by commas
     #[arg(short, long = "group", value_name = "NAME", value_delimiter = ',')]
     pub groups: Vec<String>,
 }
@@ -43,6 +44,7 @@ const GROUPS: &[Group] = &[
     ("lists", lists::warm),
     ("first-use", lists::first_use),
     ("faces", faces::run),
+    ("transfer", transfers::run),
     ("pinned", elsewhere::pinned),
     ("peer", elsewhere::peer),
     ("enqueue", calls::enqueue),

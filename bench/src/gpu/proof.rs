@@ -172,6 +172,42 @@ impl<'a> Proof<'a> {
         self.compare(subject, "unpack", &target)
     }
 
+    /// Lets `go` move known bytes from one layout to another over other known bytes, and compares what
+    /// it made.
+    ///
+    /// # Errors
+    /// As for [`pack`](Proof::pack).
+    pub fn transfer(
+        &mut self,
+        from: &Subject,
+        to: &Subject,
+        go: &mut dyn FnMut(&Laid, &Laid) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        // Displacement 0 of the source lies here in the known bytes, so that equal layouts differ.
+        let shifted = from.span + SHIFT;
+        self.know(shifted.max(to.span))?;
+        let (lab, arenas) = (self.lab, self.lab.arenas());
+        if to.span > arenas.proof.len() {
+            return Err(too_big(&to.name, to.span, arenas.proof.len()));
+        }
+        let target = arenas.proof.sub(0, to.span)?;
+        lab.copy(lab.stream(), &target, &arenas.master.sub(0, to.span)?)?;
+        lab.settle()?;
+        let source = lab.lay(from, &arenas.master.sub(SHIFT, from.span)?)?;
+        go(&source, &lab.lay(to, &target)?)?;
+        lab.settle()?;
+        let mut packed = vec![0; index(from.payload)];
+        let region = Region::of(&self.pattern[index(SHIFT)..index(shifted)]);
+        let typed = Typed::new(region, from.origin, &from.layout, from.count)?;
+        parallel(self.threads, Direction::Pack, &typed, Region::of_mut(&mut packed))?;
+        self.expected.resize(index(to.span), 0);
+        copy(self.threads, &mut self.expected, &self.pattern[..index(to.span)]);
+        let region = Region::of_mut(&mut self.expected);
+        let typed = Typed::new(region, to.origin, &to.layout, to.count)?;
+        parallel(self.threads, Direction::Unpack, &typed, Region::of(&packed))?;
+        self.compare(to, "transfer", &target)
+    }
+
     /// Both directions by the engine on the lab's stream.
     ///
     /// # Errors

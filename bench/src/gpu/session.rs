@@ -250,22 +250,28 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Not one fits.
     pub fn places(&self, subject: &Subject) -> Result<Places, Failure> {
+        self.places_in(subject, &self.lab.arenas().typed)
+    }
+
+    /// The same in another arena for the layout.
+    ///
+    /// # Errors
+    /// Not one fits.
+    pub fn places_in(&self, subject: &Subject, arena: &Spot) -> Result<Places, Failure> {
         let arenas = self.lab.arenas();
         let (span, payload) = (stretch(subject.span), stretch(subject.payload));
-        for (needed, most) in [(span, arenas.typed.len()), (payload, arenas.packed.len())] {
+        for (needed, most) in [(span, arena.len()), (payload, arenas.packed.len())] {
             if needed > most {
                 let (needed, most) = (Bytes(needed), Bytes(most));
                 return Err(Failure::TooBig { case: subject.name.clone(), needed, most });
             }
         }
         let touched = subject.traffic.touched_bytes() + subject.payload;
-        let places =
-            self.number(touched, (arenas.typed.len() / span).min(arenas.packed.len() / payload));
+        let places = self.number(touched, (arena.len() / span).min(arenas.packed.len() / payload));
         let mut order: Vec<u64> = (0..places).collect();
         Random::new(self.common.seed).shuffle(&mut order);
-        let typed = order
-            .iter()
-            .map(|at| self.lab.lay(subject, &arenas.typed.sub(at * span, subject.span)?));
+        let typed =
+            order.iter().map(|at| self.lab.lay(subject, &arena.sub(at * span, subject.span)?));
         let packed = order.iter().map(|at| arenas.packed.sub(at * payload, subject.payload));
         Ok(Places {
             typed: typed.collect::<Result<_, Failure>>()?,

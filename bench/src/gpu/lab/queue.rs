@@ -41,6 +41,15 @@ impl Queue<'_> {
         }
     }
 
+    /// Enqueues moving the whole stream from layout to layout.
+    ///
+    /// # Errors
+    /// What the engine refuses.
+    pub fn transfer(&self, from: &Laid, to: &Laid) -> Result<(), Failure> {
+        // SAFETY: as in `pack`.
+        Ok(unsafe { self.0.transfer(&from.0, &to.0, 0..from.payload()) }?)
+    }
+
     /// Enqueues many requests, fused.
     ///
     /// # Errors
