@@ -1,13 +1,18 @@
 //! Communicators: who a message is for, and the blocking operations.
 
+mod exchange;
 mod making;
+mod message;
+mod modes;
+
+pub use message::Message;
 
 use crate::error::Error;
-use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused, Way};
+use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
 use crate::shared::Shared;
 use crate::view::{View, ViewMut};
 use gapless_engine::Typed;
-use gapless_pml::{Comm, RequestId, Source, Status, TagSel};
+use gapless_pml::{Comm, RequestId, SendMode, Source, Status, TagSel};
 use std::sync::Arc;
 
 /// A group of processes that exchange messages which no other communicator sees (MPI 4.1 §7.2).
@@ -48,7 +53,7 @@ impl Communicator {
         let view = data.into();
         // SAFETY: `view` borrows its memory for reading until this call returns, which is after
         // the request has ended.
-        let id = unsafe { self.start_send(&view.typed, dest, tag) }?;
+        let id = unsafe { self.start_send(&view.typed, dest, tag, SendMode::Standard) }?;
         self.shared.wait(id)
     }
 
@@ -116,10 +121,22 @@ impl Communicator {
         dest: u32,
         tag: i32,
     ) -> Result<OwnedRequest<B>, Refused<B>> {
+        self.isend_owned_mode(data, dest, tag, SendMode::Standard)
+    }
+
+    /// As [`isend_owned`](Communicator::isend_owned), in a mode of one's choice.
+    ///
+    /// # Errors
+    /// As [`isend_owned`](Communicator::isend_owned).
+    pub fn isend_owned_mode<B: OwnedBuffer>(
+        &self,
+        data: impl Into<Owned<B>>,
+        dest: u32,
+        tag: i32,
+        mode: SendMode,
+    ) -> Result<OwnedRequest<B>, Refused<B>> {
         // SAFETY: `start_owned` says what holds until the request has ended.
-        self.start_owned(data.into(), Way::Out, |typed| unsafe {
-            self.start_send(typed, dest, tag)
-        })
+        self.start_owned(data.into(), |typed| unsafe { self.start_send(typed, dest, tag, mode) })
     }
 
     /// Starts receiving into a buffer that is given away; it comes back from
@@ -136,9 +153,7 @@ impl Communicator {
     ) -> Result<OwnedRequest<B>, Refused<B>> {
         let (source, tag) = (source.into(), tag.into());
         // SAFETY: `start_owned` says what holds until the request has ended.
-        self.start_owned(into.into(), Way::In, |typed| unsafe {
-            self.start_recv(typed, source, tag)
-        })
+        self.start_owned(into.into(), |typed| unsafe { self.start_recv(typed, source, tag) })
     }
 
     /// Starts an operation on memory that this function has taken over: nothing refers to it, and
@@ -146,13 +161,12 @@ impl Communicator {
     fn start_owned<B: OwnedBuffer>(
         &self,
         owned: Owned<B>,
-        way: Way,
         start: impl FnOnce(&Typed) -> Result<RequestId, Error>,
     ) -> Result<OwnedRequest<B>, Refused<B>> {
         let (parked, typed) = owned.park()?;
         match start(&typed) {
             Ok(id) => {
-                self.shared.lock_anyway().parked.keep(id, way, Box::new(parked));
+                self.shared.lock_anyway().parked.keep(id, Box::new(parked));
                 Ok(OwnedRequest::new(Arc::clone(&self.shared), id))
             }
             Err(error) => Err(Refused { error, buffer: crate::owned::unpark(parked) }),
@@ -162,16 +176,18 @@ impl Communicator {
     /// Starts a send.
     ///
     /// # Safety
-    /// Until the request has ended, the memory is valid for reads and nothing writes to it.
+    /// Until the request has ended, the memory is valid for reads and nothing writes to it; in
+    /// buffered mode, until this returns.
     pub(crate) unsafe fn start_send(
         &self,
         typed: &Typed,
         dest: u32,
         tag: i32,
+        mode: SendMode,
     ) -> Result<RequestId, Error> {
         let mut state = self.shared.lock()?;
         // SAFETY: the caller's promise is the one that is asked for.
-        let id = unsafe { state.open()?.isend(&self.comm, typed, dest, tag) }?;
+        let id = unsafe { state.open()?.isend_mode(&self.comm, typed, dest, tag, mode) }?;
         self.shared.rouse(&state);
         Ok(id)
     }

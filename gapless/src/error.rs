@@ -77,6 +77,9 @@ pub enum Error {
     /// Memory could not be allocated.
     #[error(transparent)]
     Memory(#[from] DeviceError),
+    /// A persistent request that was not started was waited for.
+    #[error("the persistent request is inactive: nothing was started")]
+    Inactive,
     /// The world was finalized; communicators that outlive it are of no more use.
     #[error("the world has been finalized")]
     Finalized,

@@ -27,11 +27,23 @@
 //! # Where things are
 //!
 //! - [`World`]: joining and leaving a job; [`World::alloc`] for memory that moves with one copy;
-//! - [`Communicator`]: blocking send, receive, probe; [`Communicator::scope`] for non-blocking
-//!   operations on borrowed memory, [`Communicator::isend_owned`] for those that own theirs;
+//! - [`Communicator`]: blocking send (in all modes), receive, probe, exchange; communicators made
+//!   of it; [`Communicator::scope`] for non-blocking operations on borrowed memory,
+//!   [`Communicator::isend_owned`] for those that own theirs, which are futures, too;
+//!   [`Persistent`] for those that are started again and again;
 //! - [`Parts`]: several messages out of and into one buffer at once;
 //! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `cli`);
 //! - [`btl`]: for adding a transport of one's own with [`Builder::transport`].
+//!
+//! # Threads
+//!
+//! Everything can be used from any number of threads at once (`MPI_THREAD_MULTIPLE`, MPI 4.1 §11.6):
+//! [`World`], [`Communicator`] and the requests are `Send` and `Sync`. The message layer is behind one
+//! lock, which nobody holds while waiting; whichever threads wait make progress for all. Two
+//! threads that receive on one communicator with patterns that overlap get messages in some order;
+//! collective calls on one communicator need an order that the program sees to. While no thread is in
+//! a call, nothing moves, unless there is a progress thread
+//! ([`Builder::progress_thread`](crate::Builder::progress_thread)).
 //!
 //! # Memory of devices
 //!
@@ -75,9 +87,9 @@ mod view;
 pub mod wireup;
 mod world;
 
-pub use communicator::Communicator;
+pub use communicator::{Communicator, Message};
 pub use error::Error;
-pub use owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
+pub use owned::{Owned, OwnedBuffer, OwnedRequest, Persistent, Refused};
 pub use parts::Parts;
 pub use scope::{Request, Scope};
 pub use shared_buf::SharedBuf;
@@ -95,5 +107,6 @@ pub use gapless_mem_cuda::{CudaDevice, CudaDriver};
 #[cfg(feature = "opencl")]
 pub use gapless_mem_opencl::OpenClDevice;
 pub use gapless_pml::{
-    Comparison, Config, Group, PmlError, Protocol, SendMode, Source, Status, TagSel, Tuning,
+    BUFFERED_OVERHEAD, Comparison, Config, Group, PmlError, Protocol, SendMode, Source, Status,
+    TagSel, Tuning,
 };

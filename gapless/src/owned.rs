@@ -5,9 +5,13 @@
 //! buffer stays where it is, and is freed when nothing can touch it any more.
 
 mod buffer;
+mod completion;
+mod persistent;
+mod several;
 
 pub use buffer::OwnedBuffer;
 use buffer::Park;
+pub use persistent::Persistent;
 
 use crate::error::Error;
 use crate::shared::Shared;
@@ -98,23 +102,10 @@ impl<B> From<Refused<B>> for Error {
     }
 }
 
-/// One buffer, taken apart.
-struct Kept {
-    parked: Box<dyn Any + Send>,
-    way: Way,
-}
-
-/// Which way an operation moves data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    Out,
-    In,
-}
-
 /// Buffers of requests under way, kept by the world.
 #[derive(Default)]
 pub(crate) struct Parked {
-    buffers: HashMap<RequestId, Kept>,
+    buffers: HashMap<RequestId, Box<dyn Any + Send>>,
     /// Requests whose handle was dropped, the one that was looked at longest ago first.
     abandoned: VecDeque<RequestId>,
     /// How many looks those abandoned since the last reaping have earned.
@@ -126,12 +117,12 @@ pub(crate) struct Parked {
 const LOOKS: usize = 16;
 
 impl Parked {
-    pub(crate) fn keep(&mut self, id: RequestId, way: Way, parked: Box<dyn Any + Send>) {
-        self.buffers.insert(id, Kept { parked, way });
+    pub(crate) fn keep(&mut self, id: RequestId, parked: Box<dyn Any + Send>) {
+        self.buffers.insert(id, parked);
     }
 
     /// From now on nobody but [`reap`](Parked::reap) takes the buffer of `id`.
-    fn abandon(&mut self, id: RequestId) {
+    pub(crate) fn abandon(&mut self, id: RequestId) {
         self.abandoned.push_back(id);
         // One more than a request each, so that those that have ended do not pile up behind those
         // that have not.
@@ -155,12 +146,6 @@ impl Parked {
 
     pub(crate) fn has_abandoned(&self) -> bool {
         !self.abandoned.is_empty()
-    }
-
-    /// All receives whose buffers are here.
-    pub(crate) fn receives(&self) -> Vec<RequestId> {
-        let receives = self.buffers.iter().filter(|(_, kept)| kept.way == Way::In);
-        receives.map(|(id, _)| *id).collect()
     }
 }
 
@@ -188,7 +173,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     /// Waits until the operation has ended; gives the buffer back, and how it went. Once the world
     /// has been left, an operation that has not ended by then never will, and is
     /// [`Error::Finalized`].
-    pub fn wait(self) -> (B, Result<Status, Error>) {
+    pub fn wait(mut self) -> (B, Result<Status, Error>) {
         let result = self.shared.wait(self.id);
         (self.take_buffer(), result)
     }
@@ -197,7 +182,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     ///
     /// # Errors
     /// Still under way.
-    pub fn test(self) -> Result<(B, Result<Status, Error>), OwnedRequest<B>> {
+    pub fn test(mut self) -> Result<(B, Result<Status, Error>), OwnedRequest<B>> {
         match self.shared.test(self.id) {
             Ok(None) => Err(self),
             Ok(Some(status)) => Ok((self.take_buffer(), Ok(status))),
@@ -215,12 +200,24 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
         self.shared.lock()?.cancel(self.id)
     }
 
+    /// Whether the operation has ended; makes progress.
+    ///
+    /// # Errors
+    /// A panic in another thread.
+    pub fn is_done(&self) -> Result<bool, Error> {
+        match self.shared.look(|pml| pml.is_done(self.id) != Ok(false)) {
+            // It will never go on.
+            Err(Error::Finalized) => Ok(true),
+            looked => looked,
+        }
+    }
+
     /// Takes the buffer out, once its request has ended (or nothing moves bytes any more).
-    fn take_buffer(mut self) -> B {
+    fn take_buffer(&mut self) -> B {
         self.done = true;
         let kept = self.shared.lock_anyway().parked.buffers.remove(&self.id);
         let kept = kept.expect("a buffer stays until its request's handle takes it");
-        let parked = kept.parked.downcast::<B::Parked>().expect("kept as what it was parked as");
+        let parked = kept.downcast::<B::Parked>().expect("kept as what it was parked as");
         parked.unpark()
     }
 }

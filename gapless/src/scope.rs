@@ -5,10 +5,10 @@
 //! does not return, not even by a panic, before all of them have ended: the pattern of
 //! [`std::thread::scope`].
 
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, Message};
 use crate::error::Error;
 use crate::view::{View, ViewMut};
-use gapless_pml::{Pml, PmlError, RequestId, Source, Status, TagSel};
+use gapless_pml::{Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
 use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -38,8 +38,10 @@ impl Communicator {
     /// Runs `body`, in which messages can be started on borrowed memory, and waits for all of them
     /// before it returns.
     ///
-    /// If `body` fails or panics, receives that no message has matched are cancelled, and the rest
-    /// is waited for all the same. Otherwise the first failure among the requests that `body` did
+    /// If `body` fails or panics, receives that no message has matched are cancelled, and so are sends
+    /// that are waiting for a receive; the rest is waited for all the same. To take a send back its
+    /// receiver is asked, so this lasts until that process has made progress once (a call that
+    /// waits, a test, a progress thread), or is lost; not until it receives. Otherwise the first failure among the requests that `body` did
     /// not wait for itself is this call's.
     ///
     /// Memory that is received into cannot be looked at before the scope has ended:
@@ -169,10 +171,25 @@ impl<'scope> Scope<'scope, '_> {
         dest: u32,
         tag: i32,
     ) -> Result<Request<'scope>, Error> {
+        self.isend_mode(data, dest, tag, SendMode::Standard)
+    }
+
+    /// Starts sending in a mode of one's choice (`MPI_Issend`, `MPI_Irsend`, `MPI_Ibsend`, MPI 4.1
+    /// §3.7.2).
+    ///
+    /// # Errors
+    /// As [`Communicator::send`]; in buffered mode as [`Communicator::bsend`].
+    pub fn isend_mode(
+        &'scope self,
+        data: impl Into<View<'scope>>,
+        dest: u32,
+        tag: i32,
+        mode: SendMode,
+    ) -> Result<Request<'scope>, Error> {
         let view = data.into();
         // SAFETY: the memory is borrowed for `'scope`, which ends after `join`; and `join` runs
         // whatever `body` does, and returns when all requests have ended.
-        let id = unsafe { self.comm.start_send(&view.typed, dest, tag) }?;
+        let id = unsafe { self.comm.start_send(&view.typed, dest, tag, mode) }?;
         Ok(self.started(id))
     }
 
@@ -189,6 +206,21 @@ impl<'scope> Scope<'scope, '_> {
         let view = into.into();
         // SAFETY: as for `isend`; the borrow is exclusive.
         let id = unsafe { self.comm.start_recv(&view.typed, source.into(), tag.into()) }?;
+        Ok(self.started(id))
+    }
+
+    /// Starts receiving a message that a matched probe has taken (`MPI_Imrecv`, MPI 4.1 §3.8.3).
+    ///
+    /// # Errors
+    /// As [`Message::recv`].
+    pub fn imrecv(
+        &'scope self,
+        message: Message,
+        into: impl Into<ViewMut<'scope>>,
+    ) -> Result<Request<'scope>, Error> {
+        let view = into.into();
+        // SAFETY: as for `irecv`: whatever world the message is of.
+        let id = unsafe { message.start(&view.typed, &self.comm.shared) }?;
         Ok(self.started(id))
     }
 
@@ -334,8 +366,10 @@ impl<'scope> Scope<'scope, '_> {
         let open: Vec<_> = std::mem::take(&mut *self.open()).into_iter().collect();
         if cancel && let Ok(mut state) = self.comm.shared.lock() {
             for &id in &open {
-                // A send, or a receive whose message is coming: waited for below.
-                let _ = state.cancel(id);
+                // What has been matched goes on, and is waited for below.
+                if !matches!(state.cancel(id), Ok(true)) {
+                    let _ = state.pml.withdraw_send(id);
+                }
             }
         }
         let mut first = Ok(());

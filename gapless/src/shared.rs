@@ -9,15 +9,24 @@ use crate::error::Error;
 use crate::owned::Parked;
 use crate::world::attach;
 use gapless_bml::{Patience, Step, Waiter};
-use gapless_pml::{Pml, PmlError, RequestId, Status};
+use gapless_pml::{Pml, RequestId, Status};
 use rustix::event::{EventfdFlags, eventfd};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
 
 /// Polls in a row that one thread makes without letting go of the lock, unless others want it.
 const POLLS_PER_TURN: u32 = 32;
+
+/// How long the progress thread looks away while other threads are waiting, and so polling.
+const OTHERS_POLL: Duration = Duration::from_millis(1);
+
+/// How long it sleeps while work of its own waits for somebody else.
+const BUSY_NAP: Duration = Duration::from_micros(50);
 
 /// How far the world has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +47,8 @@ pub(crate) struct State {
     stage: Stage,
     /// Threads that are asleep, or about to be.
     sleepers: u32,
+    /// Whether the progress thread is asleep, or about to be.
+    dozing: bool,
     /// Devices that are opened on demand.
     accelerators: Arc<Accelerators>,
 }
@@ -50,6 +61,9 @@ pub(crate) struct Shared {
     wanting: AtomicU32,
     /// Readable while sleepers should look again.
     alarm: OwnedFd,
+    /// Threads that wait for something, and so poll; counted only if there is a progress thread.
+    waiting: AtomicU32,
+    has_thread: AtomicBool,
     /// How to wait; asked for once, because counting processors takes system calls.
     patience: Patience,
 }
@@ -93,6 +107,69 @@ impl State {
     }
 }
 
+/// The lock, held. Letting go of it tells those who are to be told of requests that have ended.
+#[derive(Debug)]
+pub(crate) struct Held<'s> {
+    /// `None` only while it is dropped.
+    guard: Option<MutexGuard<'s, State>>,
+}
+
+impl Deref for Held<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.guard.as_ref().expect("it is held until it is dropped")
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.guard.as_mut().expect("it is held until it is dropped")
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let Some(mut state) = self.guard.take() else { return };
+        if !state.pml.has_woken() {
+            return;
+        }
+        let woken = state.pml.take_woken();
+        drop(state);
+        wake(woken);
+    }
+}
+
+/// A thread that waits, where that is counted.
+struct Waiting<'s>(Option<&'s AtomicU32>);
+
+impl Waiting<'_> {
+    fn new(shared: &Shared) -> Waiting<'_> {
+        let counted = shared.has_thread.load(Ordering::Relaxed).then_some(&shared.waiting);
+        if let Some(waiting) = counted {
+            waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        Waiting(counted)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.0 {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Tells them; what they do is their own affair.
+fn wake(woken: Vec<Waker>) {
+    for waker in woken {
+        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+            tracing::error!("somebody who was told of a request's end panicked");
+        }
+    }
+}
+
 /// Waits until no engine works on any buffer. If that cannot even be found out, memory would be
 /// handed back that a device still writes to: then the process ends.
 fn end_engine_work(state: &mut State) {
@@ -112,31 +189,42 @@ impl Shared {
         let alarm = eventfd(0, flags)
             .map_err(|e| Error::System { operation: "eventfd", reason: e.to_string() })?;
         let parked = Parked::default();
-        let state = State { pml, parked, stage: Stage::Open, sleepers: 0, accelerators };
+        let state =
+            State { pml, parked, stage: Stage::Open, sleepers: 0, dozing: false, accelerators };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let patience = Patience::new(local_ranks, cores);
-        Ok(Shared { state: Mutex::new(state), wanting: AtomicU32::new(0), alarm, patience })
+        Ok(Shared {
+            state: Mutex::new(state),
+            wanting: AtomicU32::new(0),
+            alarm,
+            waiting: AtomicU32::new(0),
+            has_thread: AtomicBool::new(false),
+            patience,
+        })
     }
 
     /// The state, for whoever is about to use the message layer.
     ///
     /// # Errors
     /// A panic has left it in disorder.
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
+    pub(crate) fn lock(&self) -> Result<Held<'_>, Error> {
         self.wanting.fetch_add(1, Ordering::Relaxed);
         let guard = self.state.lock();
         self.wanting.fetch_sub(1, Ordering::Relaxed);
-        guard.map_err(|poisoned| {
-            // Whoever is told so takes its memory back: engines must have let go of it.
-            end_engine_work(&mut poisoned.into_inner());
-            Error::Poisoned
-        })
+        match guard {
+            Ok(guard) => Ok(Held { guard: Some(guard) }),
+            Err(poisoned) => {
+                // Whoever is told so takes its memory back: engines must have let go of it.
+                end_engine_work(&mut poisoned.into_inner());
+                Err(Error::Poisoned)
+            }
+        }
     }
 
     /// The state, even after a panic: for buffers, whose table is always in order. After a panic
     /// the message layer moves no more bytes.
-    pub(crate) fn lock_anyway(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock_anyway(&self) -> Held<'_> {
+        Held { guard: Some(self.state.lock().unwrap_or_else(PoisonError::into_inner)) }
     }
 
     /// Makes sleeping threads look again.
@@ -148,7 +236,9 @@ impl Shared {
     /// Something was started: it may have ended what sleeping threads wait for (a message to this
     /// process itself).
     pub(crate) fn rouse(&self, state: &State) {
-        if state.sleepers > 0 {
+        // Who sleeps in the progress thread need not hear of messages that others handle, but of
+        // those that wait for somebody to see to them.
+        if state.sleepers > 0 || state.dozing && state.pml.is_busy() {
             self.ring();
         }
     }
@@ -163,8 +253,10 @@ impl Shared {
         state.stage = Stage::Left;
         // Whoever waits is about to take its memory back.
         end_engine_work(&mut state);
+        let woken = state.pml.take_all_wakers();
         drop(state);
         self.ring();
+        wake(woken);
     }
 
     /// Makes progress until `ready` gives something.
@@ -176,6 +268,7 @@ impl Shared {
         mut ready: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Error> {
         let mut waiter = Waiter::with(self.patience);
+        let _waiting = Waiting::new(self);
         loop {
             let mut state = self.lock()?;
             let mut step = Step::Spin;
@@ -217,7 +310,7 @@ impl Shared {
     }
 
     /// Sleeps until a transport has something, another thread rings, or patience ends.
-    fn sleep(&self, mut state: MutexGuard<'_, State>, waiter: &mut Waiter) -> Result<(), Error> {
+    fn sleep(&self, mut state: Held<'_>, waiter: &mut Waiter) -> Result<(), Error> {
         if state.pml.arm(waiter) > 0 || state.pml.is_busy() {
             waiter.stir();
             if state.sleepers > 0 {
@@ -235,6 +328,69 @@ impl Shared {
             self.quiet();
         }
         Ok(())
+    }
+
+    /// What the progress thread does until `stop`: handles what comes while no other thread does.
+    /// Asleep it is woken by the transports; a sleep lasts 50 ms at most.
+    pub(crate) fn attend(&self, stop: &AtomicBool) {
+        let patience = Patience { spins: 0, yields: 0, ..self.patience };
+        let mut waiter = Waiter::with(patience);
+        while !stop.load(Ordering::Acquire) {
+            if self.waiting.load(Ordering::Relaxed) > 0 {
+                std::thread::sleep(OTHERS_POLL);
+                continue;
+            }
+            let Ok(mut state) = self.lock() else { return };
+            if state.stage == Stage::Left {
+                return;
+            }
+            if state.progress() > 0 {
+                if state.sleepers > 0 {
+                    self.ring();
+                }
+                continue;
+            }
+            if state.pml.is_busy() {
+                // A peer has to make room, or an engine to end: nobody will ring.
+                drop(state);
+                std::thread::sleep(BUSY_NAP);
+                continue;
+            }
+            if state.pml.arm(&mut waiter) > 0 || state.pml.is_busy() {
+                continue;
+            }
+            waiter.watch(self.alarm.as_raw_fd());
+            state.dozing = true;
+            drop(state);
+            waiter.block();
+            let Ok(mut state) = self.lock() else { return };
+            state.dozing = false;
+            if state.sleepers == 0 {
+                self.quiet();
+            }
+        }
+    }
+
+    /// From now on there is a progress thread.
+    pub(crate) fn expect_thread(&self) {
+        self.has_thread.store(true, Ordering::Relaxed);
+    }
+
+    /// The result of a request if it has ended; else `waker` is told when it has.
+    pub(crate) fn poll(&self, id: RequestId, waker: &Waker) -> Poll<Result<Status, Error>> {
+        let mut state = match self.lock() {
+            Ok(state) => state,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        match state.pml.collect(id) {
+            Ok(Some(status)) => Poll::Ready(Ok(status)),
+            Err(error) => Poll::Ready(Err(error.into())),
+            Ok(None) if state.stage == Stage::Left => Poll::Ready(Err(Error::Finalized)),
+            Ok(None) => match state.pml.notify(id, waker.clone()) {
+                Ok(_) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error.into())),
+            },
+        }
     }
 
     /// Waits for one request and collects its result.
@@ -274,14 +430,5 @@ impl Shared {
             return Err(Error::Finalized);
         }
         Ok(look(&state.pml))
-    }
-
-    /// Waits until a request has ended, without collecting its result.
-    pub(crate) fn wait_ended(&self, id: RequestId) -> Result<(), Error> {
-        self.wait_until(|state| match state.pml.is_done(id) {
-            Ok(false) => None,
-            Ok(true) | Err(PmlError::NoSuchRequest) => Some(Ok(())),
-            Err(error) => Some(Err(error.into())),
-        })?
     }
 }

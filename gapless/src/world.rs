@@ -4,6 +4,7 @@
 mod builder;
 mod card;
 mod leave;
+mod progress;
 
 pub use builder::Builder;
 pub(crate) use builder::attach;
@@ -13,6 +14,7 @@ use crate::error::Error;
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
 use crate::wireup::Wireup;
+use progress::ProgressThread;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// This process's end of a job.
@@ -43,6 +45,7 @@ pub struct World {
     myself: Communicator,
     /// `None` once finalized.
     wireup: Option<Connection>,
+    thread: Option<ProgressThread>,
 }
 
 /// The launcher, as the world keeps it: used once, in the end.
@@ -125,6 +128,25 @@ impl World {
         }
     }
 
+    /// Sets `bytes` aside for [`Communicator::bsend`] (`MPI_Buffer_attach`, MPI 4.1 §3.6): what
+    /// buffered sends copy at a time is at most so much,
+    /// [`BUFFERED_OVERHEAD`](crate::BUFFERED_OVERHEAD) for each message included.
+    ///
+    /// # Errors
+    /// A buffer is attached already.
+    pub fn attach_buffer(&self, bytes: u64) -> Result<(), Error> {
+        Ok(self.shared.lock()?.open()?.attach_buffer(bytes)?)
+    }
+
+    /// Waits until every message in the attached buffer has left, and detaches it
+    /// (`MPI_Buffer_detach`); gives its size in bytes, 0 if there is none.
+    ///
+    /// # Errors
+    /// The world has been left, or a thread has panicked.
+    pub fn detach_buffer(&self) -> Result<u64, Error> {
+        self.shared.wait_until(|state| state.pml.try_detach_buffer())
+    }
+
     /// Whether `peer`'s memory can be read by single copy, and whether it can be mapped.
     #[cfg(feature = "cli")]
     pub(crate) fn link(&self, peer: u32) -> Result<(bool, bool), Error> {
@@ -148,10 +170,12 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            return self.shared.abandon();
+            self.shared.abandon();
+            return self.end_thread();
         }
         if let Err(error) = self.leave() {
             tracing::warn!(%error, "the world could not be left in good order");
         }
+        self.end_thread();
     }
 }

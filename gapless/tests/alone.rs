@@ -96,6 +96,7 @@ fn memory_for_peers_is_memory() {
     let request = world.comm().isend_owned(memory, 0, 0).unwrap();
     drop(world);
     let (memory, result) = request.wait();
-    assert_eq!(result, Err(Error::Finalized));
+    let unreceived = PmlError::Unreceived { rank: 0, tag: 0 };
+    assert_eq!(result, Err(Error::Message(unreceived)));
     assert_eq!(memory[99_999], 1);
 }

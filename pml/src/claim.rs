@@ -98,6 +98,18 @@ impl Core {
         }
     }
 
+    /// Drops all messages that were taken and not received.
+    pub(crate) fn refuse_claims(&mut self, bml: &mut Bml) {
+        self.claims.parked = 0;
+        let claims: Vec<Claim> = self.claims.claims.drain().collect();
+        for Claim { label, held, .. } in claims {
+            if let Some(held) = held {
+                let arrival = self.unkeep(label, held);
+                self.refuse_message(bml, label.source, arrival, Verdict::Unreceived);
+            }
+        }
+    }
+
     /// Offers of a lost peer cannot be received any more.
     pub(crate) fn lose_claims(&mut self, peer: u32) {
         let mut lost = Vec::new();

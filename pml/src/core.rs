@@ -56,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) digests: Digests,
     /// How many peers are lost.
     pub(crate) lost: u32,
+    /// What no receive waits for is refused: this process leaves.
+    pub(crate) leaving: bool,
     /// Room for buffered sends.
     pub(crate) attached: Option<Attached>,
 }
@@ -83,6 +85,7 @@ impl Core {
             pool: Pool::default(),
             digests: Digests::default(),
             lost: 0,
+            leaving: false,
             attached: None,
             config,
         }
@@ -354,6 +357,10 @@ impl Core {
                     return Err(format!("a message in context {}, which never was", label.context));
                 }
             }
+        }
+        if self.leaving {
+            self.refuse_message(bml, label.source, arrival, Verdict::Unreceived);
+            return Ok(());
         }
         let peer = &mut self.peers[label.source as usize];
         let mut parked = matches!(arrival, Arrival::Eager(_, Body::Parked(_)));

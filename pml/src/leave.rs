@@ -140,9 +140,11 @@ impl Pml {
         })
     }
 
-    /// Refuses all messages that no receive has taken; their sends end with
+    /// Refuses all messages that no receive has taken, now and from now on, a matched probe's included; their sends end with
     /// [`PmlError::Unreceived`], those that need no answer excepted.
     pub fn refuse_unreceived(&mut self) {
+        self.core.leaving = true;
+        self.core.refuse_claims(&mut self.bml);
         self.core.refuse_held(&mut self.bml, Verdict::Unreceived, |_, _| true);
     }
 

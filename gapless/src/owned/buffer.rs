@@ -10,6 +10,9 @@ use std::ptr::NonNull;
 
 /// Memory that a request can own: `Vec<T>`, `Box<[T]>` and [`SharedBuf`]. Sealed.
 pub trait OwnedBuffer: Send + 'static {
+    /// What it consists of.
+    type Item;
+
     /// The buffer taken apart.
     #[doc(hidden)]
     type Parked: Park<Self>;
@@ -25,7 +28,7 @@ pub trait OwnedBuffer: Send + 'static {
 
 /// A buffer taken apart: owns the memory, holds no reference to it.
 #[doc(hidden)]
-pub trait Park<B: ?Sized>: Send + 'static {
+pub trait Park<B: ?Sized + OwnedBuffer>: Send + 'static {
     fn park(buffer: B) -> Self
     where
         B: Sized;
@@ -33,6 +36,10 @@ pub trait Park<B: ?Sized>: Send + 'static {
     where
         B: Sized;
     fn region(&self) -> Region;
+    /// Only while nothing is under way with it.
+    fn items(&self) -> &[B::Item];
+    /// Likewise.
+    fn items_mut(&mut self) -> &mut [B::Item];
 }
 
 /// A list's memory, as raw parts.
@@ -62,6 +69,19 @@ impl<T> RawList<T> {
     }
 }
 
+impl<T> RawList<T> {
+    fn slice(&self) -> &[T] {
+        // SAFETY: the parts are those of a `Vec` of so many elements, which this owns; whoever calls
+        // `items` knows of no message that writes them, and `&self` keeps other callers from it.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    fn slice_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `slice`, and `&mut self` is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
 impl<T> Drop for RawList<T> {
     fn drop(&mut self) {
         // SAFETY: as in `into_list`; this value's life ends here.
@@ -74,6 +94,7 @@ fn element_of<T: Element>() -> Option<&'static Layout> {
 }
 
 impl<T: Element> OwnedBuffer for Vec<T> {
+    type Item = T;
     type Parked = RawList<T>;
 
     fn element() -> Option<&'static Layout> {
@@ -97,9 +118,18 @@ impl<T: Element> Park<Vec<T>> for RawList<T> {
     fn region(&self) -> Region {
         region_of(self.start.as_ptr(), self.len)
     }
+
+    fn items(&self) -> &[T] {
+        self.slice()
+    }
+
+    fn items_mut(&mut self) -> &mut [T] {
+        self.slice_mut()
+    }
 }
 
 impl<T: Element> OwnedBuffer for Box<[T]> {
+    type Item = T;
     type Parked = RawList<T>;
 
     fn element() -> Option<&'static Layout> {
@@ -124,9 +154,18 @@ impl<T: Element> Park<Box<[T]>> for RawList<T> {
     fn region(&self) -> Region {
         region_of(self.start.as_ptr(), self.len)
     }
+
+    fn items(&self) -> &[T] {
+        self.slice()
+    }
+
+    fn items_mut(&mut self) -> &mut [T] {
+        self.slice_mut()
+    }
 }
 
 impl OwnedBuffer for SharedBuf {
+    type Item = u8;
     type Parked = SharedBuf;
 
     fn element() -> Option<&'static Layout> {
@@ -149,6 +188,14 @@ impl Park<SharedBuf> for SharedBuf {
 
     fn region(&self) -> Region {
         SharedBuf::region(self)
+    }
+
+    fn items(&self) -> &[u8] {
+        self
+    }
+
+    fn items_mut(&mut self) -> &mut [u8] {
+        self
     }
 }
 

@@ -1,5 +1,6 @@
 //! Choices about a world, and how it comes to be: transports, addresses, connections.
 
+use super::progress::ProgressThread;
 use super::{Connection, World, card};
 use crate::accelerators::Accelerators;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
@@ -40,6 +41,7 @@ pub struct Builder {
     engines: Vec<Arc<dyn Engine>>,
     devices: Vec<Arc<dyn Device>>,
     no_detection: bool,
+    progress_thread: bool,
     config: Config,
     wireup: Option<Box<dyn Wireup>>,
 }
@@ -95,6 +97,16 @@ impl Builder {
         self
     }
 
+    /// Whether a thread makes progress while no other is in a call. Not the default: messages that are
+    /// handled by several threads in turn take longer. The thread sleeps while nothing comes (50 ms at
+    /// a time at most) and while others wait and so make progress themselves; leaving the world ends
+    /// it.
+    #[must_use]
+    pub fn progress_thread(mut self, yes: bool) -> Builder {
+        self.progress_thread = yes;
+        self
+    }
+
     /// Sets how messages are carried.
     #[must_use]
     pub fn config(mut self, config: Config) -> Builder {
@@ -139,7 +151,9 @@ impl Builder {
         let comm = Communicator { shared: Arc::clone(&shared), comm: world };
         let myself = Communicator { shared: Arc::clone(&shared), comm: myself };
         tracing::debug!(rank, size, job = wireup.job(), "joined");
-        Ok(World { shared, comm, myself, wireup: Some(Connection(Mutex::new(wireup))) })
+        let thread =
+            if self.progress_thread { Some(ProgressThread::start(&shared)?) } else { None };
+        Ok(World { shared, comm, myself, wireup: Some(Connection(Mutex::new(wireup))), thread })
     }
 
     /// The transports to use: those given, and the built-in one where there is anybody to reach.

@@ -9,9 +9,6 @@ use gapless_pml::PmlError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Polls in a row, each with effect, after which even a busy world is left.
-const POLLS_MAX: u32 = 100_000;
-
 /// How long a fence may still take once a peer is gone. Who leaves in good order passed the last
 /// fence, and the launcher is about to tell us so; who died never comes. Launchers that end the job
 /// for that do so sooner.
@@ -21,9 +18,10 @@ impl World {
     /// Leaves the job in good order (`MPI_Finalize`, MPI 4.1 §11.2.2): waits until every process of
     /// the job is here, ends what is still under way, and tells the launcher.
     ///
-    /// Receives with an owned buffer that no message has matched are cancelled; sends that no
-    /// receive has matched are given up once every process has come here. Communicators and
-    /// requests that outlive this call get [`Error::Finalized`] for anything new.
+    /// Every operation under way ends: whatever matches is received and sent in full; receives that no
+    /// message matches are cancelled ([`PmlError::Cancelled`]), sends that no receive matches end
+    /// with [`PmlError::Unreceived`], those excepted that ended before. Communicators and requests that
+    /// outlive this call get [`Error::Finalized`] for anything new.
     ///
     /// # Errors
     /// Another process died, which ends the wait for it within seconds under every launcher, or the
@@ -36,21 +34,26 @@ impl World {
         let Some(Connection(wireup)) = self.wireup.take() else { return Ok(()) };
         let mut wireup = wireup.into_inner().map_err(|_| Error::Poisoned)?;
         self.shared.lock()?.close();
-        // Nobody starts anything after the first fence, so whatever can match has matched or is on
-        // its way; nobody leaves before the second, by which all have received what is theirs.
-        // What was started here and still waits for room goes on its way before that.
+        // Nobody starts anything after the first fence, and everybody has told everybody what the last
+        // message was: so it is known when all has come, and what matches has matched. Nobody leaves
+        // before the second fence, by which all requests have ended everywhere. What was started here
+        // and still waits for room goes on its way before that.
         let mut died = None;
         let left = self
             .shared
             .wait_until(|state| (!state.pml.is_busy()).then_some(()))
-            .and_then(|()| self.fence(&mut *wireup))
+            .and_then(|()| {
+                self.shared.lock()?.pml.say_farewell();
+                self.fence(&mut *wireup)
+            })
             .and_then(|()| {
                 // Some launchers do not count the dead.
                 died = first_loss(&mut *self.shared.lock()?, wireup.size());
-                self.end_receives()
+                self.end_requests()
             })
             .and_then(|()| self.fence(&mut *wireup));
         self.shared.abandon();
+        self.end_thread();
         left?;
         wireup.finalize()?;
         died.map_or(Ok(()), |died| Err(died.into()))
@@ -99,16 +102,24 @@ impl World {
         })
     }
 
-    /// Ends receives with owned buffers: cancels those without a message, waits for the others.
-    fn end_receives(&self) -> Result<(), Error> {
-        let coming: Vec<_> = {
+    /// Ends all requests: those that match by going on, the others by calling them off.
+    fn end_requests(&self) -> Result<(), Error> {
+        self.shared.wait_until(|state| state.pml.all_farewells().then_some(()))?;
+        {
             let mut state = self.shared.lock()?;
-            // What has been sent is here by now, or can be waited for.
-            let _ = (0..POLLS_MAX).find(|_| state.progress() == 0);
-            let receives = state.parked.receives();
-            receives.into_iter().filter(|&id| matches!(state.cancel(id), Ok(false))).collect()
-        };
-        coming.into_iter().try_for_each(|id| self.shared.wait_ended(id))
+            state.pml.cancel_unmatched();
+            state.pml.refuse_unreceived();
+        }
+        self.shared.ring();
+        self.shared
+            .wait_until(|state| (!state.pml.is_busy() && !state.pml.has_requests()).then_some(()))
+    }
+
+    /// Ends the progress thread, if there is one.
+    pub(super) fn end_thread(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            thread.end(&self.shared);
+        }
     }
 }
 

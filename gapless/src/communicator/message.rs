@@ -1,0 +1,153 @@
+//! Matched probe (MPI 4.1 §3.8.2): a message is taken first, and received later by whoever took it.
+//! With several threads that is the only probe whose answer still holds when the receive comes.
+
+use super::Communicator;
+use crate::error::Error;
+use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
+use crate::shared::Shared;
+use crate::view::ViewMut;
+use gapless_engine::Typed;
+use gapless_pml::{MessageId, RequestId, Source, Status, TagSel};
+use std::sync::Arc;
+
+/// A message that a matched probe has taken (`MPI_Message`), to be received by
+/// [`recv`](Message::recv), [`irecv_owned`](Message::irecv_owned) or
+/// [`Scope::imrecv`](crate::Scope::imrecv). Dropping it drops the message; its sender completes
+/// normally.
+#[derive(Debug)]
+#[must_use = "dropping it drops the message"]
+pub struct Message {
+    comm: Communicator,
+    status: Status,
+    /// `None` once it is being received.
+    id: Option<MessageId>,
+}
+
+impl Communicator {
+    /// Takes the next message that a receive like this would get, if it has come (`MPI_Improbe`,
+    /// MPI 4.1 §3.8.2).
+    ///
+    /// # Errors
+    /// As [`probe`](Communicator::probe).
+    pub fn improbe(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<TagSel>,
+    ) -> Result<Option<Message>, Error> {
+        let found = {
+            let mut state = self.shared.lock()?;
+            state.open()?;
+            if state.progress() > 0 {
+                self.shared.rouse(&state);
+            }
+            state.pml.improbe(&self.comm, source.into(), tag.into())?
+        };
+        Ok(found.map(|found| self.message(found)))
+    }
+
+    /// Waits for a message, and takes it (`MPI_Mprobe`, MPI 4.1 §3.8.2).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = gapless::World::init()?;
+    /// let comm = world.comm();
+    /// let sent = comm.isend_owned(vec![1u8, 2, 3], comm.rank(), 0)?;
+    /// let message = comm.mprobe(comm.rank(), 0)?;
+    /// let mut received = vec![0u8; usize::try_from(message.status().bytes).unwrap()];
+    /// message.recv(&mut received)?;
+    /// assert_eq!(received, [1, 2, 3]);
+    /// sent.wait().1?;
+    /// world.finalize()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`probe`](Communicator::probe).
+    pub fn mprobe(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<TagSel>,
+    ) -> Result<Message, Error> {
+        let (source, tag) = (source.into(), tag.into());
+        let found = self.shared.wait_until(|state| match state.open() {
+            Ok(pml) => pml.improbe(&self.comm, source, tag).map_err(Error::from).transpose(),
+            Err(error) => Some(Err(error)),
+        })??;
+        Ok(self.message(found))
+    }
+
+    fn message(&self, (id, status): (MessageId, Status)) -> Message {
+        Message { comm: self.clone(), status, id: Some(id) }
+    }
+}
+
+impl Message {
+    /// Whose it is, its tag and length.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Receives it (`MPI_Mrecv`, MPI 4.1 §3.8.3).
+    ///
+    /// # Errors
+    /// As [`Communicator::recv`]; its sender was lost before the data came.
+    pub fn recv<'v>(self, into: impl Into<ViewMut<'v>>) -> Result<Status, Error> {
+        let view = into.into();
+        let shared = Arc::clone(&self.comm.shared);
+        // SAFETY: `view` borrows its memory exclusively until this call returns, which is after
+        // the request has ended.
+        let id = unsafe { self.start(&view.typed, &shared) }?;
+        shared.wait(id)
+    }
+
+    /// Starts to receive it into a buffer that is given away (`MPI_Imrecv`).
+    ///
+    /// # Errors
+    /// As [`recv`](Message::recv); the layout does not fit. The buffer comes back with the error, the
+    /// message is dropped.
+    pub fn irecv_owned<B: OwnedBuffer>(
+        self,
+        into: impl Into<Owned<B>>,
+    ) -> Result<OwnedRequest<B>, Refused<B>> {
+        let comm = self.comm.clone();
+        // SAFETY: `start_owned` says what holds until the request has ended.
+        comm.start_owned(into.into(), |typed| unsafe { self.start(typed, &comm.shared) })
+    }
+
+    /// Starts to receive it, with a request of the world `within`.
+    ///
+    /// # Safety
+    /// Until the request has ended, the memory is valid for reads and writes and nothing else
+    /// touches it.
+    pub(crate) unsafe fn start(
+        mut self,
+        typed: &Typed,
+        within: &Arc<Shared>,
+    ) -> Result<RequestId, Error> {
+        if !Arc::ptr_eq(&self.comm.shared, within) {
+            return Err(gapless_pml::PmlError::NoSuchMessage.into());
+        }
+        let mut state = within.lock()?;
+        let message = self.id.take().ok_or(gapless_pml::PmlError::NoSuchMessage)?;
+        // SAFETY: the caller's promise is the one that is asked for.
+        let started = state.open().and_then(|pml| Ok(unsafe { pml.imrecv(&message, typed) }?));
+        if started.is_err() {
+            self.id = Some(message);
+        }
+        within.rouse(&state);
+        drop(state);
+        started
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let Some(message) = self.id.take()
+            && let Ok(mut state) = self.comm.shared.lock()
+            && let Ok(pml) = state.open()
+        {
+            pml.drop_message(&message);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Persistent requests (MPI 4.1 §3.9): an operation on a buffer of its own, started again and again.
+
+use super::{Owned, OwnedBuffer, Park, Refused};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::shared::Shared;
+use gapless_pml::{PmlError, RequestId, SendMode, Source, Status, TagSel};
+use std::fmt;
+use std::sync::Arc;
+
+/// A send or receive that is described once. While it is inactive its buffer can be looked at and
+/// changed, while it is active it cannot.
+///
+/// ```
+/// # fn main() -> Result<(), gapless::Error> {
+/// use gapless::SendMode;
+/// let world = gapless::World::init()?;
+/// let comm = world.comm();
+/// let (right, left) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+/// let mut send = comm.send_init(vec![0.0f64; 100], right, 0, SendMode::Standard)?;
+/// let mut recv = comm.recv_init(vec![0.0f64; 100], left, 0)?;
+/// for step in 0..10 {
+///     send.buffer_mut()?.fill(f64::from(step));
+///     recv.start()?;
+///     send.start()?;
+///     send.wait()?;
+///     recv.wait()?;
+///     assert_eq!(recv.buffer()?[99], f64::from(step));
+/// }
+/// world.finalize()
+/// # }
+/// ```
+///
+/// Dropping it is `MPI_Request_free`: what is under way goes on, and its buffer is freed after that.
+pub struct Persistent<B: OwnedBuffer> {
+    shared: Arc<Shared>,
+    what: gapless_pml::Persistent,
+    /// `None` only while it is dropped.
+    memory: Option<B::Parked>,
+    active: Option<RequestId>,
+}
+
+impl Communicator {
+    /// Describes a send of a buffer, which is given away (`MPI_Send_init` and its like). Rank and tag
+    /// are checked when it is started.
+    ///
+    /// # Errors
+    /// The layout does not fit.
+    pub fn send_init<B: OwnedBuffer>(
+        &self,
+        data: impl Into<Owned<B>>,
+        dest: u32,
+        tag: i32,
+        mode: SendMode,
+    ) -> Result<Persistent<B>, Refused<B>> {
+        let (memory, typed) = data.into().park()?;
+        let what = gapless_pml::Persistent::send(&self.comm, &typed, dest, tag, mode);
+        let shared = Arc::clone(&self.shared);
+        Ok(Persistent { shared, what, memory: Some(memory), active: None })
+    }
+
+    /// Describes a receive into a buffer, which is given away (`MPI_Recv_init`). Rank and tag are
+    /// checked when it is started.
+    ///
+    /// # Errors
+    /// The layout does not fit.
+    pub fn recv_init<B: OwnedBuffer>(
+        &self,
+        into: impl Into<Owned<B>>,
+        source: impl Into<Source>,
+        tag: impl Into<TagSel>,
+    ) -> Result<Persistent<B>, Refused<B>> {
+        let (memory, typed) = into.into().park()?;
+        let what = gapless_pml::Persistent::recv(&self.comm, &typed, source.into(), tag.into());
+        let shared = Arc::clone(&self.shared);
+        Ok(Persistent { shared, what, memory: Some(memory), active: None })
+    }
+}
+
+impl<B: OwnedBuffer> Persistent<B> {
+    /// Starts it (`MPI_Start`).
+    ///
+    /// # Errors
+    /// It is active; what [`Communicator::send_mode`] or [`Communicator::recv`] refuse.
+    pub fn start(&mut self) -> Result<(), Error> {
+        self.idle()?;
+        let mut state = self.shared.lock()?;
+        // SAFETY: `memory` is this value's own, and is what the operation was described with. Until
+        // the request has ended nobody gets at it: `buffer`, `buffer_mut` and `into_buffer` refuse
+        // while it is active, dropping gives it to the world to keep, and a value that is forgotten
+        // never frees it.
+        let id = unsafe { state.open()?.start(&mut self.what) }?;
+        self.active = Some(id);
+        self.shared.rouse(&state);
+        Ok(())
+    }
+
+    /// Starts several (`MPI_Startall`).
+    ///
+    /// # Errors
+    /// The first that cannot be started; those before it are active.
+    pub fn start_all<'p>(
+        several: impl IntoIterator<Item = &'p mut Persistent<B>>,
+    ) -> Result<(), Error>
+    where
+        B: 'p,
+    {
+        several.into_iter().try_for_each(Persistent::start)
+    }
+
+    /// Waits until what was started has ended; then it is inactive.
+    ///
+    /// # Errors
+    /// The operation failed; it is inactive.
+    pub fn wait(&mut self) -> Result<Status, Error> {
+        let id = self.active.ok_or(Error::Inactive)?;
+        let result = self.shared.wait(id);
+        self.active = None;
+        result
+    }
+
+    /// The result of what was started if it has ended; then it is inactive.
+    ///
+    /// # Errors
+    /// The operation failed; it was inactive.
+    pub fn test(&mut self) -> Result<Option<Status>, Error> {
+        let id = self.active.ok_or(Error::Inactive)?;
+        let result = self.shared.test(id);
+        if !matches!(result, Ok(None)) {
+            self.active = None;
+        }
+        result
+    }
+
+    /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Whether it was; waiting for
+    /// it then reports [`PmlError::Cancelled`].
+    ///
+    /// # Errors
+    /// It is inactive.
+    pub fn cancel(&mut self) -> Result<bool, Error> {
+        let id = self.active.ok_or(Error::Inactive)?;
+        self.shared.lock()?.cancel(id)
+    }
+
+    /// Whether something was started and not waited for.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.active.is_some()
+    }
+
+    /// The buffer.
+    ///
+    /// # Errors
+    /// It is active.
+    pub fn buffer(&self) -> Result<&[B::Item], Error> {
+        self.idle()?;
+        self.memory.as_ref().map(Park::items).ok_or(Error::Inactive)
+    }
+
+    /// The buffer, to be changed.
+    ///
+    /// # Errors
+    /// It is active.
+    pub fn buffer_mut(&mut self) -> Result<&mut [B::Item], Error> {
+        self.idle()?;
+        self.memory.as_mut().map(Park::items_mut).ok_or(Error::Inactive)
+    }
+
+    /// Gives the buffer back, and forgets the description; waits for what is under way.
+    ///
+    /// # Errors
+    /// What was under way failed; the buffer is lost only with the thread that panicked.
+    pub fn into_buffer(mut self) -> Result<B, Refused<B>> {
+        let ended = if self.is_active() { self.wait().map(drop) } else { Ok(()) };
+        let buffer = self.memory.take().map(Park::unpark);
+        let buffer = buffer.expect("it is there until the value is dropped");
+        match ended {
+            Ok(()) => Ok(buffer),
+            Err(error) => Err(Refused { error, buffer }),
+        }
+    }
+
+    fn idle(&self) -> Result<(), Error> {
+        match self.active {
+            None => Ok(()),
+            Some(_) => Err(PmlError::StillActive.into()),
+        }
+    }
+}
+
+impl<B: OwnedBuffer> Drop for Persistent<B> {
+    fn drop(&mut self) {
+        if let (Some(id), Some(memory)) = (self.active, self.memory.take()) {
+            let mut state = self.shared.lock_anyway();
+            state.parked.keep(id, Box::new(memory));
+            state.parked.abandon(id);
+        }
+    }
+}
+
+impl<B: OwnedBuffer> fmt::Debug for Persistent<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Persistent").field("active", &self.active).finish_non_exhaustive()
+    }
+}
