@@ -157,6 +157,7 @@ fn notes(session: &Session<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Args;
 
     #[test]
     fn groups_are_found_by_name() {
@@ -164,5 +165,13 @@ mod tests {
         let two = chosen(&["t".to_owned(), "v".to_owned()]).unwrap();
         assert_eq!(two.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["t", "v"]);
         assert!(chosen(&["w".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn the_help_names_every_group() {
+        let help = Options::augment_args(clap::Command::new("gpu")).render_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let names: Vec<&str> = GROUPS.iter().map(|(name, _)| *name).collect();
+        assert!(help.contains(&format!("({})", names.join(", "))), "{help}");
     }
 }
