@@ -379,6 +379,8 @@ pub(crate) fn completions_chain(bench: &Bench) {
         let to = Buffer::holding(&*bench.typed, &second);
         let (staged_at, out_at) = (Region::of_mut(&mut staged), Region::of_mut(&mut out));
         let copied_at = Region::of_mut(&mut copied);
+        let (mut here, mut there) = (vec![0; index(size)], vec![0; index(size)]);
+        let (here_at, there_at) = (Region::of_mut(&mut here), Region::of_mut(&mut there));
         let engine = &bench.engine;
         let then = |step: Result<Completion, gapless_engine::EngineError>| [step.unwrap()];
         // SAFETY: all memory lives until the last completion, which comes after all others.
@@ -391,7 +393,12 @@ pub(crate) fn completions_chain(bench: &Bench) {
         // SAFETY: as above.
         let packed = then(unsafe { engine.pack(&typed(&middle), 0..size, wire.region(), &moved) });
         // SAFETY: as above.
-        let unpacked = then(unsafe { engine.unpack(wire.region(), &typed(&to), 0..size, &packed) });
+        let here = unsafe { copier.copy(here_at, wire.region(), &packed) }.unwrap();
+        // SAFETY: as above.
+        let there = [unsafe { slow.copy(there_at, here_at, &[here]) }.unwrap()];
+        // The engine itself comes after another vendor's work, and takes the stream from the host.
+        // SAFETY: as above.
+        let unpacked = then(unsafe { engine.unpack(there_at, &typed(&to), 0..size, &there) });
         // SAFETY: as above.
         let down = unsafe { copier.copy(out_at, to.region(), &unpacked) }.unwrap();
         // SAFETY: as above.
