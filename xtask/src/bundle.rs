@@ -3,11 +3,12 @@
 //! A compute node has often neither cargo nor a network. So what touches CUDA (every crate of the
 //! workspace that is `gapless-mem-cuda` or names it in its manifest) is built here, in release, and
 //! put into `gpu-bundle/`; of `gapless` only the programs, because its tests look for theirs where cargo
-//! put it, and need no GPU (those of the whole stack that do are in `tests/`):
+//! put it, and need no GPU (those of the whole stack that do are in `tests/`). Unit tests stay at home
+//! too: none of them needs a GPU, and some are as long as the programs that they test.
 //!
 //! ```text
 //! gpu-bundle/run.sh       runs every test program, bounded in time; a table last
-//! gpu-bundle/tests/       test programs: FOLDER.lib, FOLDER.NAME
+//! gpu-bundle/tests/       test programs: FOLDER.NAME
 //! gpu-bundle/programs/    what the same crates have of programs and examples
 //! ```
 //!
@@ -52,7 +53,7 @@ pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
     let names: Vec<&str> = packages.iter().map(|package| package.name.as_str()).collect();
     let mut files = BTreeMap::new();
     let tested: Vec<&str> = names.iter().copied().filter(|name| *name != AT_HOME).collect();
-    let tests = build(checkout, &["test", "--no-run"], &tested)?;
+    let tests = build(checkout, &["test", "--no-run", "--test", "*"], &tested)?;
     files.extend(tests.iter().filter_map(Artifact::as_test));
     let with_programs: Vec<&str> = packages
         .iter()
@@ -126,10 +127,12 @@ impl Artifact {
     /// Its place in the bundle if it is a test program, and where it is now.
     fn as_test(&self) -> Option<(PathBuf, PathBuf)> {
         let (target, executable) = self.of(true)?;
+        if !target.kind.iter().any(|kind| kind == "test") {
+            return None;
+        }
         let folder = self.manifest_path.parent()?.file_name()?.to_string_lossy();
-        let library = target.kind.iter().any(|kind| kind.ends_with("lib"));
-        let name = if library { "lib" } else { &target.name };
-        Some((Path::new("tests").join(format!("{folder}.{name}")), executable.to_owned()))
+        let name = format!("{folder}.{}", target.name);
+        Some((Path::new("tests").join(name), executable.to_owned()))
     }
 
     /// Its place in the bundle if it is a program, and where it is now.
@@ -184,10 +187,7 @@ mod tests {
     #[test]
     fn programs_have_their_places() {
         let place = |artifact: Artifact| artifact.as_test().map(|(place, _)| place);
-        assert_eq!(
-            place(artifact("lib", true, "\"/t/a\"")).unwrap(),
-            Path::new("tests/mem-cuda.lib")
-        );
+        assert_eq!(place(artifact("lib", true, "\"/t/a\"")), None);
         let named = place(artifact("test", true, "\"/t/a\"")).unwrap();
         assert_eq!(named, Path::new("tests/mem-cuda.gpu_things"));
         assert_eq!(place(artifact("lib", false, "null")), None);
