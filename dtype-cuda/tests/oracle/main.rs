@@ -7,9 +7,14 @@
 //! none). What only GPU engines have is tested in `kernels`, `plans`, `batch` and `huge`; `cuda` adds the
 //! memories that only CUDA has.
 //!
-//! `GAPLESS_SEED` repeats a run; `GAPLESS_PROP_CASES=400` tries four times as much (per cent).
+//! `GAPLESS_SEED` repeats a run; `GAPLESS_ORACLE_PERCENT=400` tries four times as much (per cent).
 //!
 //! The binary needs nothing beside it, so it can be carried to a machine that has a GPU and no cargo.
+
+#![cfg_attr(
+    not(all(feature = "cuda", feature = "opencl")),
+    allow(dead_code, reason = "some of the workbench is for one of the two only")
+)]
 
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 mod batch;

@@ -1,5 +1,5 @@
 //! Where randomness, the number of cases and skipping come from: `GAPLESS_SEED` repeats a run,
-//! `GAPLESS_PROP_CASES` makes it longer; both are printed.
+//! `GAPLESS_ORACLE_PERCENT` makes it longer. The seed is printed.
 
 use gapless_dtype::testkit::Rng;
 use std::io::Write as _;
@@ -21,9 +21,9 @@ pub(crate) fn seed() -> u64 {
     })
 }
 
-/// How many cases a test runs: `usual` ones, times what `GAPLESS_PROP_CASES` asks for in per cent.
+/// How many cases a test runs: `usual` ones, or what `GAPLESS_ORACLE_PERCENT` makes of them, if more.
 pub(crate) fn cases(usual: u64) -> u64 {
-    usual * number("GAPLESS_PROP_CASES").unwrap_or(100).max(100) / 100
+    usual * number("GAPLESS_ORACLE_PERCENT").unwrap_or(100).max(100) / 100
 }
 
 /// The randomness of one test; the name keeps tests apart that share the seed.
