@@ -127,10 +127,13 @@ impl Agreement {
 
 impl Pml {
     /// Drives all agreements; gives how many steps were taken.
+    #[inline]
     pub(crate) fn agree(&mut self) -> usize {
-        if self.agreements.open == 0 {
-            return 0;
-        }
+        if self.agreements.open == 0 { 0 } else { self.agree_all() }
+    }
+
+    #[cold]
+    fn agree_all(&mut self) -> usize {
         let mut steps = 0;
         let keys: Vec<usize> = self.agreements.all.iter().map(|(key, _)| key).collect();
         for key in keys {

@@ -25,6 +25,7 @@ pub(crate) struct Buffer {
 }
 
 /// Which of `engines` works on the memory of `typed`.
+#[inline]
 pub(crate) fn engine_for(engines: &Engines, typed: &Typed) -> Result<usize, PmlError> {
     let space = typed.space();
     let found = engines.iter().position(|engine| engine.serves(space));

@@ -109,6 +109,7 @@ impl Comm {
     /// The group that messages go to: the other side of an intercommunicator
     /// (`MPI_Comm_remote_group`), or the only one.
     #[must_use]
+    #[inline]
     pub fn peers(&self) -> &Group {
         self.inner.inter.as_ref().map_or(&self.inner.group, |(remote, _)| remote)
     }
@@ -249,6 +250,7 @@ impl Comms {
         Some(at)
     }
 
+    #[inline]
     fn slot(&self, id: u32) -> Option<&Slot> {
         let (at, generation) = parts(id);
         self.slots.get(at as usize).filter(|slot| slot.generation == generation)

@@ -7,15 +7,22 @@ use std::sync::Arc;
 /// Processes of the job in the order of their ranks. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Group {
-    members: Arc<Members>,
+    members: Members,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Members {
     /// Every process, with the rank it has in the job.
     All(u32),
-    /// These, each once.
-    Listed { processes: Vec<u32>, ranks: FastMap<u32, u32> },
+    /// These.
+    Listed(Arc<List>),
+}
+
+/// Processes, each once.
+#[derive(Debug)]
+struct List {
+    processes: Vec<u32>,
+    ranks: FastMap<u32, u32>,
 }
 
 /// How two groups or communicators are alike (MPI 4.1 §7.3.1, §7.4.1).
@@ -34,7 +41,7 @@ pub enum Comparison {
 impl Group {
     /// Everybody.
     pub(crate) fn all(size: u32) -> Group {
-        Group { members: Arc::new(Members::All(size)) }
+        Group { members: Members::All(size) }
     }
 
     /// These processes, in this order, each once: whatever comes a second time is left out.
@@ -47,7 +54,7 @@ impl Group {
                 rank
             });
         }
-        Group { members: Arc::new(Members::Listed { processes, ranks }) }
+        Group { members: Members::Listed(Arc::new(List { processes, ranks })) }
     }
 
     /// Nobody (`MPI_GROUP_EMPTY`).
@@ -59,9 +66,9 @@ impl Group {
     /// How many processes there are.
     #[must_use]
     pub fn size(&self) -> u32 {
-        match &*self.members {
+        match &self.members {
             Members::All(size) => *size,
-            Members::Listed { processes, .. } => u32::try_from(processes.len()).unwrap_or(u32::MAX),
+            Members::Listed(list) => u32::try_from(list.processes.len()).unwrap_or(u32::MAX),
         }
     }
 
@@ -69,9 +76,9 @@ impl Group {
     #[must_use]
     #[inline]
     pub fn process(&self, rank: u32) -> Option<u32> {
-        match &*self.members {
+        match &self.members {
             Members::All(size) => (rank < *size).then_some(rank),
-            Members::Listed { processes, .. } => processes.get(rank as usize).copied(),
+            Members::Listed(list) => list.processes.get(rank as usize).copied(),
         }
     }
 
@@ -79,9 +86,9 @@ impl Group {
     #[must_use]
     #[inline]
     pub fn rank_of(&self, process: u32) -> Option<u32> {
-        match &*self.members {
+        match &self.members {
             Members::All(size) => (process < *size).then_some(process),
-            Members::Listed { ranks, .. } => ranks.get(&process).copied(),
+            Members::Listed(list) => list.ranks.get(&process).copied(),
         }
     }
 

@@ -71,6 +71,10 @@ pub(crate) const DATA_BYTES: usize = 32;
 pub(crate) const FIN_BYTES: usize = 16;
 pub(crate) const LAYOUT_BYTES: usize = 32;
 
+/// How a message was sent; 0 is whatever needs nothing of the receiver.
+const SYNCHRONOUS: u16 = 1;
+const READY: u16 = 2;
+
 /// What a message is.
 mod kind {
     pub(super) const EAGER: u8 = 1;
@@ -162,6 +166,7 @@ impl Envelope {
         Label { context: self.context, source, tag: self.tag }
     }
 
+    #[inline]
     fn wire(&self, kind: u8) -> EnvelopeWire {
         let digest = self.digest.to_bytes();
         let mut hash = U64::ZERO;
@@ -171,8 +176,8 @@ impl Envelope {
             version: VERSION,
             mode: match self.mode {
                 SendMode::Standard | SendMode::Buffered => 0,
-                SendMode::Synchronous => 1,
-                SendMode::Ready => 2,
+                SendMode::Synchronous => SYNCHRONOUS,
+                SendMode::Ready => READY,
             }
             .into(),
             context: self.context.into(),
@@ -184,11 +189,12 @@ impl Envelope {
     }
 
     /// The mode that an envelope names.
+    #[inline]
     fn mode(wire: &EnvelopeWire) -> Result<SendMode, String> {
         match wire.mode.get() {
             0 => Ok(SendMode::Standard),
-            1 => Ok(SendMode::Synchronous),
-            2 => Ok(SendMode::Ready),
+            SYNCHRONOUS => Ok(SendMode::Synchronous),
+            READY => Ok(SendMode::Ready),
             other => Err(format!("no mode has number {other}")),
         }
     }
@@ -210,6 +216,7 @@ impl Envelope {
     }
 
     /// The header of an eager message.
+    #[inline]
     pub(crate) fn eager(&self) -> [u8; EAGER_BYTES] {
         zerocopy::transmute!(self.wire(kind::EAGER))
     }
@@ -324,7 +331,7 @@ impl Head {
             kind::EAGER => {
                 let wire: EnvelopeWire = zerocopy::transmute!(*first);
                 let mut data = payload()?;
-                if Envelope::mode(&wire)? == SendMode::Synchronous {
+                if wire.mode.get() == SYNCHRONOUS {
                     data = data.checked_sub(SERIAL_BYTES).ok_or("a message without its serial")?;
                 }
                 Ok(Head::Eager(Envelope::check(&wire, data as u64)?))

@@ -237,6 +237,7 @@ impl Pml {
     }
 
     /// What follows a poll that brought `events`.
+    #[inline]
     pub(crate) fn pump(&mut self, events: usize) -> usize {
         let mut done = events + self.core.pump(&mut self.bml);
         done += self.agree();

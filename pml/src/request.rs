@@ -115,7 +115,9 @@ impl Requests {
         if entry.generation != id.generation {
             return;
         }
-        self.woken.extend(entry.waker.take());
+        if entry.waker.is_some() {
+            self.woken.extend(entry.waker.take());
+        }
         if entry.released {
             self.vacate(id.index);
         } else {
@@ -165,6 +167,7 @@ impl Requests {
     }
 
     /// Takes the result of a request that has ended; `None` while it is under way.
+    #[inline]
     pub(crate) fn collect(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
         let entry = self.entries.get_mut(id.index as usize).ok_or(PmlError::NoSuchRequest)?;
         if entry.generation != id.generation || entry.released {

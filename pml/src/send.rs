@@ -178,6 +178,7 @@ impl Core {
     }
 
     /// Checks what a send is given.
+    #[inline(always)] // on every message's way, and its result is large
     fn check_send(
         &mut self,
         bml: &Bml,
@@ -212,6 +213,7 @@ impl Core {
     ///
     /// # Safety
     /// For the time of this call, `buffer` describes memory that is valid for reads.
+    #[cold]
     unsafe fn send_copy(
         &mut self,
         bml: &mut Bml,
@@ -244,6 +246,7 @@ impl Core {
     }
 
     /// Has an eager message leave as soon as those before it have, and there is room.
+    #[cold]
     fn queue_eager(
         &mut self,
         bml: &mut Bml,
@@ -269,6 +272,7 @@ impl Core {
         id
     }
 
+    #[inline]
     fn goes_eagerly(&self, bml: &mut Bml, peer: u32, buffer: &Typed, link_eager: u64) -> bool {
         let bytes = buffer.packed_bytes();
         let tuning = &self.config.tuning;
@@ -282,8 +286,14 @@ impl Core {
         if force.is_none() && bytes <= tuning.eager_bytes_sure {
             return true;
         }
+        self.eager_wins(bml, peer, buffer)
+    }
+
+    /// Whether the cost model chooses eager.
+    #[inline(never)]
+    fn eager_wins(&self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
         let situation = self.expectation(bml, peer, buffer);
-        choose(&situation, tuning, force, |_| true) == Protocol::Eager
+        choose(&situation, &self.config.tuning, self.config.force, |_| true) == Protocol::Eager
     }
 
     /// What a sender expects of a message: the receiver's buffer is taken to be like its own.
