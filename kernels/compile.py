@@ -7,6 +7,7 @@ for every SM (as 90) and PTX for what comes later (as 80). What ptxas says of re
 REPORT, a line a kernel. A kernel that spills is an error.
 """
 
+import concurrent.futures
 import ctypes
 import os
 import re
@@ -20,18 +21,19 @@ def main():
     nvrtc = load(wheels)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
+        # Names, not paths: they get into the image.
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            archs = sorted(set(targets))
+            texts = dict(zip(archs, pool.map(lambda a: compile_ptx(nvrtc, source, include, a), archs)))
+            for arch, text in texts.items():
+                with open(os.path.join(folder, f"compute_{arch}.ptx"), "wb") as file:
+                    file.write(text)
+            reports = list(pool.map(lambda sm: assemble(wheels, folder, sm), targets[:-1]))
         parts = []
-        for sm in targets[:-1]:
-            ptx = compile_ptx(nvrtc, source, include, sm)
-            # Names, not paths: they get into the image.
-            with open(os.path.join(folder, f"sm_{sm}.ptx"), "wb") as file:
-                file.write(ptx)
-            arguments = ["-v", f"-arch=sm_{sm}", "-o", f"sm_{sm}.cubin", f"sm_{sm}.ptx"]
-            lines += summary(sm, run(wheels, "ptxas", arguments, folder))
+        for sm, report_of in zip(targets[:-1], reports):
+            lines += summary(sm, report_of)
             parts.append(f"--image3=kind=elf,sm={sm},file=sm_{sm}.cubin")
         later = targets[-1]
-        with open(os.path.join(folder, f"compute_{later}.ptx"), "wb") as file:
-            file.write(compile_ptx(nvrtc, source, include, later))
         parts.append(f"--image3=kind=ptx,sm={later},file=compute_{later}.ptx")
         run(wheels, "fatbinary", ["--create=image", "-64", "--compress-all", *parts], folder)
         with open(os.path.join(folder, "image"), "rb") as made, open(image, "wb") as file:
@@ -42,6 +44,11 @@ def main():
     spilled = [line for line in lines if line.split()[3:5] != ["0", "0"]]
     if spilled:
         sys.exit("kernels that spill:\n" + "".join(spilled))
+
+
+def assemble(wheels, folder, sm):
+    arguments = ["-v", f"-arch=sm_{sm}", "-o", f"sm_{sm}.cubin", f"compute_{sm}.ptx"]
+    return run(wheels, "ptxas", arguments, folder)
 
 
 def run(wheels, program, arguments, folder):

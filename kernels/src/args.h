@@ -12,6 +12,7 @@
 #define DIMS_MAX 6
 #define BATCH_MAX 4
 #define PARTS_MAX 32
+#define PARTS_AT_ONCE 8
 
 /* n / divisor for n < 2^31, as ((2n * magic) >> 32) >> shift. */
 typedef struct {
@@ -27,7 +28,8 @@ typedef struct {
     u32 words;
     u32 tiles; /* the one for the edges included */
     u32 edges; /* bytes before word `first`, bytes after the last one << 8, and << 16 the bytes of a
-                  word that come after the stretch where all of it lies inside that word */
+                  word that come after the stretch where all of it lies inside that word; the
+                  highest bit says that what is touched should leave the caches first */
 } Span;
 
 /* One dimension of a grid of blocks. */
@@ -117,6 +119,21 @@ typedef struct {
 #define SIDE_LISTED 2
 #define SIDE_MAPPED 3
 
+/* Which threads of 32 move scattered words when unpacking, so that whole sectors are written at once. */
+typedef struct {
+    u32 lanes; /* that many of the first */
+    u32 back;  /* words before the span's first at which the first strip begins */
+} Skipping;
+
+/* How long blocks on a grid are cut: into `pieces` of `piece` words, one a strip. */
+typedef struct {
+    u32 piece;
+    u32 pieces; /* 0 where blocks are not long */
+    u32 row;    /* the block that the span begins in */
+    u32 unused;
+    Divide by_pieces;
+} Rows;
+
 /* What kernels take: the span, then the shape. */
 typedef struct {
     Span span;
@@ -124,25 +141,26 @@ typedef struct {
 
 typedef struct {
     Span span;
+    Skipping skipping;
     Strided shape;
 } StridedArgs;
 
-/* As StridedArgs, of long blocks: each is cut into `pieces` of at most `piece` words, one a tile. */
+/* As StridedArgs, of long blocks. */
 typedef struct {
     Span span;
-    u32 piece;
-    u32 pieces;
-    Divide by_pieces;
+    Rows rows;
     Strided shape;
 } RowsArgs;
 
 typedef struct {
     Span span;
+    Skipping skipping;
     Affine shape;
 } AffineArgs;
 
 typedef struct {
     Span span;
+    Skipping skipping;
     Listed shape;
 } ListedArgs;
 
@@ -166,10 +184,13 @@ typedef struct {
 /* One request of many. */
 typedef struct {
     Span span;
+    Skipping skipping;
+    Rows rows;
     Side side; /* `first` is the span's */
 } FusedPart;
 
-/* Up to PARTS_MAX requests in one launch. Of the span only the number of tiles counts. */
+/* Up to PARTS_MAX requests in one launch. Of the span only the number of tiles counts; it is rounded up
+ * to a multiple of PARTS_AT_ONCE. */
 typedef struct {
     Span span;
     u32 begin[PARTS_MAX]; /* the tile that each part begins at; of those that are not, past the end */

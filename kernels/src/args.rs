@@ -11,6 +11,10 @@ pub const DIMS_MAX: usize = 6;
 pub const BATCH_MAX: usize = 4;
 /// Requests of one fused launch, at most.
 pub const PARTS_MAX: usize = 32;
+/// Places in the order of a fused launch's tiles at which blocks work at the same time.
+pub const PARTS_AT_ONCE: u32 = 8;
+/// The bit of [`Span::edges`] for what should leave the caches first.
+pub const ONCE: u32 = 1 << 31;
 
 /// A structure or a field of one, for comparing with the other side.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +76,8 @@ structures! {
         /// Tiles, the one for the edges included.
         tiles: u32,
         /// Bytes before word `first`; bytes after the last one shifted by 8; and, shifted by 16, the
-        /// bytes of a word that come after the stretch where all of it lies inside that word.
+        /// bytes of a word that come after the stretch where all of it lies inside that word. The highest
+        /// bit, [`ONCE`], says that what is touched should leave the caches first.
         edges: u32,
     }
     /// One dimension of a grid.
@@ -197,42 +202,64 @@ structures! {
         /// If [`SIDE_MAPPED`].
         mapped: Mapped,
     }
+    /// Which threads of 32 move scattered words when unpacking, so that whole sectors are written at once.
+    Skipping: 8 {
+        /// That many of the first.
+        lanes: u32,
+        /// Words before the span's first at which the first strip begins.
+        back: u32,
+    }
+    /// How long blocks on a grid are cut.
+    Rows: 24 {
+        /// Words of a strip.
+        piece: u32,
+        /// Strips of a block; 0 where blocks are not long.
+        pieces: u32,
+        /// The block that the span begins in.
+        row: u32,
+        /// Nothing.
+        unused: u32,
+        /// Division by `pieces`.
+        by_pieces: Divide,
+    }
     /// Of `copy`.
     CopyArgs: 32 {
         /// What to move.
         span: Span,
     }
     /// Of `strided1` and `strided`.
-    StridedArgs: 240 {
+    StridedArgs: 248 {
         /// What to move.
         span: Span,
+        /// By which threads.
+        skipping: Skipping,
         /// How it lies.
         shape: Strided,
     }
     /// Of `rows`.
-    RowsArgs: 256 {
+    RowsArgs: 264 {
         /// What to move.
         span: Span,
-        /// Words of a tile.
-        piece: u32,
-        /// Tiles of a block.
-        pieces: u32,
-        /// Division by `pieces`.
-        by_pieces: Divide,
+        /// How blocks are cut.
+        rows: Rows,
         /// How it lies.
         shape: Strided,
     }
     /// Of `affine` and `affine_short`.
-    AffineArgs: 72 {
+    AffineArgs: 80 {
         /// What to move.
         span: Span,
+        /// By which threads.
+        skipping: Skipping,
         /// How it lies.
         shape: Affine,
     }
     /// Of `listed`.
-    ListedArgs: 88 {
+    ListedArgs: 96 {
         /// What to move.
         span: Span,
+        /// By which threads.
+        skipping: Skipping,
         /// How it lies.
         shape: Listed,
     }
@@ -260,14 +287,18 @@ structures! {
         to: Side,
     }
     /// One request of a fused launch.
-    FusedPart: 400 {
+    FusedPart: 432 {
         /// What to move.
         span: Span,
+        /// By which threads.
+        skipping: Skipping,
+        /// How its blocks are cut, if they are long ones on a grid.
+        rows: Rows,
         /// How it lies; its `first` is the span's.
         side: Side,
     }
     /// Of `fused`; of the span only the number of tiles counts.
-    FusedArgs: 12960 {
+    FusedArgs: 13984 {
         /// All tiles.
         span: Span,
         /// The tile that each part begins at; of those that are not, past the end.

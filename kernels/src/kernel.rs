@@ -155,7 +155,8 @@ impl Family {
     #[must_use]
     pub fn threads(self) -> u32 {
         match self {
-            Family::Affine | Family::AffineShort | Family::Listed | Family::Mapped => 128,
+            Family::Copy | Family::Rows | Family::Affine | Family::Mapped => 64,
+            Family::AffineShort | Family::Listed => 128,
             _ => 256,
         }
     }

@@ -22,7 +22,7 @@ pub use listed::{Blocks, listed};
 pub use mapped::{Planned, mapped};
 pub use transfer::{TransferSide, transfer};
 
-use crate::args::{Args, Span};
+use crate::args::{Args, ONCE, Skipping, Span};
 use crate::{Direction, Family, Kernel, Width};
 use smallvec::SmallVec;
 use std::num::NonZeroU32;
@@ -35,6 +35,13 @@ pub(crate) const WORDS_MAX: u64 = (1 << 31) - 1;
 const BLOCKS_ENOUGH: u32 = 264;
 /// Threads of a block at least.
 const THREADS_MIN: u32 = 64;
+/// Bytes that memory is written in; of one that is written in part the rest is read first.
+const SECTOR: u64 = 32;
+/// Bytes of a range that gains from leaving the caches first, at most: it has room in them, and need not
+/// wait until what others wrote is out. On an H200; longer ones lose.
+const ONCE_MAX: u64 = 24 << 20;
+/// Threads of 32 that are not idle, at least.
+const LANES_MIN: u32 = 24;
 
 /// One side of a move: a pointer and where, from it, the bytes begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,11 +174,12 @@ impl Words {
         let end = (range.end / bytes).max(first);
         let head = (first * bytes).min(range.end) - range.start;
         let tail = range.end.saturating_sub(end * bytes);
+        let len = range.end - range.start;
         let number = |n: u64| u32::try_from(n).expect("streams are cut to 31 bits of words");
         Words {
             first: number(first),
             words: number(end - first),
-            edges: number(head | tail << 8),
+            edges: number(head | tail << 8) | if len <= ONCE_MAX { ONCE } else { 0 },
             skip: number(head),
         }
     }
@@ -188,9 +196,15 @@ impl Words {
         }
     }
 
-    /// Tiles of `tile` words, and one for the edges.
-    pub(crate) fn tiles(self, tile: u32) -> u32 {
-        self.words.div_ceil(tile) + u32::from(self.edges != 0)
+    /// The tile for the edges, if there are any.
+    pub(crate) fn edge_tiles(self) -> u32 {
+        u32::from(self.edges & !ONCE != 0)
+    }
+
+    /// Tiles of `rounds` times the threads that are not idle, and one for the edges.
+    pub(crate) fn tiles(self, rounds: u32, skipping: Skipping) -> u32 {
+        let words = if self.words == 0 { 0 } else { self.words + skipping.back };
+        words.div_ceil(rounds * skipping.lanes) + self.edge_tiles()
     }
 }
 
@@ -208,10 +222,50 @@ pub(crate) fn flat(
     family: Family,
     width: Width,
     words: Words,
+    skipping: Skipping,
     budget: Option<NonZeroU32>,
 ) -> Geometry {
     let items = family.items(width);
-    geometry(family, budget, |threads| words.tiles(threads * items))
+    geometry(family, budget, |threads| words.tiles(threads / 32 * items, skipping))
+}
+
+/// All threads.
+pub(crate) const NONE_IDLE: Skipping = Skipping { lanes: 32, back: 0 };
+
+/// Which threads write blocks of `len` words, unpacking from word `first` on, so that no block is written
+/// by two instructions: whole blocks, and of blocks at one `stride` (bytes), whole periods of how they meet
+/// sectors. `at` is where word 0 lies.
+pub(crate) fn skipping(
+    direction: Direction,
+    first: u32,
+    len: u32,
+    width: Width,
+    stride: Option<(i64, u64)>,
+) -> Skipping {
+    if direction == Direction::Pack {
+        return NONE_IDLE;
+    }
+    let period =
+        stride.map_or(1, |(stride, _)| SECTOR >> (stride.unsigned_abs() | SECTOR).trailing_zeros());
+    let whole = |words: u64| {
+        let words = u32::try_from(words).ok().filter(|&words| (1..=32).contains(&words))?;
+        Some(32 / words * words).filter(|&lanes| lanes >= LANES_MIN).map(|lanes| (lanes, words))
+    };
+    let blocks = whole(u64::from(len));
+    let Some((lanes, words)) = whole(u64::from(len) * period).or(blocks) else { return NONE_IDLE };
+    // Begin where a sector does, or else a block.
+    let sector = |word: i64, byte: i64| {
+        let (stride, at) = stride.unwrap_or_default();
+        let row = word.div_euclid(i64::from(len));
+        let inside = word.rem_euclid(i64::from(len)) * i64::from(width.bytes()) + byte;
+        let at = at.cast_signed().wrapping_add(row.wrapping_mul(stride)).wrapping_add(inside);
+        at.div_euclid(SECTOR.cast_signed())
+    };
+    let starts = (0..words).find(|&back| {
+        let word = i64::from(first) - i64::from(back);
+        stride.is_some() && sector(word, 0) != sector(word - 1, i64::from(width.bytes()) - 1)
+    });
+    Skipping { lanes, back: starts.unwrap_or(first % len) }
 }
 
 /// Blocks and threads, where `tiles_of` says how many tiles there are for so many threads a block.

@@ -68,11 +68,22 @@ INLINE i64 listed_at(const Listed *s, GLOBAL const u8 *RESTRICT plan, u32 word, 
     return (i64)instance * s->extent + listed * s->scale + (i64)(word - row * s->len) * w;
 }
 
-/* The block that word `rest` of an instance lies in, and a block's shift in bytes. */
+/* The unit that word `rest` of an instance lies in, the block, and a block's shift in bytes. */
+INLINE Unit mapped_unit(const Mapped *s, GLOBAL const u8 *RESTRICT plan, u32 rest) {
+    return ((GLOBAL const Unit *)(plan + s->units))[rest >> s->finer >> 5];
+}
+
+INLINE u32 mapped_in(const Mapped *s, Unit unit, u32 rest) {
+    return unit.block + ONES(unit.begins & (0xffffffffu >> (31 - (rest >> s->finer & 31))));
+}
+
 INLINE u32 mapped_block(const Mapped *s, GLOBAL const u8 *RESTRICT plan, u32 rest) {
-    u32 planned = rest >> s->finer;
-    Unit unit = ((GLOBAL const Unit *)(plan + s->units))[planned >> 5];
-    return unit.block + ONES(unit.begins & (0xffffffffu >> (31 - (planned & 31))));
+    return mapped_in(s, mapped_unit(s, plan, rest), rest);
+}
+
+/* Whether the `skip` words after word `rest` lie in its unit and its instance. */
+INLINE u32 mapped_clear(const Mapped *s, u32 rest, u32 skip) {
+    return rest >> s->finer >> 5 == (rest + skip) >> s->finer >> 5 && rest + skip < s->size;
 }
 
 INLINE i64 mapped_shift(const Mapped *s, GLOBAL const u8 *RESTRICT plan, u32 block) {

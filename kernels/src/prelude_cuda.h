@@ -30,8 +30,10 @@ struct __align__(16) u128 {
 #define TABLE_AT a
 #define PART(type, name, from) const type &name = (from)
 #define ROLLED _Pragma("unroll 1")
-#define READ(type, at) (*(GLOBAL const type *)(at))
-#define WRITE(type, at, word) (*(GLOBAL type *)(at) = (word))
+#define READ(type, at) read_word((const type *)(at))
+#define WRITE(type, at, word) write_word((type *)(at), word)
+#define READ_ONCE(type, at) read_once((const type *)(at))
+#define WRITE_ONCE(type, at, word) write_once((type *)(at), word)
 #define UNROLL _Pragma("unroll")
 
 /* Roughly. */
@@ -41,34 +43,34 @@ static __device__ __forceinline__ float ROOT(float a) {
     return root;
 }
 
-/* Of what is touched once, so that it leaves the caches first. Volatile keeps the loads before the
- * stores. Narrow words are not worth it. */
-#define ONCE(type, kind, letter)                                                            \
-    static __device__ __forceinline__ type once_read(const type *at) {                      \
-        type word;                                                                          \
-        asm volatile("ld.global.cs." kind " %0, [%1];" : "=" letter(word) : "l"(at));       \
+/* Volatile keeps all loads of a thread before its stores, which is what hides their latency. What is
+ * touched once leaves the caches first. */
+#define WORDS(name, way, type, kind, letter, held)                                                \
+    static __device__ __forceinline__ type read_##name(const type *at) {                    \
+        held word;                                                                          \
+        asm volatile("ld.global" way "." kind " %0, [%1];" : "=" letter(word) : "l"(at));   \
+        return (type)word;                                                                  \
+    }                                                                                       \
+    static __device__ __forceinline__ void write_##name(type *at, type word) {              \
+        asm volatile("st.global" way "." kind " [%0], %1;" ::"l"(at), letter((held)word)    \
+                     : "memory");                                                           \
+    }
+#define ALL_WORDS(name, way)                                                                \
+    WORDS(name, way, u8, "u8", "r", u32)                                                    \
+    WORDS(name, way, u16, "u16", "h", u16)                                                  \
+    WORDS(name, way, u32, "u32", "r", u32)                                                  \
+    WORDS(name, way, u64, "u64", "l", u64)                                                  \
+    static __device__ __forceinline__ u128 read_##name(const u128 *at) {                    \
+        u128 word;                                                                          \
+        asm volatile("ld.global" way ".v4.u32 {%0, %1, %2, %3}, [%4];"                      \
+                     : "=r"(word.a), "=r"(word.b), "=r"(word.c), "=r"(word.d)               \
+                     : "l"(at));                                                            \
         return word;                                                                        \
     }                                                                                       \
-    static __device__ __forceinline__ void once_write(type *at, type word) {                \
-        asm volatile("st.global.cs." kind " [%0], %1;" ::"l"(at), letter(word) : "memory"); \
+    static __device__ __forceinline__ void write_##name(u128 *at, u128 word) {              \
+        asm volatile("st.global" way ".v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at),           \
+                     "r"(word.a), "r"(word.b), "r"(word.c), "r"(word.d)                     \
+                     : "memory");                                                           \
     }
-ONCE(u32, "u32", "r")
-ONCE(u64, "u64", "l")
-static __device__ __forceinline__ u128 once_read(const u128 *at) {
-    u128 word;
-    asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(word.a), "=r"(word.b), "=r"(word.c), "=r"(word.d)
-                 : "l"(at));
-    return word;
-}
-static __device__ __forceinline__ void once_write(u128 *at, u128 word) {
-    asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(word.a), "r"(word.b),
-                 "r"(word.c), "r"(word.d)
-                 : "memory");
-}
-static __device__ __forceinline__ u8 once_read(const u8 *at) { return *at; }
-static __device__ __forceinline__ u16 once_read(const u16 *at) { return *at; }
-static __device__ __forceinline__ void once_write(u8 *at, u8 word) { *at = word; }
-static __device__ __forceinline__ void once_write(u16 *at, u16 word) { *at = word; }
-#define READ_ONCE(type, at) once_read((const type *)(at))
-#define WRITE_ONCE(type, at, word) once_write((type *)(at), word)
+ALL_WORDS(word, "")
+ALL_WORDS(once, ".cs")

@@ -1,7 +1,8 @@
 //! Runs whose displacements and lengths advance by constants: a triangle is one.
 
 use super::{
-    Grid, GridDim, Launch, Launches, Move, Place, Unfit, WORDS_MAX, Words, bits, flat, strided,
+    Grid, GridDim, Launch, Launches, Move, NONE_IDLE, Place, Unfit, WORDS_MAX, Words, bits, flat,
+    strided,
 };
 use crate::args::{Affine, AffineArgs, Args, Divide};
 use crate::{Family, Width};
@@ -181,7 +182,7 @@ fn launch(
     let shape = runs.shape(width).ok_or(Unfit::Numbers)?;
     let long = u64::from(shape.size) >= STEPPING * u64::from(shape.count);
     let family = if long { Family::Affine } else { Family::AffineShort };
-    let geometry = flat(family, width, words, what.budget);
+    let geometry = flat(family, width, words, NONE_IDLE, what.budget);
     let typed = what.typed.offset.wrapping_add(runs.displacement);
     let mut span = words.span(typed, packed);
     span.tiles = geometry.tiles;
@@ -191,6 +192,6 @@ fn launch(
         width,
         geometry.blocks,
         geometry.threads,
-        Args::Affine(AffineArgs { span, shape }),
+        Args::Affine(AffineArgs { span, skipping: NONE_IDLE, shape }),
     ))
 }

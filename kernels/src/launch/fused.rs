@@ -1,7 +1,11 @@
 //! Many small requests in one launch: a table says what each one moves, and every block finds its part.
 
-use super::{Launch, Launches, Place, TransferSide, Unfit, Words, geometry};
-use crate::args::{Args, FusedArgs, FusedPart, PARTS_MAX, Side, Span};
+use super::{
+    Launch, Launches, NONE_IDLE, Place, TransferSide, Unfit, Words, geometry, grid, skipping,
+};
+use crate::args::{
+    Args, FusedArgs, FusedPart, PARTS_AT_ONCE, PARTS_MAX, Rows, SIDE_LISTED, SIDE_STRIDED, Span,
+};
 use crate::{Direction, Family, Width};
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -38,8 +42,19 @@ impl Part {
 /// A part, or a piece of one, whose words can be numbered.
 struct Piece {
     words: Words,
-    span: Span,
-    side: Side,
+    /// Strips of long blocks.
+    strips: Option<u32>,
+    part: FusedPart,
+}
+
+impl Piece {
+    fn tiles(&self, threads: u32, width: Width) -> u32 {
+        let warps = threads / 32;
+        match self.strips {
+            Some(strips) => strips.div_ceil(warps) + self.words.edge_tiles(),
+            None => self.words.tiles(warps * Family::Fused.items(width), self.part.skipping),
+        }
+    }
 }
 
 /// Launches for many requests in one direction: one launch for each 32 of them, or for requests of
@@ -69,7 +84,7 @@ pub fn fused(
         };
         let mut pieces = Vec::with_capacity(PARTS_MAX);
         for part in some().filter(|part| class(part) == group) {
-            cut(part, width, &mut pieces)?;
+            cut(direction, part, width, &mut pieces)?;
         }
         for pieces in pieces.chunks(PARTS_MAX) {
             launches.push(launch(direction, width, pieces, budget));
@@ -79,7 +94,12 @@ pub fn fused(
 }
 
 /// The pieces of a part; mostly one.
-fn cut(part: &Part, width: Width, pieces: &mut Vec<Piece>) -> Result<(), Unfit> {
+fn cut(
+    direction: Direction,
+    part: &Part,
+    width: Width,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), Unfit> {
     let size = part.side.size().ok_or(Unfit::Numbers)?;
     if part.range.end > size {
         return Err(Unfit::Range { end: part.range.end, size });
@@ -106,11 +126,23 @@ fn cut(part: &Part, width: Width, pieces: &mut Vec<Piece>) -> Result<(), Unfit> 
         }
         let packed = part.packed.offset + (range.start - part.range.start).cast_signed();
         let span = words.span(part.typed.offset.wrapping_add(displacement), packed);
-        pieces.push(Piece { words, span, side });
+        let (mut skips, mut rows, mut strips) = (NONE_IDLE, Rows::default(), None);
+        if side.kind == SIDE_STRIDED {
+            let shape = &side.strided;
+            if let Some((cut, number)) = grid::rows(shape.len, words, width) {
+                (rows, strips) = (cut, Some(number));
+            }
+            let at = part.typed.address.wrapping_add(span.typed.cast_unsigned());
+            let inner = shape.dim.get(shape.dims as usize - 1).map(|dim| (dim.stride, at));
+            skips = skipping(direction, side.first, shape.len, width, inner);
+        } else if side.kind == SIDE_LISTED {
+            skips = skipping(direction, side.first, side.listed.len, width, None);
+        }
+        let part = FusedPart { span, skipping: skips, rows, side };
+        pieces.push(Piece { words, strips, part });
     }
     Ok(())
 }
-
 /// The launch of up to [`PARTS_MAX`] pieces.
 fn launch(
     direction: Direction,
@@ -118,10 +150,10 @@ fn launch(
     pieces: &[Piece],
     budget: Option<NonZeroU32>,
 ) -> Launch {
-    let tile = |threads: u32| threads * Family::Fused.items(width);
     let tiles = |threads| {
-        let each = pieces.iter().map(|piece| u64::from(piece.words.tiles(tile(threads))));
-        u32::try_from(each.sum::<u64>()).unwrap_or(u32::MAX)
+        let each = pieces.iter().map(|piece| u64::from(piece.tiles(threads, width)));
+        let tiles = each.sum::<u64>().next_multiple_of(u64::from(PARTS_AT_ONCE));
+        u32::try_from(tiles).unwrap_or(u32::MAX)
     };
     let shape = geometry(Family::Fused, budget, tiles);
     let empty = FusedPart::default();
@@ -132,9 +164,9 @@ fn launch(
     };
     let mut begin = 0;
     for (at, piece) in pieces.iter().enumerate() {
-        let tiles = piece.words.tiles(tile(shape.threads));
+        let tiles = piece.tiles(shape.threads, width);
         args.begin[at] = begin;
-        args.part[at] = FusedPart { span: Span { tiles, ..piece.span }, side: piece.side };
+        args.part[at] = FusedPart { span: Span { tiles, ..piece.part.span }, ..piece.part };
         begin += tiles;
     }
     Launch::new(

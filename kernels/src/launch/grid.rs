@@ -1,8 +1,10 @@
 //! Equal blocks on a grid: one stretch, a vector, a face, a sub-matrix, with any number of instances.
 
 use super::transposed::transposed;
-use super::{Launch, Launches, Move, THREADS_MIN, Unfit, WORDS_MAX, Words, bits, flat, limited};
-use crate::args::{Args, CopyArgs, DIMS_MAX, Dim, Divide, RowsArgs, Strided, StridedArgs};
+use super::{
+    Launch, Launches, Move, NONE_IDLE, Unfit, WORDS_MAX, Words, bits, flat, geometry, skipping,
+};
+use crate::args::{Args, CopyArgs, DIMS_MAX, Dim, Divide, Rows, RowsArgs, Strided, StridedArgs};
 use crate::{Family, Width};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -153,7 +155,7 @@ fn launch(
         Launch::new(family, what.direction, width, blocks, threads, args)
     };
     if grid.dims.is_empty() {
-        let geometry = flat(Family::Copy, width, words, what.budget);
+        let geometry = flat(Family::Copy, width, words, NONE_IDLE, what.budget);
         span.tiles = geometry.tiles;
         return Ok(made(
             Family::Copy,
@@ -167,22 +169,21 @@ fn launch(
         return Ok(made(Family::Transposed, blocks, threads, Args::Transposed(args)));
     }
     let shape = shape(grid, width)?;
-    if let Some(rows) = Rows::cut(shape.len, words, width, what) {
-        span.tiles = rows.tiles;
-        let args = RowsArgs {
-            span,
-            piece: rows.piece,
-            pieces: rows.pieces,
-            by_pieces: Divide::by(rows.pieces),
-            shape,
-        };
-        let blocks = limited(rows.tiles, what.budget);
-        return Ok(made(Family::Rows, blocks, rows.threads, Args::Rows(args)));
+    if let Some((rows, strips)) = rows(shape.len, words, width) {
+        let tiles = |threads: u32| strips.div_ceil(threads / 32) + words.edge_tiles();
+        let geometry = geometry(Family::Rows, what.budget, tiles);
+        span.tiles = geometry.tiles;
+        let args = RowsArgs { span, rows, shape };
+        return Ok(made(Family::Rows, geometry.blocks, geometry.threads, Args::Rows(args)));
     }
     let family = if shape.dims == 1 { Family::Strided1 } else { Family::Strided };
-    let geometry = flat(family, width, words, what.budget);
+    let at = what.typed.address.wrapping_add(typed.cast_unsigned());
+    let inner = shape.dim.get(shape.dims as usize - 1).map(|dim| (dim.stride, at));
+    let skipping = skipping(what.direction, words.first, shape.len, width, inner);
+    let geometry = flat(family, width, words, skipping, what.budget);
     span.tiles = geometry.tiles;
-    Ok(made(family, geometry.blocks, geometry.threads, Args::Strided(StridedArgs { span, shape })))
+    let args = StridedArgs { span, skipping, shape };
+    Ok(made(family, geometry.blocks, geometry.threads, Args::Strided(args)))
 }
 
 /// The grid as the kernel wants it. Its words can be numbered.
@@ -204,48 +205,19 @@ pub(crate) fn shape(grid: &Grid, width: Width) -> Result<Strided, Unfit> {
     Ok(shape)
 }
 
-/// Long blocks, each cut into equal tiles.
-struct Rows {
-    threads: u32,
-    piece: u32,
-    pieces: u32,
-    tiles: u32,
-}
-
-impl Rows {
-    /// The cut, if it keeps nine of ten threads busy; flat tiles keep all, but search more. Under a
-    /// budget, with blocks as large as the rows allow.
-    fn cut(len: u32, words: Words, width: Width, what: &Move) -> Option<Rows> {
-        let mut threads = flat(Family::Rows, width, words, what.budget).threads;
-        loop {
-            if let Some(rows) = Rows::with(threads, len, words, width)
-                && threads
-                    <= Family::Rows.threads_max(limited(rows.tiles, what.budget) < rows.tiles)
-            {
-                return Some(rows);
-            }
-            // Without a budget the number of threads suits the amount of work; keep it.
-            if threads <= Family::Rows.threads()
-                && (what.budget.is_none() || threads <= THREADS_MIN)
-            {
-                return None;
-            }
-            threads /= 2;
-        }
+/// How blocks of `len` words are cut into strips, and how many strips there are, if that keeps most
+/// threads busy; flat strips keep all, but search more.
+pub(super) fn rows(len: u32, words: Words, width: Width) -> Option<(Rows, u32)> {
+    let strip = 32 * Family::Rows.items(width);
+    let pieces = len.div_ceil(strip);
+    // Pieces of whole 32-word lines, so that most begin at a line of memory.
+    let piece = len.div_ceil(pieces).next_multiple_of(32);
+    let pieces = len.div_ceil(piece);
+    if u64::from(len) * 4 < u64::from(pieces) * u64::from(strip) * 3 || words.words == 0 {
+        return None;
     }
-
-    fn with(threads: u32, len: u32, words: Words, width: Width) -> Option<Rows> {
-        let tile = threads * Family::Rows.items(width);
-        let pieces = len.div_ceil(tile);
-        // Pieces of whole 32-word lines, so that most begin at a line of memory.
-        let piece = len.div_ceil(pieces).next_multiple_of(32).min(tile);
-        let pieces = len.div_ceil(piece);
-        let busy = u64::from(len) * 10 >= u64::from(pieces) * u64::from(tile) * 9;
-        let (first, end) =
-            (u64::from(words.first), u64::from(words.first) + u64::from(words.words));
-        let rows = end.div_ceil(u64::from(len)) - first / u64::from(len);
-        let tiles = rows * u64::from(pieces) + u64::from(words.edges != 0);
-        let tiles = u32::try_from(tiles).ok().filter(|&tiles| u64::from(tiles) <= WORDS_MAX)?;
-        (busy && words.words > 0).then_some(Rows { threads, piece, pieces, tiles })
-    }
+    let row = words.first / len;
+    let rows = (words.first + words.words).div_ceil(len) - row;
+    let strips = rows.checked_mul(pieces).filter(|&strips| u64::from(strips) <= WORDS_MAX)?;
+    Some((Rows { piece, pieces, row, unused: 0, by_pieces: Divide::by(pieces) }, strips))
 }

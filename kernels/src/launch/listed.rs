@@ -1,6 +1,6 @@
 //! Equal blocks at listed displacements. The list lies in the plan.
 
-use super::{Launch, Launches, Move, Unfit, WORDS_MAX, Words, bits, flat};
+use super::{Launch, Launches, Move, Unfit, WORDS_MAX, Words, bits, flat, skipping};
 use crate::args::{Args, Divide, Listed, ListedArgs};
 use crate::{Family, Width};
 
@@ -107,18 +107,19 @@ pub fn listed(what: &Move, blocks: &Blocks) -> Result<Launches, Unfit> {
             return Err(Unfit::Numbers);
         }
         let words = Words::of(&(from - begin..to - begin), width);
-        let geometry = flat(Family::Listed, width, words, what.budget);
+        let shape = part.shape(width).ok_or(Unfit::Numbers)?;
+        let skipping = skipping(what.direction, words.first, shape.len, width, None);
+        let geometry = flat(Family::Listed, width, words, skipping, what.budget);
         let packed = what.packed.offset + (from - what.range.start).cast_signed();
         let mut span = words.span(what.typed.offset.wrapping_add(part.displacement), packed);
         span.tiles = geometry.tiles;
-        let shape = part.shape(width).ok_or(Unfit::Numbers)?;
         launches.push(Launch::new(
             Family::Listed,
             what.direction,
             width,
             geometry.blocks,
             geometry.threads,
-            Args::Listed(ListedArgs { span, shape }),
+            Args::Listed(ListedArgs { span, skipping, shape }),
         ));
         from = to;
     }

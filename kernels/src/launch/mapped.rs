@@ -1,6 +1,6 @@
 //! Any blocks, by a plan (see [`crate::plan`]).
 
-use super::{Launch, Launches, Move, Unfit, WORDS_MAX, Words, bits, flat, narrowed};
+use super::{Launch, Launches, Move, NONE_IDLE, Unfit, WORDS_MAX, Words, bits, flat, narrowed};
 use crate::args::{Args, Divide, Mapped, MappedArgs};
 use crate::plan::UNIT_WORDS;
 use crate::{Family, Width};
@@ -103,7 +103,7 @@ pub fn mapped(what: &Move, plan: &Planned) -> Result<Launches, Unfit> {
         let (part, begin, end) = plan.part(from, what.range.end, bytes_max);
         let to = end.min(what.range.end);
         let words = Words::of(&(from - begin..to - begin), width);
-        let geometry = flat(Family::Mapped, width, words, what.budget);
+        let geometry = flat(Family::Mapped, width, words, NONE_IDLE, what.budget);
         let packed = what.packed.offset + (from - what.range.start).cast_signed();
         let mut span = words.span(what.typed.offset.wrapping_add(part.displacement), packed);
         span.tiles = geometry.tiles;

@@ -107,7 +107,7 @@ fn check_with(
     for launch in launches {
         let span = launch.args.span();
         let width = i64::from(launch.kernel.width.bytes());
-        let (head, tail) = (i64::from(span.edges & 255), i64::from(span.edges >> 8));
+        let (head, tail) = (i64::from(span.edges & 255), i64::from(span.edges >> 8 & 255));
         let bytes = head + i64::from(span.words) * width + tail;
         assert_eq!(span.packed - head, at, "launches follow each other");
         assert!(launch.blocks > 0 && launch.blocks <= span.tiles);
@@ -354,7 +354,8 @@ fn both_sides_of_a_transfer_number_the_same_words() {
                 stream = range.end;
                 continue;
             }
-            let (head, tail) = (u64::from(args.span.edges & 255), u64::from(args.span.edges >> 8));
+            let (head, tail) =
+                (u64::from(args.span.edges & 255), u64::from(args.span.edges >> 8 & 255));
             for _ in 0..50 {
                 let k =
                     u32::try_from(pseudo(&mut state, u64::from(args.span.words.max(1)))).unwrap();
@@ -376,13 +377,13 @@ fn both_sides_of_a_transfer_number_the_same_words() {
 #[test]
 fn little_work_is_spread_and_budgets_are_kept() {
     let words = |n| Words { first: 0, words: n, edges: 0, skip: 0 };
-    let small = flat(Family::Copy, Width::W8, words(512), None);
+    let small = flat(Family::Copy, Width::W8, words(512), NONE_IDLE, None);
     assert_eq!(small, Geometry { blocks: 1, threads: 64, tiles: 1 });
-    let some = flat(Family::Copy, Width::W8, words(1 << 17), None);
+    let some = flat(Family::Copy, Width::W8, words(1 << 17), NONE_IDLE, None);
     assert_eq!((some.threads, some.blocks), (64, 256));
-    let large = flat(Family::Copy, Width::W8, words(1 << 27), None);
-    assert_eq!((large.threads, large.blocks), (256, 1 << 16));
+    let large = flat(Family::Copy, Width::W8, words(1 << 27), NONE_IDLE, None);
+    assert_eq!((large.threads, large.blocks), (64, 1 << 18));
     let budget = NonZeroU32::new(4);
-    let held = flat(Family::Copy, Width::W8, words(1 << 27), budget);
+    let held = flat(Family::Copy, Width::W8, words(1 << 27), NONE_IDLE, budget);
     assert_eq!(held, Geometry { blocks: 4, threads: 1024, tiles: 1 << 14 });
 }

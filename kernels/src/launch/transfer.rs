@@ -1,8 +1,8 @@
 //! From layout to layout: both sides have gaps, and the stream is only what they are matched by.
 
 use super::{
-    Blocks, Grid, Launch, Launches, Place, Planned, Runs, Unfit, WORDS_MAX, Words, flat, grid,
-    narrowed,
+    Blocks, Grid, Launch, Launches, NONE_IDLE, Place, Planned, Runs, Unfit, WORDS_MAX, Words, flat,
+    grid, narrowed,
 };
 use crate::args::{Args, SIDE_AFFINE, SIDE_LISTED, SIDE_MAPPED, SIDE_STRIDED, Side, TransferArgs};
 use crate::{Direction, Family, Width};
@@ -146,7 +146,7 @@ pub fn transfer(
             continue;
         };
         let words = Words { first: 0, ..Words::of(&range_in(&range, width), width) };
-        let geometry = flat(Family::Transfer, width, words, budget);
+        let geometry = flat(Family::Transfer, width, words, NONE_IDLE, budget);
         let mut span = words.span(from.1.offset.wrapping_add(source_at), 0);
         span.packed = to.1.offset.wrapping_add(target_at);
         span.tiles = geometry.tiles;

@@ -1,7 +1,7 @@
 //! Random shapes that a given family takes at a given width. No two bytes of one lie at one place, so that
 //! unpacking has one outcome.
 
-use crate::bench::{Case, Random, blocks_case, planned_case, runs_case, spread, strided_case};
+use super::cases::{Case, Random, blocks_case, planned_case, runs_case, spread, strided_case};
 use gapless_kernels::launch::{Blocks, Grid, GridDim, Planned, Runs, TransferSide};
 use gapless_kernels::plan::Encoder;
 use gapless_kernels::{Family, Width};

@@ -1,0 +1,313 @@
+//! Runs cases on a device and compares every byte of both sides with a byte-by-byte reference. Gaps and
+//! surroundings are canaries: what should not be touched is looked at as well.
+
+use super::cases::{Case, MARGIN, Random, place};
+use super::shapes;
+use gapless_kernels::launch::{Blocks, Launch, Move, Part, Planned, TransferSide, fused, transfer};
+use gapless_kernels::{Direction, Family, Kernel, Width};
+use gapless_mem::Region;
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+use std::ops::Range;
+
+/// A device that launches kernels.
+pub(crate) trait Machine {
+    /// A buffer with these bytes.
+    fn upload(&mut self, bytes: &[u8]) -> Region;
+
+    /// Reads a buffer back and frees it.
+    fn take(&mut self, region: Region) -> Vec<u8>;
+
+    /// Runs launches one after the other, and says which kernels they were. Plans follow the two sides.
+    fn run(&mut self, launches: &[Launch], pointers: &[Region]) -> Vec<Kernel>;
+
+    /// Runs a case and compares every byte of both sides. `skew` shifts the packed side against the
+    /// stream's words.
+    #[expect(clippy::too_many_arguments, reason = "what a test varies")]
+    fn pack_or_unpack(
+        &mut self,
+        case: &Case,
+        direction: Direction,
+        range: Range<u64>,
+        budget: Option<NonZeroU32>,
+        skew: u64,
+        width: Width,
+        seed: u64,
+    ) -> Vec<Kernel> {
+        let len = range.end - range.start;
+        let packed_at = MARGIN + range.start % 16 + skew;
+        let what = Move {
+            direction,
+            range: range.clone(),
+            typed: place(case.origin()),
+            packed: place(packed_at.cast_signed()),
+            budget,
+        };
+        let launches = case.launches(&what);
+        let origin = case.origin();
+        let inside_word = len < 16;
+        if skew == 0 && !inside_word {
+            for launch in &launches {
+                assert_eq!(launch.kernel.width, width, "seed {seed:#x}: {launch:?}");
+            }
+        }
+        let mut random = Random::new(seed ^ 0x5555);
+        let mut noise = |len: u64| -> Vec<u8> {
+            (0..len).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
+        };
+        let (mut typed, mut packed) = (noise(case.buffer_bytes()), noise(len + 3 * MARGIN));
+        let pointers = [self.upload(&typed), self.upload(&packed), self.upload(&case.plan)];
+        let used = self.run(&launches, &pointers);
+        for (at, byte) in (packed_at..).zip(range.clone()) {
+            let at = usize::try_from(at).unwrap();
+            let displacement = case.truth[usize::try_from(byte).unwrap()];
+            let there = usize::try_from(origin + displacement).unwrap();
+            match direction {
+                Direction::Pack => packed[at] = typed[there],
+                Direction::Unpack => typed[there] = packed[at],
+            }
+        }
+        let say = format!("seed {seed:#x}, {range:?}, {direction:?}, skew {skew}, by {launches:?}");
+        same(&self.take(pointers[0]), &typed, &format!("typed side, {say}"));
+        same(&self.take(pointers[1]), &packed, &format!("packed side, {say}"));
+        self.take(pointers[2]);
+        used
+    }
+
+    /// Runs a part of every case, all at once, and compares every byte of both sides. Cases of one width
+    /// must run at it.
+    fn fused(
+        &mut self,
+        cases: &[Case],
+        direction: Direction,
+        budget: Option<NonZeroU32>,
+        width: Option<Width>,
+        random: &mut Random,
+        round: u64,
+    ) -> Vec<Kernel> {
+        let (mut plan, mut parts) = (Vec::new(), Vec::new());
+        let (mut typed_len, mut packed_len) = (0, MARGIN);
+        for case in cases {
+            let plan_at = plan.len() as u64;
+            plan.extend_from_slice(&case.plan);
+            plan.resize(plan.len().next_multiple_of(16), 0);
+            let side = match case.side.clone() {
+                TransferSide::Listed(blocks) => {
+                    TransferSide::Listed(Blocks { list: blocks.list + plan_at, ..blocks })
+                }
+                TransferSide::Mapped(planned) => TransferSide::Mapped(Planned {
+                    units: planned.units + plan_at,
+                    shifts: planned.shifts + plan_at,
+                    ..planned
+                }),
+                other => other,
+            };
+            // Some are a few bytes, which may lie inside a word.
+            let whole = random.below(3) == 0;
+            let mut range = case.range(random, whole);
+            if random.below(4) == 0 {
+                range.end = range.end.min(range.start + random.between(1, 20));
+            }
+            let packed_at = packed_len.next_multiple_of(16) + range.start % 16;
+            parts.push(Part {
+                range: range.clone(),
+                side,
+                typed: place(typed_len + case.origin()),
+                packed: place(packed_at.cast_signed()),
+            });
+            typed_len += case.buffer_bytes().next_multiple_of(16).cast_signed();
+            packed_len = packed_at + (range.end - range.start) + random.below(2) * MARGIN;
+        }
+        let launches = fused(direction, &parts, budget).unwrap();
+        assert!(launches.iter().all(|launch| launch.kernel.family == Family::Fused));
+        if let Some(width) = width {
+            assert!(launches.iter().all(|launch| launch.kernel.width == width), "{launches:?}");
+            assert_eq!(launches.len(), cases.len().div_ceil(32));
+        }
+        let mut noise = |len: u64| -> Vec<u8> {
+            (0..len).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
+        };
+        let (mut typed, mut packed) =
+            (noise(typed_len.cast_unsigned()), noise(packed_len + MARGIN));
+        let pointers = [self.upload(&typed), self.upload(&packed), self.upload(&plan)];
+        let used = self.run(&launches, &pointers);
+        for (case, part) in cases.iter().zip(&parts) {
+            for (at, byte) in (part.packed.offset..).zip(part.range.clone()) {
+                let at = usize::try_from(at).unwrap();
+                let displacement = case.truth[usize::try_from(byte).unwrap()];
+                let there = usize::try_from(part.typed.offset + displacement).unwrap();
+                match direction {
+                    Direction::Pack => packed[at] = typed[there],
+                    Direction::Unpack => typed[there] = packed[at],
+                }
+            }
+        }
+        let say = format!("round {round}, {direction:?}: {parts:?}");
+        same(&self.take(pointers[0]), &typed, &format!("typed side, {say}"));
+        same(&self.take(pointers[1]), &packed, &format!("packed side, {say}"));
+        self.take(pointers[2]);
+        used
+    }
+
+    /// Moves from layout to layout and compares every byte of both sides.
+    fn transfer(
+        &mut self,
+        from: &Case,
+        to: &Case,
+        range: Range<u64>,
+        budget: Option<NonZeroU32>,
+        seed: u64,
+    ) -> Vec<Kernel> {
+        let sides = ((&from.side, place(from.origin())), (&to.side, place(to.origin())));
+        let launches = transfer(&range, sides.0, sides.1, budget).unwrap();
+        assert!(launches.iter().all(|launch| launch.kernel.family == Family::Transfer));
+        let mut random = Random::new(seed ^ 0xaaaa);
+        let mut noise = |len: u64| -> Vec<u8> {
+            (0..len).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
+        };
+        let (source, mut target) = (noise(from.buffer_bytes()), noise(to.buffer_bytes()));
+        let pointers = [
+            self.upload(&source),
+            self.upload(&target),
+            self.upload(&from.plan),
+            self.upload(&to.plan),
+        ];
+        let used = self.run(&launches, &pointers);
+        let (from_origin, to_origin) = (from.origin(), to.origin());
+        for byte in range.clone() {
+            let byte = usize::try_from(byte).unwrap();
+            let here = usize::try_from(from_origin + from.truth[byte]).unwrap();
+            let there = usize::try_from(to_origin + to.truth[byte]).unwrap();
+            target[there] = source[here];
+        }
+        let say = format!("seed {seed:#x}, {range:?}, by {launches:?}");
+        same(&self.take(pointers[0]), &source, &format!("source, {say}"));
+        same(&self.take(pointers[1]), &target, &format!("destination, {say}"));
+        self.take(pointers[2]);
+        self.take(pointers[3]);
+        used
+    }
+}
+
+/// Says where two buffers differ first.
+fn same(got: &[u8], want: &[u8], what: &str) {
+    if let Some(at) = got.iter().zip(want).position(|(a, b)| a != b) {
+        let wrong = got.iter().zip(want).filter(|(a, b)| a != b).count();
+        panic!("{wrong} of {} bytes differ, first byte {at}: {what}", got.len());
+    }
+}
+
+/// Cases of each family, width and direction.
+const ROUNDS: u64 = 6;
+/// Families that have tests of their own.
+const FREE: [Family; 2] = [Family::Transfer, Family::Fused];
+
+pub(crate) fn every_kernel_moves_every_byte_to_its_place(bench: &mut impl Machine) {
+    let mut ran = BTreeSet::new();
+    for width in Width::ALL {
+        for family in Family::ALL.into_iter().filter(|&family| !FREE.contains(&family)) {
+            for round in 0..ROUNDS {
+                let seed = (round << 16) | (family as u64) << 8 | width as u64;
+                let mut random = Random::new(seed);
+                let case = shapes::case(family, width, &mut random);
+                for direction in [Direction::Pack, Direction::Unpack] {
+                    let range = case.range(&mut random, round % 3 == 0);
+                    let budget = if round % 2 == 1 { NonZeroU32::new(1) } else { None };
+                    let skew = if round == 2 { random.below(16) } else { 0 };
+                    let used =
+                        bench.pack_or_unpack(&case, direction, range, budget, skew, width, seed);
+                    ran.extend(used.iter().map(Kernel::to_string));
+                }
+            }
+        }
+    }
+    for kernel in Kernel::all().filter(|kernel| !FREE.contains(&kernel.family)) {
+        assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
+    }
+}
+
+pub(crate) fn layouts_move_into_layouts(bench: &mut impl Machine) {
+    let sides = [
+        Family::Copy,
+        Family::Strided,
+        Family::Strided1,
+        Family::Affine,
+        Family::Listed,
+        Family::Mapped,
+        Family::Transposed,
+    ];
+    let mut ran = BTreeSet::new();
+    for (number, from) in (0u64..).zip(sides) {
+        for (other, to) in (0u64..).zip(sides) {
+            let width = Width::ALL[usize::try_from((number + other) % 5).unwrap()];
+            let seed = 1 << 32 | number << 8 | other;
+            let mut random = Random::new(seed);
+            let source = shapes::case(from, width, &mut random);
+            let target = shapes::case(to, width, &mut random);
+            let size = source.size().min(target.size());
+            let (a, b) = (random.below(size), random.below(size));
+            let part = a.min(b)..a.max(b) + 1;
+            for (range, budget) in [(0..size, None), (part, None), (0..size, NonZeroU32::new(1))] {
+                let used = bench.transfer(&source, &target, range, budget, seed);
+                ran.extend(used.iter().map(Kernel::to_string));
+            }
+        }
+    }
+    for width in Width::ALL {
+        for few in [false, true] {
+            let (family, direction) = (Family::Transfer, Direction::Pack);
+            let kernel = Kernel { family, direction, width, few };
+            assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
+        }
+    }
+}
+
+pub(crate) fn many_requests_move_at_once(bench: &mut impl Machine) {
+    let sides: Vec<Family> =
+        Family::ALL.into_iter().filter(|family| !FREE.contains(family)).collect();
+    let mut ran = BTreeSet::new();
+    for round in 0u64..30 {
+        let mut random = Random::new(5 << 32 | round);
+        let width = Width::ALL[usize::try_from(round % 5).unwrap()];
+        // Words of one width, or of any; up to more requests than a launch takes.
+        let mixed = round >= 20;
+        let count = random.between(1, if round % 4 == 3 { 40 } else { 9 });
+        let cases: Vec<Case> = (0..count)
+            .map(|_| {
+                let family = sides[usize::try_from(random.below(sides.len() as u64)).unwrap()];
+                let width = if mixed {
+                    Width::ALL[usize::try_from(random.below(5)).unwrap()]
+                } else {
+                    width
+                };
+                shapes::case(family, width, &mut random)
+            })
+            .collect();
+        let budget = if round % 2 == 1 { NonZeroU32::new(1) } else { None };
+        for direction in [Direction::Pack, Direction::Unpack] {
+            let width = (!mixed).then_some(width);
+            let used = bench.fused(&cases, direction, budget, width, &mut random, round);
+            ran.extend(used.iter().map(Kernel::to_string));
+        }
+    }
+    for kernel in Kernel::all().filter(|kernel| kernel.family == Family::Fused) {
+        assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
+    }
+}
+
+pub(crate) fn a_range_may_lie_inside_a_word(bench: &mut impl Machine) {
+    let mut random = Random::new(99);
+    let case: Case = shapes::case(Family::Strided1, Width::W8, &mut random);
+    for range in [0..0, 3..4, 3..8, 8..9, 5..12, 1..case.size() - 1] {
+        for direction in [Direction::Pack, Direction::Unpack] {
+            bench.pack_or_unpack(&case, direction, range.clone(), None, 0, Width::W8, 99);
+        }
+    }
+    let whole = transfer(
+        &(0..0),
+        (&TransferSide::Contiguous(0), place(0)),
+        (&TransferSide::Contiguous(0), place(0)),
+        None,
+    );
+    assert!(whole.unwrap().is_empty());
+}
