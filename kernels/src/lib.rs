@@ -10,7 +10,7 @@
 //! | family | typed side | found by |
 //! |---|---|---|
 //! | `copy` | no gaps | – |
-//! | `rows` | long blocks on a grid | one search a tile |
+//! | `rows` | long blocks on a grid | one search a strip (what 32 threads move) |
 //! | `strided1`, `strided` | short blocks on a grid | a division by multiplication for each dimension |
 //! | `transposed` | words whose stream runs across the memory's order | squares of 32 × 32 in shared memory |
 //! | `affine`, `affine_short` | runs that lengthen or shorten by a constant (a triangle) | a square root |
