@@ -19,6 +19,10 @@ use std::sync::Arc;
 /// kernels can use wide words.
 const ALIGNED: u64 = 512;
 
+/// Parts of a range, at least, as far as chunks are longer than [`PART_MIN`].
+const PARTS: u64 = 8;
+const PART_MIN: u64 = 2 << 20;
+
 /// A lane and the chunk on it.
 struct Way<'a> {
     lane: &'a dyn Lane,
@@ -77,8 +81,11 @@ impl Shared {
         };
         let plan = plan.as_deref();
         let first = Way { lane, chunk: self.chunk(kept, held)? };
-        let another =
-            if job.len() > self.config.chunk_bytes { self.lanes.take_another() } else { None };
+        let another = if job.len() > part_bytes(job.len(), self.config.chunk_bytes) {
+            self.lanes.take_another()
+        } else {
+            None
+        };
         let Some((number, mut track)) = another else {
             // SAFETY: the caller's own promise; the chunk is held.
             return unsafe { self.parts(&[first], job, typed, packed, plan) };
@@ -109,8 +116,9 @@ impl Shared {
         packed: Region,
         plan: Option<&DevicePlan>,
     ) -> Result<(), EngineError> {
+        let step = part_bytes(job.len(), self.config.chunk_bytes);
         let parts = (0..).map_while(|number: u64| {
-            let begin = job.start.checked_add(number.checked_mul(self.config.chunk_bytes)?)?;
+            let begin = job.start.checked_add(number.checked_mul(step)?)?;
             (begin < job.end).then_some((number, begin))
         });
         // A part's kernel is enqueued before the copy of the part before: host memory that is not
@@ -118,7 +126,7 @@ impl Shared {
         let mut packing: Option<(&Way<'_>, Part<'_>)> = None;
         for (number, begin) in parts {
             let way = &ways[usize::try_from(number).unwrap_or(0) % ways.len()];
-            let end = job.end.min(begin + self.config.chunk_bytes);
+            let end = job.end.min(begin + step);
             let part = Part {
                 job: job.part(begin, end),
                 packed: packed.sub(begin - job.start, end - begin)?,
@@ -151,6 +159,12 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// Bytes of the parts that a range of `len` bytes goes in: as long as chunks, but for a first and a last
+/// one that no other hides.
+fn part_bytes(len: u64, chunk: u64) -> u64 {
+    (len / PARTS).next_multiple_of(ALIGNED).max(PART_MIN).min(chunk)
 }
 
 /// Where kernels find bytes in a chunk, which the device allocated, aligned to any word.

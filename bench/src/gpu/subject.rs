@@ -101,6 +101,21 @@ impl Subject {
             all.extend_from_slice(&runs[..used]);
         }
     }
+
+    /// Whether some byte of memory comes more than once: what is unpacked there depends on the order,
+    /// which nobody promises, unless all of it has one value. Asked of up to 2²¹ blocks; no larger subject
+    /// overlaps.
+    ///
+    /// # Errors
+    /// As for [`runs`](Subject::runs).
+    pub fn overlaps(&self) -> Result<bool, Failure> {
+        if self.blocks > 1 << 21 {
+            return Ok(false);
+        }
+        let mut runs = self.runs()?;
+        runs.sort_unstable_by_key(|run| run.displacement);
+        Ok(runs.windows(2).any(|pair| pair[0].end() > pair[1].displacement))
+    }
 }
 
 fn double() -> Datatype {
@@ -344,6 +359,9 @@ mod tests {
     #[test]
     fn the_boxes_are_the_catalogues_halo() {
         let whole = gapless_layouts::cube::halo26(8, 2).unwrap();
+        // What is sent shares its corners between neighbours, what is received does not.
+        assert!(Subject::of("halo", &whole.send).unwrap().overlaps().unwrap());
+        assert!(!Subject::of("halo", &whole.recv).unwrap().overlaps().unwrap());
         let boxes = halo_boxes(8, 2).unwrap();
         assert_eq!(boxes.len(), 26);
         let payload: u64 = boxes.iter().map(|one| one.payload).sum();
