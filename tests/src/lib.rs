@@ -2,11 +2,12 @@
 //!
 //! [`job`] runs a function as each rank of a job whose ranks are threads; they meet through memory,
 //! and their transports are whatever the test gives them: loopbacks that lack abilities, lose their
-//! patience or are traced. Jobs of real processes are tested in `gapless`; pairs of processes without a
-//! launcher are played by [`actor`]s.
+//! patience or are traced. Jobs of real processes under a launcher are tested in `gapless`; pairs of
+//! processes without one are played by [`actor`]s, whole jobs by a [`crew`](crew::Crew).
 #![forbid(unsafe_code)]
 
 pub mod actor;
+pub mod crew;
 
 use gapless::btl::Btl;
 use gapless::wireup::{Wireup, WireupError};
