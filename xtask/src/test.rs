@@ -5,13 +5,13 @@
 //! 1. the tools (see [`crate::tools`]);
 //! 2. the workspace in one go, with the features that its crates turn on for each other;
 //! 3. each crate alone, with only what it asks for itself: a crate that forgot to ask for a feature
-//!    passes in step 2 and fails here;
+//!    passes in step 2 and fails here. Where tests take long, they are only built;
 //! 4. the libraries that use loom, built with `--cfg loom`: their lock-free parts under every
 //!    interleaving that the memory model allows;
 //! 5. each workspace below `examples/`, in one shared target folder;
 //! 6. what was skipped and why, and the sum as the last line.
 //!
-//! Steps 2 and 3 run every test twice, since the other crates' features could change any outcome.
+//! Steps 2 and 3 run most tests twice, since the other crates' features could change any outcome.
 //!
 //! The sum comes from libtest's `test result:` lines. Those that mention filtered tests are not
 //! counted: nothing here filters, so they come from a test that ran its own binary again as another
@@ -33,6 +33,16 @@ use tally::Tally;
 
 /// Crates whose passing tests print what they covered, which libtest would keep to itself.
 const TALKATIVE: &[&str] = &["gapless-dtype"];
+
+/// Crates whose tests take so long that they run once, with the workspace; alone they are built.
+const BUILT_ALONE: &[&str] = &[
+    "gapless",
+    "gapless-bench",
+    "gapless-dtype-cuda",
+    "gapless-kernels",
+    "gapless-sim",
+    "gapless-tests",
+];
 
 /// A step that ran.
 struct Step {
@@ -59,10 +69,13 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
     if !quick {
         for package in &checkout.packages {
             let mut arguments = vec!["-p", &package.name];
-            if TALKATIVE.contains(&package.name.as_str()) {
+            let name = package.name.as_str();
+            if BUILT_ALONE.contains(&name) {
+                arguments.push("--no-run");
+            } else if TALKATIVE.contains(&name) {
                 arguments.extend(["--", "--show-output"]);
             }
-            step(format!("{} alone", package.name), &arguments, &[])?;
+            step(format!("{name} alone"), &arguments, &[])?;
         }
         let loom = [
             ("RUSTFLAGS", "--cfg loom".into()),
