@@ -208,6 +208,20 @@ pub(super) const RULES: &[Rule] = &[
         must_not_know: "benches",
     },
     Rule {
+        package: "gapless-sim",
+        may: &[
+            "gapless-pml",
+            "gapless-bml",
+            "gapless-btl",
+            "gapless-dtype",
+            "gapless-engine",
+            "gapless-mem",
+        ],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "launchers, real transports, real time",
+    },
+    Rule {
         package: "gapless-bench",
         may: ALL,
         features: &[],

@@ -1,0 +1,56 @@
+//! The simulator: hundreds of ranks in one thread, on a virtual clock. Each rank is the real `pml`
+//! over the real `bml`; the rails below delay, reorder, fill up and die. Everything follows from one
+//! 64-bit seed: no real clock, no threads, no order of a hash table.
+//!
+//! - `plan.rs` draws a world from a seed: ranks, rails, what every rank does, what goes wrong.
+//! - `world.rs` gives ranks their turns; `rank.rs` follows a script; `wire.rs` is all that lies between
+//!   the ranks, `rail.rs` and `onesided.rs` an end of it, as a transport.
+//! - `oracle.rs` knows MPI's rules of matching (MPI 4.1 §3.5) and nothing else, and holds them
+//!   against `journal.rs`, what every rank asked for and was told.
+//! - `hunt.rs` plays many seeds, cuts a failing world down and tells its story; `coverage.rs` counts
+//!   what they have seen, so that a generator that degenerates is found out.
+//!
+//! # What is held to be true
+//!
+//! Every message is received once, by the receive that MPI says, with its bytes and status right and the
+//! gaps of the buffer untouched, also later; sends end, synchronous ones not before they are matched;
+//! buffers are let go of when requests end. Probes see what a receive would take. When nothing moves any
+//! more, no receive waits beside a message it matches, nobody is busy, no communicator is being made.
+//! A death is known, and everything that needed the dead has ended, within a bound of virtual time;
+//! if one of two ranks has lost the other, so has the other. Nothing fails that a death does not
+//! explain.
+//!
+//! # What is not here
+//!
+//! Calls that wait (`wait`, `sendrecv`, …) do not return to the simulator, so ranks use the calls
+//! that do not; both stand on the same core. `bml` demands that a rail which carries messages promises
+//! order; `pml` numbers what it matches and does not need it, and here some rails promise and do not
+//! keep it. Real transports are tested in their crates.
+//!
+//! One seed: `GAPLESS_SEED=7 cargo test -p gapless-sim --test seeds -- --nocapture`, or
+//! `cargo run -p gapless-sim -- 7`; a range: `GAPLESS_SIM_SEEDS=0..10000`, or `-- 0..10000`.
+#![deny(unsafe_code)]
+
+mod coverage;
+mod hunt;
+mod journal;
+#[allow(unsafe_code, reason = "implements one-sided operations, as copies")]
+mod onesided;
+mod oracle;
+mod plan;
+mod rail;
+#[allow(unsafe_code, reason = "starts messages with buffers that outlive the endpoint")]
+mod rank;
+mod shapes;
+#[allow(unsafe_code, reason = "makes slots and fragments of memory that stays to the end")]
+mod store;
+#[allow(unsafe_code, reason = "reads the first byte of a message for the story")]
+mod story;
+mod wire;
+mod world;
+
+pub use coverage::Coverage;
+pub use hunt::{Report, hunt, play, report, shrink, tell};
+pub use journal::Failure;
+pub use plan::Keep;
+pub use story::Story;

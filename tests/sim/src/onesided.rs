@@ -1,0 +1,127 @@
+//! One-sided reading over a simulated rail. The bytes move as late as they may, when the end is
+//! reported: whoever lets go of memory that is still being read is found out.
+
+use crate::rail::{Rail, lock};
+use crate::wire::{Item, Wire, Work, gone};
+use gapless_btl::{
+    Access, Extent, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token, total_of,
+};
+use gapless_mem::Region;
+
+fn bad(what: &str) -> RdmaError {
+    RdmaError::BadKey { what: what.to_owned() }
+}
+
+fn number(key: &RemoteKey) -> Result<u64, RdmaError> {
+    Ok(u64::from_le_bytes(key.as_bytes().try_into().map_err(|_| bad("its length"))?))
+}
+
+/// Moves the bytes of an operation whose end is due; whether it was possible.
+pub(crate) fn move_bytes(wire: &mut Wire, (rank, from): (u32, u32), work: &Work) -> bool {
+    let Some(&(_, region)) = wire.keys.get(&work.key) else {
+        if !wire.harmed.contains(&(rank, from)) {
+            let what = format!("rank {from} took memory back while rank {rank} was reading it");
+            wire.broken.push(what);
+        }
+        return false;
+    };
+    let mut bytes = Vec::new();
+    for piece in &work.remote {
+        let at = bytes.len();
+        bytes.resize(at + usize::try_from(piece.len).unwrap_or(0), 0);
+        // SAFETY: `register`'s caller guarantees the region for reads until it deregisters the
+        // key, which is still there; `get` has seen that the piece lies inside.
+        let read = unsafe { gapless_mem::read(&region, piece.offset, &mut bytes[at..]) };
+        read.expect("host memory");
+    }
+    let mut rest = &bytes[..];
+    for piece in &work.local {
+        let (now, later) = rest.split_at(usize::try_from(piece.len()).unwrap_or(rest.len()));
+        // SAFETY: `get`'s caller guarantees the local memory for writes until the event, which is not
+        // reported yet.
+        let written = unsafe { gapless_mem::write(piece, 0, now) };
+        written.expect("host memory");
+        rest = later;
+    }
+    true
+}
+
+impl Rdma for Rail {
+    fn rdma_limits(&self) -> &RdmaLimits {
+        &self.rdma_limits
+    }
+
+    fn reaches(&self, _peer: PeerId) -> Option<bool> {
+        Some(true)
+    }
+
+    unsafe fn register(&mut self, local: Region, _access: Access) -> Result<RemoteKey, RdmaError> {
+        let mut wire = lock(&self.wire);
+        wire.next_key += 1;
+        let key = wire.next_key;
+        wire.keys.insert(key, (self.rank, local));
+        RemoteKey::new(&key.to_le_bytes()).ok_or_else(|| bad("too long"))
+    }
+
+    fn deregister(&mut self, key: &RemoteKey) {
+        if let Ok(number) = number(key) {
+            lock(&self.wire).keys.remove(&number);
+        }
+    }
+
+    unsafe fn get(
+        &mut self,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let from = *self.peers.get(peer.0 as usize).ok_or_else(|| bad("its peer"))?;
+        let (rail, rank) = (self.number, self.rank);
+        let mut wire = lock(&self.wire);
+        if wire.has_noticed(rail, rank, from) {
+            return Err(gone().into());
+        }
+        let most = self.rdma_limits.max_pieces;
+        let pieces = local.len().max(remote.len());
+        if pieces > most {
+            return Err(RdmaError::TooManyPieces { pieces, max: most });
+        }
+        if wire.refuses_get(rail, rank, from) {
+            return Err(RdmaError::Full);
+        }
+        let number = number(key)?;
+        wire.tally.gets += 1;
+        let found = wire.keys.get(&number).copied();
+        if wire.is_cut(rail, from, rank) || wire.dead.contains(&from) {
+            let now = wire.now;
+            wire.post(rank, rail, now, Item::Got { token: done, from, work: None });
+            return Ok(());
+        }
+        let (owner, region) = found.ok_or_else(|| bad("it was taken back"))?;
+        if owner != from {
+            return Err(bad("it is another rank's"));
+        }
+        let total = total_of(remote, region.len())?;
+        let room: u64 = local.iter().map(Region::len).sum();
+        if total != room {
+            return Err(RdmaError::LengthMismatch { local: room, remote: total });
+        }
+        let due = wire.now + 2 * wire.travel_ns(rail, from, rank, total);
+        let work = Work { key: number, remote: remote.to_vec(), local: local.to_vec() };
+        wire.post(rank, rail, due, Item::Got { token: done, from, work: Some(work) });
+        Ok(())
+    }
+
+    unsafe fn put(
+        &mut self,
+        _peer: PeerId,
+        _local: &[Region],
+        _key: &RemoteKey,
+        _remote: &[Extent],
+        _done: Token,
+    ) -> Result<(), RdmaError> {
+        Err(RdmaError::ReadOnly)
+    }
+}

@@ -1,0 +1,414 @@
+//! A world: ranks that take turns on a virtual clock. A rank is given its turn when its script goes
+//! on or when its rails have something for it; it sleeps as a real process does, after arming, so
+//! that an endpoint which forgets to say that it is busy is found out by standing still.
+
+use crate::journal::{Failure, Journal};
+use crate::oracle::Case;
+use crate::plan::{Ending, Fault, Keep, Plan};
+use crate::rail::{Rail, Shared, lock};
+use crate::rank::{Mood, Rank};
+use crate::shapes::Shapes;
+use crate::story::Story;
+use crate::wire::{Tally, Wire};
+use gapless_bml::{Bml, Patience, PeerState, Rank as Process, Waiter};
+use gapless_dtype::testkit::Rng;
+use gapless_engine::HostEngine;
+use gapless_pml::{Bounds, Config, Pml, Protocol, Tuning};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Arc, Mutex};
+
+/// A survivor knows of a death, and has ended what needed the dead, within this time after the rails
+/// had to tell.
+const DEATH_GRACE_NS: u64 = 20_000_000;
+/// Turns without effect after which a busy rank waits for its rails.
+const IDLE_TURNS: u32 = 6;
+/// Numbers of receives that end a world start here.
+pub(crate) const DRAIN_NUMBERS: u32 = 1 << 24;
+/// Turns of a world that never comes to rest.
+const TURNS_MAX: u64 = 3_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Turn(u32),
+    Fault(usize),
+    /// By now everything that needed this rank, which is dead, has ended.
+    Mourned(u32),
+}
+
+/// A world under way.
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) wire: Shared,
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) journal: Journal,
+    shapes: Shapes,
+    queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    serial: u64,
+    /// When each rank had its last turn.
+    last_turn: Vec<Option<u64>>,
+    idle: Vec<u32>,
+    rng: Rng,
+    waiter: Waiter,
+    turns: u64,
+    drained: u32,
+}
+
+fn config(plan: &Plan) -> Config {
+    let knobs = &plan.knobs;
+    let tuning = Tuning {
+        eager_bytes_sure: knobs.eager_sure,
+        fragment_bytes: knobs.fragment_bytes,
+        ..Tuning::default()
+    };
+    let bounds = Bounds {
+        parked_messages: knobs.parked_messages,
+        fragments_per_progress: knobs.fragments_per_progress,
+        ..Bounds::default()
+    };
+    Config { tuning, bounds, force: knobs.force.map(|at| Protocol::ALL[at]) }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, keep: &Keep, story: Story) -> World {
+        let shapes = Shapes::new(seed);
+        let plan = Plan::draw(seed, shapes.bytes, keep);
+        let wire = Arc::new(Mutex::new(Wire::new(&plan, story)));
+        let mut bmls: Vec<Bml> = Vec::new();
+        for rank in 0..plan.size {
+            let mut bml = Bml::new(Process(rank), plan.size);
+            for (number, rail) in plan.rails.iter().enumerate() {
+                bml.add(Box::new(Rail::new(Arc::clone(&wire), rail, number, rank, plan.size)));
+            }
+            bmls.push(bml);
+        }
+        let addresses: Vec<_> = bmls.iter().map(Bml::addresses).collect();
+        let mut ranks = Vec::new();
+        for (rank, mut bml) in (0..plan.size).zip(bmls) {
+            for (peer, addresses) in (0..plan.size).zip(&addresses) {
+                bml.connect(Process(peer), addresses).expect("an ordered rail reaches everybody");
+            }
+            let mut pml = Pml::new(bml, vec![Arc::new(HostEngine)], config(&plan));
+            pml.attach_buffer(plan.knobs.buffer_bytes).expect("the first buffer");
+            ranks.push(Rank::new(rank, pml, &plan, Arc::clone(&wire)));
+        }
+        let size = plan.size as usize;
+        World {
+            wire,
+            ranks,
+            journal: Journal::default(),
+            shapes,
+            queue: BinaryHeap::new(),
+            serial: 0,
+            last_turn: vec![None; size],
+            idle: vec![0; size],
+            rng: Rng::new(seed ^ 0x7074),
+            waiter: Waiter::with(Patience { spins: 0, yields: 0, block_ms: 0, clock_ms: 0 }),
+            turns: 0,
+            drained: DRAIN_NUMBERS,
+            plan,
+        }
+    }
+
+    fn schedule(&mut self, at_ns: u64, event: Event) {
+        self.serial += 1;
+        self.queue.push(Reverse((at_ns, self.serial, event)));
+    }
+
+    fn wake(&mut self, rank: u32, at_ns: u64) {
+        self.schedule(at_ns, Event::Turn(rank));
+    }
+
+    fn now(&self) -> u64 {
+        lock(&self.wire).now
+    }
+
+    /// Plays the world to its end and holds it against the oracle; gives how many messages were
+    /// received.
+    pub(crate) fn play(&mut self) -> Result<u64, Failure> {
+        for at in 0..self.plan.faults.len() {
+            let (Fault::Kill { at_ns, .. }
+            | Fault::LastWords { at_ns, .. }
+            | Fault::Cut { at_ns, .. }) = self.plan.faults[at].1;
+            self.schedule(at_ns, Event::Fault(at));
+        }
+        for rank in 0..self.plan.size {
+            let start = self.rng.below(2_000);
+            self.wake(rank, start);
+        }
+        self.run()?;
+        // What waits for what never comes goes on.
+        while self.ranks.iter().any(Rank::has_script) {
+            for rank in 0..self.plan.size {
+                self.ranks[rank as usize].give_up_waiting();
+                self.wake_later(rank);
+            }
+            self.run()?;
+        }
+        let rest_tick = lock(&self.wire).tick;
+        self.wind_up()?;
+        let wire = lock(&self.wire);
+        let memory = self.ranks.iter().map(|rank| &rank.memory[..]).collect();
+        let case =
+            Case { plan: &self.plan, journal: &self.journal, wire: &wire, memory, rest_tick };
+        case.check()
+    }
+
+    fn wake_later(&mut self, rank: u32) {
+        if self.ranks[rank as usize].is_alive() {
+            let at_ns = self.now() + 1 + self.rng.below(1_000);
+            self.idle[rank as usize] = 0;
+            self.wake(rank, at_ns);
+        }
+    }
+
+    fn living(&self) -> Vec<usize> {
+        (0..self.ranks.len()).filter(|&rank| self.ranks[rank].is_alive()).collect()
+    }
+
+    /// Receives what is left, or has everybody leave.
+    fn wind_up(&mut self) -> Result<(), Failure> {
+        for rank in self.living() {
+            if self.ranks[rank].is_making() {
+                return Err(Failure::new("a communicator is being made for ever", &[]));
+            }
+        }
+        match self.plan.ending {
+            Ending::Drain => {
+                for rank in self.living() {
+                    self.ranks[rank].cancel_all(&mut self.journal)?;
+                }
+                let mut posted = 1;
+                while posted > 0 {
+                    posted = 0;
+                    for rank in self.living() {
+                        let World { plan, shapes, journal, drained, .. } = self;
+                        posted += self.ranks[rank].drain(plan, shapes, journal, drained)?;
+                    }
+                    self.run_all()?;
+                }
+            }
+            Ending::Leave => {
+                for rank in self.living() {
+                    self.ranks[rank].pml.as_mut().expect("alive").say_farewell();
+                }
+                self.run_all()?;
+                for rank in self.living() {
+                    let pml = self.ranks[rank].pml.as_mut().expect("alive");
+                    if !pml.all_farewells() {
+                        return Err(Failure::new(
+                            "a farewell did not come",
+                            &[u32::try_from(rank).unwrap_or(0)],
+                        ));
+                    }
+                    self.ranks[rank].cancel_all(&mut self.journal)?;
+                    self.ranks[rank].pml.as_mut().expect("alive").refuse_unreceived();
+                }
+                self.run_all()?;
+            }
+        }
+        for rank in self.living() {
+            self.ranks[rank].collect(&mut self.journal)?;
+            if self.ranks[rank].has_pending() {
+                let number = u32::try_from(rank).unwrap_or(0);
+                let waits = self.ranks[rank].oldest(&self.journal);
+                return Err(Failure::new(format!("{waits} never ends"), &[number]));
+            }
+        }
+        self.both_or_neither()
+    }
+
+    /// If one of two survivors has lost the other, so has the other.
+    fn both_or_neither(&mut self) -> Result<(), Failure> {
+        let harmed: Vec<(u32, u32)> = lock(&self.wire).harmed.iter().copied().collect();
+        for (a, b) in harmed {
+            let mut lost = |one: u32, other: u32| {
+                let pml = self.ranks[one as usize].pml.as_mut()?;
+                Some(matches!(pml.bml_mut().state(Process(other)), PeerState::Lost(_)))
+            };
+            if let (Some(one), Some(other)) = (lost(a, b), lost(b, a))
+                && one != other
+            {
+                return Err(Failure::new(
+                    "one of two ranks has lost the other, and that one has not",
+                    &[a, b],
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn run_all(&mut self) -> Result<(), Failure> {
+        for rank in 0..self.plan.size {
+            self.wake_later(rank);
+        }
+        self.run()
+    }
+
+    /// Gives turns until nothing moves.
+    fn run(&mut self) -> Result<(), Failure> {
+        while let Some(Reverse((at_ns, _, event))) = self.queue.pop() {
+            match event {
+                Event::Turn(rank) => {
+                    // Woken twice for one moment, it looks once.
+                    let before = self.last_turn[rank as usize].replace(at_ns);
+                    if self.ranks[rank as usize].is_alive() && before != Some(at_ns) {
+                        lock(&self.wire).now = at_ns;
+                        self.turn(rank)?;
+                    }
+                }
+                Event::Fault(at) => {
+                    lock(&self.wire).now = at_ns;
+                    self.strike(at);
+                }
+                Event::Mourned(gone) => {
+                    lock(&self.wire).now = at_ns;
+                    self.mourned(gone)?;
+                }
+            }
+            self.pass_wakes();
+        }
+        for rank in self.living() {
+            if self.ranks[rank].pml.as_ref().is_some_and(Pml::is_busy) {
+                let rank = u32::try_from(rank).unwrap_or(0);
+                return Err(Failure::new(format!("rank {rank} is busy for ever"), &[rank]));
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_wakes(&mut self) {
+        let mut wire = lock(&self.wire);
+        wire.settle();
+        let wakes = std::mem::take(&mut wire.wakes);
+        let now = wire.now;
+        drop(wire);
+        for (at_ns, rank) in wakes {
+            // A rank looks a little after something has come.
+            let late = 1 + self.rng.below(300);
+            self.wake(rank, at_ns.max(now) + late);
+        }
+    }
+
+    /// A rank acts, makes progress, and says when it wants to go on.
+    fn turn(&mut self, number: u32) -> Result<(), Failure> {
+        self.turns += 1;
+        if self.turns > TURNS_MAX {
+            return Err(Failure::new("the world does not come to rest", &[]));
+        }
+        let World { plan, shapes, journal, ranks, rng, .. } = self;
+        let rank = &mut ranks[number as usize];
+        let mut moved = false;
+        for _ in 0..1 + rng.below(4) {
+            if rank.mood() != Mood::Eager {
+                break;
+            }
+            rank.act(plan, shapes, journal)?;
+            moved = true;
+        }
+        let mut done = rank.pml.as_mut().map_or(0, Pml::progress);
+        moved |= rank.look(journal)?;
+        if rng.chance(10) {
+            rank.collect(journal)?;
+        }
+        let broken = lock(&self.wire).broken.pop();
+        if let Some(what) = broken {
+            return Err(Failure::new(what, &[number]));
+        }
+        if lock(&self.wire).last_words.get(&number) == Some(&0) {
+            self.end_process(number);
+            return Ok(());
+        }
+        let mood = rank.mood();
+        if done == 0 && !moved && mood != Mood::Eager {
+            let pml = rank.pml.as_mut().expect("alive");
+            if !pml.is_busy() {
+                done += pml.arm(&mut self.waiter);
+            }
+        }
+        let now = self.now();
+        let soon = now + 20 + self.rng.below(400);
+        let busy = self.ranks[number as usize].pml.as_ref().is_some_and(Pml::is_busy);
+        if done > 0 || moved || mood == Mood::Eager {
+            self.idle[number as usize] = 0;
+            self.wake(number, soon);
+        } else if busy && self.idle[number as usize] < IDLE_TURNS {
+            self.idle[number as usize] += 1;
+            self.wake(number, soon);
+        }
+        if let Mood::Thinking(until) = mood {
+            self.wake(number, until);
+        }
+        Ok(())
+    }
+
+    /// Something goes wrong.
+    fn strike(&mut self, at: usize) {
+        match self.plan.faults[at].1 {
+            Fault::Kill { rank, .. } => self.end_process(rank),
+            Fault::LastWords { rank, parcels, .. } => {
+                lock(&self.wire).last_words.entry(rank).or_insert(parcels);
+                // With nothing left to say it dies at once.
+                self.wake_later(rank);
+            }
+            Fault::Cut { rail, a, b, .. } => {
+                let mut wire = lock(&self.wire);
+                let now = wire.now;
+                wire.story.tell(now, a, Some(b), || format!("loses its link on rail {rail}"));
+                wire.cut(rail, a, b);
+            }
+        }
+    }
+
+    fn end_process(&mut self, rank: u32) {
+        if self.ranks[rank as usize].is_alive() {
+            self.ranks[rank as usize].die();
+            lock(&self.wire).kill(rank);
+            let due = self.now() + self.plan.knobs.notice_ns_max + DEATH_GRACE_NS;
+            self.schedule(due, Event::Mourned(rank));
+        }
+    }
+
+    /// Survivors have heard of a death by now, and ended what needed the dead.
+    fn mourned(&mut self, gone: u32) -> Result<(), Failure> {
+        for rank in self.living() {
+            let number = u32::try_from(rank).unwrap_or(0);
+            let pml = self.ranks[rank].pml.as_mut().expect("alive");
+            if !matches!(pml.bml_mut().state(Process(gone)), PeerState::Lost(_)) {
+                return Err(Failure::new(
+                    format!("rank {number} has not heard of a death in time"),
+                    &[number, gone],
+                ));
+            }
+            if let Some(what) = self.ranks[rank].needs(gone, &self.journal) {
+                return Err(Failure::new(
+                    format!("{what} outlives the peer it needs"),
+                    &[number, gone],
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Its actions and faults, by number, and its size.
+    pub(crate) fn parts(&self) -> (Vec<u32>, Vec<u32>, u32) {
+        let actions = self.plan.scripts.iter().flatten().map(|step| step.number).collect();
+        let faults = self.plan.faults.iter().map(|(number, _)| *number).collect();
+        (actions, faults, self.plan.size)
+    }
+
+    /// What the wire has counted.
+    pub(crate) fn tally(&self) -> Tally {
+        lock(&self.wire).tally
+    }
+
+    /// How many ranks have died.
+    pub(crate) fn deaths(&self) -> u64 {
+        lock(&self.wire).dead.len() as u64
+    }
+
+    /// The story so far.
+    pub(crate) fn story(&self) -> Story {
+        lock(&self.wire).story.clone()
+    }
+}
