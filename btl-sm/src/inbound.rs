@@ -5,11 +5,12 @@
 //! fragment, on any thread and in any order, stores the slot's generation where the sender looks.
 //! Everything the peer wrote is copied out once, then checked, then used.
 
+use crate::credit::{Flags, Held};
 use crate::doze::Reason;
 use crate::recycle::Recycler;
 use crate::ring::{Broken, Consumer, INLINE_BYTES, INLINE_WORDS, Kind};
 use crate::segment::{Segment, whole_pages};
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use crate::waker::Waker;
 use gapless_btl::{AmTag, Event, Events, Fragment, LinkError, PeerId, Reclaim};
 use std::sync::Arc;
@@ -30,26 +31,23 @@ struct Home {
     waker: Arc<Waker>,
     private: Segment,
     /// Per private buffer: whether its fragment is gone.
-    back: Box<[AtomicBool]>,
+    back: Flags,
     /// Per slot of the lane: whether a fragment holds it.
-    held: Box<[AtomicBool]>,
+    held: Held,
 }
 
 impl Reclaim for Home {
     fn reclaim(&self, index: u64) {
         if index & IN_SLOT == 0 {
-            let flag = usize::try_from(index).ok().and_then(|index| self.back.get(index));
-            if let Some(flag) = flag {
-                flag.store(true, Ordering::Release);
+            if let Ok(buffer) = usize::try_from(index) {
+                self.back.set(buffer);
             }
             return;
         }
         let bytes = index.to_le_bytes();
         let slot = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
         let generation = u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]);
-        if let Some(held) = self.held.get(slot) {
-            held.store(false, Ordering::Release);
-            self.waker.lane.returned()[slot].store(generation, Ordering::Release);
+        if self.held.release(slot, self.waker.lane.returned(), generation) {
             self.waker.wake(Reason::Room);
         }
     }
@@ -84,8 +82,8 @@ impl Inbound {
         let home = Arc::new(Home {
             waker,
             private,
-            back: (0..parked).map(|_| AtomicBool::new(false)).collect(),
-            held: (0..slots).map(|_| AtomicBool::new(false)).collect(),
+            back: Flags::new(parked as usize),
+            held: Held::new(slots),
         });
         Ok(Inbound {
             pool: home.clone(),
@@ -151,7 +149,7 @@ impl Inbound {
         let (region, index) = match mark.kind {
             Kind::Inline => {
                 let back = &self.home.back;
-                let is_back = |buffer: u32| back[buffer as usize].load(Ordering::Acquire);
+                let is_back = |buffer: u32| back.is_set(buffer as usize);
                 let buffer = match self.buffers.reuse(is_back) {
                     Some(buffer) => buffer,
                     None => {
@@ -164,7 +162,7 @@ impl Inbound {
                     }
                 };
                 let index = buffer as usize;
-                back[index].store(false, Ordering::Relaxed);
+                back.clear(index);
                 let into = self.home.private.words(index * STRIDE, INLINE_WORDS);
                 self.consumer.take(ring, mark.len, into);
                 (self.home.private.region(index * STRIDE, usize::from(mark.len)), index as u64)
@@ -197,11 +195,9 @@ impl Inbound {
         else {
             return Err(corrupt(format!("{len} bytes in slot {slot}, which does not hold them")));
         };
-        let held = &self.home.held[number];
-        if held.load(Ordering::Acquire) {
+        if !self.home.held.claim(number) {
             return Err(corrupt(format!("slot {slot} was sent again before it came back")));
         }
-        held.store(true, Ordering::Relaxed);
         Ok((region, IN_SLOT | generation << 16 | slot))
     }
 }

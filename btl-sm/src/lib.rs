@@ -27,7 +27,9 @@
 //! (a full memory cgroup) kills the toucher with a bus error, as with any memory.
 #![deny(unsafe_code)]
 
+mod credit;
 mod doze;
+mod recycle;
 mod ring;
 mod sync;
 
@@ -45,6 +47,9 @@ mod credentials;
 mod device_exports;
 #[cfg(not(loom))]
 mod device_imports;
+#[cfg(all(fuzzing, not(loom)))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(not(loom))]
 mod geometry;
 #[cfg(not(loom))]
@@ -68,8 +73,6 @@ mod membarrier;
 mod outbound;
 #[cfg(not(loom))]
 mod packets;
-#[cfg(not(loom))]
-mod recycle;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "maps memory and views it as atomics")]
 mod segment;

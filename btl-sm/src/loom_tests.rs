@@ -1,15 +1,39 @@
-//! Every interleaving (and every reordering that the memory model allows) of the ring and of the
-//! sleeping handshake, explored by loom:
+//! Every interleaving (and every reordering that the memory model allows) of the ring, of credit
+//! return and of the sleeping handshake, explored by loom:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p gapless-btl-sm --lib --release --target-dir target/loom
 //! ```
 //!
-//! Under loom a line has one word of payload, so that a message of 16 bytes takes two.
-
+//! Under loom a line has one word of payload, so that a message of 16 bytes takes two. Memory that is
+//! not atomic (slots, private buffers) is a cell in which loom sees every race.
+//!
+//! There is no fast box beside the ring: its lines carry tiny messages themselves. The models of the
+//! ring are the models of that.
+//!
+//! # What each model is for
+//!
+//! Each weakening was made in the sources, one at a time, and the models named with it then failed; what
+//! is weaker already was found not to be needed:
+//!
+//! | weakened | fails |
+//! |---|---|
+//! | `ring`: the first mark stored relaxed; `peek` relaxed | `messages_arrive_…`, `a_slot_…`, `a_fragment_…` |
+//! | `ring`: `head` stored relaxed; read relaxed | `messages_arrive_…` |
+//! | `doze`: the flag stored relaxed; read relaxed | `every_sleep_…` |
+//! | `doze`: one ring for all sleeps instead of one each | `every_sleep_…` |
+//! | `sync`: the hurried fence left out, or acquire-release; the patient fence left out | `no_message_…`, `no_room_…`, `every_sleep_…` |
+//! | `credit`: a slot's generation stored relaxed; read relaxed | `a_slot_…`, `a_fragment_…` |
+//! | `credit`: the generation stored before the slot is let go | `a_fragment_…` |
+//! | `credit`: a buffer's flag set relaxed; read relaxed | `a_private_buffer_…` |
+//! | `credit`: `any` set by a plain store, or relaxed; taken by a load and a store, or relaxed | `every_dropped_slot_…` |
+//!
+use crate::credit::{Dropped, Flags, Held, is_back};
 use crate::doze::{Reason, Sleeper, must_ring};
+use crate::recycle::Recycler;
 use crate::ring::{Consumer, Kind, Line, Mark, Producer, View, lines_for};
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Fences, Ordering};
+use loom::cell::Cell;
 use loom::sync::Arc;
 use loom::thread;
 
@@ -159,5 +183,142 @@ fn no_room_is_slept_through() {
         let room = producer.fits(ring.view(), 1).unwrap();
         consumer.join().unwrap();
         assert!(room || ring.bell.load(Ordering::Acquire) == 1, "slept through room");
+    });
+}
+
+/// One slot of a lane, and the ring that tells of it.
+struct Lane {
+    ring: Arc<Ring>,
+    slot: Cell<u64>,
+    returned: [AtomicU32; 1],
+    held: Held,
+}
+
+impl Lane {
+    fn new() -> Arc<Lane> {
+        Arc::new(Lane {
+            ring: Ring::new(2),
+            slot: Cell::new(0),
+            returned: [AtomicU32::new(0)],
+            held: Held::new(1),
+        })
+    }
+
+    /// Sends the slot for the `generation`th time if it is back, as the sending half does.
+    fn send(&self, producer: &mut Producer, books: &mut Recycler, generation: u32) -> bool {
+        let back = |_| is_back(&self.returned[0], generation - 1);
+        let Some(slot) = books.take(back) else { return false };
+        self.slot.set(u64::from(generation));
+        push(&self.ring, producer, 0, &[u64::from(generation) << 32 | u64::from(slot)]);
+        books.lend(slot);
+        true
+    }
+
+    /// Takes a message if there is one, claims its slot, gives its generation.
+    fn receive(&self, consumer: &mut Consumer) -> Option<u32> {
+        let (_, name) = pop(&self.ring, consumer)?;
+        assert!(self.held.claim(0), "an honest sender is called a liar");
+        Some(u32::try_from(name[0] >> 32).unwrap())
+    }
+
+    /// What the fragment is for, and its end.
+    fn read_and_drop(&self, generation: u32) {
+        assert_eq!(self.slot.get(), u64::from(generation), "overwritten, or not there yet");
+        assert!(self.held.release(0, &self.returned, generation));
+    }
+}
+
+/// A slot is written again only after its fragment was dropped, and what it holds is there when the
+/// ring says so.
+#[test]
+fn a_slot_is_written_again_only_after_it_was_read() {
+    loom::model(|| {
+        let lane = Lane::new();
+        let sender = lane.clone();
+        let sender = thread::spawn(move || {
+            let (mut producer, mut books) = (Producer::default(), Recycler::new(0, 1, 0));
+            for generation in 1..=2 {
+                while !sender.send(&mut producer, &mut books, generation) {
+                    thread::yield_now();
+                }
+            }
+        });
+        let mut consumer = Consumer::default();
+        for expected in 1..=2 {
+            let generation = loop {
+                match lane.receive(&mut consumer) {
+                    Some(generation) => break generation,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(generation, expected);
+            lane.read_and_drop(generation);
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// The same with the first fragment dropped on another thread: when the slot comes again, the
+/// receiver knows that it was let go.
+#[test]
+fn a_fragment_may_be_dropped_on_another_thread() {
+    loom::model(|| {
+        let lane = Lane::new();
+        let (mut producer, mut books) = (Producer::default(), Recycler::new(0, 1, 0));
+        let mut consumer = Consumer::default();
+        assert!(lane.send(&mut producer, &mut books, 1));
+        let generation = lane.receive(&mut consumer).unwrap();
+        let keeper = lane.clone();
+        let keeper = thread::spawn(move || keeper.read_and_drop(generation));
+        let sender = lane.clone();
+        let sender = thread::spawn(move || sender.send(&mut producer, &mut books, 2));
+        let early = lane.receive(&mut consumer);
+        let sent = sender.join().unwrap();
+        let again = early.or_else(|| lane.receive(&mut consumer));
+        assert_eq!(again, sent.then_some(2));
+        if let Some(generation) = again {
+            lane.read_and_drop(generation);
+        }
+        keeper.join().unwrap();
+    });
+}
+
+/// A private buffer that a tiny message was copied into is used again only after its fragment was
+/// dropped, wherever that happens.
+#[test]
+fn a_private_buffer_is_used_again_only_after_its_fragment() {
+    loom::model(|| {
+        let shared = Arc::new((Flags::new(1), Cell::new(1u64)));
+        let fragment = shared.clone();
+        let keeper = thread::spawn(move || {
+            let (back, buffer) = &*fragment;
+            assert_eq!(buffer.get(), 1);
+            back.set(0);
+        });
+        let (back, buffer) = &*shared;
+        while !back.is_set(0) {
+            thread::yield_now();
+        }
+        back.clear(0);
+        buffer.set(2);
+        assert!(!back.is_set(0), "let go of what was lent just now");
+        keeper.join().unwrap();
+    });
+}
+
+/// Slots that two threads drop unsent while the sender gathers such: each comes back, once.
+#[test]
+fn every_dropped_slot_comes_back_once() {
+    loom::model(|| {
+        let dropped = Arc::new(Dropped::new(2));
+        let threads = [0, 1].map(|buffer| {
+            let dropped = dropped.clone();
+            thread::spawn(move || dropped.set(buffer))
+        });
+        let mut back = [0; 2];
+        dropped.collect(|buffer| back[buffer] += 1);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        dropped.collect(|buffer| back[buffer] += 1);
+        assert_eq!(back, [1, 1]);
     });
 }

@@ -152,7 +152,7 @@ impl Sm {
         Ok(PeerId(id))
     }
 
-    fn hello(&self, link: &Link) -> Hello {
+    pub(crate) fn hello(&self, link: &Link) -> Hello {
         let lane = link.outbound.as_ref().expect("links are born with it").lane();
         Hello {
             from: self.card.nonce,

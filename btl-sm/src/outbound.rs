@@ -6,12 +6,13 @@
 //! books: a slot is back when the receiver has stored the generation that we counted for it, and a
 //! receiver that lies harms only what it is going to read itself.
 
+use crate::credit::{self, Dropped};
 use crate::geometry::Class;
 use crate::lane::Lane;
 use crate::recycle::Recycler;
 use crate::ring::{Broken, INLINE_BYTES, INLINE_WORDS, Kind, Producer, lines_for};
 use crate::segment::{Segment, whole_pages};
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 use gapless_btl::{LinkError, PeerId, PoolHandle, Reclaim, ReserveError, Slot};
 use std::sync::Arc;
 
@@ -29,17 +30,13 @@ const _: () = assert!(INLINE_BYTES <= STRIDE);
 struct Home {
     lane: Arc<Lane>,
     tiny: Segment,
-    dropped: Box<[AtomicBool]>,
-    /// Whether any of `dropped` is set.
-    any: AtomicBool,
+    dropped: Dropped,
 }
 
 impl Reclaim for Home {
     fn reclaim(&self, index: u64) {
-        let flag = usize::try_from(index).ok().and_then(|index| self.dropped.get(index));
-        if let Some(flag) = flag {
-            flag.store(true, Ordering::Release);
-            self.any.store(true, Ordering::Release);
+        if let Ok(buffer) = usize::try_from(index) {
+            self.dropped.set(buffer);
         }
     }
 }
@@ -82,8 +79,7 @@ impl Outbound {
         let classes = geometry.classes().iter().map(|class| (*class, recycler(class))).collect();
         let slots = geometry.slots();
         let buffers = TINY as usize + slots;
-        let dropped = (0..buffers).map(|_| AtomicBool::new(false)).collect();
-        let home = Arc::new(Home { lane, tiny, dropped, any: AtomicBool::new(false) });
+        let home = Arc::new(Home { lane, tiny, dropped: Dropped::new(buffers) });
         Ok(Outbound {
             pool: home.clone(),
             spare: None,
@@ -116,26 +112,20 @@ impl Outbound {
     /// Takes back what was dropped unsent.
     #[cold]
     fn collect_dropped(&mut self) {
-        // A read-modify-write, so that the flags of whoever stored `any` are seen.
-        if !self.home.any.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        for (index, flag) in self.home.dropped.iter().enumerate() {
-            if flag.load(Ordering::Acquire) {
-                flag.store(false, Ordering::Relaxed);
-                self.promised -= usize::from(std::mem::take(&mut self.reserved[index]));
-                let number = u32::try_from(index).expect("there are fewer than 2³² buffers");
-                match index.checked_sub(TINY as usize) {
-                    None => self.tiny.push(number),
-                    Some(slot) => {
-                        let owner = self.classes.iter_mut().rfind(|(c, _)| c.first <= slot);
-                        if let Some((_, recycler)) = owner {
-                            recycler.put(number - TINY);
-                        }
+        let Outbound { home, promised, reserved, tiny, classes, .. } = self;
+        home.dropped.collect(|index| {
+            *promised -= usize::from(std::mem::take(&mut reserved[index]));
+            let number = u32::try_from(index).expect("there are fewer than 2³² buffers");
+            match index.checked_sub(TINY as usize) {
+                None => tiny.push(number),
+                Some(slot) => {
+                    let owner = classes.iter_mut().rfind(|(class, _)| class.first <= slot);
+                    if let Some((_, recycler)) = owner {
+                        recycler.put(number - TINY);
                     }
                 }
             }
-        }
+        });
     }
 
     /// Claims room for a message of `len` bytes; the number is for [`slot`](Outbound::slot).
@@ -144,7 +134,7 @@ impl Outbound {
     /// `Full`, too long, or [`LinkError::Corrupt`] if the receiver breaks the ring's rules.
     #[inline]
     pub(crate) fn claim(&mut self, len: usize) -> Result<usize, ReserveError> {
-        if self.home.any.load(Ordering::Relaxed) {
+        if self.home.dropped.any() {
             self.collect_dropped();
         }
         let inline = len <= INLINE_BYTES;
@@ -187,7 +177,7 @@ impl Outbound {
         let generations = &self.generations;
         let back = |slot: u32| {
             let slot = slot as usize;
-            returned[slot].load(Ordering::Acquire) == generations[slot]
+            credit::is_back(&returned[slot], generations[slot])
         };
         self.classes
             .iter_mut()

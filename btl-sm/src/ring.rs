@@ -40,6 +40,10 @@ pub(crate) const INLINE_BYTES: usize = MESSAGE_LINES * LINE_BYTES;
 #[repr(C, align(64))]
 pub(crate) struct Line {
     words: [AtomicU64; WORDS],
+    /// Who uses the payload: loom never has a store overtake a load that stands before it, and so
+    /// would not miss the order that keeps a line from being written while it is read.
+    #[cfg(loom)]
+    user: loom::cell::Cell<()>,
 }
 
 #[cfg(not(loom))]
@@ -48,7 +52,27 @@ const _: () = assert!(size_of::<Line>() == 64 && align_of::<Line>() == 64);
 impl Line {
     #[cfg(any(test, loom))]
     pub(crate) fn new() -> Line {
-        Line { words: std::array::from_fn(|_| AtomicU64::new(0)) }
+        Line {
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+            #[cfg(loom)]
+            user: loom::cell::Cell::new(()),
+        }
+    }
+
+    /// The payload, to write it.
+    #[inline]
+    fn payload_mut(&self) -> &[AtomicU64] {
+        #[cfg(loom)]
+        self.user.set(());
+        &self.words[1..]
+    }
+
+    /// The payload, to read it.
+    #[inline]
+    fn payload(&self) -> &[AtomicU64] {
+        #[cfg(loom)]
+        self.user.get();
+        &self.words[1..]
     }
 
     /// Overwrites a word, as a peer that breaks the rules would.
@@ -168,13 +192,13 @@ impl Producer {
             let position = self.tail.wrapping_add(later);
             let line = &view.lines[position & (capacity - 1)];
             let from = later * (WORDS - 1);
-            for (to, word) in line.words[1..].iter().zip(&words[from..]) {
+            for (to, word) in line.payload_mut().iter().zip(&words[from..]) {
                 to.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
             }
             line.words[0].store(mark(position, capacity, tag, CONTINUATION, 0), Ordering::Relaxed);
         }
         let line = &view.lines[self.tail & (capacity - 1)];
-        for (to, word) in line.words[1..].iter().zip(words) {
+        for (to, word) in line.payload_mut().iter().zip(words) {
             to.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         let first = mark(self.tail, capacity, tag, kind as u8, len);
@@ -235,7 +259,7 @@ impl Consumer {
         let lines = lines_for(usize::from(len));
         for (later, chunk) in into.chunks(WORDS - 1).enumerate() {
             let line = &view.lines[self.position.wrapping_add(later) & (capacity - 1)];
-            for (to, word) in chunk.iter().zip(&line.words[1..]) {
+            for (to, word) in chunk.iter().zip(line.payload()) {
                 to.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }

@@ -1,11 +1,13 @@
 //! The one switch between the standard library's atomics and loom's, and the pair of fences that
 //! the sleeping handshake needs.
 //!
-//! Built with `--cfg loom`, only this file, [`ring`](crate::ring) and [`doze`](crate::doze) exist:
-//! the two algorithms that loom explores.
+//! Built with `--cfg loom`, only this file, [`ring`](crate::ring), [`doze`](crate::doze),
+//! [`credit`](crate::credit) and [`recycle`](crate::recycle) exist: the algorithms that loom explores.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use loom::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,

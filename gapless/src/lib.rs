@@ -70,6 +70,9 @@ pub mod cli;
 #[allow(unsafe_code, reason = "keeps borrowed and parked memory until requests have ended")]
 mod communicator;
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(feature = "cli")]
 #[allow(unsafe_code, reason = "prepares a child process between fork and exec")]
 pub mod launch;

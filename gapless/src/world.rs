@@ -2,7 +2,7 @@
 //! message layer, and leaves in good order.
 
 mod builder;
-mod card;
+pub(crate) mod card;
 mod leave;
 mod progress;
 

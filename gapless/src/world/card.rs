@@ -27,7 +27,7 @@ fn traits() -> Vec<(&'static str, String)> {
 }
 
 /// The card of a process with `rails` transports.
-pub(super) fn write(rails: usize) -> String {
+pub(crate) fn write(rails: usize) -> String {
     let rest = [("transports", rails.to_string()), ("processors", in_hexadecimal(&processors()))];
     let traits = traits().into_iter().chain(rest);
     let words: Vec<String> = traits.map(|(name, value)| format!("{name}:{value}")).collect();
@@ -49,7 +49,7 @@ fn processors() -> Vec<u8> {
 /// Whether a process of this host with this card may run on processors that this thread may use.
 /// Launchers bind processes to processors of their own: those do not disturb each other, however few
 /// each of them sees.
-pub(super) fn shares_processors(card: &str) -> bool {
+pub(crate) fn shares_processors(card: &str) -> bool {
     let theirs = word(card, "processors").and_then(from_hexadecimal).unwrap_or_default();
     share(&processors(), &theirs)
 }
@@ -65,7 +65,7 @@ fn word<'a>(card: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Checks a peer's card against ours; how many transports it has.
-pub(super) fn check(rank: u32, card: &str) -> Result<usize, Error> {
+pub(crate) fn check(rank: u32, card: &str) -> Result<usize, Error> {
     let find = |name: &str| word(card, name);
     for (what, ours) in traits() {
         let theirs = find(what).ok_or_else(|| bad(rank, "card", card))?;
@@ -79,7 +79,7 @@ pub(super) fn check(rank: u32, card: &str) -> Result<usize, Error> {
 }
 
 /// A transport's name and address in one word.
-pub(super) fn write_rail(name: &str, address: &Address) -> String {
+pub(crate) fn write_rail(name: &str, address: &Address) -> String {
     format!("{name}:{}", in_hexadecimal(address.as_bytes()))
 }
 
@@ -100,7 +100,7 @@ fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
 }
 
 /// The other way round.
-pub(super) fn read_rail(rank: u32, word: &str) -> Result<(String, Address), Error> {
+pub(crate) fn read_rail(rank: u32, word: &str) -> Result<(String, Address), Error> {
     let read = || {
         let (name, digits) = word.split_once(':')?;
         Some((name.to_owned(), Address::new(&from_hexadecimal(digits)?)?))

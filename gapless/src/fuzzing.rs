@@ -1,0 +1,20 @@
+//! Doors for fuzzing, which only exist with `--cfg fuzzing`: what other processes publish, read as at
+//! start-up.
+
+use crate::world::card;
+
+/// Reads a card and a transport's address; whatever comes of it.
+pub fn card(text: &str) {
+    let _ = card::check(1, text);
+    let _ = card::shares_processors(text);
+    if let Ok((name, address)) = card::read_rail(1, text) {
+        let again = card::write_rail(&name, &address);
+        assert!(card::read_rail(1, &again).is_ok(), "what is written cannot be read");
+    }
+}
+
+/// The card of a process like this one.
+#[must_use]
+pub fn own_card() -> String {
+    card::write(1)
+}
