@@ -21,7 +21,7 @@ fn killed_at_any_moment_nobody_hangs_and_nothing_remains() {
     if let Some(member) = Member::of_crew() {
         return rank(member);
     }
-    let wanted = number("GAPLESS_KILLS", 60);
+    let wanted = number("GAPLESS_KILLS", 200);
     let seed = seed(TEST);
     let shared = shared_memory_files();
     let begin = Instant::now();

@@ -1,4 +1,5 @@
-//! What the stack stands: processes that are killed at any moment, and hours of random traffic. Each test is a job of real processes ([`gapless_tests::crew`]);
+//! What the stack stands: neighbours that scribble over shared memory, processes that are killed at
+//! any moment, and hours of random traffic. Each test is a job of real processes ([`gapless_tests::crew`]);
 //! their figures are in RELIABILITY.md.
 //!
 //! Random numbers come from one seed, which is printed; `GAPLESS_SEED` repeats it. CI runs a few
@@ -6,11 +7,15 @@
 //!
 //! | variable | means | unless set |
 //! |---|---|---|
-//! | `GAPLESS_KILLS` | processes killed | 60 |
-//! | `GAPLESS_SOAK_SECONDS` | seconds of soaking | 4 |
+//! | `GAPLESS_KILLS` | processes killed | 200 |
+//! | `GAPLESS_HOSTILE_ROUNDS` | jobs with hostile neighbours | 40 |
+//! | `GAPLESS_VICTIMS_UNDER` | a command line to run the victims of hostile neighbours under | none |
+//! | `GAPLESS_SOAK_SECONDS` | seconds of soaking | 5 |
 #![forbid(unsafe_code)]
 
+mod hostile;
 mod kill;
+mod liar;
 mod soak;
 mod traffic;
 

@@ -29,7 +29,7 @@ fn eight_processes_exchange_everything_in_flat_memory() {
     if let Some(member) = Member::of_crew() {
         return rank(member);
     }
-    let seconds = number("GAPLESS_SOAK_SECONDS", 4);
+    let seconds = number("GAPLESS_SOAK_SECONDS", 5);
     let seed = seed(TEST);
     let part = format!("rank {seed} {seconds}");
     let mut crew = Crew::start(TEST, &vec![part; RANKS], |_, _| {});

@@ -2,7 +2,7 @@
 //! bytes. So every byte that arrives, and every byte that must not be touched, is compared.
 
 use crate::filled;
-use gapless::{Communicator, Datatype, Error, Primitive, SharedBuf, View, ViewMut, World};
+use gapless::{Communicator, Datatype, Error, Layout, Primitive, SharedBuf, View, ViewMut, World};
 use gapless_dtype::testkit::{Params, Rng, random_sample};
 use std::collections::BTreeSet;
 
@@ -136,10 +136,55 @@ impl Letter {
         let recv = Side::any(&mut rng, bytes);
         Letter { seed, send, recv, mapped: bytes > 4096 && rng.chance(30) }
     }
+
+    /// Filled memory to send it from.
+    pub(crate) fn outbox(&self, world: &World) -> Outbox {
+        let bytes = self.send.buffer(self.seed, 0x5A);
+        if !self.mapped {
+            return Outbox::Heap(bytes);
+        }
+        let mut shared = world.alloc(bytes.len()).expect("memory");
+        shared.copy_from_slice(&bytes);
+        Outbox::Shared(shared)
+    }
+
+    /// Memory to receive it into.
+    pub(crate) fn inbox(&self) -> Vec<u8> {
+        vec![UNTOUCHED; self.recv.buffer]
+    }
+
+    /// The sender's layout, its origin and count.
+    ///
+    /// # Errors
+    /// None for what is made here.
+    pub(crate) fn send(&self) -> Result<(Layout, (u64, u64)), Error> {
+        Ok((self.send.datatype.commit()?, (self.send.origin, self.send.count)))
+    }
+
+    /// The receiver's layout, its origin and count.
+    ///
+    /// # Errors
+    /// None for what is made here.
+    pub(crate) fn recv(&self) -> Result<(Layout, (u64, u64)), Error> {
+        Ok((self.recv.datatype.commit()?, (self.recv.origin, self.recv.count)))
+    }
+
+    /// Whatever was received: what lies between the layout's blocks is as before.
+    ///
+    /// # Panics
+    /// It is not.
+    pub(crate) fn assert_gaps(&self, inbox: &[u8], step: u64, peer: u32) {
+        let mut gaps = vec![true; inbox.len()];
+        for &(at, len) in &self.recv.runs {
+            gaps[at..at + len].fill(false);
+        }
+        let touched = (0..inbox.len()).find(|&at| gaps[at] && inbox[at] != UNTOUCHED);
+        assert_eq!(touched, None, "step {step} from {peer}: a byte beside the message is changed");
+    }
 }
 
 /// A sender's memory.
-enum Outbox {
+pub(crate) enum Outbox {
     Heap(Vec<u8>),
     Shared(SharedBuf),
 }
@@ -196,9 +241,8 @@ impl Traffic {
         let letter = |from, to| Letter::of(self.seed, from, to, self.step, self.bytes_max);
         let out: Vec<Letter> = peers.iter().map(|&peer| letter(me, peer)).collect();
         let inn: Vec<Letter> = peers.iter().map(|&peer| letter(peer, me)).collect();
-        let outboxes: Vec<Outbox> = out.iter().map(|letter| outbox(world, letter)).collect();
-        let mut inboxes: Vec<Vec<u8>> =
-            inn.iter().map(|letter| vec![UNTOUCHED; letter.recv.buffer]).collect();
+        let outboxes: Vec<Outbox> = out.iter().map(|letter| letter.outbox(world)).collect();
+        let mut inboxes: Vec<Vec<u8>> = inn.iter().map(Letter::inbox).collect();
         let mine = [word];
         let mut theirs = vec![[0u64]; peers.len()];
         let mut failed: Vec<Option<Error>> = vec![None; peers.len()];
@@ -216,16 +260,15 @@ impl Traffic {
             let mut places = inboxes.iter_mut().zip(&mut theirs);
             for (at, &peer) in peers.iter().enumerate() {
                 let (inbox, their) = places.next().expect("one for each peer");
-                let layout = inn[at].recv.datatype.commit()?;
-                let into = ViewMut::typed(inbox, inn[at].recv.origin, &layout, inn[at].recv.count)?;
+                let (layout, (origin, count)) = inn[at].recv()?;
+                let into = ViewMut::typed(inbox, origin, &layout, count)?;
                 for started in [s.irecv(into, peer, tag + 1), s.irecv(their, peer, tag)] {
                     requests.push((at, note(at, "irecv", started)));
                 }
             }
             for (at, &peer) in peers.iter().enumerate() {
-                let layout = out[at].send.datatype.commit()?;
-                let side = &out[at].send;
-                let from = View::typed(&outboxes[at][..], side.origin, &layout, side.count)?;
+                let (layout, (origin, count)) = out[at].send()?;
+                let from = View::typed(&outboxes[at][..], origin, &layout, count)?;
                 for started in [s.isend(&mine, peer, tag), s.isend(from, peer, tag + 1)] {
                     requests.push((at, note(at, "isend", started)));
                 }
@@ -277,14 +320,4 @@ fn note_end(
         assert_eq!(error.lost_rank(), Some(peers[at]), "step {step}: {error}");
         failed[at] = Some(error);
     }
-}
-
-fn outbox(world: &World, letter: &Letter) -> Outbox {
-    let bytes = letter.send.buffer(letter.seed, 0x5A);
-    if !letter.mapped {
-        return Outbox::Heap(bytes);
-    }
-    let mut shared = world.alloc(bytes.len()).expect("memory");
-    shared.copy_from_slice(&bytes);
-    Outbox::Shared(shared)
 }

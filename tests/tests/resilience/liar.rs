@@ -1,0 +1,368 @@
+//! What a hostile process is made of: [`Memory`], its own, which it overwrites behind its own back;
+//! [`Scribbler`], which does so to every segment that it has mapped; [`Liar`], a transport that
+//! changes messages on their way; [`Mask`], which makes the others take it for shared memory.
+//!
+//! Whatever is mapped here is shared with a victim: the rings, flags and slots that the victim reads,
+//! those that it writes, and memory that messages were sent out of.
+
+use gapless::btl::{
+    Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
+    Slot, Token,
+};
+use gapless::wireup::{Wireup, WireupError};
+use gapless_btl_sm::Sm;
+use gapless_dtype::testkit::Rng;
+use gapless_tests::crew::segments;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::os::fd::RawFd;
+use std::os::unix::fs::FileExt;
+
+/// This process's memory as a file.
+#[derive(Debug)]
+pub(crate) struct Memory(File);
+
+impl Memory {
+    pub(crate) fn open() -> Memory {
+        let file = OpenOptions::new().read(true).write(true).open("/proc/self/mem");
+        Memory(file.expect("a process may write to its own memory"))
+    }
+
+    /// What was not mapped any more is not there.
+    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let read = self.0.read_at(&mut bytes, at).unwrap_or(0);
+        bytes.truncate(read);
+        bytes
+    }
+
+    /// Gives how many bytes were there to be written.
+    fn write(&self, at: u64, bytes: &[u8]) -> u64 {
+        self.0.write_at(bytes, at).map_or(0, |written| written as u64)
+    }
+}
+
+/// Bytes of a segment in front of its ring: flags and counters.
+const FRONT: u64 = 4096;
+
+/// Overwrites segments.
+pub(crate) struct Scribbler {
+    memory: Memory,
+    rng: Rng,
+    /// Pages as they were earlier, by address.
+    old: BTreeMap<u64, Vec<u8>>,
+    /// Bytes written.
+    pub(crate) bytes: u64,
+    /// How often every byte of every segment was written.
+    pub(crate) sweeps: u64,
+}
+
+impl Scribbler {
+    pub(crate) fn new(seed: u64) -> Scribbler {
+        let (memory, rng) = (Memory::open(), Rng::new(seed));
+        Scribbler { memory, rng, old: BTreeMap::new(), bytes: 0, sweeps: 0 }
+    }
+
+    /// One deed.
+    pub(crate) fn act(&mut self) {
+        let all = segments("self");
+        if all.is_empty() {
+            return;
+        }
+        let (start, end) = *self.rng.pick(&all);
+        let pages = (end - start) / 4096;
+        let page = start + 4096 * self.rng.below(pages);
+        // Where rings are; the slots behind are the larger part.
+        let early = start + 4096 * self.rng.below(pages.min(10));
+        match self.rng.below(11) {
+            0 => self.put(page, 256, Rng::next_u64),
+            1 => self.put(early, 512, |_| u64::MAX),
+            2 => self.put(early, 512, |_| 0),
+            3 => self.flip(start, FRONT),
+            4 => self.flip(start, 10 * 4096),
+            5 => {
+                // A counter, a flag or what a slot's return says.
+                let word = start + 8 * self.rng.below(FRONT / 8);
+                self.number(word);
+            }
+            6 => self.mark(start),
+            7 => {
+                let was = self.memory.read(early, 4096);
+                self.old.insert(early, was);
+            }
+            8 | 9 => {
+                // An old lap's lines, slots or counters.
+                let known: Vec<u64> = self.old.keys().copied().collect();
+                if !known.is_empty() {
+                    let at = *self.rng.pick(&known);
+                    self.bytes += self.memory.write(at, &self.old[&at]);
+                }
+            }
+            _ => self.sweep(&all),
+        }
+    }
+
+    fn put(&mut self, at: u64, words: usize, mut word: impl FnMut(&mut Rng) -> u64) {
+        let rng = &mut self.rng;
+        let bytes: Vec<u8> = (0..words).flat_map(|_| word(rng).to_ne_bytes()).collect();
+        self.bytes += self.memory.write(at, &bytes);
+    }
+
+    fn flip(&mut self, start: u64, within: u64) {
+        for _ in 0..4 {
+            let at = start + self.rng.below(within);
+            if let [byte] = self.memory.read(at, 1)[..] {
+                let flipped = byte ^ 1 << self.rng.below(8);
+                self.bytes += self.memory.write(at, &[flipped]);
+            }
+        }
+    }
+
+    /// A number that is about right, or much too large.
+    fn number(&mut self, at: u64) {
+        let was = self.memory.read(at, 8).try_into().map_or(0, u64::from_ne_bytes);
+        let numbers = [
+            u64::MAX,
+            1 << 63,
+            1 << 32,
+            was.wrapping_add(1),
+            was.wrapping_sub(1),
+            was.wrapping_add(1 << 20),
+            !was,
+        ];
+        let number = *self.rng.pick(&numbers);
+        self.bytes += self.memory.write(at, &number.to_ne_bytes());
+    }
+
+    /// A line of a ring that claims to be there: its sequence is kept, or moved on by a lap, its
+    /// kind, tag and length are made up, as is a slot's descriptor.
+    fn mark(&mut self, start: u64) {
+        let at = start + FRONT + 64 * self.rng.below(512);
+        let was = self.memory.read(at, 8).try_into().map_or(0, u64::from_ne_bytes);
+        let sequence = was.wrapping_add(*self.rng.pick(&[0, 0, 512])) & 0xFFFF_FFFF;
+        let kind = self.rng.below(4);
+        let len = *self.rng.pick(&[0, 16, 16, 32, 224, 225, 0xFFFF]);
+        let tag = if self.rng.chance(50) { was >> 32 & 0xFF } else { self.rng.below(256) };
+        let slot = self.rng.below(64) | self.rng.below(1 << 32) << 32;
+        let bytes = *self.rng.pick(&[0, 225, 8448, 8449, 65_792, 1 << 31, 1 << 62, u64::MAX]);
+        let words = [sequence | tag << 32 | kind << 40 | len << 48, slot, bytes];
+        let line: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        // The mark last, as a sender would.
+        self.bytes += self.memory.write(at + 8, &line[8..]);
+        self.bytes += self.memory.write(at, &line[..8]);
+    }
+
+    /// Every byte of every segment, from some place on.
+    fn sweep(&mut self, all: &[(u64, u64)]) {
+        let mut pages: Vec<u64> = Vec::new();
+        for &(start, end) in all {
+            pages.extend((start..end).step_by(4096));
+        }
+        let first = self.rng.index(pages.len());
+        pages.rotate_left(first);
+        let pattern = self.rng.below(3);
+        for page in pages {
+            match pattern {
+                0 => self.put(page, 512, Rng::next_u64),
+                1 => self.put(page, 512, |_| u64::MAX),
+                _ => self.put(page, 512, |rng| rng.below(70_000)),
+            }
+        }
+        self.sweeps += 1;
+    }
+}
+
+/// Most of a message that is kept to be sent again.
+const KEPT_BYTES: usize = 1200;
+const KEPT: usize = 64;
+
+/// Shared memory whose messages are not always what was sent.
+pub(crate) struct Liar {
+    sm: Sm,
+    limits: Limits,
+    memory: Memory,
+    rng: Rng,
+    /// Of a thousand messages, how many are changed.
+    per_mille: u64,
+    /// Messages that went or came earlier, with their tags.
+    kept: Vec<(AmTag, Vec<u8>)>,
+    lies: std::sync::Arc<std::sync::atomic::AtomicU64>,
+}
+
+/// What the transport is called at home.
+pub(crate) const LIAR: &str = "liar";
+
+impl Liar {
+    pub(crate) fn new(
+        sm: Sm,
+        seed: u64,
+        per_mille: u64,
+        lies: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    ) -> Liar {
+        let limits = Limits { name: LIAR, ..sm.limits().clone() };
+        let (memory, rng) = (Memory::open(), Rng::new(seed));
+        Liar { sm, limits, memory, rng, per_mille, kept: Vec::new(), lies }
+    }
+
+    fn keep(&mut self, tag: AmTag, bytes: Vec<u8>) {
+        if self.kept.len() < KEPT {
+            self.kept.push((tag, bytes));
+        } else {
+            let at = self.rng.index(KEPT);
+            self.kept[at] = (tag, bytes);
+        }
+    }
+
+    /// Something else than `was`, of the same length.
+    fn lie(&mut self, mut was: Vec<u8>) -> Vec<u8> {
+        if was.is_empty() {
+            return was;
+        }
+        let header = was.len().min(if self.rng.chance(70) { 48 } else { 112 });
+        let long = [u64::MAX, 1 << 63, 1 << 40, 1 << 32, 70_000, 1, 0];
+        match self.rng.below(7) {
+            0 | 1 => {
+                let at = self.rng.index(header);
+                was[at] ^= 1 << self.rng.below(8);
+            }
+            2 | 3 => {
+                // A number of the header: lengths, offsets, serials, counts.
+                let at = self.rng.index(header.div_ceil(8)) * 8;
+                let number = self.rng.pick(&long).to_le_bytes();
+                for (to, byte) in was.iter_mut().skip(at).zip(number) {
+                    *to = byte;
+                }
+            }
+            4 => {
+                let at = self.rng.index(header.div_ceil(4)) * 4;
+                was.iter_mut().skip(at).take(4).for_each(|byte| *byte = 0xFF);
+            }
+            5 => was[0] = self.rng.below(11).to_le_bytes()[0],
+            _ => {
+                let other = self.kept.get(self.rng.index(self.kept.len())).cloned();
+                for (to, byte) in was.iter_mut().zip(other.map_or(Vec::new(), |(_, all)| all)) {
+                    *to = byte;
+                }
+            }
+        }
+        was
+    }
+
+    /// An old message once more.
+    fn replay(&mut self, to: PeerId) {
+        let Some((tag, bytes)) = self.kept.get(self.rng.index(self.kept.len())).cloned() else {
+            return;
+        };
+        if let Ok(mut slot) = self.sm.reserve(to, bytes.len())
+            && slot.write(0, &bytes).is_ok()
+        {
+            self.sm.send(slot, tag, Token::NONE);
+        }
+    }
+}
+
+impl Btl for Liar {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> Address {
+        self.sm.address()
+    }
+
+    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        self.sm.connect(peer)
+    }
+
+    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
+        self.sm.reserve(to, len)
+    }
+
+    fn send(&mut self, mut slot: Slot, tag: AmTag, done: Token) {
+        let (to, region) = (slot.peer(), slot.region());
+        let was = self.memory.read(region.address() + region.offset(), slot.len().min(KEPT_BYTES));
+        self.keep(tag, was.clone());
+        let dice = self.rng.below(1000);
+        if dice < self.per_mille {
+            self.lies.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let lie = self.lie(was);
+            slot.write(0, &lie).expect("as long as before");
+        }
+        self.sm.send(slot, tag, done);
+        if dice.is_multiple_of(10) && dice < 10 * self.per_mille {
+            self.lies.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.replay(to);
+        }
+    }
+
+    fn poll(&mut self, events: &mut Events) -> usize {
+        let mut own = Events::with_capacity(events.room().max(1));
+        let polled = self.sm.poll(&mut own);
+        for event in own.drain() {
+            if let Event::Arrived { tag, fragment, .. } = &event
+                && fragment.len() <= KEPT_BYTES
+                && let Ok(bytes) = fragment.to_vec()
+            {
+                self.keep(*tag, bytes);
+            }
+            events.push(event);
+        }
+        polled
+    }
+
+    fn arm(&mut self) -> Option<RawFd> {
+        self.sm.arm()
+    }
+
+    fn rdma(&mut self) -> Option<&mut dyn Rdma> {
+        self.sm.rdma()
+    }
+
+    fn mapped(&mut self) -> Option<&mut dyn Mapped> {
+        self.sm.mapped()
+    }
+}
+
+/// A wire-up in which a [`Liar`] is called what others call their shared memory.
+pub(crate) struct Mask(pub(crate) Box<dyn Wireup>);
+
+impl Wireup for Mask {
+    fn rank(&self) -> u32 {
+        self.0.rank()
+    }
+
+    fn size(&self) -> u32 {
+        self.0.size()
+    }
+
+    fn local_size(&self) -> Option<u32> {
+        self.0.local_size()
+    }
+
+    fn job(&self) -> &str {
+        self.0.job()
+    }
+
+    fn put(&mut self, key: &str, value: &str) -> Result<(), WireupError> {
+        match value.strip_prefix("liar:") {
+            Some(address) => self.0.put(key, &format!("sm:{address}")),
+            None => self.0.put(key, value),
+        }
+    }
+
+    fn fence(&mut self) -> Result<(), WireupError> {
+        self.0.fence()
+    }
+
+    fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
+        let value = self.0.get(from, key)?;
+        Ok(match value.strip_prefix("sm:") {
+            Some(address) => format!("{LIAR}:{address}"),
+            None => value,
+        })
+    }
+
+    fn finalize(&mut self) -> Result<(), WireupError> {
+        self.0.finalize()
+    }
+}
