@@ -32,6 +32,9 @@ const DOOR: &str = "gapless-mem-cuda";
 /// The crate whose tests stay at home.
 const AT_HOME: &str = "gapless";
 
+/// What stays at home although its crate travels: none of it involves a GPU.
+const HOST_ONLY: [&str; 2] = ["programs/halo2d", "tests/tests.resilience"];
+
 /// Bytes that a bundle may have: what is carried to a GPU machine is limited in many places.
 const BYTES_MAX: u64 = 60 << 20;
 
@@ -64,6 +67,7 @@ pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
         let programs = build(checkout, &["build", "--bins", "--examples"], &with_programs)?;
         files.extend(programs.iter().filter_map(Artifact::as_program));
     }
+    files.retain(|name, _| !HOST_ONLY.iter().any(|home| name == Path::new(home)));
     let mut sum = 0;
     for (name, executable) in &files {
         let bytes = put(executable, &folder.join(name))?;
