@@ -18,6 +18,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The seals that every segment carries before it is handed out.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
+/// What `fstatfs` says of a memfd of ordinary pages. Those of huge pages come from a pool that may be
+/// empty when a hole that a peer punched is touched, which would be a bus error.
+const TMPFS: u64 = 0x0102_1994;
+
 /// A mapping, unmapped when dropped, after every device that knows it has forgotten it.
 pub(crate) struct Segment {
     base: NonNull<u8>,
@@ -98,6 +102,10 @@ impl Segment {
             .map_err(|e| corrupt(format!("a segment that cannot be sealed: {e}")))?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
             return Err(corrupt(format!("a segment with the seals {seals:?} only")));
+        }
+        let system_type = rustix::fs::fstatfs(file).map_err(|e| system("fstatfs", e))?.f_type;
+        if u64::try_from(system_type) != Ok(TMPFS) {
+            return Err(corrupt(format!("a segment in a file system of type {system_type:#x}")));
         }
         let found = rustix::fs::fstat(file.as_fd()).map_err(|e| system("fstat", e))?.st_size;
         if usize::try_from(found) != Ok(len) || len == 0 {
@@ -290,6 +298,19 @@ mod tests {
         assert!(error.to_string().contains("seals"), "{error}");
         let other = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
         assert!(Segment::adopt(&other, 4096).unwrap_err().to_string().contains("sealed"));
+    }
+
+    #[test]
+    fn huge_pages_of_a_peer_are_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let file = match rustix::fs::memfd_create("huge", flags) {
+            Ok(file) => file,
+            Err(error) => return gapless_btl::conformance::skip("huge pages", &error.to_string()),
+        };
+        let len = 1 << 30;
+        rustix::fs::ftruncate(&file, len as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
+        assert!(Segment::adopt(&file, len).unwrap_err().to_string().contains("file system"));
     }
 
     #[test]
