@@ -1,10 +1,13 @@
 //! The traffic floor: the least time that a GPU's memory needs to move a message.
 //!
-//! Memory moves units of [`UNIT`] bytes, at the rate at which it copies large buffers. A read costs the
-//! units that it touches, a write likewise, and a [`SECTOR`] that is written only in part is read first,
-//! with its unit. Packing 8-byte blocks at stride 16 so moves 2 + 1 bytes for each payload byte, and
-//! unpacking them 1 + 2 + 2. Plans are read once, and count. What stays in the GPU's cache is not bound
-//! by this.
+//! Memory moves units of [`UNIT`] bytes, at the rate at which `cudaMemcpy` moves as many: a short copy has
+//! no time to reach the rate of a long one, and nothing else has. A read costs the units that it touches, a
+//! write likewise, and a [`SECTOR`] that is written only in part is read first, with its unit. Packing
+//! 8-byte blocks at stride 16 so moves 2 + 1 bytes for each payload byte, and unpacking them 1 + 2 + 2.
+//! Plans are read once, and count. What stays in the GPU's cache is not bound by this.
+//!
+//! Blocks that follow each other in memory share units. Of a list in any other order each block costs its
+//! own: when a neighbour's turn comes, the cache has long passed on.
 //!
 //! Pure: runs in, bytes and seconds out. Displacement 0 is taken to begin a unit.
 
@@ -51,6 +54,29 @@ impl Traffic {
         tally.traffic
     }
 
+    /// The traffic of runs in any order: only one that begins in the unit where the run before it ended
+    /// shares that.
+    #[must_use]
+    pub fn in_order(runs: impl IntoIterator<Item = Run>) -> Traffic {
+        let mut tally = Tally::default();
+        let mut open: Option<(i64, i64)> = None;
+        for run in runs {
+            let (begin, end) = (run.displacement, run.end());
+            match &mut open {
+                Some((_, last)) if *last == begin => *last = end,
+                piece => {
+                    if let Some(piece) = piece.replace((begin, end)) {
+                        tally.add(piece);
+                    }
+                }
+            }
+        }
+        if let Some(piece) = open {
+            tally.add(piece);
+        }
+        tally.traffic
+    }
+
     /// The traffic of `count` instances of a layout.
     ///
     /// # Errors
@@ -74,8 +100,10 @@ impl Traffic {
             }
             all.extend_from_slice(&runs[..used]);
         }
-        all.sort_unstable_by_key(|run| run.displacement);
-        Ok(Traffic::of(all))
+        if all.is_sorted_by_key(|run| run.displacement) {
+            return Ok(Traffic::of(all));
+        }
+        Ok(Traffic::in_order(all))
     }
 
     /// Bytes that cross between memory and the GPU when a message of `payload` bytes is packed with a
@@ -102,33 +130,50 @@ fn whole(bytes: u64) -> u64 {
     bytes.next_multiple_of(UNIT)
 }
 
-/// How fast memory moves bytes, from a large copy.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// How fast memory moves bytes, from copies of several lengths.
+#[derive(Clone, Debug, PartialEq)]
 pub struct CopyRate {
-    bytes_per_second: f64,
+    /// Bytes moved and seconds, by length.
+    points: Vec<(f64, f64)>,
 }
 
 impl CopyRate {
-    /// A copy of `payload` bytes took `seconds`; it read and wrote each of them.
+    /// Copies of these payloads took so many seconds each; they read and wrote every byte.
+    ///
+    /// # Panics
+    /// Without a copy.
     #[must_use]
-    pub fn of(payload: u64, seconds: f64) -> CopyRate {
-        CopyRate { bytes_per_second: 2.0 * payload as f64 / seconds }
+    pub fn of(copies: impl IntoIterator<Item = (u64, f64)>) -> CopyRate {
+        let moved = copies.into_iter().map(|(payload, seconds)| (2.0 * payload as f64, seconds));
+        let mut points: Vec<(f64, f64)> = moved.collect();
+        assert!(!points.is_empty(), "a rate comes from copies");
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        CopyRate { points }
     }
 
-    /// Seconds for so many bytes.
+    /// Seconds for so many bytes: between two copies in proportion, beyond the shortest and the longest at
+    /// their rate.
     #[must_use]
-    pub fn seconds(self, bytes: u64) -> f64 {
-        bytes as f64 / self.bytes_per_second
+    pub fn seconds(&self, bytes: u64) -> f64 {
+        let bytes = bytes as f64;
+        let above = self.points.partition_point(|point| point.0 < bytes);
+        match (above.checked_sub(1).and_then(|at| self.points.get(at)), self.points.get(above)) {
+            (Some(low), Some(high)) => {
+                low.1 + (bytes - low.0) / (high.0 - low.0) * (high.1 - low.1)
+            }
+            (Some(end), None) | (None, Some(end)) => end.1 * bytes / end.0,
+            (None, None) => 0.0,
+        }
     }
 
-    /// Bytes a second.
+    /// Bytes a second of the longest copy.
     #[must_use]
-    pub fn bytes_per_second(self) -> f64 {
-        self.bytes_per_second
+    pub fn bytes_per_second(&self) -> f64 {
+        self.points.last().map_or(0.0, |point| point.0 / point.1)
     }
 }
 
-/// Counts pieces that ascend and do not touch each other.
+/// Counts pieces that do not touch the one before.
 #[derive(Default)]
 struct Tally {
     traffic: Traffic,
@@ -264,13 +309,35 @@ mod tests {
     #[test]
     fn the_rate_turns_bytes_into_time() {
         // 4.25 TB/s of traffic: 8-byte blocks at stride 16 pack at 1417 GB/s and unpack at 850.
-        let rate = CopyRate::of(2_125_000_000, 1e-3);
+        let rate = CopyRate::of([(2_125_000_000, 1e-3)]);
         let payload = 8 << 20;
         let traffic = blocks(8, 16, 1 << 20);
         let gbps = |bytes| payload as f64 / rate.seconds(bytes) / 1e9;
         assert!((gbps(traffic.pack_bytes(payload, 0)) - 1416.7).abs() < 0.1);
         assert!((gbps(traffic.unpack_bytes(payload, 0)) - 850.0).abs() < 0.1);
         assert!((rate.bytes_per_second() - 4.25e12).abs() < 1.0);
+    }
+
+    #[test]
+    fn short_copies_are_slower() {
+        let rate = CopyRate::of([(1000, 3.0), (100, 1.0)]);
+        let near = |bytes, seconds: f64| (rate.seconds(bytes) - seconds).abs() < 1e-9;
+        assert!(near(100, 0.5) && near(200, 1.0), "at the shortest one's rate");
+        assert!(near(1100, 2.0) && near(2000, 3.0), "in proportion");
+        assert!(near(4000, 6.0) && (rate.bytes_per_second() - 2000.0 / 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn lists_out_of_order_share_nothing_but_with_the_block_before() {
+        let of = |places: &[i64]| {
+            let runs = places.iter().map(|&displacement| Run { displacement, len: 24 });
+            let traffic = Traffic::in_order(runs);
+            (traffic.units, traffic.partial)
+        };
+        assert_eq!(of(&[0, 24, 128]), (2, 2), "one stretch of 48, and one of 24");
+        assert_eq!(of(&[0, 32, 128]), (2, 2), "neighbours in a unit");
+        assert_eq!(of(&[0, 128, 32]), (3, 3), "too late");
+        assert_eq!(of(&[56, 0]), (3, 3), "across two units");
     }
 
     #[test]

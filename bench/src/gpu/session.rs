@@ -24,8 +24,10 @@ use crate::random::Random;
 const PAGE: u64 = 4096;
 /// Places of one subject at most.
 const PLACES_MAX: u64 = 4096;
-/// The rate of memory is that of copies of this length, if the device holds it.
+/// The rate of memory is that of copies of this length, if the device holds it, …
 const LARGE: u64 = 1 << 30;
+/// … and of shorter ones, down to this.
+const SHORT: u64 = 1 << 20;
 /// The share of `--time` that is spent on one figure: there are hundreds, and each is short.
 const SHARE: f64 = 0.15;
 
@@ -158,15 +160,20 @@ impl<'a> Session<'a> {
             common,
             rows: Vec::new(),
             absent: Vec::new(),
-            rate: CopyRate::of(1, 1.0),
+            rate: CopyRate::of([(1, 1.0)]),
             hangs: false,
         };
-        let mut copies = session.copies(large)?;
-        let copy = super::timing::alone(lab, session.seconds(), true, || {
-            let (to, from) = copies.turn();
-            lab.copy(lab.stream(), to, from)
-        })?;
-        session.rate = CopyRate::of(large, copy.median);
+        let shorter = std::iter::successors(Some(large), |len| Some(len / 2));
+        let mut points = Vec::new();
+        for len in shorter.take_while(|len| *len >= SHORT.min(large)) {
+            let mut copies = session.copies(len)?;
+            let copy = super::timing::alone(lab, session.seconds(), true, || {
+                let (to, from) = copies.turn();
+                lab.copy(lab.stream(), to, from)
+            })?;
+            points.push((len, copy.median));
+        }
+        session.rate = CopyRate::of(points);
         Ok(session)
     }
 
@@ -178,8 +185,8 @@ impl<'a> Session<'a> {
 
     /// How fast memory moves bytes.
     #[must_use]
-    pub fn rate(&self) -> CopyRate {
-        self.rate
+    pub fn rate(&self) -> &CopyRate {
+        &self.rate
     }
 
     /// Keeps the rows that `work` gives, or why it gives none.
@@ -437,9 +444,9 @@ impl<'a> Session<'a> {
     pub fn findings(self, notes: String) -> Findings {
         let rate = self.rate.bytes_per_second() / 1e12;
         let notes = format!(
-            "{notes}memory moves {rate:.2} TB/s (twice the payload of a large cudaMemcpy); L2 {}; \
-             device time by marks, the\nstream held while a sample is enqueued; call: whole calls by \
-             the CPU's clock\n",
+            "{notes}memory moves {rate:.2} TB/s (twice the payload of a large cudaMemcpy); the floor is a \
+             cudaMemcpy that moves as many bytes;\nL2 {}; device time by marks, the stream held while a \
+             sample is enqueued; call: whole calls by\nthe CPU's clock\n",
             Bytes(self.lab.cache_bytes())
         );
         Findings { rows: self.rows, notes, absent: self.absent }
