@@ -96,10 +96,20 @@ pub fn hunt(seeds: Range<u64>) -> Result<Coverage, Box<Report>> {
 /// Cuts a failing world down and tells what is left of it.
 #[must_use]
 pub fn report(seed: u64, whole: Failure) -> Report {
-    let keep = shrink(seed);
+    let keep =
+        if whole.what.starts_with("panic") { quietly(|| shrink(seed)) } else { shrink(seed) };
     let (outcome, story) = tell(seed, &keep);
     let failure = outcome.err().unwrap_or_else(|| whole.clone());
     Report { seed, keep, whole, failure, story }
+}
+
+/// Without the message that every panic prints; hundreds of them come while a world is cut down.
+fn quietly<T>(what: impl FnOnce() -> T) -> T {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let made = what();
+    std::panic::set_hook(hook);
+    made
 }
 
 /// The smallest part of a failing world that was found to fail.

@@ -91,6 +91,9 @@ impl Rdma for Rail {
         if wire.refuses_get(rail, rank, from) {
             return Err(RdmaError::Full);
         }
+        if wire.is_unreadable(rail, rank, from) {
+            return Err(RdmaError::Unavailable { reason: "so it was drawn".to_owned() });
+        }
         let number = number(key)?;
         wire.tally.gets += 1;
         let found = wire.keys.get(&number).copied();

@@ -320,7 +320,8 @@ impl Case<'_> {
         for (at, send) in self.journal.sent.iter().enumerate() {
             let left = matches.by_send[at]
                 .is_none_or(|take| self.journal.taken[take].tick > self.rest_tick);
-            if !left || withdrawn(send) || self.harmed(send.from, send.to) {
+            let gone = self.wire.dead.contains(&send.to) || self.harmed(send.from, send.to);
+            if !left || withdrawn(send) || gone {
                 continue;
             }
             if let Some(take) = waiting.iter().find(|take| fits(take, send)) {

@@ -45,6 +45,10 @@ pub(crate) struct Knobs {
     pub(crate) fragments_per_progress: u32,
     pub(crate) fragment_bytes: u32,
     pub(crate) buffer_bytes: u64,
+    /// What one call of single copy moves at most.
+    pub(crate) batch_bytes: u64,
+    /// How often memory cannot be read from afar, although it was offered.
+    pub(crate) unreadable_per_cent: u64,
     pub(crate) eager_sure: u64,
     /// Which protocol is forced, by its place in `Protocol::ALL`.
     pub(crate) force: Option<usize>,
@@ -213,6 +217,8 @@ fn knobs(rng: &mut Rng) -> Knobs {
         fragments_per_progress: 1 + u32::try_from(rng.below(16)).expect("small"),
         fragment_bytes: 128 + u32::try_from(rng.below(4096)).expect("small"),
         buffer_bytes: if rng.chance(25) { rng.below(2_000) } else { 1 << 20 },
+        batch_bytes: if rng.chance(50) { 4 << 20 } else { 1 + rng.below(4_000) },
+        unreadable_per_cent: if rng.chance(30) { rng.below(60) } else { 0 },
         eager_sure: rng.below(2_000),
         force: rng.chance(40).then(|| rng.index(5)),
     }
@@ -271,8 +277,8 @@ impl Plan {
     pub(crate) fn draw(seed: u64, element_bytes: u64, keep: &Keep) -> Plan {
         let mut rng = Rng::new(seed);
         let size = match rng.below(1000) {
-            0..5 => 200 + rng.below(60),
-            5..40 => 8 + rng.below(40),
+            0..3 => 200 + rng.below(60),
+            3..40 => 8 + rng.below(40),
             40..100 => 1,
             _ => 2 + rng.below(5),
         };

@@ -58,14 +58,14 @@ impl Story {
         self.tell(at_ns, from, Some(to), || text);
     }
 
-    /// The last `most` lines that concern one of `ranks`; all lines if there are none.
+    /// The last `most` lines that concern one of `ranks`; all lines if none are given.
     #[must_use]
     pub fn about(&self, ranks: &[u32], most: usize) -> String {
         let Some(lines) = &self.lines else { return String::new() };
         let concerns = |rank: u32| ranks.is_empty() || ranks.contains(&rank);
         let told: Vec<&Line> = lines
             .iter()
-            .filter(|line| concerns(line.rank) && line.other.is_none_or(concerns))
+            .filter(|line| concerns(line.rank) || line.other.is_some_and(concerns))
             .collect();
         let mut text = String::new();
         if told.len() > most {

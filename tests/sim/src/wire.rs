@@ -78,6 +78,9 @@ pub(crate) struct Wire {
     pub(crate) tally: Tally,
     /// Ranks that have something to look at, and when.
     pub(crate) wakes: Vec<(u64, u32)>,
+    /// Ranks that may find room again, and when. No descriptor tells of that: only those who know
+    /// that they wait for it, and so poll, notice.
+    pub(crate) room: Vec<(u64, u32)>,
     /// When each message between two ranks left and was handed over, in ticks.
     pub(crate) handed: BTreeMap<(u32, u32), Vec<(u64, u64)>>,
     /// A rank that dies in the middle of what it sends, and how many messages it has left.
@@ -118,6 +121,7 @@ impl Wire {
             story,
             tally: Tally::default(),
             wakes: Vec::new(),
+            room: Vec::new(),
             handed: BTreeMap::new(),
             last_words: BTreeMap::new(),
             dead: BTreeSet::new(),
@@ -177,7 +181,7 @@ impl Wire {
             let link = &mut self.links[at];
             let due = (self.now + delay).max(link.returns.back().copied().unwrap_or(0));
             link.returns.push_back(due);
-            self.wakes.push((due, link.from));
+            self.room.push((due, link.from));
         }
     }
 
@@ -206,12 +210,12 @@ impl Wire {
         }
         let until = link.up_at.max(link.storm_until);
         if now < until {
-            self.wakes.push((until, from));
+            self.room.push((until, from));
             return Err(ReserveError::Full);
         }
         if storm > 0 && link.rng.below(1000) < storm {
             link.storm_until = now + 1 + link.rng.below(10_000);
-            self.wakes.push((link.storm_until, from));
+            self.room.push((link.storm_until, from));
             self.tally.storms += 1;
             return Err(ReserveError::Full);
         }
@@ -313,6 +317,12 @@ impl Wire {
         link.latency_ns + bytes * link.picoseconds_per_byte / 1000 + link.rng.below(jitter_ns + 1)
     }
 
+    /// Whether memory turns out to be out of reach.
+    pub(crate) fn is_unreadable(&mut self, rail: usize, rank: u32, from: u32) -> bool {
+        let at = self.link(rail, rank, from);
+        self.links[at].rng.chance(self.knobs.unreadable_per_cent)
+    }
+
     /// Whether a one-sided operation is put off.
     pub(crate) fn refuses_get(&mut self, rail: usize, rank: u32, from: u32) -> bool {
         let (storm, now) = (self.knobs.storm_per_mille, self.now);
@@ -320,7 +330,7 @@ impl Wire {
         let refused = self.links[at].rng.below(1000) < storm;
         if refused {
             self.tally.storms += 1;
-            self.wakes.push((now + 1_000, rank));
+            self.room.push((now + 1_000, rank));
         }
         refused
     }

@@ -31,6 +31,8 @@ const TURNS_MAX: u64 = 3_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Turn(u32),
+    /// There may be room again that this rank waits for.
+    Room(u32),
     Fault(usize),
     /// By now everything that needed this rank, which is dead, has ended.
     Mourned(u32),
@@ -59,6 +61,7 @@ fn config(plan: &Plan) -> Config {
     let tuning = Tuning {
         eager_bytes_sure: knobs.eager_sure,
         fragment_bytes: knobs.fragment_bytes,
+        single_copy_batch_bytes: knobs.batch_bytes,
         ..Tuning::default()
     };
     let bounds = Bounds {
@@ -172,6 +175,10 @@ impl World {
             if self.ranks[rank].is_making() {
                 return Err(Failure::new("a communicator is being made for ever", &[]));
             }
+            if let Some(what) = self.ranks[rank].hopeless(&self.plan, &self.journal) {
+                let rank = u32::try_from(rank).unwrap_or(0);
+                return Err(Failure::new(format!("{what} waits, and nobody is left"), &[rank]));
+            }
         }
         match self.plan.ending {
             Ending::Drain => {
@@ -248,28 +255,23 @@ impl World {
     /// Gives turns until nothing moves.
     fn run(&mut self) -> Result<(), Failure> {
         while let Some(Reverse((at_ns, _, event))) = self.queue.pop() {
+            lock(&self.wire).now = at_ns;
             match event {
-                Event::Turn(rank) => {
+                Event::Room(rank) if !self.is_busy(rank as usize) => {}
+                Event::Turn(rank) | Event::Room(rank) => {
                     // Woken twice for one moment, it looks once.
                     let before = self.last_turn[rank as usize].replace(at_ns);
                     if self.ranks[rank as usize].is_alive() && before != Some(at_ns) {
-                        lock(&self.wire).now = at_ns;
                         self.turn(rank)?;
                     }
                 }
-                Event::Fault(at) => {
-                    lock(&self.wire).now = at_ns;
-                    self.strike(at);
-                }
-                Event::Mourned(gone) => {
-                    lock(&self.wire).now = at_ns;
-                    self.mourned(gone)?;
-                }
+                Event::Fault(at) => self.strike(at),
+                Event::Mourned(gone) => self.mourned(gone)?,
             }
             self.pass_wakes();
         }
         for rank in self.living() {
-            if self.ranks[rank].pml.as_ref().is_some_and(Pml::is_busy) {
+            if self.is_busy(rank) {
                 let rank = u32::try_from(rank).unwrap_or(0);
                 return Err(Failure::new(format!("rank {rank} is busy for ever"), &[rank]));
             }
@@ -277,12 +279,20 @@ impl World {
         Ok(())
     }
 
+    fn is_busy(&self, rank: usize) -> bool {
+        self.ranks[rank].pml.as_ref().is_some_and(Pml::is_busy)
+    }
+
     fn pass_wakes(&mut self) {
         let mut wire = lock(&self.wire);
         wire.settle();
-        let wakes = std::mem::take(&mut wire.wakes);
+        let (wakes, room) = (std::mem::take(&mut wire.wakes), std::mem::take(&mut wire.room));
         let now = wire.now;
         drop(wire);
+        for (at_ns, rank) in room {
+            let late = 1 + self.rng.below(300);
+            self.schedule(at_ns.max(now) + late, Event::Room(rank));
+        }
         for (at_ns, rank) in wakes {
             // A rank looks a little after something has come.
             let late = 1 + self.rng.below(300);
@@ -328,7 +338,7 @@ impl World {
         }
         let now = self.now();
         let soon = now + 20 + self.rng.below(400);
-        let busy = self.ranks[number as usize].pml.as_ref().is_some_and(Pml::is_busy);
+        let busy = self.is_busy(number as usize);
         if done > 0 || moved || mood == Mood::Eager {
             self.idle[number as usize] = 0;
             self.wake(number, soon);

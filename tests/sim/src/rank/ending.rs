@@ -5,6 +5,7 @@ use super::{Made, Pending, Rank, SCRIBBLE, What};
 use crate::journal::{End, Failure, Journal, digest};
 use crate::plan::{How, Plan};
 use crate::shapes::Shapes;
+use gapless_bml::{PeerState, Rank as Process};
 use gapless_pml::{Outcome, RequestId, Source, TagSel};
 
 impl Rank {
@@ -194,6 +195,24 @@ impl Rank {
                 What::Recv(at) => journal.taken[at].source == Some(peer),
             };
             theirs && self.pml().is_done(pending.id) == Ok(false)
+        });
+        found.map(|pending| name(pending.what, journal))
+    }
+
+    /// A receive from anybody that is under way although everybody else is lost.
+    pub(crate) fn hopeless(&mut self, plan: &Plan, journal: &Journal) -> Option<String> {
+        let found = self.pending.clone().into_iter().find(|pending| {
+            let What::Recv(at) = pending.what else { return false };
+            let taken = &journal.taken[at];
+            if taken.source.is_some() || self.pml().is_done(pending.id) != Ok(false) {
+                return false;
+            }
+            let members = plan.members(taken.comm, self.rank);
+            let me = self.rank;
+            let mut others = members.iter().filter(|&&member| member != me).peekable();
+            let bml = self.pml().bml_mut();
+            others.peek().is_some()
+                && others.all(|&member| matches!(bml.state(Process(member)), PeerState::Lost(_)))
         });
         found.map(|pending| name(pending.what, journal))
     }
