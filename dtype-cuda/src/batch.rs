@@ -206,7 +206,8 @@ impl Shared {
         for group in groups.values() {
             match self.fuse(group) {
                 Some(launches) => {
-                    let plans = group.iter().map(|small| small.plan_bytes).sum();
+                    let plans =
+                        group.iter().fold(0u64, |sum, small| sum.saturating_add(small.plan_bytes));
                     all.extend(told(&launches, plans));
                 }
                 None => {

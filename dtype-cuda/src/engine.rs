@@ -274,6 +274,8 @@ impl std::fmt::Debug for GpuEngine {
 }
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod order;
 #[cfg(all(test, feature = "opencl"))]
 mod tests;

@@ -75,7 +75,7 @@ impl Shared {
         let lay_out = |source: (TransferSide, u64), target: (TransferSide, u64)| {
             let places = (from.1.place, to.1.place);
             let launches = transfer(range, (&source.0, places.0), (&target.0, places.1), budget);
-            launches.map(|launches| told(&launches, source.1 + target.1).collect())
+            launches.map(|launches| told(&launches, source.1.saturating_add(target.1)).collect())
         };
         // As `Shared::transfer` does: plans where arguments have no room for a closed form.
         lay_out(side(from.0), side(to.0))

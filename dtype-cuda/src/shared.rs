@@ -22,6 +22,9 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Bytes that one call moves at most: more than any machine has, and few enough launches to be listed.
+pub(crate) const CALL_BYTES_MAX: u64 = 1 << 48;
+
 /// What all handles share. Fields are dropped in order: first what may still be in use by the device.
 pub(crate) struct Shared {
     pub(crate) elsewhere: Elsewhere,
@@ -175,6 +178,12 @@ impl Shared {
         unfit(&self.accelerator.device(), reason)
     }
 
+    /// # Errors
+    /// More bytes than a call moves.
+    fn check_len(&self, len: u64) -> Result<(), EngineError> {
+        if len > CALL_BYTES_MAX { Err(self.unfit(Unfit::Numbers)) } else { Ok(()) }
+    }
+
     /// The launches of a job without a plan, if it can do without.
     pub(crate) fn by_form(&self, job: &Job<'_>, typed: Spot, packed: Spot) -> Option<Launches> {
         let (layout, count) = (job.typed.layout(), job.typed.count());
@@ -228,6 +237,7 @@ impl Shared {
         budget: Option<NonZeroU32>,
     ) -> Result<Task<'a>, EngineError> {
         let job = Job::new(direction, typed, range, packed, budget)?;
+        self.check_len(job.len())?;
         let (typed, direct) = self.spots(&job, packed)?;
         Ok(Task::Packed { job, typed, direct, packed })
     }
@@ -246,6 +256,7 @@ impl Shared {
         src.check_range(range)?;
         dst.check_range(range)?;
         let len = range.end - range.start;
+        self.check_len(len)?;
         let (source, target) = (src.as_contiguous(), dst.as_contiguous());
         // If neither has gaps, the typed side is one that kernels reach.
         let reached = source.is_none() || self.accelerator.serves(src.space());
