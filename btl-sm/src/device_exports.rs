@@ -178,6 +178,7 @@ impl Sm {
     /// Ends a buffer's keys.
     fn unshare(&mut self, key: (Space, u64)) {
         let Some(buffer) = self.device_exports.live.remove(&key) else { return };
+        self.forget_released();
         for link in &mut self.links {
             if link.shared.remove(&buffer.number) {
                 link.unsent.push_back(Box::new(freed_packet(buffer.number)));
@@ -192,10 +193,15 @@ impl Sm {
     pub(crate) fn withdraw_device(&mut self, region: Region) -> bool {
         let touched = self.device_exports.select(|_, buffer| overlap(buffer.whole, region));
         touched.into_iter().for_each(|key| self.unshare(key));
+        self.forget_released();
+        self.device_exports.leaving.values().any(|whole| overlap(*whole, region))
+    }
+
+    /// Forgets what no peer has any more; those that are lost have taken theirs with them. So no more is
+    /// remembered than peers may have, whether or not anybody asks.
+    fn forget_released(&mut self) {
         let links = &self.links;
         let leaving = &mut self.device_exports.leaving;
-        // Peers that are lost have taken theirs with them.
         leaving.retain(|number, _| links.iter().any(|link| link.leaving.contains(number)));
-        leaving.values().any(|whole| overlap(*whole, region))
     }
 }

@@ -45,7 +45,15 @@ fn both_caches_keep_their_bounds() {
         assert!(pair.a.device_exports.counts().0 <= 3);
         poll(&mut pair);
     }
-    for memory in &buffers {
+    // Nobody has asked for any of them back, and what is remembered of those that have left is bounded.
+    until("all that have left are let go of", || {
+        poll(&mut pair);
+        pair.a.links[0].leaving.is_empty()
+    });
+    let last = ours.allocate(4096).unwrap();
+    assert!(pair.a.key(pair.to_b, last).is_some());
+    assert!(pair.a.device_exports.counts().1 <= 1, "{:?}", pair.a.device_exports.counts());
+    for memory in buffers.iter().chain([&last]) {
         until("it is let go of", || {
             poll(&mut pair);
             !pair.a.withdraw(*memory)
