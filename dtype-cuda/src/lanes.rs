@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How long an engine that is dropped waits for its work. What takes longer keeps its memory, which is
-/// left to the process's end.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an engine that is dropped waits for its work, on all lanes together. What takes longer keeps its
+/// memory, which is left to the process's end.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What enqueued work uses.
 pub(crate) enum Hold {
@@ -69,17 +69,15 @@ impl Retired {
             self.0.pop_front();
         }
     }
-}
 
-impl Drop for Retired {
-    fn drop(&mut self) {
-        let begin = Instant::now();
+    /// Waits for what is not over, until `deadline`; what goes on then keeps what it uses, for good.
+    fn settle(&mut self, deadline: Instant) {
         loop {
             self.collect();
             if self.0.is_empty() {
                 return;
             }
-            if begin.elapsed() > PATIENCE {
+            if Instant::now() >= deadline {
                 tracing::warn!("work of a dropped engine goes on; its plans stay in device memory");
                 self.0.drain(..).for_each(std::mem::forget);
                 return;
@@ -103,6 +101,11 @@ impl Elsewhere {
     /// Lets go of what is over.
     pub(crate) fn collect(&self) {
         self.lock().collect();
+    }
+
+    /// Waits until `deadline` at most; what is not over then keeps what it uses.
+    pub(crate) fn settle(&self, deadline: Instant) {
+        self.lock().settle(deadline);
     }
 
     fn lock(&self) -> MutexGuard<'_, Retired> {
@@ -136,6 +139,13 @@ impl Lanes {
             .iter()
             .enumerate()
             .find_map(|(number, track)| Some((number, track.try_lock().ok()?)))
+    }
+
+    /// Waits until `deadline` at most; what is not over then keeps what it uses.
+    pub(crate) fn settle(&self, deadline: Instant) {
+        for track in &self.tracks {
+            track.lock().unwrap_or_else(PoisonError::into_inner).retired.settle(deadline);
+        }
     }
 
     /// Lets go of what is over, on all lanes that no one is busy with.

@@ -5,7 +5,7 @@ use crate::accelerator::{Accelerator, Lane, Spot, unfit};
 use crate::cache::{Cache, Found};
 use crate::config::Config;
 use crate::form::Form;
-use crate::lanes::{Elsewhere, Held, Hold, Lanes};
+use crate::lanes::{Elsewhere, Held, Hold, Lanes, PATIENCE};
 use crate::memory::{Block, Memory};
 use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
@@ -21,11 +21,13 @@ use gapless_mem::{Region, Space};
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Bytes that one call moves at most: more than any machine has, and few enough launches to be listed.
 pub(crate) const CALL_BYTES_MAX: u64 = 1 << 48;
 
-/// What all handles share. Fields are dropped in order: first what may still be in use by the device.
+/// What all handles share. Fields are dropped in order, and before them the work that uses them is waited
+/// for.
 pub(crate) struct Shared {
     pub(crate) elsewhere: Elsewhere,
     pub(crate) lanes: Lanes,
@@ -34,6 +36,14 @@ pub(crate) struct Shared {
     pub(crate) memory: Arc<Memory>,
     pub(crate) config: Config,
     pub(crate) accelerator: Arc<dyn Accelerator>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        self.elsewhere.settle(deadline);
+        self.lanes.settle(deadline);
+    }
 }
 
 /// One side of a move, and the pointer to its plan; any pointer, if it has none.

@@ -223,6 +223,23 @@ fn an_engine_that_is_dropped_waits_for_its_work() {
     assert!(memory.upgrade().is_none(), "all blocks are back");
 }
 
+#[test]
+fn work_that_does_not_end_in_time_keeps_its_memory_for_good() {
+    let bench = Bench::new(Config::default());
+    let list = Bench::list();
+    for _ in 0..UPLOADS {
+        bench.pack(&list, &[]).unwrap();
+    }
+    bench.engine.forget(&list);
+    let shared = &bench.engine.shared;
+    // One deadline for all lanes: none begins to wait anew.
+    shared.elsewhere.settle(Instant::now());
+    shared.lanes.settle(Instant::now());
+    bench.mock.log().end_all();
+    shared.collect();
+    assert_eq!(bench.blocks(), 1, "the plan is not given to anybody else");
+}
+
 /// A vector, a triangle, a transposed matrix, a list and a structure without order.
 fn layouts() -> [(&'static str, Layout); 5] {
     let double = Datatype::from(Primitive::Double);
