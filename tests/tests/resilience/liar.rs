@@ -288,7 +288,10 @@ impl Btl for Liar {
             let lie = self.lie(was);
             slot.write(0, &lie).expect("as long as before");
         }
-        self.sm.send(slot, tag, done);
+        // Now and then for somebody else: a layer that is not there, or bml itself.
+        let elsewhere = dice < self.per_mille && self.rng.chance(5);
+        let number = if self.rng.chance(20) { 255 } else { self.rng.below(256).to_le_bytes()[0] };
+        self.sm.send(slot, if elsewhere { AmTag(number) } else { tag }, done);
         if dice.is_multiple_of(10) && dice < 10 * self.per_mille {
             self.lies.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             self.replay(to);
