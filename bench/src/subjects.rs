@@ -15,7 +15,7 @@ const BLOCKS_MAX: u64 = 1 << 26;
 /// Options that choose layouts.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Selection {
-    /// Layouts or groups of them, as `gapless layout --list` names them, and contiguous (n bytes),
+    /// Layouts or groups of them, as `gapless layout` names them, and contiguous (n bytes),
     /// list1, list3, list3-shuffled (n blocks of 1 or 3 doubles at irregular distances), struct (n
     /// of 3 doubles and an int); repeatable, or separated by commas
     #[arg(short, long = "layout", value_name = "NAME", value_delimiter = ',')]

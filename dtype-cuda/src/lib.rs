@@ -41,6 +41,9 @@
 //! # }
 //! ```
 //!
+//! `examples/gpu_pack.rs` is a whole program, on CUDA and OpenCL: a stream of its own, a budget, every byte
+//! compared (`cargo run --release -p gapless-dtype-cuda --example gpu_pack`).
+//!
 //! # How a call finds its kernel
 //!
 //! ```text
@@ -61,7 +64,8 @@
 //!   fragments of a message need nothing else.
 //! - *A budget* ([`GpuEngine::with_budget`]) bounds the blocks of every launch, because the application may
 //!   be using the GPU (Wu et al. 2016, §5.3).
-//! - *The caller's stream*: [`GpuEngine::on`] enqueues there and records nothing.
+//! - *The caller's stream*: `GpuEngine::on` (CUDA) enqueues there and records nothing. In OpenCL it is the
+//!   queue of the space that the device adopted.
 //! - *Many requests*: [`GpuEngine::batch`] fuses small ones into few launches.
 //!
 //! Completions are the device's events; `after` is waited for on the device where it is the device's own

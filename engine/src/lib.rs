@@ -2,8 +2,8 @@
 //!
 //! An [`Engine`] packs, unpacks and moves data described by a committed layout, wherever it lies; a
 //! [`Reducer`] combines elements of a basic type. [`HostEngine`] implements both for memory that
-//! the CPU may touch, on the convertor of `gapless-dtype`; GPU engines live in crates of their own
-//! and are reached through the same traits.
+//! the CPU may touch, on the convertor of `gapless-dtype`. `GpuEngine` of `gapless-dtype-cuda` is
+//! the [`Engine`] of CUDA and OpenCL devices; it does not reduce.
 //!
 //! [`Typed`] is a user's buffer as engines see it: a region, a layout and a count, checked once to
 //! fit together. Every call works on any byte range of the packed stream, so a pipeline needs

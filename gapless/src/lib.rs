@@ -50,7 +50,26 @@
 //! A [`View::of_region`] may lie in memory of a CUDA or OpenCL device (features `cuda` and `opencl`, both
 //! on by default). Drivers and devices are opened when a message first involves them; a process
 //! without any starts normally, and messages in memory that no engine serves are refused
-//! ([`PmlError::NoEngine`]). [`Builder::gpu`] gives a world an engine that you have made.
+//! ([`PmlError::NoEngine`]). `Builder::gpu` gives a world an engine that you have made.
+//!
+//! ```no_run
+//! use gapless::{Datatype, Primitive, Region, Space, View, World};
+//! # fn main() -> Result<(), gapless::Error> {
+//! # let pointer = 0;
+//! let world = World::init()?;
+//! // The first column of a row-major 512 × 512 matrix at what `cudaMalloc` gave.
+//! let matrix = Region::new(Space::Cuda { device: 0 }, pointer, 0, 512 * 512 * 8);
+//! let column = Datatype::vector(512, 1, 512, &Primitive::Double.into())?.commit()?;
+//! // SAFETY: the matrix is not freed before the send has ended, and all work that writes it is over.
+//! let view = unsafe { View::of_region(matrix, 0, &column, 1) }?;
+//! world.comm().send(view, 1, 0)?; // rank 1 receives into memory of any kind
+//! world.finalize()
+//! # }
+//! ```
+//!
+//! Kernels pack into the shared memory of the transport, and unpack from there: short messages go eager,
+//! long ones by the pipeline, those to oneself by one kernel from layout to layout. No protocol maps a
+//! peer's device memory yet, and none waits for a stream of yours: end your work on the buffer first.
 //!
 //! The layers underneath can be used by themselves: `gapless-dtype` describes data,
 //! `gapless-engine` moves it, `gapless-btl` is the contract of transports, `gapless-bml` chooses

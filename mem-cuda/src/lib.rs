@@ -10,6 +10,26 @@
 //! - [`PinnedBuffer`]: page-locked host memory from a pool;
 //! - [`Mps`]: whether processes share the device or take turns.
 //!
+//! ```no_run
+//! use gapless_mem::{Device, Region};
+//! use gapless_mem_cuda::CudaDriver;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = CudaDriver::load()?.device(0)?; // an error of one line where there is none
+//! let (out, mut back) = ([7u8; 64], [0u8; 64]);
+//! let there = device.allocate(64)?;
+//! // SAFETY: `out` and `there` live until the copies have ended, and nothing else touches them.
+//! let copied = unsafe { device.copy(there, Region::of(&out), &[]) }?;
+//! // SAFETY: as above, and for `back`; this copy comes after that one.
+//! unsafe { device.copy(Region::of_mut(&mut back), there, &[copied]) }?.wait()?;
+//! assert_eq!(back, out);
+//! // SAFETY: all work on it has ended.
+//! unsafe { device.free(there) }?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What the calls cost: `cargo run --release -p gapless-mem-cuda --example costs`.
+//!
 //! Files: `driver` (raw calls → `Result`) · `context` · `event`, `stream` (order) · `copies` ·
 //! `device` · `ipc`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes`
 //! (where an address lies) · `peer` · `mps` · `module` (kernels) · `error`.

@@ -7,6 +7,27 @@
 //! work of ours is ordered without the CPU. OpenCL has no memory that other processes can map and no
 //! completion that they can see; those calls keep answering `Unsupported`.
 //!
+//! ```
+//! use gapless_mem::{Device, Region};
+//! use gapless_mem_opencl::OpenClDevice;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = match OpenClDevice::open(0) {
+//!     Ok(device) => device,
+//!     Err(why) => return Ok(println!("{why}")),
+//! };
+//! let (out, mut back) = ([7u8; 64], [0u8; 64]);
+//! let there = device.allocate(64)?;
+//! // SAFETY: `out` and `there` live until the copies have ended, and nothing else touches them.
+//! let copied = unsafe { device.copy(there, Region::of(&out), &[]) }?;
+//! // SAFETY: as above, and for `back`; this copy comes after that one.
+//! unsafe { device.copy(Region::of_mut(&mut back), there, &[copied]) }?.wait()?;
+//! assert_eq!(back, out);
+//! // SAFETY: all work on it has ended.
+//! unsafe { device.free(there) }?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Layers: [`sys`] holds handles and raw calls, each turned into a result; [`OpenClDevice`] is the rest.
 //! Units are bytes. Read first: OpenCL 1.2 §5.2 (buffers), §5.9 (events), §A.2 (threads).
 

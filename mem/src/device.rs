@@ -80,7 +80,7 @@ pub struct DeviceProperties {
 /// A memory's owner: allocates, copies, orders, exports, imports, registers.
 ///
 /// Object-safe. Methods take `&self` and may be called from any thread. Transports and engines see
-/// `dyn Device` only; they cache what it returns (DESIGN §4).
+/// `dyn Device` only; they cache what it returns.
 pub trait Device: Send + Sync {
     /// What it is.
     fn properties(&self) -> &DeviceProperties;

@@ -1,4 +1,4 @@
-//! Which memory a byte lies in. One message has one space (DESIGN §4), found at its first byte.
+//! Which memory a byte lies in. One message has one space, found at its first byte.
 
 use std::fmt;
 

@@ -52,7 +52,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Version of everything in this file. Peers with another one are refused.
 pub(crate) const VERSION: u8 = 2;
 
-/// Most bytes of a flattened layout that an RTS carries; longer ones are fetched (DESIGN §7).
+/// Most bytes of a flattened layout that an RTS carries; longer ones are fetched.
 pub const INLINE_LAYOUT_MAX: usize = 1024;
 
 /// Longest control message: an RTS with two keys and a layout.
