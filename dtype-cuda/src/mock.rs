@@ -64,6 +64,8 @@ pub(crate) struct Log {
     pub(crate) ops: Vec<(usize, Op)>,
     /// Calls until one fails.
     pub(crate) fails_in: Option<usize>,
+    /// The device is lost: whatever it is asked fails, and so has all work that had not ended.
+    pub(crate) lost: Arc<AtomicBool>,
     /// Nothing is written down.
     pub(crate) quiet: bool,
     ends: Vec<(usize, Arc<AtomicBool>)>,
@@ -73,6 +75,7 @@ pub(crate) struct Log {
 pub(crate) struct Work {
     pub(crate) number: usize,
     ended: Arc<AtomicBool>,
+    lost: Arc<AtomicBool>,
 }
 
 struct MockLane {
@@ -109,7 +112,11 @@ impl Log {
 
 impl Pending for Work {
     fn poll(&self) -> Result<bool, DeviceError> {
-        Ok(self.ended.load(Ordering::SeqCst))
+        let ended = self.ended.load(Ordering::SeqCst);
+        if !ended && self.lost.load(Ordering::SeqCst) {
+            return Err(DeviceError::Unsupported { what: "what a lost device was to do" });
+        }
+        Ok(ended)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -132,6 +139,9 @@ impl MockLane {
         let mut log = self.log();
         if log.quiet {
             return Ok(());
+        }
+        if log.lost.load(Ordering::SeqCst) {
+            return Err(DeviceError::Unsupported { what: "anything, once a device is lost" }.into());
         }
         if let Some(left) = &mut log.fails_in {
             if *left == 0 {
@@ -163,8 +173,10 @@ impl Lane for MockLane {
         let ended = Arc::new(AtomicBool::new(false));
         let number = self.log().ends.len();
         self.ask(|| Op::Record(number))?;
-        self.log().ends.push((self.number, Arc::clone(&ended)));
-        Ok(Completion::Pending(Arc::new(Work { number, ended })))
+        let mut log = self.log();
+        log.ends.push((self.number, Arc::clone(&ended)));
+        let lost = Arc::clone(&log.lost);
+        Ok(Completion::Pending(Arc::new(Work { number, ended, lost })))
     }
 
     fn drain(&self) {

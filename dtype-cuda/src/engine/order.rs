@@ -6,6 +6,7 @@ use crate::lanes::Held;
 use crate::mock::{Mock, Op, allocations, number};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_mem::DeviceError;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 const UPLOADS: usize = 2;
@@ -221,6 +222,25 @@ fn an_engine_that_is_dropped_waits_for_its_work() {
     mock.log().end_all();
     drop(engine);
     assert!(memory.upgrade().is_none(), "all blocks are back");
+}
+
+#[test]
+fn a_device_that_is_lost_midway_fails_every_call_and_keeps_nobody_waiting() {
+    let config = Config { piece_bytes: 4096, chunk_bytes: 4096, ..Config::default() };
+    let bench = Bench::new(config);
+    let mut host = vec![0; 1 << 16];
+    let (list, other) = (Bench::list(), Bench::list());
+    let packed = bench.pack(&list, &[]).unwrap();
+    let prepared = bench.engine.prepare(&list).unwrap();
+    bench.mock.log().lost.store(true, Ordering::SeqCst);
+    assert!(packed.wait().is_err() && prepared.wait().is_err());
+    assert!(bench.pack(&list, &[]).is_err(), "by a plan whose upload failed");
+    assert_eq!(bench.engine.plans().entries, 0, "which is not used again");
+    assert!(bench.pack(&other, &[]).is_err(), "by a plan that cannot be made");
+    assert!(bench.pack(&Bench::vector(), &[packed]).is_err(), "after what failed");
+    assert!(everything(&bench, &mut host).is_err());
+    bench.engine.shared.collect();
+    assert_eq!(bench.blocks(), 0, "nothing is in use any more");
 }
 
 #[test]
