@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::metadata::Checkout;
-use crate::{Failure, deps, kernels, shell, test, tools};
+use crate::{Failure, counts, deps, fuzz, kernels, shell, test, tools};
 
 /// The release of cargo-deny that `deny.toml` is written for.
 const CARGO_DENY: &str = "0.20.2";
@@ -27,6 +27,7 @@ const CHECKS: &[Check] = &[
     ("documentation", documentation),
     ("licences, sources, duplicates", deny),
     ("kernel images", kernel_images),
+    ("instruction counts", instruction_counts),
 ];
 
 /// Runs the checks, and unless `checks_only` the tests.
@@ -52,6 +53,10 @@ pub(crate) fn run(checkout: &Checkout, checks_only: bool) -> Result<(), Failure>
     Err(Failure::Found { what: "failed steps", number: failures.len() as u64 })
 }
 
+fn instruction_counts(checkout: &Checkout) -> Result<(), Failure> {
+    counts::run(checkout, false)
+}
+
 fn kernel_images(checkout: &Checkout) -> Result<(), Failure> {
     kernels::run(checkout, true)
 }
@@ -61,7 +66,7 @@ fn format(checkout: &Checkout) -> Result<(), Failure> {
     for manifest in checkout.examples() {
         shell::run(cargo_in(checkout).args(["fmt", "--check", "--manifest-path"]).arg(manifest))?;
     }
-    Ok(())
+    shell::run(fuzz::cargo(checkout).args(["fmt", "--check"]))
 }
 
 fn clippy(checkout: &Checkout) -> Result<(), Failure> {
@@ -82,7 +87,8 @@ fn clippy(checkout: &Checkout) -> Result<(), Failure> {
                 .args(["--", "-D", "warnings"]),
         )?;
     }
-    Ok(())
+    // Without its engine, which is C++.
+    shell::run(fuzz::cargo(checkout).args(["clippy", "--all-targets", "--", "-D", "warnings"]))
 }
 
 /// The one crate that others may use alone must build without the features its tests turn on.

@@ -4,6 +4,9 @@
 //! - `kernels` builds the committed GPU images anew, or checks that they are their sources';
 //! - `test` does all set-up and runs every test, and lists last what was skipped and why;
 //! - `gpu-bundle` puts the tests that need a GPU into a folder that runs without cargo;
+//! - `fuzz` lets libFuzzer at everything that other processes can write;
+//! - `counts` counts the instructions of the paths that matter and compares them with committed counts;
+//! - `valgrind` runs the unit tests of the crates with `unsafe` code under memcheck;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
 //! Each chore prints what it does as it goes and ends with a non-zero status if anything is wrong. It
@@ -13,13 +16,16 @@
 
 mod bundle;
 mod ci;
+mod counts;
 mod deps;
+mod fuzz;
 mod kernels;
 mod metadata;
 mod shell;
 mod skips;
 mod test;
 mod tools;
+mod valgrind;
 
 use std::process::ExitCode;
 
@@ -52,6 +58,25 @@ enum Chore {
     },
     /// Build the tests that need a GPU into gpu-bundle/, to be carried to where one is
     GpuBundle,
+    /// Fuzz with coverage guidance: all targets, or those that are named
+    Fuzz {
+        /// How long altogether
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Targets; see fuzz/src/lib.rs
+        targets: Vec<String>,
+    },
+    /// Count instructions, and fail where they rose by more than 5 %
+    Counts {
+        /// Write the committed counts anew
+        #[arg(long)]
+        bless: bool,
+    },
+    /// Run unit tests under valgrind's memcheck: of all crates with unsafe code, or of those named
+    Valgrind {
+        /// Packages
+        packages: Vec<String>,
+    },
     /// Run every check of CI, then all tests
     Ci {
         /// Only the checks, not the tests
@@ -115,6 +140,9 @@ fn main() -> ExitCode {
         Chore::Kernels { check } => kernels::run(&checkout, check),
         Chore::Test { quick } => test::run(&checkout, quick),
         Chore::GpuBundle => bundle::run(&checkout),
+        Chore::Fuzz { seconds, targets } => fuzz::run(&checkout, seconds, &targets),
+        Chore::Counts { bless } => counts::run(&checkout, bless),
+        Chore::Valgrind { packages } => valgrind::run(&checkout, &packages),
         Chore::Ci { checks } => ci::run(&checkout, checks),
     });
     match done {

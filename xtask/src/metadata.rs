@@ -87,6 +87,11 @@ impl Checkout {
         })
     }
 
+    /// The folder of the fuzzer's workspace.
+    pub(crate) fn fuzz(&self) -> PathBuf {
+        self.root.join("fuzz")
+    }
+
     /// The manifests of `examples/*`, each a workspace of its own, sorted.
     pub(crate) fn examples(&self) -> Vec<PathBuf> {
         let Ok(folders) = fs::read_dir(self.root.join("examples")) else {

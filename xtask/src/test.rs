@@ -9,7 +9,8 @@
 //! 4. the libraries that use loom, built with `--cfg loom`: their lock-free parts under every
 //!    interleaving that the memory model allows;
 //! 5. each workspace below `examples/`, in one shared target folder;
-//! 6. what was skipped and why, and the sum as the last line.
+//! 6. the fuzz targets' short run, in a workspace of its own;
+//! 7. what was skipped and why, and the sum as the last line.
 //!
 //! Steps 2 and 3 run most tests twice, since the other crates' features could change any outcome.
 //!
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use crate::metadata::Checkout;
 use crate::skips::{self, SkipLog};
-use crate::{Failure, shell, tools};
+use crate::{Failure, fuzz, shell, tools};
 use tally::Tally;
 
 /// Crates whose passing tests print what they covered, which libtest would keep to itself.
@@ -94,6 +95,14 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
             let path = manifest.to_string_lossy();
             step(shown, &["--manifest-path", &path], &shared)?;
         }
+        let fuzz = [
+            ("CARGO_TARGET_DIR", checkout.target.join("fuzz").into()),
+            // As in fuzz/.cargo, which cargo looks for from where it was started.
+            ("RUSTFLAGS", fuzz::FLAGS.into()),
+        ];
+        let path = checkout.fuzz().join("Cargo.toml");
+        let path = path.to_string_lossy();
+        step("fuzz, the short run".to_owned(), &["--manifest-path", &path], &fuzz)?;
     }
     summarise(&steps, &log)
 }

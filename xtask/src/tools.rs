@@ -41,6 +41,18 @@ const TOOLS: &[Tool] = &[
         required: true,
     },
     Tool {
+        probe: Probe::Program("valgrind"),
+        packages: &["valgrind", "libc6-dbg"],
+        why: "counting instructions, and `cargo xtask valgrind`",
+        required: false,
+    },
+    Tool {
+        probe: Probe::Program("c++"),
+        packages: &["g++"],
+        why: "the engine of `cargo xtask fuzz`",
+        required: false,
+    },
+    Tool {
         probe: Probe::Program("git"),
         packages: &["git"],
         why: "naming the commit in reports",
@@ -110,6 +122,22 @@ pub(crate) fn set_up(skips: &SkipLog) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Missing(required.join(", ")))
+}
+
+/// Makes one program of the table present: a chore cannot do without it.
+pub(crate) fn need(program: &str) -> Result<(), Failure> {
+    if on_search_path(program) {
+        return Ok(());
+    }
+    let is_it = |tool: &&Tool| matches!(tool.probe, Probe::Program(name) if name == program);
+    let packages = TOOLS.iter().find(is_it).map_or(&[][..], |tool| tool.packages);
+    if is_root() {
+        println!("tools: {program} is missing; running as root, installing {}", packages.join(" "));
+        install(packages)?;
+    } else {
+        println!("tools: to install it, run: sudo apt-get install -y {}", packages.join(" "));
+    }
+    if on_search_path(program) { Ok(()) } else { Err(Failure::Missing(program.to_owned())) }
 }
 
 fn install(packages: &[&str]) -> Result<(), Failure> {

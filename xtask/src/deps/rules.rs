@@ -229,6 +229,20 @@ pub(super) const RULES: &[Rule] = &[
         must_not_know: "tests",
     },
     Rule {
+        package: "gapless-counts",
+        may: &[
+            "gapless-bml",
+            "gapless-btl",
+            "gapless-dtype",
+            "gapless-engine",
+            "gapless-mem",
+            "gapless-pml",
+        ],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "anything that takes long to build",
+    },
+    Rule {
         package: "xtask",
         may: &[],
         features: &[],

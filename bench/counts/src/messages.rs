@@ -1,0 +1,124 @@
+//! Messages from one end to another in the same thread.
+#![allow(unsafe_code, reason = "posts buffers that outlive the ends")]
+
+use gapless_bml::{Bml, Rank};
+use gapless_btl::loopback::{Hub, Loopback};
+use gapless_dtype::{Datatype, Layout, Primitive};
+use gapless_engine::{HostEngine, Typed};
+use gapless_mem::Region;
+use gapless_pml::{Config, Pml, RequestId, Source, TagSel};
+use std::sync::Arc;
+
+/// A tag that nothing outstanding has.
+const TAG: i32 = 1_000_000;
+/// Messages or receives that are outstanding beside the counted one.
+const OUTSTANDING: i32 = 1000;
+
+/// Two ends, and a buffer for each.
+struct Duo {
+    ends: [Pml; 2],
+    typed: [Typed; 2],
+    /// What `typed` describes: dropped after the ends.
+    _memory: [Vec<u8>; 2],
+}
+
+impl Duo {
+    /// Buffers of `count` instances of `layout`, which is not longer than its extent.
+    fn new(layout: &Layout, count: u64) -> Duo {
+        let hub = Hub::new();
+        let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
+        for bml in &mut bmls {
+            bml.add(Box::new(Loopback::new(&hub)));
+        }
+        let addresses = bmls.each_ref().map(Bml::addresses);
+        let [a, b] = &mut bmls;
+        a.connect(Rank(1), &addresses[1]).expect("both are there");
+        b.connect(Rank(0), &addresses[0]).expect("both are there");
+        let pml = |bml| Pml::new(bml, vec![Arc::new(HostEngine)], Config::default());
+        let mut memory = [vec![1u8; 1 << 16], vec![0u8; 1 << 16]];
+        let typed = memory.each_mut().map(|memory| {
+            Typed::new(Region::of_mut(memory), 0, layout, count).expect("it fits 64 KiB")
+        });
+        Duo { ends: bmls.map(pml), typed, _memory: memory }
+    }
+
+    fn send(&mut self, tag: i32) -> RequestId {
+        let world = self.ends[0].world();
+        // SAFETY: the memory lives as long as the ends, and nobody else touches it.
+        unsafe { self.ends[0].isend(&world, &self.typed[0], 1, tag) }.expect("it starts")
+    }
+
+    fn receive(&mut self, tag: i32) -> RequestId {
+        let world = self.ends[1].world();
+        let (from, tag) = (Source::Rank(0), TagSel::Is(tag));
+        // SAFETY: as above.
+        unsafe { self.ends[1].irecv(&world, &self.typed[1], from, tag) }.expect("it starts")
+    }
+
+    fn finish(&mut self, which: usize, id: RequestId) {
+        while self.ends[which].test(id).expect("a message that arrives").is_none() {
+            self.ends.iter_mut().for_each(|end| {
+                end.progress();
+            });
+        }
+    }
+
+    /// A message that is expected.
+    fn one(&mut self) {
+        let received = self.receive(TAG);
+        let sent = self.send(TAG);
+        self.finish(1, received);
+        self.finish(0, sent);
+    }
+
+    /// A message that is not.
+    fn early(&mut self) {
+        let sent = self.send(TAG);
+        self.finish(0, sent);
+        self.ends[1].progress();
+        let received = self.receive(TAG);
+        self.finish(1, received);
+    }
+}
+
+fn bytes() -> Layout {
+    Datatype::from(Primitive::UnsignedChar).commit().expect("bytes commit")
+}
+
+/// Plain bytes whose receive is posted.
+pub(crate) fn eager(len: u64, count: &mut dyn FnMut(&mut dyn FnMut())) {
+    let mut duo = Duo::new(&bytes(), len);
+    count(&mut || duo.one());
+}
+
+/// 64 blocks of 8 bytes with gaps, both ends.
+pub(crate) fn eager_vector(count: &mut dyn FnMut(&mut dyn FnMut())) {
+    let column = Datatype::vector(64, 1, 3, &Primitive::Double.into()).expect("a plain vector");
+    let mut duo = Duo::new(&column.commit().expect("it commits"), 1);
+    count(&mut || duo.one());
+}
+
+/// A message that comes before its receive.
+pub(crate) fn unexpected(count: &mut dyn FnMut(&mut dyn FnMut())) {
+    let mut duo = Duo::new(&bytes(), 8);
+    count(&mut || duo.early());
+}
+
+/// A message past receives that wait for others.
+pub(crate) fn among_posted(count: &mut dyn FnMut(&mut dyn FnMut())) {
+    let mut duo = Duo::new(&bytes(), 8);
+    for tag in 0..OUTSTANDING {
+        duo.receive(tag);
+    }
+    count(&mut || duo.one());
+}
+
+/// A receive past messages that wait for others.
+pub(crate) fn among_unexpected(count: &mut dyn FnMut(&mut dyn FnMut())) {
+    let mut duo = Duo::new(&bytes(), 8);
+    for tag in 0..OUTSTANDING {
+        let sent = duo.send(tag);
+        duo.finish(0, sent);
+    }
+    count(&mut || duo.early());
+}
