@@ -72,6 +72,10 @@ counts! {
     synchronous,
     /// Buffered sends.
     buffered,
+    /// Messages in ready mode that were not waited for.
+    not_ready,
+    /// Pairs of ranks that lost a link and kept each other.
+    kept,
     /// Probes that saw a message.
     probes,
     /// Messages that a matched probe took.
@@ -116,6 +120,7 @@ impl Coverage {
             ranks: world.plan.size.into(),
             received,
             deaths: world.deaths(),
+            kept: world.kept,
             cuts: tally.cuts,
             parcels: tally.parcels,
             overtakings: tally.overtakings,
@@ -144,6 +149,7 @@ impl Coverage {
                     seen.any_tag += u64::from(taken.tag.is_none());
                     seen.other_communicators += u64::from(taken.comm > 0);
                 }
+                Err(PmlError::NotReady { .. }) => seen.not_ready += 1,
                 Err(PmlError::Truncated { .. }) => seen.truncated += 1,
                 Err(PmlError::Cancelled) => seen.cancelled += u64::from(taken.cancelled.is_some()),
                 Err(PmlError::PeerLost { .. } | PmlError::NobodyLeft { .. }) => {
@@ -160,7 +166,8 @@ impl Coverage {
                 Ok(_) => seen.synchronous += u64::from(sent.mode == Mode::Synchronous),
                 Err(PmlError::Cancelled) => seen.withdrawn += 1,
                 Err(PmlError::Unreceived { .. }) => seen.refused += 1,
-                Err(_) => seen.lost_operations += 1,
+                Err(PmlError::PeerLost { .. }) => seen.lost_operations += 1,
+                Err(_) => {}
             }
         }
         seen

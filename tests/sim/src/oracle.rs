@@ -12,7 +12,7 @@
 //! Both also say what probes may see. Pairs of ranks that lost a link are judged less strictly: what
 //! was under way may be missing, from some point on.
 
-use crate::journal::{Failure, Journal, Sent, Taken, digest};
+use crate::journal::{End, Failure, Journal, Sent, Taken, digest};
 use crate::plan::{Ending, Mode, Plan};
 use crate::rank::RECV_GAP;
 use crate::shapes::payload;
@@ -44,7 +44,7 @@ enum Told {
     Took {
         source: Option<u32>,
         tag: Option<i32>,
-        bytes: u64,
+        bytes: Option<u64>,
     },
     Nothing,
     Failed,
@@ -60,6 +60,10 @@ fn withdrawn(sent: &Sent) -> bool {
     matches!(&sent.ended, Some(end) if end.outcome == Err(PmlError::Cancelled))
 }
 
+fn not_ready(ended: &Option<End>) -> bool {
+    matches!(ended, Some(End { outcome: Err(PmlError::NotReady { .. }), .. }))
+}
+
 impl Case<'_> {
     fn harmed(&self, a: u32, b: u32) -> bool {
         self.wire.harmed.contains(&(a, b))
@@ -71,18 +75,26 @@ impl Case<'_> {
             return Ok(Told::Failed);
         }
         if let (true, Some((source, tag, bytes))) = (taken.dropped, taken.claimed) {
-            return Ok(Told::Took { source: Some(source), tag: Some(tag), bytes });
+            return Ok(Told::Took { source: Some(source), tag: Some(tag), bytes: Some(bytes) });
         }
         let Some(end) = &taken.ended else { return Ok(Told::Failed) };
         match &end.outcome {
             Ok(status) => {
                 let members = self.plan.members(taken.comm, taken.rank);
                 let source = members.get(status.source as usize).copied();
-                Ok(Told::Took { source, tag: Some(status.tag), bytes: status.bytes })
+                Ok(Told::Took { source, tag: Some(status.tag), bytes: Some(status.bytes) })
             }
             Err(PmlError::Truncated { sent, .. }) => {
                 let source = taken.claimed.map(|(source, ..)| source).or(taken.source);
-                Ok(Told::Took { source, tag: taken.claimed.map(|(_, tag, _)| tag), bytes: *sent })
+                Ok(Told::Took {
+                    source,
+                    tag: taken.claimed.map(|(_, tag, _)| tag),
+                    bytes: Some(*sent),
+                })
+            }
+            Err(PmlError::NotReady { rank, tag }) => {
+                let source = self.plan.members(taken.comm, taken.rank).get(*rank as usize).copied();
+                Ok(Told::Took { source, tag: Some(*tag), bytes: None })
             }
             Err(PmlError::Cancelled) => Ok(Told::Nothing),
             Err(PmlError::PeerLost { rank, .. } | PmlError::NobodyLeft { rank, .. })
@@ -103,11 +115,18 @@ impl Case<'_> {
             return true;
         }
         let mut right = vec![RECV_GAP; taken.shape.len];
+        let memory = &self.memory[taken.rank as usize][taken.memory];
+        // It was not carried; of a dead sender that is not known.
+        if not_ready(&taken.ended)
+            && (not_ready(&sent.ended) || sent.ended.is_none() && *memory == right)
+        {
+            return *memory == right;
+        }
         let stream = payload(sent.number, usize::try_from(sent.bytes).unwrap_or(0));
         for (byte, place) in stream.into_iter().zip(&taken.shape.places) {
             right[*place] = byte;
         }
-        self.memory[taken.rank as usize][taken.memory] == right
+        *memory == right
     }
 
     /// Holds everything against the rules.
@@ -148,7 +167,7 @@ impl Case<'_> {
             }
             let right = left.iter().find(|&&send| {
                 let send = &sent[send];
-                send.bytes == bytes
+                bytes.is_none_or(|bytes| bytes == send.bytes)
                     && tag.is_none_or(|tag| tag == send.tag)
                     && self.holds(take, send)
             });
@@ -241,6 +260,7 @@ impl Case<'_> {
                     }
                 }
                 Err(PmlError::Cancelled) => {}
+                Err(PmlError::NotReady { .. }) if send.mode == Mode::Ready => {}
                 Err(PmlError::PeerLost { .. }) if self.harmed(from, to) => {}
                 Err(PmlError::Unreceived { .. })
                     if taken.is_none() && (excused || self.plan.ending == Ending::Leave) => {}
@@ -297,6 +317,15 @@ impl Case<'_> {
                 (None, Some(end)) => end.tick,
                 (None, None) => u64::MAX,
             };
+            if not_ready(&take.ended)
+                && (send.mode != Mode::Ready || self.earliest(send) > take.tick)
+            {
+                let what = format!(
+                    "receive {} was posted in time for message {}",
+                    take.number, send.number
+                );
+                return Err(Failure::new(what, &[take.rank, send.from]));
+            }
             if first > last {
                 let what = format!(
                     "receive {} took message {} at {last} or before, but not before {first} could that be: {}",

@@ -61,6 +61,7 @@ pub(crate) enum Mode {
     Synchronous,
     Buffered,
     Copy,
+    Ready,
 }
 
 /// How requests are waited for.
@@ -262,6 +263,7 @@ impl Habits {
         match rng.below(100) {
             0..10 => Mode::Buffered,
             10..16 => Mode::Copy,
+            16..20 => Mode::Ready,
             _ if rng.chance(self.synchronous) => Mode::Synchronous,
             _ => Mode::Standard,
         }
@@ -336,7 +338,10 @@ impl Plan {
         let flood = rng.chance(15);
         for _ in 0..messages {
             let to = habits.rank(rng);
-            let from = habits.rank(rng);
+            let mut from = habits.rank(rng);
+            if from == to && rng.chance(60) {
+                from = habits.rank(rng);
+            }
             let (comm, tag) = (rng.index(habits.comms), habits.tag(rng));
             let elements = habits.elements(rng);
             let less = if rng.chance(8) { rng.below(elements + 1) } else { 0 };

@@ -175,7 +175,7 @@ impl Rank {
                 self.claim(plan, shapes, journal, number, (from, comm, tag), how)
             }
             Action::Cancel { nth } => self.cancel(journal, nth),
-            Action::Withdraw { nth } => self.withdraw(nth),
+            Action::Withdraw { nth } => self.withdraw(journal, nth),
             Action::Wait { how, last } => {
                 let from = self.pending.len().saturating_sub(last as usize);
                 let ids: Vec<RequestId> = self.pending[from..].iter().map(|p| p.id).collect();
@@ -278,6 +278,7 @@ impl Rank {
         let how = match mode {
             Mode::Synchronous => SendMode::Synchronous,
             Mode::Buffered => SendMode::Buffered,
+            Mode::Ready => SendMode::Ready,
             Mode::Standard | Mode::Copy => SendMode::Standard,
         };
         let pml = self.pml();

@@ -54,6 +54,8 @@ pub(crate) struct World {
     waiter: Waiter,
     turns: u64,
     drained: u32,
+    /// Pairs of ranks that lost a link and kept each other.
+    pub(crate) kept: u64,
 }
 
 fn config(plan: &Plan) -> Config {
@@ -109,6 +111,7 @@ impl World {
             waiter: Waiter::with(Patience { spins: 0, yields: 0, block_ms: 0, clock_ms: 0 }),
             turns: 0,
             drained: DRAIN_NUMBERS,
+            kept: 0,
             plan,
         }
     }
@@ -222,6 +225,9 @@ impl World {
                 return Err(Failure::new(format!("{waits} never ends"), &[number]));
             }
         }
+        for rank in self.living() {
+            self.ranks[rank].free_all()?;
+        }
         self.both_or_neither()
     }
 
@@ -233,13 +239,13 @@ impl World {
                 let pml = self.ranks[one as usize].pml.as_mut()?;
                 Some(matches!(pml.bml_mut().state(Process(other)), PeerState::Lost(_)))
             };
-            if let (Some(one), Some(other)) = (lost(a, b), lost(b, a))
-                && one != other
-            {
-                return Err(Failure::new(
-                    "one of two ranks has lost the other, and that one has not",
-                    &[a, b],
-                ));
+            match (lost(a, b), lost(b, a)) {
+                (Some(one), Some(other)) if one != other => {
+                    let what = "one of two ranks has lost the other, and that one has not";
+                    return Err(Failure::new(what, &[a, b]));
+                }
+                (Some(false), Some(false)) => self.kept += u64::from(a < b),
+                _ => {}
             }
         }
         Ok(())

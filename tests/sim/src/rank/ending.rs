@@ -3,7 +3,7 @@
 
 use super::{Made, Pending, Rank, SCRIBBLE, What};
 use crate::journal::{End, Failure, Journal, digest};
-use crate::plan::{How, Plan};
+use crate::plan::{How, Mode, Plan};
 use crate::shapes::Shapes;
 use gapless_bml::{PeerState, Rank as Process};
 use gapless_pml::{Outcome, RequestId, Source, TagSel};
@@ -43,8 +43,13 @@ impl Rank {
         Ok(())
     }
 
-    pub(super) fn withdraw(&mut self, nth: u32) -> Result<(), Failure> {
-        let mut sends = self.pending.iter().rev().filter(|p| matches!(p.what, What::Send(_)));
+    pub(super) fn withdraw(&mut self, journal: &Journal, nth: u32) -> Result<(), Failure> {
+        // One in ready mode that came too early is over for its sender before it is for its receiver.
+        let sends = |p: &&Pending| match p.what {
+            What::Send(at) => journal.sent[at].mode != Mode::Ready,
+            What::Recv(_) => false,
+        };
+        let mut sends = self.pending.iter().rev().filter(sends);
         let Some(&Pending { id, .. }) = sends.nth(nth as usize) else { return Ok(()) };
         self.tick();
         self.tell(None, || "asks for a send back".to_owned());
@@ -215,6 +220,19 @@ impl Rank {
                 && others.all(|&member| matches!(bml.state(Process(member)), PeerState::Lost(_)))
         });
         found.map(|pending| name(pending.what, journal))
+    }
+
+    /// Frees its communicators, which nothing uses any more.
+    pub(crate) fn free_all(&mut self) -> Result<(), Failure> {
+        for (number, comm) in self.comms.iter().enumerate().skip(1) {
+            if let (Made::Here(comm), Some(pml)) = (comm, self.pml.as_mut()) {
+                pml.free(comm).map_err(|error| {
+                    let what = format!("communicator {number} cannot be freed: {error}");
+                    Failure::new(what, &[self.rank])
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Posts receives for all messages that wait for one; gives how many.
