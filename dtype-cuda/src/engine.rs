@@ -133,7 +133,8 @@ impl GpuEngine {
         Ok(plan.upload())
     }
 
-    /// Gives up a layout's plan. Work in flight keeps it until it has ended.
+    /// Gives up a layout's plan. Work in flight keeps it until it has ended; one that another thread is
+    /// making meanwhile is kept.
     pub fn forget(&self, layout: &Layout) {
         self.shared.cache.forget(layout);
         self.shared.collect();

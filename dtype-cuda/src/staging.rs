@@ -84,8 +84,9 @@ fn pinned_bytes(buffer: &mut PinnedBuffer) -> &mut [u8] {
     let region = buffer.region();
     let Some(pointer) = region.as_ptr() else { return &mut [] };
     let len = usize::try_from(region.len()).unwrap_or(0);
-    // SAFETY: the buffer owns `len` bytes of page-locked memory at `pointer` that the driver zeroed when
-    // it mapped them, and lends them exclusively; the device's reads of them have ended (`Piece::bytes`).
+    // SAFETY: the buffer owns `len` bytes of page-locked memory at `pointer` and lends them exclusively. They
+    // are initialised: the system zeroes pages before a process sees them, and what is used again was
+    // written by its last user. The device's reads of them have ended (`Piece::bytes`).
     unsafe { std::slice::from_raw_parts_mut(pointer, len) }
 }
 

@@ -1,10 +1,10 @@
 //! Writing units and shifts.
 //!
 //! Blocks come from the table that an indexed type is committed to (`uneven.rs`), or else from the layout's
-//! convertor, a few hundred at a time, so that they stay in the first-level cache. Units are written when all of their words are known, shifts when their block begins: the open
-//! unit and what is left of the last block wait here for the next piece, so pieces may end anywhere.
-//! Staging memory is divided between both as what is left to write is; when either part is full, the
-//! piece ends.
+//! convertor, a few hundred at a time, so that they stay in the first-level cache. Units are written when
+//! all of their words are known, shifts when their block begins: the open unit and what is left of the last
+//! block wait here for the next piece, so pieces may end anywhere. Staging memory is divided between both as
+//! what is left to write is; when either part is full, the piece ends.
 
 mod uneven;
 
