@@ -88,10 +88,19 @@ impl CudaAccelerator {
         }
         // The driver answers for a byte: memory may be registered in part.
         let Some(last) = region.len().checked_sub(1) else { return Ok(Some(first)) };
-        let end = address(region.sub(last, 1)?)?;
-        Ok((end == first.checked_add(last)).then_some(first))
+        let end = region.sub(last, 1)?;
+        if address(end)? != first.checked_add(last) {
+            return Ok(None);
+        }
+        // Both ends, but perhaps not what is between: registrations are of whole pages, so that a longer
+        // region may have a hole unless it lies in one of them.
+        let whole = last < PAGE || self.device.buffer_id(region) == self.device.buffer_id(end);
+        Ok(whole.then_some(first))
     }
 }
+
+/// Bytes of a page at least.
+const PAGE: u64 = 4096;
 
 impl Accelerator for CudaAccelerator {
     fn name(&self) -> &'static str {

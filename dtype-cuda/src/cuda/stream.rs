@@ -28,7 +28,10 @@ const HELD_MAX: usize = 16;
 ///
 /// Plans that the work uses are kept until the stream has passed their last use. For that, an event is
 /// recorded when this value is dropped (or its [`completion`](OnStream::completion) is asked for), if plans
-/// were used at all.
+/// were used at all, and they are let go of in that order: a stream that does not get on keeps the plans of
+/// streams that came after it.
+///
+/// Not for a stream that is being captured into a graph: a replay would use plans that may be gone.
 pub struct OnStream<'a> {
     engine: &'a GpuEngine,
     lane: StreamLane<'a>,

@@ -2,8 +2,11 @@
 
 use super::{Driver, Fault, check};
 use crate::error::code;
-use cudarc::driver::sys::{CUevent_flags_enum as EventFlags, CUevent_st, CUstream_st};
-use std::ffi::c_void;
+use cudarc::driver::sys::{
+    CUevent_flags_enum as EventFlags, CUevent_st, CUstream_st,
+    CUstreamCaptureMode_enum as CaptureMode,
+};
+use std::ffi::{c_uint, c_void};
 
 /// A stream. One that [`Driver::stream_create`] made ends with [`Driver::stream_destroy`]; one of
 /// the user's is the user's.
@@ -27,6 +30,32 @@ impl RawStream {
     /// The driver's handle.
     pub(crate) fn pointer(&self) -> *mut CUstream_st {
         self.0
+    }
+}
+
+/// While this lives, this thread may ask for the state of work although some thread of the application
+/// captures a stream into a graph: by default the driver refuses that to all threads, and ends the capture.
+/// What is asked about here is never part of a capture.
+struct Relaxed<'a> {
+    driver: &'a Driver,
+    /// The thread's mode before, if it could be changed.
+    before: Option<c_uint>,
+}
+
+impl<'a> Relaxed<'a> {
+    fn new(driver: &'a Driver) -> Relaxed<'a> {
+        let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
+        // SAFETY: `mode` is readable and writable for the call.
+        let answer = unsafe { (driver.api.thread_capture_mode)(&raw mut mode) };
+        Relaxed { driver, before: (answer == 0).then_some(mode) }
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        let Some(mut mode) = self.before else { return };
+        // SAFETY: as in `new`. There is nothing to be done about a refusal.
+        let _ = unsafe { (self.driver.api.thread_capture_mode)(&raw mut mode) };
     }
 }
 
@@ -73,6 +102,7 @@ impl Driver {
 
     /// Whether all work on the stream has ended.
     pub(crate) fn stream_query(&self, stream: &RawStream) -> Result<bool, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the stream lives while `stream` does.
         let answer = unsafe { (self.api.stream_query)(stream.0) };
         ended("cuStreamQuery", answer)
@@ -116,6 +146,7 @@ impl Driver {
 
     /// Whether the work that the event stands for has ended.
     pub(crate) fn event_query(&self, event: &RawEvent) -> Result<bool, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the event lives while it is borrowed.
         let answer = unsafe { (self.api.event_query)(event.0) };
         ended("cuEventQuery", answer)
