@@ -39,6 +39,9 @@ pub(crate) struct Dependency {
     pub(crate) kind: Option<String>,
     /// Whether only a feature turns it on.
     pub(crate) optional: bool,
+    /// For which targets, if not for all: `cfg(…)`.
+    #[serde(default)]
+    pub(crate) target: Option<String>,
 }
 
 /// A target of a package.
@@ -59,6 +62,12 @@ impl Package {
     /// Whether its manifest names a crate, for any target and purpose.
     pub(crate) fn uses(&self, name: &str) -> bool {
         self.dependencies.iter().any(|dependency| dependency.name == name)
+    }
+
+    /// Whether it has code that is only there under `--cfg loom`.
+    pub(crate) fn has_models(&self) -> bool {
+        let loom = |dependency: &Dependency| dependency.target.as_deref() == Some("cfg(loom)");
+        self.dependencies.iter().any(loom)
     }
 
     /// Whether the package has programs or examples.

@@ -82,7 +82,7 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
             ("RUSTFLAGS", "--cfg loom".into()),
             ("CARGO_TARGET_DIR", checkout.target.join("loom").into()),
         ];
-        for package in checkout.packages.iter().filter(|p| p.uses("loom")) {
+        for package in checkout.packages.iter().filter(|p| p.has_models()) {
             step(
                 format!("{} under loom", package.name),
                 &["-p", &package.name, "--lib", "--release"],

@@ -1,10 +1,8 @@
 //! `cargo xtask valgrind`: memcheck over the unit tests of the crates that contain `unsafe` code.
 //!
-//! Tests that compare with an oracle run fewer cases (`PROPTEST_CASES`, `GAPLESS_CASES`), since memcheck
-//! makes them some thirty times slower. Any error of memcheck's fails, but for those in `xtask/valgrind.supp`. Tests that ask the kernel for what
-//! valgrind does not emulate are left out by name, with the reason.
+//! Properties run fewer cases (`PROPTEST_CASES`), since memcheck makes them some thirty times slower. Any error of memcheck's fails, but for those in `xtask/valgrind.supp`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
@@ -22,9 +20,6 @@ const PACKAGES: &[&str] = &[
     "gapless-bml",
     "gapless-pml",
 ];
-
-/// Tests that cannot run under valgrind: package, name, why.
-const LEFT_OUT: &[(&str, &str, &str)] = &[];
 
 /// What cargo says of what it has built.
 #[derive(Deserialize)]
@@ -50,8 +45,7 @@ pub(crate) fn run(checkout: &Checkout, names: &[String]) -> Result<(), Failure> 
     }
     for package in packages {
         let program = build(checkout, package)?;
-        let (done, _) =
-            shell::timed(package, || shell::run(&mut memcheck(checkout, package, &program)));
+        let (done, _) = shell::timed(package, || shell::run(&mut memcheck(checkout, &program)));
         if let Err(failure) = done {
             println!("{package}: {failure}");
             failed += 1;
@@ -80,21 +74,16 @@ fn build(checkout: &Checkout, package: &str) -> Result<PathBuf, Failure> {
     program.ok_or_else(|| Failure::Missing(format!("the unit tests of {package}")))
 }
 
-fn memcheck(checkout: &Checkout, package: &str, program: &PathBuf) -> Command {
+fn memcheck(checkout: &Checkout, program: &Path) -> Command {
     let mut command = Command::new("valgrind");
     command
         .current_dir(&checkout.root)
         .env("PROPTEST_CASES", "8")
-        .env("GAPLESS_CASES", "200")
         .args(["--tool=memcheck", "--quiet", "--error-exitcode=99", "--num-callers=30"])
         // A test that fails on purpose leaks what it held.
         .args(["--leak-check=no", "--fair-sched=yes"])
         .arg(format!("--suppressions={}", checkout.root.join("xtask/valgrind.supp").display()))
         .arg(program)
         .args(["--test-threads=1", "--quiet"]);
-    for (_, test, why) in LEFT_OUT.iter().filter(|(of, ..)| *of == package) {
-        println!("SKIPPED: {package}: {test}: {why}");
-        command.args(["--skip", test]);
-    }
     command
 }

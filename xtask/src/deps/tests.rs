@@ -39,7 +39,7 @@ const DOORS: &[Reserved] =
 const BANS: &[Banned] = &[Banned { package: "floor", names: &["sky"], why: "floors lie below" }];
 
 fn on(name: &str) -> Dependency {
-    Dependency { name: name.into(), kind: None, optional: false }
+    Dependency { name: name.into(), kind: None, optional: false, target: None }
 }
 
 fn kind(kind: &str, name: &str) -> Dependency {
