@@ -44,6 +44,17 @@ impl Memory {
 
 /// Bytes of a segment in front of its ring: flags and counters.
 const FRONT: u64 = 4096;
+/// Lines of a ring, and bytes of each, unless set otherwise.
+const LINES: u64 = 512;
+const LINE: u64 = 64;
+/// Bytes of the smaller slots, which follow the ring, and how many there are.
+const SLOT: u64 = 8448;
+const SLOTS: u64 = 32;
+/// The same of the larger slots behind them.
+const LARGE_SLOT: u64 = 65_792;
+const LARGE_SLOTS: u64 = 16;
+/// Numbers that are wrong in many places.
+const LONG: [u64; 9] = [u64::MAX, 1 << 63, 1 << 62, 1 << 40, 1 << 32, 1 << 31, 70_000, SLOT + 1, 0];
 
 /// Overwrites segments.
 pub(crate) struct Scribbler {
@@ -55,12 +66,14 @@ pub(crate) struct Scribbler {
     pub(crate) bytes: u64,
     /// How often every byte of every segment was written.
     pub(crate) sweeps: u64,
+    /// Messages written into rings by hand, in bursts.
+    pub(crate) forged: u64,
 }
 
 impl Scribbler {
     pub(crate) fn new(seed: u64) -> Scribbler {
         let (memory, rng) = (Memory::open(), Rng::new(seed));
-        Scribbler { memory, rng, old: BTreeMap::new(), bytes: 0, sweeps: 0 }
+        Scribbler { memory, rng, old: BTreeMap::new(), bytes: 0, sweeps: 0, forged: 0 }
     }
 
     /// One deed.
@@ -74,7 +87,8 @@ impl Scribbler {
         let page = start + 4096 * self.rng.below(pages);
         // Where rings are; the slots behind are the larger part.
         let early = start + 4096 * self.rng.below(pages.min(10));
-        match self.rng.below(11) {
+        match self.rng.below(16) {
+            11.. => self.forge(start),
             0 => self.put(page, 256, Rng::next_u64),
             1 => self.put(early, 512, |_| u64::MAX),
             2 => self.put(early, 512, |_| 0),
@@ -137,9 +151,9 @@ impl Scribbler {
     /// A line of a ring that claims to be there: its sequence is kept, or moved on by a lap, its
     /// kind, tag and length are made up, as is a slot's descriptor.
     fn mark(&mut self, start: u64) {
-        let at = start + FRONT + 64 * self.rng.below(512);
+        let at = start + FRONT + LINE * self.rng.below(LINES);
         let was = self.memory.read(at, 8).try_into().map_or(0, u64::from_ne_bytes);
-        let sequence = was.wrapping_add(*self.rng.pick(&[0, 0, 512])) & 0xFFFF_FFFF;
+        let sequence = was.wrapping_add(*self.rng.pick(&[0, 0, LINES])) & 0xFFFF_FFFF;
         let kind = self.rng.below(4);
         let len = *self.rng.pick(&[0, 16, 16, 32, 224, 225, 0xFFFF]);
         let tag = if self.rng.chance(50) { was >> 32 & 0xFF } else { self.rng.below(256) };
@@ -150,6 +164,69 @@ impl Scribbler {
         // The mark last, as a sender would.
         self.bytes += self.memory.write(at + 8, &line[8..]);
         self.bytes += self.memory.write(at, &line[..8]);
+    }
+
+    /// Goes on where the ring's sender has stopped, as if it were that sender: messages with old headers in
+    /// which a number is too large, in the ring or in a slot, and descriptors of what no slot holds.
+    fn forge(&mut self, start: u64) {
+        let ring = self.memory.read(start + FRONT, usize::try_from(LINES * LINE).expect("32 KiB"));
+        let lines: Vec<[u64; 8]> = ring
+            .chunks_exact(64)
+            .map(|line| {
+                let mut words = [0; 8];
+                for (word, bytes) in words.iter_mut().zip(line.chunks_exact(8)) {
+                    *word = bytes.try_into().map_or(0, u64::from_ne_bytes);
+                }
+                words
+            })
+            .collect();
+        let sequence =
+            |at: u64| lines.get(usize::try_from(at % LINES).ok()?).map(|l| l[0] & 0xFFFF_FFFF);
+        // Line p bears p + LINES; the newest one is where that breaks off.
+        let follows = |at: &u64| {
+            let Some(here) = sequence(*at) else { return false };
+            here % LINES == *at
+                && here >= LINES
+                && (here == LINES || sequence(at + LINES - 1) == Some(here - 1))
+        };
+        let newest = (0..LINES).filter(follows).filter_map(sequence).max().unwrap_or(LINES - 1);
+        let old: Vec<&[u64; 8]> = lines.iter().filter(|line| line[0] >> 40 & 0xFF == 1).collect();
+        for next in newest + 1..newest + 2 + self.rng.below(4) {
+            let mut line = match old.is_empty() {
+                true => [u64::from(self.rng.below(2) == 0) << 32; 8],
+                false => **self.rng.pick(&old),
+            };
+            let tag = line[0] >> 32 & 0xFF;
+            let (mut kind, mut len) = (1, line[0] >> 48);
+            if self.rng.chance(70) {
+                // Numbers of the header: 64 bits each, the first ones two or more fields.
+                let at = 1 + self.rng.index(7);
+                line[at] = *self.rng.pick(&LONG);
+                len = len.clamp(32, 56);
+            }
+            if self.rng.chance(50) {
+                let slot = self.rng.below(SLOTS + LARGE_SLOTS + 4);
+                let slots = start + FRONT + LINES * LINE;
+                let place = match slot.checked_sub(SLOTS) {
+                    None => slots + slot * SLOT,
+                    Some(large) => slots + SLOTS * SLOT + large * LARGE_SLOT,
+                };
+                let header: Vec<u8> =
+                    line[1..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+                self.bytes += self.memory.write(place, &header);
+                let bytes = if self.rng.chance(50) { SLOT } else { *self.rng.pick(&LONG) };
+                (kind, len) = (2, 16);
+                line[1] = slot | self.rng.below(1 << 32) << 32;
+                line[2] = bytes;
+            }
+            line[0] = next & 0xFFFF_FFFF | tag << 32 | kind << 40 | len << 48;
+            let bytes: Vec<u8> = line.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let at = start + FRONT + next % LINES * LINE;
+            // The mark last, as a sender would.
+            self.bytes += self.memory.write(at + 8, &bytes[8..]);
+            self.bytes += self.memory.write(at, &bytes[..8]);
+        }
+        self.forged += 1;
     }
 
     /// Every byte of every segment, from some place on.
@@ -219,7 +296,6 @@ impl Liar {
             return was;
         }
         let header = was.len().min(if self.rng.chance(70) { 48 } else { 112 });
-        let long = [u64::MAX, 1 << 63, 1 << 40, 1 << 32, 70_000, 1, 0];
         match self.rng.below(7) {
             0 | 1 => {
                 let at = self.rng.index(header);
@@ -228,7 +304,7 @@ impl Liar {
             2 | 3 => {
                 // A number of the header: lengths, offsets, serials, counts.
                 let at = self.rng.index(header.div_ceil(8)) * 8;
-                let number = self.rng.pick(&long).to_le_bytes();
+                let number = self.rng.pick(&LONG).to_le_bytes();
                 for (to, byte) in was.iter_mut().skip(at).zip(number) {
                     *to = byte;
                 }
