@@ -28,12 +28,13 @@ macro_rules! counts {
         }
 
         impl Coverage {
-            /// What happened less often than in `floors`, by name: how often, and how often it should.
+            /// What happened less often than `times` what `floors` says, by name: how often, and how
+            /// often it should.
             #[must_use]
-            pub fn below(&self, floors: &Coverage) -> Vec<(&'static str, u64, u64)> {
+            pub fn below(&self, floors: &Coverage, times: u64) -> Vec<(&'static str, u64, u64)> {
                 let mut below = Vec::new();
-                $(if self.$name < floors.$name {
-                    below.push((stringify!($name), self.$name, floors.$name));
+                $(if self.$name < floors.$name * times {
+                    below.push((stringify!($name), self.$name, floors.$name * times));
                 })*
                 below
             }

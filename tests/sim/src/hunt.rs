@@ -116,29 +116,31 @@ fn quietly<T>(what: impl FnOnce() -> T) -> T {
 #[must_use]
 pub fn shrink(seed: u64) -> Keep {
     let (actions, faults, size) = World::new(seed, &Keep::default(), Story::default()).parts();
-    let mut keep = Keep { actions: Some(actions), faults: Some(faults), size: Some(size) };
+    let whole = Keep { actions: Some(actions), faults: Some(faults), size: Some(size) };
     let mut attempts = 0;
     let mut fails = |keep: &Keep| {
         attempts += 1;
         attempts <= ATTEMPTS_MAX && play(seed, keep).is_err()
     };
-    if !fails(&keep) {
-        return Keep::default();
-    }
+    if fails(&whole) { smallest(whole, &mut fails) } else { Keep::default() }
+}
+
+/// Leaves out faults, ranks and ever smaller stretches of actions, until nothing can be left out.
+fn smallest(mut keep: Keep, fails: &mut dyn FnMut(&Keep) -> bool) -> Keep {
     loop {
         let before = keep.clone();
-        let faults = keep.faults.clone().unwrap_or_default();
-        for fault in faults {
+        for fault in keep.faults.clone().unwrap_or_default() {
             let mut less = keep.clone();
             less.faults.iter_mut().for_each(|kept| kept.retain(|one| *one != fault));
             if fails(&less) {
                 keep = less;
             }
         }
-        for size in 1..keep.size.unwrap_or(1) {
+        let size = keep.size.unwrap_or(1);
+        // Small worlds first, then only those a little smaller.
+        for size in (1..size).filter(|less| *less <= 6 || less + 2 >= size) {
             let less = Keep { size: Some(size), ..keep.clone() };
-            // Small worlds first, then only those a little smaller.
-            if (size <= 6 || size + 2 >= keep.size.unwrap_or(1)) && fails(&less) {
+            if fails(&less) {
                 keep = less;
                 break;
             }
@@ -162,6 +164,49 @@ pub fn shrink(seed: u64) -> Keep {
         }
         if keep == before {
             return keep;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_matter_is_left_out() {
+        let whole =
+            Keep { actions: Some((0..100).collect()), faults: Some(vec![0, 1, 2]), size: Some(50) };
+        let mut fails = |keep: &Keep| {
+            let has =
+                |list: &Option<Vec<u32>>, one| list.as_ref().is_some_and(|l| l.contains(&one));
+            has(&keep.actions, 17)
+                && has(&keep.actions, 93)
+                && has(&keep.faults, 1)
+                && keep.size.is_some_and(|size| size >= 4)
+        };
+        let core = Keep { actions: Some(vec![17, 93]), faults: Some(vec![1]), size: Some(4) };
+        assert_eq!(smallest(whole, &mut fails), core);
+    }
+
+    #[test]
+    fn what_is_kept_is_printed_and_read_back() {
+        let none = Keep { actions: Some(Vec::new()), faults: Some(vec![2]), size: Some(3) };
+        for keep in [Keep::default(), none] {
+            assert_eq!(Keep::parse(&keep.to_string()), Some(keep));
+        }
+        assert_eq!(Keep::parse("1,2"), None);
+        assert_eq!(Keep::parse("1,x/all/all"), None);
+    }
+
+    #[test]
+    fn a_part_of_a_world_is_a_world() {
+        for seed in 0..40 {
+            let (actions, _, size) = World::new(seed, &Keep::default(), Story::default()).parts();
+            let some = actions.into_iter().filter(|number| number % 3 != 0).collect();
+            let keep = Keep { actions: Some(some), faults: None, size: Some(size.div_ceil(2)) };
+            if let Err(failure) = play(seed, &keep) {
+                panic!("seed {seed} with {keep}: {}", failure.what);
+            }
         }
     }
 }

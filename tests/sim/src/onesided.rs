@@ -102,6 +102,10 @@ impl Rdma for Rail {
             wire.post(rank, rail, now, Item::Got { token: done, from, work: None });
             return Ok(());
         }
+        if found.is_none() && !wire.harmed.contains(&(rank, from)) {
+            let what = format!("rank {from} took memory back before rank {rank} could read it");
+            wire.broken.push(what);
+        }
         let (owner, region) = found.ok_or_else(|| bad("it was taken back"))?;
         if owner != from {
             return Err(bad("it is another rank's"));

@@ -94,7 +94,8 @@ impl Case<'_> {
             }
             Err(PmlError::NotReady { rank, tag }) => {
                 let source = self.plan.members(taken.comm, taken.rank).get(*rank as usize).copied();
-                Ok(Told::Took { source, tag: Some(*tag), bytes: None })
+                let bytes = taken.claimed.map(|(_, _, bytes)| bytes);
+                Ok(Told::Took { source, tag: Some(*tag), bytes })
             }
             Err(PmlError::Cancelled) => Ok(Told::Nothing),
             Err(PmlError::PeerLost { rank, .. } | PmlError::NobodyLeft { rank, .. })
@@ -116,6 +117,9 @@ impl Case<'_> {
         }
         let mut right = vec![RECV_GAP; taken.shape.len];
         let memory = &self.memory[taken.rank as usize][taken.memory];
+        if not_ready(&taken.ended) && sent.mode != Mode::Ready {
+            return false;
+        }
         // It was not carried; of a dead sender that is not known.
         if not_ready(&taken.ended)
             && (not_ready(&sent.ended) || sent.ended.is_none() && *memory == right)

@@ -94,8 +94,9 @@ fn every_world_obeys_mpi() {
     match hunt_in_parts(seeds) {
         Ok(coverage) => {
             println!("{coverage}");
-            if count >= 1000 {
-                let below = coverage.below(&FLOORS_PER_1000);
+            // Fewer may happen to lack what is rare.
+            if count >= 5_000 {
+                let below = coverage.below(&FLOORS_PER_1000, count / 1000);
                 assert!(below.is_empty(), "the worlds have become poor in {below:?}\n{coverage}");
             }
         }

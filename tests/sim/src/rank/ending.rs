@@ -254,6 +254,10 @@ impl Rank {
                 };
                 let Some(status) = found else { break };
                 let shape = shapes.shape(0, status.bytes / shapes.bytes);
+                if posted > journal.sent.len() {
+                    let what = "probes see a message that receives do not take";
+                    return Err(Failure::new(what, &[self.rank]));
+                }
                 *next += 1;
                 self.receive(plan, journal, *next, (None, comm, None), shape)?;
                 posted += 1;
