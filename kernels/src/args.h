@@ -29,7 +29,8 @@ typedef struct {
     u32 tiles; /* the one for the edges included */
     u32 edges; /* bytes before word `first`, bytes after the last one << 8, and << 16 the bytes of a
                   word that come after the stretch where all of it lies inside that word; the
-                  highest bit says that what is touched should leave the caches first */
+                  highest bit says that what is touched should leave the caches first, the one
+                  below it that threads move half as many words each */
 } Span;
 
 /* One dimension of a grid of blocks. */

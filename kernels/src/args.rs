@@ -15,6 +15,8 @@ pub const PARTS_MAX: usize = 32;
 pub const PARTS_AT_ONCE: u32 = 8;
 /// The bit of [`Span::edges`] for what should leave the caches first.
 pub const ONCE: u32 = 1 << 31;
+/// [`Span::edges`]: threads move half as many words each.
+pub const HALF: u32 = 1 << 30;
 
 /// A structure or a field of one, for comparing with the other side.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +79,8 @@ structures! {
         tiles: u32,
         /// Bytes before word `first`; bytes after the last one shifted by 8; and, shifted by 16, the
         /// bytes of a word that come after the stretch where all of it lies inside that word. The highest
-        /// bit, [`ONCE`], says that what is touched should leave the caches first.
+        /// bit, [`ONCE`], says that what is touched should leave the caches first, and [`HALF`] that
+        /// threads move half as many words each.
         edges: u32,
     }
     /// One dimension of a grid.

@@ -161,6 +161,11 @@ impl Family {
         }
     }
 
+    /// Whether its threads move half as many words where there is little to do.
+    pub(crate) fn halves(self) -> bool {
+        matches!(self, Family::Strided | Family::Mapped)
+    }
+
     /// Words that one thread moves in a tile.
     #[must_use]
     pub fn items(self, width: Width) -> u32 {

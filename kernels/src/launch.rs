@@ -22,7 +22,7 @@ pub use listed::{Blocks, listed};
 pub use mapped::{Planned, mapped};
 pub use transfer::{TransferSide, transfer};
 
-use crate::args::{Args, ONCE, Skipping, Span};
+use crate::args::{Args, HALF, ONCE, Skipping, Span};
 use crate::{Direction, Family, Kernel, Width};
 use smallvec::SmallVec;
 use std::num::NonZeroU32;
@@ -40,6 +40,9 @@ const SECTOR: u64 = 32;
 /// Bytes of a range that gains from leaving the caches first, at most: it has room in them, and need not
 /// wait until what others wrote is out. On an H200; longer ones lose.
 const ONCE_MAX: u64 = 24 << 20;
+/// Tiles that are worth whole threads: with fewer, those that look words up move half as many each, as their
+/// time is that of the lookups. On an H200.
+const TILES_ENOUGH: u32 = 1056;
 /// Threads of 32 that are not idle, at least.
 const LANES_MIN: u32 = 24;
 
@@ -198,7 +201,7 @@ impl Words {
 
     /// The tile for the edges, if there are any.
     pub(crate) fn edge_tiles(self) -> u32 {
-        u32::from(self.edges & !ONCE != 0)
+        u32::from(self.edges & 0xffff != 0)
     }
 
     /// Tiles of `rounds` times the threads that are not idle, and one for the edges.
@@ -214,6 +217,16 @@ pub(crate) struct Geometry {
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
     pub(crate) tiles: u32,
+    /// Whether threads move half as many words each.
+    pub(crate) half: bool,
+}
+
+impl Geometry {
+    /// Tells the kernel.
+    pub(crate) fn tell(self, span: &mut Span) {
+        span.tiles = self.tiles;
+        span.edges |= if self.half { HALF } else { 0 };
+    }
 }
 
 /// Cuts `words` into tiles of a flat kernel. Little work gets smaller blocks, so that more of the GPU
@@ -226,7 +239,16 @@ pub(crate) fn flat(
     budget: Option<NonZeroU32>,
 ) -> Geometry {
     let items = family.items(width);
-    geometry(family, budget, |threads| words.tiles(threads / 32 * items, skipping))
+    let tiles_of = |threads, items| words.tiles(threads / 32 * items, skipping);
+    let shape = geometry(family, budget, |threads| tiles_of(threads, items));
+    if !family.halves() || shape.tiles >= TILES_ENOUGH {
+        return shape;
+    }
+    let tiles = tiles_of(shape.threads, items / 2);
+    if limited(tiles, budget) < tiles {
+        return shape;
+    }
+    Geometry { blocks: tiles, tiles, half: true, ..shape }
 }
 
 /// All threads.
@@ -290,7 +312,7 @@ pub(crate) fn geometry(
         }
         tiles = tiles_of(threads);
     }
-    Geometry { blocks: limited(tiles, budget), threads, tiles }
+    Geometry { blocks: limited(tiles, budget), threads, tiles, half: false }
 }
 
 /// Blocks for `tiles` under a budget.

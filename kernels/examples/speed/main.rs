@@ -74,7 +74,7 @@ fn retile(launch: &mut Launch, threads: Option<u32>) {
     let Some(threads) = threads.filter(|_| launch.kernel.family != Family::Transposed) else {
         return;
     };
-    let edges = u32::from(span.edges & !ONCE != 0);
+    let edges = u32::from(span.edges & 0xffff != 0);
     let strips = (span.tiles - edges) * (launch.threads / 32);
     span.tiles = strips.div_ceil(threads / 32) + edges;
     launch.threads = threads;

@@ -69,6 +69,7 @@ pub(crate) fn rows() -> Vec<Row> {
     let blocks = (0..4 << 20).map(|i| (i * 48, 24)).collect();
     rows.push(Row::general("blocks 24 at 48 general".to_owned(), blocks, Width::W8));
     rows.extend(faces());
+    rows.extend(small());
     rows.extend(lists());
     let host = |row: Row| row.pinned().budgets(FEWEST);
     rows.push(host(Row::contiguous("contiguous 64 MiB".to_owned(), 64 << 20)));
@@ -119,6 +120,28 @@ fn perturbed(mut blocks: Vec<(i64, u64)>) -> Vec<(i64, u64)> {
     let middle = blocks.len() / 2;
     blocks[middle].1 -= 8;
     blocks
+}
+
+/// What applications send: some hundred KiB, bounded by latency.
+fn small() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for n in [16u64, 64, 128, 256] {
+        let (line, plane) = ((n + 2) * 8, (n + 2) * (n + 2) * 8);
+        let x = grid(plane + line + 8, 8, &[dim(n, plane), dim(n, line)]);
+        rows.push(Row::grid(format!("small face x of {n}³"), x));
+    }
+    for count in [1000i64, 5000, 15_000, 40_000] {
+        // Of one to five floats, some apart.
+        let blocks = |word: i64| {
+            let len = move |i: i64| (i * 7 % 5 + 1) * word;
+            (0..count).map(|i| (i * 11 * word, len(i).cast_unsigned())).collect::<Vec<_>>()
+        };
+        rows.push(Row::general(format!("small {count} of floats"), blocks(4), Width::W4));
+        rows.push(Row::general(format!("small {count} of doubles"), blocks(8), Width::W8));
+        let list: Vec<i32> = (0..count).map(|i| i32::try_from(i * 3).expect("small")).collect();
+        rows.push(Row::list(format!("small list of {count} floats"), &list, 4, 4));
+    }
+    rows
 }
 
 /// Of 512³ doubles: faces, and what all 26 neighbours of a box with ghosts get.

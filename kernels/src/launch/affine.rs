@@ -185,7 +185,7 @@ fn launch(
     let geometry = flat(family, width, words, NONE_IDLE, what.budget);
     let typed = what.typed.offset.wrapping_add(runs.displacement);
     let mut span = words.span(typed, packed);
-    span.tiles = geometry.tiles;
+    geometry.tell(&mut span);
     Ok(Launch::new(
         family,
         what.direction,

@@ -156,7 +156,7 @@ fn launch(
     };
     if grid.dims.is_empty() {
         let geometry = flat(Family::Copy, width, words, NONE_IDLE, what.budget);
-        span.tiles = geometry.tiles;
+        geometry.tell(&mut span);
         return Ok(made(
             Family::Copy,
             geometry.blocks,
@@ -172,7 +172,7 @@ fn launch(
     if let Some((rows, strips)) = rows(shape.len, words, width) {
         let tiles = |threads: u32| strips.div_ceil(threads / 32) + words.edge_tiles();
         let geometry = geometry(Family::Rows, what.budget, tiles);
-        span.tiles = geometry.tiles;
+        geometry.tell(&mut span);
         let args = RowsArgs { span, rows, shape };
         return Ok(made(Family::Rows, geometry.blocks, geometry.threads, Args::Rows(args)));
     }
@@ -181,7 +181,7 @@ fn launch(
     let inner = shape.dim.get(shape.dims as usize - 1).map(|dim| (dim.stride, at));
     let skipping = skipping(what.direction, words.first, shape.len, width, inner);
     let geometry = flat(family, width, words, skipping, what.budget);
-    span.tiles = geometry.tiles;
+    geometry.tell(&mut span);
     let args = StridedArgs { span, skipping, shape };
     Ok(made(family, geometry.blocks, geometry.threads, Args::Strided(args)))
 }

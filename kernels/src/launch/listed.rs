@@ -112,7 +112,7 @@ pub fn listed(what: &Move, blocks: &Blocks) -> Result<Launches, Unfit> {
         let geometry = flat(Family::Listed, width, words, skipping, what.budget);
         let packed = what.packed.offset + (from - what.range.start).cast_signed();
         let mut span = words.span(what.typed.offset.wrapping_add(part.displacement), packed);
-        span.tiles = geometry.tiles;
+        geometry.tell(&mut span);
         launches.push(Launch::new(
             Family::Listed,
             what.direction,

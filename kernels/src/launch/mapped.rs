@@ -106,7 +106,7 @@ pub fn mapped(what: &Move, plan: &Planned) -> Result<Launches, Unfit> {
         let geometry = flat(Family::Mapped, width, words, NONE_IDLE, what.budget);
         let packed = what.packed.offset + (from - what.range.start).cast_signed();
         let mut span = words.span(what.typed.offset.wrapping_add(part.displacement), packed);
-        span.tiles = geometry.tiles;
+        geometry.tell(&mut span);
         let shape = part.shape(width).ok_or(Unfit::Numbers)?;
         launches.push(Launch::new(
             Family::Mapped,

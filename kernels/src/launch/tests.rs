@@ -378,12 +378,12 @@ fn both_sides_of_a_transfer_number_the_same_words() {
 fn little_work_is_spread_and_budgets_are_kept() {
     let words = |n| Words { first: 0, words: n, edges: 0, skip: 0 };
     let small = flat(Family::Copy, Width::W8, words(512), NONE_IDLE, None);
-    assert_eq!(small, Geometry { blocks: 1, threads: 64, tiles: 1 });
+    assert_eq!(small, Geometry { blocks: 1, threads: 64, tiles: 1, half: false });
     let some = flat(Family::Copy, Width::W8, words(1 << 17), NONE_IDLE, None);
     assert_eq!((some.threads, some.blocks), (64, 256));
     let large = flat(Family::Copy, Width::W8, words(1 << 27), NONE_IDLE, None);
     assert_eq!((large.threads, large.blocks), (64, 1 << 18));
     let budget = NonZeroU32::new(4);
     let held = flat(Family::Copy, Width::W8, words(1 << 27), NONE_IDLE, budget);
-    assert_eq!(held, Geometry { blocks: 4, threads: 1024, tiles: 1 << 14 });
+    assert_eq!(held, Geometry { blocks: 4, threads: 1024, tiles: 1 << 14, half: false });
 }

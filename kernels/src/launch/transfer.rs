@@ -149,7 +149,7 @@ pub fn transfer(
         let geometry = flat(Family::Transfer, width, words, NONE_IDLE, budget);
         let mut span = words.span(from.1.offset.wrapping_add(source_at), 0);
         span.packed = to.1.offset.wrapping_add(target_at);
-        span.tiles = geometry.tiles;
+        geometry.tell(&mut span);
         let args = TransferArgs { span, from: source, to: target };
         launches.push(Launch::new(
             Family::Transfer,
