@@ -5,9 +5,10 @@
 //! The endpoint has no atomics of its own; orders of the lock are all there is, and nothing here needs
 //! `--cfg loom`.
 //!
-//! Weakened, one at a time, and then failing: `cancel` that answers `true` whether it found the receive
-//! or not (`cancelled_or_received`); one that leaves the receive in the matching tables
-//! (`cancelled_or_received`: the message is lost in it); one that does not end the request (`cancelled_or_received`: it does not end).
+//! Weakened, one at a time, and then failing: a `cancel` that says `true` of a receive that has ended
+//! (`cancelled_or_received`), or of one whose message is on its way (`a_long_one_…`); one that leaves the
+//! receive in the matching tables (both: the message is lost in it); one that does not end the request
+//! (both).
 
 mod common;
 
@@ -20,12 +21,8 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Turns in which a message of 8 bytes has long arrived.
-const TURNS: u32 = 4;
-
-/// How often the receive was cancelled, and how often it took the message: loom's own have no memory from
-/// one order to the next.
-static SEEN: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
+/// Turns in which any message of these has long arrived.
+const TURNS: u32 = 40;
 
 /// Rank 1 receives; rank 0 sends, by whichever thread's turn it is.
 struct Ends {
@@ -35,7 +32,7 @@ struct Ends {
     to: [Buffer; 2],
 }
 
-fn ends() -> Ends {
+fn ends(len: u64) -> Ends {
     let hub = Hub::new();
     let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
     for bml in &mut bmls {
@@ -47,8 +44,8 @@ fn ends() -> Ends {
     b.connect(Rank(0), &addresses[0]).unwrap();
     let pml = |bml| Pml::new(bml, vec![std::sync::Arc::new(HostEngine)], Config::default());
     let [sender, receiver] = bmls.map(pml);
-    let to = [Buffer::target(&bytes(8), 1), Buffer::target(&bytes(8), 1)];
-    Ends { sender, receiver, from: Buffer::source(&bytes(8), 1, 7), to }
+    let to = [Buffer::target(&bytes(len), 1), Buffer::target(&bytes(len), 1)];
+    Ends { sender, receiver, from: Buffer::source(&bytes(len), 1, 7), to }
 }
 
 impl Ends {
@@ -77,19 +74,20 @@ fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> thread
 fn complete(shared: &Mutex<Ends>, receive: RequestId) -> (RequestId, Outcome) {
     let sent = shared.lock().unwrap().send();
     for _ in 0..TURNS {
-        let mut ends = shared.lock().unwrap();
-        ends.sender.progress();
-        ends.receiver.progress();
-        if let Some(outcome) = ends.receiver.test(receive).transpose() {
+        shared.lock().unwrap().receiver.progress();
+        shared.lock().unwrap().sender.progress();
+        // The other thread may come here as well: the receive has ended and nobody has been told.
+        let outcome = shared.lock().unwrap().receiver.test(receive).transpose();
+        if let Some(outcome) = outcome {
             return (sent, outcome);
         }
     }
     panic!("the receive does not end");
 }
 
-/// One thread completes, the other cancels.
-fn race() {
-    let mut ends = ends();
+/// One thread completes a message of `len` bytes, the other cancels.
+fn race(len: u64, seen: &[AtomicU32; 2]) {
+    let mut ends = ends(len);
     let receive = ends.post(0);
     let shared = Arc::new(Mutex::new(ends));
     let other = shared.clone();
@@ -98,13 +96,13 @@ fn race() {
 
     let (sent, outcome) = completer.join().unwrap();
     let received = match outcome {
-        Ok(status) => status.bytes == 8,
+        Ok(status) => status.bytes == len,
         Err(PmlError::Cancelled) => false,
         Err(error) => panic!("neither cancelled nor received: {error}"),
     };
     // A request whose end was told is known no more; then it was not cancelled.
     assert_eq!(cancelled.unwrap_or(false), !received, "the two threads disagree");
-    SEEN[usize::from(received)].fetch_add(1, Ordering::Relaxed);
+    seen[usize::from(received)].fetch_add(1, Ordering::Relaxed);
     // The message is there for the next receive, unless this one took it.
     let mut ends = shared.lock().unwrap();
     let next = ends.post(1);
@@ -117,9 +115,25 @@ fn race() {
     assert!(ends.sender.test(sent).unwrap().is_some(), "the send has not ended");
 }
 
+/// Counts, over all orders, how often the receive was cancelled and how often it took the message.
+fn every_order(len: u64) {
+    let seen = std::sync::Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+    let counts = seen.clone();
+    loom::model(move || {
+        let counts = counts.clone();
+        spawn(move || race(len, &counts)).join().unwrap();
+    });
+    let seen = seen.each_ref().map(|seen| seen.load(Ordering::Relaxed));
+    assert!(seen.iter().all(|&seen| seen > 0), "only one thing ever happens: {seen:?}");
+}
+
 #[test]
 fn cancelled_or_received() {
-    loom::model(|| spawn(race).join().unwrap());
-    let seen = SEEN.each_ref().map(|seen| seen.load(Ordering::Relaxed));
-    assert!(seen.iter().all(|&seen| seen > 0), "only one thing ever happens: {seen:?}");
+    every_order(8);
+}
+
+/// One that takes several messages, so that it can be on its way.
+#[test]
+fn a_long_one_is_cancelled_or_received() {
+    every_order(100_000);
 }
