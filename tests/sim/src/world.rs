@@ -23,10 +23,13 @@ use std::sync::{Arc, Mutex};
 const DEATH_GRACE_NS: u64 = 20_000_000;
 /// Turns without effect after which a busy rank waits for its rails.
 const IDLE_TURNS: u32 = 6;
+/// How often whoever has a farewell to say polls by the clock, and how often in vain at most.
+const CLOCK_NS: u64 = 1_000_000;
+const CLOCK_ROUNDS: u32 = 12;
 /// Numbers of receives that end a world start here.
 pub(crate) const DRAIN_NUMBERS: u32 = 1 << 24;
 /// Turns of a world that never comes to rest.
-const TURNS_MAX: u64 = 3_000_000;
+const TURNS_MAX: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -145,6 +148,10 @@ impl World {
         self.run()?;
         // What waits for what never comes goes on.
         while self.ranks.iter().any(Rank::has_script) {
+            // All scripts begin with these, so that nobody keeps the others waiting.
+            if self.ranks.iter().any(|rank| rank.is_alive() && rank.is_making()) {
+                return Err(Failure::new("a communicator is being made for ever", &[]));
+            }
             for rank in 0..self.plan.size {
                 self.ranks[rank as usize].give_up_waiting();
                 self.wake_later(rank);
@@ -258,8 +265,34 @@ impl World {
         self.run()
     }
 
-    /// Gives turns until nothing moves.
+    /// Gives turns until nothing moves, not even by the clock: bml has who has a farewell to say
+    /// polled by it, and only those who lost a link can have one.
     fn run(&mut self) -> Result<(), Failure> {
+        let mut quiet = 0;
+        while quiet < CLOCK_ROUNDS {
+            let parcels = self.tally().parcels;
+            self.run_events()?;
+            let harmed: Vec<u32> = lock(&self.wire).harmed.iter().map(|(one, _)| *one).collect();
+            if harmed.is_empty() {
+                break;
+            }
+            quiet = if self.tally().parcels == parcels { quiet + 1 } else { 0 };
+            let next = self.now() + CLOCK_NS;
+            for rank in harmed {
+                self.wake(rank, next);
+            }
+        }
+        self.run_events()?;
+        for rank in self.living() {
+            if self.is_busy(rank) {
+                let rank = u32::try_from(rank).unwrap_or(0);
+                return Err(Failure::new(format!("rank {rank} is busy for ever"), &[rank]));
+            }
+        }
+        Ok(())
+    }
+
+    fn run_events(&mut self) -> Result<(), Failure> {
         while let Some(Reverse((at_ns, _, event))) = self.queue.pop() {
             lock(&self.wire).now = at_ns;
             match event {
@@ -275,12 +308,6 @@ impl World {
                 Event::Mourned(gone) => self.mourned(gone)?,
             }
             self.pass_wakes();
-        }
-        for rank in self.living() {
-            if self.is_busy(rank) {
-                let rank = u32::try_from(rank).unwrap_or(0);
-                return Err(Failure::new(format!("rank {rank} is busy for ever"), &[rank]));
-            }
         }
         Ok(())
     }
@@ -338,7 +365,9 @@ impl World {
         let mood = rank.mood();
         if done == 0 && !moved && mood != Mood::Eager {
             let pml = rank.pml.as_mut().expect("alive");
-            if !pml.is_busy() {
+            // One that is busy goes on polling, and bml looks at a quiet rail now and then; here it
+            // looks at all of them before the rank waits to be woken.
+            if !pml.is_busy() || self.idle[number as usize] >= IDLE_TURNS {
                 done += pml.arm(&mut self.waiter);
             }
         }
