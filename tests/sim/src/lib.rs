@@ -25,10 +25,10 @@
 //! Changes that were made on purpose, each with the first seed that failed. With the worlds as they are:
 //! the youngest receive or message first (1); receives of any message from anybody skipped (4); every
 //! eighth early message lost (3); fragments never given back (4); a named receive that outlives its
-//! peer (2); waiting for room to read without saying so (1844). With worlds drawn a little differently:
+//! peer (2); waiting for room to read without saying so (2425); a peer not told that it was given up (405). With worlds drawn a little differently:
 //! the youngest kind of wildcard first (0); an early message taken for the next one (0); parked messages
 //! not copied out (30); a receive from anybody that outlives all (195); a rail that was in use replaced
-//! silently (37), the peer not told when one was given up (201); a synchronous send that ends when it
+//! silently (37); a synchronous send that ends when it
 //! has left (0); messages in the wrong order for wildcards (3); memory taken back before it is read
 //! (7), a read that ends 64 bytes early (13); messages of the dead forgotten (2).
 //!
