@@ -5,73 +5,17 @@
 
 #define FEW 0
 #define UNPACK 0
-#define W 1
-#include "pack.cl-cu"
-#undef W
-#define W 2
-#include "pack.cl-cu"
-#undef W
-#define W 4
-#include "pack.cl-cu"
-#undef W
-#define W 8
-#include "pack.cl-cu"
-#undef W
-#define W 16
-#include "pack.cl-cu"
-#undef W
+#include "../cuda/widths.h"
 #undef UNPACK
 #define UNPACK 1
-#define W 1
-#include "pack.cl-cu"
-#undef W
-#define W 2
-#include "pack.cl-cu"
-#undef W
-#define W 4
-#include "pack.cl-cu"
-#undef W
-#define W 8
-#include "pack.cl-cu"
-#undef W
-#define W 16
-#include "pack.cl-cu"
-#undef W
+#include "../cuda/widths.h"
 #undef UNPACK
 #undef FEW
 #define FEW 1
 #define UNPACK 0
-#define W 1
-#include "pack.cl-cu"
-#undef W
-#define W 2
-#include "pack.cl-cu"
-#undef W
-#define W 4
-#include "pack.cl-cu"
-#undef W
-#define W 8
-#include "pack.cl-cu"
-#undef W
-#define W 16
-#include "pack.cl-cu"
-#undef W
+#include "../cuda/widths.h"
 #undef UNPACK
 #define UNPACK 1
-#define W 1
-#include "pack.cl-cu"
-#undef W
-#define W 2
-#include "pack.cl-cu"
-#undef W
-#define W 4
-#include "pack.cl-cu"
-#undef W
-#define W 8
-#include "pack.cl-cu"
-#undef W
-#define W 16
-#include "pack.cl-cu"
-#undef W
+#include "../cuda/widths.h"
 #undef UNPACK
 #undef FEW

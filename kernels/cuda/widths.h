@@ -1,0 +1,16 @@
+/* pack.cl-cu for every word width. Read once for each FEW and UNPACK. */
+#define W 1
+#include "pack.cl-cu"
+#undef W
+#define W 2
+#include "pack.cl-cu"
+#undef W
+#define W 4
+#include "pack.cl-cu"
+#undef W
+#define W 8
+#include "pack.cl-cu"
+#undef W
+#define W 16
+#include "pack.cl-cu"
+#undef W
