@@ -313,17 +313,3 @@ fn a_warm_call_on_the_callers_stream_allocates_nothing() {
         assert_eq!(allocations() - before, 0, "{name}");
     }
 }
-
-#[test]
-#[ignore = "a measurement"]
-fn cost_of_a_call_besides_the_launch() {
-    for (name, layout) in layouts() {
-        let bench = warm(&layout);
-        let times = (0..20).map(|_| {
-            let begin = Instant::now();
-            enqueue(&bench, &layout, 1000);
-            begin.elapsed() / 1000
-        });
-        println!("{name}: {:?}", times.min().unwrap());
-    }
-}

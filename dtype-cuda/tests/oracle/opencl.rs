@@ -6,7 +6,7 @@ use crate::gpu::Gpu;
 use crate::memory::{Buffer, Own, Provider, index, wait};
 use crate::sample::{Sample, range};
 use crate::seed::{cases, fail, rng, skip};
-use crate::suite::stamp;
+use crate::suite::{stamp_every_engines, stamp_gpus};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_dtype_cuda::GpuEngine;
 use gapless_engine::{Engine as _, EngineError, Typed};
@@ -44,40 +44,9 @@ fn bench(test: &str) -> Option<Bench> {
     Some(gpu(test)?.bench())
 }
 
-stamp!(bench:
-    suite::random_types_pack_and_unpack,
-    suite::random_pairs_transfer,
-    suite::every_alignment,
-    suite::ranges_inside_elements,
-    suite::nothing_at_all,
-    suite::fragments_in_any_order,
-    suite::layouts_of_applications,
-    suite::neighbours_do_not_disturb_each_other,
-    suite::completions_chain,
-    suite::threads_share_an_engine,
-    refusals::misfits_are_refused,
-    refusals::foreign_memory_is_refused,
-    refusals::failures_are_passed_on,
-    refusals::layouts_stay_in_their_memory,
-);
+stamp_every_engines!(bench);
 
-stamp!(gpu:
-    kernels::every_kernel_runs,
-    kernels::every_pair_of_families_transfers,
-    kernels::long_stretches_move,
-    kernels::budgets_are_kept,
-    batch::batches_are_their_requests,
-    batch::every_fused_kernel_runs,
-    batch::small_requests_are_fused,
-    batch::a_batch_with_a_misfit_does_nothing,
-    plans::plans_are_evicted_under_running_work,
-    plans::threads_evict_each_others_plans,
-    plans::threads_meet_at_a_new_plan,
-    plans::oversized_plans_are_not_kept,
-    plans::plans_are_prepared_and_forgotten,
-    plans::plans_of_dropped_layouts_make_room,
-    plans::first_uses_are_right_however_prepared,
-);
+stamp_gpus!(gpu);
 
 /// Host memory that is a buffer of the device's.
 struct Wrapped(Arc<OpenClDevice>);

@@ -30,6 +30,53 @@ macro_rules! stamp {
 }
 pub(crate) use stamp;
 
+/// What every engine must do, for the engine that `$open` gives.
+macro_rules! stamp_every_engines {
+    ($open:path) => {
+        crate::suite::stamp!($open:
+            suite::random_types_pack_and_unpack,
+            suite::random_pairs_transfer,
+            suite::every_alignment,
+            suite::ranges_inside_elements,
+            suite::nothing_at_all,
+            suite::fragments_in_any_order,
+            suite::layouts_of_applications,
+            suite::neighbours_do_not_disturb_each_other,
+            suite::completions_chain,
+            suite::threads_share_an_engine,
+            refusals::misfits_are_refused,
+            refusals::foreign_memory_is_refused,
+            refusals::failures_are_passed_on,
+            refusals::layouts_stay_in_their_memory,
+        );
+    };
+}
+pub(crate) use stamp_every_engines;
+
+/// What GPU engines must do besides.
+macro_rules! stamp_gpus {
+    ($open:path) => {
+        crate::suite::stamp!($open:
+            kernels::every_kernel_runs,
+            kernels::every_pair_of_families_transfers,
+            kernels::long_stretches_move,
+            kernels::budgets_are_kept,
+            batch::batches_are_their_requests,
+            batch::every_fused_kernel_runs,
+            batch::small_requests_are_fused,
+            batch::a_batch_with_a_misfit_does_nothing,
+            plans::plans_are_evicted_under_running_work,
+            plans::threads_evict_each_others_plans,
+            plans::threads_meet_at_a_new_plan,
+            plans::oversized_plans_are_not_kept,
+            plans::plans_are_prepared_and_forgotten,
+            plans::plans_of_dropped_layouts_make_room,
+            plans::first_uses_are_right_however_prepared,
+        );
+    };
+}
+pub(crate) use stamp_gpus;
+
 /// Random types; `kind` picks how large.
 fn params(kind: u64, overlaps: bool) -> Params {
     let params = Params { overlaps, ..Params::default() };
