@@ -104,6 +104,28 @@ pub(crate) struct Packed<'a> {
     pub(crate) region: Region,
 }
 
+/// What tells the bytes that a move reads from those it overwrites: a bit that all of the one have
+/// and none of the other. A byte that is not moved, or moved to a wrong place, is then never right by
+/// chance.
+#[derive(Clone, Copy)]
+struct Mark(u8);
+
+impl Mark {
+    fn new(rng: &mut Rng) -> Mark {
+        Mark(1 << rng.below(8))
+    }
+
+    fn read(self, mut bytes: Vec<u8>) -> Vec<u8> {
+        bytes.iter_mut().for_each(|byte| *byte |= self.0);
+        bytes
+    }
+
+    fn overwritten(self, mut bytes: Vec<u8>) -> Vec<u8> {
+        bytes.iter_mut().for_each(|byte| *byte &= !self.0);
+        bytes
+    }
+}
+
 /// `len` random bytes.
 pub(crate) fn noise(rng: &mut Rng, len: u64) -> Vec<u8> {
     let mut bytes = vec![0; index(len)];
@@ -118,10 +140,21 @@ pub(crate) fn side<'a>(
     align: u64,
     rng: &mut Rng,
 ) -> Result<Side<'a>, String> {
+    side_with(provider, sample, align, rng, |noise| noise)
+}
+
+/// The same, holding what `marked` makes of the noise.
+fn side_with<'a>(
+    provider: &'a dyn Provider,
+    sample: &Sample,
+    align: u64,
+    rng: &mut Rng,
+    marked: impl FnOnce(Vec<u8>) -> Vec<u8>,
+) -> Result<Side<'a>, String> {
     let before = sample.low().unsigned_abs();
     let origin = (MARGIN + before).next_multiple_of(16) + align;
     let start = origin - before;
-    let noise = noise(rng, start + sample.span() + MARGIN);
+    let noise = marked(noise(rng, start + sample.span() + MARGIN));
     let buffer = Buffer::holding(provider, &noise);
     // The region ends where the data does, or has room around it.
     let (region, inside) = if rng.chance(50) {
@@ -141,9 +174,20 @@ pub(crate) fn packed<'a>(
     align: u64,
     rng: &mut Rng,
 ) -> Packed<'a> {
+    packed_with(provider, range, align, rng, |noise| noise)
+}
+
+/// The same, holding what `marked` makes of the noise.
+fn packed_with<'a>(
+    provider: &'a dyn Provider,
+    range: &Range<u64>,
+    align: u64,
+    rng: &mut Rng,
+    marked: impl FnOnce(Vec<u8>) -> Vec<u8>,
+) -> Packed<'a> {
     let at = MARGIN + (range.start + align) % 16;
     let len = range.end - range.start;
-    let noise = noise(rng, at + len + MARGIN);
+    let noise = marked(noise(rng, at + len + MARGIN));
     let buffer = Buffer::holding(provider, &noise);
     let region = buffer.part(at, len);
     Packed { buffer, noise, at, region }
@@ -215,8 +259,10 @@ impl Bench {
         rng: &mut Rng,
     ) -> Verdict {
         let told = |what: String| format!("{}: {what}", self.say("packs", sample, range, align));
-        let from = side(&*self.typed, sample, align.0, rng).map_err(told)?;
-        let to = packed(&*self.packed, range, align.1, rng);
+        let mark = Mark::new(rng);
+        let read = |noise| mark.read(noise);
+        let from = side_with(&*self.typed, sample, align.0, rng, read).map_err(told)?;
+        let to = packed_with(&*self.packed, range, align.1, rng, |noise| mark.overwritten(noise));
         self.count(Direction::Pack, &from.typed, range, to.region);
         // SAFETY: both buffers live until the work has been waited for, and do not overlap.
         let done = unsafe { self.engine.pack(&from.typed, range.clone(), to.region, &[]) };
@@ -238,8 +284,10 @@ impl Bench {
         rng: &mut Rng,
     ) -> Verdict {
         let told = |what: String| format!("{}: {what}", self.say("unpacks", sample, range, align));
-        let to = side(&*self.typed, sample, align.0, rng).map_err(told)?;
-        let from = packed(&*self.packed, range, align.1, rng);
+        let mark = Mark::new(rng);
+        let overwritten = |noise| mark.overwritten(noise);
+        let to = side_with(&*self.typed, sample, align.0, rng, overwritten).map_err(told)?;
+        let from = packed_with(&*self.packed, range, align.1, rng, |noise| mark.read(noise));
         self.count(Direction::Unpack, &to.typed, range, from.region);
         // SAFETY: both buffers live until the work has been waited for, and do not overlap.
         let done = unsafe { self.engine.unpack(from.region, &to.typed, range.clone(), &[]) };
@@ -264,8 +312,11 @@ impl Bench {
             let verb = format!("moves to {}, there in {},", target.describe(), self.other.name());
             format!("{}: {what}", self.say(&verb, source, range, align))
         };
-        let from = side(&*self.typed, source, align.0, rng).map_err(told)?;
-        let to = side(&*self.other, target, align.1, rng).map_err(told)?;
+        let mark = Mark::new(rng);
+        let read = |noise| mark.read(noise);
+        let overwritten = |noise| mark.overwritten(noise);
+        let from = side_with(&*self.typed, source, align.0, rng, read).map_err(told)?;
+        let to = side_with(&*self.other, target, align.1, rng, overwritten).map_err(told)?;
         if let Some(probe) = &self.probe {
             self.tally.add(&probe.transfer_launches(&from.typed, &to.typed, range.clone()));
         }

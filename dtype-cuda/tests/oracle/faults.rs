@@ -5,6 +5,7 @@ use crate::bench::{Bench, Verdict};
 use crate::memory::Own;
 use crate::sample::Sample;
 use crate::seed::rng;
+use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{Engine, EngineError, HostEngine, Typed};
 use gapless_mem::{Completion, HostDevice, Region, Space};
@@ -141,35 +142,38 @@ impl Engine for Faulty {
 }
 
 /// The verdicts on pack, unpack and transfer under a fault.
-fn verdicts(fault: Fault) -> [Verdict; 3] {
+fn verdicts(fault: Fault, rng: &mut Rng) -> [Verdict; 3] {
     let bench = Bench::new(Arc::new(Faulty(fault)), Arc::new(Own(Arc::new(HostDevice::new()))));
-    let mut rng = rng("faults");
     // Runs of four bytes, each with a gap of four behind it.
     let vector = Datatype::vector(20, 1, 2, &Primitive::Int.into()).unwrap();
     let sample = Sample::of(&vector, 1).unwrap();
     [
-        bench.pack(&sample, &(0..80), (3, 5), &mut rng),
-        bench.unpack(&sample, &(0..80), (1, 7), &mut rng),
-        bench.transfer(&sample, &sample, &(0..80), (2, 9), &mut rng),
+        bench.pack(&sample, &(0..80), (3, 5), rng),
+        bench.unpack(&sample, &(0..80), (1, 7), rng),
+        bench.transfer(&sample, &sample, &(0..80), (2, 9), rng),
     ]
 }
 
 #[test]
 fn faults_are_found() {
-    assert_eq!(verdicts(Fault::None), [Ok(()), Ok(()), Ok(())]);
-    for fault in [
-        Fault::LastByte,
-        Fault::Shifted,
-        Fault::ByteBefore,
-        Fault::ByteAfter,
-        Fault::Source,
-        Fault::Idle,
-    ] {
-        for verdict in verdicts(fault) {
-            assert!(verdict.is_err(), "{fault:?} is not noticed");
+    let mut rng = rng("faults");
+    // Often enough that a fault which is missed once in 256 times is not missed here.
+    for _ in 0..100 {
+        assert_eq!(verdicts(Fault::None, &mut rng), [Ok(()), Ok(()), Ok(())]);
+        for fault in [
+            Fault::LastByte,
+            Fault::Shifted,
+            Fault::ByteBefore,
+            Fault::ByteAfter,
+            Fault::Source,
+            Fault::Idle,
+        ] {
+            for verdict in verdicts(fault, &mut rng) {
+                assert!(verdict.is_err(), "{fault:?} is not noticed");
+            }
         }
+        // A packed side has no gaps.
+        let [packed, unpacked, moved] = verdicts(Fault::Gap, &mut rng);
+        assert!(packed.is_ok() && unpacked.is_err() && moved.is_err());
     }
-    // A packed side has no gaps.
-    let [packed, unpacked, moved] = verdicts(Fault::Gap);
-    assert!(packed.is_ok() && unpacked.is_err() && moved.is_err());
 }
