@@ -7,7 +7,7 @@
 
 use crate::driver::{Current, Driver, Fault, RawContext, RawEvent, RawStream};
 use crate::error::code;
-use crate::{CudaError, event::EventPool};
+use crate::{CudaError, event::EventPool, gate::Words};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -28,6 +28,7 @@ pub(crate) struct Context {
     /// `cuda:` and the ordinal.
     pub(crate) name: String,
     pub(crate) events: EventPool,
+    pub(crate) words: Words,
     /// `None` only while it is being dropped.
     raw: Option<RawContext>,
     /// A stream that carries no work, only events from stream to stream.
@@ -68,6 +69,7 @@ impl Context {
             device,
             name: format!("cuda:{ordinal}"),
             events: EventPool::default(),
+            words: Words::default(),
             raw: Some(raw),
             service: OnceLock::new(),
             broken: OnceLock::new(),

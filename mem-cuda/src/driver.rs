@@ -14,6 +14,7 @@ mod order;
 mod query;
 mod share;
 mod symbols;
+mod wait;
 
 pub(crate) use batch::Batch;
 pub(crate) use launch::{RawFunction, RawModule, Shape};
@@ -53,15 +54,21 @@ pub(crate) struct Driver {
     pub(crate) version: u32,
     /// `cuMemcpyBatchAsync`, once it was asked for; newer than the oldest driver that will do.
     batch: OnceLock<Option<symbols::CopyBatch>>,
+    /// `cuStreamWaitValue32`, once it was asked for; not every driver has it.
+    wait_value: OnceLock<Option<symbols::WaitValue>>,
 }
 
 impl Driver {
+    fn of(api: Api) -> Driver {
+        Driver { api, version: 0, batch: OnceLock::new(), wait_value: OnceLock::new() }
+    }
+
     /// Initialises a driver whose functions are known.
     ///
     /// # Errors
     /// It is too old, shows no device, or refuses.
     pub(crate) fn start(api: Api) -> Result<Driver, CudaError> {
-        let mut driver = Driver { api, version: 0, batch: OnceLock::new() };
+        let mut driver = Driver::of(api);
         // The version comes first: it is known without a device, and explains later refusals.
         driver.version = driver.ask_version().map_err(|fault| driver.refusal(fault))?;
         if driver.version < OLDEST {
@@ -181,7 +188,7 @@ mod tests {
             error.to_string(),
             "the CUDA driver: cuInit failed: the text of 999 (CUDA_ERROR_NAMED, 999)"
         );
-        let mute = Driver { api: Api::refusing(), version: 0, batch: OnceLock::new() };
+        let mute = Driver::of(Api::refusing());
         assert_eq!(mute.describe(12345), "CUDA error 12345");
     }
 }

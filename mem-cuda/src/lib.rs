@@ -6,6 +6,7 @@
 //! - [`CudaDevice`]: allocate, copy (one- and two-dimensional, in all directions), register host
 //!   memory, export and import memory and completions, find out where an address lies;
 //! - [`Stream`], [`Mark`]: order work and measure it; completions are pooled events;
+//! - [`Gate`]: a stream waits for the host, without a thread that waits;
 //! - [`Module`], [`Function`], [`Grid`], [`Argument`]: launch kernels;
 //! - [`PinnedBuffer`]: page-locked host memory from a pool;
 //! - [`Mps`]: whether processes share the device or take turns.
@@ -30,7 +31,7 @@
 //!
 //! What the calls cost: `cargo run --release -p gapless-mem-cuda --example costs`.
 //!
-//! Files: `driver` (raw calls → `Result`) · `context` · `event`, `stream` (order) · `copies` ·
+//! Files: `driver` (raw calls → `Result`) · `context` · `event`, `stream`, `gate` (order) · `copies` ·
 //! `device` · `ipc`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes`
 //! (where an address lies) · `peer` · `mps` · `module` (kernels) · `error`.
 //!
@@ -53,6 +54,8 @@ mod copies;
 mod device;
 mod error;
 mod event;
+#[allow(unsafe_code, reason = "writes words that streams wait for")]
+mod gate;
 #[allow(unsafe_code, reason = "unmaps what other processes exported")]
 mod ipc;
 #[allow(unsafe_code, reason = "declares what a launch needs")]
@@ -72,6 +75,7 @@ pub use attributes::PointerFacts;
 pub use device::{CudaDevice, CudaDriver};
 pub use error::CudaError;
 pub use event::CudaPending;
+pub use gate::Gate;
 pub use module::{Argument, Function, FunctionProperties, Grid, Module, PARAMETERS_MAX};
 pub use mps::Mps;
 pub use pinned::PinnedBuffer;

@@ -25,6 +25,10 @@ pub(crate) struct State {
     pub(crate) events_ended: usize,
     pub(crate) copies: Vec<(u64, u64, usize)>,
     pub(crate) waits: usize,
+    /// Addresses and values that streams wait for; `None` for a driver that lacks the call.
+    pub(crate) values: Option<Vec<(u64, u32)>>,
+    /// The answer of that call.
+    pub(crate) value: u32,
     pub(crate) pointer_queries: usize,
     /// The address of what is current.
     pub(crate) current: usize,
@@ -44,6 +48,8 @@ impl Default for State {
             events_ended: 0,
             copies: Vec::new(),
             waits: 0,
+            values: None,
+            value: 0,
             pointer_queries: 0,
             current: 0,
         }
@@ -172,6 +178,40 @@ pub(crate) fn api() -> Api {
             state.ended
         })
     }
+    /// Page-locked memory is ordinary memory, never freed.
+    unsafe extern "C" fn host_alloc(at: *mut *mut c_void, len: usize, _: c_uint) -> u32 {
+        let memory = vec![0u64; len.div_ceil(8)].leak();
+        put(at, memory.as_mut_ptr().cast())
+    }
+    unsafe extern "C" fn device_pointer(at: *mut CUdeviceptr, host: *mut c_void, _: c_uint) -> u32 {
+        put(at, host.expose_provenance() as u64)
+    }
+    unsafe extern "C" fn wait_value(
+        _: *mut CUstream_st,
+        at: CUdeviceptr,
+        value: u32,
+        _: c_uint,
+    ) -> u32 {
+        with(|state| {
+            state.values.get_or_insert_default().push((at, value));
+            state.value
+        })
+    }
+    unsafe extern "C" fn proc_address(
+        name: *const c_char,
+        at: *mut *mut c_void,
+        _: c_int,
+        _: u64,
+        status: *mut c_uint,
+    ) -> u32 {
+        // SAFETY: the code under test passes a text that ends in NUL.
+        let name = unsafe { std::ffi::CStr::from_ptr(name) };
+        if name != c"cuStreamWaitValue32" || with(|state| state.values.is_none()) {
+            return 500;
+        }
+        put(status, 0);
+        put(at, wait_value as *mut c_void)
+    }
     unsafe extern "C" fn pointer(at: *mut c_void, _: c_uint, _: CUdeviceptr) -> u32 {
         put(at.cast::<u64>(), with(|state| state.buffer_id))
     }
@@ -211,6 +251,9 @@ pub(crate) fn api() -> Api {
     api.mem_alloc = alloc;
     api.mem_free = free;
     api.memcpy = memcpy;
+    api.mem_host_alloc = host_alloc;
+    api.mem_host_device_pointer = device_pointer;
+    api.proc_address = proc_address;
     api.stream_create = stream;
     api.stream_destroy = stream_end;
     api.stream_wait_event = wait;

@@ -28,6 +28,12 @@ pub(super) type CopyBatch = unsafe extern "C" fn(
 /// Its version for [`Driver::copy_batch`](super::Driver::copy_batch).
 pub(super) const COPY_BATCH_VERSION: c_int = 12080;
 
+/// `cuStreamWaitValue32` as CUDA 11.7 declares it anew: stream, address, value, flags.
+pub(super) type WaitValue = unsafe extern "C" fn(Stream, CUdeviceptr, u32, c_uint) -> u32;
+
+/// The version of its second form, which needs no option of the kernel module.
+pub(super) const WAIT_VALUE_VERSION: c_int = 12000;
+
 /// Finds a symbol's address.
 pub(crate) type Find<'a> = &'a mut dyn FnMut(&'static str) -> Option<*mut c_void>;
 
