@@ -1,5 +1,6 @@
 //! Why a call of the library failed: one type, so that `?` works inside a scope.
 
+use crate::tuning::TuningError;
 use crate::wireup::WireupError;
 use gapless_bml::BmlError;
 use gapless_btl::LinkError;
@@ -83,6 +84,9 @@ pub enum Error {
     /// The world was finalized; communicators that outlive it are of no more use.
     #[error("the world has been finalized")]
     Finalized,
+    /// The tuning file cannot be used; see [`tuning`](crate::tuning).
+    #[error(transparent)]
+    Tuning(#[from] TuningError),
     /// The operating system refused.
     #[error("{operation} failed: {reason}")]
     System {

@@ -32,6 +32,7 @@
 //!   [`Communicator::isend_owned`] for those that own theirs, which are futures, too;
 //!   [`Persistent`] for those that are started again and again;
 //! - [`Parts`]: several messages out of and into one buffer at once;
+//! - [`tuning`]: the numbers that the choice of protocols goes by, and the file they are kept in;
 //! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `cli`);
 //! - [`btl`]: for adding a transport of one's own with [`Builder::transport`].
 //!
@@ -104,6 +105,7 @@ mod scope;
 mod shared;
 #[allow(unsafe_code, reason = "allocated memory as slices")]
 mod shared_buf;
+pub mod tuning;
 #[allow(unsafe_code, reason = "views of regions that the borrow checker does not know")]
 mod view;
 pub mod wireup;

@@ -63,7 +63,7 @@ impl World {
     ///
     /// # Errors
     /// A launcher that is half there or gone; a peer that is incompatible or cannot be reached; a
-    /// transport that cannot be set up.
+    /// transport that cannot be set up; a [tuning file](crate::tuning) that is wrong.
     pub fn init() -> Result<World, Error> {
         World::builder().init()
     }

@@ -14,7 +14,7 @@ use gapless_btl::{Address, Btl};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
-use gapless_pml::{Config, Pml};
+use gapless_pml::{Config, Pml, Tuning};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
@@ -42,7 +42,8 @@ pub struct Builder {
     devices: Vec<Arc<dyn Device>>,
     no_detection: bool,
     progress_thread: bool,
-    config: Config,
+    config: Option<Config>,
+    tuning: Option<Tuning>,
     wireup: Option<Box<dyn Wireup>>,
 }
 
@@ -107,11 +108,31 @@ impl Builder {
         self
     }
 
-    /// Sets how messages are carried.
+    /// Sets how messages are carried, the cost model's numbers included: no
+    /// [tuning file](crate::tuning) is read then. To change something else only, begin with
+    /// `Config { tuning: gapless::tuning::load()?, ..Config::default() }`.
     #[must_use]
     pub fn config(mut self, config: Config) -> Builder {
-        self.config = config;
+        self.config = Some(config);
         self
+    }
+
+    /// Sets the cost model's numbers, whatever [`config`](Builder::config) says: no
+    /// [tuning file](crate::tuning) is read.
+    #[must_use]
+    pub fn tuning(mut self, tuning: Tuning) -> Builder {
+        self.tuning = Some(tuning);
+        self
+    }
+
+    /// The configuration, with numbers from where they are to come from.
+    fn settled(&mut self) -> Result<Config, Error> {
+        let (config, tuning) = (self.config.take(), self.tuning.take());
+        Ok(match (config, tuning) {
+            (Some(config), None) => config,
+            (config, Some(tuning)) => Config { tuning, ..config.unwrap_or_default() },
+            (None, None) => Config { tuning: crate::tuning::load()?, ..Config::default() },
+        })
     }
 
     /// Uses this launcher instead of the one that the environment names.
@@ -126,6 +147,8 @@ impl Builder {
     /// # Errors
     /// As [`World::init`]; a transport was chosen that does not exist.
     pub fn init(mut self) -> Result<World, Error> {
+        // First of all: a file that is wrong should not cost the peers a start.
+        let config = self.settled()?;
         let mut wireup = match self.wireup.take() {
             Some(wireup) => wireup,
             None => wireup::detect()?,
@@ -145,7 +168,7 @@ impl Builder {
             self.engines.push(Arc::new(OnDemand(Arc::clone(&accelerators))));
         }
         self.engines.push(Arc::new(HostEngine));
-        let pml = Pml::new(bml, self.engines, self.config);
+        let pml = Pml::new(bml, self.engines, config);
         let (world, myself) = (pml.world(), pml.self_comm());
         let shared = Arc::new(Shared::new(pml, local, accelerators)?);
         let comm = Communicator { shared: Arc::clone(&shared), comm: world };

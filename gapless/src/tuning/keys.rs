@@ -1,0 +1,146 @@
+//! Every number of the cost model, by name: where it stands in the file, what it means and what it
+//! can be. Reading, writing and measuring go by this list.
+
+use gapless_pml::Tuning;
+
+/// What a number is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Nanoseconds.
+    Ns,
+    /// Bytes per microsecond, which is MB/s.
+    MbS,
+    /// Bytes.
+    Bytes,
+    /// So many.
+    Count,
+}
+
+impl Unit {
+    /// As people write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Ns => "ns",
+            Unit::MbS => "MB/s",
+            Unit::Bytes => "bytes",
+            Unit::Count => "",
+        }
+    }
+}
+
+/// A number, as it stands in a [`Tuning`].
+#[derive(Debug)]
+pub enum Value<'t> {
+    /// Of any value.
+    Real(&'t mut f64),
+    /// Whole.
+    Whole(&'t mut u64),
+    /// Whole, and less than 2³².
+    Short(&'t mut u32),
+}
+
+/// One number of the cost model.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// The table that it stands in.
+    pub table: &'static str,
+    /// Its name there.
+    pub name: &'static str,
+    /// What it is of.
+    pub unit: Unit,
+    /// The least that makes sense.
+    pub least: f64,
+    /// The most that makes sense.
+    pub most: f64,
+    /// What it means, in a line.
+    pub what: &'static str,
+    /// Where it is.
+    pub value: for<'t> fn(&'t mut Tuning) -> Value<'t>,
+}
+
+impl Key {
+    /// The key of this name.
+    #[must_use]
+    pub fn find(table: &str, name: &str) -> Option<&'static Key> {
+        KEYS.iter().find(|key| key.table == table && key.name == name)
+    }
+
+    /// With its table.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.table, self.name)
+    }
+}
+
+/// Longest time that anything is said to take: ten seconds.
+const NS_MAX: f64 = 1e10;
+
+/// Highest bandwidth that anything is said to have: a petabyte a second.
+const MB_S_MAX: f64 = 1e9;
+
+/// A time.
+macro_rules! ns {
+    ($table:literal, $name:literal, $what:literal, $($field:ident).+) => {
+        Key {
+            table: $table,
+            name: $name,
+            unit: Unit::Ns,
+            least: 0.0,
+            most: NS_MAX,
+            what: $what,
+            value: |t| Value::Real(&mut t.$($field).+),
+        }
+    };
+}
+
+/// A bandwidth.
+macro_rules! mb_s {
+    ($table:literal, $name:literal, $what:literal, $($field:ident).+) => {
+        Key {
+            table: $table,
+            name: $name,
+            unit: Unit::MbS,
+            least: 1.0,
+            most: MB_S_MAX,
+            what: $what,
+            value: |t| Value::Real(&mut t.$($field).+),
+        }
+    };
+}
+
+/// A whole number, in bounds of its own.
+macro_rules! whole {
+    ($kind:ident, $unit:ident, $table:literal, $name:literal, $least:expr, $most:expr, $what:literal, $($field:ident).+) => {
+        Key {
+            table: $table,
+            name: $name,
+            unit: Unit::$unit,
+            least: $least,
+            most: $most,
+            what: $what,
+            value: |t| Value::$kind(&mut t.$($field).+),
+        }
+    };
+}
+
+const KIB: f64 = 1024.0;
+const MIB: f64 = 1024.0 * KIB;
+const GIB: f64 = 1024.0 * MIB;
+
+/// All of them, table by table.
+#[rustfmt::skip]
+pub const KEYS: &[Key] = &[
+    whole!(Whole, Bytes, "host", "eager_bytes_max", 0.0, GIB, "longest message sent without asking", eager_bytes_max),
+    whole!(Whole, Bytes, "host", "eager_bytes_sure", 0.0, GIB, "up to here nothing but eager is considered", eager_bytes_sure),
+    ns!("host", "rendezvous_ns", "a rendezvous, besides the latencies of its messages", rendezvous_ns),
+    mb_s!("host", "pipeline_mb_s", "two copies through the ring", pipeline_mb_s),
+    mb_s!("host", "mapped_mb_s", "one copy out of memory that both ends map", mapped_mb_s),
+    ns!("host", "map_ns", "mapping a peer's memory, known as a rule", map_ns),
+    mb_s!("host", "single_copy_mb_s", "one copy by the kernel, process_vm_readv", single_copy_mb_s),
+    ns!("host", "block_ns", "one run of bytes, to an engine", block_ns),
+    mb_s!("host", "layout_mb_s", "fetching and decoding a layout", layout_mb_s),
+    whole!(Short, Bytes, "host", "fragment_bytes", 256.0, 16.0 * MIB, "a fragment of the pipeline", fragment_bytes),
+    whole!(Short, Count, "host", "depth", 1.0, 4096.0, "fragments of a message in work at a time", depth),
+    whole!(Whole, Bytes, "host", "single_copy_batch_bytes", 4.0 * KIB, GIB, "most that one call of single copy moves", single_copy_batch_bytes),
+];

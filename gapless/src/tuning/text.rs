@@ -1,0 +1,204 @@
+//! The text of a tuning file: read with positions, so that whatever is wrong can be named; written with
+//! what each number means beside it.
+
+use super::keys::{KEYS, Key, Value};
+use super::{TuningError, VERSION};
+use gapless_pml::Tuning;
+use std::fmt::Write;
+use std::ops::Range;
+use std::path::Path;
+use toml_edit::{Document, Item, Table};
+
+/// Names shown in errors are cut there, in characters.
+const SHOWN_MAX: usize = 60;
+
+/// A file being read.
+struct Source<'f> {
+    path: &'f Path,
+    text: &'f str,
+}
+
+impl Source<'_> {
+    /// The line of a position, from 1.
+    fn line(&self, span: Option<Range<usize>>) -> usize {
+        let start = span.map_or(0, |span| span.start).min(self.text.len());
+        1 + self.text.as_bytes()[..start].iter().filter(|&&byte| byte == b'\n').count()
+    }
+
+    /// The line of an entry.
+    fn line_of(&self, table: &Table, name: &str) -> usize {
+        let key = table.key(name).and_then(toml_edit::Key::span);
+        self.line(key.or_else(|| table.get(name).and_then(Item::span)).or_else(|| table.span()))
+    }
+
+    fn unknown(&self, line: usize, key: &str) -> TuningError {
+        let names = KEYS.iter().map(|key| (key.path(), key));
+        let near = names.filter(|(path, known)| alike(path, key) || known.name == key);
+        let near = near.map(|(path, _)| path).next().unwrap_or_default();
+        TuningError::UnknownKey { path: self.path.to_owned(), line, key: shown(key), near }
+    }
+
+    fn wrong(&self, line: usize, key: String, found: &Item, wanted: &str) -> TuningError {
+        let found = match found {
+            Item::Value(toml_edit::Value::String(text)) => format!("{:?}", shown(text.value())),
+            other => format!("of type {}", other.type_name()),
+        };
+        TuningError::WrongType {
+            path: self.path.to_owned(),
+            line,
+            key,
+            found,
+            wanted: wanted.to_owned(),
+        }
+    }
+
+    fn version(&self, table: &Table) -> Result<(), TuningError> {
+        let missing = || TuningError::NoVersion { path: self.path.to_owned() };
+        let item = table.get("version").ok_or_else(missing)?;
+        match item.as_integer() {
+            Some(VERSION) => Ok(()),
+            Some(found) => Err(TuningError::Version {
+                path: self.path.to_owned(),
+                line: self.line_of(table, "version"),
+                found: found.to_string(),
+            }),
+            None => {
+                let line = self.line_of(table, "version");
+                Err(self.wrong(line, "version".to_owned(), item, "a whole number"))
+            }
+        }
+    }
+
+    fn number(
+        &self,
+        key: &Key,
+        item: &Item,
+        line: usize,
+        tuning: &mut Tuning,
+    ) -> Result<(), TuningError> {
+        let unit = key.unit.name();
+        let range = |value: String| TuningError::OutOfRange {
+            path: self.path.to_owned(),
+            line,
+            key: key.path(),
+            value,
+            least: key.least,
+            most: key.most,
+            unit,
+        };
+        let slot = (key.value)(tuning);
+        match (slot, item.as_integer(), item.as_float()) {
+            (Value::Real(slot), whole, float) if whole.is_some() || float.is_some() => {
+                #[expect(clippy::cast_precision_loss, reason = "what it loses is far out of range")]
+                let value = whole.map(|whole| whole as f64).or(float).unwrap_or(f64::NAN);
+                // Written so that what is no number is outside.
+                if !(value >= key.least && value <= key.most) {
+                    return Err(range(value.to_string()));
+                }
+                // There is one zero.
+                *slot = value + 0.0;
+            }
+            (Value::Whole(slot), Some(value), _) => {
+                *slot = within(key, value).ok_or_else(|| range(value.to_string()))?;
+            }
+            (Value::Short(slot), Some(value), _) => {
+                let value_u64 = within(key, value).ok_or_else(|| range(value.to_string()))?;
+                *slot = u32::try_from(value_u64).map_err(|_| range(value.to_string()))?;
+            }
+            (Value::Real(_), _, _) => {
+                return Err(self.wrong(line, key.path(), item, "a number"));
+            }
+            _ => return Err(self.wrong(line, key.path(), item, "a whole number")),
+        }
+        Ok(())
+    }
+}
+
+fn within(key: &Key, value: i64) -> Option<u64> {
+    #[expect(clippy::cast_precision_loss, reason = "bounds are far below where it loses")]
+    let inside = value as f64 >= key.least && value as f64 <= key.most;
+    u64::try_from(value).ok().filter(|_| inside)
+}
+
+/// Whether two names differ by no more than the underscores and case that people mistake.
+fn alike(a: &str, b: &str) -> bool {
+    let plain = |text: &str| -> String {
+        text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
+    };
+    plain(a) == plain(b)
+}
+
+/// A foreign text, short enough for an error.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Reads the text of a tuning file; `path` is what errors call it.
+///
+/// # Errors
+/// What is wrong, and where.
+pub fn parse(text: &str, path: &Path) -> Result<Tuning, TuningError> {
+    let source = Source { path, text };
+    let document = Document::parse(text).map_err(|error| TuningError::Syntax {
+        path: path.to_owned(),
+        line: source.line(error.span()),
+        what: shown(&error.message().replace('\n', ", ")),
+    })?;
+    let root = document.as_table();
+    // Of another version anything may be different: that is said first.
+    source.version(root)?;
+    let mut tuning = Tuning::default();
+    for (table_name, item) in root.iter().filter(|(name, _)| *name != "version") {
+        let line = source.line_of(root, table_name);
+        if KEYS.iter().all(|key| key.table != table_name) {
+            return Err(source.unknown(line, table_name));
+        }
+        let Some(table) = item.as_table() else {
+            return Err(source.wrong(line, shown(table_name), item, "a table"));
+        };
+        for (name, item) in table {
+            let line = source.line_of(table, name);
+            let Some(key) = Key::find(table_name, name) else {
+                return Err(source.unknown(line, &format!("{table_name}.{name}")));
+            };
+            source.number(key, item, line, &mut tuning)?;
+        }
+    }
+    Ok(tuning)
+}
+
+/// The text of a tuning file with all of these numbers, and what they mean.
+#[must_use]
+pub fn write(tuning: &Tuning) -> String {
+    write_with(tuning, |_| String::new())
+}
+
+/// As [`write`], with a remark on some of the numbers.
+pub(crate) fn write_with(tuning: &Tuning, remark: impl Fn(&Key) -> String) -> String {
+    let mut tuning = tuning.clone();
+    let mut text = format!("version = {VERSION}\n");
+    let mut table = "";
+    for key in KEYS {
+        if key.table != table {
+            table = key.table;
+            let _ = write!(text, "\n[{table}]\n");
+        }
+        let value = match (key.value)(&mut tuning) {
+            Value::Real(value) => format!("{value:?}"),
+            Value::Whole(value) => value.to_string(),
+            Value::Short(value) => value.to_string(),
+        };
+        let Key { name, what, unit, .. } = key;
+        let remark = remark(key);
+        let unit =
+            if unit.name().is_empty() { String::new() } else { format!("{}: ", unit.name()) };
+        let _ = writeln!(text, "{:<36} # {unit}{what}{remark}", format!("{name} = {value}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
