@@ -26,6 +26,8 @@ struct Freed {
 #[derive(Debug)]
 struct Block {
     number: u64,
+    /// Bytes that were asked for; the segment goes on to the end of its page.
+    len: u64,
     segment: Segment,
     file: OwnedFd,
     freed: Arc<Freed>,
@@ -49,7 +51,7 @@ pub(crate) struct Exports {
 }
 
 impl Exports {
-    /// The live allocation that `region` lies in, and where.
+    /// The live allocation that `region` lies in, and where. What follows it in its last page is nobody's.
     fn find(&self, region: Region) -> Option<(Arc<Block>, u64)> {
         if !region.space().cpu_accessible() {
             return None;
@@ -58,7 +60,7 @@ impl Exports {
         let block = block.upgrade()?;
         let offset = region.start() - start;
         let end = offset.checked_add(region.len())?;
-        (end <= block.segment.len() as u64).then_some((block, offset))
+        (end <= block.len).then_some((block, offset))
     }
 
     /// The next number, of an allocation or a device's buffer: they have one sequence.
@@ -154,7 +156,7 @@ impl Mapped for Sm {
         let length = usize::try_from(len).unwrap_or(bytes);
         let region = segment.region(0, length);
         let freed = Arc::clone(&self.exports.freed);
-        let block = Arc::new(Block { number, segment, file, freed });
+        let block = Arc::new(Block { number, len, segment, file, freed });
         self.exports.live.insert(start, Arc::downgrade(&block));
         let hold: Arc<dyn Any + Send + Sync> = block;
         #[allow(unsafe_code, reason = "vouches for a segment of its own")]

@@ -122,6 +122,8 @@ pub(crate) mod code {
     pub(crate) const NO_DEVICE: u32 = 100;
     pub(crate) const NOT_READY: u32 = 600;
     pub(crate) const PEER_ACCESS_ALREADY_ENABLED: u32 = 704;
+    /// The default stream, while a stream that it would wait for is captured.
+    pub(crate) const CAPTURE_IMPLICIT: u32 = 906;
     pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: u32 = 712;
 
     /// Whether every later call on the device will fail as well: the context is corrupted or gone.

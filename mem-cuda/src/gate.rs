@@ -142,9 +142,9 @@ impl Stream {
     /// Closes the stream: what is enqueued later waits until the gate is opened or dropped.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where [`CudaDevice::has_gates`] says no; the driver's refusal (a
-    /// stream that is being captured into a graph, no page-locked memory left). The stream is then as it
-    /// was.
+    /// [`DeviceError::Unsupported`] where [`CudaDevice::has_gates`] says no, and of a
+    /// stream that is being captured; the driver's refusal (no page-locked memory left, say). The stream is
+    /// then as it was.
     pub fn gate(&self) -> Result<Gate, CudaError> {
         let context = self.context();
         let function = context.driver.wait_value_function().filter(|_| can(context));
@@ -152,6 +152,7 @@ impl Stream {
             let what = "a stream that waits for a word in memory";
             return Err(DeviceError::Unsupported { what }.into());
         };
+        self.runs()?;
         let _bound = context.bind()?;
         let mut word = context.words.take(context)?;
         let before = word;
@@ -187,9 +188,8 @@ mod tests {
     /// What the device would see.
     fn seen((at, value): (u64, u32)) -> bool {
         let word = Word { host: at, device: at, number: value };
-        i32::from_ne_bytes(
-            word.shared().load(Ordering::Acquire).wrapping_sub(value).to_ne_bytes(),
-        ) >= 0
+        i32::from_ne_bytes(word.shared().load(Ordering::Acquire).wrapping_sub(value).to_ne_bytes())
+            >= 0
     }
 
     #[test]

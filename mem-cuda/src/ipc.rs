@@ -31,7 +31,7 @@ use gapless_mem::{Completion, DeviceError, Export, OutOfRange, Region, Space};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 const MEMORY_MAGIC: [u8; 4] = *b"GCM1";
 const EVENT_MAGIC: [u8; 4] = *b"GCE1";
@@ -164,6 +164,37 @@ enum How {
     Descriptor,
 }
 
+/// Exports that this process remembers. Beyond that it forgets them all: their keys are not its own any more
+/// when they come back, until they are made again.
+const EXPORTS_MAX: usize = 1 << 16;
+
+/// What this process has exported, of all its devices: the newest key to each allocation.
+///
+/// A key that names this process came from a peer, and a peer may write what it likes. Only what is in here is
+/// found again: an allocation whose key was given away.
+#[derive(Debug, Default)]
+struct Exported(HashMap<(Kind, u64), MemoryKey>);
+
+impl Exported {
+    fn of_this_process() -> MutexGuard<'static, Exported> {
+        static EXPORTED: OnceLock<Mutex<Exported>> = OnceLock::new();
+        lock(EXPORTED.get_or_init(Mutex::default))
+    }
+
+    fn remember(&mut self, key: &MemoryKey) {
+        if self.0.len() >= EXPORTS_MAX && !self.0.contains_key(&(key.kind, key.start)) {
+            self.0.clear();
+        }
+        self.0.insert((key.kind, key.start), *key);
+    }
+
+    /// Whether the allocation that `key` names was exported, as the very one that it names.
+    fn has(&self, key: &MemoryKey) -> bool {
+        let facts = |key: &MemoryKey| (key.process, key.size, key.buffer_id, key.uuid);
+        self.0.get(&(key.kind, key.start)).is_some_and(|made| facts(made) == facts(key))
+    }
+}
+
 /// What is mapped, by first address here.
 #[derive(Debug, Default)]
 pub(crate) struct Imports(Mutex<HashMap<u64, Mapping>>);
@@ -219,6 +250,7 @@ impl CudaDevice {
             uuid: self.uuid(),
             handle,
         };
+        Exported::of_this_process().remember(&key);
         Ok(Export { bytes: key.encode(), descriptors })
     }
 
@@ -249,8 +281,13 @@ impl CudaDevice {
         Ok(region)
     }
 
-    /// Memory of this process, found again.
+    /// Memory of this process, found again by what was remembered when it was exported; and it must still
+    /// be there.
     fn own(&self, key: &MemoryKey) -> Result<(u64, Mapping), CudaError> {
+        if !Exported::of_this_process().has(key) {
+            let reason = "this process has not exported such memory";
+            return Err(CudaError::Malformed { object: "memory key", reason });
+        }
         let gone =
             || CudaError::Malformed { object: "memory key", reason: "its memory has been freed" };
         let space = match key.kind {
@@ -440,6 +477,59 @@ mod tests {
             uuid: [3; 16],
             handle: [4; HANDLE],
         }
+    }
+
+    #[test]
+    fn memory_of_our_own_is_found_only_if_it_was_exported() {
+        use crate::CudaDriver;
+        use crate::driver::fake::{self, State};
+        use gapless_mem::Device;
+        fake::set(State::default());
+        let device = CudaDriver::of(fake::driver()).unwrap().device(0).unwrap();
+        let memory = device.allocate(4096).unwrap();
+        let made = device.export(memory.sub(64, 100).unwrap()).unwrap();
+        let import = |key: &MemoryKey| {
+            let bytes = key.encode();
+            let region = device.import_region(Export { bytes, descriptors: Vec::new() })?;
+            // SAFETY: nothing uses it.
+            unsafe { device.release_region(region) }?;
+            Ok::<_, CudaError>(region)
+        };
+        let key = MemoryKey::decode(&made.bytes, 0).unwrap();
+        assert_eq!(import(&key).unwrap(), Region::new(memory.space(), memory.start(), 64, 100));
+        // The same allocation, whole: that is what whoever has the key has anyway.
+        assert!(import(&MemoryKey { offset: 0, len: 4096, ..key }).is_ok());
+        // What a peer might make up from a key that it was given.
+        for forged in [
+            MemoryKey { start: key.start + 4096, ..key },
+            MemoryKey { start: key.start - 64, size: 8192, ..key },
+            MemoryKey { size: 1 << 40, len: 1 << 30, ..key },
+            MemoryKey { buffer_id: key.buffer_id + 1, ..key },
+            MemoryKey { uuid: [8; 16], ..key },
+        ] {
+            let error = import(&forged).unwrap_err();
+            assert!(error.to_string().contains("has not exported"), "{error}");
+        }
+        // Freed and allocated anew: what was exported is gone, under its own number and under the new one.
+        fake::with(|state| state.buffer_id += 1);
+        let error = import(&key).unwrap_err();
+        assert!(error.to_string().contains("has been freed"), "{error}");
+        assert!(import(&MemoryKey { buffer_id: key.buffer_id + 1, ..key }).is_err());
+        assert!(device.export(memory).is_ok());
+        assert!(import(&MemoryKey { buffer_id: key.buffer_id + 1, ..key }).is_ok());
+        assert_eq!(device.imported(), 0);
+    }
+
+    #[test]
+    fn the_number_of_exports_is_bounded() {
+        let mut exported = Exported::default();
+        for start in 0..=EXPORTS_MAX as u64 {
+            exported.remember(&MemoryKey { start, ..key() });
+            exported.remember(&MemoryKey { start, ..key() });
+        }
+        assert_eq!(exported.0.len(), 1);
+        assert!(exported.has(&MemoryKey { start: EXPORTS_MAX as u64, ..key() }));
+        assert!(!exported.has(&MemoryKey { start: 1, ..key() }));
     }
 
     #[test]

@@ -1,11 +1,15 @@
 //! Streams: work in order, beside other streams. Streams of ours never synchronise with the default
 //! stream.
+//!
+//! The user's streams may be captured into graphs. What is captured does not run now, and never has a
+//! completion; so nothing here waits for, records or gates such a stream, and says so. Streams of ours are never
+//! captured: only waiting for something captured could do that.
 
 use crate::context::Context;
 use crate::driver::{EventUse, RawEvent, RawStream};
 use crate::event::CudaPending;
 use crate::{CudaDevice, CudaError};
-use gapless_mem::Completion;
+use gapless_mem::{Completion, DeviceError};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -44,13 +48,34 @@ impl Stream {
         self.raw().pointer().cast()
     }
 
+    /// Whether the stream is being captured into a graph: then what is enqueued does not run, but becomes
+    /// part of the graph. True also of the default stream while a stream that waits for it is.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn is_captured(&self) -> Result<bool, CudaError> {
+        let _bound = self.context.bind()?;
+        let captured = self.context.driver.stream_is_captured(self.raw());
+        captured.map_err(|fault| self.context.fault(fault))
+    }
+
+    /// Refuses a stream that is being captured, before a call that the driver would answer by ending the
+    /// capture.
+    pub(crate) fn runs(&self) -> Result<(), CudaError> {
+        if self.ours || !self.is_captured()? {
+            return Ok(());
+        }
+        let what = "ordering work on a stream that is being captured into a graph";
+        Err(DeviceError::Unsupported { what }.into())
+    }
+
     /// What is enqueued later starts after all of `after` have ended.
     ///
     /// Work on CUDA devices is ordered by the devices. Other work (a transport's, another vendor's)
     /// is waited for by this thread, here: its end is that work's own affair.
     ///
     /// # Errors
-    /// Some of that work failed, or the driver refuses.
+    /// Some of that work failed, the stream is being captured, or the driver refuses.
     pub fn wait_for(&self, after: &[Completion]) -> Result<(), CudaError> {
         let mut bound = None;
         for completion in after {
@@ -63,6 +88,7 @@ impl Stream {
                 Some(end) => end.clone()?,
                 None => {
                     if bound.is_none() {
+                        self.runs()?;
                         bound = Some(self.context.bind()?);
                     }
                     let waits = self.context.driver.stream_wait(self.raw(), work.event());
@@ -76,7 +102,7 @@ impl Stream {
     /// The completion of everything that is on the stream now.
     ///
     /// # Errors
-    /// The driver refuses; the stream may be another device's.
+    /// The stream is being captured, or the driver refuses; the stream may be another device's.
     pub fn record(&self) -> Result<Completion, CudaError> {
         let event = self.record_event(EventUse::Order)?;
         Ok(CudaPending::completion(&self.context, event, false))
@@ -85,13 +111,14 @@ impl Stream {
     /// A point in the stream's time, for measuring on the device's own clock.
     ///
     /// # Errors
-    /// The driver refuses.
+    /// The stream is being captured, or the driver refuses.
     pub fn mark(&self) -> Result<Mark, CudaError> {
         let event = self.record_event(EventUse::Time)?;
         Ok(Mark { context: Arc::clone(&self.context), event: Some(event) })
     }
 
     fn record_event(&self, purpose: EventUse) -> Result<RawEvent, CudaError> {
+        self.runs()?;
         let context = &self.context;
         let _bound = context.bind()?;
         let event = context.event(purpose).map_err(|fault| context.fault(fault))?;
@@ -199,7 +226,7 @@ impl std::fmt::Debug for Mark {
 mod tests {
     use super::*;
     use crate::driver::fake::{self, State};
-    use gapless_mem::{DeviceError, Pending};
+    use gapless_mem::Pending;
     use std::any::Any;
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -238,6 +265,32 @@ mod tests {
         own.wait().unwrap();
         stream.wait_for(&[own]).unwrap();
         assert_eq!(fake::with(|state| state.waits), 1);
+    }
+
+    #[test]
+    fn a_stream_that_is_captured_is_left_alone() {
+        fake::set(State { captured: 1, values: Some(Vec::new()), ..State::default() });
+        let context = Context::open(fake::driver(), 0).unwrap();
+        let own = Stream::create(&context).unwrap();
+        let work = own.record().unwrap();
+        fake::with(|state| state.queries = 1);
+        // SAFETY: the pretend driver never looks at it.
+        let raw = unsafe { RawStream::adopt(std::ptr::null_mut()) };
+        let users = Stream { context: Arc::clone(&context), raw: Some(raw), ours: false };
+        assert!(users.is_captured().unwrap());
+        for error in [
+            users.record().unwrap_err(),
+            users.mark().unwrap_err(),
+            users.gate().unwrap_err(),
+            users.wait_for(std::slice::from_ref(&work)).unwrap_err(),
+        ] {
+            assert!(matches!(error, CudaError::Refused(DeviceError::Unsupported { .. })));
+        }
+        users.wait_for(&[Completion::Ready]).unwrap();
+        assert_eq!(fake::with(|state| (state.waits, state.values.clone())), (0, Some(vec![])));
+        fake::with(|state| state.captured = 0);
+        users.wait_for(&[work]).unwrap();
+        assert!(users.record().is_ok() && users.mark().is_ok());
     }
 
     #[test]

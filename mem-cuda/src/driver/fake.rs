@@ -2,7 +2,7 @@
 //! answers that a test chooses. Its state belongs to the thread, as each test does.
 
 use super::{Api, Driver};
-use cudarc::driver::sys::{CUctx_st, CUdeviceptr, CUevent_st, CUstream_st, CUuuid};
+use cudarc::driver::sys::{CUctx_st, CUdeviceptr, CUevent_st, CUipcMemHandle, CUstream_st, CUuuid};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -29,6 +29,8 @@ pub(crate) struct State {
     pub(crate) values: Option<Vec<(u64, u32)>>,
     /// The answer of that call.
     pub(crate) value: u32,
+    /// Whether streams are being captured.
+    pub(crate) captured: u32,
     pub(crate) pointer_queries: usize,
     /// The address of what is current.
     pub(crate) current: usize,
@@ -49,6 +51,7 @@ impl Default for State {
             copies: Vec::new(),
             waits: 0,
             values: None,
+            captured: 0,
             value: 0,
             pointer_queries: 0,
             current: 0,
@@ -148,6 +151,9 @@ pub(crate) fn api() -> Api {
     unsafe extern "C" fn stream(at: *mut *mut CUstream_st, _: c_uint) -> u32 {
         put(at, std::ptr::without_provenance_mut(0x2000))
     }
+    unsafe extern "C" fn is_capturing(_: *mut CUstream_st, at: *mut c_uint) -> u32 {
+        put(at, with(|state| state.captured))
+    }
     unsafe extern "C" fn stream_end(_: *mut CUstream_st) -> u32 {
         0
     }
@@ -212,6 +218,17 @@ pub(crate) fn api() -> Api {
         put(status, 0);
         put(at, wait_value as *mut c_void)
     }
+    /// There is one allocation.
+    unsafe extern "C" fn range(at: *mut CUdeviceptr, len: *mut usize, of: CUdeviceptr) -> u32 {
+        if !(0x7000_0000..0x7000_1000).contains(&of) {
+            return 1;
+        }
+        put(at, 0x7000_0000);
+        put(len, 4096)
+    }
+    unsafe extern "C" fn ipc_get(at: *mut CUipcMemHandle, _: CUdeviceptr) -> u32 {
+        put(at, CUipcMemHandle { reserved: [4; 64] })
+    }
     unsafe extern "C" fn pointer(at: *mut c_void, _: c_uint, _: CUdeviceptr) -> u32 {
         put(at.cast::<u64>(), with(|state| state.buffer_id))
     }
@@ -251,10 +268,13 @@ pub(crate) fn api() -> Api {
     api.mem_alloc = alloc;
     api.mem_free = free;
     api.memcpy = memcpy;
+    api.mem_address_range = range;
+    api.ipc_mem_get = ipc_get;
     api.mem_host_alloc = host_alloc;
     api.mem_host_device_pointer = device_pointer;
     api.proc_address = proc_address;
     api.stream_create = stream;
+    api.stream_is_capturing = is_capturing;
     api.stream_destroy = stream_end;
     api.stream_wait_event = wait;
     api.event_create = event;

@@ -1,5 +1,6 @@
 //! Kernel images, functions and launches.
 
+use super::order::Relaxed;
 use super::{Driver, Fault, RawStream, check};
 use cudarc::driver::sys::{CUfunc_st, CUmod_st};
 use std::ffi::{CStr, c_int, c_void};
@@ -36,6 +37,7 @@ impl Driver {
     /// # Safety
     /// `image` is complete: an ELF file, a fat binary or NUL-terminated PTX.
     pub(crate) unsafe fn module_load(&self, image: &[u64]) -> Result<RawModule, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut pointer: *mut CUmod_st = std::ptr::null_mut();
         // SAFETY: the driver finds the image's end by its own headers or the NUL; the caller vouches
         // that they do not point beyond it.
@@ -52,6 +54,7 @@ impl Driver {
         module: &RawModule,
         name: &CStr,
     ) -> Result<RawFunction, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut pointer: *mut CUfunc_st = std::ptr::null_mut();
         // SAFETY: `pointer` is writable for the call, the module lives, the name ends in NUL.
         let answer =

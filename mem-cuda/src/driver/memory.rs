@@ -1,5 +1,6 @@
 //! Allocating, copying and registering memory by address.
 
+use super::order::Relaxed;
 use super::{Driver, Fault, RawStream, check};
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemAttach_flags_enum, CUmemorytype};
 use std::ffi::c_void;
@@ -30,6 +31,7 @@ pub(crate) struct Rows {
 impl Driver {
     /// Allocates memory of the current context's device.
     pub(crate) fn mem_alloc(&self, len: u64) -> Result<u64, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut address = 0;
         // SAFETY: `address` is writable for the call.
         let answer = unsafe { (self.api.mem_alloc)(&raw mut address, size(len)) };
@@ -39,6 +41,7 @@ impl Driver {
 
     /// Allocates managed memory.
     pub(crate) fn mem_alloc_managed(&self, len: u64) -> Result<u64, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut address = 0;
         let attach = CUmemAttach_flags_enum::CU_MEM_ATTACH_GLOBAL as u32;
         // SAFETY: `address` is writable for the call.
@@ -52,6 +55,7 @@ impl Driver {
     /// # Safety
     /// It was not freed before, and nothing uses it any more.
     pub(crate) unsafe fn mem_free(&self, address: u64) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the caller's own promise.
         let answer = unsafe { (self.api.mem_free)(address) };
         check("cuMemFree", answer)
@@ -77,6 +81,7 @@ impl Driver {
 
     /// Allocates page-locked host memory that every device can reach.
     pub(crate) fn host_alloc(&self, len: u64) -> Result<u64, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut at: *mut c_void = std::ptr::null_mut();
         // SAFETY: `at` is writable for the call.
         let answer =
@@ -90,6 +95,7 @@ impl Driver {
     /// # Safety
     /// It was not freed before, and nothing uses it any more.
     pub(crate) unsafe fn host_free(&self, address: u64) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the caller's own promise.
         let answer = unsafe { (self.api.mem_host_free)(host(address)) };
         check("cuMemFreeHost", answer)
@@ -100,6 +106,7 @@ impl Driver {
     /// # Safety
     /// The bytes stay mapped until [`host_unregister`](Driver::host_unregister).
     pub(crate) unsafe fn host_register(&self, address: u64, len: u64) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the caller vouches for the bytes; the driver refuses ones that are not mapped.
         let answer =
             unsafe { (self.api.mem_host_register)(host(address), size(len), PORTABLE_AND_MAPPED) };
@@ -111,6 +118,7 @@ impl Driver {
     /// # Safety
     /// The bytes that were registered at `address` are used by no work in flight.
     pub(crate) unsafe fn host_unregister(&self, address: u64) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the caller's own promise.
         let answer = unsafe { (self.api.mem_host_unregister)(host(address)) };
         check("cuMemHostUnregister", answer)

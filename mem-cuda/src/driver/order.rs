@@ -33,17 +33,18 @@ impl RawStream {
     }
 }
 
-/// While this lives, this thread may ask for the state of work although some thread of the application
-/// captures a stream into a graph: by default the driver refuses that to all threads, and ends the capture.
-/// What is asked about here is never part of a capture.
-struct Relaxed<'a> {
+/// While this lives, this thread may make calls that could wait for a device (asking for the state of work,
+/// allocating, loading, …) although some thread of the application captures a stream into a graph: by default
+/// the driver refuses them to all threads then, and ends the capture. What is asked about and worked
+/// on here is never part of a capture ([`Stream`](crate::Stream) sees to it).
+pub(super) struct Relaxed<'a> {
     driver: &'a Driver,
     /// The thread's mode before, if it could be changed.
     before: Option<c_uint>,
 }
 
 impl<'a> Relaxed<'a> {
-    fn new(driver: &'a Driver) -> Relaxed<'a> {
+    pub(super) fn new(driver: &'a Driver) -> Relaxed<'a> {
         let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
         // SAFETY: `mode` is readable and writable for the call.
         let answer = unsafe { (driver.api.thread_capture_mode)(&raw mut mode) };
@@ -82,6 +83,7 @@ pub(crate) enum EventUse {
 impl Driver {
     /// Makes a stream that never synchronises with the default stream.
     pub(crate) fn stream_create(&self) -> Result<RawStream, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut pointer: *mut CUstream_st = std::ptr::null_mut();
         let non_blocking = cudarc::driver::sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: `pointer` is writable for the call.
@@ -95,6 +97,7 @@ impl Driver {
     /// # Safety
     /// [`stream_create`](Driver::stream_create) made it.
     pub(crate) unsafe fn stream_destroy(&self, stream: RawStream) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: it is ours, says the caller, and consumed here: it ends once.
         let answer = unsafe { (self.api.stream_destroy)(stream.0) };
         check("cuStreamDestroy", answer)
@@ -108,6 +111,20 @@ impl Driver {
         ended("cuStreamQuery", answer)
     }
 
+    /// Whether the stream is being captured into a graph, or a capture stands in its way (the default
+    /// stream, while another is captured).
+    pub(crate) fn stream_is_captured(&self, stream: &RawStream) -> Result<bool, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
+        let mut status: c_uint = 0;
+        // SAFETY: `status` is writable for the call; the stream lives while it is borrowed.
+        let answer = unsafe { (self.api.stream_is_capturing)(stream.0, &raw mut status) };
+        if answer == code::CAPTURE_IMPLICIT {
+            return Ok(true);
+        }
+        check("cuStreamIsCapturing", answer)?;
+        Ok(status != 0)
+    }
+
     /// Later work on the stream waits for what the event was last recorded after.
     pub(crate) fn stream_wait(&self, stream: &RawStream, event: &RawEvent) -> Result<(), Fault> {
         // SAFETY: stream and event live while they are borrowed.
@@ -117,6 +134,7 @@ impl Driver {
 
     /// Makes an event.
     pub(crate) fn event_create(&self, purpose: EventUse) -> Result<RawEvent, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let no_time = EventFlags::CU_EVENT_DISABLE_TIMING as u32;
         let flags = match purpose {
             EventUse::Order => no_time,
@@ -132,6 +150,7 @@ impl Driver {
 
     /// Ends an event; streams that wait for it go on waiting for what it stood for.
     pub(crate) fn event_destroy(&self, event: RawEvent) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: an event of ours, consumed here: it ends once.
         let answer = unsafe { (self.api.event_destroy)(event.0) };
         check("cuEventDestroy", answer)
@@ -158,6 +177,7 @@ impl Driver {
         from: &RawEvent,
         to: &RawEvent,
     ) -> Result<Option<f32>, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut time = 0f32;
         // SAFETY: `time` is writable for the call, the events live while they are borrowed.
         let answer = unsafe { (self.api.event_elapsed)(&raw mut time, from.0, to.0) };

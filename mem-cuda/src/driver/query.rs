@@ -1,5 +1,6 @@
 //! Devices, contexts, and what the driver knows of a pointer.
 
+use super::order::Relaxed;
 use super::{Driver, Fault, check};
 use crate::error::code;
 use cudarc::driver::sys::{CUctx_st, CUpointer_attribute_enum as Attribute, CUuuid};
@@ -121,6 +122,7 @@ impl Driver {
 
     /// Retains a device's primary context, the one that the CUDA runtime uses too.
     pub(crate) fn primary_retain(&self, device: c_int) -> Result<RawContext, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut pointer: *mut CUctx_st = std::ptr::null_mut();
         // SAFETY: `pointer` is writable for the call; wrong devices are refused.
         let answer = unsafe { (self.api.primary_retain)(&raw mut pointer, device) };
@@ -164,6 +166,7 @@ impl Driver {
 
     /// Lets the current context's device reach the memory of `peer`'s. Doing so again is no error.
     pub(crate) fn enable_peer(&self, peer: &RawContext) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the peer's context is retained while `peer` lives; the only flags defined are 0.
         let answer = unsafe { (self.api.ctx_enable_peer)(peer.pointer, 0) };
         if answer == code::PEER_ACCESS_ALREADY_ENABLED {

@@ -1,6 +1,6 @@
 //! Memory and events of other processes, and memory whose address and contents are apart (VMM).
 
-use super::order::RawEvent;
+use super::order::{RawEvent, Relaxed};
 use super::{Driver, Fault, check};
 use cudarc::driver::sys::{
     CUevent_st, CUipcEventHandle, CUipcMem_flags_enum, CUipcMemHandle, CUmemAccess_flags_enum,
@@ -47,6 +47,7 @@ fn size(len: u64) -> usize {
 impl Driver {
     /// A handle for the allocation at an address; memory that cannot be shared so is refused.
     pub(crate) fn ipc_export(&self, address: u64) -> Result<[u8; HANDLE], Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut handle = CUipcMemHandle { reserved: [0; HANDLE] };
         // SAFETY: `handle` is writable for the call; the driver looks the address up.
         let answer = unsafe { (self.api.ipc_mem_get)(&raw mut handle, address) };
@@ -56,6 +57,7 @@ impl Driver {
 
     /// Maps what another process exported; wrong handles are refused.
     pub(crate) fn ipc_open(&self, handle: [u8; HANDLE]) -> Result<u64, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let handle = CUipcMemHandle { reserved: handle.map(u8::cast_signed) };
         let lazily = CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut address = 0;
@@ -70,6 +72,7 @@ impl Driver {
     /// # Safety
     /// [`ipc_open`](Driver::ipc_open) gave the address, and nothing uses the mapping any more.
     pub(crate) unsafe fn ipc_close(&self, address: u64) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the caller's own promise.
         let answer = unsafe { (self.api.ipc_mem_close)(address) };
         check("cuIpcCloseMemHandle", answer)
@@ -77,6 +80,7 @@ impl Driver {
 
     /// A handle for an event that was made to be shared; others are refused.
     pub(crate) fn ipc_export_event(&self, event: &RawEvent) -> Result<[u8; HANDLE], Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut handle = CUipcEventHandle { reserved: [0; HANDLE] };
         // SAFETY: `handle` is writable for the call, the event lives while it is borrowed.
         let answer = unsafe { (self.api.ipc_event_get)(&raw mut handle, event.0) };
@@ -86,6 +90,7 @@ impl Driver {
 
     /// An event of another process's; wrong handles are refused.
     pub(crate) fn ipc_open_event(&self, handle: [u8; HANDLE]) -> Result<RawEvent, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let handle = CUipcEventHandle { reserved: handle.map(u8::cast_signed) };
         let mut pointer: *mut CUevent_st = std::ptr::null_mut();
         // SAFETY: `pointer` is writable for the call; the driver checks the handle.
@@ -108,6 +113,7 @@ impl Driver {
 
     /// Memory of `device` that can be exported as a descriptor.
     pub(crate) fn vmm_create(&self, device: c_int, len: u64) -> Result<Allocation, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut handle = 0;
         let property = property(device);
         // SAFETY: `handle` is writable and `property` readable for the call; wrong lengths are
@@ -120,6 +126,7 @@ impl Driver {
 
     /// Gives memory up; it is freed once nothing maps or holds it.
     pub(crate) fn vmm_release(&self, allocation: Allocation) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: an allocation of ours, consumed here: it ends once.
         let answer = unsafe { (self.api.vmm_release)(allocation.0) };
         check("cuMemRelease", answer)
@@ -127,6 +134,7 @@ impl Driver {
 
     /// Reserves addresses.
     pub(crate) fn vmm_reserve(&self, len: u64) -> Result<u64, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut address = 0;
         // SAFETY: `address` is writable for the call; wrong lengths are refused.
         let answer = unsafe { (self.api.vmm_reserve)(&raw mut address, size(len), 0, 0, 0) };
@@ -140,6 +148,7 @@ impl Driver {
     /// [`vmm_reserve`](Driver::vmm_reserve) gave them, with this length, and nothing is mapped
     /// there.
     pub(crate) unsafe fn vmm_unreserve(&self, address: u64, len: u64) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the caller's own promise.
         let answer = unsafe { (self.api.vmm_unreserve)(address, size(len)) };
         check("cuMemAddressFree", answer)
@@ -156,6 +165,7 @@ impl Driver {
         len: u64,
         allocation: &Allocation,
     ) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the caller vouches for the addresses; the driver refuses a length that is not
         // the allocation's.
         let answer = unsafe { (self.api.vmm_map)(address, size(len), 0, allocation.0, 0) };
@@ -167,6 +177,7 @@ impl Driver {
     /// # Safety
     /// [`vmm_map`](Driver::vmm_map) put it there, with this length, and nothing uses it any more.
     pub(crate) unsafe fn vmm_unmap(&self, address: u64, len: u64) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the caller's own promise.
         let answer = unsafe { (self.api.vmm_unmap)(address, size(len)) };
         check("cuMemUnmap", answer)
@@ -179,6 +190,7 @@ impl Driver {
         len: u64,
         devices: Access<'_>,
     ) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let rights: Vec<CUmemAccessDesc> = devices
             .iter()
             .map(|device| CUmemAccessDesc {
@@ -194,6 +206,7 @@ impl Driver {
 
     /// A descriptor that stands for the memory in any process.
     pub(crate) fn vmm_export(&self, allocation: &Allocation) -> Result<OwnedFd, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut raw: c_int = -1;
         let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
         let at = (&raw mut raw).cast::<c_void>();
@@ -204,6 +217,7 @@ impl Driver {
 
     /// The memory that a descriptor stands for; wrong descriptors are refused.
     pub(crate) fn vmm_import(&self, descriptor: BorrowedFd<'_>) -> Result<Allocation, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut handle = 0;
         let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
         // The driver wants the number itself in the place of a pointer.
@@ -218,6 +232,7 @@ impl Driver {
     /// A dma-buf for device memory, for network adapters. Start and length must be multiples of the
     /// host's page; other ranges, and devices that cannot, are refused.
     pub(crate) fn dma_buf(&self, address: u64, len: u64) -> Result<OwnedFd, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
         let mut raw: c_int = -1;
         let kind = CUmemRangeHandleType_enum::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD as u32;
         let at = (&raw mut raw).cast::<c_void>();

@@ -137,6 +137,7 @@ symbols! {
     stream_destroy = "cuStreamDestroy_v2" (Stream);
     stream_wait_event = "cuStreamWaitEvent" (Stream, Event, c_uint);
     stream_query = "cuStreamQuery" (Stream);
+    stream_is_capturing = "cuStreamIsCapturing" (Stream, *mut c_uint);
     thread_capture_mode = "cuThreadExchangeStreamCaptureMode" (*mut c_uint);
     event_create = "cuEventCreate" (*mut Event, c_uint);
     event_destroy = "cuEventDestroy_v2" (Event);
