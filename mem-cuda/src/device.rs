@@ -367,6 +367,10 @@ impl Device for CudaDevice {
         Ok(self.open_completion(bytes)?)
     }
 
+    fn identity(&self) -> Option<u128> {
+        Some(u128::from_le_bytes(self.uuid))
+    }
+
     fn buffer_id(&self, region: Region) -> Option<u64> {
         if let Some((start, _)) = self.vmm.range_of(region.start()) {
             return self.vmm.identity_of(start).map(|(_, id)| id);

@@ -4,8 +4,10 @@
 //! The binary needs nothing beside it, so it can be carried to a machine that has a GPU and no cargo.
 //! Tests that need another process run this binary once more (see `kin`).
 
+mod capture;
 mod copies;
 mod failing;
+mod gate;
 mod gpu;
 mod kin;
 mod launch;
