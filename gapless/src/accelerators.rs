@@ -1,9 +1,13 @@
 //! Engines for device memory, made when a message first involves it.
 //!
 //! The engine that a world asks before the host's stands for all devices of this process: asked
-//! whether it serves a space, it opens the driver, the device and its engine, once, and remembers
-//! how that went. So a process without CUDA or OpenCL starts normally, and opens no driver it does
-//! not need. A device that was opened is attached to the transports before the next message.
+//! whether it serves a space, it opens the driver, the device and its engine, and keeps them. So a process
+//! without CUDA or OpenCL starts normally, and opens no driver it does not need. What could not be opened is
+//! tried again, seldom: a device may be another process's for a while, or without memory for a context.
+//! A device that was opened is attached to the transports before the next message.
+
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+mod shelf;
 
 use gapless_mem::Device;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +22,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Default)]
 pub(crate) struct Accelerators {
     #[cfg(any(feature = "cuda", feature = "opencl"))]
-    opened: Mutex<Vec<on_demand::Opened>>,
+    shelf: shelf::Shelf<on_demand::Which, gapless_dtype_cuda::GpuEngine>,
     /// Opened, and not attached yet.
     fresh: Mutex<Vec<Arc<dyn Device>>>,
     any: AtomicBool,
@@ -49,6 +53,7 @@ pub(crate) use on_demand::OnDemand;
 
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 mod on_demand {
+    use super::shelf::Found;
     use super::{Accelerators, lock};
     use gapless_dtype_cuda::GpuEngine;
     use gapless_engine::{Engine, EngineError, Typed};
@@ -56,13 +61,14 @@ mod on_demand {
     use std::ops::Range;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
+    use std::time::Instant;
 
     /// Its name in errors.
     const NAME: &str = "gpu";
 
     /// Which device serves a space.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Which {
+    pub(super) enum Which {
         #[cfg(feature = "cuda")]
         Cuda { ordinal: u32 },
         #[cfg(feature = "opencl")]
@@ -110,33 +116,29 @@ mod on_demand {
         }
     }
 
-    /// A device that was asked for, and what came of it.
-    pub(super) struct Opened {
-        which: Which,
-        engine: Option<GpuEngine>,
-    }
-
     impl Accelerators {
         /// The engine of a space, made now if it was not before.
         fn engine(&self, space: Space) -> Option<GpuEngine> {
             let which = Which::of(space)?;
-            let mut opened = lock(&self.opened);
-            if let Some(known) = opened.iter().find(|opened| opened.which == which) {
-                return known.engine.clone();
-            }
-            let engine = match which.open() {
-                Ok(engine) => {
+            let why = match self.shelf.get(which, Instant::now, || which.open()) {
+                Found::Known(engine) => return Some(engine),
+                Found::Opened(engine, late) => {
                     lock(&self.fresh).push(engine.device());
                     self.any.store(true, Ordering::Relaxed);
-                    Some(engine)
+                    if late {
+                        tracing::info!(%space, "memory of this device has an engine now");
+                    }
+                    return Some(engine);
                 }
-                Err(why) => {
+                Found::Failed(why, 1) => {
                     tracing::warn!(%space, why, "no engine for memory of this device");
-                    None
+                    return None;
                 }
+                Found::Failed(why, _) => why,
+                Found::FailedBefore => return None,
             };
-            opened.push(Opened { which, engine: engine.clone() });
-            engine
+            tracing::debug!(%space, why, "still no engine for memory of this device");
+            None
         }
     }
 
@@ -204,18 +206,18 @@ mod on_demand {
             for space in [Space::Host, Space::Pinned, Space::Fake { device: 0 }] {
                 assert!(!engine.serves(space));
             }
-            assert!(lock(&accelerators.opened).is_empty() && !accelerators.has_fresh());
+            assert!(accelerators.shelf.len() == 0 && !accelerators.has_fresh());
         }
 
         #[test]
         #[cfg(feature = "cuda")]
-        fn a_device_that_is_not_there_is_asked_for_once() {
+        fn a_device_that_is_not_there_serves_nothing() {
             let accelerators = Arc::new(Accelerators::default());
             let engine = OnDemand(Arc::clone(&accelerators));
             let space = Space::Cuda { device: 4_000_000 };
             for _ in 0..2 {
                 assert!(!engine.serves(space));
-                assert_eq!(lock(&accelerators.opened).len(), 1);
+                assert_eq!(accelerators.shelf.len(), 1);
             }
             assert!(!accelerators.has_fresh());
         }

@@ -1,0 +1,191 @@
+//! What is opened when it is first needed, kept if that went well, and tried again later if not.
+//!
+//! Each thing has a lock of its own while it is being opened: who wants the same one waits for it, who wants
+//! another does not. Opening a device takes from milliseconds to seconds.
+
+use super::lock;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a failure stands before the next attempt; twice as long after each further one …
+const RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// … up to this.
+const RETRY_MAX: Duration = Duration::from_secs(64);
+
+/// Things of type `E` by what they are for.
+pub(super) struct Shelf<K, E> {
+    known: Mutex<Vec<(K, Known<E>)>>,
+}
+
+enum Known<E> {
+    Open(E),
+    Closed(Arc<Mutex<Attempts<E>>>),
+}
+
+/// What has been tried so far.
+struct Attempts<E> {
+    /// Set by the one that went well, for those who waited for it.
+    open: Option<E>,
+    /// Those that went wrong.
+    failures: u32,
+    /// No sooner than this is the next one.
+    next: Option<Instant>,
+}
+
+/// What has come of asking.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found<E> {
+    /// It was there.
+    Known(E),
+    /// It was opened now; true if that had gone wrong before.
+    Opened(E, bool),
+    /// It could not be opened now, for this reason, so many times together.
+    Failed(String, u32),
+    /// It could not be opened lately.
+    FailedBefore,
+}
+
+impl<K, E> Default for Shelf<K, E> {
+    fn default() -> Shelf<K, E> {
+        Shelf { known: Mutex::default() }
+    }
+}
+
+impl<K: Copy + PartialEq, E: Clone> Shelf<K, E> {
+    /// What is for `key`; opened by `open` if it is not there and has not just refused.
+    pub(super) fn get(
+        &self,
+        key: K,
+        now: impl Fn() -> Instant,
+        open: impl FnOnce() -> Result<E, String>,
+    ) -> Found<E> {
+        let attempts = {
+            let mut known = lock(&self.known);
+            match known.iter().find(|(other, _)| *other == key) {
+                Some((_, Known::Open(thing))) => return Found::Known(thing.clone()),
+                Some((_, Known::Closed(attempts))) => Arc::clone(attempts),
+                None => {
+                    let none = Attempts { open: None, failures: 0, next: None };
+                    let attempts = Arc::new(Mutex::new(none));
+                    known.push((key, Known::Closed(Arc::clone(&attempts))));
+                    attempts
+                }
+            }
+        };
+        let mut attempts = lock(&attempts);
+        if let Some(thing) = &attempts.open {
+            return Found::Known(thing.clone());
+        }
+        if attempts.next.is_some_and(|next| now() < next) {
+            return Found::FailedBefore;
+        }
+        match open() {
+            Ok(thing) => {
+                attempts.open = Some(thing.clone());
+                let mut known = lock(&self.known);
+                if let Some((_, slot)) = known.iter_mut().find(|(other, _)| *other == key) {
+                    *slot = Known::Open(thing.clone());
+                }
+                Found::Opened(thing, attempts.failures > 0)
+            }
+            Err(why) => {
+                let wait = RETRY_MIN.saturating_mul(1 << attempts.failures.min(16)).min(RETRY_MAX);
+                attempts.failures = attempts.failures.saturating_add(1);
+                // Counted from when it is known: an attempt may take longer than the wait.
+                attempts.next = now().checked_add(wait);
+                Found::Failed(why, attempts.failures)
+            }
+        }
+    }
+
+    /// How many have been asked for.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        lock(&self.known).len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn what_is_open_is_not_opened_again() {
+        let shelf = Shelf::default();
+        assert_eq!(shelf.get(1, Instant::now, || Ok('a')), Found::Opened('a', false));
+        let never = || panic!("it is there");
+        assert_eq!(shelf.get(1, Instant::now, never), Found::Known('a'));
+        assert_eq!(shelf.get(2, Instant::now, || Ok('b')), Found::Opened('b', false));
+        assert_eq!(shelf.len(), 2);
+    }
+
+    #[test]
+    fn a_failure_stands_for_a_while_and_longer_each_time() {
+        let shelf: Shelf<u8, char> = Shelf::default();
+        let clock = Cell::new(Instant::now());
+        let tries = Cell::new(0);
+        let fail = || {
+            tries.set(tries.get() + 1);
+            Err("busy".to_owned())
+        };
+        for (failures, seconds) in (1..).zip([1, 2, 4, 8, 16, 32, 64, 64, 64]) {
+            let found = shelf.get(1, || clock.get(), fail);
+            assert_eq!(found, Found::Failed("busy".to_owned(), failures));
+            let long = Duration::from_secs(seconds);
+            let failed = clock.get();
+            clock.set(failed + long - Duration::from_nanos(1));
+            assert_eq!(shelf.get(1, || clock.get(), fail), Found::FailedBefore);
+            clock.set(failed + long);
+        }
+        assert_eq!(tries.get(), 9);
+        assert_eq!(shelf.get(1, || clock.get(), || Ok('a')), Found::Opened('a', true));
+        assert_eq!(shelf.get(1, || clock.get(), fail), Found::Known('a'));
+    }
+
+    /// One is opened slowly: another can be had meanwhile, and who wants the same one gets it, opened once.
+    #[test]
+    fn opening_one_does_not_hold_up_another() {
+        let shelf: Shelf<u8, char> = Shelf::default();
+        let opened = AtomicU32::new(0);
+        let (begun, has_begun) = channel();
+        let (go_on, may_go_on) = channel::<()>();
+        std::thread::scope(|threads| {
+            let (shelf, opened) = (&shelf, &opened);
+            threads.spawn(move || {
+                let slowly = || {
+                    opened.fetch_add(1, Ordering::Relaxed);
+                    begun.send(()).unwrap();
+                    may_go_on.recv().unwrap();
+                    Ok('a')
+                };
+                assert_eq!(shelf.get(1, Instant::now, slowly), Found::Opened('a', false));
+            });
+            has_begun.recv().unwrap();
+            let same = threads.spawn(|| {
+                let again = || {
+                    opened.fetch_add(1, Ordering::Relaxed);
+                    Ok('c')
+                };
+                shelf.get(1, Instant::now, again)
+            });
+            assert_eq!(shelf.get(2, Instant::now, || Ok('b')), Found::Opened('b', false));
+            go_on.send(()).unwrap();
+            assert_eq!(same.join().unwrap(), Found::Known('a'));
+        });
+        assert_eq!(opened.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn an_attempt_that_panics_is_one_that_may_be_made_again() {
+        let shelf: Shelf<u8, char> = Shelf::default();
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            shelf.get(1, Instant::now, || panic!("in the driver"))
+        }));
+        assert!(caught.is_err());
+        assert_eq!(shelf.get(1, Instant::now, || Ok('a')), Found::Opened('a', false));
+    }
+}
