@@ -190,11 +190,13 @@ typedef struct {
     Side side; /* `first` is the span's */
 } FusedPart;
 
-/* Up to PARTS_MAX requests in one launch. Of the span only the number of tiles counts; it is rounded up
- * to a multiple of PARTS_AT_ONCE. */
+/* Up to PARTS_MAX requests in one launch. Of the span two fields count: the number of tiles, rounded up
+ * to a multiple of PARTS_AT_ONCE, and `first`, in which bit i says that part i + 1 is the twin of part i:
+ * as many tiles, which lie close by in memory, so that the two take turns. */
 typedef struct {
     Span span;
-    u32 begin[PARTS_MAX]; /* the tile that each part begins at; of those that are not, past the end */
+    u32 begin[PARTS_MAX]; /* the tile that each part begins at; a twin where both end; of those that are
+                             not, past the end */
     FusedPart part[PARTS_MAX];
 } FusedArgs;
 

@@ -300,11 +300,12 @@ structures! {
         /// How it lies; its `first` is the span's.
         side: Side,
     }
-    /// Of `fused`; of the span only the number of tiles counts.
+    /// Of `fused`; of the span only `tiles` and `first` count.
     FusedArgs: 13984 {
-        /// All tiles.
+        /// All tiles; and in `first`, bit i says that part i + 1 is the twin of part i: as many tiles,
+        /// which lie close by in memory, so that the two take turns.
         span: Span,
-        /// The tile that each part begins at; of those that are not, past the end.
+        /// The tile that each part begins at; a twin where both end; of those that are not, past the end.
         begin: [u32; PARTS_MAX],
         /// The parts.
         part: [FusedPart; PARTS_MAX],

@@ -55,6 +55,24 @@ impl Piece {
             None => self.words.tiles(warps * Family::Fused.items(width), self.part.skipping),
         }
     }
+
+    /// Whether the other has the same short blocks, on the same lines.
+    fn is_twin_of(&self, other: &Piece) -> bool {
+        let (here, there) = (&self.part, &other.part);
+        let (shape, of) = (&here.side.strided, &there.side.strided);
+        let dims = shape.dims as usize;
+        let strided = here.side.kind == SIDE_STRIDED && there.side.kind == SIDE_STRIDED;
+        let short = self.strips.is_none() && other.strips.is_none();
+        strided
+            && short
+            && (self.words.first, self.words.words, self.words.edge_tiles())
+                == (other.words.first, other.words.words, other.words.edge_tiles())
+            && here.skipping == there.skipping
+            && (shape.len, shape.dims) == (of.len, of.dims)
+            && shape.dim[..dims] == of.dim[..dims]
+            && here.span.typed.abs_diff(there.span.typed)
+                < shape.dim[dims - 1].stride.unsigned_abs()
+    }
 }
 
 /// Launches for many requests in one direction: one launch for each 32 of them, or for requests of
@@ -143,6 +161,25 @@ fn cut(
     }
     Ok(())
 }
+
+/// The pieces, each with its twin where it has one: the faces of a box at both ends of its lines, say.
+/// Memory that one of two twins has fetched, in units longer than their blocks, serves the other if they
+/// run at the same time: where blocks are short, most of the time goes into that.
+fn twins(pieces: &[Piece]) -> impl Iterator<Item = (&Piece, Option<&Piece>)> {
+    let mut taken = 0u32;
+    pieces.iter().enumerate().filter_map(move |(at, piece)| {
+        if taken >> at & 1 == 1 {
+            return None;
+        }
+        let twin = (at + 1..pieces.len())
+            .find(|&other| taken >> other & 1 == 0 && piece.is_twin_of(&pieces[other]));
+        if let Some(other) = twin {
+            taken |= 1 << other;
+        }
+        Some((piece, twin.map(|other| &pieces[other])))
+    })
+}
+
 /// The launch of up to [`PARTS_MAX`] pieces.
 fn launch(
     direction: Direction,
@@ -163,11 +200,20 @@ fn launch(
         part: [empty; PARTS_MAX],
     };
     let mut begin = 0;
-    for (at, piece) in pieces.iter().enumerate() {
+    let mut at = 0;
+    for (piece, twin) in twins(pieces) {
         let tiles = piece.tiles(shape.threads, width);
         args.begin[at] = begin;
-        args.part[at] = FusedPart { span: Span { tiles, ..piece.part.span }, ..piece.part };
-        begin += tiles;
+        begin += tiles << u32::from(twin.is_some());
+        for piece in [Some(piece), twin].into_iter().flatten() {
+            args.part[at] = FusedPart { span: Span { tiles, ..piece.part.span }, ..piece.part };
+            at += 1;
+        }
+        if twin.is_some() {
+            args.span.first |= 1 << (at - 2);
+            // Nobody looks for a twin; whoever comes next begins where both end.
+            args.begin[at - 1] = if at < pieces.len() { begin } else { u32::MAX };
+        }
     }
     Launch::new(
         Family::Fused,

@@ -1,10 +1,12 @@
 //! Runs cases on a device and compares every byte of both sides with a byte-by-byte reference. Gaps and
 //! surroundings are canaries: what should not be touched is looked at as well.
 
-use super::cases::{Case, MARGIN, Random, place};
+use super::cases::{Case, MARGIN, Random, place, strided_case};
 use super::shapes;
 use gapless_kernels::args::{Args, HALF};
-use gapless_kernels::launch::{Blocks, Launch, Move, Part, Planned, TransferSide, fused, transfer};
+use gapless_kernels::launch::{
+    Blocks, Grid, GridDim, Launch, Move, Part, Planned, TransferSide, fused, transfer,
+};
 use gapless_kernels::{Direction, Family, Kernel, Width};
 use gapless_mem::Region;
 use std::collections::BTreeSet;
@@ -303,6 +305,68 @@ pub(crate) fn many_requests_move_at_once(bench: &mut impl Machine) {
     }
     for kernel in Kernel::all().filter(|kernel| kernel.family == Family::Fused) {
         assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
+    }
+}
+
+/// Both ends of a box's lines, in one launch: they take turns.
+pub(crate) fn twins_move_as_if_they_were_alone(bench: &mut impl Machine) {
+    for width in Width::ALL {
+        let word = u64::from(width.bytes());
+        for (round, after) in [(0, false), (1, true)] {
+            let mut random = Random::new(7 << 32 | round << 8 | width as u64);
+            let (len, lines) = (random.between(1, 3), random.between(300, 900));
+            let line = (2 * random.between(5, 9) + 1) * word;
+            let end = (line - len * word).cast_signed();
+            let dim = |count, stride: u64| GridDim { count, stride: stride.cast_signed() };
+            let dims = [dim(3, (lines + 1) * line), dim(lines, line)];
+            let at = |displacement| Grid { displacement, len: len * word, dims: dims[..].into() };
+            // Between the two, and after them, is something else.
+            let middle =
+                Grid { displacement: 4 * word.cast_signed(), len: word, dims: dims[..].into() };
+            let mut sides = vec![at(0), middle, at(end)];
+            if after {
+                sides.swap(1, 2);
+            }
+            let cases: Vec<Case> = sides.into_iter().map(strided_case).collect();
+            let typed_len = 3 * (lines + 1) * line + MARGIN;
+            let mut packed_len = 0u64;
+            let parts: Vec<Part> = (cases.iter())
+                .map(|case| {
+                    let range = 0..case.size();
+                    let packed = place(packed_len.cast_signed());
+                    packed_len += case.size().next_multiple_of(16);
+                    Part { range, side: case.side.clone(), typed: place(0), packed }
+                })
+                .collect();
+            for (direction, budget) in [Direction::Pack, Direction::Unpack]
+                .into_iter()
+                .flat_map(|direction| [(direction, None), (direction, NonZeroU32::new(3))])
+            {
+                let launches = fused(direction, &parts, budget).unwrap();
+                let pairs = launches.iter().map(|launch| launch.args.span().first.count_ones());
+                assert_eq!(pairs.sum::<u32>(), 1, "{launches:?}");
+                let mut noise = |len: u64| -> Vec<u8> {
+                    (0..len).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
+                };
+                let (mut typed, mut packed) = (noise(typed_len), noise(packed_len));
+                let pointers = [bench.upload(&typed), bench.upload(&packed), bench.upload(&[0; 8])];
+                bench.run(&launches, &pointers);
+                for (case, part) in cases.iter().zip(&parts) {
+                    for (at, there) in (part.packed.offset..).zip(&case.truth) {
+                        let at = usize::try_from(at).unwrap();
+                        let there = usize::try_from(*there).unwrap();
+                        match direction {
+                            Direction::Pack => packed[at] = typed[there],
+                            Direction::Unpack => typed[there] = packed[at],
+                        }
+                    }
+                }
+                let say = format!("{width:?}, {direction:?}, {budget:?}, by {launches:?}");
+                same(&bench.take(pointers[0]), &typed, &format!("typed side, {say}"));
+                same(&bench.take(pointers[1]), &packed, &format!("packed side, {say}"));
+                bench.take(pointers[2]);
+            }
+        }
     }
 }
 

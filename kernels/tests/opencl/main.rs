@@ -31,6 +31,12 @@ fn many_requests_move_at_once() {
 }
 
 #[test]
+fn twins_move_as_if_they_were_alone() {
+    let Some(mut bench) = Bench::open() else { return };
+    machine::twins_move_as_if_they_were_alone(&mut bench);
+}
+
+#[test]
 fn a_range_may_lie_inside_a_word() {
     let Some(mut bench) = Bench::open() else { return };
     machine::a_range_may_lie_inside_a_word(&mut bench);
