@@ -7,6 +7,7 @@
 //! | `messages` | what a peer says to a message layer that sends, receives and cancels meanwhile |
 //! | `segment` | what a process does to the memory, sockets and keys that it shares with another |
 //! | `wireup` | what a launcher answers, what processes publish, what processes ask a launcher |
+//! | `tuning` | a tuning file |
 //! | `launches` | shapes, ranges and places for the arithmetic of kernel launches and plans |
 //!
 //! Two ways to run them: `cargo test` here (changed seeds and noise, in seconds, part of CI), and
@@ -19,6 +20,7 @@ mod launches;
 mod layout;
 mod messages;
 mod segment;
+mod tuning;
 mod wireup;
 
 // The launcher's side is a pure state machine inside the command; here it stands alone.
@@ -46,6 +48,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "segment", run: segment::run, seeds: segment::seeds },
     Target { name: "wireup", run: wireup::run, seeds: wireup::seeds },
     Target { name: "launches", run: launches::run, seeds: launches::seeds },
+    Target { name: "tuning", run: tuning::run, seeds: tuning::seeds },
 ];
 
 /// The target of this name.

@@ -76,7 +76,12 @@ fn launches() {
 }
 
 #[test]
+fn tuning() {
+    all("tuning", 20_000);
+}
+
+#[test]
 fn every_target_is_here() {
-    let here = ["layout", "messages", "segment", "wireup", "launches"];
+    let here = ["layout", "messages", "segment", "wireup", "launches", "tuning"];
     assert!(TARGETS.iter().all(|target| here.contains(&target.name)));
 }

@@ -26,8 +26,14 @@ const COVERAGE: &[&str] = &[
 ];
 
 /// The targets, and the share of the time that each gets: by how much a run of it does.
-const TARGETS: &[(&str, u64)] =
-    &[("layout", 3), ("messages", 8), ("segment", 6), ("wireup", 3), ("launches", 4)];
+const TARGETS: &[(&str, u64)] = &[
+    ("layout", 3),
+    ("messages", 8),
+    ("segment", 6),
+    ("wireup", 3),
+    ("launches", 4),
+    ("tuning", 2),
+];
 
 /// Runs the targets named, or all, for so long altogether.
 pub(crate) fn run(checkout: &Checkout, seconds: u64, names: &[String]) -> Result<(), Failure> {
