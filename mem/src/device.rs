@@ -207,6 +207,12 @@ pub trait Device: Send + Sync {
         Err(DeviceError::Unsupported { what: "importing a completion" })
     }
 
+    /// Which physical device it is, by a number that all processes of the host agree on; `None`
+    /// where the device cannot tell.
+    fn identity(&self) -> Option<u128> {
+        None
+    }
+
     /// A number that changes when memory at an address is freed and allocated anew; `None` where
     /// the device has no such thing.
     fn buffer_id(&self, region: Region) -> Option<u64> {
