@@ -10,7 +10,7 @@ use gapless_bml::{
     Access, Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey, Token,
 };
 use gapless_engine::{Engine, EngineError, Typed};
-use gapless_mem::{Completion, DeviceError, Region};
+use gapless_mem::{Completion, Device, DeviceError, Region};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -89,6 +89,23 @@ pub(crate) unsafe fn copy_out(
     Ok(copy)
 }
 
+/// Has a device copy between a buffer or staging memory and a place of a ring, once all of `after`
+/// have ended.
+///
+/// Both are parts of what our callers hold until the completion: promised buffers, staging memory,
+/// mappings.
+pub(crate) fn copy(
+    device: &Arc<dyn Device>,
+    to: Region,
+    from: Region,
+    after: &[Completion],
+) -> Result<Completion, DeviceError> {
+    // SAFETY: both are valid until the completion, as said above; one is of a buffer or of staging
+    // memory that is not part of the ring, so they do not overlap; a place of a ring, of staging
+    // memory or of a buffer is one fragment's alone until its work has ended.
+    unsafe { device.copy(to, from, after) }
+}
+
 impl Buffer {
     /// Takes the promise.
     ///
@@ -154,6 +171,36 @@ impl Buffer {
         // SAFETY: the promise this buffer stands for; our callers hold what `source` lies in until
         // the completion.
         unsafe { engines[self.engine].unpack(source, &self.typed, range, &[]) }
+    }
+
+    /// Gathers `range` into `target`, once all of `after` have ended: staging memory, a mapping of
+    /// the peer's or a ring, which our callers hold until the completion, and which no other fragment
+    /// has meanwhile.
+    pub(crate) fn pack_to(
+        &self,
+        engines: &Engines,
+        range: Range<u64>,
+        target: Region,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        // SAFETY: the promise this buffer stands for; its request has not ended. Staging memory is
+        // nobody's but ours, and a place of a ring is given to one fragment at a time: the peer reads
+        // it when it was told to, and whatever a peer writes there regardless, it spoils its own
+        // message.
+        unsafe { engines[self.engine].pack(&self.typed, range, target, after) }
+    }
+
+    /// Scatters `source` to `range`, once all of `after` have ended; `source` as the target above.
+    pub(crate) fn unpack_after(
+        &self,
+        engines: &Engines,
+        source: Region,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        // SAFETY: the promise this buffer stands for; our callers hold what `source` lies in until
+        // the completion. A peer that writes it meanwhile changes what its own message says.
+        unsafe { engines[self.engine].unpack(source, &self.typed, range, after) }
     }
 
     /// Moves `range` of `remote`, which lies in `mapping`, to the same range of this buffer. The

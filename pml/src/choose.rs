@@ -4,52 +4,9 @@
 //! which alone knows both layouts, asks again. Both use [`candidates`]; so does
 //! `gapless explain`.
 
+pub use crate::protocol::Protocol;
 use crate::tuning::Tuning;
 use std::fmt;
-
-/// How a message was, or would be, carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Protocol {
-    /// Header and packed data in one slot, without asking.
-    Eager,
-    /// RTS, CTS, then packed fragments through slots: two copies.
-    Pipeline,
-    /// The receiver maps the sender's memory and moves from layout to layout: one copy.
-    Mapped,
-    /// The receiver reads the sender's memory through the transport: one copy.
-    SingleCopy,
-    /// Sender and receiver are one process: one copy from layout to layout.
-    Local,
-}
-
-impl Protocol {
-    /// All of them.
-    pub const ALL: [Protocol; 5] = [
-        Protocol::Eager,
-        Protocol::Pipeline,
-        Protocol::Mapped,
-        Protocol::SingleCopy,
-        Protocol::Local,
-    ];
-
-    /// The name that reports use.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::Eager => "eager",
-            Protocol::Pipeline => "pipeline",
-            Protocol::Mapped => "mapped",
-            Protocol::SingleCopy => "single-copy",
-            Protocol::Local => "local",
-        }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// What single copy costs on a link; from [`gapless_bml::RdmaLimits`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -92,6 +49,26 @@ pub struct Situation {
     pub layout_fetch_bytes: u64,
     /// Longest layout that the receiver would fetch.
     pub layout_fetch_max: u64,
+    /// Which staged ways there are; `None` where neither buffer lies in device memory, or where the
+    /// link maps nothing.
+    pub staged: Option<Staging>,
+}
+
+/// What the staged protocols depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Staging {
+    /// Whether the sender's buffer lies in memory of a device that can stage.
+    pub sender_device: bool,
+    /// Whether the receiver's buffer does.
+    pub receiver_device: bool,
+    /// Whether both are known to be one device.
+    pub one_device: bool,
+    /// Whether the receiver's buffer can be written where it is: it has no gaps, and a key.
+    pub direct: bool,
+    /// Fragment size that both ends agree to, in bytes.
+    pub fragment_bytes: u32,
+    /// Fragments in work at once that both ends agree to.
+    pub depth: u32,
 }
 
 /// A protocol and its prospects.
@@ -120,6 +97,9 @@ pub enum Excluded {
     LayoutTooLong,
     /// Sender and receiver are different processes.
     OtherProcess,
+    /// No staging memory for it: a buffer lies in host memory, or in that of a device that is not
+    /// attached, or the link maps nothing.
+    NoStaging,
 }
 
 impl fmt::Display for Excluded {
@@ -131,6 +111,7 @@ impl fmt::Display for Excluded {
             Excluded::DeviceMemory => "a buffer lies in device memory",
             Excluded::LayoutTooLong => "the layout is longer than a receiver keeps",
             Excluded::OtherProcess => "another process",
+            Excluded::NoStaging => "no staging memory between the buffers",
         })
     }
 }
@@ -148,7 +129,7 @@ fn copy_ns(bytes: u64, mb_s: f64) -> f64 {
 
 /// All protocols with their predicted times, in the order of [`Protocol::ALL`].
 #[must_use]
-pub fn candidates(situation: &Situation, tuning: &Tuning) -> [Candidate; 5] {
+pub fn candidates(situation: &Situation, tuning: &Tuning) -> [Candidate; Protocol::ALL.len()] {
     Protocol::ALL.map(|protocol| Candidate {
         protocol,
         predicted_ns: predict(protocol, situation, tuning),
@@ -205,7 +186,60 @@ fn predict(protocol: Protocol, s: &Situation, tuning: &Tuning) -> f64 {
             let engine_ns = real(blocks) * tuning.block_ns;
             handshake_ns + copy_ns(s.bytes, tuning.mapped_mb_s) + engine_ns
         }
+        staged => handshake_ns + tuning.map_ns + staged_ns(staged, s, tuning),
     }
+}
+
+/// Fragments pass a chain of stages, each of which works on another fragment at the same time: the
+/// slowest sets the pace, the others are seen once.
+fn staged_ns(protocol: Protocol, s: &Situation, tuning: &Tuning) -> f64 {
+    let Some(staging) = s.staged else { return f64::MAX };
+    let fragment = staged_fragment(s.bytes, staging.fragment_bytes, staging.depth);
+    let fragments = s.bytes.div_ceil(u64::from(fragment)).max(1);
+    let bytes = s.bytes.min(u64::from(fragment));
+    let work = |mb_s: f64| tuning.launch_ns + copy_ns(bytes, mb_s);
+    let one = |between: f64| if staging.one_device { tuning.device_mb_s } else { between };
+    let (store, copy) = (one(tuning.peer_store_mb_s), one(tuning.peer_copy_mb_s));
+    let local = work(tuning.device_mb_s);
+    let host = |blocks: u64| {
+        copy_ns(bytes, tuning.mapped_mb_s) + real(blocks) * tuning.block_ns / real(fragments)
+    };
+    let pack = if s.sender_blocks > 1 { local } else { 0.0 };
+    let unpack = if staging.direct { 0.0 } else { local };
+    let stages = match protocol {
+        Protocol::StagedPut => [work(store), unpack, 0.0, 0.0],
+        Protocol::StagedPutCopy => [pack, work(copy), unpack, 0.0],
+        Protocol::StagedGet => [local, work(store), 0.0, 0.0],
+        Protocol::StagedGetCopy => [local, work(copy), local, 0.0],
+        Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
+            let zero = protocol == Protocol::ZeroCopyInOut;
+            let crossing = work(if zero { tuning.pinned_store_mb_s } else { tuning.pinned_mb_s });
+            let side = |device: bool, gapless: bool, blocks| match device {
+                true if zero || gapless => [crossing, 0.0],
+                true => [crossing, local],
+                false => [host(blocks), 0.0],
+            };
+            let [a, b] = side(staging.sender_device, s.sender_blocks <= 1, s.sender_blocks);
+            let [c, d] = side(staging.receiver_device, s.receiver_blocks <= 1, s.receiver_blocks);
+            [a, b, c, d]
+        }
+        _ => return f64::MAX,
+    };
+    let slowest = stages.into_iter().fold(0.0, f64::max);
+    stages.into_iter().sum::<f64>() + s.latency_ns + real(fragments - 1) * slowest
+}
+
+/// The fragment size of a staged message: as wished, but so that a message which is shorter than the
+/// whole ring still keeps both ends busy.
+#[must_use]
+pub fn staged_fragment(bytes: u64, wish: u32, depth: u32) -> u32 {
+    /// Shorter fragments spend their time on launches.
+    const LEAST: u64 = 256 << 10;
+    /// Fragments start at multiples of this, so that kernels move whole vectors.
+    const GRAIN: u64 = 4096;
+    let wish = wish.max(1);
+    let share = bytes.div_ceil(u64::from(depth.max(1))).clamp(LEAST, 1 << 32);
+    u32::try_from(share.next_multiple_of(GRAIN)).unwrap_or(wish).min(wish)
 }
 
 fn exclude(protocol: Protocol, s: &Situation, tuning: &Tuning) -> Option<Excluded> {
@@ -221,6 +255,15 @@ fn exclude(protocol: Protocol, s: &Situation, tuning: &Tuning) -> Option<Exclude
         Protocol::SingleCopy if !s.host => Some(Excluded::DeviceMemory),
         Protocol::SingleCopy => layout(),
         Protocol::Local => (!s.local).then_some(Excluded::OtherProcess),
+        staged => {
+            let possible = s.staged.is_some_and(|staging| match staged {
+                Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
+                    staging.sender_device || staging.receiver_device
+                }
+                _ => staging.sender_device && staging.receiver_device,
+            });
+            (!possible || s.local).then_some(Excluded::NoStaging)
+        }
     }
 }
 
@@ -276,6 +319,7 @@ mod tests {
             }),
             layout_fetch_bytes: 0,
             layout_fetch_max: 1 << 20,
+            staged: None,
         }
     }
 
@@ -330,6 +374,54 @@ mod tests {
         }
     }
 
+    fn devices(bytes: u64, blocks: u64) -> Situation {
+        let staged = Staging {
+            sender_device: true,
+            receiver_device: true,
+            one_device: false,
+            direct: false,
+            fragment_bytes: 4 << 20,
+            depth: 4,
+        };
+        Situation {
+            bytes,
+            sender_blocks: blocks,
+            receiver_blocks: blocks,
+            host: false,
+            single_copy: None,
+            staged: Some(staged),
+            ..node()
+        }
+    }
+
+    #[test]
+    fn device_memory_is_staged_and_the_link_is_used() {
+        let tuning = Tuning::default();
+        for blocks in [1, 1 << 20] {
+            let chosen = winner(&devices(256 << 20, blocks));
+            assert!(chosen.is_staged() && chosen != Protocol::CopyInOut, "{chosen}");
+        }
+        let host = Situation {
+            staged: devices(0, 1).staged.map(|s| Staging { sender_device: false, ..s }),
+            ..devices(64 << 20, 100)
+        };
+        for way in Protocol::STAGED {
+            let through_host = matches!(way, Protocol::CopyInOut | Protocol::ZeroCopyInOut);
+            let found = candidates(&host, &tuning)[way.index()].excluded;
+            assert_eq!(found.is_none(), through_host, "{way}");
+            assert!(candidates(&node(), &tuning)[way.index()].excluded.is_some(), "{way}");
+        }
+    }
+
+    #[test]
+    fn fragments_are_as_wished_and_shorter_where_the_message_is() {
+        assert_eq!(staged_fragment(1 << 30, 4 << 20, 4), 4 << 20);
+        assert_eq!(staged_fragment(8 << 20, 4 << 20, 4), 2 << 20);
+        assert_eq!(staged_fragment(100, 4 << 20, 4), 256 << 10);
+        assert_eq!(staged_fragment(u64::MAX, 1000, 0), 1000);
+        assert_eq!(staged_fragment(0, 0, 0), 1);
+    }
+
     #[test]
     fn numbers_that_a_peer_makes_up_do_no_harm() {
         let most = u64::MAX;
@@ -340,6 +432,7 @@ mod tests {
             mapped: true,
             layout_fetch_bytes: most,
             layout_fetch_max: most,
+            staged: devices(most, most).staged,
             ..node()
         };
         let times = candidates(&s, &Tuning::default()).map(|candidate| candidate.predicted_ns);

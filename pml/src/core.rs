@@ -6,6 +6,7 @@ use crate::buffer::Engines;
 use crate::choose::Protocol;
 use crate::claim::Claims;
 use crate::comm::{Comm, Comms, Standing};
+use crate::counters::Counters;
 use crate::digests::Digests;
 use crate::error::PmlError;
 use crate::hash::FastMap;
@@ -19,6 +20,7 @@ use crate::recv::Matched;
 use crate::reorder::Turn;
 use crate::request::{RequestId, Requests, Work};
 use crate::single_copy::Scratch;
+use crate::staging::StagingPool;
 use crate::tuning::Config;
 use gapless_bml::{AmTag, Bml, Event, Fragment, Handler, Rank};
 use std::collections::VecDeque;
@@ -52,6 +54,11 @@ pub(crate) struct Core {
     pub(crate) retries: Vec<RequestId>,
     pub(crate) published: Published,
     pub(crate) scratch: Scratch,
+    /// What staged messages lie in on their way.
+    pub(crate) staging: StagingPool,
+    /// Receives whose lost senders may still write to their buffers.
+    pub(crate) leaving_buffers: Vec<RequestId>,
+    pub(crate) counters: Counters,
     pub(crate) pool: Pool,
     pub(crate) digests: Digests,
     /// How many peers are lost.
@@ -82,6 +89,9 @@ impl Core {
             retries: Vec::new(),
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),
+            staging: StagingPool::default(),
+            leaving_buffers: Vec::new(),
+            counters: Counters::default(),
             pool: Pool::default(),
             digests: Digests::default(),
             lost: 0,
@@ -106,6 +116,9 @@ impl Core {
         if !self.retries.is_empty() {
             done += self.retry(bml);
         }
+        if !self.leaving_buffers.is_empty() {
+            done += self.poll_leaving(bml);
+        }
         if !self.active.is_empty() {
             done += self.flush_all(bml);
         }
@@ -114,7 +127,10 @@ impl Core {
 
     /// Whether something waits that no event will announce.
     pub(crate) fn is_busy(&self) -> bool {
-        !(self.in_flight.is_empty() && self.retries.is_empty() && self.active.is_empty())
+        !(self.in_flight.is_empty()
+            && self.retries.is_empty()
+            && self.active.is_empty()
+            && self.leaving_buffers.is_empty())
     }
 
     /// Frees a communicator that nothing uses.
@@ -223,7 +239,12 @@ impl Core {
             Message::Note(note) => self.in_order(bml, from, Numbered::Note(note)),
             Message::Cts(cts) => self.clear_to_send(bml, from, cts),
             Message::Fin { serial, verdict } => self.fin(bml, from, serial, verdict),
-            Message::Abort { reply } => self.aborted(from, reply),
+            Message::Abort { reply } => self.aborted(bml, from, reply),
+            Message::Open(open) => self.opened(bml, from, &open),
+            Message::Ring(ring) => self.ring(bml, from, &ring),
+            Message::Ready { reply, index } => self.ready(bml, from, reply, index),
+            Message::Free { serial, limit } => self.freed(bml, from, serial, limit),
+            Message::Refuse { reply, why } => self.way_refused(bml, from, reply, why),
             Message::LayoutRequest { serial, reply, piece } => {
                 self.layout_request(bml, from, serial, reply, piece)
             }

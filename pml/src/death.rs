@@ -104,6 +104,7 @@ impl Core {
                 let packing = stream.packing;
                 send.stage = SendStage::Draining { packing, error: fault.clone() };
             }
+            SendStage::Staged(_) => self.lose_staged_send(id, fault),
             SendStage::Draining { .. } => {}
         }
     }
@@ -137,10 +138,13 @@ impl Core {
                     Stage::Moving => return,
                     Stage::Getting(getting) => getting.busy(),
                     Stage::Streaming { unpacking, .. } => *unpacking > 0,
+                    Stage::Staged(staged) => staged.course.working > 0,
                 };
                 incoming.failure = Some(fault.clone());
-                if !busy {
-                    self.finish_incoming(id);
+                match &incoming.stage {
+                    _ if busy => {}
+                    Stage::Staged(_) => self.end_lost_recv(id),
+                    _ => self.finish_incoming(id),
                 }
             }
         }

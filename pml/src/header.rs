@@ -12,8 +12,9 @@
 //!
 //! RTS        as EAGER up to 32, then
 //!         32 | bytes | serial | count | low | span | blocks | layout id | layout length |
-//!         96 | fragment wish:4 | depth wish:4 | layout inline:2 | mapped key:1 | rdma key:1 | space:1 | 0:3 |
-//!        112 | mapped key … | rdma key … | flattened layout …
+//!         96 | fragment wish:4 | depth wish:4 | layout inline:2 | mapped key:1 | rdma key:1 | space:1 |
+//!            | staged:1 | 0:2 | staged fragment wish:4 | staged depth wish:4 | device |
+//!        128 | mapped key … | rdma key … | flattened layout …
 //!
 //! CTS        | kind | version | 0:2 | depth:4 | fragment:4 | 0:4 | serial | reply | offset | end |
 //! DATA       | kind | version | 0:6 | reply | offset | 0:8 |
@@ -24,6 +25,14 @@
 //! LAYOUT-REQUEST  | kind | version | 0:6 | serial | reply | piece |
 //! LAYOUT-DATA     | kind | version | 0:6 | reply | offset | length |
 //!              32 | flattened layout …
+//!
+//! OPEN       | kind | version | way:1 | direct:1 | depth:4 | fragment:4 | key:1 | 0:3 | serial | reply | end |
+//!         40 | key …
+//! RING       | kind | version | key:1 | 0:1 | depth:4 | reply |
+//!         16 | key …
+//! READY      | kind | version | 0:6 | reply | index | 0:8 |
+//! FREE       | kind | version | 0:6 | serial | limit | 0:8 |
+//! REFUSE     | kind | version | why:1 | 0:5 | reply |
 //! ```
 //!
 //! `serial` names a rendezvous at its sender, `reply` at its receiver: 64-bit counters that are
@@ -35,11 +44,14 @@
 
 mod note;
 mod rts;
+mod staged;
 mod verdict;
 
 pub(crate) use note::{NOTE_BYTES, Note, What, note};
-pub(crate) use rts::Rts;
 use rts::RtsWire;
+pub(crate) use rts::{Rts, StagedOffer};
+pub(crate) use staged::{DEPTH_MAX, Open, Ring, Why, free, ready, refuse};
+use staged::{OpenWire, RingWire};
 pub(crate) use verdict::Verdict;
 
 use crate::matching::Label;
@@ -50,7 +62,7 @@ use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file. Peers with another one are refused.
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 
 /// Most bytes of a flattened layout that an RTS carries; longer ones are fetched.
 pub const INLINE_LAYOUT_MAX: usize = 1024;
@@ -65,7 +77,7 @@ pub(crate) const FRAGMENT_MIN: u32 = 128;
 pub const EAGER_BYTES: usize = 32;
 /// What a synchronous eager message has between header and data: its serial.
 pub(crate) const SERIAL_BYTES: usize = 8;
-pub(crate) const RTS_BYTES: usize = 112;
+pub(crate) const RTS_BYTES: usize = 128;
 pub(crate) const CTS_BYTES: usize = 48;
 pub(crate) const DATA_BYTES: usize = 32;
 pub(crate) const FIN_BYTES: usize = 16;
@@ -86,6 +98,11 @@ mod kind {
     pub(super) const LAYOUT_DATA: u8 = 7;
     pub(super) const ABORT: u8 = 8;
     pub(super) const NOTE: u8 = 9;
+    pub(super) const OPEN: u8 = 10;
+    pub(super) const RING: u8 = 11;
+    pub(super) const READY: u8 = 12;
+    pub(super) const FREE: u8 = 13;
+    pub(super) const REFUSE: u8 = 14;
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -303,6 +320,11 @@ pub(crate) enum Message {
     Note(Note),
     LayoutRequest { serial: u64, reply: u64, piece: u64 },
     LayoutData { reply: u64, offset: u64, length: u64 },
+    Open(Open),
+    Ring(Ring),
+    Ready { reply: u64, index: u64 },
+    Free { serial: u64, limit: u64 },
+    Refuse { reply: u64, why: Why },
 }
 
 /// What the first 32 bytes say; enough for the two kinds that are frequent.
@@ -345,7 +367,7 @@ impl Head {
                 }
                 Ok(Head::Data { reply, offset })
             }
-            kind::RTS..=kind::CTS | kind::FIN..=kind::NOTE => Ok(Head::Other),
+            kind::RTS..=kind::CTS | kind::FIN..=kind::REFUSE => Ok(Head::Other),
             other => Err(format!("no message is of kind {other}")),
         }
     }
@@ -420,6 +442,32 @@ impl Message {
                 reserved(&wire.zero)?;
                 let [reply, offset, length] = wire.words.map(U64::get);
                 Ok(Message::LayoutData { reply, offset, length })
+            }
+            kind::OPEN => {
+                let (wire, key) = OpenWire::read_from_prefix(message)
+                    .map_err(|_| format!("an OPEN of {} bytes", message.len()))?;
+                Open::check(&wire, key).map(Message::Open)
+            }
+            kind::RING => {
+                let (wire, key) = RingWire::read_from_prefix(message)
+                    .map_err(|_| format!("a RING of {} bytes", message.len()))?;
+                Ring::check(&wire, key).map(Message::Ring)
+            }
+            kind::READY | kind::FREE => {
+                let wire: WordsWire = exactly(message)?;
+                reserved(&wire.zero)?;
+                let [name, number, zero] = wire.words.map(U64::get);
+                reserved(&zero.to_le_bytes())?;
+                Ok(match wire.kind {
+                    kind::READY => Message::Ready { reply: name, index: number },
+                    _ => Message::Free { serial: name, limit: number },
+                })
+            }
+            kind::REFUSE => {
+                let wire: FinWire = exactly(message)?;
+                reserved(&wire.zero)?;
+                let why = Why::decode(wire.verdict)?;
+                Ok(Message::Refuse { reply: wire.serial.get(), why })
             }
             other => Err(format!("no control message is of kind {other}")),
         }

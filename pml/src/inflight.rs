@@ -32,6 +32,9 @@ pub(crate) enum Flight {
     Scatter { id: RequestId, fragment: Fragment },
     /// A whole message is moved, out of a mapping, or out of a send of ours that waits for FIN.
     Move { id: RequestId, way: Protocol, mapping: Option<Mapping> },
+    /// A fragment of a staged message is laid into its place (`out`), or taken out. Its request has
+    /// all that the work needs. `failed` is what could not even be begun after it.
+    Staged { id: RequestId, index: u64, out: bool, failed: Option<EngineError> },
 }
 
 impl Core {
@@ -96,6 +99,10 @@ impl Core {
             Flight::Move { id, way, mapping } => {
                 drop(mapping);
                 self.moved(bml, id, way, result);
+            }
+            Flight::Staged { id, index, out, failed } => {
+                let result = result.and(failed.map_or(Ok(()), Err));
+                self.staged_landed(bml, (id, index, out), result);
             }
         }
     }

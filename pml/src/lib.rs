@@ -68,6 +68,7 @@ pub mod choose;
 mod claim;
 mod comm;
 mod core;
+mod counters;
 mod death;
 mod digests;
 mod drive;
@@ -91,6 +92,7 @@ mod pieces;
 mod pipeline;
 #[allow(unsafe_code, reason = "hands the caller's promise on")]
 mod pml;
+mod protocol;
 #[allow(unsafe_code, reason = "takes the caller's promise")]
 mod recv;
 mod rendezvous;
@@ -99,14 +101,18 @@ mod request;
 #[allow(unsafe_code, reason = "takes the caller's promise")]
 mod send;
 mod single_copy;
+mod staged;
+#[allow(unsafe_code, reason = "frees the staging memory that it allocated")]
+mod staging;
 mod tuning;
 mod wait;
 
 pub use agree::CommRequest;
-pub use choose::{Candidate, Excluded, Protocol, Situation};
+pub use choose::{Candidate, Excluded, Protocol, Situation, Staging};
 pub use claim::MessageId;
 pub use comm::{COMMS_MAX, Comm};
 pub use core::AM_TAG;
+pub use counters::{Counters, Tally};
 pub use error::PmlError;
 pub use group::{Comparison, Group};
 pub use header::{EAGER_BYTES, INLINE_LAYOUT_MAX};

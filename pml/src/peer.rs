@@ -8,6 +8,7 @@ use crate::body::Numbered;
 use crate::core::{AM_TAG, Core};
 use crate::header::{self, Note, What};
 use crate::layouts::Fetched;
+use crate::protocol::Protocol;
 use crate::reorder::Reorder;
 use crate::request::RequestId;
 use gapless_bml::{Bml, LinkError, RailSlot, Rank, ReserveError, Token};
@@ -33,6 +34,8 @@ pub(crate) struct Peer {
     pub(crate) layouts: Fetched,
     /// Unexpected messages in the transport's memory.
     pub(crate) parked: u32,
+    /// Staged ways that cannot be gone with it, by their place among all protocols.
+    pub(crate) closed: [bool; Protocol::ALL.len()],
 }
 
 /// Something that waits for room in the transport.
@@ -48,6 +51,8 @@ pub(crate) enum Outgoing {
     Note(What),
     /// A control message: its bytes and their number.
     Control([u8; header::CTS_BYTES], u8),
+    /// A longer one.
+    Long(Box<[u8]>),
     /// What is left of a flattened layout.
     Layout { reply: u64, next: usize, piece: usize, bytes: Arc<[u8]> },
 }
@@ -200,22 +205,31 @@ impl Core {
                 Attempt::Sent
             }
             Outgoing::Control(bytes, len) => {
-                let message = &bytes[..usize::from(len)];
-                match self.reserve(bml, peer, message.len()) {
-                    Some(mut slot) => {
-                        if let Err(error) = slot.write(0, message) {
-                            tracing::error!(%error, "a slot that cannot be written");
-                        }
-                        bml.send(slot, AM_TAG, Token::NONE);
-                        Attempt::Sent
-                    }
-                    None => Attempt::Waits(Outgoing::Control(bytes, len)),
+                if self.attempt_control(bml, peer, &bytes[..usize::from(len)]) {
+                    return Attempt::Sent;
                 }
+                Attempt::Waits(Outgoing::Control(bytes, len))
+            }
+            Outgoing::Long(bytes) => {
+                if self.attempt_control(bml, peer, &bytes) {
+                    return Attempt::Sent;
+                }
+                Attempt::Waits(Outgoing::Long(bytes))
             }
             Outgoing::Layout { reply, next, piece, bytes } => {
                 self.attempt_layout(bml, peer, (reply, next, piece), bytes)
             }
         }
+    }
+
+    /// Sends a control message, if there is room; whether there was.
+    fn attempt_control(&mut self, bml: &mut Bml, peer: u32, message: &[u8]) -> bool {
+        let Some(mut slot) = self.reserve(bml, peer, message.len()) else { return false };
+        if let Err(error) = slot.write(0, message) {
+            tracing::error!(%error, "a slot that cannot be written");
+        }
+        bml.send(slot, AM_TAG, Token::NONE);
+        true
     }
 
     /// Room for a message; `None` if there is none now. A link that is gone takes the peer with it.

@@ -247,18 +247,23 @@ impl Core {
     }
 
     /// The sender cannot go on.
-    pub(crate) fn aborted(&mut self, from: u32, reply: u64) -> Result<(), String> {
+    pub(crate) fn aborted(&mut self, bml: &mut Bml, from: u32, reply: u64) -> Result<(), String> {
         let unknown = || format!("an end of receive {reply}, which takes no data");
         let id = self.receiving(reply)?;
         let (incoming, _) = self.incoming(id).ok_or_else(unknown)?;
-        let Stage::Streaming { unpacking, .. } = &incoming.stage else { return Err(unknown()) };
         if incoming.from != from {
             return Err(unknown());
         }
-        let unpacking = *unpacking;
+        let (working, staged) = match &incoming.stage {
+            Stage::Streaming { unpacking, .. } => (*unpacking, false),
+            Stage::Staged(staged) if staged.going => (staged.course.working, true),
+            _ => return Err(unknown()),
+        };
         incoming.failure = Some(PmlError::SenderFailed { rank: from });
-        if unpacking == 0 {
-            self.finish_incoming(id);
+        match (working, staged) {
+            (0, true) => self.end_recv(bml, id),
+            (0, false) => self.finish_incoming(id),
+            _ => {}
         }
         Ok(())
     }

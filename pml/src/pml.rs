@@ -1,10 +1,11 @@
 //! The endpoint: its public face. Decisions are elsewhere; this file checks arguments and drives.
 
 use crate::agree::Agreements;
-use crate::choose::{self, Candidate, Situation};
+use crate::choose::{self, Candidate, Protocol, Situation};
 use crate::claim::MessageId;
 use crate::comm::Comm;
 use crate::core::Core;
+use crate::counters::Counters;
 use crate::error::PmlError;
 use crate::mode::SendMode;
 use crate::persistent::{Persistent, What as Start};
@@ -13,6 +14,7 @@ use crate::request::{RequestId, Status};
 use crate::tuning::{Config, Tuning};
 use gapless_bml::{Bml, Waiter};
 use gapless_engine::{Engine, Typed};
+use gapless_mem::Space;
 use std::sync::Arc;
 
 /// One process's end of all its messages.
@@ -79,6 +81,12 @@ impl Pml {
     /// Adds an engine, asked after those that are there.
     pub fn add_engine(&mut self, engine: Arc<dyn Engine>) {
         self.core.engines.push(engine);
+    }
+
+    /// Whether an engine works on memory of this space.
+    #[must_use]
+    pub fn serves(&self, space: Space) -> bool {
+        self.core.engines.iter().any(|engine| engine.serves(space))
     }
 
     /// Starts to send `buffer` to rank `dest` of `comm` (`MPI_Isend`, MPI 4.1 §3.7.2). The request
@@ -323,9 +331,22 @@ impl Pml {
         comm: &Comm,
         buffer: &Typed,
         dest: u32,
-    ) -> Result<[Candidate; 5], PmlError> {
+    ) -> Result<[Candidate; Protocol::ALL.len()], PmlError> {
         let situation = self.situation(comm, buffer, dest)?;
         Ok(choose::candidates(&situation, self.tuning()))
+    }
+
+    /// What this endpoint has done so far, by protocol.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.core.counters.with(&self.core.requests.ended)
+    }
+
+    /// Staging memory of devices and of the host: bytes kept, and how many of them messages have
+    /// now.
+    #[must_use]
+    pub fn staging_bytes(&self) -> (u64, u64) {
+        self.core.staging.bytes()
     }
 
     /// Waits until no engine works on any buffer or slot any more, and forgets what they were
@@ -343,6 +364,7 @@ impl Pml {
 impl Drop for Pml {
     fn drop(&mut self) {
         self.core.drain_engines();
+        self.core.staging.close(&mut self.bml);
     }
 }
 

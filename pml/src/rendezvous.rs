@@ -27,8 +27,10 @@ use crate::recv::{Matched, RecvStage};
 use crate::request::{RequestId, Work};
 use crate::send::{Offered, Send, SendStage, To, single_copy_costs};
 use crate::single_copy::Getting;
+use crate::staged::StagedRecv;
 use gapless_bml::{Bml, Rank, RemoteKey, Token};
 use gapless_dtype::{Convertor, Layout};
+use gapless_mem::Region;
 
 /// A rendezvous at its receiver.
 #[derive(Debug)]
@@ -62,6 +64,8 @@ pub(crate) enum Stage {
     Getting(Getting),
     /// Fragments; `unpacking` of them are with an engine.
     Streaming { pieces: Pieces, unpacking: u32 },
+    /// Fragments in staging memory, or the sender's word on it.
+    Staged(Box<StagedRecv>),
 }
 
 impl Incoming {
@@ -123,9 +127,10 @@ impl Core {
             if buffer.typed().as_contiguous().is_some() { 1 } else { buffer.blocks().max(2) };
         let (low, span) = buffer.touched().map_or((0, 0), |(low, region)| (low, region.len()));
         let host = buffer.typed().space().cpu_accessible();
+        let staged = self.staged_offer(bml, peer, buffer.typed().space());
         let (mut mapped, mut registered, mut layout) = (None, None, None);
         if peer != self.me {
-            mapped = map_key(bml, peer, &buffer);
+            mapped = buffer.touched().and_then(|(_, touched)| map_key(bml, peer, touched));
             let used = RTS_BYTES + mapped.map_or(0, |key| key.as_bytes().len());
             if host && used + RemoteKey::MAX_BYTES <= fragment_max {
                 registered = buffer.register(bml, Rank(peer));
@@ -155,13 +160,14 @@ impl Core {
             fragment: fragment.min(self.config.tuning.fragment_bytes).max(header::FRAGMENT_MIN),
             depth: self.config.tuning.depth,
             host,
+            staged,
             mapped,
             rdma: registered.map(|(_, key)| key),
             inline: 0..0,
         };
         let layout = layout.map(|(_, bytes)| bytes);
         if let Some(send) = self.requests.send_mut(id) {
-            let offered = Offered { rts, registered, layout, fetched: false };
+            let offered = Offered { rts, registered, layout, fetched: false, ring: None };
             send.stage = SendStage::Offered(Box::new(offered));
         }
         self.enqueue(peer, Outgoing::Rts(id));
@@ -221,6 +227,7 @@ impl Core {
         let id = *self.serials.get(&serial).ok_or_else(unknown)?;
         let send = self.requests.send_mut(id).ok_or_else(unknown)?;
         let eager = match send.stage {
+            SendStage::Staged(_) if send.to.peer == from => return self.staged_fin(id, verdict),
             SendStage::Offered(_) => false,
             SendStage::Unanswered { .. } => true,
             _ => return Err(unknown()),
@@ -248,8 +255,11 @@ impl Core {
     /// Takes keys and name of an offer back.
     pub(crate) fn withdraw_offer(&mut self, bml: &mut Bml, id: RequestId) {
         let Some(send) = self.requests.send_mut(id) else { return };
-        let SendStage::Offered(offered) = &send.stage else { return };
+        let SendStage::Offered(offered) = &mut send.stage else { return };
         self.serials.remove(&offered.rts.serial);
+        if let Some(mut unwanted) = offered.ring.take() {
+            unwanted.course.release(&mut self.staging, false);
+        }
         if let Some((rail, key)) = &offered.registered {
             bml.deregister(*rail, key);
         }
@@ -357,7 +367,11 @@ impl Core {
                 incoming.rts.layout_bytes
             },
             layout_fetch_max: 0,
+            staged: None,
         };
+        let (theirs, space) = (incoming.rts.staged, buffer.typed().space());
+        situation.staged = self.staging(bml, from, &theirs, space);
+        let Some((incoming, _)) = self.incoming(id) else { return };
         if incoming.rts.rdma.is_some() {
             situation.single_copy = single_copy_costs(bml, from);
         }
@@ -367,8 +381,10 @@ impl Core {
         }
         situation.layout_fetch_max = self.config.bounds.layout_cache_bytes;
         let (tuning, force) = (self.config.tuning.clone(), self.config.force);
+        let closed = self.peers[from as usize].closed;
         let Some((incoming, _)) = self.incoming(id) else { return };
-        let protocol = choose(&situation, &tuning, force, |way| incoming.allows(way));
+        let protocol =
+            choose(&situation, &tuning, force, |way| incoming.allows(way) && !closed[way.index()]);
         incoming.protocol = protocol;
         let fetch = situation.layout_fetch_bytes > 0;
         match protocol {
@@ -377,6 +393,10 @@ impl Core {
             Protocol::Mapped => self.move_mapped(bml, id),
             Protocol::SingleCopy => self.start_getting(bml, id),
             Protocol::Pipeline | Protocol::Eager => self.grant(bml, id, 0),
+            way => match situation.staged {
+                Some(staging) => self.open_staged(bml, id, way, &staging),
+                None => self.refuse(bml, id, way, "nothing is staged to this peer"),
+            },
         }
     }
 
@@ -406,8 +426,8 @@ impl Core {
     }
 }
 
-fn map_key(bml: &mut Bml, peer: u32, buffer: &Buffer) -> Option<RemoteKey> {
-    let (_, touched) = buffer.touched()?;
+/// A key with which `peer` can map memory of the user's.
+pub(crate) fn map_key(bml: &mut Bml, peer: u32, touched: Region) -> Option<RemoteKey> {
     // Transports can share memory of devices, but whoever frees it must have withdrawn it first,
     // and nothing here tells the user so.
     if !touched.space().cpu_accessible() {

@@ -1,6 +1,7 @@
 //! The table of requests: operations under way, and the results of those that have ended.
 
 use crate::choose::Protocol;
+use crate::counters::Counters;
 use crate::error::PmlError;
 use crate::recv::Recv;
 use crate::send::Send;
@@ -63,6 +64,8 @@ pub(crate) struct Requests {
     free: Vec<u32>,
     /// Who is to be told now: their requests have ended.
     woken: Vec<Waker>,
+    /// How many have ended well.
+    pub(crate) ended: Counters,
 }
 
 impl Requests {
@@ -114,6 +117,9 @@ impl Requests {
         let Some(entry) = self.entries.get_mut(id.index as usize) else { return };
         if entry.generation != id.generation {
             return;
+        }
+        if let Ok(status) = &result {
+            self.ended.ended(status.protocol, status.bytes);
         }
         if entry.waker.is_some() {
             self.woken.extend(entry.waker.take());

@@ -10,6 +10,7 @@ use crate::mode::{Copied, SendMode};
 use crate::peer::Attempt;
 use crate::peer::{Gone, Outgoing};
 use crate::request::{RequestId, Status, Work};
+use crate::staged::StagedSend;
 use gapless_bml::{Bml, Limits, PeerState, Rank, RdmaRail, RemoteKey, Token};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Completion, Region};
@@ -48,6 +49,8 @@ pub(crate) enum SendStage {
     Offered(Box<Offered>),
     /// The pipeline: room in the transport, or its engine.
     Streaming(Streaming),
+    /// A staged way: its engine, or places in the ring.
+    Staged(Box<StagedSend>),
     /// The peer is lost; engines still read the buffer.
     Draining { packing: u32, error: PmlError },
 }
@@ -62,6 +65,8 @@ pub(crate) struct Offered {
     pub(crate) layout: Option<Arc<[u8]>>,
     /// Whether the receiver has fetched it.
     pub(crate) fetched: bool,
+    /// The ring that the receiver was lent, until it has mapped it.
+    pub(crate) ring: Option<Box<StagedSend>>,
 }
 
 /// A send whose receiver has asked for its data.
@@ -300,6 +305,7 @@ impl Core {
     pub(crate) fn expectation(&self, bml: &mut Bml, peer: u32, buffer: &Typed) -> Situation {
         let blocks = buffer.layout().blocks_of(buffer.count()).unwrap_or(u64::MAX).max(1);
         let single_copy = single_copy_costs(bml, peer);
+        let staged = self.expected_staging(bml, peer, buffer.space());
         let limits = bml.limits(Rank(peer));
         Situation {
             bytes: buffer.packed_bytes(),
@@ -315,6 +321,7 @@ impl Core {
             single_copy,
             layout_fetch_bytes: 0,
             layout_fetch_max: self.config.bounds.layout_cache_bytes,
+            staged,
         }
     }
 

@@ -33,6 +33,23 @@ pub struct Tuning {
     pub depth: u32,
     /// Bytes that one call of single copy moves at most, so that other messages get their turn.
     pub single_copy_batch_bytes: u64,
+    /// Fragment size of the staged protocols, which move device memory: 1 to 8 MiB keep the link
+    /// busy over launches.
+    pub staged_fragment_bytes: u32,
+    /// Fragments of one staged message in work at once; at most 64.
+    pub staged_depth: u32,
+    /// What a fragment's launch (of a kernel or a copy, and noticing its end) costs.
+    pub launch_ns: f64,
+    /// Packing or unpacking within one device.
+    pub device_mb_s: f64,
+    /// Kernels that store to another device's memory, or load from it.
+    pub peer_store_mb_s: f64,
+    /// Copy engines between two devices.
+    pub peer_copy_mb_s: f64,
+    /// Copy engines between a device and page-locked host memory.
+    pub pinned_mb_s: f64,
+    /// Kernels that store to page-locked host memory, or load from it.
+    pub pinned_store_mb_s: f64,
 }
 
 impl Default for Tuning {
@@ -50,6 +67,14 @@ impl Default for Tuning {
             fragment_bytes: 32 << 10,
             depth: 8,
             single_copy_batch_bytes: 4 << 20,
+            staged_fragment_bytes: 4 << 20,
+            staged_depth: 4,
+            launch_ns: 8_000.0,
+            device_mb_s: 1_500_000.0,
+            peer_store_mb_s: 368_000.0,
+            peer_copy_mb_s: 394_000.0,
+            pinned_mb_s: 55_000.0,
+            pinned_store_mb_s: 51_000.0,
         }
     }
 }
@@ -77,6 +102,9 @@ pub struct Bounds {
     pub layout_cache_entries: usize,
     /// Fragments that one call of `progress` sends to one peer; 0 counts as 1.
     pub fragments_per_progress: u32,
+    /// Staging memory that is kept of each device, and of the host for each peer's messages through
+    /// it, in bytes. A message that finds none left takes a way without staging.
+    pub staging_bytes: u64,
 }
 
 impl Default for Bounds {
@@ -86,6 +114,7 @@ impl Default for Bounds {
             layout_cache_bytes: 32 << 20,
             layout_cache_entries: 256,
             fragments_per_progress: 16,
+            staging_bytes: 256 << 20,
         }
     }
 }

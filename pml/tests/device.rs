@@ -3,113 +3,15 @@
 
 mod common;
 
+use common::engine::FakeEngine;
 use common::{Buffer, Home, Job, bytes, link, strided};
 use gapless_btl::loopback::{self, Loopback};
-use gapless_engine::{Engine, EngineError, HostEngine, Typed};
+use gapless_engine::{Engine, HostEngine};
+use gapless_mem::Space;
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
 use gapless_pml::{Config, PmlError, Protocol, Source, TagSel};
-use std::any::Any;
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-
-/// Works on a fake device's memory, some polls after it was asked to.
-struct FakeEngine {
-    device: Arc<FakeDevice>,
-    polls: u32,
-    broken: AtomicBool,
-}
-
-type Work = Box<dyn FnOnce() -> Result<(), DeviceError> + Send>;
-
-struct Later(Mutex<(u32, Option<Work>, Result<(), DeviceError>)>);
-
-impl Pending for Later {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        let mut state = self.0.lock().unwrap();
-        if state.0 > 0 {
-            state.0 -= 1;
-            return Ok(false);
-        }
-        if let Some(work) = state.1.take() {
-            state.2 = work();
-        }
-        state.2.clone().map(|()| true)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-impl FakeEngine {
-    fn alias(&self, typed: &Typed) -> Result<Typed, EngineError> {
-        let region = self.device.alias(typed.region())?;
-        Typed::new(region, typed.origin(), typed.layout(), typed.count())
-    }
-
-    fn later(
-        &self,
-        work: impl FnOnce() -> Result<Completion, EngineError> + Send + 'static,
-    ) -> Result<Completion, EngineError> {
-        let broken = self.broken.load(Ordering::Relaxed);
-        let work = move || {
-            if broken {
-                return Err(DeviceError::Unsupported { what: "working while broken" });
-            }
-            work().map(|_| ()).map_err(|_| DeviceError::Unsupported { what: "such a request" })
-        };
-        let state = (self.polls, Some(Box::new(work) as Work), Ok(()));
-        Ok(Completion::Pending(Arc::new(Later(Mutex::new(state)))))
-    }
-}
-
-impl Engine for FakeEngine {
-    fn name(&self) -> &'static str {
-        "fake"
-    }
-
-    fn serves(&self, space: Space) -> bool {
-        space == self.device.space()
-    }
-
-    unsafe fn pack(
-        &self,
-        src: &Typed,
-        range: Range<u64>,
-        dst: Region,
-        _: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let src = self.alias(src)?;
-        // SAFETY: the caller's guarantees hold until the completion, which runs this.
-        self.later(move || unsafe { HostEngine.pack(&src, range, dst, &[]) })
-    }
-
-    unsafe fn unpack(
-        &self,
-        src: Region,
-        dst: &Typed,
-        range: Range<u64>,
-        _: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let dst = self.alias(dst)?;
-        // SAFETY: as above.
-        self.later(move || unsafe { HostEngine.unpack(src, &dst, range, &[]) })
-    }
-
-    unsafe fn transfer(
-        &self,
-        src: &Typed,
-        dst: &Typed,
-        range: Range<u64>,
-        _: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let (src, dst) = (self.alias(src)?, self.alias(dst)?);
-        // SAFETY: as above.
-        self.later(move || unsafe { HostEngine.transfer(&src, &dst, range, &[]) })
-    }
-}
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 struct Lab {
     job: Job,
@@ -119,8 +21,7 @@ struct Lab {
 
 fn lab(ranks: u32, config: Config, polls: u32) -> Lab {
     let device = Arc::new(FakeDevice::new(3));
-    let broken = AtomicBool::new(false);
-    let engine = Arc::new(FakeEngine { device: Arc::clone(&device), polls, broken });
+    let engine = Arc::new(FakeEngine::new(&device, polls));
     let engines: [Arc<dyn Engine>; 2] = [Arc::new(HostEngine), Arc::clone(&engine) as _];
     let link = loopback::Config { slots: 6, ..link() };
     let mut rail = |_, hub: &loopback::Hub| Box::new(Loopback::with(hub, link.clone())) as Box<_>;

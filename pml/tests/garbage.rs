@@ -92,7 +92,7 @@ impl Pair {
 }
 
 /// What is spoken.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 fn word(message: &mut [u8], at: usize, value: u64) {
     message[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -117,7 +117,7 @@ fn rts(sequence: u32, bytes: u64) -> Vec<u8> {
     let mut message = eager(sequence, 0, &[]);
     message[0] = 2;
     word(&mut message, 24, bytes);
-    message.resize(112, 0);
+    message.resize(128, 0);
     word(&mut message, 32, bytes);
     word(&mut message, 40, 77); // serial
     word(&mut message, 48, 1); // count

@@ -128,6 +128,7 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
         single_copy: link.single_copy,
         layout_fetch_bytes: if fetch { flattened } else { 0 },
         layout_fetch_max: config.bounds.layout_cache_bytes,
+        staged: None,
     };
     let candidates = candidates(&situation, &config.tuning);
     let winner = gapless_pml::choose::choose(&situation, &config.tuning, None, |_| true);

@@ -26,9 +26,33 @@ pub(super) struct RtsWire {
     mapped: u8,
     rdma: u8,
     space: u8,
-    zero: [u8; 3],
+    staged: u8,
+    zero: [u8; 2],
+    staged_fragment: U32,
+    staged_depth: U32,
+    device: U64,
 }
 const _: () = assert!(size_of::<RtsWire>() == RTS_BYTES);
+
+/// Its buffer lies in memory of a device that can stage.
+const DEVICE: u8 = 1;
+/// It can lay fragments into host memory that its receiver maps.
+const THROUGH_HOST: u8 = 2;
+
+/// What a sender tells of staging.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StagedOffer {
+    /// Whether its buffer lies in memory of a device that can stage.
+    pub(crate) device: bool,
+    /// Whether it can lay fragments into host memory that its receiver maps.
+    pub(crate) through_host: bool,
+    /// Fragment size in bytes that it wishes; 0 if it cannot stage.
+    pub(crate) fragment: u32,
+    /// Fragments in work at once that it wishes.
+    pub(crate) depth: u32,
+    /// Which device it is; 0 if that is not known.
+    pub(crate) mark: u64,
+}
 
 /// Request to send: an offer, from which the receiver chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +78,7 @@ pub(crate) struct Rts {
     pub(crate) depth: u32,
     /// Whether the sender's buffer is memory that a CPU may touch.
     pub(crate) host: bool,
+    pub(crate) staged: StagedOffer,
     pub(crate) mapped: Option<RemoteKey>,
     pub(crate) rdma: Option<RemoteKey>,
     /// Where in the message the flattened layout is, if it is there.
@@ -83,7 +108,12 @@ impl Rts {
             mapped: short(mapped.len()),
             rdma: short(rdma.len()),
             space: u8::from(!self.host),
-            zero: [0; 3],
+            staged: if self.staged.device { DEVICE } else { 0 }
+                | if self.staged.through_host { THROUGH_HOST } else { 0 },
+            zero: [0; 2],
+            staged_fragment: self.staged.fragment.into(),
+            staged_depth: self.staged.depth.into(),
+            device: self.staged.mark.into(),
         };
         let mut at = 0;
         for part in [wire.as_bytes(), mapped, rdma, layout] {
@@ -126,8 +156,21 @@ impl Rts {
         {
             return Err(format!("a span of {} bytes from {}", wire.span.get(), wire.low.get()));
         }
-        if wire.space > 1 || wire.zero != [0; 3] {
+        if wire.space > 1 || wire.staged > DEVICE | THROUGH_HOST || wire.zero != [0; 2] {
             return Err("an RTS with an unknown space or reserved bytes in use".to_owned());
+        }
+        let staged = StagedOffer {
+            device: wire.staged & DEVICE != 0,
+            through_host: wire.staged & THROUGH_HOST != 0,
+            fragment: wire.staged_fragment.get(),
+            depth: wire.staged_depth.get(),
+            mark: wire.device.get(),
+        };
+        if wire.staged != 0 && (staged.fragment < FRAGMENT_MIN || staged.depth == 0) {
+            return Err(format!("an RTS with impossible staging: {staged:?}"));
+        }
+        if staged.device && wire.space == 0 {
+            return Err("an RTS for host memory of a device".to_owned());
         }
         if wire.fragment.get() < FRAGMENT_MIN {
             return Err(format!("an RTS with fragments of {} bytes", wire.fragment.get()));
@@ -144,6 +187,7 @@ impl Rts {
             fragment: wire.fragment.get(),
             depth: wire.depth.get(),
             host: wire.space == 0,
+            staged,
             mapped: key(mapped)?,
             rdma: key(rdma)?,
             inline,

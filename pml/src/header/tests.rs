@@ -22,10 +22,11 @@ fn rts() -> Rts {
         layout_bytes: 5,
         fragment: 32_768,
         depth: 4,
-        host: true,
+        host: false,
+        staged: StagedOffer { device: true, through_host: true, fragment: 4096, depth: 3, mark: 5 },
         mapped: RemoteKey::new(&[1; 20]),
         rdma: RemoteKey::new(&[2; 80]),
-        inline: 212..217,
+        inline: 228..233,
     }
 }
 
@@ -55,7 +56,7 @@ fn a_mode_is_told_and_a_synchronous_message_has_its_serial() {
 fn an_rts_says_what_it_was_told() {
     let mut bytes = [0; CONTROL_MAX];
     let len = rts().write(&[9; 5], &mut bytes);
-    assert_eq!(len, 217);
+    assert_eq!(len, 233);
     assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(Box::new(rts()))));
     for shorter in 0..len {
         assert!(Message::parse(&bytes[..shorter]).is_err(), "{shorter} bytes");
@@ -65,7 +66,7 @@ fn an_rts_says_what_it_was_told() {
 #[test]
 fn a_long_layout_is_left_out() {
     let mut bytes = [0; CONTROL_MAX];
-    let offer = Rts { layout_bytes: 2000, inline: 212..212, ..rts() };
+    let offer = Rts { layout_bytes: 2000, inline: 228..228, ..rts() };
     let len = offer.write(&[9; 2000], &mut bytes);
     assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(Box::new(offer))));
 }
@@ -80,7 +81,7 @@ fn other_kinds_say_what_they_were_told() {
         let message = Message::Fin { serial: 8, verdict };
         assert_eq!(Message::parse(&fin(8, verdict)), Ok(message));
     }
-    assert!(Message::parse(&short(kind::FIN, 9, 8)).is_err());
+    assert!(Message::parse(&short(kind::FIN, 12, 8)).is_err());
     for what in [What::Withdraw { serial: 9 }, What::Farewell] {
         let said = Note { sequence: 0xFFFF_FFFF, what };
         assert_eq!(Message::parse(&note(said)), Ok(Message::Note(said)));

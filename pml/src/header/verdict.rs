@@ -1,6 +1,6 @@
 //! What a receiver says of a message in FIN.
 
-use crate::choose::Protocol;
+use crate::protocol::Protocol;
 
 /// What became of a message that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,12 @@ impl Verdict {
             Verdict::Received(Protocol::Mapped) => 3,
             Verdict::Received(Protocol::SingleCopy) => 4,
             Verdict::Received(Protocol::Local) => 5,
+            Verdict::Received(Protocol::StagedPut) => 6,
+            Verdict::Received(Protocol::StagedPutCopy) => 7,
+            Verdict::Received(Protocol::StagedGet) => 8,
+            Verdict::Received(Protocol::StagedGetCopy) => 9,
+            Verdict::Received(Protocol::CopyInOut) => 10,
+            Verdict::Received(Protocol::ZeroCopyInOut) => 11,
             Verdict::NotReady => 16,
             Verdict::Withdrawn => 17,
             Verdict::Unreceived => 18,
@@ -57,7 +63,7 @@ mod tests {
             let verdict = Verdict::Received(protocol);
             assert_eq!(Verdict::decode(verdict.code()), Ok(verdict));
         }
-        assert!(Verdict::decode(6).is_err());
+        assert!(Verdict::decode(12).is_err());
         assert!(Verdict::decode(255).is_err());
     }
 }

@@ -1,6 +1,8 @@
 //! Several endpoints in one thread, joined by loopback transports, and buffers for them.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod engine;
+
 use gapless_bml::{Bml, Patience, Rank, Waiter};
 use gapless_btl::loopback::{self, Hub, Loopback};
 use gapless_btl::{Address, Allocation, Btl};

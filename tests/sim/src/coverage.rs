@@ -144,7 +144,8 @@ impl Coverage {
                         Protocol::Pipeline => seen.pipelined += 1,
                         Protocol::SingleCopy => seen.single_copies += 1,
                         Protocol::Local => seen.local += 1,
-                        Protocol::Mapped => {}
+                        // Nothing is mapped between simulated hosts, and there are no devices.
+                        _ => {}
                     }
                     seen.any_source += u64::from(taken.source.is_none());
                     seen.any_tag += u64::from(taken.tag.is_none());

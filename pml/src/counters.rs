@@ -1,0 +1,76 @@
+//! What an endpoint has done, by protocol: so that an experiment can tell that a message went the way
+//! it was meant to go.
+
+use crate::protocol::Protocol;
+
+/// What one protocol has done at this end. All numbers only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Messages that ended well at this end, sent or received. Eager ones that leave within `isend`
+    /// are not counted.
+    pub messages: u64,
+    /// Packed bytes of these.
+    pub bytes: u64,
+    /// Fragments that this end has begun to lay into, or to take out of, staging memory or slots.
+    pub fragments: u64,
+    /// Calls of an engine that pack: on a device, launches of kernels.
+    pub packs: u64,
+    /// Calls of an engine that unpack.
+    pub unpacks: u64,
+    /// Copies that a device's copy engine was asked for.
+    pub copies: u64,
+    /// Bytes that passed staging memory of either end.
+    pub staged_bytes: u64,
+    /// Most fragments of one message that were under way at a time: begun and not known to have been
+    /// taken out (at the sender), or there and not taken out (at the receiver).
+    pub depth_max: u32,
+}
+
+/// What an endpoint has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    ways: [Tally; Protocol::ALL.len()],
+}
+
+impl Counters {
+    /// What one protocol has done.
+    #[must_use]
+    pub fn of(&self, protocol: Protocol) -> Tally {
+        self.ways[protocol.index()]
+    }
+
+    /// The protocols that have done anything.
+    pub fn used(&self) -> impl Iterator<Item = (Protocol, Tally)> {
+        let all = Protocol::ALL.into_iter().zip(self.ways);
+        all.filter(|(_, tally)| *tally != Tally::default())
+    }
+
+    /// The most fragments of one staged message that were under way at a time.
+    #[must_use]
+    pub fn depth_max(&self) -> u32 {
+        Protocol::STAGED.into_iter().map(|way| self.of(way).depth_max).max().unwrap_or(0)
+    }
+
+    pub(crate) fn tally(&mut self, protocol: Protocol) -> &mut Tally {
+        &mut self.ways[protocol.index()]
+    }
+
+    pub(crate) fn ended(&mut self, protocol: Protocol, bytes: u64) {
+        let tally = self.tally(protocol);
+        tally.messages += 1;
+        tally.bytes = tally.bytes.saturating_add(bytes);
+    }
+
+    /// These, and how many messages have ended well.
+    pub(crate) fn with(mut self, ended: &Counters) -> Counters {
+        for (tally, ended) in self.ways.iter_mut().zip(ended.ways) {
+            (tally.messages, tally.bytes) = (ended.messages, ended.bytes);
+        }
+        self
+    }
+
+    pub(crate) fn saw_depth(&mut self, protocol: Protocol, depth: u64) {
+        let tally = self.tally(protocol);
+        tally.depth_max = tally.depth_max.max(u32::try_from(depth).unwrap_or(u32::MAX));
+    }
+}

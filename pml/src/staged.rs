@@ -1,0 +1,555 @@
+//! Staged rendezvous: device memory moves through staging memory, fragment by fragment, both ends
+//! busy, driven by the receiver (Wu et al. 2016 §4).
+//!
+//! ```text
+//! put (put.rs)                              get, or through the host (get.rs)
+//! sender                receiver            sender                receiver
+//!   | RTS(offer) ---------> | choose          | RTS(offer) ---------> | choose
+//!   | <---- OPEN(key) ----- | its ring        | <------- OPEN ------- |
+//!   | map                   |                 | its ring              |
+//!   |                       |                 | RING(key) ----------> | map
+//!   |                       |                 | <---- FREE(depth) --- |
+//!   | lay 0, READY(0) ----> | take 0 out      | lay 0, READY(0) ----> | take 0 out
+//!   | lay 1, READY(1) ----> | take 1 out      | lay 1, READY(1) ----> | take 1 out
+//!   | <----- FREE(n) ------ |                 | <----- FREE(n) ------ |
+//!   |  …                    |                 |  …                    |
+//!   ■ all laid              □ all taken       | <-------- FIN ------- □ all taken
+//!                                             ■
+//! ```
+//!
+//! FREE(n): fragments below `n` may be laid. The ring has `depth` places, and fragment `i` lies in place
+//! `i` modulo the depth; a receiver's buffer without gaps that the sender can map is a ring with a
+//! place for every fragment, and there is nothing to take out or to free.
+//!
+//! What cannot be had is no error: REFUSE (or, of a RING, simply another decision) leaves the offer
+//! standing, and the receiver chooses again among the other ways. If the sender's engine fails, it
+//! says ABORT once none of its engines works any more, and waits for FIN, because a FREE may be on its
+//! way. If the receiver's fails, it takes the other fragments and drops them. If a peer is lost, staging
+//! memory goes back when our engines have ended, and what the peer may write to when the transport
+//! says that it has it no more.
+
+pub(crate) mod course;
+mod get;
+mod put;
+mod window;
+
+use crate::choose::{self, staged_fragment};
+use crate::core::Core;
+use crate::error::PmlError;
+use crate::header::{self, DEPTH_MAX, FRAGMENT_MIN, StagedOffer, Verdict};
+use crate::inflight::{Flight, InFlight};
+use crate::protocol::Protocol;
+use crate::recv::RecvStage;
+use crate::rendezvous::{Incoming, Stage};
+use crate::request::RequestId;
+use crate::send::{Send, SendStage};
+use crate::staging::device_of;
+use course::{Course, Ring, Step};
+use gapless_bml::{Bml, MapError, Rank};
+use gapless_engine::EngineError;
+use gapless_mem::{Completion, Device, Space};
+use std::sync::Arc;
+
+/// A staged message at its sender.
+#[derive(Debug)]
+pub(crate) struct StagedSend {
+    pub(crate) serial: u64,
+    pub(crate) reply: u64,
+    pub(crate) course: Course,
+    /// How it will end.
+    pub(crate) failed: Option<PmlError>,
+}
+
+/// A staged message at its receiver.
+#[derive(Debug)]
+pub(crate) struct StagedRecv {
+    pub(crate) course: Course,
+    /// Fragments may come.
+    pub(crate) going: bool,
+    /// The sender is lost, and may still have our buffer mapped.
+    pub(crate) leaving: bool,
+}
+
+/// The number that processes of this host know a device by; 0 if it has none.
+fn mark_of(device: &Arc<dyn Device>) -> u64 {
+    let fold = |id: u128| {
+        let bytes = id.to_le_bytes();
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        (word(0) ^ word(8)).max(1)
+    };
+    device.identity().map_or(0, fold)
+}
+
+impl Protocol {
+    /// Whether the sender lays fragments into memory of the receiver.
+    pub(crate) fn puts(self) -> bool {
+        matches!(self, Protocol::StagedPut | Protocol::StagedPutCopy)
+    }
+
+    /// Whether fragments lie in host memory.
+    pub(crate) fn through_host(self) -> bool {
+        matches!(self, Protocol::CopyInOut | Protocol::ZeroCopyInOut)
+    }
+
+    /// Those that need the same of a link, this one included.
+    fn kin(self) -> &'static [Protocol] {
+        match self {
+            Protocol::StagedPut | Protocol::StagedPutCopy => {
+                &[Protocol::StagedPut, Protocol::StagedPutCopy]
+            }
+            Protocol::StagedGet | Protocol::StagedGetCopy => {
+                &[Protocol::StagedGet, Protocol::StagedGetCopy]
+            }
+            Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
+                &[Protocol::CopyInOut, Protocol::ZeroCopyInOut]
+            }
+            _ => &[],
+        }
+    }
+}
+
+impl Core {
+    /// What a sender of a buffer in `space` tells of staging.
+    pub(crate) fn staged_offer(&self, bml: &mut Bml, peer: u32, space: Space) -> StagedOffer {
+        let device = device_of(bml, space);
+        let host = space.cpu_accessible();
+        // Nothing is staged between two host buffers; who sends one knows no device, as a rule.
+        if peer == self.me || !(host || device.is_some()) || bml.mapped(Rank(peer)).is_none() {
+            return StagedOffer::default();
+        }
+        StagedOffer {
+            device: device.is_some(),
+            through_host: true,
+            fragment: self.config.tuning.staged_fragment_bytes.max(FRAGMENT_MIN),
+            depth: self.config.tuning.staged_depth.clamp(1, DEPTH_MAX),
+            mark: device.as_ref().map_or(0, mark_of),
+        }
+    }
+
+    /// Which staged ways there are between a sender and a buffer of ours in `space`.
+    pub(crate) fn staging(
+        &self,
+        bml: &mut Bml,
+        from: u32,
+        theirs: &StagedOffer,
+        space: Space,
+    ) -> Option<choose::Staging> {
+        let ours = self.staged_offer(bml, from, space);
+        if !(theirs.through_host && ours.through_host && (theirs.device || ours.device)) {
+            return None;
+        }
+        Some(choose::Staging {
+            sender_device: theirs.device,
+            receiver_device: ours.device,
+            one_device: ours.mark != 0 && ours.mark == theirs.mark,
+            direct: false,
+            fragment_bytes: theirs.fragment.min(ours.fragment),
+            depth: theirs.depth.min(ours.depth),
+        })
+    }
+
+    /// The same as a sender expects it, who takes the receiver's device to be another one like its
+    /// own.
+    pub(crate) fn expected_staging(
+        &self,
+        bml: &mut Bml,
+        peer: u32,
+        space: Space,
+    ) -> Option<choose::Staging> {
+        if space.cpu_accessible() {
+            return None;
+        }
+        let ours = self.staged_offer(bml, peer, space);
+        self.staging(bml, peer, &StagedOffer { mark: 0, ..ours }, space)
+    }
+
+    /// A course as both ends' wishes have it.
+    fn agreed(incoming: &Incoming, staging: &choose::Staging) -> (u32, u32) {
+        let fragment = staged_fragment(incoming.room, staging.fragment_bytes, staging.depth);
+        let total = incoming.room.div_ceil(u64::from(fragment));
+        (fragment, u32::try_from(total).unwrap_or(DEPTH_MAX).min(staging.depth))
+    }
+
+    /// Goes a staged way.
+    pub(crate) fn open_staged(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        way: Protocol,
+        staging: &choose::Staging,
+    ) {
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let (fragment, depth) = Core::agreed(incoming, staging);
+        let course = Course::new(way, incoming.room, fragment, depth);
+        if way.puts() {
+            self.open_put(bml, id, course);
+        } else {
+            self.open_get(bml, id, course);
+        }
+    }
+
+    /// A way is closed to a peer for good, as far as anybody can tell.
+    fn close_way(&mut self, peer: u32, way: Protocol, why: &str) {
+        let closed = &mut self.peers[peer as usize].closed;
+        if !std::mem::replace(&mut closed[way.index()], true) {
+            tracing::info!(peer, %way, why, "messages of devices take other ways to this peer");
+        }
+        way.kin().iter().for_each(|kin| closed[kin.index()] = true);
+    }
+
+    /// Whether a failure to map is one that other messages would meet, too.
+    fn lasts(error: &MapError) -> bool {
+        matches!(error, MapError::Device(_) | MapError::System { .. })
+    }
+
+    /// A way could not be gone; nothing was moved. Tries another.
+    fn refuse_staged(&mut self, bml: &mut Bml, id: RequestId, why: &str, lasting: bool) {
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let (from, way) = (incoming.from, incoming.protocol);
+        if let Stage::Staged(_) = incoming.stage {
+            self.release_recv(id, false);
+        }
+        if lasting {
+            self.close_way(from, way, why);
+        }
+        if let Some((incoming, _)) = self.incoming(id) {
+            // What its kin needs is the same.
+            way.kin().iter().for_each(|kin| incoming.refuse(*kin));
+        }
+        self.refuse(bml, id, way, why);
+    }
+
+    /// The staged send of ours that `from` speaks of.
+    fn staged_send(&mut self, from: u32, serial: u64) -> Result<(RequestId, &mut Send), String> {
+        let unknown = || format!("a word on rendezvous {serial}, which is not under way");
+        let id = *self.serials.get(&serial).ok_or_else(unknown)?;
+        let send = self.requests.send_mut(id).ok_or_else(unknown)?;
+        if send.to.peer != from { Err(unknown()) } else { Ok((id, send)) }
+    }
+
+    /// The staged receive of ours that `from` speaks of.
+    fn staged_recv(
+        &mut self,
+        from: u32,
+        reply: u64,
+    ) -> Result<(RequestId, &mut StagedRecv), String> {
+        let unknown = || format!("a word on receive {reply}, which is not staged");
+        let id = self.receiving(reply)?;
+        let recv = self.requests.recv_mut(id).ok_or_else(unknown)?;
+        match &mut recv.stage {
+            RecvStage::Incoming(incoming) if incoming.from == from => match &mut incoming.stage {
+                Stage::Staged(staged) => Ok((id, staged)),
+                _ => Err(unknown()),
+            },
+            _ => Err(unknown()),
+        }
+    }
+
+    /// Begins as many fragments of a send as there is room for.
+    fn advance_send(&mut self, bml: &mut Bml, id: RequestId) {
+        loop {
+            let Some(send) = self.requests.send_mut(id) else { return };
+            let SendStage::Staged(staged) = &mut send.stage else { return };
+            let course = &mut staged.course;
+            let next = course.next().filter(|_| staged.failed.is_none());
+            let Some(index) = next.filter(|next| course.window.begin(*next).is_ok()) else {
+                return;
+            };
+            course.working += 1;
+            let way = course.way;
+            let ahead = match course.direct {
+                true => u64::from(course.window.in_work()),
+                false => {
+                    (index + 1 + u64::from(course.window.depth())).saturating_sub(course.limit)
+                }
+            };
+            self.counters.saw_depth(way, ahead.min(u64::from(course.window.depth())));
+            let tally = self.counters.tally(way);
+            let step = course.gather(&self.engines, &send.buffer, index, tally);
+            self.follow(bml, id, index, step, true);
+        }
+    }
+
+    /// Waits for a step's end, or takes it as it comes.
+    fn follow(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        index: u64,
+        step: Result<Step, EngineError>,
+        out: bool,
+    ) {
+        let result = match step {
+            Ok(Step { completion: completion @ Completion::Pending(_), failed }) => {
+                let work = Flight::Staged { id, index, out, failed };
+                self.in_flight.push(InFlight { completion, work });
+                return;
+            }
+            Ok(Step { failed, .. }) => failed.map_or(Ok(()), Err),
+            Err(error) => Err(error),
+        };
+        if out {
+            self.gathered(bml, id, index, result);
+        } else {
+            self.taken_out(bml, id, index, result);
+        }
+    }
+
+    /// An engine's work on a fragment has ended.
+    pub(crate) fn staged_landed(
+        &mut self,
+        bml: &mut Bml,
+        (id, index, out): (RequestId, u64, bool),
+        result: Result<(), EngineError>,
+    ) {
+        if out {
+            self.gathered(bml, id, index, result);
+            self.advance_send(bml, id);
+        } else {
+            self.taken_out(bml, id, index, result);
+        }
+    }
+
+    /// A fragment lies in its place, or will not.
+    fn gathered(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        index: u64,
+        result: Result<(), EngineError>,
+    ) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let peer = send.to.peer;
+        let SendStage::Staged(staged) = &mut send.stage else { return };
+        staged.course.working -= 1;
+        match result {
+            Ok(()) => staged.course.window.end(index),
+            Err(error) => drop(staged.failed.get_or_insert(error.into())),
+        }
+        if staged.failed.is_some() {
+            if staged.course.working == 0 {
+                self.fail_send(bml, id);
+            }
+            return;
+        }
+        let ready = header::ready(staged.reply, index);
+        // Who got fragments out of our ring says so at the end.
+        if staged.course.window.complete() && staged.course.way.puts() {
+            self.end_send(id, None);
+        }
+        self.send_control(bml, peer, &ready);
+    }
+
+    /// A send that has failed, and whose engines have ended.
+    fn fail_send(&mut self, bml: &mut Bml, id: RequestId) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let peer = send.to.peer;
+        let SendStage::Staged(staged) = &mut send.stage else { return };
+        let (reply, failed) = (staged.reply, staged.failed.clone());
+        if self.peers[peer as usize].lost.is_some() {
+            self.end_send(id, failed);
+        } else {
+            // FIN ends it.
+            self.send_control(bml, peer, &header::abort(reply));
+        }
+    }
+
+    /// Ends a staged send on which no engine works any more.
+    fn end_send(&mut self, id: RequestId, failed: Option<PmlError>) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let SendStage::Staged(staged) = &mut send.stage else { return };
+        let (way, serial) = (staged.course.way, staged.serial);
+        staged.course.release(&mut self.staging, false);
+        self.serials.remove(&serial);
+        let status = send.status(way);
+        self.requests.finish(id, failed.map_or(Ok(status), Err));
+    }
+
+    /// The receiver's last word on a staged send.
+    pub(crate) fn staged_fin(&mut self, id: RequestId, verdict: Verdict) -> Result<(), String> {
+        let early = || format!("{verdict:?} of a staged message that is under way");
+        let send = self.requests.send_mut(id).ok_or_else(early)?;
+        let SendStage::Staged(staged) = &mut send.stage else { return Err(early()) };
+        if staged.course.working > 0 {
+            return Err(early());
+        }
+        let received =
+            verdict == Verdict::Received(staged.course.way) && staged.course.window.complete();
+        match staged.failed.clone() {
+            None if !received => return Err(early()),
+            failed => self.end_send(id, failed),
+        }
+        Ok(())
+    }
+
+    /// The receiver of a staged send is lost.
+    pub(crate) fn lose_staged_send(&mut self, id: RequestId, fault: &PmlError) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let SendStage::Staged(staged) = &mut send.stage else { return };
+        let failed = staged.failed.get_or_insert_with(|| fault.clone()).clone();
+        if staged.course.working == 0 {
+            self.end_send(id, Some(failed));
+        }
+    }
+
+    /// More fragments may be laid.
+    pub(crate) fn freed(
+        &mut self,
+        bml: &mut Bml,
+        from: u32,
+        serial: u64,
+        limit: u64,
+    ) -> Result<(), String> {
+        let (id, send) = self.staged_send(from, serial)?;
+        match &mut send.stage {
+            SendStage::Offered(_) => self.start_get(bml, id, limit)?,
+            SendStage::Staged(staged) => {
+                let course = &mut staged.course;
+                let (now, most) = (course.limit, course.window.reach());
+                if limit <= now || limit > most {
+                    return Err(format!("fragments below {limit} freed, of {now} to {most}"));
+                }
+                course.limit = limit;
+            }
+            _ => return Err(format!("a place of rendezvous {serial} freed, which has none")),
+        }
+        self.advance_send(bml, id);
+        Ok(())
+    }
+
+    /// A fragment lies in its place.
+    pub(crate) fn ready(
+        &mut self,
+        bml: &mut Bml,
+        from: u32,
+        reply: u64,
+        index: u64,
+    ) -> Result<(), String> {
+        let (id, staged) = self.staged_recv(from, reply)?;
+        if !staged.going || index >= staged.course.limit {
+            return Err(format!("fragment {index} where none below it may be"));
+        }
+        let course = &mut staged.course;
+        course.window.begin(index)?;
+        course.working += 1;
+        let (way, there) = (course.way, course.window.in_work());
+        self.counters.saw_depth(way, u64::from(there));
+        let Some(recv) = self.requests.recv_mut(id) else { return Ok(()) };
+        let RecvStage::Incoming(incoming) = &mut recv.stage else { return Ok(()) };
+        let Stage::Staged(staged) = &mut incoming.stage else { return Ok(()) };
+        let dead = !matches!(&incoming.failure, None | Some(PmlError::Truncated { .. }));
+        let step = match dead {
+            true => Ok(Completion::Ready.into()),
+            false => {
+                let tally = self.counters.tally(way);
+                staged.course.scatter(&self.engines, &recv.buffer, index, tally)
+            }
+        };
+        self.follow(bml, id, index, step, false);
+        Ok(())
+    }
+
+    /// A fragment is out of its place, or lost there.
+    fn taken_out(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        index: u64,
+        result: Result<(), EngineError>,
+    ) {
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let (from, serial) = (incoming.from, incoming.rts.serial);
+        let over = incoming.is_over();
+        let Stage::Staged(staged) = &mut incoming.stage else { return };
+        let course = &mut staged.course;
+        course.working -= 1;
+        course.window.end(index);
+        let reach = course.window.reach();
+        let more = !course.direct && reach > course.limit;
+        if more {
+            course.limit = reach;
+        }
+        let complete = course.window.complete();
+        let working = course.working;
+        if let Err(error) = result
+            && !over
+        {
+            incoming.failure = Some(error.into());
+        }
+        if over {
+            if working == 0 {
+                self.end_recv(bml, id);
+            }
+        } else if complete {
+            self.end_recv(bml, id);
+        } else if more {
+            self.send_control(bml, from, &header::free(serial, reach));
+        }
+    }
+
+    /// Ends a staged receive on which no engine works any more: nothing more comes.
+    pub(crate) fn end_recv(&mut self, bml: &mut Bml, id: RequestId) {
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let (from, serial, way) = (incoming.from, incoming.rts.serial, incoming.protocol);
+        let verdict = match &incoming.failure {
+            Some(PmlError::PeerLost { .. }) => return self.end_lost_recv(id),
+            Some(PmlError::SenderFailed { .. }) => Some(Verdict::Refused),
+            _ => (!way.puts()).then_some(Verdict::Received(way)),
+        };
+        self.release_recv(id, false);
+        self.finish_incoming(id);
+        if let Some(verdict) = verdict {
+            self.send_control(bml, from, &header::fin(serial, verdict));
+        }
+    }
+
+    /// The sender of a staged message is lost, and no engine of ours works on it. What it may still
+    /// write to is kept until it cannot.
+    pub(crate) fn end_lost_recv(&mut self, id: RequestId) {
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let Stage::Staged(staged) = &mut incoming.stage else { return };
+        if matches!(staged.course.ring, Some(Ring::Buffer(_))) {
+            if !std::mem::replace(&mut staged.leaving, true) {
+                self.leaving_buffers.push(id);
+            }
+            return;
+        }
+        let late = staged.course.way.puts();
+        self.release_recv(id, late);
+        self.finish_incoming(id);
+    }
+
+    fn release_recv(&mut self, id: RequestId, late: bool) {
+        let Some(recv) = self.requests.recv_mut(id) else { return };
+        let RecvStage::Incoming(incoming) = &mut recv.stage else { return };
+        if let Stage::Staged(staged) = &mut incoming.stage {
+            staged.course.release(&mut self.staging, late);
+            incoming.stage = Stage::Choosing;
+        }
+    }
+
+    /// Ends receives whose lost senders have let go of their buffers; gives how many.
+    pub(crate) fn poll_leaving(&mut self, bml: &mut Bml) -> usize {
+        let mut done = 0;
+        for id in std::mem::take(&mut self.leaving_buffers) {
+            let Some((incoming, _)) = self.incoming(id) else { continue };
+            let Stage::Staged(staged) = &incoming.stage else { continue };
+            match staged.course.ring {
+                Some(Ring::Buffer(region)) if bml.withdraw(region) => self.leaving_buffers.push(id),
+                _ => {
+                    self.release_recv(id, false);
+                    self.finish_incoming(id);
+                    done += 1;
+                }
+            }
+        }
+        done
+    }
+}
+
+impl Incoming {
+    /// Whether nothing more comes from its sender.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.failure, Some(PmlError::PeerLost { .. } | PmlError::SenderFailed { .. }))
+    }
+}

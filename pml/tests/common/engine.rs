@@ -1,0 +1,149 @@
+//! An engine for the memory of a fake device: its work happens some polls after it was asked for, once
+//! what it must come after has ended.
+
+use gapless_engine::{Engine, EngineError, HostEngine, Typed};
+use gapless_mem::fake::FakeDevice;
+use gapless_mem::{Completion, DeviceError, Pending, Region, Space};
+use std::any::Any;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Works on a fake device's memory.
+pub(crate) struct FakeEngine {
+    pub(crate) device: Arc<FakeDevice>,
+    /// How often work is polled before it is done.
+    pub(crate) polls: u32,
+    /// Work fails from now on.
+    pub(crate) broken: AtomicBool,
+    /// Work fails after so many pieces; negative: never.
+    pub(crate) fails_after: AtomicI64,
+    /// Pieces of work that have not ended.
+    pub(crate) under_way: Arc<AtomicI64>,
+}
+
+type Work = Box<dyn FnOnce() -> Result<(), DeviceError> + Send>;
+
+struct State {
+    polls: u32,
+    after: Vec<Completion>,
+    work: Option<Work>,
+    result: Result<(), DeviceError>,
+}
+
+struct Later(Mutex<State>, Arc<AtomicI64>);
+
+impl Pending for Later {
+    fn poll(&self) -> Result<bool, DeviceError> {
+        let mut state = self.0.lock().unwrap();
+        for earlier in &state.after {
+            if !earlier.poll()? {
+                return Ok(false);
+            }
+        }
+        if state.polls > 0 {
+            state.polls -= 1;
+            return Ok(false);
+        }
+        if let Some(work) = state.work.take() {
+            state.result = work();
+            self.1.fetch_sub(1, Ordering::Relaxed);
+        }
+        state.result.clone().map(|()| true)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl FakeEngine {
+    pub(crate) fn new(device: &Arc<FakeDevice>, polls: u32) -> FakeEngine {
+        FakeEngine {
+            device: Arc::clone(device),
+            polls,
+            broken: AtomicBool::new(false),
+            fails_after: AtomicI64::new(-1),
+            under_way: Arc::default(),
+        }
+    }
+
+    fn alias(&self, typed: &Typed) -> Result<Typed, EngineError> {
+        let region = self.device.alias(typed.region())?;
+        Typed::new(region, typed.origin(), typed.layout(), typed.count())
+    }
+
+    fn later(
+        &self,
+        after: &[Completion],
+        work: impl FnOnce() -> Result<Completion, EngineError> + Send + 'static,
+    ) -> Result<Completion, EngineError> {
+        let left = self.fails_after.load(Ordering::Relaxed);
+        if left > 0 {
+            self.fails_after.store(left - 1, Ordering::Relaxed);
+        }
+        let broken = left == 0 || self.broken.load(Ordering::Relaxed);
+        let work = move || {
+            if broken {
+                return Err(DeviceError::Unsupported { what: "working while broken" });
+            }
+            work().map(|_| ()).map_err(|_| DeviceError::Unsupported { what: "such a request" })
+        };
+        let state = State {
+            polls: self.polls,
+            after: after.to_vec(),
+            work: Some(Box::new(work)),
+            result: Ok(()),
+        };
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        let later = Later(Mutex::new(state), Arc::clone(&self.under_way));
+        Ok(Completion::Pending(Arc::new(later)))
+    }
+}
+
+impl Engine for FakeEngine {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        use gapless_mem::Device;
+        space == self.device.space()
+    }
+
+    unsafe fn pack(
+        &self,
+        src: &Typed,
+        range: Range<u64>,
+        dst: Region,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let (src, dst) = (self.alias(src)?, self.device.alias(dst)?);
+        // SAFETY: the caller's guarantees hold until the completion, which runs this.
+        self.later(after, move || unsafe { HostEngine.pack(&src, range, dst, &[]) })
+    }
+
+    unsafe fn unpack(
+        &self,
+        src: Region,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let (src, dst) = (self.device.alias(src)?, self.alias(dst)?);
+        // SAFETY: as above.
+        self.later(after, move || unsafe { HostEngine.unpack(src, &dst, range, &[]) })
+    }
+
+    unsafe fn transfer(
+        &self,
+        src: &Typed,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let (src, dst) = (self.alias(src)?, self.alias(dst)?);
+        // SAFETY: as above.
+        self.later(after, move || unsafe { HostEngine.transfer(&src, &dst, range, &[]) })
+    }
+}
