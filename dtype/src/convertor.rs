@@ -10,10 +10,10 @@ mod collect;
 
 use thiserror::Error;
 
-use crate::copy::Copier;
+use crate::copy::{Copier, Gather, SAMPLES, STREAM_MIN, Scatter, Ways};
 use crate::layout::Layout;
 use crate::program::{Axis, Flow, Op, OpId, Sink};
-use crate::run::Run;
+use crate::run::{Run, in_memory};
 use collect::Collector;
 
 /// Packs, unpacks and lists runs of `count` instances of a layout, from any packed byte on.
@@ -219,12 +219,23 @@ impl Convertor {
         origin: usize,
         dst: &mut [u8],
     ) -> Result<usize, ConvertorError> {
+        self.pack_in(Ways::BEST, src, origin, dst)
+    }
+
+    /// As [`pack`](Self::pack), in certain ways.
+    pub(crate) fn pack_in(
+        &mut self,
+        ways: Ways,
+        src: &[u8],
+        origin: usize,
+        dst: &mut [u8],
+    ) -> Result<usize, ConvertorError> {
         self.check(origin, src.len())?;
         let len = self.limit(dst.len());
         let user = src.as_ptr().wrapping_add(origin);
         // SAFETY: every run lies within `bounds`, which `check` found inside `src`; `dst` holds `len`
         // bytes, and a shared and an exclusive slice do not overlap.
-        unsafe { self.pack_raw(user, dst.as_mut_ptr(), len as u64) };
+        unsafe { self.pack_by(ways, user, dst.as_mut_ptr(), len as u64) };
         Ok(len)
     }
 
@@ -240,12 +251,23 @@ impl Convertor {
         dst: &mut [u8],
         origin: usize,
     ) -> Result<usize, ConvertorError> {
+        self.unpack_in(Ways::BEST, src, dst, origin)
+    }
+
+    /// As [`unpack`](Self::unpack), in certain ways.
+    pub(crate) fn unpack_in(
+        &mut self,
+        ways: Ways,
+        src: &[u8],
+        dst: &mut [u8],
+        origin: usize,
+    ) -> Result<usize, ConvertorError> {
         self.check(origin, dst.len())?;
         let len = self.limit(src.len());
         let user = dst.as_mut_ptr().wrapping_add(origin);
         // SAFETY: every run lies within `bounds`, which `check` found inside `dst`; `src` holds `len`
         // bytes, and a shared and an exclusive slice do not overlap.
-        unsafe { self.unpack_raw(src.as_ptr(), user, len as u64) };
+        unsafe { self.unpack_by(ways, src.as_ptr(), user, len as u64) };
         Ok(len)
     }
 
@@ -272,13 +294,39 @@ impl Convertor {
     /// - `dst` may be written for `len` bytes, none of which is among those.
     /// - Another process may write the source at the same time; the packed bytes are then any mixture of
     ///   old and new. Other threads of this process must not.
+    #[inline]
     pub unsafe fn pack_raw(&mut self, origin: *const u8, dst: *mut u8, len: u64) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { self.pack_by(Ways::BEST, origin, dst, len) }
+    }
+
+    /// As [`pack_raw`](Self::pack_raw), in certain ways.
+    ///
+    /// # Safety
+    ///
+    /// As [`pack_raw`](Self::pack_raw).
+    pub(crate) unsafe fn pack_by(
+        &mut self,
+        ways: Ways,
+        origin: *const u8,
+        dst: *mut u8,
+        len: u64,
+    ) -> u64 {
         let len = len.min(self.remaining());
-        // SAFETY: the caller's promise about the runs of the next `len` bytes; nothing is written
-        // through a packing copier's user pointer.
-        let mut copier = unsafe { Copier::<true>::new(origin.cast_mut(), dst) };
-        let _ = self.walk(self.position + len, &mut copier);
-        self.position += len;
+        let to = self.position + len;
+        let place = |i| dst.cast_const().wrapping_add(in_memory(len / SAMPLES * i));
+        if ways.may_stream(len) && (len < STREAM_MIN || ways.streams(place)) {
+            // SAFETY: the caller's promise about the runs of the next `len` bytes; nothing is written
+            // through a gatherer's user pointer.
+            let mut gather = unsafe { Gather::new(ways, origin.cast_mut(), dst) };
+            let _ = self.walk(to, &mut gather);
+            gather.finish();
+        } else {
+            // SAFETY: as above.
+            let mut copier = unsafe { Copier::<true>::new(ways.level(), origin.cast_mut(), dst) };
+            let _ = self.walk(to, &mut copier);
+        }
+        self.position = to;
         len
     }
 
@@ -291,13 +339,39 @@ impl Convertor {
     /// - `src` may be read for `len` bytes, none of which is among those.
     /// - Another process may write the source, or read the destination, at the same time; other threads
     ///   of this process must not.
+    #[inline]
     pub unsafe fn unpack_raw(&mut self, src: *const u8, origin: *mut u8, len: u64) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { self.unpack_by(Ways::BEST, src, origin, len) }
+    }
+
+    /// As [`unpack_raw`](Self::unpack_raw), in certain ways.
+    ///
+    /// # Safety
+    ///
+    /// As [`unpack_raw`](Self::unpack_raw).
+    pub(crate) unsafe fn unpack_by(
+        &mut self,
+        ways: Ways,
+        src: *const u8,
+        origin: *mut u8,
+        len: u64,
+    ) -> u64 {
         let len = len.min(self.remaining());
-        // SAFETY: the caller's promise about the runs of the next `len` bytes; nothing is written
-        // through an unpacking copier's packed pointer.
-        let mut copier = unsafe { Copier::<false>::new(origin, src.cast_mut()) };
-        let _ = self.walk(self.position + len, &mut copier);
-        self.position += len;
+        let to = self.position + len;
+        if ways.may_stream(len) {
+            // SAFETY: the caller's promise about the runs of the next `len` bytes; nothing is written
+            // through an unpacking sink's packed pointer.
+            let mut scatter = unsafe { Scatter::new(ways, origin, src.cast_mut()) };
+            let _ = self.walk(to, &mut scatter);
+            scatter.finish();
+        } else {
+            // SAFETY: as above.
+            let mut copier =
+                unsafe { Copier::<false>::new(ways.level(), origin, src.cast_mut()) };
+            let _ = self.walk(to, &mut copier);
+        }
+        self.position = to;
         len
     }
 

@@ -237,6 +237,39 @@ fn transposes() {
     }
 }
 
+/// Runs about as long as a few lines and longer, at every alignment, in all regular and irregular shapes: where
+/// large copies change their ways.
+#[test]
+fn long_runs() {
+    let seed = seed();
+    println!("GAPLESS_SEED={seed}");
+    let mut rng = Rng::new(seed ^ 0x10e6);
+    let byte = Datatype::from(Primitive::Byte);
+    for case in 0..400 {
+        let near = [60, 500, 512, 1024, 1100, 4096, 5000];
+        let len = near[rng.index(near.len())] + rng.below(3) * rng.below(70);
+        let gap = 1 + rng.below(3) * rng.below(80);
+        let count = 2 + rng.below(20);
+        let step = i64::try_from(len + gap).unwrap();
+        let at = |i: u64| i64::try_from(i).unwrap() * step;
+        let lengths: Vec<u64> = match rng.below(3) {
+            0 => (0..count).map(|i| len - (len / 20).min(i)).collect(),
+            1 => (0..count).map(|_| 1 + rng.below(len)).collect(),
+            _ => vec![len; 20],
+        };
+        let mut places: Vec<i64> = (0..lengths.len() as u64).map(at).collect();
+        if rng.chance(50) {
+            rng.shuffle(&mut places);
+        }
+        let datatype = match rng.below(3) {
+            0 => Datatype::hvector(count, len, if rng.chance(30) { -step } else { step }, &byte),
+            1 => Datatype::hindexed(&lengths, &places, &byte),
+            _ => Datatype::hindexed_block(len, &places, &byte),
+        };
+        check_datatype(&datatype.unwrap(), 1 + case % 2, rng.next_u64());
+    }
+}
+
 #[test]
 fn strategies_reach_proptest() {
     check_strategy(any_disjoint_datatype(), 200);

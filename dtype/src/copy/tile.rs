@@ -5,8 +5,11 @@
 //! A tile covers a cache line of user memory per row and a cache line of packed bytes per column, so each
 //! line is touched once while it is near.
 
+use super::transpose::Transpose;
+use super::ways::Level;
 use super::{move_fixed, prefetch, shifted};
 use crate::program::Axis;
+use crate::run::in_memory;
 
 /// Bytes in a cache line.
 const LINE: u64 = 64;
@@ -34,18 +37,37 @@ fn apart(outer: Axis, inner: Axis, len: u64) -> bool {
     rows_fit || columns_fit
 }
 
-/// Moves the whole grid, in tiles.
+/// Moves the whole grid, in tiles; where `STREAM`, around the cache as far as whole lines are written.
 ///
 /// # Safety
 ///
-/// [`pays`] holds, and as [`move_fixed`], for every run of the grid and its packed bytes.
-pub(super) unsafe fn move_grid<const PACK: bool>(
+/// [`pays`] holds, the processor is of this level, and as [`move_fixed`], for every run of the grid and its
+/// packed bytes.
+pub(super) unsafe fn move_grid<const PACK: bool, const STREAM: bool>(
+    level: Level,
     user: *mut u8,
     packed: *mut u8,
     outer: Axis,
     inner: Axis,
     len: u64,
 ) {
+    if len == 8 && outer.stride == 8 {
+        let (across, along) = (in_memory(outer.count), in_memory(inner.count));
+        let packed_row = (inner.count * len).cast_signed();
+        let matrix = if PACK {
+            let (from, to) = (user, packed);
+            let (from_step, to_step) = (inner.stride, packed_row);
+            Transpose { from, from_step, to, to_step, rows: along, columns: across }
+        } else {
+            let (from, to) = (packed, user);
+            let (from_step, to_step) = (packed_row, inner.stride);
+            Transpose { from, from_step, to, to_step, rows: across, columns: along }
+        };
+        // SAFETY: the grid's runs are the matrix' elements; the caller's promise.
+        if unsafe { matrix.run::<STREAM>(level) } {
+            return;
+        }
+    }
     match len {
         // SAFETY: the caller's promise.
         4 => unsafe { tiled::<PACK, 4, 16>(user, packed, outer, inner) },
@@ -151,7 +173,7 @@ mod tests {
             let inner = Axis { count: columns, stride: (rows * 8).cast_signed() };
             let user = source.as_ptr().cast_mut().cast();
             // SAFETY: the grid is exactly the source matrix, and packed is as large; only it is written.
-            unsafe { move_grid::<true>(user, packed.as_mut_ptr().cast(), outer, inner, 8) };
+            unsafe { move_grid::<true, false>(Level::Baseline, user, packed.as_mut_ptr().cast(), outer, inner, 8) };
             for i in 0..rows {
                 for j in 0..columns {
                     assert_eq!(packed[usize::try_from(i * columns + j).unwrap()], j * rows + i);
@@ -160,7 +182,7 @@ mod tests {
             let mut back = vec![u64::MAX; n];
             let user = back.as_mut_ptr().cast();
             // SAFETY: as above, the other way round.
-            unsafe { move_grid::<false>(user, packed.as_mut_ptr().cast(), outer, inner, 8) };
+            unsafe { move_grid::<false, false>(Level::Baseline, user, packed.as_mut_ptr().cast(), outer, inner, 8) };
             assert_eq!(back, source);
         }
     }

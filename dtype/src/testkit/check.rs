@@ -12,6 +12,7 @@ mod runs;
 mod shapes;
 mod transfers;
 mod unpack;
+mod ways;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -184,6 +185,8 @@ fn verify_all(
         pack::from_anywhere(case, rng)?;
         unpack::whole(case, rng)?;
         unpack::in_any_order(case, rng)?;
+        ways::packed(case, rng)?;
+        ways::unpacked(case, rng)?;
         runs::listed(case)?;
         runs::in_pieces(case, rng)?;
         runs::blocks(case)?;
