@@ -3,18 +3,27 @@
 //! An [`Index`] keeps, for each key, its entries in the order of [`push`](Index::push). Everything
 //! takes constant time: the front of a key, removing any entry, appending. Memory is recycled; in
 //! a steady state nothing is allocated.
+//!
+//! What costs when very many keys wait is not computing but the cache misses of a table that no
+//! cache holds. So a key has one place of 16 bytes, which is gone when its last entry is; keys
+//! with neighbouring tags lie next to each other, because programs that use many tags count; and
+//! the key that is used again and again is kept beside the table.
 
-use crate::hash::FastMap;
-use slab::Slab;
-use std::hash::{Hash, Hasher};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// What entries are found by. A wildcard's component is 0 in the index that ignores it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) context: u32,
     pub(crate) source: u32,
     pub(crate) tag: i32,
 }
+
+/// Tags that differ in these bits only are neighbours: 16 keys, 256 bytes.
+const NEAR_BITS: u32 = 4;
+const NEAR: u64 = (1 << NEAR_BITS) - 1;
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -23,163 +32,227 @@ impl Hash for Key {
     }
 }
 
+/// Spreads keys, neighbours together. Not keyed: a peer can choose tags that collide and slow down
+/// the lookup of messages. It cannot make anything wrong.
+#[derive(Clone, Copy, Debug, Default)]
+struct Neighbours {
+    far: u64,
+    near: u64,
+}
+
+impl Hasher for Neighbours {
+    /// The table takes the place from the low bits, and from the high seven what it compares first.
+    fn finish(&self) -> u64 {
+        let far = self.far ^ (self.far >> 32);
+        (far << NEAR_BITS | self.near) ^ self.near << 60
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.near = u64::from(word) & NEAR;
+        self.write_u64(u64::from(word) >> NEAR_BITS);
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        // Odd, with bits spread evenly: 2^64 divided by the golden ratio.
+        self.far = (self.far.rotate_left(29) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
 /// Where an entry sits in its index.
 pub(crate) type Cell = u32;
 
 const NONE: u32 = u32::MAX;
 
-/// Empty lists are kept for the next entry of their key until there are this many.
-const EMPTY_LISTS_MAX: usize = 4096;
-
-#[derive(Clone, Copy, Debug)]
-struct List {
-    key: Key,
-    head: u32,
-    tail: u32,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Link {
-    list: u32,
+    /// Of the first entry of a list: the last one.
     previous: u32,
+    /// Of a link that is not in use: the next such.
     next: u32,
-    stamp: u64,
     item: u32,
+    key: Key,
+    stamp: u64,
+}
+
+/// The entries themselves, in lists that begin wherever somebody keeps their first one.
+#[derive(Debug)]
+struct Links {
+    links: Vec<Link>,
+    free: u32,
+    used: usize,
 }
 
 /// Entries by key, each key's in order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Index {
-    names: FastMap<Key, u32>,
-    lists: Slab<List>,
-    links: Slab<Link>,
-    empty: usize,
-    /// The list that was asked for last: programs use one key again and again.
-    last: Option<(Key, u32)>,
+    /// The first entry of every key but `hot`; never [`NONE`].
+    heads: HashMap<Key, u32, BuildHasherDefault<Neighbours>>,
+    /// A key, and its first entry or [`NONE`]. It is not in `heads`.
+    hot: (Key, u32),
+    /// The key that was last appended to in `heads`; if it comes again, it becomes the hot one.
+    warm: Key,
+    links: Links,
 }
 
-/// Slab keys are kept below `u32::MAX` by [`Index::push`]'s caller: requests and messages are
-/// numbered by 32 bits themselves.
-fn narrow(key: usize) -> u32 {
-    u32::try_from(key).expect("fewer than 2^32 entries")
+impl Default for Index {
+    fn default() -> Self {
+        let links = Links { links: Vec::new(), free: NONE, used: 0 };
+        Index {
+            heads: HashMap::default(),
+            hot: (Key::default(), NONE),
+            warm: Key::default(),
+            links,
+        }
+    }
+}
+
+impl Links {
+    fn at(&mut self, cell: u32) -> &mut Link {
+        &mut self.links[cell as usize]
+    }
+
+    /// Appends an entry to the list that begins with `head`.
+    #[inline]
+    fn append(&mut self, head: &mut u32, (key, stamp, item): (Key, u64, u32)) -> Cell {
+        let cell = if self.free == NONE { self.links.len() as u64 } else { self.free.into() };
+        // Requests and messages are numbered by 32 bits themselves.
+        let cell = u32::try_from(cell).expect("fewer than 2^32 entries");
+        let previous = if *head == NONE {
+            *head = cell;
+            cell
+        } else {
+            let last = std::mem::replace(&mut self.at(*head).previous, cell);
+            self.at(last).next = cell;
+            last
+        };
+        let link = Link { previous, next: NONE, item, key, stamp };
+        if self.free == NONE {
+            self.links.push(link);
+        } else {
+            self.free = self.at(cell).next;
+            *self.at(cell) = link;
+        }
+        self.used += 1;
+        cell
+    }
+
+    /// Takes an entry out of the list that begins with `head`.
+    #[inline]
+    fn unlink(&mut self, head: &mut u32, cell: Cell) {
+        let Link { previous, next, .. } = *self.at(cell);
+        if *head == cell {
+            *head = next;
+        } else {
+            self.at(previous).next = next;
+        }
+        // The entry behind it, or the first one, if it was the last.
+        let behind = if next == NONE { *head } else { next };
+        if behind != NONE {
+            self.at(behind).previous = previous;
+        }
+        self.at(cell).next = self.free;
+        self.free = cell;
+        self.used -= 1;
+    }
 }
 
 impl Index {
     /// How many entries there are.
     pub(crate) fn len(&self) -> usize {
-        self.links.len()
+        self.links.used
     }
 
     /// Appends `item` to the list of `key`.
+    #[inline]
     pub(crate) fn push(&mut self, key: Key, stamp: u64, item: u32) -> Cell {
-        if self.empty > EMPTY_LISTS_MAX {
-            self.drop_empty_lists();
+        let entry = (key, stamp, item);
+        if self.hot.0 != key {
+            if self.hot.1 != NONE && self.warm != key {
+                return self.push_warm(entry);
+            }
+            self.heat(key);
         }
-        let list_id = match self.last {
-            Some((last, list_id)) if last == key => list_id,
-            _ => self.list_of(key),
-        };
-        let list = &mut self.lists[list_id as usize];
-        let previous = list.tail;
-        let cell =
-            narrow(self.links.insert(Link { list: list_id, previous, next: NONE, stamp, item }));
-        list.tail = cell;
-        if previous == NONE {
-            list.head = cell;
-            self.empty -= 1;
-        } else {
-            self.links[previous as usize].next = cell;
-        }
-        cell
+        self.links.append(&mut self.hot.1, entry)
     }
 
-    fn list_of(&mut self, key: Key) -> u32 {
-        let lists = &mut self.lists;
-        let list_id = *self.names.entry(key).or_insert_with(|| {
-            self.empty += 1;
-            narrow(lists.insert(List { key, head: NONE, tail: NONE }))
-        });
-        self.last = Some((key, list_id));
-        list_id
+    #[inline(never)]
+    fn push_warm(&mut self, entry: (Key, u64, u32)) -> Cell {
+        self.warm = entry.0;
+        let head = self.heads.entry(entry.0).or_insert(NONE);
+        self.links.append(head, entry)
+    }
+
+    /// Makes `key` the hot one.
+    #[inline(never)]
+    fn heat(&mut self, key: Key) {
+        let head = if self.heads.is_empty() { None } else { self.heads.remove(&key) };
+        let (cold, first) = std::mem::replace(&mut self.hot, (key, head.unwrap_or(NONE)));
+        if first != NONE {
+            self.heads.insert(cold, first);
+        }
     }
 
     /// The oldest entry of `key`: its stamp, item and place.
     #[inline]
     pub(crate) fn front(&self, key: Key) -> Option<(u64, u32, Cell)> {
-        if self.links.is_empty() {
+        let head = if self.hot.0 == key {
+            self.hot.1
+        } else if self.heads.is_empty() {
+            NONE
+        } else {
+            *self.heads.get(&key)?
+        };
+        let link = self.links.links.get(head as usize)?;
+        Some((link.stamp, link.item, head))
+    }
+
+    /// Removes the oldest entry of `key`; gives its item.
+    #[inline]
+    pub(crate) fn pop(&mut self, key: Key) -> Option<u32> {
+        if self.hot.0 != key {
+            return self.pop_cold(key);
+        }
+        let item = self.links.links.get(self.hot.1 as usize)?.item;
+        let head = self.hot.1;
+        self.links.unlink(&mut self.hot.1, head);
+        Some(item)
+    }
+
+    #[inline(never)]
+    fn pop_cold(&mut self, key: Key) -> Option<u32> {
+        if self.heads.is_empty() {
             return None;
         }
-        let list_id = match self.last {
-            Some((last, list_id)) if last == key => list_id,
-            _ => *self.names.get(&key)?,
-        };
-        let list = self.lists[list_id as usize];
-        let link = self.links.get(list.head as usize)?;
-        Some((link.stamp, link.item, list.head))
+        let Entry::Occupied(mut place) = self.heads.entry(key) else { return None };
+        let head = *place.get();
+        let item = self.links.at(head).item;
+        self.links.unlink(place.get_mut(), head);
+        if *place.get() == NONE {
+            place.remove();
+        }
+        Some(item)
     }
 
     /// Removes an entry. `cell` is one that [`push`](Index::push) gave and that was not removed.
     pub(crate) fn remove(&mut self, cell: Cell) {
-        let link = self.links.remove(cell as usize);
-        let list = &mut self.lists[link.list as usize];
-        if link.previous == NONE {
-            list.head = link.next;
-        } else {
-            self.links[link.previous as usize].next = link.next;
+        let key = self.links.at(cell).key;
+        if self.hot.0 == key {
+            return self.links.unlink(&mut self.hot.1, cell);
         }
-        if link.next == NONE {
-            list.tail = link.previous;
-        } else {
-            self.links[link.next as usize].previous = link.previous;
+        let Entry::Occupied(mut place) = self.heads.entry(key) else {
+            debug_assert!(false, "an entry of no list");
+            return;
+        };
+        self.links.unlink(place.get_mut(), cell);
+        if *place.get() == NONE {
+            place.remove();
         }
-        if list.head == NONE {
-            self.empty += 1;
-        }
-    }
-
-    fn drop_empty_lists(&mut self) {
-        let names = &mut self.names;
-        self.lists.retain(|_, list| {
-            let keep = list.head != NONE;
-            if !keep {
-                names.remove(&list.key);
-            }
-            keep
-        });
-        self.empty = 0;
-        self.last = None;
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn key(tag: i32) -> Key {
-        Key { context: 1, source: 2, tag }
-    }
-
-    #[test]
-    fn entries_leave_in_order_and_from_the_middle() {
-        let mut index = Index::default();
-        let cells = [0u32, 1, 2, 3].map(|item| index.push(key(7), u64::from(item), item));
-        index.remove(cells[1]);
-        index.remove(cells[0]);
-        assert_eq!(index.front(key(7)), Some((2, 2, cells[2])));
-        index.remove(cells[3]);
-        index.remove(cells[2]);
-        assert_eq!(index.front(key(7)), None);
-        assert_eq!(index.len(), 0);
-    }
-
-    #[test]
-    fn keys_that_come_and_go_leave_no_memory_behind() {
-        let mut index = Index::default();
-        for tag in 0..100_000 {
-            let cell = index.push(key(tag), 0, 0);
-            assert!(index.front(key(tag)).is_some());
-            index.remove(cell);
-        }
-        assert!(index.names.len() <= EMPTY_LISTS_MAX + 1, "{} lists", index.names.len());
-    }
-}
+mod tests;

@@ -78,9 +78,7 @@ impl Posted {
     /// Takes out the receive that a message goes to.
     pub(crate) fn take(&mut self, label: Label) -> Option<u32> {
         if self.wild == 0 {
-            let (_, request, cell) = self.classes[0].front(key_of(label, 0))?;
-            self.classes[0].remove(cell);
-            return Some(request);
+            return self.classes[0].pop(key_of(label, 0));
         }
         self.take_among_wild(label)
     }
@@ -180,6 +178,11 @@ impl<M> Unexpected<M> {
 
     /// Takes out the message that a receive takes.
     pub(crate) fn take(&mut self, pattern: Pattern) -> Option<(Label, M)> {
+        if !self.wild && pattern.class() == 0 {
+            let number = self.classes[0].pop(pattern.key())?;
+            let waiting = self.messages.remove(number as usize);
+            return Some((waiting.label, waiting.message));
+        }
         let number = self.find(pattern)?;
         Some(self.remove(number))
     }

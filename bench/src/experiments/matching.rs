@@ -5,6 +5,8 @@
 //! posted again. `unexpected`: so many messages wait, each with a tag of its own; a receive takes one
 //! of them, which is sent again. `same` takes the same one every time and shows what is computed;
 //! `random` takes a random one and also pays for the cache misses of tables that are larger and larger.
+//! `forwards` and `backwards` begin with nothing outstanding: so many are posted or sent, then all of them
+//! are matched, in the same order or from the last to the first; the time is one message's share of it all.
 
 use gapless::cli::pingpong::Pinned;
 use gapless_pml::RequestId;
@@ -41,19 +43,24 @@ impl Experiment for Matching {
         let progress = common.progress(2 * counts.len());
         let mut rows = Vec::new();
         for kind in [Kind::Posted, Kind::Unexpected] {
-            let mut first: Option<(u32, [Summary; 2])> = None;
+            let mut first: Option<(u32, [Summary; 4])> = None;
             for &count in counts {
                 progress.set_message(format!("{} {count}", kind.name()));
-                let mut crowd = Crowd::new(kind, count, common.seed)?;
-                let times = [crowd.measure(Pick::Same, common)?, crowd.measure(Pick::Random, common)?];
+                let mut all = Crowd::new(kind, 0, count, common.seed)?;
+                let (forwards, backwards) = (all.whole(count, false, common)?, all.whole(count, true, common)?);
+                drop(all);
+                let mut crowd = Crowd::new(kind, count, count, common.seed)?;
+                let (same, random) = (crowd.measure(Pick::Same, common)?, crowd.measure(Pick::Random, common)?);
+                let times = [same, random, forwards, backwards];
                 let (fewest, theirs) = *first.get_or_insert((count, times));
-                let row = |op: &str, time: Summary, theirs: Summary| {
-                    Row::new(crowd.case(), op, "host", "eager", SLOT, time)
-                        .against(format!("{fewest} outstanding"), theirs)
-                        .verified(true)
-                        .with("outstanding", count)
-                };
-                rows.extend([row("same", times[0], theirs[0]), row("random", times[1], theirs[1])]);
+                for (op, (time, theirs)) in OPS.into_iter().zip(times.into_iter().zip(theirs)) {
+                    rows.push(
+                        Row::new(crowd.case(), op, "host", "eager", SLOT, time)
+                            .against(format!("{fewest} outstanding"), theirs)
+                            .verified(true)
+                            .with("outstanding", count),
+                    );
+                }
                 progress.inc(1);
             }
         }
@@ -111,6 +118,9 @@ enum Pick {
     Random,
 }
 
+/// What is measured, in the order of the rows.
+const OPS: [&str; 4] = ["same", "random", "forwards", "backwards"];
+
 /// Two ends with so much outstanding.
 struct Crowd {
     kind: Kind,
@@ -125,8 +135,9 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn new(kind: Kind, count: u32, seed: u64) -> Result<Crowd, Failure> {
-        let duo = Duo::new(u64::from(count) * SLOT)?;
+    /// `count` outstanding, with room for `most`.
+    fn new(kind: Kind, count: u32, most: u32, seed: u64) -> Result<Crowd, Failure> {
+        let duo = Duo::new(u64::from(most) * SLOT)?;
         let random = Random::new(seed);
         let (posted, numbers) = (Vec::new(), Vec::new());
         let mut crowd = Crowd { kind, count, duo, random, posted, numbers, next: 0 };
@@ -168,6 +179,61 @@ impl Crowd {
             Some(failure) => Err(failure),
             None => time.map_err(Failure::samples("a message")),
         }
+    }
+
+    /// One message's share of `count` that are all outstanding before the first is matched.
+    fn whole(&mut self, count: u32, backwards: bool, common: &Common) -> Result<Summary, Failure> {
+        self.round(count, backwards)?;
+        for at in 0..count {
+            let number = self.numbers[usize::try_from(at).unwrap_or(0)];
+            let found = self.duo.received(at.into())?.to_ne_bytes();
+            let case = format!("{} outstanding={count}", self.kind.name());
+            same(&found, &number.to_ne_bytes())
+                .map_err(|wrong| Failure::Wrong { case, op: "message", wrong })?;
+        }
+        let mut failed = None;
+        let time = alone(common.seconds(), || {
+            if failed.is_none() {
+                failed = self.round(count, backwards).err();
+            }
+        });
+        match failed {
+            Some(failure) => Err(failure),
+            None => time.map_err(Failure::samples("a message")).map(|time| time.divided_by(count)),
+        }
+    }
+
+    /// Makes `count` outstanding, then none; notes the number of each message.
+    fn round(&mut self, count: u32, backwards: bool) -> Result<(), Failure> {
+        self.posted.clear();
+        self.numbers.clear();
+        for at in 0..count {
+            match self.kind {
+                Kind::Posted => self.posted.push(self.duo.post(at.into(), tag(at))?),
+                Kind::Unexpected => {
+                    let number = self.send(tag(at))?;
+                    self.numbers.push(number);
+                }
+            }
+        }
+        self.numbers.resize(self.numbers.len().max(self.posted.len()), 0);
+        for turn in 0..count {
+            let pick = if backwards { count - 1 - turn } else { turn };
+            let at = usize::try_from(pick).unwrap_or(0);
+            match self.kind {
+                Kind::Posted => {
+                    self.next += 1;
+                    self.numbers[at] = self.next;
+                    let sent = self.duo.send(self.next, tag(pick))?;
+                    self.duo.finish(sent, self.posted[at])?;
+                }
+                Kind::Unexpected => {
+                    let received = self.duo.post(pick.into(), tag(pick))?;
+                    self.duo.arrived(received)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// One message; gives the slot it arrived in and what it should hold.
