@@ -19,6 +19,10 @@
 //! again by [`Device::import_completion`](gapless_mem::Device::import_completion). The exporter holds
 //! its completion until the importer says that it is through.
 //!
+//! A mapping of device memory may be read and written: whoever gives a key of it away says in its own
+//! protocol what the peer may write, and when. A mapping of an [`Allocation`] is for reading only,
+//! whatever the pages would let through.
+//!
 //! Device memory, unlike an [`Allocation`], is not kept alive by those who map it: some drivers
 //! (CUDA's, of what `cuMemAlloc` gave) leave it undefined to free what others have mapped. So whoever
 //! made keys of it calls [`Mapped::withdraw`] before freeing, until nobody has it any more. Memory
@@ -80,15 +84,17 @@ impl Mapping {
     /// For the implementation of a transport.
     ///
     /// # Safety
-    /// While `hold` lives, `region` describes memory that is valid for reads, whatever the peer
-    /// does (with memory of a device: unless it frees it without [`Mapped::withdraw`], where the
-    /// device's driver minds), and that no reference of this process covers.
+    /// While `hold` lives, `region` describes memory that is valid for reads, and for writes if it is a
+    /// device's, whatever the peer does (with memory of a device: unless it frees it without
+    /// [`Mapped::withdraw`], where the device's driver minds), and that no reference of this process
+    /// covers.
     #[must_use]
     pub unsafe fn new(region: Region, hold: Arc<dyn Any + Send + Sync>) -> Mapping {
         Mapping { region, hold }
     }
 
-    /// The bytes that the key stood for. The peer may write them at any time.
+    /// The bytes that the key stood for. The peer may write them at any time; so may the mapper, if
+    /// they are a device's.
     #[must_use]
     pub fn region(&self) -> Region {
         self.region

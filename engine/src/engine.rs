@@ -1,8 +1,9 @@
 //! The trait of what moves bytes by layout.
 
 use crate::{EngineError, Typed};
-use gapless_mem::{Completion, Region, Space};
+use gapless_mem::{Completion, Device, Region, Space};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Packs, unpacks and moves data by layout. Object-safe; callable from any thread.
 ///
@@ -14,6 +15,13 @@ pub trait Engine: Send + Sync {
 
     /// Whether it works on memory of this space. Packed regions may also lie in host memory.
     fn serves(&self, space: Space) -> bool;
+
+    /// The device that owns the memory of `space`, if the engine knows one: message layers attach it
+    /// to their transports before the first message that involves it.
+    fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
+        let _ = space;
+        None
+    }
 
     /// Gathers bytes `range` of `src`'s packed stream into `dst`, which is as long as the range.
     ///

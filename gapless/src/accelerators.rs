@@ -57,7 +57,7 @@ mod on_demand {
     use super::{Accelerators, lock};
     use gapless_dtype_cuda::GpuEngine;
     use gapless_engine::{Engine, EngineError, Typed};
-    use gapless_mem::{Completion, Region, Space};
+    use gapless_mem::{Completion, Device, Region, Space};
     use std::ops::Range;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
@@ -158,6 +158,10 @@ mod on_demand {
 
         fn serves(&self, space: Space) -> bool {
             self.0.engine(space).is_some()
+        }
+
+        fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
+            Some(self.0.engine(space)?.device())
         }
 
         unsafe fn pack(

@@ -16,9 +16,10 @@ use crate::core::Core;
 use crate::inflight::{Flight, InFlight};
 use crate::rendezvous::{Incoming, Stage};
 use crate::request::RequestId;
-use gapless_bml::{Bml, Mapping, Rank};
+use crate::staged::map_peer;
+use gapless_bml::{Bml, Mapping};
 use gapless_engine::{EngineError, Typed};
-use gapless_mem::{Completion, Region};
+use gapless_mem::{Completion, Region, Space};
 
 /// The sender's buffer, as it lies in a mapping of what it touches.
 fn remote(incoming: &Incoming, mapping: &Mapping) -> Result<Typed, String> {
@@ -45,10 +46,13 @@ fn remote(incoming: &Incoming, mapping: &Mapping) -> Result<Typed, String> {
     Typed::new(region, origin, layout, incoming.rts.count).map_err(|error| error.to_string())
 }
 
-fn start(bml: &mut Bml, incoming: &Incoming) -> Result<(Mapping, Typed), String> {
+fn start(
+    bml: &mut Bml,
+    incoming: &Incoming,
+    space: Space,
+) -> Result<(Mapping, Typed), String> {
     let key = incoming.rts.mapped.as_ref().ok_or("no key")?;
-    let (peer, mapped) = bml.mapped(Rank(incoming.from)).ok_or("no rail maps memory")?;
-    let mapping = mapped.map(peer, key).map_err(|error| error.to_string())?;
+    let mapping = map_peer(bml, incoming.from, key, space).map_err(|error| error.to_string())?;
     let remote = remote(incoming, &mapping)?;
     Ok((mapping, remote))
 }
@@ -59,7 +63,7 @@ impl Core {
         let Some((incoming, buffer)) = self.incoming(id) else { return };
         let buffer = buffer.clone();
         let room = incoming.room;
-        let (mapping, remote) = match start(bml, incoming) {
+        let (mapping, remote) = match start(bml, incoming, buffer.typed().space()) {
             Ok(started) => started,
             Err(why) => return self.refuse(bml, id, Protocol::Mapped, &why),
         };

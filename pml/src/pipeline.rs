@@ -103,6 +103,8 @@ impl Core {
             .write(0, &header::data(reply, start))
             .map_err(EngineError::from)
             .and_then(|()| send.buffer.pack(&self.engines, start..end, &slot, DATA_BYTES));
+        let tally = self.counters.tally(Protocol::Pipeline);
+        (tally.fragments, tally.packs) = (tally.fragments + 1, tally.packs + 1);
         let SendStage::Streaming(stream) = &mut send.stage else { return Streamed::Ended };
         match packed {
             Ok(Completion::Ready) => {
@@ -208,6 +210,8 @@ impl Core {
         let dead = matches!(&incoming.failure, Some(error) if !matches!(error, PmlError::Truncated { .. }));
         if !dead {
             let data = fragment.region().sub(DATA_BYTES as u64, len).map_err(|e| e.to_string())?;
+            let tally = self.counters.tally(Protocol::Pipeline);
+            (tally.fragments, tally.unpacks) = (tally.fragments + 1, tally.unpacks + 1);
             match recv.buffer.unpack(&self.engines, data, offset..offset + len) {
                 Ok(Completion::Ready) => {}
                 Ok(completion) => {

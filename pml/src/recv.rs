@@ -147,6 +147,9 @@ impl Core {
     ) -> Result<RequestId, PmlError> {
         let pattern = self.pattern(comm, source, tag)?;
         let engine = buffer::engine_for(&self.engines, buffer)?;
+        if !buffer.space().cpu_accessible() {
+            self.know_device(bml, engine, buffer.space());
+        }
         let held = self.unexpected.take(pattern);
         if held.is_none() {
             self.somebody_left(comm, pattern)?;
@@ -182,6 +185,9 @@ impl Core {
         buffer: &Typed,
     ) -> Result<RequestId, PmlError> {
         let engine = buffer::engine_for(&self.engines, buffer)?;
+        if !buffer.space().cpu_accessible() {
+            self.know_device(bml, engine, buffer.space());
+        }
         let (label, arrival) = self.unclaim(message)?;
         // SAFETY: the caller's promise is the one that a buffer takes.
         let buffer = unsafe { Buffer::promised(buffer, engine) };

@@ -128,9 +128,10 @@ impl Core {
         let (low, span) = buffer.touched().map_or((0, 0), |(low, region)| (low, region.len()));
         let host = buffer.typed().space().cpu_accessible();
         let staged = self.staged_offer(bml, peer, buffer.typed().space());
+        let share = self.config.share_device_buffers;
         let (mut mapped, mut registered, mut layout) = (None, None, None);
         if peer != self.me {
-            mapped = buffer.touched().and_then(|(_, touched)| map_key(bml, peer, touched));
+            mapped = buffer.touched().and_then(|(_, touched)| map_key(bml, peer, touched, share));
             let used = RTS_BYTES + mapped.map_or(0, |key| key.as_bytes().len());
             if host && used + RemoteKey::MAX_BYTES <= fragment_max {
                 registered = buffer.register(bml, Rank(peer));
@@ -347,7 +348,7 @@ impl Core {
 
     /// Chooses among the ways that are left, and goes it.
     pub(crate) fn proceed(&mut self, bml: &mut Bml, id: RequestId) {
-        let me = self.me;
+        let (me, share) = (self.me, self.config.share_device_buffers);
         let Some((incoming, buffer)) = self.incoming(id) else { return };
         let from = incoming.from;
         let mut situation = Situation {
@@ -370,7 +371,11 @@ impl Core {
             staged: None,
         };
         let (theirs, space) = (incoming.rts.staged, buffer.typed().space());
+        let whole = buffer.typed().as_contiguous().and_then(|whole| whole.sub(0, incoming.room).ok());
         situation.staged = self.staging(bml, from, &theirs, space);
+        if let (Some(staging), Some(whole)) = (&mut situation.staged, whole) {
+            staging.direct = staging.receiver_device && map_key(bml, from, whole, share).is_some();
+        }
         let Some((incoming, _)) = self.incoming(id) else { return };
         if incoming.rts.rdma.is_some() {
             situation.single_copy = single_copy_costs(bml, from);
@@ -426,11 +431,15 @@ impl Core {
     }
 }
 
-/// A key with which `peer` can map memory of the user's.
-pub(crate) fn map_key(bml: &mut Bml, peer: u32, touched: Region) -> Option<RemoteKey> {
-    // Transports can share memory of devices, but whoever frees it must have withdrawn it first,
-    // and nothing here tells the user so.
-    if !touched.space().cpu_accessible() {
+/// A key with which `peer` can map memory of the user's; that of a device only if users `share` it,
+/// who must withdraw it before they free it.
+pub(crate) fn map_key(
+    bml: &mut Bml,
+    peer: u32,
+    touched: Region,
+    share: bool,
+) -> Option<RemoteKey> {
+    if !touched.space().cpu_accessible() && !share {
         return None;
     }
     let (id, mapped) = bml.mapped(Rank(peer))?;

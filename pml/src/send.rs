@@ -186,7 +186,7 @@ impl Core {
     #[inline(always)] // on every message's way, and its result is large
     fn check_send(
         &mut self,
-        bml: &Bml,
+        bml: &mut Bml,
         comm: &Comm,
         buffer: &Typed,
         (rank, tag): (u32, i32),
@@ -198,6 +198,9 @@ impl Core {
         }
         self.comms.check(comm)?;
         let engine = buffer::engine_for(&self.engines, buffer)?;
+        if !buffer.space().cpu_accessible() {
+            self.know_device(bml, engine, buffer.space());
+        }
         let state = &self.peers[peer as usize];
         if let Some(error) = &state.lost {
             return Err(PmlError::PeerLost { rank: peer, error: error.clone() });

@@ -45,7 +45,7 @@ use crate::request::RequestId;
 use crate::send::{Send, SendStage};
 use crate::staging::device_of;
 use course::{Course, Ring, Step};
-use gapless_bml::{Bml, MapError, Rank};
+use gapless_bml::{Bml, MapError, Mapping, Rank, RemoteKey};
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Device, Space};
 use std::sync::Arc;
@@ -80,6 +80,20 @@ fn mark_of(device: &Arc<dyn Device>) -> u64 {
     device.identity().map_or(0, fold)
 }
 
+/// Maps a peer's memory for work on a buffer in `user`.
+pub(crate) fn map_peer(
+    bml: &mut Bml,
+    peer: u32,
+    key: &RemoteKey,
+    user: Space,
+) -> Result<Mapping, MapError> {
+    let none = || MapError::Unavailable { reason: "no rail maps memory".to_owned() };
+    // The space of the device that works on it, by the name that it is attached under.
+    let user = device_of(bml, user).map_or(Space::Host, |device| device.space());
+    let (peer, mapped) = bml.mapped(Rank(peer)).ok_or_else(none)?;
+    mapped.map_for(peer, key, user)
+}
+
 impl Protocol {
     /// Whether the sender lays fragments into memory of the receiver.
     pub(crate) fn puts(self) -> bool {
@@ -109,6 +123,19 @@ impl Protocol {
 }
 
 impl Core {
+    /// Sees that the device of a buffer is attached to the transports.
+    #[cold]
+    pub(crate) fn know_device(&mut self, bml: &mut Bml, engine: usize, space: Space) {
+        if device_of(bml, space).is_some() {
+            return;
+        }
+        let Some(device) = self.engines[engine].device(space) else { return };
+        if let Err(error) = bml.attach(&device) {
+            let name = &device.properties().name;
+            tracing::info!(name, %error, "a transport does not know this device");
+        }
+    }
+
     /// What a sender of a buffer in `space` tells of staging.
     pub(crate) fn staged_offer(&self, bml: &mut Bml, peer: u32, space: Space) -> StagedOffer {
         let device = device_of(bml, space);

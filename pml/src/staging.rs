@@ -12,10 +12,8 @@ use gapless_bml::{Allocation, Bml};
 use gapless_mem::{Device, Region, Space};
 use std::sync::Arc;
 
-/// Slabs are multiples of this where they are not shorter: what drivers give out.
+/// Slabs are multiples of this: what drivers give out, so that nothing else is exported with them.
 const GRAIN: u64 = 2 << 20;
-/// The shortest slab.
-const LEAST: u64 = 64 << 10;
 
 /// Part of a slab that one message has. It goes back with [`StagingPool::give`].
 #[derive(Debug)]
@@ -74,15 +72,6 @@ pub(crate) fn device_of(bml: &Bml, space: Space) -> Option<Arc<dyn Device>> {
     bml.devices().iter().find(|device| same(device.space())).cloned()
 }
 
-/// The length of a new slab for `len` bytes.
-fn slab_len(len: u64) -> Option<u64> {
-    if len <= GRAIN {
-        Some(len.max(LEAST).next_power_of_two())
-    } else {
-        len.checked_next_multiple_of(GRAIN)
-    }
-}
-
 impl StagingPool {
     /// `len` bytes of the memory of `device`, or of host memory that peers and devices reach; `None`
     /// if that would exceed `bound`, or nobody has that much.
@@ -112,7 +101,7 @@ impl StagingPool {
         len: u64,
         bound: u64,
     ) -> Option<usize> {
-        let whole = slab_len(len).filter(|whole| *whole <= bound)?;
+        let whole = len.checked_next_multiple_of(GRAIN).filter(|whole| *whole <= bound)?;
         while self.bytes_of(device).saturating_add(whole) > bound {
             self.drop_idle(bml, device)?;
         }
@@ -179,6 +168,16 @@ impl StagingPool {
     /// Takes back what a peer may still write to.
     pub(crate) fn give_late(&mut self, block: Block) {
         self.slabs[block.slab].state = State::Leaving;
+    }
+
+    /// This process leaves: peers are asked to let go of what no message uses.
+    pub(crate) fn leave(&mut self, bml: &mut Bml) {
+        let idle = self.slabs.iter_mut().filter(|slab| slab.state == State::Idle);
+        for slab in idle.filter(|slab| slab.owner.is_some()) {
+            if slab.is_mapped(bml) {
+                slab.state = State::Leaving;
+            }
+        }
     }
 
     /// Frees everything, once no engine works any more. What a peer still has mapped is left to the

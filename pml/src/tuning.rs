@@ -86,6 +86,10 @@ pub struct Config {
     pub tuning: Tuning,
     /// Uses this protocol wherever it is possible, whatever it costs: for experiments and tests.
     pub force: Option<crate::Protocol>,
+    /// Whether peers may map users' buffers in device memory, and work on them where they are. Whoever
+    /// frees such a buffer must have withdrawn it first ([`Bml::withdraw`](gapless_bml::Bml::withdraw)):
+    /// some drivers mind.
+    pub share_device_buffers: bool,
     /// What may be kept at most.
     pub bounds: Bounds,
 }

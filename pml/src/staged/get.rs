@@ -5,7 +5,7 @@
 //! unpacks there by the CPU.
 
 use super::course::{Course, Ring};
-use super::{StagedRecv, StagedSend};
+use super::{StagedRecv, StagedSend, map_peer};
 use crate::core::Core;
 use crate::header::{self, Open, Ring as RingMessage, Why};
 use crate::protocol::Protocol;
@@ -104,7 +104,7 @@ impl Core {
         let (needed, host) = (course.ring_bytes(), course.way.through_host());
         let Some((_, buffer)) = self.incoming(id) else { return Ok(()) };
         let user = if host { Space::Host } else { buffer.typed().space() };
-        let mapping = match self.map_peer(bml, from, &ring.key, user) {
+        let mapping = match map_peer(bml, from, &ring.key, user) {
             Ok(mapping) => mapping,
             // The sender takes its ring back when it hears of the next decision.
             Err(error) => {

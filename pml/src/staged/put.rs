@@ -2,7 +2,7 @@
 //! it and lays fragments there, by its pack kernel or by a copy engine.
 
 use super::course::{Course, Ring};
-use super::{StagedRecv, StagedSend};
+use super::{StagedRecv, StagedSend, map_peer};
 use crate::core::Core;
 use crate::header::{self, Open, Why};
 use crate::peer::Outgoing;
@@ -11,18 +11,18 @@ use crate::rendezvous::{Stage, map_key};
 use crate::request::RequestId;
 use crate::send::SendStage;
 use crate::staging::device_of;
-use gapless_bml::{Bml, MapError, Mapping, Rank, RemoteKey};
+use gapless_bml::{Bml, Rank};
 use gapless_mem::Space;
 
 impl Core {
     /// Lends the sender a ring, or the buffer itself where it has no gaps and a key.
     pub(super) fn open_put(&mut self, bml: &mut Bml, id: RequestId, mut course: Course) {
-        let bound = self.config.bounds.staging_bytes;
+        let (bound, share) = (self.config.bounds.staging_bytes, self.config.share_device_buffers);
         let Some((incoming, buffer)) = self.incoming(id) else { return };
         let (from, room) = (incoming.from, incoming.room);
         let device = device_of(bml, buffer.typed().space());
         let whole = buffer.typed().as_contiguous().and_then(|whole| whole.sub(0, room).ok());
-        let direct = whole.and_then(|whole| map_key(bml, from, whole).zip(Some(whole)));
+        let direct = whole.and_then(|whole| map_key(bml, from, whole, share).zip(Some(whole)));
         let (key, ring) = match direct {
             Some((key, whole)) => {
                 course.direct = true;
@@ -88,7 +88,7 @@ impl Core {
         course.direct = open.direct;
         let Some(key) = &open.key else { return self.offer_ring(bml, id, open, course) };
         course.limit = if open.direct { course.total() } else { course.window.reach() };
-        let mapping = match self.map_peer(bml, from, key, space) {
+        let mapping = match map_peer(bml, from, key, space) {
             Ok(mapping) => mapping,
             Err(error) => {
                 tracing::debug!(peer = from, way = %open.way, %error, "what cannot be mapped");
@@ -135,20 +135,6 @@ impl Core {
         }
         course.copier = Some(device);
         true
-    }
-
-    pub(super) fn map_peer(
-        &self,
-        bml: &mut Bml,
-        peer: u32,
-        key: &RemoteKey,
-        user: Space,
-    ) -> Result<Mapping, MapError> {
-        let none = || MapError::Unavailable { reason: "no rail maps memory".to_owned() };
-        // The space of the device that works on it, by the name that it is attached under.
-        let user = device_of(bml, user).map_or(Space::Host, |device| device.space());
-        let (peer, mapped) = bml.mapped(Rank(peer)).ok_or_else(none)?;
-        mapped.map_for(peer, key, user)
     }
 
     /// An offer is taken: its keys are no longer needed, its name is.

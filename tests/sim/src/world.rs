@@ -74,7 +74,8 @@ fn config(plan: &Plan) -> Config {
         fragments_per_progress: knobs.fragments_per_progress,
         ..Bounds::default()
     };
-    Config { tuning, bounds, force: knobs.force.map(|at| Protocol::ALL[at]) }
+    let force = knobs.force.map(|at| Protocol::ALL[at]);
+    Config { tuning, bounds, force, ..Config::default() }
 }
 
 impl World {
