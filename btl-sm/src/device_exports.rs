@@ -9,9 +9,9 @@ use crate::imports::{SHARED, freed_packet, make_key};
 use crate::sm::Sm;
 use crate::socket::{self, PACKET_BYTES};
 use gapless_btl::{PeerId, RemoteKey};
-use gapless_mem::{Device, Region, Space};
+use gapless_mem::{Device, DeviceError, Region, Space};
 use rustix::fd::OwnedFd;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Bytes of a packet before what the device exported: its kind, the device's, how many descriptors,
@@ -78,12 +78,24 @@ pub(crate) struct DeviceExports {
     leaving: BTreeMap<u64, Region>,
     clock: u64,
     max: usize,
+    /// Spaces of which it was said that some memory cannot be shared.
+    said: HashSet<Space>,
 }
 
 impl DeviceExports {
     pub(crate) fn new(max: usize) -> DeviceExports {
         let max = max.clamp(1, SHARED);
-        DeviceExports { live: HashMap::new(), leaving: BTreeMap::new(), clock: 0, max }
+        let (live, leaving, said) = (HashMap::new(), BTreeMap::new(), HashSet::new());
+        DeviceExports { live, leaving, clock: 0, max, said }
+    }
+
+    /// A device does not export some memory: said once for each, since every message in it would say so.
+    fn refused(&mut self, space: Space, error: &DeviceError) {
+        if self.said.insert(space) {
+            tracing::warn!(%space, %error, "this memory cannot be shared with other processes: messages in it take slower ways");
+        } else {
+            tracing::debug!(%space, %error, "device memory is not shared");
+        }
     }
 
     fn find(&mut self, region: Region, id: u64) -> Option<(&Buffer, u64)> {
@@ -152,7 +164,7 @@ impl Sm {
         let export = match device.export(whole) {
             Ok(export) => export,
             Err(error) => {
-                tracing::debug!(%error, "device memory is not shared");
+                self.device_exports.refused(region.space(), &error);
                 return None;
             }
         };

@@ -85,6 +85,8 @@ pub(crate) struct DeviceImports {
     kept_bytes: u64,
     max_bytes: u64,
     max_entries: usize,
+    /// Peers, and spaces of ours, of which it was said that memory cannot be mapped.
+    said: HashSet<(u32, Space)>,
 }
 
 fn corrupt(what: String) -> LinkError {
@@ -104,6 +106,7 @@ impl DeviceImports {
             kept_bytes: 0,
             max_bytes,
             max_entries,
+            said: HashSet::new(),
         }
     }
 
@@ -238,12 +241,25 @@ impl DeviceImports {
                     // frees it no earlier than it hears that nobody uses it, or answers for it.
                     return Ok(unsafe { Mapping::new(region, hold) });
                 }
-                Err(error) => refused = Some(error),
+                Err(error) => {
+                    self.refused(name.0, device.space(), &error);
+                    refused = Some(error);
+                }
             }
         }
         Err(refused.unwrap_or_else(|| {
             unavailable(format!("no device is attached here that maps it for {user}"))
         }))
+    }
+
+    /// A device does not map a peer's memory: said once for each, since every message would say so.
+    fn refused(&mut self, peer: PeerId, space: Space, error: &MapError) {
+        let peer = peer.0;
+        if self.said.insert((peer, space)) {
+            tracing::warn!(peer, %space, %error, "a peer's device memory cannot be mapped here: its messages take slower ways");
+        } else {
+            tracing::debug!(peer, %space, %error, "device memory is not mapped");
+        }
     }
 
     /// A buffer, by way of a device.

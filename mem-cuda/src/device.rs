@@ -371,6 +371,10 @@ impl Device for CudaDevice {
         Some(u128::from_le_bytes(self.uuid))
     }
 
+    fn takes_turns(&self) -> bool {
+        self.mps() == Mps::Off
+    }
+
     fn buffer_id(&self, region: Region) -> Option<u64> {
         if let Some((start, _)) = self.vmm.range_of(region.start()) {
             return self.vmm.identity_of(start).map(|(_, id)| id);

@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::driver::{EventUse, RawEvent, RawStream};
 use crate::event::CudaPending;
 use crate::{CudaDevice, CudaError};
-use gapless_mem::{Completion, DeviceError};
+use gapless_mem::{Completion, DeviceError, Region, Space};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -129,6 +129,39 @@ impl Stream {
                 Err(context.fault(fault))
             }
         }
+    }
+
+    /// `len` bytes of the device's pool (`cuMemAllocAsync`), which work enqueued on this stream from now on may
+    /// use, and other work that comes after. Such memory cannot be shared with other processes.
+    ///
+    /// # Errors
+    /// Out of memory; the stream is being captured; a device that has no pools.
+    pub fn allocate(&self, len: u64) -> Result<Region, CudaError> {
+        self.runs()?;
+        let context = &self.context;
+        let _bound = context.bind()?;
+        let address = context
+            .driver
+            .mem_alloc_async(len.max(1), self.raw())
+            .map_err(|fault| context.fault_of(len, fault))?;
+        Ok(Region::new(Space::Cuda { device: context.ordinal }, address, 0, len))
+    }
+
+    /// Gives it back, once what is on the stream now has ended.
+    ///
+    /// # Safety
+    /// [`allocate`](Stream::allocate) gave it, of any stream of this device; it was not freed before; and whatever
+    /// else uses it comes before what is on this stream now.
+    ///
+    /// # Errors
+    /// The stream is being captured, or the driver refuses.
+    pub unsafe fn free(&self, region: Region) -> Result<(), CudaError> {
+        self.runs()?;
+        let context = &self.context;
+        let _bound = context.bind()?;
+        // SAFETY: the caller's own promise.
+        let freed = unsafe { context.driver.mem_free_async(region.start(), self.raw()) };
+        freed.map_err(|fault| context.fault(fault))
     }
 
     /// Whether all work on the stream has ended. Never blocks.

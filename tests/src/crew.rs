@@ -15,9 +15,9 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const PART: &str = "GAPLESS_TEST_PART";
@@ -273,7 +273,7 @@ pub struct Member {
     pub job: Arc<str>,
     /// Lines from the crew, save answers to fences.
     pub lines: Receiver<String>,
-    fences: Option<Receiver<String>>,
+    fences: Arc<Mutex<Receiver<String>>>,
 }
 
 impl Member {
@@ -299,21 +299,18 @@ impl Member {
             size: number(SIZE)?,
             job: std::env::var(JOB).ok()?.into(),
             lines,
-            fences: Some(fences),
+            fences: Arc::new(Mutex::new(fences)),
         })
     }
 
-    /// How it finds the others. To be asked once.
-    ///
-    /// # Panics
-    /// The second time.
+    /// How it finds the others. For one world after the other: all ranks make equally many.
     #[must_use]
     pub fn wireup(&mut self) -> Box<dyn Wireup> {
         Box::new(Pipe {
             rank: self.rank,
             size: self.size,
             job: Arc::clone(&self.job),
-            fences: self.fences.take().expect("asked once"),
+            fences: Arc::clone(&self.fences),
             known: HashMap::new(),
         })
     }
@@ -324,7 +321,7 @@ struct Pipe {
     rank: u32,
     size: u32,
     job: Arc<str>,
-    fences: Receiver<String>,
+    fences: Arc<Mutex<Receiver<String>>>,
     /// By `rank.key`.
     known: HashMap<String, String>,
 }
@@ -356,7 +353,8 @@ impl Wireup for Pipe {
             Err(WireupError::LauncherGone { doing: "fence", reason: reason.to_owned() })
         };
         say("fence");
-        let Ok(answer) = self.fences.recv_timeout(FENCE) else { return gone("no answer") };
+        let fences = self.fences.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(answer) = fences.recv_timeout(FENCE) else { return gone("no answer") };
         let Some(words) = answer.strip_prefix("fence passed") else {
             return gone("a process has died");
         };

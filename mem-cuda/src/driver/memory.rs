@@ -61,6 +61,32 @@ impl Driver {
         check("cuMemFree", answer)
     }
 
+    /// Allocates memory of the device's pool, there once the stream gets so far.
+    pub(crate) fn mem_alloc_async(&self, len: u64, stream: &RawStream) -> Result<u64, Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
+        let mut address = 0;
+        // SAFETY: `address` is writable for the call; the stream lives while it is borrowed.
+        let answer =
+            unsafe { (self.api.mem_alloc_async)(&raw mut address, size(len), stream.pointer()) };
+        check("cuMemAllocAsync", answer)?;
+        Ok(address)
+    }
+
+    /// Gives it back to the pool, once the stream gets so far.
+    ///
+    /// # Safety
+    /// It came from a pool, was not freed before, and nothing uses it after what is on the stream now.
+    pub(crate) unsafe fn mem_free_async(
+        &self,
+        address: u64,
+        stream: &RawStream,
+    ) -> Result<(), Fault> {
+        let _whatever_others_capture = Relaxed::new(self);
+        // SAFETY: the caller's own promise; the stream lives while it is borrowed.
+        let answer = unsafe { (self.api.mem_free_async)(address, stream.pointer()) };
+        check("cuMemFreeAsync", answer)
+    }
+
     /// Free and total memory of the current context's device, in bytes.
     pub(crate) fn mem_info(&self) -> Result<(u64, u64), Fault> {
         let (mut free, mut total) = (0usize, 0usize);

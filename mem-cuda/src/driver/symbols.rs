@@ -117,6 +117,8 @@ symbols! {
     mem_alloc = "cuMemAlloc_v2" (*mut CUdeviceptr, usize);
     mem_alloc_managed = "cuMemAllocManaged" (*mut CUdeviceptr, usize, c_uint);
     mem_free = "cuMemFree_v2" (CUdeviceptr);
+    mem_alloc_async = "cuMemAllocAsync" (*mut CUdeviceptr, usize, Stream);
+    mem_free_async = "cuMemFreeAsync" (CUdeviceptr, Stream);
     mem_info = "cuMemGetInfo_v2" (*mut usize, *mut usize);
     mem_address_range = "cuMemGetAddressRange_v2" (*mut CUdeviceptr, *mut usize, CUdeviceptr);
     mem_host_alloc = "cuMemHostAlloc" (*mut *mut c_void, usize, c_uint);

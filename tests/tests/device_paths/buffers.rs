@@ -1,0 +1,200 @@
+//! Buffers that come and go: freed and allocated anew at the same address, more of them than is
+//! remembered, and no memory left to stage in.
+
+use crate::gear::{Gear, Held, Kind};
+use crate::letters::{Exchange, Letter, exchange};
+use crate::{Words, listen, seed, tuned};
+use gapless::{Config, Protocol, World};
+use gapless_tests::actor::say;
+use gapless_tests::crew::{Crew, Member};
+use std::collections::HashSet;
+
+/// Runs ranks that play `part` and prints what the first says.
+fn ranks(test: &str, part: &str, kind: Kind, numbers: &[u64]) {
+    let numbers: String = numbers.iter().map(|number| format!(" {number}")).collect();
+    let part = format!("{part} {} {}{numbers}", kind.name(), seed(test));
+    let mut crew = Crew::start(test, &[&part, &part], |_, _| {});
+    for row in listen(&mut crew, test) {
+        println!("{test}: {row}");
+    }
+}
+
+/// Protocols that share the user's own buffers, or might.
+const SHARING: [Option<Protocol>; 4] =
+    [None, Some(Protocol::Mapped), Some(Protocol::StagedPut), Some(Protocol::StagedGet)];
+
+fn name(force: Option<Protocol>) -> &'static str {
+    force.map_or("the cost model", Protocol::name)
+}
+
+/// A buffer is freed after each message and the next one allocated in its place: whoever remembers the old
+/// one would find its bytes.
+pub(crate) fn same_address(test: &str, kind: Kind) {
+    if let Some(member) = Member::of_crew() {
+        return same_address_as(member);
+    }
+    let [rounds, bytes] = if kind.is_cuda() { [30, 8 << 20] } else { [12, 200 << 10] };
+    ranks(test, "same", kind, &[rounds, bytes]);
+}
+
+fn same_address_as(mut member: Member) {
+    let part = member.part.clone();
+    let mut words = Words::of(&part);
+    let gear = Gear::open(words.word(), member.rank);
+    let [seed, rounds] = [words.number(), words.number()];
+    let bytes = words.size();
+    for force in SHARING {
+        let config = Config { force, ..tuned(bytes) };
+        let world = gear.world(&mut member, config).expect("they meet");
+        let (me, peer) = (world.rank(), 1 - world.rank());
+        let (mut seen, mut again) = (HashSet::new(), 0u64);
+        let mut ways = HashSet::new();
+        for round in 0..rounds {
+            let letter = |from: u32| Letter::row(seed ^ u64::from(from) << 40 ^ round, bytes);
+            let (out, inn) = (letter(me), letter(peer));
+            let both = Exchange::prepare(&gear, &out, &inn);
+            let ended = both.run(world.comm(), peer, 0, [&out, &inn], false).expect("both start");
+            let [_, received] = ended.map(|end| end.expect("both end"));
+            ways.insert(received.protocol.name());
+            both.compare(&out, &inn, &format!("{}, seed {seed}, round {round}", name(force)));
+            // Peers of the pretended device keep what was freed: they must notice by themselves.
+            let silently = gear.kind == Kind::Fake && round % 2 == 0;
+            let free = |held: Held| if silently { held.free_silently() } else { held.free(&world) };
+            for address in [free(both.out), free(both.inn)] {
+                again += u64::from(!seen.insert(address));
+            }
+        }
+        say(&format!(
+            "{:<18} {again} of {} addresses came again, by {ways:?}",
+            name(force),
+            2 * rounds
+        ));
+        world.finalize().expect("they part");
+    }
+    say("clean");
+}
+
+/// More buffers than a transport shares or keeps mapped, used in turns.
+pub(crate) fn many_buffers(test: &str, kind: Kind) {
+    if let Some(member) = Member::of_crew() {
+        return many_buffers_as(member);
+    }
+    // 128 are shared at a time, and 64 kept mapped.
+    let [buffers, bytes] = if kind.is_cuda() { [300, 64 << 10] } else { [160, 20 << 10] };
+    ranks(test, "many", kind, &[buffers, bytes]);
+}
+
+fn many_buffers_as(mut member: Member) {
+    let part = member.part.clone();
+    let mut words = Words::of(&part);
+    let gear = Gear::open(words.word(), member.rank);
+    let [seed, buffers] = [words.number(), words.number()];
+    let bytes = words.size();
+    for force in SHARING {
+        let config = Config { force, ..tuned(bytes) };
+        let world = gear.world(&mut member, config).expect("they meet");
+        let (me, peer) = (world.rank(), 1 - world.rank());
+        let letter = |from: u32, at: u64| Letter::row(seed ^ u64::from(from) << 40 ^ at, bytes);
+        let all: Vec<(Exchange, Letter, Letter)> = (0..buffers)
+            .map(|at| {
+                let (out, inn) = (letter(me, at), letter(peer, at));
+                (Exchange::prepare(&gear, &out, &inn), out, inn)
+            })
+            .collect();
+        let mut ways = HashSet::new();
+        for round in 0..2 {
+            for at in 0..buffers {
+                // Forwards, then backwards: the last ones are remembered, the first ones are not.
+                let at = if round == 0 { at } else { buffers - 1 - at };
+                let (both, out, inn) = &all[usize::try_from(at).expect("few")];
+                let ended = both.run(world.comm(), peer, 0, [out, inn], false).expect("both start");
+                let [_, received] = ended.map(|end| end.expect("both end"));
+                ways.insert(received.protocol.name());
+            }
+        }
+        for (at, (both, out, inn)) in all.into_iter().enumerate() {
+            both.compare(&out, &inn, &format!("{}, seed {seed}, buffer {at}", name(force)));
+            both.out.free(&world);
+            both.inn.free(&world);
+        }
+        say(&format!("{:<18} {buffers} buffers each way, twice, by {ways:?}", name(force)));
+        world.finalize().expect("they part");
+    }
+    say("clean");
+}
+
+/// No staging memory, hardly any, or none left while many messages are under way: they take other ways.
+pub(crate) fn no_staging(test: &str, kind: Kind) {
+    if let Some(member) = Member::of_crew() {
+        return no_staging_as(member);
+    }
+    let [messages, bytes] = if kind.is_cuda() { [24, 8 << 20] } else { [12, 150 << 10] };
+    ranks(test, "none", kind, &[messages, bytes]);
+}
+
+fn no_staging_as(mut member: Member) {
+    let part = member.part.clone();
+    let mut words = Words::of(&part);
+    let gear = Gear::open(words.word(), member.rank);
+    let (seed, messages, bytes) = (words.number(), words.size(), words.size());
+    for force in [None].into_iter().chain(Protocol::STAGED.map(Some)) {
+        for bound in [0, 64 << 10, 4 * bytes as u64] {
+            let mut config = Config { force, ..tuned(bytes) };
+            config.bounds.staging_bytes = bound;
+            let world = gear.world(&mut member, config).expect("they meet");
+            let ways = crowd(&world, &gear, seed, messages, bytes);
+            let staged = Protocol::STAGED.into_iter().any(|way| ways.contains(way.name()));
+            // A receiver's buffer without gaps needs none; these have some.
+            assert!(bound > 0 || !staged, "{}: {ways:?} without staging memory", name(force));
+            say(&format!("{:<18} {bound} bytes of staging: by {ways:?}", name(force)));
+            world.finalize().expect("they part");
+        }
+    }
+    if gear.kind == Kind::CudaOne {
+        let world = gear.world(&mut member, tuned(bytes)).expect("they meet");
+        let (me, peer) = (world.rank(), 1 - world.rank());
+        // Buffers first: there is no room for them later.
+        let letter = |from: u32| Letter::long(seed ^ u64::from(from) << 8, bytes);
+        let (out, inn) = (letter(me), letter(peer));
+        let both = Exchange::prepare(&gear, &out, &inn);
+        let all = if me == 0 { gear.hog() } else { Vec::new() };
+        world.comm().dup().expect("a fence").free().expect("as above");
+        let ended = both.run(world.comm(), peer, 0, [&out, &inn], false).expect("both start");
+        let [_, received] = ended.map(|end| end.expect("both end"));
+        both.compare(&out, &inn, &format!("seed {seed}, no device memory left"));
+        say(&format!("no device memory left: by {}", received.protocol));
+        drop(all);
+        world.finalize().expect("they part");
+    }
+    say("clean");
+}
+
+/// Many messages each way at once; how they went.
+fn crowd(
+    world: &World,
+    gear: &Gear,
+    seed: u64,
+    messages: usize,
+    bytes: usize,
+) -> HashSet<&'static str> {
+    let (me, peer) = (world.rank(), 1 - world.rank());
+    let letter =
+        |from: u32, at: usize| Letter::long(seed ^ u64::from(from) << 40 ^ (at as u64) << 8, bytes);
+    let letters: Vec<(Letter, Letter)> =
+        (0..messages).map(|at| (letter(me, at), letter(peer, at))).collect();
+    let all: Vec<Exchange> =
+        letters.iter().map(|(out, inn)| Exchange::prepare(gear, out, inn)).collect();
+    let ended = Exchange::run_all(&all, world.comm(), peer, &letters).expect("all start");
+    let mut ways = HashSet::new();
+    for ((end, both), (out, inn)) in ended.into_iter().zip(all).zip(&letters) {
+        let [_, received] = end.map(|end| end.expect("all end"));
+        ways.insert(received.protocol.name());
+        both.compare(out, inn, &format!("seed {seed}, one of {messages}"));
+        both.out.free(world);
+        both.inn.free(world);
+    }
+    // And the world goes on.
+    let (out, inn) = (letter(me, messages), letter(peer, messages));
+    exchange(world, gear, Some(peer), [&out, &inn], 0, "after a crowd");
+    ways
+}

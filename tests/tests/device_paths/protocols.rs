@@ -1,0 +1,163 @@
+//! Every protocol, forced: random layouts on both sides, device memory on both or one; and long messages that
+//! both ends start before either waits.
+
+use crate::gear::{Gear, Kind};
+use crate::heard::Warnings;
+use crate::letters::{Exchange, Letter, Ways, exchange};
+use crate::{Words, listen, seed, tuned};
+use gapless::{Config, Protocol};
+use gapless_tests::actor::say;
+use gapless_tests::crew::{Crew, Member};
+use std::process::Command;
+
+/// Messages each way by each protocol, the longest, and the length of those that fill a pipeline.
+fn extent(kind: Kind) -> [u64; 3] {
+    match kind {
+        Kind::Fake => [16, 300 << 10, 768 << 10],
+        Kind::FakeSealed | Kind::FakeBlind => [4, 100 << 10, 300 << 10],
+        Kind::OpenCl => [4, 100 << 10, 200 << 10],
+        Kind::CudaOne | Kind::CudaTwo => [40, 12 << 20, 48 << 20],
+        _ => [12, 4 << 20, 16 << 20],
+    }
+}
+
+/// What a protocol needs to be possible between two buffers of devices of a kind, so that a row of which
+/// no message went as forced is a failure, and not only void.
+fn applies(kind: Kind, protocol: Protocol) -> bool {
+    match protocol {
+        Protocol::Eager | Protocol::Pipeline | Protocol::Local => true,
+        Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
+            matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo | Kind::CudaVmm)
+        }
+        way if way.is_staged() => matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo),
+        _ => false,
+    }
+}
+
+pub(crate) fn every_protocol(test: &str, kind: Kind) {
+    every_protocol_with(test, kind, |_, _| {});
+}
+
+/// The same, with a change to each rank's command. What the ranks say is printed, and given.
+pub(crate) fn every_protocol_with(
+    test: &str,
+    kind: Kind,
+    with: impl Fn(u32, &mut Command),
+) -> Vec<String> {
+    if let Some(member) = Member::of_crew() {
+        every_protocol_as(member);
+        return Vec::new();
+    }
+    let [steps, bytes_max, long] = extent(kind);
+    let part = format!("every {} {} {steps} {bytes_max} {long}", kind.name(), seed(test));
+    let mut crew = Crew::start(test, &[&part, &part], with);
+    let rows = listen(&mut crew, test);
+    rows.iter().for_each(|row| println!("{test}: {row}"));
+    for way in Protocol::ALL {
+        let row = rows.iter().find(|row| row.split_whitespace().next() == Some(way.name()));
+        let row = row.unwrap_or_else(|| panic!("{test}: nothing was said of {way}"));
+        assert!(!row.contains("VOID") || !applies(kind, way), "{test}: {row}");
+    }
+    rows
+}
+
+fn every_protocol_as(mut member: Member) {
+    let warnings = Warnings::hear();
+    let part = member.part.clone();
+    let mut words = Words::of(&part);
+    let gear = Gear::open(words.word(), member.rank);
+    let [seed, steps] = [words.number(), words.number()];
+    let [bytes_max, long] = [words.size(), words.size()];
+    for (force, salt) in Protocol::ALL.into_iter().zip(1u64..) {
+        let config = Config { force: Some(force), ..tuned(long) };
+        let world = gear.world(&mut member, config).expect("they meet");
+        let (me, peer) = (world.rank(), 1 - world.rank());
+        let mut ways = Ways::new();
+        let mut count = |way: Protocol| *ways.entry(way.name()).or_default() += 1;
+        let seed = seed ^ salt << 24;
+        for step in 0..steps {
+            let letter = |from, to| Letter::of(seed, from, to, step, bytes_max);
+            let (out, inn) = (letter(me, peer), letter(peer, me));
+            let what = format!("{force} forced, seed {seed}, step {step}, to rank {me}");
+            count(exchange(&world, &gear, Some(peer), [&out, &inn], step, &what));
+            if step % 4 == 0 {
+                let own = letter(me, me);
+                let what = format!("{what}, to itself");
+                count(exchange(&world, &gear, None, [&own, &own], step, &what));
+            }
+        }
+        for index in 0..2 {
+            let letter = |from: u32| Letter::long(seed ^ u64::from(from) << 8 ^ index, long);
+            let (out, inn) = (letter(me), letter(peer));
+            let what = format!("{force} forced, seed {seed}, long message {index}, to rank {me}");
+            count(exchange(&world, &gear, Some(peer), [&out, &inn], steps + index, &what));
+        }
+        let tally = world.counters().expect("an open world").of(force);
+        let depth = if force.is_staged() { tally.depth_max } else { 0 };
+        assert!(tally.messages == 0 || !force.is_staged() || depth >= 2, "{force}: {tally:?}");
+        say(&format!("{}, depth {depth}", row(force, &ways)));
+        world.finalize().expect("they part");
+        assert!(gear.imported().is_none_or(|left| left == 0), "{force}: peers' memory is mapped");
+    }
+    for line in warnings.with("") {
+        say(&format!("warned: {line}"));
+    }
+    say("clean");
+}
+
+/// How many messages went the forced way; a row of which none did is void, and says so.
+fn row(force: Protocol, ways: &Ways) -> String {
+    let so = ways.get(force.name()).copied().unwrap_or(0);
+    let others = ways.iter().filter(|(name, _)| **name != force.name());
+    let others: Vec<String> = others.map(|(name, count)| format!("{count} {name}")).collect();
+    let others = if others.is_empty() { String::new() } else { format!(", {}", others.join(", ")) };
+    let verdict = if so == 0 { "VOID, none went so" } else { "ok" };
+    format!("{force:<18} {so:>4} as forced{others}: {verdict}")
+}
+
+/// Both ranks start sending before either receives or waits, and both finish, several fragments of a message being
+/// under way at a time.
+pub(crate) fn both_send_first(test: &str, kind: Kind) {
+    if let Some(member) = Member::of_crew() {
+        return both_send_first_as(member);
+    }
+    let bytes = if kind.is_cuda() { 256 << 20 } else { 3 << 20 };
+    let part = format!("both {} {} {bytes}", kind.name(), seed(test));
+    let mut crew = Crew::start(test, &[&part, &part], |_, _| {});
+    for row in listen(&mut crew, test) {
+        println!("{test}: {row}");
+    }
+}
+
+fn both_send_first_as(mut member: Member) {
+    let part = member.part.clone();
+    let mut words = Words::of(&part);
+    let gear = Gear::open(words.word(), member.rank);
+    let (seed, bytes) = (words.number(), words.size());
+    let ways = [None, Some(Protocol::Pipeline), Some(Protocol::Mapped)];
+    for force in ways.into_iter().chain(Protocol::STAGED.map(Some)) {
+        let config = Config { force, ..tuned(bytes) };
+        let world = gear.world(&mut member, config).expect("they meet");
+        let (me, peer) = (world.rank(), 1 - world.rank());
+        let letter = |from: u32| Letter::long(seed ^ u64::from(from) << 8, bytes);
+        let (out, inn) = (letter(me), letter(peer));
+        let both = Exchange::prepare(&gear, &out, &inn);
+        // Both sends are under way before there is a receive.
+        let ended = both.run(world.comm(), peer, 0, [&out, &inn], true).expect("both start");
+        let [sent, received] = ended.map(|end| end.expect("both end"));
+        let forced = force.map_or("the cost model".to_owned(), |force| force.to_string());
+        both.compare(&out, &inn, &format!("{forced}, seed {seed}"));
+        let counters = world.counters().expect("an open world");
+        let depth = counters.depth_max();
+        let staged = sent.protocol.is_staged() || received.protocol.is_staged();
+        assert!(!staged || depth >= 2, "{forced}: {counters:?}");
+        let (out, inn) = (sent.protocol, received.protocol);
+        let void = force.is_some_and(|force| force != out && force != inn);
+        let void = if void { ", VOID" } else { "" };
+        say(&format!("{forced:<18} {bytes} out by {out}, in by {inn}, depth {depth}{void}"));
+        both.out.free(&world);
+        both.inn.free(&world);
+        world.finalize().expect("they part");
+    }
+    say("clean");
+}
