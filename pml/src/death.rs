@@ -73,6 +73,7 @@ impl Core {
             .under_way()
             .filter(|(_, work)| match work {
                 Work::Send(send) => send.to.peer == peer,
+                Work::Recalled(recalled) => recalled.peer == peer,
                 Work::Recv(recv) => {
                     recv.receiving_from().or(recv.source) == Some(peer)
                         || matches!(recv.stage, RecvStage::Posted(_)) && recv.source.is_none()
@@ -83,6 +84,7 @@ impl Core {
             .collect();
         for id in concerned {
             self.lose_send(bml, id, &fault);
+            self.lose_recall(id, &fault);
             self.lose_recv(id, peer, &fault);
         }
     }

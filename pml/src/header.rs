@@ -20,7 +20,7 @@
 //! DATA       | kind | version | 0:6 | reply | offset | 0:8 |
 //!         32 | packed data …
 //! FIN        | kind | version | verdict:1 | 0:5 | serial |
-//! NOTE       | kind | version | what:1 | 0:9 | sequence:4 | serial |
+//! NOTE       | kind | version | what:1 | 0:1 | message:4 | 0:4 | sequence:4 | serial |
 //! ABORT      | kind | version | 0:6 | reply |
 //! LAYOUT-REQUEST  | kind | version | 0:6 | serial | reply | piece |
 //! LAYOUT-DATA     | kind | version | 0:6 | reply | offset | length |

@@ -21,7 +21,6 @@ use crate::matching::Label;
 use crate::peer::Outgoing;
 use crate::pml::Pml;
 use crate::request::{RequestId, Work};
-use crate::send::SendStage;
 use gapless_bml::{Bml, PeerState, Rank};
 
 impl Core {
@@ -35,6 +34,7 @@ impl Core {
                 // It was taken: the answer is on its way, or will be.
                 self.refuse_held(bml, Verdict::Withdrawn, wanted);
             }
+            What::Recall { sequence, serial } => self.recall(bml, from, sequence, serial),
             What::Farewell => {
                 if std::mem::replace(&mut self.peers[from as usize].farewell, true) {
                     return Err("a second farewell".to_owned());
@@ -79,21 +79,6 @@ impl Core {
         }
     }
 
-    /// Asks for a send back.
-    fn withdraw(&mut self, bml: &mut Bml, id: RequestId) {
-        let Some(send) = self.requests.send_mut(id) else { return };
-        let peer = send.to.peer;
-        let serial = match &send.stage {
-            SendStage::Offered(offered) => offered.rts.serial,
-            SendStage::Unanswered { serial } | SendStage::Eager { serial } if *serial != 0 => {
-                *serial
-            }
-            _ => return,
-        };
-        self.enqueue(peer, Outgoing::Note(What::Withdraw { serial }));
-        self.flush_peer(bml, peer);
-    }
-
     fn farewell(&mut self, bml: &mut Bml) {
         for peer in 0..u32::try_from(self.peers.len()).expect("ranks have 32 bits") {
             if matches!(bml.state(Rank(peer)), PeerState::Up)
@@ -112,8 +97,8 @@ impl Pml {
     /// this. A send that was matched, or has left, goes on. Either way it ends once the receiver has
     /// made progress, or is lost.
     ///
-    /// This is no `MPI_Cancel` of sends, which MPI 4.0 has deprecated: a send that needs no answer
-    /// is not taken back.
+    /// Unlike [`cancel_send`](Pml::cancel_send) it leaves sends alone whose memory nobody needs any
+    /// more.
     ///
     /// # Errors
     /// There is no such request.

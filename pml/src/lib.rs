@@ -64,6 +64,7 @@ mod agree;
 mod body;
 #[allow(unsafe_code, reason = "the only place that has bytes of users' buffers moved")]
 mod buffer;
+mod cancel;
 pub mod choose;
 mod claim;
 mod comm;

@@ -226,6 +226,9 @@ impl Core {
     ) -> Result<(), String> {
         let unknown = || format!("an answer to message {serial}, which is not under way");
         let id = *self.serials.get(&serial).ok_or_else(unknown)?;
+        if self.recalled(from, id, verdict)? {
+            return Ok(());
+        }
         let send = self.requests.send_mut(id).ok_or_else(unknown)?;
         let eager = match send.stage {
             SendStage::Staged(_) if send.to.peer == from => return self.staged_fin(id, verdict),

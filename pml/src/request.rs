@@ -41,10 +41,33 @@ pub(crate) enum Work {
     /// Boxed: most sends end at once and never get here.
     Send(Box<Send>),
     Recv(Recv),
+    /// An eager send whose message has left: it has ended well, and can be asked for back.
+    Left(Left),
+    /// An eager send that was asked for back, and waits for the answer.
+    Recalled(Recalled),
     /// It has ended; the result waits to be collected.
     Done(Result<Status, Box<PmlError>>),
     /// Not in use.
     Vacant,
+}
+
+/// An eager message on its way, or there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Left {
+    pub(crate) status: Status,
+    pub(crate) peer: u32,
+    /// Its number among the messages to that peer.
+    pub(crate) sequence: u32,
+}
+
+/// An eager message whose sender wants it back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recalled {
+    /// The result, if it is too late.
+    pub(crate) status: Status,
+    pub(crate) peer: u32,
+    /// What the answer will name.
+    pub(crate) serial: u64,
 }
 
 #[derive(Debug)]
@@ -114,12 +137,29 @@ impl Requests {
 
     /// Ends a request. Its result waits to be collected, or is dropped if nobody will ask.
     pub(crate) fn finish(&mut self, id: RequestId, result: Result<Status, PmlError>) {
+        if self.entry(id).is_some()
+            && let Ok(status) = &result
+        {
+            self.ended.ended(status.protocol, status.bytes);
+        }
+        self.end(id, Work::Done(result.map_err(Box::new)));
+    }
+
+    /// Ends an eager send whose message has left.
+    pub(crate) fn finish_left(&mut self, id: RequestId, left: Left) {
+        self.ended.ended(left.status.protocol, left.status.bytes);
+        self.end(id, Work::Left(left));
+    }
+
+    /// Ends a request that was recalled: that of a message which was counted when it left.
+    pub(crate) fn finish_recalled(&mut self, id: RequestId, result: Result<Status, PmlError>) {
+        self.end(id, Work::Done(result.map_err(Box::new)));
+    }
+
+    fn end(&mut self, id: RequestId, result: Work) {
         let Some(entry) = self.entries.get_mut(id.index as usize) else { return };
         if entry.generation != id.generation {
             return;
-        }
-        if let Ok(status) = &result {
-            self.ended.ended(status.protocol, status.bytes);
         }
         if entry.waker.is_some() {
             self.woken.extend(entry.waker.take());
@@ -127,7 +167,28 @@ impl Requests {
         if entry.released {
             self.vacate(id.index);
         } else {
-            entry.work = Work::Done(result.map_err(Box::new));
+            entry.work = result;
+        }
+    }
+
+    /// The message of an eager send that has ended, and whose result was not collected.
+    pub(crate) fn left(&self, id: RequestId) -> Option<Left> {
+        match self.entry(id)?.work {
+            Work::Left(left) => Some(left),
+            _ => None,
+        }
+    }
+
+    /// Has an eager send that has ended wait for what becomes of its message.
+    pub(crate) fn recall(&mut self, id: RequestId, recalled: Recalled) {
+        self.entries[id.index as usize].work = Work::Recalled(recalled);
+    }
+
+    /// What a send that was asked for back waits for.
+    pub(crate) fn recalled(&self, id: RequestId) -> Option<Recalled> {
+        match self.entry(id)?.work {
+            Work::Recalled(recalled) => Some(recalled),
+            _ => None,
         }
     }
 
@@ -168,7 +229,7 @@ impl Requests {
         match self.entry(id) {
             Some(entry) if entry.released => Err(PmlError::NoSuchRequest),
             Some(Entry { work: Work::Vacant, .. }) | None => Err(PmlError::NoSuchRequest),
-            Some(entry) => Ok(matches!(entry.work, Work::Done(_))),
+            Some(entry) => Ok(matches!(entry.work, Work::Done(_) | Work::Left(_))),
         }
     }
 
@@ -180,7 +241,7 @@ impl Requests {
             return Err(PmlError::NoSuchRequest);
         }
         match &entry.work {
-            Work::Done(Ok(status)) => {
+            Work::Done(Ok(status)) | Work::Left(Left { status, .. }) => {
                 let status = *status;
                 // A status has nothing to drop.
                 std::mem::forget(std::mem::replace(&mut entry.work, Work::Vacant));
@@ -188,7 +249,7 @@ impl Requests {
                 self.free.push(id.index);
                 Ok(Some(status))
             }
-            Work::Send(_) | Work::Recv(_) => Ok(None),
+            Work::Send(_) | Work::Recv(_) | Work::Recalled(_) => Ok(None),
             Work::Done(Err(_)) | Work::Vacant => self.collect_failure(id.index),
         }
     }
@@ -214,7 +275,7 @@ impl Requests {
     /// All operations under way, for a peer's death.
     pub(crate) fn under_way(&self) -> impl Iterator<Item = (RequestId, &Work)> {
         (0u32..).zip(&self.entries).filter_map(|(index, entry)| match entry.work {
-            Work::Send(_) | Work::Recv(_) => {
+            Work::Send(_) | Work::Recv(_) | Work::Recalled(_) => {
                 Some((RequestId { index, generation: entry.generation }, &entry.work))
             }
             _ => None,

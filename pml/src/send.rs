@@ -9,7 +9,7 @@ use crate::header::{EAGER_BYTES, Envelope, Rts, SERIAL_BYTES};
 use crate::mode::{Copied, SendMode};
 use crate::peer::Attempt;
 use crate::peer::{Gone, Outgoing};
-use crate::request::{RequestId, Status, Work};
+use crate::request::{Left, RequestId, Status, Work};
 use crate::staged::StagedSend;
 use gapless_bml::{Bml, Limits, PeerState, Rank, RdmaRail, RemoteKey, Token};
 use gapless_engine::{EngineError, Typed};
@@ -142,7 +142,7 @@ impl Core {
                 bml.send(slot, AM_TAG, Token::NONE);
                 let protocol = Protocol::Eager;
                 let status = Status { source: rank, tag, bytes, protocol };
-                return Ok(self.requests.insert(Work::Done(Ok(status))));
+                return Ok(self.requests.insert(Work::Left(Left { status, peer, sequence })));
             }
             // SAFETY: the caller's promise is the one that a buffer takes.
             let buffer = unsafe { Buffer::promised(buffer, engine) };
@@ -384,7 +384,7 @@ impl Core {
         bml.send(slot, AM_TAG, Token::NONE);
         match written {
             Ok(()) if serial != 0 => {}
-            Ok(()) => self.requests.finish(id, Ok(status)),
+            Ok(()) => self.requests.finish_left(id, Left { status, peer, sequence }),
             Err(error) => self.finish_eager(id, Err(EngineError::from(error).into())),
         }
         Attempt::Sent

@@ -1,6 +1,7 @@
 //! Completion against cancel: two threads share an endpoint behind a lock, as `gapless` has it, and loom
 //! tries every order in which they come to hold it. Whatever the order, a receive either took its
 //! message or was cancelled, both threads are told the same, and the message is received exactly once.
+//! Likewise a send that is asked for back was received or cancelled, never both and never neither.
 //!
 //! The endpoint has no atomics of its own; orders of the lock are all there is, and nothing here needs
 //! `--cfg loom`.
@@ -8,7 +9,8 @@
 //! Weakened, one at a time, and then failing: a `cancel` that says `true` of a receive that has ended
 //! (`cancelled_or_received`), or of one whose message is on its way (`a_long_one_…`); one that leaves the
 //! receive in the matching tables (both: the message is lost in it); one that does not end the request
-//! (both).
+//! (both); a recall that is answered "withdrawn" whatever was found, or "received" (`a_send_…`); one that
+//! leaves the message in the matching tables (both of these).
 
 mod common;
 
@@ -115,8 +117,8 @@ fn race(len: u64, seen: &[AtomicU32; 2]) {
     assert!(ends.sender.test(sent).unwrap().is_some(), "the send has not ended");
 }
 
-/// Counts, over all orders, how often the receive was cancelled and how often it took the message.
-fn every_order(len: u64) {
+/// Counts, over all orders, how often something was cancelled and how often the message was taken.
+fn every_order(race: fn(u64, &[AtomicU32; 2]), len: u64) {
     let seen = std::sync::Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
     let counts = seen.clone();
     loom::model(move || {
@@ -129,11 +131,59 @@ fn every_order(len: u64) {
 
 #[test]
 fn cancelled_or_received() {
-    every_order(8);
+    every_order(race, 8);
+}
+
+/// One thread receives a message of `len` bytes, the other asks for it back.
+fn race_of_sends(len: u64, seen: &[AtomicU32; 2]) {
+    let mut ends = ends(len);
+    let send = ends.send();
+    ends.receiver.progress();
+    let shared = Arc::new(Mutex::new(ends));
+    let other = shared.clone();
+    let receiver = spawn(move || {
+        let receive = other.lock().unwrap().post(0);
+        other.lock().unwrap().receiver.progress();
+        receive
+    });
+    shared.lock().unwrap().sender.cancel_send(send).unwrap();
+    shared.lock().unwrap().receiver.progress();
+    shared.lock().unwrap().sender.progress();
+
+    let receive = receiver.join().unwrap();
+    let mut ends = shared.lock().unwrap();
+    for _ in 0..TURNS {
+        ends.sender.progress();
+        ends.receiver.progress();
+    }
+    let received = ends.receiver.test(receive).unwrap().is_some();
+    match ends.sender.test(send) {
+        Ok(Some(status)) => assert!(received && status.bytes == len, "completed and not received"),
+        Err(PmlError::Cancelled) => assert!(!received, "cancelled and received"),
+        other => panic!("neither cancelled nor received: {other:?}"),
+    }
+    seen[usize::from(received)].fetch_add(1, Ordering::Relaxed);
+    // The receive is there for the next message, unless it took this one.
+    ends.send();
+    for _ in 0..TURNS {
+        ends.sender.progress();
+        ends.receiver.progress();
+    }
+    assert_eq!(ends.receiver.test(receive).is_ok(), !received);
+}
+
+#[test]
+fn a_send_is_cancelled_or_received() {
+    every_order(race_of_sends, 8);
+}
+
+#[test]
+fn a_long_send_is_cancelled_or_received() {
+    every_order(race_of_sends, 100_000);
 }
 
 /// One that takes several messages, so that it can be on its way.
 #[test]
 fn a_long_one_is_cancelled_or_received() {
-    every_order(100_000);
+    every_order(race, 100_000);
 }

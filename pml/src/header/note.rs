@@ -13,7 +13,10 @@ pub(super) struct NoteWire {
     kind: u8,
     version: u8,
     what: u8,
-    zero: [u8; 9],
+    zero: u8,
+    /// RECALL: the number of the message.
+    message: U32,
+    zero2: U32,
     sequence: U32,
     serial: U64,
 }
@@ -24,6 +27,8 @@ const _: () = assert!(size_of::<NoteWire>() == NOTE_BYTES);
 pub(crate) enum What {
     /// The sender wants the message with this serial back.
     Withdraw { serial: u64 },
+    /// The sender wants its eager message of this number back, and an answer to this serial.
+    Recall { sequence: u32, serial: u64 },
     /// No message that is matched will follow: the sender leaves the job.
     Farewell,
 }
@@ -37,15 +42,18 @@ pub(crate) struct Note {
 
 /// The bytes of a note.
 pub(crate) fn note(note: Note) -> [u8; NOTE_BYTES] {
-    let (what, serial) = match note.what {
-        What::Withdraw { serial } => (1, serial),
-        What::Farewell => (2, 0),
+    let (what, message, serial) = match note.what {
+        What::Withdraw { serial } => (1, 0, serial),
+        What::Farewell => (2, 0, 0),
+        What::Recall { sequence, serial } => (3, sequence, serial),
     };
     zerocopy::transmute!(NoteWire {
         kind: kind::NOTE,
         version: VERSION,
         what,
-        zero: [0; 9],
+        zero: 0,
+        message: message.into(),
+        zero2: U32::ZERO,
         sequence: note.sequence.into(),
         serial: serial.into(),
     })
@@ -53,12 +61,18 @@ pub(crate) fn note(note: Note) -> [u8; NOTE_BYTES] {
 
 impl Note {
     pub(super) fn check(wire: &NoteWire) -> Result<Note, String> {
-        reserved(&wire.zero)?;
-        let serial = wire.serial.get();
-        let what = match (wire.what, serial) {
-            (1, serial) => What::Withdraw { serial },
-            (2, 0) => What::Farewell,
-            (what, _) => return Err(format!("no note has number {what} and serial {serial}")),
+        reserved(&[wire.zero])?;
+        reserved(wire.zero2.as_bytes())?;
+        let (message, serial) = (wire.message.get(), wire.serial.get());
+        let what = match (wire.what, message, serial) {
+            (1, 0, serial) => What::Withdraw { serial },
+            (2, 0, 0) => What::Farewell,
+            (3, sequence, serial) => What::Recall { sequence, serial },
+            (what, message, serial) => {
+                return Err(format!(
+                    "no note has number {what}, message {message} and serial {serial}"
+                ));
+            }
         };
         Ok(Note { sequence: wire.sequence.get(), what })
     }

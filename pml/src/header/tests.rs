@@ -82,7 +82,8 @@ fn other_kinds_say_what_they_were_told() {
         assert_eq!(Message::parse(&fin(8, verdict)), Ok(message));
     }
     assert!(Message::parse(&short(kind::FIN, 12, 8)).is_err());
-    for what in [What::Withdraw { serial: 9 }, What::Farewell] {
+    let recall = What::Recall { sequence: 0xFFFF_FFFE, serial: 1 << 40 };
+    for what in [What::Withdraw { serial: 9 }, What::Farewell, recall] {
         let said = Note { sequence: 0xFFFF_FFFF, what };
         assert_eq!(Message::parse(&note(said)), Ok(Message::Note(said)));
     }
@@ -100,7 +101,7 @@ fn reserved_bytes_are_zero_in_every_kind() {
     let cts = Cts { serial: 1, reply: 2, offset: 3, end: 4, fragment: 5, depth: 6 };
     let farewell = Note { sequence: 0, what: What::Farewell };
     let honest: [(&[u8], &[usize]); 6] = [
-        (&note(farewell), &[3, 11, 16]),
+        (&note(farewell), &[3, 7, 11, 16]),
         (&cts.wire(), &[2, 3, 12, 15]),
         (&fin(8, Verdict::Refused), &[3, 7]),
         (&abort(8), &[2, 3, 7]),
