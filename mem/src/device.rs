@@ -213,6 +213,12 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Whether processes that use it at the same time take turns, instead of sharing it: then work of
+    /// this process may wait until another's has ended.
+    fn takes_turns(&self) -> bool {
+        false
+    }
+
     /// A number that changes when memory at an address is freed and allocated anew; `None` where
     /// the device has no such thing.
     fn buffer_id(&self, region: Region) -> Option<u64> {
