@@ -343,9 +343,9 @@ impl Pml {
     }
 
     /// Staging memory of devices and of the host: bytes kept, and how many of them messages have
-    /// now.
-    #[must_use]
-    pub fn staging_bytes(&self) -> (u64, u64) {
+    /// now, or peers that were given up and have not let go of it.
+    pub fn staging_bytes(&mut self) -> (u64, u64) {
+        self.core.staging.look_back(&mut self.bml);
         self.core.staging.bytes()
     }
 

@@ -152,7 +152,7 @@ impl StagingPool {
     }
 
     /// Looks which slabs peers have let go of.
-    fn look_back(&mut self, bml: &mut Bml) {
+    pub(crate) fn look_back(&mut self, bml: &mut Bml) {
         for slab in self.slabs.iter_mut().filter(|slab| slab.state == State::Leaving) {
             if !slab.is_mapped(bml) {
                 slab.state = State::Idle;

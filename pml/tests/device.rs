@@ -21,7 +21,8 @@ struct Lab {
 
 fn lab(ranks: u32, config: Config, polls: u32) -> Lab {
     let device = Arc::new(FakeDevice::new(3));
-    let engine = Arc::new(FakeEngine::new(&device, polls));
+    // Through slots, not through staging memory.
+    let engine = Arc::new(FakeEngine { attaches: false, ..FakeEngine::new(&device, polls) });
     let engines: [Arc<dyn Engine>; 2] = [Arc::new(HostEngine), Arc::clone(&engine) as _];
     let link = loopback::Config { slots: 6, ..link() };
     let mut rail = |_, hub: &loopback::Hub| Box::new(Loopback::with(hub, link.clone())) as Box<_>;

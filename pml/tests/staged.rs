@@ -1,87 +1,28 @@
-//! The staged protocols, over a loopback that maps the memory of a fake device: every way, layout,
-//! length and depth; what cannot be had; the two ends' failures.
+//! The staged protocols, where everything goes well: every way, layout, length and depth, many
+//! messages at a time, and what is done where a way cannot be had.
 
 mod common;
 
-use common::engine::FakeEngine;
-use common::{Buffer, Home, Job, bytes, link, strided};
+use common::lab::{FRAGMENT, Lab, config, layout};
+use common::{Buffer, Home, link};
+use gapless_btl::Btl;
+use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Loopback};
-use gapless_dtype::Layout;
-use gapless_engine::{Engine, HostEngine};
-use gapless_mem::Device;
-use gapless_mem::fake::FakeDevice;
-use gapless_pml::{Bounds, Config, PmlError, Protocol, Source, Status, TagSel, Tuning};
+use gapless_dtype::testkit::Rng;
+use gapless_pml::{Bounds, Config, PmlError, Protocol, Source, TagSel, Tuning};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-/// What the fragments of these tests are long, in bytes.
-const FRAGMENT: u32 = 1000;
-
-struct Lab {
-    job: Job,
-    device: Arc<FakeDevice>,
-    engine: Arc<FakeEngine>,
-}
-
-fn config(force: Protocol, depth: u32) -> Config {
-    let tuning =
-        Tuning { staged_fragment_bytes: FRAGMENT, staged_depth: depth, ..Tuning::default() };
-    Config { force: Some(force), tuning, ..Config::default() }
-}
-
-/// Two ranks, each of which has attached the device, whose work ends after so many polls.
-fn lab(config: Config, polls: u32) -> Lab {
-    let device = Arc::new(FakeDevice::with_delay(3, polls));
-    let engine = Arc::new(FakeEngine::new(&device, polls));
-    let engines: [Arc<dyn Engine>; 2] = [Arc::new(HostEngine), Arc::clone(&engine) as _];
-    let mut rail = |_, hub: &loopback::Hub| Box::new(Loopback::with(hub, link())) as Box<_>;
-    let mut job = Job::with_engines(2, config, &mut rail, &engines);
-    let attached: Arc<dyn Device> = Arc::clone(&device) as _;
-    for rank in 0..2 {
-        job.pml(rank).bml_mut().attach(&attached).unwrap();
-    }
-    Lab { job, device, engine }
-}
-
-impl Lab {
-    fn home(&self, on_device: bool) -> Home {
-        if on_device { Home::Fake(Arc::clone(&self.device)) } else { Home::Heap }
-    }
-
-    /// Sends a message from rank 0 to rank 1.
-    fn carry(&mut self, from: &Buffer, to: &Buffer, what: &str) -> Status {
-        let send = self.job.isend(0, from, 1, 0);
-        let recv = self.job.irecv(1, to, Source::Rank(0), TagSel::Is(0));
-        let status = self.job.finish(1, recv).unwrap();
-        self.job.finish(0, send).unwrap();
-        to.assert_received(&from.packed(), what);
-        self.assert_idle(what);
-        status
-    }
-
-    /// Nothing of the staging memory is in use, and no engine works.
-    fn assert_idle(&mut self, what: &str) {
-        for rank in 0..2 {
-            if self.job.ranks[rank as usize].is_some() {
-                assert_eq!(self.job.pml(rank).staging_bytes().1, 0, "{what}: rank {rank}");
-            }
-        }
-        assert_eq!(self.engine.under_way.load(Ordering::Relaxed), 0, "{what}");
-    }
-}
-
-/// A layout of `size` bytes, with gaps or without.
-fn layout(size: u64, gaps: bool) -> Layout {
-    if gaps { strided(size, 1, 3) } else { bytes(size) }
-}
+const SIZES: [u64; 6] = {
+    let fragment = FRAGMENT as u64;
+    [1, fragment - 1, fragment, fragment + 1, 2 * fragment, 23 * fragment + 7]
+};
 
 #[test]
 fn every_way_layout_length_and_depth() {
-    let fragment = u64::from(FRAGMENT);
     for way in Protocol::STAGED {
         for depth in [1, 2, 4, 64] {
-            let mut lab = lab(config(way, depth), depth % 3);
-            for size in [1, fragment - 1, fragment, fragment + 1, 2 * fragment, 23 * fragment + 7] {
+            let mut lab = Lab::new(config(way, depth), depth % 3);
+            for size in SIZES {
                 for gaps in 0..4 {
                     let what = format!("{size} bytes by {way}, depth {depth}, gaps {gaps}");
                     let (a, b) = (layout(size, gaps & 1 == 1), layout(size, gaps & 2 == 2));
@@ -91,11 +32,297 @@ fn every_way_layout_length_and_depth() {
                     assert_eq!((status.protocol, status.bytes), (way, size), "{what}");
                 }
             }
-            let counters = lab.job.pml(0).counters();
-            let tally = counters.of(way);
-            assert_eq!((tally.messages, tally.unpacks), (24, 0), "{way}: {tally:?}");
-            assert_eq!(tally.depth_max, depth.min(24), "{way}: {tally:?}");
-            assert!(lab.job.pml(1).counters().of(way).fragments >= 24 + 4 * 23, "{way}");
+            let (out, back) = (lab.job.pml(0).counters(), lab.job.pml(1).counters());
+            let (out, back) = (out.of(way), back.of(way));
+            let fragments: u64 = SIZES.iter().map(|size| 4 * size.div_ceil(FRAGMENT.into())).sum();
+            let bytes: u64 = SIZES.iter().map(|size| 4 * size).sum();
+            for tally in [out, back] {
+                assert_eq!((tally.messages, tally.bytes), (24, bytes), "{way}: {tally:?}");
+                let moved = (tally.fragments, tally.staged_bytes);
+                assert_eq!(moved, (fragments, bytes), "{way}: {tally:?}");
+                assert!(depth == 1 || tally.depth_max >= 2, "{way}, depth {depth}: {tally:?}");
+                assert!(tally.depth_max <= depth, "{way}, depth {depth}: {tally:?}");
+            }
+            assert_eq!((out.unpacks, back.packs), (0, 0), "{way}");
+            let copies = [out.copies, back.copies].map(|copies| copies > 0);
+            let expected = match way {
+                Protocol::StagedPutCopy => [true, false],
+                Protocol::StagedGetCopy => [false, true],
+                Protocol::CopyInOut => [true, true],
+                _ => [false, false],
+            };
+            assert_eq!(copies, expected, "{way}: {out:?} {back:?}");
         }
+    }
+}
+
+#[test]
+fn a_buffer_without_gaps_is_written_where_it_is() {
+    for way in [Protocol::StagedPut, Protocol::StagedPutCopy] {
+        for depth in [1, 3] {
+            let config = Config { share_device_buffers: true, ..config(way, depth) };
+            let mut lab = Lab::new(config, 2);
+            for size in SIZES {
+                for gaps in [false, true] {
+                    let what = format!("{size} bytes by {way}, depth {depth}, gaps {gaps}");
+                    let from = Buffer::source_in(&layout(size, gaps), 1, size, lab.home(true));
+                    let to = Buffer::target_in(&layout(size, false), 1, lab.home(true));
+                    assert_eq!(lab.carry(&from, &to, &what).protocol, way, "{what}");
+                    lab.job.pml(1).bml_mut().withdraw(to.region());
+                }
+            }
+            assert_eq!(lab.job.pml(1).staging_bytes(), (0, 0), "{way}");
+            assert_eq!(lab.job.pml(1).counters().of(way).staged_bytes, 0, "{way}");
+        }
+    }
+}
+
+#[test]
+fn host_and_device_memory_meet_in_host_memory() {
+    for way in [Protocol::CopyInOut, Protocol::ZeroCopyInOut] {
+        let mut lab = Lab::new(config(way, 4), 2);
+        for size in SIZES.into_iter().chain([200_000]) {
+            for spaces in 1..3 {
+                for gaps in 0..4 {
+                    let what = format!("{size} bytes by {way}, spaces {spaces}, gaps {gaps}");
+                    let (a, b) = (layout(size, gaps & 1 == 1), layout(size, gaps & 2 == 2));
+                    let from = Buffer::source_in(&a, 1, size, lab.home(spaces == 1));
+                    let to = Buffer::target_in(&b, 1, lab.home(spaces == 2));
+                    let status = lab.carry(&from, &to, &what);
+                    // A sender of host memory cannot know, and sends little eagerly.
+                    assert!(
+                        status.protocol == way || (spaces == 2 && size < 20_000),
+                        "{what}: {status:?}"
+                    );
+                }
+            }
+        }
+        assert!(lab.job.pml(0).counters().of(way).messages >= 28);
+    }
+}
+
+#[test]
+fn without_a_word_the_cost_model_stages() {
+    let mut lab = Lab::new(Config::default(), 1);
+    let size = 8 << 20;
+    let from = Buffer::source_in(&layout(size, true), 1, size, lab.home(true));
+    let to = Buffer::target_in(&layout(size, true), 1, lab.home(true));
+    let status = lab.carry(&from, &to, "by choice");
+    assert!(status.protocol.is_staged(), "{status:?}");
+    assert!(lab.job.pml(0).counters().depth_max() >= 2);
+}
+
+#[test]
+fn both_send_before_either_waits() {
+    for way in Protocol::STAGED {
+        let mut lab = Lab::new(config(way, 4), 3);
+        let size = 300_000;
+        let make = |lab: &Lab, seed, fill: fn(&gapless_dtype::Layout, u64, Home) -> Buffer| {
+            fill(&layout(size, true), seed, lab.home(true))
+        };
+        let source = |layout: &_, seed, home| Buffer::source_in(layout, 1, seed, home);
+        let target = |layout: &_, _, home| Buffer::target_in(layout, 1, home);
+        let from = [make(&lab, 1, source), make(&lab, 2, source)];
+        let to = [make(&lab, 0, target), make(&lab, 0, target)];
+        let sends = [lab.job.isend(0, &from[0], 1, 0), lab.job.isend(1, &from[1], 0, 0)];
+        lab.job.settle();
+        let any = (Source::Any, TagSel::Any);
+        let recvs = [0, 1].map(|rank| lab.job.irecv(rank, &to[rank as usize], any.0, any.1));
+        for rank in [0, 1] {
+            lab.job.finish(rank, sends[rank as usize]).unwrap();
+            let status = lab.job.finish(rank, recvs[rank as usize]).unwrap();
+            assert_eq!(status.protocol, way);
+            to[rank as usize].assert_received(&from[1 - rank as usize].packed(), way.name());
+        }
+        lab.assert_idle(way.name());
+    }
+}
+
+#[test]
+fn many_at_once_each_by_another_way() {
+    let seed = 0x57A6;
+    let mut rng = Rng::new(seed);
+    for round in 0..6 {
+        let mut lab = Lab::new(config(Protocol::StagedPut, 1 + round), round);
+        let mut messages = Vec::new();
+        for tag in 0..40u32 {
+            let way = Protocol::STAGED[rng.index(6)];
+            let (size, gaps) = (1 + rng.below(20_000), rng.below(4));
+            let sender = rng.index(2);
+            let (a, b) = (layout(size, gaps & 1 == 1), layout(size, gaps & 2 == 2));
+            let from = Buffer::source_in(&a, 1, u64::from(tag), lab.home(true));
+            let to = Buffer::target_in(&b, 1, lab.home(true));
+            for rank in 0..2 {
+                lab.job.pml(rank).config_mut().force = Some(way);
+            }
+            let (a, b) = (u32::try_from(sender).unwrap(), u32::try_from(1 - sender).unwrap());
+            let tag = i32::try_from(tag).unwrap();
+            let recv = lab.job.irecv(b, &to, Source::Rank(a), TagSel::Is(tag));
+            let send = lab.job.isend(a, &from, b, tag);
+            for _ in 0..rng.below(4) {
+                lab.job.progress();
+            }
+            messages.push((from, to, (a, send), (b, recv)));
+        }
+        for (at, (from, to, (a, send), (b, recv))) in messages.iter().enumerate() {
+            let what = format!("seed {seed}, round {round}, message {at}");
+            let status = lab.job.finish(*b, *recv).unwrap();
+            lab.job.finish(*a, *send).unwrap();
+            assert!(status.protocol.is_staged(), "{what}: {status:?}");
+            to.assert_received(&from.packed(), &what);
+        }
+        lab.assert_idle("many");
+    }
+}
+
+#[test]
+fn a_short_receive_is_truncated_and_other_types_are_refused() {
+    use gapless_dtype::{Datatype, Primitive};
+    for way in Protocol::STAGED {
+        let mut lab = Lab::new(config(way, 2), 1);
+        let size = 9500;
+        let from = Buffer::source_in(&layout(size, true), 1, 5, lab.home(true));
+        for room in [0, 1, 999, 1000, 4321] {
+            let to = Buffer::target_in(&layout(room, true), 1, lab.home(true));
+            let send = lab.job.isend(0, &from, 1, 0);
+            let recv = lab.job.irecv(1, &to, Source::Any, TagSel::Any);
+            let truncated = PmlError::Truncated { sent: size, room };
+            assert_eq!(lab.job.finish(1, recv), Err(truncated), "{way}, {room}");
+            lab.job.finish(0, send).unwrap();
+            to.assert_received(&from.packed()[..usize::try_from(room).unwrap()], way.name());
+            lab.assert_idle(way.name());
+        }
+        let ints = Datatype::contiguous(4000, &Primitive::Int.into()).unwrap().commit().unwrap();
+        let doubles = Datatype::contiguous(2000, &Primitive::Double.into()).unwrap();
+        let from = Buffer::source_in(&ints, 1, 5, lab.home(true));
+        let to = Buffer::target_in(&doubles.commit().unwrap(), 1, lab.home(true));
+        let send = lab.job.isend(0, &from, 1, 0);
+        let recv = lab.job.irecv(1, &to, Source::Any, TagSel::Any);
+        let error = lab.job.finish(1, recv).unwrap_err();
+        assert!(matches!(error, PmlError::SignatureMismatch { .. }), "{error}");
+        lab.job.finish(0, send).unwrap();
+        to.assert_received(&[], way.name());
+        lab.assert_idle(way.name());
+    }
+}
+
+#[test]
+fn staging_memory_that_is_exhausted_fails_nothing() {
+    for way in Protocol::STAGED {
+        // None at all, and one slab, of the device and of the host.
+        for (staging_bytes, most) in [(0, 0), (2 << 20, 1)] {
+            let bounds = Bounds { staging_bytes, ..Bounds::default() };
+            let mut lab = Lab::new(Config { bounds, ..config(way, 4) }, 3);
+            let messages: Vec<_> = (0..5)
+                .map(|tag| {
+                    let size = 30_000 + tag;
+                    let from = Buffer::source_in(&layout(size, true), 1, tag, lab.home(true));
+                    let to = Buffer::target_in(&layout(size, true), 1, lab.home(true));
+                    let tag = i32::try_from(tag).unwrap();
+                    let recv = lab.job.irecv(1, &to, Source::Any, TagSel::Is(tag));
+                    let send = lab.job.isend(0, &from, 1, tag);
+                    (from, to, send, recv)
+                })
+                .collect();
+            let mut staged = 0;
+            for (from, to, send, recv) in &messages {
+                let status = lab.job.finish(1, *recv).unwrap();
+                lab.job.finish(0, *send).unwrap();
+                to.assert_received(&from.packed(), way.name());
+                staged += usize::from(status.protocol.is_staged());
+            }
+            lab.assert_idle(way.name());
+            for rank in 0..2 {
+                assert!(lab.job.pml(rank).staging_bytes().0 <= 2 * staging_bytes, "{way}");
+            }
+            assert!(staged > 0 || most == 0, "{way}: something fits {staging_bytes} bytes");
+            assert!(staged < 5, "{way}: {staged} staged");
+        }
+    }
+}
+
+#[test]
+fn slabs_are_used_again_and_their_keys_stay() {
+    for way in Protocol::STAGED {
+        let mut lab = Lab::new(config(way, 4), 1);
+        let mut kept = None;
+        for round in 0..20 {
+            let size = 5000 + 700 * round;
+            let from = Buffer::source_in(&layout(size, true), 1, round, lab.home(true));
+            let to = Buffer::target_in(&layout(size, true), 1, lab.home(true));
+            lab.carry(&from, &to, way.name());
+            let now = [0, 1].map(|rank| lab.job.pml(rank).staging_bytes().0);
+            assert_eq!(*kept.get_or_insert(now), now, "{way}, round {round}");
+        }
+        let [a, b] = kept.unwrap();
+        assert!(a.max(b) == 2 << 20 || way == Protocol::CopyInOut, "{way}: {a} and {b}");
+    }
+}
+
+/// Transports that refuse some keys, mappings and allocations.
+fn reluctant(per_mille: u16, seed: u64) -> Lab {
+    let mut rail = |rank: u32, hub: &loopback::Hub| {
+        let seed = seed + u64::from(rank);
+        let plan = Plan { mapped_refused_per_mille: per_mille, seed, ..Plan::default() };
+        Box::new(Fault::new(Loopback::with(hub, link()), plan)) as Box<dyn Btl>
+    };
+    Lab::over(config(Protocol::StagedPut, 3), 1, &mut rail)
+}
+
+#[test]
+fn what_a_transport_refuses_is_done_another_way() {
+    let seed = 77;
+    for per_mille in [1000, 500, 100] {
+        let mut lab = reluctant(per_mille, seed);
+        let mut staged = 0;
+        for round in 0..60 {
+            let way = Protocol::STAGED[round % 6];
+            for rank in 0..2 {
+                lab.job.pml(rank).config_mut().force = Some(way);
+            }
+            let size = 20_000 + round as u64;
+            let from = Buffer::source_in(&layout(size, true), 1, size, lab.home(true));
+            let to = Buffer::target_in(&layout(size, true), 1, lab.home(true));
+            let what = format!("seed {seed}, {per_mille} in 1000, round {round}");
+            staged += u32::from(lab.carry(&from, &to, &what).protocol.is_staged());
+        }
+        assert_eq!(staged == 0, per_mille == 1000, "{staged} at {per_mille}");
+    }
+}
+
+#[test]
+fn a_link_that_maps_nothing_streams() {
+    let link = loopback::Config { mapped: false, ..link() };
+    let mut rail =
+        |_, hub: &loopback::Hub| Box::new(Loopback::with(hub, link.clone())) as Box<dyn Btl>;
+    let mut lab = Lab::over(config(Protocol::StagedPut, 3), 1, &mut rail);
+    let from = Buffer::source_in(&layout(50_000, true), 1, 3, lab.home(true));
+    let to = Buffer::target_in(&layout(50_000, true), 1, lab.home(true));
+    assert_eq!(lab.carry(&from, &to, "unmapped").protocol, Protocol::Pipeline);
+}
+
+#[test]
+fn wishes_differ_and_the_smaller_holds() {
+    let mut lab = Lab::new(config(Protocol::StagedGet, 7), 1);
+    let tuning = Tuning { staged_fragment_bytes: 700, staged_depth: 3, ..Tuning::default() };
+    lab.job.pml(1).config_mut().tuning = tuning;
+    let from = Buffer::source_in(&layout(21_000, true), 1, 3, lab.home(true));
+    let to = Buffer::target_in(&layout(21_000, true), 1, lab.home(true));
+    lab.carry(&from, &to, "wishes");
+    let tally = lab.job.pml(0).counters().of(Protocol::StagedGet);
+    assert_eq!((tally.fragments, tally.depth_max), (30, 3));
+}
+
+#[test]
+fn an_endpoint_that_ends_frees_its_staging_memory() {
+    for way in Protocol::STAGED {
+        let mut lab = Lab::new(config(way, 4), 1);
+        let from = Buffer::source_in(&layout(9000, true), 1, 1, lab.home(true));
+        let to = Buffer::target_in(&layout(9000, true), 1, lab.home(true));
+        lab.carry(&from, &to, way.name());
+        let device = lab.attached();
+        drop(lab);
+        // Ours and the two buffers'.
+        assert_eq!(Arc::strong_count(&device), 3, "{way}");
     }
 }

@@ -3,7 +3,7 @@
 
 use gapless_engine::{Engine, EngineError, HostEngine, Typed};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Completion, DeviceError, Pending, Region, Space};
+use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -18,6 +18,8 @@ pub(crate) struct FakeEngine {
     pub(crate) broken: AtomicBool,
     /// Work fails after so many pieces; negative: never.
     pub(crate) fails_after: AtomicI64,
+    /// Whether its device is attached to the transports.
+    pub(crate) attaches: bool,
     /// Pieces of work that have not ended.
     pub(crate) under_way: Arc<AtomicI64>,
 }
@@ -64,6 +66,7 @@ impl FakeEngine {
             polls,
             broken: AtomicBool::new(false),
             fails_after: AtomicI64::new(-1),
+            attaches: true,
             under_way: Arc::default(),
         }
     }
@@ -107,8 +110,11 @@ impl Engine for FakeEngine {
     }
 
     fn serves(&self, space: Space) -> bool {
-        use gapless_mem::Device;
         space == self.device.space()
+    }
+
+    fn device(&self, _: Space) -> Option<Arc<dyn Device>> {
+        self.attaches.then(|| Arc::clone(&self.device) as _)
     }
 
     unsafe fn pack(

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod engine;
+pub(crate) mod lab;
 
 use gapless_bml::{Bml, Patience, Rank, Waiter};
 use gapless_btl::loopback::{self, Hub, Loopback};
@@ -221,6 +222,10 @@ impl Buffer {
 
     pub(crate) fn target_in(layout: &Layout, count: u64, home: Home) -> Buffer {
         Buffer::filled(layout, count, home, |_| CANARY)
+    }
+
+    pub(crate) fn region(&self) -> Region {
+        self.region
     }
 
     pub(crate) fn typed(&self) -> Typed {

@@ -1,0 +1,487 @@
+//! The staged protocols, where something goes wrong: engines that fail at either end, a peer that dies
+//! at every stage, a peer that lies. Requests end, nothing is overrun, and staging memory is back.
+
+mod common;
+
+use common::engine::FakeEngine;
+use common::lab::{FRAGMENT, Lab, config, layout};
+use common::{Buffer, Home, Job};
+use gapless_bml::{Bml, Event, Handler, Rank};
+use gapless_btl::loopback::{Hub, Loopback};
+use gapless_btl::{Btl, RemoteKey, Token};
+use gapless_engine::{Engine, HostEngine};
+use gapless_mem::Device;
+use gapless_mem::fake::FakeDevice;
+use gapless_pml::{AM_TAG, Config, Pml, PmlError, Protocol, RequestId, Source, TagSel};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How many of a message's fragments there are here.
+const FRAGMENTS: u64 = 9;
+const SIZE: u64 = FRAGMENTS * FRAGMENT as u64 - 11;
+
+#[test]
+fn an_engine_that_fails_midway_ends_both_requests() {
+    for way in Protocol::STAGED {
+        for pieces in 0..8 {
+            for broken in [0, 1] {
+                let what = format!("{way}: rank {broken} fails after {pieces}");
+                let mut lab = Lab::new(config(way, 3), 2);
+                lab.break_after(broken, pieces);
+                let from = Buffer::source_in(&layout(SIZE, true), 1, 1, lab.home(true));
+                let to = Buffer::target_in(&layout(SIZE, true), 1, lab.home(true));
+                let send = lab.job.isend(0, &from, 1, 0);
+                let recv = lab.job.irecv(1, &to, Source::Rank(0), TagSel::Any);
+                let (sent, received) = (lab.job.finish(0, send), lab.job.finish(1, recv));
+                if broken == 0 {
+                    assert!(matches!(sent, Err(PmlError::Engine(_))), "{what}: {sent:?}");
+                    assert_eq!(received, Err(PmlError::SenderFailed { rank: 0 }), "{what}");
+                } else {
+                    assert!(matches!(received, Err(PmlError::Engine(_))), "{what}: {received:?}");
+                    assert_eq!(sent.map(|status| status.protocol), Ok(way), "{what}");
+                }
+                lab.assert_idle(&what);
+                // The link is as good as before.
+                lab.break_after(broken, -1);
+                let to = Buffer::target_in(&layout(SIZE, true), 1, lab.home(true));
+                assert_eq!(lab.carry(&from, &to, &what).protocol, way, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_cannot_be_begun_ends_both_requests() {
+    // Where there are gaps, a kernel has been launched by then.
+    for (way, broken) in [
+        (Protocol::StagedPutCopy, 0),
+        (Protocol::StagedGetCopy, 1),
+        (Protocol::CopyInOut, 0),
+        (Protocol::CopyInOut, 1),
+    ] {
+        let mut lab = Lab::new(config(way, 3), 2);
+        let stranger = Arc::new(FakeDevice::new(3));
+        // Same space, other memory: it refuses all of ours.
+        let engine = FakeEngine { attaches: false, ..FakeEngine::new(&lab.device, 2) };
+        let mut rail = |_, hub: &Hub| Box::new(Loopback::new(hub)) as Box<dyn Btl>;
+        let engines: [Arc<dyn Engine>; 2] = [Arc::new(HostEngine), Arc::new(engine)];
+        lab.job = Job::with_engines(2, config(way, 3), &mut rail, &engines);
+        for rank in 0..2 {
+            let device =
+                if rank == broken { Arc::clone(&stranger) } else { Arc::clone(&lab.device) };
+            lab.job.pml(rank).bml_mut().attach(&(device as Arc<dyn Device>)).unwrap();
+        }
+        let from = Buffer::source_in(&layout(SIZE, true), 1, 1, lab.home(true));
+        let to = Buffer::target_in(&layout(SIZE, true), 1, lab.home(true));
+        let send = lab.job.isend(0, &from, 1, 0);
+        let recv = lab.job.irecv(1, &to, Source::Rank(0), TagSel::Any);
+        let (sent, received) = (lab.job.finish(0, send), lab.job.finish(1, recv));
+        match broken {
+            0 => assert!(sent.is_err() && received.is_err(), "{way}: {sent:?}, {received:?}"),
+            _ => assert!(received.is_err(), "{way}: {received:?}"),
+        }
+        lab.assert_idle(way.name());
+    }
+}
+
+#[test]
+fn a_peer_that_dies_at_any_stage() {
+    for way in Protocol::STAGED {
+        for share_device_buffers in [false, true] {
+            if share_device_buffers && way != Protocol::StagedPut {
+                continue;
+            }
+            for steps in 0..70 {
+                for dead in [0u32, 1] {
+                    let what = format!("{way}: {dead} dies after {steps} steps");
+                    let config = Config { share_device_buffers, ..config(way, 3) };
+                    let mut lab = Lab::new(config, 3);
+                    let from = Buffer::source_in(&layout(SIZE, true), 1, 1, lab.home(true));
+                    let gaps = !share_device_buffers;
+                    let to = Buffer::target_in(&layout(SIZE, gaps), 1, lab.home(true));
+                    let ids = [
+                        lab.job.isend(0, &from, 1, 0),
+                        lab.job.irecv(1, &to, Source::Rank(0), TagSel::Any),
+                    ];
+                    for step in 0..steps {
+                        lab.job.pml(step % 2).progress();
+                    }
+                    lab.job.kill(dead);
+                    let alive = 1 - dead;
+                    match lab.job.finish(alive, ids[alive as usize]) {
+                        Ok(_) if alive == 1 => to.assert_received(&from.packed(), &what),
+                        Ok(_) => {}
+                        Err(PmlError::PeerLost { rank, .. }) => assert_eq!(rank, dead, "{what}"),
+                        Err(error) => panic!("{what}: {error}"),
+                    }
+                    lab.engines[dead as usize].under_way.store(0, Ordering::Relaxed);
+                    lab.assert_idle(&what);
+                }
+            }
+        }
+    }
+}
+
+/// Keeps what arrives, and whether the link was ended.
+#[derive(Default)]
+struct Inbox(Vec<Vec<u8>>, bool);
+
+impl Handler for Inbox {
+    fn handle(&mut self, _: &mut Bml, event: Event) {
+        match event {
+            Event::Arrived { fragment, .. } => self.0.push(fragment.to_vec().unwrap()),
+            Event::Lost { .. } => self.1 = true,
+            _ => {}
+        }
+    }
+}
+
+/// An honest endpoint, rank 0, and a bare transport behind rank 1; both know the device.
+struct Pair {
+    pml: Pml,
+    rogue: Bml,
+    inbox: Inbox,
+    device: Arc<FakeDevice>,
+}
+
+const VERSION: u8 = 3;
+/// Numbers on the wire.
+const PUT: u8 = 6;
+const GET: u8 = 8;
+const HOST: u8 = 10;
+
+impl Pair {
+    fn new(way: Protocol) -> Pair {
+        let hub = Hub::new();
+        let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
+        let device = Arc::new(FakeDevice::with_delay(3, 1));
+        for bml in &mut bmls {
+            bml.add(Box::new(Loopback::new(&hub)) as Box<dyn Btl>);
+            bml.attach(&(Arc::clone(&device) as Arc<dyn Device>)).unwrap();
+        }
+        let addresses = bmls.each_ref().map(Bml::addresses);
+        let [mut honest, mut rogue] = bmls;
+        honest.connect(Rank(1), &addresses[1]).unwrap();
+        rogue.connect(Rank(0), &addresses[0]).unwrap();
+        let engines: Vec<Arc<dyn Engine>> =
+            vec![Arc::new(HostEngine), Arc::new(FakeEngine::new(&device, 1))];
+        let pml = Pml::new(honest, engines, config(way, 3));
+        Pair { pml, rogue, inbox: Inbox::default(), device }
+    }
+
+    fn inject(&mut self, message: &[u8]) {
+        if let Ok(mut slot) = self.rogue.reserve(Rank(0), message.len()) {
+            slot.write(0, message).unwrap();
+            self.rogue.send(slot, AM_TAG, Token::NONE);
+        }
+        self.turn();
+    }
+
+    fn turn(&mut self) {
+        for _ in 0..30 {
+            self.pml.progress();
+            self.rogue.poll(&mut self.inbox);
+        }
+    }
+
+    fn recv(&mut self, to: &Buffer) -> RequestId {
+        let world = self.pml.world();
+        // SAFETY: tests keep the buffer until the request has ended or the endpoint is dropped.
+        unsafe { self.pml.irecv(&world, &to.typed(), Source::Rank(1), TagSel::Any) }.unwrap()
+    }
+
+    fn send(&mut self, from: &Buffer) -> RequestId {
+        let world = self.pml.world();
+        // SAFETY: as above.
+        unsafe { self.pml.isend(&world, &from.typed(), 1, 0) }.unwrap()
+    }
+
+    fn home(&self) -> Home {
+        Home::Fake(Arc::clone(&self.device))
+    }
+
+    /// The last message of a kind.
+    fn heard(&mut self, kind: u8) -> Vec<u8> {
+        let at = self.inbox.0.iter().rposition(|message| message[0] == kind);
+        self.inbox.0.swap_remove(at.unwrap_or_else(|| panic!("no {kind}: {:?}", self.inbox.0)))
+    }
+
+    /// A key of the rogue's for memory of its own.
+    fn rogue_key(&mut self, len: u64) -> RemoteKey {
+        let region = self.device.allocate(len).unwrap();
+        let (peer, mapped) = self.rogue.mapped(Rank(0)).unwrap();
+        mapped.key(peer, region).unwrap()
+    }
+
+    fn assert_lost(&mut self, id: RequestId, what: &str) {
+        self.turn();
+        match self.pml.test(id) {
+            Err(PmlError::PeerLost { rank: 1, .. }) => {}
+            other => panic!("{what}: {other:?}"),
+        }
+        // The ring is back once the rogue has let go of it.
+        for _ in 0..10 {
+            self.turn();
+        }
+        assert!(!self.pml.is_busy(), "{what}");
+    }
+}
+
+fn word(message: &mut [u8], at: usize, value: u64) {
+    message[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+fn words(kind: u8, first: u64, second: u64) -> Vec<u8> {
+    let mut message = vec![0; 32];
+    message[..2].copy_from_slice(&[kind, VERSION]);
+    word(&mut message, 8, first);
+    word(&mut message, 16, second);
+    message
+}
+
+fn ready(reply: u64, index: u64) -> Vec<u8> {
+    words(12, reply, index)
+}
+
+fn free(serial: u64, limit: u64) -> Vec<u8> {
+    words(13, serial, limit)
+}
+
+fn short(kind: u8, code: u8, name: u64) -> Vec<u8> {
+    let mut message = vec![0; 16];
+    message[..3].copy_from_slice(&[kind, VERSION, code]);
+    word(&mut message, 8, name);
+    message
+}
+
+fn ring(reply: u64, depth: u32, key: &RemoteKey) -> Vec<u8> {
+    let mut message = vec![0; 16];
+    let len = u8::try_from(key.as_bytes().len()).unwrap();
+    message[..3].copy_from_slice(&[11, VERSION, len]);
+    message[4..8].copy_from_slice(&depth.to_le_bytes());
+    word(&mut message, 8, reply);
+    message.extend(key.as_bytes());
+    message
+}
+
+fn open(way: u8, serial: u64, end: u64, depth: u32, key: Option<&RemoteKey>) -> Vec<u8> {
+    let mut message = vec![0; 40];
+    let key = key.map_or(&[][..], RemoteKey::as_bytes);
+    message[..4].copy_from_slice(&[10, VERSION, way, 0]);
+    message[4..8].copy_from_slice(&depth.to_le_bytes());
+    message[8..12].copy_from_slice(&FRAGMENT.to_le_bytes());
+    message[12] = u8::try_from(key.len()).unwrap();
+    word(&mut message, 16, serial);
+    word(&mut message, 24, 55);
+    word(&mut message, 32, end);
+    message.extend(key);
+    message
+}
+
+/// An offer of untyped bytes without gaps in memory of a device.
+fn offer(bytes: u64) -> Vec<u8> {
+    let mut message = vec![0; 128];
+    message[..2].copy_from_slice(&[2, VERSION]);
+    word(&mut message, 16, 1 << 61);
+    word(&mut message, 24, bytes);
+    for (at, value) in [(32, bytes), (40, 77), (48, 1), (64, bytes), (72, 1)] {
+        word(&mut message, at, value);
+    }
+    message[96..100].copy_from_slice(&4096u32.to_le_bytes());
+    message[100] = 4;
+    // A device's, that can stage both ways.
+    message[108..110].copy_from_slice(&[1, 3]);
+    message[112..116].copy_from_slice(&FRAGMENT.to_le_bytes());
+    message[116] = 3;
+    message
+}
+
+/// The name that an OPEN gives its receive.
+fn reply_of(open: &[u8]) -> u64 {
+    u64::from_le_bytes(open[24..32].try_into().unwrap())
+}
+
+/// The name of an offer.
+fn serial_of(rts: &[u8]) -> u64 {
+    u64::from_le_bytes(rts[40..48].try_into().unwrap())
+}
+
+#[test]
+fn a_sender_that_lies_is_lost_and_overruns_nothing() {
+    type Lie = fn(u64) -> Vec<Vec<u8>>;
+    let lies: [(&str, Protocol, Lie); 9] = [
+        ("no such fragment", Protocol::StagedPut, |reply| vec![ready(reply, FRAGMENTS)]),
+        ("not its turn", Protocol::StagedPut, |reply| vec![ready(reply, 3)]),
+        ("a huge one", Protocol::StagedPut, |reply| vec![ready(reply, u64::MAX)]),
+        ("twice", Protocol::StagedPut, |reply| vec![ready(reply, 2), ready(reply, 2)]),
+        ("refused late", Protocol::StagedPut, |reply| vec![ready(reply, 1), short(14, 1, reply)]),
+        ("a ring for a put", Protocol::StagedPut, |reply| {
+            vec![ring(reply, 3, &RemoteKey::new(&[1; 40]).unwrap())]
+        }),
+        ("ready before the ring", Protocol::StagedGet, |reply| vec![ready(reply, 0)]),
+        ("an end before the ring", Protocol::CopyInOut, |reply| vec![short(8, 0, reply)]),
+        ("data for a staged one", Protocol::StagedGet, |reply| vec![words(4, reply, 0)]),
+    ];
+    for (what, way, lie) in lies {
+        let mut pair = Pair::new(way);
+        let to = Buffer::target_in(&layout(SIZE, true), 1, pair.home());
+        let recv = pair.recv(&to);
+        pair.inject(&offer(SIZE));
+        let reply = reply_of(&pair.heard(10));
+        for message in lie(reply) {
+            pair.inject(&message);
+        }
+        pair.assert_lost(recv, what);
+        assert!(pair.inbox.1, "{what}: the sender was not told");
+    }
+}
+
+#[test]
+fn a_ring_that_is_too_short_or_too_deep_is_no_ring() {
+    for (what, depth, len) in [("short", 3, 2999), ("deep", 4, 9000), ("empty", 1, 1)] {
+        let mut pair = Pair::new(Protocol::StagedGet);
+        let to = Buffer::target_in(&layout(SIZE, true), 1, pair.home());
+        let recv = pair.recv(&to);
+        pair.inject(&offer(SIZE));
+        let reply = reply_of(&pair.heard(10));
+        let key = pair.rogue_key(len);
+        pair.inject(&ring(reply, depth, &key));
+        pair.assert_lost(recv, what);
+        to.assert_received(&[], what);
+    }
+    // One that cannot be mapped is no lie: the receiver asks for the data another way.
+    let mut pair = Pair::new(Protocol::StagedGet);
+    let to = Buffer::target_in(&layout(SIZE, true), 1, pair.home());
+    pair.recv(&to);
+    pair.inject(&offer(SIZE));
+    let reply = reply_of(&pair.heard(10));
+    pair.inject(&ring(reply, 3, &RemoteKey::new(&[1; 40]).unwrap()));
+    let next = pair.inbox.0.pop().expect("another decision");
+    assert!(next[0] == 3 || (next[0] == 10 && next[2] != GET), "{next:?}");
+}
+
+#[test]
+fn a_way_that_a_peer_cannot_go_is_not_tried_again() {
+    let mut pair = Pair::new(Protocol::StagedPut);
+    let to = Buffer::target_in(&layout(SIZE, true), 1, pair.home());
+    for (sequence, why) in [(0u32, 1), (1, 2), (2, 0)] {
+        pair.recv(&to);
+        let mut offer = offer(SIZE);
+        offer[12..16].copy_from_slice(&sequence.to_le_bytes());
+        pair.inject(&offer);
+        let puts = |message: &Vec<u8>| message[0] == 10 && matches!(message[2], 6 | 7);
+        let tried = pair.inbox.0.iter().any(puts);
+        assert_eq!(tried, why != 0, "refusal {why}");
+        if tried {
+            let reply = reply_of(&pair.heard(10));
+            pair.inject(&short(14, why, reply));
+            let next = pair.inbox.0.pop().expect("another decision");
+            assert!(!puts(&next), "it was refused: {next:?}");
+            assert_eq!(pair.pml.staging_bytes().1, 0);
+        }
+        pair.inbox.0.clear();
+    }
+    assert!(!pair.inbox.1);
+}
+
+#[test]
+fn a_receiver_that_lies_is_lost_and_overruns_nothing() {
+    type Lie = fn(u64, &RemoteKey) -> Vec<Vec<u8>>;
+    let lies: [(&str, Lie); 12] = [
+        ("too much", |serial, key| vec![open(PUT, serial, SIZE + 1, 3, Some(key))]),
+        ("a short key", |serial, key| vec![open(PUT, serial, SIZE, 4, Some(key))]),
+        ("too deep", |serial, key| vec![open(PUT, serial, SIZE, 65, Some(key))]),
+        ("no key", |serial, _| vec![open(PUT, serial, SIZE, 3, None)]),
+        ("a key to get", |serial, key| vec![open(GET, serial, SIZE, 3, Some(key))]),
+        ("no such way", |serial, _| vec![open(3, serial, SIZE, 3, None)]),
+        ("freed unasked", |serial, _| vec![free(serial, 1)]),
+        ("freed twice", |serial, key| {
+            vec![open(PUT, serial, SIZE, 3, Some(key)), free(serial, 4), free(serial, 4)]
+        }),
+        ("freed too far", |serial, _| vec![open(GET, serial, SIZE, 3, None), free(serial, 4)]),
+        ("freed nothing", |serial, _| vec![open(HOST, serial, SIZE, 3, None), free(serial, 0)]),
+        ("ended early", |serial, _| {
+            vec![open(GET, serial, SIZE, 3, None), free(serial, 3), short(5, 8, serial)]
+        }),
+        ("opened twice", |serial, key| {
+            vec![open(PUT, serial, SIZE, 3, Some(key)), open(PUT, serial, SIZE, 3, Some(key))]
+        }),
+    ];
+    for (what, lie) in lies {
+        let mut pair = Pair::new(Protocol::StagedPut);
+        let from = Buffer::source_in(&layout(SIZE, true), 1, 1, pair.home());
+        let send = pair.send(&from);
+        pair.turn();
+        let serial = serial_of(&pair.heard(2));
+        let key = pair.rogue_key(3 * u64::from(FRAGMENT));
+        for message in lie(serial, &key) {
+            pair.inject(&message);
+        }
+        pair.assert_lost(send, what);
+        assert!(pair.inbox.1, "{what}: the receiver was not told");
+        assert_eq!(pair.pml.staging_bytes().1, 0, "{what}");
+    }
+}
+
+#[test]
+fn a_ring_that_is_not_wanted_goes_back() {
+    let mut pair = Pair::new(Protocol::StagedGet);
+    let from = Buffer::source_in(&layout(SIZE, true), 1, 1, pair.home());
+    let send = pair.send(&from);
+    pair.turn();
+    let serial = serial_of(&pair.heard(2));
+    for way in [GET, HOST, GET] {
+        pair.inject(&open(way, serial, SIZE, 3, None));
+        // Through host memory a kernel packs into memory of the device first.
+        let slabs = if way == HOST { 2 } else { 1 };
+        assert_eq!(pair.pml.staging_bytes().1, slabs << 21, "{way}");
+        pair.heard(11);
+    }
+    // Nothing of it at all.
+    pair.inject(&short(5, 0, serial));
+    assert!(pair.pml.test(send).unwrap().is_some());
+    assert_eq!(pair.pml.staging_bytes().1, 0);
+    // A key that does not map is refused, and the offer stands.
+    let send = pair.send(&from);
+    pair.turn();
+    let serial = serial_of(&pair.heard(2));
+    let key = RemoteKey::new(&[9; 30]).unwrap();
+    pair.inject(&open(PUT, serial, SIZE, 3, Some(&key)));
+    assert_eq!(pair.heard(14)[8..16], 55u64.to_le_bytes());
+    assert_eq!(pair.pml.test(send), Ok(None));
+    pair.inject(&short(5, 0, serial));
+    assert!(pair.pml.test(send).unwrap().is_some());
+}
+
+#[test]
+fn a_staged_sender_writes_nothing_beyond_its_places() {
+    // The rogue lends a ring in the middle of memory of its own, and looks what becomes of the rest.
+    let mut pair = Pair::new(Protocol::StagedPut);
+    let from = Buffer::source_in(&layout(SIZE, true), 1, 1, pair.home());
+    let send = pair.send(&from);
+    pair.turn();
+    let serial = serial_of(&pair.heard(2));
+    let around = 512;
+    let len = 3 * u64::from(FRAGMENT);
+    let to = Buffer::target_in(&layout(len + 2 * around, false), 1, pair.home());
+    let inner = to.region().sub(around, len).unwrap();
+    let (peer, mapped) = pair.rogue.mapped(Rank(0)).unwrap();
+    let key = mapped.key(peer, inner).unwrap();
+    pair.inject(&open(PUT, serial, SIZE, 3, Some(&key)));
+    for limit in 4..=FRAGMENTS {
+        pair.inject(&free(serial, limit));
+    }
+    pair.turn();
+    assert_eq!(pair.pml.test(send).unwrap().map(|status| status.bytes), Some(SIZE));
+    let ready = pair.inbox.0.iter().filter(|message| message[0] == 12).count();
+    assert_eq!(ready as u64, FRAGMENTS);
+    let memory = to.bytes();
+    let (before, rest) = memory.split_at(usize::try_from(around).unwrap());
+    let (ring, after) = rest.split_at(usize::try_from(len).unwrap());
+    let untouched = |bytes: &[u8]| bytes.iter().all(|&byte| byte == common::CANARY);
+    assert!(untouched(before) && untouched(after));
+    // The last lap: 6, 7, 8.
+    let packed = from.packed();
+    let last = &packed[6 * FRAGMENT as usize..];
+    assert_eq!(&ring[..last.len()], last);
+}
