@@ -24,6 +24,13 @@ experiments! {
     wu8::Wu8,
     wu13::Wu13,
     wu14::Wu14,
+    p2p::P2p,
+    p2p_matrix::P2pMatrix,
+    wu9::Wu9,
+    wu10::Wu10,
+    wu11::Wu11,
+    wu12::Wu12,
+    wu15::Wu15,
 }
 
 #[cfg(test)]

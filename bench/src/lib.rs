@@ -12,6 +12,7 @@
 //! - *rotates*: each operation works on other memory, in shuffled order, and comes back to a place
 //!   only after more than four times the last-level cache was touched ([`rotation`]). Beside it
 //!   stands a *resident* figure, on one place again and again;
+//! - between processes whose data lies on GPUs, measures in pairs of processes of its own ([`p2p`]);
 //! - on a GPU, measures by the device's own clock ([`gpu`]), beside what users do without a datatype
 //!   engine ([`baselines`]);
 //! - runs on one processor, if the system lets it choose ([`Pinned`](gapless::cli::pingpong::Pinned)).
@@ -31,6 +32,7 @@ pub mod experiment;
 pub mod experiments;
 pub mod figures;
 pub mod gpu;
+pub mod p2p;
 pub mod random;
 pub mod rotation;
 pub mod subjects;

@@ -74,7 +74,8 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
             "matching" => by_count(&report, "outstanding"),
             "oneway" => oneway(&report),
             "gpu" => gpu(&report),
-            "wu7" | "wu8" | "wu13" | "wu14" => brief(&report),
+            "wu7" | "wu8" | "wu13" | "wu14" | "wu15" | "p2p-matrix" => brief(&report),
+            "p2p" | "wu9" | "wu10" | "wu11" | "wu12" => p2p(&report),
             "wu6" => gpu_rows(report.rows.iter()),
             _ => format!("```text\n{}```\n", report.table()),
         };
@@ -138,6 +139,73 @@ fn gpu(report: &Report) -> String {
     text
 }
 
+/// Messages between GPUs: the marks first, if there are any, then every row.
+fn p2p(report: &Report) -> String {
+    let (met, all, void, missed) = crate::p2p::marks::tally(&report.rows);
+    let failed = report.absent.iter().filter(|absent| absent.failed).count();
+    let mut text = String::new();
+    if all > 0 {
+        text += &format!("**{met} of {all} marks met**, {void} void, {failed} rows failed.\n\n");
+    }
+    if !missed.is_empty() {
+        text += "Missed:\n\n";
+        text += &missed.iter().map(|missed| format!("- {missed}\n")).collect::<String>();
+        text.push('\n');
+    }
+    text += &head(&[
+        "message",
+        "op",
+        "between",
+        "payload",
+        "protocol",
+        "time",
+        "spread",
+        "GB/s",
+        "÷ reference",
+        "÷ other",
+        "peers, quoted GB/s",
+        "mark",
+    ]);
+    for row in &report.rows {
+        let first = row.reference.as_deref().zip(row.ratio);
+        let others: Vec<String> = row
+            .others
+            .iter()
+            .map(|other| format!("{} {:.2}", other.reference, other.ratio))
+            .collect();
+        let quoted = row.extra.get("quoted_gbps").and_then(|it| it.as_object());
+        let quoted: Vec<String> =
+            quoted.into_iter().flatten().map(|(peer, gbps)| format!("{peer} {gbps}")).collect();
+        let void = row.extra.contains_key(crate::p2p::marks::VOID);
+        let mark = match row.met() {
+            None => "-",
+            Some(true) => "met",
+            Some(false) if void => "void",
+            Some(false) => "missed",
+        };
+        text += &line(&[
+            row.case.clone(),
+            row.op.clone(),
+            row.space.clone(),
+            Bytes(row.payload_bytes).to_string(),
+            row.protocol.clone(),
+            Time(row.seconds.median).to_string(),
+            spread(&row.seconds),
+            Rate(row.gbps).to_string(),
+            first.map_or("-".to_owned(), |(name, ratio)| format!("{name} {ratio:.2}")),
+            or_none(others),
+            or_none(quoted),
+            mark.to_owned(),
+        ]);
+    }
+    text
+}
+
+/// A list in a cell.
+fn or_none(list: Vec<String>) -> String {
+    if list.is_empty() { "-".to_owned() } else { list.join("; ") }
+}
+
 fn gpu_rows<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
     let mut text = head(&[
         "work",
@@ -170,9 +238,6 @@ fn gpu_rows<'a>(rows: impl Iterator<Item = &'a Row>) -> String {
         let quoted: Vec<String> =
             quoted.into_iter().flatten().map(|(peer, gbps)| format!("{peer} {gbps}")).collect();
         let mark = row.met().map_or("-", |met| if met { "met" } else { "missed" });
-        let or_none = |list: Vec<String>| {
-            if list.is_empty() { "-".to_owned() } else { list.join("; ") }
-        };
         text += &line(&[
             row.case.clone(),
             row.op.clone(),

@@ -156,6 +156,22 @@ impl World {
         Ok((single_copy, bml.mapped(gapless_bml::Rank(peer)).is_some()))
     }
 
+    /// Changes how messages that start from now on are carried.
+    #[cfg(feature = "cli")]
+    pub(crate) fn configure(
+        &self,
+        change: impl FnOnce(&mut gapless_pml::Config),
+    ) -> Result<(), Error> {
+        change(self.shared.lock()?.open()?.config_mut());
+        Ok(())
+    }
+
+    /// What this process has done so far, by protocol.
+    #[cfg(feature = "cli")]
+    pub(crate) fn counters(&self) -> Result<gapless_pml::Counters, Error> {
+        Ok(self.shared.lock()?.open()?.counters())
+    }
+
     /// Ends all processes of the job (`MPI_Abort`, MPI 4.1 §9.3): asks the launcher to, and ends this
     /// process with `code`. Where there is no launcher, or it cannot be told, the others learn of
     /// this process's end as of any death.

@@ -93,14 +93,15 @@ fn wrong_calls_are_refused_in_one_line() {
     refuses(&["layout", "--n", "5"], "--n 5: needs --layout");
     refuses(&["explain"], "which message?");
     refuses(&["explain", "--size", "1K", "--space", "cuda"], "space cuda is not available");
-    refuses(&["pingpong", "--space", "cuda:0"], "space cuda:0 is not available");
-    refuses(&["pingpong", "--space", "opencl"], "space opencl is not available");
-    refuses(&["pingpong", "--space", "moon"], "spaces are host, cuda and opencl");
+    refuses(&["pingpong", "--space", "cuda:999"], "space cuda:999 is not available");
+    refuses(&["pingpong", "--space", "host,opencl:999"], "space opencl:999 is not available");
     refuses(&["pingpong", "--layout", "v", "--json", "/nonexistent/x.json"], "no such folder");
     refuses(&["pingpong", "--layout", "v", "--time", "0"], "--time 0");
     refuses(&["pingpong", "--layout", "v", "--n", "200000"], "V n=200000 needs");
     for arguments in [
         &["pingpong", "--protocol", "pigeon"][..],
+        &["pingpong", "--space", "moon"],
+        &["pingpong", "--space", "cuda,host,host"],
         &["pingpong", "--iterations", "0"],
         &["explain", "--size", "12parsecs"],
         &["frobnicate"],

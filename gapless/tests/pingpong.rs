@@ -73,6 +73,38 @@ fn every_protocol_carries_every_kind_of_layout() {
     }
 }
 
+/// Whether there is an OpenCL device, by the command's own word.
+fn opencl_is_there() -> bool {
+    let mut command = gapless();
+    command.arg("info");
+    let info = text(&finish(command, Duration::from_secs(60)).stdout);
+    let line = info.lines().find(|line| line.starts_with("space opencl"));
+    line.is_some_and(|line| !line.contains("not available"))
+}
+
+#[test]
+fn messages_lie_in_the_memory_of_devices() {
+    if !opencl_is_there() {
+        return skip("messages in device memory", "there is no OpenCL device");
+    }
+    for (space, shown) in [
+        ("opencl", "opencl:0"),
+        ("opencl,host", "opencl:0->host"),
+        ("host,opencl:0", "host->opencl:0"),
+    ] {
+        let arguments = ["--space", space, "--layout", "v,vc,t", "--n", "48", "--buffers", "4M"];
+        let (report, table, _) = pingpong(&[&arguments[..], &["--iterations", "3"]].concat());
+        assert_eq!(report.rows.len(), 3);
+        for row in &report.rows {
+            assert!(row.verified, "{}", row.case);
+            assert_eq!(row.space, shown);
+            // Page-locked or not, there is something to compare with.
+            assert!(row.ratio.is_some() && row.ratio_to("contiguous").is_some(), "{}", row.case);
+            assert!(table.contains(&row.case));
+        }
+    }
+}
+
 #[test]
 fn it_runs_under_a_launcher_of_the_users_own() {
     let mut command = gapless();

@@ -7,7 +7,7 @@
 //! too: none of them needs a GPU, and some are as long as the programs that they test.
 //!
 //! ```text
-//! gpu-bundle/run.sh       runs every test program, bounded in time; a table last
+//! gpu-bundle/run.sh       runs every test program and `figures p2p`, bounded in time; a table last
 //! gpu-bundle/tests/       test programs: FOLDER.NAME
 //! gpu-bundle/programs/    what the same crates have of programs and examples
 //! ```
@@ -207,6 +207,11 @@ mod tests {
 
     /// A folder with a script that stands for a test program, and what `run.sh` makes of it.
     fn run_script(program: &str) -> (bool, String, tempfile::TempDir) {
+        run_script_with(program, None)
+    }
+
+    /// The same, beside a script that stands for the program that measures.
+    fn run_script_with(program: &str, figures: Option<&str>) -> (bool, String, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str, text: &str| {
             let path = folder.path().join(name);
@@ -216,6 +221,7 @@ mod tests {
             path
         };
         place("tests/a.lib", program);
+        figures.map(|text| place("programs/figures", text));
         let script = place("run.sh", RUN);
         let output = Command::new("sh")
             .arg(script)
@@ -260,6 +266,25 @@ mod tests {
         assert_eq!((line.passed, line.failed), (5, 0));
         assert_eq!(report.skipped.len(), 1);
         assert!(text.trim_end().ends_with("5 passed, 0 failed, 1 skipped"), "{text}");
+    }
+
+    #[test]
+    fn the_script_measures_last() {
+        let passes = "#!/bin/sh\necho 'test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; \
+                      0 filtered out'\n";
+        for (ends, outcome, well) in
+            [("0", "ok", true), ("2", "skipped", true), ("1", "failed", false)]
+        {
+            let figures = format!("#!/bin/sh\necho \"measures $1, $2\"\nexit {ends}\n");
+            let (success, text, folder) = run_script_with(passes, Some(&figures));
+            assert_eq!(success, well, "{text}");
+            let report = report(folder.path());
+            assert_eq!(report.tests.len(), 2, "{text}");
+            assert_eq!(report.tests[1].name, "figures p2p");
+            assert_eq!(report.tests[1].outcome, outcome);
+            assert_eq!(report.skipped.len(), usize::from(outcome == "skipped"));
+            assert_eq!(text.contains("== figures p2p"), outcome != "skipped");
+        }
     }
 
     #[test]

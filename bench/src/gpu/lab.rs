@@ -31,6 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAGE: u64 = 4096;
 
 pub use self::queue::{Parts, Queue};
+pub(crate) use self::tools::TOOLS;
 
 /// A piece of memory that the lab holds.
 #[derive(Clone, Copy, Debug)]

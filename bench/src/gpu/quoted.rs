@@ -1,8 +1,11 @@
 //! What peers reached on an H200, quoted and not measured here: GB/s of payload while packing, each at
-//! rest with its plan warm. Rows show them beside ours, marked `quoted`.
+//! rest with its plan warm, or between two of them. Rows show them beside ours, marked `quoted`.
 
 /// Where the readings are from.
 pub const SOURCE: &str = "quoted: one H200, driver 580, CUDA 13.0, November 2026";
+
+/// Where the readings between two GPUs are from.
+pub const SOURCE_TWO: &str = "quoted: two H200, driver 580, CUDA 13.0, November 2026";
 
 /// yaksa, MPICH's datatype engine.
 pub const YAKSA: &str = "yaksa 0.4";
@@ -18,7 +21,7 @@ pub struct Quoted {
     pub layout: &'static str,
     /// The size, as the layout understands it.
     pub n: u64,
-    /// `pack` or `unpack`.
+    /// `pack`, `unpack`, or `oneway` for ping-pong between two GPUs.
     pub op: &'static str,
     /// GB/s of payload.
     pub gbps: f64,
@@ -26,6 +29,10 @@ pub struct Quoted {
 
 const fn pack(peer: &'static str, layout: &'static str, n: u64, gbps: f64) -> Quoted {
     Quoted { peer, layout, n, op: "pack", gbps }
+}
+
+const fn oneway(peer: &'static str, layout: &'static str, n: u64, gbps: f64) -> Quoted {
+    Quoted { peer, layout, n, op: "oneway", gbps }
 }
 
 const fn unpack(peer: &'static str, layout: &'static str, n: u64, gbps: f64) -> Quoted {
@@ -62,6 +69,9 @@ pub const QUOTED: &[Quoted] = &[
     pack(YAKSA, "face x", 3, 819.0),
     pack(YAKSA, "face y", 3, 3.9),
     pack(YAKSA, "face z", 3, 3.8),
+    oneway(OPENMPI, "V", 4096, 2.1),
+    oneway(OPENMPI, "T", 4096, 1.35),
+    oneway(OPENMPI, "X", 4096, 0.002),
 ];
 
 /// The readings of one layout, size and operation.

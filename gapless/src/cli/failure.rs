@@ -5,6 +5,7 @@ use crate::launch::LaunchError;
 use gapless_dtype::TypeError;
 use gapless_engine::EngineError;
 use gapless_layouts::LayoutError;
+use gapless_mem::DeviceError;
 use gapless_report::{FileError, NoSamples};
 use std::io;
 use std::path::PathBuf;
@@ -34,6 +35,10 @@ pub(super) enum Failure {
     Type(#[from] TypeError),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error("a device has worked for {seconds} seconds without an end")]
+    Hangs { seconds: u64 },
     #[error(transparent)]
     File(#[from] FileError),
     #[error("{what}: {error}")]

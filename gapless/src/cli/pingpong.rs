@@ -9,17 +9,25 @@
 
 #[allow(unsafe_code, reason = "places of one arena that interleave without sharing a byte")]
 mod arena;
+#[allow(unsafe_code, reason = "copies between arenas that live as long as the process")]
 mod bench;
 mod content;
+#[allow(unsafe_code, reason = "works on memory of devices that it owns")]
+mod devices;
+mod ends;
 mod library;
 mod pin;
 mod place;
 mod rank;
+mod setting;
 mod show;
+mod sizes;
 
-pub use library::{MeasureError, Measuring, figures};
+pub use ends::{Ends, Where};
+pub use library::{MeasureError, Measuring, Party, Step, Trial, figures};
 pub use pin::Pinned;
 pub use place::{LINE, Places};
+pub use setting::Setting;
 
 use super::explain::bytes;
 use super::failure::Failure;
@@ -28,6 +36,7 @@ use super::selection::Selection;
 use super::spaces;
 use crate::launch::Job;
 use gapless_pml::Protocol;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -36,15 +45,25 @@ use std::process::ExitCode;
 pub(super) struct Pingpong {
     #[command(flatten)]
     selection: Selection,
-    /// The memory that is sent from and received into: host, cuda or opencl
-    #[arg(long, default_value = "host")]
-    space: String,
+    /// The memory that is sent from and received into: host, cuda[:N] or opencl[:N]; one for both
+    /// processes, or one for each (cuda:0,cuda:1 or cuda,host)
+    #[arg(long, value_name = "SPACE[,SPACE]", default_value = "host")]
+    space: Ends,
     /// Memory from World::alloc, which peers can map, or ordinary memory, or one after the other
     #[arg(long, value_enum, default_value = "alloc")]
     memory: Memory,
-    /// Use this protocol wherever it is possible: eager, pipeline, mapped or single-copy
+    /// Use this protocol wherever it is possible, by the name that explain shows
     #[arg(long, value_parser = protocol)]
     protocol: Option<Protocol>,
+    /// Fragments of this length, where messages go in fragments
+    #[arg(long, value_name = "BYTES", value_parser = fragment)]
+    fragment: Option<u32>,
+    /// Fragments of one message that are in work at a time
+    #[arg(long = "depth", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    in_work: Option<u32>,
+    /// Thread blocks that rank 0's kernels may have on its device, at most
+    #[arg(long, value_name = "COUNT")]
+    blocks: Option<NonZeroU32>,
     /// Round trips for each layout, instead of as many as the time allows
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     iterations: Option<u32>,
@@ -97,7 +116,7 @@ impl Memory {
 
 impl Pingpong {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        spaces::check(&self.space)?;
+        self.space.0.into_iter().try_for_each(spaces::present)?;
         if !(self.time.is_finite() && self.time > 0.0 && self.time <= 3600.0) {
             let why = "more than 0 and at most 3600 seconds".to_owned();
             return Err(Failure::BadOption { option: "--time", value: self.time.to_string(), why });
@@ -150,8 +169,14 @@ fn check_folder(option: &'static str, path: &Path) -> Result<(), Failure> {
 }
 
 fn protocol(name: &str) -> Result<Protocol, String> {
-    let found = Protocol::ALL.into_iter().find(|protocol| protocol.name() == name);
-    found.filter(|protocol| *protocol != Protocol::Local).ok_or_else(|| {
-        "the protocols between processes are eager, pipeline, mapped and single-copy".to_owned()
+    let between = || Protocol::ALL.into_iter().filter(|protocol| *protocol != Protocol::Local);
+    between().find(|protocol| protocol.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = between().map(Protocol::name).collect();
+        format!("the protocols between processes are {}", names.join(", "))
     })
+}
+
+fn fragment(text: &str) -> Result<u32, String> {
+    let fits = |bytes| u32::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+    fits(bytes(text)?).ok_or_else(|| "between 1 byte and 4 GiB".to_owned())
 }

@@ -2,6 +2,7 @@
 //! when a command asks for their memory, or `info` for everything.
 
 use super::failure::Failure;
+use super::pingpong::Where;
 
 /// What there is of one kind of devices: a line on all of them, and one on each.
 pub(super) struct Devices {
@@ -29,6 +30,34 @@ pub(super) fn check(space: &str) -> Result<(), Failure> {
         false => format!("there is no {name}; {}", devices.summary),
     };
     Err(refuse(why))
+}
+
+/// Whether there is this place to send from; opens no device.
+pub(super) fn present(place: Where) -> Result<(), Failure> {
+    let counted = match place {
+        Where::Host => return Ok(()),
+        Where::Cuda(ordinal) => cuda_devices().map(|there| (ordinal, there)),
+        Where::OpenCl(number) => opencl_devices().map(|there| (number, there)),
+    };
+    let why = match counted {
+        Ok((number, there)) if number < there => return Ok(()),
+        Ok((_, there)) => format!("there is no {place}; devices: {there}"),
+        Err(why) => why,
+    };
+    Err(Failure::NoSpace { space: place.to_string(), why })
+}
+
+fn cuda_devices() -> Result<u32, String> {
+    #[cfg(feature = "cuda")]
+    return gapless_mem_cuda::CudaDriver::load()
+        .map(|driver| driver.devices())
+        .map_err(|error| error.to_string());
+    #[cfg(not(feature = "cuda"))]
+    cuda().map(|_| 0)
+}
+
+fn opencl_devices() -> Result<u32, String> {
+    opencl().map(|devices| u32::try_from(devices.each.len()).unwrap_or(u32::MAX))
 }
 
 /// The CUDA devices, or why there are none.

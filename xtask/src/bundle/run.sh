@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs the test programs of a bundle that `cargo xtask gpu-bundle` made. Needs only this folder.
+# Runs the test programs of a bundle that `cargo xtask gpu-bundle` made, and then what measures messages
+# between GPUs. Needs only this folder.
 #
 #   run.sh [NAME...]    all of tests/, or those named (mem-cuda.hardware, ...)
 #
@@ -7,7 +8,11 @@
 #        gpu-bundle.json  outcome of each program, the machine, what was skipped
 #        gpu-bundle.log   everything the programs said
 #        skips.log        what was skipped and why
+#        NAME.json, NAME.svg  what `programs/figures NAME` measured
 # LIMIT  seconds that each program may take (default: 120)
+# FIGURES  what programs/figures is to measure (default: p2p; empty: nothing); with NAMEs nothing, unless
+#        it is set
+# FIGURES_OPTIONS  its options, --brief for instance
 #
 # Prints what failed programs said, then a table. Ends with 1 if anything failed.
 
@@ -27,7 +32,11 @@ json() {
 
 if [ $# -eq 0 ]; then
     set -- $(cd "$here/tests" && ls)
+    figures=${FIGURES-p2p}
+else
+    figures=${FIGURES-}
 fi
+[ -x "$here/programs/figures" ] || figures=
 
 gpus=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null)
 one=$(mktemp)
@@ -68,6 +77,32 @@ for name in "$@"; do
     entries="$entries${entries:+,}
     {\"name\": \"$(json "$name")\", \"outcome\": \"$outcome\", \"passed\": $passed, \"failed\": $failed, \"seconds\": $seconds}"
     passed_sum=$((passed_sum + passed))
+    failed_sum=$((failed_sum + failed))
+done
+
+for name in $figures; do
+    started=$(date +%s)
+    timeout -k 5 "$limit" "$here/programs/figures" "$name" $FIGURES_OPTIONS --out "$out" \
+        >"$one" 2>&1 </dev/null
+    status=$?
+    seconds=$(($(date +%s) - started))
+    failed=1
+    case $status in
+        0) outcome=ok failed=0 ;;
+        # This machine lacks what it is about.
+        2) outcome=skipped failed=0; echo "SKIPPED: figures $name: $(tail -n 1 "$one")" >>"$out/skips.log" ;;
+        124 | 137) outcome="too long" ;;
+        *) outcome=failed ;;
+    esac
+    { echo "== figures $name: $outcome"; cat "$one"; } >>"$out/gpu-bundle.log"
+    if [ "$outcome" != skipped ]; then
+        echo "== figures $name: $outcome"
+        cat "$one"
+    fi
+    printf '%-32s %-9s %4d passed %3d failed %4d s\n' \
+        "figures $name" "$outcome" 0 "$failed" "$seconds" >>"$table"
+    entries="$entries${entries:+,}
+    {\"name\": \"figures $(json "$name")\", \"outcome\": \"$outcome\", \"passed\": 0, \"failed\": $failed, \"seconds\": $seconds}"
     failed_sum=$((failed_sum + failed))
 done
 

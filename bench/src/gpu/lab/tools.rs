@@ -7,7 +7,7 @@ use super::{Lab, PAGE, Spot};
 use crate::error::Failure;
 
 /// The kernels that measuring needs; see the file.
-const TOOLS: &[u8] = include_bytes!("tools.ptx");
+pub(crate) const TOOLS: &[u8] = include_bytes!("tools.ptx");
 /// How long a gate stays shut at most.
 const GATE_NANOS: u64 = 200_000_000;
 

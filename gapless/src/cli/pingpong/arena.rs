@@ -1,19 +1,28 @@
-//! The memory that messages of one process lie in: one arena to send from, one to receive into.
+//! The memory that messages of one process lie in: one arena to send from, one to receive into; in
+//! host memory or in a device's.
 
 use super::Source;
 use super::content;
+use super::devices::{self, Opened};
 use super::place::Places;
+use crate::cli::failure::Failure;
 use crate::error::Error;
 use crate::shared_buf::SharedBuf;
 use crate::view::{View, ViewMut};
 use crate::world::World;
 use gapless_dtype::Layout;
-use gapless_mem::Region;
+use gapless_mem::{Device, Region};
+use std::sync::Arc;
+
+/// Bytes that are filled and sent to a device at a time.
+const PIECE_BYTES: usize = 64 << 20;
 
 /// Bytes, filled once.
 pub(super) enum Arena {
     Alloc(SharedBuf),
     Heap(Vec<u8>),
+    /// A device's; it lives as long as the process ([`Opened::arenas`]).
+    Device(Arc<dyn Device>, Region),
 }
 
 impl Arena {
@@ -28,22 +37,100 @@ impl Arena {
             Source::Alloc => Arena::Alloc(world.alloc(len)?),
             Source::Heap => Arena::Heap(vec![0; len]),
         };
-        content::fill(arena.bytes_mut(), 0, seed);
+        content::fill_large(arena.bytes_mut(), 0, seed);
         Ok(arena)
     }
 
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// `len` bytes of a device's memory to send from, and as many to receive into, filled from `seeds`.
+    pub(super) fn pair(
+        opened: &mut Opened,
+        len: usize,
+        seeds: [u64; 2],
+    ) -> Result<[Arena; 2], Failure> {
+        let regions = opened.arenas(len as u64)?;
+        let mut piece = vec![0; len.min(PIECE_BYTES)];
+        for (region, seed) in regions.into_iter().zip(seeds) {
+            let mut at = 0;
+            while at < len {
+                let part = &mut piece[..(len - at).min(PIECE_BYTES)];
+                content::fill_large(part, at as u64, seed);
+                let into = region.sub(at as u64, part.len() as u64);
+                let into = into.map_err(gapless_mem::DeviceError::from)?;
+                // SAFETY: the region is the arena's, which no view is of yet; `part` is borrowed until
+                // the call returns.
+                unsafe { devices::copy(&*opened.device, into, Region::of(part)) }?;
+                at += part.len();
+            }
+        }
+        Ok(regions.map(|region| Arena::Device(Arc::clone(&opened.device), region)))
+    }
+
+    /// Host memory as bytes; none of a device's.
+    fn bytes(&self) -> &[u8] {
         match self {
             Arena::Alloc(memory) => memory,
             Arena::Heap(memory) => memory,
+            Arena::Device(..) => &[],
         }
     }
 
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+    fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Arena::Alloc(memory) => memory,
             Arena::Heap(memory) => memory,
+            Arena::Device(..) => &mut [],
         }
+    }
+
+    /// The device that it lies in, and where; `None` for host memory.
+    pub(super) fn on_device(&self) -> Option<(&Arc<dyn Device>, Region)> {
+        match self {
+            Arena::Device(device, region) => Some((device, *region)),
+            _ => None,
+        }
+    }
+
+    /// The buffer of one place in a device's memory.
+    fn part(region: &Region, places: &Places, at: usize) -> Result<Region, Error> {
+        let part = region.sub(places.starts[at], places.buffer_bytes);
+        Ok(part.map_err(gapless_engine::EngineError::from)?)
+    }
+
+    /// Fills the buffer of one place as all of the arena was filled from `seed`.
+    pub(super) fn refill(
+        &mut self,
+        places: &Places,
+        at: usize,
+        seed: u64,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        let start = places.starts[at];
+        let Arena::Device(device, region) = self else {
+            content::fill_large(self.place_mut(places, at), start, seed);
+            return Ok(());
+        };
+        let (_, len) = extent(places, at);
+        scratch.resize(len, 0);
+        content::fill_large(scratch, start, seed);
+        // SAFETY: the arena is borrowed exclusively, so no view of it is in use.
+        unsafe { devices::copy(&**device, Arena::part(region, places, at)?, Region::of(scratch)) }
+    }
+
+    /// The bytes of one place; in `scratch`, if the host cannot look at them where they are.
+    pub(super) fn look<'a>(
+        &'a self,
+        places: &Places,
+        at: usize,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8], Failure> {
+        let Arena::Device(device, region) = self else { return Ok(self.place(places, at)) };
+        let (_, len) = extent(places, at);
+        scratch.resize(len, 0);
+        let from = Arena::part(region, places, at)?;
+        // SAFETY: views that write need the arena exclusively, so nothing writes it; `scratch` is
+        // borrowed until the call returns.
+        unsafe { devices::copy(&**device, Region::of_mut(scratch), from) }?;
+        Ok(scratch)
     }
 
     /// The buffer of one place.
@@ -66,8 +153,15 @@ impl Arena {
         count: u64,
         limit: usize,
     ) -> Result<Vec<View<'_>>, Error> {
-        let all = (0..places.starts.len().min(limit))
-            .map(|at| View::typed(self.place(places, at), places.origin, layout, count));
+        let all = (0..places.starts.len().min(limit)).map(|at| match self {
+            Arena::Device(_, region) => {
+                let region = Arena::part(region, places, at)?;
+                // SAFETY: the arena lives as long as the process; what writes it (`refill`,
+                // `views_mut`) borrows it exclusively, and this view borrows it.
+                unsafe { View::of_region(region, places.origin, layout, count) }
+            }
+            _ => View::typed(self.place(places, at), places.origin, layout, count),
+        });
         all.collect()
     }
 
@@ -80,14 +174,16 @@ impl Arena {
         count: u64,
         limit: usize,
     ) -> Result<Vec<ViewMut<'_>>, Error> {
-        let whole = Region::of_mut(self.bytes_mut());
+        let whole = match self {
+            Arena::Device(_, region) => *region,
+            host => Region::of_mut(host.bytes_mut()),
+        };
         let all = (0..places.starts.len().min(limit)).map(|at| {
-            let region = whole
-                .sub(places.starts[at], places.buffer_bytes)
-                .map_err(gapless_engine::EngineError::from)?;
+            let region = Arena::part(&whole, places, at)?;
             // SAFETY: the region lies in the arena, which is borrowed exclusively for as long as
             // the views live. What the layout touches there lies in cache lines that belong to
-            // this place alone (`Places::find`, and its test), and a view touches nothing else.
+            // this place alone (`Places::find`, and its test; `Places::side_by_side` lets no two
+            // buffers overlap), and a view touches nothing else.
             unsafe { ViewMut::of_region(region, places.origin, layout, count) }
         });
         all.collect()

@@ -14,16 +14,23 @@
 use super::Source;
 use super::arena::Arena;
 use super::content::{self, Lying, Wrong, mix};
+use super::devices::{Devices, Locked};
+use super::ends::Ends;
 use super::place::Places;
+use super::setting::Setting;
 use crate::cli::failure::Failure;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::world::World;
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_layouts::{Case, Side};
-use gapless_pml::Protocol;
+use gapless_pml::{Config, Protocol, Tally};
 use gapless_report::{Samples, Summary};
 use std::time::{Duration, Instant};
+
+mod plain;
+
+pub(super) use plain::Plain;
 
 const ORDER: i32 = 1;
 const DATA: i32 = 2;
@@ -92,69 +99,140 @@ pub(super) struct Prepared {
 /// One side of it.
 pub(super) struct Sided {
     pub(super) layout: Layout,
-    count: u64,
+    pub(super) count: u64,
     pub(super) places: Places,
+}
+
+/// What is measured with, and of what: equal in both processes.
+#[derive(Clone, Copy)]
+pub(super) struct Course<'a> {
+    pub(super) cases: &'a [Case],
+    /// How each case is carried; all as the world was told, if there are none.
+    pub(super) settings: &'a [Setting],
+    pub(super) ends: Ends,
+    /// Where host memory comes from.
+    pub(super) source: Source,
+    pub(super) arena_bytes: u64,
+    /// Bytes that the places of each side should touch together, at least.
+    pub(super) wanted_bytes: u64,
+    pub(super) seed: u64,
 }
 
 /// One process's end of the ping-pong, with arenas from one source.
 pub(super) struct Bench<'a> {
+    world: &'a World,
     comm: &'a Communicator,
-    cases: &'a [Case],
-    seed: u64,
+    devices: &'a mut Devices,
+    course: Course<'a>,
     peer: u32,
-    /// Bytes that the places of each side should touch together, at least.
-    wanted_bytes: u64,
     outbox: Arena,
     inbox: Arena,
+    /// What a place should hold.
     scratch: Vec<u8>,
+    /// What a place of a device holds.
+    looked: Vec<u8>,
+    /// Page-locked memory for plain copies, once there were any.
+    locked: Option<Locked>,
+    /// How the world carries messages of which nothing is asked.
+    base: Config,
 }
 
 impl<'a> Bench<'a> {
     pub(super) fn new(
         world: &'a World,
-        cases: &'a [Case],
-        source: Source,
-        (arena_bytes, wanted_bytes): (usize, u64),
-        seed: u64,
-    ) -> Result<Bench<'a>, Error> {
-        let outbox = Arena::new(world, source, arena_bytes, outbox_seed(seed, world.rank()))?;
-        let inbox = Arena::new(world, source, arena_bytes, inbox_seed(seed, world.rank()))?;
+        devices: &'a mut Devices,
+        course: Course<'a>,
+    ) -> Result<Bench<'a>, Failure> {
+        let len = usize::try_from(course.arena_bytes).unwrap_or(usize::MAX);
+        let seeds = [outbox_seed, inbox_seed].map(|of| of(course.seed, world.rank()));
+        let [outbox, inbox] = match devices.open(course.ends.of(world.rank()), None)? {
+            Some(opened) => Arena::pair(opened, len, seeds)?,
+            None => [
+                Arena::new(world, course.source, len, seeds[0])?,
+                Arena::new(world, course.source, len, seeds[1])?,
+            ],
+        };
         let (comm, peer) = (world.comm(), 1 - world.rank());
-        Ok(Bench { comm, cases, seed, peer, wanted_bytes, outbox, inbox, scratch: Vec::new() })
+        let mut base = Config::default();
+        world.configure(|config| base = config.clone())?;
+        let (scratch, looked, locked) = (Vec::new(), Vec::new(), None);
+        Ok(Bench {
+            world,
+            comm,
+            devices,
+            course,
+            peer,
+            outbox,
+            inbox,
+            scratch,
+            looked,
+            locked,
+            base,
+        })
     }
 
-    /// Commits a subject's layouts and finds its places.
+    /// Commits a subject's layouts and finds its places; from now on messages go as its setting says.
     pub(super) fn prepare(&self, subject: Subject) -> Result<Prepared, Failure> {
+        let course = &self.course;
         let (send, recv) = match subject {
             Subject::Case(index) => {
-                let case = self.cases.get(index).expect("both processes have the same cases");
+                if let Some(setting) = course.settings.get(index) {
+                    self.carry(setting.over(self.base.clone()))?;
+                }
+                let case = course.cases.get(index).expect("both processes have the same cases");
                 (case.send.clone(), case.recv.clone())
             }
             Subject::Contiguous(bytes) => (contiguous(bytes), contiguous(bytes)),
         };
         let sided = |side: &Side, salt: u64| {
             let layout = side.datatype.commit()?;
-            let arena_bytes = self.outbox.bytes().len() as u64;
-            let places = Places::find(side, &layout, arena_bytes, self.wanted_bytes);
+            let (arena, wanted) = (course.arena_bytes, course.wanted_bytes);
+            // Both processes must find the same: each knows from which bytes the other sends.
+            let apart =
+                course.ends.involve_device().then(|| Places::side_by_side(side, arena, wanted));
+            let places = match apart.flatten() {
+                Some(places) => Some(places),
+                None => Places::find(side, &layout, arena, wanted),
+            };
             let mut places = places.expect("arenas are as large as the largest buffer");
-            places.shuffle(self.seed ^ salt);
+            places.shuffle(course.seed ^ salt);
             Ok::<_, Failure>(Sided { layout, count: side.count, places })
         };
         Ok(Prepared { subject, send: sided(&send, 1)?, recv: sided(&recv, 2)? })
     }
 
-    /// Rank 1: does what it is told until there is no more.
-    pub(super) fn obey(&mut self) -> Result<(), Failure> {
+    /// The time of the least launch on this process's device; `None` if it has none.
+    pub(super) fn launch_and_wait(&mut self) -> Result<Option<Summary>, Failure> {
+        match self.devices.open(self.course.ends.of(1 - self.peer), None)? {
+            Some(opened) => opened.launch_and_wait(),
+            None => Ok(None),
+        }
+    }
+
+    /// What this process has done so far by a protocol.
+    pub(super) fn tally(&self, protocol: Protocol) -> Result<Tally, Error> {
+        Ok(self.world.counters()?.of(protocol))
+    }
+
+    fn carry(&self, as_told: Config) -> Result<(), Error> {
+        self.world.configure(|config| *config = as_told)
+    }
+
+    /// Rank 1: does what it is told until there is no more. `before` hears which case comes.
+    pub(super) fn obey(&mut self, before: &mut dyn FnMut(usize)) -> Result<(), Failure> {
         let mut prepared: Option<Prepared> = None;
         loop {
             let mut words = [0u64; 5];
             self.comm.recv(&mut words, self.peer, ORDER)?;
             let order = Order::read(words);
             let subject = match order {
-                Order::Done => return Ok(()),
+                Order::Done => return Ok(self.carry(self.base.clone())?),
                 Order::Verify(subject) | Order::Bounce { subject, .. } => subject,
             };
             if prepared.as_ref().is_none_or(|known| known.subject != subject) {
+                if let Subject::Case(index) = subject {
+                    before(index);
+                }
                 prepared = Some(self.prepare(subject)?);
             }
             let prepared = prepared.as_ref().expect("made just now");
@@ -163,9 +241,11 @@ impl<'a> Bench<'a> {
                     self.bounce(prepared, resident, |turn| (0..count).try_for_each(|_| turn()))?;
                 }
                 _ => {
-                    let verdict = self.receive_and_check(prepared)?.1;
+                    self.refill(prepared)?;
+                    self.comm.send(&[0u64; 0], self.peer, VERDICT)?;
+                    self.receive(prepared)?;
                     self.send_one(prepared)?;
-                    let words = match verdict {
+                    let words = match self.check(prepared)? {
                         Ok(()) => [0, 0, 0, 0],
                         Err(Wrong { offset, found, expected }) => {
                             [1, offset, u64::from(found), u64::from(expected)]
@@ -179,17 +259,21 @@ impl<'a> Bench<'a> {
 
     /// Rank 0: tells rank 1 that there is no more.
     pub(super) fn dismiss(&self) -> Result<(), Error> {
-        self.comm.send(&Order::Done.words(), self.peer, ORDER).map(drop)
+        self.comm.send(&Order::Done.words(), self.peer, ORDER)?;
+        self.carry(self.base.clone())
     }
 
-    /// Rank 0: sends a message there and back, and has both ends compare every byte.
+    /// Rank 0: sends a message there and back, and has both ends compare every byte, at the same time.
     pub(super) fn verify(
         &mut self,
         prepared: &Prepared,
-    ) -> Result<(Protocol, Result<(), Wrong>), Error> {
+    ) -> Result<(Protocol, Result<(), Wrong>), Failure> {
         self.comm.send(&Order::Verify(prepared.subject).words(), self.peer, ORDER)?;
+        self.refill(prepared)?;
+        self.comm.recv(&mut [0u64; 0], self.peer, VERDICT)?;
         self.send_one(prepared)?;
-        let (protocol, here) = self.receive_and_check(prepared)?;
+        let protocol = self.receive(prepared)?;
+        let here = self.check(prepared)?;
         let mut words = [0u64; 4];
         self.comm.recv(&mut words, self.peer, VERDICT)?;
         let byte = |word: u64| word.to_le_bytes()[0];
@@ -208,26 +292,35 @@ impl<'a> Bench<'a> {
         self.comm.send(&view[0], self.peer, DATA).map(drop)
     }
 
-    fn receive_and_check(
-        &mut self,
-        prepared: &Prepared,
-    ) -> Result<(Protocol, Result<(), Wrong>), Error> {
+    /// What the first place to receive into holds when nothing has been received.
+    fn refill(&mut self, prepared: &Prepared) -> Result<(), Failure> {
+        let seed = inbox_seed(self.course.seed, 1 - self.peer);
+        self.inbox.refill(&prepared.recv.places, 0, seed, &mut self.scratch)
+    }
+
+    fn receive(&mut self, prepared: &Prepared) -> Result<Protocol, Error> {
         let Sided { layout, count, places } = &prepared.recv;
-        let (start, seed) = (places.starts[0], inbox_seed(self.seed, 1 - self.peer));
-        content::fill(self.inbox.place_mut(places, 0), start, seed);
         let mut views = self.inbox.views_mut(places, layout, *count, 1)?;
-        let status = self.comm.recv(&mut views[0], self.peer, DATA)?;
-        drop(views);
-        let into = Lying { layout, count: *count, origin: start + places.origin, seed };
+        Ok(self.comm.recv(&mut views[0], self.peer, DATA)?.protocol)
+    }
+
+    fn check(&mut self, prepared: &Prepared) -> Result<Result<(), Wrong>, Failure> {
+        let Sided { layout, count, places } = &prepared.recv;
+        let start = places.starts[0];
+        let into = Lying {
+            layout,
+            count: *count,
+            origin: start + places.origin,
+            seed: inbox_seed(self.course.seed, 1 - self.peer),
+        };
         let from = Lying {
             layout: &prepared.send.layout,
             count: prepared.send.count,
             origin: prepared.send.places.starts[0] + prepared.send.places.origin,
-            seed: outbox_seed(self.seed, self.peer),
+            seed: outbox_seed(self.course.seed, self.peer),
         };
-        let received = self.inbox.place(places, 0);
-        let verdict = content::check(received, start, into, from, &mut self.scratch);
-        Ok((status.protocol, verdict))
+        let received = self.inbox.look(places, 0, &mut self.looked)?;
+        Ok(content::check(received, start, into, from, &mut self.scratch))
     }
 
     /// Gives `work` a function that does one turn of the exchange: a round trip at rank 0, an echo
@@ -303,30 +396,6 @@ impl<'a> Bench<'a> {
             }
             Ok(times.into_iter().collect())
         })
-    }
-
-    /// The time of one `memcpy` of as many bytes, from arena to arena.
-    pub(super) fn memcpy(&mut self, prepared: &Prepared, seconds: f64) -> Result<Summary, Failure> {
-        let (from, into) = (&prepared.send.places, &prepared.recv.places);
-        let (outbox, inbox) = (&self.outbox, &mut self.inbox);
-        let mut at = 0;
-        let mut copy = |batch: u64| {
-            let begin = Instant::now();
-            for _ in 0..batch {
-                let source = outbox.place(from, at % from.starts.len());
-                let target = inbox.place_mut(into, at % into.starts.len());
-                target.copy_from_slice(std::hint::black_box(source));
-                at += 1;
-            }
-            begin.elapsed().max(Duration::from_nanos(1))
-        };
-        let one = (0..4).map(|_| copy(1).as_secs_f64()).fold(f64::MAX, f64::min);
-        let (samples, batch) = plan(one, seconds, None);
-        let samples: Samples = (0..samples).map(|_| copy(batch)).collect();
-        let summary = samples
-            .summary()
-            .map_err(|error| Failure::NoSamples { what: "memcpy".to_owned(), error })?;
-        Ok(summary.divided_by(u32::try_from(batch).unwrap_or(u32::MAX)))
     }
 }
 

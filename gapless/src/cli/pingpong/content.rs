@@ -4,6 +4,11 @@
 use gapless_dtype::{Convertor, Layout, Run};
 use std::fmt;
 
+/// Buffers shorter than two of these are one thread's work.
+const PIECE: usize = 1 << 20;
+/// Threads that share a large buffer at most.
+const THREADS_MAX: usize = 8;
+
 /// A word that depends on every bit of `x` (the finaliser of splitmix64).
 pub(super) fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -30,6 +35,39 @@ pub(super) fn fill(bytes: &mut [u8], offset: u64, seed: u64) {
         *byte = byte_at(at, seed);
         at += 1;
     }
+}
+
+/// [`fill`] by several threads, for buffers as large as a GPU's.
+pub(super) fn fill_large(bytes: &mut [u8], offset: u64, seed: u64) {
+    if bytes.len() < 2 * PIECE {
+        return fill(bytes, offset, seed);
+    }
+    let piece = bytes.len().div_ceil(threads()).next_multiple_of(8);
+    std::thread::scope(|scope| {
+        for (at, part) in bytes.chunks_mut(piece).enumerate() {
+            scope.spawn(move || fill(part, offset + (at * piece) as u64, seed));
+        }
+    });
+}
+
+/// Whether two buffers of one length are the same, by several threads.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    if one.len() < 2 * PIECE {
+        return one == other;
+    }
+    let piece = one.len().div_ceil(threads());
+    let parts = || one.chunks(piece).zip(other.chunks(piece));
+    std::thread::scope(|scope| {
+        let compared: Vec<_> =
+            parts().map(|(one, other)| scope.spawn(move || one == other)).collect();
+        compared.into_iter().all(|part| part.join().unwrap_or(false))
+    })
+}
+
+/// Threads that share a large buffer: not all that could run, since the other process has as much to do.
+fn threads() -> usize {
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    (all / 2).clamp(1, THREADS_MAX)
 }
 
 fn byte_at(offset: u64, seed: u64) -> u8 {
@@ -107,9 +145,9 @@ pub(super) fn check(
     from: Lying<'_>,
     expected: &mut Vec<u8>,
 ) -> Result<(), Wrong> {
-    expected.clear();
+    // What it held before is overwritten.
     expected.resize(received.len(), 0);
-    fill(expected, start, into.seed);
+    fill_large(expected, start, into.seed);
     let (mut source, mut target) = (Runs::new(from), Runs::new(into));
     let (mut from_run, mut into_run) = (source.next(), target.next());
     while let (Some((from_at, from_len)), Some((into_at, into_len))) = (from_run, into_run) {
@@ -121,7 +159,7 @@ pub(super) fn check(
         from_run = rest(from_at, from_len).or_else(|| source.next());
         into_run = rest(into_at, into_len).or_else(|| target.next());
     }
-    if received == expected.as_slice() {
+    if same(received, expected) {
         return Ok(());
     }
     let at = received.iter().zip(expected.iter()).position(|(found, expected)| found != expected);
@@ -146,6 +184,19 @@ mod tests {
         let mut other = vec![0; 200];
         fill(&mut other, 1000, 43);
         assert_ne!(whole, other);
+    }
+
+    #[test]
+    fn threads_fill_and_compare_as_one_does() {
+        let (mut one, mut many) = (vec![0; 5 * PIECE + 13], vec![0; 5 * PIECE + 13]);
+        fill(&mut one, 12_345, 6);
+        fill_large(&mut many, 12_345, 6);
+        assert!(one == many && same(&one, &many));
+        for at in [0, PIECE, 5 * PIECE + 12] {
+            many[at] ^= 1;
+            assert!(!same(&one, &many));
+            many[at] ^= 1;
+        }
     }
 
     #[test]

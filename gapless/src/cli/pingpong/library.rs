@@ -1,12 +1,19 @@
-//! The measuring loop for other programs: what `gapless pingpong` does, with messages and a world
+//! The measuring loop for other programs: what `gapless pingpong` does, with messages and processes
 //! of the caller's.
 
-use super::{Pingpong, rank};
+use super::bench::{Course, Subject};
+use super::devices::Devices;
+use super::ends::Ends;
+use super::setting::Setting;
+use super::show::{self, Shown};
+use super::sizes::Sizes;
+use super::{Pingpong, Source, rank};
 use crate::cli::failure::Failure;
 use crate::world::World;
 use clap::{Args, Command, FromArgMatches};
 use gapless_layouts::Case;
 use gapless_report::Row;
+use std::num::NonZeroU32;
 
 /// How to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,11 +50,12 @@ pub fn figures(
         return Err(Failure::NotTwo { ranks: world.size() }.into());
     }
     let options = measuring.options()?;
+    let mut devices = Devices::default();
     if world.rank() != 0 {
-        rank::echo(&options, cases, world)?;
+        rank::echo(&options, cases, world, &mut devices)?;
         return Ok(Vec::new());
     }
-    let outcome = rank::measure(&options, cases, world)?;
+    let outcome = rank::measure(&options, cases, world, &mut devices)?;
     Ok(outcome.shown.iter().map(|shown| shown.row(false)).collect())
 }
 
@@ -68,3 +76,160 @@ impl Measuring {
         })
     }
 }
+
+/// A message to be measured between two processes: what, where, how.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// Both layouts.
+    pub case: Case,
+    /// Where it lies at each end.
+    pub ends: Ends,
+    /// How it is carried.
+    pub setting: Setting,
+    /// Whether copies to and from page-locked memory are measured beside it, too.
+    pub pinned: bool,
+    /// Seconds of messages, beside a few to begin with; more than 0.
+    pub seconds: f64,
+}
+
+/// How far a list of trials has come.
+#[derive(Debug)]
+pub enum Step {
+    /// The trial with this index comes next, or, at rank 1, is about to be answered.
+    Before(usize),
+    /// Its figures; at rank 0 alone.
+    Row(usize, Box<Row>),
+}
+
+/// One of two processes whose messages lie in the memory of devices.
+pub struct Party {
+    world: World,
+    devices: Devices,
+}
+
+impl std::fmt::Debug for Party {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Party").field("world", &self.world).finish_non_exhaustive()
+    }
+}
+
+impl Party {
+    /// Joins the other process, with an engine for the device of each of `ends` that is this process's;
+    /// rank 0's kernels have at most `blocks` thread blocks.
+    ///
+    /// # Errors
+    /// A device that is not there, a job that cannot be joined or is not one of two.
+    pub fn join(ends: &[Ends], blocks: Option<NonZeroU32>) -> Result<Party, MeasureError> {
+        let (world, devices) = rank::join(ends, blocks)?;
+        if world.size() != 2 {
+            return Err(Failure::NotTwo { ranks: world.size() }.into());
+        }
+        Ok(Party { world, devices })
+    }
+
+    /// Which of the two this one is.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.world.rank()
+    }
+
+    /// Measures, in order; both processes call this with equal arguments. `each` hears how it goes.
+    ///
+    /// # Errors
+    /// [`MeasureError`] at the first trial that fails: processes that disagree on how far they are
+    /// cannot go on. Start new ones for what is left.
+    pub fn measure(
+        &mut self,
+        trials: &[Trial],
+        seed: u64,
+        each: &mut dyn FnMut(Step),
+    ) -> Result<(), MeasureError> {
+        let mut first = 0;
+        for group in trials.chunk_by(|one, next| one.ends == next.ends) {
+            self.group(group, seed, first, each)?;
+            first += group.len();
+        }
+        Ok(())
+    }
+
+    /// Leaves in good order.
+    ///
+    /// # Errors
+    /// The other process is gone.
+    pub fn leave(self) -> Result<(), MeasureError> {
+        Ok(self.world.finalize().map_err(Failure::from)?)
+    }
+
+    /// Trials that lie in the same places.
+    fn group(
+        &mut self,
+        trials: &[Trial],
+        seed: u64,
+        first: usize,
+        each: &mut dyn FnMut(Step),
+    ) -> Result<(), Failure> {
+        let cases: Vec<Case> = trials.iter().map(|trial| trial.case.clone()).collect();
+        let settings: Vec<Setting> = trials.iter().map(|trial| trial.setting).collect();
+        let course = Course {
+            cases: &cases,
+            settings: &settings,
+            ends: trials[0].ends,
+            source: Source::Alloc,
+            arena_bytes: 0,
+            wanted_bytes: 0,
+            seed,
+        };
+        if self.world.rank() != 0 {
+            let before = &mut |index| each(Step::Before(first + index));
+            return rank::follow(&self.world, &mut self.devices, course, before);
+        }
+        let sizes = Sizes::choose(&cases, course.ends, &mut self.devices, ARENA_BYTES_MAX)?;
+        let mut bench = rank::lead(&self.world, &mut self.devices, course, &sizes)?;
+        let launch = bench.launch_and_wait()?;
+        let mut known: Vec<((u64, bool), Vec<super::bench::Plain>)> = Vec::new();
+        for (index, trial) in trials.iter().enumerate() {
+            each(Step::Before(first + index));
+            let payload = trial.case.payload_bytes;
+            let prepared = bench.prepare(Subject::Case(index))?;
+            let (protocol, verdict) = bench.verify(&prepared)?;
+            let before = bench.tally(protocol)?;
+            let rotating = bench.time(&prepared, false, trial.seconds, None)?;
+            let tallies = [before, bench.tally(protocol)?];
+            let key = (payload, trial.pinned);
+            let plain = match known.iter().find(|(of, _)| *of == key) {
+                Some((_, plain)) => plain.clone(),
+                None => {
+                    let contiguous = bench.prepare(Subject::Contiguous(payload))?;
+                    let plain = bench.plain(&contiguous, trial.pinned, trial.seconds / 2.0)?;
+                    known.push((key, plain.clone()));
+                    plain
+                }
+            };
+            let shown = Shown {
+                name: trial.case.name.clone(),
+                source: show::source_name(Source::Alloc),
+                ends: trial.ends,
+                protocol,
+                payload_bytes: payload,
+                blocks: prepared.send.layout.blocks_of(prepared.send.count).unwrap_or(u64::MAX),
+                rotating,
+                resident: None,
+                plain,
+                contiguous: None,
+                verdict,
+                tallies,
+                rotation_bytes: prepared.send.places.reached_bytes()
+                    + prepared.recv.places.reached_bytes(),
+            };
+            let mut row = shown.row(false);
+            if let Some(launch) = launch {
+                row = row.with("launch_and_wait_seconds", launch.median);
+            }
+            each(Step::Row(first + index, Box::new(row)));
+        }
+        Ok(bench.dismiss()?)
+    }
+}
+
+/// Arenas are so long at most, unless a message needs more.
+const ARENA_BYTES_MAX: u64 = 1 << 30;

@@ -11,6 +11,8 @@ use gapless_layouts::Side;
 /// Bytes of a cache line.
 pub const LINE: u64 = 64;
 
+/// Places that stand side by side begin at multiples of this, as allocations of a device's do.
+const DEVICE_LINES: u64 = 256;
 /// Line tests after which looking for further places ends.
 const TESTS_MAX: u64 = 100_000_000;
 /// Places that are used at most.
@@ -153,6 +155,27 @@ impl Places {
         Some(places)
     }
 
+    /// Places whose buffers do not interleave, as many as fit and touch more than `wanted_bytes`
+    /// together; `None` if not so many fit, or one. For large messages: nobody walks their blocks.
+    /// What one touches is taken for its payload, which it is at least.
+    #[must_use]
+    pub fn side_by_side(side: &Side, arena_bytes: u64, wanted_bytes: u64) -> Option<Places> {
+        let (low, high) = side.touched()?;
+        let origin = i64::try_from(side.origin).ok()?;
+        let start = low.min(origin).div_euclid(LINE.cast_signed()) * LINE.cast_signed();
+        let buffer_bytes = (high - start).cast_unsigned();
+        let step = buffer_bytes.next_multiple_of(DEVICE_LINES);
+        let touched_bytes = side.payload_bytes();
+        let wanted = (wanted_bytes / touched_bytes + 1).min(PLACES_MAX as u64);
+        let last = arena_bytes.checked_sub(buffer_bytes)?;
+        if last / step + 1 < wanted {
+            return None;
+        }
+        let starts = (0..wanted).map(|at| at * step).collect();
+        let origin = (origin - start).cast_unsigned();
+        Some(Places { starts, buffer_bytes, origin, touched_bytes })
+    }
+
     /// Puts the places into an order that depends on `seed` alone.
     pub fn shuffle(&mut self, seed: u64) {
         for last in (1..self.starts.len()).rev() {
@@ -219,6 +242,24 @@ mod tests {
                 lines.dedup();
                 assert_eq!(lines.len(), count, "{}", case.name);
                 assert_eq!(count as u64 * LINE, places.reached_bytes(), "{}", case.name);
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_side_by_side_do_not_overlap() {
+        for (name, n) in [("v", 64), ("t", 64), ("x", 32)] {
+            for case in cases(name, Some(n)).unwrap() {
+                let places = Places::side_by_side(&case.send, 1 << 22, 100_000).unwrap();
+                assert!(places.starts.len() > 2 && places.reached_bytes() > 100_000);
+                let touched = case.send.touched().unwrap();
+                assert_eq!(places.buffer_bytes, (touched.1 - touched.0.min(0)).cast_unsigned());
+                for pair in places.starts.windows(2) {
+                    assert!(pair[0] + places.buffer_bytes <= pair[1]);
+                }
+                assert!(places.starts.last().unwrap() + places.buffer_bytes <= 1 << 22);
+                assert_eq!(Places::side_by_side(&case.send, 100_000, 100_000), None);
+                assert_eq!(Places::side_by_side(&case.send, 64, 1), None);
             }
         }
     }

@@ -1,12 +1,15 @@
 //! What is shown in the end: a table, a JSON file, a plot.
 
+use super::bench::Plain;
 use super::content::Wrong;
-use super::rank::Sizes;
+use super::ends::Ends;
+use super::sizes::Sizes;
 use super::{Memory, Pingpong, Source};
 use crate::cli::failure::Failure;
 use crate::cli::say;
-use gapless_pml::Protocol;
+use gapless_pml::{Protocol, Tally};
 use gapless_report::{Align, Bytes, Machine, Rate, Report, Row, Summary, Table, Time};
+use serde_json::{Map, Value};
 use std::process::ExitCode;
 
 /// One line of the table.
@@ -19,9 +22,13 @@ pub(super) struct Shown {
     /// One-way times, over buffers that rotate.
     pub(super) rotating: Summary,
     /// One-way times, with the same buffers again and again.
-    pub(super) resident: Summary,
-    pub(super) memcpy: Summary,
-    pub(super) contiguous: Summary,
+    pub(super) resident: Option<Summary>,
+    /// Plain copies of as many bytes; at least one.
+    pub(super) plain: Vec<Plain>,
+    pub(super) contiguous: Option<Summary>,
+    pub(super) ends: Ends,
+    /// What rank 0 had done by the protocol before it measured, and afterwards.
+    pub(super) tallies: [Tally; 2],
     pub(super) verdict: Result<(), Wrong>,
     /// Bytes that the buffers of one process touch before the first one's turn comes again.
     pub(super) rotation_bytes: u64,
@@ -72,9 +79,11 @@ impl Outcome {
     }
 
     fn table(&self, both: bool) -> Table {
-        let right = |title| (title, Align::Right);
-        let left = |title| (title, Align::Left);
+        let right = |title: &str| (title.to_owned(), Align::Right);
+        let left = |title: &str| (title.to_owned(), Align::Left);
         let memory = both.then(|| left("memory"));
+        let plain = self.shown.first().and_then(|shown| shown.plain.first());
+        let plain = plain.map_or("÷memcpy".to_owned(), |plain| format!("÷{}", plain.name));
         let columns = [left("layout")].into_iter().chain(memory).chain([
             right("payload"),
             right("blocks"),
@@ -83,7 +92,7 @@ impl Outcome {
             right("GB/s"),
             right("resident"),
             right("÷contiguous"),
-            right("÷memcpy"),
+            right(&plain),
             left("protocol"),
             left("bytes"),
         ]);
@@ -97,9 +106,9 @@ impl Outcome {
                 Time(shown.rotating.median).to_string(),
                 spread(&shown.rotating),
                 Rate(shown.rotating.gbps(payload)).to_string(),
-                Rate(shown.resident.gbps(payload)).to_string(),
-                format!("{:.2}", shown.contiguous.median / shown.rotating.median),
-                format!("{:.2}", shown.memcpy.median / shown.rotating.median),
+                shown.resident.map_or("-".to_owned(), |it| Rate(it.gbps(payload)).to_string()),
+                shown.over(shown.contiguous),
+                shown.over(shown.plain.first().map(|plain| plain.seconds)),
                 shown.protocol.to_string(),
                 if shown.verdict.is_ok() { "right" } else { "WRONG" }.to_owned(),
             ]));
@@ -114,10 +123,15 @@ impl Outcome {
         let mut text = format!(
             "\none-way: median of half a round trip, buffers rotating over more than 4 × the \
              last-level cache of {cache}{guess};\nspread: between quartiles; resident: GB/s with the \
-             same buffers every time; ÷: speed relative to a contiguous message\nand to one memcpy \
+             same buffers every time; ÷: speed relative to a contiguous message\nand to one plain copy \
              of the same payload, both rotating; contents and order from --seed {}.\n",
             options.seed,
         );
+        if options.space.involve_device() {
+            text += "A plain copy is one that a program calls for and awaits: between the two places' \
+                     devices (memcpy), or the slower\ndirection to and from page-locked host memory \
+                     (pinned copy).\n";
+        }
         let short: Vec<&str> = self
             .shown
             .iter()
@@ -146,15 +160,45 @@ impl Shown {
             true => format!("{} ({})", self.name, self.source),
             false => self.name.clone(),
         };
-        let protocol = self.protocol.name();
-        Row::new(name, "oneway", "host", protocol, self.payload_bytes, self.rotating)
-            .against("memcpy", self.memcpy)
-            .against("contiguous", self.contiguous)
+        let (protocol, space) = (self.protocol.name(), self.ends.to_string());
+        let mut row = Row::new(name, "oneway", space, protocol, self.payload_bytes, self.rotating)
             .blocks(self.blocks)
-            .resident_gbps(self.resident.gbps(self.payload_bytes))
             .verified(self.verdict.is_ok())
-            .with("memory", self.source)
             .with("rotation_bytes", self.rotation_bytes)
+            .with("counters", self.counters());
+        for plain in &self.plain {
+            row = row.against(plain.name, plain.seconds);
+        }
+        if let Some(contiguous) = self.contiguous {
+            row = row.against("contiguous", contiguous);
+        }
+        if let Some(resident) = self.resident {
+            row = row.resident_gbps(resident.gbps(self.payload_bytes));
+        }
+        match self.ends.0.iter().all(|place| place.is_device()) {
+            true => row,
+            false => row.with("memory", self.source),
+        }
+    }
+
+    /// What rank 0 did by the protocol while it measured; `depth_max` is the most since it began.
+    fn counters(&self) -> Map<String, Value> {
+        let [before, after] = self.tallies;
+        let all = [
+            ("messages", after.messages - before.messages),
+            ("fragments", after.fragments - before.fragments),
+            ("packs", after.packs - before.packs),
+            ("unpacks", after.unpacks - before.unpacks),
+            ("copies", after.copies - before.copies),
+            ("staged_bytes", after.staged_bytes - before.staged_bytes),
+            ("depth_max", after.depth_max.into()),
+        ];
+        all.into_iter().map(|(name, number)| (name.to_owned(), Value::from(number))).collect()
+    }
+
+    /// The speed relative to something else's.
+    fn over(&self, other: Option<Summary>) -> String {
+        other.map_or("-".to_owned(), |other| format!("{:.2}", other.median / self.rotating.median))
     }
 }
 

@@ -1,0 +1,180 @@
+//! `p2p`: messages between GPUs, work by work, with the mark of each: contiguous, V, T and X, lists and
+//! applications' layouts by size, two processes on one GPU, without a mapping, tiny ones, with few thread
+//! blocks, and beside a kernel that keeps the GPU busy.
+//!
+//! The time is half a round trip between two processes, the reference what `cudaMemcpy` between the two
+//! GPUs (or on the one) needs as a whole call, measured in the same processes.
+
+use std::num::NonZeroU32;
+
+use gapless::cli::pingpong::{Ends, Where};
+use gapless_report::{PlotError, Report};
+
+use crate::error::Failure;
+use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::p2p::item::{Item, Shape, Sites, Size, protocol};
+use crate::p2p::job::{self, Options, Pair};
+use crate::p2p::marks::Kind;
+
+use super::wu9;
+
+/// The experiment.
+pub struct P2p;
+
+const MIB: u64 = 1 << 20;
+/// Payloads with a mark of their own, the most important first.
+const PAYLOADS: [u64; 5] = [256 * MIB, 64 * MIB, 16 * MIB, 4 * MIB, MIB];
+/// Those of a brief run.
+const PAYLOADS_BRIEF: [u64; 3] = [256 * MIB, 16 * MIB, MIB];
+/// Wu et al.'s larger matrix beside a busy GPU.
+const BUSY_EDGE: u64 = 2000;
+/// Thread blocks of the restricted rows.
+const FEW: u32 = 8;
+/// What applications send, at its own size.
+const APPLICATIONS: [&str; 6] =
+    ["halo26", "face-x", "wrf-y-vec", "milc", "nas-mg-y", "lammps-full"];
+
+impl Experiment for P2p {
+    type Options = Options;
+
+    const NAME: &'static str = "p2p";
+    const ABOUT: &'static str = "messages between GPUs, work by work, with the mark of each";
+
+    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        let notes = "time: median of half a round trip between two processes, buffers rotating over more \
+                     than four times the GPU's cache;\nmemcpy: cudaMemcpy of the payload between the two \
+                     GPUs, or on the one; pinned copy: the slower direction to and from\npage-locked \
+                     memory; both as whole calls. A row that another protocol carried than its mark means \
+                     is void\n";
+        job::run(Self::NAME, options, common, plan, notes)
+    }
+
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        wu9::by_payload("one way between two processes", report)
+    }
+}
+
+fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
+    vec![
+        link(options, sites),
+        Pair {
+            blocks: NonZeroU32::new(FEW),
+            suffix: "8 blocks",
+            ..Pair::new("few", few(sites.two))
+        },
+        Pair { suffix: "MPS off", ..Pair::new("one", shared(options, sites.one)) },
+        Pair { suffix: "MPS on", mps: true, ..Pair::new("one-mps", shared(options, sites.one)) },
+    ]
+}
+
+/// The pair on two GPUs, or on the only one, where nothing is asked of the link.
+fn link(options: &Options, sites: &Sites) -> Pair {
+    let ends = sites.two;
+    let judged = |item: Item, kind| if sites.are_two() { item.judged(kind) } else { item };
+    let sized = |shape, bytes| Item::new(shape, Size::Bytes(bytes), ends);
+    let payloads = if options.brief { &PAYLOADS_BRIEF[..] } else { &PAYLOADS[..] };
+    let mut items = Vec::new();
+    for &bytes in payloads {
+        for shape in [Shape::V, Shape::T, Shape::Contiguous] {
+            items.push(judged(sized(shape, bytes), Kind::Link));
+        }
+    }
+    let large = if options.brief { &PAYLOADS[..1] } else { &PAYLOADS[..2] };
+    for &bytes in large {
+        for shape in [Shape::FromV, Shape::ToV] {
+            items.push(judged(sized(shape, bytes), Kind::Half));
+        }
+        items.push(judged(sized(Shape::X, bytes), Kind::X));
+    }
+    for item in [8, 4096].map(|bytes| sized(Shape::Contiguous, bytes)) {
+        items.push(item.judged(Kind::Latency));
+    }
+    // Two GPUs that could reach each other, but do not.
+    if let Some(through_host) = protocol("copy-in-out") {
+        for &bytes in large {
+            for shape in [Shape::V, Shape::T] {
+                items.push(sized(shape, bytes).by(through_host).judged(Kind::NoIpc));
+            }
+        }
+    }
+    let v = Item::new(Shape::V, Size::Edge(BUSY_EDGE), ends);
+    if matches!(ends.0, [Where::Cuda(_), Where::Cuda(_)]) {
+        items.push(v);
+        items.extend([25, 50].map(|percent| judged(v.beside(percent), Kind::Occupied)));
+    }
+    items.push(judged(sized(Shape::List, PAYLOADS[1]), Kind::Listed));
+    items.push(judged(sized(Shape::Fft, PAYLOADS[1]), Kind::Listed));
+    if !options.brief {
+        items.push(judged(sized(Shape::Shuffled, PAYLOADS[1]), Kind::Listed));
+        let own = |family| Item::new(Shape::Named(family), Size::Own, ends);
+        items.extend(APPLICATIONS.map(own));
+    }
+    // What latencies are judged by.
+    for bytes in [8, 4096] {
+        items.push(Item::new(Shape::Contiguous, Size::Bytes(bytes), Ends::HOST));
+    }
+    Pair::new("link", items)
+}
+
+/// Rank 0 has few thread blocks: half of the messages it packs, half it unpacks.
+fn few(ends: Ends) -> Vec<Item> {
+    let sized = |shape| Item::new(shape, Size::Bytes(64 * MIB), ends).judged(Kind::Few);
+    [Shape::V, Shape::T].map(sized).into()
+}
+
+/// Two processes on one GPU.
+fn shared(options: &Options, ends: Ends) -> Vec<Item> {
+    let sized = |shape, bytes| Item::new(shape, Size::Bytes(bytes), ends).judged(Kind::Shared);
+    let mut items = vec![
+        sized(Shape::V, PAYLOADS[0]),
+        sized(Shape::T, PAYLOADS[0]),
+        sized(Shape::Contiguous, PAYLOADS[0]),
+    ];
+    if !options.brief {
+        items.extend([16 * MIB, MIB].map(|bytes| sized(Shape::V, bytes)));
+    }
+    items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Command, FromArgMatches};
+
+    fn options(words: &[&str]) -> Options {
+        let words = ["p2p"].iter().chain(words);
+        let matches = <Options as clap::Args>::augment_args(Command::new("p2p"));
+        Options::from_arg_matches(&matches.get_matches_from(words)).unwrap()
+    }
+
+    #[test]
+    fn every_row_of_the_table_is_there_once() {
+        let sites = Sites::of("cuda:0,cuda:1".parse().unwrap());
+        for words in [&[][..], &["--brief"]] {
+            let pairs = plan(&options(words), &sites);
+            assert_eq!(pairs.len(), 4);
+            for pair in &pairs {
+                for (at, item) in pair.items.iter().enumerate() {
+                    assert!(!pair.items[..at].contains(item), "{} {item:?}", pair.name);
+                }
+            }
+            let kinds: Vec<Kind> =
+                pairs.iter().flat_map(|pair| &pair.items).map(|item| item.kind).collect();
+            for kind in [
+                Kind::Link,
+                Kind::Half,
+                Kind::X,
+                Kind::Listed,
+                Kind::Shared,
+                Kind::Latency,
+                Kind::Few,
+                Kind::Occupied,
+            ] {
+                assert!(kinds.contains(&kind), "{kind:?}");
+            }
+        }
+        // Of one GPU nothing is asked that only two could do.
+        let pairs = plan(&options(&[]), &Sites::of("cuda:0".parse().unwrap()));
+        assert!(!pairs[0].items.iter().any(|item| item.kind == Kind::Link));
+    }
+}

@@ -1,0 +1,78 @@
+//! `p2p-matrix`: every protocol at every size, and the staged ones by fragment and depth: what the cost
+//! model's numbers are chosen by. Nothing is asked of its rows.
+
+use gapless::Protocol;
+use gapless_report::{PlotError, Report};
+
+use crate::error::Failure;
+use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::p2p::item::{Item, Shape, Sites, Size};
+use crate::p2p::job::{self, Options, Pair};
+
+use super::wu9;
+
+/// The experiment.
+pub struct P2pMatrix;
+
+const MIB: u64 = 1 << 20;
+const PAYLOADS: [u64; 5] = [MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB];
+const PAYLOADS_BRIEF: [u64; 3] = [MIB, 16 * MIB, 256 * MIB];
+const SHAPES: [Shape; 3] = [Shape::Contiguous, Shape::V, Shape::T];
+/// Protocols that messages of host memory alone take, or none between processes.
+const ELSEWHERE: [Protocol; 4] =
+    [Protocol::Eager, Protocol::SingleCopy, Protocol::Local, Protocol::Pipeline];
+/// Fragments of the middle depth …
+const FRAGMENTS: [u32; 5] = [1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20];
+/// … and that depth, and others of the middle fragment.
+const DEPTHS: [u32; 3] = [4, 2, 8];
+
+impl Experiment for P2pMatrix {
+    type Options = Options;
+
+    const NAME: &'static str = "p2p-matrix";
+    const ABOUT: &'static str = "messages between GPUs by protocol, size, fragment and depth";
+
+    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        let common = Common { time: common.time / 4.0, ..common.clone() };
+        let notes = "op: what was asked for, if anything; protocol: what carried the message. Reference: \
+                     cudaMemcpy of the payload\n";
+        job::run(Self::NAME, options, &common, plan, notes)
+    }
+
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        wu9::by_payload("one way, by protocol", report)
+    }
+}
+
+/// The protocols that move device memory between processes in large messages.
+fn protocols() -> impl Iterator<Item = Protocol> {
+    Protocol::ALL.into_iter().filter(|protocol| !ELSEWHERE.contains(protocol))
+}
+
+fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
+    let payloads = if options.brief { &PAYLOADS_BRIEF[..] } else { &PAYLOADS[..] };
+    let mut grid = Vec::new();
+    for &bytes in payloads {
+        for shape in SHAPES {
+            let item = Item::new(shape, Size::Bytes(bytes), sites.two);
+            grid.push(item);
+            grid.extend(protocols().map(|protocol| item.by(protocol)));
+        }
+    }
+    let mut fragments = Vec::new();
+    let [middle, others @ ..] = DEPTHS;
+    let all = FRAGMENTS.map(|bytes| (bytes, middle)).into_iter();
+    let all: Vec<_> = all.chain(others.map(|depth| (FRAGMENTS[2], depth))).collect();
+    for bytes in [64 * MIB, 16 * MIB] {
+        let item = Item::new(Shape::V, Size::Bytes(bytes), sites.two);
+        for protocol in protocols().filter(|protocol| *protocol != Protocol::Mapped) {
+            for &(fragment, depth) in &all {
+                fragments.push(item.by(protocol).in_fragments(fragment, depth));
+            }
+        }
+    }
+    vec![Pair::new("grid", grid), Pair::new("fragments", fragments)]
+        .into_iter()
+        .filter(|pair| !pair.items.is_empty())
+        .collect()
+}

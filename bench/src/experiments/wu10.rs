@@ -1,0 +1,66 @@
+//! `wu10`: Figure 10 of Wu et al. 2016: ping-pong of V and T by the matrix's edge: both processes on one GPU,
+//! each on its own, and both in host memory.
+
+use gapless_report::{PlotError, Report};
+
+use crate::error::Failure;
+use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::gpu::quoted;
+use crate::p2p::item::{Item, Shape, Sites, Size};
+use crate::p2p::job::{self, Options, Pair};
+
+use super::wu9::{EDGES, by_edge};
+
+/// The experiment.
+pub struct Wu10;
+
+impl Experiment for Wu10 {
+    type Options = Options;
+
+    const NAME: &'static str = "wu10";
+    const ABOUT: &'static str =
+        "ping-pong of V and T on one GPU, two GPUs and the host, by matrix size";
+
+    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        let findings = job::run(Self::NAME, options, common, plan, NOTES)?;
+        Ok(with_quoted(findings))
+    }
+
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        by_edge("ping-pong of V and T", report)
+    }
+}
+
+fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {
+    by_configuration(sites, &[Shape::V, Shape::T], &EDGES)
+}
+
+/// What all of Figures 10 to 12 say below their tables.
+pub(super) const NOTES: &str = "time: half a round trip; memcpy: a plain copy of the payload between the \
+                                same places. Quoted: Open MPI 5.0.7 between the same\nGPUs, which was \
+                                not measured here\n";
+
+/// A pair of processes for each configuration.
+pub(super) fn by_configuration(sites: &Sites, shapes: &[Shape], edges: &[u64]) -> Vec<Pair> {
+    let pair = |(name, ends)| {
+        let sized =
+            |&edge| shapes.iter().map(move |&shape| Item::new(shape, Size::Edge(edge), ends));
+        Pair::new(name, edges.iter().flat_map(sized).collect())
+    };
+    sites.configurations().into_iter().map(pair).collect()
+}
+
+/// Rows between two GPUs with what Open MPI reaches there.
+pub(super) fn with_quoted(mut findings: Findings) -> Findings {
+    let two_gpus = |space: &str| space.matches("cuda:").count() == 2;
+    for row in findings.rows.iter_mut().filter(|row| two_gpus(&row.space)) {
+        let Some((layout, n)) = row.case.split_once(" n=") else { continue };
+        let Some(reading) = n.parse().ok().and_then(|n| quoted::of(layout, n, "oneway").next())
+        else {
+            continue;
+        };
+        let peers = serde_json::json!({ reading.peer: reading.gbps });
+        *row = row.clone().with("quoted_gbps", peers).with("quoted_from", quoted::SOURCE_TWO);
+    }
+    findings
+}

@@ -1,0 +1,33 @@
+//! `wu12`: Figure 12 of Wu et al. 2016: ping-pong of a matrix transpose, by the matrix's edge.
+
+use gapless_report::{PlotError, Report};
+
+use crate::error::Failure;
+use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::p2p::item::{Shape, Sites};
+use crate::p2p::job::{self, Options, Pair};
+
+use super::wu9::{EDGES, by_edge};
+use super::wu10::{NOTES, by_configuration, with_quoted};
+
+/// The experiment.
+pub struct Wu12;
+
+impl Experiment for Wu12 {
+    type Options = Options;
+
+    const NAME: &'static str = "wu12";
+    const ABOUT: &'static str = "ping-pong of a matrix transpose, by matrix size";
+
+    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        Ok(with_quoted(job::run(Self::NAME, options, common, plan, NOTES)?))
+    }
+
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        by_edge("transpose", report)
+    }
+}
+
+fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {
+    by_configuration(sites, &[Shape::X], &EDGES)
+}

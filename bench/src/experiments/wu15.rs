@@ -1,0 +1,85 @@
+//! `wu15`: Figure 15 of Wu et al. 2016: ping-pong of V while a kernel of the application's keeps a part of each
+//! GPU busy, by the length of fragments.
+
+use gapless::cli::pingpong::Where;
+use gapless_report::{Axis, PlotError, Report, Series, lines_by};
+
+use crate::error::Failure;
+use crate::experiment::{Common, Drawing, Experiment, Findings};
+use crate::p2p::item::{Item, Shape, Sites, Size, protocol};
+use crate::p2p::job::{self, Options, Pair};
+use crate::p2p::marks::Kind;
+
+/// The experiment.
+pub struct Wu15;
+
+/// Wu et al.'s matrices.
+const EDGES: [u64; 2] = [1000, 2000];
+/// Hundredths of the GPU that are busy. All of it would leave no multiprocessor to any other kernel.
+const OCCUPIED: [u32; 4] = [0, 25, 50, 75];
+/// Lengths of fragments.
+const FRAGMENTS: [u32; 4] = [256 << 10, 1 << 20, 4 << 20, 16 << 20];
+/// The depth at which they are compared.
+const DEPTH: u32 = 4;
+
+impl Experiment for Wu15 {
+    type Options = Options;
+
+    const NAME: &'static str = "wu15";
+    const ABOUT: &'static str = "ping-pong of V beside a kernel that keeps a part of the GPU busy";
+
+    fn run(options: &Options, common: &Common) -> Result<Findings, Failure> {
+        let notes = "the kernel has as many blocks as it is to keep multiprocessors busy, and runs in the \
+                     processes whose messages these are,\non both GPUs; without a fragment's length the \
+                     cost model chooses. Wu et al.: less than 10 % lost\n";
+        job::run(Self::NAME, options, common, plan, notes)
+    }
+
+    /// By the part that is busy.
+    fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
+        let mut all: Vec<Series> = Vec::new();
+        for row in &report.rows {
+            let (rest, busy) = match row.op.rsplit_once(", ") {
+                Some((rest, last)) => match last.strip_suffix(" % occupied") {
+                    Some(percent) => (rest, percent.parse().unwrap_or(0)),
+                    None => (row.op.as_str(), 0),
+                },
+                None => (row.op.as_str(), 0),
+            };
+            let way = rest.strip_prefix("oneway").unwrap_or(rest);
+            let name = format!("{}{way}", row.case);
+            // The axis begins above nothing.
+            let at: u64 = busy + 1;
+            let point = gapless_report::Point { payload_bytes: at, gbps: row.gbps, spread: None };
+            match all.iter_mut().find(|one| one.name == name) {
+                Some(one) => one.points.push(point),
+                None => all.push(Series { name, points: vec![point] }),
+            }
+        }
+        let title = format!("V beside a busy kernel ({})", super::wu6::gpu(report));
+        let svg = lines_by(&title, Axis::Number("% of the GPU busy, and 1"), &all)?;
+        Ok(vec![Drawing { suffix: String::new(), svg }])
+    }
+}
+
+fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {
+    let cuda = matches!(sites.two.0, [Where::Cuda(_), Where::Cuda(_)]);
+    let mut items = Vec::new();
+    for edge in EDGES {
+        let chosen = Item::new(Shape::V, Size::Edge(edge), sites.two);
+        let staged = protocol("staged-put");
+        let in_fragments = |way| FRAGMENTS.map(|bytes| chosen.by(way).in_fragments(bytes, DEPTH));
+        let ways = [chosen].into_iter().chain(staged.into_iter().flat_map(in_fragments));
+        for item in ways {
+            for occupied in OCCUPIED {
+                // What is not CUDA's cannot be kept busy.
+                if occupied == 0 || cuda {
+                    let kind = if occupied == 0 { Kind::Free } else { Kind::Occupied };
+                    let item = item.beside(occupied);
+                    items.push(if sites.are_two() { item.judged(kind) } else { item });
+                }
+            }
+        }
+    }
+    vec![Pair::new("busy", items)]
+}

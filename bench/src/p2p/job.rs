@@ -1,0 +1,430 @@
+//! Pairs of processes: started by the launcher, one pair after another, and started again for what is left
+//! when a row ends one.
+
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gapless::cli::pingpong::{Ends, Where};
+use gapless::launch::{self, Job};
+use gapless_mem_cuda::CudaDriver;
+use gapless_report::{Absent, Row};
+
+use super::item::{Item, Sites, Size};
+use super::marks::{self, HOST_MESSAGE, IDLE, Kind, UNRESTRICTED, judge};
+use super::mps::{self, Service};
+use super::process::{self, Line};
+use crate::error::Failure;
+use crate::experiment::{Common, Findings};
+
+/// Options of experiments with pairs of processes.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Where messages lie: rank 0's, rank 1's; by default the first two GPUs, or the only one
+    #[arg(long, value_name = "SPACE[,SPACE]")]
+    pub space: Option<Ends>,
+    /// Pairs of processes to run, by name; repeatable, or separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// The most important sizes only
+    #[arg(long)]
+    pub brief: bool,
+    /// Seconds in all; what is not measured by then is left out, and listed
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub limit: u64,
+    /// Start a Multi-Process Service of our own, where none runs, for the pair that needs one
+    #[arg(long)]
+    pub start_mps: bool,
+    /// Be one of the two processes of a pair; rank 0 writes its rows here
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub as_rank: Option<PathBuf>,
+    /// Which pair that is
+    #[arg(long, hide = true, value_name = "NAME", default_value = "")]
+    pub pair: String,
+    /// The item to begin with
+    #[arg(long, hide = true, value_name = "INDEX", default_value_t = 0)]
+    pub from: usize,
+}
+
+/// Two processes and what they are to measure, in order.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// Its name, for `--only` and for rows.
+    pub name: &'static str,
+    /// What is added to the operation of its rows.
+    pub suffix: &'static str,
+    /// What is measured.
+    pub items: Vec<Item>,
+    /// Thread blocks that rank 0's kernels may have.
+    pub blocks: Option<NonZeroU32>,
+    /// Whether both are clients of the Multi-Process Service.
+    pub mps: bool,
+}
+
+impl Pair {
+    /// Processes without restrictions.
+    #[must_use]
+    pub fn new(name: &'static str, items: Vec<Item>) -> Pair {
+        Pair { name, suffix: "", items, blocks: None, mps: false }
+    }
+}
+
+/// What a pair found.
+#[derive(Clone, Debug)]
+struct Found {
+    pair: usize,
+    item: Item,
+    row: Row,
+}
+
+/// Seconds of messages of one item.
+#[must_use]
+pub fn seconds(common: &Common) -> f64 {
+    common.seconds() * 0.8
+}
+
+/// A pair is started so often at most: something is badly wrong if several items fail.
+const STARTS_MAX: u32 = 4;
+
+/// Lists the pairs of an experiment.
+pub type Plan = fn(&Options, &Sites) -> Vec<Pair>;
+
+/// Runs an experiment: as the program that the user has started, or as one of the processes.
+///
+/// # Errors
+/// No GPU, or what makes every figure impossible.
+pub fn run(
+    name: &'static str,
+    options: &Options,
+    common: &Common,
+    plan: Plan,
+    notes: &str,
+) -> Result<Findings, Failure> {
+    let sites = sites(options)?;
+    let mut pairs = plan(options, &sites);
+    if common.quick {
+        pairs.iter_mut().flat_map(|pair| &mut pair.items).for_each(shrink);
+    }
+    if let Some(file) = &options.as_rank {
+        let pair = pairs.iter().find(|pair| pair.name == options.pair);
+        let nothing = || Failure::Option { option: "--pair", why: "there is none".to_owned() };
+        process::run(options, common, pair.ok_or_else(nothing)?, file)?;
+        return Ok(Findings::new(Vec::new(), String::new()));
+    }
+    let unknown = options.only.iter().find(|only| !pairs.iter().any(|pair| pair.name == **only));
+    if let Some(unknown) = unknown {
+        let names: Vec<&str> = pairs.iter().map(|pair| pair.name).collect();
+        let why = format!("{unknown} is not among {}", names.join(", "));
+        return Err(Failure::Option { option: "--only", why });
+    }
+    let folder = tempfile::tempdir().map_err(Failure::io("make", std::env::temp_dir()))?;
+    let mut runner = Runner {
+        name,
+        options,
+        common,
+        sites,
+        until: Instant::now() + Duration::from_secs(options.limit),
+        folder: folder.path(),
+        found: Vec::new(),
+        absent: Vec::new(),
+    };
+    let progress = common.progress(pairs.len());
+    for (at, pair) in pairs.iter().enumerate() {
+        if options.only.is_empty() || options.only.iter().any(|only| only == pair.name) {
+            progress.set_message(pair.name);
+            runner.pair(at, pair)?;
+        }
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    let absent = std::mem::take(&mut runner.absent);
+    let rows = judged(runner.found, &pairs);
+    let (met, all, void, lines) = marks::tally(&rows);
+    let mut notes = notes.to_owned();
+    if all > 0 {
+        notes += &format!("{met} of {all} marks met, {void} of the others void\n");
+        notes.extend(lines.iter().map(|line| format!("- {line}\n")));
+    }
+    Ok(Findings { rows, notes, absent })
+}
+
+/// The GPUs that there are, unless the user names others.
+fn sites(options: &Options) -> Result<Sites, Failure> {
+    if let Some(ends) = options.space {
+        if !ends.0.iter().all(|place| place.is_device()) {
+            let why = "these experiments are about devices: cuda:N or opencl:N".to_owned();
+            return Err(Failure::Option { option: "--space", why });
+        }
+        return Ok(Sites::of(ends));
+    }
+    let no_gpu = |error: gapless_mem_cuda::CudaError| Failure::NoGpu { why: error.to_string() };
+    let devices = CudaDriver::load().map_err(no_gpu)?.devices();
+    let second = u32::from(devices > 1);
+    Ok(Sites::of(Ends([Where::Cuda(0), Where::Cuda(second)])))
+}
+
+/// Tiny, for showing that everything works; what differed still differs.
+fn shrink(item: &mut Item) {
+    item.size = match item.size {
+        Size::Bytes(bytes) => Size::Bytes((bytes >> 10).max(bytes.min(1 << 10))),
+        Size::Edge(edge) => Size::Edge((edge / 32).max(8)),
+        Size::Own => Size::Own,
+    };
+    item.setting.fragment_bytes = item.setting.fragment_bytes.map(|bytes| (bytes >> 10).max(1));
+}
+
+/// What runs the pairs.
+struct Runner<'a> {
+    name: &'static str,
+    options: &'a Options,
+    common: &'a Common,
+    sites: Sites,
+    until: Instant,
+    folder: &'a Path,
+    found: Vec<Found>,
+    absent: Vec<Absent>,
+}
+
+impl Runner<'_> {
+    /// One pair, again and again until every item was tried.
+    fn pair(&mut self, at: usize, pair: &Pair) -> Result<(), Failure> {
+        let service = match pair.mps.then(|| Service::find(self.options.start_mps)).transpose() {
+            Ok(service) => service,
+            Err(why) => {
+                self.miss(pair, &pair.items, &why, false);
+                return Ok(());
+            }
+        };
+        let environment = match &service {
+            Some(service) => service.environment(),
+            None => mps::without(self.folder)?,
+        };
+        let mut next = 0;
+        for start in 0..STARTS_MAX {
+            let Some(rest) = pair.items.get(next..).filter(|rest| !rest.is_empty()) else {
+                return Ok(());
+            };
+            if Instant::now() >= self.until {
+                self.miss(pair, rest, "no time was left", false);
+                return Ok(());
+            }
+            let file = self.folder.join(format!("{at}-{start}"));
+            let ended = self.start(pair, next, &environment, &file);
+            let lines = read(&file)?;
+            let finished = matches!(lines.last(), Some(Line::Ended));
+            let begun = lines.iter().filter_map(|line| match line {
+                Line::Begun(item) => Some(*item),
+                _ => None,
+            });
+            let last = begun.max();
+            let mut measured = vec![false; pair.items.len()];
+            for line in lines {
+                if let Line::Measured(item, row) = line {
+                    measured[item] = true;
+                    self.found.push(Found { pair: at, item: pair.items[item], row: *row });
+                }
+            }
+            if finished {
+                if let Err(why) = ended {
+                    eprintln!("figures: {}: all rows are there, but {why}", pair.name);
+                }
+                return Ok(());
+            }
+            let why = ended.err().unwrap_or_else(|| "its processes ended too early".to_owned());
+            match last {
+                // It did not get as far as the first.
+                None => {
+                    self.miss(pair, rest, &why, true);
+                    return Ok(());
+                }
+                Some(item) => {
+                    if !measured[item] {
+                        self.miss(pair, &pair.items[item..=item], &why, true);
+                    }
+                    next = item + 1;
+                }
+            }
+        }
+        let rest = pair.items.get(next..).unwrap_or_default();
+        self.miss(pair, rest, "too many before it failed", true);
+        Ok(())
+    }
+
+    /// Starts a pair and waits for its end; why, if that was a bad one.
+    fn start(
+        &self,
+        pair: &Pair,
+        from: usize,
+        environment: &[mps::Variable],
+        file: &Path,
+    ) -> Result<(), String> {
+        let mut arguments: Vec<OsString> = vec![self.name.into()];
+        let mut option = |name: &str, value: String| {
+            arguments.push(format!("--{name}={value}").into());
+        };
+        let [first, second] = self.sites.two.0;
+        option("space", format!("{first},{second}"));
+        option("time", self.common.time.to_string());
+        option("seed", self.common.seed.to_string());
+        option("pair", pair.name.to_owned());
+        option("from", from.to_string());
+        arguments.extend(self.options.brief.then(|| "--brief".into()));
+        arguments.extend(self.common.quick.then(|| "--quick".into()));
+        arguments.extend(["--as-rank".into(), file.into()]);
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let job = Job {
+            ranks: 2,
+            program: program.into_os_string(),
+            arguments,
+            environment: environment.to_vec(),
+            prefix: false,
+        };
+        let outcome = launch::run(&job).map_err(|error| error.to_string())?;
+        match (outcome.failed, outcome.signalled) {
+            (Some((rank, end)), _) => Err(format!("rank {rank} {end}")),
+            (None, Some(signal)) => Err(format!("signal {signal} ended it")),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Items that are not there, and why.
+    fn miss(&mut self, pair: &Pair, items: &[Item], why: &str, failed: bool) {
+        for item in items {
+            let (case, op) = (item.label(), operation(pair, item));
+            eprintln!("{}: {case}, {op}: {why}", if failed { "FAILED" } else { "SKIPPED" });
+            self.absent.push(Absent { case, op, why: why.to_owned(), failed });
+        }
+    }
+}
+
+/// What rank 0 wrote down before it ended; a line that it was killed over is none.
+fn read(file: &Path) -> Result<Vec<Line>, Failure> {
+    if !file.exists() {
+        return Ok(Vec::new());
+    }
+    let text = std::fs::read_to_string(file).map_err(Failure::io("read", file))?;
+    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
+}
+
+/// The operation of a row.
+fn operation(pair: &Pair, item: &Item) -> String {
+    let mut op = "oneway".to_owned();
+    for part in [item.asked(), pair.suffix.to_owned()] {
+        if !part.is_empty() {
+            op += &format!(", {part}");
+        }
+    }
+    op
+}
+
+/// Rows with the others that they are held against, judged.
+fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
+    let all = found.clone();
+    let plain = |wanted: Item, other: &dyn Fn(&Found) -> bool| {
+        let like = move |found: &&Found| {
+            let item = found.item;
+            (item.shape, item.size, item.ends, item.setting, item.occupied)
+                == (wanted.shape, wanted.size, wanted.ends, wanted.setting, wanted.occupied)
+        };
+        all.iter().filter(|found| other(found)).find(like).map(|found| found.row.seconds)
+    };
+    found
+        .into_iter()
+        .map(|Found { pair, item, mut row }| {
+            row.op = operation(&pairs[pair], &item);
+            row = row.with("pair", pairs[pair].name);
+            match item.kind {
+                Kind::Few => {
+                    let free = |other: &Found| {
+                        pairs[other.pair].blocks.is_none() && !pairs[other.pair].mps
+                    };
+                    if let Some(seconds) = plain(item, &free) {
+                        row = row.against(UNRESTRICTED, seconds);
+                    }
+                }
+                Kind::Occupied => {
+                    let here = |other: &Found| other.pair == pair;
+                    if let Some(seconds) = plain(Item { occupied: 0, ..item }, &here) {
+                        row = row.against(IDLE, seconds);
+                    }
+                }
+                Kind::Latency => {
+                    let here = |other: &Found| other.pair == pair;
+                    let host = Item { ends: Ends::HOST, ..item };
+                    if let Some(seconds) = plain(host, &here) {
+                        row = row.with(HOST_MESSAGE, seconds.median);
+                    }
+                }
+                _ => {}
+            }
+            judge(row, item.kind)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::p2p::item::Shape;
+    use gapless_report::Samples;
+
+    fn found(pair: usize, item: Item, seconds: f64) -> Found {
+        let time = Samples::from_seconds([seconds]).summary().unwrap();
+        let plain = Samples::from_seconds([1.0]).summary().unwrap();
+        let ends = item.ends.to_string();
+        let row = Row::new(item.label(), "oneway", ends, "mapped", 64 << 20, time);
+        Found { pair, item, row: row.against("memcpy", plain) }
+    }
+
+    #[test]
+    fn rows_are_held_against_their_like() {
+        let ends: Ends = "cuda:0,cuda:1".parse().unwrap();
+        let v = Item::new(Shape::V, Size::Edge(2048), ends);
+        let pairs = [
+            Pair::new("link", Vec::new()),
+            Pair { blocks: NonZeroU32::new(8), suffix: "8 blocks", ..Pair::new("few", Vec::new()) },
+        ];
+        let rows = judged(
+            vec![
+                found(0, v, 1.0),
+                found(0, v.beside(25).judged(Kind::Occupied), 1.25),
+                found(1, v.judged(Kind::Few), 1.1),
+                found(1, Item::new(Shape::T, Size::Own, ends).judged(Kind::Few), 1.1),
+            ],
+            &pairs,
+        );
+        assert_eq!(rows[1].ratio_to(IDLE), Some(0.8));
+        assert_eq!(
+            (rows[1].met(), rows[2].met(), rows[3].met()),
+            (Some(false), Some(true), Some(false))
+        );
+        assert_eq!(rows[1].op, "oneway, 25 % occupied");
+        assert_eq!(rows[2].op, "oneway, 8 blocks");
+        assert!(rows[2].ratio_to(UNRESTRICTED).unwrap() > 0.9);
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows");
+        assert!(read(&file).unwrap().is_empty());
+        let whole = serde_json::to_string(&Line::Begun(3)).unwrap();
+        std::fs::write(&file, format!("{whole}\n{{\"Measured\":[3,{{\"ca")).unwrap();
+        let lines = read(&file).unwrap();
+        assert!(matches!(lines[..], [Line::Begun(3)]), "{lines:?}");
+    }
+
+    #[test]
+    fn what_is_shrunk_keeps_its_order() {
+        let sizes = [1 << 3, 1 << 12, 1 << 20, 4 << 20, 256 << 20].map(|bytes| {
+            let mut item = Item::new(Shape::V, Size::Bytes(bytes), Ends::HOST);
+            shrink(&mut item);
+            match item.size {
+                Size::Bytes(bytes) => bytes,
+                _ => 0,
+            }
+        });
+        assert_eq!(sizes, [8, 1024, 1024, 4096, 256 << 10]);
+    }
+}

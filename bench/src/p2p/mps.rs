@@ -1,0 +1,97 @@
+//! Whether two processes use a GPU at the same time (the Multi-Process Service) or in turns.
+//!
+//! A process is a client of the service if the service's pipe is where `CUDA_MPS_PIPE_DIRECTORY` says, by
+//! default `/tmp/nvidia-mps`; so each pair of processes is told where to look.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::error::Failure;
+
+/// The service's control program.
+const CONTROL: &str = "nvidia-cuda-mps-control";
+/// Where clients look for its pipe.
+const PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
+/// Where it writes what happens.
+const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
+/// Where clients look if nothing else is said.
+const USUAL: &str = "/tmp/nvidia-mps";
+
+/// A variable of a pair's environment.
+pub type Variable = (OsString, OsString);
+
+/// The service, if there is one.
+pub struct Service {
+    pipes: PathBuf,
+    /// Ours, to be ended; with the folder of its pipes.
+    own: Option<tempfile::TempDir>,
+}
+
+impl Service {
+    /// The service that runs already; or, if `start` says so, one of our own.
+    ///
+    /// # Errors
+    /// Why there is none, in one line.
+    pub fn find(start: bool) -> Result<Service, String> {
+        let usual =
+            std::env::var_os(PIPES).map_or_else(|| Path::new(USUAL).to_owned(), PathBuf::from);
+        if usual.join("control").exists() {
+            return Ok(Service { pipes: usual, own: None });
+        }
+        if !start {
+            return Err("no Multi-Process Service runs (--start-mps starts one)".to_owned());
+        }
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let started = Command::new(CONTROL)
+            .arg("-d")
+            .env(PIPES, folder.path())
+            .env(LOGS, folder.path())
+            .stdin(Stdio::null())
+            .status();
+        match started {
+            Ok(status) if status.success() => {
+                Ok(Service { pipes: folder.path().to_owned(), own: Some(folder) })
+            }
+            Ok(status) => Err(format!("{CONTROL} ended with {status}")),
+            Err(error) => Err(format!("{CONTROL}: {error}")),
+        }
+    }
+
+    /// What makes processes its clients.
+    #[must_use]
+    pub fn environment(&self) -> Vec<Variable> {
+        vec![(PIPES.into(), self.pipes.clone().into())]
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let Some(folder) = &self.own else { return };
+        let asked = Command::new(CONTROL)
+            .env(PIPES, folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn();
+        let ended = asked.and_then(|mut child| {
+            if let Some(mut input) = child.stdin.take() {
+                input.write_all(b"quit -t 2\n")?;
+            }
+            child.wait()
+        });
+        if let Err(error) = ended {
+            eprintln!("figures: the Multi-Process Service was not ended: {error}");
+        }
+    }
+}
+
+/// What keeps processes from being clients of any service.
+///
+/// # Errors
+/// A folder that cannot be made.
+pub fn without(folder: &Path) -> Result<Vec<Variable>, Failure> {
+    let nowhere = folder.join("no-service");
+    std::fs::create_dir_all(&nowhere).map_err(Failure::io("make", &nowhere))?;
+    Ok(vec![(PIPES.into(), nowhere.into())])
+}

@@ -1,0 +1,115 @@
+//! The kernel that keeps a part of a GPU's multiprocessors busy while messages travel (Wu et al. 2016 §5.4),
+//! in the process whose messages they are.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gapless_mem::{Device, Region};
+use gapless_mem_cuda::{
+    Argument, CudaDevice, CudaDriver, Function, Grid, Module, PinnedBuffer, Stream,
+};
+
+use crate::error::Failure;
+use crate::gpu::lab::TOOLS;
+
+/// Threads of a block: so many that no multiprocessor holds two.
+const THREADS: u32 = 1024;
+/// How long a launch keeps busy unless it is stopped, in nanoseconds: another process that takes turns
+/// with this one must get its own.
+const LAUNCH_NANOS: u64 = 100_000_000;
+/// Launches: what is never stopped ends after 20 s.
+const LAUNCHES: u32 = 200;
+/// Whoever does not stop for so long hangs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A GPU that can be kept busy.
+pub struct Occupier {
+    device: Arc<CudaDevice>,
+    occupy: Function,
+    busy: Stream,
+    side: Stream,
+    /// Device memory: the word that stops it, and one that is never written. Lives as long as the process.
+    stop: Region,
+    /// Host memory: 0 and 1.
+    words: PinnedBuffer,
+    percent: u32,
+}
+
+impl Occupier {
+    /// Of the device with this ordinal.
+    ///
+    /// # Errors
+    /// What the driver refuses.
+    pub fn new(ordinal: u32) -> Result<Occupier, Failure> {
+        let device = Arc::new(CudaDriver::load()?.device(ordinal)?);
+        // SAFETY: the text is a file of this crate, which NVIDIA's assembler takes; nothing changes it.
+        let module = unsafe { Module::load(&device, TOOLS) }?;
+        let words = device.pinned(16)?;
+        for (at, word) in [(0, 0u32), (8, 1)] {
+            // SAFETY: page-locked memory of ours, new; nothing works on it yet.
+            unsafe { gapless_mem::write(&words.region(), at, &word.to_le_bytes()) }?;
+        }
+        Ok(Occupier {
+            occupy: module.function(c"occupy")?,
+            busy: device.stream()?,
+            side: device.stream()?,
+            stop: device.allocate(4096)?,
+            words,
+            device,
+            percent: 0,
+        })
+    }
+
+    /// Keeps so many hundredths of the multiprocessors busy from now on.
+    ///
+    /// # Errors
+    /// What the driver refuses; a kernel that does not stop.
+    pub fn set(&mut self, percent: u32) -> Result<(), Failure> {
+        if self.percent > 0 {
+            self.word(&self.side, 8)?;
+            wait(&self.side)?;
+            wait(&self.busy)?;
+        }
+        self.percent = percent;
+        let units = self.device.properties().compute_units;
+        let blocks = units * percent.min(100) / 100;
+        if blocks == 0 {
+            return Ok(());
+        }
+        self.word(&self.busy, 0)?;
+        let stop = self.stop.start();
+        let arguments = [Argument::of(&stop), Argument::of(&LAUNCH_NANOS)];
+        for _ in 0..LAUNCHES {
+            // SAFETY: two 64-bit numbers, the first the address of two words of device memory that live
+            // as long as the process.
+            unsafe { self.occupy.launch(&self.busy, Grid::line(blocks, THREADS), &arguments) }?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues setting the word that stops it to one of the host's.
+    fn word(&self, stream: &Stream, at: u64) -> Result<(), Failure> {
+        let piece = |region: Region, at| region.sub(at, 4).map_err(gapless_mem::DeviceError::from);
+        let (to, from) = (piece(self.stop, 0)?, piece(self.words.region(), at)?);
+        // SAFETY: memory of ours that lives longer than the copy; the kernel reads what it finds.
+        Ok(unsafe { self.device.copy_on(stream, to, from) }?)
+    }
+}
+
+impl Drop for Occupier {
+    fn drop(&mut self) {
+        // Whatever does not stop ends by itself.
+        let _ = self.set(0);
+    }
+}
+
+fn wait(stream: &Stream) -> Result<(), Failure> {
+    let begin = Instant::now();
+    while !stream.is_idle()? {
+        if begin.elapsed() > PATIENCE {
+            return Err(Failure::Hangs { seconds: PATIENCE.as_secs() });
+        }
+        std::hint::spin_loop();
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! One of two processes that send each other messages of a GPU: measures the items that it was started for,
+//! and leaves each row in a file at once. A watchdog kills the process when an item takes too long.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gapless::cli::pingpong::{Ends, Party, Step, Trial, Where};
+use rustix::process::{Signal, getpid, kill_process};
+use serde::{Deserialize, Serialize};
+
+use super::item::Item;
+use super::job::{Options, Pair};
+use super::occupier::Occupier;
+use crate::error::Failure;
+use crate::experiment::Common;
+use gapless_report::Row;
+
+/// What rank 0 writes down, a line each.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Line {
+    /// This item comes next.
+    Begun(usize),
+    /// Its figures.
+    Measured(usize, Box<Row>),
+    /// No more come.
+    Ended,
+}
+
+/// How long setting up may take, with drivers and contexts.
+const SETTING_UP: Duration = Duration::from_secs(45);
+/// How long one item may take on a GPU.
+const ITEM: Duration = Duration::from_secs(15);
+/// How long where devices are as slow as processors.
+const ITEM_ELSEWHERE: Duration = Duration::from_secs(120);
+
+/// Kills this process when it is not told otherwise in time.
+#[derive(Clone)]
+struct Watchdog(Arc<Mutex<(Instant, String)>>);
+
+impl Watchdog {
+    fn start() -> Watchdog {
+        let watchdog = Watchdog(Arc::new(Mutex::new((Instant::now(), String::new()))));
+        watchdog.allow("setting up", SETTING_UP);
+        let watched = watchdog.clone();
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(Duration::from_millis(50));
+                let (until, what) =
+                    watched.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                if Instant::now() > until {
+                    eprintln!("figures: {what}: takes too long; these processes are ended");
+                    // Not by an exit, which waits for the driver.
+                    let _ = kill_process(getpid(), Signal::KILL);
+                }
+            }
+        });
+        watchdog
+    }
+
+    fn allow(&self, what: &str, time: Duration) {
+        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *slot = (Instant::now() + time, what.to_owned());
+    }
+}
+
+/// Kernels that keep this process's GPUs busy.
+#[derive(Default)]
+struct Occupiers(BTreeMap<u32, Occupier>);
+
+impl Occupiers {
+    /// As an item wants it at this rank.
+    fn set(&mut self, item: &Item, rank: u32) -> Result<(), Failure> {
+        let here = match item.ends.of(rank) {
+            Where::Cuda(ordinal) if item.occupied > 0 => Some(ordinal),
+            _ => None,
+        };
+        for occupier in self.0.values_mut() {
+            occupier.set(0)?;
+        }
+        let Some(ordinal) = here else { return Ok(()) };
+        if !self.0.contains_key(&ordinal) {
+            self.0.insert(ordinal, Occupier::new(ordinal)?);
+        }
+        match self.0.get_mut(&ordinal) {
+            Some(occupier) => occupier.set(item.occupied),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Measures a pair's items from the one that it was told to begin with.
+///
+/// # Errors
+/// Whatever makes it impossible to go on; the processes are then started again without what failed.
+pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Result<(), Failure> {
+    let watchdog = Watchdog::start();
+    let items = pair.items.get(options.from..).unwrap_or_default();
+    let seconds = super::job::seconds(common);
+    let trials = items.iter().map(|item| item.trial(seconds)).collect::<Result<Vec<Trial>, _>>()?;
+    let mut ends: Vec<Ends> = items.iter().map(|item| item.ends).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let mut party = Party::join(&ends, pair.blocks)?;
+    let rank = party.rank();
+    let mut out = if rank == 0 {
+        Some(
+            File::options()
+                .append(true)
+                .create(true)
+                .open(file)
+                .map_err(Failure::io("open", file))?,
+        )
+    } else {
+        None
+    };
+    let mut occupiers = Occupiers::default();
+    let mut failed = None;
+    party.measure(&trials, common.seed, &mut |step| {
+        let line = match step {
+            Step::Before(at) => {
+                let item = &items[at];
+                let slow = !item.ends.0.iter().any(|place| matches!(place, Where::Cuda(_)));
+                watchdog.allow(&item.label(), if slow { ITEM_ELSEWHERE } else { ITEM });
+                if let Err(failure) = occupiers.set(item, rank) {
+                    failed.get_or_insert(failure);
+                }
+                Line::Begun(options.from + at)
+            }
+            Step::Row(at, row) => Line::Measured(options.from + at, row),
+        };
+        if let Err(failure) = write(out.as_mut(), &line) {
+            failed.get_or_insert(failure);
+        }
+    })?;
+    watchdog.allow("leaving", SETTING_UP);
+    drop(occupiers);
+    write(out.as_mut(), &Line::Ended)?;
+    failed.map_or(Ok(()), Err)?;
+    Ok(party.leave()?)
+}
+
+fn write(out: Option<&mut File>, line: &Line) -> Result<(), Failure> {
+    let Some(out) = out else { return Ok(()) };
+    let text = serde_json::to_string(line)? + "\n";
+    out.write_all(text.as_bytes()).map_err(Failure::io("write", "the rows' file"))
+}

@@ -1,0 +1,243 @@
+//! The devices whose memory messages lie in, with the engines that pack there, and memory of theirs.
+//!
+//! Memory that messages lay in is never freed before the process ends: the other process may have it
+//! mapped, and what becomes of a mapping when its memory is freed is nowhere promised.
+
+use super::ends::Where;
+use crate::cli::failure::Failure;
+use gapless_mem::{Completion, Device, Region};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+use {
+    gapless_dtype_cuda::GpuEngine,
+    gapless_engine::{Engine, Typed},
+    gapless_mem::DeviceError,
+    gapless_report::{Samples, Summary},
+};
+
+/// Whatever takes a device longer hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Arenas are at least so long.
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+const ARENA_BYTES_LEAST: u64 = 4096;
+/// Launches that are timed.
+#[cfg(any(feature = "cuda", feature = "opencl"))]
+const LAUNCHES: u32 = 200;
+
+/// A device of this process.
+#[derive(Clone)]
+pub(super) struct Opened {
+    pub(super) place: Where,
+    pub(super) device: Arc<dyn Device>,
+    #[cfg(feature = "cuda")]
+    cuda: Option<Arc<gapless_mem_cuda::CudaDevice>>,
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    engine: GpuEngine,
+    /// Memory to send from and to receive into, once it was asked for.
+    arenas: Option<[Region; 2]>,
+}
+
+/// All devices that this process has opened.
+#[derive(Clone, Default)]
+pub(super) struct Devices {
+    opened: Vec<Opened>,
+}
+
+impl Devices {
+    /// The device of a place, opened now if it was not before; `None` for host memory. Its engine has
+    /// at most `blocks` thread blocks at a time, if any number is given when it is opened.
+    pub(super) fn open(
+        &mut self,
+        place: Where,
+        blocks: Option<NonZeroU32>,
+    ) -> Result<Option<&mut Opened>, Failure> {
+        if !place.is_device() {
+            return Ok(None);
+        }
+        let at = match self.opened.iter().position(|opened| opened.place == place) {
+            Some(at) => at,
+            None => {
+                let no_space = |why| Failure::NoSpace { space: place.to_string(), why };
+                self.opened.push(Opened::new(place, blocks).map_err(no_space)?);
+                self.opened.len() - 1
+            }
+        };
+        Ok(self.opened.get_mut(at))
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> &[Opened] {
+        &self.opened
+    }
+}
+
+impl Opened {
+    #[cfg(not(any(feature = "cuda", feature = "opencl")))]
+    fn new(_: Where, _: Option<NonZeroU32>) -> Result<Opened, String> {
+        Err("this build has no engine for devices (features cuda and opencl)".to_owned())
+    }
+
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    fn new(place: Where, blocks: Option<NonZeroU32>) -> Result<Opened, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        match place {
+            #[cfg(feature = "cuda")]
+            Where::Cuda(ordinal) => {
+                let driver = gapless_mem_cuda::CudaDriver::load().map_err(|e| text(&e))?;
+                let device = Arc::new(driver.device(ordinal).map_err(|e| text(&e))?);
+                let engine = GpuEngine::cuda(Arc::clone(&device)).map_err(|e| text(&e))?;
+                let engine = engine.with_budget(blocks);
+                let cuda = Some(Arc::clone(&device));
+                Ok(Opened { place, device, cuda, engine, arenas: None })
+            }
+            #[cfg(feature = "opencl")]
+            Where::OpenCl(number) => {
+                let number = usize::try_from(number).unwrap_or(usize::MAX);
+                let device = gapless_mem_opencl::OpenClDevice::open(number);
+                let device = Arc::new(device.map_err(|e| text(&e))?);
+                let engine = GpuEngine::opencl(Arc::clone(&device)).map_err(|e| text(&e))?;
+                Ok(Opened {
+                    place,
+                    device,
+                    #[cfg(feature = "cuda")]
+                    cuda: None,
+                    engine: engine.with_budget(blocks),
+                    arenas: None,
+                })
+            }
+            other => Err(format!("this build has no engine for {other}")),
+        }
+    }
+
+    /// Its engine.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    pub(super) fn engine(&self) -> &GpuEngine {
+        &self.engine
+    }
+
+    /// Its cache in bytes; 0 if unknown.
+    pub(super) fn cache_bytes(&self) -> u64 {
+        self.device.properties().cache_bytes
+    }
+
+    /// `len` bytes to send from and as many to receive into: the same ones each time, unless they are
+    /// too short.
+    pub(super) fn arenas(&mut self, len: u64) -> Result<[Region; 2], Failure> {
+        if let Some(arenas) = self.arenas
+            && let [Ok(out), Ok(into)] = arenas.map(|arena| arena.sub(0, len))
+        {
+            return Ok([out, into]);
+        }
+        let arenas = [self.device.allocate(len)?, self.device.allocate(len)?];
+        self.arenas = Some(arenas);
+        Ok(arenas)
+    }
+
+    /// The time of the least that can be asked of its engine: to pack eight bytes, and to wait. `None`
+    /// without an engine.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    pub(super) fn launch_and_wait(&mut self) -> Result<Option<Summary>, Failure> {
+        let [from, into] = self.arenas(ARENA_BYTES_LEAST)?;
+        let [from, into] = [from.sub(0, 8), into.sub(0, 8)].map(|it| it.map_err(DeviceError::from));
+        let (from, into) = (Typed::contiguous(from?), into?);
+        let mut samples = Samples::default();
+        for round in 0..LAUNCHES {
+            let begin = Instant::now();
+            // SAFETY: memory that lives as long as the process and that no view is of at present.
+            wait(&unsafe { self.engine.pack(&from, 0..8, into, &[]) }?)?;
+            if round >= LAUNCHES / 4 {
+                samples.push(begin.elapsed().as_secs_f64().max(1e-9));
+            }
+        }
+        let what = || "launches".to_owned();
+        samples.summary().map(Some).map_err(|error| Failure::NoSamples { what: what(), error })
+    }
+
+    #[cfg(not(any(feature = "cuda", feature = "opencl")))]
+    pub(super) fn launch_and_wait(&mut self) -> Result<Option<gapless_report::Summary>, Failure> {
+        Ok(None)
+    }
+
+    /// Lets this device reach another one's memory by itself, if that can be; copies are possible
+    /// without, only slower.
+    pub(super) fn reach(&self, other: &Opened) {
+        #[cfg(feature = "cuda")]
+        if let (Some(mine), Some(theirs)) = (&self.cuda, &other.cuda)
+            && let Err(error) = mine.enable_peer(theirs.ordinal())
+        {
+            tracing::info!(%error, "copies between the devices are staged by the driver");
+        }
+        #[cfg(not(feature = "cuda"))]
+        let _ = other;
+    }
+}
+
+/// Waits for a device, but not for ever.
+pub(super) fn wait(work: &Completion) -> Result<(), Failure> {
+    let begin = Instant::now();
+    while !work.poll()? {
+        if begin.elapsed() > PATIENCE {
+            return Err(Failure::Hangs { seconds: PATIENCE.as_secs() });
+        }
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// Copies between this device's memory and other memory that it reaches, and waits.
+///
+/// # Safety
+/// As for [`Device::copy`], until this returns.
+pub(super) unsafe fn copy(device: &dyn Device, into: Region, from: Region) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    wait(&unsafe { device.copy(into, from, &[]) }?)
+}
+
+/// Page-locked host memory for copies to and from a device; unlocked when dropped.
+pub(super) struct Locked {
+    device: Arc<dyn Device>,
+    bytes: Vec<u8>,
+    /// Whether the device took it; copies are slower if not.
+    registered: bool,
+}
+
+impl Locked {
+    pub(super) fn new(device: &Arc<dyn Device>, len: usize) -> Locked {
+        let mut locked =
+            Locked { device: Arc::clone(device), bytes: vec![0; len], registered: false };
+        let region = locked.region();
+        // SAFETY: the bytes stay where they are until `drop`, which unregisters them before.
+        locked.registered = unsafe { device.register(region) }.is_ok();
+        locked
+    }
+
+    pub(super) fn region(&mut self) -> Region {
+        Region::of_mut(&mut self.bytes)
+    }
+
+    pub(super) fn is_locked(&self) -> bool {
+        self.registered
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let region = self.region();
+        if self.registered
+            // SAFETY: registered in `new`; all copies were waited for.
+            && let Err(error) = unsafe { self.device.unregister(region) }
+        {
+            tracing::warn!(%error, "memory stays page-locked");
+            // It must not be given to anyone else, then.
+            std::mem::forget(std::mem::take(&mut self.bytes));
+        }
+    }
+}

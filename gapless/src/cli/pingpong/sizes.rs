@@ -1,0 +1,112 @@
+//! How large the arenas are: as the messages need, and so that what rotates leaves every cache.
+
+use super::devices::Devices;
+use super::ends::{Ends, Where};
+use crate::cli::failure::Failure;
+use gapless_layouts::Case;
+use gapless_report::{Bytes, last_level_cache_bytes};
+
+/// What the host's last-level cache is taken to be where the kernel does not tell.
+const CACHE_BYTES_ASSUMED: u64 = 32 << 20;
+/// What a device's is taken to be where the driver does not tell, or another process asks it.
+const DEVICE_CACHE_BYTES_ASSUMED: u64 = 64 << 20;
+/// Arenas of both processes: two each.
+const ARENAS: u64 = 4;
+/// Arenas are multiples of a huge page.
+const ARENA_STEP: u64 = 2 << 20;
+
+/// Sizes that both processes use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Of the largest cache that a message passes.
+    pub(super) cache_bytes: u64,
+    /// Whether that is a guess.
+    pub(super) assumed: bool,
+    pub(super) arena_bytes: u64,
+}
+
+impl Sizes {
+    /// Bytes that the places of each side of a process touch together, at least: with both sides,
+    /// more than four times the cache.
+    pub(super) fn wanted_bytes(&self) -> u64 {
+        2 * self.cache_bytes
+    }
+
+    /// Chooses arenas that hold the largest message and, as far as memory allows, let all rotate.
+    pub(super) fn choose(
+        cases: &[Case],
+        ends: Ends,
+        devices: &mut Devices,
+        arena_bytes_max: u64,
+    ) -> Result<Sizes, Failure> {
+        let (cache_bytes, assumed) = caches(ends, devices)?;
+        let span = |case: &Case| {
+            let sides = [&case.send, &case.recv].map(|side| {
+                let (low, high) = side.touched().unwrap_or((0, 0));
+                (high - low).cast_unsigned()
+            });
+            sides[0].max(sides[1]).max(case.payload_bytes) + 2 * super::place::LINE
+        };
+        let wanted = |case: &Case| {
+            let places = 2 * cache_bytes / case.payload_bytes.max(1) + 2;
+            // Places of a device begin at multiples of so much.
+            let span = span(case).next_multiple_of(4 * super::place::LINE);
+            span.saturating_mul(places).min(arena_bytes_max)
+        };
+        let available = available(ends, devices)?;
+        let rotating = cases.iter().map(wanted).max().unwrap_or(0).min(available / (2 * ARENAS));
+        let needed = cases.iter().max_by_key(|case| span(case));
+        let least = needed.map_or(0, span);
+        let arena_bytes = rotating.max(least).next_multiple_of(ARENA_STEP);
+        if let Some(case) = needed
+            && arena_bytes.saturating_mul(ARENAS) > available
+        {
+            return Err(Failure::TooBig {
+                case: case.name.clone(),
+                needed: Bytes(arena_bytes.saturating_mul(ARENAS)).to_string(),
+                available: Bytes(available).to_string(),
+            });
+        }
+        Ok(Sizes { cache_bytes, assumed, arena_bytes })
+    }
+}
+
+/// The largest cache, and whether it is a guess.
+fn caches(ends: Ends, devices: &mut Devices) -> Result<(u64, bool), Failure> {
+    let mut known = Vec::new();
+    for place in ends.0 {
+        known.push(match devices.open(place, None)? {
+            // Work of OpenCL devices that are the host's processors leaves the host's cache.
+            Some(opened) if opened.cache_bytes() > 0 => (opened.cache_bytes(), false),
+            Some(_) => (DEVICE_CACHE_BYTES_ASSUMED, true),
+            None => match last_level_cache_bytes() {
+                Some(bytes) => (bytes, false),
+                None => (CACHE_BYTES_ASSUMED, true),
+            },
+        });
+    }
+    Ok(known.into_iter().max().unwrap_or((CACHE_BYTES_ASSUMED, true)))
+}
+
+/// Memory for the arenas of both processes: the host's, or half of a device's.
+fn available(ends: Ends, devices: &mut Devices) -> Result<u64, Failure> {
+    let mut least = u64::MAX;
+    for place in ends.0 {
+        let here = match devices.open(place, None)? {
+            Some(opened) if matches!(place, Where::Cuda(_)) => {
+                opened.device.properties().memory_bytes / 2
+            }
+            _ => available_bytes(),
+        };
+        least = least.min(here);
+    }
+    Ok(least)
+}
+
+/// Host memory that could be had now, by the kernel's own estimate.
+fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.map_or(4 << 30, |kib| kib.saturating_mul(1024))
+}
