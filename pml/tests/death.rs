@@ -33,7 +33,7 @@ fn lost_or_done(job: &mut Job, rank: u32, dead: u32, id: RequestId, what: &str) 
 fn slow(way: Protocol) -> Config {
     let tuning = Tuning { single_copy_batch_bytes: 4096, ..Tuning::default() };
     let bounds = Bounds { fragments_per_progress: 1, ..Bounds::default() };
-    Config { force: Some(way), tuning, bounds }
+    Config { force: Some(way), tuning, bounds, ..Config::default() }
 }
 
 #[test]
