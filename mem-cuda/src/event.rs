@@ -10,7 +10,7 @@
 
 use crate::context::{Context, lock};
 use crate::driver::{EventUse, Fault, RawEvent};
-use crate::{CudaError, ipc};
+use crate::{CudaError, key};
 use gapless_mem::{Completion, DeviceError, Pending};
 use std::any::Any;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -117,7 +117,7 @@ impl CudaPending {
         }
         let event = self.shared.get().expect("set by this thread or by another");
         let handle = context.driver.ipc_export_event(event).map_err(fault)?;
-        Ok(ipc::event_key(handle))
+        Ok(key::event_key(handle))
     }
 }
 

@@ -32,7 +32,7 @@
 //! What the calls cost: `cargo run --release -p gapless-mem-cuda --example costs`.
 //!
 //! Files: `driver` (raw calls → `Result`) · `context` · `event`, `stream`, `gate` (order) · `copies` ·
-//! `device` · `ipc`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes`
+//! `device` · `ipc`, `key`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes`
 //! (where an address lies) · `peer` · `mps` · `module` (kernels) · `error`.
 //!
 //! Which context is current on a calling thread is left as it was, so users of the CUDA runtime need
@@ -58,6 +58,7 @@ mod event;
 mod gate;
 #[allow(unsafe_code, reason = "unmaps what other processes exported")]
 mod ipc;
+mod key;
 #[allow(unsafe_code, reason = "declares what a launch needs")]
 mod module;
 mod mps;
