@@ -218,6 +218,20 @@ impl Buffer {
         unsafe { engines[self.engine].transfer(remote, &self.typed, range, &[]) }
     }
 
+    /// Has a device copy the first `len` bytes of memory in `mapping`, `from`, to this buffer, which has no
+    /// gaps and lies at `into`. The mapping is held until the completion.
+    pub(crate) fn copy_mapped(
+        &self,
+        device: &Arc<dyn Device>,
+        mapping: &Mapping,
+        (into, from): (Region, Region),
+        len: u64,
+    ) -> Result<Completion, EngineError> {
+        let _held = mapping;
+        debug_assert_eq!(self.typed.as_contiguous(), Some(into));
+        Ok(copy(device, into.sub(0, len)?, from.sub(0, len)?, &[])?)
+    }
+
     /// Moves `range` of another buffer of this process to the same range of this one.
     pub(crate) fn fetch_local(
         &self,

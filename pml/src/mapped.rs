@@ -17,6 +17,7 @@ use crate::inflight::{Flight, InFlight};
 use crate::rendezvous::{Incoming, Stage};
 use crate::request::RequestId;
 use crate::staged::map_peer;
+use crate::staging::device_of;
 use gapless_bml::{Bml, Mapping};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Completion, Region, Space};
@@ -46,14 +47,18 @@ fn remote(incoming: &Incoming, mapping: &Mapping) -> Result<Typed, String> {
     Typed::new(region, origin, layout, incoming.rts.count).map_err(|error| error.to_string())
 }
 
+/// Maps what an offer is of, for work of the device whose space is `space`. An error says whether
+/// other messages would meet it, too.
 fn start(
     bml: &mut Bml,
     incoming: &Incoming,
     space: Space,
-) -> Result<(Mapping, Typed), String> {
-    let key = incoming.rts.mapped.as_ref().ok_or("no key")?;
-    let mapping = map_peer(bml, incoming.from, key, space).map_err(|error| error.to_string())?;
-    let remote = remote(incoming, &mapping)?;
+) -> Result<(Mapping, Typed), (String, bool)> {
+    let once = |why: String| (why, false);
+    let key = incoming.rts.mapped.as_ref().ok_or_else(|| once("no key".to_owned()))?;
+    let mapping = map_peer(bml, incoming.from, key, space);
+    let mapping = mapping.map_err(|error| (error.to_string(), Core::lasts(&error)))?;
+    let remote = remote(incoming, &mapping).map_err(once)?;
     Ok((mapping, remote))
 }
 
@@ -63,11 +68,27 @@ impl Core {
         let Some((incoming, buffer)) = self.incoming(id) else { return };
         let buffer = buffer.clone();
         let room = incoming.room;
+        let (from, on_host) = (incoming.from, incoming.rts.host);
         let (mapping, remote) = match start(bml, incoming, buffer.typed().space()) {
             Ok(started) => started,
-            Err(why) => return self.refuse(bml, id, Protocol::Mapped, &why),
+            Err((why, lasts)) => {
+                if lasts && !on_host {
+                    self.close_way(from, Protocol::Mapped, &why);
+                }
+                return self.refuse(bml, id, Protocol::Mapped, &why);
+            }
         };
-        match buffer.fetch_mapped(&self.engines, &mapping, &remote, 0..room) {
+        // Neither side has gaps, and a copy engine is quicker than a kernel.
+        let least = self.config.tuning.copy_bytes_min;
+        let copier = device_of(bml, buffer.typed().space()).filter(|_| !on_host && room >= least);
+        let sides = buffer.typed().as_contiguous().zip(remote.as_contiguous());
+        let moved = match (copier, sides) {
+            (Some(copier), Some((into, from))) => {
+                buffer.copy_mapped(&copier, &mapping, (into, from), room)
+            }
+            _ => buffer.fetch_mapped(&self.engines, &mapping, &remote, 0..room),
+        };
+        match moved {
             Ok(Completion::Ready) => self.finish_and_tell(bml, id),
             Ok(completion) => {
                 self.set_moving(id);

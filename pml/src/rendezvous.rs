@@ -358,7 +358,7 @@ impl Core {
             bytes: incoming.room,
             sender_blocks: incoming.rts.blocks.max(1),
             receiver_blocks: buffer.blocks().max(1),
-            host: incoming.rts.host && buffer.typed().space().cpu_accessible(),
+            devices: None,
             local: from == me,
             link_eager_bytes: 0,
             latency_ns: 0.0,
@@ -374,8 +374,11 @@ impl Core {
             staged: None,
         };
         let (theirs, space) = (incoming.rts.staged, buffer.typed().space());
-        let whole = buffer.typed().as_contiguous().and_then(|whole| whole.sub(0, incoming.room).ok());
+        let whole =
+            buffer.typed().as_contiguous().and_then(|whole| whole.sub(0, incoming.room).ok());
+        let theirs_on_device = !incoming.rts.host;
         situation.staged = self.staging(bml, from, &theirs, space);
+        situation.devices = self.device_ends(bml, theirs_on_device, theirs.mark, space);
         if let (Some(staging), Some(whole)) = (&mut situation.staged, whole) {
             staging.direct = staging.receiver_device && map_key(bml, from, whole, share).is_some();
         }
@@ -391,8 +394,12 @@ impl Core {
         let (tuning, force) = (self.config.tuning.clone(), self.config.force);
         let closed = self.peers[from as usize].closed;
         let Some((incoming, _)) = self.incoming(id) else { return };
-        let protocol =
-            choose(&situation, &tuning, force, |way| incoming.allows(way) && !closed[way.index()]);
+        let open = |way: Protocol| match way {
+            // Memory of the host can be mapped although that of devices cannot.
+            Protocol::Mapped => situation.devices.is_none() || !closed[way.index()],
+            way => !closed[way.index()],
+        };
+        let protocol = choose(&situation, &tuning, force, |way| incoming.allows(way) && open(way));
         incoming.protocol = protocol;
         let fetch = situation.layout_fetch_bytes > 0;
         match protocol {
@@ -436,12 +443,7 @@ impl Core {
 
 /// A key with which `peer` can map memory of the user's; that of a device only if users `share` it,
 /// who must withdraw it before they free it.
-pub(crate) fn map_key(
-    bml: &mut Bml,
-    peer: u32,
-    touched: Region,
-    share: bool,
-) -> Option<RemoteKey> {
+pub(crate) fn map_key(bml: &mut Bml, peer: u32, touched: Region, share: bool) -> Option<RemoteKey> {
     if !touched.space().cpu_accessible() && !share {
         return None;
     }

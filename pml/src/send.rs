@@ -314,7 +314,7 @@ impl Core {
             bytes: buffer.packed_bytes(),
             sender_blocks: blocks,
             receiver_blocks: blocks,
-            host: buffer.space().cpu_accessible(),
+            devices: self.device_ends(bml, !buffer.space().cpu_accessible(), 0, buffer.space()),
             local: peer == self.me,
             link_eager_bytes: limits.map_or(0, eager_payload),
             latency_ns: limits.map_or(0.0, |limits| f64::from(limits.latency_ns)),

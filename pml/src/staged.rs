@@ -190,6 +190,25 @@ impl Core {
         self.staging(bml, peer, &StagedOffer { mark: 0, ..ours }, space)
     }
 
+    /// What is known of the devices of a sender, who has told its device's mark (0: none), and of a
+    /// buffer of ours in `space`.
+    pub(crate) fn device_ends(
+        &self,
+        bml: &Bml,
+        sender: bool,
+        mark: u64,
+        space: Space,
+    ) -> Option<choose::DeviceEnds> {
+        let receiver = !space.cpu_accessible();
+        if !sender && !receiver {
+            return None;
+        }
+        let device = device_of(bml, space);
+        let same = device.filter(|device| mark != 0 && mark_of(device) == mark);
+        let turns = same.as_ref().is_some_and(|device| device.takes_turns());
+        Some(choose::DeviceEnds { sender, receiver, one_device: same.is_some(), turns })
+    }
+
     /// A course as both ends' wishes have it.
     fn agreed(incoming: &Incoming, staging: &choose::Staging) -> (u32, u32) {
         let fragment = staged_fragment(incoming.room, staging.fragment_bytes, staging.depth);
@@ -216,7 +235,7 @@ impl Core {
     }
 
     /// A way is closed to a peer for good, as far as anybody can tell.
-    fn close_way(&mut self, peer: u32, way: Protocol, why: &str) {
+    pub(crate) fn close_way(&mut self, peer: u32, way: Protocol, why: &str) {
         let closed = &mut self.peers[peer as usize].closed;
         if !std::mem::replace(&mut closed[way.index()], true) {
             tracing::info!(peer, %way, why, "messages of devices take other ways to this peer");
@@ -225,7 +244,7 @@ impl Core {
     }
 
     /// Whether a failure to map is one that other messages would meet, too.
-    fn lasts(error: &MapError) -> bool {
+    pub(crate) fn lasts(error: &MapError) -> bool {
         matches!(error, MapError::Device(_) | MapError::System { .. })
     }
 

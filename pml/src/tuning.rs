@@ -4,7 +4,8 @@
 /// (= MB/s of payload), sizes in bytes.
 ///
 /// The defaults were measured between two processes of one node (AMD EPYC, 32 MiB of last-level
-/// cache); only their ratios are meant to carry over to other machines.
+/// cache), those of devices between two H200s; only their ratios are meant to carry over to other
+/// machines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
     /// Longest message that may be sent without asking. The transport's own limit also holds.
@@ -33,23 +34,48 @@ pub struct Tuning {
     pub depth: u32,
     /// Bytes that one call of single copy moves at most, so that other messages get their turn.
     pub single_copy_batch_bytes: u64,
-    /// Fragment size of the staged protocols, which move device memory: 1 to 8 MiB keep the link
-    /// busy over launches.
+    /// Fragment size of the staged protocols, which move device memory: long enough that the link is
+    /// busy over launches and the gaps between copies.
     pub staged_fragment_bytes: u32,
     /// Fragments of one staged message in work at once; at most 64.
     pub staged_depth: u32,
-    /// What a fragment's launch (of a kernel or a copy, and noticing its end) costs.
+    /// The call that launches a kernel or a copy.
     pub launch_ns: f64,
-    /// Packing or unpacking within one device.
+    /// The same, and until its end is noticed.
+    pub launch_wait_ns: f64,
+    /// How long a device's copy engine rests between two copies.
+    pub copy_gap_ns: f64,
+    /// How long a launch waits where processes take turns on one device, because there is no MPS.
+    pub turn_ns: f64,
+    /// Kernels within one device: packing, unpacking, moving from layout to layout.
     pub device_mb_s: f64,
-    /// Kernels that store to another device's memory, or load from it.
+    /// One run of bytes, to a kernel.
+    pub device_block_ns: f64,
+    /// Copies within one device.
+    pub device_copy_mb_s: f64,
+    /// Kernels that store to another device's memory.
     pub peer_store_mb_s: f64,
+    /// Kernels that load from another device's memory.
+    pub peer_load_mb_s: f64,
     /// Copy engines between two devices.
     pub peer_copy_mb_s: f64,
-    /// Copy engines between a device and page-locked host memory.
-    pub pinned_mb_s: f64,
-    /// Kernels that store to page-locked host memory, or load from it.
-    pub pinned_store_mb_s: f64,
+    /// Contiguous messages between devices that map each other's memory are copied by the copy engine
+    /// from this length on; a kernel is under way sooner.
+    pub copy_bytes_min: u64,
+    /// Copy engines from a device to page-locked host memory.
+    pub to_host_mb_s: f64,
+    /// Copy engines from page-locked host memory to a device.
+    pub from_host_mb_s: f64,
+    /// Kernels that store to page-locked host memory.
+    pub store_host_mb_s: f64,
+    /// Kernels that load from page-locked host memory.
+    pub load_host_mb_s: f64,
+    /// Mapping another process's memory of another device.
+    pub import_ns: f64,
+    /// Mapping another process's memory of the same device.
+    pub import_same_ns: f64,
+    /// Messages that a mapping is expected to serve, before its memory is freed.
+    pub import_uses: u32,
 }
 
 impl Default for Tuning {
@@ -67,31 +93,57 @@ impl Default for Tuning {
             fragment_bytes: 32 << 10,
             depth: 8,
             single_copy_batch_bytes: 4 << 20,
-            staged_fragment_bytes: 4 << 20,
+            // Those of two H200s joined by NVLink, PCIe 5.
+            staged_fragment_bytes: 16 << 20,
             staged_depth: 4,
-            launch_ns: 8_000.0,
-            device_mb_s: 1_500_000.0,
+            launch_ns: 3_800.0,
+            launch_wait_ns: 7_800.0,
+            copy_gap_ns: 3_000.0,
+            turn_ns: 100_000.0,
+            device_mb_s: 1_950_000.0,
+            device_block_ns: 0.02,
+            device_copy_mb_s: 2_100_000.0,
             peer_store_mb_s: 368_000.0,
-            peer_copy_mb_s: 394_000.0,
-            pinned_mb_s: 55_000.0,
-            pinned_store_mb_s: 51_000.0,
+            peer_load_mb_s: 375_000.0,
+            peer_copy_mb_s: 396_000.0,
+            copy_bytes_min: 4 << 20,
+            to_host_mb_s: 55_300.0,
+            from_host_mb_s: 55_300.0,
+            store_host_mb_s: 52_500.0,
+            load_host_mb_s: 51_000.0,
+            import_ns: 2_000_000.0,
+            import_same_ns: 130_000.0,
+            import_uses: 1_000,
         }
     }
 }
 
 /// How a [`Pml`](crate::Pml) behaves. Everything has a default.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The cost model's numbers.
     pub tuning: Tuning,
     /// Uses this protocol wherever it is possible, whatever it costs: for experiments and tests.
     pub force: Option<crate::Protocol>,
-    /// Whether peers may map users' buffers in device memory, and work on them where they are. Whoever
-    /// frees such a buffer must have withdrawn it first ([`Bml::withdraw`](gapless_bml::Bml::withdraw)):
-    /// some drivers mind.
+    /// Whether peers on this host may map the device memory that messages are sent from and received
+    /// into, where devices can: one kernel then moves a message from layout to layout, and nothing is
+    /// staged. Some drivers (CUDA's) leave it undefined to free memory that another process has mapped,
+    /// so whoever frees such memory has it withdrawn first
+    /// ([`Bml::withdraw`](gapless_bml::Bml::withdraw)); a program that cannot says no here.
     pub share_device_buffers: bool,
     /// What may be kept at most.
     pub bounds: Bounds,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            tuning: Tuning::default(),
+            force: None,
+            bounds: Bounds::default(),
+            share_device_buffers: true,
+        }
+    }
 }
 
 /// What may be kept at most; beyond a bound a slower way is taken or a peer is refused.

@@ -1,0 +1,312 @@
+use super::*;
+
+fn node() -> Situation {
+    Situation {
+        bytes: 8,
+        sender_blocks: 1,
+        receiver_blocks: 1,
+        devices: None,
+        local: false,
+        link_eager_bytes: 8192,
+        latency_ns: 100.0,
+        bandwidth_mb_s: 25_000.0,
+        mapped: false,
+        single_copy: Some(SingleCopyCosts {
+            operation_ns: 1000.0,
+            piece_ns: 350.0,
+            bandwidth_mb_s: 15_000.0,
+            pieces_max: 1024,
+        }),
+        layout_fetch_bytes: 0,
+        layout_fetch_max: 1 << 20,
+        staged: None,
+    }
+}
+
+fn winner(situation: &Situation) -> Protocol {
+    choose(situation, &Tuning::default(), None, |_| true)
+}
+
+#[test]
+fn small_is_eager_and_mappable_is_mapped() {
+    assert_eq!(winner(&node()), Protocol::Eager);
+    let large = Situation { bytes: 1 << 20, sender_blocks: 128, ..node() };
+    assert_eq!(winner(&large), Protocol::Pipeline);
+    assert_eq!(winner(&Situation { mapped: true, ..large }), Protocol::Mapped);
+    assert_eq!(winner(&Situation { local: true, ..large }), Protocol::Local);
+}
+
+#[test]
+fn a_slow_ring_makes_single_copy_win_for_few_blocks_only() {
+    let slow = Situation { bytes: 1 << 20, bandwidth_mb_s: 5_000.0, ..node() };
+    assert_eq!(winner(&slow), Protocol::SingleCopy);
+    assert_eq!(winner(&Situation { sender_blocks: 100_000, ..slow }), Protocol::Pipeline);
+    let ends = DeviceEnds { sender: true, receiver: true, one_device: false, turns: false };
+    assert_eq!(winner(&Situation { devices: Some(ends), ..slow }), Protocol::Pipeline);
+}
+
+#[test]
+fn what_is_forced_wins_where_it_is_possible() {
+    let tuning = Tuning::default();
+    for force in [Protocol::Eager, Protocol::Pipeline, Protocol::SingleCopy] {
+        assert_eq!(choose(&node(), &tuning, Some(force), |_| true), force);
+    }
+    // Mapping is impossible here: a rendezvous it stays.
+    let chosen = choose(&node(), &tuning, Some(Protocol::Mapped), |_| true);
+    assert_ne!(chosen, Protocol::Eager);
+}
+
+#[test]
+fn below_the_sure_size_nothing_beats_eager() {
+    let tuning = Tuning::default();
+    for bytes in 0..=tuning.eager_bytes_sure {
+        for blocks in [1, 2, bytes / 8 + 1] {
+            let s = Situation {
+                bytes,
+                sender_blocks: blocks,
+                receiver_blocks: blocks,
+                mapped: true,
+                ..node()
+            };
+            let eager = predict(Protocol::Eager, &s, &tuning);
+            let pipeline = predict(Protocol::Pipeline, &s, &tuning);
+            assert!(eager < pipeline, "{bytes} bytes in {blocks} blocks");
+        }
+    }
+}
+
+/// Between two devices, whose memory can be mapped.
+fn devices(bytes: u64, blocks: u64) -> Situation {
+    let tuning = Tuning::default();
+    let staged = Staging {
+        sender_device: true,
+        receiver_device: true,
+        one_device: false,
+        direct: false,
+        fragment_bytes: tuning.staged_fragment_bytes,
+        depth: tuning.staged_depth,
+    };
+    let ends = DeviceEnds { sender: true, receiver: true, one_device: false, turns: false };
+    Situation {
+        bytes,
+        sender_blocks: blocks,
+        receiver_blocks: blocks,
+        devices: Some(ends),
+        mapped: true,
+        single_copy: None,
+        staged: Some(staged),
+        ..node()
+    }
+}
+
+/// The same where users' memory is not shared.
+fn unshared(bytes: u64, blocks: u64) -> Situation {
+    Situation { mapped: false, ..devices(bytes, blocks) }
+}
+
+/// On one device.
+fn together(s: Situation, turns: bool) -> Situation {
+    Situation {
+        devices: s.devices.map(|ends| DeviceEnds { one_device: true, turns, ..ends }),
+        staged: s.staged.map(|staging| Staging { one_device: true, ..staging }),
+        ..s
+    }
+}
+
+fn time(s: &Situation, way: Protocol) -> f64 {
+    candidates(s, &Tuning::default())[way.index()].predicted_ns
+}
+
+/// Payload over time, in GB/s.
+fn rate(s: &Situation) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "short of 2^53")]
+    let bytes = s.bytes as f64;
+    bytes / time(s, winner(s))
+}
+
+#[test]
+fn device_memory_that_can_be_mapped_is_moved_at_once() {
+    for blocks in [1, 4096] {
+        for shift in 14..=30 {
+            let s = devices(1 << shift, blocks);
+            assert_eq!(winner(&s), Protocol::Mapped, "{} bytes, {blocks} blocks", s.bytes);
+            assert_eq!(winner(&together(s, false)), Protocol::Mapped);
+            assert_eq!(winner(&together(s, true)), Protocol::Mapped);
+        }
+    }
+    // Whether it can be mapped is known only to the receiver, and then short ones have gone eagerly.
+    assert_eq!(winner(&unshared(8, 1)), Protocol::Eager);
+}
+
+#[test]
+fn the_model_reaches_what_is_asked_of_two_devices() {
+    // Of a peer copy, which takes 5.4 us and then 396 GB/s.
+    for (shift, least) in [(20, 0.5), (22, 0.7), (24, 0.85), (26, 0.92), (28, 0.93), (30, 0.94)] {
+        for blocks in [1, 4096] {
+            let s = devices(1 << shift, blocks);
+            #[expect(clippy::cast_precision_loss, reason = "short of 2^53")]
+            let bytes = s.bytes as f64;
+            let copy = bytes / (5400.0 + bytes / 396.0);
+            let reached = rate(&s) / copy;
+            assert!(reached >= least, "{reached} of a copy at {} bytes", s.bytes);
+        }
+    }
+}
+
+#[test]
+fn where_nothing_is_shared_small_messages_are_stored_and_large_ones_copied() {
+    assert_eq!(winner(&unshared(4096, 16)), Protocol::Eager);
+    for blocks in [1, 4096] {
+        for shift in 20..=30 {
+            let chosen = winner(&unshared(1 << shift, blocks));
+            assert!(chosen.is_staged() && !chosen.through_host(), "{chosen}");
+        }
+    }
+    let kernels = [Protocol::StagedPut, Protocol::StagedGet];
+    assert!(kernels.contains(&winner(&unshared(1 << 20, 4096))));
+    let copies = [Protocol::StagedPutCopy, Protocol::StagedGetCopy];
+    let quick = Tuning { copy_gap_ns: 1_000.0, ..Tuning::default() };
+    assert!(copies.contains(&choose(&unshared(1 << 30, 4096), &quick, None, |_| true)));
+}
+
+#[test]
+fn in_turns_the_fewest_launches_win() {
+    let s = together(unshared(64 << 20, 512), true);
+    let gain = time(&s, Protocol::StagedPut)
+        / time(&together(devices(64 << 20, 512), true), Protocol::Mapped);
+    assert!(gain > 3.0, "{gain}");
+}
+
+#[test]
+fn between_host_and_device_the_host_is_staged_through() {
+    for device_sends in [true, false] {
+        for blocks in [1, 4096] {
+            let s = unshared(64 << 20, blocks);
+            let staged = s.staged.map(|staging| Staging {
+                sender_device: device_sends,
+                receiver_device: !device_sends,
+                ..staging
+            });
+            let ends = s.devices.map(|ends| DeviceEnds {
+                sender: device_sends,
+                receiver: !device_sends,
+                ..ends
+            });
+            let s = Situation { staged, devices: ends, ..s };
+            assert!(winner(&s).through_host(), "{}", winner(&s));
+            for way in Protocol::STAGED {
+                let found = candidates(&s, &Tuning::default())[way.index()].excluded;
+                assert_eq!(found.is_none(), way.through_host(), "{way}");
+            }
+            // To map a device's memory takes another device.
+            let mapped = candidates(&Situation { mapped: true, ..s }, &Tuning::default())[2];
+            let refused = Some(Excluded::DeviceMemory).filter(|_| device_sends);
+            assert_eq!(mapped.excluded, refused);
+        }
+    }
+}
+
+#[test]
+fn without_staging_device_memory_goes_through_the_ring() {
+    for bytes in [1 << 20, 1 << 28] {
+        let s = Situation { staged: None, ..unshared(bytes, 64) };
+        assert_eq!(winner(&s), Protocol::Pipeline);
+    }
+    for way in Protocol::STAGED {
+        let s = Situation { staged: None, ..devices(1 << 20, 1) };
+        assert_eq!(
+            candidates(&s, &Tuning::default())[way.index()].excluded,
+            Some(Excluded::NoStaging)
+        );
+        assert!(candidates(&node(), &Tuning::default())[way.index()].excluded.is_some(), "{way}");
+    }
+}
+
+#[test]
+fn longer_messages_and_more_blocks_never_take_less() {
+    let shapes: [fn(u64, u64) -> Situation; 4] = [
+        devices,
+        unshared,
+        |bytes, blocks| together(unshared(bytes, blocks), true),
+        |bytes, blocks| Situation { bytes, sender_blocks: blocks, mapped: true, ..node() },
+    ];
+    for shape in shapes {
+        for way in Protocol::ALL {
+            // Blocks of equal length, or one.
+            for length in [8u64, 64, 4096, 1 << 40] {
+                let mut before = 0.0;
+                for shift in 4..36 {
+                    let bytes = 1u64 << shift;
+                    let blocks = (bytes / length).max(1);
+                    let here = time(&shape(bytes, blocks), way);
+                    let split = time(&shape(bytes, 2 * blocks), way);
+                    assert!(here >= before, "{way}: {bytes} bytes in blocks of {length}");
+                    assert!(
+                        split >= here,
+                        "{way}: {bytes} bytes in {blocks} blocks, or twice so many"
+                    );
+                    before = here;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn quicker_parts_never_make_a_message_slower() {
+    let quicker: [fn(&mut Tuning); 6] = [
+        |t| t.launch_wait_ns /= 2.0,
+        |t| t.copy_gap_ns = 0.0,
+        |t| t.peer_copy_mb_s *= 2.0,
+        |t| t.device_mb_s *= 2.0,
+        |t| t.import_ns = 0.0,
+        |t| t.to_host_mb_s *= 2.0,
+    ];
+    for change in quicker {
+        let mut tuning = Tuning::default();
+        change(&mut tuning);
+        for shift in 3..32 {
+            for s in [devices(1 << shift, 100), unshared(1 << shift, 100)] {
+                let before = candidates(&s, &Tuning::default());
+                for (after, before) in candidates(&s, &tuning).iter().zip(&before) {
+                    assert!(after.predicted_ns <= before.predicted_ns, "{}", after.protocol);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn fragments_are_as_wished_and_shorter_where_the_message_is() {
+    assert_eq!(staged_fragment(1 << 30, 4 << 20, 4), 4 << 20);
+    assert_eq!(staged_fragment(8 << 20, 4 << 20, 4), 2 << 20);
+    assert_eq!(staged_fragment(100, 4 << 20, 4), 256 << 10);
+    assert_eq!(staged_fragment(u64::MAX, 1000, 0), 1000);
+    assert_eq!(staged_fragment(0, 0, 0), 1);
+}
+
+#[test]
+fn numbers_that_a_peer_makes_up_do_no_harm() {
+    let most = u64::MAX;
+    let s = Situation {
+        bytes: most,
+        sender_blocks: most,
+        receiver_blocks: most,
+        mapped: true,
+        layout_fetch_bytes: most,
+        layout_fetch_max: most,
+        staged: devices(most, most).staged,
+        devices: together(devices(most, most), true).devices,
+        ..node()
+    };
+    let times = candidates(&s, &Tuning::default()).map(|candidate| candidate.predicted_ns);
+    assert!(times.iter().all(|ns| ns.is_finite()), "{times:?}");
+}
+
+#[test]
+fn a_layout_beyond_the_bound_is_not_fetched() {
+    let s = Situation { bytes: 1 << 30, mapped: true, layout_fetch_bytes: 2 << 20, ..node() };
+    assert_eq!(winner(&s), Protocol::Pipeline);
+    let mapped = candidates(&s, &Tuning::default())[2];
+    assert_eq!(mapped.excluded, Some(Excluded::LayoutTooLong));
+}
