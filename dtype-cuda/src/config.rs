@@ -1,7 +1,7 @@
 //! What an engine can be told, and what it tells of itself.
 
 use gapless_kernels::Kernel;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 /// What an engine can be told when it is made. The default suits a GPU that is there for the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,9 +20,19 @@ pub struct Config {
     /// Blocks (work-groups) that a launch may have at most, so that the rest of the device is left to the
     /// application (Wu et al. 2016, §5.3).
     pub budget: Option<NonZeroU32>,
-    /// Whether kernels start on the first piece of a plan while the next is written. `false` writes and
-    /// uploads all of it first: for measuring what that is worth.
+    /// Whether kernels start on the first pieces of a plan while the next are written and uploaded. `false`
+    /// is for measuring what that is worth: the same threads write all of the plan, into as much staging
+    /// memory, then all of it is uploaded, and what uses it is launched when that has ended.
     pub pipelined: bool,
+    /// Threads that write a plan, the caller's among them; 64 at most. Lists and tables of blocks that take
+    /// more than a few hundred KiB are written by several, in pieces. The engine starts the others when they
+    /// are first needed, keeps them waiting (they cost nothing then), and ends them with itself. 1 starts
+    /// none. The default is half the processors that the process may use, up to 8: where each process is
+    /// bound to one, as MPI's launchers do, that is 1.
+    ///
+    /// The caller's thread never depends on the others: it writes what they have not begun. A child of
+    /// `fork`, which has none of them, goes on alone.
+    pub writers: usize,
     /// Whether packed data goes to and from pinned host memory by way of the device's own memory and its
     /// copy engine. By default kernels store to pinned memory, and load from it, directly.
     pub staged_host: bool,
@@ -32,14 +42,21 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             plan_bytes: 64 << 20,
-            piece_bytes: 1 << 20,
+            piece_bytes: 512 << 10,
             chunk_bytes: 16 << 20,
             streams: 4,
             budget: None,
             pipelined: true,
+            writers: writers(),
             staged_host: false,
         }
     }
+}
+
+/// Threads that write a plan if nothing else is said.
+fn writers() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    (processors / 2).clamp(1, 8)
 }
 
 impl Config {
@@ -48,6 +65,7 @@ impl Config {
         self.piece_bytes = self.piece_bytes.clamp(4096, 1 << 30).next_multiple_of(4096);
         self.chunk_bytes = self.chunk_bytes.clamp(4096, 1 << 40).next_multiple_of(4096);
         self.streams = self.streams.clamp(1, 64);
+        self.writers = self.writers.clamp(1, 64);
         self
     }
 }

@@ -3,9 +3,12 @@
 mod functions;
 #[allow(unsafe_code, reason = "launches kernels and copies by address")]
 mod lane;
+#[allow(unsafe_code, reason = "launches kernels by address and shares a word with them")]
+mod relay;
 #[allow(unsafe_code, reason = "declares and keeps the obligations of work on the caller's stream")]
 mod stream;
 
+pub use relay::{Relay, RelayOutcome, RelayWatch};
 pub use stream::OnStream;
 
 use crate::accelerator::{Accelerator, Lane, Spot};

@@ -5,8 +5,10 @@ use crate::cache::{Cache, PlanStatistics};
 use crate::config::{Config, Launched};
 use crate::lanes::{Elsewhere, Held, InFlight, Lanes, Track};
 use crate::memory::Memory;
+use crate::prepare::pieces;
 use crate::shared::{Shared, Task};
 use crate::staging::Rings;
+use crate::writers::Writers;
 use gapless_dtype::Layout;
 use gapless_engine::{Engine, EngineError, Typed};
 use gapless_kernels::Direction;
@@ -57,7 +59,7 @@ impl GpuEngine {
         // Page-locking takes milliseconds: not at the first use of a layout. If there is no memory for it
         // now, there may be then.
         let shared = &*engine.shared;
-        match shared.rings.take(&*shared.accelerator) {
+        match shared.rings.take(&*shared.accelerator, pieces(&shared.config)) {
             Ok(ring) => shared.rings.give(ring),
             Err(error) => tracing::warn!(%error, "no page-locked memory for plans yet"),
         }
@@ -94,6 +96,7 @@ impl GpuEngine {
             lanes: Lanes::new(accelerator.lanes().len()),
             cache: Cache::new(config.plan_bytes),
             rings: Rings::new(config.piece_bytes),
+            writers: Writers::new(config.writers),
             memory: Memory::new(accelerator.device(), config.plan_bytes / 2),
             config,
             accelerator,

@@ -67,6 +67,8 @@
 //! - *The caller's stream*: `GpuEngine::on` (CUDA) enqueues there and records nothing. In OpenCL it is the
 //!   queue of the space that the device adopted.
 //! - *Many requests*: [`GpuEngine::batch`] fuses small ones into few launches.
+//! - *A whole message by two kernels* (CUDA): `OnStream::relay` packs into a ring that another device's
+//!   `OnStream::relay` unpacks meanwhile, with no processor in between; `Relay` says when that may be done.
 //!
 //! Completions are the device's events; `after` is waited for on the device where it is the device's own
 //! work. Nothing that work uses is freed before that work has ended.
@@ -78,7 +80,8 @@
 //! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: the way of one task onto a lane. `report`: what
 //!   that would launch.
 //! - `lanes`, `memory`, `staging`, `plans`: whose turn it is, and what lives how long.
-//! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host.
+//! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the
+//!   threads that write plans.
 //! - `accelerator`: what a vendor's device has to do; `cuda` and `opencl` do it.
 //!
 //! Read first: Wu et al. 2016, §3 (DEVs, work units) and §5; `gapless-kernels` (families, plans). This crate
@@ -113,16 +116,19 @@ mod plan;
 mod plans;
 #[allow(unsafe_code, reason = "copies plans to the device")]
 mod prepare;
+mod rehearsal;
 mod report;
 #[allow(unsafe_code, reason = "launches kernels by address")]
 mod shared;
 #[allow(unsafe_code, reason = "launches kernels and copies by address")]
 mod staged;
 mod staging;
+mod writers;
 
 pub use batch::Request;
 pub use cache::PlanStatistics;
 pub use config::{Config, Launched};
 #[cfg(feature = "cuda")]
-pub use cuda::OnStream;
+pub use cuda::{OnStream, Relay, RelayOutcome, RelayWatch};
 pub use engine::GpuEngine;
+pub use rehearsal::{Rehearsal, rehearse};

@@ -11,13 +11,15 @@
 //!   are 1.6 % of the payload in words of 16 bytes, 3.1 % of 8, 6.3 % of 4, 12.5 % of 2, 25 % of 1.
 //!
 //! [`PlanSpec`] is known before any of it is written, from facts that the layout has since its commit: so
-//! device memory is allocated at once, and [`Writer`] fills it in pieces, each of which lets a part of the
-//! stream be moved while the next is written.
+//! device memory is allocated at once, and filled in pieces, each of which lets a part of the stream be moved
+//! while the next is written. Lists and tables of blocks are written by several threads ([`Pieces`]), what is
+//! read from a convertor by one ([`MapWriter`]).
 //!
 //! Units: bytes where a name does not say words.
 
-mod list;
 mod map;
+mod pieces;
+mod shift;
 
 use std::ops::Range;
 
@@ -27,11 +29,14 @@ use gapless_kernels::launch::{Blocks, Planned, TransferSide};
 use gapless_kernels::plan::UNIT_WORDS;
 use smallvec::SmallVec;
 
-use list::ListWriter;
-use map::MapWriter;
+pub(crate) use map::MapWriter;
+pub(crate) use pieces::Pieces;
 
 /// Bytes of a unit.
 const UNIT_BYTES: u64 = 8;
+
+/// Bytes of staging memory for a piece at least.
+pub(crate) const STAGING_MIN: usize = 1024;
 
 /// Longer blocks may have more words than a kernel numbers; they are mapped, which cuts anywhere.
 const LISTED_LEN_MAX: u64 = i32::MAX as u64;
@@ -252,41 +257,6 @@ pub(crate) struct Patch {
 
 /// The patches of a piece.
 pub(crate) type Patches = SmallVec<[Patch; 2]>;
-
-/// Writes a plan piece by piece.
-pub(crate) struct Writer(Kind);
-
-enum Kind {
-    List(ListWriter),
-    Map(Box<MapWriter>),
-}
-
-impl Writer {
-    /// Least staging memory.
-    pub(crate) const STAGING_MIN: usize = 1024;
-
-    /// At the begin of the plan of `layout`, which is `spec`.
-    pub(crate) fn new(layout: &Layout, spec: &PlanSpec) -> Writer {
-        Writer(match spec.kind {
-            PlanKind::Listed(list) => Kind::List(ListWriter::new(layout, spec, list)),
-            PlanKind::Mapped(map) => Kind::Map(Box::new(MapWriter::new(layout, spec, map))),
-        })
-    }
-
-    /// Writes the next piece into `staging` and appends to `patches` which bytes of it go where. Returns
-    /// how many bytes of an instance's stream can be moved once this and all earlier pieces are in place,
-    /// never fewer than before and all with the last piece; `None` when there is no more.
-    ///
-    /// # Panics
-    /// If `staging` has less than [`STAGING_MIN`](Self::STAGING_MIN) bytes.
-    pub(crate) fn next(&mut self, staging: &mut [u8], patches: &mut Patches) -> Option<u64> {
-        assert!(staging.len() >= Writer::STAGING_MIN, "{} bytes to stage in", staging.len());
-        match &mut self.0 {
-            Kind::List(list) => list.next(staging, patches),
-            Kind::Map(map) => map.next(staging, patches),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,29 +1,73 @@
-//! Writing a plan and uploading it, piece by piece: the kernel for what a piece completes is enqueued behind
-//! the piece's upload, while the next piece is written.
+//! Writing a plan, uploading it and using it, piece by piece: three stages that go on at once. Several threads
+//! write (`writers.rs`); this one uploads what is written, in order, and enqueues the kernel for what is
+//! uploaded behind that, an eighth of the plan at a time.
 //!
 //! Uploads have a lane of their own where there is one, so that they do not wait for the user's work before
 //! and for the kernels between; the lane of the kernels waits for each upload, as every other lane that uses
 //! the plan does while the upload has not ended.
 
 use crate::accelerator::Lane;
-use crate::plan::{Patch, Patches, PlanSpec, Writer};
+use crate::config::Config;
+use crate::plan::{MapWriter, Patch, Patches, Pieces, PlanKind, PlanSpec};
 use crate::plans::DevicePlan;
 use crate::shared::Shared;
-use crate::staging::{Piece, Ring};
+use crate::staging::Ring;
+use crate::writers::{Broken, Script, Written};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
-use gapless_mem::Completion;
+use gapless_mem::{Completion, DeviceError, Region};
+use std::sync::Arc;
 
 /// Parts end at multiples of this many bytes of the stream, so that words and lines stay whole.
 const PART_BYTES: u64 = 512;
+
+/// Kernels that a plan's first use is launched in, about. More of them leave less to do when the last piece is
+/// up, and each costs this thread microseconds.
+const PARTS: u64 = 8;
+
+/// Pieces are at least so long, if they may be: shorter ones cost more to upload than to write …
+const PIECE_MIN: u64 = 256 << 10;
+
+/// … and a plan has about so many of them for each writer.
+const ROUNDS: u64 = 2;
 
 /// What is told of a plan being written: how many bytes of the stream it covers so far; `u64::MAX` of a
 /// whole plan, which covers any number of instances. Returning `false` says that no more of it is needed.
 pub(crate) type OnReady<'a> = &'a mut dyn FnMut(&DevicePlan, u64) -> Result<bool, EngineError>;
 
+/// Pieces of staging memory in a ring: each writer has one, and some are on their way.
+pub(crate) fn pieces(config: &Config) -> usize {
+    config.writers + 3
+}
+
+/// Bytes of the pieces that a plan of `bytes` is written in.
+pub(crate) fn piece_bytes(config: &Config, bytes: u64) -> usize {
+    let parts = PARTS.max(ROUNDS * config.writers as u64);
+    let share = (bytes / parts).max(PIECE_MIN).next_multiple_of(4096);
+    usize::try_from(share).map_or(config.piece_bytes, |share| share.min(config.piece_bytes))
+}
+
+/// Where written pieces come from.
+enum Source {
+    /// Several threads, this one among them, and how many pieces were picked up.
+    Threads(Arc<Script>, usize),
+    /// This thread.
+    InOrder(Box<MapWriter>),
+}
+
+impl Drop for Source {
+    /// Nobody waits for memory that nobody gives back.
+    fn drop(&mut self) {
+        if let Source::Threads(script, _) = self {
+            script.give_up();
+        }
+    }
+}
+
 /// A plan that is being written, and its lanes. Dropped before its end, it waits for what is on its way to
 /// it, and for kernels that use it already.
 struct Draft<'a> {
+    shared: &'a Shared,
     /// Where the plan is used.
     lane: &'a dyn Lane,
     /// Where it is uploaded; may be the same.
@@ -55,60 +99,178 @@ pub(crate) fn prepare(
 ) -> Result<DevicePlan, EngineError> {
     shared.collect();
     let block = shared.memory.take(spec.bytes)?;
-    let mut ring = shared.rings.take(&*shared.accelerator)?;
-    let mut writer = Writer::new(layout, &spec);
+    let config = &shared.config;
+    let mut source = Source::of(layout, &spec, piece_bytes(config, spec.bytes));
+    let staging = match &source {
+        // All of it is written before any is uploaded.
+        Source::Threads(script, _) if !config.pipelined => script.count(),
+        _ => pieces(config),
+    };
+    let mut ring = shared.rings.take(&*shared.accelerator, staging)?;
     let uploads = shared.accelerator.uploads().unwrap_or(lane);
     // After the ring: if writing fails, the ring is dropped when nothing is on its way from it.
-    let mut draft = Draft { lane, uploads, plan: Some(DevicePlan::new(spec, block)) };
-    draft.write(shared.config.pipelined, &mut writer, &mut ring, on_ready)?;
+    let mut draft = Draft { shared, lane, uploads, plan: Some(DevicePlan::new(spec, block)) };
+    source.open(shared, &mut ring);
+    let done = draft.write(&mut source, &mut ring, on_ready);
+    source.close(&mut ring);
+    done?;
     let plan = draft.plan.take().expect("it is taken here alone");
     shared.rings.give(ring);
     Ok(plan)
 }
 
+impl Source {
+    fn of(layout: &Layout, spec: &PlanSpec, piece_bytes: usize) -> Source {
+        if let Some(pieces) = Pieces::of(layout, spec, piece_bytes) {
+            return Source::Threads(Script::new(pieces), 0);
+        }
+        match spec.kind {
+            PlanKind::Mapped(map) => Source::InOrder(Box::new(MapWriter::new(layout, spec, map))),
+            PlanKind::Listed(_) => unreachable!("a list is written in any order"),
+        }
+    }
+
+    /// Writing begins: the ring's blank pieces are the writers'.
+    fn open(&self, shared: &Shared, ring: &mut Ring) {
+        let Source::Threads(script, _) = self else { return };
+        while let Some(piece) = ring.blank() {
+            script.give(piece);
+        }
+        // The first piece is this thread's.
+        let others = script.count().saturating_sub(1).min(shared.writers.most());
+        shared.writers.call(script, others);
+    }
+
+    /// No more is written; the ring has its pieces back.
+    fn close(&self, ring: &mut Ring) {
+        if let Source::Threads(script, _) = self {
+            script.stop().into_iter().for_each(|piece| ring.give(piece));
+        }
+    }
+
+    /// The next piece, once it is written; `None` when there is no more.
+    fn next(&mut self, shared: &Shared, ring: &mut Ring) -> Result<Option<Written>, EngineError> {
+        match self {
+            Source::InOrder(writer) => {
+                let blank = match ring.blank() {
+                    Some(piece) => piece,
+                    None => match ring.landed(true)? {
+                        Some(piece) => piece,
+                        // All of it is written before any is uploaded.
+                        None => shared.rings.piece(&*shared.accelerator)?,
+                    },
+                };
+                let (mut piece, mut patches) = (blank, Patches::new());
+                match writer.next(piece.bytes(), &mut patches) {
+                    Some(ready) => Ok(Some(Written { piece, patches, ready })),
+                    None => {
+                        ring.give(piece);
+                        Ok(None)
+                    }
+                }
+            }
+            Source::Threads(script, taken) => {
+                let number = *taken;
+                if number >= script.count() {
+                    return Ok(None);
+                }
+                loop {
+                    while let Some(piece) = ring.landed(false)? {
+                        script.give(piece);
+                    }
+                    let put = script.put();
+                    let broken = |why| broken(shared, why);
+                    if let Some(written) = script.take(number).map_err(broken)? {
+                        *taken += 1;
+                        return Ok(Some(written));
+                    }
+                    if script.write_one() {
+                        continue;
+                    }
+                    if script.lacks_memory(number)
+                        && let Some(piece) = ring.landed(true)?
+                    {
+                        script.give(piece);
+                    } else {
+                        script.wait_beyond(put);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A writer's panic as engines tell it.
+fn broken(shared: &Shared, Broken(reason): Broken) -> EngineError {
+    let device = shared.accelerator.device().properties().name.clone();
+    EngineError::Device(DeviceError::Failed { device, operation: "writing a plan", reason })
+}
+
 impl Draft<'_> {
     fn write(
         &self,
-        pipelined: bool,
-        writer: &mut Writer,
+        source: &mut Source,
         ring: &mut Ring,
         on_ready: OnReady<'_>,
     ) -> Result<(), EngineError> {
         let Some(plan) = &self.plan else { return Ok(()) };
-        let mut patches = Patches::new();
-        let mut last = Completion::Ready;
-        loop {
-            let piece = ring.next()?;
-            patches.clear();
-            let Some(ready) = writer.next(piece.bytes(), &mut patches) else { break };
-            last = self.upload(plan, piece, &patches)?;
-            if !pipelined {
-                last.wait()?;
-                continue;
+        let last = if self.shared.config.pipelined {
+            let size = plan.spec().size;
+            let (mut last, mut used) = (Completion::Ready, 0);
+            while let Some(written) = source.next(self.shared, ring)? {
+                let ready = written.ready;
+                last = self.upload(plan, written, ring)?;
+                let part = ready / PART_BYTES * PART_BYTES;
+                if part <= used || part - used < size / PARTS || ready >= size {
+                    continue;
+                }
+                used = part;
+                self.lane.wait_for(std::slice::from_ref(&last))?;
+                if !on_ready(plan, part)? {
+                    plan.uploaded_by(last);
+                    return Ok(());
+                }
             }
-            let part = ready / PART_BYTES * PART_BYTES;
-            if part == 0 || ready >= plan.spec().size {
-                continue;
+            last
+        } else {
+            let mut all = Vec::new();
+            while let Some(written) = source.next(self.shared, ring)? {
+                all.push(written);
             }
-            self.lane.wait_for(std::slice::from_ref(&last))?;
-            if !on_ready(plan, part)? {
-                plan.uploaded_by(last);
-                return Ok(());
+            let mut last = Completion::Ready;
+            for written in all {
+                last = self.upload(plan, written, ring)?;
             }
-        }
+            last.wait()?;
+            last
+        };
         plan.uploaded_by(last);
         plan.ready_on(self.lane)?;
         on_ready(plan, u64::MAX).map(|_| ())
     }
 
-    /// Enqueues the upload of a piece, and tells its end.
+    /// Enqueues the upload of a piece, and tells its end. The piece is the ring's.
     fn upload(
         &self,
         plan: &DevicePlan,
-        piece: &mut Piece,
+        Written { mut piece, patches, .. }: Written,
+        ring: &mut Ring,
+    ) -> Result<Completion, EngineError> {
+        let end = self.send(plan, piece.region(), &patches);
+        if let Ok(end) = &end {
+            piece.used_by(end.clone());
+        }
+        // If that failed, some of it may be on its way: the ring lives until the lane is drained (`drop`).
+        ring.sent(piece);
+        end
+    }
+
+    fn send(
+        &self,
+        plan: &DevicePlan,
+        staged: Region,
         patches: &[Patch],
     ) -> Result<Completion, EngineError> {
-        let staged = piece.region();
         for patch in patches {
             let len = patch.staged.len() as u64;
             let from = staged.sub(patch.staged.start as u64, len)?;
@@ -119,8 +281,6 @@ impl Draft<'_> {
             // had, the lane is drained before either is let go of (`drop`).
             unsafe { self.uploads.copy(to, from) }?;
         }
-        let end = self.uploads.record()?;
-        piece.used_by(end.clone());
-        Ok(end)
+        self.uploads.record()
     }
 }

@@ -11,6 +11,7 @@ use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
 use crate::prepare::{OnReady, prepare};
 use crate::staging::Rings;
+use crate::writers::Writers;
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) lanes: Lanes,
     pub(crate) cache: Cache<DevicePlan>,
     pub(crate) rings: Rings,
+    pub(crate) writers: Writers,
     pub(crate) memory: Arc<Memory>,
     pub(crate) config: Config,
     pub(crate) accelerator: Arc<dyn Accelerator>,

@@ -1,18 +1,20 @@
 //! Host memory that plans are written into before they are uploaded: rings of a few pieces.
 //!
 //! A ring belongs to one preparation at a time and goes back to the engine afterwards. A piece is used
-//! again once its upload has ended; so a preparation writes one piece while others are on their way. Units:
-//! bytes.
+//! again once its upload has ended; so a preparation writes some while others are on their way. Units: bytes.
 
 use crate::accelerator::Accelerator;
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Region};
 #[cfg(feature = "cuda")]
 use gapless_mem_cuda::PinnedBuffer;
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Pieces of a ring: one is written, the others are uploaded.
-const PIECES: usize = 4;
+/// How long a ring that is dropped waits for uploads.
+#[cfg_attr(not(feature = "opencl"), allow(dead_code, reason = "CUDA's memory waits in its pool"))]
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Rings that are kept; more exist only while as many threads prepare.
 const KEPT: usize = 2;
@@ -34,10 +36,12 @@ pub(crate) struct Piece {
     busy: Completion,
 }
 
-/// Pieces in turn.
+/// Pieces that are written, uploaded and written again.
+#[derive(Default)]
 pub(crate) struct Ring {
-    pieces: Vec<Piece>,
-    next: usize,
+    blank: Vec<Piece>,
+    /// On their way, oldest first.
+    busy: VecDeque<Piece>,
 }
 
 /// Rings that nobody uses.
@@ -64,7 +68,7 @@ impl Piece {
 
     /// The piece, for writing. No upload of it is in flight.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        debug_assert!(matches!(self.busy, Completion::Ready), "`Ring::next` has waited");
+        debug_assert!(matches!(self.busy, Completion::Ready), "the ring has waited");
         match &mut self.memory {
             #[cfg(feature = "cuda")]
             HostMemory::Pinned(buffer) => pinned_bytes(buffer),
@@ -91,33 +95,64 @@ fn pinned_bytes(buffer: &mut PinnedBuffer) -> &mut [u8] {
 }
 
 impl Ring {
-    /// The next piece, once its last upload has ended.
+    /// A piece that may be written, if there is one.
+    pub(crate) fn blank(&mut self) -> Option<Piece> {
+        self.blank.pop()
+    }
+
+    /// Takes a piece that may be written.
+    pub(crate) fn give(&mut self, piece: Piece) {
+        debug_assert!(matches!(piece.busy, Completion::Ready), "an upload reads it");
+        self.blank.push(piece);
+    }
+
+    /// Takes a piece that is on its way, after those that it has.
+    pub(crate) fn sent(&mut self, piece: Piece) {
+        self.busy.push_back(piece);
+    }
+
+    /// The piece whose upload was enqueued first: once that has ended, if `wait`, or if it has. `None` if
+    /// it has not, or none is on its way.
     ///
     /// # Errors
     /// That upload failed: the device's error, which later work would get as well.
-    pub(crate) fn next(&mut self) -> Result<&mut Piece, EngineError> {
-        let number = self.next;
-        self.next = (number + 1) % self.pieces.len();
-        let piece = &mut self.pieces[number];
-        piece.busy.wait()?;
-        piece.busy = Completion::Ready;
-        Ok(piece)
+    pub(crate) fn landed(&mut self, wait: bool) -> Result<Option<Piece>, EngineError> {
+        let Some(first) = self.busy.front_mut() else { return Ok(None) };
+        if wait {
+            first.busy.wait()?;
+        } else if !first.busy.poll()? {
+            return Ok(None);
+        }
+        first.busy = Completion::Ready;
+        Ok(self.busy.pop_front())
+    }
+}
+
+/// Frees memory that the device still reads, once it does not: uploads end soon, or with the device. If
+/// one does neither, the memory is never freed, and the log says so.
+fn outlive(bytes: Box<[u8]>, upload: &Completion, patience: Duration) {
+    let until = Instant::now() + patience;
+    while matches!(upload.poll(), Ok(false)) {
+        if Instant::now() >= until {
+            let lost = bytes.len();
+            tracing::warn!(lost, "a device does not end an upload: its host memory is never freed");
+            std::mem::forget(bytes);
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(100));
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        for piece in self.pieces.drain(..) {
+        for piece in self.blank.drain(..).chain(self.busy.drain(..)) {
             if !matches!(piece.busy.poll(), Ok(false)) {
                 continue;
             }
             match piece.memory {
                 #[cfg(feature = "cuda")]
                 HostMemory::Pinned(buffer) => buffer.give_back_after(piece.busy),
-                // The device still reads it. Uploads end soon or with the device.
-                HostMemory::Plain(_) => {
-                    let _ = piece.busy.wait();
-                }
+                HostMemory::Plain(bytes) => outlive(bytes, &piece.busy, PATIENCE),
             }
         }
     }
@@ -132,17 +167,30 @@ impl Rings {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A ring: one that is idle, or a new one.
-    pub(crate) fn take(&self, device: &dyn Accelerator) -> Result<Ring, EngineError> {
-        if let Some(ring) = self.idle().pop() {
-            return Ok(ring);
+    /// A ring of at least `pieces` pieces: one that is idle, or a new one.
+    pub(crate) fn take(
+        &self,
+        device: &dyn Accelerator,
+        pieces: usize,
+    ) -> Result<Ring, EngineError> {
+        let mut ring = self.idle().pop().unwrap_or_default();
+        while ring.blank.len() + ring.busy.len() < pieces {
+            ring.blank.push(self.piece(device)?);
         }
-        let piece = |_| {
-            let memory = device.staging(self.piece_bytes)?;
-            Ok(Piece { memory, busy: Completion::Ready })
-        };
-        let pieces = (0..PIECES).map(piece).collect::<Result<_, EngineError>>()?;
-        Ok(Ring { pieces, next: 0 })
+        Ok(ring)
+    }
+
+    /// A piece of `len` bytes that no device reads.
+    pub(crate) fn plain(len: usize) -> Piece {
+        Piece {
+            memory: HostMemory::Plain(vec![0; len].into_boxed_slice()),
+            busy: Completion::Ready,
+        }
+    }
+
+    /// One more piece.
+    pub(crate) fn piece(&self, device: &dyn Accelerator) -> Result<Piece, EngineError> {
+        Ok(Piece { memory: device.staging(self.piece_bytes)?, busy: Completion::Ready })
     }
 
     /// Keeps a ring for the next who prepares.
@@ -151,5 +199,53 @@ impl Rings {
         if idle.len() < KEPT {
             idle.push(ring);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_mem::{DeviceError, Pending};
+    use std::any::Any;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// An upload that ends when it has been asked so often.
+    struct Upload(AtomicU32);
+
+    impl Pending for Upload {
+        fn poll(&self) -> Result<bool, DeviceError> {
+            let less = |left: u32| left.checked_sub(1);
+            Ok(self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err())
+        }
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    fn ring(polls: u32) -> (Ring, Arc<Upload>) {
+        let upload = Arc::new(Upload(AtomicU32::new(polls)));
+        let busy = Completion::Pending(Arc::clone(&upload) as Arc<dyn Pending>);
+        let memory = HostMemory::Plain(vec![1; 64].into());
+        (Ring { blank: Vec::new(), busy: VecDeque::from([Piece { memory, busy }]) }, upload)
+    }
+
+    #[test]
+    fn a_ring_that_is_dropped_waits_for_its_uploads() {
+        let (ring, upload) = ring(7);
+        drop(ring);
+        assert_eq!(upload.0.load(Ordering::Relaxed), 0, "asked until it had ended");
+    }
+
+    #[test]
+    fn an_upload_that_never_ends_holds_nobody_up() {
+        let (mut ring, upload) = ring(u32::MAX);
+        let Some(Piece { memory: HostMemory::Plain(bytes), busy }) = ring.busy.pop_front() else {
+            panic!("it was plain memory")
+        };
+        let at = bytes.as_ptr().addr();
+        outlive(bytes, &busy, Duration::from_millis(3));
+        assert!(upload.0.load(Ordering::Relaxed) > 0 && at != 0);
     }
 }

@@ -1,7 +1,8 @@
 //! The kernels of a device, each looked up once.
 
 use crate::accelerator::{KERNELS, number};
-use gapless_kernels::{IMAGE, Kernel};
+use gapless_kernels::launch::relay_name;
+use gapless_kernels::{Direction, IMAGE, Kernel, Width};
 use gapless_mem_cuda::{CudaDevice, CudaError, Function, Module};
 use std::ffi::CString;
 use std::sync::OnceLock;
@@ -10,6 +11,8 @@ use std::sync::OnceLock;
 pub(crate) struct Functions {
     module: Module,
     table: Box<[OnceLock<Function>]>,
+    /// By direction and width.
+    relays: [OnceLock<Function>; 10],
 }
 
 impl Functions {
@@ -18,16 +21,46 @@ impl Functions {
         // SAFETY: `cargo xtask kernels` made the image with the CUDA tools, and it is part of this
         // program, which nothing has changed.
         let module = unsafe { Module::load(device, IMAGE) }?;
-        Ok(Functions { module, table: (0..KERNELS).map(|_| OnceLock::new()).collect() })
+        let table = (0..KERNELS).map(|_| OnceLock::new()).collect();
+        Ok(Functions { module, table, relays: Default::default() })
     }
 
     pub(crate) fn get(&self, kernel: Kernel) -> Result<&Function, CudaError> {
         let slot = &self.table[number(kernel)];
-        if let Some(function) = slot.get() {
-            return Ok(function);
+        match slot.get() {
+            Some(function) => Ok(function),
+            None => self.find(slot, kernel.to_string()),
         }
+    }
+
+    /// The kernel of one end of a relay. All of a direction are loaded, so that no later launch has to
+    /// wait for that: the driver may load a kernel at its first launch, and would wait for one that runs.
+    pub(crate) fn relay(&self, direction: Direction, name: &str) -> Result<&Function, CudaError> {
+        let of_direction = direction as usize * Width::ALL.len();
+        let mut found = None;
+        for (slot, width) in self.relays[of_direction..].iter().zip(Width::ALL) {
+            let known = relay_name(direction, width);
+            let wanted = known == name;
+            let function = match slot.get() {
+                Some(function) => function,
+                None => {
+                    let function = self.find(slot, known)?;
+                    function.properties()?;
+                    function
+                }
+            };
+            found = found.or(wanted.then_some(function));
+        }
+        found.ok_or(CudaError::Malformed { object: "relay", reason: "no kernel of that name" })
+    }
+
+    fn find<'a>(
+        &self,
+        slot: &'a OnceLock<Function>,
+        name: String,
+    ) -> Result<&'a Function, CudaError> {
         // A kernel's name has no zero byte.
-        let name = CString::new(kernel.to_string()).unwrap_or_default();
+        let name = CString::new(name).unwrap_or_default();
         let function = self.module.function(&name)?;
         Ok(slot.get_or_init(|| function))
     }

@@ -33,8 +33,8 @@ const HELD_MAX: usize = 16;
 ///
 /// Not for a stream that is being captured into a graph: a replay would use plans that may be gone.
 pub struct OnStream<'a> {
-    engine: &'a GpuEngine,
-    lane: StreamLane<'a>,
+    pub(super) engine: &'a GpuEngine,
+    pub(super) lane: StreamLane<'a>,
     /// What work on the stream uses, each once.
     used: RefCell<Held>,
     /// A chunk on its way between device and host; the stream's order keeps calls from sharing it.
@@ -145,7 +145,7 @@ impl OnStream<'_> {
         Ok(completion)
     }
 
-    fn shared(&self) -> &Shared {
+    pub(super) fn shared(&self) -> &Shared {
         &self.engine.shared
     }
 
@@ -161,7 +161,7 @@ impl OnStream<'_> {
     }
 
     /// Keeps what a call used, whether it ended well or not.
-    fn keep(&self, held: Held) {
+    pub(super) fn keep(&self, held: Held) {
         if held.is_empty() {
             return;
         }

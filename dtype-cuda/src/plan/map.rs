@@ -1,17 +1,16 @@
 //! Writing units and shifts.
 //!
-//! Blocks come from the table that an indexed type is committed to (`uneven.rs`), or else from the layout's
-//! convertor, a few hundred at a time, so that they stay in the first-level cache. Units are written when
+//! Blocks come from the layout's convertor, a few hundred at a time, so that they stay in the first-level
+//! cache. (Tables of blocks are written otherwise, `pieces.rs`.) Units are written when
 //! all of their words are known, shifts when their block begins: the open unit and what is left of the last
 //! block wait here for the next piece, so pieces may end anywhere. Staging memory is divided between both as
 //! what is left to write is; when either part is full, the piece ends.
-
-mod uneven;
 
 use gapless_dtype::{Convertor, Layout, Run};
 use gapless_kernels::args::Unit;
 use gapless_kernels::plan::UNIT_WORDS;
 
+use super::shift::{Scale, Shift};
 use super::{MapSpec, Patch, Patches, PlanSpec};
 
 /// Blocks asked for at once.
@@ -29,7 +28,7 @@ const SHIFTS_MIN: usize = UNIT_WORDS as usize * 8 * 2;
 type UnitBytes = [u8; UNIT_BYTES];
 
 /// Writes the units and shifts of one part of a layout.
-pub(super) struct MapWriter {
+pub(crate) struct MapWriter {
     convertor: Convertor,
     /// Bytes of the stream to describe.
     part_size: u64,
@@ -40,8 +39,6 @@ pub(super) struct MapWriter {
     /// Blocks in `batch` that are not taken yet.
     fetched: std::ops::Range<usize>,
     state: State,
-    /// Blocks are read from the layout's table.
-    tabled: bool,
     finished: bool,
 }
 
@@ -63,7 +60,8 @@ struct State {
 }
 
 impl MapWriter {
-    pub(super) fn new(layout: &Layout, spec: &PlanSpec, map: MapSpec) -> MapWriter {
+    /// At the begin of the plan of `layout`, which is `spec`: `map`.
+    pub(crate) fn new(layout: &Layout, spec: &PlanSpec, map: MapSpec) -> MapWriter {
         let convertor = Convertor::new(layout, 1).expect("one instance was checked at commit");
         MapWriter {
             convertor,
@@ -74,15 +72,19 @@ impl MapWriter {
             batch: Box::new([Run::default(); BATCH]),
             fetched: 0..0,
             state: State::default(),
-            // Runs that merge have no shift each.
-            tabled: spec.parts == 1
-                && layout.run_table().is_some_and(|t| t.displacements.len() as u64 == map.blocks),
             // There is no plan with block numbers of more than 32 bits.
             finished: map.units == 0 || spec.bytes == u64::MAX,
         }
     }
 
-    pub(super) fn next(&mut self, staging: &mut [u8], patches: &mut Patches) -> Option<u64> {
+    /// Writes the next piece into `staging` and appends to `patches` which bytes of it go where. Returns
+    /// how many bytes of an instance's stream can be moved once this and all earlier pieces are in place,
+    /// never fewer than before and all with the last piece; `None` when there is no more.
+    ///
+    /// # Panics
+    /// If `staging` has less than [`STAGING_MIN`](super::STAGING_MIN) bytes.
+    pub(crate) fn next(&mut self, staging: &mut [u8], patches: &mut Patches) -> Option<u64> {
+        assert!(staging.len() >= super::STAGING_MIN, "{} bytes to stage in", staging.len());
         if self.finished {
             return None;
         }
@@ -134,12 +136,6 @@ impl MapWriter {
         [u8; N]: Shift,
     {
         let scale = Scale { base: self.base, log2: self.map.width.log2() };
-        if self.tabled
-            && let Some(table) = self.convertor.layout().run_table()
-        {
-            self.finished = self.state.tabled(scale, table, units, shifts);
-            return;
-        }
         let (mut units, mut shifts) = (units, shifts);
         loop {
             if self.state.rest > 0 {
@@ -180,43 +176,6 @@ impl MapWriter {
         let (used, _) = self.convertor.iov(&mut self.batch[..], left);
         self.fetched = 0..used;
         used > 0
-    }
-}
-
-/// How places become words.
-#[derive(Clone, Copy)]
-struct Scale {
-    base: i64,
-    log2: u32,
-}
-
-impl Scale {
-    /// From the stream's word `word`, where a block begins, to its place. Unsigned until words are counted:
-    /// data may span more than 63 bits.
-    #[inline]
-    fn shift(self, displacement: i64, word: u64) -> i64 {
-        let place = displacement.wrapping_sub(self.base).cast_unsigned() >> self.log2;
-        place.wrapping_sub(word).cast_signed()
-    }
-}
-
-/// A shift as the kernels read it.
-trait Shift {
-    fn of(shift: i64) -> Self;
-}
-
-impl Shift for [u8; 4] {
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "shifts of 4 bytes are chosen if all fit")]
-    fn of(shift: i64) -> [u8; 4] {
-        (shift as i32).to_ne_bytes()
-    }
-}
-
-impl Shift for [u8; 8] {
-    #[inline]
-    fn of(shift: i64) -> [u8; 8] {
-        shift.to_ne_bytes()
     }
 }
 

@@ -1,0 +1,327 @@
+//! Threads that write plans, beside the one that asked for a plan.
+//!
+//! A [`Script`] is one plan being written. Whoever writes takes a blank piece of staging memory and with it the
+//! next number, writes that piece, and puts it down; the thread that asked for the plan picks pieces up by
+//! number, uploads them, and gives the memory back. A number is taken only together with memory, so the lowest
+//! piece that is not written is always being written, or waits for memory on its way: nobody waits for each
+//! other in a ring.
+//!
+//! The thread that asked depends on no other: it writes itself what nobody has begun. Others start at the
+//! first plan that is worth it and wait, between plans, for a message. Staging memory changes hands by value;
+//! no thread sees another's. Read first: `prepare.rs`.
+
+use crate::plan::{Patches, Pieces};
+use crate::staging::Piece;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long to wait before looking again. Whoever changes something wakes whoever waits.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long a piece is waited for without sleeping: about as long as waking takes.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// So many others write that the thread that asked has better to do: it uploads.
+const ENOUGH: usize = 4;
+
+/// A piece that is written.
+pub(crate) struct Written {
+    pub(crate) piece: Piece,
+    pub(crate) patches: Patches,
+    /// Bytes of an instance's stream that this and all earlier pieces complete.
+    pub(crate) ready: u64,
+}
+
+/// Writing a piece ended in a panic; what it said.
+#[derive(Debug)]
+pub(crate) struct Broken(pub(crate) String);
+
+/// A plan being written.
+pub(crate) struct Script {
+    pieces: Pieces,
+    desk: Mutex<Desk>,
+    changed: Condvar,
+    /// Pieces that are written, or given up: what is looked at while waiting.
+    put: AtomicUsize,
+}
+
+/// What is where.
+#[derive(Default)]
+struct Desk {
+    /// The next piece to write.
+    next: usize,
+    blank: Vec<Piece>,
+    written: BTreeMap<usize, Written>,
+    /// Pieces that are being written.
+    writing: usize,
+    /// Other threads that have come.
+    others: usize,
+    /// No more is to be written.
+    stopped: bool,
+    broken: Option<String>,
+}
+
+impl Script {
+    pub(crate) fn new(pieces: Pieces) -> Arc<Script> {
+        Arc::new(Script {
+            pieces,
+            desk: Mutex::default(),
+            changed: Condvar::new(),
+            put: AtomicUsize::new(0),
+        })
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        // The desk is in order after every statement that may panic (allocation).
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, desk: MutexGuard<'a, Desk>) -> MutexGuard<'a, Desk> {
+        self.changed.wait_timeout(desk, LOOK_AGAIN).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// How many pieces the plan has.
+    pub(crate) fn count(&self) -> usize {
+        self.pieces.count()
+    }
+
+    /// Memory to write into.
+    pub(crate) fn give(&self, piece: Piece) {
+        self.desk().blank.push(piece);
+        self.changed.notify_one();
+    }
+
+    /// A number and memory for it; waits for memory, if told to. `None` if there is nothing to write.
+    fn claim(&self, wait: bool) -> Option<(usize, Piece)> {
+        let mut desk = self.desk();
+        loop {
+            if desk.stopped || desk.next >= self.count() {
+                return None;
+            }
+            if let Some(piece) = desk.blank.pop() {
+                let number = desk.next;
+                desk.next += 1;
+                desk.writing += 1;
+                return Some((number, piece));
+            }
+            if !wait {
+                return None;
+            }
+            desk = self.wait(desk);
+        }
+    }
+
+    fn write(&self, number: usize, mut piece: Piece) {
+        let mut patches = Patches::new();
+        let writing = catch_unwind(AssertUnwindSafe(|| {
+            self.pieces.write(number, piece.bytes(), &mut patches)
+        }));
+        let mut desk = self.desk();
+        desk.writing -= 1;
+        match writing {
+            Ok(ready) => {
+                desk.written.insert(number, Written { piece, patches, ready });
+            }
+            Err(why) => {
+                desk.stopped = true;
+                desk.broken.get_or_insert(told(&*why));
+                desk.blank.push(piece);
+            }
+        }
+        drop(desk);
+        self.put.fetch_add(1, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Writes pieces until all are begun.
+    fn help(&self) {
+        self.desk().others += 1;
+        while let Some((number, piece)) = self.claim(true) {
+            self.write(number, piece);
+        }
+    }
+
+    /// Writes a piece that nobody has begun, if there is memory and too few others do; whether it did.
+    pub(crate) fn write_one(&self) -> bool {
+        if self.desk().others >= ENOUGH {
+            return false;
+        }
+        let Some((number, piece)) = self.claim(false) else { return false };
+        self.write(number, piece);
+        true
+    }
+
+    /// Piece `number`, if it is written.
+    ///
+    /// # Errors
+    /// A piece could not be written.
+    pub(crate) fn take(&self, number: usize) -> Result<Option<Written>, Broken> {
+        let mut desk = self.desk();
+        match desk.broken.take() {
+            Some(why) => Err(Broken(why)),
+            None => Ok(desk.written.remove(&number)),
+        }
+    }
+
+    /// Whether piece `number` is not begun for lack of memory: that is all on its way.
+    pub(crate) fn lacks_memory(&self, number: usize) -> bool {
+        let desk = self.desk();
+        desk.next <= number && desk.blank.is_empty()
+    }
+
+    /// Returns when some piece has been put down that had not been when `put` was asked for, or after a while.
+    pub(crate) fn wait_beyond(&self, put: usize) {
+        let begin = Instant::now();
+        while begin.elapsed() < SPIN {
+            if self.put() != put {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let desk = self.desk();
+        if self.put() == put {
+            drop(self.wait(desk));
+        }
+    }
+
+    /// How many pieces have been put down.
+    pub(crate) fn put(&self) -> usize {
+        self.put.load(Ordering::Acquire)
+    }
+
+    /// No more is begun.
+    pub(crate) fn give_up(&self) {
+        self.desk().stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Ends all writing; the memory that is not on its way.
+    pub(crate) fn stop(&self) -> Vec<Piece> {
+        self.give_up();
+        let mut desk = self.desk();
+        // A piece takes less than a millisecond.
+        while desk.writing > 0 {
+            desk = self.wait(desk);
+        }
+        let written = std::mem::take(&mut desk.written).into_values().map(|written| written.piece);
+        let blank = std::mem::take(&mut desk.blank);
+        written.chain(blank).collect()
+    }
+}
+
+/// What a panic said.
+fn told(why: &(dyn Any + Send)) -> String {
+    let text = why.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| why.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".to_owned())
+}
+
+/// What a thread is told.
+enum Message {
+    /// To help, as number `place` of `of`; and to wake those who come after it.
+    Help { script: Arc<Script>, place: usize, of: usize },
+    /// To end.
+    End,
+}
+
+/// The threads' mailboxes.
+type Boxes = Arc<[Sender<Message>]>;
+
+struct Threads {
+    boxes: Boxes,
+    handles: Vec<JoinHandle<()>>,
+    /// The process that has them: its children do not.
+    process: u32,
+}
+
+/// An engine's threads that write plans.
+pub(crate) struct Writers {
+    threads: Mutex<Option<Threads>>,
+    most: usize,
+}
+
+impl Writers {
+    /// `writers` threads, the one that asks among them. None starts before it is needed.
+    pub(crate) fn new(writers: usize) -> Writers {
+        Writers { threads: Mutex::default(), most: writers.saturating_sub(1) }
+    }
+
+    /// How many others there may be.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// Lets up to `helpers` threads write.
+    pub(crate) fn call(&self, script: &Arc<Script>, helpers: usize) {
+        let helpers = helpers.min(self.most);
+        if helpers == 0 {
+            return;
+        }
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads = threads.get_or_insert_with(|| Threads::start(self.most));
+        if threads.process == std::process::id() {
+            wake(&threads.boxes, script, 0, helpers.min(threads.boxes.len()));
+        }
+    }
+}
+
+/// Wakes one thread, which wakes two, and so on: the one that asks has more to do.
+fn wake(boxes: &Boxes, script: &Arc<Script>, place: usize, of: usize) {
+    if place < of {
+        // A thread that is gone helps nobody.
+        let _ = boxes[place].send(Message::Help { script: Arc::clone(script), place, of });
+    }
+}
+
+impl Threads {
+    /// Up to `most` threads: as many as the system gives.
+    fn start(most: usize) -> Threads {
+        let (boxes, mails): (Vec<_>, Vec<_>) = (0..most).map(|_| channel()).unzip();
+        let boxes: Boxes = boxes.into();
+        let mut handles = Vec::with_capacity(most);
+        for (place, mail) in mails.into_iter().enumerate() {
+            let boxes = Arc::clone(&boxes);
+            let builder = std::thread::Builder::new().name(format!("gapless-plan-{place}"));
+            match builder.spawn(move || serve(&boxes, &mail)) {
+                Ok(handle) => handles.push(handle),
+                Err(error) => {
+                    tracing::warn!(%error, "fewer threads write plans");
+                    break;
+                }
+            }
+        }
+        Threads { boxes, handles, process: std::process::id() }
+    }
+}
+
+fn serve(boxes: &Boxes, mail: &Receiver<Message>) {
+    while let Ok(Message::Help { script, place, of }) = mail.recv() {
+        wake(boxes, &script, 2 * place + 1, of);
+        wake(boxes, &script, 2 * place + 2, of);
+        script.help();
+    }
+}
+
+impl Drop for Writers {
+    fn drop(&mut self) {
+        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(threads) = threads.filter(|threads| threads.process == std::process::id()) else {
+            return;
+        };
+        for mailbox in &*threads.boxes {
+            let _ = mailbox.send(Message::End);
+        }
+        for handle in threads.handles {
+            // They catch what writing panics with.
+            let _ = handle.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
