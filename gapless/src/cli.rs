@@ -13,6 +13,7 @@ mod run;
 mod selection;
 mod spaces;
 mod tree;
+mod tune;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
@@ -40,6 +41,8 @@ enum Verb {
     Info(info::Info),
     /// Which protocol would carry a message, and by which numbers
     Explain(explain::Explain),
+    /// Measure what the choice of protocols goes by, and write it to the tuning file
+    Tune(tune::Tune),
     /// A layout's datatype, its committed program, shape and bounds
     Layout(layout::Layout),
 }
@@ -54,6 +57,7 @@ pub fn main() -> ExitCode {
         Verb::Run(verb) => verb.run(),
         Verb::Info(verb) => verb.run(),
         Verb::Explain(verb) => verb.run(),
+        Verb::Tune(verb) => verb.run(),
         Verb::Layout(verb) => verb.run(),
     };
     match result {

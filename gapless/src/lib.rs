@@ -89,6 +89,8 @@ mod accelerators;
 pub mod cli;
 #[allow(unsafe_code, reason = "keeps borrowed and parked memory until requests have ended")]
 mod communicator;
+#[allow(unsafe_code, reason = "frees memory of devices, and lends it to messages")]
+mod device_buf;
 mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
@@ -112,6 +114,7 @@ pub mod wireup;
 mod world;
 
 pub use communicator::{Communicator, Message};
+pub use device_buf::DeviceBuf;
 pub use error::Error;
 pub use owned::{Owned, OwnedBuffer, OwnedRequest, Persistent, Refused};
 pub use parts::Parts;
@@ -131,6 +134,6 @@ pub use gapless_mem_cuda::{CudaDevice, CudaDriver};
 #[cfg(feature = "opencl")]
 pub use gapless_mem_opencl::OpenClDevice;
 pub use gapless_pml::{
-    BUFFERED_OVERHEAD, Comparison, Config, Group, PmlError, Protocol, SendMode, Source, Status,
-    TagSel, Tuning,
+    BUFFERED_OVERHEAD, Comparison, Config, Counters, Group, PmlError, Protocol, SendMode, Source,
+    Status, TagSel, Tuning,
 };

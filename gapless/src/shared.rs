@@ -5,11 +5,13 @@
 //! own), because their requests may be among what ended.
 
 use crate::accelerators::Accelerators;
+use crate::device_buf::Owned;
 use crate::error::Error;
 use crate::owned::Parked;
 use crate::world::attach;
 use gapless_bml::{Patience, Step, Waiter};
-use gapless_pml::{Pml, RequestId, Status};
+use gapless_mem::{Device, Space};
+use gapless_pml::{Pml, PmlError, RequestId, Status};
 use rustix::event::{EventfdFlags, eventfd};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -51,6 +53,9 @@ pub(crate) struct State {
     dozing: bool,
     /// Devices that are opened on demand.
     accelerators: Arc<Accelerators>,
+    /// Memory of devices that was given up while peers may have it mapped. Below the transports: what is
+    /// left goes after they have.
+    pub(crate) retired: Vec<Owned>,
 }
 
 /// The part of a world that communicators, scopes and requests hold.
@@ -82,6 +87,22 @@ impl State {
         Ok(&mut self.pml)
     }
 
+    /// The device whose memory `space` is, opened now if need be.
+    pub(crate) fn device(&mut self, space: Space) -> Result<Arc<dyn Device>, Error> {
+        let find = |pml: &mut Pml| {
+            let devices = pml.bml_mut().devices();
+            devices.iter().find(|device| device.space() == space).cloned()
+        };
+        let pml = self.open()?;
+        if let Some(known) = find(pml) {
+            return Ok(known);
+        }
+        let served = pml.serves(space);
+        // What was opened by asking is attached by this.
+        let found = find(self.open()?).filter(|_| served);
+        found.ok_or(Error::Message(PmlError::NoEngine { space }))
+    }
+
     /// From now on nothing new starts.
     pub(crate) fn close(&mut self) {
         if self.stage == Stage::Open {
@@ -102,6 +123,9 @@ impl State {
         let handled = self.pml.progress();
         if self.parked.has_abandoned() {
             self.parked.reap(&mut self.pml);
+        }
+        if handled > 0 && !self.retired.is_empty() {
+            self.free_retired();
         }
         handled
     }
@@ -189,8 +213,8 @@ impl Shared {
         let alarm = eventfd(0, flags)
             .map_err(|e| Error::System { operation: "eventfd", reason: e.to_string() })?;
         let parked = Parked::default();
-        let state =
-            State { pml, parked, stage: Stage::Open, sleepers: 0, dozing: false, accelerators };
+        let (stage, retired) = (Stage::Open, Vec::new());
+        let state = State { pml, parked, stage, sleepers: 0, dozing: false, accelerators, retired };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let patience = Patience::new(local_ranks, cores);
         Ok(Shared {

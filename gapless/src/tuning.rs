@@ -25,6 +25,8 @@ mod text;
 
 pub use error::TuningError;
 pub use keys::{KEYS, Key, Unit, Value};
+#[cfg(feature = "cli")]
+pub(crate) use text::write_with;
 pub use text::{parse, write};
 
 use gapless_pml::Tuning;

@@ -10,10 +10,13 @@ pub use builder::Builder;
 pub(crate) use builder::attach;
 
 use crate::communicator::Communicator;
+use crate::device_buf::DeviceBuf;
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
 use crate::wireup::Wireup;
+use gapless_mem::{Region, Space};
+use gapless_pml::Counters;
 use progress::ProgressThread;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -128,6 +131,57 @@ impl World {
         }
     }
 
+    /// `len` bytes of the device whose memory `space` is. They may be shared with peers, and are freed only
+    /// when no peer has them mapped any more; what else is said of device memory stands at
+    /// [`DeviceBuf`].
+    ///
+    /// # Errors
+    /// No device of that space, or no memory left there.
+    pub fn alloc_device(&self, space: Space, len: u64) -> Result<DeviceBuf, Error> {
+        let device = self.shared.lock()?.device(space)?;
+        DeviceBuf::allocate(&self.shared, device, len)
+    }
+
+    /// Has peers let go of the device memory that `region` touches, and waits until they have: to be
+    /// called before memory is freed (`cudaFree`) that messages were sent from or received into and that
+    /// did not come from [`alloc_device`](World::alloc_device). Messages in it must have ended. A peer
+    /// lets go when it next makes progress (a call that waits, a test, a progress thread), or dies; memory
+    /// that nobody has mapped is given up at once. Later messages may share it again.
+    ///
+    /// # Errors
+    /// A panic in another thread.
+    pub fn withdraw(&self, region: Region) -> Result<(), Error> {
+        let gone = self.shared.wait_until(|state| {
+            let mapped = state.pml.bml_mut().withdraw(region);
+            (!mapped).then_some(())
+        });
+        match gone {
+            // Its links are gone, and with them what they shared.
+            Err(Error::Finalized) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// As [`withdraw`](World::withdraw), without waiting: whether the memory may be freed now. If not,
+    /// ask again after some progress.
+    ///
+    /// # Errors
+    /// As [`withdraw`](World::withdraw).
+    pub fn try_withdraw(&self, region: Region) -> Result<bool, Error> {
+        let mut state = self.shared.lock()?;
+        state.progress();
+        Ok(!state.pml.bml_mut().withdraw(region))
+    }
+
+    /// What messages of this process have done so far, by protocol: how many, how many fragments, launches,
+    /// copies and staged bytes, and how deep their pipelines were.
+    ///
+    /// # Errors
+    /// The world was finalized, or a panic in another thread.
+    pub fn counters(&self) -> Result<Counters, Error> {
+        Ok(self.shared.lock()?.open()?.counters())
+    }
+
     /// Sets `bytes` aside for [`Communicator::bsend`] (`MPI_Buffer_attach`, MPI 4.1 §3.6): what
     /// buffered sends copy at a time is at most so much,
     /// [`BUFFERED_OVERHEAD`](crate::BUFFERED_OVERHEAD) for each message included.
@@ -164,12 +218,6 @@ impl World {
     ) -> Result<(), Error> {
         change(self.shared.lock()?.open()?.config_mut());
         Ok(())
-    }
-
-    /// What this process has done so far, by protocol.
-    #[cfg(feature = "cli")]
-    pub(crate) fn counters(&self) -> Result<gapless_pml::Counters, Error> {
-        Ok(self.shared.lock()?.open()?.counters())
     }
 
     /// Ends all processes of the job (`MPI_Abort`, MPI 4.1 §9.3): asks the launcher to, and ends this

@@ -87,12 +87,27 @@ fn protocols_are_explained() {
 }
 
 #[test]
+fn protocols_between_devices_are_explained_where_there_are_none() {
+    let chosen = |arguments: &[&str]| {
+        let shown = shows(&[&["explain", "--layout", "v", "--n", "1024"], arguments].concat());
+        let line = shown.lines().find(|line| line.ends_with("chosen"));
+        line.and_then(|line| line.split(' ').next()).unwrap_or_default().to_owned()
+    };
+    assert_eq!(chosen(&["--space", "cuda,cuda:1"]), "mapped");
+    assert!(chosen(&["--space", "cuda,cuda:1", "--memory", "heap"]).starts_with("staged-"));
+    assert_eq!(chosen(&["--space", "cuda", "--turns"]), "mapped");
+    assert_eq!(chosen(&["--space", "host,cuda"]), "mapped");
+    assert!(chosen(&["--space", "host,cuda", "--memory", "heap"]).contains("copy-in-out"));
+    assert!(chosen(&["--space", "cuda,host"]).contains("copy-in-out"));
+    assert_eq!(chosen(&["--space", "opencl"]), "pipeline");
+}
+
+#[test]
 fn wrong_calls_are_refused_in_one_line() {
     refuses(&["layout", "--layout", "spiral"], "unknown layout `spiral`");
     refuses(&["layout", "--layout", "v", "--n", "0"], "v: n = 0 is not possible");
     refuses(&["layout", "--n", "5"], "--n 5: needs --layout");
     refuses(&["explain"], "which message?");
-    refuses(&["explain", "--size", "1K", "--space", "cuda"], "space cuda is not available");
     refuses(&["pingpong", "--space", "cuda:999"], "space cuda:999 is not available");
     refuses(&["pingpong", "--space", "host,opencl:999"], "space opencl:999 is not available");
     refuses(&["pingpong", "--layout", "v", "--json", "/nonexistent/x.json"], "no such folder");
@@ -104,6 +119,7 @@ fn wrong_calls_are_refused_in_one_line() {
         &["pingpong", "--space", "cuda,host,host"],
         &["pingpong", "--iterations", "0"],
         &["explain", "--size", "12parsecs"],
+        &["explain", "--size", "1K", "--space", "moon"],
         &["frobnicate"],
     ] {
         let output = call(arguments);

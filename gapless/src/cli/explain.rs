@@ -1,16 +1,18 @@
 //! `gapless explain`: the candidates for a message between two processes of this host, their
-//! predicted times, and the winner.
+//! predicted times, and the winner. Nothing is opened or measured: the numbers are those of the tuning
+//! file or the defaults, so messages between devices are explained where there are none.
 
 use super::failure::Failure;
+use super::pingpong::{Ends, Where};
 use super::say;
 use super::selection::Selection;
-use super::spaces;
+use crate::tuning::Location;
 use gapless_btl::Btl;
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_layouts::{Case, Family, Side};
-use gapless_pml::choose::{SingleCopyCosts, candidates};
-use gapless_pml::{Config, EAGER_BYTES, INLINE_LAYOUT_MAX, Situation};
+use gapless_pml::choose::{DeviceEnds, SingleCopyCosts, Staging, candidates};
+use gapless_pml::{Config, EAGER_BYTES, INLINE_LAYOUT_MAX, Situation, Tuning};
 use gapless_report::{Align, Bytes, Table, Time};
 use std::process::ExitCode;
 
@@ -23,12 +25,17 @@ pub(super) struct Explain {
     /// 16K, 8M, 1G
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     size: Option<u64>,
-    /// The memory: host, cuda or opencl
-    #[arg(long, default_value = "host")]
-    space: String,
-    /// The sender's memory comes from World::alloc, or from anywhere
+    /// The memory of the sender, and after a comma that of the receiver, if it is another: host, cuda:0,
+    /// opencl:0
+    #[arg(long, value_name = "PLACE[,PLACE]", default_value = "host")]
+    space: Ends,
+    /// Peers can map the memory: it comes from World::alloc, or from a device whose memory is shared; or
+    /// it comes from anywhere
     #[arg(long, value_enum, default_value = "alloc")]
     memory: Memory,
+    /// No MPS server: processes take turns on a device that both use
+    #[arg(long)]
+    turns: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -39,7 +46,6 @@ enum Memory {
 
 impl Explain {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        spaces::check(&self.space)?;
         let cases = match (self.selection.is_empty(), self.size) {
             (true, Some(size)) => vec![contiguous(size)],
             (true, None) => {
@@ -55,9 +61,20 @@ impl Explain {
                 cases.into_iter().map(|case| repeated(case, size)).collect::<Result<_, _>>()?
             }
         };
-        let link = Link::probe()?;
-        let config = Config::default();
-        say(&link.describe(&config))?;
+        let mut link = Link::probe()?;
+        let location = Location::of_environment();
+        let read = location.read().map_err(crate::Error::from)?;
+        let whose = match (&read, location.path()) {
+            (Some(_), Some(path)) => format!("numbers of {}", path.display()),
+            _ => "numbers, defaults until tuned".to_owned(),
+        };
+        let config = Config { tuning: read.unwrap_or_default(), ..Config::default() };
+        say(&link.describe(&config, &whose))?;
+        if self.space.involve_device() {
+            say(&describe_devices(&config.tuning))?;
+        }
+        link.ends = self.space;
+        link.turns = self.turns;
         for case in &cases {
             say(&explain(case, &link, &config, self.memory)?)?;
         }
@@ -69,6 +86,10 @@ impl Explain {
 struct Link {
     limits: gapless_btl::Limits,
     single_copy: Option<SingleCopyCosts>,
+    /// Where the buffers lie.
+    ends: Ends,
+    /// Whether processes take turns on one device.
+    turns: bool,
 }
 
 impl Link {
@@ -85,14 +106,44 @@ impl Link {
                 pieces_max: limits.max_pieces as u64,
             }
         });
-        Ok(Link { limits: sm.limits().clone(), single_copy })
+        Ok(Link { limits: sm.limits().clone(), single_copy, ends: Ends::HOST, turns: false })
     }
 
-    fn describe(&self, config: &Config) -> String {
+    /// What is known of devices.
+    fn devices(&self) -> Option<DeviceEnds> {
+        let Ends([from, to]) = self.ends;
+        let one_device = from == to;
+        let turns = one_device && self.turns;
+        let (sender, receiver) = (from.is_device(), to.is_device());
+        (sender || receiver).then_some(DeviceEnds { sender, receiver, one_device, turns })
+    }
+
+    /// Whether what is mapped can be mapped where it lies.
+    fn maps(&self) -> bool {
+        !matches!(self.ends.0[0], Where::OpenCl(_))
+    }
+
+    /// Which staged ways there are, for a receiver's buffer with so many blocks.
+    fn staging(&self, blocks: u64, shared: bool, tuning: &Tuning) -> Option<Staging> {
+        // OpenCL's memory has no keys.
+        let ends = self
+            .devices()
+            .filter(|_| self.ends.0.iter().all(|place| !matches!(place, Where::OpenCl(_))))?;
+        Some(Staging {
+            sender_device: ends.sender,
+            receiver_device: ends.receiver,
+            one_device: ends.one_device,
+            direct: ends.receiver && shared && blocks == 1,
+            fragment_bytes: tuning.staged_fragment_bytes,
+            depth: tuning.staged_depth,
+        })
+    }
+
+    fn describe(&self, config: &Config, whose: &str) -> String {
         let (limits, tuning) = (&self.limits, &config.tuning);
         format!(
             "link {}: {} ns, {} MB/s, eager up to {}\n\
-             numbers, defaults until tuned: ring {} MB/s, mapped {} MB/s, single copy {} MB/s, \
+             {whose}: ring {} MB/s, mapped {} MB/s, single copy {} MB/s, \
              rendezvous {} ns, block {} ns\n",
             limits.name,
             limits.latency_ns,
@@ -107,6 +158,29 @@ impl Link {
     }
 }
 
+fn describe_devices(tuning: &Tuning) -> String {
+    let gb_s = |mb_s: f64| (mb_s / 1000.0).round();
+    format!(
+        "devices: kernels {} GB/s within, {} to and {} from another, {} to and {} from the host; copies \
+         {} within, {} between, {} down and {} up; launch {} ns, {} until noticed, copies {} apart; \
+         fragments of {}, {} at a time\n",
+        gb_s(tuning.device_mb_s),
+        gb_s(tuning.peer_store_mb_s),
+        gb_s(tuning.peer_load_mb_s),
+        gb_s(tuning.store_host_mb_s),
+        gb_s(tuning.load_host_mb_s),
+        gb_s(tuning.device_copy_mb_s),
+        gb_s(tuning.peer_copy_mb_s),
+        gb_s(tuning.to_host_mb_s),
+        gb_s(tuning.from_host_mb_s),
+        tuning.launch_ns,
+        tuning.launch_wait_ns,
+        tuning.copy_gap_ns,
+        Bytes(tuning.staged_fragment_bytes.into()),
+        tuning.staged_depth,
+    )
+}
+
 fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<String, Failure> {
     let (send, recv) = (case.send.datatype.commit()?, case.recv.datatype.commit()?);
     let blocks =
@@ -119,16 +193,16 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
         bytes: case.payload_bytes,
         sender_blocks,
         receiver_blocks,
-        host: true,
+        devices: link.devices(),
         local: false,
         link_eager_bytes: (link.limits.eager_bytes as u64).saturating_sub(EAGER_BYTES as u64),
         latency_ns: f64::from(link.limits.latency_ns),
         bandwidth_mb_s: f64::from(link.limits.bandwidth_mb_s),
-        mapped: memory == Memory::Alloc,
-        single_copy: link.single_copy,
+        mapped: memory == Memory::Alloc && link.maps(),
+        single_copy: link.single_copy.filter(|_| !link.ends.involve_device()),
         layout_fetch_bytes: if fetch { flattened } else { 0 },
         layout_fetch_max: config.bounds.layout_cache_bytes,
-        staged: None,
+        staged: link.staging(receiver_blocks, memory == Memory::Alloc, &config.tuning),
     };
     let candidates = candidates(&situation, &config.tuning);
     let winner = gapless_pml::choose::choose(&situation, &config.tuning, None, |_| true);
@@ -145,18 +219,20 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
             None if candidate.protocol == winner => "chosen".to_owned(),
             None => String::new(),
         };
+        let never = candidate.predicted_ns >= f64::MAX;
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
         let rate = case.payload_bytes as f64 / candidate.predicted_ns;
         table.push([
             candidate.protocol.to_string(),
-            Time(seconds).to_string(),
-            format!("{rate:.1}"),
+            if never { "-".to_owned() } else { Time(seconds).to_string() },
+            if never { "-".to_owned() } else { format!("{rate:.1}") },
             verdict,
         ]);
     }
     Ok(format!(
-        "\n{}: {} in {sender_blocks} blocks to {receiver_blocks}\n{table}",
+        "\n{}, {}: {} in {sender_blocks} blocks to {receiver_blocks}\n{table}",
         case.name,
+        link.ends,
         Bytes(case.payload_bytes)
     ))
 }

@@ -10,28 +10,6 @@ pub(super) struct Devices {
     pub(super) each: Vec<(String, String)>,
 }
 
-/// Whether the commands can use a space of this name.
-pub(super) fn check(space: &str) -> Result<(), Failure> {
-    let refuse = |why: String| Failure::NoSpace { space: space.to_owned(), why };
-    let (kind, ordinal) = match space.split_once(':') {
-        Some((kind, ordinal)) => (kind, Some(ordinal)),
-        None => (space, None),
-    };
-    let there = match (kind, ordinal) {
-        ("host", None) => return Ok(()),
-        ("cuda", _) => cuda(),
-        ("opencl", _) => opencl(),
-        _ => return Err(refuse("spaces are host, cuda and opencl".to_owned())),
-    };
-    let devices = there.map_err(refuse)?;
-    let name = format!("{kind}:{}", ordinal.unwrap_or("0"));
-    let why = match devices.each.iter().any(|(device, _)| *device == name) {
-        true => format!("{name} is there, but this command has buffers in host memory only"),
-        false => format!("there is no {name}; {}", devices.summary),
-    };
-    Err(refuse(why))
-}
-
 /// Whether there is this place to send from; opens no device.
 pub(super) fn present(place: Where) -> Result<(), Failure> {
     let counted = match place {
@@ -176,13 +154,12 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_refused_by_name() {
-        assert!(check("host").is_ok());
-        for space in ["cuda", "cuda:1", "cuda:x", "opencl", "opencl:99", "moon", "", "host:1"] {
-            let text = check(space).unwrap_err().to_string();
-            assert!(text.starts_with(&format!("space {space} is not available: ")), "{text}");
+        assert!(present(Where::Host).is_ok());
+        for place in [Where::Cuda(1_000_000), Where::OpenCl(999)] {
+            let text = present(place).unwrap_err().to_string();
+            assert!(text.starts_with(&format!("space {place} is not available: ")), "{text}");
             assert!(!text.contains('\n'));
         }
-        assert!(check("cuda:1000000").unwrap_err().to_string().to_uppercase().contains("CUDA"));
     }
 
     #[test]

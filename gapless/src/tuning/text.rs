@@ -173,11 +173,11 @@ pub fn parse(text: &str, path: &Path) -> Result<Tuning, TuningError> {
 /// The text of a tuning file with all of these numbers, and what they mean.
 #[must_use]
 pub fn write(tuning: &Tuning) -> String {
-    write_with(tuning, |_| String::new())
+    write_with(tuning, |_| None)
 }
 
-/// As [`write`], with a remark on some of the numbers.
-pub(crate) fn write_with(tuning: &Tuning, remark: impl Fn(&Key) -> String) -> String {
+/// As [`write`]; numbers for which `without` gives a reason are comments, with the reason behind them.
+pub(crate) fn write_with(tuning: &Tuning, without: impl Fn(&Key) -> Option<String>) -> String {
     let mut tuning = tuning.clone();
     let mut text = format!("version = {VERSION}\n");
     let mut table = "";
@@ -192,10 +192,15 @@ pub(crate) fn write_with(tuning: &Tuning, remark: impl Fn(&Key) -> String) -> St
             Value::Short(value) => value.to_string(),
         };
         let Key { name, what, unit, .. } = key;
-        let remark = remark(key);
-        let unit =
-            if unit.name().is_empty() { String::new() } else { format!("{}: ", unit.name()) };
-        let _ = writeln!(text, "{:<36} # {unit}{what}{remark}", format!("{name} = {value}"));
+        let unit = unit.name();
+        let unit = if unit.is_empty() { String::new() } else { format!("{unit}: ") };
+        let _ = match without(key) {
+            None => writeln!(text, "{:<36} # {unit}{what}", format!("{name} = {value}")),
+            Some(why) => {
+                let why = why.replace(char::is_control, " ");
+                writeln!(text, "{:<36} # {unit}{what} ({why})", format!("# {name} = {value}"))
+            }
+        };
     }
     text
 }

@@ -1,0 +1,160 @@
+//! `gapless tune`: measures on this machine what the choice of protocols goes by, and writes it to the
+//! [tuning file](crate::tuning).
+//!
+//! Two processes of this program meet, as those of a job do; rank 0 says what is measured. What cannot be
+//! measured here (no GPU, a kernel that forbids single copy) is said, and stays a comment in the file:
+//! then the defaults hold.
+
+mod clock;
+#[allow(unsafe_code, reason = "has devices work on memory of its own")]
+mod devices;
+mod found;
+mod host;
+mod link;
+
+use super::failure::Failure;
+use super::run::start;
+use super::say;
+use crate::launch::Job;
+use crate::tuning::{self, Location};
+use crate::world::World;
+use found::Found;
+use gapless_pml::Tuning;
+use gapless_report::{Machine, write_atomically};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+/// Seconds that may be spent.
+const BUDGET: std::ops::RangeInclusive<f64> = 0.1..=600.0;
+
+/// What to measure, and where to write it.
+#[derive(Debug, clap::Args)]
+pub(super) struct Tune {
+    /// Write to this file instead of the user's own (~/.config/gapless/tuning.toml, or what
+    /// GAPLESS_TUNING names)
+    #[arg(short, long, value_name = "FILE", conflicts_with = "dry_run")]
+    output: Option<PathBuf>,
+    /// Write nothing: print what would be written
+    #[arg(long)]
+    dry_run: bool,
+    /// Seconds to spend, 0.1 to 600; less makes the numbers less sure
+    #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
+    budget: f64,
+    /// This is one of the two processes that measure
+    #[arg(long, hide = true)]
+    as_rank: bool,
+}
+
+impl Tune {
+    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        if !BUDGET.contains(&self.budget) {
+            return Err(Failure::BadOption {
+                option: "--budget",
+                value: self.budget.to_string(),
+                why: format!("{} to {} seconds", BUDGET.start(), BUDGET.end()),
+            });
+        }
+        let target = self.target()?;
+        if self.as_rank {
+            return self.measure(target.as_deref());
+        }
+        let mut arguments: Vec<OsString> = vec!["tune".into(), "--as-rank".into()];
+        arguments.extend(["--budget".into(), self.budget.to_string().into()]);
+        match &target {
+            Some(path) => {
+                // Found out before anything is measured.
+                create_folder(path)?;
+                arguments.extend(["--output".into(), path.into()]);
+            }
+            None => arguments.push("--dry-run".into()),
+        }
+        start(&Job {
+            ranks: 2,
+            program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
+            arguments,
+            environment: Vec::new(),
+            prefix: false,
+        })
+    }
+
+    /// Where to write; `None` for a dry run.
+    fn target(&self) -> Result<Option<PathBuf>, Failure> {
+        if self.dry_run {
+            return Ok(None);
+        }
+        let known = match &self.output {
+            Some(path) => Some(path.clone()),
+            None => Location::of_environment().path().map(Path::to_owned),
+        };
+        known.map(Some).ok_or_else(|| Failure::BadOption {
+            option: "--output",
+            value: String::new(),
+            why: format!(
+                "where to? There is neither HOME nor XDG_CONFIG_HOME, and {} is empty",
+                tuning::VARIABLE
+            ),
+        })
+    }
+
+    /// What both processes do.
+    fn measure(&self, target: Option<&Path>) -> Result<ExitCode, Failure> {
+        // As it comes: an older file must not colour the numbers, nor a broken one be in the way.
+        let world = World::builder().tuning(Tuning::default()).init()?;
+        let budget = Duration::from_secs_f64(self.budget);
+        let mut found = Found::default();
+        if world.size() != 2 {
+            return Err(Failure::NotTwo { ranks: world.size() });
+        }
+        let link = link::Link::new(&world)?;
+        if world.rank() == 0 {
+            // Devices, where there are any, need half the time.
+            let (host, devices) = (budget.mul_f64(0.1), budget.mul_f64(0.45));
+            let link = link.measure(budget.mul_f64(0.45), &mut found)?;
+            host::measure(host, &mut found)?;
+            devices::measure(&link, devices, &mut found)?;
+            link.done()?;
+            report(&found, target)?;
+        } else {
+            link.obey(|| devices::assist(&world))?;
+        }
+        world.finalize()?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn create_folder(path: &Path) -> Result<(), Failure> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
+        return Ok(());
+    };
+    std::fs::create_dir_all(folder).map_err(|error| Failure::BadOption {
+        option: "--output",
+        value: path.display().to_string(),
+        why: format!("its folder cannot be made: {error}"),
+    })
+}
+
+/// Prints what was found, and writes it.
+fn report(found: &Found, target: Option<&Path>) -> Result<(), Failure> {
+    let text = format!("{}{}", heading(), found.text());
+    match target {
+        None => say(&text),
+        Some(path) => {
+            write_atomically(path, text.as_bytes())?;
+            say(&format!("{}\nwritten to {}\n", found.table(), path.display()))
+        }
+    }
+}
+
+/// When and where it was measured.
+fn heading() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!(
+        "# The cost model's numbers, as `gapless tune` {} measured them.\n# {}\n# {} seconds after \
+         the beginning of 1970. What could not be measured is a comment: the default holds.\n",
+        env!("CARGO_PKG_VERSION"),
+        Machine::describe().one_line().replace(['\n', '\r'], " "),
+        since.as_secs(),
+    )
+}

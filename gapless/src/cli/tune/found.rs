@@ -1,0 +1,153 @@
+//! What was measured, and why the rest was not.
+
+use crate::tuning::{KEYS, Key, Unit, Value, write_with};
+use gapless_pml::Tuning;
+use gapless_report::{Align, Table};
+use std::collections::BTreeMap;
+
+/// Why nobody measures a number, unless something else is said.
+const BY_CHOICE: &str = "a choice, not a cost";
+
+/// Numbers by name.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    values: BTreeMap<String, Result<f64, String>>,
+}
+
+impl Found {
+    /// A number was measured. It is brought into its bounds: a clock that stood still measures nothing.
+    pub(super) fn set(&mut self, table: &str, name: &str, value: f64) {
+        let key = known(table, name);
+        let value = if value.is_nan() { key.least } else { value.clamp(key.least, key.most) };
+        self.values.insert(key.path(), Ok(value));
+    }
+
+    /// A number could not be measured.
+    pub(super) fn miss(&mut self, table: &str, name: &str, why: impl Into<String>) {
+        self.values.insert(known(table, name).path(), Err(why.into()));
+    }
+
+    /// No number of a table could be measured, those excepted that were.
+    pub(super) fn miss_table(&mut self, table: &str, why: &str) {
+        for key in KEYS.iter().filter(|key| key.table == table && key.unit != Unit::Count) {
+            self.values.entry(key.path()).or_insert_with(|| Err(why.to_owned()));
+        }
+    }
+
+    /// The number, if it was measured.
+    pub(super) fn get(&self, table: &str, name: &str) -> Option<f64> {
+        self.values.get(&known(table, name).path())?.as_ref().ok().copied()
+    }
+
+    fn why_not(&self, key: &Key) -> Option<String> {
+        match self.values.get(&key.path()) {
+            Some(Ok(_)) => None,
+            Some(Err(why)) => Some(why.clone()),
+            None => Some(BY_CHOICE.to_owned()),
+        }
+    }
+
+    /// The defaults, with what was measured in their place.
+    pub(super) fn tuning(&self) -> Tuning {
+        let mut tuning = Tuning::default();
+        for key in KEYS {
+            let Some(Ok(value)) = self.values.get(&key.path()) else { continue };
+            match (key.value)(&mut tuning) {
+                // More digits than were measured only look exact.
+                Value::Real(slot) => *slot = rounded(*value).clamp(key.least, key.most),
+                Value::Whole(slot) => *slot = whole(*value),
+                Value::Short(slot) => *slot = u32::try_from(whole(*value)).unwrap_or(u32::MAX),
+            }
+        }
+        tuning
+    }
+
+    /// The tuning file.
+    pub(super) fn text(&self) -> String {
+        write_with(&self.tuning(), |key| self.why_not(key))
+    }
+
+    /// For people: every number that is a cost, its default, and what was found.
+    pub(super) fn table(&self) -> String {
+        let mut table = Table::new([
+            ("number", Align::Left),
+            ("default", Align::Right),
+            ("here", Align::Right),
+            ("", Align::Left),
+        ]);
+        let (mut default, mut here) = (Tuning::default(), self.tuning());
+        for key in KEYS {
+            let why = self.why_not(key);
+            if why.as_deref() == Some(BY_CHOICE) {
+                continue;
+            }
+            let [default, here] = [&mut default, &mut here].map(|tuning| shown(key, tuning));
+            let here = if why.is_some() { "-".to_owned() } else { here };
+            let remark = why
+                .map_or_else(|| key.unit.name().to_owned(), |why| format!("not measured: {why}"));
+            table.push([key.path(), default, here, remark]);
+        }
+        table.to_string()
+    }
+}
+
+fn known(table: &str, name: &str) -> &'static Key {
+    Key::find(table, name).expect("the tuner names keys that there are")
+}
+
+fn shown(key: &Key, tuning: &mut Tuning) -> String {
+    match (key.value)(tuning) {
+        Value::Real(value) => value.to_string(),
+        Value::Whole(value) => value.to_string(),
+        Value::Short(value) => value.to_string(),
+    }
+}
+
+/// To three digits.
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return 0.0;
+    }
+    format!("{value:.2e}").parse().unwrap_or(value)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "inside a key's bounds"
+)]
+fn whole(value: f64) -> u64 {
+    value.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tuning::parse;
+
+    #[test]
+    fn what_was_found_stands_in_the_file_and_the_rest_is_a_comment() {
+        let mut found = Found::default();
+        found.set("host", "block_ns", 1.234_56);
+        found.set("host", "fragment_bytes", 65_536.0);
+        found.set("host", "mapped_mb_s", f64::NAN);
+        found.miss("host", "single_copy_mb_s", "forbidden");
+        let text = found.text();
+        let read = parse(&text, "x".as_ref()).unwrap();
+        assert_eq!(read, found.tuning(), "{text}");
+        assert_eq!(read.block_ns, 1.23);
+        assert_eq!(read.fragment_bytes, 65_536);
+        assert_eq!(read.mapped_mb_s, 1.0);
+        let commented = text.lines().find(|line| line.contains("single_copy_mb_s")).unwrap();
+        assert!(commented.starts_with('#') && commented.contains("forbidden"), "{commented}");
+        assert!(found.table().contains("not measured: forbidden"));
+    }
+
+    #[test]
+    fn three_digits_are_kept() {
+        assert_eq!(rounded(25_349.7), 25_300.0);
+        assert_eq!(rounded(0.012_349), 0.0123);
+        assert_eq!(rounded(0.0), 0.0);
+        assert_eq!(rounded(f64::INFINITY), 0.0);
+    }
+}

@@ -1,0 +1,130 @@
+//! Memory of a device from [`World::alloc_device`](crate::World::alloc_device), which knows when it may
+//! be freed.
+//!
+//! # Memory that peers have mapped
+//!
+//! Long messages between devices of one host go without staging where they can: the receiver's device
+//! maps the sender's memory (CUDA IPC) and moves from layout to layout by one kernel, or the sender's
+//! maps the receiver's. A mapping costs milliseconds to make and is kept. CUDA does not define what
+//! happens if memory is freed while another process has it mapped; so whoever frees memory that messages
+//! were sent from or received into says so first: [`World::withdraw`](crate::World::withdraw), then
+//! `cudaFree`. What comes from `alloc_device` does that by itself.
+//! [`Config::share_device_memory`](crate::Config::share_device_memory) switches such mapping off.
+//!
+//! Who is trusted: a peer that has memory mapped is a process of the same job and the same user. The
+//! library there reads and writes it only for messages under way; a hostile one could at any time.
+
+use crate::error::Error;
+use crate::shared::{Shared, State};
+use crate::view::{View, ViewMut};
+use gapless_dtype::Layout;
+use gapless_mem::{Device, Region};
+use std::fmt;
+use std::sync::Arc;
+
+/// Memory of a device. Dropping it has peers let go of it and then frees it: at once, or when they have;
+/// at the latest when the world and all its handles are gone.
+pub struct DeviceBuf {
+    shared: Arc<Shared>,
+    /// `None` only while it is being dropped.
+    memory: Option<Owned>,
+    region: Region,
+}
+
+/// Memory that is freed when this is dropped.
+pub(crate) struct Owned {
+    device: Arc<dyn Device>,
+    region: Region,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: `allocate` below had the region from this device, for this value alone; views borrow
+        // the buffer for as long as messages last, and peers have been asked to let go of it before,
+        // or the transports, and all mappings with them, are gone.
+        if let Err(error) = unsafe { self.device.free(self.region) } {
+            tracing::warn!(%error, "memory of a device could not be freed");
+        }
+    }
+}
+
+impl DeviceBuf {
+    pub(crate) fn allocate(
+        shared: &Arc<Shared>,
+        device: Arc<dyn Device>,
+        len: u64,
+    ) -> Result<DeviceBuf, Error> {
+        let region = device.allocate(len)?;
+        let shared = Arc::clone(shared);
+        Ok(DeviceBuf { shared, memory: Some(Owned { device, region }), region })
+    }
+
+    /// The bytes, as a region: for other libraries, and for kernels. What is in them at first is
+    /// arbitrary.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        self.region
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.memory.as_ref().expect("it is taken only when it is dropped").device)
+    }
+
+    /// `count` instances of `layout` in it, to be sent; displacement 0 is `origin` bytes into it. Work
+    /// of your own that writes them has to be over, or is named
+    /// ([`Scope::isend_after`](crate::Scope::isend_after)).
+    ///
+    /// # Errors
+    /// The instances reach outside, or their bytes overflow 64 bits.
+    pub fn view(&self, origin: u64, layout: &Layout, count: u64) -> Result<View<'_>, Error> {
+        // SAFETY: the memory lives as long as the borrow. The library writes it only through
+        // `view_mut`, which borrows it exclusively; whoever has the address and lets kernels run
+        // answers for them, and would read arbitrary bytes, nothing worse.
+        unsafe { View::of_region(self.region, origin, layout, count) }
+    }
+
+    /// The same, to be received into.
+    ///
+    /// # Errors
+    /// As [`view`](DeviceBuf::view).
+    pub fn view_mut(
+        &mut self,
+        origin: u64,
+        layout: &Layout,
+        count: u64,
+    ) -> Result<ViewMut<'_>, Error> {
+        // SAFETY: as for `view`, and the borrow is exclusive.
+        unsafe { ViewMut::of_region(self.region, origin, layout, count) }
+    }
+}
+
+impl Drop for DeviceBuf {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        let mut state = self.shared.lock_anyway();
+        state.retired.push(memory);
+        state.free_retired();
+    }
+}
+
+impl fmt::Debug for DeviceBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceBuf of {} bytes in {}", self.region.len(), self.region.space())
+    }
+}
+
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes in {}", self.region.len(), self.region.space())
+    }
+}
+
+impl State {
+    /// Frees what was given up and no peer has mapped any more.
+    pub(crate) fn free_retired(&mut self) {
+        let bml = self.pml.bml_mut();
+        self.retired.retain(|memory| bml.withdraw(memory.region));
+    }
+}
