@@ -1,4 +1,5 @@
-/* The shared kernels, for every word width and both directions, with a block a tile and with fewer. */
+/* The shared kernels, for every word width and both directions, with a block a tile and with fewer; and
+ * what only CUDA has. */
 #include "prelude_cuda.h"
 #include "args.h"
 #include "lookup.h"
@@ -19,3 +20,11 @@
 #include "../cuda/widths.h"
 #undef UNPACK
 #undef FEW
+
+#include "../cuda/flags.h"
+#define UNPACK 0
+#include "../cuda/relays.h"
+#undef UNPACK
+#define UNPACK 1
+#include "../cuda/relays.h"
+#undef UNPACK

@@ -12,6 +12,7 @@ mod fused;
 mod grid;
 mod listed;
 mod mapped;
+mod relay;
 mod transfer;
 mod transposed;
 
@@ -20,6 +21,9 @@ pub use fused::{Part, fused};
 pub use grid::{Grid, GridDim, contiguous, strided};
 pub use listed::{Blocks, listed};
 pub use mapped::{Planned, mapped};
+pub use relay::{
+    FLAG_BYTES, FRAGMENT_UNIT, RelayLaunch, RelayRing, RelayTurn, WATCH_LANES, relay, relay_name,
+};
 pub use transfer::{TransferSide, transfer};
 
 use crate::args::{Args, HALF, ONCE, Skipping, Span};

@@ -50,7 +50,15 @@ pub fn opencl_layout_source() -> String {
 mod tests {
     use super::*;
     use crate::Kernel;
+    use crate::launch::relay_name;
     use std::collections::BTreeSet;
+
+    /// Of every kernel in the image.
+    fn names() -> impl Iterator<Item = String> {
+        let both = [Direction::Pack, Direction::Unpack].into_iter();
+        let relays = both.flat_map(|way| Width::ALL.map(|width| relay_name(way, width)));
+        Kernel::all().map(|kernel| kernel.to_string()).chain(relays)
+    }
 
     #[test]
     fn every_kernel_was_compiled_for_every_architecture_without_spilling() {
@@ -63,11 +71,11 @@ mod tests {
             seen.insert((sm, name.to_owned()));
         }
         for sm in ["80", "90", "100"] {
-            for kernel in Kernel::all() {
-                assert!(seen.contains(&(sm, kernel.to_string())), "{kernel} for sm_{sm}");
+            for name in names() {
+                assert!(seen.contains(&(sm, name.clone())), "{name} for sm_{sm}");
             }
         }
-        assert_eq!(seen.len(), 3 * Kernel::all().count());
+        assert_eq!(seen.len(), 3 * names().count());
     }
 
     #[test]
