@@ -8,8 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Warnings(Arc<Mutex<Vec<u8>>>);
 
 impl Warnings {
-    /// Listens from now on, for the whole process.
+    /// Listens from now on, for the whole process. If `RUST_LOG` is set, it gets everything instead, on the standard
+    /// error.
     pub(crate) fn hear() -> Warnings {
+        if std::env::var_os("RUST_LOG").is_some() {
+            let filter = tracing_subscriber::EnvFilter::from_default_env();
+            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+            return Warnings::default();
+        }
         let warnings = Warnings::default();
         let to = warnings.clone();
         let listener = tracing_subscriber::fmt()

@@ -4,6 +4,7 @@
 //! Rank 0 lives; the others exchange messages with it and are killed one after the other.
 
 use crate::gear::{Gear, Kind, settle};
+use crate::heard::Warnings;
 use crate::letters::{Exchange, Letter};
 use crate::{Words, seed, tuned};
 use gapless::{Config, Error, Protocol, World};
@@ -95,7 +96,7 @@ fn job(
                         return;
                     }
                 }
-                Some((rank, Said::Ended(status))) if rank == 0 => {
+                Some((0, Said::Ended(status))) => {
                     assert!(status.success(), "{what}: the survivor ended with {status}");
                     assert!(until(&lost, "ended"), "{what}: the survivor ended too soon");
                     return;
@@ -122,6 +123,7 @@ fn job(
 }
 
 fn rank(mut member: Member) {
+    let _warnings = Warnings::hear();
     let part = member.part.clone();
     let mut words = Words::of(&part);
     let gear = Gear::open(words.word(), member.rank);
@@ -191,7 +193,7 @@ fn talk(
     };
     let (out, inn) = (letter(me, peer), letter(peer, me));
     let both = Exchange::prepare(gear, &out, &inn);
-    let ended = both.run(world.comm(), peer, 0, [&out, &inn], step % 2 == 0);
+    let ended = both.run(world.comm(), peer, 0, [&out, &inn], step.is_multiple_of(2));
     let ended = ended.and_then(|[sent, received]| sent.and(received));
     if ended.is_ok() {
         both.compare(&out, &inn, &format!("seed {seed}, step {step}, from {peer}"));

@@ -66,6 +66,12 @@ impl Letter {
         Letter { seed, send, recv, from_device: true, to_device: true }
     }
 
+    /// About `bytes` bytes with gaps at both ends, from device to device.
+    pub(crate) fn comb(seed: u64, bytes: usize) -> Letter {
+        let (send, recv) = (Side::comb(bytes, 64), Side::comb(bytes, 16));
+        Letter { seed, send, recv, from_device: true, to_device: true }
+    }
+
     fn fits(&self) -> bool {
         self.send.bytes() <= self.recv.bytes()
     }
@@ -198,7 +204,7 @@ pub(crate) fn exchange(
         None => (world.self_comm(), 0),
     };
     let tag = i32::try_from(step % 1_000_000).expect("small");
-    let ended = both.run(comm, peer, tag, letters, step % 2 == 0);
+    let ended = both.run(comm, peer, tag, letters, step.is_multiple_of(2));
     let [sent, received] = ended.unwrap_or_else(|error| panic!("{what}: {error}"));
     let sent = sent.unwrap_or_else(|error| panic!("{what}: sending: {error}"));
     let protocol = match received {

@@ -2,7 +2,6 @@
 
 use gapless::{Datatype, Layout, Primitive};
 use gapless_dtype::testkit::{Params, Rng, random_sample};
-use gapless_tests::byte_at;
 
 /// What a receiver's buffer is full of before.
 pub(crate) const UNTOUCHED: u8 = 0xA5;
@@ -70,6 +69,15 @@ impl Side {
         Side { datatype, count: 1, origin: 0, len: bytes, runs: vec![(0, bytes)] }
     }
 
+    /// About `bytes` bytes in blocks of 64 with gaps of `gap`.
+    pub(crate) fn comb(bytes: usize, gap: usize) -> Side {
+        let block = Datatype::contiguous(64, &Primitive::Byte.into()).expect("a row");
+        let (count, pitch) = (bytes.div_ceil(64), 64 + gap);
+        let datatype = Datatype::hvector(count as u64, 1, signed(pitch), &block).expect("rows");
+        let runs = (0..count).map(|at| (at * pitch, 64)).collect();
+        Side { datatype, count: 1, origin: 0, len: count * pitch, runs }
+    }
+
     /// A random type of up to five constructors, `repeats` times at some distance.
     pub(crate) fn random(rng: &mut Rng, kind: &mut Rng, repeats: usize) -> Side {
         let (old, typemap) = random_sample(kind, &Params::disjoint());
@@ -124,12 +132,24 @@ impl Side {
         let mut done = 0;
         for &(at, len) in &self.runs {
             let len = len.min(bytes - done);
-            for (place, number) in buffer[at..at + len].iter_mut().zip(done as u64..) {
-                *place = byte_at(seed, number);
-            }
+            fill(&mut buffer[at..at + len], seed, done as u64);
             done += len;
         }
         buffer
+    }
+}
+
+/// Writes the bytes of the message `seed` from byte `from` on: words that depend on all of seed and place.
+fn fill(mut to: &mut [u8], seed: u64, mut from: u64) {
+    while !to.is_empty() {
+        let mixed = (seed ^ (from / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            .wrapping_mul(0xff51_afd7_ed55_8ccd);
+        let word = (mixed ^ (mixed >> 32)).to_le_bytes();
+        let skip = usize::try_from(from % 8).unwrap_or(0);
+        let part = &word[skip..(skip + to.len()).min(8)];
+        to[..part.len()].copy_from_slice(part);
+        from += part.len() as u64;
+        to = &mut std::mem::take(&mut to)[part.len()..];
     }
 }
 
