@@ -55,19 +55,17 @@ fn list(equal: bool, blocks: u64) -> Outcome<Layout> {
 
 fn median(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
-    if std::env::var_os("LEAST").is_some() {
-        times.truncate(1);
-    }
     times.get(times.len() / 2).map_or(0.0, |time| time.as_secs_f64() * 1e6)
 }
 
-/// A number from the environment, for trying others.
+/// A number from the environment.
 fn told(name: &str) -> Option<usize> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 fn config(writers: usize) -> Config {
     let mut config = Config { writers, ..Config::default() };
+    // To find out which suit.
     if let Some(bytes) = told("PIECE_BYTES") {
         config.piece_bytes = bytes;
     }
