@@ -14,6 +14,8 @@
 //! | `pipeline.rs` | 2 | both, fragment by fragment; always possible |
 //! | `mapped.rs` | 1 | the receiver, out of the sender's mapped memory; also from a process to itself |
 //! | `single_copy.rs` | 1 | the receiver's transport, out of the sender's memory |
+//! | `staged.rs`, `staged/put.rs` | 2 or 3 | both, fragment by fragment: the sender into a ring in the receiver's device memory, or into its buffer |
+//! | `staged.rs`, `staged/get.rs` | 2 to 4 | both: the receiver out of a ring in the sender's device memory, or in host memory that both map |
 //!
 //! # What holds
 //! - Messages match in MPI's order (MPI 4.1 §3.5); the cost of a message does not grow with how many
@@ -71,6 +73,8 @@ mod comm;
 mod core;
 mod counters;
 mod death;
+#[allow(unsafe_code, reason = "declares and hands on the obligations of sends")]
+mod deferred;
 mod digests;
 mod drive;
 mod eager;
