@@ -132,7 +132,8 @@ fn oneway() {
 fn on_a_gpu() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().to_str().unwrap();
-    for name in ["gpu", "wu6", "wu7", "wu8", "wu13", "wu14"] {
+    let alone = ["gpu", "wu6", "wu7", "wu8", "wu13", "wu14"];
+    for name in alone.into_iter().chain(PAIRED) {
         let output = figures(&[name, "--quick", "--out", out]);
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
         if output.status.code() == Some(2) {
@@ -154,6 +155,51 @@ fn on_a_gpu() {
             assert!(!folder.path().join("gpu.partial.json").exists());
         }
     }
+}
+
+/// Experiments with pairs of processes, on devices.
+const PAIRED: [&str; 7] = ["p2p", "p2p-matrix", "wu9", "wu10", "wu11", "wu12", "wu15"];
+
+/// Whether there is an OpenCL device.
+fn opencl_is_there() -> bool {
+    gapless::OpenClDevice::open(0).is_ok()
+}
+
+#[test]
+fn pairs_of_processes_measure_what_lies_on_devices() {
+    if !opencl_is_there() {
+        return skipped("between processes", "there is no OpenCL device");
+    }
+    let on_opencl =
+        |name, more: &[&str]| experiment(name, &[&["--space", "opencl"], more].concat());
+    let (report, _) = on_opencl("wu11", &["--only", "1GPU"]);
+    assert_eq!(report.rows.len(), 8);
+    assert!(report.rows.iter().all(|row| row.space == "opencl:0" && row.met().is_none()));
+    assert!(report.rows.iter().all(|row| row.extra["counters"]["messages"].as_u64() > Some(0)));
+    let (report, _) = on_opencl("wu9", &[]);
+    assert!(report.rows.iter().all(|row| row.space == "opencl:0->host"));
+    let (report, _) = on_opencl("wu15", &[]);
+    assert!(report.rows.iter().any(|row| row.op.contains("× 4")), "fragments are told");
+    // Of the few blocks' pair no protocol was meant that OpenCL has: void, and said to be.
+    let (report, stdout) = on_opencl("p2p", &["--brief", "--only", "few,one-mps"]);
+    assert!(stdout.contains("0 of 2 marks met, 2 of the others void"), "{stdout}");
+    assert!(report.rows.iter().all(|row| row.extra.contains_key("void")), "{stdout}");
+    if std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").is_none() {
+        assert!(report.absent.iter().all(|absent| !absent.failed) && !report.absent.is_empty());
+    }
+}
+
+#[test]
+fn pairs_of_processes_end_when_the_time_is_over() {
+    if !opencl_is_there() {
+        return skipped("between processes", "there is no OpenCL device");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let arguments = ["p2p-matrix", "--quick", "--space", "opencl", "--limit", "2", "--out", out];
+    let output = figures(&arguments);
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("no time was left") && !stderr.contains("FAILED"), "{stderr}");
 }
 
 /// Says aloud what was not tested.
@@ -202,6 +248,8 @@ fn wrong_calls_are_refused_in_a_line() {
         (&["position", "--blocks", "3"], "3"),
         (&["no-such-experiment"], "no-such-experiment"),
         (&["gpu", "--group", "no-such-group"], "no-such-group"),
+        (&["p2p", "--space", "host"], "about devices"),
+        (&["p2p", "--space", "opencl", "--only", "no-such-pair"], "no-such-pair"),
     ] {
         let output = figures(arguments);
         let stderr = text(&output.stderr);

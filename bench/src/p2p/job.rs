@@ -85,7 +85,10 @@ pub fn seconds(common: &Common) -> f64 {
 }
 
 /// A pair is started so often at most: something is badly wrong if several items fail.
-const STARTS_MAX: u32 = 4;
+const STARTS_MAX: u32 = 6;
+
+/// Why a row is not there that another run with a larger limit would have.
+const NO_TIME: &str = "no time was left";
 
 /// Lists the pairs of an experiment.
 pub type Plan = fn(&Options, &Sites) -> Vec<Pair>;
@@ -206,7 +209,7 @@ impl Runner<'_> {
                 return Ok(());
             };
             if Instant::now() >= self.until {
-                self.miss(pair, rest, "no time was left", false);
+                self.miss(pair, rest, NO_TIME, false);
                 return Ok(());
             }
             let file = self.folder.join(format!("{at}-{start}"));
@@ -229,6 +232,12 @@ impl Runner<'_> {
                 if let Err(why) = ended {
                     eprintln!("figures: {}: all rows are there, but {why}", pair.name);
                 }
+                return Ok(());
+            }
+            if Instant::now() >= self.until {
+                let left = measured.iter().rposition(|&done| done).map_or(next, |at| at + 1);
+                let rest = pair.items.get(left..).unwrap_or_default();
+                self.miss(pair, rest, NO_TIME, false);
                 return Ok(());
             }
             let why = ended.err().unwrap_or_else(|| "its processes ended too early".to_owned());
@@ -269,6 +278,9 @@ impl Runner<'_> {
         option("seed", self.common.seed.to_string());
         option("pair", pair.name.to_owned());
         option("from", from.to_string());
+        // Rounded up: who is killed for it was killed in time.
+        let left = self.until.saturating_duration_since(Instant::now()).as_secs() + 1;
+        option("limit", left.to_string());
         arguments.extend(self.options.brief.then(|| "--brief".into()));
         arguments.extend(self.common.quick.then(|| "--quick".into()));
         arguments.extend(["--as-rank".into(), file.into()]);

@@ -2,6 +2,7 @@
 //! and leaves each row in a file at once. A watchdog kills the process when an item takes too long.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -33,7 +34,7 @@ pub enum Line {
 /// How long setting up may take, with drivers and contexts.
 const SETTING_UP: Duration = Duration::from_secs(45);
 /// How long one item may take on a GPU.
-const ITEM: Duration = Duration::from_secs(15);
+const ITEM: Duration = Duration::from_secs(8);
 /// How long where devices are as slow as processors.
 const ITEM_ELSEWHERE: Duration = Duration::from_secs(120);
 
@@ -42,7 +43,8 @@ const ITEM_ELSEWHERE: Duration = Duration::from_secs(120);
 struct Watchdog(Arc<Mutex<(Instant, String)>>);
 
 impl Watchdog {
-    fn start() -> Watchdog {
+    /// With an end that is the same whatever is allowed meanwhile.
+    fn start(end: Instant) -> Watchdog {
         let watchdog = Watchdog(Arc::new(Mutex::new((Instant::now(), String::new()))));
         watchdog.allow("setting up", SETTING_UP);
         let watched = watchdog.clone();
@@ -51,8 +53,10 @@ impl Watchdog {
                 std::thread::sleep(Duration::from_millis(50));
                 let (until, what) =
                     watched.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                if Instant::now() > until {
-                    eprintln!("figures: {what}: takes too long; these processes are ended");
+                let now = Instant::now();
+                if now > until.min(end) {
+                    let why = if now > end { "no time is left" } else { "takes too long" };
+                    eprintln!("figures: {what}: {why}; these processes are ended");
                     // Not by an exit, which waits for the driver.
                     let _ = kill_process(getpid(), Signal::KILL);
                 }
@@ -82,13 +86,11 @@ impl Occupiers {
             occupier.set(0)?;
         }
         let Some(ordinal) = here else { return Ok(()) };
-        if !self.0.contains_key(&ordinal) {
-            self.0.insert(ordinal, Occupier::new(ordinal)?);
-        }
-        match self.0.get_mut(&ordinal) {
-            Some(occupier) => occupier.set(item.occupied),
-            None => Ok(()),
-        }
+        let occupier = match self.0.entry(ordinal) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(Occupier::new(ordinal)?),
+        };
+        occupier.set(item.occupied)
     }
 }
 
@@ -97,7 +99,7 @@ impl Occupiers {
 /// # Errors
 /// Whatever makes it impossible to go on; the processes are then started again without what failed.
 pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Result<(), Failure> {
-    let watchdog = Watchdog::start();
+    let watchdog = Watchdog::start(Instant::now() + Duration::from_secs(options.limit));
     let items = pair.items.get(options.from..).unwrap_or_default();
     let seconds = super::job::seconds(common);
     let trials = items.iter().map(|item| item.trial(seconds)).collect::<Result<Vec<Trial>, _>>()?;
