@@ -6,6 +6,7 @@
 //! - `gpu-bundle` puts the tests that need a GPU into a folder that runs without cargo;
 //! - `fuzz` lets libFuzzer at everything that other processes can write;
 //! - `counts` counts the instructions of the paths that matter and compares them with committed counts;
+//! - `peers` compares Gapless with Open MPI and MPICH on this machine, in one run;
 //! - `valgrind` runs the unit tests of the crates with `unsafe` code under memcheck;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
@@ -21,6 +22,7 @@ mod deps;
 mod fuzz;
 mod kernels;
 mod metadata;
+mod peers;
 mod shell;
 mod skips;
 mod test;
@@ -72,6 +74,8 @@ enum Chore {
         #[arg(long)]
         bless: bool,
     },
+    /// Compare Gapless with Open MPI and MPICH, work by work, in one run
+    Peers(peers::Options),
     /// Run unit tests under valgrind's memcheck: of all crates with unsafe code, or of those named
     Valgrind {
         /// Packages
@@ -142,6 +146,7 @@ fn main() -> ExitCode {
         Chore::GpuBundle => bundle::run(&checkout),
         Chore::Fuzz { seconds, targets } => fuzz::run(&checkout, seconds, &targets),
         Chore::Counts { bless } => counts::run(&checkout, bless),
+        Chore::Peers(options) => peers::run(&checkout, &options),
         Chore::Valgrind { packages } => valgrind::run(&checkout, &packages),
         Chore::Ci { checks } => ci::run(&checkout, checks),
     });

@@ -140,6 +140,16 @@ pub(crate) fn need(program: &str) -> Result<(), Failure> {
     if on_search_path(program) { Ok(()) } else { Err(Failure::Missing(program.to_owned())) }
 }
 
+/// Brings packages that only one chore needs, or says how.
+pub(crate) fn bring(what: &str, packages: &[&str]) -> Result<(), Failure> {
+    if is_root() {
+        println!("tools: {what} is missing; running as root, installing {}", packages.join(" "));
+        return install(packages);
+    }
+    println!("tools: to install {what}, run: sudo apt-get install -y {}", packages.join(" "));
+    Err(Failure::Missing(what.to_owned()))
+}
+
 fn install(packages: &[&str]) -> Result<(), Failure> {
     let apt = || {
         let mut command = Command::new("apt-get");

@@ -229,6 +229,13 @@ pub(super) const RULES: &[Rule] = &[
         must_not_know: "tests",
     },
     Rule {
+        package: "gapless-peers",
+        may: &["gapless", "gapless-dtype"],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "the layers below: it is a program as a user's",
+    },
+    Rule {
         package: "gapless-counts",
         may: &[
             "gapless-bml",

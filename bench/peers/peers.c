@@ -1,0 +1,395 @@
+/* What an MPI library takes for the work that Gapless is compared on; see xtask/src/peers.rs, which starts it,
+ * and src/main.rs, which does the same work with Gapless.
+ *
+ *   mpicc -O2 -o peers peers.c && mpiexec -n RANKS ./peers FOLDER
+ *
+ * Rank r reads commands, a line each, from the fifo FOLDER/r; rank 0 answers each on the fifo FOLDER/answers
+ * with two medians in seconds: of the work, and of memcpy of as many bytes. So no rank spins while
+ * another library is measured. Units: bytes and seconds. */
+#define _GNU_SOURCE
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define LINE 64
+#define PAGE 4096
+#define SAMPLES_MAX 4096
+/* Bytes that the places of each side touch before the first one's turn comes again. */
+static size_t rotation = 64u << 20;
+static int rank, ranks;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + 1e-9 * t.tv_nsec;
+}
+
+static void need(int good, const char *what) {
+    if (good) return;
+    fprintf(stderr, "peers: %s\n", what);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+/* Numbers that look random; the same in both programs. */
+static unsigned long long state;
+static unsigned long long draw(unsigned long long below) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    return (state >> 33) % below;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+typedef struct {
+    double at[SAMPLES_MAX];
+    int n;
+} Samples;
+
+static void add(Samples *s, double seconds) {
+    if (s->n < SAMPLES_MAX) s->at[s->n++] = seconds;
+}
+
+static double median(Samples *s) {
+    if (s->n == 0) return 0;
+    qsort(s->at, s->n, sizeof(double), ascending);
+    return s->at[s->n / 2];
+}
+
+/* A layout: `count` instances of `type`, which touch `span` bytes from the buffer's first. Places in an arena
+ * begin `step` bytes apart. */
+typedef struct {
+    MPI_Datatype type;
+    int count, made;
+    size_t payload, span, step;
+} Layout;
+
+static Layout dense(size_t bytes) {
+    Layout l = {MPI_BYTE, (int)bytes, 0, bytes, bytes, (bytes + LINE - 1) / LINE * LINE + LINE};
+    return l;
+}
+
+static Layout layout(const char *name, size_t bytes) {
+    size_t n = 0, doubles = bytes / 8;
+    Layout l = dense(bytes);
+    l.count = 1;
+    l.made = 1;
+    if (!strcmp(name, "contiguous")) return dense(bytes);
+    if (!strcmp(name, "V")) { /* half the rows of a matrix */
+        while ((n + 1) * (n + 1) <= doubles) n++;
+        MPI_Type_vector(n, n, 2 * n, MPI_DOUBLE, &l.type);
+        l.payload = 8 * n * n;
+        l.span = 16 * n * n;
+    } else if (!strcmp(name, "T")) { /* its lower triangle */
+        while ((n + 1) * (n + 2) / 2 <= doubles) n++;
+        int *lens = malloc(n * sizeof(int)), *at = malloc(n * sizeof(int));
+        for (size_t j = 0; j < n; j++) lens[j] = n - j, at[j] = j * (n + 1);
+        MPI_Type_indexed(n, lens, at, MPI_DOUBLE, &l.type);
+        free(lens), free(at);
+        l.payload = 4 * n * (n + 1);
+        l.span = 8 * n * n;
+    } else if (!strcmp(name, "X")) { /* its columns, one after the other */
+        MPI_Datatype column, narrow;
+        while ((n + 1) * (n + 1) <= doubles) n++;
+        MPI_Type_vector(n, 1, n, MPI_DOUBLE, &column);
+        MPI_Type_create_resized(column, 0, 8, &narrow);
+        MPI_Type_contiguous(n, narrow, &l.type);
+        MPI_Type_free(&column), MPI_Type_free(&narrow);
+        l.payload = l.span = 8 * n * n;
+    } else if (!strcmp(name, "struct")) { /* records of three doubles and an int, every 32 bytes */
+        int lens[2] = {3, 1};
+        MPI_Aint at[2] = {0, 24};
+        MPI_Datatype kinds[2] = {MPI_DOUBLE, MPI_INT}, record;
+        MPI_Type_create_struct(2, lens, at, kinds, &record);
+        MPI_Type_create_resized(record, 0, 32, &l.type);
+        MPI_Type_free(&record);
+        l.count = bytes / 28;
+        l.payload = 28 * (size_t)l.count;
+        l.span = 32 * (size_t)l.count;
+    } else if (!strcmp(name, "yface")) { /* rows of a face that lies across the middle axis */
+        n = bytes < (1 << 20) ? 64 : 256;
+        size_t depth = bytes / (8 * n * n);
+        int sizes[3] = {n, n, n}, subs[3] = {n, depth, n}, starts[3] = {0, 0, 0};
+        MPI_Type_create_subarray(3, sizes, subs, starts, MPI_ORDER_C, MPI_DOUBLE, &l.type);
+        l.payload = 8 * n * n * depth;
+        l.span = 8 * n * n * n;
+    } else if (!strcmp(name, "xface")) { /* elements of a face that lies across the fastest axis of 512 */
+        size_t edge = 512, depth = bytes / (8 * edge * edge);
+        need(depth >= 1 && depth <= 8, "an x-face has 2 to 16 MiB");
+        int sizes[3] = {edge, edge, edge}, subs[3] = {edge, edge, depth}, starts[3] = {0, 0, 0};
+        MPI_Type_create_subarray(3, sizes, subs, starts, MPI_ORDER_C, MPI_DOUBLE, &l.type);
+        l.payload = 8 * edge * edge * depth;
+        l.span = 8 * edge * edge * edge - 8 * (edge - depth);
+        l.step = LINE; /* places interleave: 56 of them in one cube */
+    } else if (!strncmp(name, "list", 4) || !strncmp(name, "block", 5)) {
+        /* listN[s]: blocks of N doubles with gaps, s: shuffled; blockN[s]: the same without a list of lengths */
+        const char *digit = name + (*name == 'l' ? 4 : 5);
+        int width = *digit - '0';
+        need(width >= 1 && width <= 3, name);
+        n = doubles / width;
+        int *at = malloc(n * sizeof(int));
+        size_t next = 0;
+        state = n ^ ((unsigned long long)width << 32);
+        for (size_t i = 0; i < n; i++) {
+            at[i] = next;
+            next += width + 1 + draw(2 * width);
+        }
+        if (digit[1] == 's')
+            for (size_t i = n - 1; i > 0; i--) {
+                size_t j = draw(i + 1);
+                int t = at[i];
+                at[i] = at[j], at[j] = t;
+            }
+        if (*name == 'l') {
+            int *lens = malloc(n * sizeof(int));
+            for (size_t i = 0; i < n; i++) lens[i] = width;
+            MPI_Type_indexed(n, lens, at, MPI_DOUBLE, &l.type);
+            free(lens);
+        } else
+            MPI_Type_create_indexed_block(n, width, at, MPI_DOUBLE, &l.type);
+        free(at);
+        l.payload = 8 * n * width;
+        l.span = 8 * next;
+    } else
+        need(0, name);
+    MPI_Type_commit(&l.type);
+    if (l.step != LINE) l.step = (l.span + LINE - 1) / LINE * LINE + LINE;
+    return l;
+}
+
+static void drop(Layout *l) {
+    if (l->made) MPI_Type_free(&l->type);
+}
+
+/* Memory with as many places of a layout as the rotation asks for. */
+typedef struct {
+    char *memory, *first;
+    size_t places, step, at;
+} Arena;
+
+static Arena arena(const Layout *l) {
+    Arena a = {0};
+    a.places = rotation / l->payload + 2;
+    if (l->step == LINE && a.places > 56) a.places = 56;
+    if (a.places > 1 << 16) a.places = 1 << 16;
+    a.step = l->step;
+    size_t len = a.step * (a.places - 1) + l->span + LINE;
+    a.memory = malloc(len + PAGE);
+    need(a.memory != NULL, "out of memory");
+    a.first = (char *)(((size_t)a.memory + PAGE - 1) / PAGE * PAGE);
+    for (size_t i = 0; i + 8 <= len; i += 8) *(size_t *)(a.first + i) = i * 0x9e3779b97f4a7c15ull;
+    return a;
+}
+
+/* The next place: a step that shares no divisor with their number visits all. */
+static char *turn(Arena *a) {
+    size_t stride = a->places / 2 + 1;
+    while (a->places > 1) {
+        size_t x = stride, y = a->places;
+        while (y) { size_t t = x % y; x = y, y = t; }
+        if (x == 1) break;
+        stride++;
+    }
+    a->at = (a->at + stride) % a->places;
+    return a->first + a->at * a->step;
+}
+
+/* What the last command worked on. */
+static Layout here, flat;
+static Arena user, wire, from, to;
+static char current[128];
+
+static void prepare(const char *name, size_t bytes) {
+    char key[128];
+    snprintf(key, sizeof key, "%s %zu", name, bytes);
+    if (!strcmp(key, current)) return;
+    if (current[0]) {
+        drop(&here);
+        free(user.memory), free(wire.memory), free(from.memory), free(to.memory);
+    }
+    strcpy(current, key);
+    here = layout(name, bytes);
+    flat = dense(here.payload);
+    user = arena(&here), wire = arena(&flat), from = arena(&flat), to = arena(&flat);
+}
+
+static volatile char sink;
+static double copied(void) {
+    char *a = turn(&from), *b = turn(&to);
+    double start = now();
+    memcpy(b, a, flat.payload);
+    double end = now();
+    sink += b[flat.payload / 2];
+    return end - start;
+}
+
+static void answer(FILE *out, Samples *ours, Samples *copies) {
+    if (rank == 0) {
+        fprintf(out, "%.9e %.9e\n", median(ours), median(copies));
+        fflush(out);
+    }
+}
+
+/* As many operations as make a sample that a clock can time. */
+static int batch(size_t payload) { return payload >= 1 << 18 ? 1 : (1 << 18) / payload; }
+
+static void pack(FILE *out, int packing, const char *name, size_t bytes, double seconds) {
+    static Samples ours, copies;
+    prepare(name, bytes);
+    ours.n = copies.n = 0;
+    int size, position, times = batch(here.payload);
+    MPI_Pack_size(here.count, here.type, MPI_COMM_SELF, &size);
+    double end = now() + seconds;
+    for (int round = 0; round < 4 || now() < end; round++) {
+        double total = 0, copying = 0;
+        for (int i = 0; i < times; i++) {
+            char *a = turn(&user), *b = turn(&wire);
+            position = 0;
+            double start = now();
+            if (packing)
+                MPI_Pack(a, here.count, here.type, b, here.payload, &position, MPI_COMM_SELF);
+            else
+                MPI_Unpack(b, here.payload, &position, a, here.count, here.type, MPI_COMM_SELF);
+            total += now() - start;
+        }
+        for (int i = 0; i < times; i++) copying += copied();
+        if (round == 0) continue;
+        add(&ours, total / times), add(&copies, copying / times);
+    }
+    answer(out, &ours, &copies);
+}
+
+/* Committing an index list (where `created`, making the type too: a library may do the work there), and copying
+ * the list to fresh memory. */
+static void commit(FILE *out, int created, size_t blocks, double seconds) {
+    static Samples ours, copies;
+    ours.n = copies.n = 0;
+    int *at = malloc(blocks * sizeof(int));
+    state = blocks;
+    for (size_t i = 0, next = 0; i < blocks; i++) at[i] = next, next += 2 + draw(2);
+    double end = now() + seconds;
+    for (int round = 0; round < 4 || now() < end; round++) {
+        MPI_Datatype type;
+        double start = now();
+        MPI_Type_create_indexed_block(blocks, 1, at, MPI_DOUBLE, &type);
+        if (!created) start = now();
+        MPI_Type_commit(&type);
+        double committed = now() - start;
+        MPI_Type_free(&type);
+        start = now();
+        int *copy = malloc(blocks * sizeof(int));
+        memcpy(copy, at, blocks * sizeof(int));
+        double copying = now() - start;
+        sink += copy[blocks / 2];
+        free(copy);
+        if (round == 0) continue;
+        add(&ours, committed), add(&copies, copying);
+    }
+    free(at);
+    answer(out, &ours, &copies);
+}
+
+/* Half a round trip; both ends rotate. */
+static void message(FILE *out, const char *name, size_t bytes, double seconds) {
+    static Samples ours, copies;
+    prepare(name, bytes);
+    ours.n = copies.n = 0;
+    int times = batch(here.payload) > 2000 ? 2000 : batch(here.payload), other = 1 - rank, more = 1;
+    double end = now() + seconds;
+    for (int round = 0; more; round++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        double start = now();
+        for (int i = 0; i < times; i++) {
+            char *a = turn(&user), *b = turn(&user);
+            if (rank == 0) {
+                MPI_Send(a, here.count, here.type, other, 1, MPI_COMM_WORLD);
+                MPI_Recv(b, here.count, here.type, other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            } else {
+                MPI_Recv(a, here.count, here.type, other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+                MPI_Send(b, here.count, here.type, other, 1, MPI_COMM_WORLD);
+            }
+        }
+        double took = (now() - start) / times / 2;
+        double copying = copied();
+        if (round > 0) add(&ours, took), add(&copies, copying);
+        more = round < 4 || now() < end;
+        MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    }
+    answer(out, &ours, &copies);
+}
+
+/* Time of a message, of many on their way at once. */
+static void rate(FILE *out, size_t bytes, int window, double seconds) {
+    static Samples ours, copies;
+    prepare("contiguous", bytes);
+    ours.n = copies.n = 0;
+    int other = 1 - rank, more = 1, times = 100;
+    MPI_Request *pending = malloc(window * sizeof(MPI_Request));
+    char *memory = malloc(window * bytes), token = 0;
+    memset(memory, 1, window * bytes);
+    double end = now() + seconds;
+    for (int round = 0; more; round++) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        double start = now();
+        for (int i = 0; i < times; i++) {
+            for (int k = 0; k < window; k++)
+                if (rank == 0)
+                    MPI_Isend(memory + k * bytes, bytes, MPI_BYTE, other, 2, MPI_COMM_WORLD, &pending[k]);
+                else
+                    MPI_Irecv(memory + k * bytes, bytes, MPI_BYTE, other, 2, MPI_COMM_WORLD, &pending[k]);
+            MPI_Waitall(window, pending, MPI_STATUSES_IGNORE);
+            if (rank == 0)
+                MPI_Recv(&token, 1, MPI_BYTE, other, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            else
+                MPI_Send(&token, 1, MPI_BYTE, other, 3, MPI_COMM_WORLD);
+        }
+        double took = (now() - start) / times / window;
+        if (round > 0) add(&ours, took), add(&copies, copied());
+        more = round < 4 || now() < end;
+        MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    }
+    free(pending), free(memory);
+    answer(out, &ours, &copies);
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    need(argc >= 2, "usage: peers FOLDER [ROTATION_BYTES]");
+    if (argc > 2) rotation = strtoull(argv[2], NULL, 10);
+    char path[4096], command[256];
+    snprintf(path, sizeof path, "%s/%d", argv[1], rank);
+    FILE *in = fopen(path, "r"), *out = NULL;
+    need(in != NULL, path);
+    if (rank == 0) {
+        snprintf(path, sizeof path, "%s/answers", argv[1]);
+        out = fopen(path, "w");
+        need(out != NULL, path);
+    }
+    while (fgets(command, sizeof command, in)) {
+        char name[64];
+        size_t bytes;
+        int window;
+        double seconds;
+        if (sscanf(command, "pack %63s %zu %lf", name, &bytes, &seconds) == 3)
+            pack(out, 1, name, bytes, seconds);
+        else if (sscanf(command, "unpack %63s %zu %lf", name, &bytes, &seconds) == 3)
+            pack(out, 0, name, bytes, seconds);
+        else if (sscanf(command, "commit %zu %lf", &bytes, &seconds) == 2)
+            commit(out, 0, bytes, seconds);
+        else if (sscanf(command, "create %zu %lf", &bytes, &seconds) == 2)
+            commit(out, 1, bytes, seconds);
+        else if (sscanf(command, "message %63s %zu %lf", name, &bytes, &seconds) == 3)
+            message(out, name, bytes, seconds);
+        else if (sscanf(command, "rate %zu %d %lf", &bytes, &window, &seconds) == 3)
+            rate(out, bytes, window, seconds);
+        else
+            need(0, command);
+    }
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,152 @@
+//! The layouts, as `layout` in `peers.c` makes them. Units: bytes.
+
+use std::error::Error;
+
+use gapless_dtype::{Datatype, Layout, Order, Primitive, TypeError};
+
+pub(crate) const LINE: u64 = 64;
+
+/// Edge of the cube whose x-face is sent.
+const EDGE: u64 = 512;
+
+/// Instances of a layout.
+pub(crate) struct Laid {
+    pub(crate) layout: Layout,
+    pub(crate) count: u64,
+    pub(crate) payload: u64,
+    /// Bytes touched, from displacement 0 on.
+    pub(crate) span: u64,
+    /// Bytes from a place to the next.
+    pub(crate) step: u64,
+    /// How many places there can be.
+    pub(crate) places_max: u64,
+}
+
+/// Numbers that look random; the same in both programs.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// `bytes` bytes without gaps.
+pub(crate) fn contiguous(bytes: u64) -> Result<Laid, TypeError> {
+    laid(&Primitive::Byte.into(), bytes, bytes)
+}
+
+/// The layout of that name with about as many bytes.
+pub(crate) fn named(name: &str, bytes: u64) -> Result<Laid, Box<dyn Error>> {
+    let double = Datatype::from(Primitive::Double);
+    let doubles = bytes / 8;
+    let side = doubles.isqrt();
+    Ok(match name {
+        "contiguous" => contiguous(bytes)?,
+        "V" => {
+            let n = side.cast_signed();
+            laid(&Datatype::vector(side, side, 2 * n, &double)?, 1, 16 * side * side)?
+        }
+        "T" => {
+            let n = (1..).take_while(|n| n * (n + 1) / 2 <= doubles).last().unwrap_or(1);
+            let lens: Vec<u64> = (0..n).map(|j| n - j).collect();
+            let at: Vec<i64> = (0..n).map(|j| (j * (n + 1)).cast_signed()).collect();
+            laid(&Datatype::indexed(&lens, &at, &double)?, 1, 8 * n * n)?
+        }
+        "X" => {
+            let column = Datatype::vector(side, 1, side.cast_signed(), &double)?;
+            let narrow = Datatype::resized(0, 8, &column)?;
+            laid(&Datatype::contiguous(side, &narrow)?, 1, 8 * side * side)?
+        }
+        "struct" => {
+            let kinds = [double, Primitive::Int.into()];
+            let record = Datatype::structure(&[3, 1], &[0, 24], &kinds)?;
+            let records = bytes / 28;
+            laid(&Datatype::resized(0, 32, &record)?, records, 32 * records)?
+        }
+        "yface" => {
+            let n = if bytes < 1 << 20 { 64 } else { 256 };
+            let sub = [n, bytes / (8 * n * n), n];
+            let face = Datatype::subarray(&[n; 3], &sub, &[0; 3], Order::C, &double)?;
+            laid(&face, 1, 8 * n * n * n)?
+        }
+        "xface" => {
+            let depth = bytes / (8 * EDGE * EDGE);
+            let sub = [EDGE, EDGE, depth];
+            let face = Datatype::subarray(&[EDGE; 3], &sub, &[0; 3], Order::C, &double)?;
+            // Places interleave: 56 of them in one cube.
+            let span = 8 * EDGE * EDGE * EDGE - 8 * (EDGE - depth);
+            Laid { step: LINE, places_max: 56, span, ..laid(&face, 1, span)? }
+        }
+        _ => {
+            let (kind, width, shuffled) = list_name(name).ok_or_else(|| format!("no layout {name}"))?;
+            let blocks = doubles / width;
+            let (at, end) = places(blocks, width, shuffled);
+            let list = match kind {
+                "list" => Datatype::indexed(&vec![width; at.len()], &at, &double)?,
+                _ => Datatype::indexed_block(width, &at, &double)?,
+            };
+            laid(&list, 1, 8 * end)?
+        }
+    })
+}
+
+/// `list1`, `list3`, `block1`, `block3`, with an `s` behind if shuffled.
+fn list_name(name: &str) -> Option<(&str, u64, bool)> {
+    let (kind, rest) = name.split_at_checked(name.find(|letter: char| letter.is_ascii_digit())?)?;
+    let width = rest.trim_end_matches('s');
+    matches!(kind, "list" | "block").then_some(())?;
+    Some((kind, width.parse().ok().filter(|width| (1..=3).contains(width))?, rest.ends_with('s')))
+}
+
+/// Blocks with gaps of 1 to 2 widths, in doubles, and where the last gap ends.
+fn places(blocks: u64, width: u64, shuffled: bool) -> (Vec<i64>, u64) {
+    let mut random = Random::new(blocks ^ (width << 32));
+    let mut next = 0;
+    let mut at: Vec<i64> = (0..blocks)
+        .map(|_| {
+            let here = next;
+            next += width + 1 + random.below(2 * width);
+            here.cast_signed()
+        })
+        .collect();
+    if shuffled {
+        for i in (1..at.len()).rev() {
+            at.swap(i, crate::arena::index(random.below(i as u64 + 1)));
+        }
+    }
+    (at, next)
+}
+
+fn laid(datatype: &Datatype, count: u64, span: u64) -> Result<Laid, TypeError> {
+    let layout = datatype.commit()?;
+    let payload = layout.size() * count;
+    let step = span.next_multiple_of(LINE) + LINE;
+    Ok(Laid { layout, count, payload, span, step, places_max: u64::MAX })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_as_large_as_they_say() {
+        let names =
+            ["contiguous", "V", "T", "X", "struct", "yface", "list1", "list3", "list3s", "block1s"];
+        for name in names {
+            let laid = named(name, 1 << 20).unwrap();
+            assert!(laid.payload <= 1 << 20 && laid.payload > 1_000_000, "{name} {}", laid.payload);
+            let last = (laid.count - 1).cast_signed() * laid.layout.extent();
+            let end = last + laid.layout.true_ub();
+            assert!(laid.layout.true_lb() == 0 && end.cast_unsigned() <= laid.span, "{name}");
+        }
+        let face = named("xface", 2 << 20).unwrap();
+        assert_eq!((face.payload, face.layout.blocks()), (2 << 20, 1 << 18));
+        assert!(named("list9", 100).is_err() && named("nothing", 100).is_err());
+    }
+}

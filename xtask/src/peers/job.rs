@@ -1,0 +1,144 @@
+//! A program that waits for commands: its processes, its fifos, its answers.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use super::at;
+use super::work::Times;
+use crate::{Failure, shell};
+
+/// No piece of work takes as long, memory to be filled included.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Pins a process by the rank that its launcher tells: `$0` is the first processor, `$@` the program.
+const PINNED: &str = r#"rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}; exec taskset -c $(($0 + rank)) "$@""#;
+
+/// A library's processes.
+pub(super) struct Job {
+    library: &'static str,
+    child: Child,
+    commands: Vec<File>,
+    answers: Receiver<String>,
+}
+
+impl Job {
+    /// Starts `ranks` processes of `program`, on the last processors.
+    pub(super) fn start(
+        library: &'static str,
+        program: &Path,
+        folder: &Path,
+        ranks: usize,
+    ) -> Result<Job, Failure> {
+        let fifos = folder.join(library);
+        let _ = fs::remove_dir_all(&fifos);
+        fs::create_dir_all(&fifos).map_err(at(&fifos))?;
+        let names: Vec<String> =
+            (0..ranks).map(|rank| rank.to_string()).chain(["answers".to_owned()]).collect();
+        let mut mkfifo = Command::new("mkfifo");
+        shell::output(mkfifo.args(names.iter().map(|name| fifos.join(name))))?;
+        // Opened for both, a fifo does not wait for its other end.
+        let open = |name: &String| {
+            let path = fifos.join(name);
+            OpenOptions::new().read(true).write(true).open(&path).map_err(at(&path))
+        };
+        let mut commands = names.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let answers = commands.pop().map(BufReader::new);
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            for line in answers.into_iter().flat_map(BufRead::lines).map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let first = processors.saturating_sub(ranks).to_string();
+        let mut command = launcher(library, program, ranks);
+        command.args(["sh", "-c", PINNED, &first]).arg(program).arg(&fifos);
+        command.stdin(Stdio::null());
+        let child = command.spawn().map_err(|source| shell::could_not_start(&command, source))?;
+        Ok(Job { library, child, commands, answers: receiver })
+    }
+
+    /// Gives all processes a command and waits for the answer.
+    pub(super) fn ask(&mut self, command: &str) -> Result<Times, Failure> {
+        for fifo in &mut self.commands {
+            writeln!(fifo, "{command}").map_err(at(Path::new(self.library)))?;
+        }
+        let mut waited = Duration::ZERO;
+        let step = Duration::from_millis(200);
+        let answer = loop {
+            match self.answers.recv_timeout(step) {
+                Ok(answer) => break Some(answer),
+                Err(RecvTimeoutError::Timeout) if waited < PATIENCE => waited += step,
+                Err(_) => break None,
+            }
+            if let Ok(Some(_)) = self.child.try_wait() {
+                break None;
+            }
+        };
+        let times = answer.as_deref().and_then(Times::read);
+        times.ok_or_else(|| {
+            let _ = self.child.kill();
+            Failure::Missing(format!("{}'s answer to {command:?}", self.library))
+        })
+    }
+
+    /// Lets the processes end.
+    pub(super) fn end(mut self) -> Result<(), Failure> {
+        self.commands.clear();
+        let status = self.child.wait().map_err(at(Path::new(self.library)))?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(Failure::Command { command: self.library.to_owned(), status })
+    }
+}
+
+/// How a library starts processes; one needs no launcher.
+fn launcher(library: &str, program: &Path, ranks: usize) -> Command {
+    let number = ranks.to_string();
+    let mut command = match (library, ranks) {
+        (_, 1) => return Command::new("env"),
+        ("openmpi", _) => {
+            let mut command = Command::new("mpirun.openmpi");
+            command.args(["--bind-to", "none"]);
+            command
+        }
+        ("mpich", _) => Command::new("mpiexec.hydra"),
+        _ => {
+            let mut command = Command::new(program.with_file_name("gapless"));
+            command.arg("run");
+            command
+        }
+    };
+    command.args(["-n", &number]);
+    // As root, which containers mostly are, Open MPI wants to be told twice.
+    command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_asked_and_ends() {
+        let folder = std::env::temp_dir().join(format!("gapless-peers-test-{}", std::process::id()));
+        let program = folder.join("program");
+        fs::create_dir_all(&folder).unwrap();
+        let text = "#!/bin/sh\nexec 3>$1/answers\nwhile read command; do echo 1e-3 2e-3 >&3; done <$1/0\n";
+        fs::write(&program, text).unwrap();
+        let mut chmod = Command::new("chmod");
+        shell::output(chmod.arg("+x").arg(&program)).unwrap();
+        let mut job = Job::start("test", &program, &folder, 1).unwrap();
+        let times = job.ask("anything").unwrap();
+        assert_eq!((times.work, times.memcpy), (1e-3, 2e-3));
+        job.end().unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
