@@ -49,6 +49,12 @@ impl Claims {
         self.claims.iter().filter(|(_, claim)| ids.contains(&(claim.label.context / 2))).count()
     }
 
+    /// Shows all of them to `look` until it says that it has found its own; whether it did.
+    pub(crate) fn any_mut(&mut self, mut look: impl FnMut(Label, &mut Arrival) -> bool) -> bool {
+        let mut held = self.claims.iter_mut();
+        held.any(|(_, claim)| claim.held.as_mut().is_some_and(|held| look(claim.label, held)))
+    }
+
     fn take(&mut self, message: &MessageId) -> Option<Claim> {
         let found = self.claims.get(message.index).is_some_and(|c| c.number == message.number);
         let claim = found.then(|| self.claims.remove(message.index))?;

@@ -50,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) serials: FastMap<u64, RequestId>,
     next_serial: u64,
     pub(crate) in_flight: Vec<InFlight>,
+    /// Receives whose senders have yet to say that the data is there, by process and serial.
+    pub(crate) deferred: FastMap<(u32, u64), RequestId>,
     /// Receives whose next step the transport had no room for.
     pub(crate) retries: Vec<RequestId>,
     pub(crate) published: Published,
@@ -86,6 +88,7 @@ impl Core {
             serials: FastMap::default(),
             next_serial: 1,
             in_flight: Vec::new(),
+            deferred: FastMap::default(),
             retries: Vec::new(),
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),

@@ -68,6 +68,7 @@ impl Core {
             self.unkeep(label, held);
         }
         self.lose_claims(peer);
+        self.deferred.retain(|(from, _), _| *from != peer);
         let concerned: Vec<RequestId> = self
             .requests
             .under_way()
@@ -135,7 +136,7 @@ impl Core {
             RecvStage::Incoming(incoming) => {
                 debug_assert_eq!(incoming.from, peer);
                 let busy = match &incoming.stage {
-                    Stage::Choosing | Stage::Fetching(_) => false,
+                    Stage::Choosing | Stage::Deferred | Stage::Fetching(_) => false,
                     // All the data is at hand; the sender is not needed any more.
                     Stage::Moving => return,
                     Stage::Getting(getting) => getting.busy(),

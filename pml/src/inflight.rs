@@ -34,6 +34,8 @@ pub(crate) enum Flight {
     Unpack { id: RequestId, body: Body, matched: Matched },
     /// A fragment of the pipeline is unpacked.
     Scatter { id: RequestId, fragment: Fragment },
+    /// Work of the caller's, which a send waits for; what is `left` comes after.
+    Await { id: RequestId, left: Vec<Completion> },
     /// A whole message is moved, out of a mapping, or out of a send of ours that waits for FIN.
     Move { id: RequestId, way: Protocol, mapping: Option<Mapping> },
     /// A fragment of a staged message is laid into its place (`out`), or taken out. Its request has
@@ -90,6 +92,10 @@ impl Core {
             }
         }
         for InFlight { completion, work } in self.in_flight.drain(..) {
+            // No engine has anything to do with it, and it may need this thread to go on.
+            if let Flight::Await { .. } = work {
+                continue;
+            }
             if let Err(error) = completion.wait() {
                 tracing::debug!(%error, "an engine failed at the end");
             }
@@ -115,6 +121,7 @@ impl Core {
                 drop(fragment);
                 self.scattered(id, result);
             }
+            Flight::Await { id, left } => self.awaited(bml, id, left, result),
             Flight::Move { id, way, mapping } => {
                 drop(mapping);
                 self.moved(bml, id, way, result);

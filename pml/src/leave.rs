@@ -15,6 +15,7 @@
 
 use crate::body::Arrival;
 use crate::core::Core;
+use crate::deferred::Data;
 use crate::error::PmlError;
 use crate::header::{self, Verdict, What};
 use crate::matching::Label;
@@ -34,6 +35,8 @@ impl Core {
                 // It was taken: the answer is on its way, or will be.
                 self.refuse_held(bml, Verdict::Withdrawn, wanted);
             }
+            What::Go { serial } => self.data_told(bml, from, serial, Data::There),
+            What::Fail { serial } => self.data_told(bml, from, serial, Data::Never),
             What::Recall { sequence, serial } => self.recall(bml, from, sequence, serial),
             What::Farewell => {
                 if std::mem::replace(&mut self.peers[from as usize].farewell, true) {

@@ -15,6 +15,7 @@
 use crate::buffer::Buffer;
 use crate::choose::{Protocol, Situation, choose};
 use crate::core::{AM_TAG, Core};
+use crate::deferred::Data;
 use crate::error::PmlError;
 use crate::header::{
     self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, RTS_BYTES, Rts, Verdict,
@@ -56,6 +57,8 @@ pub(crate) struct Incoming {
 pub(crate) enum Stage {
     /// A decision.
     Choosing,
+    /// The sender's word that the data is there.
+    Deferred,
     /// The sender's layout.
     Fetching(Fetch),
     /// An engine that moves the data.
@@ -120,6 +123,7 @@ impl Core {
         buffer: Buffer,
         envelope: Envelope,
         copied: Option<Copied>,
+        data: Data,
     ) -> RequestId {
         let peer = to.peer;
         let fragment_max = Core::fragment_max(bml, peer);
@@ -162,13 +166,15 @@ impl Core {
             depth: self.config.tuning.depth,
             host,
             staged,
+            data,
             mapped,
             rdma: registered.map(|(_, key)| key),
             inline: 0..0,
         };
         let layout = layout.map(|(_, bytes)| bytes);
         if let Some(send) = self.requests.send_mut(id) {
-            let offered = Offered { rts, registered, layout, fetched: false, ring: None };
+            let offered =
+                Offered { rts, registered, layout, fetched: false, ring: None, failed: None };
             send.stage = SendStage::Offered(Box::new(offered));
         }
         self.enqueue(peer, Outgoing::Rts(id));
@@ -242,7 +248,12 @@ impl Core {
         let (rank, tag) = (send.to.rank, send.envelope.tag);
         let result = match verdict {
             Verdict::Received(protocol) => Ok(send.status(protocol)),
-            Verdict::Refused => Ok(send.status(Protocol::Pipeline)),
+            Verdict::Refused => match &mut send.stage {
+                SendStage::Offered(offered) if offered.failed.is_some() => {
+                    offered.failed.take().map_or(Ok(send.status(Protocol::Pipeline)), Err)
+                }
+                _ => Ok(send.status(Protocol::Pipeline)),
+            },
             Verdict::NotReady => Err(PmlError::NotReady { rank, tag }),
             Verdict::Withdrawn => Err(PmlError::Cancelled),
             Verdict::Unreceived => Err(PmlError::Unreceived { rank, tag }),
@@ -314,7 +325,9 @@ impl Core {
         } else if let Some(layout) = layouts.get(layout_id) {
             self.set_layout(id, Some(layout))?;
         }
-        self.proceed(bml, id);
+        if !self.defer(bml, id) {
+            self.proceed(bml, id);
+        }
         Ok(())
     }
 

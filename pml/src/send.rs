@@ -4,6 +4,7 @@ use crate::buffer::{self, Buffer};
 use crate::choose::{Protocol, SingleCopyCosts, Situation, choose};
 use crate::comm::Comm;
 use crate::core::{AM_TAG, Core};
+use crate::deferred::Data;
 use crate::error::PmlError;
 use crate::header::{EAGER_BYTES, Envelope, Rts, SERIAL_BYTES};
 use crate::mode::{Copied, SendMode};
@@ -65,6 +66,8 @@ pub(crate) struct Offered {
     pub(crate) layout: Option<Arc<[u8]>>,
     /// Whether the receiver has fetched it.
     pub(crate) fetched: bool,
+    /// What should have made its data has failed.
+    pub(crate) failed: Option<PmlError>,
     /// The ring that the receiver was lent, until it has mapped it.
     pub(crate) ring: Option<Box<StagedSend>>,
 }
@@ -82,10 +85,10 @@ pub(crate) struct Streaming {
 }
 
 /// A send whose arguments are right.
-struct Ready {
-    to: To,
-    engine: usize,
-    envelope: Envelope,
+pub(crate) struct Ready {
+    pub(crate) to: To,
+    pub(crate) engine: usize,
+    pub(crate) envelope: Envelope,
     /// Longest payload that the link takes eagerly.
     link_eager: u64,
 }
@@ -113,7 +116,7 @@ impl Core {
             }
             // SAFETY: the caller's promise is the one that a buffer takes.
             let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
-            return Ok(self.offer(bml, ready.to, buffer, ready.envelope, None));
+            return Ok(self.offer(bml, ready.to, buffer, ready.envelope, None, Data::There));
         }
         if mode == SendMode::Synchronous {
             // SAFETY: the caller's promise is the one that a buffer takes.
@@ -184,7 +187,7 @@ impl Core {
 
     /// Checks what a send is given.
     #[inline(always)] // on every message's way, and its result is large
-    fn check_send(
+    pub(crate) fn check_send(
         &mut self,
         bml: &mut Bml,
         comm: &Comm,
@@ -243,7 +246,7 @@ impl Core {
         let id = if self.goes_eagerly(bml, peer, &typed, ready.link_eager) {
             self.queue_eager(bml, ready, own, copied)
         } else {
-            self.offer(bml, ready.to, own, ready.envelope, copied)
+            self.offer(bml, ready.to, own, ready.envelope, copied, Data::There)
         };
         if !attached {
             return Ok(id);

@@ -29,6 +29,10 @@ pub(crate) enum What {
     Withdraw { serial: u64 },
     /// The sender wants its eager message of this number back, and an answer to this serial.
     Recall { sequence: u32, serial: u64 },
+    /// The data of the offer with this serial is there.
+    Go { serial: u64 },
+    /// It will never be.
+    Fail { serial: u64 },
     /// No message that is matched will follow: the sender leaves the job.
     Farewell,
 }
@@ -46,6 +50,8 @@ pub(crate) fn note(note: Note) -> [u8; NOTE_BYTES] {
         What::Withdraw { serial } => (1, 0, serial),
         What::Farewell => (2, 0, 0),
         What::Recall { sequence, serial } => (3, sequence, serial),
+        What::Go { serial } => (4, 0, serial),
+        What::Fail { serial } => (5, 0, serial),
     };
     zerocopy::transmute!(NoteWire {
         kind: kind::NOTE,
@@ -68,6 +74,8 @@ impl Note {
             (1, 0, serial) => What::Withdraw { serial },
             (2, 0, 0) => What::Farewell,
             (3, sequence, serial) => What::Recall { sequence, serial },
+            (4, 0, serial) => What::Go { serial },
+            (5, 0, serial) => What::Fail { serial },
             (what, message, serial) => {
                 return Err(format!(
                     "no note has number {what}, message {message} and serial {serial}"

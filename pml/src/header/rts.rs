@@ -3,6 +3,7 @@
 use super::{
     CONTROL_MAX, Envelope, EnvelopeWire, FRAGMENT_MIN, INLINE_LAYOUT_MAX, RTS_BYTES, kind,
 };
+use crate::deferred::Data;
 use gapless_bml::RemoteKey;
 use std::ops::Range;
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -27,7 +28,8 @@ pub(super) struct RtsWire {
     rdma: u8,
     space: u8,
     staged: u8,
-    zero: [u8; 2],
+    later: u8,
+    zero: u8,
     staged_fragment: U32,
     staged_depth: U32,
     device: U64,
@@ -79,6 +81,8 @@ pub(crate) struct Rts {
     /// Whether the sender's buffer is memory that a CPU may touch.
     pub(crate) host: bool,
     pub(crate) staged: StagedOffer,
+    /// Whether the data may be read.
+    pub(crate) data: Data,
     pub(crate) mapped: Option<RemoteKey>,
     pub(crate) rdma: Option<RemoteKey>,
     /// Where in the message the flattened layout is, if it is there.
@@ -110,7 +114,8 @@ impl Rts {
             space: u8::from(!self.host),
             staged: if self.staged.device { DEVICE } else { 0 }
                 | if self.staged.through_host { THROUGH_HOST } else { 0 },
-            zero: [0; 2],
+            later: u8::from(self.data == Data::Later),
+            zero: 0,
             staged_fragment: self.staged.fragment.into(),
             staged_depth: self.staged.depth.into(),
             device: self.staged.mark.into(),
@@ -156,7 +161,8 @@ impl Rts {
         {
             return Err(format!("a span of {} bytes from {}", wire.span.get(), wire.low.get()));
         }
-        if wire.space > 1 || wire.staged > DEVICE | THROUGH_HOST || wire.zero != [0; 2] {
+        if wire.space > 1 || wire.staged > DEVICE | THROUGH_HOST || wire.later > 1 || wire.zero != 0
+        {
             return Err("an RTS with an unknown space or reserved bytes in use".to_owned());
         }
         let staged = StagedOffer {
@@ -188,6 +194,7 @@ impl Rts {
             depth: wire.depth.get(),
             host: wire.space == 0,
             staged,
+            data: if wire.later == 1 { Data::Later } else { Data::There },
             mapped: key(mapped)?,
             rdma: key(rdma)?,
             inline,

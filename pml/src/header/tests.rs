@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::choose::Protocol;
+use crate::deferred::Data;
 use gapless_dtype::{Datatype, Primitive};
 
 fn envelope(count: u64) -> Envelope {
@@ -24,6 +25,7 @@ fn rts() -> Rts {
         depth: 4,
         host: false,
         staged: StagedOffer { device: true, through_host: true, fragment: 4096, depth: 3, mark: 5 },
+        data: Data::Later,
         mapped: RemoteKey::new(&[1; 20]),
         rdma: RemoteKey::new(&[2; 80]),
         inline: 228..233,
