@@ -81,7 +81,8 @@ fn several_threads_write_what_one_writes() {
     for writers in [1, 2, 5, 9] {
         let pool = Writers::new(writers);
         for case in 0..60 {
-            let lengths: &[u64] = rng.pick(&[&[2][..], &[1, 2, 3], &[1, 40, 100]]);
+            let alphabets: [&[u64]; 3] = [&[2], &[1, 2, 3], &[1, 40, 100]];
+            let lengths = *rng.pick(&alphabets);
             let blocks = 20 + rng.index(3000);
             let layout = layout(&mut rng, blocks, lengths);
             let spec = PlanSpec::of(&layout);
