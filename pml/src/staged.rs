@@ -31,20 +31,20 @@
 pub(crate) mod course;
 mod get;
 mod put;
+mod receiver;
+mod sender;
 mod window;
 
 use crate::choose::{self, staged_fragment};
 use crate::core::Core;
 use crate::error::PmlError;
-use crate::header::{self, DEPTH_MAX, FRAGMENT_MIN, StagedOffer, Verdict};
+use crate::header::{DEPTH_MAX, FRAGMENT_MIN, StagedOffer};
 use crate::inflight::{Flight, InFlight};
 use crate::protocol::Protocol;
-use crate::recv::RecvStage;
 use crate::rendezvous::{Incoming, Stage};
 use crate::request::RequestId;
-use crate::send::{Send, SendStage};
 use crate::staging::device_of;
-use course::{Course, Ring, Step};
+use course::{Course, Step};
 use gapless_bml::{Bml, MapError, Mapping, Rank, RemoteKey};
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Device, Space};
@@ -265,59 +265,8 @@ impl Core {
         self.refuse(bml, id, way, why);
     }
 
-    /// The staged send of ours that `from` speaks of.
-    fn staged_send(&mut self, from: u32, serial: u64) -> Result<(RequestId, &mut Send), String> {
-        let unknown = || format!("a word on rendezvous {serial}, which is not under way");
-        let id = *self.serials.get(&serial).ok_or_else(unknown)?;
-        let send = self.requests.send_mut(id).ok_or_else(unknown)?;
-        if send.to.peer != from { Err(unknown()) } else { Ok((id, send)) }
-    }
-
-    /// The staged receive of ours that `from` speaks of.
-    fn staged_recv(
-        &mut self,
-        from: u32,
-        reply: u64,
-    ) -> Result<(RequestId, &mut StagedRecv), String> {
-        let unknown = || format!("a word on receive {reply}, which is not staged");
-        let id = self.receiving(reply)?;
-        let recv = self.requests.recv_mut(id).ok_or_else(unknown)?;
-        match &mut recv.stage {
-            RecvStage::Incoming(incoming) if incoming.from == from => match &mut incoming.stage {
-                Stage::Staged(staged) => Ok((id, staged)),
-                _ => Err(unknown()),
-            },
-            _ => Err(unknown()),
-        }
-    }
-
-    /// Begins as many fragments of a send as there is room for.
-    fn advance_send(&mut self, bml: &mut Bml, id: RequestId) {
-        loop {
-            let Some(send) = self.requests.send_mut(id) else { return };
-            let SendStage::Staged(staged) = &mut send.stage else { return };
-            let course = &mut staged.course;
-            let next = course.next().filter(|_| staged.failed.is_none());
-            let Some(index) = next.filter(|next| course.window.begin(*next).is_ok()) else {
-                return;
-            };
-            course.working += 1;
-            let way = course.way;
-            let ahead = match course.direct {
-                true => u64::from(course.window.in_work()),
-                false => {
-                    (index + 1 + u64::from(course.window.depth())).saturating_sub(course.limit)
-                }
-            };
-            self.counters.saw_depth(way, ahead.min(u64::from(course.window.depth())));
-            let tally = self.counters.tally(way);
-            let step = course.gather(&self.engines, &send.buffer, index, tally);
-            self.follow(bml, id, index, step, true);
-        }
-    }
-
     /// Waits for a step's end, or takes it as it comes.
-    fn follow(
+    pub(super) fn follow(
         &mut self,
         bml: &mut Bml,
         id: RequestId,
@@ -354,248 +303,5 @@ impl Core {
         } else {
             self.taken_out(bml, id, index, result);
         }
-    }
-
-    /// A fragment lies in its place, or will not.
-    fn gathered(
-        &mut self,
-        bml: &mut Bml,
-        id: RequestId,
-        index: u64,
-        result: Result<(), EngineError>,
-    ) {
-        let Some(send) = self.requests.send_mut(id) else { return };
-        let peer = send.to.peer;
-        let SendStage::Staged(staged) = &mut send.stage else { return };
-        staged.course.working -= 1;
-        match result {
-            Ok(()) => staged.course.window.end(index),
-            Err(error) => drop(staged.failed.get_or_insert(error.into())),
-        }
-        if staged.failed.is_some() {
-            if staged.course.working == 0 {
-                self.fail_send(bml, id);
-            }
-            return;
-        }
-        let ready = header::ready(staged.reply, index);
-        // Who got fragments out of our ring says so at the end.
-        if staged.course.window.complete() && staged.course.way.puts() {
-            self.end_send(id, None);
-        }
-        self.send_control(bml, peer, &ready);
-    }
-
-    /// A send that has failed, and whose engines have ended.
-    fn fail_send(&mut self, bml: &mut Bml, id: RequestId) {
-        let Some(send) = self.requests.send_mut(id) else { return };
-        let peer = send.to.peer;
-        let SendStage::Staged(staged) = &mut send.stage else { return };
-        let (reply, failed) = (staged.reply, staged.failed.clone());
-        if self.peers[peer as usize].lost.is_some() {
-            self.end_send(id, failed);
-        } else {
-            // FIN ends it.
-            self.send_control(bml, peer, &header::abort(reply));
-        }
-    }
-
-    /// Ends a staged send on which no engine works any more.
-    fn end_send(&mut self, id: RequestId, failed: Option<PmlError>) {
-        let Some(send) = self.requests.send_mut(id) else { return };
-        let SendStage::Staged(staged) = &mut send.stage else { return };
-        let (way, serial) = (staged.course.way, staged.serial);
-        staged.course.release(&mut self.staging, false);
-        self.serials.remove(&serial);
-        let status = send.status(way);
-        self.requests.finish(id, failed.map_or(Ok(status), Err));
-    }
-
-    /// The receiver's last word on a staged send.
-    pub(crate) fn staged_fin(&mut self, id: RequestId, verdict: Verdict) -> Result<(), String> {
-        let early = || format!("{verdict:?} of a staged message that is under way");
-        let send = self.requests.send_mut(id).ok_or_else(early)?;
-        let SendStage::Staged(staged) = &mut send.stage else { return Err(early()) };
-        if staged.course.working > 0 {
-            return Err(early());
-        }
-        let received =
-            verdict == Verdict::Received(staged.course.way) && staged.course.window.complete();
-        match staged.failed.clone() {
-            None if !received => return Err(early()),
-            failed => self.end_send(id, failed),
-        }
-        Ok(())
-    }
-
-    /// The receiver of a staged send is lost.
-    pub(crate) fn lose_staged_send(&mut self, id: RequestId, fault: &PmlError) {
-        let Some(send) = self.requests.send_mut(id) else { return };
-        let SendStage::Staged(staged) = &mut send.stage else { return };
-        let failed = staged.failed.get_or_insert_with(|| fault.clone()).clone();
-        if staged.course.working == 0 {
-            self.end_send(id, Some(failed));
-        }
-    }
-
-    /// More fragments may be laid.
-    pub(crate) fn freed(
-        &mut self,
-        bml: &mut Bml,
-        from: u32,
-        serial: u64,
-        limit: u64,
-    ) -> Result<(), String> {
-        let (id, send) = self.staged_send(from, serial)?;
-        match &mut send.stage {
-            SendStage::Offered(_) => self.start_get(bml, id, limit)?,
-            SendStage::Staged(staged) => {
-                let course = &mut staged.course;
-                let (now, most) = (course.limit, course.window.reach());
-                if limit <= now || limit > most {
-                    return Err(format!("fragments below {limit} freed, of {now} to {most}"));
-                }
-                course.limit = limit;
-            }
-            _ => return Err(format!("a place of rendezvous {serial} freed, which has none")),
-        }
-        self.advance_send(bml, id);
-        Ok(())
-    }
-
-    /// A fragment lies in its place.
-    pub(crate) fn ready(
-        &mut self,
-        bml: &mut Bml,
-        from: u32,
-        reply: u64,
-        index: u64,
-    ) -> Result<(), String> {
-        let (id, staged) = self.staged_recv(from, reply)?;
-        if !staged.going || index >= staged.course.limit {
-            return Err(format!("fragment {index} where none below it may be"));
-        }
-        let course = &mut staged.course;
-        course.window.begin(index)?;
-        course.working += 1;
-        let (way, there) = (course.way, course.window.in_work());
-        self.counters.saw_depth(way, u64::from(there));
-        let Some(recv) = self.requests.recv_mut(id) else { return Ok(()) };
-        let RecvStage::Incoming(incoming) = &mut recv.stage else { return Ok(()) };
-        let Stage::Staged(staged) = &mut incoming.stage else { return Ok(()) };
-        let dead = !matches!(&incoming.failure, None | Some(PmlError::Truncated { .. }));
-        let step = match dead {
-            true => Ok(Completion::Ready.into()),
-            false => {
-                let tally = self.counters.tally(way);
-                staged.course.scatter(&self.engines, &recv.buffer, index, tally)
-            }
-        };
-        self.follow(bml, id, index, step, false);
-        Ok(())
-    }
-
-    /// A fragment is out of its place, or lost there.
-    fn taken_out(
-        &mut self,
-        bml: &mut Bml,
-        id: RequestId,
-        index: u64,
-        result: Result<(), EngineError>,
-    ) {
-        let Some((incoming, _)) = self.incoming(id) else { return };
-        let (from, serial) = (incoming.from, incoming.rts.serial);
-        let over = incoming.is_over();
-        let Stage::Staged(staged) = &mut incoming.stage else { return };
-        let course = &mut staged.course;
-        course.working -= 1;
-        course.window.end(index);
-        let reach = course.window.reach();
-        let more = !course.direct && reach > course.limit;
-        if more {
-            course.limit = reach;
-        }
-        let complete = course.window.complete();
-        let working = course.working;
-        if let Err(error) = result
-            && !over
-        {
-            incoming.failure = Some(error.into());
-        }
-        if over {
-            if working == 0 {
-                self.end_recv(bml, id);
-            }
-        } else if complete {
-            self.end_recv(bml, id);
-        } else if more {
-            self.send_control(bml, from, &header::free(serial, reach));
-        }
-    }
-
-    /// Ends a staged receive on which no engine works any more: nothing more comes.
-    pub(crate) fn end_recv(&mut self, bml: &mut Bml, id: RequestId) {
-        let Some((incoming, _)) = self.incoming(id) else { return };
-        let (from, serial, way) = (incoming.from, incoming.rts.serial, incoming.protocol);
-        let verdict = match &incoming.failure {
-            Some(PmlError::PeerLost { .. }) => return self.end_lost_recv(id),
-            Some(PmlError::SenderFailed { .. }) => Some(Verdict::Refused),
-            _ => (!way.puts()).then_some(Verdict::Received(way)),
-        };
-        self.release_recv(id, false);
-        self.finish_incoming(id);
-        if let Some(verdict) = verdict {
-            self.send_control(bml, from, &header::fin(serial, verdict));
-        }
-    }
-
-    /// The sender of a staged message is lost, and no engine of ours works on it. What it may still
-    /// write to is kept until it cannot.
-    pub(crate) fn end_lost_recv(&mut self, id: RequestId) {
-        let Some((incoming, _)) = self.incoming(id) else { return };
-        let Stage::Staged(staged) = &mut incoming.stage else { return };
-        if matches!(staged.course.ring, Some(Ring::Buffer(_))) {
-            if !std::mem::replace(&mut staged.leaving, true) {
-                self.leaving_buffers.push(id);
-            }
-            return;
-        }
-        let late = staged.course.way.puts();
-        self.release_recv(id, late);
-        self.finish_incoming(id);
-    }
-
-    fn release_recv(&mut self, id: RequestId, late: bool) {
-        let Some(recv) = self.requests.recv_mut(id) else { return };
-        let RecvStage::Incoming(incoming) = &mut recv.stage else { return };
-        if let Stage::Staged(staged) = &mut incoming.stage {
-            staged.course.release(&mut self.staging, late);
-            incoming.stage = Stage::Choosing;
-        }
-    }
-
-    /// Ends receives whose lost senders have let go of their buffers; gives how many.
-    pub(crate) fn poll_leaving(&mut self, bml: &mut Bml) -> usize {
-        let mut done = 0;
-        for id in std::mem::take(&mut self.leaving_buffers) {
-            let Some((incoming, _)) = self.incoming(id) else { continue };
-            let Stage::Staged(staged) = &incoming.stage else { continue };
-            match staged.course.ring {
-                Some(Ring::Buffer(region)) if bml.withdraw(region) => self.leaving_buffers.push(id),
-                _ => {
-                    self.release_recv(id, false);
-                    self.finish_incoming(id);
-                    done += 1;
-                }
-            }
-        }
-        done
-    }
-}
-
-impl Incoming {
-    /// Whether nothing more comes from its sender.
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.failure, Some(PmlError::PeerLost { .. } | PmlError::SenderFailed { .. }))
     }
 }
