@@ -158,7 +158,7 @@ impl Communicator {
 
     /// Starts an operation on memory that this function has taken over: nothing refers to it, and
     /// it stays until the request has ended, whatever becomes of the handle.
-    fn start_owned<B: OwnedBuffer>(
+    pub(crate) fn start_owned<B: OwnedBuffer>(
         &self,
         owned: Owned<B>,
         start: impl FnOnce(&Typed) -> Result<RequestId, Error>,

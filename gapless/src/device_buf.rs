@@ -9,7 +9,7 @@
 //! happens if memory is freed while another process has it mapped; so whoever frees memory that messages
 //! were sent from or received into says so first: [`World::withdraw`](crate::World::withdraw), then
 //! `cudaFree`. What comes from `alloc_device` does that by itself.
-//! [`Config::share_device_memory`](crate::Config::share_device_memory) switches such mapping off.
+//! [`Config::share_device_buffers`](crate::Config::share_device_buffers) switches such mapping off.
 //!
 //! Who is trusted: a peer that has memory mapped is a process of the same job and the same user. The
 //! library there reads and writes it only for messages under way; a hostile one could at any time.

@@ -31,6 +31,7 @@
 //!   of it; [`Communicator::scope`] for non-blocking operations on borrowed memory,
 //!   [`Communicator::isend_owned`] for those that own theirs, which are futures, too;
 //!   [`Persistent`] for those that are started again and again;
+//! - [`DeviceBuf`]: memory of devices, and what sharing it with peers means;
 //! - [`Parts`]: several messages out of and into one buffer at once;
 //! - [`tuning`]: the numbers that the choice of protocols goes by, and the file they are kept in;
 //! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `cli`);
@@ -68,9 +69,14 @@
 //! # }
 //! ```
 //!
-//! Kernels pack into the shared memory of the transport, and unpack from there: short messages go eager,
-//! long ones by the pipeline, those to oneself by one kernel from layout to layout. No protocol maps a
-//! peer's device memory yet, and none waits for a stream of yours: end your work on the buffer first.
+//! Short messages are packed by a kernel into the shared memory of the transport and unpacked from there.
+//! Longer ones between devices that reach each other move by one kernel from layout to layout, or through
+//! staging memory; others through page-locked memory of the host. Which way, the cost model says
+//! (`gapless explain`). Peers keep the device memory that messages used mapped: before you free such memory,
+//! call [`World::withdraw`], or have it from [`World::alloc_device`] in the first place; see [`DeviceBuf`].
+//!
+//! A send can come after work on streams of yours ([`Scope::isend_after`]), and a stream can wait for a
+//! receive ([`Scope::when_done`]); else end your work on the buffer first.
 //!
 //! The layers underneath can be used by themselves: `gapless-dtype` describes data,
 //! `gapless-engine` moves it, `gapless-btl` is the contract of transports, `gapless-bml` chooses
@@ -98,6 +104,8 @@ pub mod fuzzing;
 #[cfg(feature = "cli")]
 #[allow(unsafe_code, reason = "prepares a child process between fork and exec")]
 pub mod launch;
+#[allow(unsafe_code, reason = "lends memory to requests that wait for other work")]
+mod ordered;
 #[allow(unsafe_code, reason = "takes buffers apart and puts them together again")]
 mod owned;
 mod parts;
@@ -128,9 +136,9 @@ pub use gapless_dtype::{Datatype, Distribution, Layout, Order, Primitive, Scalar
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub use gapless_dtype_cuda::GpuEngine;
 pub use gapless_engine::Engine;
-pub use gapless_mem::{Device, Region, Space};
+pub use gapless_mem::{Completion, Device, Region, Space};
 #[cfg(feature = "cuda")]
-pub use gapless_mem_cuda::{CudaDevice, CudaDriver};
+pub use gapless_mem_cuda::{CudaDevice, CudaDriver, Gate as CudaGate, Stream as CudaStream};
 #[cfg(feature = "opencl")]
 pub use gapless_mem_opencl::OpenClDevice;
 pub use gapless_pml::{

@@ -170,6 +170,14 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
         OwnedRequest { shared, id, done: false, buffer: PhantomData }
     }
 
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(crate) fn id(&self) -> RequestId {
+        self.id
+    }
+
     /// Waits until the operation has ended; gives the buffer back, and how it went. Once the world
     /// has been left, an operation that has not ended by then never will, and is
     /// [`Error::Finalized`].

@@ -34,6 +34,12 @@ pub struct Request<'scope> {
     scope: PhantomData<&'scope mut &'scope ()>,
 }
 
+impl Request<'_> {
+    pub(crate) fn id(&self) -> RequestId {
+        self.id
+    }
+}
+
 impl Communicator {
     /// Runs `body`, in which messages can be started on borrowed memory, and waits for all of them
     /// before it returns.
@@ -156,7 +162,7 @@ impl<'scope> Scope<'scope, '_> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn started(&self, id: RequestId) -> Request<'scope> {
+    pub(crate) fn started(&self, id: RequestId) -> Request<'scope> {
         self.open().insert(id);
         Request { id, scope: PhantomData }
     }

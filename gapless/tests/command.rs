@@ -42,6 +42,7 @@ fn info_says_what_is_there_and_why_not() {
         "kernels        ",
         "transport sm   ",
         "huge pages     ",
+        "tuning         defaults",
         "single copy    ",
         "shared memory  works",
     ] {
@@ -108,6 +109,8 @@ fn wrong_calls_are_refused_in_one_line() {
     refuses(&["layout", "--layout", "v", "--n", "0"], "v: n = 0 is not possible");
     refuses(&["layout", "--n", "5"], "--n 5: needs --layout");
     refuses(&["explain"], "which message?");
+    refuses(&["tune", "--budget", "0"], "--budget 0");
+    refuses(&["tune", "--output", "/proc/nowhere/x.toml"], "its folder cannot be made");
     refuses(&["pingpong", "--space", "cuda:999"], "space cuda:999 is not available");
     refuses(&["pingpong", "--space", "host,opencl:999"], "space opencl:999 is not available");
     refuses(&["pingpong", "--layout", "v", "--json", "/nonexistent/x.json"], "no such folder");
@@ -150,4 +153,43 @@ fn a_reader_that_has_seen_enough_is_no_error() {
 
 fn finish_quietly(child: std::process::Child) -> std::process::Output {
     child.wait_with_output().unwrap()
+}
+
+#[test]
+fn tuning_is_measured_written_and_read_by_worlds() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a/b/tuning.toml");
+    let path = file.to_str().unwrap();
+    let output = call(&["tune", "--budget", "0.5", "--output", path]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    assert!(shown.contains("host.pipeline_mb_s") && shown.contains("written to"), "{shown}");
+    let read = gapless::tuning::read(&file).unwrap();
+    assert_ne!(read, gapless::Tuning::default());
+    // Nothing is left beside it.
+    assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
+    // A world takes it, and says so where it is asked.
+    let mut explain = gapless();
+    explain.args(["explain", "--size", "64"]).env("GAPLESS_TUNING", path);
+    let output = finish(explain, SOON);
+    assert!(text(&output.stdout).contains(&format!("numbers of {path}")), "{output:?}");
+    let mut info = gapless();
+    info.args(["info"]).env("GAPLESS_TUNING", path);
+    assert!(finish(info, SOON).status.success());
+    // One that is wrong ends a program with a line that says where.
+    std::fs::write(&file, "version = 1\n[host]\nblock_ns = 'x'\n").unwrap();
+    let mut info = gapless();
+    info.args(["info"]).env("GAPLESS_TUNING", path);
+    let output = finish(info, SOON);
+    assert!(!output.status.success());
+    let error = text(&output.stderr);
+    assert!(error.contains("line 3") && error.contains("host.block_ns"), "{error}");
+    // But not the tuner, which would be needed to mend it.
+    let mut tune = gapless();
+    tune.args(["tune", "--budget", "0.2", "--dry-run"]).env("GAPLESS_TUNING", path);
+    let output = finish(tune, SOON);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let printed = text(&output.stdout);
+    assert!(gapless::tuning::parse(&printed, path.as_ref()).is_ok(), "{printed}");
+    assert!(std::fs::read_to_string(&file).unwrap().contains("'x'"), "a dry run writes nothing");
 }

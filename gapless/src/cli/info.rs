@@ -7,6 +7,7 @@ use super::failure::Failure;
 use super::run::start;
 use super::{say, spaces};
 use crate::launch::Job;
+use crate::tuning::{self, Location};
 use crate::world::World;
 use gapless_btl::Btl;
 use gapless_btl_sm::{Sm, SmConfig};
@@ -66,12 +67,26 @@ fn here() -> Result<String, Failure> {
     if let Some(text) = spaces::kernels() {
         line("kernels", &text);
     }
+    line("tuning", &tuning());
     let config = SmConfig::new(format!("info-{}", std::process::id()), "info");
     match Sm::new(config) {
         Ok(sm) => line("transport sm", &transport(&sm)),
         Err(error) => line("transport sm", &format!("not available: {error}")),
     }
     Ok(text)
+}
+
+/// Which numbers a world takes.
+fn tuning() -> String {
+    let location = Location::of_environment();
+    match (location.read(), location.path()) {
+        (Ok(Some(_)), Some(path)) => path.display().to_string(),
+        (Ok(_), Some(path)) => {
+            format!("defaults; `gapless tune` would write {}", path.display())
+        }
+        (Ok(_), None) => format!("defaults; {} says so", tuning::VARIABLE),
+        (Err(error), _) => error.to_string(),
+    }
 }
 
 fn features() -> String {

@@ -14,7 +14,7 @@ mod link;
 
 use super::failure::Failure;
 use super::run::start;
-use super::say;
+use super::{complain, say};
 use crate::launch::Job;
 use crate::tuning::{self, Location};
 use crate::world::World;
@@ -138,6 +138,9 @@ fn create_folder(path: &Path) -> Result<(), Failure> {
 /// Prints what was found, and writes it.
 fn report(found: &Found, target: Option<&Path>) -> Result<(), Failure> {
     let text = format!("{}{}", heading(), found.text());
+    if let Some(doubt) = found.doubt() {
+        complain(&doubt);
+    }
     match target {
         None => say(&text),
         Some(path) => {

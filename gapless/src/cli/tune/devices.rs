@@ -54,6 +54,9 @@ mod on_cuda {
     /// Runs of 24 bytes in the list.
     const LISTED: u64 = 1 << 20;
 
+    /// Copies that are made one after another.
+    const GAPS: u64 = 16;
+
     /// Nothing here lasts longer; whoever hangs is left.
     const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -225,6 +228,35 @@ mod on_cuda {
             Ok(())
         }
 
+        /// Copies between `to` and `from` one after another, against one of all: the rest between them.
+        fn gap(&self, found: &mut Found, to: Region, from: Region) {
+            let gap = || {
+                let part = to.len().min(from.len()) / GAPS;
+                let whole = self.copy(
+                    to.sub(0, part * GAPS).map_err(text)?,
+                    from.sub(0, part * GAPS).map_err(text)?,
+                )?;
+                let apart = repeat(self.each, || {
+                    let mut last = Completion::Ready;
+                    for index in 0..GAPS {
+                        let at = index * part;
+                        let (to, from) = (to.sub(at, part), from.sub(at, part));
+                        // SAFETY: as for `pack`; each part is copied once, and the last end is waited
+                        // for after all the others, which come before it on their stream or are short.
+                        let work = unsafe {
+                            self.device.copy(to.map_err(text)?, from.map_err(text)?, &[])
+                        };
+                        let work = work.map_err(text)?;
+                        finish(&last)?;
+                        last = work;
+                    }
+                    finish(&last)
+                })?;
+                Ok((apart - whole).max(0.0) * 1e9 / real(GAPS - 1))
+            };
+            set(found, "copy_gap_ns", gap());
+        }
+
         /// Between the device and page-locked memory.
         fn host(&self, found: &mut Found) {
             let names = ["to_host_mb_s", "from_host_mb_s", "store_host_mb_s", "load_host_mb_s"];
@@ -260,6 +292,7 @@ mod on_cuda {
             let load =
                 Bed::rate(NEAR, |bytes| self.unpack(there.part(bytes)?, &self.strided(bytes)?));
             set(found, names[2], load);
+            self.gap(found, there.region, self.typed.region);
         }
     }
 
@@ -296,6 +329,11 @@ mod on_cuda {
         }
         bed.host(found);
         bed.peer(found);
+        if found.get(TABLE, "copy_gap_ns").is_none()
+            && let Ok(pinned) = &bed.pinned
+        {
+            bed.gap(found, pinned.region(), bed.typed.region);
+        }
         import(link, &bed, found)
     }
 

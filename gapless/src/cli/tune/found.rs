@@ -2,16 +2,21 @@
 
 use crate::tuning::{KEYS, Key, Unit, Value, write_with};
 use gapless_pml::Tuning;
-use gapless_report::{Align, Table};
+use gapless_report::{Align, Table, Time};
 use std::collections::BTreeMap;
 
 /// Why nobody measures a number, unless something else is said.
 const BY_CHOICE: &str = "a choice, not a cost";
 
+/// Two processes that have a processor each are quicker by far.
+const BUSY_SECONDS: f64 = 20e-6;
+
 /// Numbers by name.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     values: BTreeMap<String, Result<f64, String>>,
+    /// Seconds that a tiny message took one way.
+    latency: Option<f64>,
 }
 
 impl Found {
@@ -20,6 +25,22 @@ impl Found {
         let key = known(table, name);
         let value = if value.is_nan() { key.least } else { value.clamp(key.least, key.most) };
         self.values.insert(key.path(), Ok(value));
+    }
+
+    /// A tiny message took so many seconds one way: no number of the model, but it tells how busy the machine
+    /// was.
+    pub(super) fn latency(&mut self, seconds: f64) {
+        self.latency = Some(seconds);
+    }
+
+    /// What is to be said of the circumstances, if anything.
+    pub(super) fn doubt(&self) -> Option<String> {
+        let latency = self.latency.filter(|seconds| *seconds > BUSY_SECONDS)?;
+        Some(format!(
+            "a tiny message took {}: other work kept this machine busy, and the numbers show it; \
+             measure again when it is idle",
+            Time(latency)
+        ))
     }
 
     /// A number could not be measured.
@@ -87,7 +108,10 @@ impl Found {
                 .map_or_else(|| key.unit.name().to_owned(), |why| format!("not measured: {why}"));
             table.push([key.path(), default, here, remark]);
         }
-        table.to_string()
+        let latency = self.latency.map_or_else(String::new, |seconds| {
+            format!("a tiny message one way: {}\n", Time(seconds))
+        });
+        format!("{latency}{table}")
     }
 }
 

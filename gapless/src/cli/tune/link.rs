@@ -45,6 +45,8 @@ pub(super) struct Link<'w> {
     out: SharedBuf,
     inbox: SharedBuf,
     heap: Vec<u8>,
+    /// When nothing new is begun any more: the machine is slower than anybody thought.
+    end: Option<Instant>,
 }
 
 /// What rank 1 is told.
@@ -94,7 +96,7 @@ impl<'w> Link<'w> {
         let len = usize::try_from(LONG).unwrap_or(usize::MAX);
         let (mut out, inbox) = (world.alloc(len)?, world.alloc(len)?);
         out.fill(1);
-        Ok(Link { world, peer: 1 - world.rank(), out, inbox, heap: vec![1; len] })
+        Ok(Link { world, peer: 1 - world.rank(), out, inbox, heap: vec![1; len], end: None })
     }
 
     /// Rank 1: does what it is told; `devices` when it is the devices' turn.
@@ -177,6 +179,9 @@ impl<'w> Link<'w> {
 
     /// The same, as often as fits. An error if another protocol carried it.
     fn one_way(&mut self, probe: Probe, time: Duration) -> Result<Result<f64, String>, Failure> {
+        if self.end.is_some_and(|end| Instant::now() > end) {
+            return Ok(Err("the time ran out: the machine is busy".to_owned()));
+        }
         let (warm, carried) = self.bounce(probe, 3)?;
         if carried != probe.way {
             return Ok(Err(format!(
@@ -196,8 +201,12 @@ impl<'w> Link<'w> {
         found: &mut Found,
     ) -> Result<Link<'w>, Failure> {
         let part = time.div_f64(PARTS);
+        self.end = Some(Instant::now() + time * 2);
         let fragment = Tuning::default().fragment_bytes;
         let probe = |way, bytes| Probe { way, bytes, fragment };
+        if let Ok(tiny) = self.one_way(probe(Protocol::Eager, TINY), part)? {
+            found.latency(tiny);
+        }
         // What the model takes a message's way to last, whatever it does.
         let latency = self.latency()?;
 
