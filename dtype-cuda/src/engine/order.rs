@@ -182,7 +182,16 @@ fn everything(bench: &Bench, host: &mut [u8]) -> Result<(), EngineError> {
 
 #[test]
 fn whatever_fails_leaves_nothing_in_flight_and_nothing_behind() {
-    let config = Config { piece_bytes: 4096, chunk_bytes: 4096, ..Config::default() };
+    whatever_fails(1);
+}
+
+#[test]
+fn nor_does_it_while_several_threads_write() {
+    whatever_fails(5);
+}
+
+fn whatever_fails(writers: usize) {
+    let config = Config { piece_bytes: 4096, chunk_bytes: 4096, writers, ..Config::default() };
     let mut host = vec![0; 1 << 16];
     for fails_in in 0.. {
         let bench = Bench::new(config.clone());

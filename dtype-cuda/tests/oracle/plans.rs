@@ -264,16 +264,19 @@ pub(crate) fn plans_of_dropped_layouts_make_room(gpu: &Gpu) {
     assert!(after.misses == before.misses && after.hits > before.hits, "{before:?}, {after:?}");
 }
 
-/// Pieces prepared behind running kernels, or all before: the same bytes, for any range, at first use.
+/// Pieces prepared behind running kernels, or all before, by one thread or by several: the same bytes, for any
+/// range, at first use.
 pub(crate) fn first_uses_are_right_however_prepared(gpu: &Gpu) {
     const TEST: &str = "first use";
     let mut rng = rng(TEST);
     for case in 0..cases(24) {
         let pipelined = case % 2 == 0;
         let piece_bytes = *rng.pick(&[4_096, 10_000, 1 << 20]);
+        let writers = *rng.pick(&[1, 2, 5]);
         let engine = gpu.engine_with(|config| {
             config.pipelined = pipelined;
             config.piece_bytes = piece_bytes;
+            config.writers = writers;
         });
         let bench = gpu.bench_of(&engine);
         let (planned, bytes) = (case % 4 < 2, *rng.pick(&[1, 2, 4, 8, 12, 16]));
@@ -298,7 +301,9 @@ pub(crate) fn first_uses_are_right_however_prepared(gpu: &Gpu) {
         verdict.unwrap_or_else(|what| {
             fail(
                 TEST,
-                &format!("case {case}, pipelined {pipelined}, pieces of {piece_bytes}: {what}"),
+                &format!(
+                    "case {case}, pipelined {pipelined}, pieces of {piece_bytes}, {writers} writers: {what}"
+                ),
             );
         });
     }
