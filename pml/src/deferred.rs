@@ -100,7 +100,10 @@ impl Core {
         let SendStage::Offered(offered) = &mut send.stage else { return };
         let serial = offered.rts.serial;
         let what = match result {
-            Ok(()) => What::Go { serial },
+            Ok(()) => {
+                offered.rts.data = Data::There;
+                What::Go { serial }
+            }
             Err(error) => {
                 offered.failed = Some(error.into());
                 What::Fail { serial }

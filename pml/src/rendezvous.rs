@@ -216,8 +216,14 @@ impl Core {
         let unknown = || format!("an answer to rendezvous {serial}, which is not under way");
         let id = *self.serials.get(&serial).ok_or_else(unknown)?;
         let send = self.requests.send_mut(id).ok_or_else(unknown)?;
-        if send.to.peer != from || !matches!(send.stage, SendStage::Offered(_)) {
-            return Err(unknown());
+        match &send.stage {
+            SendStage::Offered(offered) if send.to.peer == from => {
+                // Whoever does not wait for our word would have us read what is being written.
+                if offered.rts.data != Data::There {
+                    return Err(format!("rendezvous {serial} is begun before its data is there"));
+                }
+            }
+            _ => return Err(unknown()),
         }
         Ok((id, send))
     }
