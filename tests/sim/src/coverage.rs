@@ -1,5 +1,6 @@
 //! What many worlds have seen, and the floors below which they prove little.
 
+use crate::comms::CommPlan;
 use crate::plan::Mode;
 use crate::world::World;
 use gapless_pml::{PmlError, Protocol};
@@ -57,6 +58,8 @@ counts! {
     pipelined,
     /// … by reading the sender's memory through a rail.
     single_copies,
+    /// … by mapping the sender's memory.
+    mapped,
     /// … within a process.
     local,
     /// Messages that were longer than their receive.
@@ -67,6 +70,14 @@ counts! {
     any_tag,
     /// … in a communicator other than the world.
     other_communicators,
+    /// … in one that only its members made.
+    of_groups,
+    /// … between the sides of an intercommunicator.
+    between_sides,
+    /// … in one that was merged from both sides.
+    merged,
+    /// … by a persistent receive that was started again.
+    received_again,
     /// … from a rank to itself.
     to_myself,
     /// Synchronous sends that ended well.
@@ -87,6 +98,12 @@ counts! {
     cancelled,
     /// Sends that were taken back.
     withdrawn,
+    /// Sends that had ended, were asked for back, and were taken back.
+    recalled,
+    /// … and had been received.
+    recalled_too_late,
+    /// Persistent sends that were started again and ended well.
+    sent_again,
     /// Sends that a leaving receiver refused.
     refused,
     /// Ranks that died.
@@ -109,6 +126,8 @@ counts! {
     storms,
     /// One-sided reads.
     gets,
+    /// Mappings.
+    maps,
 }
 
 impl Coverage {
@@ -129,6 +148,7 @@ impl Coverage {
             out_of_credit: tally.out_of_credit,
             storms: tally.storms,
             gets: tally.gets,
+            maps: tally.maps,
             probes: world.journal.seen.len() as u64,
             unmade: world.journal.unmade.len() as u64,
             ..Coverage::default()
@@ -144,12 +164,20 @@ impl Coverage {
                         Protocol::Pipeline => seen.pipelined += 1,
                         Protocol::SingleCopy => seen.single_copies += 1,
                         Protocol::Local => seen.local += 1,
-                        // Nothing is mapped between simulated hosts, and there are no devices.
+                        Protocol::Mapped => seen.mapped += 1,
+                        // There are no devices.
                         _ => {}
                     }
                     seen.any_source += u64::from(taken.source.is_none());
                     seen.any_tag += u64::from(taken.tag.is_none());
                     seen.other_communicators += u64::from(taken.comm > 0);
+                    seen.received_again += u64::from(taken.again);
+                    match world.plan.comms[taken.comm] {
+                        CommPlan::Group { .. } => seen.of_groups += 1,
+                        CommPlan::Inter { .. } => seen.between_sides += 1,
+                        CommPlan::Merge { .. } => seen.merged += 1,
+                        CommPlan::Dup | CommPlan::Split { .. } => {}
+                    }
                 }
                 Err(PmlError::NotReady { .. }) => seen.not_ready += 1,
                 Err(PmlError::Truncated { .. }) => seen.truncated += 1,
@@ -165,8 +193,15 @@ impl Coverage {
             seen.to_myself += u64::from(sent.from == sent.to);
             seen.buffered += u64::from(sent.mode == Mode::Buffered);
             match &end.outcome {
-                Ok(_) => seen.synchronous += u64::from(sent.mode == Mode::Synchronous),
-                Err(PmlError::Cancelled) => seen.withdrawn += 1,
+                Ok(_) => {
+                    seen.synchronous += u64::from(sent.mode == Mode::Synchronous);
+                    seen.recalled_too_late += u64::from(sent.recalled);
+                    seen.sent_again += u64::from(sent.again);
+                }
+                Err(PmlError::Cancelled) => {
+                    seen.withdrawn += 1;
+                    seen.recalled += u64::from(sent.recalled);
+                }
                 Err(PmlError::Unreceived { .. }) => seen.refused += 1,
                 Err(PmlError::PeerLost { .. }) => seen.lost_operations += 1,
                 Err(_) => {}

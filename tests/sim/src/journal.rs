@@ -14,7 +14,7 @@ pub(crate) struct End {
 }
 
 /// A send that was started. Ranks are processes of the job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Sent {
     /// The number of its action, which its bytes follow from.
     pub(crate) number: u32,
@@ -25,6 +25,10 @@ pub(crate) struct Sent {
     pub(crate) bytes: u64,
     pub(crate) mode: Mode,
     pub(crate) tick: u64,
+    /// Whether it is a persistent request's, and not its first.
+    pub(crate) again: bool,
+    /// Whether it was asked for back after it had ended.
+    pub(crate) recalled: bool,
     pub(crate) ended: Option<End>,
 }
 
@@ -42,6 +46,8 @@ pub(crate) struct Taken {
     /// What a matched probe said of the message: source, tag and bytes.
     pub(crate) claimed: Option<(u32, i32, u64)>,
     pub(crate) dropped: bool,
+    /// Whether it is a persistent request's, and not its first.
+    pub(crate) again: bool,
     /// When it was taken back.
     pub(crate) cancelled: Option<u64>,
     /// Its buffer, among those of its rank.

@@ -1,6 +1,7 @@
 //! What a world consists of, drawn from a seed: its size, its rails, what every rank does, what goes
 //! wrong. A plan can be cut down ([`Keep`]) and stays a plan.
 
+use crate::comms::{self, CommPlan};
 use crate::shapes::SHAPES;
 use gapless_dtype::testkit::Rng;
 use std::fmt;
@@ -31,6 +32,7 @@ pub(crate) struct RailPlan {
     pub(crate) picoseconds_per_byte: u64,
     pub(crate) burst: usize,
     pub(crate) rdma: bool,
+    pub(crate) mapped: bool,
     pub(crate) pieces_max: usize,
 }
 
@@ -55,8 +57,9 @@ pub(crate) struct Knobs {
 }
 
 /// How a send is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
+    #[default]
     Standard,
     Synchronous,
     Buffered,
@@ -73,17 +76,6 @@ pub(crate) enum How {
     All,
 }
 
-/// Whom a communicator is made of; all are made of the world.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CommPlan {
-    Dup,
-    /// By rank modulo this, backwards or not.
-    Split {
-        colors: u32,
-        reversed: bool,
-    },
-}
-
 /// What one rank does at one time. Ranks are processes of the job; communicator 0 is the world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
@@ -97,6 +89,8 @@ pub(crate) enum Action {
         elements: u64,
         shape: u8,
         mode: Mode,
+        /// Whether it can be started again.
+        kept: bool,
     },
     Recv {
         from: Option<u32>,
@@ -104,6 +98,11 @@ pub(crate) enum Action {
         tag: Option<i32>,
         elements: u64,
         shape: u8,
+        kept: bool,
+    },
+    /// Starts something that is kept once more.
+    Start {
+        nth: u32,
     },
     Probe {
         from: Option<u32>,
@@ -123,6 +122,10 @@ pub(crate) enum Action {
         nth: u32,
     },
     Withdraw {
+        nth: u32,
+    },
+    /// Asks for a send back, ended or not, as long as its result was not collected.
+    Recall {
         nth: u32,
     },
     Wait {
@@ -204,6 +207,7 @@ fn rail(rng: &mut Rng, name: &'static str, ordered: bool) -> RailPlan {
         picoseconds_per_byte: 1 + rng.below(*rng.clone().pick(&[100, 2_000, 100_000])),
         burst: if rng.chance(50) { 64 } else { 1 + rng.index(8) },
         rdma: rng.chance(50),
+        mapped: rng.chance(25),
         pieces_max: 1 + rng.index(64),
     }
 }
@@ -290,17 +294,8 @@ impl Plan {
             .map(|at| rail(&mut rng, RAIL_NAMES[at], at == 0 || rails < 3 || at == 2))
             .collect();
         let knobs = knobs(&mut rng);
-        let mut comms = vec![CommPlan::Dup];
-        for _ in 0..if size > 100 { rng.below(2) } else { rng.below(4) } {
-            comms.push(if rng.chance(40) {
-                CommPlan::Dup
-            } else {
-                CommPlan::Split {
-                    colors: 1 + u32::try_from(rng.below(3)).expect("small"),
-                    reversed: rng.chance(50),
-                }
-            });
-        }
+        let faulty = size > 1 && rng.chance(30);
+        let comms = comms::draw(&mut rng, size, faulty);
         let habits = Habits {
             size,
             comms: comms.len(),
@@ -324,7 +319,9 @@ impl Plan {
             actions: 0,
         };
         plan.write_scripts(&mut rng, &habits);
-        plan.draw_faults(&mut rng);
+        if faulty {
+            plan.draw_faults(&mut rng);
+        }
         plan.cut_down(keep);
         plan
     }
@@ -347,7 +344,8 @@ impl Plan {
             let less = if rng.chance(8) { rng.below(elements + 1) } else { 0 };
             let more = if rng.chance(20) { rng.below(8) } else { 0 };
             let shape = Habits::shape(rng);
-            let send = Action::Send { to, comm, tag, elements, shape, mode: habits.mode(rng) };
+            let (mode, kept) = (habits.mode(rng), rng.chance(8));
+            let send = Action::Send { to, comm, tag, elements, shape, mode, kept };
             if rng.chance(97) {
                 self.scripts[from as usize].push(Step { number: 0, action: send });
             }
@@ -366,7 +364,7 @@ impl Plan {
                     let least =
                         if source.is_none() { 8_u64.div_ceil(habits.element_bytes) } else { 0 };
                     let elements = (elements - less + more).max(least);
-                    Some(Action::Recv { from: source, comm, tag, elements, shape })
+                    Some(Action::Recv { from: source, comm, tag, elements, shape, kept })
                 }
             };
             let script = &mut self.scripts[to as usize];
@@ -375,14 +373,23 @@ impl Plan {
                 0..6 => Action::Probe { from: source, comm, tag },
                 6..10 => Action::Cancel { nth: u32::try_from(rng.below(4)).expect("small") },
                 10..13 => Action::Withdraw { nth: u32::try_from(rng.below(4)).expect("small") },
-                13..28 => {
+                13..18 => Action::Recall { nth: u32::try_from(rng.below(6)).expect("small") },
+                18..23 => {
+                    // Mostly both ends of a message.
+                    let nth = u32::try_from(rng.below(2)).expect("small");
+                    let action = Action::Start { nth };
+                    self.scripts[from as usize].push(Step { number: 0, action });
+                    action
+                }
+                23..38 => {
                     let how = *rng.pick(&[How::One, How::Any, How::Some, How::All]);
                     Action::Wait { how, last: 1 + u32::try_from(rng.below(6)).expect("small") }
                 }
-                28..45 => Action::Think { ns: rng.below(20_000) },
+                38..55 => Action::Think { ns: rng.below(20_000) },
                 _ => continue,
             };
-            let who = if rng.chance(50) { from } else { to };
+            let both = matches!(extra, Action::Start { .. });
+            let who = if !both && rng.chance(50) { from } else { to };
             self.scripts[who as usize].push(Step { number: 0, action: extra });
         }
         let mut number = 0;
@@ -409,9 +416,6 @@ impl Plan {
     }
 
     fn draw_faults(&mut self, rng: &mut Rng) {
-        if self.size < 2 || !rng.chance(30) {
-            return;
-        }
         for number in 0..1 + u32::try_from(rng.below(3)).expect("small") {
             let at_ns = rng.below(*rng.clone().pick(&[3_000, 40_000, 300_000]));
             let (a, b) = (rng.below(self.size.into()), rng.below(self.size.into()));
@@ -439,6 +443,12 @@ impl Plan {
                     .actions
                     .as_ref()
                     .is_none_or(|kept| kept.binary_search(&step.number).is_ok());
+                // Halves are two.
+                let halves = matches!(step.action, Action::MakeComm { comm } if
+                    self.comms[comm].parent().is_some());
+                if halves && size < 2 {
+                    return false;
+                }
                 let peer = match step.action {
                     Action::Send { to, .. } => Some(to),
                     Action::Recv { from, .. }
@@ -465,25 +475,6 @@ impl Plan {
                     script.retain(|step| !makes(step));
                 }
             }
-        }
-    }
-
-    /// The processes of the communicator that `rank` is in, by their rank there.
-    pub(crate) fn members(&self, comm: usize, rank: u32) -> Vec<u32> {
-        match self.comms[comm] {
-            CommPlan::Split { colors, reversed } if comm > 0 => {
-                let members = (0..self.size).filter(|other| other % colors == rank % colors);
-                if reversed { members.rev().collect() } else { members.collect() }
-            }
-            _ => (0..self.size).collect(),
-        }
-    }
-
-    /// Whether two processes are together in a communicator.
-    pub(crate) fn together(&self, comm: usize, a: u32, b: u32) -> bool {
-        match self.comms[comm] {
-            CommPlan::Split { colors, .. } if comm > 0 => a % colors == b % colors,
-            _ => true,
         }
     }
 }

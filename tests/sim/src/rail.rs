@@ -4,7 +4,8 @@ use crate::onesided::move_bytes;
 use crate::plan::RailPlan;
 use crate::wire::{Item, Wire, gone};
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Events, Limits, LinkError, PeerId, Rdma, ReserveError, Slot, Token,
+    Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
+    Slot, Token,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,6 +25,7 @@ pub(crate) struct Rail {
     limits: Limits,
     pub(crate) rdma_limits: gapless_btl::RdmaLimits,
     rdma: bool,
+    mapped: bool,
     /// Reports that one poll makes at most.
     burst: usize,
     /// Ranks, by [`PeerId`].
@@ -54,6 +56,7 @@ impl Rail {
                 bandwidth_mb_s: 10_000,
             },
             rdma: plan.rdma,
+            mapped: plan.mapped,
             burst: plan.burst,
             peers: Vec::new(),
             names: vec![None; size as usize],
@@ -126,5 +129,9 @@ impl Btl for Rail {
 
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
         if self.rdma { Some(self) } else { None }
+    }
+
+    fn mapped(&mut self) -> Option<&mut dyn Mapped> {
+        if self.mapped { Some(self) } else { None }
     }
 }

@@ -1,14 +1,19 @@
 //! One rank: the real endpoint, its buffers, and the script it follows, an action at a time.
 
 mod ending;
+mod kept;
+mod making;
 
 use crate::journal::{Failure, Journal, Seen, Sent, Taken};
-use crate::plan::{Action, CommPlan, How, Mode, Plan, Step};
+use crate::plan::{Action, How, Mode, Plan, Step};
 use crate::rail::{Shared, lock};
 use crate::shapes::{Shape, Shapes, payload};
 use gapless_engine::Typed;
 use gapless_mem::Region;
-use gapless_pml::{Comm, CommRequest, Pml, PmlError, RequestId, SendMode, Source, TagSel};
+use gapless_pml::{
+    Comm, CommRequest, Persistent, Pml, PmlError, RequestId, SendMode, Source, TagSel,
+};
+use kept::{Kept, Op};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -65,6 +70,8 @@ pub(crate) struct Rank {
     thinks_until: u64,
     pending: Vec<Pending>,
     comms: Vec<Made>,
+    /// What can be started again.
+    kept: Vec<Kept>,
     wire: Shared,
 }
 
@@ -81,6 +88,7 @@ impl Rank {
             thinks_until: 0,
             pending: Vec::new(),
             comms,
+            kept: Vec::new(),
             wire,
         }
     }
@@ -128,21 +136,25 @@ impl Rank {
     }
 
     /// What it can do now.
-    pub(crate) fn mood(&self) -> Mood {
+    pub(crate) fn mood(&self, plan: &Plan) -> Mood {
         if self.thinks_until > lock(&self.wire).now {
             return Mood::Thinking(self.thinks_until);
         }
         match (&self.wait, self.script.front()) {
             (Some(_), _) => Mood::Waiting,
             (None, None) => Mood::Finished,
-            (None, Some(step)) if self.is_blocked(step) => Mood::Waiting,
+            (None, Some(step)) if self.is_blocked(plan, step) => Mood::Waiting,
             _ => Mood::Eager,
         }
     }
 
     /// Whether an action needs a communicator that is being made.
-    fn is_blocked(&self, step: &Step) -> bool {
+    fn is_blocked(&self, plan: &Plan, step: &Step) -> bool {
         match step.action {
+            Action::MakeComm { comm } => {
+                let parent = plan.comms[comm].parent();
+                parent.is_some_and(|parent| matches!(self.comms[parent], Made::Soon(_)))
+            }
             Action::Send { comm, .. }
             | Action::Recv { comm, .. }
             | Action::Probe { comm, .. }
@@ -161,14 +173,15 @@ impl Rank {
         let Some(Step { number, action }) = self.script.pop_front() else { return Ok(()) };
         match action {
             Action::MakeComm { comm } => self.make_comm(plan, comm),
-            Action::Send { to, comm, tag, elements, shape, mode } => {
+            Action::Send { to, comm, tag, elements, shape, mode, kept } => {
                 let shape = shapes.shape(shape, elements);
-                self.send(plan, journal, number, (to, comm, tag), &shape, mode)
+                self.send(plan, journal, number, (to, comm, tag), &shape, (mode, kept))
             }
-            Action::Recv { from, comm, tag, elements, shape } => {
+            Action::Recv { from, comm, tag, elements, shape, kept } => {
                 let shape = shapes.shape(shape, elements);
-                self.receive(plan, journal, number, (from, comm, tag), shape)
+                self.receive(plan, journal, number, (from, comm, tag), shape, kept)
             }
+            Action::Start { nth } => self.restart(journal, number, nth),
             Action::Probe { from, comm, tag } => self.probe(plan, journal, (from, comm, tag)),
             Action::Claim { from, comm, tag, less, shape, dropped } => {
                 let how = (shape, less, dropped);
@@ -176,6 +189,7 @@ impl Rank {
             }
             Action::Cancel { nth } => self.cancel(journal, nth),
             Action::Withdraw { nth } => self.withdraw(journal, nth),
+            Action::Recall { nth } => self.recall(journal, nth),
             Action::Wait { how, last } => {
                 let from = self.pending.len().saturating_sub(last as usize);
                 let ids: Vec<RequestId> = self.pending[from..].iter().map(|p| p.id).collect();
@@ -192,29 +206,6 @@ impl Rank {
                 Ok(())
             }
         }
-    }
-
-    fn make_comm(&mut self, plan: &Plan, comm: usize) -> Result<(), Failure> {
-        self.tell(None, || format!("begins to make communicator {comm}"));
-        let rank = self.rank;
-        let world = self.pml().world();
-        let begun = match plan.comms[comm] {
-            CommPlan::Dup => self.pml().start_dup(&world),
-            CommPlan::Split { colors, reversed } => {
-                let key = if reversed { -i32::try_from(rank).expect("a small job") } else { 0 };
-                self.pml().start_split(&world, Some(rank % colors), key)
-            }
-        };
-        match begun {
-            Ok(request) => self.comms[comm] = Made::Soon(request),
-            Err(error) => {
-                return Err(Failure::new(
-                    format!("communicator {comm} cannot be begun: {error}"),
-                    &[rank],
-                ));
-            }
-        }
-        Ok(())
     }
 
     /// The communicator and the rank in it of a process, if both are there.
@@ -247,6 +238,7 @@ impl Rank {
         self.memory.push(vec![fill; shape.len]);
         let memory = self.memory.len() - 1;
         let region = Region::of_mut(&mut self.memory[memory]);
+        lock(&self.wire).buffers.insert(region.address(), region.len());
         let typed = Typed::new(region, shape.origin, &shape.layout, shape.count);
         (memory, typed.expect("the buffer is as long as its layout"))
     }
@@ -257,8 +249,8 @@ impl Rank {
         journal: &mut Journal,
         number: u32,
         (to, comm, tag): (u32, usize, i32),
-        shape: &Shape,
-        mode: Mode,
+        shape: &Rc<Shape>,
+        (mode, kept): (Mode, bool),
     ) -> Result<(), Failure> {
         let Some((made, Some(dest))) = self.target(plan, comm, Some(to)) else { return Ok(()) };
         let (memory, _) = self.buffer(shape, SEND_GAP);
@@ -281,10 +273,17 @@ impl Rank {
             Mode::Ready => SendMode::Ready,
             Mode::Standard | Mode::Copy => SendMode::Standard,
         };
-        let pml = self.pml();
+        let pml = self.pml.as_mut().expect("only the living are given their turn");
         let started = if mode == Mode::Copy {
             // SAFETY: the memory is this rank's until the world has ended.
             unsafe { pml.isend_copy(&made, &typed, dest, tag) }
+        } else if kept {
+            let mut persistent = Persistent::send(&made, &typed, dest, tag, how);
+            // SAFETY: as below.
+            let started = unsafe { pml.start(&mut persistent) };
+            let (shape, op) = (Rc::clone(shape), Op::Send { to, comm, tag, mode });
+            self.kept.push(Kept { persistent, memory, shape, op });
+            started
         } else {
             // SAFETY: as above; nothing writes it before the request has ended or, buffered, this
             // has returned.
@@ -295,7 +294,17 @@ impl Rank {
             Err(error) => return self.refused(to, mode, &error),
         };
         let from = self.rank;
-        journal.sent.push(Sent { number, from, to, comm, tag, bytes, mode, tick, ended: None });
+        journal.sent.push(Sent {
+            number,
+            from,
+            to,
+            comm,
+            tag,
+            bytes,
+            mode,
+            tick,
+            ..Sent::default()
+        });
         let what = What::Send(journal.sent.len() - 1);
         self.pending.push(Pending { id, what, memory, done: None });
         if matches!(mode, Mode::Copy | Mode::Buffered) {
@@ -339,6 +348,7 @@ impl Rank {
         number: u32,
         from: (Option<u32>, usize, Option<i32>),
         shape: Rc<Shape>,
+        kept: bool,
     ) -> Result<(), Failure> {
         let Some((comm, source, tag)) = self.pattern(plan, from) else { return Ok(()) };
         let (memory, typed) = self.buffer(&shape, RECV_GAP);
@@ -347,9 +357,19 @@ impl Rank {
             let (room, whose) = (typed.packed_bytes(), from.0.map_or("anybody's", |_| "a"));
             format!("posts receive {number} of {whose} message ({room} bytes, tag {:?}, communicator {})", from.2, from.1)
         });
-        // SAFETY: the memory is this rank's until the world has ended, and nothing looks at it before
-        // the request has ended.
-        let started = unsafe { self.pml().irecv(&comm, &typed, source, tag) };
+        let pml = self.pml.as_mut().expect("only the living are given their turn");
+        let started = if kept {
+            let mut persistent = Persistent::recv(&comm, &typed, source, tag);
+            // SAFETY: as below.
+            let started = unsafe { pml.start(&mut persistent) };
+            let (shape, op) = (Rc::clone(&shape), Op::Recv { from });
+            self.kept.push(Kept { persistent, memory, shape, op });
+            started
+        } else {
+            // SAFETY: the memory is this rank's until the world has ended, and nothing looks at it
+            // before the request has ended.
+            unsafe { pml.irecv(&comm, &typed, source, tag) }
+        };
         let id = match started {
             Ok(id) => id,
             Err(error) => return self.refused(from.0.unwrap_or(self.rank), Mode::Standard, &error),
@@ -376,6 +396,7 @@ impl Rank {
             tick,
             claimed,
             dropped: false,
+            again: false,
             cancelled: None,
             memory,
             ended: None,
@@ -450,6 +471,7 @@ impl Rank {
                 tick,
                 claimed,
                 dropped,
+                again: false,
                 cancelled: None,
                 memory,
                 ended: None,

@@ -65,6 +65,7 @@ pub(crate) struct Tally {
     pub(crate) lost_in_flight: u64,
     pub(crate) cuts: u64,
     pub(crate) gets: u64,
+    pub(crate) maps: u64,
 }
 
 /// The network of a world.
@@ -101,6 +102,10 @@ pub(crate) struct Wire {
     /// Memory that peers may read, by key.
     pub(crate) keys: BTreeMap<u64, (u32, Region)>,
     pub(crate) next_key: u64,
+    /// Buffers of ranks: where each starts, and its length.
+    pub(crate) buffers: BTreeMap<u64, u64>,
+    /// Memory that peers may map, by key.
+    pub(crate) shared: Vec<(u32, Region)>,
     /// Pairs of ranks that lost a link.
     pub(crate) harmed: BTreeSet<(u32, u32)>,
     /// Promises that whoever uses the rails has broken.
@@ -136,6 +141,8 @@ impl Wire {
             noticed: BTreeSet::new(),
             keys: BTreeMap::new(),
             next_key: 0,
+            buffers: BTreeMap::new(),
+            shared: Vec::new(),
             harmed: BTreeSet::new(),
             broken: Vec::new(),
         }

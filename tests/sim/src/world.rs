@@ -15,12 +15,14 @@ use gapless_dtype::testkit::Rng;
 use gapless_engine::HostEngine;
 use gapless_pml::{Bounds, Config, Pml, Protocol, Tuning};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::{Arc, Mutex};
 
 /// A survivor knows of a death, and has ended what needed the dead, within this time after the rails
 /// had to tell.
 const DEATH_GRACE_NS: u64 = 20_000_000;
+/// A rank looks so much after something has come, at most.
+const LATE_NS: u64 = 300;
 /// Turns without effect after which a busy rank waits for its rails.
 const IDLE_TURNS: u32 = 6;
 /// How often whoever has a farewell to say polls by the clock, and how often in vain at most.
@@ -53,6 +55,8 @@ pub(crate) struct World {
     /// When each rank had its last turn.
     last_turn: Vec<Option<u64>>,
     idle: Vec<u32>,
+    /// When each rank will look for room.
+    looks: Vec<BTreeSet<u64>>,
     rng: Rng,
     waiter: Waiter,
     turns: u64,
@@ -111,6 +115,7 @@ impl World {
             serial: 0,
             last_turn: vec![None; size],
             idle: vec![0; size],
+            looks: vec![BTreeSet::new(); size],
             rng: Rng::new(seed ^ 0x7074),
             waiter: Waiter::with(Patience { spins: 0, yields: 0, block_ms: 0, clock_ms: 0 }),
             turns: 0,
@@ -296,6 +301,9 @@ impl World {
     fn run_events(&mut self) -> Result<(), Failure> {
         while let Some(Reverse((at_ns, _, event))) = self.queue.pop() {
             lock(&self.wire).now = at_ns;
+            if let Event::Room(rank) = event {
+                self.looks[rank as usize].remove(&at_ns);
+            }
             match event {
                 Event::Room(rank) if !self.is_busy(rank as usize) => {}
                 Event::Turn(rank) | Event::Room(rank) => {
@@ -324,12 +332,18 @@ impl World {
         let now = wire.now;
         drop(wire);
         for (at_ns, rank) in room {
-            let late = 1 + self.rng.below(300);
-            self.schedule(at_ns.max(now) + late, Event::Room(rank));
+            let at_ns = at_ns.max(now);
+            let looks = &mut self.looks[rank as usize];
+            // One look soon after is enough, however many wait for it.
+            if looks.range(at_ns + 1..=at_ns + LATE_NS).next().is_none() {
+                let due = at_ns + 1 + self.rng.below(LATE_NS);
+                looks.insert(due);
+                self.schedule(due, Event::Room(rank));
+            }
         }
         for (at_ns, rank) in wakes {
             // A rank looks a little after something has come.
-            let late = 1 + self.rng.below(300);
+            let late = 1 + self.rng.below(LATE_NS);
             self.wake(rank, at_ns.max(now) + late);
         }
     }
@@ -344,7 +358,7 @@ impl World {
         let rank = &mut ranks[number as usize];
         let mut moved = false;
         for _ in 0..1 + rng.below(4) {
-            if rank.mood() != Mood::Eager {
+            if rank.mood(plan) != Mood::Eager {
                 break;
             }
             rank.act(plan, shapes, journal)?;
@@ -363,7 +377,7 @@ impl World {
             self.end_process(number);
             return Ok(());
         }
-        let mood = rank.mood();
+        let mood = rank.mood(plan);
         if done == 0 && !moved && mood != Mood::Eager {
             let pml = rank.pml.as_mut().expect("alive");
             // One that is busy goes on polling, and bml looks at a quiet rail now and then; here it

@@ -57,6 +57,28 @@ impl Rank {
         asked.map_err(|error| Failure::new(format!("withdrawing: {error}"), &[self.rank]))
     }
 
+    pub(super) fn recall(&mut self, journal: &mut Journal, nth: u32) -> Result<(), Failure> {
+        let sends = |p: &&Pending| match p.what {
+            What::Send(at) => journal.sent[at].mode != Mode::Ready,
+            What::Recv(_) => false,
+        };
+        let mut sends = self.pending.iter().rev().filter(sends);
+        let Some(&Pending { id, what: What::Send(at), .. }) = sends.nth(nth as usize) else {
+            return Ok(());
+        };
+        self.tick();
+        let number = journal.sent[at].number;
+        let ended = self.pml().is_done(id) == Ok(true);
+        let asked = self.pml().cancel_send(id);
+        let back = self.pml().is_done(id) == Ok(false);
+        journal.sent[at].recalled |= ended && back;
+        self.tell(Some(journal.sent[at].to), || format!("cancels message {number}"));
+        for pending in self.pending.iter_mut().filter(|pending| back && pending.id == id) {
+            pending.done = None;
+        }
+        asked.map_err(|error| Failure::new(format!("cancelling: {error}"), &[self.rank]))
+    }
+
     /// Looks at what has ended, and at what the script waits for; gives whether anything moved on.
     pub(crate) fn look(&mut self, journal: &mut Journal) -> Result<bool, Failure> {
         let tick = self.tick();
@@ -181,7 +203,8 @@ impl Rank {
                     )
                 });
                 taken.ended = Some(end);
-                taken.digest = digest(&self.memory[memory]);
+                taken.memory = self.set_aside(memory);
+                taken.digest = digest(&self.memory[taken.memory]);
             }
         }
         Ok(())
@@ -259,7 +282,7 @@ impl Rank {
                     return Err(Failure::new(what, &[self.rank]));
                 }
                 *next += 1;
-                self.receive(plan, journal, *next, (None, comm, None), shape)?;
+                self.receive(plan, journal, *next, (None, comm, None), shape, false)?;
                 posted += 1;
             }
         }

@@ -1,0 +1,53 @@
+//! Mapping over a simulated rail: a peer's memory is a region of ours at once, and whatever its owner
+//! does to it meanwhile shows. Only ranks' own buffers can be mapped, as with real rails only memory
+//! that was made for it: they stay after a death, and the endpoint's copies do not.
+
+use crate::rail::{Rail, lock};
+use gapless_btl::{Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
+use gapless_mem::{Region, Space};
+use std::sync::Arc;
+
+fn bad(what: &str) -> MapError {
+    MapError::BadKey { what: what.to_owned() }
+}
+
+impl Mapped for Rail {
+    fn allocate(&mut self, _len: u64) -> Result<Allocation, MapError> {
+        Err(MapError::Unavailable { reason: "ranks' buffers can all be mapped".to_owned() })
+    }
+
+    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
+        let peer = *self.peers.get(peer.0 as usize)?;
+        let mut wire = lock(&self.wire);
+        if wire.has_noticed(self.number, self.rank, peer) {
+            return None;
+        }
+        let (start, len) = wire.buffers.range(..=region.address()).next_back()?;
+        if region.address() + region.offset() + region.len() > start + len {
+            return None;
+        }
+        wire.shared.push((self.rank, region));
+        RemoteKey::new(&wire.shared.len().to_le_bytes())
+    }
+
+    fn map_for(&mut self, peer: PeerId, key: &RemoteKey, _: Space) -> Result<Mapping, MapError> {
+        let from = *self.peers.get(peer.0 as usize).ok_or_else(|| bad("its peer"))?;
+        let number =
+            usize::from_le_bytes(key.as_bytes().try_into().map_err(|_| bad("its length"))?);
+        let mut wire = lock(&self.wire);
+        if wire.has_noticed(self.number, self.rank, from) {
+            return Err(crate::wire::gone().into());
+        }
+        if wire.is_unreadable(self.number, self.rank, from) {
+            return Err(MapError::Unavailable { reason: "so it was drawn".to_owned() });
+        }
+        let (owner, region) = *wire.shared.get(number.wrapping_sub(1)).ok_or_else(|| bad("it"))?;
+        if owner != from {
+            return Err(bad("it is another rank's"));
+        }
+        wire.tally.maps += 1;
+        // SAFETY: `key` saw that it is a rank's buffer. Ranks keep their buffers until the world has ended, and write them between calls of
+        // endpoints only, when nothing is being moved.
+        Ok(unsafe { Mapping::new(region, Arc::new(())) })
+    }
+}
