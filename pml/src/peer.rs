@@ -36,6 +36,8 @@ pub(crate) struct Peer {
     pub(crate) parked: u32,
     /// Staged ways that cannot be gone with it, by their place among all protocols.
     pub(crate) closed: [bool; Protocol::ALL.len()],
+    /// How often in a row a staged way found no key, likewise.
+    pub(crate) unkeyed: [u8; Protocol::ALL.len()],
 }
 
 /// Something that waits for room in the transport.

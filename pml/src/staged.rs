@@ -38,7 +38,7 @@ mod window;
 use crate::choose::{self, staged_fragment};
 use crate::core::Core;
 use crate::error::PmlError;
-use crate::header::{DEPTH_MAX, FRAGMENT_MIN, StagedOffer};
+use crate::header::{DEPTH_MAX, FRAGMENT_MIN, StagedOffer, Why};
 use crate::inflight::{Flight, InFlight};
 use crate::protocol::Protocol;
 use crate::rendezvous::{Incoming, Stage};
@@ -49,6 +49,31 @@ use gapless_bml::{Bml, MapError, Mapping, Rank, RemoteKey};
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Device, Space};
 use std::sync::Arc;
+
+/// Messages in a row that find no key on a way before it is given up for good: a transport may be
+/// short of keys for a moment.
+const UNKEYED_MAX: u8 = 8;
+
+/// Why a way cannot be gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Obstacle {
+    /// Another message may go it.
+    Passing,
+    /// There was no key.
+    NoKey,
+    /// No message ever will.
+    Lasting,
+}
+
+impl From<Why> for Obstacle {
+    fn from(why: Why) -> Obstacle {
+        match why {
+            Why::Exhausted => Obstacle::Passing,
+            Why::NoKey => Obstacle::NoKey,
+            Why::Unmappable => Obstacle::Lasting,
+        }
+    }
+}
 
 /// A staged message at its sender.
 #[derive(Debug)]
@@ -249,14 +274,22 @@ impl Core {
     }
 
     /// A way could not be gone; nothing was moved. Tries another.
-    fn refuse_staged(&mut self, bml: &mut Bml, id: RequestId, why: &str, lasting: bool) {
+    fn refuse_staged(&mut self, bml: &mut Bml, id: RequestId, why: &str, obstacle: Obstacle) {
         let Some((incoming, _)) = self.incoming(id) else { return };
         let (from, way) = (incoming.from, incoming.protocol);
         if let Stage::Staged(_) = incoming.stage {
             self.release_recv(id, false);
         }
-        if lasting {
-            self.close_way(from, way, why);
+        let unkeyed = &mut self.peers[from as usize].unkeyed[way.index()];
+        match obstacle {
+            Obstacle::Passing => {}
+            Obstacle::Lasting => self.close_way(from, way, why),
+            Obstacle::NoKey => {
+                *unkeyed += 1;
+                if *unkeyed >= UNKEYED_MAX {
+                    self.close_way(from, way, why);
+                }
+            }
         }
         if let Some((incoming, _)) = self.incoming(id) {
             // What its kin needs is the same.

@@ -385,6 +385,27 @@ fn a_way_that_a_peer_cannot_go_is_not_tried_again() {
 }
 
 #[test]
+fn keys_that_never_come_are_not_asked_for_for_ever() {
+    let mut pair = Pair::new(Protocol::StagedGet);
+    let to = Buffer::target_in(&layout(SIZE, true), 1, pair.home());
+    for sequence in 0u32..12 {
+        pair.recv(&to);
+        let mut offer = offer(SIZE);
+        offer[12..16].copy_from_slice(&sequence.to_le_bytes());
+        pair.inject(&offer);
+        let gets = |message: &Vec<u8>| message[0] == 10 && matches!(message[2], 8 | 9);
+        let tried = pair.inbox.0.iter().any(gets);
+        assert_eq!(tried, sequence < 8, "message {sequence}");
+        if tried {
+            let reply = reply_of(&pair.heard(10));
+            pair.inject(&short(14, 3, reply));
+        }
+        pair.inbox.0.clear();
+    }
+    assert!(!pair.inbox.1);
+}
+
+#[test]
 fn a_receiver_that_lies_is_lost_and_overruns_nothing() {
     type Lie = fn(u64, &RemoteKey) -> Vec<Vec<u8>>;
     let lies: [(&str, Lie); 12] = [

@@ -76,6 +76,8 @@ pub(crate) struct Ring {
 pub(crate) enum Why {
     /// Its staging memory is all in use.
     Exhausted,
+    /// Its transport gives no key for it.
+    NoKey,
     /// The memory cannot be mapped there, now or later.
     Unmappable,
 }
@@ -85,11 +87,13 @@ impl Why {
         match self {
             Why::Exhausted => 1,
             Why::Unmappable => 2,
+            Why::NoKey => 3,
         }
     }
 
     pub(super) fn decode(code: u8) -> Result<Why, String> {
-        let known = [Why::Exhausted, Why::Unmappable].into_iter().find(|why| why.code() == code);
+        let all = [Why::Exhausted, Why::NoKey, Why::Unmappable];
+        let known = all.into_iter().find(|why| why.code() == code);
         known.ok_or_else(|| format!("no refusal has number {code}"))
     }
 }
@@ -220,7 +224,7 @@ mod tests {
         assert_eq!(found, Ok(Message::Ready { reply: 5, index: 6 }));
         let found = Message::parse(&free(5, 6));
         assert_eq!(found, Ok(Message::Free { serial: 5, limit: 6 }));
-        for why in [Why::Exhausted, Why::Unmappable] {
+        for why in [Why::Exhausted, Why::NoKey, Why::Unmappable] {
             assert_eq!(Message::parse(&refuse(9, why)), Ok(Message::Refuse { reply: 9, why }));
         }
     }

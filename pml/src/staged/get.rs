@@ -5,7 +5,7 @@
 //! unpacks there by the CPU.
 
 use super::course::{Course, Ring};
-use super::{StagedRecv, StagedSend, map_peer};
+use super::{Obstacle, StagedRecv, StagedSend, map_peer};
 use crate::core::Core;
 use crate::header::{self, Open, Ring as RingMessage, Why};
 use crate::protocol::Protocol;
@@ -31,7 +31,7 @@ impl Core {
         let Some((incoming, buffer)) = self.incoming(id) else { return };
         let (from, space) = (incoming.from, buffer.typed().space());
         if copies(course.way, space, false) && !self.second_stop(bml, &mut course, id, space) {
-            return self.refuse_staged(bml, id, "staging memory is exhausted", false);
+            return self.refuse_staged(bml, id, "staging memory is exhausted", Obstacle::Passing);
         }
         let Some((incoming, _)) = self.incoming(id) else { return };
         let open = Open {
@@ -72,9 +72,11 @@ impl Core {
         });
         course.ring = ring.map(Ring::Own);
         let stops = !copies(open.way, space, true) || self.second_stop(bml, &mut course, id, space);
+        let unkeyed = key.is_none() && course.ring.is_some();
         let Some(key) = key.filter(|_| stops) else {
             course.release(&mut self.staging, false);
-            self.send_control(bml, peer, &header::refuse(open.reply, Why::Exhausted));
+            let why = if unkeyed { Why::NoKey } else { Why::Exhausted };
+            self.send_control(bml, peer, &header::refuse(open.reply, why));
             return Ok(());
         };
         let depth = course.window.depth();
@@ -108,8 +110,9 @@ impl Core {
             Ok(mapping) => mapping,
             // The sender takes its ring back when it hears of the next decision.
             Err(error) => {
-                let lasting = Core::lasts(&error);
-                self.refuse_staged(bml, id, &error.to_string(), lasting);
+                let lasts = Core::lasts(&error);
+                let obstacle = if lasts { Obstacle::Lasting } else { Obstacle::Passing };
+                self.refuse_staged(bml, id, &error.to_string(), obstacle);
                 return Ok(());
             }
         };

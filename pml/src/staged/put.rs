@@ -2,7 +2,7 @@
 //! it and lays fragments there, by its pack kernel or by a copy engine.
 
 use super::course::{Course, Ring};
-use super::{StagedRecv, StagedSend, map_peer};
+use super::{Obstacle, StagedRecv, StagedSend, map_peer};
 use crate::core::Core;
 use crate::header::{self, Open, Why};
 use crate::peer::Outgoing;
@@ -31,11 +31,21 @@ impl Core {
             }
             None => {
                 let Some(device) = device else {
-                    return self.refuse_staged(bml, id, "its device is not attached", false);
+                    return self.refuse_staged(
+                        bml,
+                        id,
+                        "its device is not attached",
+                        Obstacle::Passing,
+                    );
                 };
                 let len = course.ring_bytes();
                 let Some(block) = self.staging.take(bml, Some(&device), len, bound) else {
-                    return self.refuse_staged(bml, id, "staging memory is exhausted", false);
+                    return self.refuse_staged(
+                        bml,
+                        id,
+                        "staging memory is exhausted",
+                        Obstacle::Passing,
+                    );
                 };
                 course.limit = course.window.reach();
                 let region = block.region();
@@ -43,7 +53,12 @@ impl Core {
                     bml.mapped(Rank(from)).and_then(|(peer, mapped)| mapped.key(peer, region));
                 let Some(key) = key else {
                     self.staging.give(block);
-                    return self.refuse_staged(bml, id, "staging memory has no key", false);
+                    return self.refuse_staged(
+                        bml,
+                        id,
+                        "staging memory has no key",
+                        Obstacle::NoKey,
+                    );
                 };
                 (key, Ring::Own(block))
             }
@@ -166,11 +181,12 @@ impl Core {
         if !staged.course.window.is_fresh() || (staged.going && !staged.course.way.puts()) {
             return Err("a way that was refused after it was begun".to_owned());
         }
-        let (text, lasting) = match why {
-            Why::Exhausted => ("the sender has no memory for it now", false),
-            Why::Unmappable => ("the sender cannot map the memory", true),
+        let text = match why {
+            Why::Exhausted => "the sender has no memory for it now",
+            Why::NoKey => "the sender's memory has no key",
+            Why::Unmappable => "the sender cannot map the memory",
         };
-        self.refuse_staged(bml, id, text, lasting);
+        self.refuse_staged(bml, id, text, why.into());
         Ok(())
     }
 

@@ -110,6 +110,7 @@ impl Core {
             Some(PmlError::SenderFailed { .. }) => Some(Verdict::Refused),
             _ => (!way.puts()).then_some(Verdict::Received(way)),
         };
+        self.peers[from as usize].unkeyed[way.index()] = 0;
         self.release_recv(id, false);
         self.finish_incoming(id);
         if let Some(verdict) = verdict {
