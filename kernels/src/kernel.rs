@@ -166,11 +166,16 @@ impl Family {
         matches!(self, Family::Strided | Family::Mapped)
     }
 
-    /// Words that one thread moves in a tile.
+    /// Words that one thread moves in a tile, where blocks loop (`few`) or where they do not. Blocks that
+    /// loop are few, so those that follow long blocks keep more on the way each (`LONG` in `pack.cl-cu`).
     #[must_use]
-    pub fn items(self, width: Width) -> u32 {
+    pub fn items(self, width: Width, few: bool) -> u32 {
         match self {
             Family::Transposed | Family::Transfer => 4,
+            Family::Affine if few && width == Width::W16 => 6,
+            Family::Copy | Family::Rows | Family::Affine if few && width != Width::W1 => {
+                2 * width.items()
+            }
             _ => width.items(),
         }
     }

@@ -145,17 +145,17 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// The launch of a kernel of `family`, looping if `blocks` are fewer than the tiles.
+    /// The launch of a kernel of `family`.
     pub(crate) fn new(
         family: Family,
         direction: Direction,
         width: Width,
-        blocks: u32,
-        threads: u32,
+        shape: Geometry,
         args: Args,
     ) -> Launch {
-        let few = blocks < args.span().tiles;
-        debug_assert!(threads <= family.threads_max(few), "{family:?}: {blocks} × {threads}");
+        let Geometry { blocks, threads, few, .. } = shape;
+        debug_assert!(few || blocks == args.span().tiles, "{family:?}: {shape:?}");
+        debug_assert!(threads <= family.threads_max(few), "{family:?}: {shape:?}");
         Launch { kernel: Kernel { family, direction, width, few }, blocks, threads, args }
     }
 }
@@ -223,6 +223,8 @@ pub(crate) struct Geometry {
     pub(crate) tiles: u32,
     /// Whether threads move half as many words each.
     pub(crate) half: bool,
+    /// Whether blocks loop.
+    pub(crate) few: bool,
 }
 
 impl Geometry {
@@ -242,13 +244,13 @@ pub(crate) fn flat(
     skipping: Skipping,
     budget: Option<NonZeroU32>,
 ) -> Geometry {
-    let items = family.items(width);
     let tiles_of = |threads, items| words.tiles(threads / 32 * items, skipping);
-    let shape = geometry(family, budget, |threads| tiles_of(threads, items));
-    if !family.halves() || shape.tiles >= TILES_ENOUGH {
+    let shape =
+        geometry(family, budget, |threads, few| tiles_of(threads, family.items(width, few)));
+    if !family.halves() || shape.few || shape.tiles >= TILES_ENOUGH {
         return shape;
     }
-    let tiles = tiles_of(shape.threads, items / 2);
+    let tiles = tiles_of(shape.threads, family.items(width, false) / 2);
     if limited(tiles, budget) < tiles {
         return shape;
     }
@@ -294,29 +296,29 @@ pub(crate) fn skipping(
     Skipping { lanes, back: starts.unwrap_or(first % len) }
 }
 
-/// Blocks and threads, where `tiles_of` says how many tiles there are for so many threads a block.
+/// Blocks and threads, where `tiles_of` says how many tiles there are for so many threads a block, looping
+/// or not.
 pub(crate) fn geometry(
     family: Family,
     budget: Option<NonZeroU32>,
-    tiles_of: impl Fn(u32) -> u32,
+    tiles_of: impl Fn(u32, bool) -> u32,
 ) -> Geometry {
     let mut threads = family.threads();
-    while threads > THREADS_MIN && tiles_of(threads) < BLOCKS_ENOUGH {
+    while threads > THREADS_MIN && tiles_of(threads, false) < BLOCKS_ENOUGH {
         threads /= 2;
     }
-    let mut tiles = tiles_of(threads);
-    if let Some(budget) = budget
-        && tiles > budget.get()
-    {
-        let fewest = threads;
-        threads = family.threads_max(true);
-        // Only looping kernels take blocks as large; so tiles must stay more than blocks.
-        while threads > fewest && tiles_of(threads) <= budget.get() {
-            threads /= 2;
-        }
-        tiles = tiles_of(threads);
+    let tiles = tiles_of(threads, false);
+    let Some(budget) = budget.filter(|budget| tiles > budget.get()) else {
+        return Geometry { blocks: tiles, threads, tiles, half: false, few: false };
+    };
+    let fewest = threads;
+    threads = family.threads_max(true);
+    // As large as they can be, and yet all of them busy.
+    while threads > fewest && tiles_of(threads, true) <= budget.get() {
+        threads /= 2;
     }
-    Geometry { blocks: limited(tiles, budget), threads, tiles, half: false }
+    let tiles = tiles_of(threads, true);
+    Geometry { blocks: tiles.min(budget.get()), threads, tiles, half: false, few: true }
 }
 
 /// Blocks for `tiles` under a budget.

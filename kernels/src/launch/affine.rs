@@ -190,8 +190,7 @@ fn launch(
         family,
         what.direction,
         width,
-        geometry.blocks,
-        geometry.threads,
+        geometry,
         Args::Affine(AffineArgs { span, skipping: NONE_IDLE, shape }),
     ))
 }

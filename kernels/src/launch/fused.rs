@@ -52,7 +52,7 @@ impl Piece {
         let warps = threads / 32;
         match self.strips {
             Some(strips) => strips.div_ceil(warps) + self.words.edge_tiles(),
-            None => self.words.tiles(warps * Family::Fused.items(width), self.part.skipping),
+            None => self.words.tiles(warps * Family::Fused.items(width, false), self.part.skipping),
         }
     }
 
@@ -147,7 +147,7 @@ fn cut(
         let (mut skips, mut rows, mut strips) = (NONE_IDLE, Rows::default(), None);
         if side.kind == SIDE_STRIDED {
             let shape = &side.strided;
-            if let Some((cut, number)) = grid::rows(shape.len, words, width) {
+            if let Some((cut, number)) = grid::rows(shape.len, words, width, false) {
                 (rows, strips) = (cut, Some(number));
             }
             let at = part.typed.address.wrapping_add(span.typed.cast_unsigned());
@@ -187,7 +187,7 @@ fn launch(
     pieces: &[Piece],
     budget: Option<NonZeroU32>,
 ) -> Launch {
-    let tiles = |threads| {
+    let tiles = |threads, _| {
         let each = pieces.iter().map(|piece| u64::from(piece.tiles(threads, width)));
         let tiles = each.sum::<u64>().next_multiple_of(u64::from(PARTS_AT_ONCE));
         u32::try_from(tiles).unwrap_or(u32::MAX)
@@ -215,12 +215,5 @@ fn launch(
             args.begin[at - 1] = if at < pieces.len() { begin } else { u32::MAX };
         }
     }
-    Launch::new(
-        Family::Fused,
-        direction,
-        width,
-        shape.blocks,
-        shape.threads,
-        Args::Fused(Box::new(args)),
-    )
+    Launch::new(Family::Fused, direction, width, shape, Args::Fused(Box::new(args)))
 }

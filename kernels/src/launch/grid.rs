@@ -151,30 +151,25 @@ fn launch(
     let words = Words::of(range, width);
     let typed = what.typed.offset.wrapping_add(grid.displacement);
     let mut span = words.span(typed, packed);
-    let made = |family, blocks, threads, args| {
-        Launch::new(family, what.direction, width, blocks, threads, args)
-    };
+    let made = |family, shape, args| Launch::new(family, what.direction, width, shape, args);
     if grid.dims.is_empty() {
         let geometry = flat(Family::Copy, width, words, NONE_IDLE, what.budget);
         geometry.tell(&mut span);
-        return Ok(made(
-            Family::Copy,
-            geometry.blocks,
-            geometry.threads,
-            Args::Copy(CopyArgs { span }),
-        ));
+        return Ok(made(Family::Copy, geometry, Args::Copy(CopyArgs { span })));
     }
-    if let Some((args, blocks)) = transposed(what, grid, width, words, span) {
-        let threads = Family::Transposed.threads_max(false);
-        return Ok(made(Family::Transposed, blocks, threads, Args::Transposed(args)));
+    if let Some((args, geometry)) = transposed(what, grid, width, words, span) {
+        return Ok(made(Family::Transposed, geometry, Args::Transposed(args)));
     }
     let shape = shape(grid, width)?;
-    if let Some((rows, strips)) = rows(shape.len, words, width) {
-        let tiles = |threads: u32| strips.div_ceil(threads / 32) + words.edge_tiles();
+    if let Some(rows) = rows(shape.len, words, width, false) {
+        // Blocks that loop take longer strips, where those are as full.
+        let cut = [Some(rows), self::rows(shape.len, words, width, true)];
+        let of = |few: bool| cut[usize::from(few)].unwrap_or(rows);
+        let tiles = |threads: u32, few| of(few).1.div_ceil(threads / 32) + words.edge_tiles();
         let geometry = geometry(Family::Rows, what.budget, tiles);
         geometry.tell(&mut span);
-        let args = RowsArgs { span, rows, shape };
-        return Ok(made(Family::Rows, geometry.blocks, geometry.threads, Args::Rows(args)));
+        let args = RowsArgs { span, rows: of(geometry.few).0, shape };
+        return Ok(made(Family::Rows, geometry, Args::Rows(args)));
     }
     let family = if shape.dims == 1 { Family::Strided1 } else { Family::Strided };
     let at = what.typed.address.wrapping_add(typed.cast_unsigned());
@@ -183,7 +178,7 @@ fn launch(
     let geometry = flat(family, width, words, skipping, what.budget);
     geometry.tell(&mut span);
     let args = StridedArgs { span, skipping, shape };
-    Ok(made(family, geometry.blocks, geometry.threads, Args::Strided(args)))
+    Ok(made(family, geometry, Args::Strided(args)))
 }
 
 /// The grid as the kernel wants it. Its words can be numbered.
@@ -205,10 +200,10 @@ pub(crate) fn shape(grid: &Grid, width: Width) -> Result<Strided, Unfit> {
     Ok(shape)
 }
 
-/// How blocks of `len` words are cut into strips, and how many strips there are, if that keeps most
-/// threads busy; flat strips keep all, but search more.
-pub(super) fn rows(len: u32, words: Words, width: Width) -> Option<(Rows, u32)> {
-    let strip = 32 * Family::Rows.items(width);
+/// How blocks of `len` words are cut into strips (those of looping blocks if `few`), and how many strips
+/// there are, if that keeps most threads busy; flat strips keep all, but search more.
+pub(super) fn rows(len: u32, words: Words, width: Width, few: bool) -> Option<(Rows, u32)> {
+    let strip = 32 * Family::Rows.items(width, few);
     let pieces = len.div_ceil(strip);
     // Pieces of whole 32-word lines, so that most begin at a line of memory.
     let piece = len.div_ceil(pieces).next_multiple_of(32);

@@ -117,8 +117,7 @@ pub fn listed(what: &Move, blocks: &Blocks) -> Result<Launches, Unfit> {
             Family::Listed,
             what.direction,
             width,
-            geometry.blocks,
-            geometry.threads,
+            geometry,
             Args::Listed(ListedArgs { span, skipping, shape }),
         ));
         from = to;

@@ -112,8 +112,7 @@ pub fn mapped(what: &Move, plan: &Planned) -> Result<Launches, Unfit> {
             Family::Mapped,
             what.direction,
             width,
-            geometry.blocks,
-            geometry.threads,
+            geometry,
             Args::Mapped(MappedArgs { span, shape }),
         ));
         from = to;

@@ -155,8 +155,7 @@ pub fn transfer(
             Family::Transfer,
             Direction::Pack,
             width,
-            geometry.blocks,
-            geometry.threads,
+            geometry,
             Args::Transfer(Box::new(args)),
         ));
     }

@@ -1,8 +1,8 @@
 //! Single words whose stream runs across the memory's order: a transposed matrix.
 
-use super::{Grid, Move, Words, limited};
-use crate::Width;
+use super::{Geometry, Grid, Move, Words, limited};
 use crate::args::{BATCH_MAX, Dim, Divide, Span, Transposed, TransposedArgs};
+use crate::{Family, Width};
 use smallvec::SmallVec;
 
 /// Words along a square's side.
@@ -12,14 +12,14 @@ const COUNT_MIN: u64 = 8;
 /// Bytes between neighbours at most: farther apart, there is nothing to gain from reading them together.
 const STRIDE_MAX: u64 = 32;
 
-/// The arguments and blocks, if the grid is such a shape.
+/// The arguments, and blocks and threads, if the grid is such a shape.
 pub(super) fn transposed(
     what: &Move,
     grid: &Grid,
     width: Width,
     words: Words,
     mut span: Span,
-) -> Option<(TransposedArgs, u32)> {
+) -> Option<(TransposedArgs, Geometry)> {
     if grid.len != u64::from(width.bytes()) || grid.dims.len() < 2 {
         return None;
     }
@@ -74,5 +74,8 @@ pub(super) fn transposed(
         return None;
     }
     span.tiles = u32::try_from(tiles).ok().filter(|&tiles| tiles < 1 << 31)?;
-    Some((TransposedArgs { span, shape }, limited(span.tiles, what.budget)))
+    let (tiles, threads) = (span.tiles, Family::Transposed.threads_max(false));
+    let blocks = limited(tiles, what.budget);
+    let geometry = Geometry { blocks, threads, tiles, half: false, few: blocks < tiles };
+    Some((TransposedArgs { span, shape }, geometry))
 }
