@@ -32,7 +32,7 @@ impl Experiment for Wu10 {
 }
 
 fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {
-    by_configuration(sites, &[Shape::V, Shape::T], &EDGES)
+    by_configuration(sites, &[Shape::V, Shape::T], u64::MAX)
 }
 
 /// What all of Figures 10 to 12 say below their tables.
@@ -40,14 +40,16 @@ pub(super) const NOTES: &str = "time: half a round trip; memcpy: a plain copy of
                                 same places. Quoted: Open MPI 5.0.7 between the same\nGPUs, which was \
                                 not measured here\n";
 
-/// A pair of processes for each configuration.
-pub(super) fn by_configuration(sites: &Sites, shapes: &[Shape], edges: &[u64]) -> Vec<Pair> {
-    let pair = |(name, ends)| {
-        let sized =
-            |&edge| shapes.iter().map(move |&shape| Item::new(shape, Size::Edge(edge), ends));
-        Pair::new(name, edges.iter().flat_map(sized).collect())
-    };
-    sites.configurations().into_iter().map(pair).collect()
+/// Every configuration in one pair of processes; matrices in host memory have `host` columns at most.
+pub(super) fn by_configuration(sites: &Sites, shapes: &[Shape], host: u64) -> Vec<Pair> {
+    let mut items = Vec::new();
+    for (_, ends) in sites.configurations() {
+        let most = if ends.involve_device() { u64::MAX } else { host };
+        for &edge in EDGES.iter().filter(|edge| **edge <= most) {
+            items.extend(shapes.iter().map(|&shape| Item::new(shape, Size::Edge(edge), ends)));
+        }
+    }
+    vec![Pair::new("ping-pong", items)]
 }
 
 /// Rows between two GPUs with what Open MPI reaches there.

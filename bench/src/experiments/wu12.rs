@@ -7,11 +7,14 @@ use crate::experiment::{Common, Drawing, Experiment, Findings};
 use crate::p2p::item::{Shape, Sites};
 use crate::p2p::job::{self, Options, Pair};
 
-use super::wu9::{EDGES, by_edge};
+use super::wu9::by_edge;
 use super::wu10::{NOTES, by_configuration, with_quoted};
 
 /// The experiment.
 pub struct Wu12;
+
+/// A processor transposes a larger matrix in seconds.
+const HOST_EDGE_MAX: u64 = 2048;
 
 impl Experiment for Wu12 {
     type Options = Options;
@@ -29,5 +32,5 @@ impl Experiment for Wu12 {
 }
 
 fn plan(_: &Options, sites: &Sites) -> Vec<Pair> {
-    by_configuration(sites, &[Shape::X], &EDGES)
+    by_configuration(sites, &[Shape::X], HOST_EDGE_MAX)
 }

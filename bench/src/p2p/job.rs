@@ -144,7 +144,12 @@ pub fn run(
     let absent = std::mem::take(&mut runner.absent);
     let rows = judged(runner.found, &pairs);
     let (met, all, void, lines) = marks::tally(&rows);
+    let depth = |row: &Row| row.extra.get("counters")?.get("depth_max")?.as_u64();
+    let deepest = rows.iter().filter_map(depth).max().unwrap_or(0);
     let mut notes = notes.to_owned();
+    if deepest > 0 {
+        notes += &format!("fragments of one staged message in work at a time: up to {deepest}\n");
+    }
     if all > 0 {
         notes += &format!("{met} of {all} marks met, {void} of the others void\n");
         notes.extend(lines.iter().map(|line| format!("- {line}\n")));

@@ -41,6 +41,8 @@ const WARM: u64 = 2;
 /// Samples that are taken at least and at most.
 const SAMPLES_MIN: u64 = 5;
 const SAMPLES_MAX: u64 = 1000;
+/// Blocks of messages so large are not walked to find places for them, if they are dense enough.
+const LARGE_BYTES: u64 = 32 << 20;
 /// A sample lasts at least this long, so that reading the clock does not count.
 const SAMPLE_SECONDS: f64 = 20e-6;
 
@@ -188,8 +190,8 @@ impl<'a> Bench<'a> {
             let layout = side.datatype.commit()?;
             let (arena, wanted) = (course.arena_bytes, course.wanted_bytes);
             // Both processes must find the same: each knows from which bytes the other sends.
-            let apart =
-                course.ends.involve_device().then(|| Places::side_by_side(side, arena, wanted));
+            let large = course.ends.involve_device() || side.payload_bytes() >= LARGE_BYTES;
+            let apart = large.then(|| Places::side_by_side(side, arena, wanted));
             let places = match apart.flatten() {
                 Some(places) => Some(places),
                 None => Places::find(side, &layout, arena, wanted),
