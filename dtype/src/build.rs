@@ -22,6 +22,7 @@ use crate::bounds::{Bounds, Shifts};
 use crate::contents::{Combiner, Contents, Distribution, Order};
 use crate::datatype::Datatype;
 use crate::error::{Argument, Quantity, TypeError};
+use crate::optimize::Lengths;
 use crate::primitive::Primitive;
 
 /// A constructor's arguments, owned: what [`Contents`] borrows from.
@@ -132,6 +133,72 @@ impl Placement {
         self.shifts = Some(self.shifts.map_or(shifts, |s| s.union(shifts)));
         // Cannot overflow: lists have fewer than 2^64 entries of less than 2^64 each.
         self.copies += u128::from(blocklength);
+        Ok(())
+    }
+
+    /// Adds block i of `blocklengths[i]` copies at `displacements[i] × unit` bytes; `list` is to blame.
+    ///
+    /// Making a type of a million blocks takes as long as this loop: where no product can overflow, it has
+    /// 64 bits and takes a tenth of what checked sums of 128 bits take.
+    fn listed(
+        &mut self,
+        displacements: &[i64],
+        blocklengths: Lengths<'_>,
+        unit: i64,
+        list: &'static str,
+    ) -> Result<(), TypeError> {
+        let lengths = |i: usize| blocklengths.at(i);
+        // Numbers whose highest bits are those of the greatest magnitudes.
+        let far = displacements.iter().fold(0, |bits, &d| bits | (d ^ (d >> 63)).cast_unsigned());
+        let long = match blocklengths {
+            Lengths::Equal(n) => n,
+            Lengths::Listed(lengths) => lengths.iter().fold(0, |bits, n| bits | n),
+        };
+        let reach = (i128::from(far) + 1).checked_mul(i128::from(unit.unsigned_abs()));
+        let block = (i128::from(long) + 1).checked_mul(i128::from(self.extent.unsigned_abs()));
+        let most = reach.zip(block).and_then(|(reach, block)| reach.checked_add(block));
+        if most.is_none_or(|most| most > i128::from(i64::MAX)) {
+            for (i, &displacement) in displacements.iter().enumerate() {
+                let start = i128::from(displacement) * i128::from(unit);
+                self.block(start, lengths(i), Argument::entry(list, i))?;
+            }
+            return Ok(());
+        }
+        let mut shifts = Shifts { least: i64::MAX, greatest: i64::MIN };
+        let mut copies = 0u128;
+        match blocklengths {
+            Lengths::Equal(0) => {}
+            Lengths::Equal(n) => {
+                let (least, greatest) = displacements
+                    .iter()
+                    .fold((i64::MAX, i64::MIN), |(a, b), &d| (a.min(d), b.max(d)));
+                let last = (n - 1).cast_signed() * self.extent;
+                for displacement in displacements.first().iter().flat_map(|_| [least, greatest]) {
+                    let start = displacement * unit;
+                    let here = Shifts {
+                        least: start.min(start + last),
+                        greatest: start.max(start + last),
+                    };
+                    shifts = shifts.union(here);
+                }
+                copies = u128::from(n) * displacements.len() as u128;
+            }
+            Lengths::Listed(lengths) => {
+                for (&displacement, &n) in displacements.iter().zip(lengths) {
+                    let start = displacement * unit;
+                    let last = start + n.saturating_sub(1).cast_signed() * self.extent;
+                    if n > 0 {
+                        shifts.least = shifts.least.min(start.min(last));
+                        shifts.greatest = shifts.greatest.max(start.max(last));
+                    }
+                    copies += u128::from(n);
+                }
+            }
+        }
+        if copies > 0 {
+            self.shifts = Some(self.shifts.map_or(shifts, |s| s.union(shifts)));
+        }
+        self.copies += copies;
         Ok(())
     }
 

@@ -10,7 +10,7 @@ mod collect;
 
 use thiserror::Error;
 
-use crate::copy::{Copier, Gather, SAMPLES, STREAM_MIN, Scatter, Ways};
+use crate::copy::{Copier, Gather, STREAM_MIN, Scatter, Ways, sample};
 use crate::layout::Layout;
 use crate::program::{Axis, Flow, Op, OpId, Sink};
 use crate::run::{Run, in_memory};
@@ -314,7 +314,7 @@ impl Convertor {
     ) -> u64 {
         let len = len.min(self.remaining());
         let to = self.position + len;
-        let place = |i| dst.cast_const().wrapping_add(in_memory(len / SAMPLES * i));
+        let place = |i| dst.cast_const().wrapping_add(in_memory(sample(i, len)));
         if ways.may_stream(len) && (len < STREAM_MIN || ways.streams(place)) {
             // SAFETY: the caller's promise about the runs of the next `len` bytes; nothing is written
             // through a gatherer's user pointer.
@@ -367,8 +367,7 @@ impl Convertor {
             scatter.finish();
         } else {
             // SAFETY: as above.
-            let mut copier =
-                unsafe { Copier::<false>::new(ways.level(), origin, src.cast_mut()) };
+            let mut copier = unsafe { Copier::<false>::new(ways.level(), origin, src.cast_mut()) };
             let _ = self.walk(to, &mut copier);
         }
         self.position = to;

@@ -20,7 +20,7 @@ use std::ptr;
 
 pub(crate) use mirror::Mirror;
 pub(crate) use stream::{Gather, Scatter};
-pub(crate) use ways::{Level, SAMPLES, STREAM_MIN, Ways};
+pub(crate) use ways::{Level, STREAM_MIN, Ways, sample};
 
 use crate::program::{AffineLengths, Axis, Flow, Sink};
 use crate::run::in_memory;

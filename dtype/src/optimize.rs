@@ -39,7 +39,7 @@ pub(crate) enum Lengths<'a> {
 }
 
 impl Lengths<'_> {
-    fn at(self, i: usize) -> u64 {
+    pub(crate) fn at(self, i: usize) -> u64 {
         match self {
             Lengths::Equal(n) => n,
             Lengths::Listed(list) => list[i],

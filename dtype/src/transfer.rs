@@ -4,7 +4,7 @@
 //! shorter of the two at hand is copied.
 
 use crate::convertor::{Convertor, ConvertorError};
-use crate::copy::{Mirror, copy, shifted};
+use crate::copy::{Mirror, Ways, copy, shifted};
 use crate::run::{Run, in_memory};
 
 /// Runs listed at a time, on the stack: enough to spread the cost of finding one's place, few enough to
@@ -27,13 +27,23 @@ pub fn transfer(
     to_origin: usize,
     max_bytes: u64,
 ) -> Result<u64, ConvertorError> {
+    transfer_in(Ways::BEST, (src, from, from_origin), (dst, to, to_origin), max_bytes)
+}
+
+/// As [`transfer`], in certain ways: from a cursor over a slice and an origin in it to another.
+pub(crate) fn transfer_in(
+    ways: Ways,
+    (src, from, from_origin): (&mut Convertor, &[u8], usize),
+    (dst, to, to_origin): (&mut Convertor, &mut [u8], usize),
+    max_bytes: u64,
+) -> Result<u64, ConvertorError> {
     src.check(from_origin, from.len())?;
     dst.check(to_origin, to.len())?;
     let from = from.as_ptr().wrapping_add(from_origin);
     let to = to.as_mut_ptr().wrapping_add(to_origin);
     // SAFETY: all runs of both sides lie within their bounds, which were found inside the slices, and a
     // shared and an exclusive slice do not overlap.
-    Ok(unsafe { transfer_raw(src, from, dst, to, max_bytes) })
+    Ok(unsafe { transfer_by(ways, src, from, dst, to, max_bytes) })
 }
 
 /// As [`transfer`], over memory that is only known by its address.
@@ -52,26 +62,44 @@ pub unsafe fn transfer_raw(
     dst_origin: *mut u8,
     max_bytes: u64,
 ) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { transfer_by(Ways::BEST, src, src_origin, dst, dst_origin, max_bytes) }
+}
+
+/// As [`transfer_raw`], in certain ways.
+///
+/// # Safety
+///
+/// As [`transfer_raw`].
+unsafe fn transfer_by(
+    ways: Ways,
+    src: &mut Convertor,
+    src_origin: *const u8,
+    dst: &mut Convertor,
+    dst_origin: *mut u8,
+    max_bytes: u64,
+) -> u64 {
     let bytes = max_bytes.min(src.remaining()).min(dst.remaining());
     if let Some(disp) = dst.contiguous() {
         let to = shifted(dst_origin, disp.wrapping_add_unsigned(dst.position()));
         // SAFETY: the destination's next `bytes` bytes are one run at `to`; the caller's promise.
-        let moved = unsafe { src.pack_raw(src_origin, to, bytes) };
+        let moved = unsafe { src.pack_by(ways, src_origin, to, bytes) };
         dst.advance(moved);
         return moved;
     }
     if let Some(disp) = src.contiguous() {
         let from = shifted(src_origin.cast_mut(), disp.wrapping_add_unsigned(src.position()));
         // SAFETY: the source's next `bytes` bytes are one run at `from`; the caller's promise.
-        let moved = unsafe { dst.unpack_raw(from, dst_origin, bytes) };
+        let moved = unsafe { dst.unpack_by(ways, from, dst_origin, bytes) };
         src.advance(moved);
         return moved;
     }
     if src.mirrors(dst) {
         // SAFETY: both sides' next `bytes` bytes are runs at the same displacements; the caller's promise.
-        let mut mirror = unsafe { Mirror::new(src_origin, dst_origin) };
+        let mut mirror = unsafe { Mirror::new(ways, bytes, src_origin, dst_origin) };
         // The sink never stops a walk.
         let _ = src.walk(src.position() + bytes, &mut mirror);
+        mirror.finish();
         src.advance(bytes);
         dst.advance(bytes);
         return bytes;

@@ -31,7 +31,8 @@ impl Random {
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 }
@@ -84,7 +85,8 @@ pub(crate) fn named(name: &str, bytes: u64) -> Result<Laid, Box<dyn Error>> {
             Laid { step: LINE, places_max: 56, span, ..laid(&face, 1, span)? }
         }
         _ => {
-            let (kind, width, shuffled) = list_name(name).ok_or_else(|| format!("no layout {name}"))?;
+            let (kind, width, shuffled) =
+                list_name(name).ok_or_else(|| format!("no layout {name}"))?;
             let blocks = doubles / width;
             let (at, end) = places(blocks, width, shuffled);
             let list = match kind {

@@ -4,6 +4,7 @@ use super::{Placement, Recipe};
 use crate::contents::Combiner;
 use crate::datatype::Datatype;
 use crate::error::{Argument, TypeError};
+use crate::optimize::Lengths;
 
 impl Datatype {
     /// Blocks of `blocklengths[i]` copies of `old`, each starting `displacements_bytes[i]` bytes
@@ -25,12 +26,7 @@ impl Datatype {
             ("blocklengths", blocklengths.len()),
         )?;
         let mut placement = Placement::of(Combiner::Hindexed, old);
-        for (i, (&blocklength, &displacement)) in
-            blocklengths.iter().zip(displacements_bytes).enumerate()
-        {
-            let start = i128::from(displacement);
-            placement.block(start, blocklength, Argument::entry(LIST, i))?;
-        }
+        placement.listed(displacements_bytes, Lengths::Listed(blocklengths), 1, LIST)?;
         let reach = Argument::whole(LIST);
         let (size, bounds) = placement.total(old, Argument::whole("blocklengths"), reach)?;
         let recipe = Recipe::Hindexed {

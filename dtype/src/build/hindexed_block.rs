@@ -4,6 +4,7 @@ use super::{Placement, Recipe};
 use crate::contents::Combiner;
 use crate::datatype::Datatype;
 use crate::error::{Argument, TypeError};
+use crate::optimize::Lengths;
 
 impl Datatype {
     /// Blocks of `blocklength` copies of `old` each, starting `displacements_bytes[i]` bytes
@@ -19,10 +20,7 @@ impl Datatype {
     ) -> Result<Datatype, TypeError> {
         const LIST: &str = "displacements_bytes";
         let mut placement = Placement::of(Combiner::HindexedBlock, old);
-        for (i, &displacement) in displacements_bytes.iter().enumerate() {
-            let start = i128::from(displacement);
-            placement.block(start, blocklength, Argument::entry(LIST, i))?;
-        }
+        placement.listed(displacements_bytes, Lengths::Equal(blocklength), 1, LIST)?;
         let reach = Argument::whole(LIST);
         let (size, bounds) = placement.total(old, Argument::whole("blocklength"), reach)?;
         let recipe = Recipe::HindexedBlock {

@@ -4,6 +4,7 @@ use super::{Placement, Recipe};
 use crate::contents::Combiner;
 use crate::datatype::Datatype;
 use crate::error::{Argument, TypeError};
+use crate::optimize::Lengths;
 
 impl Datatype {
     /// Blocks of `blocklengths[i]` copies of `old`, each starting `displacements[i]` extents of `old`
@@ -25,11 +26,7 @@ impl Datatype {
             ("blocklengths", blocklengths.len()),
         )?;
         let mut placement = Placement::of(Combiner::Indexed, old);
-        for (i, (&blocklength, &displacement)) in blocklengths.iter().zip(displacements).enumerate()
-        {
-            let start = i128::from(displacement) * i128::from(old.extent());
-            placement.block(start, blocklength, Argument::entry(LIST, i))?;
-        }
+        placement.listed(displacements, Lengths::Listed(blocklengths), old.extent(), LIST)?;
         let reach = Argument::whole(LIST);
         let (size, bounds) = placement.total(old, Argument::whole("blocklengths"), reach)?;
         let recipe = Recipe::Indexed {

@@ -4,6 +4,7 @@ use super::{Placement, Recipe};
 use crate::contents::Combiner;
 use crate::datatype::Datatype;
 use crate::error::{Argument, TypeError};
+use crate::optimize::Lengths;
 
 impl Datatype {
     /// Blocks of `blocklength` copies of `old` each, starting `displacements[i]` extents of `old`
@@ -19,10 +20,7 @@ impl Datatype {
     ) -> Result<Datatype, TypeError> {
         const LIST: &str = "displacements";
         let mut placement = Placement::of(Combiner::IndexedBlock, old);
-        for (i, &displacement) in displacements.iter().enumerate() {
-            let start = i128::from(displacement) * i128::from(old.extent());
-            placement.block(start, blocklength, Argument::entry(LIST, i))?;
-        }
+        placement.listed(displacements, Lengths::Equal(blocklength), old.extent(), LIST)?;
         let reach = Argument::whole(LIST);
         let (size, bounds) = placement.total(old, Argument::whole("blocklength"), reach)?;
         let recipe = Recipe::IndexedBlock {

@@ -2,23 +2,52 @@
 //! runs overlap they overlap alike on both sides, so any order gives the same bytes, and grids are walked
 //! along the grain of memory.
 
+use super::nontemporal::{fence, run, runs_ahead};
+use super::ways::{LONG, Stores, Ways, sample};
 use super::{copy, shifted};
-use crate::program::{Axis, Flow, Sink};
+use crate::program::{AffineLengths, Axis, Flow, Sink};
 use crate::run::in_memory;
 
 /// Copies every run that it is handed from one origin to the other.
 pub(crate) struct Mirror {
     from: *const u8,
     to: *mut u8,
+    /// Whether long runs may go around the cache, as in `stream.rs`.
+    large: bool,
+    stores: Stores,
 }
 
 impl Mirror {
+    /// Will copy `bytes` bytes altogether.
+    ///
     /// # Safety
     ///
     /// Until this value is dropped: the bytes of every run that it is handed may be read relative to `from`
     /// and written relative to `to`, and nothing read is also written.
-    pub(crate) unsafe fn new(from: *const u8, to: *mut u8) -> Mirror {
-        Mirror { from, to }
+    pub(crate) unsafe fn new(ways: Ways, bytes: u64, from: *const u8, to: *mut u8) -> Mirror {
+        Mirror { from, to, large: ways.may_stream(bytes), stores: Stores::new(ways) }
+    }
+
+    /// To be called before anyone is told of the bytes.
+    pub(crate) fn finish(self) {
+        if self.large {
+            fence();
+        }
+    }
+
+    /// Whether runs go around the cache, of which the longest has `len` bytes and the `i`th of `count` lies
+    /// at `disp(i)`; each of those has `LONG` bytes.
+    fn streams(&mut self, len: u64, count: u64, disp: impl Fn(u64) -> i64) -> bool {
+        let to = self.to;
+        let place = |i| shifted(to, disp(sample(i, count))).cast_const();
+        self.large && len >= LONG && self.stores.stream(len.saturating_mul(count), place)
+    }
+
+    /// A long run, `far` ahead of another.
+    fn long(&mut self, disp: i64, len: u64, far: i64) {
+        let (from, to) = (shifted(self.from.cast_mut(), disp), shifted(self.to, disp));
+        // SAFETY: `new`'s caller promised it of this run.
+        unsafe { run(from, to, in_memory(len), shifted(from, far)) };
     }
 }
 
@@ -35,9 +64,42 @@ impl Sink for Mirror {
         if stride.cast_unsigned() == len {
             return self.run(disp, len * count);
         }
+        if self.streams(len, count, |i| disp.wrapping_add(stride.wrapping_mul(i.cast_signed()))) {
+            let far = stride.wrapping_mul(runs_ahead(in_memory(len)));
+            for _ in 0..count {
+                self.long(disp, len, far);
+                disp = disp.wrapping_add(stride);
+            }
+            return Flow::Continue(());
+        }
         for _ in 0..count {
             self.run(disp, len)?;
             disp = disp.wrapping_add(stride);
+        }
+        Flow::Continue(())
+    }
+
+    fn affine(&mut self, mut disp: i64, step: i64, lens: AffineLengths, count: u64) -> Flow {
+        // Only where all are long: triangles that end in a point stop short of it.
+        let shortest = lens.len.min(lens.at(count - 1));
+        let long = match (shortest >= LONG, lens.len_step) {
+            (true, _) => count,
+            (false, 0..) => 0,
+            (false, shrinks) => {
+                let most = lens.len.saturating_sub(LONG) / shrinks.unsigned_abs();
+                if lens.len < LONG { 0 } else { most + 1 }
+            }
+        };
+        let start = disp;
+        let at = |i: u64| start.wrapping_add(step.wrapping_mul(i.cast_signed()));
+        let streams = long > 0 && self.streams(lens.len.max(lens.at(long - 1)), long, at);
+        for j in 0..count {
+            if streams && j < long {
+                self.long(disp, lens.at(j), step);
+            } else {
+                self.run(disp, lens.at(j))?;
+            }
+            disp = disp.wrapping_add(step);
         }
         Flow::Continue(())
     }

@@ -110,9 +110,7 @@ pub(super) unsafe fn lines<const N: usize>(from: *const u8, to: *mut u8) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn rows(from: *mut u8, step: i64, to: *mut u8, len: usize) {
-    use std::arch::x86_64::{
-        _mm256_loadu_si256, _mm256_setzero_si256, _mm256_stream_si256,
-    };
+    use std::arch::x86_64::{_mm256_loadu_si256, _mm256_setzero_si256, _mm256_stream_si256};
     /// Each row's reads are asked for this far ahead.
     const AHEAD: usize = 512;
 
@@ -168,7 +166,11 @@ mod tests {
                     )
                 };
                 fence();
-                assert_eq!(to[start..start + len], from[shift..shift + len], "{len} {shift} {place}");
+                assert_eq!(
+                    to[start..start + len],
+                    from[shift..shift + len],
+                    "{len} {shift} {place}"
+                );
                 let outside = to[..start].iter().chain(&to[start + len..]);
                 assert!(outside.copied().all(|byte| byte == 0xee), "{len} {shift} {place}");
             }

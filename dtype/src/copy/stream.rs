@@ -3,7 +3,7 @@
 
 use super::nontemporal::{LINE, fence, run, runs_ahead};
 use super::stage::Stage;
-use super::ways::{LONG, Level, SAMPLES, Stores, Ways};
+use super::ways::{LONG, Level, Stores, Ways, sample};
 use super::{Copier, shifted, tile};
 use crate::program::{AffineLengths, Axis, Flow, Sink};
 use crate::run::in_memory;
@@ -37,19 +37,13 @@ impl Gather {
 
     /// Hands `count` runs of `len` bytes, short ones, to `copy` in batches that fit the buffer: the first of
     /// a batch, how many, and a copier that puts them there.
-    fn batches(
-        &mut self,
-        len: u64,
-        count: u64,
-        mut copy: impl FnMut(u64, u64, &mut Copier<true>),
-    ) {
+    fn batches(&mut self, len: u64, count: u64, mut copy: impl FnMut(u64, u64, &mut Copier<true>)) {
         let mut done = 0;
         while done < count {
             let (place, room) = self.stage.room(in_memory(len));
             let batch = (room as u64 / len).min(count - done);
             // SAFETY: `batch` runs of those that `new`'s caller promised, and a buffer with room for them.
-            let mut copier =
-                unsafe { Copier::<true>::new(Level::Baseline, self.user, place) };
+            let mut copier = unsafe { Copier::<true>::new(Level::Baseline, self.user, place) };
             copy(done, batch, &mut copier);
             // SAFETY: the copier has written them.
             unsafe { self.stage.added(in_memory(batch * len)) };
@@ -80,9 +74,7 @@ impl Gather {
         let (mut from, bytes) = (self.at(disp), in_memory(len));
         let mut left = count;
         #[cfg(target_arch = "x86_64")]
-        if self.level >= Level::Avx2
-            && bytes.is_multiple_of(LINE)
-            && to.addr().is_multiple_of(LINE)
+        if self.level >= Level::Avx2 && bytes.is_multiple_of(LINE) && to.addr().is_multiple_of(LINE)
         {
             use super::nontemporal::{ROWS, rows};
             while left >= ROWS {
@@ -210,12 +202,6 @@ impl Scatter {
         // SAFETY: `new`'s caller promised it of this run.
         unsafe { run(from, to, in_memory(len), from.wrapping_add(in_memory(len))) };
     }
-}
-
-/// The `i`th of as many places among `n` as are asked.
-fn sample(i: u64, n: u64) -> u64 {
-    // Below `n`, which is at least 1: i < SAMPLES.
-    n / SAMPLES * i + n % SAMPLES * i / SAMPLES
 }
 
 impl Sink for Scatter {

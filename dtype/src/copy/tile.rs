@@ -173,7 +173,16 @@ mod tests {
             let inner = Axis { count: columns, stride: (rows * 8).cast_signed() };
             let user = source.as_ptr().cast_mut().cast();
             // SAFETY: the grid is exactly the source matrix, and packed is as large; only it is written.
-            unsafe { move_grid::<true, false>(Level::Baseline, user, packed.as_mut_ptr().cast(), outer, inner, 8) };
+            unsafe {
+                move_grid::<true, false>(
+                    Level::Baseline,
+                    user,
+                    packed.as_mut_ptr().cast(),
+                    outer,
+                    inner,
+                    8,
+                )
+            };
             for i in 0..rows {
                 for j in 0..columns {
                     assert_eq!(packed[usize::try_from(i * columns + j).unwrap()], j * rows + i);
@@ -182,7 +191,16 @@ mod tests {
             let mut back = vec![u64::MAX; n];
             let user = back.as_mut_ptr().cast();
             // SAFETY: as above, the other way round.
-            unsafe { move_grid::<false, false>(Level::Baseline, user, packed.as_mut_ptr().cast(), outer, inner, 8) };
+            unsafe {
+                move_grid::<false, false>(
+                    Level::Baseline,
+                    user,
+                    packed.as_mut_ptr().cast(),
+                    outer,
+                    inner,
+                    8,
+                )
+            };
             assert_eq!(back, source);
         }
     }

@@ -188,9 +188,7 @@ impl Transpose {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn transposed(
-    rows: [std::arch::x86_64::__m512i; SIDE],
-) -> [std::arch::x86_64::__m512i; SIDE] {
+fn transposed(rows: [std::arch::x86_64::__m512i; SIDE]) -> [std::arch::x86_64::__m512i; SIDE] {
     use std::arch::x86_64::{
         _mm512_shuffle_i64x2 as lanes, _mm512_unpackhi_epi64 as odd, _mm512_unpacklo_epi64 as even,
     };
@@ -201,9 +199,15 @@ fn transposed(
     let [a, b, c, d, e, f, g, h] = rows;
     // Pairs of rows: columns 0, 2, 4, 6 of both in the lanes of one, 1, 3, 5, 7 of the other.
     let (ab, cd, ef, gh) = (even(a, b), even(c, d), even(e, f), even(g, h));
-    let (top, low) = ((lanes::<EVEN>(ab, cd), lanes::<ODD>(ab, cd)), (lanes::<EVEN>(ef, gh), lanes::<ODD>(ef, gh)));
+    let (top, low) = (
+        (lanes::<EVEN>(ab, cd), lanes::<ODD>(ab, cd)),
+        (lanes::<EVEN>(ef, gh), lanes::<ODD>(ef, gh)),
+    );
     let (ab, cd, ef, gh) = (odd(a, b), odd(c, d), odd(e, f), odd(g, h));
-    let (tip, toe) = ((lanes::<EVEN>(ab, cd), lanes::<ODD>(ab, cd)), (lanes::<EVEN>(ef, gh), lanes::<ODD>(ef, gh)));
+    let (tip, toe) = (
+        (lanes::<EVEN>(ab, cd), lanes::<ODD>(ab, cd)),
+        (lanes::<EVEN>(ef, gh), lanes::<ODD>(ef, gh)),
+    );
     [
         lanes::<EVEN>(top.0, low.0),
         lanes::<EVEN>(tip.0, toe.0),
@@ -227,9 +231,12 @@ mod tests {
 
     #[test]
     fn every_size_and_alignment() {
-        for (rows, columns) in [(8usize, 8usize), (9, 8), (8, 9), (16, 40), (31, 33), (64, 72), (5, 100), (100, 5)] {
+        for (rows, columns) in
+            [(8usize, 8usize), (9, 8), (8, 9), (16, 40), (31, 33), (64, 72), (5, 100), (100, 5)]
+        {
             for (shift, pad) in [(0, 0), (8, 0), (24, 8), (4, 0), (0, 64)] {
-                let (from_step, to_step) = (8 * columns + pad, (8 * rows).next_multiple_of(64) + pad);
+                let (from_step, to_step) =
+                    (8 * columns + pad, (8 * rows).next_multiple_of(64) + pad);
                 let from: Vec<u8> = (0..rows * from_step).map(|i| (i * 31 % 253) as u8).collect();
                 let len = columns * to_step + 128;
                 for level in [Level::Baseline, Level::Avx512] {
@@ -247,7 +254,11 @@ mod tests {
                         let level = level.known();
                         // SAFETY: both vectors hold the matrix with its steps; only `to` is written.
                         let done = unsafe {
-                            if stream { matrix.run::<true>(level) } else { matrix.run::<false>(level) }
+                            if stream {
+                                matrix.run::<true>(level)
+                            } else {
+                                matrix.run::<false>(level)
+                            }
                         };
                         super::super::nontemporal::fence();
                         if !done {
@@ -257,11 +268,16 @@ mod tests {
                         let mut expected = vec![0xee; len];
                         for r in 0..rows {
                             for c in 0..columns {
-                                let (read, written) = (r * from_step + 8 * c, start + c * to_step + 8 * r);
-                                expected[written..written + 8].copy_from_slice(&from[read..read + 8]);
+                                let (read, written) =
+                                    (r * from_step + 8 * c, start + c * to_step + 8 * r);
+                                expected[written..written + 8]
+                                    .copy_from_slice(&from[read..read + 8]);
                             }
                         }
-                        assert!(to == expected, "{rows} {columns} {shift} {pad} {level:?} {stream}");
+                        assert!(
+                            to == expected,
+                            "{rows} {columns} {shift} {pad} {level:?} {stream}"
+                        );
                     }
                 }
             }

@@ -43,8 +43,7 @@ pub(crate) enum Level {
 
 impl Ways {
     /// What is fastest here.
-    pub(crate) const BEST: Ways =
-        Ways { level: Level::Best, stream_min: STREAM_MIN, asks: true };
+    pub(crate) const BEST: Ways = Ways { level: Level::Best, stream_min: STREAM_MIN, asks: true };
 
     /// Everything that this processor can be made to do, however little there is to copy.
     #[cfg(any(test, feature = "testkit"))]
@@ -115,12 +114,19 @@ impl Stores {
 }
 
 /// How many places are asked.
-pub(crate) const SAMPLES: u64 = 8;
+pub(super) const SAMPLES: u64 = 8;
 
-/// Whether most of eight places are not in cache.
+/// The `i`th of as many places among `n` as are asked: at no constant stride, which prefetchers follow.
+pub(crate) fn sample(i: u64, n: u64) -> u64 {
+    const PLACES: [u64; SAMPLES as usize] = [37, 5, 52, 23, 61, 12, 44, 30];
+    let at = PLACES[crate::run::in_memory(i % SAMPLES)];
+    n / 64 * at + n % 64 * at / 64
+}
+
+/// Whether at least half of eight places are not in cache.
 #[cfg(target_arch = "x86_64")]
 fn cold(place: impl Fn(u64) -> *const u8) -> bool {
-    (0..SAMPLES).filter(|&i| ticks(place(i)) > COLD_TICKS).count() as u64 > SAMPLES / 2
+    (0..SAMPLES).filter(|&i| ticks(place(i), i) > COLD_TICKS).count() as u64 >= SAMPLES / 2
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -133,9 +139,10 @@ fn cold(_: impl Fn(u64) -> *const u8) -> bool {
 #[cfg(target_arch = "x86_64")]
 const COLD_TICKS: u64 = 140;
 
-/// Ticks that a load near `place` takes. A first one, whose time does not count, brings the page's address.
+/// Ticks that a load near the `i`th `place` takes. A first one, whose time does not count, brings the page's
+/// address.
 #[cfg(target_arch = "x86_64")]
-fn ticks(place: *const u8) -> u64 {
+fn ticks(place: *const u8, i: u64) -> u64 {
     use std::arch::x86_64::{_mm_lfence, _rdtsc};
     use std::mem::MaybeUninit;
 
@@ -149,8 +156,8 @@ fn ticks(place: *const u8) -> u64 {
     touch(place);
     // SAFETY: reads a counter, which every x86-64 processor has.
     let before = unsafe { _rdtsc() };
-    // No prefetcher fetches four lines on at the first touch of a page.
-    touch(place.wrapping_add(256));
+    // Prefetchers bring the next few lines, and the one that followed the last time.
+    touch(place.wrapping_add(if i.is_multiple_of(2) { 448 } else { 384 }));
     // SAFETY: as above.
     let after = unsafe { _rdtsc() };
     after.wrapping_sub(before)

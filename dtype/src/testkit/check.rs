@@ -187,6 +187,7 @@ fn verify_all(
         unpack::in_any_order(case, rng)?;
         ways::packed(case, rng)?;
         ways::unpacked(case, rng)?;
+        ways::mirrored(case, rng)?;
         runs::listed(case)?;
         runs::in_pieces(case, rng)?;
         runs::blocks(case)?;

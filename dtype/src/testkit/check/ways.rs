@@ -5,6 +5,7 @@ use super::{Case, Verdict, difference, ensure, wide};
 use crate::copy::Ways;
 use crate::naive::bytes::scatter;
 use crate::testkit::rng::Rng;
+use crate::transfer::transfer_in;
 
 /// Bytes before and behind what is packed.
 const AROUND: usize = 64;
@@ -51,6 +52,27 @@ pub(super) fn unpacked(case: &Case<'_>, rng: &mut Rng) -> Verdict {
         let n = convertor.unpack_in(ways, packed, &mut got, case.origin);
         ensure!(n == Ok(packed.len()), "{ways:?}: unpacking: {n:?}");
         ensure!(got == expected, "{ways:?}: unpacked: {}", difference(&got, &expected));
+    }
+    Ok(())
+}
+
+/// From one instance of the layout to another: gaps of the target stay.
+pub(super) fn mirrored(case: &Case<'_>, rng: &mut Rng) -> Verdict {
+    if !case.disjoint {
+        return Ok(());
+    }
+    let mut canaries = vec![0; case.source.len()];
+    rng.fill(&mut canaries);
+    let mut expected = canaries.clone();
+    let done = scatter(&case.bytes, &case.packed, &mut expected, case.origin);
+    ensure!(done.is_ok(), "the oracle: {done:?}");
+    for ways in Ways::FORCED {
+        let (mut from, mut to) = (case.convertor()?, case.convertor()?);
+        let mut got = canaries.clone();
+        let source = (&mut from, &case.source[..], case.origin);
+        let n = transfer_in(ways, source, (&mut to, &mut got, case.origin), u64::MAX);
+        ensure!(n == Ok(wide(case.packed.len())), "{ways:?}: transfer: {n:?}");
+        ensure!(got == expected, "{ways:?}: mirrored: {}", difference(&got, &expected));
     }
     Ok(())
 }
