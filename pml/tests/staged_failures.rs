@@ -9,6 +9,7 @@ use common::{Buffer, Home, Job};
 use gapless_bml::{Bml, Event, Handler, Rank};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, RemoteKey, Token};
+use gapless_dtype::testkit::Rng;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
 use gapless_mem::fake::FakeDevice;
@@ -441,6 +442,55 @@ fn a_receiver_that_lies_is_lost_and_overruns_nothing() {
         pair.assert_lost(send, what);
         assert!(pair.inbox.1, "{what}: the receiver was not told");
         assert_eq!(pair.pml.staging_bytes().1, 0, "{what}");
+    }
+}
+
+#[test]
+fn random_words_on_staged_messages_never_panic() {
+    let seed = 0x5EED;
+    let mut rng = Rng::new(seed);
+    for round in 0..400 {
+        let way = *rng.pick(&Protocol::STAGED);
+        let mut pair = Pair::new(way);
+        let keys = [pair.rogue_key(3000), pair.rogue_key(64)];
+        let from = Buffer::source_in(&layout(SIZE, rng.chance(50)), 1, 1, pair.home());
+        let to = Buffer::target_in(&layout(SIZE, rng.chance(50)), 1, pair.home());
+        let requests = [pair.send(&from), pair.recv(&to)];
+        pair.turn();
+        if rng.chance(80) {
+            pair.inject(&offer(SIZE));
+        }
+        let serial = serial_of(&pair.heard(2));
+        let opened = pair.inbox.0.iter().find(|message| message[0] == 10);
+        let reply = opened.map_or(1, |open| reply_of(open));
+        for _ in 0..rng.below(12) {
+            let number = *rng.pick(&[0, 1, 2, 3, 4, 5, FRAGMENTS, u64::MAX]);
+            let key = rng.pick(&keys);
+            let depth = *rng.pick(&[1, 2, 3, 64]);
+            let code = *rng.pick(&[0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11]);
+            let mut message = match rng.below(8) {
+                0 => open(code, serial, SIZE, depth, rng.chance(60).then_some(key)),
+                1 => ring(reply, depth, key),
+                2 | 3 => ready(reply, number),
+                4 | 5 => free(serial, number),
+                6 => short(14, code, reply),
+                _ => short(*rng.pick(&[5, 8]), code, if rng.chance(50) { serial } else { reply }),
+            };
+            if rng.chance(5) {
+                let at = rng.index(message.len());
+                message[at] ^= 1 << rng.below(8);
+            }
+            pair.inject(&message);
+        }
+        // What goes on, ends with the peer.
+        drop(pair.rogue);
+        let mut left: Vec<RequestId> = requests.to_vec();
+        for _ in 0..1000 {
+            pair.pml.progress();
+            left.retain(|id| matches!(pair.pml.test(*id), Ok(None)));
+        }
+        assert!(left.is_empty(), "seed {seed}, round {round}, {way}: {left:?}");
+        assert_eq!(pair.pml.staging_bytes().1, 0, "seed {seed}, round {round}, {way}");
     }
 }
 
