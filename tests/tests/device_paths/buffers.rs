@@ -142,13 +142,16 @@ fn no_staging_as(mut member: Member) {
     let gear = Gear::open(words.word(), member.rank);
     let (seed, messages, bytes) = (words.number(), words.size(), words.size());
     for force in [None].into_iter().chain(Protocol::STAGED.map(Some)) {
-        for bound in [0, 4 * bytes as u64] {
+        // Enough for some of them: staging memory is taken in pieces of 2 MiB.
+        for bound in [0, (4 * bytes as u64).max(4 << 20)] {
             let mut config = Config { force, ..tuned(bytes) };
             config.bounds.staging_bytes = bound;
             let world = gear.world(&mut member, config).expect("they meet");
             let ways = crowd(&world, &gear, seed, messages, bytes);
             let staged = Protocol::STAGED.into_iter().any(|way| ways.contains(way.name()));
             assert!(bound > 0 || !staged, "{}: {ways:?} without staging memory", name(force));
+            let forced = force.is_none_or(|force| ways.contains(force.name()));
+            assert!(forced || bound == 0, "{}: {ways:?} with some staging memory", name(force));
             say(&format!("{:<18} {bound} bytes of staging: by {ways:?}", name(force)));
             world.finalize().expect("they part");
         }
