@@ -246,11 +246,17 @@ impl Model<'_> {
         let ends = [[a, b], [c, d]].map(|stages| End::of(&stages, t));
         let pace = ends.iter().map(|end| end.pace).fold(0.0, f64::max);
         let once: f64 = ends.iter().map(|end| end.once).sum();
+        // The receiver's buffer is mapped like any other of the user's; rings stay mapped.
+        let import_ns = match (staging.direct && protocol.puts(), staging.one_device) {
+            (false, _) => 0.0,
+            (true, true) => t.import_same_ns,
+            (true, false) => t.import_ns,
+        } / f64::from(t.import_uses.max(1));
         // A ring at the sender is told of in words of its own.
         let words = if protocol.puts() { 0.0 } else { 2.0 * s.latency_ns };
         // Both ends' kernels in turn, fragment by fragment.
         let turns = if turns { 2.0 * real(fragments) * t.turn_ns } else { 0.0 };
-        once + s.latency_ns + words + real(fragments - 1) * pace + turns
+        once + s.latency_ns + words + import_ns + real(fragments - 1) * pace + turns
     }
 }
 

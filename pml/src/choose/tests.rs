@@ -82,7 +82,7 @@ fn devices(bytes: u64, blocks: u64) -> Situation {
         sender_device: true,
         receiver_device: true,
         one_device: false,
-        direct: false,
+        direct: blocks == 1,
         fragment_bytes: tuning.staged_fragment_bytes,
         depth: tuning.staged_depth,
     };
@@ -101,7 +101,9 @@ fn devices(bytes: u64, blocks: u64) -> Situation {
 
 /// The same where users' memory is not shared.
 fn unshared(bytes: u64, blocks: u64) -> Situation {
-    Situation { mapped: false, ..devices(bytes, blocks) }
+    let s = devices(bytes, blocks);
+    let staged = s.staged.map(|staging| Staging { direct: false, ..staging });
+    Situation { mapped: false, staged, ..s }
 }
 
 /// On one device.
