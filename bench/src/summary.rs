@@ -152,6 +152,12 @@ fn p2p(report: &Report) -> String {
         text += &missed.iter().map(|missed| format!("- {missed}\n")).collect::<String>();
         text.push('\n');
     }
+    let latencies: Vec<String> =
+        report.rows.iter().filter_map(crate::p2p::marks::breakdown).collect();
+    if !latencies.is_empty() {
+        text += &latencies.iter().map(|told| format!("- {told}\n")).collect::<String>();
+        text.push('\n');
+    }
     text += &head(&[
         "message",
         "op",

@@ -150,6 +150,9 @@ pub fn run(
     if deepest > 0 {
         notes += &format!("fragments of one staged message in work at a time: up to {deepest}\n");
     }
+    for told in rows.iter().filter_map(marks::breakdown) {
+        notes += &format!("{told}\n");
+    }
     if all > 0 {
         notes += &format!("{met} of {all} marks met, {void} of the others void\n");
         notes.extend(lines.iter().map(|line| format!("- {line}\n")));

@@ -4,7 +4,7 @@
 //! host memory for those that do not. A row that went another way says nothing about its mark: it is
 //! *void*, counted and told as such, and not met.
 
-use gapless_report::{Mark, Row};
+use gapless_report::{Mark, Row, Time};
 
 /// Kinds of work that are judged alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +133,24 @@ pub const LAUNCH: &str = "launch_and_wait_seconds";
 /// Seconds of as long a message between the same processes, in host memory.
 pub const HOST_MESSAGE: &str = "host_message_seconds";
 
+/// Where a latency's time goes, in a line; `None` for what is no latency.
+#[must_use]
+pub fn breakdown(row: &Row) -> Option<String> {
+    let field = |name| row.extra.get(name).and_then(|value| value.as_f64());
+    let (launch, host) = (field(LAUNCH)?, field(HOST_MESSAGE)?);
+    let (all, rest) = (row.seconds.median, row.seconds.median - 2.0 * launch - host);
+    let sign = if rest < 0.0 { "less" } else { "and" };
+    Some(format!(
+        "{}, {}: {} = 2 × {} (launch and wait) + {} (host message) {sign} {}",
+        row.case,
+        row.space,
+        Time(all),
+        Time(launch),
+        Time(host),
+        Time(rest.abs())
+    ))
+}
+
 /// How many marks are met, of how many, how many of those are void, and a line for each that is not met.
 #[must_use]
 pub fn tally(rows: &[Row]) -> (usize, usize, usize, Vec<String>) {
@@ -193,5 +211,11 @@ mod tests {
         assert_eq!(judge(with(row("eager", 0, 1.3)), Kind::Latency).met(), Some(false));
         assert_eq!(judge(with(row("pipeline", 0, 1.0)), Kind::Latency).met(), Some(false));
         assert_eq!(judge(row("eager", 0, 1.0), Kind::Latency).met(), Some(false));
+        let told = breakdown(&with(row("eager", 0, 1.1))).unwrap();
+        assert!(
+            told.ends_with("= 2 × 400 ms (launch and wait) + 200 ms (host message) and 100 ms"),
+            "{told}"
+        );
+        assert_eq!(breakdown(&row("eager", 0, 1.0)), None);
     }
 }
