@@ -128,7 +128,7 @@ fn shared(options: &Options, ends: Ends) -> Vec<Item> {
     let mut items = vec![
         sized(Shape::V, PAYLOADS[0]),
         sized(Shape::T, PAYLOADS[0]),
-        sized(Shape::Contiguous, PAYLOADS[0]),
+        Item::new(Shape::Contiguous, Size::Bytes(PAYLOADS[0]), ends),
     ];
     if !options.brief {
         items.extend([16 * MIB, MIB].map(|bytes| sized(Shape::V, bytes)));
