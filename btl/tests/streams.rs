@@ -80,7 +80,8 @@ impl Streams {
                 ordered: true,
                 latency_ns: 10_000,
                 bandwidth_mb_s: 1_000,
-                death_notice_ms: 1_000,
+                // Megabytes that the system holds are read before the end is seen.
+                death_notice_ms: 6_000,
             },
             listener,
             links: Vec::new(),

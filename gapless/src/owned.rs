@@ -200,12 +200,14 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
 
     /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Whether it was;
     /// [`wait`](OwnedRequest::wait) then reports
-    /// [`PmlError::Cancelled`](gapless_pml::PmlError::Cancelled).
+    /// [`PmlError::Cancelled`](gapless_pml::PmlError::Cancelled). A send is asked for back, and the
+    /// answer is `false`: waiting for it tells whether it was cancelled or received, once its receiver
+    /// has made progress.
     ///
     /// # Errors
-    /// The request is a send's.
+    /// The world was left, or a thread panicked in it.
     pub fn cancel(&mut self) -> Result<bool, Error> {
-        self.shared.lock()?.cancel(self.id)
+        self.shared.lock()?.cancel_or_recall(self.id)
     }
 
     /// Whether the operation has ended; makes progress.

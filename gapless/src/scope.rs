@@ -341,12 +341,13 @@ impl<'scope> Scope<'scope, '_> {
     }
 
     /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Whether it was; waiting
-    /// for it then reports [`PmlError::Cancelled`].
+    /// for it then reports [`PmlError::Cancelled`]. A send is asked for back, and the answer is `false`:
+    /// waiting for it tells whether it was cancelled or received, once its receiver has made progress.
     ///
     /// # Errors
-    /// The request is a send's.
+    /// The world was left, or a thread panicked in it.
     pub fn cancel(&self, request: &mut Request<'scope>) -> Result<bool, Error> {
-        self.comm.shared.lock()?.cancel(request.id)
+        self.comm.shared.lock()?.cancel_or_recall(request.id)
     }
 
     fn first_ended(&self, requests: &[Request<'scope>]) -> Option<usize> {

@@ -115,6 +115,16 @@ impl State {
         Ok(self.pml.cancel_recv(id)?)
     }
 
+    /// Cancels a receive that has no message yet, and asks for a send back; whether it was cancelled
+    /// by the time this returns.
+    pub(crate) fn cancel_or_recall(&mut self, id: RequestId) -> Result<bool, Error> {
+        if self.cancel(id)? {
+            return Ok(true);
+        }
+        self.pml.cancel_send(id)?;
+        Ok(false)
+    }
+
     /// Handles what has come; nothing once the world has been left.
     pub(crate) fn progress(&mut self) -> usize {
         if self.stage == Stage::Left {

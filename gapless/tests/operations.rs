@@ -375,6 +375,33 @@ fn leaving_ends_everything_and_drops_no_pair() {
 }
 
 #[test]
+fn sends_are_cancelled_or_received() {
+    ranks(2, "sends_are_cancelled_or_received", |world: World| {
+        let comm = world.comm();
+        for len in [0usize, 100, 200_000] {
+            if world.rank() == 0 {
+                let mut unwanted = comm.isend_owned(pattern(len, 1), 1, 0).unwrap();
+                assert_eq!(unwanted.cancel(), Ok(false));
+                // The receiver answers while it waits for something else.
+                let cancelled = unwanted.wait().1;
+                assert_eq!(cancelled, Err(Error::Message(PmlError::Cancelled)), "{len} bytes");
+                let mut wanted = comm.isend_owned(pattern(len, 2), 1, 0).unwrap();
+                comm.send(&[0u8; 0], 1, 1).unwrap();
+                comm.recv(&mut [0u8; 0], 1, 2).unwrap();
+                assert_eq!(wanted.cancel(), Ok(false));
+                assert_eq!(wanted.wait().1.unwrap().bytes, len as u64);
+            } else {
+                comm.recv(&mut [0u8; 0], 0, 1).unwrap();
+                let mut into = vec![0u8; len];
+                comm.recv(&mut into, 0, 0).unwrap();
+                assert_eq!(into, pattern(len, 2));
+                comm.send(&[0u8; 0], 0, 2).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
 fn a_scope_that_panics_takes_its_sends_back() {
     ranks(2, "a_scope_that_panics_takes_its_sends_back", |world: World| {
         let (comm, peer) = (world.comm(), 1 - world.rank());

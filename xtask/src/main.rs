@@ -7,6 +7,7 @@
 //! - `fuzz` lets libFuzzer at everything that other processes can write;
 //! - `counts` counts the instructions of the paths that matter and compares them with committed counts;
 //! - `peers` compares Gapless with Open MPI and MPICH on this machine, in one run;
+//! - `soak` has eight processes exchange messages for minutes or days, and looks whether memory stays flat;
 //! - `valgrind` runs the unit tests of the crates with `unsafe` code under memcheck;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
@@ -25,6 +26,7 @@ mod metadata;
 mod peers;
 mod shell;
 mod skips;
+mod soak;
 mod test;
 mod tools;
 mod valgrind;
@@ -76,6 +78,15 @@ enum Chore {
     },
     /// Compare Gapless with Open MPI and MPICH, work by work, in one run
     Peers(peers::Options),
+    /// Eight processes, random layouts and sizes, every byte compared, flat memory
+    Soak {
+        /// How long
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=soak::MINUTES_MAX))]
+        minutes: u64,
+        /// Optimised
+        #[arg(long)]
+        release: bool,
+    },
     /// Run unit tests under valgrind's memcheck: of all crates with unsafe code, or of those named
     Valgrind {
         /// Packages
@@ -147,6 +158,7 @@ fn main() -> ExitCode {
         Chore::Fuzz { seconds, targets } => fuzz::run(&checkout, seconds, &targets),
         Chore::Counts { bless } => counts::run(&checkout, bless),
         Chore::Peers(options) => peers::run(&checkout, &options),
+        Chore::Soak { minutes, release } => soak::run(&checkout, minutes, release),
         Chore::Valgrind { packages } => valgrind::run(&checkout, &packages),
         Chore::Ci { checks } => ci::run(&checkout, checks),
     });

@@ -263,7 +263,7 @@ pub fn unsent_slots(suite: &Suite, mut fixture: impl Fixture) {
     let mut random = Random::new(suite.seed());
     let mut duo = Duo::new(&mut fixture);
     let max = duo.ends[A].limits().max_fragment_bytes;
-    let watch = Watch::new("a million slots");
+    let mut watch = Watch::new("a slot");
     let mut slots: Vec<Slot> = Vec::new();
     let mut reserved = 0;
     while reserved < 1_000_000 {
@@ -272,16 +272,18 @@ pub fn unsent_slots(suite: &Suite, mut fixture: impl Fixture) {
             Ok(slot) => {
                 slots.push(slot);
                 reserved += 1;
+                watch = Watch::new("a slot");
             }
             Err(ReserveError::Full) => {
+                // Those that are dropped make room at once; only with none out is there a wait.
                 if slots.is_empty() {
                     duo.step();
+                    watch.tick();
                 }
                 let keep = random.below(3);
                 while slots.len() > keep {
                     slots.swap_remove(random.below(slots.len()));
                 }
-                watch.tick();
             }
             Err(error) => panic!("{error}"),
         }

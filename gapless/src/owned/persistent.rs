@@ -133,13 +133,14 @@ impl<B: OwnedBuffer> Persistent<B> {
     }
 
     /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Whether it was; waiting for
-    /// it then reports [`PmlError::Cancelled`].
+    /// it then reports [`PmlError::Cancelled`]. A send is asked for back, and the answer is `false`:
+    /// waiting for it tells whether it was cancelled or received, once its receiver has made progress.
     ///
     /// # Errors
     /// It is inactive.
     pub fn cancel(&mut self) -> Result<bool, Error> {
         let id = self.active.ok_or(Error::Inactive)?;
-        self.shared.lock()?.cancel(id)
+        self.shared.lock()?.cancel_or_recall(id)
     }
 
     /// Whether something was started and not waited for.

@@ -1,0 +1,20 @@
+//! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes,
+//! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`).
+
+use crate::metadata::Checkout;
+use crate::{Failure, shell};
+
+/// Most minutes: a week.
+pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
+
+/// Runs the test for `minutes`. It prints its seed and, for each process, what it took at most.
+pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<(), Failure> {
+    let mut command = shell::cargo();
+    command.current_dir(&checkout.root).args(["test", "-p", "gapless-tests"]);
+    command.args(release.then_some("--release"));
+    command.args(["--test", "resilience", "--", "--nocapture", "--exact", TEST]);
+    command.env("GAPLESS_SOAK_SECONDS", (minutes * 60).to_string());
+    shell::timed(&format!("soak, {minutes} min"), || shell::run(&mut command)).0
+}
+
+const TEST: &str = "soak::eight_processes_exchange_everything_in_flat_memory";
