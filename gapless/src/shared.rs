@@ -134,7 +134,8 @@ impl State {
         if self.parked.has_abandoned() {
             self.parked.reap(&mut self.pml);
         }
-        if handled > 0 && !self.retired.is_empty() {
+        // That peers have let go is no event that would be counted.
+        if !self.retired.is_empty() {
             self.free_retired();
         }
         handled

@@ -11,7 +11,7 @@ pub mod crew;
 
 use gapless::btl::Btl;
 use gapless::wireup::{Wireup, WireupError};
-use gapless::{Config, World};
+use gapless::{Builder, Config, World};
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -99,21 +99,29 @@ pub fn job(
     transports: impl Fn(u32) -> Vec<Box<dyn Btl>> + Sync,
     body: impl Fn(&World) + Sync,
 ) {
+    let builder = |rank| {
+        let transports = transports(rank);
+        let names: Vec<&str> = transports.iter().map(|btl| btl.limits().name).collect();
+        let builder = World::builder().config(config.clone()).only(names);
+        transports.into_iter().fold(builder, Builder::transport)
+    };
+    job_of(size, builder, body);
+}
+
+/// The same with whatever world each rank makes.
+///
+/// # Panics
+/// If a rank does, or cannot join or leave.
+pub fn job_of(size: u32, builder: impl Fn(u32) -> Builder + Sync, body: impl Fn(&World) + Sync) {
     let board = Arc::new((Mutex::new(Board::default()), Condvar::new()));
     std::thread::scope(|threads| {
         for rank in 0..size {
             let board = Arc::clone(&board);
-            let (transports, body) = (&transports, &body);
+            let (builder, body) = (&builder, &body);
             threads.spawn(move || {
-                let transports = transports(rank);
-                let names: Vec<&str> = transports.iter().map(|btl| btl.limits().name).collect();
                 let wireup = Threads { rank, size, fences: 0, board };
-                let mut builder =
-                    World::builder().wireup(Box::new(wireup)).config(config.clone()).only(names);
-                for transport in transports {
-                    builder = builder.transport(transport);
-                }
-                let world = builder.init().expect("the threads meet");
+                let world = builder(rank).wireup(Box::new(wireup)).init();
+                let world = world.expect("the threads meet");
                 body(&world);
                 world.finalize().expect("the threads part");
             });
