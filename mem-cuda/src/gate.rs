@@ -84,10 +84,8 @@ impl Word {
 ///
 /// Until it is open, whatever waits for the whole device or for that stream waits for whoever opens
 /// it: freeing device or page-locked memory, closing imported memory, loading a kernel for the
-/// first time. The thread that is to open it must do none of that before. Streams share a few queues of the
-/// hardware (`CUDA_DEVICE_MAX_CONNECTIONS`, 8 unless the environment says otherwise, 32 at most): what
-/// must run for the gate to be opened belongs on streams of this crate that were made, and used, before
-/// it, or a stream behind the gate may hold it up.
+/// first time. The thread that is to open it must do none of that before. Other streams go on, although they
+/// share a few queues of the hardware (64 streams were tried on an H200; see `tests/hardware/gate.rs`).
 #[must_use = "a gate that is dropped is open"]
 pub struct Gate {
     context: Arc<Context>,

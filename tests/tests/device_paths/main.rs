@@ -66,7 +66,7 @@ fn tuned(bytes: usize) -> Config {
     Config { tuning, ..Config::default() }
 }
 
-/// What the first rank says until all are done.
+/// What the first rank says until all are done; printed as it comes.
 ///
 /// # Panics
 /// A rank fails, or they take too long.
@@ -78,7 +78,11 @@ fn listen(crew: &mut Crew, test: &str) -> Vec<String> {
         assert!(!left.is_zero(), "{test}: the ranks take too long; so far: {rows:#?}");
         match crew.hear(left) {
             Some((_, Said::Line(line))) if line == "clean" => clean += 1,
-            Some((0, Said::Line(line))) => rows.push(line),
+            Some((0, Said::Line(line))) => {
+                // At once: a job that hangs has said how far it came.
+                println!("{test}: {line}");
+                rows.push(line);
+            }
             Some((_, Said::Line(_))) | None => {}
             Some((rank, Said::Ended(status))) => {
                 assert!(status.success(), "{test}: rank {rank} ended with {status}: {rows:#?}");

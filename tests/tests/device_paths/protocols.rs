@@ -11,7 +11,7 @@ use gapless_tests::crew::{Crew, Member};
 use std::process::Command;
 
 /// Messages each way by each protocol, the longest, and the length of those that fill a pipeline.
-fn extent(kind: Kind) -> [u64; 3] {
+pub(crate) fn extent(kind: Kind) -> [u64; 3] {
     match kind {
         Kind::Fake => [16, 300 << 10, 768 << 10],
         Kind::FakeSealed | Kind::FakeBlind => [4, 100 << 10, 300 << 10],
@@ -23,7 +23,7 @@ fn extent(kind: Kind) -> [u64; 3] {
 
 /// What a protocol needs to be possible between two buffers of devices of a kind, so that a row of which
 /// no message went as forced is a failure, and not only void.
-fn applies(kind: Kind, protocol: Protocol) -> bool {
+pub(crate) fn applies(kind: Kind, protocol: Protocol) -> bool {
     match protocol {
         Protocol::Eager | Protocol::Pipeline | Protocol::Local => true,
         Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
@@ -35,33 +35,33 @@ fn applies(kind: Kind, protocol: Protocol) -> bool {
 }
 
 pub(crate) fn every_protocol(test: &str, kind: Kind) {
-    every_protocol_with(test, kind, |_, _| {});
+    if let Some(member) = Member::of_crew() {
+        return every_protocol_as(member);
+    }
+    every_protocol_with(test, kind, extent(kind), applies, |_, _| {});
 }
 
-/// The same, with a change to each rank's command. What the ranks say is printed, and given.
+/// The same, so many messages of such lengths, with a change to each rank's command; `sure` says which rows
+/// must not be void. What the first rank says is given.
 pub(crate) fn every_protocol_with(
     test: &str,
     kind: Kind,
+    [steps, bytes_max, long]: [u64; 3],
+    sure: fn(Kind, Protocol) -> bool,
     with: impl Fn(u32, &mut Command),
 ) -> Vec<String> {
-    if let Some(member) = Member::of_crew() {
-        every_protocol_as(member);
-        return Vec::new();
-    }
-    let [steps, bytes_max, long] = extent(kind);
     let part = format!("every {} {} {steps} {bytes_max} {long}", kind.name(), seed(test));
     let mut crew = Crew::start(test, &[&part, &part], with);
     let rows = listen(&mut crew, test);
-    rows.iter().for_each(|row| println!("{test}: {row}"));
     for way in Protocol::ALL {
         let row = rows.iter().find(|row| row.split_whitespace().next() == Some(way.name()));
         let row = row.unwrap_or_else(|| panic!("{test}: nothing was said of {way}"));
-        assert!(!row.contains("VOID") || !applies(kind, way), "{test}: {row}");
+        assert!(!row.contains("VOID") || !sure(kind, way), "{test}: {row}");
     }
     rows
 }
 
-fn every_protocol_as(mut member: Member) {
+pub(crate) fn every_protocol_as(mut member: Member) {
     let warnings = Warnings::hear();
     let part = member.part.clone();
     let mut words = Words::of(&part);
@@ -126,10 +126,7 @@ pub(crate) fn both_send_first(test: &str, kind: Kind) {
     }
     let bytes = if kind.is_cuda() { 256 << 20 } else { 3 << 20 };
     let part = format!("both {} {} {bytes}", kind.name(), seed(test));
-    let mut crew = Crew::start(test, &[&part, &part], |_, _| {});
-    for row in listen(&mut crew, test) {
-        println!("{test}: {row}");
-    }
+    listen(&mut Crew::start(test, &[&part, &part], |_, _| {}), test);
 }
 
 fn both_send_first_as(mut member: Member) {
@@ -144,7 +141,12 @@ fn both_send_first_as(mut member: Member) {
         let (me, peer) = (world.rank(), 1 - world.rank());
         // As long as can be where the library chooses; the others are held against it elsewhere.
         let bytes = if force.is_some() && bytes > 64 << 20 { 64 << 20 } else { bytes };
-        let letter = |from: u32| Letter::long(seed ^ u64::from(from) << 8, bytes);
+        let letter = |from: u32| {
+            let seed = seed ^ u64::from(from) << 8;
+            // A layout that a receiver can know.
+            let known = force == Some(Protocol::Mapped);
+            if known { Letter::comb(seed, bytes) } else { Letter::long(seed, bytes) }
+        };
         let (out, inn) = (letter(me), letter(peer));
         let both = Exchange::prepare(&gear, &out, &inn);
         // Both sends are under way before there is a receive.

@@ -1,7 +1,8 @@
 //! Memory that cannot be shared, at either end: messages take other ways, and it is said once.
 
 use crate::gear::Kind;
-use crate::protocols::{every_protocol, every_protocol_with};
+use crate::protocols::{applies, every_protocol_as, every_protocol_with, extent};
+use gapless::Protocol;
 use gapless_btl::conformance::skip;
 use gapless_tests::crew::Member;
 
@@ -10,13 +11,13 @@ const WARNINGS: [&str; 2] = ["cannot be shared with", "cannot be mapped here"];
 
 /// Every protocol, on memory that cannot be shared; who says so says it once in the life of a world.
 pub(crate) fn falls_back(test: &str, kind: Kind) {
-    let rows = every_protocol_with(test, kind, |_, _| {});
-    if Member::of_crew().is_some() {
-        return;
+    if let Some(member) = Member::of_crew() {
+        return every_protocol_as(member);
     }
+    let rows = every_protocol_with(test, kind, extent(kind), applies, |_, _| {});
     let warned = |row: &&String| row.starts_with("warned:");
     let warned: Vec<&String> = rows.iter().filter(warned).collect();
-    let worlds = gapless::Protocol::ALL.len();
+    let worlds = Protocol::ALL.len();
     for words in WARNINGS {
         let times = warned.iter().filter(|row| row.contains(words)).count();
         assert!(times <= worlds, "{test}: said {times} times by {worlds} worlds: {warned:#?}");
@@ -25,25 +26,36 @@ pub(crate) fn falls_back(test: &str, kind: Kind) {
     assert!(warned.iter().any(any), "{test}: nothing was said: {warned:#?}");
 }
 
+/// Few messages, where start-up takes most of the time, or ranks take turns.
+const FEW: [u64; 3] = [4, 1 << 20, 8 << 20];
+
 /// Each rank sees one device, by the same number, and they are different ones.
 pub(crate) fn other_numbers(test: &str, kind: Kind) {
-    every_protocol_with(test, kind, |rank, command| {
+    if let Some(member) = Member::of_crew() {
+        return every_protocol_as(member);
+    }
+    every_protocol_with(test, kind, FEW, always_possible, |rank, command| {
         command.env("CUDA_VISIBLE_DEVICES", rank.to_string());
     });
 }
 
+/// What needs no shared device memory.
+fn always_possible(_: Kind, protocol: Protocol) -> bool {
+    matches!(protocol, Protocol::Eager | Protocol::Pipeline | Protocol::Local)
+}
+
 /// One rank is a client of the Multi-Process Service, the other is not; or both are.
 pub(crate) fn beside_mps(test: &str, kind: Kind) {
-    if Member::of_crew().is_some() {
-        return every_protocol(test, kind);
+    if let Some(member) = Member::of_crew() {
+        return every_protocol_as(member);
     }
     let service = match mps::Service::start() {
         Ok(service) => service,
         Err(why) => return skip(test, &why),
     };
-    for clients in [vec![1], vec![0, 1]] {
+    for clients in [vec![0, 1], vec![1]] {
         println!("{test}: clients of the service: {clients:?}");
-        every_protocol_with(test, kind, |rank, command| {
+        every_protocol_with(test, kind, FEW, always_possible, |rank, command| {
             if clients.contains(&rank) {
                 command.env("CUDA_MPS_PIPE_DIRECTORY", service.pipes());
             }
