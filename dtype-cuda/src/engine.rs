@@ -229,6 +229,11 @@ impl Engine for GpuEngine {
         self.shared.accelerator.serves(space)
     }
 
+    fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
+        let device = self.shared.accelerator.device();
+        self.serves(space).then_some(device)
+    }
+
     unsafe fn pack(
         &self,
         src: &Typed,

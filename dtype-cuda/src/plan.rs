@@ -12,8 +12,8 @@
 //!
 //! [`PlanSpec`] is known before any of it is written, from facts that the layout has since its commit: so
 //! device memory is allocated at once, and filled in pieces, each of which lets a part of the stream be moved
-//! while the next is written. Lists and tables of blocks are written by several threads ([`Pieces`]), what is
-//! read from a convertor by one ([`MapWriter`]).
+//! while the next is written. Several threads may write them ([`Pieces`]); where a plan is short, or its pieces
+//! would be nearly empty, one does ([`MapWriter`]).
 //!
 //! Units: bytes where a name does not say words.
 
@@ -30,7 +30,7 @@ use gapless_kernels::plan::UNIT_WORDS;
 use smallvec::SmallVec;
 
 pub(crate) use map::MapWriter;
-pub(crate) use pieces::Pieces;
+pub(crate) use pieces::{Pieces, Wrote};
 
 /// Bytes of a unit.
 const UNIT_BYTES: u64 = 8;

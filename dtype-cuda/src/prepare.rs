@@ -100,7 +100,7 @@ pub(crate) fn prepare(
     shared.collect();
     let block = shared.memory.take(spec.bytes)?;
     let config = &shared.config;
-    let mut source = Source::of(layout, &spec, piece_bytes(config, spec.bytes));
+    let mut source = Source::of(layout, &spec, config);
     let staging = match &source {
         // All of it is written before any is uploaded.
         Source::Threads(script, _) if !config.pipelined => script.count(),
@@ -120,8 +120,10 @@ pub(crate) fn prepare(
 }
 
 impl Source {
-    fn of(layout: &Layout, spec: &PlanSpec, piece_bytes: usize) -> Source {
-        if let Some(pieces) = Pieces::of(layout, spec, piece_bytes) {
+    fn of(layout: &Layout, spec: &PlanSpec, config: &Config) -> Source {
+        let pieces = Pieces::of(layout, spec, piece_bytes(config, spec.bytes));
+        // One thread alone is done sooner if it needs not look where its pieces begin.
+        if let Some(pieces) = pieces.filter(|pieces| config.writers > 1 || !pieces.are_walks()) {
             return Source::Threads(Script::new(pieces), 0);
         }
         match spec.kind {
@@ -162,7 +164,7 @@ impl Source {
                 };
                 let (mut piece, mut patches) = (blank, Patches::new());
                 match writer.next(piece.bytes(), &mut patches) {
-                    Some(ready) => Ok(Some(Written { piece, patches, ready })),
+                    Some(ready) => Ok(Some(Written::whole(piece, patches, ready))),
                     None => {
                         ring.give(piece);
                         Ok(None)

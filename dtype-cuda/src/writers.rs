@@ -10,7 +10,7 @@
 //! first plan that is worth it and wait, between plans, for a message. Staging memory changes hands by value;
 //! no thread sees another's. Read first: `prepare.rs`.
 
-use crate::plan::{Patches, Pieces};
+use crate::plan::{Patches, Pieces, Wrote};
 use crate::staging::Piece;
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -36,6 +36,15 @@ pub(crate) struct Written {
     pub(crate) patches: Patches,
     /// Bytes of an instance's stream that this and all earlier pieces complete.
     pub(crate) ready: u64,
+    /// Blocks that it numbered for itself.
+    blocks: u64,
+}
+
+impl Written {
+    /// A piece that there is nothing more to do to.
+    pub(crate) fn whole(piece: Piece, patches: Patches, ready: u64) -> Written {
+        Written { piece, patches, ready, blocks: 0 }
+    }
 }
 
 /// Writing a piece ended in a panic; what it said.
@@ -58,6 +67,8 @@ struct Desk {
     next: usize,
     blank: Vec<Piece>,
     written: BTreeMap<usize, Written>,
+    /// Blocks that the pieces that were taken have numbered for themselves.
+    before: u64,
     /// Pieces that are being written.
     writing: usize,
     /// Other threads that have come.
@@ -125,8 +136,8 @@ impl Script {
         let mut desk = self.desk();
         desk.writing -= 1;
         match writing {
-            Ok(ready) => {
-                desk.written.insert(number, Written { piece, patches, ready });
+            Ok(Wrote { ready, blocks }) => {
+                desk.written.insert(number, Written { piece, patches, ready, blocks });
             }
             Err(why) => {
                 desk.stopped = true;
@@ -157,16 +168,22 @@ impl Script {
         true
     }
 
-    /// Piece `number`, if it is written.
+    /// Piece `number`, if it is written. Pieces are taken in order.
     ///
     /// # Errors
     /// A piece could not be written.
     pub(crate) fn take(&self, number: usize) -> Result<Option<Written>, Broken> {
         let mut desk = self.desk();
-        match desk.broken.take() {
-            Some(why) => Err(Broken(why)),
-            None => Ok(desk.written.remove(&number)),
+        if let Some(why) = desk.broken.take() {
+            return Err(Broken(why));
         }
+        let Some(mut written) = desk.written.remove(&number) else { return Ok(None) };
+        let before = desk.before;
+        desk.before += written.blocks;
+        drop(desk);
+        let Written { piece, patches, blocks, .. } = &mut written;
+        self.pieces.settle(before, *blocks, piece.bytes(), patches);
+        Ok(Some(written))
     }
 
     /// Whether piece `number` is not begun for lack of memory: that is all on its way.

@@ -1,7 +1,7 @@
 //! Writing units and shifts.
 //!
 //! Blocks come from the layout's convertor, a few hundred at a time, so that they stay in the first-level
-//! cache. (Tables of blocks are written otherwise, `pieces.rs`.) Units are written when
+//! cache. (Tables of blocks are written otherwise, `pieces.rs`, and long plans in stretches.) Units are written when
 //! all of their words are known, shifts when their block begins: the open unit and what is left of the last
 //! block wait here for the next piece, so pieces may end anywhere. Staging memory is divided between both as
 //! what is left to write is; when either part is full, the piece ends.
@@ -114,6 +114,45 @@ impl MapWriter {
         patch(split, before.blocks, after.blocks - before.blocks, each, shifts_at);
         let ready = (after.units * UNIT) << self.map.width.log2();
         Some(if self.finished { self.size } else { ready })
+    }
+
+    /// Writes units `range` and the shifts of the blocks that begin in them, which there is room for; returns
+    /// how many these are. Blocks are numbered from 1 on; 0 is the one that reaches into the first unit.
+    ///
+    /// # Panics
+    /// If there is less room.
+    pub(super) fn stretch(
+        layout: &Layout,
+        spec: &PlanSpec,
+        map: MapSpec,
+        range: std::ops::Range<u64>,
+        units: &mut [u8],
+        shifts: &mut [u8],
+    ) -> u64 {
+        let mut writer = MapWriter::new(layout, spec, map);
+        let bytes = |units: u64| (units * UNIT) << map.width.log2();
+        writer.part_size = spec.part_size.min(bytes(range.end));
+        writer.state = State { word: range.start * UNIT, blocks: 1, open: 1, ..State::default() };
+        if range.start > 0 {
+            // From a word earlier, to see whether its block reaches here.
+            let width = 1u64 << map.width.log2();
+            let before = bytes(range.start) - width;
+            writer.convertor.seek(before).expect("it lies before the part's end");
+            let reaches = writer.fetch() && writer.batch[0].len > width;
+            if reaches {
+                writer.state.rest = (writer.batch[0].len - width) >> map.width.log2();
+                writer.state.open = 0;
+            }
+            writer.fetched.start += 1;
+        }
+        if map.shift_bytes == 4 {
+            writer.fill(units.as_chunks_mut().0, shifts.as_chunks_mut::<4>().0);
+        } else {
+            writer.fill(units.as_chunks_mut().0, shifts.as_chunks_mut::<8>().0);
+        }
+        let complete = writer.finished && writer.state.units == range.end - range.start;
+        assert!(complete, "more blocks than there is room for");
+        writer.state.blocks - 1
     }
 
     /// Bytes of the staging memory for units: the share of units in what is left to write.

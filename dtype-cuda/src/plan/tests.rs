@@ -9,14 +9,15 @@ use gapless_kernels::plan::Encoder;
 
 /// Writes a plan from its beginning to its end, by whichever can.
 enum Writer {
-    Pieces(Pieces, usize),
+    /// The next one's number, and the blocks that those before have numbered for themselves.
+    Pieces(Pieces, usize, u64),
     Map(Box<MapWriter>),
 }
 
 impl Writer {
     fn new(layout: &Layout, spec: &PlanSpec, piece_bytes: usize) -> Writer {
         match (Pieces::of(layout, spec, piece_bytes), spec.kind) {
-            (Some(pieces), _) => Writer::Pieces(pieces, 0),
+            (Some(pieces), _) => Writer::Pieces(pieces, 0, 0),
             (None, PlanKind::Mapped(map)) => {
                 Writer::Map(Box::new(MapWriter::new(layout, spec, map)))
             }
@@ -27,9 +28,11 @@ impl Writer {
     fn next(&mut self, staging: &mut [u8], patches: &mut Patches) -> Option<u64> {
         match self {
             Writer::Map(writer) => writer.next(staging, patches),
-            Writer::Pieces(pieces, number) if *number < pieces.count() => {
-                let ready = pieces.write(*number, staging, patches);
+            Writer::Pieces(pieces, number, before) if *number < pieces.count() => {
+                let Wrote { ready, blocks } = pieces.write(*number, staging, patches);
+                pieces.settle(*before, blocks, staging, patches);
                 *number += 1;
+                *before += blocks;
                 Some(ready)
             }
             Writer::Pieces(..) => None,

@@ -15,6 +15,18 @@ fn layout(rng: &mut Rng, blocks: usize, lengths: &[u64]) -> Layout {
     Datatype::hindexed(&lens, &places, &Primitive::Double.into()).unwrap().commit().unwrap()
 }
 
+/// Two lists one after the other, which are no table.
+fn structure(rng: &mut Rng, blocks: usize, lengths: &[u64]) -> Layout {
+    let mut one = || {
+        let mut places: Vec<i64> = (0..blocks as u64).map(|at| at.cast_signed() * 1000).collect();
+        rng.shuffle(&mut places);
+        let lens: Vec<u64> = places.iter().map(|_| *rng.pick(lengths)).collect();
+        Datatype::hindexed(&lens, &places, &Primitive::Double.into()).unwrap()
+    };
+    let types = [one(), one()];
+    Datatype::structure(&[1, 1], &[0, 1 << 40], &types).unwrap().commit().unwrap()
+}
+
 struct Plan {
     bytes: Vec<u8>,
     ready: u64,
@@ -42,9 +54,12 @@ fn alone(layout: &Layout, spec: &PlanSpec, piece_bytes: usize) -> (Plan, usize) 
     let pieces = Pieces::of(layout, spec, piece_bytes).unwrap();
     let mut plan = Plan::of(spec);
     let mut staging = vec![0; piece_bytes];
+    let mut before = 0;
     for number in 0..pieces.count() {
         let mut patches = Patches::new();
-        let ready = pieces.write(number, &mut staging, &mut patches);
+        let Wrote { ready, blocks } = pieces.write(number, &mut staging, &mut patches);
+        pieces.settle(before, blocks, &mut staging, &mut patches);
+        before += blocks;
         plan.put(&staging, &patches, ready);
     }
     (plan, pieces.count())
@@ -77,16 +92,24 @@ fn begin(pieces: Pieces, memory: usize, piece_bytes: usize) -> Arc<Script> {
 #[test]
 fn several_threads_write_what_one_writes() {
     let mut rng = Rng::new(0x57A7_7E2D);
-    let (mut tables, mut most) = (0, 0);
+    let (mut tables, mut structures, mut most) = (0, 0, 0);
     for writers in [1, 2, 5, 9] {
         let pool = Writers::new(writers);
         for case in 0..60 {
             let alphabets: [&[u64]; 3] = [&[2], &[1, 2, 3], &[1, 40, 100]];
             let lengths = *rng.pick(&alphabets);
             let blocks = 20 + rng.index(3000);
-            let layout = layout(&mut rng, blocks, lengths);
+            let walked = case % 3 == 0;
+            let layout = match walked {
+                true => structure(&mut rng, blocks, lengths),
+                false => layout(&mut rng, blocks, lengths),
+            };
             let spec = PlanSpec::of(&layout);
             let piece_bytes = 1024 + rng.index(4000);
+            if Pieces::of(&layout, &spec, piece_bytes).is_none() {
+                continue;
+            }
+            structures += usize::from(walked);
             let (want, count) = alone(&layout, &spec, piece_bytes);
             assert_eq!((want.ready, want.patched), (spec.size, want.bytes.len()));
             // From one piece of memory for all to one for each.
@@ -99,11 +122,12 @@ fn several_threads_write_what_one_writes() {
             assert!(plan.bytes == want.bytes, "{writers} writers, case {case}");
             assert_eq!((plan.ready, plan.patched), (want.ready, want.patched));
             assert_eq!(script.stop().len(), memory, "all memory is back");
-            tables += usize::from(lengths.len() > 1);
+            tables += usize::from(lengths.len() > 1 && !walked);
             most = most.max(count);
         }
     }
-    assert!(tables > 60 && most > 8, "{tables}, {most}");
+    let seen = (tables, structures, most);
+    assert!(tables > 60 && structures > 20 && most > 8, "{seen:?}");
 }
 
 #[test]

@@ -10,7 +10,8 @@ use gapless_dtype::RunTable;
 use gapless_kernels::plan::UNIT_WORDS;
 
 use super::super::{MapSpec, Patch, Patches, UNIT_BYTES};
-use super::Pieces;
+use super::stream::{Aligned, stream};
+use super::{BATCH, Pieces};
 use crate::plan::shift::{Scale, Shift};
 
 /// Words of a unit.
@@ -19,9 +20,8 @@ const UNIT: u64 = UNIT_WORDS as u64;
 const WINDOW: u32 = 64;
 /// Blocks that are expected to begin in one window.
 const GROUP: usize = 4;
-/// Blocks looked at together: what is worked out of them stays in the first-level cache, and few enough that
-/// the processor fetches the next while it sets the bits of these.
-const BATCH: usize = 64;
+/// Bytes of a line of the caches.
+const LINE: usize = 64;
 
 /// A unit as the kernels read it: block of the first word, bits.
 type UnitBytes = [u8; 8];
@@ -109,9 +109,11 @@ impl Pieces {
             n => blocks.cut(n as u64 * step),
         };
         let (from, to) = (cut(number), cut(number + 1));
-        let split = index(to.unit - from.unit) * 8;
+        let len = index(to.unit - from.unit) * 8;
+        // Shifts begin with a line.
+        let split = len.next_multiple_of(LINE);
         let (units, shifts) = staging.split_at_mut(split);
-        let units = units.as_chunks_mut::<8>().0;
+        let units = units[..len].as_chunks_mut::<8>().0;
         let scale = Scale { base: self.base, log2: map.width.log2() };
         let what = What { table, scale, unit: from.unit, blocks: from.block..to.block };
         if map.shift_bytes == 4 {
@@ -121,7 +123,7 @@ impl Pieces {
         }
         let each = u64::from(map.shift_bytes);
         if to.unit > from.unit {
-            patches.push(Patch { staged: 0..split, at: map.units_at + from.unit * UNIT_BYTES });
+            patches.push(Patch { staged: 0..len, at: map.units_at + from.unit * UNIT_BYTES });
         }
         if to.block > from.block {
             let staged = split..split + (to.block - from.block) * map.shift_bytes as usize;
@@ -189,9 +191,11 @@ where
     let first = unit * UNIT;
     let mut row = Row { units, window: 0, begins: 0, before: low(blocks.start as u64) };
     let mut words = [0u32; BATCH];
+    let mut batch = Aligned([[0; N]; BATCH]);
     let places = displacements.chunks(BATCH).zip(starts.chunks(BATCH));
-    for ((displacements, starts), shifts) in places.zip(shifts.chunks_mut(BATCH)) {
+    for ((displacements, starts), to) in places.zip(shifts.chunks_mut(BATCH)) {
         let words = &mut words[..starts.len()];
+        let shifts = &mut batch.0[..starts.len()];
         for (((shift, word), &at), &start) in
             shifts.iter_mut().zip(words.iter_mut()).zip(displacements).zip(starts)
         {
@@ -199,6 +203,7 @@ where
             *shift = Shift::of(scale.shift(at, in_stream));
             *word = low(in_stream.wrapping_sub(first));
         }
+        stream(to.as_flattened_mut(), shifts.as_flattened());
         row.set(words);
     }
     row.turn(usize::MAX, low(blocks.end as u64));
