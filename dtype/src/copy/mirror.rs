@@ -2,7 +2,7 @@
 //! runs overlap they overlap alike on both sides, so any order gives the same bytes, and grids are walked
 //! along the grain of memory.
 
-use super::nontemporal::{fence, run, runs_ahead};
+use super::nontemporal::{Piece, fence, run, runs_ahead};
 use super::ways::{LONG, Stores, Ways, sample};
 use super::{copy, shifted};
 use crate::program::{AffineLengths, Axis, Flow, Sink};
@@ -46,8 +46,9 @@ impl Mirror {
     /// A long run, `far` ahead of another.
     fn long(&mut self, disp: i64, len: u64, far: i64) {
         let (from, to) = (shifted(self.from.cast_mut(), disp), shifted(self.to, disp));
-        // SAFETY: `new`'s caller promised it of this run.
-        unsafe { run(from, to, in_memory(len), shifted(from, far)) };
+        let piece = Piece { from, to, len: in_memory(len) };
+        // SAFETY: the processor is of its level; `new`'s caller promised it of this run.
+        unsafe { run(self.stores.level(), piece, shifted(from, far)) };
     }
 }
 
