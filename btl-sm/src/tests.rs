@@ -12,6 +12,7 @@ use gapless_btl::conformance::Fixture;
 use gapless_btl::{
     AmTag, Btl, Event, Events, Fragment, LinkError, Mapped, PeerId, ReserveError, Slot, Token,
 };
+use gapless_mem::Region;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
@@ -362,6 +363,18 @@ fn freed_allocations_are_unmapped_by_peers_and_new_ones_are_not_confused_with_th
     assert!(pair.b.map(pair.to_a, &key).is_err(), "freed for ever");
     // A mapping in use survives its owner's freeing it.
     assert_eq!(mapping.region().len(), 10_000);
+}
+
+#[test]
+fn what_follows_an_allocation_in_its_page_is_nobodys() {
+    let mut pair = Pair::new();
+    let memory = pair.a.allocate(10_000).unwrap();
+    let whole = memory.region();
+    let mut key = |offset, len| {
+        pair.a.key(pair.to_b, Region::new(whole.space(), whole.address(), offset, len)).is_some()
+    };
+    assert!(key(0, 10_000) && key(9_999, 1) && key(10_000, 0));
+    assert!(!key(0, 10_001) && !key(9_999, 2) && !key(10_000, 1), "the page goes on to 12,288");
 }
 
 #[test]

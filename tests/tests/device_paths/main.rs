@@ -137,7 +137,7 @@ on! {
     peers_are_killed_cuda_two: CudaTwo, killed::peers_are_killed;
     exports_refused_fake: FakeSealed, refused::falls_back;
     imports_refused_fake: FakeBlind, refused::falls_back;
-    exports_refused_cuda: CudaPool, protocols::every_protocol;
+    exports_refused_cuda: CudaPool, refused::falls_back;
     other_numbers_cuda: CudaTwo, refused::other_numbers;
     beside_mps_cuda: CudaOne, refused::beside_mps;
 }
