@@ -28,6 +28,8 @@ const PAYLOADS: [u64; 5] = [256 * MIB, 64 * MIB, 16 * MIB, 4 * MIB, MIB];
 const PAYLOADS_BRIEF: [u64; 3] = [256 * MIB, 16 * MIB, MIB];
 /// Wu et al.'s larger matrix beside a busy GPU.
 const BUSY_EDGE: u64 = 2000;
+/// Payloads whose time is all latency.
+const LATENCIES: [u64; 2] = [8, 4096];
 /// Thread blocks of the restricted rows.
 const FEW: u32 = 8;
 /// What applications send, at its own size.
@@ -57,13 +59,13 @@ impl Experiment for P2p {
 fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
     vec![
         link(options, sites),
-        Pair {
-            blocks: NonZeroU32::new(FEW),
-            suffix: "8 blocks",
-            ..Pair::new("few", few(sites.two))
-        },
+        Pair { blocks: NonZeroU32::new(FEW), suffix: "8 blocks", ..Pair::new("few", few(sites)) },
         Pair { suffix: "MPS off", ..Pair::new("one", shared(options, sites.one)) },
-        Pair { suffix: "MPS on", mps: true, ..Pair::new("one-mps", shared(options, sites.one)) },
+        Pair {
+            suffix: "MPS on",
+            mps: true,
+            ..Pair::new("one-mps", shared_at_once(options, sites.one))
+        },
     ]
 }
 
@@ -86,9 +88,7 @@ fn link(options: &Options, sites: &Sites) -> Pair {
         }
         items.push(judged(sized(Shape::X, bytes), Kind::X));
     }
-    for item in [8, 4096].map(|bytes| sized(Shape::Contiguous, bytes)) {
-        items.push(item.judged(Kind::Latency));
-    }
+    items.extend(LATENCIES.map(|bytes| judged(sized(Shape::Contiguous, bytes), Kind::Latency)));
     // Two GPUs that could reach each other, but do not.
     if let Some(through_host) = protocol("copy-in-out") {
         for &bytes in large {
@@ -109,17 +109,32 @@ fn link(options: &Options, sites: &Sites) -> Pair {
         let own = |family| Item::new(Shape::Named(family), Size::Own, ends);
         items.extend(APPLICATIONS.map(own));
     }
-    // What latencies are judged by.
-    for bytes in [8, 4096] {
-        items.push(Item::new(Shape::Contiguous, Size::Bytes(bytes), Ends::HOST));
-    }
+    items.extend(on_the_host());
     Pair::new("link", items)
 }
 
-/// Rank 0 has few thread blocks: half of the messages it packs, half it unpacks.
-fn few(ends: Ends) -> Vec<Item> {
-    let sized = |shape| Item::new(shape, Size::Bytes(64 * MIB), ends).judged(Kind::Few);
+/// What latencies are judged by.
+fn on_the_host() -> [Item; 2] {
+    LATENCIES.map(|bytes| Item::new(Shape::Contiguous, Size::Bytes(bytes), Ends::HOST))
+}
+
+/// Rank 0 has few thread blocks: half of the messages it packs, half it unpacks. On one GPU they would have
+/// to feed its memory, of which nothing is asked.
+fn few(sites: &Sites) -> Vec<Item> {
+    let sized = |shape| {
+        let item = Item::new(shape, Size::Bytes(PAYLOADS[0]), sites.two);
+        if sites.are_two() { item.judged(Kind::Few) } else { item }
+    };
     [Shape::V, Shape::T].map(sized).into()
+}
+
+/// Two processes on one GPU that use it at the same time: what each is told does not wait for its turn.
+fn shared_at_once(options: &Options, ends: Ends) -> Vec<Item> {
+    let mut items = shared(options, ends);
+    let small = |bytes| Item::new(Shape::Contiguous, Size::Bytes(bytes), ends);
+    items.extend(LATENCIES.map(|bytes| small(bytes).judged(Kind::Latency)));
+    items.extend(on_the_host());
+    items
 }
 
 /// Two processes on one GPU.

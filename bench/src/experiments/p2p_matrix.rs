@@ -71,7 +71,16 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
             }
         }
     }
-    vec![Pair::new("grid", grid), Pair::new("fragments", fragments)]
+    // Rank 1's in host memory.
+    let mut bus = Vec::new();
+    for bytes in [64 * MIB, MIB] {
+        for shape in [Shape::Contiguous, Shape::V] {
+            let item = Item::new(shape, Size::Bytes(bytes), sites.bus());
+            bus.push(item);
+            bus.extend(protocols().chain([Protocol::Pipeline]).map(|protocol| item.by(protocol)));
+        }
+    }
+    vec![Pair::new("grid", grid), Pair::new("bus", bus), Pair::new("fragments", fragments)]
         .into_iter()
         .filter(|pair| !pair.items.is_empty())
         .collect()

@@ -82,14 +82,6 @@ impl Arena {
         }
     }
 
-    /// The device that it lies in, and where; `None` for host memory.
-    pub(super) fn on_device(&self) -> Option<(&Arc<dyn Device>, Region)> {
-        match self {
-            Arena::Device(device, region) => Some((device, *region)),
-            _ => None,
-        }
-    }
-
     /// The buffer of one place in a device's memory.
     fn part(region: &Region, places: &Places, at: usize) -> Result<Region, Error> {
         let part = region.sub(places.starts[at], places.buffer_bytes);

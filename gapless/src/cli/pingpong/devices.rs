@@ -33,12 +33,21 @@ const LAUNCHES: u32 = 200;
 pub(super) struct Opened {
     pub(super) place: Where,
     pub(super) device: Arc<dyn Device>,
+    /// The driver's own view of it, with a stream to ask as directly as a program would.
     #[cfg(feature = "cuda")]
-    cuda: Option<Arc<gapless_mem_cuda::CudaDevice>>,
+    cuda: Option<Cuda>,
     #[cfg(any(feature = "cuda", feature = "opencl"))]
     engine: GpuEngine,
     /// Memory to send from and to receive into, once it was asked for.
     arenas: Option<[Region; 2]>,
+}
+
+/// A CUDA device and a stream on it.
+#[cfg(feature = "cuda")]
+#[derive(Clone)]
+struct Cuda {
+    device: Arc<gapless_mem_cuda::CudaDevice>,
+    stream: Arc<gapless_mem_cuda::Stream>,
 }
 
 /// All devices that this process has opened.
@@ -91,7 +100,8 @@ impl Opened {
                 let device = Arc::new(driver.device(ordinal).map_err(|e| text(&e))?);
                 let engine = GpuEngine::cuda(Arc::clone(&device)).map_err(|e| text(&e))?;
                 let engine = engine.with_budget(blocks);
-                let cuda = Some(Arc::clone(&device));
+                let stream = Arc::new(device.stream().map_err(|e| text(&e))?);
+                let cuda = Some(Cuda { device: Arc::clone(&device), stream });
                 Ok(Opened { place, device, cuda, engine, arenas: None })
             }
             #[cfg(feature = "opencl")]
@@ -148,7 +158,7 @@ impl Opened {
         for round in 0..LAUNCHES {
             let begin = Instant::now();
             // SAFETY: memory that lives as long as the process and that no view is of at present.
-            wait(&unsafe { self.engine.pack(&from, 0..8, into, &[]) }?)?;
+            unsafe { self.pack_and_wait(&from, into) }?;
             if round >= LAUNCHES / 4 {
                 samples.push(begin.elapsed().as_secs_f64().max(1e-9));
             }
@@ -157,9 +167,43 @@ impl Opened {
         samples.summary().map(Some).map_err(|error| Failure::NoSamples { what: what(), error })
     }
 
+    /// Packs all of `from`, on a stream of CUDA's where there is one.
+    ///
+    /// # Safety
+    /// As for [`Engine::pack`], until this returns.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
+    unsafe fn pack_and_wait(&self, from: &Typed, into: Region) -> Result<(), Failure> {
+        let all = 0..from.packed_bytes();
+        #[cfg(feature = "cuda")]
+        if let Some(Cuda { stream, .. }) = &self.cuda {
+            let queue = self.engine.on(stream)?;
+            // SAFETY: the caller's promise.
+            unsafe { queue.pack(from, all, into) }?;
+            return idle(stream);
+        }
+        // SAFETY: the caller's promise.
+        wait(&unsafe { self.engine.pack(from, all, into, &[]) }?)
+    }
+
     #[cfg(not(any(feature = "cuda", feature = "opencl")))]
     pub(super) fn launch_and_wait(&mut self) -> Result<Option<gapless_report::Summary>, Failure> {
         Ok(None)
+    }
+
+    /// Copies between its memory and other memory that it reaches, and waits: one call and questions after
+    /// its end, as `cudaMemcpy` does it.
+    ///
+    /// # Safety
+    /// As for [`Device::copy`], until this returns.
+    pub(super) unsafe fn copy(&self, into: Region, from: Region) -> Result<(), Failure> {
+        #[cfg(feature = "cuda")]
+        if let Some(Cuda { device, stream }) = &self.cuda {
+            // SAFETY: the caller's promise.
+            unsafe { device.copy_on(stream, into, from) }.map_err(DeviceError::from)?;
+            return idle(stream);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { copy(&*self.device, into, from) }
     }
 
     /// Lets this device reach another one's memory by itself, if that can be; copies are possible
@@ -167,7 +211,7 @@ impl Opened {
     pub(super) fn reach(&self, other: &Opened) {
         #[cfg(feature = "cuda")]
         if let (Some(mine), Some(theirs)) = (&self.cuda, &other.cuda)
-            && let Err(error) = mine.enable_peer(theirs.ordinal())
+            && let Err(error) = mine.device.enable_peer(theirs.device.ordinal())
         {
             tracing::info!(%error, "copies between the devices are staged by the driver");
         }
@@ -180,6 +224,19 @@ impl Opened {
 pub(super) fn wait(work: &Completion) -> Result<(), Failure> {
     let begin = Instant::now();
     while !work.poll()? {
+        if begin.elapsed() > PATIENCE {
+            return Err(Failure::Hangs { seconds: PATIENCE.as_secs() });
+        }
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// Waits for a stream, but not for ever.
+#[cfg(feature = "cuda")]
+fn idle(stream: &gapless_mem_cuda::Stream) -> Result<(), Failure> {
+    let begin = Instant::now();
+    while !stream.is_idle().map_err(DeviceError::from)? {
         if begin.elapsed() > PATIENCE {
             return Err(Failure::Hangs { seconds: PATIENCE.as_secs() });
         }

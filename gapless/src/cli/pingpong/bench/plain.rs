@@ -7,11 +7,10 @@
 
 use super::{Bench, Prepared, plan};
 use crate::cli::failure::Failure;
-use crate::cli::pingpong::arena::Arena;
-use crate::cli::pingpong::devices::{self, Locked};
-use gapless_mem::{Device, DeviceError, Region};
+use crate::cli::pingpong::devices::{Locked, Opened};
+use crate::cli::pingpong::ends::Where;
+use gapless_mem::{DeviceError, Region};
 use gapless_report::{Samples, Summary};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A plain copy, and how long it takes.
@@ -67,68 +66,61 @@ impl Bench<'_> {
 
     /// From this process's device to the other's, both driven from here.
     fn between_devices(&mut self, prepared: &Prepared, seconds: f64) -> Result<Summary, Failure> {
-        let theirs = self.course.ends.of(1);
-        let (device, from) = on_device(&self.outbox)?;
-        let into = if self.course.ends.of(0) == theirs {
-            on_device(&self.inbox)?.1
+        let [mine, theirs] = [0, 1].map(|rank| self.course.ends.of(rank));
+        let (own, [from, back]) = self.opened(mine)?;
+        let into = if mine == theirs {
+            back
         } else {
-            let own = self.devices.open(self.course.ends.of(0), None)?.cloned();
-            let other = self.devices.open(theirs, None)?;
-            let (Some(own), Some(other)) = (own, other) else { return Err(no_device()) };
-            own.reach(other);
-            other.arenas(self.course.arena_bytes)?[1]
+            let (other, [_, into]) = self.opened(theirs)?;
+            own.reach(&other);
+            into
         };
         let pairs = pairs(prepared, from, into)?;
         sampled(seconds, |at| {
             let (from, into) = pairs[at % pairs.len()];
             // SAFETY: both lie in arenas that live as long as the process; no view of them is in use
             // while copies are measured, and the places of one round do not overlap.
-            unsafe { devices::copy(&*device, into, from) }
+            unsafe { own.copy(into, from) }
         })
     }
 
     /// To page-locked host memory and from there.
     fn through_host(&mut self, prepared: &Prepared, seconds: f64) -> Result<Plain, Failure> {
-        let here = self.outbox.on_device().is_some();
-        let (device, from, into) = if here {
-            let (device, from) = on_device(&self.outbox)?;
-            (device, from, on_device(&self.inbox)?.1)
-        } else {
-            let other = self.devices.open(self.course.ends.of(1), None)?;
-            let other = other.ok_or_else(no_device)?;
-            let [from, into] = other.arenas(self.course.arena_bytes)?;
-            (Arc::clone(&other.device), from, into)
-        };
+        let places = [0, 1].map(|rank| self.course.ends.of(rank));
+        let place = places.into_iter().find(|place| place.is_device()).ok_or_else(no_device)?;
+        let (own, [from, into]) = self.opened(place)?;
         let pairs = pairs(prepared, from, into)?;
         let bytes = usize::try_from(prepared.send.places.buffer_bytes).unwrap_or(usize::MAX);
         let mut locked = match self.locked.take() {
             Some(locked) if locked.len() >= bytes => locked,
-            _ => Locked::new(&device, bytes),
+            _ => Locked::new(&own.device, bytes),
         };
         let host = locked.region().sub(0, bytes as u64).map_err(DeviceError::from)?;
         let down = sampled(seconds / 2.0, |at| {
             let (from, _) = pairs[at % pairs.len()];
             // SAFETY: as between devices; the host memory is held until the copies have ended.
-            unsafe { devices::copy(&*device, host, from) }
+            unsafe { own.copy(host, from) }
         })?;
         let up = sampled(seconds / 2.0, |at| {
             let (_, into) = pairs[at % pairs.len()];
             // SAFETY: as above.
-            unsafe { devices::copy(&*device, into, host) }
+            unsafe { own.copy(into, host) }
         })?;
         let name = if locked.is_locked() { PINNED } else { UNPINNED };
         self.locked = Some(locked);
         Ok(Plain { name, seconds: if down.median > up.median { down } else { up } })
     }
+
+    /// The device of a place, and its arenas.
+    fn opened(&mut self, place: Where) -> Result<(Opened, [Region; 2]), Failure> {
+        let opened = self.devices.open(place, None)?.ok_or_else(no_device)?;
+        let arenas = opened.arenas(self.course.arena_bytes)?;
+        Ok((opened.clone(), arenas))
+    }
 }
 
 fn no_device() -> Failure {
     DeviceError::Unsupported { what: "a plain copy to compare with" }.into()
-}
-
-fn on_device(arena: &Arena) -> Result<(Arc<dyn Device>, Region), Failure> {
-    let (device, region) = arena.on_device().ok_or_else(no_device)?;
-    Ok((Arc::clone(device), region))
 }
 
 /// What is copied from where to where, in turn.
