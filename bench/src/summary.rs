@@ -74,7 +74,8 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
             "matching" => by_count(&report, "outstanding"),
             "oneway" => oneway(&report),
             "gpu" => gpu(&report),
-            "wu7" | "wu8" | "wu13" | "wu14" | "wu15" | "p2p-matrix" => brief(&report),
+            "wu7" | "wu8" | "wu13" | "wu14" | "wu15" => brief(&report),
+            "p2p-matrix" => by_protocol(&report),
             "p2p" | "wu9" | "wu10" | "wu11" | "wu12" => p2p(&report),
             "wu6" => gpu_rows(report.rows.iter()),
             _ => format!("```text\n{}```\n", report.table()),
@@ -203,6 +204,44 @@ fn p2p(report: &Report) -> String {
             or_none(quoted),
             mark.to_owned(),
         ]);
+    }
+    text
+}
+
+/// GB/s of each message, by the protocol that it was to take; what took another is in brackets.
+fn by_protocol(report: &Report) -> String {
+    const CHOSEN: &str = "chosen";
+    let split = |row: &Row| {
+        let mut parts = row.op.split(", ").skip(1);
+        let asked = parts.next().unwrap_or(CHOSEN).to_owned();
+        let rest: Vec<&str> = parts.collect();
+        let place = [&[row.case.as_str(), row.space.as_str()], &rest[..]].concat().join(", ");
+        (place, asked)
+    };
+    let (mut places, mut ways): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
+    for (place, way) in report.rows.iter().map(split) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
+    }
+    let mut text =
+        head(&[&["message"], &ways.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat());
+    for place in places {
+        let cells = ways.iter().map(|way| {
+            let key = (place.clone(), way.clone());
+            let Some(row) = report.rows.iter().find(|row| split(row) == key) else {
+                return "-".to_owned();
+            };
+            let rate = Rate(row.gbps);
+            match row.protocol == *way {
+                true => rate.to_string(),
+                false => format!("{rate} ({})", row.protocol),
+            }
+        });
+        text += &line(&[place.clone()].into_iter().chain(cells).collect::<Vec<_>>());
     }
     text
 }
@@ -453,6 +492,22 @@ mod tests {
         }
         fs::write(&document, "no marks").unwrap();
         assert!(matches!(update(folder.path(), &document, ""), Err(Failure::NoMarks { .. })));
+    }
+
+    #[test]
+    fn a_matrix_has_a_column_for_each_way() {
+        let time = gapless_report::Samples::from_seconds([1e-3]).summary().unwrap();
+        let row = |op: &str, ran: &str| Row::new("V n=9", op, "cuda:0->cuda:1", ran, 1 << 20, time);
+        let rows = vec![
+            row("oneway", "mapped"),
+            row("oneway, staged-put", "staged-put"),
+            row("oneway, staged-put, 1 MiB × 4", "pipeline"),
+        ];
+        let report = Report::new("p2p-matrix", gapless_report::Machine::default(), "figures", rows);
+        let text = by_protocol(&report);
+        assert!(text.starts_with("| message | chosen | staged-put |\n"), "{text}");
+        assert!(text.contains("| V n=9, cuda:0->cuda:1 | 1.05 (mapped) | 1.05 |"), "{text}");
+        assert!(text.contains("1 MiB × 4 | - | 1.05 (pipeline) |"), "{text}");
     }
 
     #[test]
