@@ -10,7 +10,7 @@ use gapless_bml::{
     Access, Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey, Token,
 };
 use gapless_engine::{Engine, EngineError, Typed};
-use gapless_mem::{Completion, Device, DeviceError, Region};
+use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -30,6 +30,19 @@ pub(crate) fn engine_for(engines: &Engines, typed: &Typed) -> Result<usize, PmlE
     let space = typed.space();
     let found = engines.iter().position(|engine| engine.serves(space));
     found.ok_or(PmlError::NoEngine { space })
+}
+
+/// Longest data that is copied where a kernel could move it.
+const COPIED_MAX: u64 = 16 << 10;
+
+/// The device whose copy engine moves short data without gaps, which is `whole`, to or from a slot: as quick
+/// as a kernel, and it need not wait for this process's turn on a device that others use, too.
+fn copier(engine: &dyn Engine, whole: Region, slot: Region) -> Option<Arc<dyn Device>> {
+    let short = slot.len() <= COPIED_MAX && slot.space() == Space::Pinned;
+    if !short || whole.space().cpu_accessible() {
+        return None;
+    }
+    engine.device(whole.space()).filter(|device| device.space() == whole.space())
 }
 
 /// Gathers `range` of `typed` into `slot`, from `offset` on.
@@ -54,6 +67,13 @@ pub(crate) unsafe fn pack(
         // while we hold it, and which our caller holds until the completion: now.
         unsafe { gapless_mem::copy(&target, &source) }?;
         return Ok(Completion::Ready);
+    }
+    if let Some(whole) = typed.as_contiguous()
+        && let Some(device) = copier(&*engines[engine], whole, target)
+    {
+        let source = whole.sub(range.start, target.len())?;
+        // SAFETY: as for the engine below.
+        return Ok(unsafe { device.copy(target, source, &[]) }?);
     }
     // SAFETY: the caller vouches for the source; the target is the slot's, which our caller holds
     // until the completion.
@@ -167,6 +187,13 @@ impl Buffer {
             // fragment or a message of ours.
             unsafe { gapless_mem::copy(&target, &source) }?;
             return Ok(Completion::Ready);
+        }
+        if let Some(whole) = self.typed.as_contiguous()
+            && let Some(device) = copier(&*engines[self.engine], whole, source)
+        {
+            let target = whole.sub(range.start, range.end - range.start)?;
+            // SAFETY: as for the engine below.
+            return Ok(unsafe { device.copy(target, source, &[]) }?);
         }
         // SAFETY: the promise this buffer stands for; our callers hold what `source` lies in until
         // the completion.

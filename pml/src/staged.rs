@@ -44,6 +44,7 @@ use crate::protocol::Protocol;
 use crate::rendezvous::{Incoming, Stage};
 use crate::request::RequestId;
 use crate::staging::device_of;
+use crate::tuning::Tuning;
 use course::{Course, Step};
 use gapless_bml::{Bml, MapError, Mapping, Rank, RemoteKey};
 use gapless_engine::EngineError;
@@ -235,8 +236,13 @@ impl Core {
     }
 
     /// A course as both ends' wishes have it.
-    fn agreed(incoming: &Incoming, staging: &choose::Staging) -> (u32, u32) {
-        let fragment = staged_fragment(incoming.room, staging.fragment_bytes, staging.depth);
+    fn agreed(
+        incoming: &Incoming,
+        staging: &choose::Staging,
+        tuning: &Tuning,
+        turns: bool,
+    ) -> (u32, u32) {
+        let fragment = staged_fragment(incoming.room, staging, tuning, turns);
         let total = incoming.room.div_ceil(u64::from(fragment));
         (fragment, u32::try_from(total).unwrap_or(DEPTH_MAX).min(staging.depth))
     }
@@ -248,9 +254,11 @@ impl Core {
         id: RequestId,
         way: Protocol,
         staging: &choose::Staging,
+        turns: bool,
     ) {
+        let tuning = self.config.tuning.clone();
         let Some((incoming, _)) = self.incoming(id) else { return };
-        let (fragment, depth) = Core::agreed(incoming, staging);
+        let (fragment, depth) = Core::agreed(incoming, staging, &tuning, turns);
         let course = Course::new(way, incoming.room, fragment, depth);
         if way.puts() {
             self.open_put(bml, id, course);

@@ -37,6 +37,9 @@ pub struct Tuning {
     /// Fragment size of the staged protocols, which move device memory: long enough that the link is
     /// busy over launches and the gaps between copies.
     pub staged_fragment_bytes: u32,
+    /// Fragments that a staged message is cut into at least, as long as they have 2 MiB: the first and
+    /// the last of them are moved while the link is idle.
+    pub staged_fragments_min: u32,
     /// Fragments of one staged message in work at once; at most 64.
     pub staged_depth: u32,
     /// The call that launches a kernel or a copy.
@@ -95,14 +98,15 @@ impl Default for Tuning {
             single_copy_batch_bytes: 4 << 20,
             // Those of two H200s joined by NVLink, PCIe 5.
             staged_fragment_bytes: 16 << 20,
+            staged_fragments_min: 16,
             staged_depth: 4,
             launch_ns: 3_800.0,
-            launch_wait_ns: 7_800.0,
+            launch_wait_ns: 8_700.0,
             copy_gap_ns: 3_000.0,
-            turn_ns: 100_000.0,
-            device_mb_s: 1_950_000.0,
-            device_block_ns: 0.02,
-            device_copy_mb_s: 2_100_000.0,
+            turn_ns: 145_000.0,
+            device_mb_s: 2_050_000.0,
+            device_block_ns: 0.015,
+            device_copy_mb_s: 2_150_000.0,
             peer_store_mb_s: 368_000.0,
             peer_load_mb_s: 375_000.0,
             peer_copy_mb_s: 396_000.0,
@@ -112,7 +116,7 @@ impl Default for Tuning {
             store_host_mb_s: 52_500.0,
             load_host_mb_s: 51_000.0,
             import_ns: 2_000_000.0,
-            import_same_ns: 130_000.0,
+            import_same_ns: 95_000.0,
             import_uses: 1_000,
         }
     }

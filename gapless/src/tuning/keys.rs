@@ -144,6 +144,7 @@ pub const KEYS: &[Key] = &[
     whole!(Short, Count, "host", "depth", 1.0, 4096.0, "fragments of a message in work at a time", depth),
     whole!(Whole, Bytes, "host", "single_copy_batch_bytes", 4.0 * KIB, GIB, "most that one call of single copy moves", single_copy_batch_bytes),
     whole!(Short, Bytes, "device", "fragment_bytes", 4.0 * KIB, GIB, "a fragment of the staged protocols", staged_fragment_bytes),
+    whole!(Short, Count, "device", "fragments_min", 1.0, 4096.0, "fragments that a staged message is cut into at least, while they have 2 MiB", staged_fragments_min),
     whole!(Short, Count, "device", "depth", 1.0, 64.0, "staged fragments of a message in work at a time", staged_depth),
     ns!("device", "launch_ns", "the call that launches a kernel or a copy", launch_ns),
     ns!("device", "launch_wait_ns", "the same, and until its end is noticed", launch_wait_ns),

@@ -105,7 +105,7 @@ impl Model<'_> {
 
     fn local(&self, device: bool) -> f64 {
         let engine_ns = if device {
-            self.launch_wait_ns()
+            self.t.launch_wait_ns
                 + self.both_blocks_ns()
                 + copy_ns(self.s.bytes, self.t.device_mb_s)
         } else {
@@ -114,10 +114,11 @@ impl Model<'_> {
         self.handshake_ns() + engine_ns
     }
 
-    /// A launch, until its end is noticed. Where processes take turns on a device, it waits for its own.
-    fn launch_wait_ns(&self) -> f64 {
+    /// The kernels of both ends, so many times in turn: where processes take turns on a device, each waits
+    /// for its own.
+    fn turns_ns(&self, times: f64) -> f64 {
         let turns = self.s.devices.is_some_and(|ends| ends.turns);
-        self.t.launch_wait_ns + if turns { self.t.turn_ns } else { 0.0 }
+        if turns { times * self.t.turn_ns } else { 0.0 }
     }
 
     /// Runs of bytes, to kernels.
@@ -143,8 +144,11 @@ impl Model<'_> {
     fn device_eager(&self, ends: &DeviceEnds) -> f64 {
         let (s, t) = (self.s, self.t);
         let launches = f64::from(u8::from(ends.sender)) + f64::from(u8::from(ends.receiver));
+        // Short data without gaps goes by the copy engine, which waits for nobody.
+        let kernels = s.sender_blocks > 1 || s.receiver_blocks > 1;
         s.latency_ns
-            + launches * self.launch_wait_ns()
+            + launches * t.launch_wait_ns
+            + self.turns_ns(if kernels { 1.0 } else { 0.0 })
             + self.end_ns(ends.sender, s.bytes, s.sender_blocks, t.store_host_mb_s)
             + self.end_ns(ends.receiver, s.bytes, s.receiver_blocks, t.load_host_mb_s)
     }
@@ -161,10 +165,11 @@ impl Model<'_> {
         let receiver = end(ends.receiver, s.receiver_blocks, t.load_host_mb_s);
         let fill = sender.min(receiver) / real(fragments);
         let launches = f64::from(u8::from(ends.sender)) + f64::from(u8::from(ends.receiver));
-        let turns = if ends.turns { real(fragments) / f64::from(t.depth.max(1)) } else { 1.0 };
+        let rounds = (real(fragments) / f64::from(t.depth.max(1))).ceil();
         self.handshake_ns()
             + s.latency_ns
-            + launches * self.launch_wait_ns() * turns.max(1.0)
+            + launches * t.launch_wait_ns
+            + self.turns_ns(2.0 * rounds)
             + sender.max(receiver)
             + fill
     }
@@ -188,7 +193,8 @@ impl Model<'_> {
             + t.map_ns
             + import_ns / f64::from(t.import_uses.max(1))
             + self.fetch_ns()
-            + self.launch_wait_ns()
+            + t.launch_wait_ns
+            + self.turns_ns(1.0)
             + self.both_blocks_ns()
             + copy_ns(s.bytes, mb_s)
     }
@@ -197,7 +203,7 @@ impl Model<'_> {
     /// slowest sets the pace, the others are seen once. A stage may be the processor that launches.
     fn staged(&self, protocol: Protocol, staging: &Staging, turns: bool) -> f64 {
         let (s, t) = (self.s, self.t);
-        let fragment = u64::from(staged_fragment(s.bytes, staging.fragment_bytes, staging.depth));
+        let fragment = u64::from(staged_fragment(s.bytes, staging, t, turns));
         let fragments = s.bytes.div_ceil(fragment).max(1);
         let bytes = s.bytes.min(fragment);
         let near = |far: f64, near: f64| if staging.one_device { near } else { far };
@@ -254,8 +260,18 @@ impl Model<'_> {
         } / f64::from(t.import_uses.max(1));
         // A ring at the sender is told of in words of its own.
         let words = if protocol.puts() { 0.0 } else { 2.0 * s.latency_ns };
-        // Both ends' kernels in turn, fragment by fragment.
-        let turns = if turns { 2.0 * real(fragments) * t.turn_ns } else { 0.0 };
+        // Both ends' kernels work in turn, as many fragments at a time as there are places; copies to and from
+        // the host wait for nobody.
+        let gapless_through_host = matches!(protocol, Protocol::CopyInOut) && from <= 1 && to <= 1;
+        let (pace, turns) = if !turns || gapless_through_host {
+            (pace, 0.0)
+        } else if staging.direct && protocol.puts() {
+            (pace, t.turn_ns)
+        } else {
+            let both = ends.iter().map(|end| end.pace).sum();
+            let rounds = (real(fragments) / f64::from(staging.depth.max(1))).ceil();
+            (both, 2.0 * rounds * t.turn_ns)
+        };
         once + s.latency_ns + words + import_ns + real(fragments - 1) * pace + turns
     }
 }
@@ -305,15 +321,22 @@ impl End {
     }
 }
 
-/// The fragment size of a staged message: as wished, but so that a message which is shorter than the
-/// whole ring still keeps both ends busy.
+/// The fragment size of a staged message: as wished, but so that the first and the last fragment, with
+/// which the link is idle, are a small part of it, and so that a message which is shorter than the whole
+/// ring still keeps both ends busy. Where processes take turns on a device (`turns`), every fragment waits
+/// for one, and long ones are best.
 #[must_use]
-pub fn staged_fragment(bytes: u64, wish: u32, depth: u32) -> u32 {
+pub fn staged_fragment(bytes: u64, staging: &Staging, tuning: &Tuning, turns: bool) -> u32 {
     /// Shorter fragments spend their time on launches.
     const LEAST: u64 = 256 << 10;
+    /// Shorter ones than these are worth it only where the ring would not be filled.
+    const SHORT: u64 = 2 << 20;
     /// Fragments start at multiples of this, so that kernels move whole vectors.
     const GRAIN: u64 = 4096;
-    let wish = wish.max(1);
-    let share = bytes.div_ceil(u64::from(depth.max(1))).clamp(LEAST, 1 << 32);
+    let wish = staging.fragment_bytes.max(1);
+    let parts = if turns { 1 } else { tuning.staged_fragments_min.max(1) };
+    let part = bytes.div_ceil(u64::from(parts)).max(SHORT);
+    let place = bytes.div_ceil(u64::from(staging.depth.max(1))).max(LEAST);
+    let share = part.min(place).min(1 << 32);
     u32::try_from(share.next_multiple_of(GRAIN)).unwrap_or(wish).min(wish)
 }
