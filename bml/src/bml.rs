@@ -67,7 +67,7 @@ impl Bml {
         let mut rail = Rail::new(Box::new(own), true);
         rail.name_peer(peer, me).expect("the first peer of the rail");
         let mut endpoints: Vec<Endpoint> = (0..size).map(|_| Endpoint::new()).collect();
-        let path = Path { rail: OWN_RAIL, peer, ordered: true, used: false };
+        let path = Path { rail: OWN_RAIL, peer, used: false };
         endpoints[me.0 as usize].set_paths(vec![path]);
         let mut by_tag = [0; 256];
         by_tag[usize::from(Bml::CONTROL_TAG.0)] = RESERVED;
@@ -147,18 +147,17 @@ impl Bml {
             let rail = &mut self.rails[at];
             if rail.is_own() {
                 if peer == self.me {
-                    paths.push(Path { rail: at, peer: PeerId(0), ordered: true, used: false });
+                    paths.push(Path { rail: at, peer: PeerId(0), used: false });
                 }
                 continue;
             }
             let name = rail.name();
-            let ordered = rail.btl.limits().ordered;
             for (_, address) in addresses.iter().filter(|(theirs, _)| theirs == name) {
                 match rail.btl.connect(address) {
                     Ok(id) => {
                         rail.name_peer(id, peer)?;
                         rail.stir();
-                        paths.push(Path { rail: at, peer: id, ordered, used: false });
+                        paths.push(Path { rail: at, peer: id, used: false });
                         break;
                     }
                     Err(error) => tried.push((name.to_owned(), error)),
@@ -167,7 +166,7 @@ impl Bml {
         }
         // To ourselves the loopback is best, whatever others promise.
         paths.sort_by_key(|path| path.rail != OWN_RAIL);
-        if !paths.first().is_some_and(|path| path.ordered) {
+        if paths.is_empty() {
             return Err(BmlError::NoRail { peer, tried });
         }
         for (rail, error) in &tried {

@@ -20,8 +20,6 @@ pub(crate) struct Path {
     pub(crate) rail: usize,
     /// The peer's name there.
     pub(crate) peer: PeerId,
-    /// Whether the rail keeps messages in order, so that it may carry them.
-    pub(crate) ordered: bool,
     /// Whether anything was reserved, sent or received here: what was under way when it dies is
     /// then unknown.
     pub(crate) used: bool,
@@ -102,7 +100,7 @@ impl Endpoint {
             return Ending::Nothing;
         };
         let ended = self.paths.remove(at);
-        if ended.used || !self.paths.first().is_some_and(|path| path.ordered) {
+        if ended.used || self.paths.is_empty() {
             return Ending::Lost(self.lose(error.clone()));
         }
         Ending::Survived
@@ -119,8 +117,8 @@ impl Endpoint {
 mod tests {
     use super::*;
 
-    fn path(rail: usize, ordered: bool) -> Path {
-        Path { rail, peer: PeerId(0), ordered, used: false }
+    fn path(rail: usize) -> Path {
+        Path { rail, peer: PeerId(0), used: false }
     }
 
     fn error() -> LinkError {
@@ -130,7 +128,7 @@ mod tests {
     #[test]
     fn an_unused_path_may_end_and_a_used_one_may_not() {
         let mut end = Endpoint::new();
-        end.set_paths(vec![path(1, true), path(2, true)]);
+        end.set_paths(vec![path(1), path(2)]);
         assert_eq!(end.end_path(7, &error()), Ending::Nothing);
         assert_eq!(end.end_path(1, &error()), Ending::Survived);
         assert_eq!(end.carrier().unwrap().rail, 2);
@@ -144,24 +142,17 @@ mod tests {
     #[test]
     fn a_used_path_takes_the_peer_with_it_even_if_others_live() {
         let mut end = Endpoint::new();
-        end.set_paths(vec![path(1, true), path(2, true)]);
+        end.set_paths(vec![path(1), path(2)]);
         end.carrier_mut().unwrap().used = true;
-        assert_eq!(end.end_path(1, &error()), Ending::Lost(vec![path(2, true)]));
-    }
-
-    #[test]
-    fn unordered_paths_cannot_carry_on() {
-        let mut end = Endpoint::new();
-        end.set_paths(vec![path(1, true), path(2, false)]);
-        assert_eq!(end.end_path(1, &error()), Ending::Lost(vec![path(2, false)]));
+        assert_eq!(end.end_path(1, &error()), Ending::Lost(vec![path(2)]));
     }
 
     #[test]
     fn a_carrier_in_use_stays() {
         let mut end = Endpoint::new();
-        end.set_paths(vec![path(1, true)]);
+        end.set_paths(vec![path(1)]);
         end.carrier_mut().unwrap().used = true;
-        end.set_paths(vec![path(3, true), path(2, true), path(1, true)]);
+        end.set_paths(vec![path(3), path(2), path(1)]);
         assert_eq!(end.paths().iter().map(|p| p.rail).collect::<Vec<_>>(), [1, 3, 2]);
         assert!(end.carrier().unwrap().used);
     }

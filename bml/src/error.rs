@@ -17,7 +17,7 @@ pub enum BmlError {
         /// How many processes there are.
         size: u32,
     },
-    /// No transport that keeps messages in order reaches the peer.
+    /// No transport reaches the peer.
     #[error("no transport reaches {peer}{}", tried_text(tried))]
     NoRail {
         /// The peer.

@@ -3,7 +3,8 @@
 //! - **Who**: the layers above name processes by [`Rank`]; [`Bml::connect`] finds every transport
 //!   that both ends have, and `select.rs` orders them.
 //! - **Sending**: [`Bml::reserve`] gives room in the best rail to a peer, [`Bml::send`] sends it.
-//!   Messages to one peer travel over one ordered rail at a time.
+//!   Messages to one peer travel over one rail at a time, one that keeps them in order if any does;
+//!   [`Bml::limits`] says whether. Whoever needs order where there is none numbers its messages.
 //! - **Arriving**: [`Bml::poll`] hands each [`Event`] to the [`Handler`] that registered its
 //!   active-message tag; endings ([`Event::Sent`], [`Event::Completed`]) go to the handler whose
 //!   [`TokenSpace`] the token came from; [`Event::Lost`] goes to all.

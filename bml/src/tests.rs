@@ -110,6 +110,22 @@ fn the_better_of_two_rails_carries_everything() {
 }
 
 #[test]
+fn a_rail_that_keeps_no_order_carries_messages_if_no_other_does() {
+    let (x, y) = (Hub::new(), Hub::new());
+    let loose = |name| Config { ordered: false, ..named(name, 10) };
+    let mut a = rank(&[(&x, loose("x")), (&y, named("y", 900))], 0, 3);
+    let mut b = rank(&[(&x, loose("x")), (&y, named("y", 900))], 1, 3);
+    let mut c = rank(&[(&x, loose("x"))], 2, 3);
+    connect(&mut a, &mut b);
+    assert_eq!(a.limits(Rank(1)).unwrap().name, "y");
+    a.connect(Rank(2), &c.addresses()).unwrap();
+    c.connect(Rank(0), &a.addresses()).unwrap();
+    assert!(!a.limits(Rank(2)).unwrap().ordered);
+    say(&mut a, 2, 0, b"one", Token::NONE);
+    assert_eq!(poll(&mut c).len(), 1);
+}
+
+#[test]
 fn only_rails_that_both_have_are_used() {
     let (x, y) = (Hub::new(), Hub::new());
     let mut a = rank(&[(&x, named("x", 10)), (&y, named("y", 900))], 0, 3);

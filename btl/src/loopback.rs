@@ -62,6 +62,8 @@ pub struct Config {
     pub latency_ns: u32,
     /// [`Limits::bandwidth_mb_s`].
     pub bandwidth_mb_s: u32,
+    /// [`Limits::ordered`]. It keeps order anyway; [`Fault`](crate::fault::Fault) around it need not.
+    pub ordered: bool,
     /// Messages to one peer that can be under way, at least 1.
     pub slots: usize,
     /// Whether it has [`Rdma`].
@@ -78,6 +80,7 @@ impl Default for Config {
             max_fragment_bytes: 32 << 10,
             latency_ns: 50,
             bandwidth_mb_s: 20_000,
+            ordered: true,
             slots: 32,
             rdma: true,
             mapped: true,
@@ -132,7 +135,7 @@ impl Loopback {
                 name: config.name,
                 eager_bytes: config.eager_bytes,
                 max_fragment_bytes,
-                ordered: true,
+                ordered: config.ordered,
                 latency_ns: config.latency_ns,
                 bandwidth_mb_s: config.bandwidth_mb_s,
                 death_notice_ms: 100,

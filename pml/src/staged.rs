@@ -187,6 +187,10 @@ impl Core {
         theirs: &StagedOffer,
         space: Space,
     ) -> Option<choose::Staging> {
+        // Their messages are not numbered.
+        if !bml.limits(Rank(from)).is_some_and(|limits| limits.ordered) {
+            return None;
+        }
         let ours = self.staged_offer(bml, from, space);
         if !(theirs.through_host && ours.through_host && (theirs.device || ours.device)) {
             return None;

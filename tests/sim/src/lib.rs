@@ -35,9 +35,7 @@
 //! # What is not here
 //!
 //! Calls that wait (`wait`, `sendrecv`, …) do not return to the simulator, so ranks use the calls
-//! that do not; both stand on the same core. `bml` demands that a rail which carries messages promises
-//! order; `pml` numbers what it matches and does not need it, and here some rails promise and do not
-//! keep it. Real transports are tested in their crates.
+//! that do not; both stand on the same core. Real transports are tested in their crates.
 //!
 //! One seed: `GAPLESS_SEED=7 cargo test -p gapless-sim --test seeds -- --nocapture`, or
 //! `cargo run -p gapless-sim -- 7`; a range: `GAPLESS_SIM_SEEDS=0..10000`, or `-- 0..10000`.

@@ -99,7 +99,7 @@ impl World {
         let mut ranks = Vec::new();
         for (rank, mut bml) in (0..plan.size).zip(bmls) {
             for (peer, addresses) in (0..plan.size).zip(&addresses) {
-                bml.connect(Process(peer), addresses).expect("an ordered rail reaches everybody");
+                bml.connect(Process(peer), addresses).expect("every rail reaches everybody");
             }
             let mut pml = Pml::new(bml, vec![Arc::new(HostEngine)], config(&plan));
             pml.attach_buffer(plan.knobs.buffer_bytes).expect("the first buffer");
