@@ -192,7 +192,7 @@ typedef struct {
 
 /* Up to PARTS_MAX requests in one launch. Of the span two fields count: the number of tiles, rounded up
  * to a multiple of PARTS_AT_ONCE, and `first`, in which bit i says that part i + 1 is the twin of part i:
- * as many tiles, which lie close by in memory, so that the two take turns. */
+ * as many words, which lie close by in memory, so that the same threads move both. */
 typedef struct {
     Span span;
     u32 begin[PARTS_MAX]; /* the tile that each part begins at; a twin where both end; of those that are

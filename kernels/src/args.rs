@@ -302,8 +302,8 @@ structures! {
     }
     /// Of `fused`; of the span only `tiles` and `first` count.
     FusedArgs: 13984 {
-        /// All tiles; and in `first`, bit i says that part i + 1 is the twin of part i: as many tiles,
-        /// which lie close by in memory, so that the two take turns.
+        /// All tiles; and in `first`, bit i says that part i + 1 is the twin of part i: as many words,
+        /// which lie close by in memory, so that the same threads move both.
         span: Span,
         /// The tile that each part begins at; a twin where both end; of those that are not, past the end.
         begin: [u32; PARTS_MAX],

@@ -156,26 +156,30 @@ impl Family {
     pub fn threads(self) -> u32 {
         match self {
             Family::Copy | Family::Rows | Family::Affine | Family::Mapped => 64,
-            Family::AffineShort | Family::Listed => 128,
+            Family::AffineShort | Family::Listed | Family::Strided1 => 128,
             _ => 256,
         }
     }
 
     /// Whether its threads move half as many words where there is little to do.
     pub(crate) fn halves(self) -> bool {
-        matches!(self, Family::Strided | Family::Mapped)
+        matches!(self, Family::Strided | Family::Mapped | Family::Affine)
     }
 
-    /// Words that one thread moves in a tile, where blocks loop (`few`) or where they do not. Blocks that
-    /// loop are few, so those that follow long blocks keep more on the way each (`LONG` in `pack.cl-cu`).
+    /// Words that one thread moves in a tile, where blocks loop (`few`) or where they do not: `LONG` and
+    /// `OF_…` in `pack.cl-cu`. What was fastest on an H200.
     #[must_use]
     pub fn items(self, width: Width, few: bool) -> u32 {
-        match self {
-            Family::Transposed | Family::Transfer => 4,
-            Family::Affine if few && width == Width::W16 => 6,
-            Family::Copy | Family::Rows | Family::Affine if few && width != Width::W1 => {
+        match (self, width) {
+            (Family::Transposed | Family::Transfer, _) => 4,
+            (Family::Copy | Family::Rows, Width::W2 | Width::W4 | Width::W8 | Width::W16)
+                if few =>
+            {
                 2 * width.items()
             }
+            (Family::Affine | Family::Strided1, Width::W8) if !few => 4,
+            (Family::Affine | Family::Fused, Width::W16) | (Family::Fused, Width::W8) if !few => 2,
+            (Family::Strided1, Width::W16) if !few => 1,
             _ => width.items(),
         }
     }

@@ -47,6 +47,9 @@ const ONCE_MAX: u64 = 24 << 20;
 /// Tiles that are worth whole threads: with fewer, those that look words up move half as many each, as their
 /// time is that of the lookups. On an H200.
 const TILES_ENOUGH: u32 = 1056;
+/// Blocks of a budget that have twice as much on the way each, at most: so few are bound by how long memory
+/// takes to answer. On an H200.
+const LONG_BLOCKS_MAX: u32 = 16;
 /// Threads of 32 that are not idle, at least.
 const LANES_MIN: u32 = 24;
 
@@ -245,8 +248,15 @@ pub(crate) fn flat(
     budget: Option<NonZeroU32>,
 ) -> Geometry {
     let tiles_of = |threads, items| words.tiles(threads / 32 * items, skipping);
-    let shape =
-        geometry(family, budget, |threads, few| tiles_of(threads, family.items(width, few)));
+    // Copies by more blocks than this do without the longer strips.
+    let many =
+        family == Family::Copy && budget.is_some_and(|budget| budget.get() > LONG_BLOCKS_MAX);
+    let shape = geometry(family, budget, |threads, few| {
+        tiles_of(threads, family.items(width, few && !many))
+    });
+    if shape.few && many && width != Width::W1 {
+        return Geometry { half: true, ..shape };
+    }
     if !family.halves() || shape.few || shape.tiles >= TILES_ENOUGH {
         return shape;
     }

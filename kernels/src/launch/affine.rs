@@ -4,13 +4,17 @@ use super::{
     Grid, GridDim, Launch, Launches, Move, NONE_IDLE, Place, Unfit, WORDS_MAX, Words, bits, flat,
     strided,
 };
-use crate::args::{Affine, AffineArgs, Args, Divide};
+use crate::args::{Affine, AffineArgs, Args, Divide, ONCE};
 use crate::{Family, Width};
 use smallvec::smallvec;
 use std::ops::Range;
 
 /// Words that runs have on average at least, for threads to step from one to the next.
 const STEPPING: u64 = 64;
+
+/// Bytes of a range that gains from leaving the caches first, at most: what both ends of a strip touch is
+/// there for the next one, in longer ranges. On an H200.
+const ONCE_MAX: u64 = 8 << 20;
 
 /// Instances of runs whose displacements and lengths advance by constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +182,10 @@ fn launch(
     packed: i64,
     width: Width,
 ) -> Result<Launch, Unfit> {
-    let words = Words::of(range, width);
+    let mut words = Words::of(range, width);
+    if range.end - range.start > ONCE_MAX {
+        words.edges &= !ONCE;
+    }
     let shape = runs.shape(width).ok_or(Unfit::Numbers)?;
     let long = u64::from(shape.size) >= STEPPING * u64::from(shape.count);
     let family = if long { Family::Affine } else { Family::AffineShort };

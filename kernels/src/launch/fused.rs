@@ -4,7 +4,8 @@ use super::{
     Launch, Launches, NONE_IDLE, Place, TransferSide, Unfit, Words, geometry, grid, skipping,
 };
 use crate::args::{
-    Args, FusedArgs, FusedPart, PARTS_AT_ONCE, PARTS_MAX, Rows, SIDE_LISTED, SIDE_STRIDED, Span,
+    Args, FusedArgs, FusedPart, PARTS_AT_ONCE, PARTS_MAX, Rows, SIDE_LISTED, SIDE_STRIDED,
+    Skipping, Span,
 };
 use crate::{Direction, Family, Width};
 use std::num::NonZeroU32;
@@ -42,18 +43,28 @@ impl Part {
 /// A part, or a piece of one, whose words can be numbered.
 struct Piece {
     words: Words,
-    /// Strips of long blocks.
-    strips: Option<u32>,
+    /// How long blocks are cut, and how many strips they are; of blocks that do not loop, and that do.
+    cuts: [Option<(Rows, u32)>; 2],
     part: FusedPart,
 }
 
 impl Piece {
-    fn tiles(&self, threads: u32, width: Width) -> u32 {
+    /// Of blocks of so many threads, looping or not; of both together, if it has a twin.
+    fn tiles(&self, threads: u32, few: bool, width: Width, twin: bool) -> u32 {
         let warps = threads / 32;
-        match self.strips {
-            Some(strips) => strips.div_ceil(warps) + self.words.edge_tiles(),
-            None => self.words.tiles(warps * Family::Fused.items(width, false), self.part.skipping),
+        match self.cut(few) {
+            Some((_, strips)) => strips.div_ceil(warps) + self.words.edge_tiles(),
+            None => {
+                let Skipping { lanes, back } = self.part.skipping;
+                let skipping = Skipping { lanes: lanes >> u32::from(twin), back };
+                self.words.tiles(warps * Family::Fused.items(width, few), skipping)
+            }
         }
+    }
+
+    /// How its blocks are cut, and into how many strips, if they are long.
+    fn cut(&self, few: bool) -> Option<(Rows, u32)> {
+        self.cuts[usize::from(few)]
     }
 
     /// Whether the other has the same short blocks, on the same lines.
@@ -62,7 +73,7 @@ impl Piece {
         let (shape, of) = (&here.side.strided, &there.side.strided);
         let dims = shape.dims as usize;
         let strided = here.side.kind == SIDE_STRIDED && there.side.kind == SIDE_STRIDED;
-        let short = self.strips.is_none() && other.strips.is_none();
+        let short = [self, other].iter().all(|piece| piece.cuts == [None; 2]);
         strided
             && short
             && (self.words.first, self.words.words, self.words.edge_tiles())
@@ -144,27 +155,26 @@ fn cut(
         }
         let packed = part.packed.offset + (range.start - part.range.start).cast_signed();
         let span = words.span(part.typed.offset.wrapping_add(displacement), packed);
-        let (mut skips, mut rows, mut strips) = (NONE_IDLE, Rows::default(), None);
+        let (mut skips, mut cuts) = (NONE_IDLE, [None; 2]);
         if side.kind == SIDE_STRIDED {
             let shape = &side.strided;
-            if let Some((cut, number)) = grid::rows(shape.len, words, width, false) {
-                (rows, strips) = (cut, Some(number));
-            }
+            cuts = [false, true]
+                .map(|few| grid::rows(shape.len, words, Family::Fused.items(width, few)));
             let at = part.typed.address.wrapping_add(span.typed.cast_unsigned());
             let inner = shape.dim.get(shape.dims as usize - 1).map(|dim| (dim.stride, at));
             skips = skipping(direction, side.first, shape.len, width, inner);
         } else if side.kind == SIDE_LISTED {
             skips = skipping(direction, side.first, side.listed.len, width, None);
         }
-        let part = FusedPart { span, skipping: skips, rows, side };
-        pieces.push(Piece { words, strips, part });
+        let part = FusedPart { span, skipping: skips, rows: Rows::default(), side };
+        pieces.push(Piece { words, cuts, part });
     }
     Ok(())
 }
 
 /// The pieces, each with its twin where it has one: the faces of a box at both ends of its lines, say.
-/// Memory that one of two twins has fetched, in units longer than their blocks, serves the other if they
-/// run at the same time: where blocks are short, most of the time goes into that.
+/// Memory moves in units longer than their blocks, and what one of two twins touches serves the other if
+/// that comes at the same time: where blocks are short and far apart, most of the time goes into that.
 fn twins(pieces: &[Piece]) -> impl Iterator<Item = (&Piece, Option<&Piece>)> {
     let mut taken = 0u32;
     pieces.iter().enumerate().filter_map(move |(at, piece)| {
@@ -187,8 +197,9 @@ fn launch(
     pieces: &[Piece],
     budget: Option<NonZeroU32>,
 ) -> Launch {
-    let tiles = |threads, _| {
-        let each = pieces.iter().map(|piece| u64::from(piece.tiles(threads, width)));
+    let tiles = |threads, few| {
+        let each = twins(pieces)
+            .map(|(piece, twin)| u64::from(piece.tiles(threads, few, width, twin.is_some())));
         let tiles = each.sum::<u64>().next_multiple_of(u64::from(PARTS_AT_ONCE));
         u32::try_from(tiles).unwrap_or(u32::MAX)
     };
@@ -202,11 +213,13 @@ fn launch(
     let mut begin = 0;
     let mut at = 0;
     for (piece, twin) in twins(pieces) {
-        let tiles = piece.tiles(shape.threads, width);
+        let tiles = piece.tiles(shape.threads, shape.few, width, twin.is_some());
         args.begin[at] = begin;
-        begin += tiles << u32::from(twin.is_some());
+        begin += tiles;
         for piece in [Some(piece), twin].into_iter().flatten() {
-            args.part[at] = FusedPart { span: Span { tiles, ..piece.part.span }, ..piece.part };
+            let rows = piece.cut(shape.few).map_or(Rows::default(), |(rows, _)| rows);
+            let span = Span { tiles, ..piece.part.span };
+            args.part[at] = FusedPart { span, rows, ..piece.part };
             at += 1;
         }
         if twin.is_some() {

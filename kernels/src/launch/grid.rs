@@ -2,9 +2,12 @@
 
 use super::transposed::transposed;
 use super::{
-    Launch, Launches, Move, NONE_IDLE, Unfit, WORDS_MAX, Words, bits, flat, geometry, skipping,
+    LONG_BLOCKS_MAX, Launch, Launches, Move, NONE_IDLE, Unfit, WORDS_MAX, Words, bits, flat,
+    geometry, skipping,
 };
-use crate::args::{Args, CopyArgs, DIMS_MAX, Dim, Divide, Rows, RowsArgs, Strided, StridedArgs};
+use crate::args::{
+    Args, CopyArgs, DIMS_MAX, Dim, Divide, ONCE, Rows, RowsArgs, Strided, StridedArgs,
+};
 use crate::{Family, Width};
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -161,10 +164,17 @@ fn launch(
         return Ok(made(Family::Transposed, geometry, Args::Transposed(args)));
     }
     let shape = shape(grid, width)?;
-    if let Some(rows) = rows(shape.len, words, width, false) {
-        // Blocks that loop take longer strips, where those are as full.
-        let cut = [Some(rows), self::rows(shape.len, words, width, true)];
-        let of = |few: bool| cut[usize::from(few)].unwrap_or(rows);
+    if let Some(rows) = rows(shape.len, words, width.items()) {
+        // The fewest blocks take longer strips, where those are as full; long ranges take shorter ones.
+        let cut = |few| match what.budget {
+            Some(budget) if few && budget.get() <= LONG_BLOCKS_MAX => {
+                self::rows(shape.len, words, Family::Rows.items(width, true))
+            }
+            None if words.edges & ONCE == 0 => self::rows(shape.len, words, width.items() / 2),
+            _ => None,
+        };
+        let cut = [false, true].map(|few| cut(few).unwrap_or(rows));
+        let of = |few: bool| cut[usize::from(few)];
         let tiles = |threads: u32, few| of(few).1.div_ceil(threads / 32) + words.edge_tiles();
         let geometry = geometry(Family::Rows, what.budget, tiles);
         geometry.tell(&mut span);
@@ -200,10 +210,10 @@ pub(crate) fn shape(grid: &Grid, width: Width) -> Result<Strided, Unfit> {
     Ok(shape)
 }
 
-/// How blocks of `len` words are cut into strips (those of looping blocks if `few`), and how many strips
+/// How blocks of `len` words are cut into strips of `items` words a thread at most, and how many strips
 /// there are, if that keeps most threads busy; flat strips keep all, but search more.
-pub(super) fn rows(len: u32, words: Words, width: Width, few: bool) -> Option<(Rows, u32)> {
-    let strip = 32 * Family::Rows.items(width, few);
+pub(super) fn rows(len: u32, words: Words, items: u32) -> Option<(Rows, u32)> {
+    let strip = 32 * items;
     let pieces = len.div_ceil(strip);
     // Pieces of whole 32-word lines, so that most begin at a line of memory.
     let piece = len.div_ceil(pieces).next_multiple_of(32);

@@ -61,6 +61,14 @@ pub(crate) trait Machine {
                 match &mut launch.args {
                     Args::Strided(args) => args.span.edges &= !HALF,
                     Args::Mapped(args) => args.span.edges &= !HALF,
+                    Args::Affine(args) => args.span.edges &= !HALF,
+                    // As if there were more blocks in the budget.
+                    Args::Copy(args) if launch.kernel.few && launch.kernel.width != Width::W1 => {
+                        args.span.edges |= HALF;
+                        let edges = u32::from(args.span.edges & 0xffff != 0);
+                        let words = launch.threads * launch.kernel.width.items();
+                        args.span.tiles = args.span.words.div_ceil(words) + edges;
+                    }
                     _ => {}
                 }
             }
