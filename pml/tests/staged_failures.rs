@@ -338,6 +338,29 @@ fn a_sender_that_lies_is_lost_and_overruns_nothing() {
 }
 
 #[test]
+fn a_buffer_that_a_lost_peer_may_still_write_is_not_given_back() {
+    let mut pair = Pair::new(Protocol::StagedPut);
+    pair.pml.config_mut().share_device_buffers = true;
+    let to = Buffer::target_in(&layout(SIZE, false), 1, pair.home());
+    let recv = pair.recv(&to);
+    pair.inject(&offer(SIZE));
+    let open = pair.heard(10);
+    assert_eq!(open[3], 1, "its own buffer: {open:?}");
+    let key = RemoteKey::new(&open[40..]).unwrap();
+    let (peer, mapped) = pair.rogue.mapped(Rank(0)).unwrap();
+    let mapping = mapped.map_for(peer, &key, pair.device.space()).unwrap();
+    assert_eq!(mapping.region().len(), SIZE);
+    pair.inject(&ready(reply_of(&open), u64::MAX));
+    for _ in 0..10 {
+        pair.turn();
+        assert_eq!(pair.pml.test(recv), Ok(None), "the peer has it mapped");
+        assert!(pair.pml.is_busy());
+    }
+    drop(mapping);
+    pair.assert_lost(recv, "it has let go");
+}
+
+#[test]
 fn a_ring_that_is_too_short_or_too_deep_is_no_ring() {
     for (what, depth, len) in [("short", 3, 2999), ("deep", 4, 9000), ("empty", 1, 1)] {
         let mut pair = Pair::new(Protocol::StagedGet);
