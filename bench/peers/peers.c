@@ -61,15 +61,15 @@ static double median(Samples *s) {
 }
 
 /* A layout: `count` instances of `type`, which touch `span` bytes from the buffer's first. Places in an arena
- * begin `step` bytes apart. */
+ * begin `step` bytes apart, `many` of them in each `stretch` bytes: places of faces interleave. */
 typedef struct {
     MPI_Datatype type;
     int count, made;
-    size_t payload, span, step;
+    size_t payload, span, step, many, stretch;
 } Layout;
 
 static Layout dense(size_t bytes) {
-    Layout l = {MPI_BYTE, (int)bytes, 0, bytes, bytes, (bytes + LINE - 1) / LINE * LINE + LINE};
+    Layout l = {MPI_BYTE, (int)bytes, 0, bytes, bytes, 0, 1, (bytes + LINE - 1) / LINE * LINE + LINE};
     return l;
 }
 
@@ -116,7 +116,10 @@ static Layout layout(const char *name, size_t bytes) {
         int sizes[3] = {n, n, n}, subs[3] = {n, depth, n}, starts[3] = {0, 0, 0};
         MPI_Type_create_subarray(3, sizes, subs, starts, MPI_ORDER_C, MPI_DOUBLE, &l.type);
         l.payload = 8 * n * n * depth;
-        l.span = 8 * n * n * n;
+        l.span = 8 * n * n * (n - 1) + 8 * n * depth;
+        l.step = 8 * n * depth; /* the rows behind */
+        l.many = n / depth;
+        l.stretch = 8 * n * n * n;
     } else if (!strcmp(name, "xface")) { /* elements of a face that lies across the fastest axis of 512 */
         size_t edge = 512, depth = bytes / (8 * edge * edge);
         need(depth >= 1 && depth <= 8, "an x-face has 2 to 16 MiB");
@@ -124,7 +127,9 @@ static Layout layout(const char *name, size_t bytes) {
         MPI_Type_create_subarray(3, sizes, subs, starts, MPI_ORDER_C, MPI_DOUBLE, &l.type);
         l.payload = 8 * edge * edge * depth;
         l.span = 8 * edge * edge * edge - 8 * (edge - depth);
-        l.step = LINE; /* places interleave: 56 of them in one cube */
+        l.step = LINE;
+        l.many = 56;
+        l.stretch = 8 * edge * edge * edge;
     } else if (!strncmp(name, "list", 4) || !strncmp(name, "block", 5)) {
         /* listN[s]: blocks of N doubles with gaps, s: shuffled; blockN[s]: the same without a list of lengths */
         const char *digit = name + (*name == 'l' ? 4 : 5);
@@ -157,7 +162,7 @@ static Layout layout(const char *name, size_t bytes) {
     } else
         need(0, name);
     MPI_Type_commit(&l.type);
-    if (l.step != LINE) l.step = (l.span + LINE - 1) / LINE * LINE + LINE;
+    if (l.step == 0) l.stretch = (l.span + LINE - 1) / LINE * LINE + LINE;
     return l;
 }
 
@@ -168,16 +173,19 @@ static void drop(Layout *l) {
 /* Memory with as many places of a layout as the rotation asks for. */
 typedef struct {
     char *memory, *first;
-    size_t places, step, at;
+    size_t places, at, step, many, stretch;
 } Arena;
+
+static size_t begin(const Arena *a, size_t place) {
+    return place % a->many * a->step + place / a->many * a->stretch;
+}
 
 static Arena arena(const Layout *l) {
     Arena a = {0};
     a.places = rotation / l->payload + 2;
-    if (l->step == LINE && a.places > 56) a.places = 56;
     if (a.places > 1 << 16) a.places = 1 << 16;
-    a.step = l->step;
-    size_t len = a.step * (a.places - 1) + l->span + LINE;
+    a.step = l->step, a.many = l->many, a.stretch = l->stretch;
+    size_t len = (a.places - 1) / a.many * a.stretch + (a.many - 1) * a.step + l->span + LINE;
     a.memory = malloc(len + PAGE);
     need(a.memory != NULL, "out of memory");
     a.first = (char *)(((size_t)a.memory + PAGE - 1) / PAGE * PAGE);
@@ -195,7 +203,7 @@ static char *turn(Arena *a) {
         stride++;
     }
     a->at = (a->at + stride) % a->places;
-    return a->first + a->at * a->step;
+    return a->first + begin(a, a->at);
 }
 
 /* What the last command worked on. */
@@ -343,7 +351,7 @@ static void rate(FILE *out, size_t bytes, int window, double seconds) {
                     MPI_Isend(memory + k * bytes, bytes, MPI_BYTE, other, 2, MPI_COMM_WORLD, &pending[k]);
                 else
                     MPI_Irecv(memory + k * bytes, bytes, MPI_BYTE, other, 2, MPI_COMM_WORLD, &pending[k]);
-            MPI_Waitall(window, pending, MPI_STATUSES_IGNORE);
+            MPI_Waitall(window, pending, MPI_STATUSES_IGNORE); /* MPICH's header makes gcc warn here */
             if (rank == 0)
                 MPI_Recv(&token, 1, MPI_BYTE, other, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             else

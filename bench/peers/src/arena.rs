@@ -20,6 +20,8 @@ pub(crate) struct Arena {
     memory: Memory,
     start: usize,
     step: usize,
+    many: usize,
+    between: usize,
     places: usize,
     stride: usize,
     at: usize,
@@ -31,8 +33,9 @@ impl Arena {
         rotation: u64,
         allocate: impl FnOnce(usize) -> Result<Memory, Box<dyn Error>>,
     ) -> Result<Arena, Box<dyn Error>> {
-        let places = (rotation / laid.payload.max(1) + 2).min(1 << 16).min(laid.places_max);
-        let len = index(laid.step * (places - 1) + laid.span + LINE);
+        let places = (rotation / laid.payload.max(1) + 2).min(1 << 16);
+        let last = (places - 1) / laid.many * laid.stretch + (laid.many - 1) * laid.step;
+        let len = index(last + laid.span + LINE);
         let mut memory = allocate(len + PAGE)?;
         let all = memory.bytes_mut();
         let start = all.as_ptr().align_offset(PAGE);
@@ -44,13 +47,14 @@ impl Arena {
         while places > 1 && greatest_divisor(stride, places) != 1 {
             stride += 1;
         }
-        Ok(Arena { memory, start, step: index(laid.step), places, stride, at: 0 })
+        let (step, many, between) = (index(laid.step), index(laid.many), index(laid.stretch));
+        Ok(Arena { memory, start, step, many, between, places, stride, at: 0 })
     }
 
     /// Where the next place is.
     pub(crate) fn turn(&mut self) -> usize {
         self.at = (self.at + self.stride) % self.places;
-        self.start + self.at * self.step
+        self.start + self.at % self.many * self.step + self.at / self.many * self.between
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

@@ -16,10 +16,11 @@ pub(crate) struct Laid {
     pub(crate) payload: u64,
     /// Bytes touched, from displacement 0 on.
     pub(crate) span: u64,
-    /// Bytes from a place to the next.
+    /// Bytes from a place to the next, of as many as lie in each stretch: places of faces interleave.
     pub(crate) step: u64,
-    /// How many places there can be.
-    pub(crate) places_max: u64,
+    pub(crate) many: u64,
+    /// Bytes from the first place of so many to the next ones' first.
+    pub(crate) stretch: u64,
 }
 
 /// Numbers that look random; the same in both programs.
@@ -72,17 +73,20 @@ pub(crate) fn named(name: &str, bytes: u64) -> Result<Laid, Box<dyn Error>> {
         }
         "yface" => {
             let n = if bytes < 1 << 20 { 64 } else { 256 };
-            let sub = [n, bytes / (8 * n * n), n];
-            let face = Datatype::subarray(&[n; 3], &sub, &[0; 3], Order::C, &double)?;
-            laid(&face, 1, 8 * n * n * n)?
+            let depth = bytes / (8 * n * n);
+            let face = Datatype::subarray(&[n; 3], &[n, depth, n], &[0; 3], Order::C, &double)?;
+            let span = 8 * n * n * (n - 1) + 8 * n * depth;
+            // The rows behind.
+            let (step, many, stretch) = (8 * n * depth, n / depth, 8 * n * n * n);
+            Laid { step, many, stretch, ..laid(&face, 1, span)? }
         }
         "xface" => {
             let depth = bytes / (8 * EDGE * EDGE);
             let sub = [EDGE, EDGE, depth];
             let face = Datatype::subarray(&[EDGE; 3], &sub, &[0; 3], Order::C, &double)?;
-            // Places interleave: 56 of them in one cube.
             let span = 8 * EDGE * EDGE * EDGE - 8 * (EDGE - depth);
-            Laid { step: LINE, places_max: 56, span, ..laid(&face, 1, span)? }
+            let stretch = 8 * EDGE * EDGE * EDGE;
+            Laid { step: LINE, many: 56, stretch, ..laid(&face, 1, span)? }
         }
         _ => {
             let (kind, width, shuffled) =
@@ -128,8 +132,8 @@ fn places(blocks: u64, width: u64, shuffled: bool) -> (Vec<i64>, u64) {
 fn laid(datatype: &Datatype, count: u64, span: u64) -> Result<Laid, TypeError> {
     let layout = datatype.commit()?;
     let payload = layout.size() * count;
-    let step = span.next_multiple_of(LINE) + LINE;
-    Ok(Laid { layout, count, payload, span, step, places_max: u64::MAX })
+    let stretch = span.next_multiple_of(LINE) + LINE;
+    Ok(Laid { layout, count, payload, span, step: 0, many: 1, stretch })
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@ use super::{Copier, shifted, tile};
 use crate::program::{AffineLengths, Axis, Flow, Sink};
 use crate::run::in_memory;
 
+/// Longer runs are unpacked by the C library: whole rows of a face, 32 KiB each, at 1.05 of `memcpy` against 0.95.
+const LONGEST: u64 = 16 << 10;
+
 /// Packs what a walk yields: long runs and transposes around the cache, everything else as [`Copier`] does.
 ///
 /// Short runs were gathered in a buffer and left it as whole lines, once: on an idle machine that brought lists
@@ -131,7 +134,7 @@ impl Scatter {
 
     /// One run: around the cache if it is long enough.
     fn either(&mut self, disp: i64, len: u64) -> Flow {
-        if len < LONG {
+        if !(LONG..=LONGEST).contains(&len) {
             return self.copier.run(disp, len);
         }
         self.long(disp, len);
@@ -151,8 +154,9 @@ impl Sink for Scatter {
     #[inline]
     fn run(&mut self, disp: i64, len: u64) -> Flow {
         let to = self.copier.at(disp);
-        let place = |i| to.cast_const().wrapping_add(in_memory(sample(i, len - LONG + 1)));
-        if len >= LONG && self.stores.stream(len, place) {
+        let place =
+            |i| to.cast_const().wrapping_add(in_memory(sample(i, len.saturating_sub(LONG) + 1)));
+        if (LONG..=LONGEST).contains(&len) && self.stores.stream(len, place) {
             self.long(disp, len);
             return Flow::Continue(());
         }
@@ -168,7 +172,7 @@ impl Sink for Scatter {
         }
         let mut disp = disp;
         for _ in 0..count {
-            self.long(disp, len);
+            self.either(disp, len)?;
             disp = disp.wrapping_add(stride);
         }
         Flow::Continue(())
@@ -207,7 +211,7 @@ impl Sink for Scatter {
             return self.copier.blocks(base, disps, len);
         }
         for disp in disps {
-            self.long(base.wrapping_add(*disp), len);
+            self.either(base.wrapping_add(*disp), len)?;
         }
         Flow::Continue(())
     }

@@ -237,7 +237,7 @@ mod tests {
             for (shift, pad) in [(0, 0), (8, 0), (24, 8), (4, 0), (0, 64)] {
                 let (from_step, to_step) =
                     (8 * columns + pad, (8 * rows).next_multiple_of(64) + pad);
-                let from: Vec<u8> = (0..rows * from_step).map(|i| (i * 31 % 253) as u8).collect();
+                let from: Vec<u8> = (0..=250).cycle().take(rows * from_step).collect();
                 let len = columns * to_step + 128;
                 for level in [Level::Baseline, Level::Avx512] {
                     for stream in [false, true] {
@@ -252,14 +252,10 @@ mod tests {
                             columns,
                         };
                         let level = level.known();
+                        let run =
+                            if stream { Transpose::run::<true> } else { Transpose::run::<false> };
                         // SAFETY: both vectors hold the matrix with its steps; only `to` is written.
-                        let done = unsafe {
-                            if stream {
-                                matrix.run::<true>(level)
-                            } else {
-                                matrix.run::<false>(level)
-                            }
-                        };
+                        let done = unsafe { run(&matrix, level) };
                         super::super::nontemporal::fence();
                         if !done {
                             assert!(level != Level::Avx512 && to.iter().all(|&byte| byte == 0xee));

@@ -12,7 +12,7 @@
 
 /// Copies of fewer bytes never go around the cache: it holds them until they are used, and asking would
 /// cost a share of them.
-pub(crate) const STREAM_MIN: u64 = 1 << 20;
+pub(crate) const STREAM_MIN: u64 = 512 << 10;
 
 /// Runs at least this long go around the cache: of shorter ones, the two lines that each shares with its
 /// neighbours are too many.
@@ -120,7 +120,8 @@ pub(super) const SAMPLES: u64 = 8;
 
 /// The `i`th of as many places among `n` as are asked: at no constant stride, which prefetchers follow.
 pub(crate) fn sample(i: u64, n: u64) -> u64 {
-    const PLACES: [u64; SAMPLES as usize] = [37, 5, 52, 23, 61, 12, 44, 30];
+    const PLACES: [u64; 8] = [37, 5, 52, 23, 61, 12, 44, 30];
+    const { assert!(PLACES.len() as u64 == SAMPLES) };
     let at = PLACES[crate::run::in_memory(i % SAMPLES)];
     n / 64 * at + n % 64 * at / 64
 }
