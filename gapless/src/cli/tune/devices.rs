@@ -361,7 +361,11 @@ mod on_cuda {
         comm.recv(&mut nanoseconds, peer, IMPORTED)?;
         for (name, ns) in ["import_same_ns", "import_ns"].into_iter().zip(nanoseconds) {
             match ns {
-                0 => found.miss(TABLE, name, "the other process could not map it"),
+                0 => {
+                    let alone = bed.other.as_ref().err().filter(|_| name == "import_ns");
+                    let why = alone.map_or("the other process could not map it", String::as_str);
+                    found.miss(TABLE, name, why);
+                }
                 ns => found.set(TABLE, name, real(ns)),
             }
         }
