@@ -316,7 +316,7 @@ pub(crate) fn many_requests_move_at_once(bench: &mut impl Machine) {
     }
 }
 
-/// Both ends of a box's lines, in one launch: they take turns.
+/// Both ends of a box's lines, in one launch: the same threads move both.
 pub(crate) fn twins_move_as_if_they_were_alone(bench: &mut impl Machine) {
     for width in Width::ALL {
         let word = u64::from(width.bytes());
