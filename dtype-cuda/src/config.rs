@@ -24,8 +24,8 @@ pub struct Config {
     /// is for measuring what that is worth: the same threads write all of the plan, into as much staging
     /// memory, then all of it is uploaded, and what uses it is launched when that has ended.
     pub pipelined: bool,
-    /// Threads that write a plan, the caller's among them; 64 at most. Lists and tables of blocks that take
-    /// more than a few hundred KiB are written by several, in pieces. The engine starts the others when they
+    /// Threads that write a plan, the caller's among them; 64 at most. Plans of more than a few hundred KiB
+    /// are written by several, in pieces. The engine starts the others when they
     /// are first needed, keeps them waiting (they cost nothing then), and ends them with itself. 1 starts
     /// none. The default is half the processors that the process may use, up to 8: where each process is
     /// bound to one, as MPI's launchers do, that is 1.

@@ -47,6 +47,13 @@ pub(crate) fn piece_bytes(config: &Config, bytes: u64) -> usize {
     usize::try_from(share).map_or(config.piece_bytes, |share| share.min(config.piece_bytes))
 }
 
+/// The plan's pieces, if they are to be written in any order.
+pub(crate) fn in_any_order(layout: &Layout, spec: &PlanSpec, config: &Config) -> Option<Pieces> {
+    let pieces = Pieces::of(layout, spec, piece_bytes(config, spec.bytes))?;
+    // One thread alone is done sooner if it needs not look where its pieces begin.
+    (config.writers > 1 || !pieces.are_walks()).then_some(pieces)
+}
+
 /// Where written pieces come from.
 enum Source {
     /// Several threads, this one among them, and how many pieces were picked up.
@@ -121,9 +128,7 @@ pub(crate) fn prepare(
 
 impl Source {
     fn of(layout: &Layout, spec: &PlanSpec, config: &Config) -> Source {
-        let pieces = Pieces::of(layout, spec, piece_bytes(config, spec.bytes));
-        // One thread alone is done sooner if it needs not look where its pieces begin.
-        if let Some(pieces) = pieces.filter(|pieces| config.writers > 1 || !pieces.are_walks()) {
+        if let Some(pieces) = in_any_order(layout, spec, config) {
             return Source::Threads(Script::new(pieces), 0);
         }
         match spec.kind {

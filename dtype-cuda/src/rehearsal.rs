@@ -1,8 +1,8 @@
 //! Writing a plan into memory that no device reads: how long the first stage of a first use takes by itself.
 
 use crate::config::Config;
-use crate::plan::{MapWriter, Patches, Pieces, PlanKind, PlanSpec};
-use crate::prepare::{piece_bytes, pieces};
+use crate::plan::{MapWriter, Patches, PlanKind, PlanSpec};
+use crate::prepare::{in_any_order, piece_bytes, pieces};
 use crate::staging::Rings;
 use crate::writers::{Script, Writers};
 use gapless_dtype::Layout;
@@ -35,7 +35,7 @@ pub fn rehearse(layout: &Layout, config: &Config, times: usize) -> Rehearsal {
     let mut rehearsal = Rehearsal { plan_bytes: spec.bytes, pieces: 0, times: Vec::new() };
     for _ in 0..times {
         let begin = Instant::now();
-        if let Some(pieces) = Pieces::of(layout, &spec, len) {
+        if let Some(pieces) = in_any_order(layout, &spec, &config) {
             let script = Script::new(pieces);
             staging.drain(..).for_each(|piece| script.give(piece));
             writers.call(&script, script.count().saturating_sub(1));
