@@ -110,7 +110,13 @@ fn build(checkout: &Checkout, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         }
     }
     shell::run(shell::cargo().current_dir(&checkout.root).args([
-        "build", "--release", "-p", "gapless-peers", "-p", "gapless", "--bins",
+        "build",
+        "--release",
+        "-p",
+        "gapless-peers",
+        "-p",
+        "gapless",
+        "--bins",
     ]))?;
     let mut programs = vec![checkout.target.join("release/gapless-peers")];
     for (compiler, ..) in PEERS {
@@ -124,12 +130,7 @@ fn build(checkout: &Checkout, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Has every library do the work, in turn, some rounds.
-fn measure(
-    jobs: &mut [Job],
-    work: &Work,
-    rounds: usize,
-    seconds: f64,
-) -> Result<Ratios, Failure> {
+fn measure(jobs: &mut [Job], work: &Work, rounds: usize, seconds: f64) -> Result<Ratios, Failure> {
     let mut times = Vec::with_capacity(rounds);
     for _ in 0..rounds {
         let mut round = Vec::with_capacity(jobs.len());

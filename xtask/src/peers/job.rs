@@ -15,7 +15,8 @@ use crate::{Failure, shell};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Pins a process by the rank that its launcher tells: `$0` is the first processor, `$@` the program.
-const PINNED: &str = r#"rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}; exec taskset -c $(($0 + rank)) "$@""#;
+const PINNED: &str =
+    r#"rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}; exec taskset -c $(($0 + rank)) "$@""#;
 
 /// A library's processes.
 pub(super) struct Job {
@@ -128,10 +129,12 @@ mod tests {
 
     #[test]
     fn a_program_is_asked_and_ends() {
-        let folder = std::env::temp_dir().join(format!("gapless-peers-test-{}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("gapless-peers-test-{}", std::process::id()));
         let program = folder.join("program");
         fs::create_dir_all(&folder).unwrap();
-        let text = "#!/bin/sh\nexec 3>$1/answers\nwhile read command; do echo 1e-3 2e-3 >&3; done <$1/0\n";
+        let text =
+            "#!/bin/sh\nexec 3>$1/answers\nwhile read command; do echo 1e-3 2e-3 >&3; done <$1/0\n";
         fs::write(&program, text).unwrap();
         let mut chmod = Command::new("chmod");
         shell::output(chmod.arg("+x").arg(&program)).unwrap();

@@ -242,7 +242,9 @@ mod tests {
         let of = |ours, openmpi, mpich| Ratios::of(&rounds(ours, openmpi, mpich));
         assert!(Mark::Pack.met(&of(1.0, 1.0, 9.0)) && !Mark::Pack.met(&of(1.1, 1.2, 1.3)));
         assert!(Mark::Pack.met(&of(2.0, 2.5, 2.5)) && !Mark::Pack.met(&of(0.9, 0.8, 2.0)));
-        assert!(Mark::Best(3.0).met(&of(1.0, 3.0, 4.0)) && !Mark::Best(3.0).met(&of(1.0, 2.9, 4.0)));
+        assert!(
+            Mark::Best(3.0).met(&of(1.0, 3.0, 4.0)) && !Mark::Best(3.0).met(&of(1.0, 2.9, 4.0))
+        );
         assert!(Mark::Commit.met(&of(2.9, 1.0, 1.0)) && !Mark::Commit.met(&of(3.1, 9.0, 9.0)));
         assert!(Mark::Contiguous.met(&of(1.0, 1.2, 1.2)));
         assert!(!Mark::Contiguous.met(&of(1.2, 2.0, 2.0)));
