@@ -1,12 +1,15 @@
 //! What a process can do to another by the memory, the sockets and the keys that they share: words stored
-//! anywhere in both lanes, packets and greetings with files of its own, keys, and honest messages between.
+//! anywhere in both lanes, packets and greetings with files of its own, keys, also of memory of a (fake)
+//! device, and honest messages between.
 //! Both ends live here in one thread; whatever happens, the honest one comes back with an event or an
 //! error.
 
 use crate::input::Input;
 use gapless_btl::{AmTag, Btl, Event, Events, Extent, Fragment, PeerId, RemoteKey, Token};
 use gapless_btl_sm::{SlotClass, Sm, SmConfig};
-use gapless_mem::Region;
+use gapless_mem::fake::FakeDevice;
+use gapless_mem::{Device, Region};
+use std::sync::Arc;
 
 /// Most steps of one run: each may take system calls.
 const STEPS: usize = 48;
@@ -35,6 +38,9 @@ fn end(name: &str) -> Option<Sm> {
 impl Pair {
     fn new() -> Option<Pair> {
         let mut ends = [end("honest")?, end("rogue")?];
+        // It imports what the rogue says that a device exported.
+        let device: Arc<dyn Device> = Arc::new(FakeDevice::new(7));
+        ends[0].attach(&device).ok()?;
         let addresses = ends.each_ref().map(Btl::address);
         let peers = [ends[0].connect(&addresses[1]).ok()?, ends[1].connect(&addresses[0]).ok()?];
         let mut pair = Pair { ends, peers, kept: Vec::new(), events: Events::with_capacity(8) };
@@ -69,6 +75,16 @@ impl Pair {
                 self.ends[who].send(slot, AmTag(fill), Token::NONE);
             }
         }
+    }
+
+    /// What all keys of the rogue begin with.
+    fn mark(&mut self) -> Vec<u8> {
+        let (peer, mapped) = (self.peers[1], self.ends[1].mapped());
+        let key = mapped.and_then(|mapped| {
+            let home = mapped.allocate(1).ok()?;
+            mapped.key(peer, home.region())
+        });
+        key.map_or(Vec::new(), |key| key.as_bytes()[..16].to_vec())
     }
 
     /// The honest end maps, and reads, what a key of the rogue's making stands for.
@@ -127,7 +143,9 @@ pub(crate) fn run(bytes: &[u8]) {
             7 => {
                 let len = usize::from(input.byte() % 81);
                 let key = input.take(len);
-                pair.use_key(key, &mut input);
+                // Only keys with its own mark in front are looked at any closer.
+                let mark = if what >= 10 && what / 10 % 2 == 1 { pair.mark() } else { Vec::new() };
+                pair.use_key(&[&mark, key].concat(), &mut input);
             }
             8 => drop(pair.kept.pop()),
             _ => pair.poll(usize::from(what >> 4 & 1)),
@@ -204,6 +222,20 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         ],
         // Head, flag and generations.
         vec![2, 0, 0xC0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 18, 8, 63, 9, 2, 16, 0x81, 1, 30, 0],
+        // A device's buffer offered without and with a file, released, its key used.
+        [
+            &[
+                5, 27, 4, 3, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6,
+                7, 8, 9,
+            ][..],
+            &[0x2D, 61, 4, 3, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0],
+            b"GFK1\0\0\0\0\0\x10\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\x09\0\0\0\0\0\0\0",
+            &[
+                9, 17, 24, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0,
+                9,
+            ],
+        ]
+        .concat(),
         // An allocation offered, freed; a greeting; a key.
         vec![
             37, 17, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 9, 5, 9, 3, 1, 0, 0, 0, 0,
