@@ -148,6 +148,9 @@ fn both_send_first_as(mut member: Member) {
             if known { Letter::comb(seed, bytes) } else { Letter::long(seed, bytes) }
         };
         let (out, inn) = (letter(me), letter(peer));
+        // Until the link stands, which takes a message, the sender's memory has no key.
+        let (first, theirs) = (Letter::row(u64::from(me), 64), Letter::row(u64::from(peer), 64));
+        exchange(&world, &gear, Some(peer), [&first, &theirs], 1, "the first message");
         let both = Exchange::prepare(&gear, &out, &inn);
         // Both sends are under way before there is a receive.
         let ended = both.run(world.comm(), peer, 0, [&out, &inn], true).expect("both start");
