@@ -123,7 +123,7 @@ pub(crate) fn threads_evict_each_others_plans(gpu: &Gpu) {
                 let bench = gpu.bench_of(engine);
                 for case in 0..cases(25) {
                     let own;
-                    let sample = if rng.chance(60) {
+                    let sample = if case % 5 < 3 {
                         rng.pick(common)
                     } else {
                         own = Sample::of(&blocks(case % 2 == 0, 200, 2, &mut rng), 2).unwrap();
@@ -138,7 +138,8 @@ pub(crate) fn threads_evict_each_others_plans(gpu: &Gpu) {
         }
     });
     let plans = engine.plans();
-    assert!(plans.evictions > 20, "{plans:?}");
+    // Ten own layouts each, of which some were forgotten and some are there.
+    assert!(plans.misses >= 40 && plans.evictions > 5, "{plans:?}");
     assert!(plans.bytes <= 12_000, "{plans:?}");
 }
 
