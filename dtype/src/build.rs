@@ -139,7 +139,7 @@ impl Placement {
     /// Adds block i of `blocklengths[i]` copies at `displacements[i] × unit` bytes; `list` is to blame.
     ///
     /// Making a type of a million blocks takes as long as this loop: where no product can overflow, it has
-    /// 64 bits and takes a tenth of what checked sums of 128 bits take.
+    /// 64 bits, which takes far less than checked sums of 128 bits do.
     fn listed(
         &mut self,
         displacements: &[i64],
