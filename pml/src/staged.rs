@@ -297,7 +297,7 @@ impl Core {
             Obstacle::Passing => {}
             Obstacle::Lasting => self.close_way(from, way, why),
             Obstacle::NoKey => {
-                *unkeyed += 1;
+                *unkeyed = unkeyed.saturating_add(1);
                 if *unkeyed >= UNKEYED_MAX {
                     self.close_way(from, way, why);
                 }

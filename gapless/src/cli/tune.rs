@@ -66,7 +66,10 @@ impl Tune {
             Some(path) => {
                 // Found out before anything is measured.
                 create_folder(path)?;
-                arguments.extend(["--output".into(), path.into()]);
+                // In one word, since the name may begin with a dash.
+                let mut output = OsString::from("--output=");
+                output.push(path);
+                arguments.push(output);
             }
             None => arguments.push("--dry-run".into()),
         }
@@ -125,6 +128,13 @@ impl Tune {
 }
 
 fn create_folder(path: &Path) -> Result<(), Failure> {
+    if path.is_dir() {
+        return Err(Failure::BadOption {
+            option: "--output",
+            value: path.display().to_string(),
+            why: "it is a folder".to_owned(),
+        });
+    }
     let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
         return Ok(());
     };
@@ -144,7 +154,11 @@ fn report(found: &Found, target: Option<&Path>) -> Result<(), Failure> {
     match target {
         None => say(&text),
         Some(path) => {
-            write_atomically(path, text.as_bytes())?;
+            if let Err(error) = write_atomically(path, text.as_bytes()) {
+                // What took long to measure is not lost.
+                say(&text)?;
+                return Err(error.into());
+            }
             say(&format!("{}\nwritten to {}\n", found.table(), path.display()))
         }
     }
