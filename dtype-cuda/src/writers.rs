@@ -145,8 +145,9 @@ impl Script {
                 desk.blank.push(piece);
             }
         }
-        drop(desk);
+        // At the desk, so that who looks there and then waits (`wait_beyond`) is not waiting for this one.
         self.put.fetch_add(1, Ordering::Release);
+        drop(desk);
         self.changed.notify_all();
     }
 

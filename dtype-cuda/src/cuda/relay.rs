@@ -79,7 +79,7 @@ impl Relay {
     ) -> Result<Relay, EngineError> {
         let refused = |what| Err(EngineError::Device(DeviceError::Unsupported { what }));
         let Some(bytes) = ring.bytes() else {
-            return refused("a relay whose fragments are not multiples of 16 bytes");
+            return refused("a relay whose fragments are no multiples of 16 bytes, or too long");
         };
         if ring.depth.get() < 2 {
             return refused("a relay that holds less than two fragments a lane");

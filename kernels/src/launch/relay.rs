@@ -14,6 +14,8 @@ use std::time::Duration;
 
 /// Bytes that fragments are multiples of: the widest word.
 pub const FRAGMENT_UNIT: u32 = 16;
+/// Bytes of a fragment at most: kernels add its words to a message's in 32 bits.
+const FRAGMENT_MAX: u32 = 1 << 30;
 /// Bytes from a lane's flag to the next lane's.
 pub const FLAG_BYTES: u64 = 64;
 /// Words of 4 bytes from the one that the host writes to the lanes' outcomes.
@@ -28,7 +30,7 @@ pub struct RelayRing {
     pub lanes: NonZeroU32,
     /// Fragments that a lane's part of the ring holds. Two at least, or nothing overlaps.
     pub depth: NonZeroU32,
-    /// Bytes of a fragment; a multiple of [`FRAGMENT_UNIT`].
+    /// Bytes of a fragment; a multiple of [`FRAGMENT_UNIT`], 1 GiB at most.
     pub fragment: NonZeroU32,
 }
 
@@ -58,10 +60,12 @@ pub struct RelayLaunch {
 }
 
 impl RelayRing {
-    /// Bytes of the ring; `None` if they cannot be counted, or a fragment is no multiple of its unit.
+    /// Bytes of the ring; `None` if they cannot be counted, or a fragment is no multiple of its unit or longer
+    /// than 1 GiB.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
-        if !self.fragment.get().is_multiple_of(FRAGMENT_UNIT) {
+        let fragment = self.fragment.get();
+        if !fragment.is_multiple_of(FRAGMENT_UNIT) || fragment > FRAGMENT_MAX {
             return None;
         }
         let lane = u64::from(self.depth.get()) * u64::from(self.fragment.get());
@@ -168,6 +172,8 @@ mod tests {
         assert_eq!(self::ring(1, 2, 24).bytes(), None, "not whole words");
         let huge = self::ring(u32::MAX, u32::MAX, u32::MAX - 15);
         assert_eq!(huge.bytes(), None);
+        assert_eq!(self::ring(1, 2, 1 << 30).bytes(), Some(1 << 31));
+        assert_eq!(self::ring(1, 2, (1 << 30) + 16).bytes(), None, "words would wrap");
     }
 
     #[test]
