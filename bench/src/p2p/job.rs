@@ -31,7 +31,8 @@ pub struct Options {
     #[arg(long)]
     pub brief: bool,
     /// Seconds in all; what is not measured by then is left out, and listed
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300,
+        value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     pub limit: u64,
     /// Start a Multi-Process Service of our own, where none runs, for the pair that needs one
     #[arg(long)]

@@ -95,7 +95,7 @@ impl Tune {
             option: "--output",
             value: String::new(),
             why: format!(
-                "where to? There is neither HOME nor XDG_CONFIG_HOME, and {} is empty",
+                "where to? {} is empty, or there is neither HOME nor XDG_CONFIG_HOME",
                 tuning::VARIABLE
             ),
         })
