@@ -30,6 +30,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// device, and each would wait for the other until its patience ends. A stream that still has other work
 /// before the relay, or that waits for an event, counts as not resident: the other end waits meanwhile.
 ///
+/// A lane takes part in a message only if it has a fragment of it, and only then gives credit back. So a
+/// message of fewer fragments than lanes may be a ring's last: those after it wait for credit that idle
+/// lanes never gave, and end as late. Choose lanes and fragments by the shortest message of a ring.
+///
 /// Nothing that the other end does or fails to do keeps a kernel on the device for longer than
 /// [`RelayTurn::patience`] after the last progress; [`RelayWatch::stop`] ends it at once. Afterwards the ring
 /// is broken: make a new one.
