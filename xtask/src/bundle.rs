@@ -12,8 +12,9 @@
 //! gpu-bundle/programs/    what the same crates have of programs and examples
 //! ```
 //!
-//! Then copy the folder and run `gpu-bundle/run.sh`. The programs need nothing beside them; results
-//! go to the folder that `OUT` names, or the current one.
+//! The folder is also packed into `gpu-bundle.tar.gz`, which is a third as long and is what to copy. Unpack
+//! it there and run `gpu-bundle/run.sh`. The programs need nothing beside them; results go to the
+//! folder that `OUT` names, or the current one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,8 +36,11 @@ const AT_HOME: &str = "gapless";
 /// What stays at home although its crate travels: none of it involves a GPU.
 const HOST_ONLY: [&str; 2] = ["programs/halo2d", "tests/tests.resilience"];
 
-/// Bytes that a bundle may have: what is carried to a GPU machine is limited in many places.
+/// Bytes that a packed bundle may have: what is carried to a GPU machine is limited in many places.
 const BYTES_MAX: u64 = 60 << 20;
+
+/// The packed bundle, beside the folder.
+const PACKED: &str = "gpu-bundle.tar.gz";
 
 /// Runs the tests on the machine with the GPU.
 const RUN: &str = include_str!("bundle/run.sh");
@@ -80,12 +84,23 @@ pub(crate) fn run(checkout: &Checkout) -> Result<(), Failure> {
         .map_err(|source| at(&script, source))?;
     let shown = checkout.relative(&folder).display().to_string();
     println!("{shown}: {} programs of {}, {sum} bytes", files.len(), names.join(", "));
-    if sum > BYTES_MAX {
-        println!("{shown}: more than {BYTES_MAX} bytes");
-        return Err(Failure::Found { what: "bytes too many", number: sum - BYTES_MAX });
+    let packed = checkout.root.join(PACKED);
+    let bytes = pack(checkout, &folder, &packed)?;
+    println!("{PACKED}: {bytes} bytes");
+    if bytes > BYTES_MAX {
+        println!("{PACKED}: more than {BYTES_MAX} bytes");
+        return Err(Failure::Found { what: "bytes too many", number: bytes - BYTES_MAX });
     }
-    println!("copy {shown} to a machine with a GPU and run {shown}/run.sh there");
+    println!("copy {PACKED} to a machine with a GPU: tar xf {PACKED} && {shown}/run.sh");
     Ok(())
+}
+
+/// Packs the folder; gives the length of what came out, in bytes.
+fn pack(checkout: &Checkout, folder: &Path, packed: &Path) -> Result<u64, Failure> {
+    let mut tar = Command::new("tar");
+    tar.arg("-czf").arg(packed).arg("-C").arg(&checkout.root).arg(checkout.relative(folder));
+    shell::run(&mut tar)?;
+    Ok(fs::metadata(packed).map_err(|source| at(packed, source))?.len())
 }
 
 /// Whether its tests may need a GPU.

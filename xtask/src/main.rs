@@ -60,7 +60,7 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
-    /// Build the tests that need a GPU into gpu-bundle/, to be carried to where one is
+    /// Build the tests that need a GPU into gpu-bundle/ and gpu-bundle.tar.gz, to be carried to where one is
     GpuBundle,
     /// Fuzz with coverage guidance: all targets, or those that are named
     Fuzz {
