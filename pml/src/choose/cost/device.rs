@@ -1,0 +1,99 @@
+//! The cost model's formulas for messages out of, or into, memory of devices that are not staged.
+
+use super::{Model, copy_ns, real};
+use crate::choose::DeviceEnds;
+
+impl Model<'_> {
+    /// The kernels of both ends, so many times in turn: where processes take turns on a device, each waits
+    /// for its own.
+    pub(super) fn turns_ns(&self, times: f64) -> f64 {
+        let turns = self.s.devices.is_some_and(|ends| ends.turns);
+        if turns { times * self.t.turn_ns } else { 0.0 }
+    }
+
+    /// Runs of bytes, to kernels.
+    pub(super) fn blocks_ns(&self, blocks: u64) -> f64 {
+        if blocks <= 1 { 0.0 } else { real(blocks) * self.t.device_block_ns }
+    }
+
+    pub(super) fn both_blocks_ns(&self) -> f64 {
+        self.blocks_ns(self.s.sender_blocks) + self.blocks_ns(self.s.receiver_blocks)
+    }
+
+    /// One end of `bytes` that pass through the transport's memory.
+    pub(super) fn end_ns(&self, device: bool, bytes: u64, blocks: u64, device_mb_s: f64) -> f64 {
+        if device {
+            self.blocks_ns(blocks) + copy_ns(bytes, device_mb_s)
+        } else {
+            // Half of the two copies that the ring's rate stands for.
+            real(blocks) * self.t.block_ns + copy_ns(bytes, 2.0 * self.ring_mb_s())
+        }
+    }
+
+    /// A kernel packs into the transport's memory, another unpacks from there.
+    pub(super) fn device_eager(&self, ends: &DeviceEnds) -> f64 {
+        let (s, t) = (self.s, self.t);
+        let launches = f64::from(u8::from(ends.sender)) + f64::from(u8::from(ends.receiver));
+        // Short data without gaps goes by the copy engine, which waits for nobody.
+        let kernels = s.sender_blocks > 1 || s.receiver_blocks > 1;
+        s.latency_ns
+            + launches * t.launch_wait_ns
+            + self.turns_ns(if kernels { 1.0 } else { 0.0 })
+            + self.end_ns(ends.sender, s.bytes, s.sender_blocks, t.store_host_mb_s)
+            + self.end_ns(ends.receiver, s.bytes, s.receiver_blocks, t.load_host_mb_s)
+    }
+
+    /// The same, fragment by fragment: each costs the processor a launch.
+    pub(super) fn device_pipeline(&self, ends: &DeviceEnds) -> f64 {
+        let (s, t) = (self.s, self.t);
+        let fragments = s.bytes.div_ceil(u64::from(t.fragment_bytes.max(1))).max(1);
+        let end = |device, blocks, mb_s| {
+            let work = self.end_ns(device, s.bytes, blocks, mb_s);
+            if device { work.max(real(fragments) * t.launch_ns) } else { work }
+        };
+        let sender = end(ends.sender, s.sender_blocks, t.store_host_mb_s);
+        let receiver = end(ends.receiver, s.receiver_blocks, t.load_host_mb_s);
+        let fill = sender.min(receiver) / real(fragments);
+        let launches = f64::from(u8::from(ends.sender)) + f64::from(u8::from(ends.receiver));
+        let rounds = (real(fragments) / f64::from(t.depth.max(1))).ceil();
+        self.handshake_ns()
+            + s.latency_ns
+            + launches * t.launch_wait_ns
+            + self.turns_ns(2.0 * rounds)
+            + sender.max(receiver)
+            + fill
+    }
+
+    /// Out of the sender's memory, which the receiver's device maps: one kernel from layout to layout, or
+    /// a copy engine where neither side has gaps.
+    pub(super) fn direct(&self, ends: &DeviceEnds) -> f64 {
+        let (s, t) = (self.s, self.t);
+        let gapless = s.sender_blocks <= 1 && s.receiver_blocks <= 1;
+        let copied = gapless && s.bytes >= t.copy_bytes_min;
+        let (mb_s, import_ns) = match (ends.sender, ends.one_device, copied) {
+            // The sender's is memory of the host.
+            (false, _, _) => (t.load_host_mb_s, 0.0),
+            (true, true, true) => (t.device_copy_mb_s, t.import_same_ns),
+            (true, true, false) => (t.device_mb_s, t.import_same_ns),
+            (true, false, true) => (t.peer_copy_mb_s, t.import_ns),
+            (true, false, false) => (t.peer_load_mb_s, t.import_ns),
+        };
+        s.latency_ns
+            + t.rendezvous_ns
+            + t.map_ns
+            + import_ns / f64::from(t.import_uses.max(1))
+            + self.fetch_ns()
+            + t.launch_wait_ns
+            + self.turns_ns(1.0)
+            + self.both_blocks_ns()
+            + copy_ns(s.bytes, mb_s)
+    }
+
+    /// A kernel from buffer to buffer.
+    pub(super) fn device_local(&self) -> f64 {
+        self.handshake_ns()
+            + self.t.launch_wait_ns
+            + self.both_blocks_ns()
+            + copy_ns(self.s.bytes, self.t.device_mb_s)
+    }
+}
