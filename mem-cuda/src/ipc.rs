@@ -31,6 +31,8 @@ struct Mapping {
     size: u64,
     space: Space,
     how: How,
+    /// Whether it lies on another device than the one that has mapped it.
+    elsewhere: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -155,8 +157,14 @@ impl CudaDevice {
                 facts.space
             }
         };
-        let mapping =
-            Mapping { identity: key.identity(), users: 1, size: key.size, space, how: How::Own };
+        let mapping = Mapping {
+            identity: key.identity(),
+            users: 1,
+            size: key.size,
+            space,
+            how: How::Own,
+            elsewhere: space != self.own_space(),
+        };
         Ok((key.start, mapping))
     }
 
@@ -175,6 +183,8 @@ impl CudaDevice {
             size,
             space: self.own_space(),
             how,
+            // Whoever exported it says so: what is at stake is how fast it is copied.
+            elsewhere: key.uuid != self.uuid(),
         };
         match descriptor {
             Some(descriptor) => {
@@ -232,6 +242,29 @@ impl CudaDevice {
             }
             // SAFETY: as above.
             How::Descriptor => unsafe { self.vmm().free(context, region.address()) },
+        }
+    }
+
+    /// Whether memory that this device reaches lies on another GPU: a peer's, or what another process
+    /// exported from one. Imported memory is in this device's space wherever it lies, so its space does
+    /// not tell. Costs a lock and a look into a table of what is imported.
+    #[must_use]
+    pub fn lies_elsewhere(&self, region: Region) -> bool {
+        match region.space() {
+            Space::Cuda { .. } if region.space() != self.own_space() => true,
+            Space::Cuda { .. } => {
+                let start = region.start();
+                let mapped = lock(&self.imports().0);
+                let covers = |at: u64, mapping: &Mapping| {
+                    start.checked_sub(at).is_some_and(|offset| offset < mapping.size)
+                };
+                match mapped.get(&region.address()).filter(|found| covers(region.address(), found))
+                {
+                    Some(found) => found.elsewhere,
+                    None => mapped.iter().any(|(at, found)| found.elsewhere && covers(*at, found)),
+                }
+            }
+            _ => false,
         }
     }
 
@@ -338,5 +371,47 @@ mod tests {
         assert!(device.export(memory).is_ok());
         assert!(import(&MemoryKey { buffer_id: key.buffer_id + 1, ..key }).is_ok());
         assert_eq!(device.imported(), 0);
+    }
+
+    #[test]
+    fn what_lies_on_another_device_is_known_wherever_it_is_mapped() {
+        use crate::CudaDriver;
+        use crate::driver::fake::{self, State};
+        fake::set(State::default());
+        let device = CudaDriver::of(fake::driver()).unwrap().device(0).unwrap();
+        let identity = |start, uuid| {
+            let kind = Kind::Handle;
+            let key = MemoryKey {
+                kind,
+                process: 5,
+                start,
+                size: 100,
+                buffer_id: 1,
+                offset: 0,
+                len: 100,
+                uuid,
+                handle: [0; HANDLE],
+            };
+            key.identity()
+        };
+        for (start, elsewhere) in [(1000, true), (1100, false), (5000, true)] {
+            let mapping = Mapping {
+                identity: identity(start, [u8::from(elsewhere); 16]),
+                users: 1,
+                size: 100,
+                space: device.own_space(),
+                how: How::Own,
+                elsewhere,
+            };
+            lock(&device.imports().0).insert(start, mapping);
+        }
+        let at = |address, offset| Region::new(device.own_space(), address, offset, 4);
+        // By the first address, as it was imported, and by any other.
+        assert!(device.lies_elsewhere(at(1000, 50)) && device.lies_elsewhere(at(1099, 0)));
+        assert!(!device.lies_elsewhere(at(1100, 50)) && !device.lies_elsewhere(at(1000, 150)));
+        assert!(!device.lies_elsewhere(at(999, 0)) && !device.lies_elsewhere(at(5000, 100)));
+        let space = |space| Region::new(space, 1000, 0, 4);
+        assert!(device.lies_elsewhere(space(Space::Cuda { device: 1 })));
+        assert!(!device.lies_elsewhere(space(Space::Pinned)));
     }
 }
