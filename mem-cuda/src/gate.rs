@@ -49,7 +49,16 @@ impl Words {
         }
         let fault = |fault| context.fault_of(PAGE, fault);
         let host = context.driver.host_alloc(PAGE).map_err(fault)?;
-        let device = context.driver.host_device_pointer(host).map_err(fault)?;
+        let device = match context.driver.host_device_pointer(host) {
+            Ok(device) => device,
+            Err(found) => {
+                // SAFETY: it was allocated above and nobody else knows it.
+                if let Err(fault) = unsafe { context.driver.host_free(host) } {
+                    context.grumble(fault);
+                }
+                return Err(fault(found));
+            }
+        };
         let words = (0..PAGE / SPACING).map(|index| {
             let at = index * SPACING;
             let word = Word { host: host + at, device: device + at, number: 0 };

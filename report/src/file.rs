@@ -82,7 +82,10 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"));
     }
     // A link (`/dev/stdout` is one) stays; what it leads to is replaced.
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let target = match fs::canonicalize(path) {
+        Ok(target) => target,
+        Err(_) => end_of_links(path)?,
+    };
     // Pipes and devices cannot be replaced, only written.
     if let Ok(found) = fs::metadata(&target)
         && !found.is_file()
@@ -101,6 +104,19 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     temporary.as_file().sync_all()?;
     temporary.persist(&target).map_err(|failed| failed.error)?;
     Ok(())
+}
+
+/// Where links lead that end at a file which is not there yet.
+fn end_of_links(path: &Path) -> io::Result<PathBuf> {
+    /// As many as the kernel follows.
+    const LINKS_MAX: usize = 40;
+    let mut at = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        let Ok(next) = fs::read_link(&at) else { return Ok(at) };
+        // A relative link counts from its own folder.
+        at = at.parent().unwrap_or(Path::new("")).join(next);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "its links lead nowhere"))
 }
 
 #[cfg(test)]
@@ -126,6 +142,28 @@ mod tests {
         write_atomically(&link, b"new").unwrap();
         assert_eq!(fs::read(&real).unwrap(), b"new");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn a_link_to_nothing_stays_and_what_it_names_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+        std::os::unix::fs::symlink("second", &first).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("real"), &second).unwrap();
+        write_atomically(&first, b"new").unwrap();
+        assert_eq!(fs::read(folder.path().join("real")).unwrap(), b"new");
+        assert!(fs::symlink_metadata(&first).unwrap().is_symlink());
+        assert!(fs::symlink_metadata(&second).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn links_in_a_circle_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+        std::os::unix::fs::symlink(&one, &two).unwrap();
+        std::os::unix::fs::symlink(&two, &one).unwrap();
+        assert!(write_atomically(&one, b"x").is_err());
+        assert!(fs::symlink_metadata(&one).unwrap().is_symlink());
     }
 
     #[test]

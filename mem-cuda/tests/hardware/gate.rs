@@ -131,7 +131,9 @@ fn a_closed_gate_holds_up_no_stream_but_its_own() {
         let gate = streams[0].gate().unwrap();
         let behind = launch(&add, &streams[0], at, 1);
         let others = use_all(1);
-        let until = Instant::now() + Duration::from_millis(500);
+        // Where streams must not be held up, they have all the time that a busy machine may need.
+        let patience = if count > 4 { Duration::from_millis(500) } else { Duration::from_secs(30) };
+        let until = Instant::now() + patience;
         let held = || others.iter().filter(|work| !work.poll().unwrap()).count();
         while held() > 0 && Instant::now() < until {
             std::thread::yield_now();
