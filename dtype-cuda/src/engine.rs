@@ -60,7 +60,7 @@ impl GpuEngine {
         // now, there may be then.
         let shared = &*engine.shared;
         match shared.rings.take(&*shared.accelerator, pieces(&shared.config)) {
-            Ok(ring) => shared.rings.give(ring),
+            Ok(ring) => shared.rings.give(ring, pieces(&shared.config)),
             Err(error) => tracing::warn!(%error, "no page-locked memory for plans yet"),
         }
         Ok(engine)

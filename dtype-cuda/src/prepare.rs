@@ -122,7 +122,7 @@ pub(crate) fn prepare(
     source.close(&mut ring);
     done?;
     let plan = draft.plan.take().expect("it is taken here alone");
-    shared.rings.give(ring);
+    shared.rings.give(ring, pieces(config));
     Ok(plan)
 }
 

@@ -193,8 +193,10 @@ impl Rings {
         Ok(Piece { memory: device.staging(self.piece_bytes)?, busy: Completion::Ready })
     }
 
-    /// Keeps a ring for the next who prepares.
-    pub(crate) fn give(&self, ring: Ring) {
+    /// Keeps a ring for the next who prepares, with `pieces` pieces at most.
+    pub(crate) fn give(&self, mut ring: Ring, pieces: usize) {
+        let kept = pieces.saturating_sub(ring.busy.len());
+        ring.blank.truncate(kept);
         let mut idle = self.idle();
         if idle.len() < KEPT {
             idle.push(ring);
@@ -229,6 +231,17 @@ mod tests {
         let busy = Completion::Pending(Arc::clone(&upload) as Arc<dyn Pending>);
         let memory = HostMemory::Plain(vec![1; 64].into());
         (Ring { blank: Vec::new(), busy: VecDeque::from([Piece { memory, busy }]) }, upload)
+    }
+
+    #[test]
+    fn a_ring_that_had_to_be_long_is_kept_short() {
+        let rings = Rings::new(64);
+        let (mut long, _upload) = ring(u32::MAX);
+        long.blank.extend((0..50).map(|_| Rings::plain(64)));
+        rings.give(long, 4);
+        let mut kept = rings.idle().pop().unwrap();
+        assert_eq!((kept.blank.len(), kept.busy.len()), (3, 1));
+        kept.busy.clear();
     }
 
     #[test]

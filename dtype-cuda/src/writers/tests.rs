@@ -83,10 +83,29 @@ fn pick_up(script: &Script, plan: &mut Plan) -> Result<(), Broken> {
     Ok(())
 }
 
-fn begin(pieces: Pieces, memory: usize, piece_bytes: usize) -> Arc<Script> {
+/// A plan to be written. A test that fails gives it up, so that its writers end.
+struct Begun(Arc<Script>);
+
+impl std::ops::Deref for Begun {
+    type Target = Arc<Script>;
+
+    fn deref(&self) -> &Arc<Script> {
+        &self.0
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.give_up();
+        }
+    }
+}
+
+fn begin(pieces: Pieces, memory: usize, piece_bytes: usize) -> Begun {
     let script = Script::new(pieces);
     (0..memory).for_each(|_| script.give(Rings::plain(piece_bytes)));
-    script
+    Begun(script)
 }
 
 #[test]
