@@ -69,12 +69,35 @@ pub(crate) trait Accelerator: Send + Sync {
     /// otherwise a kernel gets buffers, and reaches no others.
     fn one_address_space(&self) -> bool;
 
+    /// Whether the regions lie on two GPUs with a link between them, so that [`Lane::copy_rows`] is as fast
+    /// as the link. Never said of memory of one GPU.
+    fn apart(&self, _: Region, _: Region) -> bool {
+        false
+    }
+
     /// The engine's own lanes. Two calls at a time must not use one; the engine holds a lock for each.
     fn lanes(&self) -> &[Box<dyn Lane>];
 
     /// A lane beside those for uploads of plans, which then need not wait for what came before on the
     /// lane that uses them; any number of calls may use it. `None` where there is but one queue.
     fn uploads(&self) -> Option<&dyn Lane>;
+}
+
+/// Rows of one width, for a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CopyRows {
+    /// From the first row's begin to the last one's end.
+    pub(crate) dst: Region,
+    /// From one row to the next; at least a row.
+    pub(crate) dst_pitch: u64,
+    /// As `dst`.
+    pub(crate) src: Region,
+    /// As `dst_pitch`.
+    pub(crate) src_pitch: u64,
+    /// Bytes of a row.
+    pub(crate) width: u64,
+    /// How many.
+    pub(crate) rows: u64,
 }
 
 /// Work in order.
@@ -107,6 +130,19 @@ pub(crate) trait Lane: Send + Sync {
     /// # Errors
     /// The device refuses; nothing was enqueued.
     unsafe fn copy(&self, dst: Region, src: Region) -> Result<(), EngineError>;
+
+    /// Enqueues a copy of rows between two devices. Asked for only where [`Accelerator::apart`].
+    ///
+    /// # Safety
+    /// As for [`copy`](Lane::copy), for every row.
+    ///
+    /// # Errors
+    /// Not on this vendor's lanes, or the device refuses; nothing was enqueued.
+    unsafe fn copy_rows(&self, _: &CopyRows) -> Result<(), EngineError> {
+        Err(EngineError::Device(DeviceError::Unsupported {
+            what: "copies of rows between devices",
+        }))
+    }
 
     /// The completion of everything enqueued so far.
     ///

@@ -36,6 +36,10 @@ pub struct Config {
     /// Whether packed data goes to and from pinned host memory by way of the device's own memory and its
     /// copy engine. By default kernels store to pinned memory, and load from it, directly.
     pub staged_host: bool,
+    /// From so many bytes on, what is rows of 256 bytes or more goes between two GPUs by the copy engine,
+    /// which is as fast as the link and needs no block; with a budget, from an eighth of that. `u64::MAX`
+    /// leaves all to kernels.
+    pub copy_bytes_min: u64,
 }
 
 impl Default for Config {
@@ -49,6 +53,7 @@ impl Default for Config {
             pipelined: true,
             writers: writers(),
             staged_host: false,
+            copy_bytes_min: 4 << 20,
         }
     }
 }
@@ -81,4 +86,13 @@ pub struct Launched {
     pub threads: u32,
     /// Bytes of the plan that the launch uses; 0 for closed forms.
     pub plan_bytes: u64,
+}
+
+/// One copy by the copy engine, as reports tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// Rows.
+    pub rows: u64,
+    /// Bytes of a row.
+    pub width: u64,
 }

@@ -169,6 +169,13 @@ impl Accelerator for CudaAccelerator {
         true
     }
 
+    fn apart(&self, one: Region, other: Region) -> bool {
+        let devices = |region: Region| matches!(region.space(), Space::Cuda { .. });
+        devices(one)
+            && devices(other)
+            && self.device.lies_elsewhere(one) != self.device.lies_elsewhere(other)
+    }
+
     fn lanes(&self) -> &[Box<dyn Lane>] {
         &self.lanes
     }

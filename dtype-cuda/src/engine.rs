@@ -5,6 +5,7 @@ use crate::cache::{Cache, PlanStatistics};
 use crate::config::{Config, Launched};
 use crate::lanes::{Elsewhere, Held, InFlight, Lanes, Track};
 use crate::memory::Memory;
+#[cfg(feature = "cuda")]
 use crate::prepare::pieces;
 use crate::shared::{Shared, Task};
 use crate::staging::Rings;
@@ -286,5 +287,7 @@ impl std::fmt::Debug for GpuEngine {
 mod hostile;
 #[cfg(test)]
 mod order;
+#[cfg(test)]
+mod peers;
 #[cfg(all(test, feature = "opencl"))]
 mod tests;

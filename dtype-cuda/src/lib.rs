@@ -78,7 +78,7 @@
 //! - `form`, `plan`, `cache`: pure. How the bytes of a layout are found; what a plan holds and how it is
 //!   written; which plans are kept.
 //! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: the way of one task onto a lane. `report`: what
-//!   that would launch.
+//!   that would launch. `peers`: what the copy engine does between two GPUs, by `nest` and `rows`, which are pure.
 //! - `lanes`, `memory`, `staging`, `plans`: whose turn it is, and what lives how long.
 //! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the
 //!   threads that write plans.
@@ -110,14 +110,18 @@ mod memory;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "implements lanes, which take work by address")]
 mod mock;
+mod nest;
 #[cfg(feature = "opencl")]
 mod opencl;
+#[allow(unsafe_code, reason = "copies by address")]
+mod peers;
 mod plan;
 mod plans;
 #[allow(unsafe_code, reason = "copies plans to the device")]
 mod prepare;
 mod rehearsal;
 mod report;
+mod rows;
 #[allow(unsafe_code, reason = "launches kernels by address")]
 mod shared;
 #[allow(unsafe_code, reason = "launches kernels and copies by address")]
@@ -127,7 +131,7 @@ mod writers;
 
 pub use batch::Request;
 pub use cache::PlanStatistics;
-pub use config::{Config, Launched};
+pub use config::{Config, Copied, Launched};
 #[cfg(feature = "cuda")]
 pub use cuda::{OnStream, Relay, RelayOutcome, RelayWatch};
 pub use engine::GpuEngine;

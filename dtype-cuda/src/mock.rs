@@ -1,7 +1,7 @@
-//! A pretend vendor for tests: it does none of the work, but writes down what was asked of which lane, fails
-//! when told to, and ends work when told to.
+//! A pretend vendor for tests: it does none of the work (but copies of rows, at once), writes down what was
+//! asked of which lane, fails when told to, and ends work when told to.
 
-use crate::accelerator::{Accelerator, Lane, Spot};
+use crate::accelerator::{Accelerator, CopyRows, Lane, Spot};
 use crate::staging::HostMemory;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::launch::{Launch, Place};
@@ -52,6 +52,8 @@ pub(crate) enum Op {
     Launch(Vec<u64>),
     /// A copy to, and from, these addresses.
     Copy(u64, u64),
+    /// A copy of so many rows, to and from these addresses.
+    Rows(u64, u64, u64),
     /// A completion, which got this number.
     Record(usize),
     /// To end.
@@ -68,6 +70,8 @@ pub(crate) struct Log {
     pub(crate) lost: Arc<AtomicBool>,
     /// Nothing is written down.
     pub(crate) quiet: bool,
+    /// What lies on another device, by its address.
+    pub(crate) elsewhere: Vec<u64>,
     ends: Vec<(usize, Arc<AtomicBool>)>,
 }
 
@@ -80,6 +84,7 @@ pub(crate) struct Work {
 
 struct MockLane {
     number: usize,
+    device: Arc<FakeDevice>,
     log: Arc<Mutex<Log>>,
 }
 
@@ -102,7 +107,7 @@ impl Log {
         let mut busy = Vec::new();
         for (lane, op) in &self.ops {
             busy.retain(|other| other != lane);
-            if matches!(op, Op::Launch(_) | Op::Copy(..)) {
+            if matches!(op, Op::Launch(_) | Op::Copy(..) | Op::Rows(..)) {
                 busy.push(*lane);
             }
         }
@@ -169,6 +174,14 @@ impl Lane for MockLane {
         self.ask(|| Op::Copy(dst.start(), src.start()))
     }
 
+    unsafe fn copy_rows(&self, rows: &CopyRows) -> Result<(), EngineError> {
+        let &CopyRows { dst, dst_pitch, src, src_pitch, width, rows } = rows;
+        self.ask(|| Op::Rows(dst.start(), src.start(), rows))?;
+        // SAFETY: the caller's own promise.
+        let done = unsafe { self.device.copy_2d(dst, dst_pitch, src, src_pitch, width, rows, &[]) };
+        Ok(done?.wait()?)
+    }
+
     fn record(&self) -> Result<Completion, EngineError> {
         let ended = Arc::new(AtomicBool::new(false));
         let number = self.log().ends.len();
@@ -190,9 +203,10 @@ impl Lane for MockLane {
 impl Mock {
     pub(crate) fn new(lanes: usize) -> Mock {
         let log = Arc::new(Mutex::new(Log::default()));
-        let lane = |number| MockLane { number, log: Arc::clone(&log) };
+        let device = Arc::new(FakeDevice::new(0));
+        let lane = |number| MockLane { number, device: Arc::clone(&device), log: Arc::clone(&log) };
         Mock {
-            device: Arc::new(FakeDevice::new(0)),
+            device: Arc::clone(&device),
             lanes: (0..lanes).map(|number| Box::new(lane(number)) as Box<dyn Lane>).collect(),
             uploads: lane(lanes),
             log,
@@ -246,6 +260,12 @@ impl Accelerator for Mock {
 
     fn one_address_space(&self) -> bool {
         true
+    }
+
+    fn apart(&self, one: Region, other: Region) -> bool {
+        let log = self.log();
+        let elsewhere = |region: Region| log.elsewhere.contains(&region.address());
+        elsewhere(one) != elsewhere(other)
     }
 
     fn lanes(&self) -> &[Box<dyn Lane>] {

@@ -2,14 +2,17 @@
 //! part in them.
 
 use crate::accelerator::Spot;
-use crate::config::Launched;
+use crate::config::{Copied, Launched};
 use crate::engine::GpuEngine;
 use crate::form::Form;
 use crate::plan::PlanSpec;
+use crate::rows::{Copies, Rows};
 use crate::shared::{Shared, Task, closed, lay_out};
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
+use gapless_kernels::Direction;
 use gapless_kernels::launch::{Launches, Place, TransferSide, transfer};
+use gapless_mem::Region;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
@@ -35,6 +38,9 @@ impl Shared {
     /// # Errors
     /// A shape that no kernel takes.
     pub(crate) fn launches(&self, task: &Task<'_>) -> Result<Vec<Launched>, EngineError> {
+        if self.copies(task).is_some() {
+            return Ok(Vec::new());
+        }
         let (job, typed, direct, packed) = match task {
             Task::Packed { job, typed, direct, packed } => (job, typed, direct, packed),
             Task::Transfer { from, to, range, budget } => {
@@ -84,7 +90,44 @@ impl Shared {
     }
 }
 
+/// Copies as reports tell them.
+fn copied(copies: Option<Copies>) -> Vec<Copied> {
+    let told = |copy: &Rows| Copied { rows: copy.rows, width: copy.width };
+    copies.iter().flatten().map(told).collect()
+}
+
 impl GpuEngine {
+    /// What the copy engine would do of a pack or an unpack between two GPUs, beside what
+    /// [`launches`](GpuEngine::launches) tells, for reports.
+    ///
+    /// # Errors
+    /// As for [`pack`](gapless_engine::Engine::pack).
+    pub fn copies(
+        &self,
+        direction: Direction,
+        typed: &Typed,
+        range: Range<u64>,
+        packed: Region,
+    ) -> Result<Vec<Copied>, EngineError> {
+        let task = self.shared.pack(direction, typed, &range, packed, self.budget)?;
+        Ok(copied(self.shared.copies(&task)))
+    }
+
+    /// What the copy engine would do of a [`transfer`](gapless_engine::Engine::transfer), beside what
+    /// [`transfer_launches`](GpuEngine::transfer_launches) tells, for reports.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn transfer_copies(
+        &self,
+        src: &Typed,
+        dst: &Typed,
+        range: Range<u64>,
+    ) -> Result<Vec<Copied>, EngineError> {
+        let task = self.shared.move_between(src, dst, &range, self.budget)?;
+        Ok(copied(self.shared.copies(&task)))
+    }
+
     /// What a [`transfer`](gapless_engine::Engine::transfer) would launch, for reports. Nothing is
     /// launched or prepared.
     ///

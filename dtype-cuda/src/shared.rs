@@ -302,6 +302,10 @@ impl Shared {
         if task.is_empty() {
             return Ok(());
         }
+        if let Some(copies) = self.copies(task) {
+            // SAFETY: the caller's own promise; the copies are of the task.
+            return unsafe { self.enqueue_copies(lane, task, &copies) };
+        }
         match task {
             &Task::Packed { ref job, typed, direct: Some(packed), .. } => {
                 // SAFETY: the caller's own promise.

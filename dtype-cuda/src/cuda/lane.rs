@@ -2,7 +2,7 @@
 
 use super::failed;
 use super::functions::Functions;
-use crate::accelerator::Lane;
+use crate::accelerator::{CopyRows, Lane};
 use gapless_engine::EngineError;
 use gapless_kernels::args::Args;
 use gapless_kernels::launch::Launch;
@@ -90,6 +90,13 @@ impl Lane for StreamLane<'_> {
         unsafe { self.device.copy_on(self.stream, dst, src) }.map_err(failed)
     }
 
+    unsafe fn copy_rows(&self, rows: &CopyRows) -> Result<(), EngineError> {
+        let &CopyRows { dst, dst_pitch, src, src_pitch, width, rows } = rows;
+        // SAFETY: the caller's own promise.
+        unsafe { self.device.copy_2d_on(self.stream, dst, dst_pitch, src, src_pitch, width, rows) }
+            .map_err(failed)
+    }
+
     fn record(&self) -> Result<Completion, EngineError> {
         self.stream.record().map_err(failed)
     }
@@ -114,6 +121,11 @@ impl Lane for OwnLane {
     unsafe fn copy(&self, dst: Region, src: Region) -> Result<(), EngineError> {
         // SAFETY: the caller's own promise.
         unsafe { self.lane().copy(dst, src) }
+    }
+
+    unsafe fn copy_rows(&self, rows: &CopyRows) -> Result<(), EngineError> {
+        // SAFETY: the caller's own promise.
+        unsafe { self.lane().copy_rows(rows) }
     }
 
     fn record(&self) -> Result<Completion, EngineError> {

@@ -1,0 +1,232 @@
+//! What goes by the copy engine between two devices: on a pretend vendor whose copies of rows are real, byte
+//! by byte against the host's engine; and what does not.
+
+use super::*;
+use crate::mock::{Mock, Op};
+use gapless_dtype::testkit::Rng;
+use gapless_dtype::{Datatype, Primitive};
+use gapless_engine::HostEngine;
+use std::sync::atomic::Ordering;
+
+const SPAN: u64 = 1 << 18;
+
+struct Bench {
+    mock: Arc<Mock>,
+    engine: GpuEngine,
+    here: Region,
+    there: Region,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let mock = Arc::new(Mock::new(2));
+        let config = Config { copy_bytes_min: 64, ..Config::default() };
+        let engine = GpuEngine::over(Arc::clone(&mock) as Arc<dyn Accelerator>, config.bounded());
+        let device = engine.device();
+        let (here, there) = (device.allocate(SPAN).unwrap(), device.allocate(SPAN).unwrap());
+        mock.log().elsewhere.push(there.address());
+        Bench { mock, engine, here, there }
+    }
+
+    fn write(&self, region: Region, bytes: &[u8]) {
+        let region = region.sub(0, bytes.len() as u64).unwrap();
+        // SAFETY: both live until the wait ends.
+        let done = unsafe { self.engine.device().copy(region, Region::of(bytes), &[]) };
+        done.unwrap().wait().unwrap();
+    }
+
+    fn read(&self, region: Region) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(region.len()).unwrap()];
+        // SAFETY: both live until the wait ends.
+        let done = unsafe { self.engine.device().copy(Region::of_mut(&mut bytes), region, &[]) };
+        done.unwrap().wait().unwrap();
+        bytes
+    }
+
+    /// What was asked since the last time, without completions.
+    fn ops(&self) -> Vec<Op> {
+        let ops = std::mem::take(&mut self.mock.log().ops);
+        ops.into_iter().map(|(_, op)| op).filter(|op| !matches!(op, Op::Record(_))).collect()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.mock.log().end_all();
+    }
+}
+
+fn noise(rng: &mut Rng) -> Vec<u8> {
+    (0..SPAN).map(|_| rng.next_u64().to_be_bytes()[0]).collect()
+}
+
+fn commit(datatype: Datatype) -> Layout {
+    datatype.commit().unwrap()
+}
+
+fn double() -> Datatype {
+    Primitive::Double.into()
+}
+
+/// A layout of rows: a vector, a sub-array, a transposed matrix, perhaps several.
+fn rows(rng: &mut Rng) -> (Layout, u64) {
+    let n = 32 + rng.below(8);
+    let vector = |rng: &mut Rng, n: u64| {
+        let gap = *rng.pick(&[0, 1, 13]);
+        Datatype::vector(2 + rng.below(9), n, (n + gap).cast_signed(), &double()).unwrap()
+    };
+    let made = match rng.below(4) {
+        0 => vector(rng, n),
+        1 => {
+            let down = Datatype::vector(5, n, -(n + 3).cast_signed(), &double()).unwrap();
+            return (commit(down), 1);
+        }
+        2 => {
+            let column = Datatype::vector(n, 1, n.cast_signed(), &double()).unwrap();
+            let column = Datatype::resized(0, 8, &column).unwrap();
+            return (commit(Datatype::contiguous(n, &column).unwrap()), 1);
+        }
+        _ => {
+            let plane = vector(rng, n);
+            Datatype::hvector(1 + rng.below(4), 1, 4 * 11 * 53 * 8, &plane).unwrap()
+        }
+    };
+    (commit(made), 1 + rng.below(2))
+}
+
+#[test]
+fn whatever_copies_move_is_what_the_host_would_and_gaps_stay() {
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let mut rng = Rng::new(seed);
+    let bench = Bench::new();
+    let (source, target) = (noise(&mut rng), noise(&mut rng));
+    let (mut copied, mut left) = (0, 0);
+    for _ in 0..600 {
+        let (one, count) = rows(&mut rng);
+        let same = rng.chance(50);
+        let (two, times) = if same { (one.clone(), count) } else { rows(&mut rng) };
+        let len = (one.size() * count).min(two.size() * times);
+        let (mut start, mut end) = (0, len);
+        if rng.chance(50) {
+            end = rng.below(len + 1);
+            start = rng.below(end + 1);
+        }
+        let (from, to) =
+            if rng.chance(50) { (bench.here, bench.there) } else { (bench.there, bench.here) };
+        bench.write(from, &source);
+        bench.write(to, &target);
+        let mut expected = target.clone();
+        let origin = 20_000;
+        let src = Typed::new(Region::of(&source), origin, &one, count).unwrap();
+        let dst = Typed::new(Region::of_mut(&mut expected), origin, &two, times).unwrap();
+        let near = Typed::new(from, origin, &one, count).unwrap();
+        let far = Typed::new(to, origin, &two, times).unwrap();
+        let (range, part) = (start..end, (3, end - start));
+        let packed = to.sub(part.0, part.1).unwrap();
+        let what = rng.below(3);
+        // SAFETY (of all below): what is named lives until the work ends, which is at once, and does not
+        // overlap.
+        let (done, told) = match what {
+            0 => {
+                let host = Region::of_mut(&mut expected).sub(part.0, part.1).unwrap();
+                // SAFETY: as above.
+                unsafe { HostEngine.pack(&src, range.clone(), host, &[]) }.unwrap();
+                let told = bench.engine.copies(Direction::Pack, &near, range.clone(), packed);
+                // SAFETY: as above.
+                (unsafe { bench.engine.pack(&near, range.clone(), packed, &[]) }, told)
+            }
+            1 => {
+                let host = Region::of(&source).sub(part.0, part.1).unwrap();
+                // SAFETY: as above.
+                unsafe { HostEngine.unpack(host, &dst, range.clone(), &[]) }.unwrap();
+                let packed = from.sub(part.0, part.1).unwrap();
+                let told = bench.engine.copies(Direction::Unpack, &far, range.clone(), packed);
+                // SAFETY: as above.
+                (unsafe { bench.engine.unpack(packed, &far, range.clone(), &[]) }, told)
+            }
+            _ => {
+                // SAFETY: as above.
+                unsafe { HostEngine.transfer(&src, &dst, range.clone(), &[]) }.unwrap();
+                let told = bench.engine.transfer_copies(&near, &far, range.clone());
+                // SAFETY: as above.
+                (unsafe { bench.engine.transfer(&near, &far, range.clone(), &[]) }, told)
+            }
+        };
+        done.unwrap();
+        let (ops, told) = (bench.ops(), told.unwrap());
+        let case =
+            || format!("seed {seed}: {what}, {one:?} x {count}, {two:?} x {times}, {range:?}");
+        if told.is_empty() {
+            assert!(ops.iter().all(|op| !matches!(op, Op::Rows(..))), "{}: {ops:?}", case());
+            left += 1;
+            continue;
+        }
+        copied += 1;
+        assert!(ops.iter().all(|op| matches!(op, Op::Rows(..))), "{}: {ops:?}", case());
+        assert_eq!(ops.len(), told.len(), "{}", case());
+        assert_eq!(told.iter().map(|copy| copy.rows * copy.width).sum::<u64>(), end - start);
+        assert!(bench.read(to) == expected, "{}", case());
+        assert!(bench.read(from) == source, "the source: {}", case());
+    }
+    assert!(copied > 150 && left > 50, "{copied} copied, {left} left");
+}
+
+#[test]
+fn within_a_device_and_for_little_kernels_do_it() {
+    let bench = Bench::new();
+    let layout = commit(Datatype::vector(64, 64, 100, &double()).unwrap());
+    let size = layout.size();
+    let typed = |region| Typed::new(region, 0, &layout, 1).unwrap();
+    let packed = |region: Region| region.sub(1 << 17, size).unwrap();
+    let ask = |engine: &GpuEngine, region| {
+        // SAFETY: the pretend vendor copies only what lives.
+        unsafe { engine.pack(&typed(bench.here), 0..size, packed(region), &[]) }.unwrap();
+        bench.ops()
+    };
+    assert!(matches!(ask(&bench.engine, bench.here)[..], [Op::Launch(_)]));
+    assert!(matches!(ask(&bench.engine, bench.there)[..], [Op::Rows(_, _, 64)]));
+    // Both elsewhere: one device as well.
+    bench.mock.log().elsewhere.push(bench.here.address());
+    assert!(matches!(ask(&bench.engine, bench.there)[..], [Op::Launch(_)]));
+    bench.mock.log().elsewhere.pop();
+
+    // The bounds: of bytes, and lower with a budget.
+    for (bytes_min, budget, copies) in [
+        (size, None, true),
+        (size + 1, None, false),
+        (size + 1, NonZeroU32::new(8), true),
+        (size * 8 + 8, NonZeroU32::new(8), false),
+        (u64::MAX, None, false),
+    ] {
+        let config = Config { copy_bytes_min: bytes_min, ..Config::default() };
+        let mock = Arc::clone(&bench.mock) as Arc<dyn Accelerator>;
+        let engine = GpuEngine::over(mock, config.bounded()).with_budget(budget);
+        let ops = ask(&engine, bench.there);
+        assert_eq!(matches!(ops[..], [Op::Rows(..)]), copies, "{bytes_min} {budget:?}: {ops:?}");
+        let told =
+            engine.launches(Direction::Pack, &typed(bench.here), 0..size, packed(bench.there));
+        assert_eq!(told.unwrap().is_empty(), copies);
+        bench.mock.log().end_all();
+    }
+}
+
+#[test]
+fn a_copy_that_fails_is_told_and_what_was_begun_is_waited_for() {
+    let bench = Bench::new();
+    let layout = commit(Datatype::vector(64, 64, 100, &double()).unwrap());
+    let typed = Typed::new(bench.here, 0, &layout, 1).unwrap();
+    let (start, end) = (8, layout.size() - 8);
+    let packed = bench.there.sub(0, end - start).unwrap();
+    for fails_in in 0..3 {
+        bench.mock.log().fails_in = Some(fails_in);
+        // SAFETY: the pretend vendor copies only what lives.
+        let error = unsafe { bench.engine.pack(&typed, start..end, packed, &[]) }.unwrap_err();
+        assert!(matches!(error, EngineError::Device(_)), "{error}");
+        let ops = bench.ops();
+        assert_eq!(ops.len(), fails_in + 1, "{ops:?}");
+        assert_eq!(ops.last(), Some(&Op::Drain));
+    }
+    bench.mock.log().fails_in = None;
+    assert!(!bench.mock.log().lost.load(Ordering::SeqCst));
+}
