@@ -232,7 +232,9 @@ impl Engine for GpuEngine {
 
     fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
         let device = self.shared.accelerator.device();
-        self.serves(space).then_some(device)
+        // Another GPU's memory may be reached, but is that GPU's.
+        let others = matches!(space, Space::Cuda { .. }) && space != device.space();
+        (self.serves(space) && !others).then_some(device)
     }
 
     unsafe fn pack(

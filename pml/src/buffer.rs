@@ -24,11 +24,16 @@ pub(crate) struct Buffer {
     engine: usize,
 }
 
-/// Which of `engines` works on the memory of `typed`.
+/// Which of `engines` works on the memory of `typed`: of a device's, rather that device's own than one that
+/// reaches it, because what peers share is mapped for the device that the memory is on.
 #[inline]
 pub(crate) fn engine_for(engines: &Engines, typed: &Typed) -> Result<usize, PmlError> {
     let space = typed.space();
-    let found = engines.iter().position(|engine| engine.serves(space));
+    let own = match space.cpu_accessible() {
+        true => None,
+        false => engines.iter().position(|engine| engine.device(space).is_some()),
+    };
+    let found = own.or_else(|| engines.iter().position(|engine| engine.serves(space)));
     found.ok_or(PmlError::NoEngine { space })
 }
 
@@ -300,5 +305,72 @@ impl Buffer {
         // SAFETY: `local` are pieces of this buffer (its convertor made them), which is promised
         // until its request ends: after the event.
         unsafe { rdma.get(id, local, key, remote, done) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_mem::fake::FakeDevice;
+
+    /// The engine of a device that reaches the memory of others.
+    struct Reaching(Arc<FakeDevice>);
+
+    impl Engine for Reaching {
+        fn name(&self) -> &'static str {
+            "reaching"
+        }
+
+        fn serves(&self, space: Space) -> bool {
+            !space.cpu_accessible()
+        }
+
+        fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
+            (space == self.0.space()).then(|| Arc::clone(&self.0) as Arc<dyn Device>)
+        }
+
+        unsafe fn pack(
+            &self,
+            src: &Typed,
+            _: Range<u64>,
+            _: Region,
+            _: &[Completion],
+        ) -> Result<Completion, EngineError> {
+            Err(EngineError::WrongSpace { engine: "reaching", space: src.space() })
+        }
+
+        unsafe fn unpack(
+            &self,
+            _: Region,
+            dst: &Typed,
+            _: Range<u64>,
+            _: &[Completion],
+        ) -> Result<Completion, EngineError> {
+            Err(EngineError::WrongSpace { engine: "reaching", space: dst.space() })
+        }
+
+        unsafe fn transfer(
+            &self,
+            _: &Typed,
+            dst: &Typed,
+            _: Range<u64>,
+            _: &[Completion],
+        ) -> Result<Completion, EngineError> {
+            Err(EngineError::WrongSpace { engine: "reaching", space: dst.space() })
+        }
+    }
+
+    #[test]
+    fn memory_of_a_device_is_its_own_engines() {
+        let devices: Vec<_> = (0..3).map(|number| Arc::new(FakeDevice::new(number))).collect();
+        let engine = |device: &Arc<FakeDevice>| Arc::new(Reaching(Arc::clone(device)));
+        let engines: Engines = vec![engine(&devices[0]), engine(&devices[1])];
+        // The third has none: one that reaches it has to do.
+        for (device, expected) in devices.iter().zip([0, 1, 0]) {
+            let memory = Region::new(device.space(), 0x1000, 0, 64);
+            assert_eq!(engine_for(&engines, &Typed::contiguous(memory)).unwrap(), expected);
+        }
+        let host = Typed::contiguous(Region::new(Space::Host, 0x1000, 0, 64));
+        assert!(matches!(engine_for(&engines, &host), Err(PmlError::NoEngine { .. })));
     }
 }
