@@ -10,7 +10,7 @@ use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_dtype_cuda::{GpuEngine, Relay, RelayOutcome, RelayWatch};
 use gapless_engine::{Engine as _, HostEngine, Typed};
 use gapless_kernels::Direction;
-use gapless_kernels::launch::{RelayRing, RelayTurn};
+use gapless_kernels::launch::{PATIENCE_MAX, REST_NS, RelayRing, RelayTurn};
 use gapless_mem::{Device, Region};
 use gapless_mem_cuda::{CudaDevice, CudaDriver, CudaError, Stream};
 use std::io::Write as _;
@@ -191,7 +191,7 @@ fn message(
     // Whoever enqueues second must not have to load a kernel first.
     sender.engine.relay_lanes_max(Direction::Pack).unwrap();
     receiver.engine.relay_lanes_max(Direction::Unpack).unwrap();
-    let turn = RelayTurn { turn: wire.turn, patience };
+    let turn = RelayTurn { turn: wire.turn, patience, rest_ns: REST_NS };
     let (relay, [ours, theirs]) = (&wire.relay, &wire.watches);
     // SAFETY: everything lives until both streams have been waited for.
     let next = unsafe { back.relay(Direction::Unpack, &into, range.clone(), relay, theirs, turn) };
@@ -217,11 +217,12 @@ fn neighbours(device: &Arc<CudaDevice>) -> (End, End) {
     let (sender, mut receiver) = (End::on(device), End::on(device));
     let layout = layouts().pop().unwrap();
     let mut others = Vec::new();
-    for _ in 0..40 {
+    for _ in 0..20 {
         let mut wire = Wire::between(&sender, &receiver, ring(2, 2, 1024));
         let size = layout.size();
         let some = (&sender, &*layout);
-        let patience = Duration::from_millis(200);
+        // Long enough for a launch on a device that is busy otherwise; who waits in vain waits as long.
+        let patience = Duration::from_secs(2);
         match message(some, (&receiver, &layout), &(0..size), &mut wire, patience) {
             Ok(()) => return (sender, receiver),
             Err(outcomes) => assert!(outcomes.contains(&RelayOutcome::Late), "{outcomes:?}"),
@@ -248,11 +249,28 @@ fn exchange(sender: &End, receiver: &End) {
     }
 }
 
+/// Many messages over one ring, of lengths that change: of fewer fragments than lanes, of more, and back.
+fn follow(sender: &End, receiver: &End) {
+    let layouts = layouts();
+    let size = layouts[0].size();
+    for (lanes, depth) in [(7, 2), (16, 3)] {
+        let mut wire = Wire::between(sender, receiver, ring(lanes, depth, 512));
+        for at in 0..150usize {
+            let begin = at as u64 * 8;
+            let fragments = [1, 1, 2, 5, 1, u64::from(lanes) + 1, 3, 40][at % 8];
+            let range = begin..(begin + fragments * 512 - begin % 40).min(size);
+            let (from, to) = (&layouts[at % 5], &layouts[at / 5 % 5]);
+            message((sender, from), (receiver, to), &range, &mut wire, LONG).unwrap();
+        }
+    }
+}
+
 #[test]
 fn messages_are_handed_on_between_two_streams() {
     let Some((driver, _alone)) = driver("between two streams") else { return };
     let (sender, receiver) = neighbours(&Arc::new(driver.device(0).unwrap()));
     exchange(&sender, &receiver);
+    follow(&sender, &receiver);
 }
 
 #[test]
@@ -270,6 +288,7 @@ fn messages_are_handed_on_between_two_devices() {
     let (sender, receiver) = (End::on(one), End::on(other));
     exchange(&sender, &receiver);
     exchange(&receiver, &sender);
+    follow(&sender, &receiver);
 }
 
 #[test]
@@ -283,8 +302,8 @@ fn nobody_stays_where_the_other_end_does_not_come() {
         for stopped in [false, true] {
             let wire = Wire::between(&end, &end, ring(4, 2, 1024));
             let watch = &wire.watches[0];
-            let patience = if stopped { LONG * 2 } else { Duration::from_millis(50) };
-            let turn = RelayTurn { turn: 0, patience };
+            let patience = if stopped { PATIENCE_MAX } else { Duration::from_millis(50) };
+            let turn = RelayTurn { turn: 0, patience, rest_ns: REST_NS };
             let on = end.engine.on(&end.stream).unwrap();
             let range = 0..layout.size();
             // SAFETY: everything lives until the stream has been waited for.
@@ -296,12 +315,19 @@ fn nobody_stays_where_the_other_end_does_not_come() {
             end.wait();
             let why = if stopped { RelayOutcome::Stopped } else { RelayOutcome::Late };
             assert_eq!(watch.outcome(), why, "{direction:?}");
+            // Nor is any wait without bounds begun.
+            let endless = RelayTurn { patience: Duration::MAX, ..turn };
+            let range = 0..layout.size();
+            // SAFETY: as above.
+            let refused =
+                unsafe { on.relay(direction, &typed, range, &wire.relay, watch, endless) };
+            assert!(refused.is_err(), "{direction:?} without bounds");
             // Who comes now finds the ring broken, and leaves at once.
             let opposite = match direction {
                 Direction::Pack => Direction::Unpack,
                 Direction::Unpack => Direction::Pack,
             };
-            let turn = RelayTurn { turn: 0, patience: LONG * 2 };
+            let turn = RelayTurn { turn: 0, patience: PATIENCE_MAX, rest_ns: REST_NS };
             let (range, other) = (0..layout.size(), &wire.watches[1]);
             // SAFETY: as above.
             unsafe { on.relay(opposite, &typed, range, &wire.relay, other, turn) }.unwrap();

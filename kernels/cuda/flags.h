@@ -26,8 +26,8 @@ static __device__ __forceinline__ u64 nanoseconds() {
 }
 
 /* Waits until a flag has come to `wanted`, which wraps like the flag. The host's word crosses the bus, and
- * the clock is coarse: both are looked at now and then. */
-static __device__ __noinline__ u32 relay_wait(const u64 *flag, u64 wanted, const u32 *watch, u64 patience) {
+ * the clock is coarse: both are looked at now and then. `waits`: RelayArgs.waits. */
+static __device__ __noinline__ u32 relay_wait(const u64 *flag, u64 wanted, const u32 *watch, u64 waits) {
     u64 begin = 0;
     ROLLED for (u32 spins = 1;; spins++) {
         u64 now = flag_acquire(flag);
@@ -37,8 +37,8 @@ static __device__ __noinline__ u32 relay_wait(const u64 *flag, u64 wanted, const
             u64 time = nanoseconds();
             begin = begin == 0 ? time : begin;
             if (word_now(watch) != 0) return RELAY_STOPPED;
-            if (time - begin > patience) return RELAY_LATE;
+            if (time - begin > (u64)(u32)waits << 10) return RELAY_LATE;
         }
-        asm volatile("nanosleep.u32 32;");
+        asm volatile("nanosleep.u32 %0;" ::"r"((u32)(waits >> 32)));
     }
 }

@@ -8,8 +8,12 @@
  * made. So each flag has one writer and is polled where it lies. Fragment f of a message belongs to lane f
  * modulo the number of lanes.
  *
- * No wait is without end: it is given up when the host says so, when the other side has given up, or after
- * `patience`. Then the flag for the other side is set to BROKEN, and the ring is of no use any more. What
+ * Turns of a message are counted alike for all lanes: as many as the first lane has fragments. A lane with
+ * fewer skips turns, and its credit is raised over them at the end, or the next messages would wait for
+ * places that nobody ever fills. `ready` needs no such raising: it is waited for where there is a fragment.
+ *
+ * No wait is without end: it is given up when the host says so, when the other side has given up, or when it
+ * has taken too long. Then the flag for the other side is set to BROKEN, and the ring is of no use any more. What
  * became of a lane stands in `watch`: one word that the host writes, and behind WATCH_LANES one for each
  * lane, written by its block.
  */
@@ -46,9 +50,9 @@ KERNEL(NAME(relay_pack_w, W), 512, 2)
     ROLLED for (u32 number = BLOCK; number < fragments; number += BLOCKS, turn++) {
         if (THREAD == 0) {
 #if UNPACK
-            verdict = relay_wait(own, turn + 1, watch, a.patience);
+            verdict = relay_wait(own, turn + 1, watch, a.waits);
 #else
-            verdict = relay_wait(other, turn + 1 - a.depth, watch, a.patience);
+            verdict = relay_wait(other, turn + 1 - a.depth, watch, a.waits);
 #endif
         }
         BARRIER();
@@ -91,7 +95,9 @@ KERNEL(NAME(relay_pack_w, W), 512, 2)
     }
     if (THREAD == 0) {
 #if UNPACK
+        u64 next = a.turn + (fragments + BLOCKS - 1) / BLOCKS;
         if (outcome != RELAY_DONE) flag_release(other, RELAY_BROKEN);
+        else if (turn != next) flag_release(other, next);
 #else
         if (outcome != RELAY_DONE) flag_release(own, RELAY_BROKEN);
 #endif

@@ -204,7 +204,7 @@ typedef struct {
 typedef struct {
     i64 typed;    /* bytes from the typed pointer to displacement 0 */
     u64 turn;     /* fragments that each lane passed before */
-    u64 patience; /* nanoseconds that a wait may take */
+    u64 waits;    /* units of 1024 ns that a wait may take, and above 32 bits the ns between two looks */
     u32 words;    /* of the message; `side.first` is the first one's number */
     u32 fragment; /* words of a fragment */
     u32 depth;    /* fragments of a lane's ring */

@@ -316,8 +316,8 @@ structures! {
         typed: i64,
         /// Fragments that each lane passed before.
         turn: u64,
-        /// Nanoseconds that a wait may take.
-        patience: u64,
+        /// Units of 1024 ns that a wait may take, and in the upper half the nanoseconds between two looks.
+        waits: u64,
         /// Words of the message; `side.first` is the first one's number.
         words: u32,
         /// Words of a fragment.

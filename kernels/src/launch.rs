@@ -22,7 +22,8 @@ pub use grid::{Grid, GridDim, contiguous, strided};
 pub use listed::{Blocks, listed};
 pub use mapped::{Planned, mapped};
 pub use relay::{
-    FLAG_BYTES, FRAGMENT_UNIT, RelayLaunch, RelayRing, RelayTurn, WATCH_LANES, relay, relay_name,
+    FLAG_BYTES, FRAGMENT_UNIT, PATIENCE_MAX, REST_NS, RelayLaunch, RelayRing, RelayTurn,
+    WATCH_LANES, relay, relay_name,
 };
 pub use transfer::{TransferSide, transfer};
 
@@ -132,6 +133,12 @@ pub enum Unfit {
     /// Lengths or counts of 0, or sizes beyond 63 bits.
     #[error("numbers that describe no stream")]
     Numbers,
+    /// A kernel that would wait for too long.
+    #[error("a kernel that may wait for longer than {max:?}")]
+    Patience {
+        /// How long it may.
+        max: std::time::Duration,
+    },
 }
 
 /// One kernel launch; its pointers are the caller's.

@@ -30,9 +30,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// device, and each would wait for the other until its patience ends. A stream that still has other work
 /// before the relay, or that waits for an event, counts as not resident: the other end waits meanwhile.
 ///
-/// A lane takes part in a message only if it has a fragment of it, and only then gives credit back. So a
-/// message of fewer fragments than lanes may be a ring's last: those after it wait for credit that idle
-/// lanes never gave, and end as late. Choose lanes and fragments by the shortest message of a ring.
+/// Messages may be of any length, in any order. One of fewer fragments than lanes leaves lanes idle, so it
+/// goes no quicker than those that have one.
 ///
 /// Nothing that the other end does or fails to do keeps a kernel on the device for longer than
 /// [`RelayTurn::patience`] after the last progress; [`RelayWatch::stop`] ends it at once. Afterwards the ring
@@ -213,8 +212,9 @@ impl OnStream<'_> {
     ///
     /// # Errors
     /// As there; [`DeviceError::Unsupported`] for more lanes than the device holds at a time, a watch of
-    /// fewer lanes, and a message that takes more than one launch (longer than 2³¹ words). Nothing was
-    /// enqueued then but, perhaps, a plan's upload.
+    /// fewer lanes, a message that takes more than one launch (longer than 2³¹ words), and a patience beyond
+    /// [`PATIENCE_MAX`](gapless_kernels::launch::PATIENCE_MAX). Nothing was enqueued then but, perhaps, a
+    /// plan's upload.
     pub unsafe fn relay(
         &self,
         direction: Direction,

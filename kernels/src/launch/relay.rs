@@ -22,6 +22,12 @@ pub const FLAG_BYTES: u64 = 64;
 pub const WATCH_LANES: u64 = 16;
 /// Threads of a block.
 const THREADS: u32 = 512;
+/// Longest that one wait may be allowed to take: a kernel that polls keeps others from its device.
+pub const PATIENCE_MAX: Duration = Duration::from_secs(30);
+/// Nanoseconds from one look at a flag to the next, unless said otherwise.
+pub const REST_NS: u32 = 32;
+/// Longest rest in nanoseconds: what the device's `nanosleep` takes.
+const REST_NS_MAX: u32 = 1_000_000;
 
 /// How a ring is divided; both ends have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +45,11 @@ pub struct RelayRing {
 pub struct RelayTurn {
     /// Turns of each lane before it: what the message before it left; 0 for the first.
     pub turn: u64,
-    /// How long one wait may take.
+    /// How long one wait may take; [`PATIENCE_MAX`] at most.
     pub patience: Duration,
+    /// Nanoseconds that a waiting block rests between two looks at its flag, 1 ms at most:
+    /// [`REST_NS`] unless there is reason. Ends may differ.
+    pub rest_ns: u32,
 }
 
 /// A kernel of one end. Its parameters are the pointers to the typed side, the ring, the plan (any, if it
@@ -99,13 +108,20 @@ pub fn relay_name(direction: Direction, width: Width) -> String {
     format!("relay_{verb}_w{}", width.bytes())
 }
 
+/// [`RelayArgs::waits`]. Patience is rounded up, and its units are so few that 32 bits hold them.
+fn waits(turn: &RelayTurn) -> u64 {
+    let units = turn.patience.as_nanos().div_ceil(1024).max(1);
+    let rest = u64::from(turn.rest_ns.min(REST_NS_MAX));
+    rest << 32 | u64::from(u32::try_from(units).unwrap_or(u32::MAX))
+}
+
 /// The kernel that moves `range` of the stream into a ring or out of it. The ring, as it lies in memory, is
 /// aligned to [`FRAGMENT_UNIT`]; `typed` leads to displacement 0. Both ends may use words of other widths.
 ///
 /// # Errors
 /// [`Unfit::Range`] for a range outside the stream; [`Unfit::Numbers`] for one whose words one launch cannot
 /// number (from 2 GiB of single bytes to 32 GiB of the widest words) and for a ring that
-/// [cannot be](RelayRing::bytes); others of the side's shape.
+/// [cannot be](RelayRing::bytes); [`Unfit::Patience`] for one without bounds; others of the side's shape.
 pub fn relay(
     direction: Direction,
     range: &Range<u64>,
@@ -119,6 +135,9 @@ pub fn relay(
         return Err(Unfit::Range { end: range.end, size });
     }
     ring.bytes().ok_or(Unfit::Numbers)?;
+    if turn.patience > PATIENCE_MAX {
+        return Err(Unfit::Patience { max: PATIENCE_MAX });
+    }
     let len = range.end - range.start;
     // Fragments hold whole words: the range begins and ends with one.
     let width = Width::dividing(side.bits() | typed.bits() | range.start | range.end);
@@ -130,7 +149,7 @@ pub fn relay(
     let args = RelayArgs {
         typed: typed.offset.wrapping_add(displacement),
         turn: turn.turn,
-        patience: u64::try_from(turn.patience.as_nanos()).unwrap_or(u64::MAX),
+        waits: waits(&turn),
         words,
         fragment: ring.fragment.get() >> width.log2(),
         depth: ring.depth.get(),
@@ -147,6 +166,9 @@ pub fn relay(
 }
 
 #[cfg(test)]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::launch::{Grid, GridDim};
@@ -158,7 +180,7 @@ mod tests {
     }
 
     fn turn(turn: u64) -> RelayTurn {
-        RelayTurn { turn, patience: Duration::from_millis(5) }
+        RelayTurn { turn, patience: Duration::from_millis(5), rest_ns: REST_NS }
     }
 
     const HERE: Place = Place { address: 0, offset: 0 };
@@ -189,7 +211,7 @@ mod tests {
         assert_eq!((out.name.as_str(), into.name.as_str()), ("relay_pack_w8", "relay_unpack_w16"));
         assert_eq!((out.args.words, into.args.words), (300, 150));
         assert_eq!((out.args.fragment, into.args.fragment), (8, 4));
-        assert_eq!((out.blocks, out.args.depth, out.args.patience), (3, 2, 5_000_000));
+        assert_eq!((out.blocks, out.args.depth, out.args.waits), (3, 2, 32 << 32 | 4883));
         // 38 fragments, 13 turns of the first two lanes.
         assert_eq!((out.next_turn, into.next_turn), (20, 20));
     }
@@ -213,6 +235,9 @@ mod tests {
         assert_eq!(long, Err(Unfit::Numbers));
         let late = relay(Direction::Pack, &(0..64), &side, HERE, &ring, turn(1 << 62));
         assert_eq!(late, Err(Unfit::Numbers));
+        let endless = RelayTurn { patience: Duration::MAX, ..turn(0) };
+        let endless = relay(Direction::Pack, &(0..64), &side, HERE, &ring, endless);
+        assert_eq!(endless, Err(Unfit::Patience { max: PATIENCE_MAX }));
         let dims = smallvec![GridDim { count: 2, stride: 64 }];
         let short = TransferSide::Strided(Grid { displacement: 0, len: 32, dims });
         let beyond = relay(Direction::Pack, &(0..96), &short, HERE, &ring, turn(0));
