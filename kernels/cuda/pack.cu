@@ -1,24 +1,14 @@
-/* The shared kernels, for every word width and both directions, with a block a tile and with fewer; and
- * what only CUDA has. */
+/* The shared kernels, for every word width, both directions and between equal layouts, with a block a tile
+ * and with fewer; and what only CUDA has. */
 #include "prelude_cuda.h"
 #include "args.h"
 #include "lookup.h"
 
 #define FEW 0
-#define UNPACK 0
-#include "../cuda/widths.h"
-#undef UNPACK
-#define UNPACK 1
-#include "../cuda/widths.h"
-#undef UNPACK
+#include "../cuda/ways.h"
 #undef FEW
 #define FEW 1
-#define UNPACK 0
-#include "../cuda/widths.h"
-#undef UNPACK
-#define UNPACK 1
-#include "../cuda/widths.h"
-#undef UNPACK
+#include "../cuda/ways.h"
 #undef FEW
 
 #include "../cuda/flags.h"

@@ -1,4 +1,4 @@
-/* pack.cl-cu for every word width. Read once for each FEW and UNPACK. */
+/* pack.cl-cu for every word width. Read once for each FEW, UNPACK and SAME. */
 #define W 1
 #include "pack.cl-cu"
 #undef W

@@ -23,7 +23,8 @@ typedef struct {
 /* The part of the stream that one launch moves, and where it lies. */
 typedef struct {
     i64 typed;  /* bytes from the typed pointer to displacement 0 */
-    i64 packed; /* bytes from the packed pointer to word `first` */
+    i64 packed; /* bytes from the packed pointer to word `first`; where both sides have gaps, to
+                   displacement 0 */
     u32 first;
     u32 words;
     u32 tiles; /* the one for the edges included */

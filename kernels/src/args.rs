@@ -69,7 +69,7 @@ structures! {
     Span: 32 {
         /// Bytes from the typed pointer to displacement 0.
         typed: i64,
-        /// Bytes from the packed pointer to word `first`.
+        /// Bytes from the packed pointer to word `first`; where both sides have gaps, to displacement 0.
         packed: i64,
         /// First whole word.
         first: u32,
@@ -394,6 +394,20 @@ impl Args {
             Args::Transposed(args) => &args.span,
             Args::Transfer(args) => &args.span,
             Args::Fused(args) => &args.span,
+        }
+    }
+
+    pub(crate) fn span_mut(&mut self) -> &mut Span {
+        match self {
+            Args::Copy(args) => &mut args.span,
+            Args::Strided(args) => &mut args.span,
+            Args::Rows(args) => &mut args.span,
+            Args::Affine(args) => &mut args.span,
+            Args::Listed(args) => &mut args.span,
+            Args::Mapped(args) => &mut args.span,
+            Args::Transposed(args) => &mut args.span,
+            Args::Transfer(args) => &mut args.span,
+            Args::Fused(args) => &mut args.span,
         }
     }
 }

@@ -87,11 +87,25 @@ pub enum Family {
     Transfer,
     /// Many requests, each with a typed side of its own.
     Fused,
+    /// [`Family::Strided1`] on both sides; has no direction, like all that follow.
+    SameStrided1,
+    /// [`Family::Strided`] on both sides.
+    SameStrided,
+    /// [`Family::Rows`] on both sides.
+    SameRows,
+    /// [`Family::Affine`] on both sides.
+    SameAffine,
+    /// [`Family::AffineShort`] on both sides.
+    SameAffineShort,
+    /// [`Family::Listed`] on both sides, with one list.
+    SameListed,
+    /// [`Family::Mapped`] on both sides, with one plan.
+    SameMapped,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 11] = [
+    pub const ALL: [Family; 18] = [
         Family::Copy,
         Family::Strided1,
         Family::Strided,
@@ -103,6 +117,13 @@ impl Family {
         Family::Transposed,
         Family::Transfer,
         Family::Fused,
+        Family::SameStrided1,
+        Family::SameStrided,
+        Family::SameRows,
+        Family::SameAffine,
+        Family::SameAffineShort,
+        Family::SameListed,
+        Family::SameMapped,
     ];
 
     /// Its name in the sources.
@@ -120,13 +141,53 @@ impl Family {
             Family::Transposed => "transposed",
             Family::Transfer => "transfer",
             Family::Fused => "fused",
+            Family::SameStrided1 => "same_strided1",
+            Family::SameStrided => "same_strided",
+            Family::SameRows => "same_rows",
+            Family::SameAffine => "same_affine",
+            Family::SameAffineShort => "same_affine_short",
+            Family::SameListed => "same_listed",
+            Family::SameMapped => "same_mapped",
         }
+    }
+
+    /// Whether it moves between two memories with the same layout: the source's pointer comes first.
+    #[must_use]
+    pub fn is_same(self) -> bool {
+        self.one_sided() != self
+    }
+
+    /// Whether it has kernels for both directions.
+    fn is_directed(self) -> bool {
+        self != Family::Transfer && !self.is_same()
+    }
+
+    /// The family that moves to and from a packed side with the same description.
+    fn one_sided(self) -> Family {
+        match self {
+            Family::SameStrided1 => Family::Strided1,
+            Family::SameStrided => Family::Strided,
+            Family::SameRows => Family::Rows,
+            Family::SameAffine => Family::Affine,
+            Family::SameAffineShort => Family::AffineShort,
+            Family::SameListed => Family::Listed,
+            Family::SameMapped => Family::Mapped,
+            other => other,
+        }
+    }
+
+    /// The family that moves between memories of the same layout; of what has no gaps, there is but one.
+    pub(crate) fn same(self) -> Option<Family> {
+        if self == Family::Copy {
+            return Some(self);
+        }
+        Family::ALL.into_iter().find(|other| other.is_same() && other.one_sided() == self)
     }
 
     /// How many plan pointers it takes after the typed and the packed one.
     #[must_use]
     pub fn plans(self) -> usize {
-        match self {
+        match self.one_sided() {
             Family::Listed | Family::Mapped | Family::Fused => 1,
             Family::Transfer => 2,
             _ => 0,
@@ -143,7 +204,7 @@ impl Family {
     /// Threads a block may have at most (`__launch_bounds__`), where blocks loop or where they do not.
     #[must_use]
     pub fn threads_max(self, few: bool) -> u32 {
-        match self {
+        match self.one_sided() {
             _ if !few => 256,
             Family::Copy | Family::Strided1 | Family::Rows | Family::Affine => 1024,
             Family::Transposed => 256,
@@ -154,7 +215,7 @@ impl Family {
     /// Threads of a block where there is plenty to do: what was fastest on an H200.
     #[must_use]
     pub fn threads(self) -> u32 {
-        match self {
+        match self.one_sided() {
             Family::Copy | Family::Rows | Family::Affine | Family::Mapped => 64,
             Family::AffineShort | Family::Listed | Family::Strided1 => 128,
             _ => 256,
@@ -163,14 +224,14 @@ impl Family {
 
     /// Whether its threads move half as many words where there is little to do.
     pub(crate) fn halves(self) -> bool {
-        matches!(self, Family::Strided | Family::Mapped | Family::Affine)
+        matches!(self.one_sided(), Family::Strided | Family::Mapped | Family::Affine)
     }
 
     /// Words that one thread moves in a tile, where blocks loop (`few`) or where they do not: `LONG` and
     /// `OF_…` in `pack.cl-cu`. What was fastest on an H200.
     #[must_use]
     pub fn items(self, width: Width, few: bool) -> u32 {
-        match (self, width) {
+        match (self.one_sided(), width) {
             (Family::Transposed | Family::Transfer, _) => 4,
             (Family::Copy | Family::Rows, Width::W2 | Width::W4 | Width::W8 | Width::W16)
                 if few =>
@@ -190,7 +251,7 @@ impl Family {
 pub struct Kernel {
     /// How the typed side is described.
     pub family: Family,
-    /// Which way; ignored by [`Family::Transfer`].
+    /// Which way; [`Direction::Pack`] of those that have none.
     pub direction: Direction,
     /// Bytes of a word.
     pub width: Width,
@@ -199,6 +260,16 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Programs of one width each that OpenCL's kernels are built as, so that only what is used is compiled.
+    pub const PROGRAMS: usize = 3 * Width::ALL.len();
+
+    /// Which of them it is part of.
+    #[must_use]
+    pub fn program(self) -> usize {
+        let of = if self.family.is_same() { 2 } else { self.direction as usize };
+        of * Width::ALL.len() + self.width as usize
+    }
+
     /// Every kernel there is.
     pub fn all() -> impl Iterator<Item = Kernel> {
         let both = [Direction::Pack, Direction::Unpack];
@@ -207,7 +278,7 @@ impl Kernel {
             Width::ALL.into_iter().flat_map(move |width| {
                 Family::ALL
                     .into_iter()
-                    .filter(move |&f| f != Family::Transfer || direction == Direction::Pack)
+                    .filter(move |f| f.is_directed() || direction == Direction::Pack)
                     .map(move |family| Kernel { family, direction, width, few })
             })
         })
@@ -220,11 +291,12 @@ impl fmt::Display for Kernel {
         let name = self.family.name();
         let width = self.width.bytes();
         let form = if self.few { "_few" } else { "" };
-        match (self.family, self.direction) {
-            (Family::Transfer, _) => write!(f, "{name}_w{width}{form}"),
-            (_, Direction::Pack) => write!(f, "pack_{name}_w{width}{form}"),
-            (_, Direction::Unpack) => write!(f, "unpack_{name}_w{width}{form}"),
-        }
+        let verb = match self.direction {
+            _ if !self.family.is_directed() => "",
+            Direction::Pack => "pack_",
+            Direction::Unpack => "unpack_",
+        };
+        write!(f, "{verb}{name}_w{width}{form}")
     }
 }
 
@@ -250,5 +322,33 @@ mod tests {
         assert_eq!(names.len(), Kernel::all().count());
         assert!(names.contains("unpack_affine_short_w16"));
         assert!(names.contains("transfer_w8_few"));
+        assert!(names.contains("same_rows_w16_few"));
+        assert!(!names.contains("unpack_same_rows_w16"));
+    }
+
+    #[test]
+    fn programs_tell_widths_and_ways_apart() {
+        let mut of = std::collections::BTreeMap::new();
+        for kernel in Kernel::all() {
+            let key = (kernel.width, kernel.direction, kernel.family.is_same());
+            assert_eq!(*of.entry(kernel.program()).or_insert(key), key, "{kernel}");
+        }
+        assert_eq!(of.len(), Kernel::PROGRAMS);
+        assert!(of.keys().all(|&program| program < Kernel::PROGRAMS));
+    }
+
+    #[test]
+    fn what_moves_between_equal_layouts_is_as_one_side_is() {
+        for family in Family::ALL {
+            let Some(same) = family.same() else { continue };
+            assert_eq!(same.is_same(), family != Family::Copy);
+            for few in [false, true] {
+                assert_eq!(same.threads_max(few), family.threads_max(few));
+                assert_eq!(same.items(Width::W8, few), family.items(Width::W8, few));
+            }
+            assert_eq!((same.plans(), same.threads()), (family.plans(), family.threads()));
+        }
+        let paired = Family::ALL.into_iter().filter_map(Family::same).filter(|same| same.is_same());
+        assert_eq!(paired.count(), Family::ALL.into_iter().filter(|f| f.is_same()).count());
     }
 }

@@ -13,6 +13,7 @@ mod grid;
 mod listed;
 mod mapped;
 mod relay;
+mod same;
 mod transfer;
 mod transposed;
 
@@ -25,6 +26,7 @@ pub use relay::{
     FLAG_BYTES, FRAGMENT_UNIT, PATIENCE_MAX, REST_NS, RelayLaunch, RelayRing, RelayTurn,
     WATCH_LANES, relay, relay_name,
 };
+pub use same::same;
 pub use transfer::{TransferSide, transfer};
 
 use crate::args::{Args, HALF, ONCE, Skipping, Span};

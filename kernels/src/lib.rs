@@ -17,12 +17,14 @@
 //! | `listed` | equal blocks at listed displacements | one list entry a word |
 //! | `mapped` | anything | a plan: 8 bytes for each 32 words, 4 or 8 for each block ([`plan`]) |
 //! | `transfer` | two sides with gaps, no packed one | both sides' ways |
+//! | `same_…` | two sides with the same gaps, no packed one | once for both, as the family of that name |
 //! | `fused` | many requests, each with a typed side of its own | a search for the tile's request, then its way |
 //!
 //! The functions in [`launch`] turn shape, range and places into launches; they are pure. Nothing here
 //! knows a driver: whoever does passes `Launch::args` to the kernel after its pointers, in the order
-//! typed, packed, plan (of `listed`, `mapped` and `fused`; both sides' of `transfer`). Arguments are a
-//! parameter by value; only in OpenCL those of [`Family::tabled`] lie in a buffer, which is the parameter.
+//! typed, packed, plan (of `listed`, `mapped` and `fused`; both sides' of `transfer`); of two sides with
+//! gaps the source is the typed one. Arguments are a parameter by value; only in OpenCL those of
+//! [`Family::tabled`] lie in a buffer, which is the parameter.
 //!
 //! Units: bytes where a name does not say words; words are of the launch's width.
 

@@ -1,6 +1,6 @@
 //! The sources as an OpenCL compiler wants them, and the image for CUDA.
 
-use crate::{Direction, Width};
+use crate::{Direction, Kernel};
 
 const PRELUDE: &str = include_str!("prelude_opencl.h");
 const ARGS: &str = include_str!("args.h");
@@ -14,15 +14,15 @@ pub const IMAGE: &[u8] = include_bytes!("../images/pack.fatbin");
 /// What `ptxas` said of [`IMAGE`]: a heading, then a line a kernel.
 pub const REGISTERS: &str = include_str!("../images/ptxas.txt");
 
-/// OpenCL C source of every kernel of one width and direction (with [`Direction::Pack`] of
-/// `transfer` too). One program each, so that only what is used is compiled.
+/// OpenCL C source of the [program](Kernel::program) that a kernel is part of.
 #[must_use]
-pub fn opencl_source(direction: Direction, width: Width) -> String {
-    let unpack = u32::from(direction == Direction::Unpack);
-    let bytes = width.bytes();
+pub fn opencl_source(kernel: Kernel) -> String {
+    let same = u32::from(kernel.family.is_same());
+    let unpack = same | u32::from(kernel.direction == Direction::Unpack);
+    let bytes = kernel.width.bytes();
     format!(
-        "{PRELUDE}\n{ARGS}\n{LOOKUP}\n#define UNPACK {unpack}\n#define W {bytes}\n\
-         #define FEW 0\n{PACK}\n#undef FEW\n#define FEW 1\n{PACK}"
+        "{PRELUDE}\n{ARGS}\n{LOOKUP}\n#define SAME {same}\n#define UNPACK {unpack}\n\
+         #define W {bytes}\n#define FEW 0\n{PACK}\n#undef FEW\n#define FEW 1\n{PACK}"
     )
 }
 
@@ -49,7 +49,7 @@ pub fn opencl_layout_source() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kernel;
+    use crate::Width;
     use crate::launch::relay_name;
     use std::collections::BTreeSet;
 

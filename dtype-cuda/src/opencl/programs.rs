@@ -1,7 +1,7 @@
-//! The kernels of a device: a program for each width and direction, built when it is first needed.
+//! The kernels of a device: a program for each width and way, built when it is first needed.
 
 use crate::accelerator::{KERNELS, number};
-use gapless_kernels::{Kernel, Width, opencl_source};
+use gapless_kernels::{Kernel, opencl_source};
 use gapless_mem::{Device, DeviceError};
 use gapless_mem_opencl::{OpenClDevice, Program};
 use std::sync::{Arc, OnceLock};
@@ -17,19 +17,18 @@ impl Programs {
     pub(crate) fn new(device: Arc<OpenClDevice>) -> Programs {
         Programs {
             device,
-            programs: (0..2 * Width::ALL.len()).map(|_| OnceLock::new()).collect(),
+            programs: (0..Kernel::PROGRAMS).map(|_| OnceLock::new()).collect(),
             names: (0..KERNELS).map(|_| OnceLock::new()).collect(),
         }
     }
 
     pub(crate) fn get(&self, kernel: Kernel) -> Result<(&Program, &str), DeviceError> {
         let name = self.names[number(kernel)].get_or_init(|| kernel.to_string());
-        let slot = kernel.direction as usize * Width::ALL.len() + kernel.width as usize;
-        let slot = &self.programs[slot];
+        let slot = &self.programs[kernel.program()];
         if let Some(program) = slot.get() {
             return Ok((program, name));
         }
-        let source = opencl_source(kernel.direction, kernel.width);
+        let source = opencl_source(kernel);
         let built = self.device.program(&source, "-cl-std=CL1.2");
         let program = built.map_err(|error| DeviceError::Failed {
             device: self.device.properties().name.clone(),

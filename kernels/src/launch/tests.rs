@@ -37,7 +37,7 @@ fn affine_at(shape: &Affine, word: u32, width: i64) -> i64 {
 }
 
 /// Entries of a list or plan, by index.
-type Entries<'a> = &'a dyn Fn(u64) -> i64;
+pub(super) type Entries<'a> = &'a dyn Fn(u64) -> i64;
 
 fn mapped_at(shape: &Mapped, word: u32, width: i64, encoder: &Encoder) -> i64 {
     let instance = divide(word, shape.by_size);
@@ -63,7 +63,7 @@ fn transposed_at(shape: &crate::args::Transposed, word: u32) -> i64 {
     at.sum()
 }
 
-fn typed_at(launch: &Launch, word: u32, list: Entries<'_>, encoder: &Encoder) -> i64 {
+pub(super) fn typed_at(launch: &Launch, word: u32, list: Entries<'_>, encoder: &Encoder) -> i64 {
     let width = i64::from(launch.kernel.width.bytes());
     match &launch.args {
         Args::Copy(_) => i64::from(word) * width,

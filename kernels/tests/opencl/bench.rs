@@ -2,7 +2,7 @@
 
 use crate::machine::Machine;
 use gapless_kernels::launch::Launch;
-use gapless_kernels::{Direction, Kernel, Width, opencl_source};
+use gapless_kernels::{Kernel, opencl_source};
 use gapless_mem::{Completion, Device, Region};
 use gapless_mem_opencl::{Argument, OpenClDevice, OpenClError, Program};
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// The device, its programs and a way to run launches.
 pub(crate) struct Bench {
     device: OpenClDevice,
-    programs: HashMap<(Direction, Width), Arc<Program>>,
+    programs: HashMap<usize, Arc<Program>>,
 }
 
 impl Bench {
@@ -73,11 +73,10 @@ impl Machine for Bench {
         let mut used = Vec::new();
         for launch in launches {
             let kernel = launch.kernel;
-            let key = (kernel.direction, kernel.width);
             let table = kernel.family.tabled().then(|| self.upload(launch.args.as_bytes()));
             let device = &self.device;
-            let program = self.programs.entry(key).or_insert_with(|| {
-                device.program(&opencl_source(key.0, key.1), "-cl-std=CL1.2").unwrap()
+            let program = self.programs.entry(kernel.program()).or_insert_with(|| {
+                device.program(&opencl_source(kernel), "-cl-std=CL1.2").unwrap()
             });
             let count = 2 + kernel.family.plans();
             let mut arguments: Vec<Argument<'_>> =

@@ -5,7 +5,7 @@ use super::cases::{Case, MARGIN, Random, place, strided_case};
 use super::shapes;
 use gapless_kernels::args::{Args, HALF};
 use gapless_kernels::launch::{
-    Blocks, Grid, GridDim, Launch, Move, Part, Planned, TransferSide, fused, transfer,
+    self, Blocks, Grid, GridDim, Launch, Move, Part, Planned, TransferSide, fused, transfer,
 };
 use gapless_kernels::{Direction, Family, Kernel, Width};
 use gapless_mem::Region;
@@ -55,23 +55,8 @@ pub(crate) trait Machine {
             }
         }
         let mut random = Random::new(seed ^ 0x5555);
-        // Cases are small; as if this one were not. Some tiles have nothing to do then.
         if random.below(2) == 0 {
-            for launch in &mut launches {
-                match &mut launch.args {
-                    Args::Strided(args) => args.span.edges &= !HALF,
-                    Args::Mapped(args) => args.span.edges &= !HALF,
-                    Args::Affine(args) => args.span.edges &= !HALF,
-                    // As if there were more blocks in the budget.
-                    Args::Copy(args) if launch.kernel.few && launch.kernel.width != Width::W1 => {
-                        args.span.edges |= HALF;
-                        let edges = u32::from(args.span.edges & 0xffff != 0);
-                        let words = launch.threads * launch.kernel.width.items();
-                        args.span.tiles = args.span.words.div_ceil(words) + edges;
-                    }
-                    _ => {}
-                }
-            }
+            launches.iter_mut().for_each(as_if_large);
         }
         let mut noise = |len: u64| -> Vec<u8> {
             (0..len).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
@@ -208,6 +193,59 @@ pub(crate) trait Machine {
         self.take(pointers[3]);
         used
     }
+
+    /// Moves between two memories of one layout and compares every byte of both. `skews` shift them against
+    /// the case's words.
+    fn same(
+        &mut self,
+        case: &Case,
+        range: Range<u64>,
+        budget: Option<NonZeroU32>,
+        skews: (i64, i64),
+        seed: u64,
+    ) -> Vec<Kernel> {
+        let (from, to) = (case.origin() + skews.0, case.origin() + skews.1);
+        let mut launches =
+            launch::same(&range, &case.side, place(from), place(to), budget).unwrap();
+        let mut random = Random::new(seed ^ 0x3333);
+        if random.below(2) == 0 {
+            launches.iter_mut().for_each(as_if_large);
+        }
+        let mut noise = |len: u64| -> Vec<u8> {
+            (0..len).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
+        };
+        let len = case.buffer_bytes() + 16;
+        let (source, mut target) = (noise(len), noise(len));
+        let pointers = [self.upload(&source), self.upload(&target), self.upload(&case.plan)];
+        let used = self.run(&launches, &pointers);
+        for byte in range.clone() {
+            let displacement = case.truth[usize::try_from(byte).unwrap()];
+            target[usize::try_from(to + displacement).unwrap()] =
+                source[usize::try_from(from + displacement).unwrap()];
+        }
+        let say = format!("seed {seed:#x}, {range:?}, skews {skews:?}, by {launches:?}");
+        same(&self.take(pointers[0]), &source, &format!("source, {say}"));
+        same(&self.take(pointers[1]), &target, &format!("destination, {say}"));
+        self.take(pointers[2]);
+        used
+    }
+}
+
+/// Cases are small; makes a launch as if this one were not. Some tiles have nothing to do then.
+fn as_if_large(launch: &mut Launch) {
+    match &mut launch.args {
+        Args::Strided(args) => args.span.edges &= !HALF,
+        Args::Mapped(args) => args.span.edges &= !HALF,
+        Args::Affine(args) => args.span.edges &= !HALF,
+        // As if there were more blocks in the budget.
+        Args::Copy(args) if launch.kernel.few && launch.kernel.width != Width::W1 => {
+            args.span.edges |= HALF;
+            let edges = u32::from(args.span.edges & 0xffff != 0);
+            let words = launch.threads * launch.kernel.width.items();
+            args.span.tiles = args.span.words.div_ceil(words) + edges;
+        }
+        _ => {}
+    }
 }
 
 /// Says where two buffers differ first.
@@ -220,13 +258,16 @@ fn same(got: &[u8], want: &[u8], what: &str) {
 
 /// Cases of each family, width and direction.
 const ROUNDS: u64 = 6;
-/// Families that have tests of their own.
-const FREE: [Family; 2] = [Family::Transfer, Family::Fused];
+
+/// Whether a family has a packed side and one typed one; others have tests of their own.
+fn one_sided(family: Family) -> bool {
+    !matches!(family, Family::Transfer | Family::Fused) && !family.is_same()
+}
 
 pub(crate) fn every_kernel_moves_every_byte_to_its_place(bench: &mut impl Machine) {
     let mut ran = BTreeSet::new();
     for width in Width::ALL {
-        for family in Family::ALL.into_iter().filter(|&family| !FREE.contains(&family)) {
+        for family in Family::ALL.into_iter().filter(|&family| one_sided(family)) {
             for round in 0..ROUNDS {
                 let seed = (round << 16) | (family as u64) << 8 | width as u64;
                 let mut random = Random::new(seed);
@@ -242,7 +283,7 @@ pub(crate) fn every_kernel_moves_every_byte_to_its_place(bench: &mut impl Machin
             }
         }
     }
-    for kernel in Kernel::all().filter(|kernel| !FREE.contains(&kernel.family)) {
+    for kernel in Kernel::all().filter(|kernel| one_sided(kernel.family)) {
         assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
     }
 }
@@ -283,9 +324,37 @@ pub(crate) fn layouts_move_into_layouts(bench: &mut impl Machine) {
     }
 }
 
+pub(crate) fn equal_layouts_move_into_each_other(bench: &mut impl Machine) {
+    let mut ran = BTreeSet::new();
+    for width in Width::ALL {
+        let same = Family::ALL.into_iter().filter(|family| family.is_same());
+        for family in same.chain([Family::Copy, Family::Transposed]) {
+            for round in 0..2 * ROUNDS {
+                let seed = 1 << 40 | (round << 16) | (family as u64) << 8 | width as u64;
+                let mut random = Random::new(seed);
+                let case = shapes::case(family, width, &mut random);
+                let range = case.range(&mut random, round % 3 == 0);
+                let budget = if round % 2 == 1 { NonZeroU32::new(1) } else { None };
+                let mut skew = || if round % 3 == 2 { random.below(16).cast_signed() } else { 0 };
+                let skews = (skew(), skew());
+                let used = bench.same(&case, range, budget, skews, seed);
+                ran.extend(used.iter().map(Kernel::to_string));
+            }
+        }
+    }
+    for kernel in Kernel::all().filter(|kernel| kernel.family.is_same()) {
+        assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
+    }
+    // Few bytes, inside a word or across two.
+    let mut random = Random::new(98);
+    let case = shapes::case(Family::Strided1, Width::W8, &mut random);
+    for range in [0..0, 3..4, 3..8, 8..9, 5..12, 1..case.size() - 1] {
+        bench.same(&case, range, None, (0, 0), 98);
+    }
+}
+
 pub(crate) fn many_requests_move_at_once(bench: &mut impl Machine) {
-    let sides: Vec<Family> =
-        Family::ALL.into_iter().filter(|family| !FREE.contains(family)).collect();
+    let sides: Vec<Family> = Family::ALL.into_iter().filter(|&family| one_sided(family)).collect();
     let mut ran = BTreeSet::new();
     for round in 0u64..30 {
         let mut random = Random::new(5 << 32 | round);

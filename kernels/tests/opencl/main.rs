@@ -25,6 +25,12 @@ fn layouts_move_into_layouts() {
 }
 
 #[test]
+fn equal_layouts_move_into_each_other() {
+    let Some(mut bench) = Bench::open() else { return };
+    machine::equal_layouts_move_into_each_other(&mut bench);
+}
+
+#[test]
 fn many_requests_move_at_once() {
     let Some(mut bench) = Bench::open() else { return };
     machine::many_requests_move_at_once(&mut bench);

@@ -41,6 +41,13 @@ pub(crate) fn case(family: Family, width: Width, random: &mut Random) -> Case {
         Family::Affine | Family::AffineShort => triangle(family, width, random),
         Family::Listed => list(width, random),
         Family::Mapped => plan(width, random),
+        Family::SameStrided1 => case(Family::Strided1, width, random),
+        Family::SameStrided => case(Family::Strided, width, random),
+        Family::SameRows => case(Family::Rows, width, random),
+        Family::SameAffine => case(Family::Affine, width, random),
+        Family::SameAffineShort => case(Family::AffineShort, width, random),
+        Family::SameListed => case(Family::Listed, width, random),
+        Family::SameMapped => case(Family::Mapped, width, random),
         Family::Transfer | Family::Fused => unreachable!("take several of the others"),
     }
 }
