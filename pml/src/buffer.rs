@@ -264,6 +264,37 @@ impl Buffer {
         Ok(copy(device, into.sub(0, len)?, from.sub(0, len)?, &[])?)
     }
 
+    /// Moves the first `len` bytes of this buffer into `remote`, which lies in `mapping`. The mapping is
+    /// held until the completion.
+    pub(crate) fn put_mapped(
+        &self,
+        engines: &Engines,
+        mapping: &Mapping,
+        remote: &Typed,
+        len: u64,
+    ) -> Result<Completion, EngineError> {
+        let _held = mapping;
+        // SAFETY: this buffer is promised; `remote` lies in the mapping, which our caller holds until the
+        // completion, and which is lent for writing: no reference of this process covers it, and its
+        // owner leaves it alone until it hears of the end. What an owner does regardless changes what it
+        // receives, nothing else.
+        unsafe { engines[self.engine].transfer(&self.typed, remote, 0..len, &[]) }
+    }
+
+    /// Has a device copy the first `len` bytes of this buffer, which has no gaps and lies at `from`, to memory
+    /// in `mapping`, `into`. The mapping is held until the completion.
+    pub(crate) fn copy_to_mapped(
+        &self,
+        device: &Arc<dyn Device>,
+        mapping: &Mapping,
+        (into, from): (Region, Region),
+        len: u64,
+    ) -> Result<Completion, EngineError> {
+        let _held = mapping;
+        debug_assert_eq!(self.typed.as_contiguous(), Some(from));
+        Ok(copy(device, into.sub(0, len)?, from.sub(0, len)?, &[])?)
+    }
+
     /// Moves `range` of another buffer of this process to the same range of this one.
     pub(crate) fn fetch_local(
         &self,

@@ -46,13 +46,18 @@ pub struct Situation {
     pub bandwidth_mb_s: f64,
     /// Whether the receiver can map the sender's memory.
     pub mapped: bool,
+    /// Whether the sender can map the receiver's memory, as far as the receiver knows.
+    pub lends: bool,
     /// Whether, and at what cost, the receiver can read the sender's memory.
     pub single_copy: Option<SingleCopyCosts>,
     /// Bytes of flattened layout that the receiver would have to fetch first; 0 if it knows the
     /// layout or needs none.
     pub layout_fetch_bytes: u64,
-    /// Longest layout that the receiver would fetch.
+    /// Longest layout that the receiver would fetch, and that it takes a sender to fetch.
     pub layout_fetch_max: u64,
+    /// Bytes of flattened layout that the sender would have to fetch of the receiver; 0 if it knows the
+    /// layout or needs none.
+    pub lent_layout_bytes: u64,
     /// Which staged ways there are; `None` where neither buffer lies in device memory, or where the
     /// link maps nothing.
     pub staged: Option<Staging>,
@@ -69,6 +74,10 @@ pub struct DeviceEnds {
     pub one_device: bool,
     /// Whether processes take turns on that one device, because no MPS server lets them share it.
     pub turns: bool,
+    /// Whether, of the two processes, the sender's is the one that moves their messages in both directions
+    /// where they would take turns: then the device need not change hands at all. It is the one with the
+    /// lower number; both directions agree on that without a word.
+    pub sender_keeps: bool,
 }
 
 /// What the staged protocols depend on.
@@ -106,6 +115,8 @@ pub enum Excluded {
     TooLong,
     /// The sender's memory was not allocated for mapping, or the link cannot map.
     NotMappable,
+    /// The receiver's memory was not allocated for mapping, or the link cannot map.
+    NotLendable,
     /// The link cannot read the peer's memory.
     NoSingleCopy,
     /// A buffer lies in device memory.
@@ -124,6 +135,7 @@ impl fmt::Display for Excluded {
         f.pad(match self {
             Excluded::TooLong => "longer than the eager limit",
             Excluded::NotMappable => "the sender's memory cannot be mapped",
+            Excluded::NotLendable => "the receiver's memory cannot be mapped",
             Excluded::NoSingleCopy => "the link cannot read the peer's memory",
             Excluded::DeviceMemory => "a buffer lies in device memory",
             Excluded::LayoutTooLong => "the layout is longer than a receiver keeps",
@@ -156,6 +168,14 @@ fn exclude(protocol: Protocol, s: &Situation, tuning: &Tuning) -> Option<Exclude
             Some(Excluded::DeviceMemory)
         }
         Protocol::Mapped => layout(),
+        Protocol::MappedPut if s.local || !s.lends => Some(Excluded::NotLendable),
+        // Likewise, the other way round.
+        Protocol::MappedPut if s.devices.is_some_and(|ends| ends.receiver && !ends.sender) => {
+            Some(Excluded::DeviceMemory)
+        }
+        Protocol::MappedPut => {
+            (s.lent_layout_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong)
+        }
         Protocol::SingleCopy if s.single_copy.is_none() => Some(Excluded::NoSingleCopy),
         Protocol::SingleCopy if s.devices.is_some() => Some(Excluded::DeviceMemory),
         Protocol::SingleCopy => layout(),

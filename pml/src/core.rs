@@ -248,6 +248,7 @@ impl Core {
             Message::Ready { reply, index } => self.ready(bml, from, reply, index),
             Message::Free { serial, limit } => self.freed(bml, from, serial, limit),
             Message::Refuse { reply, why } => self.way_refused(bml, from, reply, why),
+            Message::Lend(lend, layout) => self.lent(bml, from, &lend, &message[layout]),
             Message::LayoutRequest { serial, reply, piece } => {
                 self.layout_request(bml, from, serial, reply, piece)
             }

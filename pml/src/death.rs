@@ -108,6 +108,7 @@ impl Core {
                 send.stage = SendStage::Draining { packing, error: fault.clone() };
             }
             SendStage::Staged(_) => self.lose_staged_send(id, fault),
+            SendStage::Putting(_) => self.lose_put(bml, id, fault),
             SendStage::Draining { .. } => {}
         }
     }
@@ -137,6 +138,7 @@ impl Core {
                 debug_assert_eq!(incoming.from, peer);
                 let busy = match &incoming.stage {
                     Stage::Choosing | Stage::Deferred | Stage::Fetching(_) => false,
+                    Stage::Lent(_) => false,
                     // All the data is at hand; the sender is not needed any more.
                     Stage::Moving => return,
                     Stage::Getting(getting) => getting.busy(),
@@ -147,6 +149,7 @@ impl Core {
                 match &incoming.stage {
                     _ if busy => {}
                     Stage::Staged(_) => self.end_lost_recv(id),
+                    Stage::Lent(_) => self.end_lost_lender(id),
                     _ => self.finish_incoming(id),
                 }
             }

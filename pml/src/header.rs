@@ -33,6 +33,9 @@
 //! READY      | kind | version | 0:6 | reply | index | 0:8 |
 //! FREE       | kind | version | 0:6 | serial | limit | 0:8 |
 //! REFUSE     | kind | version | why:1 | 0:5 | reply |
+//! LEND       | kind | version | key:1 | 0:1 | longest piece:4 | serial | reply | end |
+//!         32 | count | low | span | layout id | layout length |
+//!         72 | key … | flattened layout …
 //! ```
 //!
 //! `serial` names a rendezvous at its sender, `reply` at its receiver: 64-bit counters that are
@@ -42,11 +45,14 @@
 //! are the bytes that the sender's buffer touches, relative to displacement 0; keys stand for just
 //! these. Whatever is 0 must be 0.
 
+mod lend;
 mod note;
 mod rts;
 mod staged;
 mod verdict;
 
+use lend::LendWire;
+pub(crate) use lend::{LEND_BYTES, Lend};
 pub(crate) use note::{NOTE_BYTES, Note, What, note};
 use rts::RtsWire;
 pub(crate) use rts::{Rts, StagedOffer};
@@ -58,11 +64,12 @@ use crate::matching::Label;
 use crate::mode::SendMode;
 use gapless_bml::RemoteKey;
 use gapless_dtype::SignatureDigest;
+use std::ops::Range;
 use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file. Peers with another one are refused.
-pub(crate) const VERSION: u8 = 3;
+pub(crate) const VERSION: u8 = 4;
 
 /// Most bytes of a flattened layout that an RTS carries; longer ones are fetched.
 pub const INLINE_LAYOUT_MAX: usize = 1024;
@@ -103,6 +110,7 @@ mod kind {
     pub(super) const READY: u8 = 12;
     pub(super) const FREE: u8 = 13;
     pub(super) const REFUSE: u8 = 14;
+    pub(super) const LEND: u8 = 15;
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -315,16 +323,40 @@ pub(crate) fn layout_data(reply: u64, offset: u64, length: u64) -> [u8; LAYOUT_B
 pub(crate) enum Message {
     Rts(Box<Rts>),
     Cts(Cts),
-    Fin { serial: u64, verdict: Verdict },
-    Abort { reply: u64 },
+    Fin {
+        serial: u64,
+        verdict: Verdict,
+    },
+    Abort {
+        reply: u64,
+    },
     Note(Note),
-    LayoutRequest { serial: u64, reply: u64, piece: u64 },
-    LayoutData { reply: u64, offset: u64, length: u64 },
+    LayoutRequest {
+        serial: u64,
+        reply: u64,
+        piece: u64,
+    },
+    LayoutData {
+        reply: u64,
+        offset: u64,
+        length: u64,
+    },
     Open(Open),
     Ring(Ring),
-    Ready { reply: u64, index: u64 },
-    Free { serial: u64, limit: u64 },
-    Refuse { reply: u64, why: Why },
+    Ready {
+        reply: u64,
+        index: u64,
+    },
+    Free {
+        serial: u64,
+        limit: u64,
+    },
+    Refuse {
+        reply: u64,
+        why: Why,
+    },
+    /// And where in the message the flattened layout is, if it is there.
+    Lend(Box<Lend>, Range<usize>),
 }
 
 /// What the first 32 bytes say; enough for the two kinds that are frequent.
@@ -367,7 +399,7 @@ impl Head {
                 }
                 Ok(Head::Data { reply, offset })
             }
-            kind::RTS..=kind::CTS | kind::FIN..=kind::REFUSE => Ok(Head::Other),
+            kind::RTS..=kind::CTS | kind::FIN..=kind::LEND => Ok(Head::Other),
             other => Err(format!("no message is of kind {other}")),
         }
     }
@@ -468,6 +500,12 @@ impl Message {
                 reserved(&wire.zero)?;
                 let why = Why::decode(wire.verdict)?;
                 Ok(Message::Refuse { reply: wire.serial.get(), why })
+            }
+            kind::LEND => {
+                let (wire, rest) = LendWire::read_from_prefix(message)
+                    .map_err(|_| format!("a LEND of {} bytes", message.len()))?;
+                let (lend, key) = Lend::check(&wire, rest)?;
+                Ok(Message::Lend(Box::new(lend), LEND_BYTES + key..message.len()))
             }
             other => Err(format!("no control message is of kind {other}")),
         }

@@ -38,6 +38,8 @@ pub(crate) enum Flight {
     Await { id: RequestId, left: Vec<Completion> },
     /// A whole message is moved, out of a mapping, or out of a send of ours that waits for FIN.
     Move { id: RequestId, way: Protocol, mapping: Option<Mapping> },
+    /// A whole message is moved into memory of its receiver.
+    Put { id: RequestId, mapping: Mapping },
     /// A fragment of a staged message is laid into its place (`out`), or taken out. Its request has
     /// all that the work needs. `failed` is what could not even be begun after it.
     Staged { id: RequestId, index: u64, out: bool, failed: Option<EngineError> },
@@ -125,6 +127,10 @@ impl Core {
             Flight::Move { id, way, mapping } => {
                 drop(mapping);
                 self.moved(bml, id, way, result);
+            }
+            Flight::Put { id, mapping } => {
+                drop(mapping);
+                self.put(bml, id, result);
             }
             Flight::Staged { id, index, out, failed } => {
                 let result = result.and(failed.map_or(Ok(()), Err));

@@ -7,6 +7,9 @@
 //!   | LAYOUT-DATA(offset) ----------------> | all there: unflatten, which trusts nothing
 //! ```
 //!
+//! The other way round, for a buffer that was lent (`mapped_put.rs`): the sender asks, the receiver sends.
+//! There are no two names alike, so the same messages serve.
+//!
 //! An identifier stands for one layout for ever: it is a counter. Both caches are bounded in bytes
 //! and entries; what has not been used for the longest time goes first.
 
@@ -151,6 +154,33 @@ pub(crate) struct Fetch {
     pieces: Pieces,
 }
 
+impl Fetch {
+    /// Of `length` bytes, which was compared with the bound, in pieces of `piece` bytes.
+    pub(crate) fn new(length: u64, piece: u64) -> Fetch {
+        let bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        Fetch { bytes, pieces: Pieces::new(0, length, piece) }
+    }
+
+    /// Takes a piece; gives all of the layout, once it is there.
+    pub(crate) fn take(
+        &mut self,
+        offset: u64,
+        length: u64,
+        fragment: &Fragment,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let wrong = || format!("a piece of a layout of {length} bytes, which is another's");
+        if length != self.bytes.len() as u64 {
+            return Err(wrong());
+        }
+        let len = fragment.len() - LAYOUT_BYTES;
+        self.pieces.take(offset, len as u64)?;
+        let at = usize::try_from(offset).map_err(|error| error.to_string())?;
+        let place = self.bytes.get_mut(at..at + len).ok_or_else(wrong)?;
+        fragment.read(LAYOUT_BYTES, place).map_err(|error| error.to_string())?;
+        Ok(self.pieces.complete().then(|| std::mem::take(&mut self.bytes)))
+    }
+}
+
 impl Core {
     /// Asks the sender for its layout.
     pub(crate) fn fetch_layout(&mut self, bml: &mut Bml, id: RequestId) {
@@ -161,8 +191,7 @@ impl Core {
         let piece = piece.min(u64::from(incoming.rts.fragment)).max(1);
         let length = incoming.rts.layout_bytes;
         // `choose` has compared the length with the bound.
-        let bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-        incoming.stage = Stage::Fetching(Fetch { bytes, pieces: Pieces::new(0, length, piece) });
+        incoming.stage = Stage::Fetching(Fetch::new(length, piece));
         let message = header::layout_request(incoming.rts.serial, incoming.reply, piece);
         self.send_control(bml, from, &message);
     }
@@ -177,6 +206,10 @@ impl Core {
         piece: u64,
     ) -> Result<(), String> {
         let fits = Core::fragment_max(bml, from).saturating_sub(LAYOUT_BYTES);
+        if let Some(id) = self.lender(from, serial) {
+            let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits);
+            return self.lent_layout_request(id, (serial, reply), piece);
+        }
         let (_, send) = self.offered(from, serial)?;
         let SendStage::Offered(offered) = &mut send.stage else { return Ok(()) };
         let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits);
@@ -223,19 +256,16 @@ impl Core {
     ) -> Result<(), String> {
         let unknown = || format!("a piece of layout for receive {reply}, which did not ask");
         let id = self.receiving(reply)?;
+        if self.requests.send_mut(id).is_some() {
+            return self.put_layout_data(bml, (from, id), (offset, length), fragment);
+        }
         let (incoming, _) = self.incoming(id).ok_or_else(unknown)?;
         let layout_id = incoming.rts.layout_id;
-        let Stage::Fetching(fetch) = &mut incoming.stage else { return Err(unknown()) };
-        if incoming.from != from || length != fetch.bytes.len() as u64 {
+        if incoming.from != from {
             return Err(unknown());
         }
-        let len = fragment.len() - LAYOUT_BYTES;
-        fetch.pieces.take(offset, len as u64)?;
-        let at = usize::try_from(offset).map_err(|error| error.to_string())?;
-        let place = fetch.bytes.get_mut(at..at + len).ok_or_else(unknown)?;
-        fragment.read(LAYOUT_BYTES, place).map_err(|error| error.to_string())?;
-        if fetch.pieces.complete() {
-            let flat = std::mem::take(&mut fetch.bytes);
+        let Stage::Fetching(fetch) = &mut incoming.stage else { return Err(unknown()) };
+        if let Some(flat) = fetch.take(offset, length, fragment)? {
             incoming.stage = Stage::Choosing;
             let layouts = &mut self.peers[from as usize].layouts;
             let layout = layouts.insert(layout_id, &flat, &self.config.bounds)?;

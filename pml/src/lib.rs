@@ -13,6 +13,7 @@
 //! | `eager.rs` | 2 | the sender packs into a slot at once, the receiver unpacks it |
 //! | `pipeline.rs` | 2 | both, fragment by fragment; always possible |
 //! | `mapped.rs` | 1 | the receiver, out of the sender's mapped memory; also from a process to itself |
+//! | `mapped_put.rs` | 1 | the sender, into the receiver's mapped memory |
 //! | `single_copy.rs` | 1 | the receiver's transport, out of the sender's memory |
 //! | `staged.rs`, `staged/put.rs` | 2 or 3 | both, fragment by fragment: the sender into a ring in the receiver's device memory, or into its buffer |
 //! | `staged.rs`, `staged/get.rs` | 2 to 4 | both: the receiver out of a ring in the sender's device memory, or in host memory that both map |
@@ -89,6 +90,7 @@ mod inflight;
 mod layouts;
 mod leave;
 mod mapped;
+mod mapped_put;
 mod matching;
 mod mode;
 mod peer;

@@ -19,22 +19,33 @@ use crate::request::RequestId;
 use crate::staged::map_peer;
 use crate::staging::device_of;
 use gapless_bml::{Bml, Mapping};
+use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Completion, Region, Space};
 
-/// The sender's buffer, as it lies in a mapping of what it touches.
-fn remote(incoming: &Incoming, mapping: &Mapping) -> Result<Typed, String> {
+/// What the other end has told of its buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Far<'a> {
+    /// The bytes it touches, relative to displacement 0.
+    pub(crate) low: i64,
+    pub(crate) span: u64,
+    /// Instances of the layout.
+    pub(crate) count: u64,
+    /// `None` if it has no gaps. A layout was checked to touch just these bytes.
+    pub(crate) layout: Option<&'a Layout>,
+}
+
+/// The other end's buffer, as it lies in a mapping of what it touches.
+pub(crate) fn remote(far: Far<'_>, mapping: &Mapping) -> Result<Typed, String> {
+    let Far { low, span, count, layout } = far;
     let mapped = mapping.region();
-    let span = incoming.rts.span;
     if mapped.len() < span {
-        return Err(format!("a key for {} bytes of an offer that spans {span}", mapped.len()));
+        return Err(format!("a key for {} bytes of a buffer that spans {span}", mapped.len()));
     }
-    if incoming.gapless() {
+    let Some(layout) = layout else {
         let whole = mapped.sub(0, span).map_err(|error| error.to_string())?;
         return Ok(Typed::contiguous(whole));
-    }
-    let layout = incoming.layout.as_ref().ok_or("the layout is not known")?;
-    let low = incoming.rts.low;
+    };
     // The mapping starts at displacement `low`. Where that is behind displacement 0, the region
     // below begins before the mapping: only bytes from `low` on are touched, as `check_layout` found.
     let (region, origin) = match u64::try_from(low) {
@@ -44,7 +55,7 @@ fn remote(incoming: &Incoming, mapping: &Mapping) -> Result<Typed, String> {
         }
         Err(_) => (mapped, low.unsigned_abs()),
     };
-    Typed::new(region, origin, layout, incoming.rts.count).map_err(|error| error.to_string())
+    Typed::new(region, origin, layout, count).map_err(|error| error.to_string())
 }
 
 /// Maps what an offer is of, for work of the device whose space is `space`. An error says whether
@@ -58,7 +69,15 @@ fn start(
     let key = incoming.rts.mapped.as_ref().ok_or_else(|| once("no key".to_owned()))?;
     let mapping = map_peer(bml, incoming.from, key, space);
     let mapping = mapping.map_err(|error| (error.to_string(), Core::lasts(&error)))?;
-    let remote = remote(incoming, &mapping).map_err(once)?;
+    let rts = &incoming.rts;
+    let layout = match incoming.gapless() {
+        true => None,
+        false => {
+            Some(incoming.layout.as_ref().ok_or_else(|| once("an unknown layout".to_owned()))?)
+        }
+    };
+    let far = Far { low: rts.low, span: rts.span, count: rts.count, layout };
+    let remote = remote(far, &mapping).map_err(once)?;
     Ok((mapping, remote))
 }
 
@@ -78,9 +97,11 @@ impl Core {
                 return self.refuse(bml, id, Protocol::Mapped, &why);
             }
         };
-        // Neither side has gaps, and a copy engine is quicker than a kernel.
+        // Neither side has gaps, and a copy engine is quicker than a kernel. It makes a detour of host
+        // memory that its device does not know.
         let least = self.config.tuning.copy_bytes_min;
-        let copier = device_of(bml, buffer.typed().space()).filter(|_| !on_host && room >= least);
+        let known = mapping.region().space() != Space::Host;
+        let copier = device_of(bml, buffer.typed().space()).filter(|_| known && room >= least);
         let sides = buffer.typed().as_contiguous().zip(remote.as_contiguous());
         let moved = match (copier, sides) {
             (Some(copier), Some((into, from))) => {

@@ -8,6 +8,7 @@ use crate::body::Numbered;
 use crate::core::{AM_TAG, Core};
 use crate::header::{self, Note, What};
 use crate::layouts::Fetched;
+use crate::mapped_put::Lending;
 use crate::protocol::Protocol;
 use crate::reorder::Reorder;
 use crate::request::RequestId;
@@ -38,6 +39,8 @@ pub(crate) struct Peer {
     pub(crate) closed: [bool; Protocol::ALL.len()],
     /// How often in a row a staged way found no key, likewise.
     pub(crate) unkeyed: [u8; Protocol::ALL.len()],
+    /// What is known of lending it buffers.
+    pub(crate) lending: Lending,
 }
 
 /// Something that waits for room in the transport.

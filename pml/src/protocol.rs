@@ -11,6 +11,8 @@ pub enum Protocol {
     Pipeline,
     /// The receiver maps the sender's memory and moves from layout to layout: one copy.
     Mapped,
+    /// The sender maps the receiver's memory and moves from layout to layout: one copy.
+    MappedPut,
     /// The receiver reads the sender's memory through the transport: one copy.
     SingleCopy,
     /// Sender and receiver are one process: one copy from layout to layout.
@@ -34,10 +36,11 @@ pub enum Protocol {
 
 impl Protocol {
     /// All of them.
-    pub const ALL: [Protocol; 11] = [
+    pub const ALL: [Protocol; 12] = [
         Protocol::Eager,
         Protocol::Pipeline,
         Protocol::Mapped,
+        Protocol::MappedPut,
         Protocol::SingleCopy,
         Protocol::Local,
         Protocol::StagedPut,
@@ -65,6 +68,7 @@ impl Protocol {
             Protocol::Eager => "eager",
             Protocol::Pipeline => "pipeline",
             Protocol::Mapped => "mapped",
+            Protocol::MappedPut => "mapped-put",
             Protocol::SingleCopy => "single-copy",
             Protocol::Local => "local",
             Protocol::StagedPut => "staged-put",

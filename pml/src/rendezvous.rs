@@ -5,6 +5,8 @@
 //!   | RTS(offer) ------------> | matched: choose
 //!   |                          |   mapped, single copy: read the sender's memory ...
 //!   | <-------------- FIN ---- |   ... (mapped.rs, single_copy.rs)
+//!   |                          |   or lend it ours
+//!   | <------------- LEND ---- |   ... (mapped_put.rs)
 //!   |                          |   or ask for it
 //!   | <-------------- CTS ---- |   ... (pipeline.rs)
 //! ```
@@ -21,6 +23,7 @@ use crate::header::{
     self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, RTS_BYTES, Rts, Verdict,
 };
 use crate::layouts::Fetch;
+use crate::mapped_put::Lent;
 use crate::mode::Copied;
 use crate::peer::{Attempt, Outgoing};
 use crate::pieces::Pieces;
@@ -69,6 +72,8 @@ pub(crate) enum Stage {
     Streaming { pieces: Pieces, unpacking: u32 },
     /// Fragments in staging memory, or the sender's word on it.
     Staged(Box<StagedRecv>),
+    /// The sender's word that it has moved everything into our buffer.
+    Lent(Box<Lent>),
 }
 
 impl Incoming {
@@ -102,16 +107,23 @@ impl Incoming {
 
     /// Checks the sender's layout against what it told of its buffer.
     fn check_layout(&self, layout: &Layout) -> Result<(), String> {
-        let convertor = Convertor::new(layout, self.rts.count).map_err(|e| e.to_string())?;
-        let span = i64::try_from(self.rts.span).unwrap_or(i64::MAX);
-        let told = (self.rts.low, self.rts.low.saturating_add(span));
-        if convertor.packed_size() != self.rts.envelope.digest.bytes
-            || convertor.bounds() != Some(told)
-        {
+        let rts = &self.rts;
+        let packed = packed_size(layout, rts.count, rts.low, rts.span)?;
+        if packed != rts.envelope.digest.bytes {
             return Err("a layout that is not the one of the offer".to_owned());
         }
         Ok(())
     }
+}
+
+/// The packed bytes of `count` instances of a peer's layout, which must touch just `span` bytes from `low` on.
+pub(crate) fn packed_size(layout: &Layout, count: u64, low: i64, span: u64) -> Result<u64, String> {
+    let convertor = Convertor::new(layout, count).map_err(|error| error.to_string())?;
+    let told = (low, low.saturating_add(i64::try_from(span).unwrap_or(i64::MAX)));
+    if convertor.bounds() != Some(told) {
+        return Err("a layout that touches other bytes than was told".to_owned());
+    }
+    Ok(convertor.packed_size())
 }
 
 impl Core {
@@ -383,6 +395,7 @@ impl Core {
             latency_ns: 0.0,
             bandwidth_mb_s: 1.0,
             mapped: incoming.rts.mapped.is_some(),
+            lends: false,
             single_copy: None,
             layout_fetch_bytes: if incoming.gapless() || incoming.layout.is_some() {
                 0
@@ -390,6 +403,7 @@ impl Core {
                 incoming.rts.layout_bytes
             },
             layout_fetch_max: 0,
+            lent_layout_bytes: 0,
             staged: None,
         };
         let (theirs, space) = (incoming.rts.staged, buffer.typed().space());
@@ -398,6 +412,10 @@ impl Core {
         let theirs_on_device = !incoming.rts.host;
         situation.staged = self.staging(bml, from, &theirs, space);
         situation.devices = self.device_ends(bml, theirs_on_device, theirs.mark, space);
+        if let Some(ends) = &mut situation.devices {
+            ends.sender_keeps = from < me;
+        }
+        self.consider_lending(bml, id, &mut situation);
         if let (Some(staging), Some(whole)) = (&mut situation.staged, whole) {
             staging.direct = staging.receiver_device && map_key(bml, from, whole, share).is_some();
         }
@@ -416,6 +434,8 @@ impl Core {
         let open = |way: Protocol| match way {
             // Memory of the host can be mapped although that of devices cannot.
             Protocol::Mapped => situation.devices.is_none() || !closed[way.index()],
+            // Answered with the rest of what it takes.
+            Protocol::MappedPut => true,
             way => !closed[way.index()],
         };
         let protocol = choose(&situation, &tuning, force, |way| incoming.allows(way) && open(way));
@@ -425,6 +445,7 @@ impl Core {
             Protocol::Local => self.move_local(bml, id),
             Protocol::Mapped | Protocol::SingleCopy if fetch => self.fetch_layout(bml, id),
             Protocol::Mapped => self.move_mapped(bml, id),
+            Protocol::MappedPut => self.lend(bml, id),
             Protocol::SingleCopy => self.start_getting(bml, id),
             Protocol::Pipeline | Protocol::Eager => self.grant(bml, id, 0),
             way => match situation.staged {

@@ -7,6 +7,7 @@ use crate::core::{AM_TAG, Core};
 use crate::deferred::Data;
 use crate::error::PmlError;
 use crate::header::{EAGER_BYTES, Envelope, Rts, SERIAL_BYTES};
+use crate::mapped_put::Putting;
 use crate::mode::{Copied, SendMode};
 use crate::peer::Attempt;
 use crate::peer::{Gone, Outgoing};
@@ -52,6 +53,8 @@ pub(crate) enum SendStage {
     Streaming(Streaming),
     /// A staged way: its engine, or places in the ring.
     Staged(Box<StagedSend>),
+    /// The receiver's buffer is ours to fill: its layout, or our engine.
+    Putting(Box<Putting>),
     /// The peer is lost; engines still read the buffer.
     Draining { packing: u32, error: PmlError },
 }
@@ -324,9 +327,11 @@ impl Core {
             bandwidth_mb_s: limits.map_or(1.0, |limits| f64::from(limits.bandwidth_mb_s)),
             // Whether the memory really can be mapped shows when a key is asked for.
             mapped: false,
+            lends: false,
             single_copy,
             layout_fetch_bytes: 0,
             layout_fetch_max: self.config.bounds.layout_cache_bytes,
+            lent_layout_bytes: 0,
             staged,
         }
     }

@@ -236,7 +236,13 @@ impl Core {
         let device = device_of(bml, space);
         let same = device.filter(|device| mark != 0 && mark_of(device) == mark);
         let turns = same.as_ref().is_some_and(|device| device.takes_turns());
-        Some(choose::DeviceEnds { sender, receiver, one_device: same.is_some(), turns })
+        Some(choose::DeviceEnds {
+            sender,
+            receiver,
+            one_device: same.is_some(),
+            turns,
+            sender_keeps: false,
+        })
     }
 
     /// A course as both ends' wishes have it.

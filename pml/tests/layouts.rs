@@ -10,11 +10,12 @@ use gapless_dtype::testkit::{Params, Rng, random_datatype};
 use gapless_dtype::{Convertor, Datatype, Layout, Primitive, Run};
 use gapless_pml::{Bounds, Config, PmlError, Protocol, Source, TagSel, Tuning};
 
-const WAYS: [Option<Protocol>; 5] = [
+const WAYS: [Option<Protocol>; 6] = [
     None,
     Some(Protocol::Eager),
     Some(Protocol::Pipeline),
     Some(Protocol::Mapped),
+    Some(Protocol::MappedPut),
     Some(Protocol::SingleCopy),
 ];
 
@@ -67,9 +68,9 @@ fn exchange(job: &mut Job, from: &Buffer, to: &Buffer, what: &str) -> Option<Pro
 }
 
 /// Random pairs over one job; which protocols ran.
-fn pairs(job: &mut Job, seed: u64, cases: u32, force: Option<Protocol>) -> [u32; 5] {
+fn pairs(job: &mut Job, seed: u64, cases: u32, force: Option<Protocol>) -> [u32; 6] {
     let mut rng = Rng::new(seed);
-    let mut ran = [0; 5];
+    let mut ran = [0; 6];
     for case in 0..cases {
         let any = Params::default();
         let disjoint = Params::disjoint();
@@ -77,7 +78,9 @@ fn pairs(job: &mut Job, seed: u64, cases: u32, force: Option<Protocol>) -> [u32;
         let right = random_datatype(&mut rng, &disjoint).commit().unwrap();
         let left_count = 1 + rng.below(6);
         // Several instances of a type may overlap though one does not.
-        let to = Buffer::target(&untyped(&right, 1), 1);
+        let right = untyped(&right, 1);
+        let home = if case % 4 < 3 { Home::Heap } else { job.mappable(1, &right, 1) };
+        let to = Buffer::target_in(&right, 1, home);
         let home = if case % 3 == 0 { Home::Heap } else { job.mappable(0, &left, left_count) };
         let from = Buffer::source_in(&left, left_count, seed, home);
         job.pml(0).config_mut().force = force;
@@ -92,7 +95,7 @@ fn pairs(job: &mut Job, seed: u64, cases: u32, force: Option<Protocol>) -> [u32;
 
 #[test]
 fn random_pairs_by_every_protocol() {
-    let mut ran = [0; 5];
+    let mut ran = [0; 6];
     for (seed, force) in (1..).zip(WAYS) {
         for slots in [1, 3, 32] {
             let mut job = Job::with(2, Config::default(), narrow(slots));
@@ -101,7 +104,7 @@ fn random_pairs_by_every_protocol() {
         }
     }
     // Everything but `Local`, which two processes never use.
-    assert!(ran[..4].iter().all(|&times| times > 50), "{ran:?}");
+    assert!(ran[..5].iter().all(|&times| times > 50), "{ran:?}");
 }
 
 #[test]

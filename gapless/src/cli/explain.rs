@@ -115,12 +115,15 @@ impl Link {
         let one_device = from == to;
         let turns = one_device && self.turns;
         let (sender, receiver) = (from.is_device(), to.is_device());
-        (sender || receiver).then_some(DeviceEnds { sender, receiver, one_device, turns })
+        // As rank 0 sends it to rank 1, which would move it if it were the other way round.
+        let sender_keeps = true;
+        let ends = DeviceEnds { sender, receiver, one_device, turns, sender_keeps };
+        (sender || receiver).then_some(ends)
     }
 
-    /// Whether what is mapped can be mapped where it lies.
-    fn maps(&self) -> bool {
-        !matches!(self.ends.0[0], Where::OpenCl(_))
+    /// Whether what is mapped can be mapped where it lies: the sender's, the receiver's.
+    fn maps(&self) -> [bool; 2] {
+        self.ends.0.map(|place| !matches!(place, Where::OpenCl(_)))
     }
 
     /// Which staged ways there are, for a receiver's buffer with so many blocks.
@@ -187,8 +190,14 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
         |layout: &gapless_dtype::Layout, count| layout.blocks_of(count).unwrap_or(u64::MAX);
     let (sender_blocks, receiver_blocks) =
         (blocks(&send, case.send.count), blocks(&recv, case.recv.count));
-    let flattened = send.flatten().len() as u64;
-    let fetch = sender_blocks > 1 && flattened > INLINE_LAYOUT_MAX as u64;
+    // A layout that goes to the other end on its own, the first time.
+    let fetched = |layout: &gapless_dtype::Layout, blocks: u64| match blocks {
+        0 | 1 => 0,
+        _ => {
+            Some(layout.flatten().len()).filter(|len| *len > INLINE_LAYOUT_MAX).unwrap_or(0) as u64
+        }
+    };
+    let [maps, lends] = link.maps();
     let situation = Situation {
         bytes: case.payload_bytes,
         sender_blocks,
@@ -198,10 +207,12 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
         link_eager_bytes: (link.limits.eager_bytes as u64).saturating_sub(EAGER_BYTES as u64),
         latency_ns: f64::from(link.limits.latency_ns),
         bandwidth_mb_s: f64::from(link.limits.bandwidth_mb_s),
-        mapped: memory == Memory::Alloc && link.maps(),
+        mapped: memory == Memory::Alloc && maps,
+        lends: memory == Memory::Alloc && lends,
         single_copy: link.single_copy.filter(|_| !link.ends.involve_device()),
-        layout_fetch_bytes: if fetch { flattened } else { 0 },
+        layout_fetch_bytes: fetched(&send, sender_blocks),
         layout_fetch_max: config.bounds.layout_cache_bytes,
+        lent_layout_bytes: fetched(&recv, receiver_blocks),
         staged: link.staging(receiver_blocks, memory == Memory::Alloc, &config.tuning),
     };
     let candidates = candidates(&situation, &config.tuning);

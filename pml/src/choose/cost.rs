@@ -37,6 +37,8 @@ pub(super) fn predict(protocol: Protocol, s: &Situation, tuning: &Tuning) -> f64
         (Protocol::Pipeline, Some(ends), _) => model.device_pipeline(ends),
         (Protocol::Mapped, None, _) => model.mapped(),
         (Protocol::Mapped, Some(ends), _) => model.direct(ends),
+        (Protocol::MappedPut, None, _) => model.mapped_put(),
+        (Protocol::MappedPut, Some(ends), _) => model.direct_put(ends),
         (Protocol::SingleCopy, _, _) => model.single_copy(),
         (Protocol::Local, None, _) => model.local(),
         (Protocol::Local, Some(_), _) => model.device_local(),
@@ -64,9 +66,14 @@ impl Model<'_> {
 
     /// The layout that the receiver fetches first.
     fn fetch_ns(&self) -> f64 {
-        if self.s.layout_fetch_bytes == 0 {
+        self.layout_ns(self.s.layout_fetch_bytes)
+    }
+
+    /// A layout of so many bytes, fetched; none if 0.
+    fn layout_ns(&self, bytes: u64) -> f64 {
+        if bytes == 0 {
             return 0.0;
         }
-        2.0 * self.s.latency_ns + copy_ns(self.s.layout_fetch_bytes, self.t.layout_mb_s)
+        2.0 * self.s.latency_ns + copy_ns(bytes, self.t.layout_mb_s)
     }
 }

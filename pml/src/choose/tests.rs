@@ -11,6 +11,7 @@ fn node() -> Situation {
         latency_ns: 100.0,
         bandwidth_mb_s: 25_000.0,
         mapped: false,
+        lends: false,
         single_copy: Some(SingleCopyCosts {
             operation_ns: 1000.0,
             piece_ns: 350.0,
@@ -19,6 +20,7 @@ fn node() -> Situation {
         }),
         layout_fetch_bytes: 0,
         layout_fetch_max: 1 << 20,
+        lent_layout_bytes: 0,
         staged: None,
     }
 }
@@ -41,7 +43,13 @@ fn a_slow_ring_makes_single_copy_win_for_few_blocks_only() {
     let slow = Situation { bytes: 1 << 20, bandwidth_mb_s: 5_000.0, ..node() };
     assert_eq!(winner(&slow), Protocol::SingleCopy);
     assert_eq!(winner(&Situation { sender_blocks: 100_000, ..slow }), Protocol::Pipeline);
-    let ends = DeviceEnds { sender: true, receiver: true, one_device: false, turns: false };
+    let ends = DeviceEnds {
+        sender: true,
+        receiver: true,
+        one_device: false,
+        turns: false,
+        sender_keeps: false,
+    };
     assert_eq!(winner(&Situation { devices: Some(ends), ..slow }), Protocol::Pipeline);
 }
 
@@ -86,13 +94,20 @@ fn devices(bytes: u64, blocks: u64) -> Situation {
         fragment_bytes: tuning.staged_fragment_bytes,
         depth: tuning.staged_depth,
     };
-    let ends = DeviceEnds { sender: true, receiver: true, one_device: false, turns: false };
+    let ends = DeviceEnds {
+        sender: true,
+        receiver: true,
+        one_device: false,
+        turns: false,
+        sender_keeps: false,
+    };
     Situation {
         bytes,
         sender_blocks: blocks,
         receiver_blocks: blocks,
         devices: Some(ends),
         mapped: true,
+        lends: true,
         single_copy: None,
         staged: Some(staged),
         ..node()
@@ -103,7 +118,7 @@ fn devices(bytes: u64, blocks: u64) -> Situation {
 fn unshared(bytes: u64, blocks: u64) -> Situation {
     let s = devices(bytes, blocks);
     let staged = s.staged.map(|staging| Staging { direct: false, ..staging });
-    Situation { mapped: false, staged, ..s }
+    Situation { mapped: false, lends: false, staged, ..s }
 }
 
 /// On one device.
@@ -133,17 +148,82 @@ fn device_memory_that_can_be_mapped_is_moved_at_once() {
             let s = devices(1 << shift, blocks);
             assert_eq!(winner(&s), Protocol::Mapped, "{} bytes, {blocks} blocks", s.bytes);
             assert_eq!(winner(&together(s, false)), Protocol::Mapped);
-            // Copies through the host wait for nobody, as long as they are short.
-            let in_turns = winner(&together(s, true));
-            if blocks > 1 || shift >= 24 {
-                assert_eq!(in_turns, Protocol::Mapped, "{} bytes, {blocks} blocks", s.bytes);
-            } else if shift <= 21 {
-                assert_eq!(in_turns, Protocol::CopyInOut, "{} bytes", s.bytes);
-            }
+            assert_eq!(winner(&together(s, true)), Protocol::Mapped, "the receiver has the device");
         }
     }
     // Whether it can be mapped is known only to the receiver, and then short ones have gone eagerly.
     assert_eq!(winner(&unshared(8, 1)), Protocol::Eager);
+}
+
+/// Where processes take turns, and the sender's is the one that moves everything.
+fn kept_by_sender(s: Situation) -> Situation {
+    let s = together(s, true);
+    Situation { devices: s.devices.map(|ends| DeviceEnds { sender_keeps: true, ..ends }), ..s }
+}
+
+#[test]
+fn a_device_that_is_shared_in_turns_stays_with_one_process() {
+    let turn = Tuning::default().turn_ns;
+    for blocks in [1, 4096] {
+        for shift in 14..=30 {
+            let here = kept_by_sender(devices(1 << shift, blocks));
+            let there = together(devices(1 << shift, blocks), true);
+            let what = format!("{} bytes, {blocks} blocks", here.bytes);
+            assert_eq!(winner(&here), Protocol::MappedPut, "{what}");
+            assert_eq!(winner(&there), Protocol::Mapped, "{what}");
+            for (s, kept, other) in [
+                (here, Protocol::MappedPut, Protocol::Mapped),
+                (there, Protocol::Mapped, Protocol::MappedPut),
+            ] {
+                let saved = time(&s, other) - time(&s, kept);
+                assert!(saved > 0.9 * turn, "{what}: {saved} ns");
+            }
+            // Where its memory is all that can be mapped, the other process has to.
+            let alone = Situation { lends: false, ..here };
+            // Copies through the host wait for nobody, as long as they are short.
+            if blocks > 1 || shift >= 24 {
+                assert_eq!(winner(&alone), Protocol::Mapped, "{what}");
+            } else if shift <= 21 {
+                assert_eq!(winner(&alone), Protocol::CopyInOut, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_lent_is_written_where_it_is() {
+    // Out of ordinary memory into memory that can be mapped.
+    let large = Situation { bytes: 1 << 20, sender_blocks: 128, lends: true, ..node() };
+    assert_eq!(winner(&large), Protocol::MappedPut);
+    assert_eq!(winner(&Situation { mapped: true, ..large }), Protocol::Mapped);
+    assert_eq!(winner(&Situation { local: true, ..large }), Protocol::Local);
+    assert_eq!(winner(&Situation { bytes: 8, sender_blocks: 1, ..large }), Protocol::Eager);
+    // Its layout is fetched first: that is worth it, or impossible.
+    let fetched = Situation { lent_layout_bytes: 2 << 20, ..large };
+    let refused = candidates(&fetched, &Tuning::default())[Protocol::MappedPut.index()].excluded;
+    assert_eq!(refused, Some(Excluded::LayoutTooLong));
+    let fetched = Situation { lent_layout_bytes: 1 << 20, ..large };
+    assert!(time(&fetched, Protocol::MappedPut) > time(&large, Protocol::MappedPut));
+    // A device writes the host's memory; the host writes no device's.
+    for (bytes, blocks) in [(64 << 20, 1), (64 << 20, 4096), (1 << 20, 64)] {
+        for device_sends in [true, false] {
+            let s = devices(bytes, blocks);
+            let ends = s.devices.map(|ends| DeviceEnds {
+                sender: device_sends,
+                receiver: !device_sends,
+                ..ends
+            });
+            let staged = s.staged.map(|staging| Staging {
+                sender_device: device_sends,
+                receiver_device: !device_sends,
+                direct: false,
+                ..staging
+            });
+            let best = if device_sends { Protocol::MappedPut } else { Protocol::Mapped };
+            let s = Situation { devices: ends, staged, ..s };
+            assert_eq!(winner(&s), best, "{bytes} in {blocks}");
+        }
+    }
 }
 
 #[test]
@@ -210,6 +290,9 @@ fn between_host_and_device_the_host_is_staged_through() {
             let mapped = candidates(&Situation { mapped: true, ..s }, &Tuning::default())[2];
             let refused = Some(Excluded::DeviceMemory).filter(|_| device_sends);
             assert_eq!(mapped.excluded, refused);
+            let put = candidates(&Situation { lends: true, ..s }, &Tuning::default());
+            let refused = Some(Excluded::DeviceMemory).filter(|_| !device_sends);
+            assert_eq!(put[Protocol::MappedPut.index()].excluded, refused);
         }
     }
 }
@@ -310,8 +393,10 @@ fn numbers_that_a_peer_makes_up_do_no_harm() {
         sender_blocks: most,
         receiver_blocks: most,
         mapped: true,
+        lends: true,
         layout_fetch_bytes: most,
         layout_fetch_max: most,
+        lent_layout_bytes: most,
         staged: devices(most, most).staged,
         devices: together(devices(most, most), true).devices,
         ..node()

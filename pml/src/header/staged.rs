@@ -98,7 +98,7 @@ impl Why {
     }
 }
 
-fn key_of(bytes: &[u8], len: u8) -> Result<Option<RemoteKey>, String> {
+pub(super) fn key_of(bytes: &[u8], len: u8) -> Result<Option<RemoteKey>, String> {
     if bytes.len() != usize::from(len) {
         return Err(format!("{} bytes where a key of {len} should be", bytes.len()));
     }
@@ -108,7 +108,7 @@ fn key_of(bytes: &[u8], len: u8) -> Result<Option<RemoteKey>, String> {
     RemoteKey::new(bytes).map(Some).ok_or_else(|| format!("a key of {len} bytes"))
 }
 
-fn key_len(key: &[u8]) -> u8 {
+pub(super) fn key_len(key: &[u8]) -> u8 {
     u8::try_from(key.len()).expect("a key is at most 80 bytes")
 }
 

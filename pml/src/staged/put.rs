@@ -177,6 +177,10 @@ impl Core {
         reply: u64,
         why: Why,
     ) -> Result<(), String> {
+        if let Some(id) = self.lender(from, reply) {
+            self.put_refused(bml, id, why);
+            return Ok(());
+        }
         let (id, staged) = self.staged_recv(from, reply)?;
         if !staged.course.window.is_fresh() || (staged.going && !staged.course.way.puts()) {
             return Err("a way that was refused after it was begun".to_owned());
@@ -191,7 +195,7 @@ impl Core {
     }
 
     /// Sends a control message with a key, now or as soon as there is room.
-    pub(super) fn send_long(&mut self, bml: &mut Bml, peer: u32, message: Vec<u8>) {
+    pub(crate) fn send_long(&mut self, bml: &mut Bml, peer: u32, message: Vec<u8>) {
         let state = &mut self.peers[peer as usize];
         if state.lost.is_none() {
             state.outbox.push_back(Outgoing::Long(message.into_boxed_slice()));

@@ -39,6 +39,9 @@ impl Core {
         reply: u64,
         index: u64,
     ) -> Result<(), String> {
+        if let Some(id) = self.lender(from, reply) {
+            return self.put_done(id, index);
+        }
         let (id, staged) = self.staged_recv(from, reply)?;
         if !staged.going || index >= staged.course.limit {
             return Err(format!("fragment {index} where none below it may be"));
@@ -148,9 +151,16 @@ impl Core {
         let mut done = 0;
         for id in std::mem::take(&mut self.leaving_buffers) {
             let Some((incoming, _)) = self.incoming(id) else { continue };
-            let Stage::Staged(staged) = &incoming.stage else { continue };
-            match staged.course.ring {
-                Some(Ring::Buffer(region)) if bml.withdraw(region) => self.leaving_buffers.push(id),
+            let lent = match &incoming.stage {
+                Stage::Staged(staged) => match staged.course.ring {
+                    Some(Ring::Buffer(region)) => Some(region),
+                    _ => None,
+                },
+                Stage::Lent(lent) => Some(lent.region()),
+                _ => continue,
+            };
+            match lent {
+                Some(region) if bml.withdraw(region) => self.leaving_buffers.push(id),
                 _ => {
                     self.release_recv(id, false);
                     self.finish_incoming(id);

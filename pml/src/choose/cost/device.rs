@@ -72,7 +72,8 @@ impl Model<'_> {
         let copied = gapless && s.bytes >= t.copy_bytes_min;
         let (mb_s, import_ns) = match (ends.sender, ends.one_device, copied) {
             // The sender's is memory of the host.
-            (false, _, _) => (t.load_host_mb_s, 0.0),
+            (false, _, true) => (t.from_host_mb_s, 0.0),
+            (false, _, false) => (t.load_host_mb_s, 0.0),
             (true, true, true) => (t.device_copy_mb_s, t.import_same_ns),
             (true, true, false) => (t.device_mb_s, t.import_same_ns),
             (true, false, true) => (t.peer_copy_mb_s, t.import_ns),
@@ -84,9 +85,42 @@ impl Model<'_> {
             + import_ns / f64::from(t.import_uses.max(1))
             + self.fetch_ns()
             + t.launch_wait_ns
-            + self.turns_ns(1.0)
+            + self.keeping_ns(!ends.sender_keeps)
             + self.both_blocks_ns()
             + copy_ns(s.bytes, mb_s)
+    }
+
+    /// Into the receiver's memory, which the sender's device maps: the same, the other way round.
+    pub(super) fn direct_put(&self, ends: &DeviceEnds) -> f64 {
+        let (s, t) = (self.s, self.t);
+        let gapless = s.sender_blocks <= 1 && s.receiver_blocks <= 1;
+        let copied = gapless && s.bytes >= t.copy_bytes_min;
+        let (mb_s, import_ns) = match (ends.receiver, ends.one_device, copied) {
+            // The receiver's is memory of the host.
+            (false, _, true) => (t.to_host_mb_s, 0.0),
+            (false, _, false) => (t.store_host_mb_s, 0.0),
+            (true, true, true) => (t.device_copy_mb_s, t.import_same_ns),
+            (true, true, false) => (t.device_mb_s, t.import_same_ns),
+            (true, false, true) => (t.peer_copy_mb_s, t.import_ns),
+            (true, false, false) => (t.peer_store_mb_s, t.import_ns),
+        };
+        self.handshake_ns()
+            + s.latency_ns
+            + t.map_ns
+            + import_ns / f64::from(t.import_uses.max(1))
+            + self.layout_ns(s.lent_layout_bytes)
+            + t.launch_wait_ns
+            + self.keeping_ns(ends.sender_keeps)
+            + self.both_blocks_ns()
+            + copy_ns(s.bytes, mb_s)
+    }
+
+    /// What a device's change of hands costs a message that one process moves alone: a turn, unless it is the
+    /// process that moves all messages of the two (`keeps`). That one has the device already, as a rule.
+    fn keeping_ns(&self, keeps: bool) -> f64 {
+        /// Of its messages, those that find the other process on the device all the same.
+        const INTERRUPTED: f64 = 0.05;
+        self.turns_ns(if keeps { INTERRUPTED } else { 1.0 })
     }
 
     /// A kernel from buffer to buffer.

@@ -24,6 +24,14 @@ impl Model<'_> {
         before + self.fetch_ns() + copy_ns + engine_ns
     }
 
+    /// The same work, done by the sender, which hears of the buffer first and tells when it is done.
+    pub(super) fn mapped_put(&self) -> f64 {
+        let engine_ns = self.blocks() * self.t.block_ns;
+        let copy_ns = copy_ns(self.s.bytes, self.t.mapped_mb_s);
+        let before = self.handshake_ns() + self.s.latency_ns + self.t.map_ns;
+        before + self.layout_ns(self.s.lent_layout_bytes) + copy_ns + engine_ns
+    }
+
     pub(super) fn single_copy(&self) -> f64 {
         let (s, t) = (self.s, self.t);
         let costs = s.single_copy.unwrap_or(SingleCopyCosts {
