@@ -76,7 +76,8 @@ impl Kind {
 pub(crate) struct Gear {
     pub(crate) kind: Kind,
     pub(crate) device: Arc<dyn Device>,
-    engine: Arc<dyn Engine>,
+    /// Those of the world, in order: with two devices, each rank has those of both.
+    engines: Vec<Arc<dyn Engine>>,
     cuda: Option<Arc<CudaDevice>>,
     fake: Option<Arc<FakeDevice>>,
     /// Whose pool buffers come from.
@@ -99,13 +100,14 @@ impl Gear {
                     imports: kind != Kind::FakeBlind,
                 }),
             };
-            return Gear { kind, device, engine: Arc::new(engine), cuda, fake: Some(fake), stream };
+            let engines = vec![Arc::new(engine) as _];
+            return Gear { kind, device, engines, cuda, fake: Some(fake), stream };
         }
         if kind == Kind::OpenCl {
             let device = Arc::new(OpenClDevice::open(0).expect("as the test has found"));
             let engine = GpuEngine::opencl(device).expect("an engine");
             let device = engine.device();
-            return Gear { kind, device, engine: Arc::new(engine), cuda, fake, stream };
+            return Gear { kind, device, engines: vec![Arc::new(engine)], cuda, fake, stream };
         }
         let driver = CudaDriver::load().expect("as the test has found");
         let ordinal = if kind == Kind::CudaTwo { rank % driver.devices() } else { 0 };
@@ -113,7 +115,16 @@ impl Gear {
         let engine = GpuEngine::cuda(Arc::clone(&cuda)).expect("an engine");
         let stream = (kind == Kind::CudaPool).then(|| Arc::new(cuda.stream().expect("a stream")));
         let device = engine.device();
-        Gear { kind, device, engine: Arc::new(engine), cuda: Some(cuda), fake, stream }
+        let mut engines: Vec<Arc<dyn Engine>> = Vec::new();
+        for other in
+            (0..driver.devices()).filter(|&other| kind == Kind::CudaTwo && other != ordinal)
+        {
+            let other = Arc::new(driver.device(other).expect("a device"));
+            engines.push(Arc::new(GpuEngine::cuda(other).expect("an engine")));
+        }
+        // Each rank's own comes last: engines of devices that only reach its memory leave it alone.
+        engines.push(Arc::new(engine));
+        Gear { kind, device, engines, cuda: Some(cuda), fake, stream }
     }
 
     /// A world in which messages of this device are carried by its engine.
@@ -123,7 +134,9 @@ impl Gear {
         config: Config,
     ) -> Result<World, gapless::Error> {
         let builder = World::builder().wireup(member.wireup()).open_devices(false).config(config);
-        builder.engine(Arc::clone(&self.engine)).device(Arc::clone(&self.device)).init()
+        let engines = self.engines.iter();
+        let builder = engines.fold(builder, |builder, engine| builder.engine(Arc::clone(engine)));
+        builder.device(Arc::clone(&self.device)).init()
     }
 
     /// How much of peers' memory the device has mapped; `None` where it cannot tell.
