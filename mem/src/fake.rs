@@ -184,7 +184,8 @@ impl FakeDevice {
 /// A copy that happens when it has been polled often enough.
 struct Delayed {
     left: Mutex<u32>,
-    after: Vec<Completion>,
+    /// Let go of at the end: work in a row would keep all that came before.
+    after: Mutex<Vec<Completion>>,
     dst: Region,
     src: Region,
     done: Mutex<Option<Result<(), DeviceError>>>,
@@ -196,11 +197,13 @@ impl Pending for Delayed {
         if let Some(result) = done.as_ref() {
             return result.clone().map(|()| true);
         }
-        for earlier in &self.after {
+        let mut after = self.after.lock().unwrap_or_else(PoisonError::into_inner);
+        for earlier in &*after {
             if !earlier.poll()? {
                 return Ok(false);
             }
         }
+        after.clear();
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         if *left > 0 {
             *left -= 1;
@@ -269,7 +272,7 @@ impl Device for FakeDevice {
         }
         let work = Delayed {
             left: Mutex::new(self.delay),
-            after: after.to_vec(),
+            after: Mutex::new(after.to_vec()),
             dst: self.alias(dst)?,
             src: self.alias(src)?,
             done: Mutex::new(None),

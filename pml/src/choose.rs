@@ -9,7 +9,7 @@ mod cost;
 pub use crate::protocol::Protocol;
 use crate::tuning::Tuning;
 use cost::predict;
-pub use cost::staged_fragment;
+pub(crate) use cost::staged_shape;
 use std::fmt;
 
 /// What single copy costs on a link; from [`gapless_bml::RdmaLimits`].

@@ -45,38 +45,47 @@ pub(crate) enum Flight {
     Staged { id: RequestId, index: u64, out: bool, failed: Option<EngineError> },
 }
 
+impl InFlight {
+    /// Whether it has ended, as far as that is asked: of a staged message's fragments only the first that
+    /// goes on is, which is noted in `waiting`.
+    fn has_ended(&self, waiting: &mut SmallVec<[(RequestId, bool); WAITING_MAX]>) -> bool {
+        let message = match self.work {
+            Flight::Staged { id, out, .. } => Some((id, out)),
+            _ => None,
+        };
+        if message.is_some_and(|message| waiting.contains(&message)) {
+            return false;
+        }
+        let ended = !matches!(self.completion.poll(), Ok(false));
+        if !ended && waiting.len() < WAITING_MAX {
+            waiting.extend(message);
+        }
+        ended
+    }
+}
+
 impl Core {
     /// Looks which work has ended; gives how much.
     ///
     /// To ask a device costs a microsecond, and the fragments of a staged message end one after the
-    /// other: only the first of each is asked about.
+    /// other: only the first of each is asked about. While it goes on, the next fragment is begun.
     pub(crate) fn poll_in_flight(&mut self, bml: &mut Bml) -> usize {
         let mut done = 0;
-        let mut at = 0;
         let mut waiting: SmallVec<[(RequestId, bool); WAITING_MAX]> = SmallVec::new();
-        while let Some(entry) = self.in_flight.get(at) {
-            let message = match entry.work {
-                Flight::Staged { id, out, .. } => Some((id, out)),
-                _ => None,
-            };
-            if message.is_some_and(|message| waiting.contains(&message)) {
-                at += 1;
-                continue;
-            }
-            let result = match entry.completion.poll() {
-                Ok(false) => {
-                    if waiting.len() < WAITING_MAX {
-                        waiting.extend(message);
-                    }
-                    at += 1;
-                    continue;
-                }
-                Ok(true) => Ok(()),
-                Err(error) => Err(EngineError::from(error)),
-            };
-            let entry = self.in_flight.remove(at);
+        let mut entries = std::mem::take(&mut self.in_flight);
+        for entry in entries.extract_if(.., |entry| entry.has_ended(&mut waiting)) {
+            // What has ended, or failed, says so again.
+            let result = entry.completion.poll().map(drop).map_err(EngineError::from);
             self.landed(bml, entry.work, result);
             done += 1;
+        }
+        // What was begun meanwhile comes behind.
+        entries.append(&mut self.in_flight);
+        self.in_flight = entries;
+        for (id, out) in waiting {
+            if out {
+                self.advance_send(bml, id);
+            }
         }
         done
     }

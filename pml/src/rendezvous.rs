@@ -449,10 +449,7 @@ impl Core {
             Protocol::SingleCopy => self.start_getting(bml, id),
             Protocol::Pipeline | Protocol::Eager => self.grant(bml, id, 0),
             way => match situation.staged {
-                Some(staging) => {
-                    let turns = situation.devices.is_some_and(|ends| ends.turns);
-                    self.open_staged(bml, id, way, &staging, turns);
-                }
+                Some(staging) => self.open_staged(bml, id, way, &situation, &staging),
                 None => self.refuse(bml, id, way, "nothing is staged to this peer"),
             },
         }

@@ -29,23 +29,24 @@
 //! says that it has it no more.
 
 pub(crate) mod course;
+pub(crate) mod cut;
 mod get;
 mod put;
 mod receiver;
 mod sender;
 mod window;
 
-use crate::choose::{self, staged_fragment};
+use crate::choose::{self, Situation};
 use crate::core::Core;
 use crate::error::PmlError;
 use crate::header::{DEPTH_MAX, FRAGMENT_MIN, StagedOffer, Why};
 use crate::inflight::{Flight, InFlight};
 use crate::protocol::Protocol;
-use crate::rendezvous::{Incoming, Stage};
+use crate::rendezvous::Stage;
 use crate::request::RequestId;
 use crate::staging::device_of;
-use crate::tuning::Tuning;
 use course::{Course, Step};
+use cut::Cut;
 use gapless_bml::{Bml, MapError, Mapping, Rank, RemoteKey};
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Device, Space};
@@ -245,31 +246,21 @@ impl Core {
         })
     }
 
-    /// A course as both ends' wishes have it.
-    fn agreed(
-        incoming: &Incoming,
-        staging: &choose::Staging,
-        tuning: &Tuning,
-        turns: bool,
-    ) -> (u32, u32) {
-        let fragment = staged_fragment(incoming.room, staging, tuning, turns);
-        let total = incoming.room.div_ceil(u64::from(fragment));
-        (fragment, u32::try_from(total).unwrap_or(DEPTH_MAX).min(staging.depth))
-    }
-
     /// Goes a staged way.
     pub(crate) fn open_staged(
         &mut self,
         bml: &mut Bml,
         id: RequestId,
         way: Protocol,
+        situation: &Situation,
         staging: &choose::Staging,
-        turns: bool,
     ) {
-        let tuning = self.config.tuning.clone();
-        let Some((incoming, _)) = self.incoming(id) else { return };
-        let (fragment, depth) = Core::agreed(incoming, staging, &tuning, turns);
-        let course = Course::new(way, incoming.room, fragment, depth);
+        let shape = choose::staged_shape(way, situation, staging, &self.config.tuning);
+        let Some(cut) = Cut::new(situation.bytes, shape) else {
+            return self.refuse(bml, id, way, "it cannot be cut into fragments");
+        };
+        let depth = u32::try_from(cut.total()).unwrap_or(DEPTH_MAX).min(staging.depth);
+        let course = Course::new(way, cut, depth);
         if way.puts() {
             self.open_put(bml, id, course);
         } else {
@@ -316,7 +307,7 @@ impl Core {
         self.refuse(bml, id, way, why);
     }
 
-    /// Waits for a step's end, or takes it as it comes.
+    /// Waits for a step's end, or takes it as it comes; whether it waits.
     pub(super) fn follow(
         &mut self,
         bml: &mut Bml,
@@ -324,12 +315,12 @@ impl Core {
         index: u64,
         step: Result<Step, EngineError>,
         out: bool,
-    ) {
+    ) -> bool {
         let result = match step {
             Ok(Step { completion: completion @ Completion::Pending(_), failed }) => {
                 let work = Flight::Staged { id, index, out, failed };
                 self.in_flight.push(InFlight { completion, work });
-                return;
+                return true;
             }
             Ok(Step { failed, .. }) => failed.map_or(Ok(()), Err),
             Err(error) => Err(error),
@@ -339,6 +330,7 @@ impl Core {
         } else {
             self.taken_out(bml, id, index, result);
         }
+        false
     }
 
     /// An engine's work on a fragment has ended.

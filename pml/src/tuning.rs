@@ -34,12 +34,12 @@ pub struct Tuning {
     pub depth: u32,
     /// Bytes that one call of single copy moves at most, so that other messages get their turn.
     pub single_copy_batch_bytes: u64,
-    /// Fragment size of the staged protocols, which move device memory: long enough that the link is
-    /// busy over launches and the gaps between copies.
+    /// Longest fragments of the staged protocols, which move device memory. How long they are is
+    /// derived from the other numbers.
     pub staged_fragment_bytes: u32,
-    /// Fragments that a staged message is cut into at least, as long as they have 2 MiB: the first and
-    /// the last of them are moved while the link is idle.
-    pub staged_fragments_min: u32,
+    /// Shortest fragments that a staged message is cut into, if it is longer: where this is as much as
+    /// `staged_fragment_bytes`, all have that length.
+    pub staged_least_bytes: u32,
     /// Fragments of one staged message in work at once; at most 64.
     pub staged_depth: u32,
     /// The call that launches a kernel or a copy.
@@ -97,8 +97,8 @@ impl Default for Tuning {
             depth: 8,
             single_copy_batch_bytes: 4 << 20,
             // Those of two H200s joined by NVLink, PCIe 5.
-            staged_fragment_bytes: 16 << 20,
-            staged_fragments_min: 16,
+            staged_fragment_bytes: 32 << 20,
+            staged_least_bytes: 256 << 10,
             staged_depth: 4,
             launch_ns: 3_800.0,
             launch_wait_ns: 8_700.0,
@@ -115,9 +115,9 @@ impl Default for Tuning {
             from_host_mb_s: 55_300.0,
             store_host_mb_s: 52_500.0,
             load_host_mb_s: 51_000.0,
-            import_ns: 2_000_000.0,
+            import_ns: 10_000_000.0,
             import_same_ns: 95_000.0,
-            import_uses: 1_000,
+            import_uses: 5_000,
         }
     }
 }
@@ -174,7 +174,7 @@ impl Default for Bounds {
             layout_cache_bytes: 32 << 20,
             layout_cache_entries: 256,
             fragments_per_progress: 16,
-            staging_bytes: 256 << 20,
+            staging_bytes: 512 << 20,
         }
     }
 }

@@ -8,7 +8,7 @@ mod staged;
 
 use super::{Protocol, Situation};
 use crate::tuning::Tuning;
-pub use staged::staged_fragment;
+pub(crate) use staged::staged_shape;
 
 /// Turns a count into the model's arithmetic; 53 bits are plenty.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]

@@ -1,8 +1,9 @@
 //! The messages of the staged protocols: OPEN, RING, READY, FREE, REFUSE. Their pictures are in
 //! `header.rs`, who says what when in `staged.rs`.
 
-use super::{VERSION, Verdict, kind, reserved, short, words};
+use super::{FRAGMENT_MIN, VERSION, Verdict, kind, reserved, short, words};
 use crate::protocol::Protocol;
+use crate::staged::cut::{Cut, Shape};
 use gapless_bml::RemoteKey;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -24,7 +25,9 @@ pub(super) struct OpenWire {
     depth: U32,
     fragment: U32,
     key: u8,
-    zero: [u8; 3],
+    head: u8,
+    tail: u8,
+    zero: u8,
     serial: U64,
     reply: U64,
     end: U64,
@@ -50,10 +53,9 @@ pub(crate) struct Open {
     pub(crate) way: Protocol,
     pub(crate) serial: u64,
     pub(crate) reply: u64,
-    /// Packed bytes from 0 to here are wanted; never none.
-    pub(crate) end: u64,
-    /// Length of every fragment but the last, in bytes; at least 1.
-    pub(crate) fragment: u32,
+    /// The packed bytes that are wanted, from 0 on, and their fragments, of which the longest has
+    /// [`FRAGMENT_MIN`] bytes at least.
+    pub(crate) cut: Cut,
     /// Fragments in work at once at most; 1 to [`DEPTH_MAX`].
     pub(crate) depth: u32,
     /// The key stands for the receiver's buffer: fragments go where they belong, not around a ring.
@@ -122,24 +124,27 @@ fn depth_of(depth: U32) -> Result<u32, String> {
 impl Open {
     pub(crate) fn wire(&self) -> Vec<u8> {
         let key = self.key.as_ref().map_or(&[][..], RemoteKey::as_bytes);
+        let shape = self.cut.shape();
         let wire = OpenWire {
             kind: kind::OPEN,
             version: VERSION,
             way: Verdict::Received(self.way).code(),
             direct: u8::from(self.direct),
             depth: self.depth.into(),
-            fragment: self.fragment.into(),
+            fragment: shape.fragment.into(),
             key: key_len(key),
-            zero: [0; 3],
+            head: shape.head,
+            tail: shape.tail,
+            zero: 0,
             serial: self.serial.into(),
             reply: self.reply.into(),
-            end: self.end.into(),
+            end: self.cut.end().into(),
         };
         [wire.as_bytes(), key].concat()
     }
 
     pub(super) fn check(wire: &OpenWire, key: &[u8]) -> Result<Open, String> {
-        reserved(&wire.zero)?;
+        reserved(&[wire.zero])?;
         let way = match Verdict::decode(wire.way)? {
             Verdict::Received(way) if way.is_staged() => way,
             other => return Err(format!("an OPEN for {other:?}")),
@@ -149,20 +154,19 @@ impl Open {
         if puts != key.is_some() || wire.direct > u8::from(puts) {
             return Err(format!("an OPEN for {way} with {key:?}, direct {}", wire.direct));
         }
-        let open = Open {
+        let (end, fragment) = (wire.end.get(), wire.fragment.get());
+        let shape = Shape { fragment, head: wire.head, tail: wire.tail };
+        let cut = Cut::new(end, shape).filter(|_| fragment >= FRAGMENT_MIN);
+        let cut = cut.ok_or_else(|| format!("an OPEN for {end} bytes in {shape:?}"))?;
+        Ok(Open {
             way,
             serial: wire.serial.get(),
             reply: wire.reply.get(),
-            end: wire.end.get(),
-            fragment: wire.fragment.get(),
+            cut,
             depth: depth_of(wire.depth)?,
             direct: wire.direct == 1,
             key,
-        };
-        if open.end == 0 || open.fragment == 0 {
-            return Err(format!("an OPEN that wants nothing: {open:?}"));
-        }
-        Ok(open)
+        })
     }
 }
 
@@ -210,7 +214,8 @@ mod tests {
     fn open(way: Protocol) -> Open {
         let puts = matches!(way, Protocol::StagedPut | Protocol::StagedPutCopy);
         let key = puts.then(|| RemoteKey::new(&[7; 40]).unwrap());
-        Open { way, serial: 3, reply: 4, end: 99, fragment: 10, depth: 4, direct: puts, key }
+        let cut = Cut::new(9999, Shape { fragment: 1000, head: 1, tail: 3 }).unwrap();
+        Open { way, serial: 3, reply: 4, cut, depth: 4, direct: puts, key }
     }
 
     #[test]
@@ -241,9 +246,14 @@ mod tests {
             word(4, 0),
             word(4, DEPTH_MAX + 1),
             word(8, 0),
-            word(12, 39),
-            word(12, 40 | 1 << 8),
+            word(8, FRAGMENT_MIN - 1),
+            word(12, 39 | 1 << 8 | 3 << 16),
+            // Ramps that are too steep, or longer than the message.
+            word(12, 40 | 5 << 8 | 3 << 16),
+            word(12, 40 | 1 << 8 | 5 << 16),
+            word(12, 40 | 1 << 8 | 3 << 16 | 1 << 24),
             word(32, 0),
+            word(32, 500 + 500 + 250 + 125 - 1),
             good[..39].to_vec(),
             good[..79].to_vec(),
             [&good[..], &[0]].concat(),

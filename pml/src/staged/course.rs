@@ -6,9 +6,15 @@
 //!       buffer ─────────copy───► ring         ring ─────copy────► buffer        (no gaps)
 //! ```
 //!
-//! Fragment `i` lies in place `i` modulo the depth of whatever it passes. Each end names the ring by
-//! a region of its own: its staging memory, its buffer, or a mapping of the other's.
+//! Fragment `i` lies in place `i` modulo the depth of whatever it passes; where there is a place for every
+//! fragment, each lies where it does in the stream, and nothing is left between them. Each end names the
+//! ring by a region of its own: its staging memory, its buffer, or a mapping of the other's.
+//!
+//! An end's work on a fragment comes *after* its work on the one before. Side by side they would share the
+//! device and the link, and all end when the last one does: the other end would have nothing to do until
+//! then.
 
+use super::cut::Cut;
 use super::window::Window;
 use crate::buffer::{self, Buffer, Engines};
 use crate::counters::Tally;
@@ -17,15 +23,14 @@ use crate::staging::{Block, StagingPool};
 use gapless_bml::Mapping;
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Device, Region};
+use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// One end of a staged message.
 pub(crate) struct Course {
     pub(crate) way: Protocol,
-    /// Packed bytes in all.
-    end: u64,
-    fragment: u64,
+    cut: Cut,
     pub(crate) window: Window,
     /// Fragments below it may be begun.
     pub(crate) limit: u64,
@@ -39,6 +44,10 @@ pub(crate) struct Course {
     pub(crate) copier: Option<Arc<dyn Device>>,
     /// Fragments that engines work on.
     pub(crate) working: u32,
+    /// The engine's work on the fragment that was begun last, as far as there may be any.
+    worked: Completion,
+    /// The copier's.
+    copied: Completion,
 }
 
 /// The ring, by whoever keeps it.
@@ -60,6 +69,13 @@ pub(crate) struct Step {
     pub(crate) failed: Option<EngineError>,
 }
 
+impl Step {
+    /// Work of which the second half could not be begun.
+    fn cut_short(completion: Completion, error: EngineError) -> Step {
+        Step { completion, failed: Some(error) }
+    }
+}
+
 impl From<Completion> for Step {
     fn from(completion: Completion) -> Step {
         Step { completion, failed: None }
@@ -67,26 +83,26 @@ impl From<Completion> for Step {
 }
 
 impl Course {
-    /// `end` bytes (at least 1) in fragments of `fragment` bytes (at least 1).
-    pub(crate) fn new(way: Protocol, end: u64, fragment: u32, depth: u32) -> Course {
-        let total = end.div_ceil(u64::from(fragment.max(1)));
+    /// A message that is cut so, in a ring of `depth` places.
+    pub(crate) fn new(way: Protocol, cut: Cut, depth: u32) -> Course {
         Course {
             way,
-            end,
-            fragment: u64::from(fragment.max(1)),
-            window: Window::new(total, depth),
+            cut,
+            window: Window::new(cut.total(), depth),
             limit: 0,
             direct: false,
             ring: None,
             local: None,
             copier: None,
             working: 0,
+            worked: Completion::Ready,
+            copied: Completion::Ready,
         }
     }
 
-    /// Length of every fragment but the last, in bytes.
-    pub(crate) fn fragment(&self) -> u32 {
-        u32::try_from(self.fragment).unwrap_or(u32::MAX)
+    /// How it is cut.
+    pub(crate) fn cut(&self) -> Cut {
+        self.cut
     }
 
     /// Makes do with fewer places; nothing was begun yet.
@@ -96,30 +112,34 @@ impl Course {
 
     /// Fragments in all.
     pub(crate) fn total(&self) -> u64 {
-        self.end.div_ceil(self.fragment)
+        self.cut.total()
+    }
+
+    /// Whether there is a place for every fragment.
+    fn is_flat(&self) -> bool {
+        self.total() <= u64::from(self.window.depth())
     }
 
     /// Bytes that a ring has, or a second stop.
     pub(crate) fn ring_bytes(&self) -> u64 {
+        if self.is_flat() {
+            return self.cut.end();
+        }
         // At most 64 fragments of 32 bits: no overflow.
-        u64::from(self.window.depth()).min(self.total()) * self.fragment
+        u64::from(self.window.depth()) * self.cut.longest()
     }
 
     /// Bytes that must be where fragments are put.
     pub(crate) fn reach_bytes(&self) -> u64 {
-        if self.direct { self.end } else { self.ring_bytes() }
+        if self.direct { self.cut.end() } else { self.ring_bytes() }
     }
 
-    fn range(&self, index: u64) -> Range<u64> {
-        let start = index * self.fragment;
-        start..self.end.min(start + self.fragment)
-    }
-
-    fn place(&self, index: u64, of: Region) -> Result<Region, EngineError> {
-        let range = self.range(index);
-        let start = match self.direct {
+    /// Where a fragment lies, in a memory with a place for every fragment (`flat`) or in a ring.
+    fn place(&self, index: u64, of: Region, flat: bool) -> Result<Region, EngineError> {
+        let range = self.cut.range(index);
+        let start = match flat {
             true => range.start,
-            false => index % u64::from(self.window.depth()) * self.fragment,
+            false => index % u64::from(self.window.depth()) * self.cut.longest(),
         };
         Ok(of.sub(start, range.end - range.start)?)
     }
@@ -133,16 +153,13 @@ impl Course {
                 return Err(EngineError::LengthMismatch { region: 0, range: self.ring_bytes() });
             }
         };
-        self.place(index, ring)
+        self.place(index, ring, self.direct || self.is_flat())
     }
 
     fn local_place(&self, index: u64) -> Result<Region, EngineError> {
-        let range = self.range(index);
-        let len = range.end - range.start;
-        let local =
-            self.local.as_ref().ok_or(EngineError::LengthMismatch { region: 0, range: len })?;
-        let start = index % u64::from(self.window.depth()) * self.fragment;
-        Ok(local.region().sub(start, len)?)
+        let none = || EngineError::LengthMismatch { region: 0, range: self.ring_bytes() };
+        let local = self.local.as_ref().ok_or_else(none)?;
+        self.place(index, local.region(), self.is_flat())
     }
 
     /// The fragment that may be begun next, by who begins them in order.
@@ -151,61 +168,110 @@ impl Course {
         (next < self.limit.min(self.window.reach())).then_some(next)
     }
 
+    /// Where a fragment is in the stream, and in the ring; it is begun.
+    fn begin(&self, index: u64, tally: &mut Tally) -> Result<(Range<u64>, Region), EngineError> {
+        let ring = self.ring_place(index)?;
+        tally.fragments += 1;
+        tally.staged_bytes += if self.direct { 0 } else { ring.len() };
+        Ok((self.cut.range(index), ring))
+    }
+
+    /// A fragment has ended; where it was the last one begun, nothing need come after it.
+    pub(crate) fn ended(&mut self, index: u64) {
+        self.working -= 1;
+        self.window.end(index);
+        self.rest();
+    }
+
+    /// A fragment has failed.
+    pub(crate) fn failed(&mut self) {
+        self.working -= 1;
+        self.rest();
+    }
+
+    fn rest(&mut self) {
+        if self.working == 0 {
+            (self.worked, self.copied) = (Completion::Ready, Completion::Ready);
+        }
+    }
+
     /// Lays a fragment into its place.
     pub(crate) fn gather(
-        &self,
+        &mut self,
         engines: &Engines,
         buffer: &Buffer,
         index: u64,
         tally: &mut Tally,
     ) -> Result<Step, EngineError> {
-        let (range, to) = (self.range(index), self.ring_place(index)?);
-        tally.fragments += 1;
-        tally.staged_bytes += if self.direct { 0 } else { to.len() };
-        let Some(copier) = &self.copier else {
+        let (range, ring) = self.begin(index, tally)?;
+        let Some(copier) = self.copier.clone() else {
             tally.packs += 1;
-            return Ok(buffer.pack_to(engines, range, to, &[])?.into());
+            self.worked = buffer.pack_to(engines, range, ring, &after(&[&self.worked]))?;
+            return Ok(self.worked.clone().into());
         };
         if let Some(whole) = buffer.typed().as_contiguous() {
-            let from = whole.sub(range.start, to.len())?;
-            tally.copies += 1;
-            return Ok(buffer::copy(copier, to, from, &[])?.into());
+            let from = whole.sub(range.start, ring.len())?;
+            return self.copy(&copier, (ring, from), tally);
         }
         let local = self.local_place(index)?;
         tally.packs += 1;
-        let packed = buffer.pack_to(engines, range, local, &[])?;
+        self.worked = buffer.pack_to(engines, range, local, &after(&[&self.worked]))?;
         tally.copies += 1;
-        Ok(chained(packed, |packed| Ok(buffer::copy(copier, to, local, packed)?)))
+        let earlier = after(&[&self.worked, &self.copied]);
+        match buffer::copy(&copier, ring, local, &earlier) {
+            Ok(copied) => {
+                self.copied = copied.clone();
+                Ok(copied.into())
+            }
+            Err(error) => Ok(Step::cut_short(self.worked.clone(), error.into())),
+        }
     }
 
     /// Takes a fragment out of its place.
     pub(crate) fn scatter(
-        &self,
+        &mut self,
         engines: &Engines,
         buffer: &Buffer,
         index: u64,
         tally: &mut Tally,
     ) -> Result<Step, EngineError> {
-        let (range, from) = (self.range(index), self.ring_place(index)?);
-        tally.fragments += 1;
-        tally.staged_bytes += if self.direct { 0 } else { from.len() };
+        let (range, ring) = self.begin(index, tally)?;
         if self.direct {
             return Ok(Completion::Ready.into());
         }
-        let Some(copier) = &self.copier else {
+        let Some(copier) = self.copier.clone() else {
             tally.unpacks += 1;
-            return Ok(buffer.unpack_after(engines, from, range, &[])?.into());
+            let earlier = after(&[&self.worked]);
+            self.worked = buffer.unpack_after(engines, ring, range, &earlier)?;
+            return Ok(self.worked.clone().into());
         };
         if let Some(whole) = buffer.typed().as_contiguous() {
-            let to = whole.sub(range.start, from.len())?;
-            tally.copies += 1;
-            return Ok(buffer::copy(copier, to, from, &[])?.into());
+            let to = whole.sub(range.start, ring.len())?;
+            return self.copy(&copier, (to, ring), tally);
         }
         let local = self.local_place(index)?;
-        tally.copies += 1;
-        let copied = buffer::copy(copier, local, from, &[])?;
+        self.copy(&copier, (local, ring), tally)?;
         tally.unpacks += 1;
-        Ok(chained(copied, |copied| buffer.unpack_after(engines, local, range, copied)))
+        let earlier = after(&[&self.copied, &self.worked]);
+        match buffer.unpack_after(engines, local, range, &earlier) {
+            Ok(unpacked) => {
+                self.worked = unpacked.clone();
+                Ok(unpacked.into())
+            }
+            Err(error) => Ok(Step::cut_short(self.copied.clone(), error)),
+        }
+    }
+
+    /// A copy, after the one before.
+    fn copy(
+        &mut self,
+        copier: &Arc<dyn Device>,
+        (to, from): (Region, Region),
+        tally: &mut Tally,
+    ) -> Result<Step, EngineError> {
+        tally.copies += 1;
+        self.copied = buffer::copy(copier, to, from, &after(&[&self.copied]))?;
+        Ok(self.copied.clone().into())
     }
 
     /// Gives staging memory back; `late` if the other end may still write it. No engine works.
@@ -220,27 +286,17 @@ impl Course {
     }
 }
 
-/// The second step of a fragment, after the first.
-fn chained(
-    first: Completion,
-    second: impl FnOnce(&[Completion]) -> Result<Completion, EngineError>,
-) -> Step {
-    let after = match &first {
-        Completion::Ready => &[][..],
-        Completion::Pending(_) => std::slice::from_ref(&first),
-    };
-    match second(after) {
-        Ok(completion) => Step { completion, failed: None },
-        Err(error) => Step { completion: first, failed: Some(error) },
-    }
+/// Those of some work that may not have ended: what other work is to come after.
+fn after(works: &[&Completion]) -> SmallVec<[Completion; 2]> {
+    let pending = works.iter().filter(|work| matches!(work, Completion::Pending(_)));
+    pending.map(|work| (*work).clone()).collect()
 }
 
 impl std::fmt::Debug for Course {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Course")
             .field("way", &self.way)
-            .field("end", &self.end)
-            .field("fragment", &self.fragment)
+            .field("cut", &self.cut)
             .field("window", &self.window)
             .field("limit", &self.limit)
             .finish_non_exhaustive()

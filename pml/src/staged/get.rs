@@ -5,11 +5,10 @@
 //! unpacks there by the CPU.
 
 use super::course::{Course, Ring};
-use super::{Obstacle, StagedRecv, StagedSend, map_peer};
+use super::{Obstacle, StagedSend, map_peer};
 use crate::core::Core;
 use crate::header::{self, Open, Ring as RingMessage, Why};
 use crate::protocol::Protocol;
-use crate::rendezvous::Stage;
 use crate::request::RequestId;
 use crate::send::SendStage;
 use crate::staging::device_of;
@@ -28,25 +27,12 @@ fn copies(way: Protocol, space: Space, sender: bool) -> bool {
 impl Core {
     /// Asks the sender for a ring.
     pub(super) fn open_get(&mut self, bml: &mut Bml, id: RequestId, mut course: Course) {
-        let Some((incoming, buffer)) = self.incoming(id) else { return };
-        let (from, space) = (incoming.from, buffer.typed().space());
+        let Some((_, buffer)) = self.incoming(id) else { return };
+        let space = buffer.typed().space();
         if copies(course.way, space, false) && !self.second_stop(bml, &mut course, id, space) {
             return self.refuse_staged(bml, id, "staging memory is exhausted", Obstacle::Passing);
         }
-        let Some((incoming, _)) = self.incoming(id) else { return };
-        let open = Open {
-            way: course.way,
-            serial: incoming.rts.serial,
-            reply: incoming.reply,
-            end: incoming.room,
-            fragment: course.fragment(),
-            depth: course.window.depth(),
-            direct: false,
-            key: None,
-        };
-        let staged = StagedRecv { course, going: false, leaving: false };
-        incoming.stage = Stage::Staged(Box::new(staged));
-        self.send_long(bml, from, open.wire());
+        self.ask(bml, id, course, None);
     }
 
     /// Lends the receiver a ring; it may still decide otherwise.

@@ -2,12 +2,12 @@
 //! it and lays fragments there, by its pack kernel or by a copy engine.
 
 use super::course::{Course, Ring};
-use super::{Obstacle, StagedRecv, StagedSend, map_peer};
+use super::{Obstacle, StagedSend, map_peer};
 use crate::core::Core;
 use crate::header::{self, Open, Why};
 use crate::peer::Outgoing;
 use crate::protocol::Protocol;
-use crate::rendezvous::{Stage, map_key};
+use crate::rendezvous::map_key;
 use crate::request::RequestId;
 use crate::send::SendStage;
 use crate::staging::device_of;
@@ -64,22 +64,7 @@ impl Core {
             }
         };
         course.ring = Some(ring);
-        let Some((incoming, _)) = self.incoming(id) else {
-            return course.release(&mut self.staging, false);
-        };
-        let open = Open {
-            way: course.way,
-            serial: incoming.rts.serial,
-            reply: incoming.reply,
-            end: incoming.room,
-            fragment: course.fragment(),
-            depth: course.window.depth(),
-            direct: course.direct,
-            key: Some(key),
-        };
-        let staged = StagedRecv { course, going: true, leaving: false };
-        incoming.stage = Stage::Staged(Box::new(staged));
-        self.send_long(bml, from, open.wire());
+        self.ask(bml, id, course, Some(key));
     }
 
     /// The receiver has decided for a staged way.
@@ -89,8 +74,8 @@ impl Core {
         let space = send.buffer.typed().space();
         let SendStage::Offered(offered) = &mut send.stage else { return Ok(()) };
         let told = offered.rts.staged;
-        if open.end > bytes {
-            return Err(format!("an OPEN for {} bytes of {bytes}", open.end));
+        if open.cut.end() > bytes {
+            return Err(format!("an OPEN for {} bytes of {bytes}", open.cut.end()));
         }
         if !told.through_host || !(told.device || open.way.through_host()) {
             return Err(format!("an OPEN for {}, which was not offered", open.way));
@@ -99,7 +84,7 @@ impl Core {
         if let Some(mut earlier) = offered.ring.take() {
             earlier.course.release(&mut self.staging, false);
         }
-        let mut course = Course::new(open.way, open.end, open.fragment, open.depth);
+        let mut course = Course::new(open.way, open.cut, open.depth);
         course.direct = open.direct;
         let Some(key) = &open.key else { return self.offer_ring(bml, id, open, course) };
         course.limit = if open.direct { course.total() } else { course.window.reach() };

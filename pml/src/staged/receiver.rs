@@ -1,18 +1,44 @@
 //! A staged message at its receiver: fragments are taken out of the ring as they come.
 
 use super::StagedRecv;
-use super::course::Ring;
+use super::course::{Course, Ring};
 use crate::core::Core;
 use crate::error::PmlError;
-use crate::header::{self, Verdict};
+use crate::header::{self, Open, Verdict};
 use crate::recv::RecvStage;
 use crate::rendezvous::{Incoming, Stage};
 use crate::request::RequestId;
-use gapless_bml::Bml;
+use gapless_bml::{Bml, RemoteKey};
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
 
 impl Core {
+    /// Asks the sender to go a way, with the key of a ring where it puts.
+    pub(super) fn ask(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        mut course: Course,
+        key: Option<RemoteKey>,
+    ) {
+        let Some((incoming, _)) = self.incoming(id) else {
+            return course.release(&mut self.staging, false);
+        };
+        let open = Open {
+            way: course.way,
+            serial: incoming.rts.serial,
+            reply: incoming.reply,
+            cut: course.cut(),
+            depth: course.window.depth(),
+            direct: course.direct,
+            key,
+        };
+        let staged = StagedRecv { course, going: key.is_some(), leaving: false };
+        let from = incoming.from;
+        incoming.stage = Stage::Staged(Box::new(staged));
+        self.send_long(bml, from, open.wire());
+    }
+
     /// The staged receive of ours that `from` speaks of.
     pub(super) fn staged_recv(
         &mut self,
@@ -79,8 +105,7 @@ impl Core {
         let over = incoming.is_over();
         let Stage::Staged(staged) = &mut incoming.stage else { return };
         let course = &mut staged.course;
-        course.working -= 1;
-        course.window.end(index);
+        course.ended(index);
         let reach = course.window.reach();
         let more = !course.direct && reach > course.limit;
         if more {

@@ -21,8 +21,11 @@ impl Core {
         if send.to.peer != from { Err(unknown()) } else { Ok((id, send)) }
     }
 
-    /// Begins as many fragments of a send as there is room for.
-    pub(super) fn advance_send(&mut self, bml: &mut Bml, id: RequestId) {
+    /// Begins fragments of a send while there is room, until an engine has one to work on.
+    ///
+    /// No more than that one: a launch takes microseconds, in which the first fragment may have ended, and
+    /// its receiver waits to hear of it. The next is launched when the work under way has been looked at.
+    pub(crate) fn advance_send(&mut self, bml: &mut Bml, id: RequestId) {
         loop {
             let Some(send) = self.requests.send_mut(id) else { return };
             let SendStage::Staged(staged) = &mut send.stage else { return };
@@ -42,7 +45,9 @@ impl Core {
             self.counters.saw_depth(way, ahead.min(u64::from(course.window.depth())));
             let tally = self.counters.tally(way);
             let step = course.gather(&self.engines, &send.buffer, index, tally);
-            self.follow(bml, id, index, step, true);
+            if self.follow(bml, id, index, step, true) {
+                return;
+            }
         }
     }
 
@@ -57,10 +62,12 @@ impl Core {
         let Some(send) = self.requests.send_mut(id) else { return };
         let peer = send.to.peer;
         let SendStage::Staged(staged) = &mut send.stage else { return };
-        staged.course.working -= 1;
         match result {
-            Ok(()) => staged.course.window.end(index),
-            Err(error) => drop(staged.failed.get_or_insert(error.into())),
+            Ok(()) => staged.course.ended(index),
+            Err(error) => {
+                staged.course.failed();
+                staged.failed.get_or_insert(error.into());
+            }
         }
         if staged.failed.is_some() {
             if staged.course.working == 0 {

@@ -38,10 +38,21 @@ struct Later(Mutex<State>, Arc<AtomicI64>);
 impl Pending for Later {
     fn poll(&self) -> Result<bool, DeviceError> {
         let mut state = self.0.lock().unwrap();
-        for earlier in &state.after {
-            if !earlier.poll()? {
-                return Ok(false);
+        for at in 0..state.after.len() {
+            match state.after[at].poll() {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => {
+                    if state.work.take().is_some() {
+                        state.result = Err(error);
+                        self.1.fetch_sub(1, Ordering::Relaxed);
+                    }
+                    break;
+                }
             }
+        }
+        if state.work.is_none() {
+            return state.result.clone().map(|()| true);
         }
         if state.polls > 0 {
             state.polls -= 1;
@@ -49,6 +60,7 @@ impl Pending for Later {
         }
         if let Some(work) = state.work.take() {
             state.result = work();
+            state.after.clear();
             self.1.fetch_sub(1, Ordering::Relaxed);
         }
         state.result.clone().map(|()| true)

@@ -23,7 +23,7 @@ impl Setting {
         let tuning = &mut config.tuning;
         if let Some(bytes) = self.fragment_bytes {
             (tuning.fragment_bytes, tuning.staged_fragment_bytes) = (bytes, bytes);
-            tuning.staged_fragments_min = 1;
+            tuning.staged_least_bytes = bytes;
         }
         if let Some(depth) = self.depth {
             (tuning.depth, tuning.staged_depth) = (depth, depth);

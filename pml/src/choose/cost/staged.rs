@@ -1,94 +1,33 @@
 //! The cost model's formulas for staged messages, and how they are cut into fragments.
+//!
+//! A message passes a chain of stages, each of which works on another fragment at the same time. The slowest
+//! sets the *pace*; it has nothing to do while those before it work on the first fragment, and those behind
+//! it go on for the last one.
 
 use super::{Model, copy_ns, real};
-use crate::choose::{Protocol, Staging};
+use crate::choose::{Protocol, Situation, Staging};
+use crate::staged::cut::{Cut, Shape};
 use crate::tuning::Tuning;
 
-impl Model<'_> {
-    /// Fragments pass a chain of stages, each of which works on another fragment at the same time: the
-    /// slowest sets the pace, the others are seen once. A stage may be the processor that launches.
-    pub(super) fn staged(&self, protocol: Protocol, staging: &Staging, turns: bool) -> f64 {
-        let (s, t) = (self.s, self.t);
-        let fragment = u64::from(staged_fragment(s.bytes, staging, t, turns));
-        let fragments = s.bytes.div_ceil(fragment).max(1);
-        let bytes = s.bytes.min(fragment);
-        let near = |far: f64, near: f64| if staging.one_device { near } else { far };
-        let kernel = |blocks, mb_s| {
-            Stage::kernel(self.blocks_ns(blocks) / real(fragments) + copy_ns(bytes, mb_s))
-        };
-        let copy = |mb_s| Stage::copy(copy_ns(bytes, mb_s), t.copy_gap_ns);
-        let local = |blocks| kernel(blocks, t.device_mb_s);
-        let between = || copy(near(t.peer_copy_mb_s, t.device_copy_mb_s));
-        let (from, to) = (s.sender_blocks, s.receiver_blocks);
-        let packed = |yes: bool, blocks| if yes { local(blocks) } else { Stage::NONE };
-        let gapless = from <= 1;
-        let [a, b, c, d] = match protocol {
-            Protocol::StagedPut => {
-                let store = kernel(from, near(t.peer_store_mb_s, t.device_mb_s));
-                [store, Stage::NONE, packed(!staging.direct, to), Stage::NONE]
-            }
-            Protocol::StagedPutCopy => {
-                [packed(!gapless, from), between(), packed(!staging.direct, to), Stage::NONE]
-            }
-            Protocol::StagedGet => {
-                let load = kernel(to, near(t.peer_load_mb_s, t.device_mb_s));
-                [local(from), Stage::NONE, load, Stage::NONE]
-            }
-            Protocol::StagedGetCopy => [local(from), Stage::NONE, between(), packed(to > 1, to)],
-            Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
-                let zero = protocol == Protocol::ZeroCopyInOut;
-                let side = |device, blocks, store: f64, copied: f64| match device {
-                    false => [
-                        Stage::host(
-                            copy_ns(bytes, t.mapped_mb_s)
-                                + real(blocks) * t.block_ns / real(fragments),
-                        ),
-                        Stage::NONE,
-                    ],
-                    true if zero => [kernel(blocks, store), Stage::NONE],
-                    true => [packed(blocks > 1, blocks), copy(copied)],
-                };
-                let [a, b] = side(staging.sender_device, from, t.store_host_mb_s, t.to_host_mb_s);
-                let [c, d] = side(staging.receiver_device, to, t.load_host_mb_s, t.from_host_mb_s);
-                // Down and up is the order at the receiver; only the sum and the most count.
-                [a, b, c, d]
-            }
-            _ => return f64::MAX,
-        };
-        let ends = [[a, b], [c, d]].map(|stages| End::of(&stages, t));
-        let pace = ends.iter().map(|end| end.pace).fold(0.0, f64::max);
-        let once: f64 = ends.iter().map(|end| end.once).sum();
-        // The receiver's buffer is mapped like any other of the user's; rings stay mapped.
-        let import_ns = match (staging.direct && protocol.puts(), staging.one_device) {
-            (false, _) => 0.0,
-            (true, true) => t.import_same_ns,
-            (true, false) => t.import_ns,
-        } / f64::from(t.import_uses.max(1));
-        // A ring at the sender is told of in words of its own.
-        let words = if protocol.puts() { 0.0 } else { 2.0 * s.latency_ns };
-        // Both ends' kernels work in turn, as many fragments at a time as there are places; copies to and from
-        // the host wait for nobody.
-        let gapless_through_host = matches!(protocol, Protocol::CopyInOut) && from <= 1 && to <= 1;
-        let (pace, turns) = if !turns || gapless_through_host {
-            (pace, 0.0)
-        } else if staging.direct && protocol.puts() {
-            (pace, t.turn_ns)
-        } else {
-            let both = ends.iter().map(|end| end.pace).sum();
-            let rounds = (real(fragments) / f64::from(staging.depth.max(1))).ceil();
-            (both, 2.0 * rounds * t.turn_ns)
-        };
-        once + s.latency_ns + words + import_ns + real(fragments - 1) * pace + turns
-    }
-}
+/// What a device does between two kernels in a row that fill it: the last blocks of one end alone, and those
+/// of the next begin.
+const KERNEL_GAP_NS: f64 = 2_000.0;
 
-/// What one end does with a fragment.
+/// Fragments start at multiples of this, and ramps of two steps at multiples of a page, so that kernels move
+/// whole vectors.
+const GRAIN: u64 = 16 << 10;
+
+/// Steps of a ramp, where there is one: more would save less than they cost.
+const STEPS: u8 = 2;
+
+/// What is done with all bytes of a message at one point of its way.
 #[derive(Clone, Copy)]
 struct Stage {
     /// Of the device, or of the processor where it does the work itself.
     work: f64,
-    /// After which the next fragment's can begin.
+    /// After each fragment.
     gap: f64,
+    /// For each fragment.
     launches: f64,
 }
 
@@ -96,7 +35,7 @@ impl Stage {
     const NONE: Stage = Stage { work: 0.0, gap: 0.0, launches: 0.0 };
 
     fn kernel(work: f64) -> Stage {
-        Stage { work, gap: 0.0, launches: 1.0 }
+        Stage { work, gap: KERNEL_GAP_NS, launches: 1.0 }
     }
 
     fn copy(work: f64, gap: f64) -> Stage {
@@ -108,41 +47,187 @@ impl Stage {
     }
 }
 
-/// One end, with all it does.
-struct End {
-    /// From fragment to fragment.
-    pace: f64,
-    /// For the first one.
-    once: f64,
-}
+/// A message's stages in their order: two at the sender, two at the receiver.
+struct Chain([Stage; 4]);
 
-impl End {
-    fn of(stages: &[Stage; 2], t: &Tuning) -> End {
-        let launches: f64 = stages.iter().map(|stage| stage.launches).sum();
-        let slowest = stages.iter().map(|stage| stage.work + stage.gap).fold(0.0, f64::max);
-        let waited = if launches > 0.0 { t.launch_wait_ns - t.launch_ns } else { 0.0 };
-        let work: f64 = stages.iter().map(|stage| stage.work).sum();
-        let processor = launches * t.launch_ns;
-        End { pace: slowest.max(processor), once: work + processor + waited.max(0.0) }
+impl Chain {
+    /// Which stage is the slowest.
+    fn pace(&self) -> usize {
+        let slower =
+            |best: usize, at: usize| if self.0[at].work > self.0[best].work { at } else { best };
+        (1..self.0.len()).fold(0, slower)
+    }
+
+    /// Work before it, and behind it.
+    fn beside(&self) -> (f64, f64) {
+        let sum = |stages: &[Stage]| stages.iter().map(|stage| stage.work).sum();
+        let pace = self.pace();
+        (sum(&self.0[..pace]), sum(&self.0[pace + 1..]))
+    }
+
+    /// Launches for a fragment at either end.
+    fn launches(&self) -> [f64; 2] {
+        let [a, b, c, d] = self.0.map(|stage| stage.launches);
+        [a + b, c + d]
     }
 }
 
-/// The fragment size of a staged message: as wished, but so that the first and the last fragment, with
-/// which the link is idle, are a small part of it, and so that a message which is shorter than the whole
-/// ring still keeps both ends busy. Where processes take turns on a device (`turns`), every fragment waits
-/// for one, and long ones are best.
-#[must_use]
-pub fn staged_fragment(bytes: u64, staging: &Staging, tuning: &Tuning, turns: bool) -> u32 {
-    /// Shorter fragments spend their time on launches.
-    const LEAST: u64 = 256 << 10;
-    /// Shorter ones than these are worth it only where the ring would not be filled.
-    const SHORT: u64 = 2 << 20;
-    /// Fragments start at multiples of this, so that kernels move whole vectors.
-    const GRAIN: u64 = 4096;
-    let wish = staging.fragment_bytes.max(1);
-    let parts = if turns { 1 } else { tuning.staged_fragments_min.max(1) };
-    let part = bytes.div_ceil(u64::from(parts)).max(SHORT);
-    let place = bytes.div_ceil(u64::from(staging.depth.max(1))).max(LEAST);
-    let share = part.min(place).min(1 << 32);
-    u32::try_from(share.next_multiple_of(GRAIN)).unwrap_or(wish).min(wish)
+impl Model<'_> {
+    fn chain(&self, protocol: Protocol, staging: &Staging) -> Option<Chain> {
+        let (s, t) = (self.s, self.t);
+        let near = |far: f64, near: f64| if staging.one_device { near } else { far };
+        let local = |blocks| self.blocks_ns(blocks) + copy_ns(s.bytes, t.device_mb_s);
+        // A kernel reads here and writes there at the same time.
+        let across = |blocks, mb_s| {
+            Stage::kernel(copy_ns(s.bytes, near(mb_s, t.device_mb_s)).max(local(blocks)))
+        };
+        let copy = |mb_s| Stage::copy(copy_ns(s.bytes, mb_s), t.copy_gap_ns);
+        let between = || copy(near(t.peer_copy_mb_s, t.device_copy_mb_s));
+        let (from, to) = (s.sender_blocks, s.receiver_blocks);
+        let packed =
+            |yes: bool, blocks| if yes { Stage::kernel(local(blocks)) } else { Stage::NONE };
+        let unpacked = packed(!staging.direct, to);
+        Some(Chain(match protocol {
+            Protocol::StagedPut => {
+                [Stage::NONE, across(from, t.peer_store_mb_s), unpacked, Stage::NONE]
+            }
+            Protocol::StagedPutCopy => [packed(from > 1, from), between(), unpacked, Stage::NONE],
+            Protocol::StagedGet => {
+                [packed(true, from), Stage::NONE, across(to, t.peer_load_mb_s), Stage::NONE]
+            }
+            Protocol::StagedGetCopy => {
+                [packed(true, from), Stage::NONE, between(), packed(to > 1, to)]
+            }
+            Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
+                let zero = protocol == Protocol::ZeroCopyInOut;
+                let side = |device, blocks, kernel_mb_s: f64, copy_mb_s| match device {
+                    false => {
+                        let work = copy_ns(s.bytes, t.mapped_mb_s) + real(blocks) * t.block_ns;
+                        (Stage::NONE, Stage::host(work))
+                    }
+                    true if zero => {
+                        let work = copy_ns(s.bytes, kernel_mb_s).max(local(blocks));
+                        (Stage::NONE, Stage::kernel(work))
+                    }
+                    true => (packed(blocks > 1, blocks), copy(copy_mb_s)),
+                };
+                let (a, b) = side(staging.sender_device, from, t.store_host_mb_s, t.to_host_mb_s);
+                let (d, c) = side(staging.receiver_device, to, t.load_host_mb_s, t.from_host_mb_s);
+                [a, b, c, d]
+            }
+            _ => return None,
+        }))
+    }
+
+    pub(super) fn staged(&self, protocol: Protocol, staging: &Staging, turns: bool) -> f64 {
+        let (s, t) = (self.s, self.t);
+        let Some(chain) = self.chain(protocol, staging) else { return f64::MAX };
+        let shape = self.shape(&chain, staging, turns);
+        let Some(cut) = Cut::new(s.bytes.max(1), shape) else { return f64::MAX };
+        let (total, end) = (real(cut.total()), real(cut.end()));
+        let share = |index: u64| {
+            let range = cut.range(index);
+            real(range.end - range.start) / end
+        };
+        let (before, behind) = chain.beside();
+        // The pace may be the processor's that launches.
+        let slowest = chain.0[chain.pace()];
+        let pace = chain
+            .launches()
+            .into_iter()
+            .fold(slowest.work + (total - 1.0) * slowest.gap, |pace, launches| {
+                pace.max(total * launches * t.launch_ns)
+            });
+        let waited = (t.launch_wait_ns - t.launch_ns).max(0.0);
+        let launched = chain.launches().into_iter().filter(|launches| *launches > 0.0);
+        let launched: f64 = launched.map(|launches| launches * t.launch_ns + waited).sum();
+        let once = launched + before * share(0) + behind * share(cut.total() - 1);
+        // The receiver's buffer is mapped like any other of the user's; rings stay mapped.
+        let import_ns = match (staging.direct && protocol.puts(), staging.one_device) {
+            (false, _) => 0.0,
+            (true, true) => t.import_same_ns,
+            (true, false) => t.import_ns,
+        } / f64::from(t.import_uses.max(1));
+        // READY, and where the ring is the sender's RING and FREE.
+        let asked = if protocol.puts() { 0.0 } else { 2.0 * s.latency_ns + t.rendezvous_ns };
+        let words = s.latency_ns + t.rendezvous_ns + asked;
+        // Both ends' kernels work in turn, as many fragments at a time as there are places; copies to and from
+        // the host wait for nobody.
+        let gapless_through_host = matches!(protocol, Protocol::CopyInOut)
+            && s.sender_blocks <= 1
+            && s.receiver_blocks <= 1;
+        let (pace, turns) = if !turns || gapless_through_host {
+            (pace, 0.0)
+        } else if staging.direct && protocol.puts() {
+            (pace, t.turn_ns)
+        } else {
+            let rounds = (total / f64::from(staging.depth.max(1))).ceil();
+            (pace.max(chain.0.iter().map(|stage| stage.work).sum()), 2.0 * rounds * t.turn_ns)
+        };
+        once + words + import_ns + pace + turns
+    }
+
+    /// Lengths of the fragments: so that the pace is kept up from soon after the beginning until shortly
+    /// before the end, and is not broken too often in between.
+    ///
+    /// With fragments of `f` bytes the slowest stage waits for `f` bytes of the others, and there are
+    /// `bytes / f` gaps; their sum is least at a square root. Ramps make the first and the last fragment a
+    /// quarter of the others, where a stage beside the slowest is quick enough that it is ready with a
+    /// fragment before the next, twice as long, has come. Where processes take turns on a device (`turns`),
+    /// every fragment waits for one, and long ones are best.
+    fn shape(&self, chain: &Chain, staging: &Staging, turns: bool) -> Shape {
+        let (bytes, t) = (self.s.bytes.max(1), self.t);
+        let wish = staging.fragment_bytes.max(1);
+        let least = f64::from(t.staged_least_bytes.clamp(1, wish));
+        if turns {
+            let place = bytes.div_ceil(u64::from(staging.depth.max(1)));
+            return Shape::even(rounded(real(place).max(least), wish));
+        }
+        let all = real(bytes);
+        let slowest = chain.0[chain.pace()];
+        let (pace, gap) = (slowest.work / all, slowest.gap.max(KERNEL_GAP_NS));
+        let (before, behind) = chain.beside();
+        let (before, behind) = (before / all, behind / all);
+        // Shorter ones would end before their successors are launched.
+        let floor = t.launch_wait_ns / pace.max(f64::MIN_POSITIVE);
+        for steps in (0..=STEPS).rev() {
+            let quick = |work: f64| if work > 0.0 && 2.0 * work <= pace { steps } else { 0 };
+            let (head, tail) = (quick(before), quick(behind));
+            let part = |steps: u8| 0.5_f64.powi(i32::from(steps));
+            let idle = before * part(head) + behind * part(tail);
+            let best = (all * gap / idle.max(f64::MIN_POSITIVE)).sqrt();
+            let best = best.max(floor).max(least).min(f64::from(wish));
+            // The middle is cut evenly, too.
+            let ramps = 2.0 - part(head) - part(tail);
+            let middle = (all / best - ramps).ceil().max(1.0);
+            let shape = Shape { fragment: rounded(all / (middle + ramps), wish), head, tail };
+            let shortest = f64::from(shape.fragment) * part(head.max(tail));
+            if steps == 0 || (shortest >= least.max(floor / 2.0) && shape.fits(bytes)) {
+                return shape;
+            }
+        }
+        Shape::even(wish)
+    }
+}
+
+/// A fragment of about so many bytes, `wish` at most.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded by the wish")]
+fn rounded(bytes: f64, wish: u32) -> u32 {
+    let bytes = bytes.min(f64::from(wish)).ceil() as u64;
+    u32::try_from(bytes.next_multiple_of(GRAIN)).unwrap_or(wish).min(wish)
+}
+
+/// Lengths of the fragments of a message that goes a staged way; see the notes on `Model::shape`.
+pub(crate) fn staged_shape(
+    protocol: Protocol,
+    s: &Situation,
+    staging: &Staging,
+    tuning: &Tuning,
+) -> Shape {
+    let model = Model { s, t: tuning };
+    let turns = s.devices.is_some_and(|ends| ends.turns);
+    match model.chain(protocol, staging) {
+        Some(chain) => model.shape(&chain, staging, turns),
+        None => Shape::even(staging.fragment_bytes),
+    }
 }
