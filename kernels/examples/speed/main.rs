@@ -3,7 +3,8 @@
 //!
 //! `cargo run --release -p gapless-kernels --example speed [WORDS]`: only rows whose names hold one of the
 //! words. `--small` checks every kernel instead, byte for byte, on shapes small enough for a memory
-//! checker. `GAPLESS_KERNEL_IMAGE` names an image to try instead of the committed one, and
+//! checker. With `--peer`, what is packed, and the source of a move between equal layouts, lies in the
+//! memory of device 1. `GAPLESS_KERNEL_IMAGE` names an image to try instead of the committed one, and
 //! `GAPLESS_THREADS` threads of a block to try.
 //!
 //! Buffers rotate over at least four times the L2 cache, in what is touched; times are the device's,
@@ -17,7 +18,7 @@ mod small;
 
 use floor::Traffic;
 use gapless_kernels::args::{Args, ONCE};
-use gapless_kernels::launch::{Launch, Move, Place, contiguous};
+use gapless_kernels::launch::{Launch, Move, Place, contiguous, same};
 use gapless_kernels::{Direction, Family, IMAGE};
 use gapless_mem::{Device, Region};
 use gapless_mem_cuda::{Argument, CudaDevice, CudaDriver, Function, Grid, Module, Stream};
@@ -49,6 +50,8 @@ pub(crate) struct Bench {
     module: Module,
     functions: HashMap<String, Function>,
     arena: Region,
+    /// The other side's memory: the arena, or as much of a peer's.
+    other: Region,
     /// Threads of a block to try instead.
     threads: Option<u32>,
 }
@@ -83,17 +86,26 @@ fn retile(launch: &mut Launch, threads: Option<u32>) {
 
 fn main() -> Outcome<()> {
     let mut words: Vec<String> = std::env::args().skip(1).collect();
-    let small =
-        words.iter().position(|word| word == "--small").map(|at| words.remove(at)).is_some();
-    let device = CudaDriver::load()?.device(0)?;
+    let mut said = |option: &str| {
+        words.iter().position(|word| word == option).map(|at| words.remove(at)).is_some()
+    };
+    let (small, far) = (said("--small"), said("--peer"));
+    let driver = CudaDriver::load()?;
+    let device = driver.device(0)?;
+    let peer = far.then(|| driver.device(1)).transpose()?;
+    if peer.is_some() {
+        device.enable_peer(1)?;
+    }
     let stream = device.stream()?;
-    let other = std::env::var_os("GAPLESS_KERNEL_IMAGE").map(std::fs::read).transpose()?;
+    let image = std::env::var_os("GAPLESS_KERNEL_IMAGE").map(std::fs::read).transpose()?;
     // SAFETY: the image is the one that was built with this program, or one that whoever works on the
     // kernels built in its place.
-    let module = unsafe { Module::load(&device, other.as_deref().unwrap_or(IMAGE)) }?;
+    let module = unsafe { Module::load(&device, image.as_deref().unwrap_or(IMAGE)) }?;
     let threads = std::env::var("GAPLESS_THREADS").ok().and_then(|number| number.parse().ok());
     let arena = if small { Region::bottom() } else { device.allocate(ARENA)? };
-    let mut bench = Bench { device, stream, module, functions: HashMap::new(), arena, threads };
+    let other = peer.as_ref().map_or(Ok(arena), |peer| peer.allocate(ARENA))?;
+    let functions = HashMap::new();
+    let mut bench = Bench { device, stream, module, functions, arena, other, threads };
     println!("{}", bench.device.properties().name);
     if small {
         return small::check(&mut bench);
@@ -102,7 +114,7 @@ fn main() -> Outcome<()> {
         "ratio to: memcpy of the payload (m), the contiguous kernel at that payload (c), the floor (f)"
     );
     println!(
-        "row | payload MB | kernel, blocks × threads | memcpy, contiguous GB/s | pack | unpack"
+        "row | payload MB | kernel, blocks × threads | memcpy, contiguous GB/s | pack | unpack | same"
     );
     for row in rows::rows() {
         let name = row.name.as_str();
@@ -188,20 +200,24 @@ impl Bench {
         let set_bytes = span + payload;
         let room = ARENA - 2 * DELAY - round(row.plan.len() as u64);
         let wanted = ROTATION.div_ceil(traffic.units * 64 + payload);
-        let sets = wanted.min(room / set_bytes).max(1);
+        // Two, so that one can move to the other.
+        let sets = wanted.min(room / set_bytes).max(2);
         let calls = (BATCH / payload).clamp(*LAUNCHES.start(), *LAUNCHES.end()).max(sets);
         let start = self.arena.start() + 2 * DELAY;
         let typed = |number: u64| start + number % sets * set_bytes;
+        let (near, beside) = (self.arena.start(), self.other.start());
+        let far = |number: u64| typed(number).wrapping_sub(near).wrapping_add(beside);
         let packed = |number: u64| match &pinned {
             Some(pinned) => pinned.region().start(),
-            None => typed(number) + span,
+            None => far(number) + span,
         };
         let plan_at = start + sets * set_bytes;
         let plan = self.arena.sub(plan_at - self.arena.start(), row.plan.len() as u64)?;
         // SAFETY: both live until the wait ends.
         unsafe { self.device.copy(plan, Region::of(&row.plan), &[]) }?.wait()?;
         let here = self.arena.space();
-        let there = pinned.as_ref().map_or(here, |pinned| pinned.region().space());
+        let beside = self.other.space();
+        let there = pinned.as_ref().map_or(beside, |pinned| pinned.region().space());
         let ends = |number| {
             let typed = Region::new(here, typed(number), 0, row.payload);
             (typed, Region::new(there, packed(number), 0, row.payload))
@@ -263,6 +279,16 @@ impl Bench {
                         format!("{number}{}, {} × {}", first.kernel, first.blocks, first.threads);
                 }
             }
+            if let Some(side) = row.side.as_ref().filter(|_| !host) {
+                let place = Place { address: 0, offset: 0 };
+                let launches = same(&(0..row.payload), side, place, place, budget)?;
+                let took = self.best(calls, |bench, number| {
+                    let pointers = [far(number), typed(number + 1), plan_at];
+                    launches.iter().try_for_each(|launch| bench.launch(launch, &pointers))
+                })?;
+                let rate = row.payload as f64 / took / 1000.0;
+                told += &format!(" | {rate:.0} m {:.3} c {:.3}", copied[0] / took, flat[0] / took);
+            }
             let rate = |micros: f64| row.payload as f64 / micros / 1000.0;
             println!(
                 "{name} | {:.2} | {used} | {:.0}, {:.0}{told}",
@@ -275,7 +301,8 @@ impl Bench {
         self.check(row, start, span, plan_at)
     }
 
-    /// Packs by the row's kernel and by the general one, and compares.
+    /// Packs by the row's kernel and by the general one, moves to an equal layout and packs from there, and
+    /// compares.
     fn check(&mut self, row: &Row, start: u64, span: u64, plan_at: u64) -> Outcome<()> {
         let Some((plan, shape)) = &row.check else { return Ok(()) };
         let noise: Vec<u8> =
@@ -284,22 +311,36 @@ impl Bench {
         // SAFETY: both live until the wait ends.
         unsafe { self.device.copy(typed, Region::of(&noise), &[]) }?.wait()?;
         let mut outcomes = Vec::new();
-        for (plan, shape) in [(&row.plan, &row.shape), (plan, shape)] {
+        let moved = start + span + row.payload.next_multiple_of(4096);
+        let by_row = (&row.plan, &row.shape);
+        for (plan, shape, start) in
+            [(by_row.0, by_row.1, start), (plan, shape, start), (by_row.0, by_row.1, moved)]
+        {
             let to = Region::new(self.arena.space(), plan_at, 0, plan.len() as u64);
             // SAFETY: both live until the wait ends.
             unsafe { self.device.copy(to, Region::of(plan), &[]) }?.wait()?;
+            let packed_at = typed.start() - self.arena.start() + self.other.start() + span;
+            if start == moved
+                && let Some(side) = &row.side
+            {
+                let place = Place { address: 0, offset: 0 };
+                for launch in &same(&(0..row.payload), side, place, place, None)? {
+                    self.launch(launch, &[typed.start(), moved, plan_at])?;
+                }
+            }
             for launch in &shape(&whole(Direction::Pack, row.payload, None)) {
-                self.launch(launch, &[start, start + span, plan_at])?;
+                self.launch(launch, &[start, packed_at, plan_at])?;
             }
             self.stream.record()?.wait()?;
             let mut bytes = vec![0u8; usize::try_from(row.payload)?];
-            let packed = Region::new(self.arena.space(), start + span, 0, row.payload);
+            let packed = Region::new(self.other.space(), packed_at, 0, row.payload);
             let into = Region::of_mut(&mut bytes);
             // SAFETY: both live until the wait ends.
             unsafe { self.device.copy(into, packed, &[]) }?.wait()?;
             outcomes.push(bytes);
         }
-        if outcomes[0] != outcomes[1] {
+        let differs = row.side.is_some() && outcomes[0] != outcomes[2];
+        if differs || outcomes[0] != outcomes[1] {
             return Err(format!("{}: the kernels disagree", row.name).into());
         }
         Ok(())

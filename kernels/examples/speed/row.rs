@@ -28,6 +28,8 @@ pub(crate) struct Row {
     /// Budgets of blocks; 0 is none.
     pub(crate) budgets: &'static [u32],
     pub(crate) traffic: Box<dyn Fn() -> Traffic>,
+    /// What moves into the same layout elsewhere, where that is timed as well.
+    pub(crate) side: Option<TransferSide>,
     /// The same by the general kernel: its plan and shape.
     pub(crate) check: Option<(Vec<u8>, Shaped)>,
 }
@@ -43,6 +45,7 @@ impl Row {
             packed: Packed::Device,
             budgets: &[0],
             traffic: Box::new(move || Traffic::of(std::iter::once((0, payload)))),
+            side: None,
             check: None,
         }
     }
@@ -66,9 +69,11 @@ impl Row {
             grid.displacement.unsigned_abs() + grid.len + grid.dims.iter().map(along).sum::<u64>();
         let of = grid.clone();
         let payload = grid.len * counts;
+        let side = Some(TransferSide::Strided(grid.clone()));
         let shape: Shaped = Box::new(move |what| strided(what, &grid).expect("it fits"));
         Row {
             traffic: Box::new(move || Traffic::of_grid(&of)),
+            side,
             ..Row::of(name, span, payload, shape)
         }
     }
@@ -82,6 +87,7 @@ impl Row {
         let shape: Shaped = Box::new(move |what| affine(what, &runs).expect("it fits"));
         Row {
             traffic: Box::new(move || Traffic::of(blocks())),
+            side: Some(TransferSide::Affine(runs)),
             ..Row::of(name, span, payload, shape)
         }
     }
@@ -105,6 +111,7 @@ impl Row {
         Row {
             plan: list.iter().flat_map(|entry| entry.to_ne_bytes()).collect(),
             traffic: Box::new(move || Traffic::of(blocks.iter().copied())),
+            side: Some(TransferSide::Listed(described)),
             ..Row::of(name, span, len * list.len() as u64, shape)
         }
     }
@@ -113,11 +120,12 @@ impl Row {
     pub(crate) fn general(name: String, blocks: Vec<(i64, u64)>, width: Width) -> Row {
         let payload = blocks.iter().map(|block| block.1).sum();
         let span = blocks.iter().map(|block| block.0.cast_unsigned() + block.1).max().unwrap_or(0);
-        let (plan, shape) = general(&blocks, width);
+        let (plan, planned) = general(&blocks, width);
         Row {
             plan,
+            side: Some(TransferSide::Mapped(planned)),
             traffic: Box::new(move || Traffic::of(blocks.iter().copied())),
-            ..Row::of(name, span, payload, shape)
+            ..Row::of(name, span, payload, by_plan(planned))
         }
     }
 
@@ -147,12 +155,17 @@ impl Row {
 
     /// To be compared with the general kernel.
     pub(crate) fn checked(self, blocks: &[(i64, u64)]) -> Row {
-        Row { check: Some(general(blocks, Width::W8)), ..self }
+        let (plan, planned) = general(blocks, Width::W8);
+        Row { check: Some((plan, by_plan(planned))), ..self }
     }
 }
 
-/// The plan of any blocks, and the shape that reads it.
-fn general(blocks: &[(i64, u64)], width: Width) -> (Vec<u8>, Shaped) {
+fn by_plan(planned: Planned) -> Shaped {
+    Box::new(move |what| mapped(what, &planned).expect("it fits"))
+}
+
+/// The plan of any blocks.
+fn general(blocks: &[(i64, u64)], width: Width) -> (Vec<u8>, Planned) {
     let mut encoder = Encoder::new(width);
     for &(at, len) in blocks {
         encoder.push(at, len).expect("multiples of the width");
@@ -168,5 +181,5 @@ fn general(blocks: &[(i64, u64)], width: Width) -> (Vec<u8>, Shaped) {
         instances: 1,
         extent: 0,
     };
-    (plan, Box::new(move |what| mapped(what, &planned).expect("it fits")))
+    (plan, planned)
 }
