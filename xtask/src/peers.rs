@@ -6,22 +6,27 @@
 //! hold on a machine that is not idle. Each answers with a median of its own and with that of `memcpy`, taken
 //! in turn with it. Programs are pinned to processors, and buffers rotate over more than the caches hold.
 //!
-//! Printed and written (`bench/results/cpu/peers.json`): for every piece of work the ratios, their spread, and whether
-//! its mark is met. Units: bytes, seconds; ratios are speeds of ours over another's.
+//! Printed and written: for every piece of work the ratios, their spread, whether its mark is met, and where runs are
+//! shorter than cache lines what memory allows. A whole run writes `bench/results/cpu/peers.json`, a figure of each
+//! family of work beside it, and its tables into `BENCHMARKS.md`. A library that fails at a piece of work is started
+//! again, and what it failed at is named.
+//!
+//! Units: bytes, seconds; ratios are speeds of ours over another's.
 
 mod job;
+mod plot;
+mod report;
 mod work;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::json;
-
 use crate::metadata::Checkout;
 use crate::{Failure, shell, tools};
 use job::Job;
-use work::{Ratios, Work};
+use report::Report;
+use work::{Ratios, Row, Work};
 
 /// What is compared, ours first.
 const LIBRARIES: [&str; 3] = ["gapless", "openmpi", "mpich"];
@@ -39,21 +44,53 @@ pub(crate) struct Options {
     #[arg(long)]
     quick: bool,
     /// Rounds; ratios are medians over them
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds for each piece of work, library and round
-    #[arg(long, default_value_t = 0.08)]
+    #[arg(long, default_value_t = 0.06)]
     seconds: f64,
     /// Only work whose line contains this, for instance "pack X"
     #[arg(long)]
     only: Option<String>,
-    /// Where the results go; nowhere if --quick or --only is given without it
+    /// Folder for the report and the figures, or a file NAME.json for the report alone; without it a whole run
+    /// writes to bench/results/cpu and into BENCHMARKS.md, and any other nowhere
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Measures nothing: makes figures and tables of this report
+    #[arg(long, conflicts_with_all = ["quick", "rounds", "seconds", "only"])]
+    from: Option<PathBuf>,
 }
+
+/// Where a whole run leaves its results, from the root.
+const USUAL: &str = "bench/results/cpu";
 
 /// Builds, measures, prints, writes.
 pub(crate) fn run(checkout: &Checkout, options: &Options) -> Result<(), Failure> {
+    let report = match &options.from {
+        Some(path) => Report::read(path)?,
+        None => measured(checkout, options)?,
+    };
+    let whole = !options.quick && options.only.is_none();
+    match &options.out {
+        Some(path) if path.extension().is_some_and(|name| name == "json") => {
+            report.write_json(path)?;
+        }
+        Some(folder) => report.write(folder)?,
+        None if options.from.is_some() => report.write_figures(&checkout.root.join(USUAL))?,
+        None if whole => report.write(&checkout.root.join(USUAL))?,
+        None => {}
+    }
+    if whole && options.out.is_none() {
+        report.put_into(&checkout.root.join("BENCHMARKS.md"), USUAL)?;
+    }
+    match report.not_measured.len() {
+        0 => Ok(()),
+        failed => Err(Failure::Found { what: "work not measured", number: failed as u64 }),
+    }
+}
+
+/// Builds, measures, prints.
+fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
     let folder = checkout.target.join("peers");
     fs::create_dir_all(&folder).map_err(at(&folder))?;
     let programs = build(checkout, &folder)?;
@@ -61,7 +98,7 @@ pub(crate) fn run(checkout: &Checkout, options: &Options) -> Result<(), Failure>
         true => (2, 0.01),
         false => (options.rounds.max(1), options.seconds),
     };
-    let mut rows = Vec::new();
+    let (before, mut rows, mut not_measured) = (report::load(), Vec::new(), Vec::new());
     for ranks in [1, 2] {
         let mut list = work::list(ranks, options.quick);
         list.retain(|work| options.only.as_ref().is_none_or(|only| work.command().contains(only)));
@@ -69,29 +106,30 @@ pub(crate) fn run(checkout: &Checkout, options: &Options) -> Result<(), Failure>
             continue;
         }
         println!("\n{}", if ranks == 1 { "== one process" } else { "== two processes" });
-        let mut jobs = LIBRARIES
-            .iter()
-            .zip(&programs)
-            .map(|(library, program)| Job::start(library, program, &folder, ranks))
-            .collect::<Result<Vec<_>, _>>()?;
+        let start = |i: usize| Job::start(LIBRARIES[i], &programs[i], &folder, ranks);
+        let mut jobs = (0..LIBRARIES.len()).map(start).collect::<Result<Vec<_>, _>>()?;
         for work in list {
-            let ratios = measure(&mut jobs, &work, rounds, seconds)?;
-            println!("{}", work.line(&ratios));
-            rows.push((work, ratios));
+            match measure(&mut jobs, &work, rounds, seconds) {
+                Ok(ratios) => {
+                    let row = Row::new(&work, ratios);
+                    println!("{}", row.line());
+                    rows.push(row);
+                }
+                Err((i, failure)) => {
+                    println!("{}: {failure}", work.command());
+                    not_measured.push(format!("{}: {failure}", work.command()));
+                    jobs[i] = start(i)?;
+                }
+            }
         }
         for job in jobs {
             job.end()?;
         }
     }
-    summarise(&rows);
-    let whole = !options.quick && options.only.is_none();
-    let usual = whole.then(|| checkout.root.join("bench/results/cpu/peers.json"));
-    if let Some(path) = options.out.clone().or(usual) {
-        let text = document(checkout, &rows, rounds, seconds);
-        fs::write(&path, text).map_err(at(&path))?;
-        println!("written to {}", path.display());
-    }
-    Ok(())
+    let command = format!("cargo xtask peers --rounds {rounds} --seconds {seconds}");
+    let report = Report { rows, not_measured, ..Report::new(checkout, command, before) };
+    summarise(&report);
+    Ok(report)
 }
 
 fn at(path: &Path) -> impl Fn(std::io::Error) -> Failure {
@@ -129,51 +167,30 @@ fn build(checkout: &Checkout, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(programs)
 }
 
-/// Has every library do the work, in turn, some rounds.
-fn measure(jobs: &mut [Job], work: &Work, rounds: usize, seconds: f64) -> Result<Ratios, Failure> {
+/// Has every library do the work, in turn, some rounds. A failure comes with the number of the library.
+fn measure(
+    jobs: &mut [Job],
+    work: &Work,
+    rounds: usize,
+    seconds: f64,
+) -> Result<Ratios, (usize, Failure)> {
     let mut times = Vec::with_capacity(rounds);
     for _ in 0..rounds {
         let mut round = Vec::with_capacity(jobs.len());
         for (i, job) in jobs.iter_mut().enumerate() {
             let command = if i == 0 { work.command() } else { work.peers_command() };
-            round.push(job.ask(&format!("{command} {seconds}"))?);
+            let answer = job.ask(&format!("{command} {seconds}"));
+            round.push(answer.map_err(|failure| (i, failure))?);
         }
         times.push(round);
     }
     Ok(Ratios::of(&times))
 }
 
-fn summarise(rows: &[(Work, Ratios)]) {
-    let marked = rows.iter().filter(|(work, _)| work.mark.is_some());
-    let (met, missed): (Vec<_>, Vec<_>) =
-        marked.partition(|(work, ratios)| work.met(ratios) == Some(true));
-    println!("\n{} of {} marks met", met.len(), met.len() + missed.len());
-    for (work, ratios) in missed {
-        println!("missed: {}", work.line(ratios));
+fn summarise(report: &Report) {
+    let (met, marks, beyond) = report.marks();
+    println!("\n{met} of {marks} marks met; {beyond} of the others are beyond what memory allows");
+    for row in report.rows.iter().filter(|row| row.met == Some(false)) {
+        println!("missed: {}", row.line());
     }
-}
-
-fn document(checkout: &Checkout, rows: &[(Work, Ratios)], rounds: usize, seconds: f64) -> String {
-    let said = |program: &str, arguments: &[&str]| {
-        let mut command = Command::new(program);
-        command.current_dir(&checkout.root).args(arguments);
-        let text = command.output().map(|output| output.stdout).unwrap_or_default();
-        String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned()
-    };
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let rows: Vec<_> = rows.iter().map(|(work, ratios)| work.json(ratios)).collect();
-    let document = json!({
-        "what": "ratios of speed: Gapless over memcpy, Open MPI and MPICH, medians over rounds",
-        "command": format!("cargo xtask peers --rounds {rounds} --seconds {seconds}"),
-        "commit": said("git", &["describe", "--always", "--dirty"]),
-        "cpu": cpu.trim_start_matches([' ', '\t', ':']),
-        "processors": std::thread::available_parallelism().map_or(1, usize::from),
-        "load_average": load.trim(),
-        "openmpi": said("mpirun.openmpi", &["--version"]),
-        "mpich": said("mpichversion", &[]),
-        "rows": rows,
-    });
-    format!("{document:#}\n")
 }

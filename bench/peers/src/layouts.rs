@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use gapless_dtype::{Datatype, Layout, Order, Primitive, TypeError};
+use gapless_dtype::{Convertor, ConvertorError, Datatype, Layout, Order, Primitive, Run};
 
 pub(crate) const LINE: u64 = 64;
 
@@ -16,6 +16,8 @@ pub(crate) struct Laid {
     pub(crate) payload: u64,
     /// Bytes touched, from displacement 0 on.
     pub(crate) span: u64,
+    /// Cache lines touched: what any library must move, however short the runs are.
+    pub(crate) lines: u64,
     /// Bytes from a place to the next, of as many as lie in each stretch: places of faces interleave.
     pub(crate) step: u64,
     pub(crate) many: u64,
@@ -39,7 +41,7 @@ impl Random {
 }
 
 /// `bytes` bytes without gaps.
-pub(crate) fn contiguous(bytes: u64) -> Result<Laid, TypeError> {
+pub(crate) fn contiguous(bytes: u64) -> Result<Laid, Box<dyn Error>> {
     laid(&Primitive::Byte.into(), bytes, bytes)
 }
 
@@ -129,11 +131,31 @@ fn places(blocks: u64, width: u64, shuffled: bool) -> (Vec<i64>, u64) {
     (at, next)
 }
 
-fn laid(datatype: &Datatype, count: u64, span: u64) -> Result<Laid, TypeError> {
+fn laid(datatype: &Datatype, count: u64, span: u64) -> Result<Laid, Box<dyn Error>> {
     let layout = datatype.commit()?;
     let payload = layout.size() * count;
     let stretch = span.next_multiple_of(LINE) + LINE;
-    Ok(Laid { layout, count, payload, span, step: 0, many: 1, stretch })
+    let lines = lines(&layout, count, span)?;
+    Ok(Laid { layout, count, payload, span, lines, step: 0, many: 1, stretch })
+}
+
+/// Cache lines that the instances touch in a buffer of `span` bytes that begins one, each counted once.
+fn lines(layout: &Layout, count: u64, span: u64) -> Result<u64, ConvertorError> {
+    let mut touched = vec![0u64; crate::arena::index(span.div_ceil(LINE * 64))];
+    let mut convertor = Convertor::new(layout, count)?;
+    let mut runs = vec![Run::default(); 1024];
+    loop {
+        let (used, bytes) = convertor.iov(&mut runs, u64::MAX);
+        if bytes == 0 {
+            return Ok(touched.iter().map(|word| u64::from(word.count_ones())).sum());
+        }
+        for run in &runs[..used] {
+            let first = run.displacement.cast_unsigned();
+            for line in first / LINE..=(first + run.len - 1) / LINE {
+                touched[crate::arena::index(line / 64)] |= 1 << (line % 64);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -153,6 +175,10 @@ mod tests {
         }
         let face = named("xface", 2 << 20).unwrap();
         assert_eq!((face.payload, face.layout.blocks()), (2 << 20, 1 << 18));
+        // Every double of the face lies in a line of its own; half the rows of a matrix fill theirs.
+        assert_eq!(face.lines, 1 << 18);
+        assert_eq!(named("V", 1 << 17).unwrap().lines, (1 << 17) / LINE);
+        assert_eq!(named("X", 1 << 17).unwrap().lines, (1 << 17) / LINE);
         assert!(named("list9", 100).is_err() && named("nothing", 100).is_err());
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! `gapless-peers FOLDER [ROTATION_BYTES]` under a launcher: rank r reads commands, a line each, from the fifo
 //! `FOLDER/r`, and rank 0 answers each on the fifo `FOLDER/answers` with two medians in seconds: of the work,
-//! and of `memcpy` of as many bytes. Meanwhile everybody else is blocked, not spinning.
+//! and of `memcpy` of as many bytes, by rank 0 alone; and with the number of cache lines that the layout
+//! touches. Meanwhile everybody else is blocked, not spinning.
 //!
 //! Units: bytes and seconds.
 
@@ -56,7 +57,8 @@ fn main() -> Result<(), Anything> {
     for command in BufReader::new(commands).lines() {
         let medians = bench.obey(&command?)?;
         if let Some(answers) = &mut answers {
-            writeln!(answers, "{:.9e} {:.9e}", medians.ours, medians.memcpy)?;
+            let lines = bench.current.as_ref().map_or(0, |subject| subject.laid.lines);
+            writeln!(answers, "{:.9e} {:.9e} {lines}", medians.ours, medians.memcpy)?;
         }
     }
     bench.current = None;
@@ -251,7 +253,7 @@ impl Bench {
                 }
             }
             let took = trip.elapsed().as_secs_f64() / f64::from(times) / 2.0;
-            samples.add(round, took, subject.copied());
+            samples.add(round, took, if rank == 0 { subject.copied() } else { 0.0 });
             more = agreed(&self.world, round + 1 < ROUNDS_MIN || start.elapsed() < within)?;
             round += 1;
         }
@@ -288,7 +290,8 @@ impl Bench {
                 }
             }
             let each = f64::from(WINDOWS) * f64::from(u32::try_from(window)?);
-            samples.add(round, began.elapsed().as_secs_f64() / each, subject.copied());
+            let copied = if rank == 0 { subject.copied() } else { 0.0 };
+            samples.add(round, began.elapsed().as_secs_f64() / each, copied);
             more = agreed(&self.world, round + 1 < ROUNDS_MIN || start.elapsed() < within)?;
             round += 1;
         }

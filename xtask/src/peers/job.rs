@@ -140,7 +140,7 @@ mod tests {
         shell::output(chmod.arg("+x").arg(&program)).unwrap();
         let mut job = Job::start("test", &program, &folder, 1).unwrap();
         let times = job.ask("anything").unwrap();
-        assert_eq!((times.work, times.memcpy), (1e-3, 2e-3));
+        assert_eq!((times.work, times.memcpy, times.lines), (1e-3, 2e-3, 0));
         job.end().unwrap();
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -1,0 +1,329 @@
+//! What a run leaves behind: a file, figures, and a part of a document. Units: bytes, seconds.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use super::at;
+use super::plot;
+use super::work::{Ratio, Row};
+use crate::Failure;
+use crate::metadata::Checkout;
+
+/// What stands before and behind our part of the document.
+const BEGIN: &str = "<!-- peers: begin -->";
+const END: &str = "<!-- peers: end -->";
+
+/// A run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Report {
+    pub(super) what: String,
+    pub(super) command: String,
+    pub(super) commit: String,
+    pub(super) date: String,
+    pub(super) cpu: String,
+    pub(super) processors: usize,
+    /// Before the first piece of work, and after the last: processes that wanted a processor.
+    pub(super) load_average: [String; 2],
+    pub(super) openmpi: String,
+    pub(super) mpich: String,
+    pub(super) rows: Vec<Row>,
+    /// What a library failed at.
+    pub(super) not_measured: Vec<String>,
+}
+
+/// Rows that are shown together.
+struct Family {
+    name: &'static str,
+    title: &'static str,
+    holds: fn(&str) -> bool,
+}
+
+const FAMILIES: [Family; 6] = [
+    Family {
+        name: "pack",
+        title: "packing",
+        holds: |work| work.starts_with("pack ") && !is_sparse(work),
+    },
+    Family {
+        name: "unpack",
+        title: "unpacking",
+        holds: |work| work.starts_with("unpack ") && !is_sparse(work),
+    },
+    Family {
+        name: "lists",
+        title: "index lists and x-faces",
+        holds: |work| work.contains("pack ") && is_sparse(work),
+    },
+    Family {
+        name: "types",
+        title: "making types: an indexed block of so many single doubles",
+        holds: |work| work.starts_with("commit ") || work.starts_with("create "),
+    },
+    Family {
+        name: "message",
+        title: "messages between two processes, ordinary memory",
+        holds: |work| work.starts_with("message ") || work.starts_with("rate "),
+    },
+    Family {
+        name: "message-alloc",
+        title: "messages out of and into `World::alloc` memory (peers: ordinary memory)",
+        holds: |work| work.starts_with("message-alloc "),
+    },
+];
+
+fn is_sparse(work: &str) -> bool {
+    ["list", "block", "xface"].iter().any(|layout| work.contains(layout))
+}
+
+/// Processes that want a processor, over the last minutes.
+pub(super) fn load() -> String {
+    fs::read_to_string("/proc/loadavg").unwrap_or_default().trim().to_owned()
+}
+
+impl Report {
+    /// Describes the machine and the run.
+    pub(super) fn new(checkout: &Checkout, command: String, before: String) -> Report {
+        let said = |program: &str, arguments: &[&str]| {
+            let mut command = Command::new(program);
+            command.current_dir(&checkout.root).args(arguments);
+            let text = command.output().map(|output| output.stdout).unwrap_or_default();
+            String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned()
+        };
+        let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+        Report {
+            what: "ratios of speed: Gapless over memcpy, Open MPI and MPICH, medians over rounds"
+                .to_owned(),
+            command,
+            commit: said("git", &["describe", "--always", "--dirty"]),
+            date: said("date", &["+%F"]),
+            cpu: cpu.trim_start_matches([' ', '\t', ':']).to_owned(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            load_average: [before, load()],
+            openmpi: said("mpirun.openmpi", &["--version"]),
+            mpich: said("mpichversion", &[]),
+            rows: Vec::new(),
+            not_measured: Vec::new(),
+        }
+    }
+
+    /// Reads what [`Report::write`] wrote.
+    pub(super) fn read(path: &Path) -> Result<Report, Failure> {
+        let text = fs::read_to_string(path).map_err(at(path))?;
+        serde_json::from_str(&text).map_err(|error| at(path)(error.into()))
+    }
+
+    /// Writes `peers.json` and a figure of each family to `folder`.
+    pub(super) fn write(&self, folder: &Path) -> Result<(), Failure> {
+        fs::create_dir_all(folder).map_err(at(folder))?;
+        self.write_json(&folder.join("peers.json"))?;
+        self.write_figures(folder)
+    }
+
+    /// Writes the report alone.
+    pub(super) fn write_json(&self, path: &Path) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(self).map_err(|error| at(path)(error.into()))?;
+        fs::write(path, text + "\n").map_err(at(path))?;
+        println!("written to {}", path.display());
+        Ok(())
+    }
+
+    /// Writes a figure of each family that has rows.
+    pub(super) fn write_figures(&self, folder: &Path) -> Result<(), Failure> {
+        for family in &FAMILIES {
+            let rows: Vec<&Row> = self.of(family).collect();
+            if rows.is_empty() {
+                continue;
+            }
+            let path = folder.join(format!("peers-{}.svg", family.name));
+            fs::write(&path, plot::ratios(&family.title.replace('`', ""), &rows))
+                .map_err(at(&path))?;
+            println!("written to {}", path.display());
+        }
+        Ok(())
+    }
+
+    fn of(&self, family: &Family) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| (family.holds)(&row.work))
+    }
+
+    /// Marks met, marks, and how many of those that are missed memory does not allow.
+    pub(super) fn marks(&self) -> (usize, usize, usize) {
+        let marked = self.rows.iter().filter(|row| row.met.is_some());
+        let beyond = self.rows.iter().filter(|row| row.beyond_floor).count();
+        (marked.clone().filter(|row| row.met == Some(true)).count(), marked.count(), beyond)
+    }
+
+    /// The tables, with links to the figures in `folder`.
+    fn markdown(&self, folder: &str) -> String {
+        let mut text = String::new();
+        let (met, marks, beyond) = self.marks();
+        let _ = write!(
+            text,
+            "`{}` at {}, {}; {}, {} processors, load average {} before and {} after. {}; {}.\n\n\
+             {met} of {marks} marks are met; {beyond} of those missed ask for more than memory allows.\n",
+            self.command,
+            self.commit,
+            self.date,
+            self.cpu,
+            self.processors,
+            self.load_average[0],
+            self.load_average[1],
+            self.openmpi,
+            self.mpich,
+        );
+        if !self.not_measured.is_empty() {
+            let _ = write!(text, "\nNot measured: {}.\n", self.not_measured.join("; "));
+        }
+        for family in &FAMILIES {
+            let rows: Vec<&Row> = self.of(family).collect();
+            if rows.is_empty() {
+                continue;
+            }
+            let _ = write!(
+                text,
+                "\n### {}\n\n![{}]({folder}/peers-{}.svg)\n\n\
+                 | work | time | ÷ memcpy | ÷ Open MPI | ÷ MPICH | most ÷ memcpy | mark | |\n\
+                 | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |\n",
+                family.title, family.name, family.name
+            );
+            for row in rows {
+                text += &table_row(row);
+            }
+        }
+        text
+    }
+
+    /// Puts the tables between the marks of `document`.
+    pub(super) fn put_into(&self, document: &Path, folder: &str) -> Result<(), Failure> {
+        let text = fs::read_to_string(document).map_err(at(document))?;
+        let Some(text) = replaced(&text, &self.markdown(folder)) else {
+            let what = format!("the lines {BEGIN} and {END} in {}", document.display());
+            return Err(Failure::Missing(what));
+        };
+        fs::write(document, text).map_err(at(document))?;
+        println!("tables put into {}", document.display());
+        Ok(())
+    }
+}
+
+/// `document` with `part` between the marks, if it has them.
+fn replaced(document: &str, part: &str) -> Option<String> {
+    let (before, rest) = document.split_once(BEGIN)?;
+    let (_, after) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{part}\n{END}{after}"))
+}
+
+fn table_row(row: &Row) -> String {
+    let part = |ratio: Ratio| format!("{:.2} ±{:.0} %", ratio.median, 100.0 * ratio.spread);
+    let ratios = &row.ratios;
+    format!(
+        "| {} | {} | {} | {} | {} | {} | {} | {} |\n",
+        named(&row.work),
+        time(ratios.seconds),
+        part(ratios.memcpy),
+        part(ratios.openmpi),
+        part(ratios.mpich),
+        row.floor.map_or_else(String::new, |floor| format!("{:.2}", floor.over_memcpy)),
+        row.mark.as_deref().unwrap_or_default().replace(">=", "≥").replace("<=", "≤"),
+        row.verdict(),
+    )
+}
+
+/// The work, with its bytes as people write them.
+pub(super) fn named(work: &str) -> String {
+    let human = |word: &str| match word.parse::<u64>() {
+        Ok(bytes) if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => {
+            format!("{} MiB", bytes >> 20)
+        }
+        Ok(bytes) if bytes >= 1 << 10 && bytes.is_multiple_of(1 << 10) => {
+            format!("{} KiB", bytes >> 10)
+        }
+        _ => word.to_owned(),
+    };
+    work.split(' ').map(human).collect::<Vec<_>>().join(" ")
+}
+
+/// Three digits and a unit.
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-6 => format!("{:.0} ns", 1e9 * s),
+        s if s < 1e-5 => format!("{:.2} µs", 1e6 * s),
+        s if s < 1e-4 => format!("{:.1} µs", 1e6 * s),
+        s if s < 1e-3 => format!("{:.0} µs", 1e6 * s),
+        s => format!("{:.2} ms", 1e3 * s),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::work::{self, Ratios, Times};
+    use super::*;
+
+    fn report() -> Report {
+        let times = |work| Times { work, memcpy: 1e-6, lines: 262_144 };
+        let ratios = Ratios::of(&[vec![times(1e-5), times(2e-5), times(3e-5)]]);
+        let everything = [1, 2].map(|ranks| work::list(ranks, false)).concat();
+        Report {
+            what: String::new(),
+            command: "cargo xtask peers".to_owned(),
+            commit: "abc".to_owned(),
+            date: "2026-01-01".to_owned(),
+            cpu: "a processor".to_owned(),
+            processors: 2,
+            load_average: ["0".to_owned(), "1".to_owned()],
+            openmpi: String::new(),
+            mpich: String::new(),
+            rows: everything.iter().map(|work| Row::new(work, ratios)).collect(),
+            not_measured: vec!["pack V 1: said nothing".to_owned()],
+        }
+    }
+
+    #[test]
+    fn every_row_is_in_one_family() {
+        for row in report().rows {
+            let families = FAMILIES.iter().filter(|family| (family.holds)(&row.work)).count();
+            assert_eq!(families, 1, "{}", row.work);
+        }
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        report().write(folder.path()).unwrap();
+        let read = Report::read(&folder.path().join("peers.json")).unwrap();
+        // Numbers may differ in the last place.
+        let lines = |report: Report| report.rows.iter().map(Row::line).collect::<Vec<_>>();
+        assert_eq!(lines(read), lines(report()));
+        for family in FAMILIES {
+            let figure = folder.path().join(format!("peers-{}.svg", family.name));
+            assert!(fs::read_to_string(figure).unwrap().starts_with("<svg"));
+        }
+    }
+
+    #[test]
+    fn only_what_stands_between_the_marks_is_replaced() {
+        let document = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
+        let text = replaced(&document, &report().markdown("results")).unwrap();
+        assert!(text.starts_with("before\n<!-- peers: begin -->\n\n`cargo xtask peers` at abc"));
+        assert!(text.ends_with("\n<!-- peers: end -->\nafter\n") && !text.contains("old"));
+        assert!(text.contains("| pack xface 8 MiB | 10.0 µs | 0.10 ±0 % |"));
+        assert!(text.contains("(results/peers-lists.svg)") && text.contains("pack V 1: said"));
+        let again = replaced(&text, &report().markdown("results")).unwrap();
+        assert_eq!(again, text);
+        assert_eq!(replaced("no marks", ""), None);
+    }
+
+    #[test]
+    fn sizes_and_times_are_written_for_people() {
+        assert_eq!(named("pack V 65536"), "pack V 64 KiB");
+        assert_eq!(named("message contiguous 1"), "message contiguous 1");
+        assert_eq!(named("pack xface 8388608"), "pack xface 8 MiB");
+        let times = [4.9e-7, 5.251e-6, 8.612e-5, 4.3e-4, 7.15e-3].map(time);
+        assert_eq!(times, ["490 ns", "5.25 µs", "86.1 µs", "430 µs", "7.15 ms"]);
+    }
+}
