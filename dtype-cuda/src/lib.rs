@@ -78,7 +78,8 @@
 //! - `form`, `plan`, `cache`: pure. How the bytes of a layout are found; what a plan holds and how it is
 //!   written; which plans are kept.
 //! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: the way of one task onto a lane. `report`: what
-//!   that would launch. `peers`: what the copy engine does between two GPUs, by `nest` and `rows`, which are pure.
+//!   that would launch. `peers`: what the copy engine does between two GPUs, by `nest`, `rows`
+//!   and `triangle`, which are pure.
 //! - `lanes`, `memory`, `staging`, `plans`: whose turn it is, and what lives how long.
 //! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the
 //!   threads that write plans.
@@ -127,6 +128,7 @@ mod shared;
 #[allow(unsafe_code, reason = "launches kernels and copies by address")]
 mod staged;
 mod staging;
+mod triangle;
 mod writers;
 
 pub use batch::Request;

@@ -1,14 +1,19 @@
-//! What the copy engine does: moves between two GPUs whose bytes are rows on both sides. What is worth it
-//! is decided in `rows`; here tasks are read as nests, and copies go onto a lane.
+//! What the copy engine does: moves between two GPUs whose bytes are rows on both sides, and most of a
+//! triangle. What is worth it is decided in `rows` and `triangle`; here tasks are read as nests, and copies go
+//! onto a lane, with kernels beside them on another one.
 
 use crate::accelerator::{CopyRows, Lane};
 use crate::form::Form;
+use crate::lanes::InFlight;
 use crate::nest::{Nest, Walk};
-use crate::rows::{self, Copies, Rows, Terms};
-use crate::shared::{Shared, Task};
+use crate::rows::{self, Rows, Terms};
+use crate::shared::{Shared, Task, launch_all};
+use crate::triangle::{Shares, shares};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
+use gapless_kernels::launch::{Launches, Runs, transfer};
 use gapless_mem::{OutOfRange, Region};
+use smallvec::SmallVec;
 
 /// Memory, and where in it displacement 0 is.
 #[derive(Clone, Copy)]
@@ -55,6 +60,19 @@ impl Task<'_> {
         }
     }
 
+    /// The runs that all of both sides are, at the same displacements.
+    fn runs(&self) -> Option<Runs> {
+        let Task::Transfer { from: (src, _), to: (dst, _), range, .. } = self else { return None };
+        let whole =
+            range.start == 0 && range.end == src.packed_bytes() && range.end == dst.packed_bytes();
+        let form = |typed: &Typed| match Form::of(typed.layout(), typed.count()) {
+            Form::Affine(runs) => Some(runs),
+            _ => None,
+        };
+        let runs = form(src).filter(|_| whole)?;
+        (form(dst)? == runs).then_some(runs)
+    }
+
     /// Both sides as one nest of loops.
     fn nest(&self) -> Option<Nest> {
         match self {
@@ -72,8 +90,9 @@ impl Task<'_> {
 }
 
 impl Shared {
-    /// The copies that do all of a task, if its sides lie on two GPUs and copies are faster than kernels.
-    pub(crate) fn copies(&self, task: &Task<'_>) -> Option<Copies> {
+    /// The copies that do a task, all of it or most, if its sides lie on two GPUs and copies are faster than
+    /// kernels.
+    pub(crate) fn copies(&self, task: &Task<'_>) -> Option<Shares> {
         let budget = match task {
             Task::Packed { direct: None, .. } => return None,
             Task::Packed { job, .. } => job.budget,
@@ -84,7 +103,68 @@ impl Shared {
         if !terms.allow(1, end - start) || !self.accelerator.apart(src.region, dst.region) {
             return None;
         }
-        rows::copies(&task.nest()?, start, end, terms)
+        if let Some(runs) = task.runs() {
+            return shares(&runs, terms);
+        }
+        let copies = rows::copies(&task.nest()?, start, end, terms)?;
+        Some(Shares { copies, rest: SmallVec::new() })
+    }
+
+    /// The launches of what copies leave of a task.
+    ///
+    /// # Errors
+    /// A shape that no kernel takes.
+    pub(crate) fn beside(&self, task: &Task<'_>, shares: &Shares) -> Result<Launches, EngineError> {
+        let mut launches = Launches::new();
+        if let Task::Transfer { from, to, budget, .. } = task {
+            for (side, bytes) in &shares.rest {
+                let sides = ((side, from.1.place), (side, to.1.place));
+                let some = transfer(&(0..*bytes), sides.0, sides.1, *budget);
+                launches.extend(some.map_err(|reason| self.unfit(reason))?);
+            }
+        }
+        Ok(launches)
+    }
+
+    /// Enqueues copies, and what they leave beside them.
+    ///
+    /// # Safety
+    /// The task's memory stays valid, and free of races, until the lane has passed the work; the shares
+    /// are the task's.
+    ///
+    /// # Errors
+    /// The device's failure. Some of the work may be enqueued then.
+    pub(crate) unsafe fn enqueue_shares(
+        &self,
+        lane: &dyn Lane,
+        task: &Task<'_>,
+        shares: &Shares,
+    ) -> Result<(), EngineError> {
+        let Task::Transfer { from, to, .. } = task else {
+            // SAFETY: the caller's own promise; copies are all of it.
+            return unsafe { self.enqueue_copies(lane, task, &shares.copies) };
+        };
+        let launches = self.beside(task, shares)?;
+        let pointers = [from.1.base, to.1.base, from.1.base, from.1.base];
+        let another = if launches.is_empty() { None } else { self.lanes.take_another() };
+        let Some((number, mut track)) = another else {
+            // SAFETY: the launches move bytes of both sides, for which the caller vouches.
+            unsafe { launch_all(lane, &launches, &pointers) }?;
+            // SAFETY: the caller's own promise.
+            return unsafe { self.enqueue_copies(lane, task, &shares.copies) };
+        };
+        let other = &*self.accelerator.lanes()[number];
+        let flight = InFlight::new(other);
+        // What the first lane waits for, the second one does.
+        other.wait_for(&[lane.record()?])?;
+        // SAFETY: as above; the first lane waits for the second one's end.
+        unsafe { launch_all(other, &launches, &pointers) }?;
+        let completion = other.record()?;
+        // SAFETY: the caller's own promise; what the kernels touch is no part of it.
+        unsafe { self.enqueue_copies(lane, task, &shares.copies) }?;
+        lane.wait_for(std::slice::from_ref(&completion))?;
+        flight.land(&mut track.retired, &completion);
+        Ok(())
     }
 
     /// Enqueues copies of a task's bytes.
@@ -95,7 +175,7 @@ impl Shared {
     ///
     /// # Errors
     /// The device's failure. Some of the work may be enqueued then.
-    pub(crate) unsafe fn enqueue_copies(
+    unsafe fn enqueue_copies(
         &self,
         lane: &dyn Lane,
         task: &Task<'_>,

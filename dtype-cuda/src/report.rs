@@ -6,8 +6,9 @@ use crate::config::{Copied, Launched};
 use crate::engine::GpuEngine;
 use crate::form::Form;
 use crate::plan::PlanSpec;
-use crate::rows::{Copies, Rows};
+use crate::rows::Rows;
 use crate::shared::{Shared, Task, closed, lay_out};
+use crate::triangle::Shares;
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
@@ -38,8 +39,8 @@ impl Shared {
     /// # Errors
     /// A shape that no kernel takes.
     pub(crate) fn launches(&self, task: &Task<'_>) -> Result<Vec<Launched>, EngineError> {
-        if self.copies(task).is_some() {
-            return Ok(Vec::new());
+        if let Some(shares) = self.copies(task) {
+            return Ok(told(&self.beside(task, &shares)?, 0).collect());
         }
         let (job, typed, direct, packed) = match task {
             Task::Packed { job, typed, direct, packed } => (job, typed, direct, packed),
@@ -91,9 +92,9 @@ impl Shared {
 }
 
 /// Copies as reports tell them.
-fn copied(copies: Option<Copies>) -> Vec<Copied> {
+fn copied(shares: Option<Shares>) -> Vec<Copied> {
     let told = |copy: &Rows| Copied { rows: copy.rows, width: copy.width };
-    copies.iter().flatten().map(told).collect()
+    shares.iter().flat_map(|shares| &shares.copies).map(told).collect()
 }
 
 impl GpuEngine {

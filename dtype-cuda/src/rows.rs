@@ -16,9 +16,6 @@ pub(crate) const COPIES_MAX: usize = 8;
 /// Bytes of a row at least, where there are several.
 const WIDTH_MIN: u64 = 256;
 
-/// Bytes from one row to the next at most: what CUDA's devices take.
-const PITCH_MAX: u64 = i32::MAX as u64;
-
 /// Bytes for which another copy pays: a kernel loses as much time on them as the copy takes to begin.
 const ANOTHER: u64 = 8 << 20;
 
@@ -46,6 +43,9 @@ pub(crate) struct Rows {
 pub(crate) type Copies = SmallVec<[Rows; 2]>;
 
 impl Rows {
+    /// Bytes from one row to the next at most: what CUDA's devices take.
+    pub(crate) const PITCH_MAX: u64 = i32::MAX as u64;
+
     /// Bytes from the first row's begin to the last one's end, at this pitch.
     pub(crate) fn span(&self, pitch: u64) -> u64 {
         pitch.saturating_mul(self.rows.saturating_sub(1)).saturating_add(self.width)
@@ -59,15 +59,29 @@ pub(crate) struct Terms {
     least: u64,
     /// Each further one.
     another: u64,
+    /// Whether kernels have a budget.
+    budgeted: bool,
 }
 
 impl Terms {
     /// As configured; a copy engine needs no blocks, so with a budget for kernels less is enough.
     pub(crate) fn new(bytes_min: u64, budgeted: bool) -> Terms {
-        if budgeted {
-            return Terms { least: bytes_min / 8, another: ANOTHER_THAN_FEW.min(bytes_min / 8) };
+        let (least, another) =
+            if budgeted { (bytes_min / 8, ANOTHER_THAN_FEW) } else { (bytes_min, ANOTHER) };
+        Terms { least, another: another.min(least), budgeted }
+    }
+
+    /// Into how many blocks, as a power of two, a triangle of `bytes` is split: copies move a half of it by
+    /// one level, three quarters by two, and a kernel moves the rest meanwhile. `None` leaves all to kernels.
+    pub(crate) fn levels(self, bytes: u64) -> Option<u32> {
+        if self.budgeted {
+            return (bytes >= self.least.saturating_mul(8)).then_some(2);
         }
-        Terms { least: bytes_min, another: ANOTHER.min(bytes_min) }
+        match bytes {
+            _ if bytes >= self.least.saturating_mul(16) => Some(2),
+            _ if bytes >= self.least.saturating_mul(8) => Some(1),
+            _ => None,
+        }
     }
 
     /// Whether `copies` copies may move `bytes`.
@@ -91,7 +105,7 @@ pub(crate) fn copies(nest: &Nest, start: u64, end: u64, terms: Terms) -> Option<
 /// Appends the copies of a whole nest, in the order of addresses.
 fn rows(nest: &Nest, copies: &mut Copies) -> Option<()> {
     let pitch = |stride: i64| {
-        u64::try_from(stride).ok().filter(|pitch| (nest.len..=PITCH_MAX).contains(pitch))
+        u64::try_from(stride).ok().filter(|pitch| (nest.len..=Rows::PITCH_MAX).contains(pitch))
     };
     let fits = |dim: &PairDim| Some((pitch(dim.src)?, pitch(dim.dst)?));
     let rows = nest.dims.iter().enumerate().filter(|(_, dim)| fits(dim).is_some());

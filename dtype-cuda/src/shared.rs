@@ -302,9 +302,9 @@ impl Shared {
         if task.is_empty() {
             return Ok(());
         }
-        if let Some(copies) = self.copies(task) {
-            // SAFETY: the caller's own promise; the copies are of the task.
-            return unsafe { self.enqueue_copies(lane, task, &copies) };
+        if let Some(shares) = self.copies(task) {
+            // SAFETY: the caller's own promise; the shares are the task's.
+            return unsafe { self.enqueue_shares(lane, task, &shares) };
         }
         match task {
             &Task::Packed { ref job, typed, direct: Some(packed), .. } => {

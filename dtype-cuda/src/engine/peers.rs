@@ -230,3 +230,92 @@ fn a_copy_that_fails_is_told_and_what_was_begun_is_waited_for() {
     bench.mock.log().fails_in = None;
     assert!(!bench.mock.log().lost.load(Ordering::SeqCst));
 }
+
+#[test]
+fn most_of_a_triangle_is_copied_and_kernels_do_the_rest_on_another_lane() {
+    let bench = Bench::new();
+    let n = 160;
+    let lengths: Vec<u64> = (0..n).map(|j| n - j).collect();
+    let places: Vec<i64> = (0..n.cast_signed()).map(|j| j * (n.cast_signed() + 1)).collect();
+    let triangle = commit(Datatype::indexed(&lengths, &places, &double()).unwrap());
+    let again = commit(Datatype::indexed(&lengths, &places, &double()).unwrap());
+    let size = triangle.size();
+    let src = Typed::new(bench.here, 16, &triangle, 1).unwrap();
+    let dst = Typed::new(bench.there, 64, &again, 1).unwrap();
+    let begun = {
+        let small = commit(Datatype::vector(5, 1, 2, &double()).unwrap());
+        let typed = Typed::new(bench.here, 0, &small, 1).unwrap();
+        // SAFETY: the pretend vendor copies only what lives; here and below.
+        unsafe { bench.engine.pack(&typed, 0..40, bench.here.sub(0, 40).unwrap(), &[]) }.unwrap()
+    };
+    bench.ops();
+    // SAFETY: as above.
+    unsafe { bench.engine.transfer(&src, &dst, 0..size, std::slice::from_ref(&begun)) }.unwrap();
+    let ops = std::mem::take(&mut bench.mock.log().ops);
+    let lane = ops[0].0;
+    let (at, end) = match ops.as_slice() {
+        [
+            (_, Op::Wait(_)),
+            (one, Op::Record(begin)),
+            (two, Op::Wait(begin_too)),
+            (beside, Op::Launch(_)),
+            (three, Op::Record(end)),
+            copies @ ..,
+            (four, Op::Wait(end_too)),
+            (five, Op::Record(_)),
+        ] => {
+            assert_eq!((begin, end), (begin_too, end_too));
+            assert!([one, four, five].iter().all(|&&on| on == lane));
+            assert!([two, beside, three].iter().all(|&&on| on != lane));
+            assert!(copies.iter().all(|(on, op)| *on == lane && matches!(op, Op::Rows(..))));
+            (copies.len(), *end)
+        }
+        _ => panic!("{ops:?}"),
+    };
+    assert_eq!(at, 3, "after {end}");
+    assert_eq!(bench.engine.transfer_copies(&src, &dst, 0..size).unwrap().len(), 3);
+    assert_eq!(bench.engine.transfer_launches(&src, &dst, 0..size).unwrap().len(), 1);
+    // What is copied is copied where it belongs: the rectangles of both are the same bytes.
+    let mut rng = Rng::new(3);
+    let (source, target) = (noise(&mut rng), noise(&mut rng));
+    bench.write(bench.here, &source);
+    bench.write(bench.there, &target);
+    // SAFETY: as above.
+    unsafe { bench.engine.transfer(&src, &dst, 0..size, &[]) }.unwrap();
+    bench.ops();
+    let mut expected = target.clone();
+    let from = Typed::new(Region::of(&source), 16, &triangle, 1).unwrap();
+    let into = Typed::new(Region::of_mut(&mut expected), 64, &triangle, 1).unwrap();
+    // SAFETY: both live, and do not overlap.
+    unsafe { HostEngine.transfer(&from, &into, 0..size, &[]) }.unwrap();
+    let there = bench.read(bench.there);
+    let right = there.iter().zip(&expected).zip(&target);
+    assert!(right.clone().all(|((is, would), was)| is == would || is == was));
+    let moved = right.filter(|((is, _), was)| is != was).count() as u64;
+    assert!(moved > size * 7 / 10 && moved < size, "{moved} of {size}");
+
+    // Part of it is left to kernels, and so is one that goes to another.
+    let other = commit(Datatype::indexed(&lengths[1..], &places[1..], &double()).unwrap());
+    let other = Typed::new(bench.there, 64, &other, 1).unwrap();
+    for (dst, range) in [(&dst, 8..size), (&dst, 0..size - 8), (&other, 0..other.packed_bytes())] {
+        assert!(bench.engine.transfer_copies(&src, dst, range).unwrap().is_empty());
+    }
+    // Whatever fails, nothing is left in flight.
+    for fails_in in 0..10 {
+        bench.mock.log().fails_in = Some(fails_in);
+        // SAFETY: as above.
+        let done = unsafe { bench.engine.transfer(&src, &dst, 0..size, &[]) };
+        bench.mock.log().fails_in = None;
+        let busy = bench.mock.log().busy();
+        assert_eq!(done.is_err(), fails_in < 9);
+        assert!(done.is_ok() || busy.iter().all(|lane| drained(&bench, *lane)), "{busy:?}");
+        bench.mock.log().end_all();
+        bench.ops();
+    }
+}
+
+/// Whether the last that was asked of a lane is to end.
+fn drained(bench: &Bench, lane: usize) -> bool {
+    let log = bench.mock.log();
+    log.ops.iter().rfind(|(on, _)| *on == lane).is_none_or(|(_, op)| *op == Op::Drain)
+}

@@ -7,7 +7,7 @@ use gapless_dtype::testkit::Rng;
 use gapless_kernels::launch::{Grid, GridDim};
 use smallvec::smallvec;
 
-const ANY: Terms = Terms { least: 1, another: 0 };
+const ANY: Terms = Terms { least: 1, another: 0, budgeted: false };
 
 fn grid(len: u64, dims: &[(u64, i64)]) -> Grid {
     let dims = dims.iter().map(|&(count, stride)| GridDim { count, stride }).collect();
