@@ -34,6 +34,7 @@ use crate::send::SendStage;
 use gapless_bml::Bml;
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::Completion;
+use std::collections::hash_map::Entry;
 
 /// Whether the data of an offer may be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,15 +114,21 @@ impl Core {
         self.flush_peer(bml, peer);
     }
 
-    /// Has a receive wait for its sender's word, or end for want of data; whether it does.
-    pub(crate) fn defer(&mut self, bml: &mut Bml, id: RequestId) -> bool {
-        let Some((incoming, _)) = self.incoming(id) else { return true };
-        match incoming.rts.data {
+    /// Has a receive wait for its sender's word, or end for want of data; whether it does. An error is the
+    /// sender's: it has offered two messages by one name, and could speak of one only.
+    pub(crate) fn defer(&mut self, bml: &mut Bml, id: RequestId) -> Result<bool, String> {
+        let Some((incoming, _)) = self.incoming(id) else { return Ok(true) };
+        Ok(match incoming.rts.data {
             Data::There => false,
             Data::Later => {
                 incoming.stage = Stage::Deferred;
                 let key = (incoming.from, incoming.rts.serial);
-                self.deferred.insert(key, id);
+                match self.deferred.entry(key) {
+                    Entry::Vacant(place) => drop(place.insert(id)),
+                    Entry::Occupied(_) => {
+                        return Err(format!("rendezvous {} is offered twice", key.1));
+                    }
+                }
                 true
             }
             Data::Never => {
@@ -131,7 +138,7 @@ impl Core {
                 self.finish_incoming(id);
                 true
             }
-        }
+        })
     }
 
     /// A sender says what has become of the data of an offer. One that is not known was refused.
@@ -143,7 +150,8 @@ impl Core {
             }
             incoming.rts.data = data;
             incoming.stage = Stage::Choosing;
-            if !self.defer(bml, id) {
+            // It is not deferred again.
+            if self.defer(bml, id) == Ok(false) {
                 self.proceed(bml, id);
             }
             return;

@@ -153,7 +153,14 @@ impl Core {
                 registered = buffer.register(bml, Rank(peer));
             }
             if blocks > 1 && (mapped.is_some() || registered.is_some()) {
-                layout = Some(self.published.publish(buffer.typed().layout()));
+                layout = self.published.publish(buffer.typed().layout());
+                if layout.is_none() {
+                    // Nobody could read there without it.
+                    mapped = None;
+                    if let Some((rail, key)) = registered.take() {
+                        bml.deregister(rail, &key);
+                    }
+                }
             }
         }
         let payload = fragment_max.saturating_sub(DATA_BYTES);
@@ -343,7 +350,7 @@ impl Core {
         } else if let Some(layout) = layouts.get(layout_id) {
             self.set_layout(id, Some(layout))?;
         }
-        if !self.defer(bml, id) {
+        if !self.defer(bml, id)? {
             self.proceed(bml, id);
         }
         Ok(())

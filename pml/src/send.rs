@@ -142,9 +142,10 @@ impl Core {
                 packed = Completion::Ready;
             }
             if let Completion::Ready = packed {
-                let sequence = self.next_sequence(peer);
+                let sequence = self.peers[peer as usize].next_sequence;
                 slot.write(0, &Envelope { sequence, ..ready.envelope }.eager())
                     .map_err(EngineError::from)?;
+                self.next_sequence(peer);
                 bml.send(slot, AM_TAG, Token::NONE);
                 let protocol = Protocol::Eager;
                 let status = Status { source: rank, tag, bytes, protocol };
@@ -379,7 +380,8 @@ impl Core {
                 return Attempt::Sent;
             }
         }
-        let sequence = self.next_sequence(peer);
+        // Numbered only if it leaves: who waits for a number that never comes waits for ever.
+        let sequence = self.peers[peer as usize].next_sequence;
         let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
         let header = Envelope { sequence, ..send.envelope }.eager();
         let status = send.status(Protocol::Eager);
@@ -390,6 +392,7 @@ impl Core {
             send.stage = SendStage::Unanswered { serial };
         }
         bml.send(slot, AM_TAG, Token::NONE);
+        self.next_sequence(peer);
         match written {
             Ok(()) if serial != 0 => {}
             Ok(()) => self.requests.finish_left(id, Left { status, peer, sequence }),

@@ -4,6 +4,7 @@
 mod common;
 
 use common::lab::{Lab, config, layout};
+use common::rogue::{Pair, offer};
 use common::{Buffer, Home, Job};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
@@ -274,4 +275,22 @@ fn what_nobody_has_matched_can_be_taken_back() {
     let next = unsafe { job.pml(0).isend_mode(&world, &from.typed(), 1, 4, SendMode::Synchronous) };
     assert_eq!(job.finish(1, recv).unwrap().tag, 4);
     job.finish(0, next.unwrap()).unwrap();
+}
+
+#[test]
+fn two_offers_of_one_name_break_the_protocol() {
+    let mut pair = Pair::new(Protocol::StagedGet);
+    let buffers = [0; 2].map(|_| Buffer::target_in(&layout(500, true), 1, pair.home()));
+    let ids = buffers.each_ref().map(|to| pair.recv(to));
+    for sequence in 0u32..2 {
+        let mut offer = offer(500);
+        offer[12..16].copy_from_slice(&sequence.to_le_bytes());
+        // Its data comes later.
+        offer[110] = 1;
+        pair.inject(&offer);
+        assert_eq!(pair.inbox.1, sequence == 1, "what is wrong is the second");
+    }
+    for id in ids {
+        pair.assert_lost(id, "both are its");
+    }
 }
