@@ -144,6 +144,12 @@ pub(crate) trait Lane: Send + Sync {
         }))
     }
 
+    /// Whether this is the completion of earlier work on this lane, which later work comes after anyway.
+    fn recorded(&self, completion: &Completion) -> bool {
+        let _ = completion;
+        false
+    }
+
     /// The completion of everything enqueued so far.
     ///
     /// # Errors

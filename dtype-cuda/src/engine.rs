@@ -178,8 +178,12 @@ impl GpuEngine {
         for earlier in after.iter().filter(|work| !shared.accelerator.orders(work)) {
             earlier.wait()?;
         }
-        let (number, mut track) = shared.lanes.take();
-        let lane = &*shared.accelerator.lanes()[number];
+        // On the lane of what it comes after it follows at once; from another lane that takes microseconds.
+        let lanes = shared.accelerator.lanes();
+        let follows = |&at: &usize| after.iter().any(|work| lanes[at].recorded(work));
+        let preferred = (0..lanes.len()).find(follows);
+        let (number, mut track) = shared.lanes.take(preferred);
+        let lane = &*lanes[number];
         lane.begin();
         lane.wait_for(after)?;
         let mut flight = InFlight::new(lane);

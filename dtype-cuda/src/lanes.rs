@@ -118,8 +118,18 @@ impl Lanes {
         Lanes { tracks: (0..lanes).map(|_| Mutex::default()).collect(), next: AtomicUsize::new(0) }
     }
 
+    /// A lane, and its number: the one of this number, if no other thread is busy with it, or else the next.
+    pub(crate) fn take(&self, preferred: Option<usize>) -> (usize, MutexGuard<'_, Track>) {
+        if let Some(number) = preferred
+            && let Ok(track) = self.tracks[number].try_lock()
+        {
+            return (number, track);
+        }
+        self.take_next()
+    }
+
     /// The next lane, and its number; one that no other thread is busy with, if there is one.
-    pub(crate) fn take(&self) -> (usize, MutexGuard<'_, Track>) {
+    fn take_next(&self) -> (usize, MutexGuard<'_, Track>) {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.tracks.len();
         for number in (0..count).map(|i| (turn + i) % count) {

@@ -182,6 +182,11 @@ impl Lane for MockLane {
         Ok(done?.wait()?)
     }
 
+    fn recorded(&self, completion: &Completion) -> bool {
+        let Completion::Pending(_) = completion else { return false };
+        self.log().ends[number(completion)].0 == self.number
+    }
+
     fn record(&self) -> Result<Completion, EngineError> {
         let ended = Arc::new(AtomicBool::new(false));
         let number = self.log().ends.len();

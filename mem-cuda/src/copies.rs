@@ -3,7 +3,8 @@
 //! The driver tells from addresses which memories a copy joins (unified addressing), so one call
 //! serves all directions. Streams are chosen by direction, because a GPU has copy engines for each:
 //! a long download does not hold up an upload. Within a direction copies take turns over a few
-//! streams, so that one that waits for slow work does not hold up the next.
+//! streams, so that one that waits for slow work does not hold up the next; a copy that comes after another
+//! goes on its stream.
 
 use crate::driver::{Batch, Rows};
 use crate::stream::Stream;
@@ -80,9 +81,15 @@ impl Plan {
 }
 
 impl CudaDevice {
-    /// The next stream for a copy.
-    fn lane(&self, way: Way) -> Result<&Stream, CudaError> {
+    /// The stream for a copy: that of work which it comes after, if it is one for copies this way (a link
+    /// between two streams costs microseconds), or else the next.
+    fn lane(&self, way: Way, after: &[Completion]) -> Result<&Stream, CudaError> {
         let lanes = self.lanes();
+        let made = lanes.streams[way as usize].iter().filter_map(OnceLock::get);
+        let follows = |stream: &&Stream| after.iter().any(|work| stream.recorded(work));
+        if let Some(stream) = made.into_iter().find(follows) {
+            return Ok(stream);
+        }
         let turn = lanes.next[way as usize].fetch_add(1, Ordering::Relaxed) % WIDTH;
         let lane = &lanes.streams[way as usize][turn];
         if let Some(stream) = lane.get() {
@@ -166,7 +173,7 @@ impl CudaDevice {
         if dst.is_empty() && after.iter().all(|work| matches!(work, Completion::Ready)) {
             return Ok(Completion::Ready);
         }
-        let stream = self.lane(Way::of(dst.space(), src.space()))?;
+        let stream = self.lane(Way::of(dst.space(), src.space()), after)?;
         let _bound = self.context().bind()?;
         stream.wait_for(after)?;
         // SAFETY: the caller vouches for both regions until the completion, which comes after.
@@ -239,7 +246,7 @@ impl CudaDevice {
         rows: u64,
         after: &[Completion],
     ) -> Result<Completion, CudaError> {
-        let stream = self.lane(Way::of(dst.space(), src.space()))?;
+        let stream = self.lane(Way::of(dst.space(), src.space()), after)?;
         let _bound = self.context().bind()?;
         stream.wait_for(after)?;
         // SAFETY: the caller vouches for every row until the completion, which comes after.
@@ -371,6 +378,38 @@ mod tests {
         unsafe { device.copy_2d_after(at(100, 24), 8, at(500, 16), 4, 8, 3, &[]) }.unwrap();
         let copies = fake::with(|state| state.copies.clone());
         assert_eq!(copies, [(100, 500, 8), (108, 504, 8), (116, 508, 8)]);
+    }
+
+    #[test]
+    fn copies_in_a_row_go_on_one_stream_and_others_beside_it() {
+        fake::set(State::default());
+        let device = device();
+        let copy = |after: &[Completion]| {
+            // SAFETY: the pretend driver copies nothing.
+            unsafe { device.copy_after(at(64, 8), at(128, 8), after) }.unwrap()
+        };
+        let stream = |copied: &Completion| match copied {
+            Completion::Pending(work) => {
+                work.as_any().downcast_ref::<crate::CudaPending>().unwrap().stream()
+            }
+            Completion::Ready => panic!("a copy is outstanding"),
+        };
+        let (one, other) = (copy(&[]), copy(&[]));
+        assert_ne!(stream(&one), stream(&other));
+        let waits = fake::with(|state| state.waits);
+        for before in [&one, &other] {
+            let mut last = before.clone();
+            for _ in 0..6 {
+                last = copy(&[last]);
+                assert_eq!(stream(&last), stream(before));
+            }
+        }
+        assert_eq!(fake::with(|state| state.waits), waits, "a stream keeps its own order");
+        // SAFETY: as above.
+        let up =
+            unsafe { device.copy_after(at(64, 8), Region::new(Space::Pinned, 8, 0, 8), &[one]) };
+        assert_eq!(fake::with(|state| state.waits), waits + 1);
+        assert_ne!(stream(&up.unwrap()), stream(&other));
     }
 
     #[test]

@@ -71,18 +71,26 @@ pub struct CudaPending {
     event: Option<RawEvent>,
     /// Of another process: not ours to reuse.
     foreign: bool,
+    /// The stream that it was recorded on.
+    stream: Option<u64>,
     end: OnceLock<Result<(), DeviceError>>,
     /// What other processes know it by, once it has been exported.
     shared: OnceLock<RawEvent>,
 }
 
 impl CudaPending {
-    /// The completion of what `event` was recorded after.
-    pub(crate) fn completion(context: &Arc<Context>, event: RawEvent, foreign: bool) -> Completion {
+    /// The completion of what `event` was recorded after, on a stream of this number.
+    pub(crate) fn completion(
+        context: &Arc<Context>,
+        event: RawEvent,
+        foreign: bool,
+        stream: Option<u64>,
+    ) -> Completion {
         Completion::Pending(Arc::new(CudaPending {
             context: Arc::clone(context),
             event: Some(event),
             foreign,
+            stream,
             end: OnceLock::new(),
             shared: OnceLock::new(),
         }))
@@ -90,6 +98,11 @@ impl CudaPending {
 
     pub(crate) fn event(&self) -> &RawEvent {
         self.event.as_ref().expect("it is taken only when the completion is dropped")
+    }
+
+    /// The number of the stream that it was recorded on, if that is one of this process.
+    pub(crate) fn stream(&self) -> Option<u64> {
+        self.stream
     }
 
     /// How it ended, if that has been seen.
@@ -181,7 +194,7 @@ mod tests {
 
     fn pending(context: &Arc<Context>) -> Completion {
         let event = context.event(EventUse::Order).unwrap();
-        CudaPending::completion(context, event, false)
+        CudaPending::completion(context, event, false, None)
     }
 
     #[test]

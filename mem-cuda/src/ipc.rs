@@ -288,7 +288,7 @@ impl CudaDevice {
         let context = self.context();
         let _bound = context.bind()?;
         let event = context.driver.ipc_open_event(handle).map_err(|fault| context.fault(fault))?;
-        Ok(CudaPending::completion(context, event, true))
+        Ok(CudaPending::completion(context, event, true, None))
     }
 
     /// A dma-buf for device memory, for network adapters that read and write it directly.

@@ -12,6 +12,7 @@ use crate::{CudaDevice, CudaError};
 use gapless_mem::{Completion, DeviceError, Region, Space};
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A stream of one device: ours, or the user's.
 pub struct Stream {
@@ -19,13 +20,27 @@ pub struct Stream {
     /// `None` only while it is being dropped.
     raw: Option<RawStream>,
     ours: bool,
+    /// No other stream of this process has had it.
+    number: u64,
+}
+
+/// Streams that there have been.
+static STREAMS: AtomicU64 = AtomicU64::new(0);
+
+fn new_number() -> u64 {
+    STREAMS.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Stream {
     pub(crate) fn create(context: &Arc<Context>) -> Result<Stream, CudaError> {
         let _bound = context.bind()?;
         let raw = context.driver.stream_create().map_err(|fault| context.fault(fault))?;
-        Ok(Stream { context: Arc::clone(context), raw: Some(raw), ours: true })
+        Ok(Stream {
+            context: Arc::clone(context),
+            raw: Some(raw),
+            ours: true,
+            number: new_number(),
+        })
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -34,6 +49,14 @@ impl Stream {
 
     pub(crate) fn raw(&self) -> &RawStream {
         self.raw.as_ref().expect("it is taken only when the stream is dropped")
+    }
+
+    /// Whether this is the end of what was on this stream: what is enqueued here comes after it anyway.
+    #[must_use]
+    pub fn recorded(&self, completion: &Completion) -> bool {
+        let Completion::Pending(work) = completion else { return false };
+        let work = work.as_any().downcast_ref::<CudaPending>();
+        work.is_some_and(|work| work.stream() == Some(self.number))
     }
 
     /// The ordinal of its device.
@@ -86,6 +109,7 @@ impl Stream {
             };
             match work.known_end() {
                 Some(end) => end.clone()?,
+                None if self.ours && work.stream() == Some(self.number) => {}
                 None => {
                     if bound.is_none() {
                         self.runs()?;
@@ -105,7 +129,7 @@ impl Stream {
     /// The stream is being captured, or the driver refuses; the stream may be another device's.
     pub fn record(&self) -> Result<Completion, CudaError> {
         let event = self.record_event(EventUse::Order)?;
-        Ok(CudaPending::completion(&self.context, event, false))
+        Ok(CudaPending::completion(&self.context, event, false, Some(self.number)))
     }
 
     /// A point in the stream's time, for measuring on the device's own clock.
@@ -192,7 +216,12 @@ impl CudaDevice {
     pub unsafe fn adopt_stream(&self, handle: *mut c_void) -> Stream {
         // SAFETY: the caller's own promise.
         let raw = unsafe { RawStream::adopt(handle) };
-        Stream { context: Arc::clone(self.context()), raw: Some(raw), ours: false }
+        Stream {
+            context: Arc::clone(self.context()),
+            raw: Some(raw),
+            ours: false,
+            number: new_number(),
+        }
     }
 }
 
@@ -288,7 +317,10 @@ mod tests {
         fake::set(State { queries: 5, ..State::default() });
         let context = Context::open(fake::driver(), 0).unwrap();
         let stream = Stream::create(&context).unwrap();
-        let own = stream.record().unwrap();
+        let own = Stream::create(&context).unwrap().record().unwrap();
+        // What is on the stream itself comes before anyway.
+        stream.wait_for(&[stream.record().unwrap()]).unwrap();
+        assert_eq!(fake::with(|state| state.waits), 0);
         let foreign = Arc::new(Foreign { left: AtomicU32::new(3), fails: false });
         let other = Completion::Pending(Arc::clone(&foreign) as Arc<dyn Pending>);
         stream.wait_for(&[Completion::Ready, own.clone(), other]).unwrap();
@@ -309,7 +341,12 @@ mod tests {
         fake::with(|state| state.queries = 1);
         // SAFETY: the pretend driver never looks at it.
         let raw = unsafe { RawStream::adopt(std::ptr::null_mut()) };
-        let users = Stream { context: Arc::clone(&context), raw: Some(raw), ours: false };
+        let users = Stream {
+            context: Arc::clone(&context),
+            raw: Some(raw),
+            ours: false,
+            number: new_number(),
+        };
         assert!(users.is_captured().unwrap());
         for error in [
             users.record().unwrap_err(),

@@ -97,6 +97,10 @@ impl Lane for StreamLane<'_> {
             .map_err(failed)
     }
 
+    fn recorded(&self, completion: &Completion) -> bool {
+        self.stream.recorded(completion)
+    }
+
     fn record(&self) -> Result<Completion, EngineError> {
         self.stream.record().map_err(failed)
     }
@@ -126,6 +130,10 @@ impl Lane for OwnLane {
     unsafe fn copy_rows(&self, rows: &CopyRows) -> Result<(), EngineError> {
         // SAFETY: the caller's own promise.
         unsafe { self.lane().copy_rows(rows) }
+    }
+
+    fn recorded(&self, completion: &Completion) -> bool {
+        self.lane().recorded(completion)
     }
 
     fn record(&self) -> Result<Completion, EngineError> {

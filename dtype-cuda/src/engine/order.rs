@@ -97,6 +97,25 @@ fn parts_of_a_first_use_come_behind_their_uploads() {
 }
 
 #[test]
+fn what_comes_after_work_goes_on_its_lane() {
+    let bench = Bench::new(Config::default());
+    let lane = |ops: &[(usize, Op)]| ops.last().unwrap().0;
+    let mut works = Vec::new();
+    for _ in 0..UPLOADS {
+        let work = bench.pack(&Bench::vector(), &[]).unwrap();
+        works.push((lane(&bench.ops()), work));
+    }
+    assert_ne!(works[0].0, works[1].0, "work that follows nothing takes turns");
+    for (number, work) in works.into_iter().rev() {
+        let mut last = work;
+        for _ in 0..5 {
+            last = bench.pack(&Bench::vector(), &[last]).unwrap();
+            assert_eq!(lane(&bench.ops()), number);
+        }
+    }
+}
+
+#[test]
 fn another_lane_waits_for_an_upload_that_is_on_its_way_and_for_none_that_has_ended() {
     let bench = Bench::new(Config::default());
     let list = Bench::list();
