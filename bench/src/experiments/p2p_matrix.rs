@@ -65,7 +65,7 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
     let all: Vec<_> = all.chain(others.map(|depth| (FRAGMENTS[2], depth))).collect();
     for bytes in [64 * MIB, 16 * MIB] {
         let item = Item::new(Shape::V, Size::Bytes(bytes), sites.two);
-        for protocol in protocols().filter(|protocol| *protocol != Protocol::Mapped) {
+        for protocol in protocols().filter(|protocol| protocol.is_staged()) {
             for &(fragment, depth) in &all {
                 fragments.push(item.by(protocol).in_fragments(fragment, depth));
             }

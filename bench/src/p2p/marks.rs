@@ -76,11 +76,11 @@ pub fn aim(kind: Kind, payload: u64) -> Option<Aim> {
 #[must_use]
 pub fn meant(kind: Kind) -> &'static [&'static str] {
     const REACHING: &[&str] =
-        &["mapped", "staged-put", "staged-put-copy", "staged-get", "staged-get-copy"];
+        &["mapped", "mapped-put", "staged-put", "staged-put-copy", "staged-get", "staged-get-copy"];
     match kind {
         Kind::Link | Kind::Half | Kind::X | Kind::Listed | Kind::Few | Kind::Occupied => REACHING,
         // Layout to layout.
-        Kind::Shared => &["mapped"],
+        Kind::Shared => &["mapped", "mapped-put"],
         Kind::NoIpc => &["copy-in-out", "zero-copy-in-out"],
         Kind::Latency => &["eager"],
         Kind::Free => &[],
@@ -97,7 +97,9 @@ pub fn judge(mut row: Row, kind: Kind) -> Row {
         return row;
     }
     let meant = meant(kind);
-    let void = !meant.is_empty() && !meant.contains(&row.protocol.as_str());
+    // There and back may go two ways.
+    let strange = row.protocol.split('+').any(|way| !meant.contains(&way));
+    let void = !meant.is_empty() && strange;
     if void {
         let ran = format!("ran {}, means {}", row.protocol, meant.join(" or "));
         row = row.with(VOID, ran);
@@ -198,6 +200,16 @@ mod tests {
         assert_eq!(good.met(), Some(true));
         assert_eq!(bad.met(), Some(false));
         assert_eq!((void.met(), void.protocol.as_str()), (Some(false), "pipeline (void)"));
+        for (ways, is_void) in [
+            ("mapped+mapped-put", false),
+            ("mapped-put", false),
+            ("mapped+pipeline", true),
+            ("staged-put", true),
+        ] {
+            let row = judge(row(ways, 256, 1.0), Kind::Shared);
+            assert_eq!(row.extra.contains_key(VOID), is_void, "{ways}");
+            assert_eq!(row.met(), Some(!is_void), "{ways}");
+        }
         let (met, all, voids, lines) = tally(&[good, bad, void]);
         assert_eq!((met, all, voids, lines.len()), (1, 3, 1, 2));
         assert!(lines.iter().any(|line| line.contains("void: ran pipeline")), "{lines:?}");

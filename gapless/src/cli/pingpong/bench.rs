@@ -18,6 +18,7 @@ use super::devices::{Devices, Locked};
 use super::ends::Ends;
 use super::place::Places;
 use super::setting::Setting;
+use super::show::Ways;
 use crate::cli::failure::Failure;
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -211,9 +212,20 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// What this process has done so far by a protocol.
-    pub(super) fn tally(&self, protocol: Protocol) -> Result<Tally, Error> {
-        Ok(self.world.counters()?.of(protocol))
+    /// What this process has done so far by the protocols of a round trip.
+    pub(super) fn tally(&self, ways: Ways) -> Result<Tally, Error> {
+        let counters = self.world.counters()?;
+        let sum = ways.all().map(|way| counters.of(way)).reduce(|a, b| Tally {
+            messages: a.messages + b.messages,
+            bytes: a.bytes + b.bytes,
+            fragments: a.fragments + b.fragments,
+            packs: a.packs + b.packs,
+            unpacks: a.unpacks + b.unpacks,
+            copies: a.copies + b.copies,
+            staged_bytes: a.staged_bytes + b.staged_bytes,
+            depth_max: a.depth_max.max(b.depth_max),
+        });
+        Ok(sum.unwrap_or_default())
     }
 
     fn carry(&self, as_told: Config) -> Result<(), Error> {
@@ -269,12 +281,12 @@ impl<'a> Bench<'a> {
     pub(super) fn verify(
         &mut self,
         prepared: &Prepared,
-    ) -> Result<(Protocol, Result<(), Wrong>), Failure> {
+    ) -> Result<(Ways, Result<(), Wrong>), Failure> {
         self.comm.send(&Order::Verify(prepared.subject).words(), self.peer, ORDER)?;
         self.refill(prepared)?;
         self.comm.recv(&mut [0u64; 0], self.peer, VERDICT)?;
-        self.send_one(prepared)?;
-        let protocol = self.receive(prepared)?;
+        let ping = self.send_one(prepared)?;
+        let ways = Ways { ping, pong: self.receive(prepared)? };
         let here = self.check(prepared)?;
         let mut words = [0u64; 4];
         self.comm.recv(&mut words, self.peer, VERDICT)?;
@@ -285,13 +297,13 @@ impl<'a> Bench<'a> {
                 Err(Wrong { offset, found: byte(found), expected: byte(expected) })
             }
         };
-        Ok((protocol, here.and(there)))
+        Ok((ways, here.and(there)))
     }
 
-    fn send_one(&self, prepared: &Prepared) -> Result<(), Error> {
+    fn send_one(&self, prepared: &Prepared) -> Result<Protocol, Error> {
         let Sided { layout, count, places } = &prepared.send;
         let view = self.outbox.views(places, layout, *count, 1)?;
-        self.comm.send(&view[0], self.peer, DATA).map(drop)
+        Ok(self.comm.send(&view[0], self.peer, DATA)?.protocol)
     }
 
     /// What the first place to receive into holds when nothing has been received.

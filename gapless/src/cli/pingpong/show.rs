@@ -10,13 +10,36 @@ use crate::cli::say;
 use gapless_pml::{Protocol, Tally};
 use gapless_report::{Align, Bytes, Machine, Rate, Report, Row, Summary, Table, Time};
 use serde_json::{Map, Value};
+use std::fmt;
 use std::process::ExitCode;
+
+/// What carried the messages of a round trip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ways {
+    pub(super) ping: Protocol,
+    pub(super) pong: Protocol,
+}
+
+impl Ways {
+    /// Each once, in one order whichever went first.
+    pub(super) fn all(self) -> impl Iterator<Item = Protocol> {
+        let (first, last) = (self.ping.min(self.pong), self.ping.max(self.pong));
+        [Some(first), Some(last).filter(|last| *last != first)].into_iter().flatten()
+    }
+}
+
+impl fmt::Display for Ways {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.all().map(Protocol::name).collect();
+        f.pad(&names.join("+"))
+    }
+}
 
 /// One line of the table.
 pub(super) struct Shown {
     pub(super) name: String,
     pub(super) source: &'static str,
-    pub(super) protocol: Protocol,
+    pub(super) ways: Ways,
     pub(super) payload_bytes: u64,
     pub(super) blocks: u64,
     /// One-way times, over buffers that rotate.
@@ -27,7 +50,7 @@ pub(super) struct Shown {
     pub(super) plain: Vec<Plain>,
     pub(super) contiguous: Option<Summary>,
     pub(super) ends: Ends,
-    /// What rank 0 had done by the protocol before it measured, and afterwards.
+    /// What rank 0 had done by the protocols before it measured, and afterwards.
     pub(super) tallies: [Tally; 2],
     pub(super) verdict: Result<(), Wrong>,
     /// Bytes that the buffers of one process touch before the first one's turn comes again.
@@ -109,7 +132,7 @@ impl Outcome {
                 shown.resident.map_or("-".to_owned(), |it| Rate(it.gbps(payload)).to_string()),
                 shown.over(shown.contiguous),
                 shown.over(shown.plain.first().map(|plain| plain.seconds)),
-                shown.protocol.to_string(),
+                shown.ways.to_string(),
                 if shown.verdict.is_ok() { "right" } else { "WRONG" }.to_owned(),
             ]));
         }
@@ -160,7 +183,7 @@ impl Shown {
             true => format!("{} ({})", self.name, self.source),
             false => self.name.clone(),
         };
-        let (protocol, space) = (self.protocol.name(), self.ends.to_string());
+        let (protocol, space) = (self.ways.to_string(), self.ends.to_string());
         let mut row = Row::new(name, "oneway", space, protocol, self.payload_bytes, self.rotating)
             .blocks(self.blocks)
             .verified(self.verdict.is_ok())
@@ -181,7 +204,7 @@ impl Shown {
         }
     }
 
-    /// What rank 0 did by the protocol while it measured; `depth_max` is the most since it began.
+    /// What rank 0 did by the protocols while it measured; `depth_max` is the most since it began.
     fn counters(&self) -> Map<String, Value> {
         let [before, after] = self.tallies;
         let all = [
@@ -206,4 +229,18 @@ impl Shown {
 fn spread(summary: &Summary) -> String {
     let (q1, q3) = (summary.q1.unwrap_or(summary.min), summary.q3.unwrap_or(summary.max));
     format!("±{:.0}%", 50.0 * (q3 - q1) / summary.median)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_protocols_of_a_round_trip_are_named() {
+        let (a, b) = (Protocol::Mapped, Protocol::MappedPut);
+        let named = |ping, pong| Ways { ping, pong }.to_string();
+        assert_eq!(named(a, a), "mapped");
+        assert_eq!(named(a, b), "mapped+mapped-put");
+        assert_eq!(named(b, a), "mapped+mapped-put");
+    }
 }
