@@ -24,7 +24,8 @@ use crate::request::RequestId;
 use crate::send::SendStage;
 use crate::tuning::Bounds;
 use gapless_bml::{Bml, Fragment, Token};
-use gapless_dtype::{FlattenFault, Layout, SignatureDecodeError};
+use gapless_dtype::{FlattenFault, Layout, SignatureDecodeError, WeakLayout};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Layouts of ours, flattened, by object.
@@ -36,7 +37,12 @@ pub(crate) struct Published {
     uses: u64,
     entries_max: usize,
     bytes_max: u64,
+    /// Layouts that turned out to be longer than all that is kept, flattened.
+    too_long: VecDeque<WeakLayout>,
 }
+
+/// How many of those are remembered: flattening one takes as long as copying it.
+const TOO_LONG_MAX: usize = 16;
 
 #[derive(Debug)]
 struct Entry {
@@ -56,18 +62,29 @@ impl Published {
             uses: 0,
             entries_max: bounds.layout_cache_entries.max(1),
             bytes_max: bounds.layout_cache_bytes,
+            too_long: VecDeque::new(),
         }
     }
 
-    /// The identifier and the bytes of a layout.
-    pub(crate) fn publish(&mut self, layout: &Layout) -> (u64, Arc<[u8]>) {
+    /// The identifier and the bytes of a layout; `None` if it is longer than all that is kept, so that every
+    /// message would have it flattened anew, and fetched.
+    pub(crate) fn publish(&mut self, layout: &Layout) -> Option<(u64, Arc<[u8]>)> {
         let address = identity(layout);
         self.uses += 1;
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.used = self.uses;
-            return (entry.id, Arc::clone(&entry.flat));
+            return Some((entry.id, Arc::clone(&entry.flat)));
+        }
+        // As long as it is remembered, its identity is not given to another.
+        if self.too_long.iter().any(|known| known.id() == layout.id()) {
+            return None;
         }
         let flat: Arc<[u8]> = layout.flatten().into();
+        if flat.len() as u64 > self.bytes_max {
+            self.too_long.truncate(TOO_LONG_MAX - 1);
+            self.too_long.push_front(layout.downgrade());
+            return None;
+        }
         let id = self.next_id;
         self.next_id += 1;
         self.bytes += flat.len() as u64;
@@ -80,7 +97,7 @@ impl Published {
                 self.bytes -= gone.flat.len() as u64;
             }
         }
-        (id, flat)
+        Some((id, flat))
     }
 }
 
@@ -273,5 +290,37 @@ impl Core {
             self.proceed(bml, id);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_dtype::{Datatype, Primitive};
+
+    fn list(blocks: i64) -> Layout {
+        let at: Vec<i64> = (0..blocks).map(|i| 2 * i + i % 3).collect();
+        Datatype::indexed_block(1, &at, &Primitive::Double.into()).unwrap().commit().unwrap()
+    }
+
+    #[test]
+    fn what_is_longer_than_all_that_is_kept_is_not_published_and_others_stay() {
+        let bounds = Bounds { layout_cache_bytes: 4096, ..Bounds::default() };
+        let mut published = Published::new(&bounds);
+        let (short, long) = (list(20), list(2000));
+        let (id, flat) = published.publish(&short).unwrap();
+        assert!(flat.len() < 4096 && long.flatten().len() > 4096);
+        for _ in 0..3 {
+            assert!(published.publish(&long).is_none());
+            assert_eq!(published.publish(&short).unwrap().0, id);
+        }
+        assert_eq!(published.too_long.len(), 1, "remembered once");
+        let others: Vec<Layout> = (0..20).map(|i| list(1500 + i)).collect();
+        for other in &others {
+            assert!(published.publish(other).is_none());
+        }
+        assert_eq!(published.too_long.len(), TOO_LONG_MAX);
+        drop(long);
+        assert_eq!(published.publish(&short).unwrap().0, id);
     }
 }

@@ -119,7 +119,10 @@ impl Core {
             }
         };
         if s.lends && buffer.typed().as_contiguous().is_none() {
-            let (name, flat) = self.published.publish(buffer.typed().layout());
+            let Some((name, flat)) = self.published.publish(buffer.typed().layout()) else {
+                s.lends = false;
+                return;
+            };
             let fetched = &self.peers[from as usize].lending.fetched;
             let known = flat.len() <= inline_max(bml, from) || fetched.contains_key(&name);
             s.lent_layout_bytes = if known { 0 } else { flat.len() as u64 };
@@ -137,7 +140,10 @@ impl Core {
             return self.put_refused(bml, id, Why::NoKey);
         };
         let gaps = buffer.typed().as_contiguous().is_none();
-        let layout = gaps.then(|| self.published.publish(buffer.typed().layout()));
+        let layout = if gaps { self.published.publish(buffer.typed().layout()) } else { None };
+        if gaps && layout.is_none() {
+            return self.put_refused(bml, id, Why::NoKey);
+        }
         let (layout_id, layout_bytes) =
             layout.as_ref().map_or((0, 0), |(name, flat)| (*name, flat.len() as u64));
         let fits = Core::fragment_max(bml, from).saturating_sub(LAYOUT_BYTES);
