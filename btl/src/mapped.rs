@@ -19,9 +19,8 @@
 //! again by [`Device::import_completion`](gapless_mem::Device::import_completion). The exporter holds
 //! its completion until the importer says that it is through.
 //!
-//! A mapping of device memory may be read and written: whoever gives a key of it away says in its own
-//! protocol what the peer may write, and when. A mapping of an [`Allocation`] is for reading only,
-//! whatever the pages would let through.
+//! A mapping may be read and written: whoever gives a key away says in its own protocol what the peer
+//! may write, and when; without a word a key is for reading.
 //!
 //! Device memory, unlike an [`Allocation`], is not kept alive by those who map it: some drivers
 //! (CUDA's, of what `cuMemAlloc` gave) leave it undefined to free what others have mapped. So whoever
@@ -84,8 +83,8 @@ impl Mapping {
     /// For the implementation of a transport.
     ///
     /// # Safety
-    /// While `hold` lives, `region` describes memory that is valid for reads, and for writes if it is a
-    /// device's, whatever the peer does (with memory of a device: unless it frees it without
+    /// While `hold` lives, `region` describes memory that is valid for reads and writes, whatever the
+    /// peer does (with memory of a device: unless it frees it without
     /// [`Mapped::withdraw`], where the device's driver minds), and that no reference of this process
     /// covers.
     #[must_use]
@@ -93,8 +92,8 @@ impl Mapping {
         Mapping { region, hold }
     }
 
-    /// The bytes that the key stood for. The peer may write them at any time; so may the mapper, if
-    /// they are a device's.
+    /// The bytes that the key stood for. The peer may write them at any time; so may the mapper, where
+    /// the peer's protocol lets it.
     #[must_use]
     pub fn region(&self) -> Region {
         self.region
