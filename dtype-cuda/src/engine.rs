@@ -190,6 +190,7 @@ impl GpuEngine {
         let value = work(lane, &mut track, flight.held())?;
         let completion = lane.record()?;
         flight.land(&mut track.retired, &completion);
+        track.last = completion.clone();
         Ok((value, completion))
     }
 

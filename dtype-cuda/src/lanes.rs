@@ -43,12 +43,15 @@ pub(crate) struct Track {
     pub(crate) retired: Retired,
     /// A chunk on its way between device and host; the lane's order keeps calls from sharing it.
     pub(crate) chunk: Option<Arc<Block>>,
+    /// The end of what the lane was used for last.
+    pub(crate) last: Completion,
 }
 
 /// The lanes' tracks, in their order.
 pub(crate) struct Lanes {
     tracks: Vec<Mutex<Track>>,
-    next: AtomicUsize,
+    /// The one that was taken last.
+    recent: AtomicUsize,
 }
 
 impl Retired {
@@ -115,22 +118,28 @@ impl Elsewhere {
 
 impl Lanes {
     pub(crate) fn new(lanes: usize) -> Lanes {
-        Lanes { tracks: (0..lanes).map(|_| Mutex::default()).collect(), next: AtomicUsize::new(0) }
+        let tracks = (0..lanes).map(|_| Mutex::default()).collect();
+        Lanes { tracks, recent: AtomicUsize::new(0) }
     }
 
-    /// A lane, and its number: the one of this number, if no other thread is busy with it, or else the next.
+    /// A lane, and its number: the one of this number, or the one that was taken last, if it is known to have
+    /// nothing to do, or else the next; always one that no other thread is busy with, if there is one.
+    ///
+    /// A driver launches sooner on a stream that it has just used: on an H200 in 4 µs instead of 6.
     pub(crate) fn take(&self, preferred: Option<usize>) -> (usize, MutexGuard<'_, Track>) {
-        if let Some(number) = preferred
-            && let Ok(track) = self.tracks[number].try_lock()
-        {
-            return (number, track);
-        }
-        self.take_next()
+        let free = |number: usize| Some((number, self.tracks[number].try_lock().ok()?));
+        let idle = || {
+            let recent = free(self.recent.load(Ordering::Relaxed))?;
+            recent.1.last.is_known_over().then_some(recent)
+        };
+        let taken = preferred.and_then(free).or_else(idle).unwrap_or_else(|| self.take_next());
+        self.recent.store(taken.0, Ordering::Relaxed);
+        taken
     }
 
     /// The next lane, and its number; one that no other thread is busy with, if there is one.
     fn take_next(&self) -> (usize, MutexGuard<'_, Track>) {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        let turn = self.recent.load(Ordering::Relaxed) + 1;
         let count = self.tracks.len();
         for number in (0..count).map(|i| (turn + i) % count) {
             match self.tracks[number].try_lock() {
@@ -199,5 +208,51 @@ impl Drop for InFlight<'_> {
         if !self.landed {
             self.lane.drain();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_mem::{DeviceError, Pending};
+    use std::any::Any;
+    use std::sync::atomic::AtomicBool;
+
+    /// Work that is over once somebody says so.
+    #[derive(Default)]
+    struct Work(AtomicBool);
+
+    impl Pending for Work {
+        fn poll(&self) -> Result<bool, DeviceError> {
+            panic!("whoever chooses a lane does not ask the device")
+        }
+
+        fn is_known_over(&self) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    #[test]
+    fn a_lane_is_taken_again_once_its_work_is_known_to_be_over() {
+        let lanes = Lanes::new(3);
+        let work = Arc::new(Work::default());
+        let first = {
+            let (number, mut track) = lanes.take(None);
+            track.last = Completion::Pending(Arc::clone(&work) as Arc<dyn Pending>);
+            number
+        };
+        work.0.store(true, Ordering::Relaxed);
+        assert_eq!(lanes.take(None).0, first);
+        work.0.store(false, Ordering::Relaxed);
+        let (second, held) = lanes.take(None);
+        assert_ne!(second, first, "it may still be busy");
+        // Another thread would find that one taken.
+        assert_ne!(lanes.take(None).0, second);
+        drop(held);
+        assert_eq!(lanes.take(Some(first)).0, first, "what follows its work goes there");
     }
 }

@@ -93,6 +93,7 @@ pub struct CudaDevice {
     imports: Imports,
     pointers: PointerCache,
     peers: Peers,
+    mps: OnceLock<Mps>,
     pinned: Arc<PinnedPool>,
     context: Arc<Context>,
 }
@@ -128,6 +129,7 @@ impl CudaDevice {
             imports: Imports::default(),
             pointers: PointerCache::default(),
             peers: Peers::default(),
+            mps: OnceLock::new(),
             pinned: Arc::new(PinnedPool::new(Arc::clone(&context))),
             context,
         })
@@ -170,12 +172,15 @@ impl CudaDevice {
         self.context.driver.mem_info().map_err(|fault| self.context.fault(fault))
     }
 
-    /// Whether processes use this device at the same time or in turns.
+    /// Whether processes use this device at the same time or in turns. Found out once: a process that has
+    /// opened the device stays what it was then.
     #[must_use]
     pub fn mps(&self) -> Mps {
-        let asked = Attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED as u32;
-        let answer = self.context.driver.device_attribute(self.context.device, asked);
-        Mps::of(answer.ok().map(|value| value != 0), mps::pipe_is_there())
+        *self.mps.get_or_init(|| {
+            let asked = Attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED as u32;
+            let answer = self.context.driver.device_attribute(self.context.device, asked);
+            Mps::of(answer.ok().map(|value| value != 0), mps::pipe_is_there())
+        })
     }
 
     /// Why this process has lost the device, if it has: every call gives this error then.

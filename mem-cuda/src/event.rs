@@ -147,6 +147,10 @@ impl Pending for CudaPending {
         self.end.get_or_init(|| end).clone().map(|()| true)
     }
 
+    fn is_known_over(&self) -> bool {
+        self.known_end().is_some()
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -225,8 +229,8 @@ mod tests {
         let context = Context::open(fake::driver(), 0).unwrap();
         let work = pending(&context);
         assert!(!work.poll().unwrap());
-        assert!(!work.poll().unwrap());
-        assert!(work.poll().unwrap());
+        assert!(!work.poll().unwrap() && !work.is_known_over());
+        assert!(work.poll().unwrap() && work.is_known_over());
         fake::with(|state| state.ended = 1);
         assert!(work.poll().unwrap());
     }

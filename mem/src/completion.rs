@@ -14,6 +14,12 @@ pub trait Pending: Send + Sync {
     /// The work failed; asking again gives the same error.
     fn poll(&self) -> Result<bool, DeviceError>;
 
+    /// Whether it is known without asking the device that the work is over, well or not: because
+    /// [`poll`](Pending::poll) has found it. `false` is always right.
+    fn is_known_over(&self) -> bool {
+        false
+    }
+
     /// The implementation's own type, so that its device can order streams without the CPU.
     fn as_any(&self) -> &dyn Any;
 
@@ -45,6 +51,16 @@ impl Completion {
         match self {
             Completion::Ready => Ok(true),
             Completion::Pending(work) => work.poll(),
+        }
+    }
+
+    /// Whether it is known without asking the device that the work is over, well or not. A guess on the
+    /// side of `false`, for those who would rather not ask.
+    #[must_use]
+    pub fn is_known_over(&self) -> bool {
+        match self {
+            Completion::Ready => true,
+            Completion::Pending(work) => work.is_known_over(),
         }
     }
 
