@@ -318,7 +318,7 @@ impl Convertor {
         if ways.may_stream(len) && (len < STREAM_MIN || ways.streams(place)) {
             // SAFETY: the caller's promise about the runs of the next `len` bytes; nothing is written
             // through a gatherer's user pointer.
-            let mut gather = unsafe { Gather::new(ways, origin.cast_mut(), dst) };
+            let mut gather = unsafe { Gather::new(ways, len, origin.cast_mut(), dst) };
             let _ = self.walk(to, &mut gather);
             gather.finish();
         } else {

@@ -8,8 +8,11 @@
 //!
 //! Owner of the memory: the caller of the convertor. Units: bytes.
 
+mod apart;
+mod lines;
 mod mirror;
 mod nontemporal;
+mod rows;
 mod stream;
 mod tile;
 mod transpose;
@@ -21,8 +24,10 @@ pub(crate) use mirror::Mirror;
 pub(crate) use stream::{Gather, Scatter};
 pub(crate) use ways::{Level, STREAM_MIN, Ways, sample};
 
-use crate::program::{AffineLengths, Axis, Flow, Sink};
+use crate::program::{AffineLengths, Axis, Flow, Sink, Windows};
 use crate::run::in_memory;
+use lines::Dense;
+use rows::Rows;
 
 /// No prefetcher follows listed places, so the line of the block this many further on is asked for; when unpacking
 /// to be written, since stores wait for their lines one by one. Measured on a Zen 5, 8 MiB,
@@ -33,6 +38,14 @@ const AHEAD: usize = 64;
 /// Loads from lists in memory's order are followed by prefetchers, and better not asked for: single doubles fall from
 /// 0.37 to 0.18. A list is not in order where the block that far on lies further off, in bytes.
 const NEAR: u64 = 16 << 10;
+
+/// Runs this far apart are on pages that no prefetcher follows: so many runs on, lines are asked for, as near as the
+/// second-level cache, since runs whole pages apart share a set of the first. Single lines of 262144 pages are packed
+/// in 0.60 of the time, and unpacked in 0.66; half as far ahead in 0.70.
+const SPARSE: u64 = 1024;
+const SPARSE_AHEAD: u64 = 64;
+/// Longer runs reach into too many lines.
+const SPARSE_LEN: u64 = 64;
 
 /// Copies what a walk yields: out of user memory where `PACK`, into it otherwise.
 pub(crate) struct Copier<const PACK: bool> {
@@ -97,6 +110,21 @@ impl<const PACK: bool> Sink for Copier<PACK> {
     fn strided(&mut self, disp: i64, stride: i64, len: u64, count: u64) -> Flow {
         let (user, packed) = (self.at(disp), self.take(len * count));
         let axis = Axis { count, stride };
+        if len > rows::SHORTEST && count > 1 {
+            let lens = AffineLengths { len, len_step: 0 };
+            let rows = Rows { user, packed, step: stride, lens, count };
+            // SAFETY: `new`'s caller promised it of these runs.
+            if unsafe { rows.run::<PACK>(self.level) } {
+                return Flow::Continue(());
+            }
+        }
+        if len <= SPARSE_LEN && stride.unsigned_abs() >= SPARSE && count >= SPARSE_AHEAD {
+            with_fixed_len!(len, move_sparse, (user, packed, axis), {
+                // SAFETY: as above, for `count` runs of `len` bytes.
+                unsafe { move_strided_any::<PACK>(user, packed, axis, in_memory(len)) }
+            });
+            return Flow::Continue(());
+        }
         with_fixed_len!(len, move_strided, (user, packed, axis), {
             // SAFETY: as above, for `count` runs of `len` bytes.
             unsafe { move_strided_any::<PACK>(user, packed, axis, in_memory(len)) }
@@ -130,6 +158,17 @@ impl<const PACK: bool> Sink for Copier<PACK> {
         Flow::Continue(())
     }
 
+    fn dense(&mut self, base: i64, disps: &[i64], len: u64, windows: &Windows<'_>) -> Flow {
+        let user = self.at(base.wrapping_add(windows.disp));
+        let dense = Dense::of(windows, user, self.packed);
+        // SAFETY: `new`'s caller promised it of these blocks.
+        if unsafe { dense.run::<PACK, false>(self.level) } {
+            self.take(windows.bytes);
+            return Flow::Continue(());
+        }
+        self.blocks(base, disps, len)
+    }
+
     fn list(&mut self, base: i64, disps: &[i64], starts: &[u64]) -> Flow {
         let user = self.at(base);
         let mut packed = self.packed;
@@ -146,6 +185,12 @@ impl<const PACK: bool> Sink for Copier<PACK> {
     fn affine(&mut self, disp: i64, step: i64, lens: AffineLengths, count: u64) -> Flow {
         let mut user = self.at(disp);
         let mut packed = self.packed;
+        let rows = Rows { user, packed, step, lens, count };
+        // SAFETY: `new`'s caller promised it of these runs.
+        if unsafe { rows.run::<PACK>(self.level) } {
+            self.packed = packed.wrapping_add(in_memory(lens.before(count).unwrap_or(0)));
+            return Flow::Continue(());
+        }
         for j in 0..count {
             let len = in_memory(lens.at(j));
             // SAFETY: `new`'s caller promised it of this run.
@@ -176,6 +221,19 @@ fn prefetch(address: *const u8) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: prefetching accesses nothing, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// As [`prefetch`], into the second-level cache only.
+#[inline(always)]
+fn prefetch_far(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: prefetching accesses nothing, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
@@ -215,6 +273,26 @@ unsafe fn move_strided<const PACK: bool, const LEN: usize>(
     axis: Axis,
 ) {
     for _ in 0..axis.count {
+        // SAFETY: the caller's promise, for this run.
+        unsafe { move_fixed::<PACK, LEN>(user, packed) };
+        user = shifted(user, axis.stride);
+        packed = packed.wrapping_add(LEN);
+    }
+}
+
+/// As [`move_strided`], for runs so far apart that their lines are asked for.
+///
+/// # Safety
+///
+/// As [`move_strided`].
+unsafe fn move_sparse<const PACK: bool, const LEN: usize>(
+    mut user: *mut u8,
+    mut packed: *mut u8,
+    axis: Axis,
+) {
+    let ahead = axis.stride.wrapping_mul(SPARSE_AHEAD.cast_signed());
+    for _ in 0..axis.count {
+        prefetch_far(shifted(user, ahead));
         // SAFETY: the caller's promise, for this run.
         unsafe { move_fixed::<PACK, LEN>(user, packed) };
         user = shifted(user, axis.stride);

@@ -191,7 +191,7 @@ impl Layout {
         if reader.at != bytes.len() {
             return Err(reader.fault(FlattenFault::Trailing));
         }
-        Ok(Layout::from_parts(program, bounds, signature))
+        Ok(Layout::from_parts(program.with_lines(), bounds, signature))
     }
 }
 

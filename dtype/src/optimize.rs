@@ -185,7 +185,7 @@ impl Builder {
     /// The program of `root`, without what merging left behind.
     pub(crate) fn finish(mut self, root: Piece) -> Result<Program, ProgramError> {
         self.program.set_root(root)?;
-        Ok(self.program.compact())
+        Ok(self.program.compact().with_lines())
     }
 
     /// Puts `next` after `parts`, or makes the last of them longer.

@@ -12,6 +12,7 @@
 
 mod chain;
 mod facts;
+mod lines;
 mod listing;
 mod lower;
 mod walk;
@@ -20,10 +21,12 @@ use std::sync::Arc;
 
 pub(crate) use chain::Chain;
 pub(crate) use facts::{AffineLengths, Facts, apart, grain};
+pub(crate) use lines::{Windows, full};
 pub(crate) use lower::lower;
 pub(crate) use walk::{Axis, Flow, Sink};
 
 use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
+use lines::Lines;
 
 /// The index of an op in its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -87,6 +90,8 @@ pub(crate) enum ProgramError {
 pub(crate) struct Program {
     ops: Vec<Op>,
     facts: Vec<Facts>,
+    /// Of each op, once the program is complete: the same list by lines, where that pays.
+    lines: Vec<Option<Lines>>,
     root: Option<Part>,
 }
 
@@ -178,6 +183,18 @@ impl Program {
         }
         self.root = root;
         Ok(())
+    }
+
+    /// Derives what only complete programs have. Changes nothing of what the program means.
+    pub(crate) fn with_lines(mut self) -> Program {
+        self.lines =
+            self.ops.iter().zip(&self.facts).map(|(op, facts)| Lines::of(op, facts)).collect();
+        self
+    }
+
+    /// The op's list by lines.
+    fn lines(&self, id: OpId) -> Option<&Lines> {
+        self.lines.get(id.index())?.as_ref()
     }
 
     /// Drops what the root does not reach; building leaves such ops behind when it merges.

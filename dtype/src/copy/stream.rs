@@ -1,14 +1,13 @@
 //! Large copies around the cache: [`Gather`] packs, [`Scatter`] unpacks. When they are used, and what that
 //! brings, is in `ways.rs`; how lines are stored in `nontemporal.rs`.
 
-use super::nontemporal::{PIECES, Piece, fence, run, together};
+use super::apart::Apart;
+use super::lines::{Dense, Records};
+use super::nontemporal::{PIECES, Piece, fence, run, straight, together};
 use super::ways::{LONG, Level, Stores, Ways, sample};
 use super::{Copier, shifted, tile};
-use crate::program::{AffineLengths, Axis, Flow, Sink};
+use crate::program::{AffineLengths, Axis, Flow, Sink, Windows};
 use crate::run::in_memory;
-
-/// Longer runs are unpacked by the C library: whole rows of a face, 32 KiB each, at 1.05 of `memcpy` against 0.95.
-const LONGEST: u64 = 16 << 10;
 
 /// Packs what a walk yields: long runs and transposes around the cache, everything else as [`Copier`] does.
 ///
@@ -21,17 +20,23 @@ pub(crate) struct Gather {
     /// Long runs that wait for others to be moved together with.
     waiting: [Piece; PIECES],
     waits: usize,
+    /// Whether they do.
+    together: bool,
 }
 
 impl Gather {
+    /// Will pack `bytes` bytes altogether.
+    ///
     /// # Safety
     ///
     /// As [`Copier::new`], for packing.
-    pub(crate) unsafe fn new(ways: Ways, user: *mut u8, packed: *mut u8) -> Gather {
+    pub(crate) unsafe fn new(ways: Ways, bytes: u64, user: *mut u8, packed: *mut u8) -> Gather {
         // SAFETY: the caller's promise.
         let copier = unsafe { Copier::new(ways.level, user, packed) };
         let none = Piece { from: user, to: packed, len: 0 };
-        Gather { copier, level: ways.level.known(), waiting: [none; PIECES], waits: 0 }
+        let together = bytes >= ways.together_min;
+        let (level, waiting) = (ways.level.known(), [none; PIECES]);
+        Gather { copier, level, waiting, waits: 0, together }
     }
 
     /// Moves what still waits. To be called before anyone is told of the bytes.
@@ -71,7 +76,15 @@ impl Sink for Gather {
     }
 
     fn strided(&mut self, mut disp: i64, stride: i64, len: u64, count: u64) -> Flow {
-        if len < LONG {
+        if let Some(records) = Records::new(Axis { count, stride }, len) {
+            let dense = records.at(self.copier.at(disp), self.copier.packed);
+            // SAFETY: `new`'s caller promised it of these runs.
+            if unsafe { dense.run::<true, true>(self.level) } {
+                self.copier.take(len * count);
+                return Flow::Continue(());
+            }
+        }
+        if len < LONG || !self.together {
             return self.copier.strided(disp, stride, len, count);
         }
         for _ in 0..count {
@@ -106,6 +119,29 @@ impl Sink for Gather {
         }
         Flow::Continue(())
     }
+
+    fn dense(&mut self, base: i64, disps: &[i64], len: u64, windows: &Windows<'_>) -> Flow {
+        let user = self.copier.at(base.wrapping_add(windows.disp));
+        let dense = Dense::of(windows, user, self.copier.packed);
+        // SAFETY: `new`'s caller promised it of these blocks.
+        if unsafe { dense.run::<true, true>(self.level) } {
+            self.copier.take(windows.bytes);
+            return Flow::Continue(());
+        }
+        self.blocks(base, disps, len)
+    }
+
+    fn affine(&mut self, disp: i64, step: i64, lens: AffineLengths, count: u64) -> Flow {
+        if !self.together {
+            return self.copier.affine(disp, step, lens, count);
+        }
+        let mut disp = disp;
+        for j in 0..count {
+            self.one(disp, lens.at(j));
+            disp = disp.wrapping_add(step);
+        }
+        Flow::Continue(())
+    }
 }
 
 /// Unpacks what a walk yields: long runs and transposes around the cache, as far as they are not in it,
@@ -134,7 +170,7 @@ impl Scatter {
 
     /// One run: around the cache if it is long enough.
     fn either(&mut self, disp: i64, len: u64) -> Flow {
-        if !(LONG..=LONGEST).contains(&len) {
+        if len < LONG {
             return self.copier.run(disp, len);
         }
         self.long(disp, len);
@@ -145,8 +181,8 @@ impl Scatter {
     fn long(&mut self, disp: i64, len: u64) {
         let (to, from) = (self.copier.at(disp), self.copier.take(len));
         let piece = Piece { from, to, len: in_memory(len) };
-        // SAFETY: the processor is of its level; `new`'s caller promised it of this run. The next is behind it.
-        unsafe { run(self.level, piece, from.wrapping_add(piece.len)) };
+        // SAFETY: the processor is of its level; `new`'s caller promised it of this run.
+        unsafe { straight(self.level, piece) };
     }
 }
 
@@ -156,7 +192,7 @@ impl Sink for Scatter {
         let to = self.copier.at(disp);
         let place =
             |i| to.cast_const().wrapping_add(in_memory(sample(i, len.saturating_sub(LONG) + 1)));
-        if (LONG..=LONGEST).contains(&len) && self.stores.stream(len, place) {
+        if len >= LONG && self.stores.stream(len, place) {
             self.long(disp, len);
             return Flow::Continue(());
         }
@@ -167,6 +203,14 @@ impl Sink for Scatter {
         let to = self.copier.at(disp);
         let step = |i| stride.wrapping_mul(sample(i, count).cast_signed());
         let place = |i| shifted(to, step(i)).cast_const();
+        if let Some(apart) = Apart::new(to, stride, len, count)
+            && self.stores.stream_words(place)
+        {
+            let from = self.copier.take(len * count);
+            // SAFETY: `new`'s caller promised it of these runs.
+            unsafe { apart.run(to, from) };
+            return Flow::Continue(());
+        }
         if len < LONG || !self.stores.stream(len * count, place) {
             return self.copier.strided(disp, stride, len, count);
         }
@@ -202,6 +246,10 @@ impl Sink for Scatter {
             disp = disp.wrapping_add(outer.stride);
         }
         Flow::Continue(())
+    }
+
+    fn dense(&mut self, base: i64, disps: &[i64], len: u64, windows: &Windows<'_>) -> Flow {
+        self.copier.dense(base, disps, len, windows)
     }
 
     fn blocks(&mut self, base: i64, disps: &[i64], len: u64) -> Flow {

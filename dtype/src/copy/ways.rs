@@ -14,6 +14,10 @@
 /// cost a share of them.
 pub(crate) const STREAM_MIN: u64 = 512 << 10;
 
+/// Several long runs at a time, around the cache, pay from here on. Below, ordinary stores are better: 1 MiB of rows is
+/// packed in 0.83 of the time, a triangle in 0.72.
+const TOGETHER_MIN: u64 = 2 << 20;
+
 /// Runs at least this long go around the cache: of shorter ones, the two lines that each shares with its
 /// neighbours are too many.
 pub(super) const LONG: u64 = 512;
@@ -24,6 +28,8 @@ pub(crate) struct Ways {
     pub(super) level: Level,
     /// Copies of fewer bytes use ordinary stores.
     pub(super) stream_min: u64,
+    /// Copies of fewer bytes pack long runs one after the other.
+    pub(super) together_min: u64,
     /// Whether the destination is asked; if not, it counts as not being in cache.
     pub(super) asks: bool,
 }
@@ -43,16 +49,17 @@ pub(crate) enum Level {
 
 impl Ways {
     /// What is fastest here.
-    pub(crate) const BEST: Ways = Ways { level: Level::Best, stream_min: STREAM_MIN, asks: true };
+    pub(crate) const BEST: Ways =
+        Ways { level: Level::Best, stream_min: STREAM_MIN, together_min: TOGETHER_MIN, asks: true };
 
     /// Everything that this processor can be made to do, however little there is to copy.
     #[cfg(any(test, feature = "testkit"))]
     pub(crate) const FORCED: [Ways; 5] = [
-        Ways { level: Level::Baseline, stream_min: u64::MAX, asks: false },
-        Ways { level: Level::Best, stream_min: u64::MAX, asks: false },
-        Ways { level: Level::Baseline, stream_min: 0, asks: false },
-        Ways { level: Level::Avx2, stream_min: 0, asks: false },
-        Ways { level: Level::Best, stream_min: 0, asks: false },
+        Ways { level: Level::Baseline, stream_min: u64::MAX, together_min: 0, asks: false },
+        Ways { level: Level::Best, stream_min: u64::MAX, together_min: 0, asks: false },
+        Ways { level: Level::Baseline, stream_min: 0, together_min: 0, asks: false },
+        Ways { level: Level::Avx2, stream_min: 0, together_min: 0, asks: false },
+        Ways { level: Level::Best, stream_min: 0, together_min: 0, asks: false },
     ];
 
     pub(crate) fn level(self) -> Level {
@@ -62,6 +69,11 @@ impl Ways {
     /// Whether copies of `bytes` bytes may go around the cache.
     pub(crate) fn may_stream(self, bytes: u64) -> bool {
         cfg!(target_arch = "x86_64") && bytes >= self.stream_min
+    }
+
+    /// Whether single words should, given eight places of the destination with one accessible word each.
+    pub(super) fn streams_words(self, place: impl Fn(u64) -> *const u8) -> bool {
+        !self.asks || cold_words(place)
     }
 
     /// Whether they should, given eight places of the destination with [`LONG`] accessible bytes each.
@@ -105,6 +117,11 @@ impl Stores {
         self.level
     }
 
+    /// Whether words of 8 bytes go around the cache that lie far apart; `place` gives eight of them.
+    pub(super) fn stream_words(&self, place: impl Fn(u64) -> *const u8) -> bool {
+        self.ways.streams_words(place)
+    }
+
     /// Whether `bytes` bytes go around the cache; `place` gives eight places among them, with [`LONG`] bytes
     /// each. Asked again for every large stretch; small ones are like the last.
     pub(super) fn stream(&mut self, bytes: u64, place: impl Fn(u64) -> *const u8) -> bool {
@@ -137,6 +154,23 @@ fn cold(_: impl Fn(u64) -> *const u8) -> bool {
     false
 }
 
+/// As [`cold`], of places that share no line or page with what may be touched besides: the time of a load has that
+/// of finding its page in it.
+#[cfg(target_arch = "x86_64")]
+fn cold_words(place: impl Fn(u64) -> *const u8) -> bool {
+    let slow = |&i: &u64| timed(place(i)) > COLD_TICKS + PAGE_TICKS;
+    (0..SAMPLES).filter(slow).count() as u64 >= SAMPLES / 2
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn cold_words(_: impl Fn(u64) -> *const u8) -> bool {
+    false
+}
+
+/// What finding a page takes where its tables are in cache.
+#[cfg(target_arch = "x86_64")]
+const PAGE_TICKS: u64 = 80;
+
 /// A load that takes longer comes from memory. Last-level caches answer within 30 to 90 ticks of counters at
 /// 2 to 4 GHz, memory takes 200 and more.
 #[cfg(target_arch = "x86_64")]
@@ -146,24 +180,35 @@ const COLD_TICKS: u64 = 140;
 /// address.
 #[cfg(target_arch = "x86_64")]
 fn ticks(place: *const u8, i: u64) -> u64 {
-    use std::arch::x86_64::{_mm_lfence, _rdtsc};
-    use std::mem::MaybeUninit;
-
-    let touch = |at: *const u8| {
-        // SAFETY: the destination of a copy may be accessed for `LONG` bytes from `place` on; what is there
-        // may be anything, even uninitialised, and is not looked at.
-        let _: MaybeUninit<u8> = unsafe { at.cast::<MaybeUninit<u8>>().read_volatile() };
-        // SAFETY: waits for the load, and every x86-64 processor has it.
-        unsafe { _mm_lfence() };
-    };
     touch(place);
+    // Prefetchers bring the next few lines, and the one that followed the last time.
+    timed(place.wrapping_add(if i.is_multiple_of(2) { 448 } else { 384 }))
+}
+
+/// Ticks that a load takes.
+#[cfg(target_arch = "x86_64")]
+fn timed(place: *const u8) -> u64 {
+    use std::arch::x86_64::_rdtsc;
+
     // SAFETY: reads a counter, which every x86-64 processor has.
     let before = unsafe { _rdtsc() };
-    // Prefetchers bring the next few lines, and the one that followed the last time.
-    touch(place.wrapping_add(if i.is_multiple_of(2) { 448 } else { 384 }));
+    touch(place);
     // SAFETY: as above.
     let after = unsafe { _rdtsc() };
     after.wrapping_sub(before)
+}
+
+/// Loads a byte, and waits for it.
+#[cfg(target_arch = "x86_64")]
+fn touch(place: *const u8) {
+    use std::arch::x86_64::_mm_lfence;
+    use std::mem::MaybeUninit;
+
+    // SAFETY: a byte of a copy's destination, which may be accessed; what is there may be anything, even
+    // uninitialised, and is not looked at.
+    let _: MaybeUninit<u8> = unsafe { place.cast::<MaybeUninit<u8>>().read_volatile() };
+    // SAFETY: waits for the load, and every x86-64 processor has it.
+    unsafe { _mm_lfence() };
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{AffineLengths, Op, OpId, Program};
+use super::{AffineLengths, Op, OpId, Program, Windows};
 use crate::run::in_memory;
 
 /// Goes on, or stops because the sink can take no more.
@@ -45,6 +45,12 @@ pub(crate) trait Sink {
             self.run(base.wrapping_add(*disp), len)?;
         }
         Flow::Continue(())
+    }
+
+    /// As [`blocks`](Self::blocks), of blocks that `windows` says the same of.
+    fn dense(&mut self, base: i64, disps: &[i64], len: u64, windows: &Windows<'_>) -> Flow {
+        let _ = windows;
+        self.blocks(base, disps, len)
     }
 
     /// Run i has `starts[i + 1] - starts[i]` bytes.
@@ -124,7 +130,8 @@ impl Program {
                     from.index += 1;
                 }
                 if from.index < to.index {
-                    sink.blocks(base, &disps[in_memory(from.index)..in_memory(to.index)], *len)?;
+                    let some = &disps[in_memory(from.index)..in_memory(to.index)];
+                    self.blocks(op, base, some, *len, sink)?;
                 }
                 if to.byte > 0 {
                     sink.run(at(to.index), to.byte)?;
@@ -224,7 +231,7 @@ impl Program {
             Op::Loop { count, stride, body } => {
                 self.repeat(*body, base, Axis { count: *count, stride: *stride }, sink)
             }
-            Op::Blocks { len, disps } => sink.blocks(base, disps, *len),
+            Op::Blocks { len, disps } => self.blocks(op, base, disps, *len, sink),
             Op::List { disps, starts } => sink.list(base, disps, starts),
             Op::Affine { count, step, len, len_step } => {
                 let lens = AffineLengths { len: *len, len_step: *len_step };
@@ -242,6 +249,14 @@ impl Program {
                 }
                 Flow::Continue(())
             }
+        }
+    }
+
+    /// Successive blocks of the list that `op` is.
+    fn blocks<S: Sink>(&self, op: OpId, base: i64, disps: &[i64], len: u64, sink: &mut S) -> Flow {
+        match self.lines(op).and_then(|lines| lines.windows(disps, len)) {
+            Some(windows) => sink.dense(base, disps, len, &windows),
+            None => sink.blocks(base, disps, len),
         }
     }
 
