@@ -18,8 +18,13 @@ fn ranks(test: &str, part: &str, kind: Kind, numbers: &[u64]) {
 }
 
 /// Protocols that share the user's own buffers, or might.
-const SHARING: [Option<Protocol>; 4] =
-    [None, Some(Protocol::Mapped), Some(Protocol::StagedPut), Some(Protocol::StagedGet)];
+const SHARING: [Option<Protocol>; 5] = [
+    None,
+    Some(Protocol::Mapped),
+    Some(Protocol::MappedPut),
+    Some(Protocol::StagedPut),
+    Some(Protocol::StagedGet),
+];
 
 fn name(force: Option<Protocol>) -> &'static str {
     force.map_or("the cost model", Protocol::name)
@@ -90,7 +95,7 @@ fn many_buffers_as(mut member: Member) {
     let gear = Gear::open(words.word(), member.rank);
     let [seed, buffers] = [words.number(), words.number()];
     let bytes = words.size();
-    for force in [Some(Protocol::Mapped), Some(Protocol::StagedPut)] {
+    for force in [Some(Protocol::Mapped), Some(Protocol::MappedPut), Some(Protocol::StagedPut)] {
         let config = Config { force, ..tuned(bytes) };
         let world = gear.world(&mut member, config).expect("they meet");
         let (me, peer) = (world.rank(), 1 - world.rank());

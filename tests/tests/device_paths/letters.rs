@@ -169,8 +169,20 @@ impl Exchange {
     /// # Panics
     /// It is not, or something has.
     pub(crate) fn compare(&self, out: &Letter, inn: &Letter, what: &str) {
-        let bytes = inn.send.bytes().min(inn.recv.bytes());
-        let (got, right) = (self.inn.fetch(), inn.recv.image(inn.seed, bytes));
+        inn.compare(&self.inn.fetch(), what);
+        let (kept, whole) = (self.out.fetch(), out.send.image(out.seed, out.send.bytes()));
+        assert!(kept == whole, "{what}: the sender's buffer has changed");
+    }
+}
+
+impl Letter {
+    /// Whether `got`, all of the receiver's buffer, is as it has to be.
+    ///
+    /// # Panics
+    /// It is not.
+    pub(crate) fn compare(&self, got: &[u8], what: &str) {
+        let bytes = self.send.bytes().min(self.recv.bytes());
+        let right = self.recv.image(self.seed, bytes);
         let wrong = (0..right.len()).find(|&at| got[at] != right[at]);
         if let Some(at) = wrong {
             let all = (0..right.len()).filter(|&at| got[at] != right[at]).count();
@@ -179,8 +191,6 @@ impl Exchange {
                 "{what}: byte {at} of {len} is {got:#04x}, not {right:#04x}; {all} bytes are wrong"
             );
         }
-        let (kept, whole) = (self.out.fetch(), out.send.image(out.seed, out.send.bytes()));
-        assert!(kept == whole, "{what}: the sender's buffer has changed");
     }
 }
 

@@ -29,6 +29,7 @@ pub(crate) fn applies(kind: Kind, protocol: Protocol) -> bool {
         Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
             matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo | Kind::CudaVmm)
         }
+        Protocol::MappedPut => matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo),
         way if way.is_staged() => matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo),
         _ => false,
     }
@@ -134,7 +135,7 @@ fn both_send_first_as(mut member: Member) {
     let mut words = Words::of(&part);
     let gear = Gear::open(words.word(), member.rank);
     let (seed, bytes) = (words.number(), words.size());
-    let ways = [None, Some(Protocol::Pipeline), Some(Protocol::Mapped)];
+    let ways = [None, Some(Protocol::Pipeline), Some(Protocol::Mapped), Some(Protocol::MappedPut)];
     for force in ways.into_iter().chain(Protocol::STAGED.map(Some)) {
         let config = Config { force, ..tuned(bytes) };
         let world = gear.world(&mut member, config).expect("they meet");
