@@ -9,10 +9,11 @@ use crate::error::PmlError;
 use gapless_bml::{
     Access, Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey, Token,
 };
-use gapless_engine::{Engine, EngineError, Typed};
+use gapless_engine::{Engine, EngineError, Relay, RelayMemory, RelayShape, Typed};
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Engines, first come first asked.
 pub(crate) type Engines = Vec<Arc<dyn Engine>>;
@@ -146,6 +147,11 @@ impl Buffer {
         &self.typed
     }
 
+    /// Its engine's number.
+    pub(crate) fn engine(&self) -> usize {
+        self.engine
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.typed.packed_bytes()
     }
@@ -233,6 +239,23 @@ impl Buffer {
         // SAFETY: the promise this buffer stands for; our callers hold what `source` lies in until
         // the completion. A peer that writes it meanwhile changes what its own message says.
         unsafe { engines[self.engine].unpack(source, &self.typed, range, after) }
+    }
+
+    /// Has our half of a relay move the first `len` bytes of this buffer. Our callers hold the ring and both
+    /// ends' flags until the completion, and give it to one message at a time.
+    pub(crate) fn relay(
+        &self,
+        relay: &Arc<dyn Relay>,
+        len: u64,
+        shape: &RelayShape,
+        memory: &RelayMemory,
+        turn: u64,
+        patience: Duration,
+    ) -> Result<Completion, EngineError> {
+        // SAFETY: the promise this buffer stands for; its request has not ended. The regions are as long as
+        // the shape asks for, staging memory of ours and mappings that are held; whatever the peer writes
+        // there beyond what the relay says, it spoils its own message.
+        unsafe { relay.run(&self.typed, 0..len, shape, memory, turn, patience) }
     }
 
     /// Moves `range` of `remote`, which lies in `mapping`, to the same range of this buffer. The

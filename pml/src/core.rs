@@ -17,6 +17,7 @@ use crate::matching::{Label, Posted, Unexpected};
 use crate::mode::{Attached, SendMode};
 use crate::peer::Peer;
 use crate::recv::Matched;
+use crate::relay::Rings;
 use crate::reorder::Turn;
 use crate::request::{RequestId, Requests, Work};
 use crate::single_copy::Scratch;
@@ -58,6 +59,8 @@ pub(crate) struct Core {
     pub(crate) scratch: Scratch,
     /// What staged messages lie in on their way.
     pub(crate) staging: StagingPool,
+    /// Those of messages that devices hand on to each other.
+    pub(crate) rings: Rings,
     /// Receives whose lost senders may still write to their buffers.
     pub(crate) leaving_buffers: Vec<RequestId>,
     pub(crate) counters: Counters,
@@ -93,6 +96,7 @@ impl Core {
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),
             staging: StagingPool::default(),
+            rings: Rings::default(),
             leaving_buffers: Vec::new(),
             counters: Counters::default(),
             pool: Pool::default(),
@@ -249,6 +253,10 @@ impl Core {
             Message::Free { serial, limit } => self.freed(bml, from, serial, limit),
             Message::Refuse { reply, why } => self.way_refused(bml, from, reply, why),
             Message::Lend(lend, layout) => self.lent(bml, from, &lend, &message[layout]),
+            Message::Loan(loan) => self.relay_lent(bml, from, &loan),
+            Message::Go(go) => self.relay_go(bml, from, &go),
+            Message::Stop { serial } => self.relay_stop(bml, from, serial),
+            Message::Quit { reply, why } => self.relay_quit(bml, from, reply, why),
             Message::LayoutRequest { serial, reply, piece } => {
                 self.layout_request(bml, from, serial, reply, piece)
             }

@@ -88,6 +88,7 @@ impl Core {
             self.lose_recall(id, &fault);
             self.lose_recv(id, peer, &fault);
         }
+        self.rings.forget(peer, &mut self.staging);
     }
 
     fn lose_send(&mut self, bml: &mut Bml, id: RequestId, fault: &PmlError) {
@@ -97,6 +98,10 @@ impl Core {
                 self.finish_eager(id, Err(fault.clone()));
             }
             SendStage::Offered(_) => {
+                // Its device ends first.
+                if self.stop_lost_relay_send(id) {
+                    return;
+                }
                 self.withdraw_offer(bml, id);
                 self.requests.finish(id, Err(fault.clone()));
             }
@@ -144,9 +149,15 @@ impl Core {
                     Stage::Getting(getting) => getting.busy(),
                     Stage::Streaming { unpacking, .. } => *unpacking > 0,
                     Stage::Staged(staged) => staged.course.working > 0,
+                    Stage::Relay(relayed) => relayed.working(),
                 };
                 incoming.failure = Some(fault.clone());
                 match &incoming.stage {
+                    Stage::Relay(_) => {
+                        if !self.stop_lost_relay(id) {
+                            self.end_lost_relay(id);
+                        }
+                    }
                     _ if busy => {}
                     Stage::Staged(_) => self.end_lost_recv(id),
                     Stage::Lent(_) => self.end_lost_lender(id),

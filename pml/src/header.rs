@@ -13,7 +13,7 @@
 //! RTS        as EAGER up to 32, then
 //!         32 | bytes | serial | count | low | span | blocks | layout id | layout length |
 //!         96 | fragment wish:4 | depth wish:4 | layout inline:2 | mapped key:1 | rdma key:1 | space:1 |
-//!            | staged:1 | later:1 | 0:1 | staged fragment wish:4 | staged depth wish:4 | device |
+//!            | staged:1 | later:1 | relay:1 | staged fragment wish:4 | staged depth wish:4 | device |
 //!        128 | mapped key … | rdma key … | flattened layout …
 //!
 //! CTS        | kind | version | 0:2 | depth:4 | fragment:4 | 0:4 | serial | reply | offset | end |
@@ -36,6 +36,11 @@
 //! LEND       | kind | version | key:1 | 0:1 | longest piece:4 | serial | reply | end |
 //!         32 | count | low | span | layout id | layout length |
 //!         72 | key … | flattened layout …
+//! LOAN       | kind | version | key:1 | depth:1 | lanes:2 | 0:2 | place:4 | fragment:4 | ring | turn |
+//!         32 | serial | reply | end | key …
+//! GO         | kind | version | key:1 | 0:5 | reply | key …
+//! STOP       | kind | version | 0:6 | serial |
+//! QUIT       | kind | version | why:1 | 0:5 | reply |
 //! ```
 //!
 //! `serial` names a rendezvous at its sender, `reply` at its receiver: 64-bit counters that are
@@ -47,6 +52,7 @@
 
 mod lend;
 mod note;
+mod relay;
 mod rts;
 mod staged;
 mod verdict;
@@ -54,6 +60,8 @@ mod verdict;
 use lend::LendWire;
 pub(crate) use lend::{LEND_BYTES, Lend};
 pub(crate) use note::{NOTE_BYTES, Note, What, note};
+pub(crate) use relay::{Go, Loan, Quit, quit, stop};
+use relay::{GoWire, LoanWire};
 use rts::RtsWire;
 pub(crate) use rts::{Rts, StagedOffer};
 pub(crate) use staged::{DEPTH_MAX, Open, Ring, Why, free, ready, refuse};
@@ -111,6 +119,10 @@ mod kind {
     pub(super) const FREE: u8 = 13;
     pub(super) const REFUSE: u8 = 14;
     pub(super) const LEND: u8 = 15;
+    pub(super) const LOAN: u8 = 16;
+    pub(super) const GO: u8 = 17;
+    pub(super) const STOP: u8 = 18;
+    pub(super) const QUIT: u8 = 19;
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -357,6 +369,15 @@ pub(crate) enum Message {
     },
     /// And where in the message the flattened layout is, if it is there.
     Lend(Box<Lend>, Range<usize>),
+    Loan(Loan),
+    Go(Go),
+    Stop {
+        serial: u64,
+    },
+    Quit {
+        reply: u64,
+        why: Quit,
+    },
 }
 
 /// What the first 32 bytes say; enough for the two kinds that are frequent.
@@ -399,7 +420,7 @@ impl Head {
                 }
                 Ok(Head::Data { reply, offset })
             }
-            kind::RTS..=kind::CTS | kind::FIN..=kind::LEND => Ok(Head::Other),
+            kind::RTS..=kind::CTS | kind::FIN..=kind::QUIT => Ok(Head::Other),
             other => Err(format!("no message is of kind {other}")),
         }
     }
@@ -506,6 +527,28 @@ impl Message {
                     .map_err(|_| format!("a LEND of {} bytes", message.len()))?;
                 let (lend, key) = Lend::check(&wire, rest)?;
                 Ok(Message::Lend(Box::new(lend), LEND_BYTES + key..message.len()))
+            }
+            kind::LOAN => {
+                let (wire, key) = LoanWire::read_from_prefix(message)
+                    .map_err(|_| format!("a LOAN of {} bytes", message.len()))?;
+                Loan::check(&wire, key).map(Message::Loan)
+            }
+            kind::GO => {
+                let (wire, key) = GoWire::read_from_prefix(message)
+                    .map_err(|_| format!("a GO of {} bytes", message.len()))?;
+                Go::check(&wire, key).map(Message::Go)
+            }
+            kind::STOP => {
+                let wire: FinWire = exactly(message)?;
+                reserved(&[wire.verdict])?;
+                reserved(&wire.zero)?;
+                Ok(Message::Stop { serial: wire.serial.get() })
+            }
+            kind::QUIT => {
+                let wire: FinWire = exactly(message)?;
+                reserved(&wire.zero)?;
+                let why = Quit::decode(wire.verdict)?;
+                Ok(Message::Quit { reply: wire.serial.get(), why })
             }
             other => Err(format!("no control message is of kind {other}")),
         }

@@ -132,6 +132,7 @@ impl Pml {
     /// [`PmlError::Unreceived`], those that need no answer excepted.
     pub fn refuse_unreceived(&mut self) {
         self.core.leaving = true;
+        self.core.rings.leave(&mut self.core.staging);
         self.core.staging.leave(&mut self.bml);
         self.core.refuse_claims(&mut self.bml);
         self.core.refuse_held(&mut self.bml, Verdict::Unreceived, |_, _| true);

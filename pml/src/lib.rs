@@ -102,6 +102,7 @@ mod pml;
 mod protocol;
 #[allow(unsafe_code, reason = "takes the caller's promise")]
 mod recv;
+mod relay;
 mod rendezvous;
 mod reorder;
 mod request;

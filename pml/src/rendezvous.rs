@@ -28,6 +28,7 @@ use crate::mode::Copied;
 use crate::peer::{Attempt, Outgoing};
 use crate::pieces::Pieces;
 use crate::recv::{Matched, RecvStage};
+use crate::relay::RelayRecv;
 use crate::request::{RequestId, Work};
 use crate::send::{Offered, Send, SendStage, To, single_copy_costs};
 use crate::single_copy::Getting;
@@ -72,6 +73,8 @@ pub(crate) enum Stage {
     Streaming { pieces: Pieces, unpacking: u32 },
     /// Fragments in staging memory, or the sender's word on it.
     Staged(Box<StagedRecv>),
+    /// A ring that both devices work on, or the sender's word on it.
+    Relay(Box<RelayRecv>),
     /// The sender's word that it has moved everything into our buffer.
     Lent(Box<Lent>),
 }
@@ -144,6 +147,10 @@ impl Core {
         let (low, span) = buffer.touched().map_or((0, 0), |(low, region)| (low, region.len()));
         let host = buffer.typed().space().cpu_accessible();
         let staged = self.staged_offer(bml, peer, buffer.typed().space());
+        let relay = match staged.device {
+            true => self.relay_lanes(bml, buffer.engine(), buffer.typed().space(), false),
+            false => 0,
+        };
         let share = self.config.share_device_buffers;
         let (mut mapped, mut registered, mut layout) = (None, None, None);
         if peer != self.me {
@@ -185,6 +192,7 @@ impl Core {
             depth: self.config.tuning.depth,
             host,
             staged,
+            relay: u8::try_from(relay).unwrap_or(u8::MAX),
             data,
             mapped,
             rdma: registered.map(|(_, key)| key),
@@ -193,7 +201,7 @@ impl Core {
         let layout = layout.map(|(_, bytes)| bytes);
         if let Some(send) = self.requests.send_mut(id) {
             let offered =
-                Offered { rts, registered, layout, fetched: false, ring: None, failed: None };
+                Offered { rts, registered, layout, fetched: false, ring: None, relay: None, failed: None };
             send.stage = SendStage::Offered(Box::new(offered));
         }
         self.enqueue(peer, Outgoing::Rts(id));
@@ -241,6 +249,9 @@ impl Core {
                 if offered.rts.data != Data::There {
                     return Err(format!("rendezvous {serial} is begun before its data is there"));
                 }
+                if offered.relay.is_some() {
+                    return Err(format!("rendezvous {serial} is begun again while it is relayed"));
+                }
             }
             _ => return Err(unknown()),
         }
@@ -257,7 +268,7 @@ impl Core {
     ) -> Result<(), String> {
         let unknown = || format!("an answer to message {serial}, which is not under way");
         let id = *self.serials.get(&serial).ok_or_else(unknown)?;
-        if self.recalled(from, id, verdict)? {
+        if self.recalled(from, id, verdict)? || self.relay_fin(bml, id, from, verdict)? {
             return Ok(());
         }
         let send = self.requests.send_mut(id).ok_or_else(unknown)?;
@@ -417,12 +428,16 @@ impl Core {
         let whole =
             buffer.typed().as_contiguous().and_then(|whole| whole.sub(0, incoming.room).ok());
         let theirs_on_device = !incoming.rts.host;
+        let (engine, offered) = (buffer.engine(), incoming.rts.relay);
         situation.staged = self.staging(bml, from, &theirs, space);
         situation.devices = self.device_ends(bml, theirs_on_device, theirs.mark, space);
         if let Some(ends) = &mut situation.devices {
             ends.sender_keeps = from < me;
         }
         self.consider_lending(bml, id, &mut situation);
+        if let Some(staging) = situation.staged.as_mut().filter(|_| offered > 0) {
+            staging.relay = self.relay_lanes(bml, engine, space, staging.one_device) > 0;
+        }
         if let (Some(staging), Some(whole)) = (&mut situation.staged, whole) {
             staging.direct = staging.receiver_device && map_key(bml, from, whole, share).is_some();
         }
@@ -455,6 +470,7 @@ impl Core {
             Protocol::MappedPut => self.lend(bml, id),
             Protocol::SingleCopy => self.start_getting(bml, id),
             Protocol::Pipeline | Protocol::Eager => self.grant(bml, id, 0),
+            Protocol::Relay => self.open_relay(bml, id),
             way => match situation.staged {
                 Some(staging) => self.open_staged(bml, id, way, &situation, &staging),
                 None => self.refuse(bml, id, way, "nothing is staged to this peer"),

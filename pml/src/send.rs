@@ -11,6 +11,7 @@ use crate::mapped_put::Putting;
 use crate::mode::{Copied, SendMode};
 use crate::peer::Attempt;
 use crate::peer::{Gone, Outgoing};
+use crate::relay::RelaySend;
 use crate::request::{Left, RequestId, Status, Work};
 use crate::staged::StagedSend;
 use gapless_bml::{Bml, Limits, PeerState, Rank, RdmaRail, RemoteKey, Token};
@@ -73,6 +74,8 @@ pub(crate) struct Offered {
     pub(crate) failed: Option<PmlError>,
     /// The ring that the receiver was lent, until it has mapped it.
     pub(crate) ring: Option<Box<StagedSend>>,
+    /// What is being relayed.
+    pub(crate) relay: Option<Box<RelaySend>>,
 }
 
 /// A send whose receiver has asked for its data.

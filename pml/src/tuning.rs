@@ -135,6 +135,9 @@ pub struct Config {
     /// so whoever frees such memory has it withdrawn first
     /// ([`Bml::withdraw`](gapless_bml::Bml::withdraw)); a program that cannot says no here.
     pub share_device_buffers: bool,
+    /// Whether the cost model may have two devices relay a message, where both processes say so: one kernel
+    /// each, which wait for each other on their devices. Forced, it is done regardless.
+    pub relay: bool,
     /// What may be kept at most.
     pub bounds: Bounds,
 }
@@ -146,6 +149,7 @@ impl Default for Config {
             force: None,
             bounds: Bounds::default(),
             share_device_buffers: true,
+            relay: false,
         }
     }
 }

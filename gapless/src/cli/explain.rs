@@ -139,6 +139,7 @@ impl Link {
             direct: ends.receiver && shared && blocks == 1,
             fragment_bytes: tuning.staged_fragment_bytes,
             depth: tuning.staged_depth,
+            relay: false,
         })
     }
 

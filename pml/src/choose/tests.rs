@@ -94,6 +94,7 @@ fn devices(bytes: u64, blocks: u64) -> Situation {
         direct: blocks == 1,
         fragment_bytes: tuning.staged_fragment_bytes,
         depth: tuning.staged_depth,
+        relay: false,
     };
     let ends = DeviceEnds {
         sender: true,

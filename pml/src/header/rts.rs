@@ -29,7 +29,7 @@ pub(super) struct RtsWire {
     space: u8,
     staged: u8,
     later: u8,
-    zero: u8,
+    relay: u8,
     staged_fragment: U32,
     staged_depth: U32,
     device: U64,
@@ -81,6 +81,8 @@ pub(crate) struct Rts {
     /// Whether the sender's buffer is memory that a CPU may touch.
     pub(crate) host: bool,
     pub(crate) staged: StagedOffer,
+    /// Lanes that the sender's device can relay with; 0 if it cannot.
+    pub(crate) relay: u8,
     /// Whether the data may be read.
     pub(crate) data: Data,
     pub(crate) mapped: Option<RemoteKey>,
@@ -115,7 +117,7 @@ impl Rts {
             staged: if self.staged.device { DEVICE } else { 0 }
                 | if self.staged.through_host { THROUGH_HOST } else { 0 },
             later: u8::from(self.data == Data::Later),
-            zero: 0,
+            relay: self.relay,
             staged_fragment: self.staged.fragment.into(),
             staged_depth: self.staged.depth.into(),
             device: self.staged.mark.into(),
@@ -161,9 +163,8 @@ impl Rts {
         {
             return Err(format!("a span of {} bytes from {}", wire.span.get(), wire.low.get()));
         }
-        if wire.space > 1 || wire.staged > DEVICE | THROUGH_HOST || wire.later > 1 || wire.zero != 0
-        {
-            return Err("an RTS with an unknown space or reserved bytes in use".to_owned());
+        if wire.space > 1 || wire.staged > DEVICE | THROUGH_HOST || wire.later > 1 {
+            return Err("an RTS with an unknown space or way".to_owned());
         }
         let staged = StagedOffer {
             device: wire.staged & DEVICE != 0,
@@ -177,6 +178,9 @@ impl Rts {
         }
         if staged.device && wire.space == 0 {
             return Err("an RTS for host memory of a device".to_owned());
+        }
+        if wire.relay > 0 && !staged.device {
+            return Err("an RTS of a device that can relay and cannot stage".to_owned());
         }
         if wire.fragment.get() < FRAGMENT_MIN {
             return Err(format!("an RTS with fragments of {} bytes", wire.fragment.get()));
@@ -194,6 +198,7 @@ impl Rts {
             depth: wire.depth.get(),
             host: wire.space == 0,
             staged,
+            relay: wire.relay,
             data: if wire.later == 1 { Data::Later } else { Data::There },
             mapped: key(mapped)?,
             rdma: key(rdma)?,

@@ -38,6 +38,7 @@ impl Verdict {
             Verdict::Received(Protocol::CopyInOut) => 10,
             Verdict::Received(Protocol::ZeroCopyInOut) => 11,
             Verdict::Received(Protocol::MappedPut) => 12,
+            Verdict::Received(Protocol::Relay) => 13,
             Verdict::NotReady => 16,
             Verdict::Withdrawn => 17,
             Verdict::Unreceived => 18,
@@ -64,7 +65,7 @@ mod tests {
             let verdict = Verdict::Received(protocol);
             assert_eq!(Verdict::decode(verdict.code()), Ok(verdict));
         }
-        assert!(Verdict::decode(13).is_err());
+        assert!(Verdict::decode(14).is_err());
         assert!(Verdict::decode(255).is_err());
     }
 }

@@ -42,6 +42,14 @@ pub(crate) const HOST: u8 = 10;
 
 impl Pair {
     pub(crate) fn new(way: Protocol) -> Pair {
+        Pair::with(way, |device| Arc::new(FakeEngine::new(device, 1)))
+    }
+
+    /// With another engine of the device.
+    pub(crate) fn with(
+        way: Protocol,
+        engine: impl Fn(&Arc<FakeDevice>) -> Arc<dyn Engine>,
+    ) -> Pair {
         let hub = Hub::new();
         let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
         let device = Arc::new(FakeDevice::with_delay(3, 1));
@@ -53,8 +61,7 @@ impl Pair {
         let [mut honest, mut rogue] = bmls;
         honest.connect(Rank(1), &addresses[1]).unwrap();
         rogue.connect(Rank(0), &addresses[0]).unwrap();
-        let engines: Vec<Arc<dyn Engine>> =
-            vec![Arc::new(HostEngine), Arc::new(FakeEngine::new(&device, 1))];
+        let engines: Vec<Arc<dyn Engine>> = vec![Arc::new(HostEngine), engine(&device)];
         let pml = Pml::new(honest, engines, config(way, 3));
         Pair { pml, rogue, inbox: Inbox::default(), device }
     }

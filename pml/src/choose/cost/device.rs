@@ -123,6 +123,19 @@ impl Model<'_> {
         self.turns_ns(if keeps { INTERRUPTED } else { 1.0 })
     }
 
+    /// A kernel packs into the receiver's memory while another unpacks from there: as quick as the slower of
+    /// them, and the first fragment's way.
+    pub(super) fn relay(&self, one_device: bool) -> f64 {
+        /// What is left of a link's rate between fragments and flags.
+        const KEPT: f64 = 0.85;
+        let (s, t) = (self.s, self.t);
+        // On one device both pass the same memory.
+        let mb_s = if one_device { t.device_mb_s / 2.0 } else { t.peer_store_mb_s };
+        let blocks = self.blocks_ns(s.sender_blocks).max(self.blocks_ns(s.receiver_blocks));
+        let handshake = self.handshake_ns() + s.latency_ns + t.map_ns;
+        handshake + t.launch_wait_ns + copy_ns(s.bytes, KEPT * mb_s).max(blocks)
+    }
+
     /// A kernel from buffer to buffer.
     pub(super) fn device_local(&self) -> f64 {
         self.handshake_ns()
