@@ -32,6 +32,9 @@ pub struct Situation {
     pub bytes: u64,
     /// Runs of bytes in the sender's buffer; 1 means that it has no gaps.
     pub sender_blocks: u64,
+    /// Bytes from the first to the last that the sender's buffer touches, gaps included; as many as `bytes`
+    /// where that is not known.
+    pub sender_span: u64,
     /// Runs of bytes in the receiver's buffer. The sender, who does not know it, takes its own.
     pub receiver_blocks: u64,
     /// What is known of devices; `None` where both buffers are memory that a CPU may touch.

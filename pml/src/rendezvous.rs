@@ -406,6 +406,7 @@ impl Core {
         let mut situation = Situation {
             bytes: incoming.room,
             sender_blocks: incoming.rts.blocks.max(1),
+            sender_span: incoming.rts.span,
             receiver_blocks: buffer.blocks().max(1),
             devices: None,
             local: from == me,

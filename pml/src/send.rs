@@ -323,6 +323,8 @@ impl Core {
         Situation {
             bytes: buffer.packed_bytes(),
             sender_blocks: blocks,
+            // Matters to ways that a sender does not choose.
+            sender_span: buffer.packed_bytes(),
             receiver_blocks: blocks,
             devices: self.device_ends(bml, !buffer.space().cpu_accessible(), 0, buffer.space()),
             local: peer == self.me,

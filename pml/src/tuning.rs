@@ -93,7 +93,7 @@ impl Default for Tuning {
             single_copy_mb_s: 15_000.0,
             block_ns: 2.0,
             layout_mb_s: 1_000.0,
-            fragment_bytes: 32 << 10,
+            fragment_bytes: 64 << 10,
             depth: 8,
             single_copy_batch_bytes: 4 << 20,
             // Those of two H200s joined by NVLink, PCIe 5.

@@ -9,7 +9,7 @@ use super::selection::Selection;
 use crate::tuning::Location;
 use gapless_btl::Btl;
 use gapless_btl_sm::{Sm, SmConfig};
-use gapless_dtype::{Datatype, Primitive};
+use gapless_dtype::{Convertor, Datatype, Primitive};
 use gapless_layouts::{Case, Family, Side};
 use gapless_pml::choose::{DeviceEnds, SingleCopyCosts, Staging, candidates};
 use gapless_pml::{Config, EAGER_BYTES, INLINE_LAYOUT_MAX, Situation, Tuning};
@@ -202,6 +202,10 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
     let situation = Situation {
         bytes: case.payload_bytes,
         sender_blocks,
+        sender_span: Convertor::new(&send, case.send.count)
+            .ok()
+            .and_then(|convertor| convertor.bounds())
+            .map_or(0, |(low, high)| low.abs_diff(high)),
         receiver_blocks,
         devices: link.devices(),
         local: false,

@@ -5,6 +5,7 @@ fn node() -> Situation {
     Situation {
         bytes: 8,
         sender_blocks: 1,
+        sender_span: 0,
         receiver_blocks: 1,
         devices: None,
         local: false,
@@ -82,6 +83,22 @@ fn below_the_sure_size_nothing_beats_eager() {
             assert!(eager < pipeline, "{bytes} bytes in {blocks} blocks");
         }
     }
+}
+
+#[test]
+fn short_runs_with_gaps_are_better_shared_by_two_processors() {
+    let mapped = |bytes: u64, blocks, span| {
+        let large = Situation { bytes, sender_blocks: blocks, receiver_blocks: blocks, ..node() };
+        winner(&Situation { sender_span: span, mapped: true, ..large })
+    };
+    for bytes in [1 << 20, 8 << 20, 64 << 20] {
+        // Half the rows of a matrix; its columns, which fill its memory; runs of 24 bytes, 28 of gaps between.
+        assert_eq!(mapped(bytes, 362, 2 * bytes), Protocol::Mapped);
+        assert_eq!(mapped(bytes, bytes / 8, bytes), Protocol::Mapped);
+        assert_eq!(mapped(bytes, bytes / 24, bytes * 13 / 6), Protocol::Pipeline);
+    }
+    // A few runs touch few lines in part, however far apart they lie.
+    assert_eq!(mapped(1 << 20, 362, u64::MAX), Protocol::Mapped);
 }
 
 /// Between two devices, whose memory can be mapped.

@@ -3,6 +3,15 @@
 use super::{Model, copy_ns, real};
 use crate::choose::SingleCopyCosts;
 
+/// Bytes in a cache line.
+const LINE: u64 = 64;
+/// What a line costs, of which only a part is wanted, in runs of a loop over runs: in the pipeline, whose two
+/// ends each read or write it; and from layout to layout, where one processor does both.
+const PIPELINE_LINE: f64 = 1.0;
+const MAPPED_LINE: f64 = 6.5;
+/// What a run costs from layout to layout, likewise.
+const MAPPED_BLOCK: f64 = 0.17;
+
 impl Model<'_> {
     /// Packing and unpacking follow each other.
     pub(super) fn eager(&self) -> f64 {
@@ -12,24 +21,37 @@ impl Model<'_> {
 
     /// Packing and unpacking overlap; the last fragment pays another latency.
     pub(super) fn pipeline(&self) -> f64 {
-        let engine_ns = self.blocks() * self.t.block_ns;
+        let blocks_ns = self.blocks() * self.t.block_ns;
         let copy_ns = copy_ns(self.s.bytes, self.ring_mb_s());
-        self.handshake_ns() + self.s.latency_ns + copy_ns.max(engine_ns) + engine_ns / 2.0
+        let lines_ns = self.wasted_lines() * PIPELINE_LINE * self.t.block_ns;
+        self.handshake_ns() + self.s.latency_ns + copy_ns.max(blocks_ns) + lines_ns
+    }
+
+    /// From layout to layout. One processor does what two share in the pipeline, but it walks both sides at once,
+    /// and along the grain of memory where they are alike: runs cost little, and lines that are
+    /// touched for a part of them cost most.
+    fn moved_ns(&self) -> f64 {
+        let blocks_ns = self.blocks() * MAPPED_BLOCK * self.t.block_ns;
+        let lines_ns = self.wasted_lines() * MAPPED_LINE * self.t.block_ns;
+        copy_ns(self.s.bytes, self.t.mapped_mb_s) + blocks_ns + lines_ns
+    }
+
+    /// Cache lines that the sender's buffer touches beyond those that its data would fill.
+    fn wasted_lines(&self) -> f64 {
+        let filled = self.s.bytes / LINE;
+        let touched = (self.s.sender_span / LINE).min(self.s.sender_blocks.saturating_add(filled));
+        real(touched.saturating_sub(filled))
     }
 
     pub(super) fn mapped(&self) -> f64 {
-        let engine_ns = self.blocks() * self.t.block_ns;
-        let copy_ns = copy_ns(self.s.bytes, self.t.mapped_mb_s);
         let before = self.s.latency_ns + self.t.rendezvous_ns + self.t.map_ns;
-        before + self.fetch_ns() + copy_ns + engine_ns
+        before + self.fetch_ns() + self.moved_ns()
     }
 
     /// The same work, done by the sender, which hears of the buffer first and tells when it is done.
     pub(super) fn mapped_put(&self) -> f64 {
-        let engine_ns = self.blocks() * self.t.block_ns;
-        let copy_ns = copy_ns(self.s.bytes, self.t.mapped_mb_s);
         let before = self.handshake_ns() + self.s.latency_ns + self.t.map_ns;
-        before + self.layout_ns(self.s.lent_layout_bytes) + copy_ns + engine_ns
+        before + self.layout_ns(self.s.lent_layout_bytes) + self.moved_ns()
     }
 
     pub(super) fn single_copy(&self) -> f64 {
