@@ -228,7 +228,8 @@ impl Family {
     }
 
     /// Words that one thread moves in a tile, where blocks loop (`few`) or where they do not: `LONG` and
-    /// `OF_…` in `pack.cl-cu`. What was fastest on an H200.
+    /// `OF_…` in `pack.cl-cu`. What was fastest on an H200. Unpacking, [`Family::Affine`] takes more where
+    /// blocks loop (`launch/affine.rs`).
     #[must_use]
     pub fn items(self, width: Width, few: bool) -> u32 {
         match (self.one_sided(), width) {

@@ -256,14 +256,26 @@ pub(crate) fn flat(
     skipping: Skipping,
     budget: Option<NonZeroU32>,
 ) -> Geometry {
+    flat_by(family, width, words, skipping, budget, family.items(width, true))
+}
+
+/// The same where a thread of blocks that loop moves `long` words in a tile.
+pub(crate) fn flat_by(
+    family: Family,
+    width: Width,
+    words: Words,
+    skipping: Skipping,
+    budget: Option<NonZeroU32>,
+    long: u32,
+) -> Geometry {
     let tiles_of = |threads, items| words.tiles(threads / 32 * items, skipping);
-    // Copies by more blocks than this do without the longer strips.
-    let many =
-        family == Family::Copy && budget.is_some_and(|budget| budget.get() > LONG_BLOCKS_MAX);
+    // More blocks than this do without the longer strips.
+    let many = long > width.items() && budget.is_some_and(|most| most.get() > LONG_BLOCKS_MAX);
     let shape = geometry(family, budget, |threads, few| {
-        tiles_of(threads, family.items(width, few && !many))
+        let looping = if many { long / 2 } else { long };
+        tiles_of(threads, if few { looping } else { family.items(width, false) })
     });
-    if shape.few && many && width != Width::W1 {
+    if shape.few && many {
         return Geometry { half: true, ..shape };
     }
     if !family.halves() || shape.few || shape.tiles >= TILES_ENOUGH {

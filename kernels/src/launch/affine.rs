@@ -1,16 +1,20 @@
 //! Runs whose displacements and lengths advance by constants: a triangle is one.
 
 use super::{
-    Grid, GridDim, Launch, Launches, Move, NONE_IDLE, Place, Unfit, WORDS_MAX, Words, bits, flat,
-    strided,
+    Grid, GridDim, Launch, Launches, Move, NONE_IDLE, Place, Unfit, WORDS_MAX, Words, bits,
+    flat_by, strided,
 };
 use crate::args::{Affine, AffineArgs, Args, Divide, ONCE};
-use crate::{Family, Width};
+use crate::{Direction, Family, Width};
 use smallvec::smallvec;
 use std::ops::Range;
 
 /// Words that runs have on average at least, for threads to step from one to the next.
 const STEPPING: u64 = 64;
+
+/// Words that a thread has on the way at once where blocks loop, unpacking (`OF_RUNS` in `pack.cl-cu`): few
+/// blocks are bound by how long memory takes to answer.
+const LONG: u32 = 14;
 
 /// Bytes of a range that gains from leaving the caches first, at most: what both ends of a strip touch is
 /// there for the next one, in longer ranges. On an H200.
@@ -189,7 +193,11 @@ fn launch(
     let shape = runs.shape(width).ok_or(Unfit::Numbers)?;
     let long = u64::from(shape.size) >= STEPPING * u64::from(shape.count);
     let family = if long { Family::Affine } else { Family::AffineShort };
-    let geometry = flat(family, width, words, NONE_IDLE, what.budget);
+    let looping = match (family, what.direction, width) {
+        (Family::Affine, Direction::Unpack, Width::W2 | Width::W4 | Width::W8) => LONG,
+        _ => family.items(width, true),
+    };
+    let geometry = flat_by(family, width, words, NONE_IDLE, what.budget, looping);
     let typed = what.typed.offset.wrapping_add(runs.displacement);
     let mut span = words.span(typed, packed);
     geometry.tell(&mut span);

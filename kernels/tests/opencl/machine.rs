@@ -236,6 +236,18 @@ fn as_if_large(launch: &mut Launch) {
     match &mut launch.args {
         Args::Strided(args) => args.span.edges &= !HALF,
         Args::Mapped(args) => args.span.edges &= !HALF,
+        // As if there were more blocks in the budget, likewise, of what loops with longer strips.
+        Args::Affine(args)
+            if launch.kernel.few
+                && matches!(launch.kernel.family, Family::Affine | Family::SameAffine)
+                && (launch.kernel.direction == Direction::Unpack
+                    || launch.kernel.family.is_same())
+                && matches!(launch.kernel.width, Width::W2 | Width::W4 | Width::W8) =>
+        {
+            args.span.edges |= HALF;
+            let edges = u32::from(args.span.edges & 0xffff != 0);
+            args.span.tiles = args.span.words.div_ceil(launch.threads * 7) + edges;
+        }
         Args::Affine(args) => args.span.edges &= !HALF,
         // As if there were more blocks in the budget.
         Args::Copy(args) if launch.kernel.few && launch.kernel.width != Width::W1 => {
