@@ -1,6 +1,7 @@
 //! The engine as its users see it: checks, the choice of a lane, and completions.
 
 use crate::accelerator::{Accelerator, Lane};
+use crate::between::Twins;
 use crate::cache::{Cache, PlanStatistics};
 use crate::config::{Config, Launched};
 use crate::lanes::{Elsewhere, Held, InFlight, Lanes, Track};
@@ -96,6 +97,7 @@ impl GpuEngine {
             elsewhere: Elsewhere::default(),
             lanes: Lanes::new(accelerator.lanes().len()),
             cache: Cache::new(config.plan_bytes),
+            twins: Twins::default(),
             rings: Rings::new(config.piece_bytes),
             writers: Writers::new(config.writers),
             memory: Memory::new(accelerator.device(), config.plan_bytes / 2),

@@ -77,7 +77,8 @@
 //!
 //! - `form`, `plan`, `cache`: pure. How the bytes of a layout are found; what a plan holds and how it is
 //!   written; which plans are kept.
-//! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: the way of one task onto a lane. `report`: what
+//! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: the way of one task onto a lane; `between`:
+//!   that of one from layout to layout. `report`: what
 //!   that would launch. `peers`: what the copy engine does between two GPUs, by `nest`, `rows`
 //!   and `triangle`, which are pure.
 //! - `lanes`, `memory`, `staging`, `plans`: whose turn it is, and what lives how long.
@@ -98,6 +99,8 @@ mod accelerator;
 
 #[allow(unsafe_code, reason = "launches kernels by address")]
 mod batch;
+#[allow(unsafe_code, reason = "launches kernels by address")]
+mod between;
 mod cache;
 mod config;
 #[cfg(feature = "cuda")]

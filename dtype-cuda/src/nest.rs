@@ -238,7 +238,6 @@ impl Nest {
     }
 
     /// Both sides as grids, in the nest's order.
-    #[cfg(test)]
     pub(crate) fn grids(&self) -> (Grid, Grid) {
         let grid = |displacement, stride: fn(&PairDim) -> i64| {
             let dim = |dim: &PairDim| GridDim { count: dim.count, stride: stride(dim) };

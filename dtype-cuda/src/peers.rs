@@ -11,7 +11,7 @@ use crate::shared::{Shared, Task, launch_all};
 use crate::triangle::{Shares, shares};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
-use gapless_kernels::launch::{Launches, Runs, transfer};
+use gapless_kernels::launch::{Launches, Runs, same};
 use gapless_mem::{OutOfRange, Region};
 use smallvec::SmallVec;
 
@@ -118,8 +118,7 @@ impl Shared {
         let mut launches = Launches::new();
         if let Task::Transfer { from, to, budget, .. } = task {
             for (side, bytes) in &shares.rest {
-                let sides = ((side, from.1.place), (side, to.1.place));
-                let some = transfer(&(0..*bytes), sides.0, sides.1, *budget);
+                let some = same(&(0..*bytes), side, from.1.place, to.1.place, *budget);
                 launches.extend(some.map_err(|reason| self.unfit(reason))?);
             }
         }

@@ -2,6 +2,7 @@
 //! part in them.
 
 use crate::accelerator::Spot;
+use crate::between::Between;
 use crate::config::{Copied, Launched};
 use crate::engine::GpuEngine;
 use crate::form::Form;
@@ -12,9 +13,8 @@ use crate::triangle::Shares;
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
-use gapless_kernels::launch::{Launches, Place, TransferSide, transfer};
+use gapless_kernels::launch::{Launches, Place, TransferSide};
 use gapless_mem::Region;
-use std::num::NonZeroU32;
 use std::ops::Range;
 
 /// Launches as reports tell them.
@@ -45,7 +45,8 @@ impl Shared {
         let (job, typed, direct, packed) = match task {
             Task::Packed { job, typed, direct, packed } => (job, typed, direct, packed),
             Task::Transfer { from, to, range, budget } => {
-                return self.between(*from, *to, range, *budget);
+                let what = Between { from: *from, to: *to, range, budget: *budget };
+                return self.between(what);
             }
         };
         if job.len() == 0 || (direct.is_none() && job.typed.as_contiguous().is_some()) {
@@ -64,13 +65,16 @@ impl Shared {
     }
 
     /// What a move from layout to layout would launch.
-    fn between(
-        &self,
-        from: (&Typed, Spot),
-        to: (&Typed, Spot),
-        range: &Range<u64>,
-        budget: Option<NonZeroU32>,
-    ) -> Result<Vec<Launched>, EngineError> {
+    fn between(&self, what: Between<'_>) -> Result<Vec<Launched>, EngineError> {
+        if let Some(launches) = what.by_form(&self.twins) {
+            return Ok(told(&launches, 0).collect());
+        }
+        if let Some(layout) = what.one_plan(&self.twins) {
+            let spec = PlanSpec::of(layout);
+            if let Some(launches) = what.by_plan(&spec) {
+                return Ok(told(&launches, spec.bytes).collect());
+            }
+        }
         let planned = |typed: &Typed| {
             let spec = PlanSpec::of(typed.layout());
             (spec.side(typed.layout(), typed.count(), 0), spec.bytes)
@@ -80,13 +84,13 @@ impl Shared {
             form.map_or_else(|| planned(typed), |shape| (shape, 0))
         };
         let lay_out = |source: (TransferSide, u64), target: (TransferSide, u64)| {
-            let places = (from.1.place, to.1.place);
-            let launches = transfer(range, (&source.0, places.0), (&target.0, places.1), budget);
+            let launches = what.by_both(&source.0, &target.0);
             launches.map(|launches| told(&launches, source.1.saturating_add(target.1)).collect())
         };
         // As `Shared::transfer` does: plans where arguments have no room for a closed form.
-        lay_out(side(from.0), side(to.0))
-            .or_else(|_| lay_out(planned(from.0), planned(to.0)))
+        let (from, to) = (what.from.0, what.to.0);
+        lay_out(side(from), side(to))
+            .or_else(|_| lay_out(planned(from), planned(to)))
             .map_err(|reason| self.unfit(reason))
     }
 }

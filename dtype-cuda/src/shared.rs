@@ -2,6 +2,7 @@
 //! launches, and whatever the work keeps alive.
 
 use crate::accelerator::{Accelerator, Lane, Spot, unfit};
+use crate::between::{Between, Twins};
 use crate::cache::{Cache, Found};
 use crate::config::Config;
 use crate::form::Form;
@@ -16,7 +17,7 @@ use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
 use gapless_kernels::launch::{
-    Launches, Move, TransferSide, Unfit, affine, contiguous, listed, mapped, strided, transfer,
+    Launches, Move, TransferSide, Unfit, affine, contiguous, listed, mapped, strided,
 };
 use gapless_mem::{Region, Space};
 use std::num::NonZeroU32;
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) elsewhere: Elsewhere,
     pub(crate) lanes: Lanes,
     pub(crate) cache: Cache<DevicePlan>,
+    pub(crate) twins: Twins,
     pub(crate) rings: Rings,
     pub(crate) writers: Writers,
     pub(crate) memory: Arc<Memory>,
@@ -316,8 +318,9 @@ impl Shared {
                 unsafe { self.staged(lane, chunk, job, typed, packed, held) }
             }
             Task::Transfer { from, to, range, budget } => {
+                let what = Between { from: *from, to: *to, range, budget: *budget };
                 // SAFETY: the caller's own promise.
-                unsafe { self.transfer(lane, *from, *to, range, *budget, held) }
+                unsafe { self.transfer(lane, what, held) }
             }
         }
     }
@@ -392,48 +395,6 @@ impl Shared {
         // SAFETY: the launches move the job's range of a layout that `Typed` found inside its region,
         // and of packed memory of that length, by a plan of that layout; the caller vouches for all.
         unsafe { launch_all(lane, &launches, &sides) }
-    }
-
-    /// Enqueues a move from layout to layout.
-    ///
-    /// # Safety
-    /// The spots lead to the sides, which stay valid, and free of races, until the lane has passed the
-    /// work.
-    ///
-    /// # Errors
-    /// As for [`run`](Shared::run).
-    pub(crate) unsafe fn transfer(
-        &self,
-        lane: &dyn Lane,
-        from: (&Typed, Spot),
-        to: (&Typed, Spot),
-        range: &Range<u64>,
-        budget: Option<NonZeroU32>,
-        held: &mut Held,
-    ) -> Result<(), EngineError> {
-        let mut sides = [
-            self.side(lane, from.0, from.1, false, held)?,
-            self.side(lane, to.0, to.1, false, held)?,
-        ];
-        let lay_out = |sides: &[Side; 2]| {
-            let [source, target] = sides;
-            transfer(range, (&source.shape, from.1.place), (&target.shape, to.1.place), budget)
-        };
-        let launches = match lay_out(&sides) {
-            Ok(launches) => launches,
-            Err(_) => {
-                // Arguments have no room for one of the closed forms: plans do.
-                sides = [
-                    self.side(lane, from.0, from.1, true, held)?,
-                    self.side(lane, to.0, to.1, true, held)?,
-                ];
-                lay_out(&sides).map_err(|reason| self.unfit(reason))?
-            }
-        };
-        let pointers = [from.1.base, to.1.base, sides[0].plan, sides[1].plan];
-        // SAFETY: the launches move a range of two layouts that `Typed` found inside their regions, by
-        // plans of theirs that the lane finds; the caller vouches for the rest.
-        unsafe { launch_all(lane, &launches, &pointers) }
     }
 
     /// One side of a move whose plan, if it takes one, is whole.

@@ -183,6 +183,67 @@ fn layouts_move_into_layouts() {
 }
 
 #[test]
+fn a_word_is_looked_up_once_between_memories_of_one_layout() {
+    let Some(engine) = engine(Config::default()) else { return };
+    let device = engine.device();
+    let (from, into) = (upload(&*device, &noise(SPAN, 1)), upload(&*device, &noise(SPAN, 2)));
+    let mut seen = std::collections::BTreeSet::new();
+    // The layouts are made twice, as a receiver makes a sender's again.
+    for ((name, one, count), (_, two, _)) in layouts().into_iter().zip(layouts()) {
+        assert_ne!(one.id(), two.id());
+        let src = Typed::new(from, 8, &one, count).unwrap();
+        let dst = Typed::new(into, 32, &two, count).unwrap();
+        let plans = engine.plans().entries;
+        for range in [0..src.packed_bytes(), 8..src.packed_bytes() - 8] {
+            let told = engine.transfer_launches(&src, &dst, range.clone()).unwrap();
+            let families = told.iter().map(|launched| launched.kernel.family);
+            for family in families {
+                assert!(family.is_same() || family == Family::Copy, "{name}: {family:?}");
+                seen.insert(format!("{family:?}"));
+            }
+            // SAFETY: both live until the wait ends.
+            let done = unsafe { engine.transfer(&src, &dst, range, &[]) }.unwrap();
+            done.wait().unwrap();
+        }
+        assert!(engine.plans().entries <= plans + 1, "{name}: a plan for both");
+    }
+    assert!(seen.len() >= 5, "{seen:?}");
+    download(&*device, from);
+    download(&*device, into);
+}
+
+#[test]
+fn a_transposed_matrix_goes_to_one_of_another_pitch_row_by_row() {
+    let Some(engine) = engine(Config::default()) else { return };
+    let device = engine.device();
+    let n = 100;
+    let transposed = |pitch: i64| {
+        let column = Datatype::vector(n, 1, pitch, &double()).unwrap();
+        let column = Datatype::resized(0, 8, &column).unwrap();
+        Datatype::contiguous(n, &column).unwrap().commit().unwrap()
+    };
+    let (source, target) = (noise(2 * SPAN, 1), noise(2 * SPAN, 2));
+    for (one, other) in [(101, 130), (100, 100), (110, 100)] {
+        let (one, other) = (transposed(one), transposed(other));
+        for range in [0..one.size(), 0..one.size() - 8] {
+            let (from, into) = (upload(&*device, &source), upload(&*device, &target));
+            let src = Typed::new(from, 8, &one, 1).unwrap();
+            let dst = Typed::new(into, 24, &other, 1).unwrap();
+            // SAFETY: both live until the wait ends.
+            let done = unsafe { engine.transfer(&src, &dst, range.clone(), &[]) }.unwrap();
+            let mut expected = target.clone();
+            let src = Typed::new(Region::of(&source), 8, &one, 1).unwrap();
+            let dst = Typed::new(Region::of_mut(&mut expected), 24, &other, 1).unwrap();
+            // SAFETY: both live, and do not overlap.
+            unsafe { HostEngine.transfer(&src, &dst, range.clone(), &[]) }.unwrap();
+            done.wait().unwrap();
+            assert!(download(&*device, into) == expected, "{range:?}");
+            download(&*device, from);
+        }
+    }
+}
+
+#[test]
 fn batches_are_fused() {
     let Some(engine) = engine(Config::default()) else { return };
     let device = engine.device();
