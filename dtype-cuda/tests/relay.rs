@@ -8,7 +8,7 @@
 
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_dtype_cuda::{GpuEngine, Relay, RelayOutcome, RelayWatch};
-use gapless_engine::{Engine as _, HostEngine, Typed};
+use gapless_engine::{Engine as _, HostEngine, RelayEnd, RelayMemory, RelayShape, Typed};
 use gapless_kernels::Direction;
 use gapless_kernels::launch::{PATIENCE_MAX, REST_NS, RelayRing, RelayTurn};
 use gapless_mem::{Device, Region};
@@ -289,6 +289,74 @@ fn messages_are_handed_on_between_two_devices() {
     exchange(&sender, &receiver);
     exchange(&receiver, &sender);
     follow(&sender, &receiver);
+}
+
+#[test]
+fn message_layers_relay_between_two_devices() {
+    const TEST: &str = "as message layers do";
+    let Some((driver, _alone)) = driver(TEST) else { return };
+    if driver.devices() < 2 {
+        return skip(TEST, "one device");
+    }
+    let devices = [0, 1].map(|ordinal| Arc::new(driver.device(ordinal).unwrap()));
+    let [one, other] = &devices;
+    if !one.can_access(other.ordinal()).unwrap() || !other.can_access(one.ordinal()).unwrap() {
+        return skip(TEST, "the devices do not reach each other");
+    }
+    let ends = devices.each_ref().map(End::on);
+    let relays = ends.each_ref().map(|end| end.engine.relays().unwrap());
+    let [lanes, theirs] = [0, 1].map(|at| relays[at].lanes(devices[at].space(), false));
+    let lanes = lanes.min(theirs).min(64);
+    assert!(lanes > 0, "both relay");
+    let whole = RelayShape { lanes, depth: 4, fragment: 64 << 10 };
+    let (flags, bytes) = whole.receiver_bytes().unwrap();
+    let ring = Memory::zeros(other, bytes);
+    let credit = Memory::zeros(one, whole.flag_bytes());
+    let memory = RelayMemory {
+        fragments: ring.region.sub(0, flags).unwrap(),
+        ready: ring.region.sub(flags, whole.flag_bytes()).unwrap(),
+        credit: credit.region,
+    };
+    let half = |end, at: usize| relays[at].relay(end, devices[at].space(), lanes).unwrap();
+    let halves = [half(RelayEnd::Sender, 0), half(RelayEnd::Receiver, 1)];
+    let layout = layouts().pop().unwrap();
+    let mut turn = 0;
+    for round in 0..20u32 {
+        let source = noise(span(&layout), round.into());
+        let here = Memory::holding(one, &source);
+        let there = Memory::zeros(other, span(&layout));
+        // Fragments change from message to message.
+        let shape = RelayShape { fragment: 1024 << (round % 4), ..whole };
+        let range = 0..layout.size() - u64::from(round) * 8;
+        let ended: Vec<_> = [&here, &there]
+            .iter()
+            .zip(&halves)
+            .map(|(memory_of, half)| {
+                let typed = Typed::new(memory_of.region, 0, &layout, 1).unwrap();
+                let range = range.clone();
+                // SAFETY: everything lives until both completions have been waited for.
+                unsafe { half.run(&typed, range, &shape, &memory, turn, LONG) }.unwrap()
+            })
+            .collect();
+        for completion in ended {
+            completion.wait().unwrap();
+        }
+        let outcomes = halves.each_ref().map(|half| half.outcome());
+        assert_eq!(outcomes, [gapless_engine::RelayOutcome::Done; 2], "message {round}");
+        turn += shape.turns(range.end);
+        let end = usize::try_from(range.end).unwrap();
+        assert!(there.bytes()[..end] == source[..end], "message {round}");
+    }
+    // Told to stop, a half ends, and the other one finds out.
+    halves[0].stop();
+    let memory_of = Memory::holding(one, &noise(span(&layout), 1));
+    let typed = Typed::new(memory_of.region, 0, &layout, 1).unwrap();
+    let range = 0..layout.size();
+    let shape = RelayShape { fragment: 16, ..whole };
+    // SAFETY: as above.
+    let ended = unsafe { halves[0].run(&typed, range, &shape, &memory, turn, LONG) }.unwrap();
+    ended.wait().unwrap();
+    assert_eq!(halves[0].outcome(), gapless_engine::RelayOutcome::Stopped);
 }
 
 #[test]
