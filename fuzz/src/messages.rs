@@ -3,8 +3,8 @@
 
 use crate::input::Input;
 use gapless_bml::{Bml, Event, Handler, Rank};
-use gapless_btl::Token;
 use gapless_btl::loopback::{Hub, Loopback};
+use gapless_btl::{Allocation, RemoteKey, Token};
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_engine::{HostEngine, Typed};
 use gapless_mem::Region;
@@ -42,7 +42,20 @@ struct Pair {
     requests: Vec<RequestId>,
     /// What requests work on: dropped last.
     buffers: Vec<Vec<u8>>,
+    /// The same, in memory that the rogue may be lent.
+    lendable: Vec<Allocation>,
+    /// Memory of the rogue's, which it may lend.
+    own: Allocation,
+    key: RemoteKey,
 }
+
+/// Bytes of a buffer.
+const BUFFER: usize = 3200 + 144 * 32;
+/// An offer, whose name is at byte 40.
+const OFFER: u8 = 2;
+/// A message that lends a buffer, and where its key is.
+const LEND: u8 = 15;
+const LEND_KEY: usize = 72;
 
 /// Layouts to send and receive by: dense, and with gaps.
 fn layouts() -> &'static [Layout; 2] {
@@ -68,9 +81,15 @@ impl Pair {
         let mut config = Config::default();
         config.tuning.eager_bytes_max = 512;
         config.tuning.eager_bytes_sure = 64;
+        // What can be lent is, however short.
+        config.tuning.map_ns = 0.0;
         let pml = Pml::new(honest, vec![Arc::new(HostEngine)], config);
-        let (requests, buffers) = (Vec::new(), Vec::new());
-        Pair { pml, rogue, inbox: Inbox::default(), requests, buffers }
+        let (requests, buffers, lendable) = (Vec::new(), Vec::new(), Vec::new());
+        let own = rogue.allocate(BUFFER as u64).expect("a rail maps").expect("memory");
+        let (peer, mapped) = rogue.mapped(Rank(0)).expect("a rail maps");
+        let key = mapped.key(peer, own.region()).expect("its own memory");
+        let inbox = Inbox::default();
+        Pair { pml, rogue, inbox, requests, buffers, lendable, own, key }
     }
 
     fn turn(&mut self) {
@@ -94,13 +113,23 @@ impl Pair {
 
     /// Posts a receive, or sends.
     fn post(&mut self, send: bool, input: &mut Input<'_>) {
-        let layout = &layouts()[usize::from(input.byte() & 1)];
+        let which = input.byte();
+        let layout = &layouts()[usize::from(which & 1)];
         let count = u64::from(input.short() % 3000) / if layout.is_contiguous() { 1 } else { 100 };
         let tag = i32::from(input.byte() & 3);
-        let mut buffer = vec![0x5A; 3200 + 144 * 32];
-        let region = Region::of_mut(&mut buffer);
-        // The buffer's bytes do not move with it.
-        self.buffers.push(buffer);
+        let region = if which & 2 == 0 {
+            let mut buffer = vec![0x5A; BUFFER];
+            let region = Region::of_mut(&mut buffer);
+            // The buffer's bytes do not move with it.
+            self.buffers.push(buffer);
+            region
+        } else {
+            let allocated = self.pml.bml_mut().allocate(BUFFER as u64);
+            let Some(Ok(memory)) = allocated else { return };
+            let region = memory.region();
+            self.lendable.push(memory);
+            region
+        };
         let Ok(typed) = Typed::new(region, 0, layout, count) else { return };
         let world = self.pml.world();
         let started = match send {
@@ -123,7 +152,7 @@ impl Pair {
 
     /// The peer is gone: everything ends.
     fn finish(self) {
-        let Pair { mut pml, rogue, requests, buffers, .. } = self;
+        let Pair { mut pml, rogue, requests, buffers, lendable, own, .. } = self;
         drop(rogue);
         let mut left = requests;
         for _ in 0..TURNS {
@@ -139,7 +168,7 @@ impl Pair {
         }
         assert!(left.is_empty(), "{} requests outlive their peer", left.len());
         drop(pml);
-        drop(buffers);
+        drop((buffers, lendable, own));
     }
 }
 
@@ -155,14 +184,17 @@ fn honest() -> &'static Vec<Vec<u8>> {
             said.append(&mut pair.inbox.0);
         }
         pair.finish();
-        // Answers to its own offers.
-        let mut pair = Pair::new();
-        for offer in said.clone() {
-            pair.post(false, &mut Input(&[0, 0, 8, 3]));
-            pair.say(&offer);
-            said.append(&mut pair.inbox.0);
+        // Answers to its own offers: to ordinary memory, and to what can be lent.
+        let offers = said.clone();
+        for which in [0, 2, 3] {
+            let mut pair = Pair::new();
+            for offer in &offers {
+                pair.post(false, &mut Input(&[which, 0, 8, 3]));
+                pair.say(offer);
+                said.append(&mut pair.inbox.0);
+            }
+            pair.finish();
         }
-        pair.finish();
         said
     })
 }
@@ -208,6 +240,20 @@ pub(crate) fn run(bytes: &[u8]) {
             4 => pair.post(false, &mut input),
             5 => pair.post(true, &mut input),
             6 => pair.cancel(input.byte()),
+            // Memory is lent to the last offer that was heard.
+            7 if what & 8 != 0 => {
+                let known = honest().iter().filter(|message| message[0] == LEND);
+                let known: Vec<_> = known.collect();
+                last = known[usize::from(input.byte()) % known.len()].clone();
+                let offer = pair.inbox.0.iter().rfind(|message| message[0] == OFFER);
+                if let Some(serial) = offer.and_then(|offer| offer.get(40..48)) {
+                    last[8..16].copy_from_slice(serial);
+                }
+                let key = pair.key.as_bytes();
+                last[LEND_KEY..LEND_KEY + key.len()].copy_from_slice(key);
+                change(&mut last, &mut input);
+                pair.say(&last);
+            }
             _ => pair.turn(),
         }
     }
@@ -243,5 +289,9 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         let which = which.to_le_bytes()[0];
         vec![4, 0, 0, 8, 3, 2, which, 0, 5, 1, 0, 2, 1, 3, 24, 8, 0, 2, which, 1, 4, 1, 7, 6, 0]
     });
-    said.chain(quoted).collect()
+    // Sent, then lent to, whole or with gaps; with the layout on its own; with what is too long.
+    let lent = (0..4).map(|which| vec![5, 0, 0, 8, 1, 15, which, 0, 7, 6, 0]);
+    let fetched = [(24, 17), (40, 255), (64, 200), (2, 3)]
+        .map(|(at, value)| vec![5, 1, 0, 8, 1, 15, 1, 1, at, value, 3, 8, 16, 0, 7, 6, 0]);
+    said.chain(quoted).chain(lent).chain(fetched).collect()
 }
