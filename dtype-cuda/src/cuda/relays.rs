@@ -31,7 +31,8 @@ fn ring(shape: &RelayShape) -> Result<RelayRing, EngineError> {
     let number = |n| NonZeroU32::new(n).ok_or_else(|| refused("a relay of nothing"));
     let (lanes, depth) = (number(shape.lanes)?, number(shape.depth)?);
     let ring = RelayRing { lanes, depth, fragment: number(shape.fragment)? };
-    let alike = ring.bytes() == shape.ring_bytes() && ring.flag_bytes() == shape.flag_bytes();
+    let bytes = ring.bytes().filter(|bytes| shape.ring_bytes() == Some(*bytes));
+    let alike = bytes.is_some() && ring.flag_bytes() == shape.flag_bytes();
     if alike { Ok(ring) } else { Err(refused("a relay in memory that is divided otherwise")) }
 }
 
