@@ -10,6 +10,7 @@ pub use crate::protocol::Protocol;
 use crate::tuning::Tuning;
 use cost::predict;
 pub(crate) use cost::staged_shape;
+use gapless_dtype::{Footprint, Layout, Shape};
 use std::fmt;
 
 /// What single copy costs on a link; from [`gapless_bml::RdmaLimits`].
@@ -61,6 +62,9 @@ pub struct Situation {
     /// Bytes of flattened layout that the sender would have to fetch of the receiver; 0 if it knows the
     /// layout or needs none.
     pub lent_layout_bytes: u64,
+    /// How a move from layout to layout touches memory; `None` where a layout is not known yet, and where
+    /// no device moves anything.
+    pub touched: Option<Touched>,
     /// Which staged ways there are; `None` where neither buffer lies in device memory, or where the
     /// link maps nothing.
     pub staged: Option<Staging>,
@@ -81,6 +85,55 @@ pub struct DeviceEnds {
     /// where they would take turns: then the device need not change hands at all. It is the one with the
     /// lower number; both directions agree on that without a word.
     pub sender_keeps: bool,
+}
+
+/// How a kernel, or a copy engine, that moves a message from layout to layout touches the memory of both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// Sectors of the sender's memory that are read at most; of
+    /// [`Footprint::SECTOR`](gapless_dtype::Footprint::SECTOR) bytes.
+    pub read_sectors: u64,
+    /// Sectors of the receiver's memory that are written at most.
+    pub written_sectors: u64,
+    /// Rows that a copy engine would move: stretches of bytes without gaps on both sides.
+    pub rows: u64,
+    /// Whether both sides have one layout: it can be moved in any order, that of addresses for instance.
+    pub alike: bool,
+}
+
+impl Touched {
+    /// Of a message out of `from` into `to`: each a layout and a count.
+    #[must_use]
+    pub fn between(from: (&Layout, u64), to: (&Layout, u64)) -> Touched {
+        let (a, b) = (from.0, to.0);
+        let facts =
+            |layout: &Layout| (layout.size(), layout.blocks(), layout.extent(), layout.true_lb());
+        // Comparing lists would take as long as reading them, and they have no better order.
+        let listed = matches!(a.shape(), Shape::EqualBlocks { .. } | Shape::General);
+        let same =
+            !listed && (a.id() == b.id() || (facts(a) == facts(b) && a.shape() == b.shape()));
+        if same && from.1 == to.1 {
+            let Footprint { sectors, runs } = b.footprint(to.1);
+            return Touched {
+                read_sectors: sectors,
+                written_sectors: sectors,
+                rows: runs,
+                alike: true,
+            };
+        }
+        // In the order of the stream, a run is touched when its turn comes.
+        let runs = |(layout, count): (&Layout, u64)| layout.blocks_of(count).unwrap_or(u64::MAX);
+        let sectors = |side: (&Layout, u64)| {
+            let bytes = side.0.size().saturating_mul(side.1);
+            (bytes / Footprint::SECTOR).saturating_add(runs(side))
+        };
+        Touched {
+            read_sectors: sectors(from),
+            written_sectors: sectors(to),
+            rows: runs(from).saturating_add(runs(to)),
+            alike: false,
+        }
+    }
 }
 
 /// What the staged protocols depend on.

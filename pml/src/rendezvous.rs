@@ -15,7 +15,7 @@
 //! a way fails, the receiver marks it as refused and chooses again; the pipeline is the last resort.
 
 use crate::buffer::Buffer;
-use crate::choose::{Protocol, Situation, choose};
+use crate::choose::{Protocol, Situation, Touched, choose};
 use crate::core::{AM_TAG, Core};
 use crate::deferred::Data;
 use crate::error::PmlError;
@@ -34,7 +34,8 @@ use crate::send::{Offered, Send, SendStage, To, single_copy_costs};
 use crate::single_copy::Getting;
 use crate::staged::StagedRecv;
 use gapless_bml::{Bml, Rank, RemoteKey, Token};
-use gapless_dtype::{Convertor, Layout};
+use gapless_dtype::{Convertor, Footprint, Layout};
+use gapless_engine::Typed;
 use gapless_mem::Region;
 
 /// A rendezvous at its receiver.
@@ -105,6 +106,21 @@ impl Incoming {
             bytes: self.room,
             protocol: self.protocol,
             failure: self.failure.take(),
+        }
+    }
+
+    /// How moving it from layout to layout would touch memory, where the sender's layout is known.
+    fn touched(&self, to: &Typed) -> Option<Touched> {
+        let to = (to.layout(), to.count());
+        match &self.layout {
+            Some(layout) => Some(Touched::between((layout, self.rts.count), to)),
+            // The sender's bytes are in their order.
+            None if self.gapless() => {
+                let (rows, bytes) = (to.0.blocks_of(to.1)?, self.room / Footprint::SECTOR);
+                let written_sectors = bytes.saturating_add(rows);
+                Some(Touched { read_sectors: bytes + 2, written_sectors, rows, alike: false })
+            }
+            None => None,
         }
     }
 
@@ -423,6 +439,7 @@ impl Core {
             },
             layout_fetch_max: 0,
             lent_layout_bytes: 0,
+            touched: None,
             staged: None,
         };
         let (theirs, space) = (incoming.rts.staged, buffer.typed().space());
@@ -434,6 +451,9 @@ impl Core {
         situation.devices = self.device_ends(bml, theirs_on_device, theirs.mark, space);
         if let Some(ends) = &mut situation.devices {
             ends.sender_keeps = from < me;
+        }
+        if let (Some(_), Some((incoming, buffer))) = (situation.devices, self.incoming(id)) {
+            situation.touched = incoming.touched(buffer.typed());
         }
         self.consider_lending(bml, id, &mut situation);
         if let Some(staging) = situation.staged.as_mut().filter(|_| offered > 0) {

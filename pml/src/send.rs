@@ -1,7 +1,7 @@
 //! Sends: starting one, and the states it goes through.
 
 use crate::buffer::{self, Buffer};
-use crate::choose::{Protocol, SingleCopyCosts, Situation, choose};
+use crate::choose::{Protocol, SingleCopyCosts, Situation, Touched, choose};
 use crate::comm::Comm;
 use crate::core::{AM_TAG, Core};
 use crate::deferred::Data;
@@ -317,6 +317,8 @@ impl Core {
     /// What a sender expects of a message: the receiver's buffer is taken to be like its own.
     pub(crate) fn expectation(&self, bml: &mut Bml, peer: u32, buffer: &Typed) -> Situation {
         let blocks = buffer.layout().blocks_of(buffer.count()).unwrap_or(u64::MAX).max(1);
+        let devices = self.device_ends(bml, !buffer.space().cpu_accessible(), 0, buffer.space());
+        let side = (buffer.layout(), buffer.count());
         let single_copy = single_copy_costs(bml, peer);
         let staged = self.expected_staging(bml, peer, buffer.space());
         let limits = bml.limits(Rank(peer));
@@ -326,7 +328,7 @@ impl Core {
             // Matters to ways that a sender does not choose.
             sender_span: buffer.packed_bytes(),
             receiver_blocks: blocks,
-            devices: self.device_ends(bml, !buffer.space().cpu_accessible(), 0, buffer.space()),
+            devices,
             local: peer == self.me,
             link_eager_bytes: limits.map_or(0, eager_payload),
             latency_ns: limits.map_or(0.0, |limits| f64::from(limits.latency_ns)),
@@ -338,6 +340,7 @@ impl Core {
             layout_fetch_bytes: 0,
             layout_fetch_max: self.config.bounds.layout_cache_bytes,
             lent_layout_bytes: 0,
+            touched: devices.map(|_| Touched::between(side, side)),
             staged,
         }
     }

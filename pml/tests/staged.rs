@@ -103,7 +103,8 @@ fn host_and_device_memory_meet_in_host_memory() {
 
 #[test]
 fn without_a_word_the_cost_model_stages() {
-    let mut lab = Lab::new(Config::default(), 1);
+    let config = Config { share_device_buffers: false, ..Config::default() };
+    let mut lab = Lab::new(config, 1);
     let size = 8 << 20;
     let from = Buffer::source_in(&layout(size, true), 1, size, lab.home(true));
     let to = Buffer::target_in(&layout(size, true), 1, lab.home(true));

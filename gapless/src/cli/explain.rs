@@ -11,7 +11,7 @@ use gapless_btl::Btl;
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_dtype::{Convertor, Datatype, Primitive};
 use gapless_layouts::{Case, Family, Side};
-use gapless_pml::choose::{DeviceEnds, SingleCopyCosts, Staging, candidates};
+use gapless_pml::choose::{DeviceEnds, SingleCopyCosts, Staging, Touched, candidates};
 use gapless_pml::{Config, EAGER_BYTES, INLINE_LAYOUT_MAX, Situation, Tuning};
 use gapless_report::{Align, Bytes, Table, Time};
 use std::process::ExitCode;
@@ -218,6 +218,7 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
         layout_fetch_bytes: fetched(&send, sender_blocks),
         layout_fetch_max: config.bounds.layout_cache_bytes,
         lent_layout_bytes: fetched(&recv, receiver_blocks),
+        touched: Some(Touched::between((&send, case.send.count), (&recv, case.recv.count))),
         staged: link.staging(receiver_blocks, memory == Memory::Alloc, &config.tuning),
     };
     let candidates = candidates(&situation, &config.tuning);

@@ -1,5 +1,6 @@
 use super::*;
 use crate::staged::cut::{Cut, Shape};
+use gapless_dtype::{Datatype, Layout, Primitive};
 
 fn node() -> Situation {
     Situation {
@@ -23,6 +24,7 @@ fn node() -> Situation {
         layout_fetch_bytes: 0,
         layout_fetch_max: 1 << 20,
         lent_layout_bytes: 0,
+        touched: None,
         staged: None,
     }
 }
@@ -278,6 +280,70 @@ fn where_nothing_is_shared_small_messages_are_stored_and_large_ones_copied() {
     let copies = [Protocol::StagedPutCopy, Protocol::StagedGetCopy];
     let quick = Tuning { copy_gap_ns: 1_000.0, ..Tuning::default() };
     assert!(copies.contains(&choose(&unshared(1 << 30, 4096), &quick, None, |_| true)));
+}
+
+/// A message from one layout to another between devices that map each other's memory.
+fn between(from: &Layout, to: &Layout) -> Situation {
+    let blocks = |layout: &Layout| layout.blocks_of(1).unwrap();
+    let staged = devices(from.size(), 2).staged;
+    Situation {
+        sender_blocks: blocks(from),
+        receiver_blocks: blocks(to),
+        touched: Some(Touched::between((from, 1), (to, 1))),
+        staged,
+        ..devices(from.size(), 2)
+    }
+}
+
+/// `rows` doubles of every column of a matrix of `n` columns, column by column where the rows lie.
+fn transposed(rows: u64, n: u64) -> Layout {
+    let double = Datatype::from(Primitive::Double);
+    let column = Datatype::vector(n, 1, n.cast_signed(), &double).unwrap();
+    let column = Datatype::resized(0, 8, &column).unwrap();
+    Datatype::contiguous(rows, &column).unwrap().commit().unwrap()
+}
+
+#[test]
+fn layouts_that_are_dense_in_memory_go_at_once_and_lists_are_staged() {
+    // All of the matrix, as X, and half of each row, as in a distributed FFT.
+    for rows in [2900, 1450] {
+        let layout = transposed(rows, 2900);
+        let s = between(&layout, &layout);
+        assert_eq!(winner(&s), Protocol::Mapped, "{rows} rows");
+        assert!(rate(&s) > 0.88 * 372.0, "{rows} rows: {} GB/s", rate(&s));
+        // An equal one is as good, and one of another order is not.
+        assert_eq!(between(&layout, &transposed(rows, 2900)).touched, s.touched);
+        assert!(!between(&layout, &transposed(2 * rows, 1450)).touched.unwrap().alike);
+    }
+    let places: Vec<i64> = (0..1 << 18).map(|i: i64| (i * 77_777 % (1 << 18)) * 13).collect();
+    let list = Datatype::indexed_block(3, &places, &Primitive::Double.into()).unwrap();
+    let list = list.commit().unwrap();
+    let s = between(&list, &list);
+    let long = Situation {
+        bytes: s.bytes * 16,
+        sender_blocks: s.sender_blocks * 16,
+        receiver_blocks: s.receiver_blocks * 16,
+        touched: s.touched.map(|touched| Touched {
+            read_sectors: 16 * touched.read_sectors,
+            written_sectors: 16 * touched.written_sectors,
+            rows: 16 * touched.rows,
+            ..touched
+        }),
+        ..s
+    };
+    assert!(winner(&long).is_staged(), "{}", winner(&long));
+    // A short one would wait for two launches more.
+    let few = Situation { bytes: 96 << 10, sender_blocks: 4096, receiver_blocks: 4096, ..s };
+    let few = Situation {
+        touched: Some(Touched {
+            read_sectors: 7168,
+            written_sectors: 7168,
+            rows: 8192,
+            alike: false,
+        }),
+        ..few
+    };
+    assert_eq!(winner(&few), Protocol::Mapped);
 }
 
 #[test]

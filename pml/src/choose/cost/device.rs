@@ -2,6 +2,7 @@
 
 use super::{Model, copy_ns, real};
 use crate::choose::DeviceEnds;
+use gapless_dtype::Footprint;
 
 impl Model<'_> {
     /// The kernels of both ends, so many times in turn: where processes take turns on a device, each waits
@@ -86,8 +87,7 @@ impl Model<'_> {
             + self.fetch_ns()
             + t.launch_wait_ns
             + self.keeping_ns(!ends.sender_keeps)
-            + self.both_blocks_ns()
-            + copy_ns(s.bytes, mb_s)
+            + self.between_ns(ends, mb_s, s.touched.map(|touched| touched.read_sectors))
     }
 
     /// Into the receiver's memory, which the sender's device maps: the same, the other way round.
@@ -111,8 +111,27 @@ impl Model<'_> {
             + self.layout_ns(s.lent_layout_bytes)
             + t.launch_wait_ns
             + self.keeping_ns(ends.sender_keeps)
-            + self.both_blocks_ns()
-            + copy_ns(s.bytes, mb_s)
+            + self.between_ns(ends, mb_s, s.touched.map(|touched| touched.written_sectors))
+    }
+
+    /// One launch from layout to layout, at `mb_s` over the link or within a device. The side across the link
+    /// is touched in `sectors`, where that is known: what lies apart costs a sector for each piece of it, while
+    /// runs that are neighbours in memory cost nothing. A side on the own device costs what its runs do, at the
+    /// same time.
+    fn between_ns(&self, ends: &DeviceEnds, mb_s: f64, sectors: Option<u64>) -> f64 {
+        /// Rows from this length on are moved by the copy engine as fast as one piece.
+        const ROW: u64 = 256;
+        let (s, t) = (self.s, self.t);
+        let across = ends.sender && ends.receiver && !ends.one_device;
+        let (Some(touched), Some(sectors), true) = (s.touched, sectors, across) else {
+            return self.both_blocks_ns() + copy_ns(s.bytes, mb_s);
+        };
+        if touched.rows.saturating_mul(ROW) <= s.bytes && s.bytes >= t.copy_bytes_min {
+            return copy_ns(s.bytes, t.peer_copy_mb_s.max(mb_s));
+        }
+        let moved = copy_ns(s.bytes.max(sectors.saturating_mul(Footprint::SECTOR)), mb_s);
+        let blocks = if touched.alike { 0.0 } else { self.both_blocks_ns() };
+        moved.max(blocks + copy_ns(s.bytes, t.device_mb_s))
     }
 
     /// What a device's change of hands costs a message that one process moves alone: a turn, unless it is the
