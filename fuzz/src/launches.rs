@@ -5,7 +5,7 @@
 use crate::input::Input;
 use gapless_kernels::launch::{
     Blocks, Grid, GridDim, Launch, Move, Part, Place, Planned, Runs, TransferSide, affine,
-    contiguous, fused, listed, mapped, strided, transfer,
+    contiguous, fused, listed, mapped, same, strided, transfer,
 };
 use gapless_kernels::plan::Encoder;
 use gapless_kernels::{Direction, Width};
@@ -170,6 +170,9 @@ pub(crate) fn run(bytes: &[u8]) {
         let (Some(a), Some(b)) = (side(input), side(input)) else { return };
         let len = range.end - range.start;
         if let Ok(launches) = transfer(&range, (&a, from), (&b, to), budget) {
+            check(&launches, len, budget);
+        }
+        if let Ok(launches) = same(&range, &a, from, to, budget) {
             check(&launches, len, budget);
         }
         return;
