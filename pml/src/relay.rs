@@ -83,8 +83,8 @@ impl Core {
     /// Lanes that a buffer in `space`, which `engine` works on, can be relayed with; 0 if it cannot.
     pub(crate) fn relay_lanes(&self, bml: &Bml, engine: usize, space: Space, beside: bool) -> u32 {
         let wanted = self.config.relay || self.config.force == Some(Protocol::Relay);
-        let attached = crate::staging::device_of(bml, space).is_some();
-        match self.engines[engine].relays().filter(|_| wanted && attached) {
+        let attached = || crate::staging::device_of(bml, space).is_some();
+        match self.engines[engine].relays().filter(|_| wanted && attached()) {
             Some(relays) => relays.lanes(space, beside).min(LANES_MAX),
             None => 0,
         }

@@ -147,12 +147,15 @@ impl Model<'_> {
     pub(super) fn relay(&self, one_device: bool) -> f64 {
         /// What is left of a link's rate between fragments and flags.
         const KEPT: f64 = 0.85;
+        /// And of a device's, which both kernels work on at once.
+        const SHARED: f64 = 0.45;
         let (s, t) = (self.s, self.t);
-        // On one device both pass the same memory.
-        let mb_s = if one_device { t.device_mb_s / 2.0 } else { t.peer_store_mb_s };
         let blocks = self.blocks_ns(s.sender_blocks).max(self.blocks_ns(s.receiver_blocks));
-        let handshake = self.handshake_ns() + s.latency_ns + t.map_ns;
-        handshake + t.launch_wait_ns + copy_ns(s.bytes, KEPT * mb_s).max(blocks)
+        let moved = match one_device {
+            true => self.both_blocks_ns() + copy_ns(s.bytes, SHARED * t.device_mb_s),
+            false => copy_ns(s.bytes, KEPT * t.peer_store_mb_s).max(blocks),
+        };
+        self.handshake_ns() + s.latency_ns + t.map_ns + t.launch_wait_ns + moved
     }
 
     /// A kernel from buffer to buffer.
