@@ -41,7 +41,7 @@ const NEAR: u64 = 16 << 10;
 
 /// Runs this far apart are on pages that no prefetcher follows: so many runs on, lines are asked for, as near as the
 /// second-level cache, since runs whole pages apart share a set of the first. Single lines of 262144 pages are packed
-/// in 0.60 of the time, and unpacked in 0.66; half as far ahead in 0.70.
+/// in 0.7 of the time, and unpacked in 0.66; half as far ahead in 0.8.
 const SPARSE: u64 = 1024;
 const SPARSE_AHEAD: u64 = 64;
 /// Longer runs reach into too many lines.

@@ -5,7 +5,7 @@
 //! Zen 5 with 32 MiB of last-level cache, packing 8 MiB of long rows rises from 0.7 to 1.0 of `memcpy` and unpacking
 //! them from 0.92 to 1.1, a triangle from 0.65 to 0.9, a transpose from 0.66 to 0.95. Where the lines *are* in
 //! cache the same stores cost half of the speed. The size of a copy does not tell which it is, so it is asked:
-//! eight loads from the destination are timed, which costs about a microsecond. The answer decides over
+//! loads from the destination are timed, four to eight, which costs about a microsecond. The answer decides over
 //! kinds of stores and nothing else.
 //!
 //! Units: bytes, and ticks of the processor's time-stamp counter.
@@ -146,7 +146,17 @@ pub(crate) fn sample(i: u64, n: u64) -> u64 {
 /// Whether at least half of eight places are not in cache.
 #[cfg(target_arch = "x86_64")]
 fn cold(place: impl Fn(u64) -> *const u8) -> bool {
-    (0..SAMPLES).filter(|&i| ticks(place(i), i) > COLD_TICKS).count() as u64 >= SAMPLES / 2
+    // First loads, whose times do not count, bring the pages' addresses, all at once.
+    (0..SAMPLES).for_each(|i| touch(place(i)));
+    // Prefetchers bring the next few lines, and the one that followed the last time.
+    let further = |i: u64| if i.is_multiple_of(2) { 448 } else { 384 };
+    half(|i| timed(place(i).wrapping_add(further(i))) > COLD_TICKS)
+}
+
+/// Whether `slow` holds for at least half of the places; asks no more of them than it takes.
+#[cfg(target_arch = "x86_64")]
+fn half(slow: impl Fn(u64) -> bool) -> bool {
+    (0..SAMPLES).filter(|&i| slow(i)).nth(crate::run::in_memory(SAMPLES) / 2 - 1).is_some()
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -158,8 +168,7 @@ fn cold(_: impl Fn(u64) -> *const u8) -> bool {
 /// of finding its page in it.
 #[cfg(target_arch = "x86_64")]
 fn cold_words(place: impl Fn(u64) -> *const u8) -> bool {
-    let slow = |&i: &u64| timed(place(i)) > COLD_TICKS + PAGE_TICKS;
-    (0..SAMPLES).filter(slow).count() as u64 >= SAMPLES / 2
+    half(|i| timed(place(i)) > COLD_TICKS + PAGE_TICKS)
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -176,39 +185,31 @@ const PAGE_TICKS: u64 = 80;
 #[cfg(target_arch = "x86_64")]
 const COLD_TICKS: u64 = 140;
 
-/// Ticks that a load near the `i`th `place` takes. A first one, whose time does not count, brings the page's
-/// address.
-#[cfg(target_arch = "x86_64")]
-fn ticks(place: *const u8, i: u64) -> u64 {
-    touch(place);
-    // Prefetchers bring the next few lines, and the one that followed the last time.
-    timed(place.wrapping_add(if i.is_multiple_of(2) { 448 } else { 384 }))
-}
-
 /// Ticks that a load takes.
 #[cfg(target_arch = "x86_64")]
 fn timed(place: *const u8) -> u64 {
-    use std::arch::x86_64::_rdtsc;
+    use std::arch::x86_64::{_mm_lfence, _rdtsc};
 
+    // SAFETY: waits for earlier loads, and every x86-64 processor has it.
+    unsafe { _mm_lfence() };
     // SAFETY: reads a counter, which every x86-64 processor has.
     let before = unsafe { _rdtsc() };
     touch(place);
+    // SAFETY: as above, for this load.
+    unsafe { _mm_lfence() };
     // SAFETY: as above.
     let after = unsafe { _rdtsc() };
     after.wrapping_sub(before)
 }
 
-/// Loads a byte, and waits for it.
+/// Loads a byte.
 #[cfg(target_arch = "x86_64")]
 fn touch(place: *const u8) {
-    use std::arch::x86_64::_mm_lfence;
     use std::mem::MaybeUninit;
 
     // SAFETY: a byte of a copy's destination, which may be accessed; what is there may be anything, even
     // uninitialised, and is not looked at.
     let _: MaybeUninit<u8> = unsafe { place.cast::<MaybeUninit<u8>>().read_volatile() };
-    // SAFETY: waits for the load, and every x86-64 processor has it.
-    unsafe { _mm_lfence() };
 }
 
 #[cfg(test)]
