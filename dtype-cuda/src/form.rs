@@ -186,12 +186,17 @@ fn planned(layout: &Layout, count: u64) -> Form {
 
 /// The blocks one by one, if they are so few and long that this is better than the plan.
 fn stretches(layout: &Layout, count: u64, spec: &PlanSpec) -> Option<SmallVec<[Stretch; 4]>> {
-    let blocks = layout.blocks_of(count).filter(|&blocks| blocks <= STRETCHES_MAX)?;
+    let number = layout.blocks_of(count).filter(|&blocks| blocks <= STRETCHES_MAX)?;
     // The plan is read as often as it repeats.
     let read = u128::from(spec.bytes) * u128::from(spec.instances(count));
-    if read < u128::from(blocks) * u128::from(LAUNCH_BYTES) {
+    if read < u128::from(number) * u128::from(LAUNCH_BYTES) {
         return None;
     }
+    blocks(layout, count)
+}
+
+/// The blocks one by one, whatever they are.
+pub(crate) fn blocks(layout: &Layout, count: u64) -> Option<SmallVec<[Stretch; 4]>> {
     let mut convertor = Convertor::new(layout, count).ok()?;
     let mut stretches = SmallVec::new();
     let mut runs = [Run::default(); 16];

@@ -3,10 +3,10 @@
 //! onto a lane, with kernels beside them on another one.
 
 use crate::accelerator::{CopyRows, Lane};
-use crate::form::Form;
+use crate::form::{Form, Stretch, blocks};
 use crate::lanes::InFlight;
 use crate::nest::{Nest, Walk};
-use crate::rows::{self, Rows, Terms};
+use crate::rows::{self, COPIES_MAX, Copies, Rows, Terms};
 use crate::shared::{Shared, Task, launch_all};
 use crate::triangle::{Shares, shares};
 use gapless_engine::{EngineError, Typed};
@@ -31,6 +31,12 @@ impl End {
     fn at(self, displacement: i64, len: u64) -> Result<Region, OutOfRange> {
         self.region.sub(self.origin.wrapping_add_signed(displacement), len)
     }
+}
+
+/// The blocks of a side, if they are few.
+fn few(typed: &Typed) -> Option<SmallVec<[Stretch; 4]>> {
+    let number = typed.layout().blocks_of(typed.count())?;
+    if number > COPIES_MAX as u64 { None } else { blocks(typed.layout(), typed.count()) }
 }
 
 /// The loops of a side, if it has a form that is loops.
@@ -73,6 +79,25 @@ impl Task<'_> {
         (form(dst)? == runs).then_some(runs)
     }
 
+    /// The copies of sides that are few blocks.
+    fn blocks(&self, terms: Terms) -> Option<Copies> {
+        let (.., start, end) = self.ends();
+        match self {
+            Task::Packed { job, .. } => {
+                let typed = few(job.typed)?;
+                let displacement = 0i64.wrapping_sub_unsigned(start);
+                let packed = [Stretch { at: 0, len: job.typed.packed_bytes(), displacement }];
+                match job.direction {
+                    Direction::Pack => rows::blocks(&typed, &packed, start, end, terms),
+                    Direction::Unpack => rows::blocks(&packed, &typed, start, end, terms),
+                }
+            }
+            Task::Transfer { from, to, .. } => {
+                rows::blocks(&few(from.0)?, &few(to.0)?, start, end, terms)
+            }
+        }
+    }
+
     /// Both sides as one nest of loops.
     fn nest(&self) -> Option<Nest> {
         match self {
@@ -106,7 +131,10 @@ impl Shared {
         if let Some(runs) = task.runs() {
             return shares(&runs, terms);
         }
-        let copies = rows::copies(&task.nest()?, start, end, terms)?;
+        let copies = match task.nest() {
+            Some(nest) => rows::copies(&nest, start, end, terms)?,
+            None => task.blocks(terms)?,
+        };
         Some(Shares { copies, rest: SmallVec::new() })
     }
 

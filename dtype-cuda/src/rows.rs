@@ -7,6 +7,7 @@
 //!
 //! Units: bytes.
 
+use crate::form::Stretch;
 use crate::nest::{Nest, PairDim};
 use smallvec::SmallVec;
 
@@ -98,6 +99,35 @@ pub(crate) fn copies(nest: &Nest, start: u64, end: u64, terms: Terms) -> Option<
     let mut copies = Copies::new();
     for piece in nest.cut(start, end)? {
         rows(&piece.in_address_order()?, &mut copies)?;
+    }
+    terms.allow(copies.len(), bytes).then_some(copies)
+}
+
+/// The copies that move bytes `start..end` of a stream that is these blocks on either side, in order and
+/// without gaps between them, if they are few.
+pub(crate) fn blocks(
+    src: &[Stretch],
+    dst: &[Stretch],
+    start: u64,
+    end: u64,
+    terms: Terms,
+) -> Option<Copies> {
+    let bytes = end.checked_sub(start).filter(|&bytes| terms.allow(1, bytes))?;
+    let mut copies = Copies::new();
+    let mut at = start;
+    while at < end {
+        let covers =
+            |block: &&Stretch| at.checked_sub(block.at).is_some_and(|in_it| in_it < block.len);
+        let (from, to) = (src.iter().find(covers)?, dst.iter().find(covers)?);
+        let place = |block: &Stretch| block.displacement.wrapping_add_unsigned(at - block.at);
+        let left = |block: &Stretch| block.len - (at - block.at);
+        let width = left(from).min(left(to)).min(end - at);
+        if copies.len() == COPIES_MAX {
+            return None;
+        }
+        let (src, dst) = (place(from), place(to));
+        copies.push(Rows { src, dst, width, rows: 1, src_pitch: width, dst_pitch: width });
+        at += width;
     }
     terms.allow(copies.len(), bytes).then_some(copies)
 }

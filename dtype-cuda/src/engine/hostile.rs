@@ -177,3 +177,50 @@ fn lengths_that_no_memory_has_are_refused_and_not_listed() {
     let request = Request { typed: side, range: 0..1 << 62, packed: all };
     refused(engine.batch_launches(Direction::Unpack, &[request]));
 }
+
+#[test]
+fn copies_between_devices_are_laid_out_of_any_numbers() {
+    let seed = seed();
+    println!("GAPLESS_SEED={seed}");
+    let mut rng = Rng::new(seed);
+    let mock = Arc::new(Mock::new(2));
+    let far = 1u64 << 50;
+    mock.log().elsewhere = vec![far, 8, 16];
+    let config = Config { copy_bytes_min: 1, ..Config::default() };
+    let engine = GpuEngine::over(Arc::clone(&mock) as Arc<dyn Accelerator>, config.bounded());
+    let space = engine.device().space();
+    let (mut copied, mut before) = (0, None::<Typed>);
+    for number in 0..3000 {
+        let Some(typed) = typed(&mut rng, space) else { continue };
+        let range = range(&mut rng, typed.packed_bytes());
+        let packed = Region::new(space, far, 0, range.end - range.start);
+        let direction = *rng.pick(&[Direction::Pack, Direction::Unpack]);
+        let both = before.as_ref().map(|before| {
+            let size = before.packed_bytes();
+            (before, range.start.min(size)..range.end.min(size))
+        });
+        let ask = || {
+            let told = engine.copies(direction, &typed, range.clone(), packed);
+            let mut all = vec![(told, range.end - range.start)];
+            if let Some((before, both)) = &both {
+                let told = engine.transfer_copies(before, &typed, both.clone());
+                all.push((told, both.end - both.start));
+            }
+            all
+        };
+        let answers = std::panic::catch_unwind(std::panic::AssertUnwindSafe(ask));
+        let case =
+            || format!("GAPLESS_SEED={seed}, case {number}: {typed:?} {range:?} after {before:?}");
+        for (told, len) in answers.unwrap_or_else(|_| panic!("{}", case())) {
+            let Ok(told) = told else {
+                assert!(len > CALL_BYTES_MAX, "{}", case());
+                continue;
+            };
+            let bytes: u64 = told.iter().map(|copy| copy.rows * copy.width).sum();
+            assert!(bytes <= len, "{}: {told:?}", case());
+            copied += u32::from(bytes == len && len > 0);
+        }
+        before = Some(typed);
+    }
+    assert!(copied > 100, "GAPLESS_SEED={seed}: {copied} copied");
+}

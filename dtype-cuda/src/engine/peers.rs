@@ -75,8 +75,14 @@ fn rows(rng: &mut Rng) -> (Layout, u64) {
         let gap = *rng.pick(&[0, 1, 13]);
         Datatype::vector(2 + rng.below(9), n, (n + gap).cast_signed(), &double()).unwrap()
     };
-    let made = match rng.below(4) {
+    let made = match rng.below(5) {
         0 => vector(rng, n),
+        4 => {
+            let number = 2 + rng.below(7);
+            let lengths: Vec<u64> = (0..number).map(|_| 1 + rng.below(900)).collect();
+            let places: Vec<i64> = (0..number.cast_signed()).map(|at| (7 - at) * 950).collect();
+            Datatype::indexed(&lengths, &places, &double()).unwrap()
+        }
         1 => {
             let down = Datatype::vector(5, n, -(n + 3).cast_signed(), &double()).unwrap();
             return (commit(down), 1);
@@ -154,6 +160,8 @@ fn whatever_copies_move_is_what_the_host_would_and_gaps_stay() {
             }
         };
         done.unwrap();
+        // Uploads of plans end only so, and their memory is waited for.
+        bench.mock.log().end_all();
         let (ops, told) = (bench.ops(), told.unwrap());
         let case =
             || format!("seed {seed}: {what}, {one:?} x {count}, {two:?} x {times}, {range:?}");

@@ -127,6 +127,40 @@ fn terms_ask_for_more_bytes_the_more_copies_there_are() {
 }
 
 #[test]
+fn few_long_blocks_are_a_copy_each_and_meet_where_either_side_has_an_end() {
+    let cut = |lens: &[u64], first: i64| -> Vec<Stretch> {
+        let mut at = 0;
+        let block = |(number, &len): (usize, &u64)| {
+            let begin = at;
+            at += len;
+            let displacement = first + begin.cast_signed() * 3 - i64::try_from(number).unwrap();
+            Stretch { at: begin, len, displacement }
+        };
+        lens.iter().enumerate().map(block).collect()
+    };
+    let all = |blocks: &[Stretch]| -> Vec<i64> {
+        let bytes =
+            |block: &Stretch| block.displacement..block.displacement + block.len.cast_signed();
+        blocks.iter().flat_map(bytes).collect()
+    };
+    let (one, other) = (cut(&[10, 300, 7, 1000], 5), cut(&[100, 210, 1007], -9000));
+    let pairs: Vec<_> = all(&one).into_iter().zip(all(&other)).collect();
+    for (start, end) in [(0, 1317), (0, 10), (5, 320), (310, 317), (99, 101), (1316, 1317)] {
+        let copies = blocks(&one, &other, start, end, ANY).unwrap();
+        let range = usize::try_from(start).unwrap()..usize::try_from(end).unwrap();
+        let mut expected = pairs[range].to_vec();
+        expected.sort_unstable();
+        assert_eq!(moved(&copies), expected, "{start}..{end}");
+    }
+    assert_eq!(blocks(&one, &other, 0, 1317, ANY).unwrap().len(), 5);
+    assert_eq!(blocks(&one, &other, 0, 1318, ANY), None, "beyond the end");
+    let many = cut(&[9; 9], 0);
+    assert_eq!(blocks(&many, &many, 0, 81, ANY), None);
+    assert_eq!(blocks(&many, &many, 0, 72, ANY).unwrap().len(), 8);
+    assert_eq!(blocks(&one, &other, 0, 1317, Terms::new(1200, false)), None, "too short for five");
+}
+
+#[test]
 fn a_stretch_is_one_copy_of_one_row() {
     let nest = Nest::between(&Walk::stretch(100), &Walk::stretch(-7)).unwrap();
     let copies = copies(&nest, 7, 5007, ANY).unwrap();
