@@ -11,7 +11,7 @@ use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{
     Address, Allocation, AmTag, Btl, Events, Limits, LinkError, MapError, Mapped, PeerId, Rdma,
-    RemoteKey, ReserveError, Token,
+    RemoteKey, ReserveError, Short, Token,
 };
 use gapless_mem::{Device, Region};
 use std::ops::RangeInclusive;
@@ -278,6 +278,21 @@ impl Bml {
         let rail = &mut self.rails[slot.rail];
         rail.stir();
         rail.btl.send(slot.slot, tag, TokenSpace::of(number).stamp(done));
+    }
+
+    /// Sends a short message of a tag that nobody registered, if that can be done at once and the link
+    /// takes it eagerly; `false`, with nothing sent, if not. In order with [`send`](Bml::send).
+    #[inline]
+    pub fn send_short(&mut self, to: Rank, tag: AmTag, message: Short<'_>) -> bool {
+        let endpoint = self.endpoints.get_mut(to.0 as usize);
+        let Some(carrier) = endpoint.and_then(Endpoint::carrier_mut) else { return false };
+        let rail = &mut self.rails[carrier.rail];
+        if message.len() > rail.short_max || self.by_tag[usize::from(tag.0)] != 0 {
+            return false;
+        }
+        rail.stir();
+        carrier.used = true;
+        rail.btl.send_short(carrier.peer, tag, message)
     }
 
     /// Gives up a peer that has broken a protocol above: nothing more goes to it or is delivered from

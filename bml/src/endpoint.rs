@@ -53,15 +53,18 @@ impl Endpoint {
         &self.state
     }
 
+    #[inline]
     pub(crate) fn paths(&self) -> &[Path] {
         &self.paths
     }
 
     /// The path that carries messages.
+    #[inline]
     pub(crate) fn carrier(&self) -> Option<&Path> {
         self.paths.first()
     }
 
+    #[inline]
     pub(crate) fn carrier_mut(&mut self) -> Option<&mut Path> {
         self.paths.first_mut()
     }
@@ -84,6 +87,7 @@ impl Endpoint {
     }
 
     /// A message came in over `rail`; whether it is to be delivered.
+    #[inline]
     pub(crate) fn heard(&mut self, rail: usize) -> bool {
         match self.paths.iter_mut().find(|path| path.rail == rail) {
             Some(path) => {

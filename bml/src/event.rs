@@ -1,7 +1,7 @@
 //! What bml tells the layers above, in terms of ranks.
 
 use crate::Bml;
-use gapless_btl::{AmTag, Fragment, LinkError, Token};
+use gapless_btl::{AmTag, Fragment, LinkError, Short, Token};
 use std::fmt;
 
 /// A process of the job, numbered from 0.
@@ -55,4 +55,17 @@ pub trait Handler {
     /// Takes one event. It may reserve, send and register through `bml`; polling from here does
     /// nothing, because its caller is polling already.
     fn handle(&mut self, bml: &mut Bml, event: Event);
+
+    /// Takes a short message of a tag that nobody registered, in its turn; `false`, with nothing
+    /// changed, if it should come as an event.
+    fn take(&mut self, from: Rank, tag: AmTag, message: Short<'_>) -> bool {
+        let _ = (from, tag, message);
+        false
+    }
+
+    /// As [`take`](Handler::take), of a longer message, which goes back to the transport if it is taken.
+    fn take_fragment(&mut self, from: Rank, tag: AmTag, fragment: &Fragment) -> bool {
+        let _ = (from, tag, fragment);
+        false
+    }
 }

@@ -1,7 +1,7 @@
 //! One transport of ours, and what we know of it.
 
 use crate::{BmlError, Rank};
-use gapless_btl::{Btl, LinkError, PeerId, Slot};
+use gapless_btl::{Btl, LinkError, PeerId, SHORT_BYTES, Slot};
 use gapless_mem::{DeviceError, OutOfRange, Region};
 
 /// A rail that has reported nothing for this many polls is polled less often.
@@ -13,7 +13,9 @@ const QUIET_STRIDE: u32 = 16;
 pub(crate) struct Rail {
     pub(crate) btl: Box<dyn Btl>,
     /// Who is behind each [`PeerId`].
-    ranks: Vec<Rank>,
+    pub(crate) ranks: Vec<Rank>,
+    /// The longest message that goes out as a [`Short`](gapless_btl::Short) one.
+    pub(crate) short_max: usize,
     /// Polls in a row that reported nothing, up to [`QUIET_POLLS`].
     quiet: u32,
     /// The built-in loopback: has something to say only if we did something with it.
@@ -24,7 +26,9 @@ pub(crate) struct Rail {
 
 impl Rail {
     pub(crate) fn new(btl: Box<dyn Btl>, own: bool) -> Rail {
-        Rail { btl, ranks: Vec::new(), quiet: 0, own, first: false }
+        let limits = btl.limits();
+        let short_max = SHORT_BYTES.min(limits.eager_bytes).min(limits.max_fragment_bytes);
+        Rail { btl, ranks: Vec::new(), short_max, quiet: 0, own, first: false }
     }
 
     pub(crate) fn is_own(&self) -> bool {
@@ -59,6 +63,7 @@ impl Rail {
     }
 
     /// Whether it should be polled in this round.
+    #[inline]
     pub(crate) fn due(&self, round: u32) -> bool {
         if self.own {
             return self.quiet == 0;
@@ -66,7 +71,14 @@ impl Rail {
         self.first || self.quiet < QUIET_POLLS || round.is_multiple_of(QUIET_STRIDE)
     }
 
+    /// Whether polling it would find nothing, if that can be told by a look.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        (self.own && self.quiet > 0) || self.btl.is_quiet()
+    }
+
     /// Something was asked of it, or came from it: it is worth polling.
+    #[inline]
     pub(crate) fn stir(&mut self) {
         self.quiet = 0;
     }

@@ -75,6 +75,7 @@ impl Waiter {
     }
 
     /// What to do now that a poll found nothing.
+    #[inline]
     pub fn step(&mut self) -> Step {
         self.empty = self.empty.saturating_add(1);
         if self.empty <= self.patience.spins {

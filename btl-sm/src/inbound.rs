@@ -8,11 +8,13 @@
 use crate::credit::{Flags, Held};
 use crate::doze::Reason;
 use crate::recycle::Recycler;
-use crate::ring::{Broken, Consumer, INLINE_BYTES, INLINE_WORDS, Kind};
+use crate::ring::{Broken, Consumer, INLINE_BYTES, INLINE_WORDS, Kind, LINE_BYTES, Mark};
 use crate::segment::{Segment, whole_pages};
 use crate::sync::{AtomicU64, Ordering};
 use crate::waker::Waker;
-use gapless_btl::{AmTag, Event, Events, Fragment, LinkError, PeerId, Reclaim};
+use gapless_btl::{
+    AmTag, Event, Events, Fragment, LinkError, PeerId, Reclaim, SHORT_BYTES, Short, Shorts,
+};
 use std::sync::Arc;
 
 /// Bytes from one private buffer to the next.
@@ -23,7 +25,9 @@ const WINDOW: usize = 1;
 /// slot in bits 0 … 15.
 const IN_SLOT: u64 = 1 << 63;
 
-const _: () = assert!(INLINE_BYTES <= STRIDE && crate::geometry::SLOTS <= 1 << 16);
+const _: () = assert!(
+    INLINE_BYTES <= SHORT_BYTES && INLINE_BYTES <= STRIDE && crate::geometry::SLOTS <= 1 << 16
+);
 
 /// What fragments keep alive and come home to.
 struct Home {
@@ -105,23 +109,55 @@ impl Inbound {
         self.starved
     }
 
-    /// Moves up to `budget` messages from the ring to `events`; gives how many.
+    /// Whether something waits in the ring.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.consumer.is_due(self.home.waker.lane.ring())
+    }
+
+    /// Moves up to `budget` messages from the ring to `shorts`, as far as it takes them, and else to
+    /// `events`; gives how many.
     ///
     /// # Errors
     /// [`LinkError::Corrupt`]: the peer broke the rules. What came before has been delivered.
+    #[inline]
     pub(crate) fn receive(
         &mut self,
         from: PeerId,
         events: &mut Events,
+        shorts: Option<&mut dyn Shorts>,
         budget: usize,
     ) -> Result<usize, LinkError> {
         self.starved = false;
-        if !self.consumer.is_due(self.home.waker.lane.ring()) {
+        if !self.is_due() {
             return Ok(0);
         }
+        self.receive_some(from, events, shorts, budget)
+    }
+
+    fn receive_some(
+        &mut self,
+        from: PeerId,
+        events: &mut Events,
+        shorts: Option<&mut dyn Shorts>,
+        budget: usize,
+    ) -> Result<usize, LinkError> {
         let mut taken = 0;
         let mut result = Ok(());
-        while taken < budget && !events.is_full() {
+        // Behind an event nothing is handed over directly: it would overtake.
+        if let Some(shorts) = shorts.filter(|_| events.is_empty()) {
+            while taken < budget && events.is_empty() {
+                match self.hand_over(from, shorts, events) {
+                    Ok(true) => taken += 1,
+                    Ok(false) => break,
+                    Err(error) => {
+                        result = Err(error);
+                        break;
+                    }
+                }
+            }
+        }
+        while result.is_ok() && taken < budget && !events.is_full() {
             match self.next(from, events) {
                 Ok(true) => taken += 1,
                 Ok(false) => break,
@@ -136,6 +172,67 @@ impl Inbound {
             self.home.waker.wake(Reason::Room);
         }
         result.map(|()| taken)
+    }
+
+    /// Hands the next message over, if `shorts` takes it; a long one that it does not take becomes an
+    /// event. Whether there was one and it is gone from the ring.
+    #[inline]
+    fn hand_over(
+        &mut self,
+        from: PeerId,
+        shorts: &mut dyn Shorts,
+        events: &mut Events,
+    ) -> Result<bool, LinkError> {
+        let ring = self.home.waker.lane.ring();
+        // What is wrong is found again, and said, by `next`.
+        let Ok(Some(Mark { kind, tag, len })) = self.consumer.peek(ring) else {
+            return Ok(false);
+        };
+        if kind == Kind::Slot {
+            return self.hand_slot_over(from, (AmTag(tag), len), shorts, events);
+        }
+        let bytes = usize::from(len);
+        let taken = if bytes <= LINE_BYTES {
+            let mut words = [0; LINE_BYTES / 8];
+            self.consumer.look(ring, &mut words);
+            shorts.take(from, AmTag(tag), Short::new(&words, bytes))
+        } else {
+            let mut words = [0; INLINE_WORDS];
+            let words = &mut words[..bytes.div_ceil(8)];
+            self.consumer.look(ring, words);
+            shorts.take(from, AmTag(tag), Short::new(words, bytes))
+        };
+        if taken {
+            self.consumer.pass(len);
+        }
+        Ok(taken)
+    }
+
+    fn hand_slot_over(
+        &mut self,
+        from: PeerId,
+        (tag, len): (AmTag, u16),
+        shorts: &mut dyn Shorts,
+        events: &mut Events,
+    ) -> Result<bool, LinkError> {
+        let fragment = self.open_slot(len)?;
+        if !shorts.take_fragment(from, tag, &fragment) {
+            events.push(Event::Arrived { from, tag, fragment });
+        }
+        Ok(true)
+    }
+
+    /// The slot that the next message, of `len` bytes in the ring, says it is in.
+    fn open_slot(&mut self, len: u16) -> Result<Fragment, LinkError> {
+        if len != 16 {
+            return Err(corrupt(format!("a descriptor of {len} bytes")));
+        }
+        let ring = self.home.waker.lane.ring();
+        self.consumer.take(ring, len, &self.descriptor);
+        let (region, index) = self.open_descriptor()?;
+        // SAFETY: the bytes lie in a mapping that `pool` keeps, in a slot that the `held` flags give to
+        // this fragment alone until it is reclaimed; no references to it are made meanwhile.
+        Ok(unsafe { Fragment::new(region, index, Arc::clone(&self.pool)) })
     }
 
     /// Moves the next message, if there is one, to `events`: built in place, because moving a
@@ -168,15 +265,13 @@ impl Inbound {
                 (self.home.private.region(index * STRIDE, usize::from(mark.len)), index as u64)
             }
             Kind::Slot => {
-                if mark.len != 16 {
-                    return Err(corrupt(format!("a descriptor of {} bytes", mark.len)));
-                }
-                self.consumer.take(ring, mark.len, &self.descriptor);
-                self.open_descriptor()?
+                let fragment = self.open_slot(mark.len)?;
+                events.push(Event::Arrived { from, tag: AmTag(mark.tag), fragment });
+                return Ok(true);
             }
         };
-        // SAFETY: the bytes lie in a mapping that `pool` keeps, in a buffer that our books or the
-        // `held` flags give to this fragment alone until it is reclaimed; no references to it are
+        // SAFETY: the bytes lie in a mapping that `pool` keeps, in a buffer that our books
+        // give to this fragment alone until it is reclaimed; no references to it are
         // made meanwhile.
         let fragment = unsafe { Fragment::new(region, index, Arc::clone(&self.pool)) };
         events.push(Event::Arrived { from, tag: AmTag(mark.tag), fragment });

@@ -9,6 +9,9 @@ use gapless_btl::LinkError;
 use gapless_mem::Region;
 use rustix::fd::OwnedFd;
 
+/// Bytes of a slot that are fetched ahead of writing; those behind are while these are written.
+const EXPECTED_MAX: usize = 2048;
+
 /// A segment and what lies where in it.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -65,6 +68,13 @@ impl Lane {
     /// Per slot, the generation that the receiver has given back.
     pub(crate) fn returned(&self) -> &[AtomicU32] {
         self.segment.flags(RETURNED_AT, self.geometry.slots())
+    }
+
+    /// As [`slot`](Lane::slot), for whoever is about to write it.
+    pub(crate) fn slot_to_write(&self, slot: usize, len: usize) -> Option<Region> {
+        let (at, bytes) = self.geometry.slot(slot)?;
+        self.segment.expect_writes(at, len.min(EXPECTED_MAX));
+        (len <= bytes).then(|| self.segment.region(at, len))
     }
 
     /// The first `len` bytes of a slot; `None` if there is no such slot or it is shorter.

@@ -67,7 +67,7 @@ mod mapped;
 mod meeting;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "membarrier(2)")]
-mod membarrier;
+pub mod membarrier;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "makes slots of shared memory")]
 mod outbound;

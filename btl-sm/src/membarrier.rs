@@ -15,16 +15,18 @@ fn membarrier(command: libc::c_int) -> bool {
 }
 
 /// Registers this process, once. `false` where the kernel or a filter refuses.
-pub(crate) fn register() -> bool {
+pub fn register() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED
         .get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
 }
 
-/// The barrier. Only called by processes whose [`register`] succeeded, so the kernel knows the
-/// command; it has no other way to fail.
-pub(crate) fn barrier() {
-    if !membarrier(GLOBAL_EXPEDITED) {
+/// The barrier; whether it took place. Only called by processes whose [`register`] succeeded, so the
+/// kernel knows the command; it has no other way to fail.
+pub fn barrier() -> bool {
+    let fenced = membarrier(GLOBAL_EXPEDITED);
+    if !fenced {
         tracing::error!("membarrier(2) failed after it had been registered");
     }
+    fenced
 }

@@ -159,7 +159,7 @@ impl Outbound {
     pub(crate) fn slot(&mut self, to: PeerId, len: usize, index: usize) -> Slot {
         let region = match index.checked_sub(TINY as usize) {
             None => self.home.tiny.region(index * STRIDE, len),
-            Some(slot) => self.home.lane.slot(slot, len).expect("chosen by its length"),
+            Some(slot) => self.home.lane.slot_to_write(slot, len).expect("chosen by its length"),
         };
         let pool = self.spare.take().unwrap_or_else(|| Arc::clone(&self.pool).into());
         // SAFETY: the buffer lies in a mapping that `pool` keeps; our books say that it is in no
@@ -185,6 +185,30 @@ impl Outbound {
             .find_map(|(_, recycler)| recycler.take(back))
             .map(|slot| slot as usize)
             .ok_or(ReserveError::Full)
+    }
+
+    /// Publishes a message of `len` bytes at once, if there is room for it in the ring.
+    ///
+    /// # Errors
+    /// [`LinkError::Corrupt`] if the receiver breaks the ring's rules.
+    #[inline]
+    pub(crate) fn send_short(
+        &mut self,
+        tag: u8,
+        words: &[u64],
+        len: usize,
+    ) -> Result<bool, LinkError> {
+        if self.home.dropped.any() {
+            self.collect_dropped();
+        }
+        let ring = self.home.lane.ring();
+        let fits = self.producer.fits(ring, self.promised + lines_for(len));
+        if !fits.map_err(|Broken(what)| LinkError::Corrupt { what })? {
+            return Ok(false);
+        }
+        let bytes = u16::try_from(len).expect("a short message is shorter than a line's counter");
+        self.producer.push_words(ring, tag, bytes, words);
+        Ok(true)
     }
 
     /// Whether the slot came from this half.

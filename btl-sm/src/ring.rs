@@ -123,14 +123,17 @@ pub(crate) struct Mark {
 pub(crate) struct Broken(pub(crate) String);
 
 /// How many lines `len` payload bytes take: at least one.
+#[inline]
 pub(crate) fn lines_for(len: usize) -> usize {
     len.div_ceil(LINE_BYTES).max(1)
 }
 
+#[inline]
 fn sequence(position: usize, lines: usize) -> u64 {
     (position.wrapping_add(lines) as u64) & 0xFFFF_FFFF
 }
 
+#[inline]
 fn mark(position: usize, lines: usize, tag: u8, kind: u8, len: u16) -> u64 {
     sequence(position, lines) | u64::from(tag) << 32 | u64::from(kind) << 40 | u64::from(len) << 48
 }
@@ -205,6 +208,44 @@ impl Producer {
         line.words[0].store(first, Ordering::Release);
         self.tail = self.tail.wrapping_add(lines);
     }
+
+    /// As [`push`](Producer::push), of a message in private memory: `words` are its payload.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn push_words(&mut self, view: View<'_>, tag: u8, len: u16, words: &[u64]) {
+        let capacity = view.lines.len();
+        if usize::from(len) <= LINE_BYTES
+            && let Some(words) = words.first_chunk::<{ WORDS - 1 }>()
+        {
+            // A whole line, whatever of it is meant: that needs no loop.
+            let line = &view.lines[self.tail & (capacity - 1)];
+            for (to, word) in line.words[1..].iter().zip(words) {
+                to.store(*word, Ordering::Relaxed);
+            }
+            let mark = mark(self.tail, capacity, tag, Kind::Inline as u8, len);
+            line.words[0].store(mark, Ordering::Release);
+            self.tail = self.tail.wrapping_add(1);
+            return;
+        }
+        let words = &words[..usize::from(len).div_ceil(8)];
+        let (first, rest) = words.split_at(words.len().min(WORDS - 1));
+        let lines = 1 + rest.len().div_ceil(WORDS - 1);
+        for (later, chunk) in rest.chunks(WORDS - 1).enumerate().rev() {
+            let position = self.tail.wrapping_add(1 + later);
+            let line = &view.lines[position & (capacity - 1)];
+            for (to, word) in line.payload_mut().iter().zip(chunk) {
+                to.store(*word, Ordering::Relaxed);
+            }
+            line.words[0].store(mark(position, capacity, tag, CONTINUATION, 0), Ordering::Relaxed);
+        }
+        let line = &view.lines[self.tail & (capacity - 1)];
+        for (to, word) in line.payload_mut().iter().zip(first) {
+            to.store(*word, Ordering::Relaxed);
+        }
+        let mark = mark(self.tail, capacity, tag, Kind::Inline as u8, len);
+        line.words[0].store(mark, Ordering::Release);
+        self.tail = self.tail.wrapping_add(lines);
+    }
 }
 
 /// The reading end's private state.
@@ -266,6 +307,27 @@ impl Consumer {
         self.position = self.position.wrapping_add(lines);
     }
 
+    /// Copies the payload of the message that [`peek`](Consumer::peek) saw into private memory, and
+    /// stays where it is: see [`pass`](Consumer::pass).
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn look(&self, view: View<'_>, into: &mut [u64]) {
+        let capacity = view.lines.len();
+        for (later, chunk) in into.chunks_mut(WORDS - 1).enumerate() {
+            let line = &view.lines[self.position.wrapping_add(later) & (capacity - 1)];
+            for (to, word) in chunk.iter_mut().zip(line.payload()) {
+                *to = word.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Moves on past the message of `len` bytes that was looked at, as [`take`](Consumer::take) does.
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn pass(&mut self, len: u16) {
+        self.position = self.position.wrapping_add(lines_for(usize::from(len)));
+    }
+
     /// Lets the producer reuse everything taken so far.
     pub(crate) fn give_back(&self, view: View<'_>) {
         view.head.store(self.position, Ordering::Release);
@@ -312,6 +374,38 @@ mod tests {
             for (i, word) in into[..usize::from(len).div_ceil(8)].iter().enumerate() {
                 assert_eq!(word.load(Ordering::Relaxed), round << 8 | i as u64);
             }
+        }
+    }
+
+    #[test]
+    fn messages_by_value_are_those_in_lines() {
+        let ring = Ring::new(16);
+        let (mut out, mut inn) = (Producer::default(), Consumer::default());
+        let into = words(0);
+        for round in 0..2000u64 {
+            let len = u16::try_from(round % (INLINE_BYTES as u64 + 1)).unwrap();
+            let needed = usize::from(len).div_ceil(8);
+            let sent: Vec<u64> = (0..INLINE_WORDS as u64).map(|i| round << 8 | i).collect();
+            assert!(out.fits(ring.view(), lines_for(len.into())).unwrap());
+            out.push_words(
+                ring.view(),
+                5,
+                len,
+                &sent[..needed.max(usize::try_from(round % 9).unwrap())],
+            );
+            let mark = inn.peek(ring.view()).unwrap().unwrap();
+            assert_eq!(mark, Mark { kind: Kind::Inline, tag: 5, len });
+            let mut seen = vec![0; needed];
+            inn.look(ring.view(), &mut seen);
+            assert_eq!(seen, sent[..needed]);
+            if round % 2 == 0 {
+                inn.pass(len);
+            } else {
+                inn.take(ring.view(), len, &into);
+                let taken = into[..needed].iter().map(|word| word.load(Ordering::Relaxed));
+                assert!(taken.eq(sent[..needed].iter().copied()));
+            }
+            inn.give_back(ring.view());
         }
     }
 

@@ -18,7 +18,7 @@ use crate::single_copy::{Probe, SingleCopy};
 use crate::sync::Fences;
 use gapless_btl::{
     Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
-    Slot, Token,
+    Short, Shorts, Slot, Token,
 };
 use gapless_mem::{Device, DeviceError};
 use rustix::fd::{AsRawFd, RawFd};
@@ -195,23 +195,30 @@ impl Sm {
     }
 
     /// Takes messages from every peer, beginning with another one each time.
-    fn receive(&mut self, events: &mut Events) {
+    #[inline]
+    fn receive(&mut self, events: &mut Events, mut shorts: Option<&mut dyn Shorts>) -> usize {
         let peers = self.active.len();
         self.turn = if self.turn + 1 < peers { self.turn + 1 } else { 0 };
         let mut at = self.turn;
+        let mut taken = 0;
         for _ in 0..peers {
             if events.is_full() {
-                return;
+                break;
             }
             let id = self.active[at];
             at = if at + 1 < peers { at + 1 } else { 0 };
             let Some(inbound) = &mut self.links[id as usize].inbound else { continue };
-            if let Err(error) = inbound.receive(PeerId(id), events, BATCH) {
-                // Also of a peer that is dying already: nothing more of it is believed.
-                self.die(id, error);
-                self.links[id as usize].inbound = None;
+            let shorts = shorts.as_mut().map(|shorts| &mut **shorts as &mut dyn Shorts);
+            match inbound.receive(PeerId(id), events, shorts, BATCH) {
+                Ok(messages) => taken += messages,
+                Err(error) => {
+                    // Also of a peer that is dying already: nothing more of it is believed.
+                    self.die(id, error);
+                    self.links[id as usize].inbound = None;
+                }
             }
         }
+        taken
     }
 
     /// Ends what is dying and has delivered everything.
@@ -225,7 +232,7 @@ impl Sm {
                     None => true,
                     // A full list says nothing about what is left.
                     Some(_) if events.is_full() => false,
-                    Some(inbound) => match inbound.receive(PeerId(id), events, BATCH) {
+                    Some(inbound) => match inbound.receive(PeerId(id), events, None, BATCH) {
                         Ok(taken) => taken == 0 && !inbound.is_starved(),
                         Err(_) => true,
                     },
@@ -259,6 +266,41 @@ impl Sm {
             // The last look follows in this very poll.
             link.fences().patient();
         }
+    }
+
+    /// Polls. Gives how many messages and events there were.
+    #[inline]
+    fn poll_with(&mut self, events: &mut Events, shorts: Option<&mut dyn Shorts>) -> usize {
+        let before = events.len();
+        if self.tick() {
+            self.look_around();
+        }
+        if self.exports.has_freed() {
+            self.announce_freed();
+        }
+        if self.device_imports.has_released() {
+            self.announce_released();
+        }
+        self.report(events);
+        let reported = events.len() - before;
+        let received = self.receive(events, shorts);
+        let between = events.len();
+        if self.dying > 0 {
+            self.bury_dead(events);
+        }
+        if !self.single_copy.is_idle() {
+            self.single_copy.step(&mut self.outbox);
+        }
+        self.report(events);
+        let added = reported + received + (events.len() - between);
+        if let Some(empty) = self.armed {
+            if added > 0 || empty + 1 >= EMPTY_POLLS {
+                self.get_up();
+            } else {
+                self.armed = Some(empty + 1);
+            }
+        }
+        added
     }
 
     /// Makes a new link's memory known to the devices we were told of.
@@ -351,35 +393,46 @@ impl Btl for Sm {
         }
     }
 
-    fn poll(&mut self, events: &mut Events) -> usize {
-        let before = events.len();
-        if self.tick() {
-            self.look_around();
-        }
-        if self.exports.has_freed() {
-            self.announce_freed();
-        }
-        if self.device_imports.has_released() {
-            self.announce_released();
-        }
-        self.report(events);
-        self.receive(events);
-        if self.dying > 0 {
-            self.bury_dead(events);
-        }
-        if !self.single_copy.is_idle() {
-            self.single_copy.step(&mut self.outbox);
-        }
-        self.report(events);
-        let added = events.len() - before;
-        if let Some(empty) = self.armed {
-            if added > 0 || empty + 1 >= EMPTY_POLLS {
-                self.get_up();
-            } else {
-                self.armed = Some(empty + 1);
+    fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let Some(link) = self.links.get_mut(to.0 as usize) else { return false };
+        let (State::Up, Some(outbound)) = (&link.state, &mut link.outbound) else { return false };
+        match outbound.send_short(tag.0, message.words(), message.len()) {
+            Ok(true) => {
+                link.lacks_room = false;
+                if let Some(waker) = &link.waker {
+                    waker.wake(Reason::Message);
+                }
+                true
+            }
+            Ok(false) => false,
+            Err(error) => {
+                self.die(to.0, error);
+                false
             }
         }
-        added
+    }
+
+    fn poll(&mut self, events: &mut Events) -> usize {
+        self.poll_with(events, None)
+    }
+
+    fn poll_short(&mut self, events: &mut Events, shorts: &mut dyn Shorts) -> usize {
+        self.poll_with(events, Some(shorts))
+    }
+
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        let nothing_due = |&id: &u32| {
+            let inbound = &self.links[id as usize].inbound;
+            inbound.as_ref().is_none_or(|inbound| !inbound.is_due())
+        };
+        self.active.iter().all(nothing_due)
+            && self.outbox.is_empty()
+            && self.dying == 0
+            && self.armed.is_none()
+            && self.single_copy.is_idle()
+            && !self.exports.has_freed()
+            && !self.device_imports.has_released()
     }
 
     /// Announces sleep to all peers and gives the epoll descriptor of our sockets.

@@ -10,7 +10,8 @@ use crate::sync::Ordering;
 use crate::{SlotClass, Sm, SmConfig, socket};
 use gapless_btl::conformance::Fixture;
 use gapless_btl::{
-    AmTag, Btl, Event, Events, Fragment, LinkError, Mapped, PeerId, ReserveError, Slot, Token,
+    AmTag, Btl, Event, Events, Fragment, LinkError, Mapped, PeerId, ReserveError, Short, Shorts,
+    Slot, Token,
 };
 use gapless_mem::Region;
 use std::sync::atomic::AtomicU32;
@@ -309,6 +310,62 @@ fn an_impossible_head_is_noticed_when_room_is_needed() {
     assert!(matches!(error, ReserveError::Link(LinkError::Corrupt { .. })), "{error:?}");
     assert_eq!(pair.a.poll(&mut pair.events), 1);
     assert!(matches!(pair.events.drain().next(), Some(Event::Lost { .. })));
+}
+
+/// Takes all messages but those with a tag below 10, and notes the first byte of each.
+#[derive(Debug)]
+struct Taken(Vec<u8>);
+
+impl Shorts for Taken {
+    fn take(&mut self, _: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        self.0.extend((tag.0 >= 10).then(|| message.words()[0].to_ne_bytes()[0]));
+        tag.0 >= 10
+    }
+
+    fn take_fragment(&mut self, _: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
+        let mut first = [0];
+        fragment.read(0, &mut first).unwrap();
+        self.0.extend((tag.0 >= 10).then_some(first[0]));
+        tag.0 >= 10
+    }
+}
+
+#[test]
+fn messages_that_are_taken_directly_and_others_stay_in_order() {
+    let (mut a, mut b) = Tiny.pair();
+    let (to_b, _) = (a.connect(&b.address()).unwrap(), b.connect(&a.address()).unwrap());
+    let (mut events, mut taken) = (Events::with_capacity(4), Taken(Vec::new()));
+    let mut sent = 0u8;
+    let mut direct = 0;
+    until("all messages have come", || {
+        // Short by value, short through a slot of its own, and long, by turns.
+        let len = [8, 60, 200, 300][usize::from(sent % 4)];
+        let tag = AmTag(if sent % 7 == 3 { 1 } else { 10 });
+        let words = [u64::from_ne_bytes([sent; 8]); 28];
+        let left = match sent % 3 {
+            _ if sent == 200 => false,
+            0 if len <= 224 => a.send_short(to_b, tag, Short::new(&words, len)),
+            _ => a.reserve(to_b, len).is_ok_and(|mut slot| {
+                slot.write(0, &[sent]).unwrap();
+                a.send(slot, tag, Token::NONE);
+                true
+            }),
+        };
+        sent += u8::from(left);
+        a.poll(&mut events);
+        if sent % 5 == 0 || !left {
+            let before = taken.0.len();
+            b.poll_short(&mut events, &mut taken);
+            direct += taken.0.len() - before;
+            for event in events.drain() {
+                let Event::Arrived { fragment, .. } = event else { panic!("{event:?}") };
+                taken.0.push(fragment.to_vec().unwrap()[0]);
+            }
+        }
+        taken.0.len() == 200
+    });
+    assert!(taken.0.iter().copied().eq(0..200), "{taken:?}");
+    assert!(direct > 50, "{direct} were taken directly");
 }
 
 #[test]

@@ -1,11 +1,69 @@
 //! The contract itself.
 
 use crate::{
-    Address, AmTag, Events, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError, Slot, Token,
+    Address, AmTag, Events, Fragment, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError, Slot,
+    Token,
 };
 use gapless_mem::Device;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+
+/// Most bytes of a [`Short`] message.
+pub const SHORT_BYTES: usize = 224;
+
+/// A message that is short enough to be handed over by value, in words: what is sent and received most
+/// often never needs a slot, a fragment or an event.
+#[derive(Clone, Copy, Debug)]
+pub struct Short<'m> {
+    words: &'m [u64],
+    len: usize,
+}
+
+impl<'m> Short<'m> {
+    /// A message of `len` bytes, which lie in `words` as in memory; what is behind them means nothing.
+    ///
+    /// # Panics
+    /// There are not as many words, or more bytes than [`SHORT_BYTES`].
+    #[must_use]
+    #[inline]
+    pub fn new(words: &'m [u64], len: usize) -> Short<'m> {
+        assert!(len <= SHORT_BYTES && len <= 8 * words.len(), "{len} bytes in words");
+        Short { words, len }
+    }
+
+    /// The words: at least as many as the message fills.
+    #[must_use]
+    #[inline]
+    pub fn words(&self) -> &'m [u64] {
+        self.words
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Takes short messages as they are found, in the place of events.
+pub trait Shorts {
+    /// Takes a message; `false`, with nothing changed, if it should come as an event.
+    fn take(&mut self, from: PeerId, tag: AmTag, message: Short<'_>) -> bool;
+
+    /// As [`take`](Shorts::take), of a longer message in `fragment`, which goes back at once if it is taken.
+    fn take_fragment(&mut self, from: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
+        let _ = (from, tag, fragment);
+        false
+    }
+}
 
 /// A transport. The rules that every implementation keeps are listed at the [crate root](crate).
 pub trait Btl: Send {
@@ -40,6 +98,35 @@ pub trait Btl: Send {
     /// Makes progress and reports what happened, up to what `events` has room for. Never blocks,
     /// bounded work. Gives how many events were added.
     fn poll(&mut self, events: &mut Events) -> usize;
+
+    /// Sends a short message if that can be done at once, as `reserve`, writing and `send` with
+    /// [`Token::NONE`] would; `false`, with nothing sent, if not: `reserve` says why.
+    fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let Ok(mut slot) = self.reserve(to, message.len()) else { return false };
+        let mut bytes = [0; SHORT_BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(message.words()) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        let written = slot.write(0, &bytes[..message.len()]).is_ok();
+        if written {
+            self.send(slot, tag, Token::NONE);
+        }
+        written
+    }
+
+    /// As [`poll`](Btl::poll), and may offer short messages to `shorts` first: in the order in which
+    /// they would have come as events, and none of them behind an event. Gives how many messages and
+    /// events there were.
+    fn poll_short(&mut self, events: &mut Events, shorts: &mut dyn Shorts) -> usize {
+        let _ = shorts;
+        self.poll(events)
+    }
+
+    /// Whether a [`poll`](Btl::poll) now would find nothing and change nothing, where that can be told by
+    /// a few loads; `false` where it cannot. Whoever waits asks this between polls.
+    fn is_quiet(&self) -> bool {
+        false
+    }
 
     /// Prepares to block: from now on, whatever would make [`poll`](Btl::poll) report something
     /// makes the returned descriptor readable, until a `poll` has reported something. The caller
@@ -95,6 +182,15 @@ impl<B: Btl + ?Sized> Btl for Box<B> {
     }
     fn poll(&mut self, events: &mut Events) -> usize {
         (**self).poll(events)
+    }
+    fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        (**self).send_short(to, tag, message)
+    }
+    fn poll_short(&mut self, events: &mut Events, shorts: &mut dyn Shorts) -> usize {
+        (**self).poll_short(events, shorts)
+    }
+    fn is_quiet(&self) -> bool {
+        (**self).is_quiet()
     }
     fn arm(&mut self) -> Option<RawFd> {
         (**self).arm()

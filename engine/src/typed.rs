@@ -12,7 +12,8 @@ use std::sync::OnceLock;
 pub struct Typed {
     region: Region,
     origin: u64,
-    layout: Layout,
+    /// `None` for bytes: counting who has a layout is a locked instruction each time.
+    layout: Option<Layout>,
     count: u64,
     packed_bytes: u64,
     /// Where in the region the packed stream lies as one stretch, if it does.
@@ -25,6 +26,16 @@ fn byte() -> &'static Layout {
     BYTE.get_or_init(|| {
         Datatype::from(Primitive::Byte).commit().expect("a basic type commits: it has one run")
     })
+}
+
+/// Packed bytes of the instances and what they touch, where that takes no convertor to know.
+#[inline]
+fn plain_bounds(layout: &Layout, count: u64) -> Option<(u64, i64, i64)> {
+    let packed = layout.size().checked_mul(count).filter(|bytes| (1..1 << 62).contains(bytes))?;
+    let far = i64::try_from(count - 1).ok()?.checked_mul(layout.extent())?;
+    let low = layout.true_lb().checked_add(far.min(0))?;
+    let high = layout.true_ub().checked_add(far.max(0))?;
+    Some((packed, low, high))
 }
 
 /// Where the instances lie in the region, if they are one run.
@@ -49,8 +60,14 @@ impl Typed {
         layout: &Layout,
         count: u64,
     ) -> Result<Typed, EngineError> {
-        let convertor = Convertor::new(layout, count)?;
-        if let Some((low, high)) = convertor.bounds() {
+        let (packed_bytes, bounds) = match plain_bounds(layout, count) {
+            Some((packed_bytes, low, high)) => (packed_bytes, Some((low, high))),
+            None => {
+                let convertor = Convertor::new(layout, count)?;
+                (convertor.packed_size(), convertor.bounds())
+            }
+        };
+        if let Some((low, high)) = bounds {
             let origin = i128::from(origin);
             let (first, last) = (-origin, i128::from(region.len()) - origin);
             let (low, high) = (i128::from(low), i128::from(high));
@@ -58,17 +75,16 @@ impl Typed {
                 return Err(EngineError::OutsideBuffer { low, high, first, last });
             }
         }
-        let packed_bytes = convertor.packed_size();
         let stretch = stretch(origin, layout, count);
-        Ok(Typed { region, origin, layout: layout.clone(), count, packed_bytes, stretch })
+        let layout = Some(layout.clone());
+        Ok(Typed { region, origin, layout, count, packed_bytes, stretch })
     }
 
     /// The whole of a region, as bytes without gaps.
     #[must_use]
     pub fn contiguous(region: Region) -> Typed {
-        let layout = byte().clone();
         let (count, packed_bytes) = (region.len(), region.len());
-        Typed { region, origin: 0, layout, count, packed_bytes, stretch: Some(0) }
+        Typed { region, origin: 0, layout: None, count, packed_bytes, stretch: Some(0) }
     }
 
     /// The region.
@@ -85,8 +101,12 @@ impl Typed {
 
     /// The layout of one instance.
     #[must_use]
+    #[inline]
     pub fn layout(&self) -> &Layout {
-        &self.layout
+        match &self.layout {
+            Some(layout) => layout,
+            None => byte(),
+        }
     }
 
     /// How many instances.
@@ -119,7 +139,7 @@ impl Typed {
     /// # Errors
     /// None for a `Typed` that was made by [`new`](Typed::new), which has tried.
     pub fn convertor(&self) -> Result<Convertor, EngineError> {
-        Ok(Convertor::new(&self.layout, self.count)?)
+        Ok(Convertor::new(self.layout(), self.count)?)
     }
 
     /// Whether `range` lies inside the packed stream.

@@ -39,7 +39,7 @@ use zerocopy::IntoBytes;
 pub(crate) struct Agreements {
     all: Slab<Entered>,
     /// How many are not concluded.
-    open: usize,
+    pub(crate) open: usize,
     next: u64,
 }
 

@@ -2,7 +2,7 @@
 //! of its own; nothing here waits.
 
 use crate::body::{Arrival, Body, Numbered, Pool};
-use crate::buffer::Engines;
+use crate::buffer::{self, Engines};
 use crate::choose::Protocol;
 use crate::claim::Claims;
 use crate::comm::{Comm, Comms, Standing};
@@ -23,8 +23,9 @@ use crate::request::{RequestId, Requests, Work};
 use crate::single_copy::Scratch;
 use crate::staging::StagingPool;
 use crate::tuning::Config;
-use gapless_bml::{AmTag, Bml, Event, Fragment, Handler, Rank};
+use gapless_bml::{AmTag, Bml, Event, Fragment, Handler, Rank, SHORT_BYTES, Short};
 use std::collections::VecDeque;
+use zerocopy::IntoBytes;
 
 /// The active-message tag of all messages of this crate. Tags up to 15 are reserved for it.
 pub const AM_TAG: AmTag = AmTag(0);
@@ -37,6 +38,8 @@ pub(crate) struct Core {
     pub(crate) me: u32,
     pub(crate) config: Config,
     pub(crate) engines: Engines,
+    /// Which of them serves ordinary memory.
+    pub(crate) host: Option<usize>,
     pub(crate) requests: Requests,
     pub(crate) posted: Posted,
     pub(crate) unexpected: Unexpected<Arrival>,
@@ -79,6 +82,7 @@ impl Core {
         let comms = Comms::predefined([Comm::world(me, size), Comm::myself(me)]);
         Core {
             me,
+            host: buffer::host_engine(&engines),
             engines,
             requests: Requests::default(),
             posted: Posted::default(),
@@ -133,6 +137,7 @@ impl Core {
     }
 
     /// Whether something waits that no event will announce.
+    #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         !(self.in_flight.is_empty()
             && self.retries.is_empty()
@@ -197,8 +202,17 @@ impl Core {
 
     /// Reads the header and hands the message on. An error is the sender's fault.
     fn dispatch(&mut self, bml: &mut Bml, from: u32, fragment: Fragment) -> Result<(), String> {
-        let mut first = [0; EAGER_BYTES];
         let len = fragment.len();
+        if len <= SHORT_BYTES {
+            let mut words = [0u64; SHORT_BYTES / 8];
+            read(&fragment, &mut words.as_mut_bytes()[..len])?;
+            if self.take_short(from, &words[..len.div_ceil(8)], len) {
+                return Ok(());
+            }
+        } else if self.take_longer(from, &fragment) {
+            return Ok(());
+        }
+        let mut first = [0; EAGER_BYTES];
         read(&fragment, &mut first[..len.min(EAGER_BYTES)])?;
         match Head::parse(&first, len)? {
             Head::Eager(envelope) => {
@@ -439,6 +453,7 @@ impl Core {
         }
     }
 
+    #[inline]
     pub(crate) fn has_parked(&self) -> bool {
         !self.parked.is_empty() || self.claims.has_parked()
     }
@@ -464,5 +479,15 @@ impl Handler for Core {
             Event::Sent { .. } => {}
             Event::Lost { peer: Rank(peer), error } => self.lose(bml, peer, error),
         }
+    }
+
+    #[inline]
+    fn take(&mut self, from: Rank, tag: AmTag, message: Short<'_>) -> bool {
+        tag == AM_TAG && self.take_short(from.0, message.words(), message.len())
+    }
+
+    #[inline]
+    fn take_fragment(&mut self, from: Rank, tag: AmTag, fragment: &Fragment) -> bool {
+        tag == AM_TAG && self.take_longer(from.0, fragment)
     }
 }

@@ -180,6 +180,7 @@ impl Core {
     }
 
     /// Whether somebody is left whose message a new receive could get.
+    #[inline]
     pub(crate) fn somebody_left(&self, comm: &Comm, pattern: Pattern) -> Result<(), PmlError> {
         if self.lost == 0 {
             return Ok(());

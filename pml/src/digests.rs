@@ -4,6 +4,7 @@
 //! part of the whole.
 
 use crate::hash::WordHasher;
+use crate::header;
 use gapless_dtype::{Layout, SignatureDigest};
 use std::hash::Hasher;
 
@@ -15,6 +16,7 @@ struct Entry {
     layout: Layout,
     count: u64,
     digest: SignatureDigest,
+    word: u64,
 }
 
 /// Digests by layout object and count; a newcomer takes the place of whoever has it.
@@ -38,6 +40,12 @@ impl Digests {
     /// The digest of `count` instances.
     #[inline]
     pub(crate) fn of(&mut self, layout: &Layout, count: u64) -> SignatureDigest {
+        self.with_word(layout, count).0
+    }
+
+    /// The digest of `count` instances, and the word of a header that has its hash.
+    #[inline]
+    pub(crate) fn with_word(&mut self, layout: &Layout, count: u64) -> (SignatureDigest, u64) {
         let mut hasher = WordHasher::default();
         hasher.write_usize(identity(layout));
         hasher.write_u64(count);
@@ -45,17 +53,18 @@ impl Digests {
         let place = (hasher.finish() >> 40) as usize % ENTRIES;
         match &self.entries[place] {
             Some(entry) if entry.count == count && identity(&entry.layout) == identity(layout) => {
-                entry.digest
+                (entry.digest, entry.word)
             }
             _ => self.remember(place, layout, count),
         }
     }
 
     #[cold]
-    fn remember(&mut self, place: usize, layout: &Layout, count: u64) -> SignatureDigest {
+    fn remember(&mut self, place: usize, layout: &Layout, count: u64) -> (SignatureDigest, u64) {
         let digest = layout.signature().digest(count);
-        self.entries[place] = Some(Entry { layout: layout.clone(), count, digest });
-        digest
+        let word = header::hash_word(&digest);
+        self.entries[place] = Some(Entry { layout: layout.clone(), count, digest, word });
+        (digest, word)
     }
 }
 

@@ -20,6 +20,7 @@ impl Pml {
     ///
     /// # Errors
     /// The request's failure, or there is no such request. Either way it is gone.
+    #[inline]
     pub fn collect(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
         self.core.requests.collect(id)
     }
@@ -37,6 +38,7 @@ impl Pml {
 
     /// Whether somebody is to be told of the end of a request.
     #[must_use]
+    #[inline]
     pub fn has_woken(&self) -> bool {
         self.core.requests.has_woken()
     }

@@ -259,6 +259,29 @@ impl Envelope {
     }
 }
 
+/// The word of a header that has a digest's hash.
+pub(crate) fn hash_word(digest: &SignatureDigest) -> u64 {
+    let [.., a, b, c, d, e, f, g, h] = digest.to_bytes();
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// Words of the header of an eager message, as they lie in memory.
+pub(crate) const EAGER_WORDS: usize = EAGER_BYTES / 8;
+
+/// How the header of an eager message in standard mode begins: kind, version, mode.
+pub(crate) const EAGER_STANDARD: u32 = u32::from_le_bytes([kind::EAGER, VERSION, 0, 0]);
+
+/// What [`Envelope::eager`] writes for standard mode, in words.
+#[inline]
+pub(crate) fn eager_words(
+    (context, tag, sequence): (u32, i32, u32),
+    (hash, elements): (u64, u64),
+) -> [u64; EAGER_WORDS] {
+    let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let words = [two(EAGER_STANDARD, context), two(tag.cast_unsigned(), sequence), hash, elements];
+    words.map(u64::to_le)
+}
+
 /// Numbers a matched message that has been written already.
 pub(crate) fn set_sequence(message: &mut [u8; CONTROL_MAX], sequence: u32) {
     message[12..16].copy_from_slice(&sequence.to_le_bytes());

@@ -108,6 +108,8 @@ mod reorder;
 mod request;
 #[allow(unsafe_code, reason = "takes the caller's promise")]
 mod send;
+#[allow(unsafe_code, reason = "takes the caller's promise")]
+mod short;
 mod single_copy;
 mod staged;
 #[allow(unsafe_code, reason = "frees the staging memory that it allocated")]

@@ -31,6 +31,7 @@ pub(crate) struct Pattern {
 /// Bit 0: any source; bit 1: any tag.
 const CLASSES: [usize; 4] = [0, 1, 2, 3];
 
+#[inline]
 fn key_of(label: Label, class: usize) -> Key {
     Key {
         context: label.context,
@@ -67,6 +68,7 @@ pub(crate) struct Posted {
 
 impl Posted {
     /// Appends a receive.
+    #[inline]
     pub(crate) fn post(&mut self, pattern: Pattern, request: u32) -> Place {
         let class = pattern.class();
         self.next_stamp += 1;
@@ -81,6 +83,21 @@ impl Posted {
             return self.classes[0].pop(key_of(label, 0));
         }
         self.take_among_wild(label)
+    }
+
+    /// The receive that a message goes to, if no receive has a wildcard.
+    #[inline]
+    pub(crate) fn straight(&self, label: Label) -> Option<u32> {
+        if self.wild > 0 {
+            return None;
+        }
+        self.classes[0].front(key_of(label, 0)).map(|(_, request, _)| request)
+    }
+
+    /// Takes out the receive that [`straight`](Posted::straight) has just found.
+    #[inline]
+    pub(crate) fn take_straight(&mut self, label: Label) {
+        self.classes[0].pop(key_of(label, 0));
     }
 
     fn take_among_wild(&mut self, label: Label) -> Option<u32> {
@@ -177,7 +194,11 @@ impl<M> Unexpected<M> {
     }
 
     /// Takes out the message that a receive takes.
+    #[inline]
     pub(crate) fn take(&mut self, pattern: Pattern) -> Option<(Label, M)> {
+        if self.messages.is_empty() {
+            return None;
+        }
         if !self.wild && pattern.class() == 0 {
             let number = self.classes[0].pop(pattern.key())?;
             let waiting = self.messages.remove(number as usize);

@@ -1,6 +1,7 @@
 //! The endpoint: its public face. Decisions are elsewhere; this file checks arguments and drives.
 
 use crate::agree::Agreements;
+use crate::buffer;
 use crate::choose::{self, Candidate, Protocol, Situation};
 use crate::claim::MessageId;
 use crate::comm::Comm;
@@ -81,6 +82,7 @@ impl Pml {
     /// Adds an engine, asked after those that are there.
     pub fn add_engine(&mut self, engine: Arc<dyn Engine>) {
         self.core.engines.push(engine);
+        self.core.host = buffer::host_engine(&self.core.engines);
     }
 
     /// Whether an engine works on memory of this space.
@@ -107,7 +109,7 @@ impl Pml {
         tag: i32,
     ) -> Result<RequestId, PmlError> {
         // SAFETY: the caller's promise is handed on.
-        unsafe { self.core.isend(&mut self.bml, comm, buffer, (dest, tag), SendMode::Standard) }
+        unsafe { self.isend_mode(comm, buffer, dest, tag, SendMode::Standard) }
     }
 
     /// As [`isend`](Pml::isend), in a mode of one's choice (`MPI_Issend`, `MPI_Irsend`,
@@ -126,8 +128,34 @@ impl Pml {
         tag: i32,
         mode: SendMode,
     ) -> Result<RequestId, PmlError> {
+        if mode == SendMode::Standard {
+            // SAFETY: the caller's promise is handed on.
+            let left = unsafe { self.core.send_short(&mut self.bml, comm, buffer, (dest, tag)) };
+            if let Some(left) = left {
+                return Ok(self.core.requests.insert_left(left));
+            }
+        }
         // SAFETY: the caller's promise is handed on.
         unsafe { self.core.isend(&mut self.bml, comm, buffer, (dest, tag), mode) }
+    }
+
+    /// Sends in standard mode if that can be done at once and leaves nothing to wait for; `None`, with
+    /// nothing done, if not: then [`isend`](Pml::isend) does it, or says why it cannot be done.
+    ///
+    /// # Safety
+    /// For the time of this call, `buffer` describes memory that is valid for reads, and nothing writes
+    /// it.
+    #[inline]
+    pub unsafe fn send_at_once(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        dest: u32,
+        tag: i32,
+    ) -> Option<Status> {
+        // SAFETY: the caller's promise is handed on.
+        let left = unsafe { self.core.send_short(&mut self.bml, comm, buffer, (dest, tag)) };
+        left.map(|left| left.status)
     }
 
     /// As [`isend`](Pml::isend), of a copy that is made before this returns: the memory may be used
@@ -239,15 +267,30 @@ impl Pml {
 
     /// Lets everything under way make progress; gives how much happened. Never blocks, bounded
     /// work.
+    #[inline]
     pub fn progress(&mut self) -> usize {
         let events = self.bml.poll(&mut self.core);
         self.pump(events)
     }
 
+    /// Whether [`progress`](Pml::progress) would do nothing, where that can be told by a look: a quick
+    /// question for whoever waits.
+    #[inline]
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.bml.is_quiet()
+            && !self.core.is_busy()
+            && self.agreements.open == 0
+            && !self.core.has_parked()
+    }
+
     /// What follows a poll that brought `events`.
     #[inline]
     pub(crate) fn pump(&mut self, events: usize) -> usize {
-        let mut done = events + self.core.pump(&mut self.bml);
+        let mut done = events;
+        if self.core.is_busy() {
+            done += self.core.pump(&mut self.bml);
+        }
         done += self.agree();
         if done == 0 && self.core.has_parked() {
             self.core.spill();

@@ -11,9 +11,11 @@ use crate::header::Envelope;
 use crate::matching::{Pattern, Place};
 use crate::rendezvous::Incoming;
 use crate::request::{RequestId, Status, Work};
+use crate::short::Expected;
 use gapless_bml::Bml;
 use gapless_dtype::SignatureError;
 use gapless_engine::Typed;
+use gapless_mem::Space;
 
 /// Whose messages a receive takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub(crate) struct Recv {
     pub(crate) context: u32,
     /// The process it takes messages of, if it names one.
     pub(crate) source: Option<u32>,
+    /// What a message is compared with first, where the source is named.
+    pub(crate) expected: Option<Expected>,
     pub(crate) stage: RecvStage,
 }
 
@@ -142,11 +146,14 @@ impl Core {
         bml: &mut Bml,
         comm: &Comm,
         buffer: &Typed,
-        source: Source,
+        rank: Source,
         tag: TagSel,
     ) -> Result<RequestId, PmlError> {
-        let pattern = self.pattern(comm, source, tag)?;
-        let engine = buffer::engine_for(&self.engines, buffer)?;
+        let pattern = self.pattern(comm, rank, tag)?;
+        let engine = match self.host {
+            Some(engine) if buffer.space() == Space::Host => engine,
+            _ => buffer::engine_for(&self.engines, buffer)?,
+        };
         if !buffer.space().cpu_accessible() {
             self.know_device(bml, engine, buffer.space());
         }
@@ -157,7 +164,15 @@ impl Core {
         // SAFETY: the caller's promise is the one that a buffer takes.
         let buffer = unsafe { Buffer::promised(buffer, engine) };
         let (context, source) = (pattern.context, pattern.source);
-        let recv = Recv { buffer, context, source, stage: RecvStage::Unmatched };
+        let expected = match rank {
+            Source::Rank(rank) if held.is_none() => {
+                let typed = buffer.typed();
+                let (digest, hash) = self.digests.with_word(typed.layout(), typed.count());
+                Some(Expected { rank, hash, elements: digest.elements })
+            }
+            _ => None,
+        };
+        let recv = Recv { buffer, context, source, expected, stage: RecvStage::Unmatched };
         let id = self.requests.insert(Work::Recv(recv));
         match held {
             Some((label, held)) => {
@@ -192,7 +207,8 @@ impl Core {
         // SAFETY: the caller's promise is the one that a buffer takes.
         let buffer = unsafe { Buffer::promised(buffer, engine) };
         let (context, source) = (label.context, Some(label.source));
-        let recv = Recv { buffer, context, source, stage: RecvStage::Unmatched };
+        let expected = None;
+        let recv = Recv { buffer, context, source, expected, stage: RecvStage::Unmatched };
         let id = self.requests.insert(Work::Recv(recv));
         self.receive_held(bml, id, label, arrival);
         Ok(id)

@@ -49,6 +49,18 @@ impl<M> Reorder<M> {
         next
     }
 
+    /// Whether a message is the next one and none that came early waits for it.
+    #[inline]
+    pub(crate) fn is_straight(&self, sequence: u32) -> bool {
+        sequence == self.next && self.held.is_empty()
+    }
+
+    /// The message that [is straight](Reorder::is_straight) was handled.
+    #[inline]
+    pub(crate) fn pass(&mut self) {
+        self.next = self.next.wrapping_add(1);
+    }
+
     /// Looks at the number of a message that has arrived.
     pub(crate) fn turn(&mut self, sequence: u32) -> Result<Turn, OutOfWindow> {
         if self.is_next(sequence) {

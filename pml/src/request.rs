@@ -5,6 +5,7 @@ use crate::counters::Counters;
 use crate::error::PmlError;
 use crate::recv::Recv;
 use crate::send::Send;
+use crate::short::Expected;
 use std::task::Waker;
 
 /// Names an operation until its result is collected; then the name is void.
@@ -106,6 +107,16 @@ impl Requests {
         RequestId { index, generation: 0 }
     }
 
+    /// Adds an eager send whose message has left.
+    #[inline]
+    pub(crate) fn insert_left(&mut self, left: Left) -> RequestId {
+        let Some(index) = self.free.pop() else { return self.insert(Work::Left(left)) };
+        let entry = &mut self.entries[index as usize];
+        entry.work = Work::Left(left);
+        entry.released = false;
+        RequestId { index, generation: entry.generation }
+    }
+
     fn entry(&self, id: RequestId) -> Option<&Entry> {
         let entry = self.entries.get(id.index as usize)?;
         (entry.generation == id.generation).then_some(entry)
@@ -133,6 +144,28 @@ impl Requests {
             Work::Recv(recv) if entry.generation == id.generation => Some(recv),
             _ => None,
         }
+    }
+
+    /// The receive at a place of the table, if it is one that says what it expects.
+    #[inline]
+    pub(crate) fn expecting(&self, index: u32) -> Option<(&Recv, Expected)> {
+        match &self.entries.get(index as usize)?.work {
+            Work::Recv(recv) => Some((recv, recv.expected?)),
+            _ => None,
+        }
+    }
+
+    /// Ends the request at a place of the table well.
+    #[inline]
+    pub(crate) fn finish_at(&mut self, index: u32, status: Status) {
+        self.ended.ended(status.protocol, status.bytes);
+        let Some(entry) = self.entries.get_mut(index as usize) else { return };
+        if entry.waker.is_none() && !entry.released {
+            entry.work = Work::Done(Ok(status));
+            return;
+        }
+        let id = RequestId { index, generation: entry.generation };
+        self.end(id, Work::Done(Ok(status)));
     }
 
     /// Ends a request. Its result waits to be collected, or is dropped if nobody will ask.

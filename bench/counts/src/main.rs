@@ -8,8 +8,8 @@
 //! gapless-counts NAME           # set up, warm up, then do it 64 times in `gapless_counted`
 //! ```
 //!
-//! Two ends live in one thread over loopback transports, as in the benches: a message's count holds both
-//! its ends. Nothing here is random, and nothing looks at a clock.
+//! Two ends live in one thread over loopback transports, as in the benches, or over the shared memory that
+//! processes have between them: a message's count holds both its ends. Nothing here is random, and nothing looks at a clock.
 
 mod messages;
 mod packing;
@@ -25,6 +25,9 @@ type Work = fn(&mut dyn FnMut(&mut dyn FnMut()));
 const ALL: &[(&str, Work)] = &[
     ("eager_8_bytes", |count| messages::eager(8, count)),
     ("eager_1024_bytes", |count| messages::eager(1024, count)),
+    ("shared_memory_8_bytes", |count| messages::between_processes(8, count)),
+    ("shared_memory_1024_bytes", |count| messages::between_processes(1024, count)),
+    ("shared_memory_window_of_64", messages::window),
     ("eager_vector_64_by_8", messages::eager_vector),
     ("eager_before_its_receive", messages::unexpected),
     ("match_among_1000_posted", messages::among_posted),

@@ -2,7 +2,9 @@
 #![allow(unsafe_code, reason = "posts buffers that outlive the ends")]
 
 use gapless_bml::{Bml, Rank};
+use gapless_btl::Btl;
 use gapless_btl::loopback::{Hub, Loopback};
+use gapless_btl_sm::{Sm, SmConfig};
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_engine::{HostEngine, Typed};
 use gapless_mem::Region;
@@ -13,6 +15,9 @@ use std::sync::Arc;
 const TAG: i32 = 1_000_000;
 /// Messages or receives that are outstanding beside the counted one.
 const OUTSTANDING: i32 = 1000;
+
+/// Messages in a window.
+const WINDOW: usize = 64;
 
 /// Two ends, and a buffer for each.
 struct Duo {
@@ -26,9 +31,14 @@ impl Duo {
     /// Buffers of `count` instances of `layout`, which is not longer than its extent.
     fn new(layout: &Layout, count: u64) -> Duo {
         let hub = Hub::new();
+        Duo::over(|_| Box::new(Loopback::new(&hub)), layout, count)
+    }
+
+    /// As [`new`](Duo::new), over the transport of each end.
+    fn over(transport: impl Fn(usize) -> Box<dyn Btl>, layout: &Layout, count: u64) -> Duo {
         let mut bmls = [Bml::new(Rank(0), 2), Bml::new(Rank(1), 2)];
-        for bml in &mut bmls {
-            bml.add(Box::new(Loopback::new(&hub)));
+        for (end, bml) in bmls.iter_mut().enumerate() {
+            bml.add(transport(end));
         }
         let addresses = bmls.each_ref().map(Bml::addresses);
         let [a, b] = &mut bmls;
@@ -71,6 +81,18 @@ impl Duo {
         self.finish(0, sent);
     }
 
+    /// Many messages on their way at once.
+    fn many(&mut self, ids: &mut Vec<RequestId>) {
+        ids.extend((0..WINDOW).map(|_| self.receive(TAG)));
+        for _ in 0..WINDOW {
+            let sent = self.send(TAG);
+            self.finish(0, sent);
+        }
+        for id in ids.drain(..) {
+            self.finish(1, id);
+        }
+    }
+
     /// A message that is not.
     fn early(&mut self) {
         let sent = self.send(TAG);
@@ -89,6 +111,28 @@ fn bytes() -> Layout {
 pub(crate) fn eager(len: u64, count: &mut dyn FnMut(&mut dyn FnMut())) {
     let mut duo = Duo::new(&bytes(), len);
     count(&mut || duo.one());
+}
+
+/// Both ends over shared memory. How long a message takes to be noticed is no part of the count.
+fn shared_memory(len: u64) -> Duo {
+    let job = format!("counts {}", std::process::id());
+    let transport = |end: usize| -> Box<dyn Btl> {
+        Box::new(Sm::new(SmConfig::new(job.as_str(), format!("end {end}"))).expect("memory"))
+    };
+    Duo::over(transport, &bytes(), len)
+}
+
+/// Plain bytes through the memory that two processes share.
+pub(crate) fn between_processes(len: u64, count: &mut dyn FnMut(&mut dyn FnMut())) {
+    let mut duo = shared_memory(len);
+    count(&mut || duo.one());
+}
+
+/// A window of messages of 8 bytes, likewise.
+pub(crate) fn window(count: &mut dyn FnMut(&mut dyn FnMut())) {
+    let mut duo = shared_memory(8);
+    let mut ids = Vec::with_capacity(WINDOW);
+    count(&mut || duo.many(&mut ids));
 }
 
 /// 64 blocks of 8 bytes with gaps, both ends.

@@ -1,13 +1,53 @@
 //! The one loop that asks transports what happened, and the way from there to the handlers.
 
 use super::{Bml, RESERVED};
-use crate::endpoint::Ending;
+use crate::endpoint::{Ending, Endpoint};
 use crate::waiter::{Step, Waiter};
 use crate::{Event, Handler, PeerState, Rank, TokenSpace};
-use gapless_btl::{AmTag, Fragment, LinkError, PeerId, ReserveError, Token};
+use gapless_btl::{AmTag, Fragment, LinkError, PeerId, ReserveError, Short, Shorts, Token};
 
 /// The one control message there is: "you are lost to me".
 const FAREWELL: u8 = 1;
+
+/// Hands short messages to whoever polls, if nobody registered their tag.
+struct Direct<'p> {
+    /// The rail that they come from.
+    at: usize,
+    ranks: &'p [Rank],
+    endpoints: &'p mut [Endpoint],
+    by_tag: &'p [u8; 256],
+    rest: &'p mut dyn Handler,
+    taken: usize,
+}
+
+impl Direct<'_> {
+    /// Who sends, if the message is for whoever polls. What is wrong with others is found again when they
+    /// come as events.
+    #[inline]
+    fn rank(&mut self, from: PeerId, tag: AmTag) -> Option<Rank> {
+        let rank = *self.ranks.get(from.0 as usize)?;
+        let ours = self.by_tag[usize::from(tag.0)] == 0;
+        (ours && self.endpoints[rank.0 as usize].heard(self.at)).then_some(rank)
+    }
+}
+
+impl Shorts for Direct<'_> {
+    #[inline]
+    fn take(&mut self, from: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let Some(rank) = self.rank(from, tag) else { return false };
+        let taken = self.rest.take(rank, tag, message);
+        self.taken += usize::from(taken);
+        taken
+    }
+
+    #[inline]
+    fn take_fragment(&mut self, from: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
+        let Some(rank) = self.rank(from, tag) else { return false };
+        let taken = self.rest.take_fragment(rank, tag, fragment);
+        self.taken += usize::from(taken);
+        taken
+    }
+}
 
 impl Bml {
     /// Lets every transport make progress, and hands over what happened: arrivals to the handler of
@@ -16,12 +56,23 @@ impl Bml {
     /// were.
     ///
     /// Called from a handler it does nothing.
+    #[inline]
     pub fn poll(&mut self, rest: &mut dyn Handler) -> usize {
         self.round = self.round.wrapping_add(1);
         let round = self.round;
         self.poll_where(rest, |rail| rail.due(round))
     }
 
+    /// Whether a [`poll`](Bml::poll) would find nothing, where transports can tell by a look.
+    #[inline]
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.farewells.is_empty()
+            && self.given_up.is_empty()
+            && self.rails.iter().all(crate::rail::Rail::is_quiet)
+    }
+
+    #[inline]
     fn poll_where(
         &mut self,
         rest: &mut dyn Handler,
@@ -43,8 +94,12 @@ impl Bml {
         while at < self.rails.len() {
             if due(&self.rails[at]) {
                 let rail = &mut self.rails[at];
-                rail.btl.poll(&mut events);
-                if events.is_empty() {
+                let (ranks, endpoints, by_tag) = (&rail.ranks, &mut self.endpoints, &self.by_tag);
+                let mut shorts = Direct { at, ranks, endpoints, by_tag, rest, taken: 0 };
+                rail.btl.poll_short(&mut events, &mut shorts);
+                let taken = shorts.taken;
+                handled += taken;
+                if events.is_empty() && taken == 0 {
                     rail.was_quiet();
                 } else {
                     rail.stir();

@@ -240,6 +240,7 @@ pub(super) const RULES: &[Rule] = &[
         may: &[
             "gapless-bml",
             "gapless-btl",
+            "gapless-btl-sm",
             "gapless-dtype",
             "gapless-engine",
             "gapless-mem",
