@@ -102,6 +102,12 @@ impl StagingPool {
         bound: u64,
     ) -> Option<usize> {
         let whole = len.checked_next_multiple_of(GRAIN).filter(|whole| *whole <= bound)?;
+        // Idle slabs that nobody has mapped make room at once; where they are too few, all of them stay.
+        let kept = self.slabs.iter().filter(|slab| slab.state != State::Idle && slab.is_of(device));
+        let kept: u64 = kept.map(|slab| slab.region.len()).sum();
+        if kept.saturating_add(whole) > bound {
+            return None;
+        }
         while self.bytes_of(device).saturating_add(whole) > bound {
             self.drop_idle(bml, device)?;
         }
@@ -167,7 +173,12 @@ impl StagingPool {
 
     /// Takes back what a peer may still write to.
     pub(crate) fn give_late(&mut self, block: Block) {
-        self.slabs[block.slab].state = State::Leaving;
+        let slab = &mut self.slabs[block.slab];
+        debug_assert!(
+            matches!(slab.owner, Some(Owner::Device(_))),
+            "transports say of memory of devices only that peers have let go of it"
+        );
+        slab.state = State::Leaving;
     }
 
     /// This process leaves: peers are asked to let go of what no message uses.

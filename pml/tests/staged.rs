@@ -11,6 +11,7 @@ use gapless_btl::loopback::{self, Loopback};
 use gapless_dtype::testkit::Rng;
 use gapless_pml::{Bounds, Config, PmlError, Protocol, Source, TagSel, Tuning};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 const SIZES: [u64; 6] = {
     let fragment = FRAGMENT as u64;
@@ -111,6 +112,51 @@ fn without_a_word_the_cost_model_stages() {
     let status = lab.carry(&from, &to, "by choice");
     assert!(status.protocol.is_staged(), "{status:?}");
     assert!(lab.job.pml(0).counters().depth_max() >= 2);
+}
+
+#[test]
+fn fragments_are_worked_on_in_order_and_only_the_first_is_asked_about() {
+    const POLLS: u32 = 9;
+    for way in Protocol::STAGED {
+        for gaps in [false, true] {
+            let mut lab = Lab::new(config(way, 16), POLLS);
+            let size = 60 * u64::from(FRAGMENT);
+            let from = Buffer::source_in(&layout(size, gaps), 1, 7, lab.home(true));
+            let to = Buffer::target_in(&layout(size, gaps), 1, lab.home(true));
+            assert_eq!(lab.carry(&from, &to, way.name()).protocol, way);
+            let packs = lab.job.pml(0).counters().of(way).packs;
+            let read = |number: &AtomicI64| number.load(Ordering::Relaxed);
+            assert!(read(&lab.engines[0].most) >= 2 || packs == 0, "{way}: launched ahead");
+            for engine in &lab.engines {
+                assert_eq!(read(&engine.beside), 0, "{way}: side by side all would end at once");
+                // Each until it has ended, by its message and by the piece that comes after it.
+                let most = 3 * 60 * i64::from(POLLS + 2);
+                assert!(read(&engine.asked) <= most, "{way}: asked {} times", read(&engine.asked));
+            }
+        }
+    }
+}
+
+#[test]
+fn ramps_are_gone_at_both_ends() {
+    for way in Protocol::STAGED {
+        for size in [999, 1000, 5000, 23_007, 61_234] {
+            let mut lab = Lab::new(config(way, 3), 2);
+            for rank in 0..2 {
+                let tuning = &mut lab.job.pml(rank).config_mut().tuning;
+                (tuning.staged_least_bytes, tuning.launch_wait_ns) = (128, 0.0);
+                tuning.device_block_ns = 0.0;
+            }
+            let from = Buffer::source_in(&layout(size, true), 1, size, lab.home(true));
+            let to = Buffer::target_in(&layout(size, true), 1, lab.home(true));
+            let what = format!("{size} bytes by {way}");
+            assert_eq!(lab.carry(&from, &to, &what).protocol, way);
+            let fragments = [0, 1].map(|rank| lab.job.pml(rank).counters().of(way).fragments);
+            assert!(fragments[0] == fragments[1] && fragments[0] >= size / 1000, "{what}");
+            // Of one length they would be 24.
+            assert!(size != 23_007 || way.name() != "staged-put" || fragments[0] == 25, "{what}");
+        }
+    }
 }
 
 #[test]

@@ -135,6 +135,16 @@ fn create_folder(path: &Path) -> Result<(), Failure> {
             why: "it is a folder".to_owned(),
         });
     }
+    // A pipe would wait for its reader, and nobody means a device.
+    if let Ok(found) = std::fs::metadata(path)
+        && !found.is_file()
+    {
+        return Err(Failure::BadOption {
+            option: "--output",
+            value: path.display().to_string(),
+            why: "it is there, and no ordinary file".to_owned(),
+        });
+    }
     let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else {
         return Ok(());
     };

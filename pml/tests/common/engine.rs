@@ -22,6 +22,12 @@ pub(crate) struct FakeEngine {
     pub(crate) attaches: bool,
     /// Pieces of work that have not ended.
     pub(crate) under_way: Arc<AtomicI64>,
+    /// The most there were of them.
+    pub(crate) most: AtomicI64,
+    /// Pieces that were begun beside others and come after none.
+    pub(crate) beside: AtomicI64,
+    /// How often was asked whether a piece has ended.
+    pub(crate) asked: Arc<AtomicI64>,
 }
 
 type Work = Box<dyn FnOnce() -> Result<(), DeviceError> + Send>;
@@ -33,10 +39,11 @@ struct State {
     result: Result<(), DeviceError>,
 }
 
-struct Later(Mutex<State>, Arc<AtomicI64>);
+struct Later(Mutex<State>, Arc<AtomicI64>, Arc<AtomicI64>);
 
 impl Pending for Later {
     fn poll(&self) -> Result<bool, DeviceError> {
+        self.2.fetch_add(1, Ordering::Relaxed);
         let mut state = self.0.lock().unwrap();
         for at in 0..state.after.len() {
             match state.after[at].poll() {
@@ -80,6 +87,9 @@ impl FakeEngine {
             fails_after: AtomicI64::new(-1),
             attaches: true,
             under_way: Arc::default(),
+            most: AtomicI64::new(0),
+            beside: AtomicI64::new(0),
+            asked: Arc::default(),
         }
     }
 
@@ -110,8 +120,10 @@ impl FakeEngine {
             work: Some(Box::new(work)),
             result: Ok(()),
         };
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        let later = Later(Mutex::new(state), Arc::clone(&self.under_way));
+        let others = self.under_way.fetch_add(1, Ordering::Relaxed);
+        self.most.fetch_max(others + 1, Ordering::Relaxed);
+        self.beside.fetch_add(i64::from(others > 0 && after.is_empty()), Ordering::Relaxed);
+        let later = Later(Mutex::new(state), Arc::clone(&self.under_way), Arc::clone(&self.asked));
         Ok(Completion::Pending(Arc::new(later)))
     }
 }

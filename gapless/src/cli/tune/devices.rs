@@ -39,6 +39,7 @@ mod on_cuda {
     use gapless_mem::{Completion, Device, Export, Region};
     use gapless_mem_cuda::{CudaDevice, CudaDriver, PinnedBuffer};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Instant;
 
     const EXPORT: i32 = 3;
@@ -60,7 +61,11 @@ mod on_cuda {
     /// Nothing here lasts longer; whoever hangs is left.
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// A device's memory, freed when dropped.
+    /// Work that was begun and has not been seen to end: a device that hangs, or a call that failed half-way,
+    /// may still touch any memory that is measured with.
+    static OUTSTANDING: AtomicU32 = AtomicU32::new(0);
+
+    /// A device's memory, freed when dropped, unless work is outstanding: then it is left to the process's end.
     struct Memory {
         device: Arc<CudaDevice>,
         region: Region,
@@ -79,7 +84,10 @@ mod on_cuda {
 
     impl Drop for Memory {
         fn drop(&mut self) {
-            // SAFETY: allocated in `new`, for this value alone; every measurement waits for its work.
+            if OUTSTANDING.load(Ordering::Relaxed) > 0 {
+                return;
+            }
+            // SAFETY: allocated in `new`, for this value alone; all work that was begun has been seen to end.
             let freed = unsafe { self.device.free(self.region) };
             debug_assert!(freed.is_ok(), "{freed:?}");
         }
@@ -89,8 +97,11 @@ mod on_cuda {
         error.to_string()
     }
 
-    /// Waits, but not for ever.
-    fn finish(completion: &Completion) -> Result<(), String> {
+    /// Does work and sees it end, but does not wait for ever. Until then it is outstanding, and for good if it
+    /// fails.
+    fn finish(begin: impl FnOnce() -> Result<Completion, String>) -> Result<(), String> {
+        OUTSTANDING.fetch_add(1, Ordering::Relaxed);
+        let completion = begin()?;
         let start = Instant::now();
         while !completion.poll().map_err(text)? {
             if start.elapsed() > PATIENCE {
@@ -98,6 +109,7 @@ mod on_cuda {
             }
             std::hint::spin_loop();
         }
+        OUTSTANDING.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -112,6 +124,15 @@ mod on_cuda {
         packed: Memory,
         pinned: Result<PinnedBuffer, String>,
         each: Duration,
+    }
+
+    impl Drop for Bed {
+        fn drop(&mut self) {
+            if OUTSTANDING.load(Ordering::Relaxed) > 0 {
+                // As for `Memory`.
+                std::mem::forget(std::mem::replace(&mut self.pinned, Err(String::new())));
+            }
+        }
     }
 
     fn open() -> Result<(CudaDriver, Arc<CudaDevice>), String> {
@@ -160,24 +181,24 @@ mod on_cuda {
             repeat(self.each, || {
                 // SAFETY: both are memory of this bed, or of the other device, that nothing else uses
                 // until the work has ended, which is waited for.
-                let work = unsafe { self.engine.pack(typed, 0..packed.len(), packed, &[]) };
-                finish(&work.map_err(text)?)
+                let work = || unsafe { self.engine.pack(typed, 0..packed.len(), packed, &[]) };
+                finish(|| work().map_err(text))
             })
         }
 
         fn unpack(&self, packed: Region, typed: &Typed) -> Result<f64, String> {
             repeat(self.each, || {
                 // SAFETY: as for `pack`.
-                let work = unsafe { self.engine.unpack(packed, typed, 0..packed.len(), &[]) };
-                finish(&work.map_err(text)?)
+                let work = || unsafe { self.engine.unpack(packed, typed, 0..packed.len(), &[]) };
+                finish(|| work().map_err(text))
             })
         }
 
         fn copy(&self, to: Region, from: Region) -> Result<f64, String> {
             repeat(self.each, || {
                 // SAFETY: as for `pack`.
-                let work = unsafe { self.device.copy(to, from, &[]) };
-                finish(&work.map_err(text)?)
+                let work = || unsafe { self.device.copy(to, from, &[]) };
+                finish(|| work().map_err(text))
             })
         }
 
@@ -196,11 +217,13 @@ mod on_cuda {
             found.set(TABLE, "launch_wait_ns", self.pack(&typed, packed)? * 1e9);
             let mut calls = Vec::new();
             for _ in 0..100 {
-                let start = Instant::now();
-                // SAFETY: as for `pack`.
-                let work = unsafe { self.engine.pack(&typed, 0..64, packed, &[]) };
-                calls.push(start.elapsed().as_secs_f64());
-                finish(&work.map_err(text)?)?;
+                finish(|| {
+                    let start = Instant::now();
+                    // SAFETY: as for `pack`.
+                    let work = unsafe { self.engine.pack(&typed, 0..64, packed, &[]) };
+                    calls.push(start.elapsed().as_secs_f64());
+                    work.map_err(text)
+                })?;
             }
             let call = super::super::clock::settled(calls).unwrap_or_default();
             found.set(TABLE, "launch_ns", call * 1e9);
@@ -236,21 +259,17 @@ mod on_cuda {
                     to.sub(0, part * GAPS).map_err(text)?,
                     from.sub(0, part * GAPS).map_err(text)?,
                 )?;
+                // Each comes after the one before, so that the end of the last is that of all.
                 let apart = repeat(self.each, || {
-                    let mut last = Completion::Ready;
-                    for index in 0..GAPS {
-                        let at = index * part;
-                        let (to, from) = (to.sub(at, part), from.sub(at, part));
-                        // SAFETY: as for `pack`; each part is copied once, and the last end is waited
-                        // for after all the others, which come before it on their stream or are short.
-                        let work = unsafe {
-                            self.device.copy(to.map_err(text)?, from.map_err(text)?, &[])
-                        };
-                        let work = work.map_err(text)?;
-                        finish(&last)?;
-                        last = work;
-                    }
-                    finish(&last)
+                    finish(|| {
+                        (0..GAPS).try_fold(Completion::Ready, |last, index| {
+                            let at = index * part;
+                            let to = to.sub(at, part).map_err(text)?;
+                            let from = from.sub(at, part).map_err(text)?;
+                            // SAFETY: as for `pack`; each part is copied once.
+                            unsafe { self.device.copy(to, from, &[last]) }.map_err(text)
+                        })
+                    })
                 })?;
                 Ok((apart - whole).max(0.0) * 1e9 / real(GAPS - 1))
             };
