@@ -12,7 +12,7 @@ use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
 use crate::shared::Shared;
 use crate::view::{View, ViewMut};
 use gapless_engine::Typed;
-use gapless_pml::{Comm, RequestId, SendMode, Source, Status, TagSel};
+use gapless_pml::{Comm, Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
 use std::sync::Arc;
 
 /// A group of processes that exchange messages which no other communicator sees (MPI 4.1 §7.2).
@@ -51,10 +51,18 @@ impl Communicator {
         tag: i32,
     ) -> Result<Status, Error> {
         let view = data.into();
-        // SAFETY: `view` borrows its memory for reading until this call returns, which is after
-        // the request has ended.
-        let id = unsafe { self.start_send(&view.typed, dest, tag, SendMode::Standard) }?;
-        self.shared.wait(id)
+        let mut state = self.shared.lock()?;
+        self.shared.now_and_then(&mut state);
+        // SAFETY: `view` borrows its memory for reading until this call returns.
+        let sent = unsafe { state.open()?.send_at_once(&self.comm, &view.typed, dest, tag) };
+        if let Some(status) = sent {
+            self.shared.rouse(&state);
+            return Ok(status);
+        }
+        // SAFETY: as above, and that is after the request has ended.
+        let id = unsafe { state.open()?.isend(&self.comm, &view.typed, dest, tag) }?;
+        self.shared.rouse(&state);
+        self.shared.wait_for(state, id)
     }
 
     /// Receives and waits for the message (`MPI_Recv`, MPI 4.1 §3.2.4).
@@ -69,10 +77,13 @@ impl Communicator {
         tag: impl Into<TagSel>,
     ) -> Result<Status, Error> {
         let view = into.into();
+        let (source, tag) = (source.into(), tag.into());
+        let mut state = self.shared.lock()?;
         // SAFETY: `view` borrows its memory exclusively until this call returns, which is after
         // the request has ended.
-        let id = unsafe { self.start_recv(&view.typed, source.into(), tag.into()) }?;
-        self.shared.wait(id)
+        let id = unsafe { state.open()?.irecv(&self.comm, &view.typed, source, tag) }?;
+        self.shared.rouse(&state);
+        self.shared.wait_for(state, id)
     }
 
     /// Waits for a message without receiving it (`MPI_Probe`, MPI 4.1 §3.8.1).
@@ -185,9 +196,18 @@ impl Communicator {
         tag: i32,
         mode: SendMode,
     ) -> Result<RequestId, Error> {
-        let mut state = self.shared.lock()?;
         // SAFETY: the caller's promise is the one that is asked for.
-        let id = unsafe { state.open()?.isend_mode(&self.comm, typed, dest, tag, mode) }?;
+        self.start(|pml| unsafe { pml.isend_mode(&self.comm, typed, dest, tag, mode) })
+    }
+
+    /// Starts something.
+    #[inline]
+    fn start(
+        &self,
+        start: impl FnOnce(&mut Pml) -> Result<RequestId, PmlError>,
+    ) -> Result<RequestId, Error> {
+        let mut state = self.shared.lock()?;
+        let id = start(state.open()?)?;
         self.shared.rouse(&state);
         Ok(id)
     }
@@ -203,10 +223,7 @@ impl Communicator {
         source: Source,
         tag: TagSel,
     ) -> Result<RequestId, Error> {
-        let mut state = self.shared.lock()?;
         // SAFETY: the caller's promise is the one that is asked for.
-        let id = unsafe { state.open()?.irecv(&self.comm, typed, source, tag) }?;
-        self.shared.rouse(&state);
-        Ok(id)
+        self.start(|pml| unsafe { pml.irecv(&self.comm, typed, source, tag) })
     }
 }

@@ -68,8 +68,9 @@ impl<'scope> Scope<'scope, '_> {
         let view = data.into();
         // SAFETY: as for `isend`; that what writes the memory is among `after`, or writes nothing while
         // it is borrowed, is what views promise.
-        let id = unsafe { self.comm().start_send_after(&view.typed, dest, tag, after) }?;
-        Ok(self.started(id))
+        self.start(|pml| unsafe {
+            pml.isend_after(&self.comm().comm, &view.typed, dest, tag, after)
+        })
     }
 
     /// Has `then` called when an operation has ended, well or not (a [wait](Scope::wait) tells): at once if

@@ -5,14 +5,18 @@
 //! does not return, not even by a panic, before all of them have ended: the pattern of
 //! [`std::thread::scope`].
 
+mod under_way;
+
+pub(crate) use under_way::Scopes;
+
 use crate::communicator::{Communicator, Message};
 use crate::error::Error;
+use crate::shared::State;
 use crate::view::{View, ViewMut};
 use gapless_pml::{Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
-use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use under_way::{List, is_gone};
 
 /// A stretch of the program in which messages are under way; see [`Communicator::scope`].
 ///
@@ -21,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
     comm: &'env Communicator,
-    open: Mutex<HashSet<RequestId>>,
+    list: List,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -133,12 +137,8 @@ impl Communicator {
     where
         F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, Error>,
     {
-        let scope = Scope {
-            comm: self,
-            open: Mutex::new(HashSet::new()),
-            scope: PhantomData,
-            env: PhantomData,
-        };
+        let scope =
+            Scope { comm: self, list: List::default(), scope: PhantomData, env: PhantomData };
         let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
         let fine = matches!(result, Ok(Ok(_)));
         let joined = scope.join(!fine);
@@ -157,14 +157,22 @@ impl<'scope> Scope<'scope, '_> {
         self.comm
     }
 
-    fn open(&self) -> MutexGuard<'_, HashSet<RequestId>> {
-        // The set is in order whatever panicked.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn started(&self, id: RequestId) -> Request<'scope> {
-        self.open().insert(id);
-        Request { id, scope: PhantomData }
+    /// Starts something that the scope's end waits for.
+    #[inline]
+    pub(crate) fn start(
+        &self,
+        start: impl FnOnce(&mut Pml) -> Result<RequestId, PmlError>,
+    ) -> Result<Request<'scope>, Error> {
+        let shared = &self.comm.shared;
+        let mut state = shared.lock()?;
+        state.open()?;
+        let State { pml, scopes, .. } = &mut *state;
+        // Before it is started: nothing may come between that and its being noted.
+        let list = scopes.room(&self.list, pml);
+        let id = start(pml)?;
+        list.push(id);
+        shared.rouse(&state);
+        Ok(Request { id, scope: PhantomData })
     }
 
     /// Starts sending (`MPI_Isend`, MPI 4.1 §3.7.2).
@@ -195,8 +203,7 @@ impl<'scope> Scope<'scope, '_> {
         let view = data.into();
         // SAFETY: the memory is borrowed for `'scope`, which ends after `join`; and `join` runs
         // whatever `body` does, and returns when all requests have ended.
-        let id = unsafe { self.comm.start_send(&view.typed, dest, tag, mode) }?;
-        Ok(self.started(id))
+        self.start(|pml| unsafe { pml.isend_mode(&self.comm.comm, &view.typed, dest, tag, mode) })
     }
 
     /// Starts receiving (`MPI_Irecv`, MPI 4.1 §3.7.2).
@@ -210,9 +217,9 @@ impl<'scope> Scope<'scope, '_> {
         tag: impl Into<TagSel>,
     ) -> Result<Request<'scope>, Error> {
         let view = into.into();
+        let (source, tag) = (source.into(), tag.into());
         // SAFETY: as for `isend`; the borrow is exclusive.
-        let id = unsafe { self.comm.start_recv(&view.typed, source.into(), tag.into()) }?;
-        Ok(self.started(id))
+        self.start(|pml| unsafe { pml.irecv(&self.comm.comm, &view.typed, source, tag) })
     }
 
     /// Starts receiving a message that a matched probe has taken (`MPI_Imrecv`, MPI 4.1 §3.8.3).
@@ -227,7 +234,10 @@ impl<'scope> Scope<'scope, '_> {
         let view = into.into();
         // SAFETY: as for `irecv`: whatever world the message is of.
         let id = unsafe { message.start(&view.typed, &self.comm.shared) }?;
-        Ok(self.started(id))
+        let mut state = self.comm.shared.lock_anyway();
+        let State { pml, scopes, .. } = &mut *state;
+        scopes.room(&self.list, pml).push(id);
+        Ok(Request { id, scope: PhantomData })
     }
 
     /// Waits for one request (`MPI_Wait`, MPI 4.1 §3.7.3).
@@ -235,9 +245,7 @@ impl<'scope> Scope<'scope, '_> {
     /// # Errors
     /// The operation failed.
     pub fn wait(&self, request: Request<'scope>) -> Result<Status, Error> {
-        let result = self.comm.shared.wait(request.id);
-        self.forget(request.id, &result);
-        result
+        self.comm.shared.wait(request.id)
     }
 
     /// The result of a request if it has ended, else the request again (`MPI_Test`, MPI 4.1
@@ -247,9 +255,7 @@ impl<'scope> Scope<'scope, '_> {
     /// Still under way.
     pub fn test(&self, request: Request<'scope>) -> Result<Result<Status, Error>, Request<'scope>> {
         let id = request.id;
-        let result = self.comm.shared.test(id).transpose().ok_or(request)?;
-        self.forget(id, &result);
-        Ok(result)
+        self.comm.shared.test(id).transpose().ok_or(request)
     }
 
     /// Waits for all of them (`MPI_Waitall`, MPI 4.1 §3.7.5).
@@ -260,8 +266,16 @@ impl<'scope> Scope<'scope, '_> {
         &self,
         requests: impl IntoIterator<Item = Request<'scope>>,
     ) -> Result<Vec<Status>, Error> {
-        let results: Vec<_> = requests.into_iter().map(|request| self.wait(request)).collect();
-        results.into_iter().collect()
+        let ids: Vec<_> = requests.into_iter().map(|request| request.id).collect();
+        let mut ended = Vec::with_capacity(ids.len());
+        let all_ended = self.comm.shared.wait_until(|state| {
+            while let Some(&id) = ids.get(ended.len()) {
+                ended.push(state.pml.collect(id).transpose()?);
+            }
+            Some(())
+        });
+        all_ended?;
+        ended.into_iter().map(|result| Ok(result?)).collect()
     }
 
     /// Waits for the first of them to end, and takes it out of the list (`MPI_Waitany`, MPI 4.1
@@ -361,31 +375,44 @@ impl<'scope> Scope<'scope, '_> {
         Some(found.unwrap_or(0))
     }
 
-    /// A request's result has been collected.
-    fn forget<T>(&self, id: RequestId, result: &Result<T, Error>) {
-        if !matches!(result, Err(Error::Poisoned)) {
-            self.open().remove(&id);
-        }
-    }
-
-    /// Waits for every request that is still open.
+    /// Waits for every request that is still under way.
     fn join(&self, cancel: bool) -> Result<(), Error> {
-        let open: Vec<_> = std::mem::take(&mut *self.open()).into_iter().collect();
-        if cancel && let Ok(mut state) = self.comm.shared.lock() {
-            for &id in &open {
+        let shared = &self.comm.shared;
+        if cancel && let Ok(mut state) = shared.lock() {
+            let all = self.list.number().map(|number| state.scopes.all(number));
+            for id in all.unwrap_or_default() {
                 // What has been matched goes on, and is waited for below.
                 if !matches!(state.cancel(id), Ok(true)) {
                     let _ = state.pml.withdraw_send(id);
                 }
             }
         }
+        let Some(number) = self.list.number() else { return Ok(()) };
         let mut first = Ok(());
-        for id in open {
-            let result = self.comm.shared.wait(id).map(drop);
-            let cancelled = matches!(result, Err(Error::Message(PmlError::Cancelled)));
-            if first.is_ok() && !cancelled {
-                first = result;
+        let mut at = 0;
+        let mut all_ended = |state: &mut State| {
+            while let Some(id) = state.scopes.get(number, at) {
+                match state.pml.collect(id) {
+                    Ok(None) => return None,
+                    Ok(Some(_)) => {}
+                    // The body has waited for it.
+                    result if is_gone(&result) => {}
+                    Err(PmlError::Cancelled) => {}
+                    Err(error) => {
+                        if first.is_ok() {
+                            first = Err(error.into());
+                        }
+                    }
+                }
+                at += 1;
             }
+            state.scopes.give_back(number);
+            Some(())
+        };
+        let mut state = shared.lock()?;
+        shared.now_and_then(&mut state);
+        if all_ended(&mut state).is_none() {
+            shared.wait_held(state, all_ended)?;
         }
         first
     }

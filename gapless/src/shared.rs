@@ -4,25 +4,36 @@
 //! that handled events wakes those that sleep (through an event descriptor beside the transports'
 //! own), because their requests may be among what ended.
 
+#[allow(unsafe_code, reason = "a lock: lends what it guards")]
+mod gate;
+
 use crate::accelerators::Accelerators;
 use crate::device_buf::Owned;
 use crate::error::Error;
 use crate::owned::Parked;
+use crate::scope::Scopes;
 use crate::world::attach;
 use gapless_bml::{Patience, Step, Waiter};
 use gapless_mem::{Device, Space};
 use gapless_pml::{Pml, PmlError, RequestId, Status};
+use gate::{Gate, Pass};
 use rustix::event::{EventfdFlags, eventfd};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// Polls in a row that one thread makes without letting go of the lock, unless others want it.
 const POLLS_PER_TURN: u32 = 32;
+
+/// One in so many looks whether anything has come is a poll in any case.
+const LOOKS_PER_POLL: u32 = 8;
+
+/// One in so many calls that need not wait makes progress.
+const CALLS_PER_POLL: u32 = 32;
 
 /// How long the progress thread looks away while other threads are waiting, and so polling.
 const OTHERS_POLL: Duration = Duration::from_millis(1);
@@ -51,6 +62,10 @@ pub(crate) struct State {
     sleepers: u32,
     /// Whether the progress thread is asleep, or about to be.
     dozing: bool,
+    /// Calls that did not have to wait.
+    unpolled: u32,
+    /// What scopes have under way.
+    pub(crate) scopes: Scopes,
     /// Devices that are opened on demand.
     accelerators: Arc<Accelerators>,
     /// Memory of devices that was given up while peers may have it mapped. Below the transports: what is
@@ -61,7 +76,7 @@ pub(crate) struct State {
 /// The part of a world that communicators, scopes and requests hold.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    state: Mutex<State>,
+    state: Gate<State>,
     /// Threads that want the lock.
     wanting: AtomicU32,
     /// Readable while sleepers should look again.
@@ -75,16 +90,22 @@ pub(crate) struct Shared {
 
 impl State {
     /// Starts something new, unless the world was finalized.
+    #[inline]
     pub(crate) fn open(&mut self) -> Result<&mut Pml, Error> {
         if self.stage != Stage::Open {
             return Err(Error::Finalized);
         }
         if self.accelerators.has_fresh() {
-            for device in self.accelerators.take_fresh() {
-                attach(self.pml.bml_mut(), &device);
-            }
+            self.attach_fresh();
         }
         Ok(&mut self.pml)
+    }
+
+    #[cold]
+    fn attach_fresh(&mut self) {
+        for device in self.accelerators.take_fresh() {
+            attach(self.pml.bml_mut(), &device);
+        }
     }
 
     /// The device whose memory `space` is, opened now if need be.
@@ -125,7 +146,14 @@ impl State {
         Ok(false)
     }
 
+    /// Whether [`progress`](State::progress) would do nothing, as far as a look tells.
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.pml.is_quiet() && !self.parked.has_abandoned() && self.retired.is_empty()
+    }
+
     /// Handles what has come; nothing once the world has been left.
+    #[inline]
     pub(crate) fn progress(&mut self) -> usize {
         if self.stage == Stage::Left {
             return 0;
@@ -146,29 +174,38 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Held<'s> {
     /// `None` only while it is dropped.
-    guard: Option<MutexGuard<'s, State>>,
+    guard: Option<Pass<'s, State>>,
 }
 
 impl Deref for Held<'_> {
     type Target = State;
 
+    #[inline]
     fn deref(&self) -> &State {
         self.guard.as_ref().expect("it is held until it is dropped")
     }
 }
 
 impl DerefMut for Held<'_> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut State {
         self.guard.as_mut().expect("it is held until it is dropped")
     }
 }
 
 impl Drop for Held<'_> {
+    #[inline]
     fn drop(&mut self) {
-        let Some(mut state) = self.guard.take() else { return };
-        if !state.pml.has_woken() {
-            return;
+        if self.guard.as_ref().is_some_and(|state| state.pml.has_woken()) {
+            self.wake();
         }
+    }
+}
+
+impl Held<'_> {
+    #[cold]
+    fn wake(&mut self) {
+        let Some(mut state) = self.guard.take() else { return };
         let woken = state.pml.take_woken();
         drop(state);
         wake(woken);
@@ -225,11 +262,21 @@ impl Shared {
             .map_err(|e| Error::System { operation: "eventfd", reason: e.to_string() })?;
         let parked = Parked::default();
         let (stage, retired) = (Stage::Open, Vec::new());
-        let state = State { pml, parked, stage, sleepers: 0, dozing: false, accelerators, retired };
+        let state = State {
+            pml,
+            parked,
+            stage,
+            sleepers: 0,
+            dozing: false,
+            unpolled: 0,
+            scopes: Scopes::default(),
+            accelerators,
+            retired,
+        };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let patience = Patience::new(local_ranks, cores);
         Ok(Shared {
-            state: Mutex::new(state),
+            state: Gate::new(state),
             wanting: AtomicU32::new(0),
             alarm,
             waiting: AtomicU32::new(0),
@@ -242,24 +289,35 @@ impl Shared {
     ///
     /// # Errors
     /// A panic has left it in disorder.
+    #[inline(always)] // its result is large, and this is what every call begins with
     pub(crate) fn lock(&self) -> Result<Held<'_>, Error> {
-        self.wanting.fetch_add(1, Ordering::Relaxed);
-        let guard = self.state.lock();
-        self.wanting.fetch_sub(1, Ordering::Relaxed);
-        match guard {
-            Ok(guard) => Ok(Held { guard: Some(guard) }),
-            Err(poisoned) => {
-                // Whoever is told so takes its memory back: engines must have let go of it.
-                end_engine_work(&mut poisoned.into_inner());
-                Err(Error::Poisoned)
+        match self.state.try_enter() {
+            Some(guard) if !self.state.is_poisoned() => Ok(Held { guard: Some(guard) }),
+            taken => {
+                drop(taken);
+                self.lock_patiently()
             }
         }
+    }
+
+    /// Who has to wait for the lock is counted.
+    #[cold]
+    fn lock_patiently(&self) -> Result<Held<'_>, Error> {
+        self.wanting.fetch_add(1, Ordering::Relaxed);
+        let mut guard = self.state.enter();
+        self.wanting.fetch_sub(1, Ordering::Relaxed);
+        if self.state.is_poisoned() {
+            // Whoever is told so takes its memory back: engines must have let go of it.
+            end_engine_work(&mut guard);
+            return Err(Error::Poisoned);
+        }
+        Ok(Held { guard: Some(guard) })
     }
 
     /// The state, even after a panic: for buffers, whose table is always in order. After a panic
     /// the message layer moves no more bytes.
     pub(crate) fn lock_anyway(&self) -> Held<'_> {
-        Held { guard: Some(self.state.lock().unwrap_or_else(PoisonError::into_inner)) }
+        Held { guard: Some(self.state.enter()) }
     }
 
     /// Makes sleeping threads look again.
@@ -270,11 +328,22 @@ impl Shared {
 
     /// Something was started: it may have ended what sleeping threads wait for (a message to this
     /// process itself).
+    #[inline]
     pub(crate) fn rouse(&self, state: &State) {
         // Who sleeps in the progress thread need not hear of messages that others handle, but of
         // those that wait for somebody to see to them.
         if state.sleepers > 0 || state.dozing && state.pml.is_busy() {
             self.ring();
+        }
+    }
+
+    /// Makes progress in one of so many calls that need not wait, so that a program that never has to
+    /// answers its peers, and learns of their end.
+    #[inline]
+    pub(crate) fn now_and_then(&self, state: &mut State) {
+        state.unpolled = state.unpolled.wrapping_add(1);
+        if state.unpolled.is_multiple_of(CALLS_PER_POLL) && state.progress() > 0 {
+            self.rouse(state);
         }
     }
 
@@ -300,26 +369,44 @@ impl Shared {
     /// A panic in another thread; the world has been left before.
     pub(crate) fn wait_until<T>(
         &self,
+        ready: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, Error> {
+        let state = self.lock()?;
+        self.wait_held(state, ready)
+    }
+
+    /// As [`wait_until`](Shared::wait_until), of whoever has the lock already.
+    pub(crate) fn wait_held<'s, T>(
+        &'s self,
+        state: Held<'s>,
         mut ready: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Error> {
         let mut waiter = Waiter::with(self.patience);
         let _waiting = Waiting::new(self);
+        let mut held = Some(state);
         loop {
-            let mut state = self.lock()?;
+            let mut state = match held.take() {
+                Some(state) => state,
+                None => self.lock()?,
+            };
             let mut step = Step::Spin;
-            for _ in 0..POLLS_PER_TURN {
-                let handled = state.progress();
-                if handled > 0 {
-                    waiter.stir();
-                    if state.sleepers > 0 {
-                        self.ring();
+            for turn in 0..POLLS_PER_TURN {
+                // Between polls a look is enough: while the lock is held, nobody else changes anything.
+                let mut handled = 0;
+                if turn.is_multiple_of(LOOKS_PER_POLL) || !state.is_quiet() {
+                    handled = state.progress();
+                    if handled > 0 {
+                        waiter.stir();
+                        if state.sleepers > 0 {
+                            self.ring();
+                        }
                     }
-                }
-                if let Some(value) = ready(&mut state) {
-                    return Ok(value);
-                }
-                if state.stage == Stage::Left {
-                    return Err(Error::Finalized);
+                    if let Some(value) = ready(&mut state) {
+                        return Ok(value);
+                    }
+                    if state.stage == Stage::Left {
+                        return Err(Error::Finalized);
+                    }
                 }
                 if handled == 0 {
                     step = match waiter.step() {
@@ -433,7 +520,21 @@ impl Shared {
     /// Does not return before the request has ended, except with [`Error::Poisoned`] or
     /// [`Error::Finalized`], after which nothing touches any buffer any more.
     pub(crate) fn wait(&self, id: RequestId) -> Result<Status, Error> {
-        self.wait_until(|state| match state.pml.collect(id) {
+        let state = self.lock()?;
+        self.wait_for(state, id)
+    }
+
+    /// As [`wait`](Shared::wait), of whoever has the lock already.
+    pub(crate) fn wait_for<'s>(
+        &'s self,
+        mut state: Held<'s>,
+        id: RequestId,
+    ) -> Result<Status, Error> {
+        self.now_and_then(&mut state);
+        if let Some(status) = state.pml.collect(id)? {
+            return Ok(status);
+        }
+        self.wait_held(state, |state| match state.pml.collect(id) {
             Ok(None) => None,
             Ok(Some(status)) => Some(Ok(status)),
             Err(error) => Some(Err(Error::from(error))),

@@ -1,0 +1,102 @@
+//! What scopes have under way. The lists lie with the message layer, behind its lock, which whoever
+//! starts or waits for a request holds anyway.
+//!
+//! A list may also name requests whose results have been collected: taking those out one by one
+//! would cost more than finding, now and then, that they are gone. A name is good for one request only.
+
+use gapless_pml::{Pml, PmlError, RequestId};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The shortest list that is looked through for requests that are gone.
+const TIDY_MIN: usize = 64;
+
+/// Which list a scope has; none before it starts anything. Only touched by who holds the lock.
+#[derive(Debug, Default)]
+pub(super) struct List(AtomicU32);
+
+impl List {
+    /// Its number.
+    #[inline]
+    pub(super) fn number(&self) -> Option<u32> {
+        self.0.load(Ordering::Relaxed).checked_sub(1)
+    }
+}
+
+/// The lists of all scopes.
+#[derive(Debug, Default)]
+pub(crate) struct Scopes {
+    lists: Vec<UnderWay>,
+    /// Numbers of those that no scope has.
+    free: Vec<u32>,
+}
+
+/// The requests of one scope.
+#[derive(Debug, Default)]
+pub(crate) struct UnderWay {
+    ids: Vec<RequestId>,
+    /// At this length it is time to look for what is gone.
+    tidy_at: usize,
+}
+
+impl UnderWay {
+    /// Appends a request; there is room.
+    #[inline]
+    pub(super) fn push(&mut self, id: RequestId) {
+        self.ids.push(id);
+    }
+
+    #[cold]
+    fn grow(&mut self, pml: &Pml) {
+        self.ids.retain(|&id| pml.is_done(id).is_ok());
+        self.tidy_at = (2 * self.ids.len()).max(TIDY_MIN);
+        self.ids.reserve(self.tidy_at - self.ids.len());
+    }
+}
+
+impl Scopes {
+    /// The list of a scope, with room for one more request.
+    #[inline]
+    pub(super) fn room(&mut self, list: &List, pml: &Pml) -> &mut UnderWay {
+        let number = match list.number() {
+            Some(number) => number,
+            None => self.take(list),
+        };
+        let under_way = &mut self.lists[number as usize];
+        if under_way.ids.len() >= under_way.tidy_at {
+            under_way.grow(pml);
+        }
+        under_way
+    }
+
+    #[cold]
+    fn take(&mut self, list: &List) -> u32 {
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.lists.push(UnderWay::default());
+            u32::try_from(self.lists.len() - 1).expect("fewer than 2^32 scopes at a time")
+        });
+        list.0.store(number + 1, Ordering::Relaxed);
+        number
+    }
+
+    /// A request of a list, in the order in which they were started.
+    #[inline]
+    pub(super) fn get(&self, number: u32, at: usize) -> Option<RequestId> {
+        self.lists[number as usize].ids.get(at).copied()
+    }
+
+    /// All requests of a list.
+    pub(super) fn all(&self, number: u32) -> Vec<RequestId> {
+        self.lists[number as usize].ids.clone()
+    }
+
+    /// The scope has ended.
+    pub(super) fn give_back(&mut self, number: u32) {
+        self.lists[number as usize].ids.clear();
+        self.free.push(number);
+    }
+}
+
+/// Whether a result says that there is no such request: it was collected before.
+pub(super) fn is_gone<T>(result: &Result<T, PmlError>) -> bool {
+    matches!(result, Err(PmlError::NoSuchRequest))
+}
