@@ -216,8 +216,15 @@ impl Core {
         };
         let layout = layout.map(|(_, bytes)| bytes);
         if let Some(send) = self.requests.send_mut(id) {
-            let offered =
-                Offered { rts, registered, layout, fetched: false, ring: None, relay: None, failed: None };
+            let offered = Offered {
+                rts,
+                registered,
+                layout,
+                fetched: false,
+                ring: None,
+                relay: None,
+                failed: None,
+            };
             send.stage = SendStage::Offered(Box::new(offered));
         }
         self.enqueue(peer, Outgoing::Rts(id));
