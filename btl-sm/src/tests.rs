@@ -353,7 +353,7 @@ fn messages_that_are_taken_directly_and_others_stay_in_order() {
         };
         sent += u8::from(left);
         a.poll(&mut events);
-        if sent % 5 == 0 || !left {
+        if sent.is_multiple_of(5) || !left {
             let before = taken.0.len();
             b.poll_short(&mut events, &mut taken);
             direct += taken.0.len() - before;
