@@ -185,3 +185,23 @@ fn heading() -> String {
         since.as_secs(),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_an_ordinary_file_or_none_yet_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+        for refused in [folder.path(), &pipe, Path::new("/dev/null")] {
+            let error = create_folder(refused).unwrap_err();
+            assert!(matches!(error, Failure::BadOption { .. }), "{refused:?}: {error}");
+        }
+        let file = folder.path().join("a/b/tuning.toml");
+        create_folder(&file).unwrap();
+        std::fs::write(&file, "version = 1\n").unwrap();
+        create_folder(&file).unwrap();
+    }
+}
