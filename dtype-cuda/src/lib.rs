@@ -68,7 +68,8 @@
 //!   queue of the space that the device adopted.
 //! - *Many requests*: [`GpuEngine::batch`] fuses small ones into few launches.
 //! - *A whole message by two kernels* (CUDA): `OnStream::relay` packs into a ring that another device's
-//!   `OnStream::relay` unpacks meanwhile, with no processor in between; `Relay` says when that may be done.
+//!   `OnStream::relay` unpacks meanwhile, with no processor in between; `Relay` says when that may be done, and
+//!   `cuda::relays` has it for message layers.
 //!
 //! Completions are the device's events; `after` is waited for on the device where it is the device's own
 //! work. Nothing that work uses is freed before that work has ended.
@@ -78,9 +79,8 @@
 //! - `form`, `plan`, `cache`: pure. How the bytes of a layout are found; what a plan holds and how it is
 //!   written; which plans are kept.
 //! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: the way of one task onto a lane; `between`:
-//!   that of one from layout to layout. `report`: what
-//!   that would launch. `peers`: what the copy engine does between two GPUs, by `nest`, `rows`
-//!   and `triangle`, which are pure.
+//!   that of one from layout to layout. `report`: what that would launch. `peers`: what the copy engine
+//!   does between two GPUs, by `nest`, `rows` and `triangle`, which are pure.
 //! - `lanes`, `memory`, `staging`, `plans`: whose turn it is, and what lives how long.
 //! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the
 //!   threads that write plans.

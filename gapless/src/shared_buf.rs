@@ -5,10 +5,10 @@
 //!
 //! A peer that has been sent a message out of this memory, or has sent one into it, has it mapped. It is a
 //! process of the same job and the same user, which could just as well attach a debugger to this one; the
-//! library there reads what is being sent, and writes what is being received, while the message is under way. A peer that is malicious all the same could write to it while a `&[u8]`
-//! of it exists here, which Rust does not allow for. Data that must not change under a reader's
-//! hands while hostile code runs under the same user belongs in ordinary memory: that is never
-//! mapped.
+//! library there reads what is being sent, and writes what is being received, while the message is under
+//! way. A peer that is malicious all the same could write to it while a `&[u8]` of it exists here, which
+//! Rust does not allow for. Data that must not change under a reader's hands while hostile code runs
+//! under the same user belongs in ordinary memory: that is never mapped.
 
 use crate::error::Error;
 use gapless_btl::Allocation;
