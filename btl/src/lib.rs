@@ -35,6 +35,10 @@
 //! Then prove it, with the feature `conformance`: a `conformance::Fixture` that makes a connected pair
 //! and one line of `conformance!` test all of the above.
 //!
+//! Short cuts are optional: [`Btl::send_short`], [`Btl::poll_short`] and [`Btl::is_quiet`] have defaults by
+//! the calls above. A transport that has its own keeps their order, and tests them itself: the suite does
+//! not call them.
+//!
 //! # What is here to help
 //!
 //! - [`loopback`]: the smallest complete transport, within one process; read it first.
