@@ -182,14 +182,16 @@ impl Shared {
         };
         let other = &*self.accelerator.lanes()[number];
         let flight = InFlight::new(other);
-        // What the first lane waits for, the second one does.
-        other.wait_for(&[lane.record()?])?;
+        // What the first lane waits for, the second one does. Copies take longer, so they go first.
+        let begin = lane.record()?;
+        // SAFETY: the caller's own promise; what the kernels touch is no part of it.
+        unsafe { self.enqueue_copies(lane, task, &shares.copies) }?;
+        other.wait_for(&[begin])?;
         // SAFETY: as above; the first lane waits for the second one's end.
         unsafe { launch_all(other, &launches, &pointers) }?;
         let completion = other.record()?;
-        // SAFETY: the caller's own promise; what the kernels touch is no part of it.
-        unsafe { self.enqueue_copies(lane, task, &shares.copies) }?;
         lane.wait_for(std::slice::from_ref(&completion))?;
+        track.last = completion.clone();
         flight.land(&mut track.retired, &completion);
         Ok(())
     }

@@ -80,7 +80,7 @@ impl Terms {
         }
         match bytes {
             _ if bytes >= self.least.saturating_mul(16) => Some(2),
-            _ if bytes >= self.least.saturating_mul(8) => Some(1),
+            _ if bytes >= self.least.saturating_mul(4) => Some(1),
             _ => None,
         }
     }

@@ -311,8 +311,8 @@ mod tests {
     fn the_longer_the_more_copies() {
         let terms = Terms::new(4 << 20, false);
         let copies = |n, terms| shares(&triangle(n, true), terms).map(|shares| shares.copies.len());
-        assert_eq!(copies(2800, terms), None);
-        assert_eq!(copies(2900, terms), Some(1));
+        assert_eq!(copies(2000, terms), None);
+        assert_eq!(copies(2048, terms), Some(1));
         assert_eq!(copies(4096, terms), Some(3));
         assert_eq!(copies(1100, Terms::new(4 << 20, true)), Some(3));
         assert_eq!(copies(4096, Terms::new(u64::MAX, false)), None);

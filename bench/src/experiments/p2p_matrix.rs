@@ -71,6 +71,19 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
             }
         }
     }
+    // What is looked up word by word, and what is transposed.
+    let mut looked_up = Vec::new();
+    for shape in [Shape::List, Shape::Shuffled, Shape::Fft, Shape::X] {
+        let item = Item::new(shape, Size::Bytes(64 * MIB), sites.two);
+        looked_up.push(item);
+        for protocol in protocols() {
+            looked_up.push(item.by(protocol));
+            let staged = protocol.is_staged() && shape == Shape::List;
+            for fragment in [8 << 20, 16 << 20, 32 << 20].into_iter().filter(|_| staged) {
+                looked_up.push(item.by(protocol).in_fragments(fragment, middle));
+            }
+        }
+    }
     // Rank 1's in host memory.
     let mut bus = Vec::new();
     for bytes in [64 * MIB, MIB] {
@@ -80,8 +93,9 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
             bus.extend(protocols().chain([Protocol::Pipeline]).map(|protocol| item.by(protocol)));
         }
     }
-    vec![Pair::new("grid", grid), Pair::new("bus", bus), Pair::new("fragments", fragments)]
+    [("grid", grid), ("lists", looked_up), ("bus", bus), ("fragments", fragments)]
         .into_iter()
+        .map(|(name, items)| Pair::new(name, items))
         .filter(|pair| !pair.items.is_empty())
         .collect()
 }

@@ -265,10 +265,10 @@ fn most_of_a_triangle_is_copied_and_kernels_do_the_rest_on_another_lane() {
         [
             (_, Op::Wait(_)),
             (one, Op::Record(begin)),
+            copies @ ..,
             (two, Op::Wait(begin_too)),
             (beside, Op::Launch(_)),
             (three, Op::Record(end)),
-            copies @ ..,
             (four, Op::Wait(end_too)),
             (five, Op::Record(_)),
         ] => {
