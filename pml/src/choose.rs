@@ -195,7 +195,7 @@ impl fmt::Display for Excluded {
         f.pad(match self {
             Excluded::TooLong => "longer than the eager limit",
             Excluded::NotMappable => "the sender's memory cannot be mapped",
-            Excluded::NotLendable => "the receiver's memory cannot be mapped",
+            Excluded::NotLendable => "the receiver's memory is not lent",
             Excluded::NoSingleCopy => "the link cannot read the peer's memory",
             Excluded::DeviceMemory => "a buffer lies in device memory",
             Excluded::LayoutTooLong => "the layout is longer than a receiver keeps",

@@ -11,10 +11,11 @@
 //!   | complete                         |
 //! ```
 //!
-//! It serves where the sender's engine is the one that can do it (a device that writes the host memory of
-//! a peer), where the sender's memory cannot be mapped but the receiver's can, and where two processes
-//! take turns on a device: then one of them moves all messages of the two, out of the other's memory or
-//! into it, and the device need not change hands.
+//! It serves where two processes take turns on a device: then one of them moves all messages of the two,
+//! out of the other's memory or into it, and the device need not change hands; and where the receiver's
+//! side of device memory is the denser one. Memory of the host is lent only where that is forced: a GPU
+//! writes it at the full rate of the bus, but nothing tells when a sender that was given up, and lives, has
+//! stopped writing, so that a receive could end too early (of a device, the transport says so).
 //!
 //! What cannot be done is refused (REFUSE), and so is work that has failed, once no engine does any more:
 //! the offer stands, and the receiver chooses among the other ways. The key stands for the bytes that the
@@ -95,8 +96,7 @@ impl Core {
         let (share, forced) =
             (self.config.share_device_buffers, self.config.force == Some(Protocol::MappedPut));
         let Some((incoming, buffer)) = self.incoming(id) else { return };
-        let (from, from_host, mapped) =
-            (incoming.from, incoming.rts.host, incoming.rts.mapped.is_some());
+        let (from, from_host) = (incoming.from, incoming.rts.host);
         let buffer = buffer.clone();
         let space = buffer.typed().space();
         let host = space.cpu_accessible();
@@ -106,8 +106,8 @@ impl Core {
             return;
         }
         s.lends = match (from_host, host) {
-            // Between hosts both do the same, and the receiver needs a word less.
-            (true, true) if mapped && !forced => false,
+            // Nothing tells when a sender that is lost, and lives, has stopped writing memory of the host.
+            (_, true) if !forced => false,
             (_, true) => {
                 let touched = buffer.touched();
                 touched.is_some_and(|(_, region)| map_key(bml, from, region, share).is_some())

@@ -89,18 +89,19 @@ fn ordinary_memory_is_not_lent() {
 }
 
 #[test]
-fn without_a_word_the_one_who_can_moves() {
-    let config = Config { force: None, ..puts() };
-    let mut lab = Lab::new(config, 1);
-    let shape = strided(50_000, 4, 9);
-    let mapped = lab.job.mappable(1, &shape, 1);
-    let from = Buffer::source(&shape, 1, 1);
-    let to = Buffer::target_in(&shape, 1, mapped);
-    assert_eq!(lab.carry(&from, &to, "host to lent").protocol, PUT);
-    let from = Buffer::source_in(&shape, 1, 1, lab.home(true));
-    let mapped = lab.job.mappable(1, &shape, 1);
-    let to = Buffer::target_in(&shape, 1, mapped);
-    assert_eq!(lab.carry(&from, &to, "device to lent").protocol, PUT);
+fn without_a_word_host_memory_is_not_lent() {
+    for force in [None, puts().force] {
+        let mut lab = Lab::new(Config { force, ..puts() }, 1);
+        let shape = strided(50_000, 4, 9);
+        let mapped = lab.job.mappable(1, &shape, 1);
+        let from = Buffer::source(&shape, 1, 1);
+        let to = Buffer::target_in(&shape, 1, mapped);
+        assert_eq!(lab.carry(&from, &to, "host to host").protocol == PUT, force.is_some());
+        let from = Buffer::source_in(&shape, 1, 1, lab.home(true));
+        let mapped = lab.job.mappable(1, &shape, 1);
+        let to = Buffer::target_in(&shape, 1, mapped);
+        assert_eq!(lab.carry(&from, &to, "device to host").protocol == PUT, force.is_some());
+    }
 }
 
 #[test]

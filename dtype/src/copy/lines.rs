@@ -66,11 +66,13 @@ impl Records {
         // Steps are multiples of 4, so there are 16 windows in a period at most.
         let tile = GATHERED / period * period;
         let mut masks = [0; GATHERED];
-        for (window, mask) in (0..).zip(&mut masks[..tile]) {
+        for (window, mask) in (0..).zip(&mut masks[..period]) {
             for word in (0..words).filter(|word| (window * line + word * grain) % step < len) {
                 *mask |= 1 << word;
             }
         }
+        // Rows of a grid come one by one: what repeats is not divided anew.
+        (period..tile).for_each(|window| masks[window] = masks[window - period]);
         let span = axis.count.checked_sub(1)?.checked_mul(step)?.checked_add(len)?;
         let last = (span - 1) / line;
         Some(Records {
@@ -257,11 +259,9 @@ mod wide {
                 unsafe { _mm512_stream_si512(to.cast(), line) };
                 (to, at) = (to.wrapping_add(LINE), at + LINE);
             }
-            // SAFETY: less than a line of what was gathered, and what is behind it in the stage is not looked at.
-            let rest = unsafe { _mm512_loadu_si512(stage.wrapping_add(at).cast()) };
-            // SAFETY: the stage's first line.
-            unsafe { _mm512_storeu_si512(stage.cast(), rest) };
             filled -= at;
+            // SAFETY: less than a line of what was gathered, to the stage's first line; they may overlap.
+            unsafe { std::ptr::copy(stage.wrapping_add(at), stage, filled) };
         }
         // SAFETY: the last packed bytes; the caller's promise.
         unsafe { copy(stage, to, filled) };

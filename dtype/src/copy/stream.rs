@@ -206,7 +206,7 @@ impl Sink for Scatter {
         let step = |i| stride.wrapping_mul(sample(i, count).cast_signed());
         let place = |i| shifted(to, step(i)).cast_const();
         if let Some(apart) = Apart::new(to, stride, len, count)
-            && self.stores.stream_words(place)
+            && self.stores.stream_words(len * count, place)
         {
             let from = self.copier.take(len * count);
             // SAFETY: `new`'s caller promised it of these runs.

@@ -105,11 +105,13 @@ pub(super) struct Stores {
     ways: Ways,
     level: Level,
     known: Option<bool>,
+    /// The same of words far apart.
+    words: Option<bool>,
 }
 
 impl Stores {
     pub(super) fn new(ways: Ways) -> Stores {
-        Stores { ways, level: ways.level.known(), known: None }
+        Stores { ways, level: ways.level.known(), known: None, words: None }
     }
 
     /// The best level there is.
@@ -117,9 +119,13 @@ impl Stores {
         self.level
     }
 
-    /// Whether words of 8 bytes go around the cache that lie far apart; `place` gives eight of them.
-    pub(super) fn stream_words(&self, place: impl Fn(u64) -> *const u8) -> bool {
-        self.ways.streams_words(place)
+    /// Whether `bytes` bytes of words far apart go around the cache; `place` gives eight of the words. Asked again
+    /// as for [`stream`](Self::stream).
+    pub(super) fn stream_words(&mut self, bytes: u64, place: impl Fn(u64) -> *const u8) -> bool {
+        match self.words {
+            Some(known) if bytes < STREAM_MIN => known,
+            _ => *self.words.insert(self.ways.streams_words(place)),
+        }
     }
 
     /// Whether `bytes` bytes go around the cache; `place` gives eight places among them, with [`LONG`] bytes

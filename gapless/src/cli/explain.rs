@@ -121,9 +121,11 @@ impl Link {
         (sender || receiver).then_some(ends)
     }
 
-    /// Whether what is mapped can be mapped where it lies: the sender's, the receiver's.
+    /// Whether the sender's memory can be mapped where it lies, and whether the receiver's is lent: of devices
+    /// only, to devices.
     fn maps(&self) -> [bool; 2] {
-        self.ends.0.map(|place| !matches!(place, Where::OpenCl(_)))
+        let [from, to] = self.ends.0.map(|place| !matches!(place, Where::OpenCl(_)));
+        [from, to && self.ends.0.iter().all(|place| place.is_device())]
     }
 
     /// Which staged ways there are, for a receiver's buffer with so many blocks.

@@ -90,6 +90,11 @@ impl Core {
         }
         course.narrow(ring.depth);
         let (needed, host) = (course.ring_bytes(), course.way.through_host());
+        // With ramps, fewer places may take more than a place for every fragment.
+        if course.local.as_ref().is_some_and(|local| local.region().len() < needed) {
+            self.refuse_staged(bml, id, "a ring of too few places", Obstacle::Passing);
+            return Ok(());
+        }
         let Some((_, buffer)) = self.incoming(id) else { return Ok(()) };
         let user = if host { Space::Host } else { buffer.typed().space() };
         let mapping = match map_peer(bml, from, &ring.key, user) {
