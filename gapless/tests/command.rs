@@ -96,7 +96,7 @@ fn protocols_between_devices_are_explained_where_there_are_none() {
     };
     assert_eq!(chosen(&["--space", "cuda,cuda:1"]), "mapped");
     assert!(chosen(&["--space", "cuda,cuda:1", "--memory", "heap"]).starts_with("staged-"));
-    assert_eq!(chosen(&["--space", "cuda", "--turns"]), "mapped");
+    assert_eq!(chosen(&["--space", "cuda", "--turns"]), "mapped-put");
     assert_eq!(chosen(&["--space", "host,cuda"]), "mapped");
     assert!(chosen(&["--space", "host,cuda", "--memory", "heap"]).contains("copy-in-out"));
     assert!(chosen(&["--space", "cuda,host"]).contains("copy-in-out"));
