@@ -121,11 +121,13 @@ impl Touched {
                 alike: true,
             };
         }
-        // In the order of the stream, a run is touched when its turn comes.
+        // In the order of the stream, a run is touched when its turn comes; but kernels transpose in tiles, so that
+        // what lies side by side is touched together.
         let runs = |(layout, count): (&Layout, u64)| layout.blocks_of(count).unwrap_or(u64::MAX);
         let sectors = |side: (&Layout, u64)| {
             let bytes = side.0.size().saturating_mul(side.1);
-            (bytes / Footprint::SECTOR).saturating_add(runs(side))
+            let apart = (bytes / Footprint::SECTOR).saturating_add(runs(side));
+            apart.min(side.0.footprint(side.1).sectors)
         };
         Touched {
             read_sectors: sectors(from),
