@@ -184,7 +184,7 @@ fn measure(
         }
         times.push(round);
     }
-    Ok(Ratios::of(&times))
+    Ok(if work.makes_types() { Ratios::of_own_lists(&times) } else { Ratios::of(&times) })
 }
 
 fn summarise(report: &Report) {

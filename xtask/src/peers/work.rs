@@ -71,6 +71,13 @@ impl Ratios {
         }
     }
 
+    /// The same of work in which each library copies a list of its own (MPI's displacements are ints): only
+    /// our `memcpy` counts.
+    pub(super) fn of_own_lists(rounds: &[Vec<Times>]) -> Ratios {
+        let memcpy = Ratio::of(rounds.iter().map(|r| r[0].memcpy / r[0].work));
+        Ratios { memcpy, ..Ratios::of(rounds) }
+    }
+
     /// Over the better of the two peers.
     fn best(&self) -> Ratio {
         if self.openmpi.median < self.mpich.median { self.openmpi } else { self.mpich }
@@ -205,6 +212,11 @@ impl Work {
         Work { verb, what, mark }
     }
 
+    /// Whether what is made is a type, out of a list.
+    pub(super) fn makes_types(&self) -> bool {
+        matches!(self.verb, "commit" | "create")
+    }
+
     /// What Gapless is told.
     pub(super) fn command(&self) -> String {
         format!("{} {}", self.verb, self.what)
@@ -308,6 +320,16 @@ mod tests {
         assert_eq!((ratios.memcpy.median, ratios.memcpy.spread), (2.0, 0.0));
         assert_eq!((ratios.openmpi.median, ratios.mpich.median), (2.0, 4.0));
         assert_eq!((ratios.best().median, ratios.seconds), (2.0, 1.0));
+    }
+
+    #[test]
+    fn who_makes_types_is_held_against_its_own_list() {
+        let mut rounds = rounds(0.5, 1.0, 2.0);
+        // Theirs are half as long.
+        rounds.iter_mut().flat_map(|round| &mut round[1..]).for_each(|peer| peer.memcpy /= 2.0);
+        assert_eq!(Ratios::of(&rounds).memcpy.median, 1.0);
+        let own = Ratios::of_own_lists(&rounds);
+        assert_eq!((own.memcpy.median, own.openmpi.median), (2.0, 2.0));
     }
 
     #[test]
