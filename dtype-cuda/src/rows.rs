@@ -2,8 +2,8 @@
 //!
 //! Pure. Between two GPUs a copy engine moves rows at the speed at which it moves one stretch, 5 % faster
 //! than kernels can load from the other GPU, or store to it, and needs no block of either; within a GPU it
-//! is half as fast as kernels. Measured between two H200s, 370 GB/s of payload: rows of 256 bytes go at 98 %
-//! of that and rows of 64 at half of it; another copy costs about 3 µs.
+//! is half as fast as kernels. Measured between two H200s, 16 MiB with the call: one stretch goes at 307 GB/s,
+//! rows of 256 bytes at 311 and rows of 64 at 169; another copy costs 2.4 µs.
 //!
 //! Units: bytes.
 
