@@ -8,7 +8,7 @@ use gapless_btl::{Allocation, RemoteKey, Token};
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_engine::{HostEngine, Typed};
 use gapless_mem::Region;
-use gapless_pml::{AM_TAG, Config, Pml, RequestId, Source, TagSel};
+use gapless_pml::{AM_TAG, Config, Pml, Protocol, RequestId, Source, TagSel};
 use std::sync::{Arc, OnceLock};
 
 /// Most steps of one run.
@@ -117,6 +117,9 @@ impl Pair {
         let layout = &layouts()[usize::from(which & 1)];
         let count = u64::from(input.short() % 3000) / if layout.is_contiguous() { 1 } else { 100 };
         let tag = i32::from(input.byte() & 3);
+        // Memory of the host is lent only to who asks for it.
+        let lends = !send && which & 2 != 0;
+        self.pml.config_mut().force = lends.then_some(Protocol::MappedPut);
         let region = if which & 2 == 0 {
             let mut buffer = vec![0x5A; BUFFER];
             let region = Region::of_mut(&mut buffer);

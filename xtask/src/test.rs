@@ -39,8 +39,12 @@ const TALKATIVE: &[&str] = &["gapless-dtype"];
 const CHECKED_ALONE: &[&str] = &[
     "gapless",
     "gapless-bench",
+    "gapless-bml",
+    "gapless-counts",
     "gapless-dtype-cuda",
     "gapless-kernels",
+    "gapless-peers",
+    "gapless-pml",
     "gapless-sim",
     "gapless-tests",
 ];
