@@ -310,17 +310,15 @@ impl Buffer {
         unsafe { engines[self.engine].transfer(remote, &self.typed, range, &[]) }
     }
 
-    /// Has a device copy the first `len` bytes of memory in `mapping`, `from`, to this buffer, which has no
-    /// gaps and lies at `into`. The mapping is held until the completion.
+    /// Has a device copy the first `len` bytes of `from` to `into`: one is this buffer, which has no gaps, the
+    /// other memory in a mapping, which our caller holds until the completion.
     pub(crate) fn copy_mapped(
         &self,
         device: &Arc<dyn Device>,
-        mapping: &Mapping,
         (into, from): (Region, Region),
         len: u64,
     ) -> Result<Completion, EngineError> {
-        let _held = mapping;
-        debug_assert_eq!(self.typed.as_contiguous(), Some(into));
+        debug_assert!(self.typed.as_contiguous().is_some_and(|own| [into, from].contains(&own)));
         Ok(copy(device, into.sub(0, len)?, from.sub(0, len)?, &[])?)
     }
 
@@ -339,20 +337,6 @@ impl Buffer {
         // owner leaves it alone until it hears of the end. What an owner does regardless changes what it
         // receives, nothing else.
         unsafe { engines[self.engine].transfer(&self.typed, remote, 0..len, &[]) }
-    }
-
-    /// Has a device copy the first `len` bytes of this buffer, which has no gaps and lies at `from`, to memory
-    /// in `mapping`, `into`. The mapping is held until the completion.
-    pub(crate) fn copy_to_mapped(
-        &self,
-        device: &Arc<dyn Device>,
-        mapping: &Mapping,
-        (into, from): (Region, Region),
-        len: u64,
-    ) -> Result<Completion, EngineError> {
-        let _held = mapping;
-        debug_assert_eq!(self.typed.as_contiguous(), Some(from));
-        Ok(copy(device, into.sub(0, len)?, from.sub(0, len)?, &[])?)
     }
 
     /// Moves `range` of another buffer of this process to the same range of this one.

@@ -104,9 +104,7 @@ impl Core {
         let copier = device_of(bml, buffer.typed().space()).filter(|_| known && room >= least);
         let sides = buffer.typed().as_contiguous().zip(remote.as_contiguous());
         let moved = match (copier, sides) {
-            (Some(copier), Some((into, from))) => {
-                buffer.copy_mapped(&copier, &mapping, (into, from), room)
-            }
+            (Some(copier), Some((into, from))) => buffer.copy_mapped(&copier, (into, from), room),
             _ => buffer.fetch_mapped(&self.engines, &mapping, &remote, 0..room),
         };
         match moved {

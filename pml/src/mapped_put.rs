@@ -362,7 +362,7 @@ impl Core {
         let moved = match (copier, sides) {
             (Some(copier), Some((into, from))) => {
                 self.counters.tally(Protocol::MappedPut).copies += 1;
-                buffer.copy_to_mapped(&copier, &mapping, (into, from), end)
+                buffer.copy_mapped(&copier, (into, from), end)
             }
             _ => buffer.put_mapped(&self.engines, &mapping, &remote, end),
         };
