@@ -5,12 +5,14 @@
 //! `gapless explain`.
 
 mod cost;
+mod recent;
 
 pub use crate::protocol::Protocol;
 use crate::tuning::Tuning;
 use cost::predict;
 pub(crate) use cost::staged_shape;
 use gapless_dtype::{Footprint, Layout, Shape};
+pub(crate) use recent::{Recent, Ways};
 use std::fmt;
 
 /// What single copy costs on a link; from [`gapless_bml::RdmaLimits`].

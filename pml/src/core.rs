@@ -3,7 +3,7 @@
 
 use crate::body::{Arrival, Body, Numbered, Pool};
 use crate::buffer::{self, Engines};
-use crate::choose::Protocol;
+use crate::choose::{Protocol, Recent};
 use crate::claim::Claims;
 use crate::comm::{Comm, Comms, Standing};
 use crate::counters::Counters;
@@ -69,6 +69,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) pool: Pool,
     pub(crate) digests: Digests,
+    /// Protocols that were chosen by this configuration.
+    pub(crate) recent: Recent,
     /// How many peers are lost.
     pub(crate) lost: u32,
     /// What no receive waits for is refused: this process leaves.
@@ -105,6 +107,7 @@ impl Core {
             counters: Counters::default(),
             pool: Pool::default(),
             digests: Digests::default(),
+            recent: Recent::default(),
             lost: 0,
             leaving: false,
             attached: None,

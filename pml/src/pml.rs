@@ -76,6 +76,7 @@ impl Pml {
 
     /// Changes the configuration for messages started from now on.
     pub fn config_mut(&mut self) -> &mut Config {
+        self.core.recent.forget();
         &mut self.core.config
     }
 

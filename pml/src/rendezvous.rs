@@ -15,7 +15,7 @@
 //! a way fails, the receiver marks it as refused and chooses again; the pipeline is the last resort.
 
 use crate::buffer::Buffer;
-use crate::choose::{Protocol, Situation, Touched, choose};
+use crate::choose::{Protocol, Situation, Touched, Ways};
 use crate::core::{AM_TAG, Core};
 use crate::deferred::Data;
 use crate::error::PmlError;
@@ -52,8 +52,8 @@ pub(crate) struct Incoming {
     /// The sender's layout, once it is known.
     pub(crate) layout: Option<Layout>,
     pub(crate) protocol: Protocol,
-    /// Ways that have failed.
-    refused: [bool; Protocol::ALL.len()],
+    /// Those that have not failed.
+    ways: Ways,
     pub(crate) stage: Stage,
 }
 
@@ -87,15 +87,7 @@ impl Incoming {
     }
 
     pub(crate) fn refuse(&mut self, protocol: Protocol) {
-        for (known, refused) in Protocol::ALL.into_iter().zip(&mut self.refused) {
-            *refused |= known == protocol;
-        }
-    }
-
-    fn allows(&self, protocol: Protocol) -> bool {
-        let refused = Protocol::ALL.into_iter().zip(self.refused);
-        protocol != Protocol::Eager
-            && !refused.into_iter().any(|(known, no)| no && known == protocol)
+        self.ways = self.ways.without(protocol);
     }
 
     /// How it ended.
@@ -366,7 +358,7 @@ impl Core {
             failure,
             layout: None,
             protocol: Protocol::Pipeline,
-            refused: [false; Protocol::ALL.len()],
+            ways: Ways::ALL.without(Protocol::Eager),
             stage: Stage::Choosing,
         }));
         if gapless && span != sent {
@@ -478,17 +470,22 @@ impl Core {
             situation.bandwidth_mb_s = f64::from(limits.bandwidth_mb_s);
         }
         situation.layout_fetch_max = self.config.bounds.layout_cache_bytes;
-        let (tuning, force) = (self.config.tuning.clone(), self.config.force);
-        let closed = self.peers[from as usize].closed;
         let Some((incoming, _)) = self.incoming(id) else { return };
-        let open = |way: Protocol| match way {
-            // Memory of the host can be mapped although that of devices cannot.
-            Protocol::Mapped => situation.devices.is_none() || !closed[way.index()],
-            // Answered with the rest of what it takes.
-            Protocol::MappedPut => true,
-            way => !closed[way.index()],
-        };
-        let protocol = choose(&situation, &tuning, force, |way| incoming.allows(way) && open(way));
+        let mut ways = incoming.ways;
+        let closed = self.peers[from as usize].closed;
+        for way in Protocol::ALL.into_iter().filter(|way| closed[way.index()]) {
+            let open = match way {
+                // Memory of the host can be mapped although that of devices cannot.
+                Protocol::Mapped => situation.devices.is_none(),
+                // Answered with the rest of what it takes.
+                Protocol::MappedPut => true,
+                _ => false,
+            };
+            ways = if open { ways } else { ways.without(way) };
+        }
+        let (tuning, force) = (&self.config.tuning, self.config.force);
+        let protocol = self.recent.choose(&situation, tuning, force, ways);
+        let Some((incoming, _)) = self.incoming(id) else { return };
         incoming.protocol = protocol;
         let fetch = situation.layout_fetch_bytes > 0;
         match protocol {

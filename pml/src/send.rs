@@ -1,7 +1,7 @@
 //! Sends: starting one, and the states it goes through.
 
 use crate::buffer::{self, Buffer};
-use crate::choose::{Protocol, SingleCopyCosts, Situation, Touched, choose};
+use crate::choose::{Protocol, SingleCopyCosts, Situation, Touched, Ways};
 use crate::comm::Comm;
 use crate::core::{AM_TAG, Core};
 use crate::deferred::Data;
@@ -291,7 +291,7 @@ impl Core {
     }
 
     #[inline]
-    fn goes_eagerly(&self, bml: &mut Bml, peer: u32, buffer: &Typed, link_eager: u64) -> bool {
+    fn goes_eagerly(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed, link_eager: u64) -> bool {
         let bytes = buffer.packed_bytes();
         let tuning = &self.config.tuning;
         let force = self.config.force;
@@ -309,9 +309,10 @@ impl Core {
 
     /// Whether the cost model chooses eager.
     #[inline(never)]
-    fn eager_wins(&self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
+    fn eager_wins(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
         let situation = self.expectation(bml, peer, buffer);
-        choose(&situation, &self.config.tuning, self.config.force, |_| true) == Protocol::Eager
+        let (tuning, force) = (&self.config.tuning, self.config.force);
+        self.recent.choose(&situation, tuning, force, Ways::ALL) == Protocol::Eager
     }
 
     /// What a sender expects of a message: the receiver's buffer is taken to be like its own.

@@ -1,0 +1,145 @@
+//! Choices that were made a moment ago. A program sends the same messages again and again, and to predict
+//! what every protocol would take costs microseconds: what was chosen in a situation is chosen in an equal one.
+//!
+//! Pure: the answer is that of [`choose`], for as long as tuning and wishes are the same; whoever changes
+//! these [forgets](Recent::forget) what was chosen by them.
+
+use super::{Protocol, Situation, choose};
+use crate::tuning::Tuning;
+
+/// Situations that are remembered: a few layouts, in both directions.
+const KEPT: usize = 16;
+
+/// A set of protocols.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ways(u32);
+
+const _: () = assert!(Protocol::ALL.len() <= u32::BITS as usize);
+
+impl Ways {
+    /// All of them.
+    pub(crate) const ALL: Ways = Ways(u32::MAX);
+
+    /// Without one.
+    #[must_use]
+    pub(crate) fn without(self, way: Protocol) -> Ways {
+        Ways(self.0 & !(1 << way.index()))
+    }
+
+    /// Whether it has one.
+    pub(crate) fn has(self, way: Protocol) -> bool {
+        self.0 >> way.index() & 1 != 0
+    }
+}
+
+/// What was chosen, and of what.
+#[derive(Debug)]
+struct Choice {
+    situation: Situation,
+    ways: Ways,
+    protocol: Protocol,
+}
+
+/// The last choices.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    choices: Vec<Choice>,
+    /// Whose place the next one takes.
+    next: usize,
+}
+
+impl Recent {
+    /// What [`choose`] says, with the same tuning and force as at all calls since it last forgot.
+    pub(crate) fn choose(
+        &mut self,
+        situation: &Situation,
+        tuning: &Tuning,
+        force: Option<Protocol>,
+        ways: Ways,
+    ) -> Protocol {
+        let same = |choice: &&Choice| choice.ways == ways && choice.situation == *situation;
+        if let Some(known) = self.choices.iter().find(same) {
+            return known.protocol;
+        }
+        let protocol = choose(situation, tuning, force, |way| ways.has(way));
+        let choice = Choice { situation: *situation, ways, protocol };
+        if self.choices.len() < KEPT {
+            self.choices.push(choice);
+        } else {
+            self.choices[self.next] = choice;
+            self.next = (self.next + 1) % KEPT;
+        }
+        protocol
+    }
+
+    /// Tuning or wishes are others from now on.
+    pub(crate) fn forget(&mut self) {
+        self.choices.clear();
+        self.next = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn situation(bytes: u64) -> Situation {
+        Situation {
+            bytes,
+            sender_blocks: 1 + bytes / 4096,
+            sender_span: bytes,
+            receiver_blocks: 1,
+            devices: None,
+            local: false,
+            link_eager_bytes: 8192,
+            latency_ns: 100.0,
+            bandwidth_mb_s: 25_000.0,
+            mapped: true,
+            lends: false,
+            single_copy: None,
+            layout_fetch_bytes: 0,
+            layout_fetch_max: 1 << 20,
+            lent_layout_bytes: 0,
+            touched: None,
+            staged: None,
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_what_would_be_chosen() {
+        let (mut recent, tuning) = (Recent::default(), Tuning::default());
+        let sets = [Ways::ALL, Ways::ALL.without(Protocol::Eager).without(Protocol::Mapped)];
+        let mut seen = [false; Protocol::ALL.len()];
+        for round in 0..3 * KEPT as u64 {
+            // Some again, some for the first time, more than are kept.
+            for bytes in [8, 1 << 12, 1 << 20, round << 10, (round / 2) << 16] {
+                for ways in sets {
+                    let s = situation(bytes);
+                    let expected = choose(&s, &tuning, None, |way| ways.has(way));
+                    assert_eq!(recent.choose(&s, &tuning, None, ways), expected);
+                    seen[expected.index()] = true;
+                }
+            }
+            assert!(recent.choices.len() <= KEPT);
+        }
+        assert!(seen.iter().filter(|&&seen| seen).count() > 2, "{seen:?}");
+    }
+
+    #[test]
+    fn other_wishes_are_heard_once_the_former_choices_are_forgotten() {
+        let (mut recent, tuning) = (Recent::default(), Tuning::default());
+        let s = situation(1 << 20);
+        assert_eq!(recent.choose(&s, &tuning, None, Ways::ALL), Protocol::Mapped);
+        recent.forget();
+        let force = Some(Protocol::Pipeline);
+        assert_eq!(recent.choose(&s, &tuning, force, Ways::ALL), Protocol::Pipeline);
+    }
+
+    #[test]
+    fn a_set_is_without_what_was_taken_out() {
+        let set = Ways::ALL.without(Protocol::Relay);
+        for way in Protocol::ALL {
+            assert_eq!(set.has(way), way != Protocol::Relay);
+        }
+    }
+}
