@@ -19,7 +19,7 @@ use functions::Functions;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::launch::Place;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
-use gapless_mem_cuda::{CudaDevice, CudaError, CudaPending};
+use gapless_mem_cuda::{CudaBoth, CudaDevice, CudaError, CudaPending};
 use lane::OwnLane;
 use std::sync::{Arc, OnceLock};
 
@@ -165,7 +165,10 @@ impl Accelerator for CudaAccelerator {
     fn orders(&self, completion: &Completion) -> bool {
         match completion {
             Completion::Ready => true,
-            Completion::Pending(work) => work.as_any().is::<CudaPending>(),
+            Completion::Pending(work) => match work.as_any().downcast_ref::<CudaBoth>() {
+                Some(both) => both.works().iter().all(|work| self.orders(work)),
+                None => work.as_any().is::<CudaPending>(),
+            },
         }
     }
 
@@ -178,6 +181,10 @@ impl Accelerator for CudaAccelerator {
         devices(one)
             && devices(other)
             && self.device.lies_elsewhere(one) != self.device.lies_elsewhere(other)
+    }
+
+    fn both(&self, first: Completion, second: Completion) -> Completion {
+        CudaBoth::completion(first, second)
     }
 
     fn lanes(&self) -> &[Box<dyn Lane>] {

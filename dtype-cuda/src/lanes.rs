@@ -153,12 +153,17 @@ impl Lanes {
         (number, self.tracks[number].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Another lane, if one is free.
+    /// Another lane, if one is free: rather one that is known to have nothing to do.
     pub(crate) fn take_another(&self) -> Option<(usize, MutexGuard<'_, Track>)> {
-        self.tracks
-            .iter()
-            .enumerate()
-            .find_map(|(number, track)| Some((number, track.try_lock().ok()?)))
+        let mut free = None;
+        for (number, track) in self.tracks.iter().enumerate() {
+            let Ok(track) = track.try_lock() else { continue };
+            if track.last.is_known_over() {
+                return Some((number, track));
+            }
+            free = free.or(Some((number, track)));
+        }
+        free
     }
 
     /// Waits until `deadline` at most; what is not over then keeps what it uses.
@@ -201,6 +206,36 @@ impl<'a> InFlight<'a> {
     pub(crate) fn land(mut self, retired: &mut Retired, work: &Completion) {
         self.landed = true;
         retired.push(work, std::mem::take(&mut self.held));
+    }
+}
+
+/// Work beside a call's own, on another lane. Dropped, and not landed, it is waited for.
+pub(crate) struct Beside<'a> {
+    flight: InFlight<'a>,
+    track: MutexGuard<'a, Track>,
+    end: Completion,
+}
+
+impl<'a> Beside<'a> {
+    /// What was enqueued on the lane that `flight` is of and `track` belongs to, and ends with `end`.
+    pub(crate) fn new(
+        flight: InFlight<'a>,
+        track: MutexGuard<'a, Track>,
+        end: Completion,
+    ) -> Beside<'a> {
+        Beside { flight, track, end }
+    }
+
+    /// Its end.
+    pub(crate) fn end(&self) -> &Completion {
+        &self.end
+    }
+
+    /// Whoever waits for the call waits for this as well.
+    pub(crate) fn land(mut self) -> Completion {
+        self.track.last = self.end.clone();
+        self.flight.land(&mut self.track.retired, &self.end);
+        self.end
     }
 }
 

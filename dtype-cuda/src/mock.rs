@@ -129,6 +129,19 @@ impl Pending for Work {
     }
 }
 
+/// Work of two lanes.
+pub(crate) struct Both(pub(crate) [Completion; 2]);
+
+impl Pending for Both {
+    fn poll(&self) -> Result<bool, DeviceError> {
+        Ok(self.0[0].poll()? & self.0[1].poll()?)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
 /// The number of a lane's work.
 pub(crate) fn number(work: &Completion) -> usize {
     let Completion::Pending(work) = work else { panic!("nothing is outstanding") };
@@ -271,6 +284,10 @@ impl Accelerator for Mock {
         let log = self.log();
         let elsewhere = |region: Region| log.elsewhere.contains(&region.address());
         elsewhere(one) != elsewhere(other)
+    }
+
+    fn both(&self, first: Completion, second: Completion) -> Completion {
+        Completion::Pending(Arc::new(Both([first, second])))
     }
 
     fn lanes(&self) -> &[Box<dyn Lane>] {

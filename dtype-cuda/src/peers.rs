@@ -4,7 +4,7 @@
 
 use crate::accelerator::{CopyRows, Lane};
 use crate::form::{Form, Stretch, blocks};
-use crate::lanes::InFlight;
+use crate::lanes::{Beside, InFlight};
 use crate::nest::{Nest, Walk};
 use crate::rows::{self, COPIES_MAX, Copies, Rows, Terms};
 use crate::shared::{Shared, Task, launch_all};
@@ -12,7 +12,7 @@ use crate::triangle::{Shares, shares};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
 use gapless_kernels::launch::{Launches, Runs, same};
-use gapless_mem::{OutOfRange, Region};
+use gapless_mem::{Completion, OutOfRange, Region};
 use smallvec::SmallVec;
 
 /// Memory, and where in it displacement 0 is.
@@ -153,47 +153,54 @@ impl Shared {
         Ok(launches)
     }
 
-    /// Enqueues copies, and what they leave beside them.
+    /// Enqueues copies, and what they leave beside them, on another lane if one is free. That begins after
+    /// `after`; without these, after what comes before on the first lane.
     ///
     /// # Safety
-    /// The task's memory stays valid, and free of races, until the lane has passed the work; the shares
-    /// are the task's.
+    /// The task's memory stays valid, and free of races, until the lane has passed the work, and the other
+    /// one; the shares are the task's.
     ///
     /// # Errors
-    /// The device's failure. Some of the work may be enqueued then.
+    /// The device's failure. Some of the work may be enqueued on the first lane then.
     pub(crate) unsafe fn enqueue_shares(
         &self,
         lane: &dyn Lane,
         task: &Task<'_>,
         shares: &Shares,
-    ) -> Result<(), EngineError> {
+        after: Option<&[Completion]>,
+    ) -> Result<Option<Beside<'_>>, EngineError> {
         let Task::Transfer { from, to, .. } = task else {
             // SAFETY: the caller's own promise; copies are all of it.
-            return unsafe { self.enqueue_copies(lane, task, &shares.copies) };
+            unsafe { self.enqueue_copies(lane, task, &shares.copies) }?;
+            return Ok(None);
         };
         let launches = self.beside(task, shares)?;
         let pointers = [from.1.base, to.1.base, from.1.base, from.1.base];
         let another = if launches.is_empty() { None } else { self.lanes.take_another() };
-        let Some((number, mut track)) = another else {
+        let Some((number, track)) = another else {
             // SAFETY: the launches move bytes of both sides, for which the caller vouches.
             unsafe { launch_all(lane, &launches, &pointers) }?;
             // SAFETY: the caller's own promise.
-            return unsafe { self.enqueue_copies(lane, task, &shares.copies) };
+            unsafe { self.enqueue_copies(lane, task, &shares.copies) }?;
+            return Ok(None);
         };
         let other = &*self.accelerator.lanes()[number];
         let flight = InFlight::new(other);
-        // What the first lane waits for, the second one does. Copies take longer, so they go first.
-        let begin = lane.record()?;
+        let begin = match after {
+            Some(_) => None,
+            None => Some(lane.record()?),
+        };
+        // The longest copy goes first, and its engine works while the processor is busy with the others.
+        let (first, others) = shares.copies.split_at(shares.copies.len().min(1));
         // SAFETY: the caller's own promise; what the kernels touch is no part of it.
-        unsafe { self.enqueue_copies(lane, task, &shares.copies) }?;
-        other.wait_for(&[begin])?;
-        // SAFETY: as above; the first lane waits for the second one's end.
+        unsafe { self.enqueue_copies(lane, task, first) }?;
+        other.wait_for(after.unwrap_or(begin.as_slice()))?;
+        // SAFETY: as above; whoever waits for the task waits for the second lane, too.
         unsafe { launch_all(other, &launches, &pointers) }?;
-        let completion = other.record()?;
-        lane.wait_for(std::slice::from_ref(&completion))?;
-        track.last = completion.clone();
-        flight.land(&mut track.retired, &completion);
-        Ok(())
+        let beside = Beside::new(flight, track, other.record()?);
+        // SAFETY: as above.
+        unsafe { self.enqueue_copies(lane, task, others) }?;
+        Ok(Some(beside))
     }
 
     /// Enqueues copies of a task's bytes.

@@ -6,7 +6,7 @@ use crate::between::{Between, Twins};
 use crate::cache::{Cache, Found};
 use crate::config::Config;
 use crate::form::Form;
-use crate::lanes::{Elsewhere, Held, Hold, Lanes, PATIENCE};
+use crate::lanes::{Beside, Elsewhere, Held, Hold, Lanes, PATIENCE};
 use crate::memory::{Block, Memory};
 use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
@@ -19,7 +19,7 @@ use gapless_kernels::Direction;
 use gapless_kernels::launch::{
     Launches, Move, TransferSide, Unfit, affine, contiguous, listed, mapped, strided,
 };
-use gapless_mem::{Region, Space};
+use gapless_mem::{Completion, Region, Space};
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
@@ -301,12 +301,36 @@ impl Shared {
         task: &Task<'_>,
         held: &mut Held,
     ) -> Result<(), EngineError> {
+        // SAFETY: the caller's own promise; what is beside, the lane waits for.
+        if let Some(beside) = unsafe { self.begin(lane, chunk, task, held, None) }? {
+            lane.wait_for(std::slice::from_ref(beside.end()))?;
+            beside.land();
+        }
+        Ok(())
+    }
+
+    /// Enqueues a task, most of it on this lane, which waits for `after` already, if that is known. `chunk` is
+    /// the lane's.
+    ///
+    /// # Safety
+    /// As for [`run`](Shared::run), until the lane has passed the work and what is beside has ended.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) unsafe fn begin(
+        &self,
+        lane: &dyn Lane,
+        chunk: &mut Option<Arc<Block>>,
+        task: &Task<'_>,
+        held: &mut Held,
+        after: Option<&[Completion]>,
+    ) -> Result<Option<Beside<'_>>, EngineError> {
         if task.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         if let Some(shares) = self.copies(task) {
             // SAFETY: the caller's own promise; the shares are the task's.
-            return unsafe { self.enqueue_shares(lane, task, &shares) };
+            return unsafe { self.enqueue_shares(lane, task, &shares, after) };
         }
         match task {
             &Task::Packed { ref job, typed, direct: Some(packed), .. } => {
@@ -322,7 +346,8 @@ impl Shared {
                 // SAFETY: the caller's own promise.
                 unsafe { self.transfer(lane, what, held) }
             }
-        }
+        }?;
+        Ok(None)
     }
 
     /// Enqueues a pack or unpack between memories that kernels reach.

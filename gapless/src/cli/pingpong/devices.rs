@@ -98,6 +98,8 @@ impl Opened {
             Where::Cuda(ordinal) => {
                 let driver = gapless_mem_cuda::CudaDriver::load().map_err(|e| text(&e))?;
                 let device = Arc::new(driver.device(ordinal).map_err(|e| text(&e))?);
+                // As in a program that works on this GPU itself: its context is the thread's.
+                device.bind_thread().map_err(|e| text(&e))?;
                 let engine = GpuEngine::cuda(Arc::clone(&device)).map_err(|e| text(&e))?;
                 let engine = engine.with_budget(blocks);
                 let stream = Arc::new(device.stream().map_err(|e| text(&e))?);
