@@ -75,6 +75,12 @@ pub(crate) trait Accelerator: Send + Sync {
         false
     }
 
+    /// Whether a kernel of this device that moves `src` to `dst` reads it across a link, and writes memory
+    /// of its own device.
+    fn reads_afar(&self, _src: Region, _dst: Region) -> bool {
+        false
+    }
+
     /// Work on two lanes as one completion: the first is asked about first, so let it be what ends sooner. Asked
     /// for only where [`apart`](Accelerator::apart).
     fn both(&self, first: Completion, second: Completion) -> Completion {

@@ -3,6 +3,7 @@
 //! | the two sides | kernels |
 //! |---|---|
 //! | one layout, whether one value or two that are equal | each word is looked up once: it lies at the same displacement of both |
+//! | single words, whole, of which one side runs along its memory where the other runs across | squares of both |
 //! | grids that are longer blocks in the order of addresses, whole | each side by its form in that order |
 //! | any | each side by its form, or both by plans where arguments have no room for a form |
 //!
@@ -16,7 +17,8 @@ use crate::plan::PlanSpec;
 use crate::shared::{Shared, Side, closed, launch_all};
 use gapless_dtype::{Layout, WeakLayout};
 use gapless_engine::{EngineError, Typed};
-use gapless_kernels::launch::{Launches, TransferSide, same, transfer};
+use gapless_kernels::Direction;
+use gapless_kernels::launch::{Launches, TransferSide, crossed, same, transfer};
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -104,10 +106,15 @@ impl Between<'_> {
         }
         let nest = Nest::between(&Walk::grid(&source)?, &Walk::grid(&target)?)?;
         let ordered = nest.cut(0, self.range.end)?.pop()?.in_address_order()?;
-        if ordered.size() != Some(self.range.end) || ordered.len <= nest.len {
+        if ordered.size() != Some(self.range.end) {
             return None;
         }
         let (source, target) = ordered.grids();
+        let squares =
+            crossed((&source, self.from.1.place), (&target, self.to.1.place), self.budget);
+        if squares.is_some() || ordered.len <= nest.len {
+            return squares;
+        }
         let sides = (TransferSide::Strided(source), TransferSide::Strided(target));
         let places = (self.from.1.place, self.to.1.place);
         transfer(self.range, (&sides.0, places.0), (&sides.1, places.1), self.budget).ok()
@@ -157,7 +164,12 @@ impl Shared {
     ) -> Result<(), EngineError> {
         let (from, to) = (what.from, what.to);
         if let Some(launches) = what.by_form(&self.twins) {
-            let pointers = [from.1.base, to.1.base, to.1.base, to.1.base];
+            // The side whose words are looked up comes first.
+            let unpacks = launches.iter().any(|one| one.kernel.direction == Direction::Unpack);
+            let (first, second) = if unpacks { (to.1, from.1) } else { (from.1, to.1) };
+            let (src, dst) = (from.0.region(), to.0.region());
+            let launches = self.fitted(launches, src, dst, what.budget);
+            let pointers = [first.base, second.base, second.base, second.base];
             // SAFETY: the launches move a range of two layouts that `Typed` found inside their regions;
             // the caller vouches for the rest.
             return unsafe { launch_all(lane, &launches, &pointers) };

@@ -183,6 +183,10 @@ impl Accelerator for CudaAccelerator {
             && self.device.lies_elsewhere(one) != self.device.lies_elsewhere(other)
     }
 
+    fn reads_afar(&self, src: Region, dst: Region) -> bool {
+        self.apart(src, dst) && self.device.lies_elsewhere(src)
+    }
+
     fn both(&self, first: Completion, second: Completion) -> Completion {
         CudaBoth::completion(first, second)
     }

@@ -286,6 +286,10 @@ impl Accelerator for Mock {
         elsewhere(one) != elsewhere(other)
     }
 
+    fn reads_afar(&self, src: Region, dst: Region) -> bool {
+        self.apart(src, dst) && self.log().elsewhere.contains(&src.address())
+    }
+
     fn both(&self, first: Completion, second: Completion) -> Completion {
         Completion::Pending(Arc::new(Both([first, second])))
     }

@@ -15,10 +15,10 @@ use crate::staging::Rings;
 use crate::writers::Writers;
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
-use gapless_kernels::Direction;
 use gapless_kernels::launch::{
-    Launches, Move, TransferSide, Unfit, affine, contiguous, listed, mapped, strided,
+    Launches, Move, TransferSide, Unfit, affine, contiguous, from_afar, listed, mapped, strided,
 };
+use gapless_kernels::{Direction, Family};
 use gapless_mem::{Completion, Region, Space};
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -198,13 +198,36 @@ impl Shared {
         if len > CALL_BYTES_MAX { Err(self.unfit(Unfit::Numbers)) } else { Ok(()) }
     }
 
+    /// Launches, fitted to where their source lies.
+    pub(crate) fn fitted(
+        &self,
+        mut launches: Launches,
+        src: Region,
+        dst: Region,
+        budget: Option<NonZeroU32>,
+    ) -> Launches {
+        // Only squares can do something about it.
+        let squares = launches.iter().any(|one| one.kernel.family == Family::Transposed);
+        if squares && self.accelerator.reads_afar(src, dst) {
+            from_afar(&mut launches, budget);
+        }
+        launches
+    }
+
     /// The launches of a job without a plan, if it can do without.
     pub(crate) fn by_form(&self, job: &Job<'_>, typed: Spot, packed: Spot) -> Option<Launches> {
         let (layout, count) = (job.typed.layout(), job.typed.count());
         let what = job.what(typed, packed);
         match Form::of(layout, count) {
             Form::Contiguous { displacement } => contiguous(&what, displacement).ok(),
-            Form::Strided(grid) => strided(&what, &grid).ok(),
+            Form::Strided(grid) => {
+                let launches = strided(&what, &grid).ok()?;
+                let (src, dst) = match job.direction {
+                    Direction::Pack => (job.typed.region(), packed.base),
+                    Direction::Unpack => (packed.base, job.typed.region()),
+                };
+                Some(self.fitted(launches, src, dst, job.budget))
+            }
             Form::Affine(runs) => affine(&what, &runs).ok(),
             Form::Stretches(stretches) => {
                 let mut launches = Launches::new();

@@ -102,7 +102,7 @@ typedef struct {
     u32 dense_tiles;
     u32 fast_tiles;
     u32 dims;
-    u32 unused;
+    u32 far; /* 0; where what is read lies across a link 1, and the words more that a line of it has */
     Dim batch[BATCH_MAX];
 } Transposed;
 

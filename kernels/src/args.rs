@@ -185,8 +185,8 @@ structures! {
         fast_tiles: u32,
         /// Dimensions besides, outermost first.
         dims: u32,
-        /// Nothing.
-        unused: u32,
+        /// 0; where what is read lies across a link 1, and the words more that a line of it has.
+        far: u32,
         /// The dimensions besides.
         batch: [Dim; BATCH_MAX],
     }

@@ -46,7 +46,7 @@ impl Width {
         self as u32
     }
 
-    /// Words that one thread moves in a tile (`ITEMS` in `pack.cl-cu`).
+    /// Words that one thread moves in a tile (`ITEMS` in `strips.cl-cu`).
     #[must_use]
     pub fn items(self) -> u32 {
         if self == Width::W16 { 4 } else { 8 }
@@ -228,7 +228,7 @@ impl Family {
     }
 
     /// Words that one thread moves in a tile, where blocks loop (`few`) or where they do not: `LONG` and
-    /// `OF_…` in `pack.cl-cu`. What was fastest on an H200. Unpacking, [`Family::Affine`] takes more where
+    /// `OF_…` in `strips.cl-cu`. What was fastest on an H200. Unpacking, [`Family::Affine`] takes more where
     /// blocks loop (`launch/affine.rs`).
     #[must_use]
     pub fn items(self, width: Width, few: bool) -> u32 {
@@ -239,7 +239,7 @@ impl Family {
             {
                 2 * width.items()
             }
-            (Family::Affine | Family::Strided1, Width::W8) if !few => 4,
+            (Family::Affine | Family::Strided1 | Family::Listed, Width::W8) if !few => 4,
             (Family::Affine | Family::Fused, Width::W16) | (Family::Fused, Width::W8) if !few => 2,
             (Family::Strided1, Width::W16) if !few => 1,
             _ => width.items(),

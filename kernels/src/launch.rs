@@ -28,6 +28,7 @@ pub use relay::{
 };
 pub use same::same;
 pub use transfer::{TransferSide, transfer};
+pub use transposed::{crossed, from_afar};
 
 use crate::args::{Args, HALF, ONCE, Skipping, Span};
 use crate::{Direction, Family, Kernel, Width};

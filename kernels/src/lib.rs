@@ -1,7 +1,7 @@
 //! The kernels that take the gaps out, and put them back: their sources, their built images, the layouts
 //! of their arguments, and the arithmetic of a launch.
 //!
-//! One source, `pack.cl-cu`, serves CUDA C++ and OpenCL C through a short prelude each. A kernel moves a
+//! One source, `strips.cl-cu` and `pack.cl-cu`, serves CUDA C++ and OpenCL C through a short prelude each. A kernel moves a
 //! range of the packed stream between a *typed* side, where the bytes lie as a datatype says, and a
 //! *packed* side, where they follow each other. Each is compiled for words of 1, 2, 4, 8 and 16 bytes, for
 //! both directions, and for as many blocks as tiles or for fewer; [`Width`] says which width a piece of

@@ -1,4 +1,4 @@
-/* What pack.cl-cu needs, in CUDA C++. No header of CUDA's is included: that makes compiling fast. */
+/* What strips.cl-cu and pack.cl-cu need, in CUDA C++. No header of CUDA's is included: that makes compiling fast. */
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;

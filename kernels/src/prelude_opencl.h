@@ -1,4 +1,4 @@
-/* What pack.cl-cu needs, in OpenCL C 1.2. */
+/* What strips.cl-cu and pack.cl-cu need, in OpenCL C 1.2. */
 typedef uchar u8;
 typedef ushort u16;
 typedef uint u32;

@@ -5,6 +5,7 @@ use crate::{Direction, Kernel};
 const PRELUDE: &str = include_str!("prelude_opencl.h");
 const ARGS: &str = include_str!("args.h");
 const LOOKUP: &str = include_str!("lookup.h");
+const STRIPS: &str = include_str!("strips.cl-cu");
 const PACK: &str = include_str!("pack.cl-cu");
 
 /// Every kernel for CUDA, as a fat binary: machine code for compute capabilities 8.0, 9.0 and 10.0, and
@@ -22,7 +23,8 @@ pub fn opencl_source(kernel: Kernel) -> String {
     let bytes = kernel.width.bytes();
     format!(
         "{PRELUDE}\n{ARGS}\n{LOOKUP}\n#define SAME {same}\n#define UNPACK {unpack}\n\
-         #define W {bytes}\n#define FEW 0\n{PACK}\n#undef FEW\n#define FEW 1\n{PACK}"
+         #define W {bytes}\n#define FEW 0\n{STRIPS}\n{PACK}\n#undef FEW\n\
+         #define FEW 1\n{STRIPS}\n{PACK}"
     )
 }
 

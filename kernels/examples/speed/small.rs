@@ -46,6 +46,7 @@ impl Machine for Bench {
 pub(crate) fn check(bench: &mut Bench) -> Outcome<()> {
     machine::every_kernel_moves_every_byte_to_its_place(bench);
     machine::layouts_move_into_layouts(bench);
+    machine::rows_move_into_columns(bench);
     machine::equal_layouts_move_into_each_other(bench);
     machine::many_requests_move_at_once(bench);
     machine::twins_move_as_if_they_were_alone(bench);

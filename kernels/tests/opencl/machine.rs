@@ -5,7 +5,8 @@ use super::cases::{Case, MARGIN, Random, place, strided_case};
 use super::shapes;
 use gapless_kernels::args::{Args, HALF};
 use gapless_kernels::launch::{
-    self, Blocks, Grid, GridDim, Launch, Move, Part, Planned, TransferSide, fused, transfer,
+    self, Blocks, Grid, GridDim, Launch, Launches, Move, Part, Planned, TransferSide, fused,
+    transfer,
 };
 use gapless_kernels::{Direction, Family, Kernel, Width};
 use gapless_mem::Region;
@@ -167,6 +168,18 @@ pub(crate) trait Machine {
         let sides = ((&from.side, place(from.origin())), (&to.side, place(to.origin())));
         let launches = transfer(&range, sides.0, sides.1, budget).unwrap();
         assert!(launches.iter().all(|launch| launch.kernel.family == Family::Transfer));
+        self.check_transfer(from, to, &range, &launches, seed)
+    }
+
+    /// Runs launches that move from layout to layout and compares every byte of both sides.
+    fn check_transfer(
+        &mut self,
+        from: &Case,
+        to: &Case,
+        range: &Range<u64>,
+        launches: &[Launch],
+        seed: u64,
+    ) -> Vec<Kernel> {
         let mut random = Random::new(seed ^ 0xaaaa);
         let mut noise = |len: u64| -> Vec<u8> {
             (0..len).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
@@ -178,7 +191,12 @@ pub(crate) trait Machine {
             self.upload(&from.plan),
             self.upload(&to.plan),
         ];
-        let used = self.run(&launches, &pointers);
+        // The side whose words are looked up comes first.
+        let mut order = pointers;
+        if launches.iter().any(|launch| launch.kernel.direction == Direction::Unpack) {
+            order.swap(0, 1);
+        }
+        let used = self.run(launches, &order);
         let (from_origin, to_origin) = (from.origin(), to.origin());
         for byte in range.clone() {
             let byte = usize::try_from(byte).unwrap();
@@ -255,6 +273,12 @@ fn as_if_large(launch: &mut Launch) {
             let edges = u32::from(args.span.edges & 0xffff != 0);
             let words = launch.threads * launch.kernel.width.items();
             args.span.tiles = args.span.words.div_ceil(words) + edges;
+        }
+        // As if the source lay elsewhere.
+        Args::Transposed(_) => {
+            let mut launches = Launches::from_iter([launch.clone()]);
+            launch::from_afar(&mut launches, None);
+            *launch = launches.remove(0);
         }
         _ => {}
     }
@@ -334,6 +358,59 @@ pub(crate) fn layouts_move_into_layouts(bench: &mut impl Machine) {
             assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
         }
     }
+}
+
+/// Of two grids with the same loops one side runs along its memory where the other runs across.
+pub(crate) fn rows_move_into_columns(bench: &mut impl Machine) {
+    let mut ran = BTreeSet::new();
+    for width in Width::ALL {
+        for round in 0..2 * ROUNDS {
+            let seed = 1 << 44 | (round << 8) | width as u64;
+            let mut random = Random::new(seed);
+            let word = i64::from(width.bytes());
+            // Several squares, where blocks are to loop.
+            let least = if round % 4 >= 2 { 33 } else { 8 };
+            let (rows, columns) = (random.between(least, 80), random.between(least, 80));
+            let pitch =
+                |count: u64, random: &mut Random| (count + random.below(5)).cast_signed() * word;
+            let grid = |displacement, strides: [i64; 3]| {
+                let dims = [planes(round), rows, columns].into_iter().zip(strides);
+                let dims = dims.map(|(count, stride)| GridDim { count, stride }).collect();
+                strided_case(Grid {
+                    displacement: displacement * word,
+                    len: word.cast_unsigned(),
+                    dims,
+                })
+            };
+            let (row, column) = (pitch(columns, &mut random), pitch(rows, &mut random));
+            let by_rows = grid(3, [row * 90, row, word]);
+            // Both sides in single words, or only the one that is walked along.
+            let near = if round % 3 == 2 && 2 * word <= 32 { 2 * word } else { word };
+            let by_columns = grid(5, [column * 200, near, 2 * column]);
+            let (from, to) =
+                if round % 2 == 0 { (by_rows, by_columns) } else { (by_columns, by_rows) };
+            let sides = [&from, &to].map(|case| match &case.side {
+                TransferSide::Strided(grid) => (grid, place(case.origin())),
+                other => panic!("{other:?}"),
+            });
+            let budget = if round % 4 >= 2 { NonZeroU32::new(2) } else { None };
+            let mut launches = launch::crossed(sides[0], sides[1], budget).unwrap();
+            assert!(launches.iter().all(|launch| launch.kernel.width == width));
+            if round >= ROUNDS {
+                launch::from_afar(&mut launches, budget);
+            }
+            let used = bench.check_transfer(&from, &to, &(0..from.size()), &launches, seed);
+            ran.extend(used.iter().map(Kernel::to_string));
+        }
+    }
+    for kernel in Kernel::all().filter(|kernel| kernel.family == Family::Transposed) {
+        assert!(ran.contains(&kernel.to_string()), "{kernel} did not run");
+    }
+}
+
+/// Planes of a round.
+fn planes(round: u64) -> u64 {
+    1 + round / 3 % 2
 }
 
 pub(crate) fn equal_layouts_move_into_each_other(bench: &mut impl Machine) {

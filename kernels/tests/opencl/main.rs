@@ -25,6 +25,12 @@ fn layouts_move_into_layouts() {
 }
 
 #[test]
+fn rows_move_into_columns() {
+    let Some(mut bench) = Bench::open() else { return };
+    machine::rows_move_into_columns(&mut bench);
+}
+
+#[test]
 fn equal_layouts_move_into_each_other() {
     let Some(mut bench) = Bench::open() else { return };
     machine::equal_layouts_move_into_each_other(&mut bench);
