@@ -140,6 +140,10 @@ pub trait Relay: Send + Sync {
     /// later message.
     fn stop(&self);
 
+    /// Whether nothing of this end is at work, whatever its completions say: memory that it was given may be
+    /// used for something else. Where this stays `false`, it never may.
+    fn has_ended(&self) -> bool;
+
     /// What became of the last message, once its completion is ready.
     fn outcome(&self) -> RelayOutcome;
 }

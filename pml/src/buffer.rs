@@ -193,6 +193,22 @@ impl Buffer {
         unsafe { gapless_mem::write(&whole, 0, bytes) }.is_ok()
     }
 
+    /// What this buffer's engine finds in `region`, in memory of ours, and a buffer of that. `region` is memory
+    /// that our callers hold, and that nobody writes any more.
+    pub(crate) fn recovered(
+        &self,
+        engines: &Engines,
+        region: Region,
+    ) -> Result<(Buffer, Vec<u8>), EngineError> {
+        // SAFETY: as said above; the call waits for its end.
+        let copy = unsafe { copy_out(engines, self.engine, &Typed::contiguous(region)) }?;
+        let typed = Typed::contiguous(Region::of(&copy));
+        let none = EngineError::WrongSpace { engine: "none", space: Space::Host };
+        let engine = engine_for(engines, &typed).map_err(|_| none)?;
+        // Whoever has the buffer has the copy, which stays where it is.
+        Ok((Buffer { typed, engine }, copy))
+    }
+
     /// Runs of bytes that it consists of.
     pub(crate) fn blocks(&self) -> u64 {
         self.typed.layout().blocks_of(self.typed.count()).unwrap_or(u64::MAX)

@@ -187,10 +187,21 @@ impl Core {
 
     /// Names a rendezvous of ours; never the same twice.
     pub(crate) fn new_serial(&mut self, id: RequestId) -> u64 {
-        let serial = self.next_serial;
-        self.next_serial += 1;
+        let serial = self.new_name();
         self.serials.insert(serial, id);
         serial
+    }
+
+    /// A number that has named nothing of ours, and names no rendezvous.
+    pub(crate) fn new_name(&mut self) -> u64 {
+        let name = self.next_serial;
+        self.next_serial += 1;
+        name
+    }
+
+    /// Whether a name was given, and what it named is over.
+    pub(crate) fn is_past(&self, name: u64) -> bool {
+        name < self.next_serial && !self.serials.contains_key(&name)
     }
 
     fn arrived(&mut self, bml: &mut Bml, from: u32, fragment: Fragment) {
@@ -261,6 +272,7 @@ impl Core {
                 self.in_order(bml, from, Numbered::Message(Arrival::Rts(rts, inline)))
             }
             Message::Note(note) => self.in_order(bml, from, Numbered::Note(note)),
+            Message::Cts(cts) if self.hold_grant(bml, from, &cts)? => Ok(()),
             Message::Cts(cts) => self.clear_to_send(bml, from, cts),
             Message::Fin { serial, verdict } => self.fin(bml, from, serial, verdict),
             Message::Abort { reply } => self.aborted(bml, from, reply),
@@ -274,6 +286,7 @@ impl Core {
             Message::Go(go) => self.relay_go(bml, from, &go),
             Message::Stop { serial } => self.relay_stop(bml, from, serial),
             Message::Quit { reply, why } => self.relay_quit(bml, from, reply, why),
+            Message::Wish { lanes, mark } => self.ring_wished(from, lanes, mark),
             Message::LayoutRequest { serial, reply, piece } => {
                 self.layout_request(bml, from, serial, reply, piece)
             }

@@ -15,6 +15,7 @@
 //!         96 | fragment wish:4 | depth wish:4 | layout inline:2 | mapped key:1 | rdma key:1 | space:1 |
 //!            | staged:1 | later:1 | relay:1 | staged fragment wish:4 | staged depth wish:4 | device |
 //!        128 | mapped key … | rdma key … | flattened layout …
+//!        128 | ring | turn |, if `later` says that the data is on its way
 //!
 //! CTS        | kind | version | 0:2 | depth:4 | fragment:4 | 0:4 | serial | reply | offset | end |
 //! DATA       | kind | version | 0:6 | reply | offset | 0:8 |
@@ -41,6 +42,7 @@
 //! GO         | kind | version | key:1 | 0:5 | reply | key …
 //! STOP       | kind | version | 0:6 | serial |
 //! QUIT       | kind | version | why:1 | 0:5 | reply |
+//! WISH       | kind | version | lanes:1 | 0:5 | device |
 //! ```
 //!
 //! `serial` names a rendezvous at its sender, `reply` at its receiver: 64-bit counters that are
@@ -60,7 +62,7 @@ mod verdict;
 use lend::LendWire;
 pub(crate) use lend::{LEND_BYTES, Lend};
 pub(crate) use note::{NOTE_BYTES, Note, What, note};
-pub(crate) use relay::{Go, Loan, Quit, quit, stop};
+pub(crate) use relay::{Begun, Go, Loan, Quit, quit, stop, wish};
 use relay::{GoWire, LoanWire};
 use rts::RtsWire;
 pub(crate) use rts::{Rts, StagedOffer};
@@ -77,7 +79,7 @@ use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file. Peers with another one are refused.
-pub(crate) const VERSION: u8 = 4;
+pub(crate) const VERSION: u8 = 5;
 
 /// Most bytes of a flattened layout that an RTS carries; longer ones are fetched.
 pub const INLINE_LAYOUT_MAX: usize = 1024;
@@ -123,6 +125,7 @@ mod kind {
     pub(super) const GO: u8 = 17;
     pub(super) const STOP: u8 = 18;
     pub(super) const QUIT: u8 = 19;
+    pub(super) const WISH: u8 = 20;
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -401,6 +404,10 @@ pub(crate) enum Message {
         reply: u64,
         why: Quit,
     },
+    Wish {
+        lanes: u8,
+        mark: u64,
+    },
 }
 
 /// What the first 32 bytes say; enough for the two kinds that are frequent.
@@ -443,7 +450,7 @@ impl Head {
                 }
                 Ok(Head::Data { reply, offset })
             }
-            kind::RTS..=kind::CTS | kind::FIN..=kind::QUIT => Ok(Head::Other),
+            kind::RTS..=kind::CTS | kind::FIN..=kind::WISH => Ok(Head::Other),
             other => Err(format!("no message is of kind {other}")),
         }
     }
@@ -572,6 +579,14 @@ impl Message {
                 reserved(&wire.zero)?;
                 let why = Quit::decode(wire.verdict)?;
                 Ok(Message::Quit { reply: wire.serial.get(), why })
+            }
+            kind::WISH => {
+                let wire: FinWire = exactly(message)?;
+                reserved(&wire.zero)?;
+                if wire.verdict == 0 {
+                    return Err("a wish for a ring without lanes".to_owned());
+                }
+                Ok(Message::Wish { lanes: wire.verdict, mark: wire.serial.get() })
             }
             other => Err(format!("no control message is of kind {other}")),
         }

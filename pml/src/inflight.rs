@@ -45,6 +45,8 @@ pub(crate) enum Flight {
     Staged { id: RequestId, index: u64, out: bool, failed: Option<EngineError> },
     /// One half of a relayed message: the sender's (`out`), or the receiver's.
     Relay { id: RequestId, out: bool },
+    /// The flags of a ring that is to stand are cleared: of one that we were lent (`out`), or that we lend.
+    Clear { peer: u32, ring: u64, out: bool },
 }
 
 impl InFlight {
@@ -145,6 +147,7 @@ impl Core {
                 self.put(bml, id, result);
             }
             Flight::Relay { id, out } => self.relay_landed(bml, id, out, result),
+            Flight::Clear { peer, ring, out } => self.ring_cleared(bml, peer, (ring, out), result),
             Flight::Staged { id, index, out, failed } => {
                 let result = result.and(failed.map_or(Ok(()), Err));
                 self.staged_landed(bml, (id, index, out), result);

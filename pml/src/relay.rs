@@ -25,11 +25,14 @@
 //! (a device full of others' work), both give up after [`PATIENCE`], and after some such messages in a row no
 //! more are tried with that peer.
 //!
-//! `rings.rs` keeps rings, `receiver.rs` and `sender.rs` have the two ends.
+//! `rings.rs` keeps rings, `receiver.rs` and `sender.rs` have the two ends. Short messages do without the handshake:
+//! `standing.rs` has the rings for that, `ahead.rs` the messages.
 
+mod ahead;
 mod receiver;
 mod rings;
 mod sender;
+mod standing;
 
 pub(crate) use receiver::RelayRecv;
 pub(crate) use rings::Rings;
@@ -40,7 +43,7 @@ use crate::inflight::{Flight, InFlight};
 use crate::protocol::Protocol;
 use crate::request::RequestId;
 use gapless_bml::Bml;
-use gapless_engine::{EngineError, Relays};
+use gapless_engine::{EngineError, RelayShape, Relays};
 use gapless_mem::{Completion, DeviceError, Region, Space};
 use std::time::Duration;
 
@@ -55,6 +58,12 @@ const LANES_MAX: u32 = 64;
 const DEPTH: u8 = 4;
 /// Bytes of a place, and of a fragment at most.
 const PLACE_BYTES: u32 = 256 << 10;
+/// Lanes of a ring that stands, at most.
+const SHORT_LANES: u32 = 8;
+/// Places of each: one is filled while the other one may still be read.
+const SHORT_DEPTH: u8 = 2;
+/// Bytes of each, and of its fragments.
+const SHORT_PLACE_BYTES: u32 = 16 << 10;
 /// Bytes of a fragment at least, in shorter messages.
 const FRAGMENT_BYTES_MIN: u32 = 16 << 10;
 /// Fragments that each lane should have of a message, so that both ends are busy.

@@ -202,6 +202,7 @@ impl Core {
             staged,
             relay: u8::try_from(relay).unwrap_or(u8::MAX),
             data,
+            begun: None,
             mapped,
             rdma: registered.map(|(_, key)| key),
             inline: 0..0,
@@ -246,6 +247,7 @@ impl Core {
             tracing::error!(%error, "a slot that cannot be written");
         }
         bml.send(slot, AM_TAG, Token::NONE);
+        self.begun_left(id);
         Attempt::Sent
     }
 
@@ -349,6 +351,7 @@ impl Core {
             room = 0;
         }
         let (layout_id, gapless) = (rts.layout_id, rts.blocks == 1);
+        let begun = rts.begun;
         let (serial, span) = (rts.serial, rts.span);
         recv.stage = RecvStage::Incoming(Box::new(Incoming {
             from,
@@ -365,9 +368,13 @@ impl Core {
             return Err(format!("an offer of {sent} bytes without gaps that span {span}"));
         }
         if room == 0 {
+            self.forgo_begun(from, begun);
             self.send_control(bml, from, &header::fin(serial, Verdict::Refused));
             self.finish_incoming(id);
             return Ok(());
+        }
+        if let Some(begun) = begun {
+            return self.receive_begun(bml, id, begun);
         }
         let layouts = &mut self.peers[from as usize].layouts;
         if !layout.is_empty() {

@@ -295,6 +295,21 @@ impl Requests {
         Err(*error)
     }
 
+    /// Ends a send well for whoever asks, while its message goes on by another name, of which nobody will ask;
+    /// `None` where nobody asks anyway. It is counted when the message ends.
+    pub(crate) fn part(&mut self, id: RequestId, status: Status) -> Option<RequestId> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        let sends = matches!(entry.work, Work::Send(_));
+        if entry.generation != id.generation || entry.released || !sends {
+            return None;
+        }
+        let send = std::mem::replace(&mut entry.work, Work::Done(Ok(status)));
+        self.woken.extend(entry.waker.take());
+        let rest = self.insert(send);
+        self.entries[rest.index as usize].released = true;
+        Some(rest)
+    }
+
     /// Nobody will ask for the result any more. The operation goes on.
     pub(crate) fn release(&mut self, id: RequestId) -> Result<(), PmlError> {
         if self.is_done(id)? {

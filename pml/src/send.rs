@@ -115,6 +115,13 @@ impl Core {
         let ready = self.check_send(bml, comm, buffer, (rank, tag), mode)?;
         let peer = ready.to.peer;
         let bytes = buffer.packed_bytes();
+        if !buffer.space().cpu_accessible()
+            && let Some(ring) = self.ring_for(bml, &ready, buffer, mode)
+        {
+            // SAFETY: the caller's promise is the one that a buffer takes.
+            let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
+            return Ok(self.begin_ahead(bml, ready.to, buffer, ready.envelope, ring));
+        }
         if !self.goes_eagerly(bml, peer, buffer, ready.link_eager) {
             if mode == SendMode::Buffered {
                 // SAFETY: the caller's promise holds for the time of this call.

@@ -65,6 +65,9 @@ pub struct Tuning {
     /// Contiguous messages between devices that map each other's memory are copied by the copy engine
     /// from this length on; a kernel is under way sooner.
     pub copy_bytes_min: u64,
+    /// Longest message between devices that is relayed over a ring that stands, if there is one. The ring's room
+    /// also holds.
+    pub relay_ahead_bytes_max: u64,
     /// Copy engines from a device to page-locked host memory.
     pub to_host_mb_s: f64,
     /// Copy engines from page-locked host memory to a device.
@@ -111,6 +114,7 @@ impl Default for Tuning {
             peer_load_mb_s: 375_000.0,
             peer_copy_mb_s: 396_000.0,
             copy_bytes_min: 4 << 20,
+            relay_ahead_bytes_max: 128 << 10,
             to_host_mb_s: 55_300.0,
             from_host_mb_s: 55_300.0,
             store_host_mb_s: 52_500.0,
@@ -138,6 +142,9 @@ pub struct Config {
     /// Whether the cost model may have two devices relay a message, where both processes say so: one kernel
     /// each, which wait for each other on their devices. Forced, it is done regardless.
     pub relay: bool,
+    /// Whether short messages between devices may be relayed over a ring that stands, where both processes say so:
+    /// a sender's kernel begins before its receiver is asked, and needs nobody to end.
+    pub relay_ahead: bool,
     /// What may be kept at most.
     pub bounds: Bounds,
 }
@@ -150,6 +157,7 @@ impl Default for Config {
             bounds: Bounds::default(),
             share_device_buffers: true,
             relay: false,
+            relay_ahead: true,
         }
     }
 }

@@ -5,100 +5,18 @@ mod common;
 
 use common::engine::FakeEngine;
 use common::lab::{config, layout};
-use common::relay::{RelayEngine, Whims};
+use common::relay::{FRAGMENT, LANES, RelayEngine, RelayLab as Lab};
 use common::rogue::{Pair, offer, reply_of, serial_of, short};
-use common::{Buffer, Home, Job, link};
-use gapless_btl::loopback::{Hub, Loopback};
-use gapless_btl::{Btl, loopback};
+use common::{Buffer, link};
+use gapless_btl::loopback;
 use gapless_dtype::testkit::Rng;
-use gapless_engine::{Engine, HostEngine};
+use gapless_engine::Engine;
 use gapless_mem::fake::FakeDevice;
-use gapless_pml::{Bounds, Config, PmlError, Protocol, Source, Status, TagSel};
+use gapless_pml::{Bounds, Config, PmlError, Protocol, Source, TagSel};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Lanes of both devices.
-const LANES: u32 = 3;
-/// Bytes of the shortest fragments.
-const FRAGMENT: u64 = 16 << 10;
 const SIZE: u64 = 9 * FRAGMENT - 11;
-
-/// Two ranks whose devices relay.
-struct Lab {
-    job: Job,
-    device: Arc<FakeDevice>,
-    whims: [Arc<Whims>; 2],
-}
-
-impl Lab {
-    fn new(config: Config) -> Lab {
-        Lab::over(config, link())
-    }
-
-    fn over(config: Config, link: loopback::Config) -> Lab {
-        let device = Arc::new(FakeDevice::with_delay(3, 1));
-        let mut rail = |_, hub: &Hub| Box::new(Loopback::with(hub, link.clone())) as Box<dyn Btl>;
-        let mut job = Job::with_engines(2, config, &mut rail, &[Arc::new(HostEngine)]);
-        let whims = [0, 1].map(|rank| {
-            let engine = RelayEngine::new(&Arc::new(FakeEngine::new(&device, 1)), LANES);
-            let whims = Arc::clone(&engine.whims);
-            job.pml(rank).add_engine(Arc::new(engine));
-            whims
-        });
-        Lab { job, device, whims }
-    }
-
-    fn forced() -> Lab {
-        Lab::new(config(Protocol::Relay, 3))
-    }
-
-    fn home(&self) -> Home {
-        Home::Fake(Arc::clone(&self.device))
-    }
-
-    fn source(&self, size: u64, gaps: bool, seed: u64) -> Buffer {
-        Buffer::source_in(&layout(size, gaps), 1, seed, self.home())
-    }
-
-    fn target(&self, size: u64, gaps: bool) -> Buffer {
-        Buffer::target_in(&layout(size, gaps), 1, self.home())
-    }
-
-    /// Sends a message from one rank to the other.
-    fn carry(&mut self, out: u32, from: &Buffer, to: &Buffer, what: &str) -> Status {
-        let send = self.job.isend(out, from, 1 - out, 0);
-        let recv = self.job.irecv(1 - out, to, Source::Rank(out), TagSel::Is(0));
-        let status = self.job.finish(1 - out, recv).unwrap();
-        let sent = self.job.finish(out, send).unwrap();
-        assert_eq!(sent.protocol, status.protocol, "{what}");
-        to.assert_received(&from.packed(), what);
-        self.assert_idle(what);
-        status
-    }
-
-    /// No half works, and nothing but rings is in use.
-    fn assert_idle(&mut self, what: &str) {
-        self.job.settle();
-        for rank in 0..2 {
-            let under_way = self.whims[rank].under_way.load(Ordering::Relaxed);
-            assert_eq!(under_way, 0, "{what}: rank {rank}");
-            if let Some(pml) = &mut self.job.ranks[rank] {
-                assert!(!pml.has_requests() && !pml.is_busy(), "{what}: rank {rank}");
-                if pml.relay_rings() == (0, 0) {
-                    assert_eq!(pml.staging_bytes().1, 0, "{what}: rank {rank}");
-                }
-            }
-        }
-    }
-
-    fn rings(&mut self) -> [(usize, usize); 2] {
-        [0, 1].map(|rank| self.job.pml(rank).relay_rings())
-    }
-
-    fn begun(&self) -> [u32; 2] {
-        self.whims.each_ref().map(|whims| whims.begun.load(Ordering::Relaxed))
-    }
-}
 
 #[test]
 fn any_layout_and_length_is_relayed() {
@@ -115,8 +33,8 @@ fn any_layout_and_length_is_relayed() {
             total += size;
         }
     }
-    // One ring each way, whatever the messages.
-    assert_eq!(lab.rings(), [(1, 1), (1, 1)]);
+    // Two rings each way, whatever the messages: one stands for the short ones.
+    assert_eq!(lab.rings(), [(2, 2), (2, 2)]);
     let [out, back] = [0, 1].map(|rank| lab.job.pml(rank).counters().of(Protocol::Relay));
     for tally in [out, back] {
         assert_eq!((tally.messages, tally.bytes), (messages, total), "{tally:?}");
@@ -154,7 +72,7 @@ fn a_ring_serves_a_hundred_messages() {
         let status = lab.carry(0, &from, &to, &format!("message {round}"));
         assert_eq!(status.protocol, Protocol::Relay, "message {round}");
     }
-    assert_eq!(lab.rings(), [(0, 1), (1, 0)]);
+    assert_eq!(lab.rings(), [(0, 2), (2, 0)]);
     assert_eq!(lab.begun(), [100, 100]);
 }
 

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gapless::cli::pingpong::{Ends, Where};
+use gapless::cli::pingpong::{Ends, Setting, Where};
 use gapless::launch::{self, Job};
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Row};
@@ -370,9 +370,10 @@ fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
                         row = row.against(IDLE, seconds);
                     }
                 }
-                Kind::Latency => {
+                Kind::Latency | Kind::DeviceSide => {
                     let here = |other: &Found| other.pair == pair;
-                    let host = Item { ends: Ends::HOST, ..item };
+                    let setting = Setting::default();
+                    let host = Item { ends: Ends::HOST, setting, ..item };
                     if let Some(seconds) = plain(host, &here) {
                         row = row.with(HOST_MESSAGE, seconds.median);
                     }

@@ -35,23 +35,21 @@ impl Functions {
 
     /// The kernel of one end of a relay. All of a direction are loaded, so that no later launch has to
     /// wait for that: the driver may load a kernel at its first launch, and would wait for one that runs.
-    pub(crate) fn relay(&self, direction: Direction, name: &str) -> Result<&Function, CudaError> {
+    pub(crate) fn relay(&self, direction: Direction, width: Width) -> Result<&Function, CudaError> {
         let of_direction = direction as usize * Width::ALL.len();
         let mut found = None;
-        for (slot, width) in self.relays[of_direction..].iter().zip(Width::ALL) {
-            let known = relay_name(direction, width);
-            let wanted = known == name;
+        for (slot, known) in self.relays[of_direction..].iter().zip(Width::ALL) {
             let function = match slot.get() {
                 Some(function) => function,
                 None => {
-                    let function = self.find(slot, known)?;
+                    let function = self.find(slot, relay_name(direction, known))?;
                     function.properties()?;
                     function
                 }
             };
-            found = found.or(wanted.then_some(function));
+            found = found.or((known == width).then_some(function));
         }
-        found.ok_or(CudaError::Malformed { object: "relay", reason: "no kernel of that name" })
+        found.ok_or(CudaError::Malformed { object: "relay", reason: "no kernel of that width" })
     }
 
     fn find<'a>(

@@ -9,11 +9,11 @@ use super::stream::OnStream;
 use crate::engine::GpuEngine;
 use crate::lanes::Held;
 use gapless_engine::{EngineError, Typed};
-use gapless_kernels::Direction;
 use gapless_kernels::args::RelayArgs;
 use gapless_kernels::launch::{
     FLAG_BYTES, FRAGMENT_UNIT, RelayRing, RelayTurn, WATCH_LANES, relay,
 };
+use gapless_kernels::{Direction, Width};
 use gapless_mem::{DeviceError, Region, Space};
 use gapless_mem_cuda::{Argument, Grid, PinnedBuffer};
 use std::ops::Range;
@@ -126,6 +126,13 @@ impl RelayWatch {
         self.word(0).store(1, Ordering::Release);
     }
 
+    /// Whether every lane of the message has ended: its kernel touches nothing any more.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        (0..u64::from(self.lanes))
+            .all(|lane| self.word(WATCH_LANES + lane).load(Ordering::Acquire) != 0)
+    }
+
     /// For the next message. Who was told to stop stays so.
     fn reset(&self) {
         for lane in 0..u64::from(self.lanes) {
@@ -187,8 +194,7 @@ impl GpuEngine {
         let what = "a relay without a CUDA device";
         let refused = || EngineError::Device(DeviceError::Unsupported { what });
         let cuda = self.cuda.as_deref().ok_or_else(refused)?;
-        let name = gapless_kernels::launch::relay_name(direction, gapless_kernels::Width::W8);
-        let function = cuda.functions().relay(direction, &name).map_err(failed)?;
+        let function = cuda.functions().relay(direction, Width::W8).map_err(failed)?;
         let threads = function.properties().map_err(failed)?.threads_max;
         let each = function.blocks_per_unit(threads, 0).map_err(failed)?;
         Ok(self.device().properties().compute_units.saturating_mul(each))
@@ -233,7 +239,9 @@ impl OnStream<'_> {
         if watch.lanes != ring.lanes.get() {
             return Err(refused("a relay with a watch of other lanes"));
         }
-        if ring.lanes.get() > self.engine.relay_lanes_max(direction)? {
+        // To ask the driver takes longer than to launch: what is known of both kernels will do, as a rule.
+        let lanes = ring.lanes.get();
+        if lanes > self.engine.lanes_held() && lanes > self.engine.relay_lanes_max(direction)? {
             return Err(refused("a relay of more lanes than the device holds at a time"));
         }
         let device = self.lane.device;
@@ -250,7 +258,7 @@ impl OnStream<'_> {
         let side = side?;
         let launch = relay(direction, &range, &side.shape, spot.place, &ring, turn)
             .map_err(|reason| shared.unfit(reason))?;
-        let function = self.lane.functions.relay(direction, &launch.name).map_err(failed)?;
+        let function = self.lane.functions.relay(launch.direction, launch.width).map_err(failed)?;
         watch.reset();
         let (base, plan) = (spot.base.start(), side.plan.start());
         let [base, ring_at, plan, ready, credit, watch_at] =

@@ -1,7 +1,9 @@
 //! Relays as message layers know them: [`gapless_engine::Relays`] over [`OnStream::relay`](super::OnStream).
 //!
 //! Each half of a ring has a stream of its own, so that it waits for nothing of ours but the message before
-//! it, and a watch, by which the host ends it.
+//! it, and a watch, by which the host ends it and sees that it has ended: the last thing that a kernel does is to
+//! write there, after all else of it can be seen by everybody. So nothing is recorded on the stream, and the
+//! driver is asked only now and then, whether the device has failed.
 
 use super::failed;
 use super::relay::{Relay as Ring, RelayOutcome as Ended, RelayWatch};
@@ -11,15 +13,19 @@ use gapless_engine::{
 };
 use gapless_kernels::Direction;
 use gapless_kernels::launch::{REST_NS, RelayRing, RelayTurn};
-use gapless_mem::{Completion, DeviceError, Space};
+use gapless_mem::{Completion, DeviceError, Pending, Space};
 use gapless_mem_cuda::Stream;
+use std::any::Any;
 use std::num::NonZeroU32;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Halves that are at work on a device at a time, for each end that it is: one message each way.
 const HALVES: u32 = 2;
+/// Looks at a watch from one question to the driver to the next: a look takes nanoseconds, a question a microsecond.
+const LOOKS: u32 = 1024;
 /// How long a kernel that was told to end is waited for.
 const UNHEARD_MAX: Duration = Duration::from_secs(5);
 
@@ -38,7 +44,7 @@ fn ring(shape: &RelayShape) -> Result<RelayRing, EngineError> {
 
 impl GpuEngine {
     /// Lanes that an idle device holds of either half.
-    fn lanes_held(&self) -> u32 {
+    pub(super) fn lanes_held(&self) -> u32 {
         let Some(cuda) = self.cuda.as_deref() else { return 0 };
         *cuda.relay_lanes.get_or_init(|| {
             let of = |direction| self.relay_lanes_max(direction);
@@ -80,22 +86,60 @@ impl Relays for GpuEngine {
             RelayEnd::Sender => Direction::Pack,
             RelayEnd::Receiver => Direction::Unpack,
         };
-        Ok(Arc::new(Half { stream, watch, engine: self.clone(), direction }))
+        Ok(Arc::new(Half { stream: Arc::new(stream), watch, engine: self.clone(), direction }))
     }
 }
 
 /// One end of a ring.
 struct Half {
     /// Ends before the watch that its kernels write.
-    stream: Stream,
+    stream: Arc<Stream>,
     watch: Arc<RelayWatch>,
     engine: GpuEngine,
     direction: Direction,
 }
 
+/// The end of one half of a message.
+struct Ending {
+    watch: Arc<RelayWatch>,
+    stream: Arc<Stream>,
+    looks: AtomicU32,
+    /// It is over; the watch may be the next message's.
+    over: AtomicBool,
+    failed: OnceLock<DeviceError>,
+}
+
+impl Pending for Ending {
+    fn poll(&self) -> Result<bool, DeviceError> {
+        if let Some(error) = self.failed.get() {
+            return Err(error.clone());
+        }
+        if self.over.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        let mut over = self.watch.has_ended();
+        if !over && self.looks.fetch_add(1, Ordering::Relaxed) % LOOKS == LOOKS - 1 {
+            over = match self.stream.is_idle() {
+                Ok(idle) => idle,
+                Err(error) => return Err(self.failed.get_or_init(|| error.into()).clone()),
+            };
+        }
+        self.over.store(over, Ordering::Relaxed);
+        Ok(over)
+    }
+
+    fn is_known_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed) || self.failed.get().is_some()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
 impl Half {
-    /// A kernel that nobody will hear of is made to end before its memory is anybody else's; one that cannot
-    /// begin, because others' kernels never end, keeps its watch for good.
+    /// A kernel that nobody will hear of is made to end; one that cannot begin, because others' kernels never
+    /// end, keeps its watch for good. Its ring is kept by whoever has it: see [`Relay::has_ended`].
     fn end_unheard(&self) {
         self.watch.stop();
         let begin = Instant::now();
@@ -126,11 +170,18 @@ impl Relay for Half {
         // SAFETY: the caller's own promise: the memory stays valid until the completion, nothing but the two
         // ends touches it, and messages follow each other; the watch lives as long as the stream.
         unsafe { on.relay(self.direction, typed, range, &over, &self.watch, turn) }?;
-        let ended = on.completion();
-        if ended.is_err() {
-            self.end_unheard();
-        }
-        ended
+        Ok(Completion::Pending(Arc::new(Ending {
+            watch: Arc::clone(&self.watch),
+            stream: Arc::clone(&self.stream),
+            looks: AtomicU32::new(0),
+            over: AtomicBool::new(false),
+            failed: OnceLock::new(),
+        })))
+    }
+
+    fn has_ended(&self) -> bool {
+        // A device that has failed does nothing any more.
+        self.watch.has_ended() || !matches!(self.stream.is_idle(), Ok(false))
     }
 
     fn stop(&self) {

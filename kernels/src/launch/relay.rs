@@ -56,8 +56,10 @@ pub struct RelayTurn {
 /// takes none), the lanes' `ready` flags, their `credit` flags and the watch; then `args`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RelayLaunch {
-    /// Its name in the image.
-    pub name: String,
+    /// Which of the two kernels, and for which words: [`relay_name`].
+    pub direction: Direction,
+    /// Its words.
+    pub width: Width,
     /// Blocks.
     pub blocks: u32,
     /// Threads of a block.
@@ -157,7 +159,8 @@ pub fn relay(
         side: shape,
     };
     Ok(RelayLaunch {
-        name: relay_name(direction, width),
+        direction,
+        width,
         blocks: ring.lanes.get(),
         threads: THREADS,
         args: Box::new(args),
@@ -208,7 +211,8 @@ mod tests {
         let (sparse, dense) = (rows(24, 40), TransferSide::Contiguous(0));
         let out = relay(Direction::Pack, &(0..2400), &sparse, HERE, &ring, turn(7)).unwrap();
         let into = relay(Direction::Unpack, &(0..2400), &dense, HERE, &ring, turn(7)).unwrap();
-        assert_eq!((out.name.as_str(), into.name.as_str()), ("relay_pack_w8", "relay_unpack_w16"));
+        assert_eq!((out.width, into.width), (Width::W8, Width::W16));
+        assert_eq!(relay_name(out.direction, out.width), "relay_pack_w8");
         assert_eq!((out.args.words, into.args.words), (300, 150));
         assert_eq!((out.args.fragment, into.args.fragment), (8, 4));
         assert_eq!((out.blocks, out.args.depth, out.args.waits), (3, 2, 32 << 32 | 4883));
@@ -222,7 +226,7 @@ mod tests {
         let side = TransferSide::Strided(Grid { displacement: 16, len: 32, dims });
         let part =
             relay(Direction::Pack, &(64..3196), &side, HERE, &ring(2, 2, 64), turn(0)).unwrap();
-        assert_eq!(part.name, "relay_pack_w4");
+        assert_eq!(part.width, Width::W4);
         assert_eq!((part.args.side.first, part.args.words), (0, 783));
         assert_eq!(part.args.typed, 16 + 2 * 64, "two blocks were skipped");
     }

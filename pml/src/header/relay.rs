@@ -1,4 +1,4 @@
-//! The messages of relays: LOAN, GO, STOP, QUIT. Their pictures are in `header.rs`, who says what when in
+//! The messages of relays: WISH, LOAN, GO, STOP, QUIT, and what an offer says of one that was begun. Their pictures are in `header.rs`, who says what when in
 //! `relay.rs`.
 
 use super::{FIN_BYTES, VERSION, kind, reserved, short};
@@ -10,8 +10,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const LOAN_BYTES: usize = 56;
 /// Length of GO without its key, in bytes.
 pub(crate) const GO_BYTES: usize = 16;
+/// Length of what an offer says of a relay that was begun, in bytes.
+pub(crate) const BEGUN_BYTES: usize = 16;
 /// Places of a lane at most.
 const PLACES_MAX: u8 = 64;
+/// Turns of a ring at most.
+const TURNS_MAX: u64 = 1 << 62;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -43,12 +47,45 @@ pub(super) struct GoWire {
 }
 const _: () = assert!(size_of::<GoWire>() == GO_BYTES);
 
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(super) struct BegunWire {
+    ring: U64,
+    turn: U64,
+}
+const _: () = assert!(size_of::<BegunWire>() == BEGUN_BYTES);
+
+/// The ring that a message was begun over before its receiver was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Begun {
+    /// Its number at its owner, the receiver.
+    pub(crate) ring: u64,
+    /// Turns that its lanes have had.
+    pub(crate) turn: u64,
+}
+
+impl Begun {
+    pub(super) fn wire(self) -> [u8; BEGUN_BYTES] {
+        zerocopy::transmute!(BegunWire { ring: self.ring.into(), turn: self.turn.into() })
+    }
+
+    pub(super) fn check(bytes: &[u8]) -> Result<Begun, String> {
+        let wire = BegunWire::read_from_bytes(bytes);
+        let wire = wire.map_err(|_| format!("a ring and a turn in {} bytes", bytes.len()))?;
+        let begun = Begun { ring: wire.ring.get(), turn: wire.turn.get() };
+        let sound = begun.ring > 0 && begun.turn < TURNS_MAX;
+        if sound { Ok(begun) } else { Err(format!("an impossible ring and turn: {begun:?}")) }
+    }
+}
+
 /// The receiver's decision for a relay, and the ring for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loan {
+    /// 0, where the ring is lent for messages to come, as a WISH asked.
     pub(crate) serial: u64,
     pub(crate) reply: u64,
-    /// Packed bytes from 0 to here are wanted; never none.
+    /// Packed bytes from 0 to here are wanted; never none. Without a message: the mark of the device that
+    /// the sender has wished a ring for.
     pub(crate) end: u64,
     /// The ring's number at its owner, never used again.
     pub(crate) ring: u64,
@@ -150,14 +187,17 @@ impl Loan {
             fragment: wire.fragment.get(),
             key: key_of(key, wire.key)?,
         };
-        let sound = loan.lanes > 0
+        // For messages to come: a new ring, whose places are fragments.
+        let standing = loan.turn == 0 && loan.key.is_some() && loan.fragment == loan.place;
+        let fits = if loan.serial == 0 { standing } else { loan.end > 0 };
+        let sound = fits
+            && loan.lanes > 0
             && (2..=PLACES_MAX).contains(&loan.depth)
             && loan.fragment > 0
             && loan.fragment <= loan.place
             && loan.fragment.is_multiple_of(16)
             && loan.place.is_multiple_of(16)
-            && loan.end > 0
-            && loan.turn < 1 << 62;
+            && loan.turn < TURNS_MAX;
         if sound { Ok(loan) } else { Err(format!("an impossible LOAN: {loan:?}")) }
     }
 }
@@ -179,6 +219,12 @@ impl Go {
         reserved(&wire.zero)?;
         Ok(Go { reply: wire.reply.get(), key: key_of(key, wire.key)? })
     }
+}
+
+/// The sender wishes that a ring be lent for short messages out of the device that has this mark, with so many
+/// lanes at most.
+pub(crate) fn wish(lanes: u8, mark: u64) -> [u8; FIN_BYTES] {
+    short(kind::WISH, lanes, mark)
 }
 
 /// The receiver's end has failed: the sender's is to give up.
@@ -219,6 +265,9 @@ mod tests {
             let go = Go { reply: 8, key };
             assert_eq!(Message::parse(&go.wire()), Ok(Message::Go(go)));
         }
+        let standing = Loan { serial: 0, end: 0, turn: 0, fragment: 4096, ..loan() };
+        assert_eq!(Message::parse(&standing.wire()), Ok(Message::Loan(standing)));
+        assert_eq!(Message::parse(&wish(8, 9)), Ok(Message::Wish { lanes: 8, mark: 9 }));
         assert_eq!(Message::parse(&stop(5)), Ok(Message::Stop { serial: 5 }));
         for why in Quit::ALL {
             assert_eq!(Message::parse(&quit(9, why)), Ok(Message::Quit { reply: 9, why }));
@@ -238,6 +287,9 @@ mod tests {
             Loan { place: 4100, ..good },
             Loan { end: 0, ..good },
             Loan { turn: 1 << 62, ..good },
+            Loan { serial: 0, turn: 0, ..good },
+            Loan { serial: 0, turn: 0, fragment: 4096, key: None, ..good },
+            Loan { serial: 0, fragment: 4096, ..good },
         ]
         .map(|loan| loan.wire())
         .to_vec();
@@ -256,6 +308,8 @@ mod tests {
         for (mut bad, at, value) in [
             (stop(1), 2, 1),
             (stop(1), 7, 1),
+            (wish(1, 1), 2, 0),
+            (wish(1, 1), 3, 1),
             (quit(1, Quit::GaveUp), 2, 4),
             (quit(1, Quit::GaveUp), 3, 1),
         ] {

@@ -1,6 +1,6 @@
 //! A relayed message at its receiver, which lends the ring.
 
-use super::rings::{RINGS_MAX, Ring};
+use super::rings::{RINGS_MAX, Ring, Standing};
 use super::{DEPTH, PATIENCE, PLACE_BYTES, clear, fragment_for};
 use crate::core::Core;
 use crate::error::PmlError;
@@ -38,9 +38,21 @@ pub(crate) struct RelayRecv {
     key: Option<RemoteKey>,
     /// The sender has quit.
     quit: bool,
+    /// The sender began before it asked.
+    begun: bool,
 }
 
 impl RelayRecv {
+    /// One that its sender has begun.
+    pub(super) fn begun(ring: u64, shape: RelayShape) -> RelayRecv {
+        RelayRecv { ring, shape, phase: Phase::Running, key: None, quit: false, begun: true }
+    }
+
+    /// The ring, if the sender began before it asked.
+    pub(super) fn begun_over(&self) -> Option<u64> {
+        self.begun.then_some(self.ring)
+    }
+
     /// Whether a device works on it.
     pub(crate) fn working(&self) -> bool {
         matches!(self.phase, Phase::Clearing | Phase::Running)
@@ -59,13 +71,16 @@ impl Core {
         let lanes = self.relay_lanes(bml, engine, space, beside).min(u32::from(offered));
         let idle = |ring: &&Ring| {
             let ends = (ring.peer, ring.space, ring.mark) == (from, space, mark);
-            ends && !ring.busy && ring.shape.lanes == lanes
+            ends && ring.standing.is_none() && !ring.busy && ring.shape.lanes == lanes
         };
         let found = self.rings.lent.iter().find(idle).map(|ring| ring.number);
         let made = match found {
             _ if self.rings.receives(space) => Err("the device relays others"),
             Some(number) => Ok((number, None, Completion::Ready)),
-            None => self.make_ring(bml, (from, mark), (engine, space), lanes),
+            None => {
+                let shape = RelayShape { lanes, depth: u32::from(DEPTH), fragment: PLACE_BYTES };
+                self.make_ring(bml, (from, mark), (engine, space), shape, None)
+            }
         };
         let (number, key, cleared) = match made {
             Ok(made) => made,
@@ -76,7 +91,7 @@ impl Core {
         let fragment = fragment_for(room, lanes, PLACE_BYTES);
         let shape = RelayShape { fragment, ..ring.shape };
         let phase = Phase::Clearing;
-        let relayed = RelayRecv { ring: number, shape, phase, key, quit: false };
+        let relayed = RelayRecv { ring: number, shape, phase, key, quit: false, begun: false };
         if let Some((incoming, _)) = self.incoming(id) {
             incoming.stage = Stage::Relay(Box::new(relayed));
         }
@@ -85,17 +100,20 @@ impl Core {
 
     /// A ring for the messages of a peer to a device of ours: its number, its key, and the clearing of its
     /// flags.
-    fn make_ring(
+    pub(super) fn make_ring(
         &mut self,
         bml: &mut Bml,
         (peer, mark): (u32, u64),
         (engine, space): (usize, Space),
-        lanes: u32,
+        shape: RelayShape,
+        standing: Option<Standing>,
     ) -> Result<(u64, Option<RemoteKey>, Completion), &'static str> {
-        if self.rings.lent.iter().filter(|ring| ring.peer == peer).count() >= RINGS_MAX {
+        let alike =
+            |ring: &&Ring| ring.peer == peer && ring.standing.is_some() == standing.is_some();
+        if self.rings.lent.iter().filter(alike).count() >= RINGS_MAX {
             return Err("all rings for this peer are in use");
         }
-        let shape = RelayShape { lanes, depth: u32::from(DEPTH), fragment: PLACE_BYTES };
+        let lanes = shape.lanes;
         let (_, bytes) = shape.receiver_bytes().ok_or("no lanes for a relay")?;
         let device = device_of(bml, space).ok_or("its device is not attached")?;
         let relay = self.relays(engine).and_then(|to| to.relay(RelayEnd::Receiver, space, lanes));
@@ -127,6 +145,7 @@ impl Core {
             block: Some(block),
             theirs: None,
             next: None,
+            standing,
         });
         Ok((number, Some(key), cleared))
     }
@@ -146,7 +165,7 @@ impl Core {
     }
 
     /// The same, by its request.
-    fn relayed_recv(&mut self, id: RequestId) -> Option<&mut RelayRecv> {
+    pub(super) fn relayed_recv(&mut self, id: RequestId) -> Option<&mut RelayRecv> {
         match &mut self.incoming(id)?.0.stage {
             Stage::Relay(relayed) => Some(relayed),
             _ => None,
@@ -155,6 +174,9 @@ impl Core {
 
     /// The sender has begun.
     pub(crate) fn relay_go(&mut self, bml: &mut Bml, from: u32, go: &Go) -> Result<(), String> {
+        if let Some(number) = self.rings.lent_as(from, go.reply) {
+            return self.standing_go(bml, from, number, go);
+        }
         let (id, relayed) = self.relayed(from, go.reply)?;
         let (number, shape) = (relayed.ring, relayed.shape);
         if relayed.phase != Phase::Lent {
@@ -184,9 +206,21 @@ impl Core {
                 }
             }
         }
-        let Some(ring) = self.rings.own(number) else { return Ok(()) };
+        self.unpack_relayed(bml, id, number, shape);
+        Ok(())
+    }
+
+    /// Begins to unpack.
+    pub(super) fn unpack_relayed(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        number: u64,
+        shape: RelayShape,
+    ) {
+        let Some(ring) = self.rings.own(number) else { return };
         let (relay, memory, turn) = (ring.relay.clone(), ring.memory(true), ring.turn);
-        let Some((incoming, buffer)) = self.incoming(id) else { return Ok(()) };
+        let Some((incoming, buffer)) = self.incoming(id) else { return };
         let (buffer, room) = (buffer.clone(), incoming.room);
         let begun = match memory {
             Some(memory) => buffer.relay(&relay, room, &shape, &memory, turn, PATIENCE),
@@ -202,7 +236,6 @@ impl Core {
         tally.staged_bytes = tally.staged_bytes.saturating_add(room);
         tally.fragments += room.div_ceil(u64::from(shape.fragment));
         self.follow_relay(bml, id, false, begun);
-        Ok(())
     }
 
     /// Its flags are clear, or our device has ended.
@@ -217,6 +250,7 @@ impl Core {
         let (serial, reply, room) = (incoming.rts.serial, incoming.reply, incoming.room);
         let Stage::Relay(relayed) = &mut incoming.stage else { return };
         let (number, shape, quit) = (relayed.ring, relayed.shape, relayed.quit);
+        let ahead = relayed.begun;
         let clearing = relayed.phase == Phase::Clearing;
         if lost {
             return self.end_lost_relay(id);
@@ -259,7 +293,11 @@ impl Core {
             return self.finish_and_tell(bml, id);
         }
         tracing::debug!(peer = from, ?outcome, ?result, "a relayed message that failed here");
-        if quit { self.fall_back(bml, id) } else { self.fail_relayed(bml, id) }
+        match (ahead, quit) {
+            (true, _) => self.fetch_begun(bml, id, "our half gave up, or theirs did"),
+            (false, true) => self.fall_back(bml, id),
+            (false, false) => self.fail_relayed(bml, id),
+        }
     }
 
     /// Our half cannot be, or has ended without all of the message: the sender's is to end.
@@ -280,7 +318,17 @@ impl Core {
         reply: u64,
         why: Quit,
     ) -> Result<(), String> {
+        if let Some(number) = self.rings.lent_as(from, reply) {
+            return self.standing_quit(from, number, why);
+        }
+        // It crossed our FIN, or what else ended the receive: the ring is given up when it is lent again.
+        if self.is_past(reply) {
+            return Ok(());
+        }
         let (id, relayed) = self.relayed(from, reply)?;
+        if relayed.begun {
+            return Err(format!("the end of receive {reply}, which was begun without a LOAN"));
+        }
         if std::mem::replace(&mut relayed.quit, true) {
             return Err("somebody quits twice".to_owned());
         }

@@ -20,7 +20,9 @@ const HALVES_MAX: usize = 1;
 
 /// Rings of a device that messages have.
 fn busy(rings: &[Ring], space: Space) -> usize {
-    rings.iter().filter(|ring| ring.busy && ring.space == space).count()
+    // Messages that were begun ahead have one half that waits for nobody.
+    let counts = |ring: &&Ring| ring.busy && ring.space == space && ring.standing.is_none();
+    rings.iter().filter(counts).count()
 }
 
 /// What both ends know of a ring.
@@ -46,10 +48,43 @@ pub(super) struct Ring {
     pub(super) theirs: Option<Mapping>,
     /// The next message over it, whose loan came before our half of the last one had ended.
     pub(super) next: Option<RequestId>,
+    /// What it is to begin messages over, before their receivers are asked; `None`: it is lent to each message.
+    pub(super) standing: Option<Standing>,
+}
+
+/// How far a ring is that is to stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Its flags are cleared; at its owner, the name of its loan.
+    Clearing(u64),
+    /// The sender has this loan, and is to say GO.
+    Lent(u64),
+    /// Messages may be begun over it.
+    Open,
+}
+
+/// A ring that we have wished for.
+pub(super) struct Wished {
+    pub(super) peer: u32,
+    pub(super) space: Space,
+    pub(super) engine: usize,
+    /// Our device, as the peer knows it.
+    pub(super) mark: u64,
+    pub(super) lanes: u32,
+    /// A ring has come for it.
+    pub(super) answered: bool,
+}
+
+/// A ring that a peer has wished for.
+#[derive(Clone, Copy)]
+pub(super) struct Wish {
+    pub(super) peer: u32,
+    pub(super) mark: u64,
+    pub(super) lanes: u32,
 }
 
 impl Ring {
-    fn region(&self) -> Option<Region> {
+    pub(super) fn region(&self) -> Option<Region> {
         self.block.as_ref().map(Block::region)
     }
 
@@ -69,10 +104,18 @@ impl Ring {
         Some(RelayMemory { fragments, ready, credit })
     }
 
-    /// Gives its memory back; `late`: the peer may still write to it.
+    /// Gives its memory back; `late`: the peer may still write to it. What our device may still touch, because
+    /// a kernel of ours does not end, is nobody's any more, and stays mapped.
     pub(super) fn release(mut self, staging: &mut StagingPool, late: bool) {
-        if let Some(block) = self.block.take() {
-            if late { staging.give_late(block) } else { staging.give(block) }
+        let Some(block) = self.block.take() else { return };
+        if !self.relay.has_ended() {
+            tracing::error!(peer = self.peer, "a relay's half does not end: its ring is lost");
+            staging.lose(block);
+            std::mem::forget(self.theirs.take());
+        } else if late {
+            staging.give_late(block);
+        } else {
+            staging.give(block);
         }
     }
 }
@@ -86,6 +129,9 @@ pub(crate) struct Rings {
     pub(super) borrowed: Vec<Ring>,
     /// How many were made; their numbers are never used again.
     pub(super) made: u64,
+    /// Those that we have asked for, and those that we were asked for and have not lent yet.
+    pub(super) wished: Vec<Wished>,
+    pub(super) wishes: Vec<Wish>,
 }
 
 impl Rings {
@@ -97,6 +143,30 @@ impl Rings {
     /// One of a peer's.
     pub(super) fn theirs(&mut self, peer: u32, number: u64) -> Option<&mut Ring> {
         self.borrowed.iter_mut().find(|ring| (ring.peer, ring.number) == (peer, number))
+    }
+
+    /// Whether peers have asked for rings.
+    #[inline]
+    pub(crate) fn are_wished(&self) -> bool {
+        !self.wishes.is_empty()
+    }
+
+    /// The ring that waits for the answer to this loan, which no message needs.
+    pub(super) fn lent_as(&self, peer: u32, loan: u64) -> Option<u64> {
+        let is = |ring: &&Ring| ring.peer == peer && ring.standing == Some(Standing::Lent(loan));
+        self.lent.iter().find(is).map(|ring| ring.number)
+    }
+
+    /// The standing ring of a peer's for messages out of `space`.
+    pub(super) fn standing(&self, peer: u32, space: Space) -> Option<&Ring> {
+        let is = |ring: &&Ring| ring.peer == peer && ring.space == space && ring.standing.is_some();
+        self.borrowed.iter().find(is)
+    }
+
+    /// Lanes of messages into a device that were begun ahead and that it unpacks now.
+    pub(super) fn lanes_begun(&self, space: Space) -> u32 {
+        let begun = |ring: &&Ring| ring.busy && ring.space == space && ring.standing.is_some();
+        self.lent.iter().filter(begun).map(|ring| ring.shape.lanes).sum()
     }
 
     /// Whether a device of ours unpacks as many relayed messages as it may.
@@ -126,12 +196,18 @@ impl Rings {
         let at = self.borrowed.iter().position(is)?;
         let ring = self.borrowed.swap_remove(at);
         let next = ring.next;
+        if ring.standing.is_some() {
+            // Another one may be had.
+            self.wished.retain(|wished| (wished.peer, wished.space) != (peer, ring.space));
+        }
         ring.release(staging, true);
         next
     }
 
     /// A peer is lost: its idle rings are given up, and those that messages have when these end.
     pub(crate) fn forget(&mut self, peer: u32, staging: &mut StagingPool) {
+        self.wishes.retain(|wish| wish.peer != peer);
+        self.wished.retain(|wished| wished.peer != peer);
         for rings in [&mut self.lent, &mut self.borrowed] {
             for ring in rings.extract_if(.., |ring| ring.peer == peer && !ring.busy) {
                 ring.release(staging, true);
@@ -143,9 +219,12 @@ impl Rings {
     pub(crate) fn leave(&mut self, staging: &mut StagingPool) {
         for rings in [&mut self.lent, &mut self.borrowed] {
             for ring in rings.extract_if(.., |ring| !ring.busy) {
-                ring.release(staging, false);
+                // Somebody may have begun a message that nobody will receive.
+                let late = ring.standing.is_some();
+                ring.release(staging, late);
             }
         }
+        self.wishes.clear();
     }
 
     /// Has everything that is relayed give up, for an endpoint that waits for its engines.

@@ -1,6 +1,7 @@
 //! A relayed message at its sender, which maps the ring. Its offer stands meanwhile.
 
-use super::rings::{RINGS_MAX, Ring};
+use super::ahead::BegunSend;
+use super::rings::{RINGS_MAX, Ring, Standing};
 use super::{PATIENCE, clear};
 use crate::core::Core;
 use crate::error::PmlError;
@@ -12,11 +13,11 @@ use crate::staged::map_peer;
 use crate::staging::device_of;
 use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_engine::{EngineError, RelayEnd, RelayOutcome, RelayShape};
-use gapless_mem::Completion;
+use gapless_mem::{Completion, Space};
 
 /// How far a relayed message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     /// Our half of the message before it has not ended.
     Waiting,
     /// The flags of a new ring are cleared.
@@ -30,24 +31,27 @@ enum Phase {
 /// A relayed message at its sender.
 #[derive(Debug)]
 pub(crate) struct RelaySend {
-    reply: u64,
+    /// What the receiver calls it; 0 for one that was begun before the receiver was asked.
+    pub(super) reply: u64,
     /// The ring's number at the receiver.
-    ring: u64,
-    shape: RelayShape,
+    pub(super) ring: u64,
+    pub(super) shape: RelayShape,
     /// Turns that the ring's lanes have had.
-    turn: u64,
-    end: u64,
-    phase: Phase,
+    pub(super) turn: u64,
+    pub(super) end: u64,
+    pub(super) phase: Phase,
     /// The key of credit that the receiver has not mapped.
-    key: Option<RemoteKey>,
+    pub(super) key: Option<RemoteKey>,
     /// The receiver has given up.
-    stopped: bool,
+    pub(super) stopped: bool,
     /// The receiver has everything.
-    received: bool,
+    pub(super) received: bool,
+    /// It was begun before the receiver was asked.
+    pub(super) begun: Option<BegunSend>,
 }
 
 /// Why a ring cannot be had.
-enum Refusal {
+pub(super) enum Refusal {
     /// The receiver breaks the protocol.
     Wrong(String),
     /// It is told so.
@@ -60,7 +64,7 @@ impl From<String> for Refusal {
     }
 }
 
-fn relaying(send: &mut Send) -> Option<&mut RelaySend> {
+pub(super) fn relaying(send: &mut Send) -> Option<&mut RelaySend> {
     match &mut send.stage {
         SendStage::Offered(offered) => offered.relay.as_deref_mut(),
         _ => None,
@@ -68,7 +72,7 @@ fn relaying(send: &mut Send) -> Option<&mut RelaySend> {
 }
 
 impl Core {
-    fn relay_send(&mut self, id: RequestId) -> Option<&mut RelaySend> {
+    pub(super) fn relay_send(&mut self, id: RequestId) -> Option<&mut RelaySend> {
         relaying(self.requests.send_mut(id)?)
     }
 
@@ -79,8 +83,12 @@ impl Core {
         from: u32,
         loan: &Loan,
     ) -> Result<(), String> {
+        if loan.serial == 0 {
+            return self.standing_lent(bml, from, loan);
+        }
         let (id, send) = self.offered(from, loan.serial)?;
         let bytes = send.buffer.bytes();
+        let ends = (send.buffer.typed().space(), send.buffer.engine());
         let SendStage::Offered(offered) = &mut send.stage else { return Ok(()) };
         let told = offered.rts.relay;
         if loan.end > bytes {
@@ -93,7 +101,7 @@ impl Core {
         if let Some(mut earlier) = offered.ring.take() {
             earlier.course.release(&mut self.staging, false);
         }
-        match self.borrow_ring(bml, from, id, loan) {
+        match self.borrow_ring(bml, from, ends, loan) {
             Ok((key, cleared)) => {
                 let Some(ring) = self.rings.theirs(from, loan.ring) else { return Ok(()) };
                 let waits = std::mem::replace(&mut ring.busy, true);
@@ -114,6 +122,7 @@ impl Core {
                     key,
                     stopped: false,
                     received: false,
+                    begun: None,
                 };
                 if let Some(send) = self.requests.send_mut(id)
                     && let SendStage::Offered(offered) = &mut send.stage
@@ -134,20 +143,20 @@ impl Core {
     }
 
     /// The ring of a loan: one that is mapped, or a new one, the key of its credit and the clearing of that.
-    fn borrow_ring(
+    pub(super) fn borrow_ring(
         &mut self,
         bml: &mut Bml,
         from: u32,
-        id: RequestId,
+        (space, engine): (Space, usize),
         loan: &Loan,
     ) -> Result<(Option<RemoteKey>, Completion), Refusal> {
         let passing = |_| Refusal::Quit(Quit::Passing);
-        let Some(send) = self.requests.send_mut(id) else { return Err(passing(())) };
-        let (space, engine) = (send.buffer.typed().space(), send.buffer.engine());
+        let standing = (loan.serial == 0).then_some(Standing::Clearing(loan.reply));
         let (lanes, depth) = (u32::from(loan.lanes), u32::from(loan.depth));
         let shape = RelayShape { lanes, depth, fragment: loan.place };
         if let Some(ring) = self.rings.theirs(from, loan.ring) {
-            if loan.key.is_some() || ring.shape != shape || ring.next.is_some() {
+            let stands = standing.is_some() || ring.standing.is_some();
+            if stands || loan.key.is_some() || ring.shape != shape || ring.next.is_some() {
                 return Err(Refusal::Wrong(format!("a LOAN that is not of this ring: {loan:?}")));
             }
             // Two devices of ours that the receiver takes for one.
@@ -160,8 +169,10 @@ impl Core {
         if loan.turn != 0 {
             return Err(Refusal::Wrong(format!("a new ring that had {} turns", loan.turn)));
         }
-        let there = self.rings.borrowed.iter().filter(|ring| ring.peer == from).count();
-        let full = there >= RINGS_MAX || self.rings.sends(space);
+        let alike =
+            |ring: &&Ring| ring.peer == from && ring.standing.is_some() == standing.is_some();
+        let there = self.rings.borrowed.iter().filter(alike).count();
+        let full = there >= RINGS_MAX || standing.is_none() && self.rings.sends(space);
         let device = device_of(bml, space).filter(|_| !full);
         let device = device.ok_or(Refusal::Quit(Quit::Passing))?;
         let theirs = map_peer(bml, from, key, space).map_err(|error| {
@@ -199,6 +210,7 @@ impl Core {
             block: Some(block),
             theirs: Some(theirs),
             next: None,
+            standing,
         });
         Ok((Some(key), cleared))
     }
@@ -218,6 +230,9 @@ impl Core {
         let turns = relayed.shape.turns(relayed.end);
         if self.peers[peer as usize].lost.is_some() {
             return self.end_lost_relay_send(bml, id);
+        }
+        if self.is_begun(id) {
+            return self.begun_sent(bml, id, result);
         }
         if phase == Phase::Clearing {
             match result {
@@ -249,9 +264,9 @@ impl Core {
     /// Says GO, and begins to pack.
     fn start_relay(&mut self, bml: &mut Bml, id: RequestId) {
         let Some(send) = self.requests.send_mut(id) else { return };
-        let (peer, buffer) = (send.to.peer, send.buffer.clone());
+        let peer = send.to.peer;
         let Some(relayed) = relaying(send) else { return };
-        let (shape, end, number) = (relayed.shape, relayed.end, relayed.ring);
+        let number = relayed.ring;
         let expected = relayed.turn;
         if self.rings.theirs(peer, number).is_none_or(|ring| ring.turn != expected) {
             return self.quit_relay(bml, id, Quit::GaveUp);
@@ -260,6 +275,15 @@ impl Core {
         let go = Go { reply: relayed.reply, key: relayed.key.take() };
         relayed.phase = Phase::Running;
         self.send_long(bml, peer, go.wire());
+        self.pack_relayed(bml, id);
+    }
+
+    /// Begins to pack.
+    pub(super) fn pack_relayed(&mut self, bml: &mut Bml, id: RequestId) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let (peer, buffer) = (send.to.peer, send.buffer.clone());
+        let Some(relayed) = relaying(send) else { return };
+        let (shape, end, number) = (relayed.shape, relayed.end, relayed.ring);
         let Some(ring) = self.rings.theirs(peer, number) else { return };
         let (relay, memory, turn) = (ring.relay.clone(), ring.memory(false), ring.turn);
         let begun = match memory {
@@ -289,14 +313,14 @@ impl Core {
     }
 
     /// A ring of a peer's is of no use any more, to whoever waits for it neither.
-    fn give_ring_up(&mut self, bml: &mut Bml, peer: u32, number: u64) {
+    pub(super) fn give_ring_up(&mut self, bml: &mut Bml, peer: u32, number: u64) {
         if let Some(next) = self.rings.drop_theirs((peer, number), &mut self.staging) {
             self.quit_relay(bml, next, Quit::GaveUp);
         }
     }
 
     /// The receiver has everything, and our device has ended.
-    fn end_relayed(&mut self, bml: &mut Bml, id: RequestId, broken: bool) {
+    pub(super) fn end_relayed(&mut self, bml: &mut Bml, id: RequestId, broken: bool) {
         let Some(send) = self.requests.send_mut(id) else { return };
         let peer = send.to.peer;
         let status = send.status(Protocol::Relay);
@@ -328,6 +352,9 @@ impl Core {
         let Some(send) = self.requests.send_mut(id) else { return Ok(false) };
         let peer = send.to.peer;
         let Some(relayed) = relaying(send) else { return Ok(false) };
+        if relayed.begun.is_some() {
+            return self.begun_fin(bml, id, from, verdict).map(|()| true);
+        }
         let expected = verdict == Verdict::Received(Protocol::Relay) && !relayed.received;
         let begun = matches!(relayed.phase, Phase::Running | Phase::Sent);
         if peer != from || !expected || !begun {
@@ -355,6 +382,9 @@ impl Core {
         }
         // Our QUIT was on its way.
         let Some(relayed) = relaying(send) else { return Ok(()) };
+        if relayed.begun.is_some() {
+            return Err(format!("rendezvous {serial} is stopped, which nobody said GO to"));
+        }
         if std::mem::replace(&mut relayed.stopped, true) || relayed.received {
             return Err(format!("rendezvous {serial} is stopped after its end"));
         }

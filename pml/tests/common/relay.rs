@@ -2,12 +2,17 @@
 //! flags and places that a device would use.
 
 use super::engine::FakeEngine;
+use super::lab::{config, layout};
+use super::{Buffer, Home, Job, link};
+use gapless_btl::loopback::{Hub, Loopback};
+use gapless_btl::{Btl, loopback};
 use gapless_engine::{
     Engine, EngineError, HostEngine, Relay, RelayEnd, RelayMemory, RelayOutcome, RelayShape,
     Relays, Typed,
 };
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
+use gapless_pml::{Config, Protocol, Source, Status, TagSel};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -29,6 +34,8 @@ pub(crate) struct Whims {
     pub(crate) refuses: AtomicBool,
     /// Who is told to stop says so to nobody, like a process that was killed.
     pub(crate) vanishes: AtomicBool,
+    /// Nothing of it ever ends, as far as anybody can tell.
+    pub(crate) stuck: AtomicBool,
     /// Lanes that it has.
     pub(crate) lanes: AtomicU32,
     /// Halves that have not ended.
@@ -165,6 +172,11 @@ impl Relay for Station {
 
     fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+
+    fn has_ended(&self) -> bool {
+        !self.whims.stuck.load(Ordering::Relaxed)
+            && self.last.lock().unwrap().as_ref().is_none_or(|half| half.has_ended())
     }
 
     fn outcome(&self) -> RelayOutcome {
@@ -340,5 +352,87 @@ impl Engine for RelayEngine {
     ) -> Result<Completion, EngineError> {
         // SAFETY: as above.
         unsafe { self.inner.transfer(src, dst, range, after) }
+    }
+}
+
+/// Lanes of both devices.
+pub(crate) const LANES: u32 = 3;
+/// Bytes of the shortest fragments.
+pub(crate) const FRAGMENT: u64 = 16 << 10;
+
+/// Two ranks whose devices relay.
+pub(crate) struct RelayLab {
+    pub(crate) job: Job,
+    pub(crate) device: Arc<FakeDevice>,
+    pub(crate) whims: [Arc<Whims>; 2],
+}
+
+impl RelayLab {
+    pub(crate) fn new(config: Config) -> RelayLab {
+        RelayLab::over(config, link())
+    }
+
+    pub(crate) fn over(config: Config, link: loopback::Config) -> RelayLab {
+        let device = Arc::new(FakeDevice::with_delay(3, 1));
+        let mut rail = |_, hub: &Hub| Box::new(Loopback::with(hub, link.clone())) as Box<dyn Btl>;
+        let mut job = Job::with_engines(2, config, &mut rail, &[Arc::new(HostEngine)]);
+        let whims = [0, 1].map(|rank| {
+            let engine = RelayEngine::new(&Arc::new(FakeEngine::new(&device, 1)), LANES);
+            let whims = Arc::clone(&engine.whims);
+            job.pml(rank).add_engine(Arc::new(engine));
+            whims
+        });
+        RelayLab { job, device, whims }
+    }
+
+    pub(crate) fn forced() -> RelayLab {
+        RelayLab::new(config(Protocol::Relay, 3))
+    }
+
+    pub(crate) fn home(&self) -> Home {
+        Home::Fake(Arc::clone(&self.device))
+    }
+
+    pub(crate) fn source(&self, size: u64, gaps: bool, seed: u64) -> Buffer {
+        Buffer::source_in(&layout(size, gaps), 1, seed, self.home())
+    }
+
+    pub(crate) fn target(&self, size: u64, gaps: bool) -> Buffer {
+        Buffer::target_in(&layout(size, gaps), 1, self.home())
+    }
+
+    /// Sends a message from one rank to the other.
+    pub(crate) fn carry(&mut self, out: u32, from: &Buffer, to: &Buffer, what: &str) -> Status {
+        let send = self.job.isend(out, from, 1 - out, 0);
+        let recv = self.job.irecv(1 - out, to, Source::Rank(out), TagSel::Is(0));
+        let status = self.job.finish(1 - out, recv).unwrap();
+        let sent = self.job.finish(out, send).unwrap();
+        assert_eq!(sent.protocol, status.protocol, "{what}");
+        to.assert_received(&from.packed(), what);
+        self.assert_idle(what);
+        status
+    }
+
+    /// No half works, and nothing but rings is in use.
+    pub(crate) fn assert_idle(&mut self, what: &str) {
+        self.job.settle();
+        for rank in 0..2 {
+            let under_way = self.whims[rank].under_way.load(Ordering::Relaxed);
+            assert_eq!(under_way, 0, "{what}: rank {rank}");
+            if let Some(pml) = &mut self.job.ranks[rank] {
+                assert!(!pml.has_requests() && !pml.is_busy(), "{what}: rank {rank}");
+                if pml.relay_rings() == (0, 0) {
+                    assert_eq!(pml.staging_bytes().1, 0, "{what}: rank {rank}");
+                }
+            }
+        }
+    }
+
+    pub(crate) fn rings(&mut self) -> [(usize, usize); 2] {
+        [0, 1].map(|rank| self.job.pml(rank).relay_rings())
+    }
+
+    pub(crate) fn begun(&self) -> [u32; 2] {
+        self.whims.each_ref().map(|whims| whims.begun.load(Ordering::Relaxed))
     }
 }

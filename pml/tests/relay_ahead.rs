@@ -1,0 +1,536 @@
+//! Short messages that are begun before their receivers are asked, over rings that stand: when they are, when
+//! their sends end, and what becomes of them when the receiver cannot, or will not, take them from the ring.
+
+mod common;
+
+use common::lab::layout;
+use common::relay::{FRAGMENT, RelayEngine, RelayLab as Lab};
+use common::rogue::{Pair, offer, serial_of, short};
+use common::{Buffer, Home, link};
+use gapless_btl::loopback;
+use gapless_engine::Engine;
+use gapless_mem::fake::FakeDevice;
+use gapless_mem::{Device, Region};
+use gapless_pml::{Bounds, Config, PmlError, Protocol, RequestId, SendMode, Source, TagSel};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// By default, with a ring from rank 0 to rank 1.
+fn standing() -> Lab {
+    with_ring(Lab::new(Config::default()))
+}
+
+fn with_ring(mut lab: Lab) -> Lab {
+    let (from, to) = (lab.source(64, true, 1), lab.target(64, false));
+    // The first message asks for the ring, the next receive shows whose memory it is to be in.
+    for _ in 0..2 {
+        let way = lab.carry(0, &from, &to, "before the ring").protocol;
+        assert_eq!(way, Protocol::Eager);
+    }
+    assert_eq!(lab.rings(), [(0, 1), (1, 0)]);
+    lab
+}
+
+/// The memory is the user's again.
+fn overwrite(device: &FakeDevice, buffer: &Buffer) {
+    let region = buffer.region();
+    let zeros = vec![0; usize::try_from(region.len()).unwrap()];
+    // SAFETY: both live until the wait below, and nobody else touches them.
+    unsafe { device.copy(region, Region::of(&zeros), &[]) }.unwrap().wait().unwrap();
+}
+
+fn isend_sync(lab: &mut Lab, from: &Buffer) -> RequestId {
+    let world = lab.job.pml(0).world();
+    let mode = SendMode::Synchronous;
+    // SAFETY: tests keep the buffer until the request has ended or the rank is dropped.
+    unsafe { lab.job.pml(0).isend_mode(&world, &from.typed(), 1, 0, mode) }.unwrap()
+}
+
+#[test]
+fn short_messages_of_any_layout_are_begun_ahead() {
+    let mut lab = standing();
+    let (mut messages, before) = (0, lab.begun());
+    for size in [1, 8, 333, 4096, FRAGMENT, FRAGMENT + 1, 3 * FRAGMENT] {
+        for gaps in 0..4 {
+            let what = format!("{size} bytes, gaps {gaps}");
+            let from = lab.source(size, gaps & 1 == 1, size);
+            let to = lab.target(size, gaps & 2 == 2);
+            let status = lab.carry(0, &from, &to, &what);
+            assert_eq!((status.protocol, status.bytes), (Protocol::Relay, size), "{what}");
+            messages += 1;
+        }
+    }
+    let begun = lab.begun();
+    assert_eq!([begun[0] - before[0], begun[1] - before[1]], [messages; 2]);
+    // What does not fit goes as ever, and so does what has nothing to do with devices.
+    let (from, to) = (lab.source(3 * FRAGMENT + 1, true, 3), lab.target(3 * FRAGMENT + 1, false));
+    assert_ne!(lab.carry(0, &from, &to, "long").protocol, Protocol::Relay);
+    let (from, to) = (Buffer::source(&layout(64, true), 1, 1), lab.target(64, false));
+    assert_eq!(lab.carry(0, &from, &to, "from the host").protocol, Protocol::Eager);
+    assert_eq!(lab.rings(), [(0, 1), (1, 0)]);
+}
+
+#[test]
+fn nothing_is_begun_ahead_where_that_is_not_wished() {
+    for (what, config) in [
+        ("not", Config { relay_ahead: false, ..Config::default() }),
+        ("forced", Config { force: Some(Protocol::Eager), ..Config::default() }),
+    ] {
+        let mut lab = Lab::new(config);
+        for _ in 0..4 {
+            let (from, to) = (lab.source(64, true, 1), lab.target(64, false));
+            assert_eq!(lab.carry(0, &from, &to, what).protocol, Protocol::Eager, "{what}");
+        }
+        assert_eq!(lab.rings(), [(0, 0), (0, 0)], "{what}");
+    }
+}
+
+#[test]
+fn without_what_it_takes_messages_go_as_ever() {
+    for (what, sabotage) in
+        [("no lanes", 0), ("no lanes there", 1), ("no memory", 2), ("no keys", 3)]
+    {
+        let bounds = Bounds { staging_bytes: 1 << 20, ..Bounds::default() };
+        let mut lab = match sabotage {
+            2 => Lab::new(Config { bounds, ..Config::default() }),
+            3 => Lab::over(Config::default(), loopback::Config { mapped: false, ..link() }),
+            _ => Lab::new(Config::default()),
+        };
+        if sabotage < 2 {
+            lab.whims[sabotage].lanes.store(0, Ordering::Relaxed);
+        }
+        for round in 0..5 {
+            let (from, to) = (lab.source(64, true, round), lab.target(64, false));
+            assert_eq!(lab.carry(0, &from, &to, what).protocol, Protocol::Eager, "{what}");
+        }
+        assert_eq!(lab.begun(), [0, 0], "{what}");
+    }
+}
+
+#[test]
+fn short_sends_end_before_their_receives_are_posted() {
+    // Received by the device, or by whoever cannot take it from the ring.
+    for to_host in [false, true] {
+        let mut lab = standing();
+        let sources: Vec<Buffer> = (0..6).map(|k| lab.source(100 + 700 * k, true, k)).collect();
+        let wanted: Vec<Vec<u8>> = sources.iter().map(Buffer::packed).collect();
+        for (tag, from) in (0..).zip(&sources) {
+            let send = lab.job.isend(0, from, 1, tag);
+            let status = lab.job.finish(0, send).unwrap();
+            // The ring has one at a time.
+            let way = if tag == 0 { Protocol::Relay } else { Protocol::Eager };
+            assert_eq!(status.protocol, way, "message {tag}");
+            overwrite(&lab.device, from);
+        }
+        for (tag, packed) in (0..).zip(&wanted) {
+            let home = if to_host { Home::Heap } else { lab.home() };
+            let to = Buffer::target_in(&layout(packed.len() as u64, false), 1, home);
+            let recv = lab.job.irecv(1, &to, Source::Rank(0), TagSel::Is(tag));
+            let status = lab.job.finish(1, recv).unwrap();
+            to.assert_received(packed, &format!("message {tag}, to the host: {to_host}"));
+            let another = if to_host { Protocol::Pipeline } else { Protocol::Relay };
+            let way = if tag == 0 { another } else { Protocol::Eager };
+            assert_eq!(status.protocol, way, "message {tag}");
+        }
+        lab.assert_idle("sent before");
+        // A ring that did not serve is given up; another one can be had.
+        assert_eq!(lab.rings(), if to_host { [(0, 0); 2] } else { [(0, 1), (1, 0)] });
+        for round in 0..4 {
+            let (from, to) = (lab.source(64, true, round), lab.target(64, false));
+            let way = lab.carry(0, &from, &to, "after").protocol;
+            assert_eq!(way == Protocol::Relay, !to_host || round > 1, "round {round}: {way}");
+        }
+    }
+}
+
+#[test]
+fn other_sends_end_when_they_are_received() {
+    // Synchronous, or longer than a fragment.
+    for size in [64, 2 * FRAGMENT] {
+        let mut lab = standing();
+        let from = lab.source(size, true, 5);
+        let send = match size {
+            64 => isend_sync(&mut lab, &from),
+            _ => lab.job.isend(0, &from, 1, 0),
+        };
+        lab.job.settle();
+        assert_eq!(lab.job.pml(0).test(send), Ok(None), "{size} bytes");
+        let to = lab.target(size, false);
+        let recv = lab.job.irecv(1, &to, Source::Rank(0), TagSel::Is(0));
+        assert_eq!(lab.job.finish(1, recv).unwrap().protocol, Protocol::Relay);
+        assert_eq!(lab.job.finish(0, send).unwrap().protocol, Protocol::Relay);
+        to.assert_received(&from.packed(), "late");
+        lab.assert_idle("late");
+    }
+}
+
+#[test]
+fn both_send_first_and_receive_then() {
+    let mut lab = standing();
+    let (from, to) = (lab.source(64, true, 1), lab.target(64, false));
+    for _ in 0..2 {
+        lab.carry(1, &from, &to, "the other ring");
+    }
+    assert_eq!(lab.rings(), [(1, 1), (1, 1)]);
+    for round in 0..20 {
+        let out = [0, 1].map(|rank| lab.source(8 + 300 * round, true, 10 * round + rank));
+        let into = [0, 1].map(|_| lab.target(8 + 300 * round, false));
+        // As blocking sends do it.
+        for rank in 0..2u32 {
+            let send = lab.job.isend(rank, &out[rank as usize], 1 - rank, 0);
+            assert_eq!(lab.job.finish(rank, send).unwrap().protocol, Protocol::Relay);
+        }
+        for rank in 0..2u32 {
+            let to = &into[rank as usize];
+            let recv = lab.job.irecv(rank, to, Source::Rank(1 - rank), TagSel::Is(0));
+            lab.job.finish(rank, recv).unwrap();
+            to.assert_received(&out[1 - rank as usize].packed(), "both");
+        }
+        lab.assert_idle("both");
+    }
+}
+
+#[test]
+fn a_half_that_cannot_be_is_done_without() {
+    for (what, rank) in [("the receiver's", 1), ("the sender's", 0)] {
+        for fails in [false, true] {
+            let mut lab = standing();
+            let whims = Arc::clone(&lab.whims[rank]);
+            for round in 0..12 {
+                // Two messages to have a ring made, one that is begun over it, as long as that is tried.
+                match (round % 3, fails) {
+                    (2, true) => whims.fails_after.store(0, Ordering::Relaxed),
+                    (2, false) => whims.refuses.store(true, Ordering::Relaxed),
+                    _ => {}
+                }
+                let what = format!("{what} half, fails: {fails}, message {round}");
+                let (from, to) = (lab.source(500, true, round), lab.target(500, round % 2 == 0));
+                let way = lab.carry(0, &from, &to, &what).protocol;
+                let begun = round % 3 == 2 && round < 9;
+                assert_eq!(way == Protocol::Pipeline, begun, "{what}: {way}");
+                whims.fails_after.store(-1, Ordering::Relaxed);
+                whims.refuses.store(false, Ordering::Relaxed);
+            }
+            assert_eq!(lab.rings(), [(0, 0); 2], "{what}: it is not tried for ever");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_received_leaves_nothing_behind() {
+    let mut lab = standing();
+    let from = [lab.source(64, true, 1), lab.source(64, true, 2)];
+    // One is asked for back, one is refused when its receiver leaves.
+    let send = isend_sync(&mut lab, &from[0]);
+    lab.job.settle();
+    lab.job.pml(0).cancel_send(send).unwrap();
+    assert_eq!(lab.job.finish(0, send), Err(PmlError::Cancelled));
+    lab.assert_idle("taken back");
+    assert_eq!(lab.rings()[0], (0, 0));
+    for round in 0..2 {
+        let to = lab.target(64, false);
+        assert_eq!(lab.carry(0, &from[1], &to, "again").protocol, Protocol::Eager, "{round}");
+    }
+    let send = lab.job.isend(0, &from[1], 1, 0);
+    assert_eq!(lab.job.finish(0, send).unwrap().protocol, Protocol::Relay);
+    let other = isend_sync(&mut lab, &from[0]);
+    lab.job.settle();
+    assert!(lab.job.pml(0).has_requests());
+    lab.job.pml(1).refuse_unreceived();
+    let refused = lab.job.finish(0, other);
+    assert!(matches!(refused, Err(PmlError::Unreceived { .. })), "{refused:?}");
+    lab.assert_idle("left");
+}
+
+#[test]
+fn a_communicator_can_be_freed_when_its_sends_have_ended() {
+    let mut lab = standing();
+    let requests = [0, 1].map(|rank| {
+        let world = lab.job.pml(rank).world();
+        lab.job.pml(rank).start_dup(&world).unwrap()
+    });
+    let mut ranks = 0..;
+    let comms = requests.map(|request| {
+        let rank = ranks.next().unwrap();
+        let made = lab.job.until("a dup", |job| job.pml(rank).test_comm(request).transpose());
+        made.unwrap().unwrap()
+    });
+    let from = lab.source(64, true, 1);
+    // SAFETY: the buffer lives until the end.
+    let send = unsafe { lab.job.pml(0).isend(&comms[0], &from.typed(), 1, 0) }.unwrap();
+    assert_eq!(lab.job.finish(0, send).unwrap().protocol, Protocol::Relay);
+    // As far as its user knows nothing is under way in it.
+    lab.job.pml(0).free(&comms[0]).unwrap();
+    let to = lab.target(64, false);
+    // SAFETY: as above.
+    let recv =
+        unsafe { lab.job.pml(1).irecv(&comms[1], &to.typed(), Source::Rank(0), TagSel::Is(0)) };
+    lab.job.finish(1, recv.unwrap()).unwrap();
+    to.assert_received(&from.packed(), "late");
+    lab.job.pml(1).free(&comms[1]).unwrap();
+    lab.assert_idle("late");
+}
+
+#[test]
+fn too_long_a_message_is_cut() {
+    let mut lab = standing();
+    for (size, room) in [(500, 300), (2 * FRAGMENT + 5, 100), (3 * FRAGMENT, 2 * FRAGMENT - 1)] {
+        let (from, to) = (lab.source(size, true, 1), lab.target(room, false));
+        let send = lab.job.isend(0, &from, 1, 0);
+        let recv = lab.job.irecv(1, &to, Source::Rank(0), TagSel::Is(0));
+        let cut = lab.job.finish(1, recv);
+        assert_eq!(cut, Err(PmlError::Truncated { sent: size, room }), "{size}");
+        assert_eq!(lab.job.finish(0, send).unwrap().protocol, Protocol::Relay, "{size}");
+        to.assert_received(&from.packed()[..usize::try_from(room).unwrap()], "cut");
+        lab.assert_idle("cut");
+    }
+    // The ring's turns are the same at both ends.
+    let (from, to) = (lab.source(64, true, 1), lab.target(64, false));
+    assert_eq!(lab.carry(0, &from, &to, "after").protocol, Protocol::Relay);
+}
+
+#[test]
+fn a_peer_killed_at_any_stage_leaves_no_half_behind() {
+    let mut stages = 0;
+    for killed in 0..2u32 {
+        for posted in [true, false] {
+            for steps in 0..40 {
+                let what = format!("rank {killed} dies after {steps} steps, posted: {posted}");
+                let mut lab = match steps % 2 {
+                    0 => standing(),
+                    // While the ring is being made.
+                    _ => Lab::new(Config::default()),
+                };
+                let (from, to) = (lab.source(800, true, 5), lab.target(800, false));
+                let send = lab.job.isend(0, &from, 1, 0);
+                let receive = |lab: &mut Lab| lab.job.irecv(1, &to, Source::Rank(0), TagSel::Is(0));
+                let mut recv = posted.then(|| receive(&mut lab));
+                for _ in 0..steps {
+                    lab.job.progress();
+                }
+                let halves = &lab.whims[1 - killed as usize].under_way;
+                stages |= 1 << halves.load(Ordering::Relaxed);
+                lab.whims[killed as usize].vanishes.store(true, Ordering::Relaxed);
+                lab.job.kill(killed);
+                lab.job.settle();
+                if killed == 0 && recv.is_none() {
+                    let world = lab.job.pml(1).world();
+                    let typed = to.typed();
+                    // SAFETY: the buffer is kept until the end.
+                    let late = unsafe {
+                        lab.job.pml(1).irecv(&world, &typed, Source::Rank(0), TagSel::Is(0))
+                    };
+                    recv = late.ok();
+                }
+                let (rank, id) = if killed == 0 { (1, recv) } else { (0, Some(send)) };
+                match id.map(|id| lab.job.finish(rank, id)) {
+                    Some(Ok(_)) if killed == 0 => to.assert_received(&from.packed(), &what),
+                    Some(Ok(_)) | None => {}
+                    Some(Err(PmlError::PeerLost { rank, .. })) => {
+                        assert_eq!(rank, killed, "{what}")
+                    }
+                    Some(Err(other)) => panic!("{what}: {other}"),
+                }
+                lab.assert_idle(&what);
+                assert_eq!(lab.job.pml(1 - killed).relay_rings(), (0, 0), "{what}");
+            }
+        }
+    }
+    assert_eq!(stages, 0b11, "some died while a half was at work, and some did not");
+}
+
+#[test]
+fn a_ring_whose_half_does_not_end_is_lost() {
+    let mut lab = standing();
+    let before = lab.job.pml(1).staging_bytes();
+    assert!(before.0 > 0);
+    lab.whims[1].stuck.store(true, Ordering::Relaxed);
+    lab.whims[1].fails_after.store(0, Ordering::Relaxed);
+    let (from, to) = (lab.source(64, true, 1), lab.target(64, false));
+    let send = lab.job.isend(0, &from, 1, 0);
+    let recv = lab.job.irecv(1, &to, Source::Rank(0), TagSel::Is(0));
+    assert_eq!(lab.job.finish(1, recv).unwrap().protocol, Protocol::Pipeline);
+    lab.job.finish(0, send).unwrap();
+    to.assert_received(&from.packed(), "stuck");
+    lab.job.settle();
+    // Its memory is nobody's any more, so nobody can be given it.
+    assert_eq!((lab.rings(), lab.job.pml(1).staging_bytes()), ([(0, 0); 2], (0, 0)));
+}
+
+fn relaying(device: &Arc<FakeDevice>) -> Arc<dyn Engine> {
+    use common::engine::FakeEngine;
+    Arc::new(RelayEngine::new(&Arc::new(FakeEngine::new(device, 1)), 3))
+}
+
+/// An offer of a message that was begun.
+fn begun(bytes: u64, ring: u64, turn: u64) -> Vec<u8> {
+    let mut message = offer(bytes);
+    message[109] = 0;
+    message[110] = 2;
+    message[112..120].fill(0);
+    message.extend(ring.to_le_bytes());
+    message.extend(turn.to_le_bytes());
+    message
+}
+
+/// The rogue wishes for a ring and gets it: the pair, and the ring's number and its loan's name.
+fn lent() -> (Pair, u64, u64) {
+    let mut pair = Pair::with(Protocol::Relay, relaying);
+    pair.inject(&short(20, 3, 77));
+    let to = Buffer::target_in(&layout(64, false), 1, pair.home());
+    let recv = pair.recv(&to);
+    pair.turn();
+    let loan = pair.heard(16);
+    let word = |at: usize| u64::from_le_bytes(loan[at..at + 8].try_into().unwrap());
+    assert_eq!((word(32), word(48), word(24)), (0, 77, 0), "no message, that device, a new ring");
+    assert!(pair.pml.cancel_recv(recv).unwrap());
+    pair.pml.release(recv).unwrap();
+    let (ring, name) = (word(16), word(40));
+    (pair, ring, name)
+}
+
+fn go(pair: &mut Pair, name: u64, len: u64) {
+    let key = pair.rogue_key(len);
+    let mut message = short(17, u8::try_from(key.as_bytes().len()).unwrap(), name);
+    message.extend(key.as_bytes());
+    pair.inject(&message);
+}
+
+#[test]
+fn a_rogue_cannot_begin_what_it_has_no_ring_for() {
+    for case in 0..8 {
+        let what = format!("case {case}");
+        let (mut pair, ring, name) = lent();
+        let to = Buffer::target_in(&layout(64, false), 1, pair.home());
+        let id = pair.recv(&to);
+        if case > 0 {
+            go(&mut pair, name, if case == 1 { 8 } else { 3 * 64 });
+        }
+        match case {
+            // Twice the answer to a loan.
+            0 => {
+                go(&mut pair, name, 3 * 64);
+                go(&mut pair, name, 3 * 64);
+            }
+            1 => {}
+            // A ring that never was, another turn, more than it holds.
+            2 => pair.inject(&begun(64, ring + 1, 0)),
+            3 => pair.inject(&begun(64, ring, 1)),
+            4 => pair.inject(&begun(3 * FRAGMENT + 1, ring, 0)),
+            // Two messages at a time.
+            5 => {
+                pair.inject(&begun(64, ring, 0));
+                let mut second = begun(64, ring, 0);
+                second[12] = 1;
+                second[40] = 78;
+                let other = pair.recv(&to);
+                pair.inject(&second);
+                pair.assert_lost(other, &what);
+            }
+            // What was begun, and can be had otherwise.
+            6 => {
+                let mut both = begun(64, ring, 0);
+                both[109] = 3;
+                pair.inject(&both);
+            }
+            // A wish without lanes.
+            _ => pair.inject(&short(20, 0, 1)),
+        }
+        pair.assert_lost(id, &what);
+    }
+}
+
+#[test]
+fn a_half_that_never_comes_is_told_of_and_done_without() {
+    let (mut pair, ring, name) = lent();
+    go(&mut pair, name, 3 * 64);
+    let to = Buffer::target_in(&layout(64, false), 1, pair.home());
+    let id = pair.recv(&to);
+    pair.inject(&begun(64, ring, 0));
+    assert_eq!(pair.pml.test(id), Ok(None));
+    // NOTE: what was begun of message 77 has failed.
+    let mut note = short(9, 6, 0);
+    note[12] = 1;
+    note.extend(77u64.to_le_bytes());
+    pair.inject(&note);
+    // It asks by CTS, and has given the ring up.
+    let cts = pair.heard(3);
+    assert_eq!(u64::from_le_bytes(cts[16..24].try_into().unwrap()), 77);
+    assert_eq!(pair.pml.relay_rings(), (0, 0));
+    let reply = u64::from_le_bytes(cts[24..32].try_into().unwrap());
+    let mut data = common::rogue::words(4, reply, 0);
+    data.extend([9; 64]);
+    pair.inject(&data);
+    assert_eq!(pair.pml.test(id).unwrap().unwrap().protocol, Protocol::Pipeline);
+    to.assert_received(&[9; 64], "by the pipeline");
+    // The end of what is over may have crossed our word on it, and means nothing.
+    pair.inject(&short(19, 3, reply));
+    let next = pair.recv(&to);
+    assert_eq!((pair.pml.test(next), pair.inbox.1), (Ok(None), false));
+    pair.inject(&short(19, 3, 1 << 40));
+    pair.assert_lost(next, "the end of what never was");
+}
+
+#[test]
+fn a_rogue_receiver_cannot_answer_twice() {
+    for case in 0..6 {
+        let what = format!("case {case}");
+        let mut pair = Pair::with(Protocol::Relay, relaying);
+        let from = Buffer::source_in(&layout(64, true), 1, 3, pair.home());
+        // An offer, and a wish, which the rogue grants.
+        let first = pair.send(&from);
+        pair.turn();
+        let wish = pair.heard(20);
+        let key = pair.rogue_key(1 << 20);
+        let lanes = if case == 0 { 4 } else { 3 };
+        let mark = u64::from_le_bytes(wish[8..16].try_into().unwrap());
+        let loan = |mark: u64| {
+            let mut loan = short(16, u8::try_from(key.as_bytes().len()).unwrap(), 0);
+            loan.resize(56, 0);
+            (loan[3], loan[4]) = (2, lanes);
+            for at in [8, 12] {
+                loan[at..at + 4].copy_from_slice(&16384u32.to_le_bytes());
+            }
+            (loan[16], loan[40]) = (1, 5);
+            loan[48..56].copy_from_slice(&mark.to_le_bytes());
+            loan.extend(key.as_bytes());
+            loan
+        };
+        match case {
+            1 => pair.inject(&loan(mark + 1)),
+            2 => {
+                pair.inject(&loan(mark));
+                pair.inject(&loan(mark));
+            }
+            _ => pair.inject(&loan(mark)),
+        }
+        if case < 3 {
+            pair.assert_lost(first, &what);
+            continue;
+        }
+        pair.turn();
+        let go = pair.heard(17);
+        assert_eq!(go[8], 5, "{what}: {go:?}");
+        let id = pair.send(&from);
+        pair.turn();
+        let rts = pair.heard(2);
+        assert_eq!((rts.len(), rts[110]), (144, 2), "{what}");
+        let serial = serial_of(&rts);
+        match case {
+            // A way that was not offered, a STOP, two answers.
+            3 => pair.inject(&short(5, 3, serial)),
+            4 => pair.inject(&short(18, 0, serial)),
+            _ => {
+                pair.inject(&short(5, 13, serial));
+                pair.inject(&short(5, 13, serial));
+            }
+        }
+        // It is short: it may have ended before.
+        pair.turn();
+        match pair.pml.test(id) {
+            Ok(Some(_)) | Err(PmlError::PeerLost { .. }) => {}
+            other => panic!("{what}: {other:?}"),
+        }
+        pair.assert_lost(first, &what);
+    }
+}
