@@ -14,15 +14,17 @@ use crate::form::Form;
 use crate::lanes::Held;
 use crate::nest::{Nest, Walk};
 use crate::plan::PlanSpec;
+use crate::recent::Pair;
 use crate::shared::{Shared, Side, closed, launch_all};
 use gapless_dtype::{Layout, WeakLayout};
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
 use gapless_kernels::launch::{Launches, TransferSide, crossed, same, transfer};
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Ranges of fewer bytes are not worth another order.
 const ORDERED_MIN: u64 = 64 << 10;
@@ -148,6 +150,14 @@ impl Between<'_> {
 }
 
 impl Shared {
+    /// The launches of two forms, as [`by_form`](Between::by_form) says.
+    fn laid_out(&self, what: &Between<'_>) -> Option<Arc<Launches>> {
+        let (from, to) = (what.from, what.to);
+        let key = Pair::new(from.0, to.0, what.range, what.budget).placed(from.1, to.1);
+        let layouts = [from.0.layout(), to.0.layout()];
+        self.laid_out.get_or(key, layouts, || what.by_form(&self.twins).map(Arc::new))
+    }
+
     /// Enqueues a move from layout to layout.
     ///
     /// # Safety
@@ -163,12 +173,12 @@ impl Shared {
         held: &mut Held,
     ) -> Result<(), EngineError> {
         let (from, to) = (what.from, what.to);
-        if let Some(launches) = what.by_form(&self.twins) {
+        if let Some(launches) = self.laid_out(&what) {
             // The side whose words are looked up comes first.
             let unpacks = launches.iter().any(|one| one.kernel.direction == Direction::Unpack);
             let (first, second) = if unpacks { (to.1, from.1) } else { (from.1, to.1) };
             let (src, dst) = (from.0.region(), to.0.region());
-            let launches = self.fitted(launches, src, dst, what.budget);
+            let launches = self.fitted(Cow::Borrowed(&*launches), src, dst, what.budget);
             let pointers = [first.base, second.base, second.base, second.base];
             // SAFETY: the launches move a range of two layouts that `Typed` found inside their regions;
             // the caller vouches for the rest.

@@ -8,6 +8,7 @@ use crate::lanes::{Elsewhere, Held, InFlight, Lanes, Track};
 use crate::memory::Memory;
 #[cfg(feature = "cuda")]
 use crate::prepare::pieces;
+use crate::recent::Recent;
 use crate::shared::{Shared, Task};
 use crate::staging::Rings;
 use crate::writers::Writers;
@@ -98,6 +99,8 @@ impl GpuEngine {
             lanes: Lanes::new(accelerator.lanes().len()),
             cache: Cache::new(config.plan_bytes),
             twins: Twins::default(),
+            shared_out: Recent::default(),
+            laid_out: Recent::default(),
             rings: Rings::new(config.piece_bytes),
             writers: Writers::new(config.writers),
             memory: Memory::new(accelerator.device(), config.plan_bytes / 2),

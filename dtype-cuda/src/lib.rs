@@ -123,6 +123,7 @@ mod plan;
 mod plans;
 #[allow(unsafe_code, reason = "copies plans to the device")]
 mod prepare;
+mod recent;
 mod rehearsal;
 mod report;
 mod rows;

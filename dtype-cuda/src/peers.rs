@@ -6,6 +6,7 @@ use crate::accelerator::{CopyRows, Lane};
 use crate::form::{Form, Stretch, blocks};
 use crate::lanes::{Beside, InFlight};
 use crate::nest::{Nest, Walk};
+use crate::recent::Pair;
 use crate::rows::{self, COPIES_MAX, Copies, Rows, Terms};
 use crate::shared::{Shared, Task, launch_all};
 use crate::triangle::{Shares, shares};
@@ -14,6 +15,7 @@ use gapless_kernels::Direction;
 use gapless_kernels::launch::{Launches, Runs, same};
 use gapless_mem::{Completion, OutOfRange, Region};
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// Memory, and where in it displacement 0 is.
 #[derive(Clone, Copy)]
@@ -98,6 +100,18 @@ impl Task<'_> {
         }
     }
 
+    /// The copies that do it, and what they leave.
+    fn shares(&self, terms: Terms, start: u64, end: u64) -> Option<Shares> {
+        if let Some(runs) = self.runs() {
+            return shares(&runs, terms);
+        }
+        let copies = match self.nest() {
+            Some(nest) => rows::copies(&nest, start, end, terms)?,
+            None => self.blocks(terms)?,
+        };
+        Some(Shares { copies, rest: SmallVec::new() })
+    }
+
     /// Both sides as one nest of loops.
     fn nest(&self) -> Option<Nest> {
         match self {
@@ -117,7 +131,7 @@ impl Task<'_> {
 impl Shared {
     /// The copies that do a task, all of it or most, if its sides lie on two GPUs and copies are faster than
     /// kernels.
-    pub(crate) fn copies(&self, task: &Task<'_>) -> Option<Shares> {
+    pub(crate) fn copies(&self, task: &Task<'_>) -> Option<Arc<Shares>> {
         let budget = match task {
             Task::Packed { direct: None, .. } => return None,
             Task::Packed { job, .. } => job.budget,
@@ -128,14 +142,15 @@ impl Shared {
         if !terms.allow(1, end - start) || !self.accelerator.apart(src.region, dst.region) {
             return None;
         }
-        if let Some(runs) = task.runs() {
-            return shares(&runs, terms);
+        let work_out = || task.shares(terms, start, end).map(Arc::new);
+        match task {
+            Task::Packed { .. } => work_out(),
+            Task::Transfer { from: (from, _), to: (to, _), range, budget } => {
+                let (pair, layouts) =
+                    (Pair::new(from, to, range, *budget), [from.layout(), to.layout()]);
+                self.shared_out.get_or(pair, layouts, work_out)
+            }
         }
-        let copies = match task.nest() {
-            Some(nest) => rows::copies(&nest, start, end, terms)?,
-            None => task.blocks(terms)?,
-        };
-        Some(Shares { copies, rest: SmallVec::new() })
     }
 
     /// The launches of what copies leave of a task.

@@ -16,6 +16,7 @@ use gapless_kernels::Direction;
 use gapless_kernels::launch::{Launches, Place, TransferSide};
 use gapless_mem::Region;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Launches as reports tell them.
 pub(crate) fn told(launches: &Launches, plan_bytes: u64) -> impl Iterator<Item = Launched> {
@@ -96,7 +97,7 @@ impl Shared {
 }
 
 /// Copies as reports tell them.
-fn copied(shares: Option<Shares>) -> Vec<Copied> {
+fn copied(shares: Option<Arc<Shares>>) -> Vec<Copied> {
     let told = |copy: &Rows| Copied { rows: copy.rows, width: copy.width };
     shares.iter().flat_map(|shares| &shares.copies).map(told).collect()
 }

@@ -11,7 +11,9 @@ use crate::memory::{Block, Memory};
 use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
 use crate::prepare::{OnReady, prepare};
+use crate::recent::{Pair, Placed, Recent};
 use crate::staging::Rings;
+use crate::triangle::Shares;
 use crate::writers::Writers;
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
@@ -20,6 +22,7 @@ use gapless_kernels::launch::{
 };
 use gapless_kernels::{Direction, Family};
 use gapless_mem::{Completion, Region, Space};
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,6 +38,10 @@ pub(crate) struct Shared {
     pub(crate) lanes: Lanes,
     pub(crate) cache: Cache<DevicePlan>,
     pub(crate) twins: Twins,
+    /// What copy engines were to do.
+    pub(crate) shared_out: Recent<Pair, Option<Arc<Shares>>>,
+    /// What kernels were to do, without plans.
+    pub(crate) laid_out: Recent<Placed, Option<Arc<Launches>>>,
     pub(crate) rings: Rings,
     pub(crate) writers: Writers,
     pub(crate) memory: Arc<Memory>,
@@ -199,17 +206,17 @@ impl Shared {
     }
 
     /// Launches, fitted to where their source lies.
-    pub(crate) fn fitted(
+    pub(crate) fn fitted<'l>(
         &self,
-        mut launches: Launches,
+        mut launches: Cow<'l, Launches>,
         src: Region,
         dst: Region,
         budget: Option<NonZeroU32>,
-    ) -> Launches {
+    ) -> Cow<'l, Launches> {
         // Only squares can do something about it.
         let squares = launches.iter().any(|one| one.kernel.family == Family::Transposed);
         if squares && self.accelerator.reads_afar(src, dst) {
-            from_afar(&mut launches, budget);
+            from_afar(launches.to_mut(), budget);
         }
         launches
     }
@@ -226,7 +233,7 @@ impl Shared {
                     Direction::Pack => (job.typed.region(), packed.base),
                     Direction::Unpack => (packed.base, job.typed.region()),
                 };
-                Some(self.fitted(launches, src, dst, job.budget))
+                Some(self.fitted(Cow::Owned(launches), src, dst, job.budget).into_owned())
             }
             Form::Affine(runs) => affine(&what, &runs).ok(),
             Form::Stretches(stretches) => {
