@@ -360,6 +360,59 @@ fn message_layers_relay_between_two_devices() {
 }
 
 #[test]
+fn what_fits_the_ring_is_packed_without_a_receiver() {
+    const TEST: &str = "messages begun ahead";
+    let Some((driver, _alone)) = driver(TEST) else { return };
+    if driver.devices() < 2 {
+        return skip(TEST, "there is only one device");
+    }
+    let devices = [0, 1].map(|ordinal| Arc::new(driver.device(ordinal).unwrap()));
+    let [one, other] = &devices;
+    if !one.can_access(other.ordinal()).unwrap() || !other.can_access(one.ordinal()).unwrap() {
+        return skip(TEST, "the devices do not reach each other");
+    }
+    let ends = devices.each_ref().map(End::on);
+    let relays = ends.each_ref().map(|end| end.engine.relays().unwrap());
+    let shape = RelayShape { lanes: 8, depth: 2, fragment: 16 << 10 };
+    let (flags, bytes) = shape.receiver_bytes().unwrap();
+    let ring = Memory::zeros(other, bytes);
+    let credit = Memory::zeros(one, shape.flag_bytes());
+    let memory = RelayMemory {
+        fragments: ring.region.sub(0, flags).unwrap(),
+        ready: ring.region.sub(flags, shape.flag_bytes()).unwrap(),
+        credit: credit.region,
+    };
+    let half = |end, at: usize| relays[at].relay(end, devices[at].space(), shape.lanes).unwrap();
+    let [sender, receiver] = [half(RelayEnd::Sender, 0), half(RelayEnd::Receiver, 1)];
+    assert!(sender.has_ended() && receiver.has_ended(), "nothing was begun");
+    let lengths = [1u64, 8, 4095, 16 << 10, (16 << 10) + 1, 128 << 10];
+    for turn in 0..60u64 {
+        let len = lengths[usize::try_from(turn).unwrap() % lengths.len()];
+        let source = noise(len, turn);
+        let here = Memory::holding(one, &source);
+        let there = Memory::zeros(other, len);
+        let begin = |half: &Arc<dyn gapless_engine::Relay>, memory_of: &Memory| {
+            let typed = Typed::contiguous(memory_of.region);
+            // SAFETY: everything lives until both completions have been waited for.
+            unsafe { half.run(&typed, 0..len, &shape, &memory, turn, LONG) }.unwrap()
+        };
+        let packed = begin(&sender, &here);
+        if turn % 2 == 0 {
+            packed.wait().unwrap();
+            assert!(sender.has_ended() && packed.is_known_over(), "turn {turn}");
+            assert_eq!(sender.outcome(), gapless_engine::RelayOutcome::Done, "turn {turn}");
+        }
+        let unpacked = begin(&receiver, &there);
+        for completion in [packed, unpacked] {
+            completion.wait().unwrap();
+        }
+        let outcomes = [sender.outcome(), receiver.outcome()];
+        assert_eq!(outcomes, [gapless_engine::RelayOutcome::Done; 2], "turn {turn}");
+        assert!(there.bytes() == source, "turn {turn}, {len} bytes");
+    }
+}
+
+#[test]
 fn nobody_stays_where_the_other_end_does_not_come() {
     let Some((driver, _alone)) = driver("one end alone") else { return };
     let end = End::on(&Arc::new(driver.device(0).unwrap()));
