@@ -5,8 +5,9 @@
 //! Packing around the cache gathers in a buffer that stays in the first-level cache, and whole lines leave it. No
 //! prefetcher follows masked loads, so lines are asked for ahead. Measured on a Zen 5, 8 MiB from memory to memory,
 //! in parts of the time of loops over displacements: single doubles packed 0.49, three at a time 0.62, and 0.54 and
-//! 0.70 where everything is in reach of the second-level cache; unpacked 0.86 and 0.95. Records of 28 in 32 bytes are
-//! packed in 0.86 of a loop's time, 1.06 of `memcpy`'s speed; below 2 MiB they are no better, nor unpacked.
+//! 0.70 where everything is in reach of the second-level cache; unpacked 0.80 and 0.88. Records of 28 in 32 bytes are
+//! packed around the cache in 0.78 of a loop's time, 1.18 of `memcpy`'s speed, and in 0.83 at 1 MiB. By ordinary
+//! stores they take as long as in the loop, packed or unpacked, and 1.3 times that where all is in the first-level cache.
 //! Reading every line of the single doubles alone, which no library does without, takes 0.4.
 //!
 //! Units: bytes; words of 4 or 8 bytes.
@@ -151,17 +152,20 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    /// The next ones, [`GATHERED`] at most; none when there are no more.
+    /// The next ones, [`GATHERED`] at most.
     #[inline(always)]
-    fn next(&mut self) -> &[u16] {
+    fn next(&mut self) -> Option<&[u16]> {
         let Dense { masks, windows, head, tail, .. } = *self.dense;
         let some = &masks[self.at..];
         let some = &some[..some.len().min(self.left).min(GATHERED)];
         let (first, last) = (self.left == windows, self.left == some.len());
         self.left -= some.len();
         self.at = (self.at + some.len()) % masks.len();
-        if some.is_empty() || !(first || last) {
-            return some;
+        if some.is_empty() {
+            return None;
+        }
+        if !(first || last) {
+            return Some(some);
         }
         let edited = &mut self.edited[..some.len()];
         edited.copy_from_slice(some);
@@ -171,7 +175,7 @@ impl Parts<'_> {
         if last {
             edited[some.len() - 1] &= tail;
         }
-        edited
+        Some(edited)
     }
 }
 
@@ -193,7 +197,7 @@ mod wide {
 
     /// Lines of user memory are asked for this far ahead when packing,
     const READ_AHEAD: usize = 4096;
-    /// and this far when unpacking; packed bytes half as far.
+    /// and this far when unpacking. Packed bytes are not: prefetchers follow them, and asking takes 8 % more time.
     const WRITE_AHEAD: usize = 2048;
 
     /// What is gathered: room for all words of so many windows behind part of a line, and for the rest of a
@@ -212,11 +216,7 @@ mod wide {
         let stage = stage.0.as_mut_ptr().cast::<u8>();
         let (mut from, mut to, mut filled) = (dense.user.cast_const(), dense.packed, 0);
         let mut parts = dense.parts();
-        loop {
-            let masks = parts.next();
-            if masks.is_empty() {
-                break;
-            }
+        while let Some(masks) = parts.next() {
             let mask = masks[0];
             if masks.iter().all(|other| *other == mask) {
                 // The same words of each: their order is known, and so is where they go.
@@ -277,11 +277,7 @@ mod wide {
         let mut from = dense.user.cast_const();
         let mut done = 0;
         let mut parts = dense.parts();
-        loop {
-            let masks = parts.next();
-            if masks.is_empty() {
-                break;
-            }
+        while let Some(masks) = parts.next() {
             for &mask in masks {
                 prefetch(from.wrapping_add(READ_AHEAD));
                 // SAFETY: words that a mask chooses; the caller's promise.
@@ -311,15 +307,10 @@ mod wide {
         let mut to = dense.user;
         let mut done = 0;
         let mut parts = dense.parts();
-        loop {
-            let masks = parts.next();
-            if masks.is_empty() {
-                break;
-            }
+        while let Some(masks) = parts.next() {
             for &mask in masks {
                 prefetch_to_write(to.wrapping_add(WRITE_AHEAD));
                 let from = dense.packed.cast_const().wrapping_add(done);
-                prefetch(from.wrapping_add(WRITE_AHEAD / 2));
                 let words = if dense.bytes - done >= LINE {
                     // SAFETY: as many packed bytes follow; the caller's promise.
                     unsafe { _mm512_loadu_si512(from.cast()) }

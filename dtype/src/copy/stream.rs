@@ -20,7 +20,7 @@ pub(crate) struct Gather {
     /// Long runs that wait for others to be moved together with.
     waiting: [Piece; PIECES],
     waits: usize,
-    /// Whether they do. Nor do short records go around the cache below that size: nothing is won there.
+    /// Whether they do.
     together: bool,
 }
 
@@ -76,9 +76,7 @@ impl Sink for Gather {
     }
 
     fn strided(&mut self, mut disp: i64, stride: i64, len: u64, count: u64) -> Flow {
-        if self.together
-            && let Some(records) = Records::new(Axis { count, stride }, len)
-        {
+        if let Some(records) = Records::new(Axis { count, stride }, len) {
             let dense = records.at(self.copier.at(disp), self.copier.packed);
             // SAFETY: `new`'s caller promised it of these runs.
             if unsafe { dense.run::<true, true>(self.level) } {
