@@ -34,6 +34,8 @@ pub mod fake;
 mod host;
 mod region;
 mod space;
+#[allow(unsafe_code, reason = "touches words by address")]
+mod word;
 
 pub use access::{copy, fill, read, write};
 pub use completion::{Completion, Pending};
@@ -41,3 +43,4 @@ pub use device::{Device, DeviceError, DeviceProperties, Export};
 pub use host::HostDevice;
 pub use region::{OutOfRange, Region};
 pub use space::Space;
+pub use word::{WORD_BYTES, exchange_word, load_word};

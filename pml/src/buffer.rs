@@ -338,21 +338,21 @@ impl Buffer {
         Ok(copy(device, into.sub(0, len)?, from.sub(0, len)?, &[])?)
     }
 
-    /// Moves the first `len` bytes of this buffer into `remote`, which lies in `mapping`. The mapping is
+    /// Moves `range` of this buffer to the same range of `remote`, which lies in `mapping`. The mapping is
     /// held until the completion.
     pub(crate) fn put_mapped(
         &self,
         engines: &Engines,
         mapping: &Mapping,
         remote: &Typed,
-        len: u64,
+        range: Range<u64>,
     ) -> Result<Completion, EngineError> {
         let _held = mapping;
         // SAFETY: this buffer is promised; `remote` lies in the mapping, which our caller holds until the
-        // completion, and which is lent for writing: no reference of this process covers it, and its
-        // owner leaves it alone until it hears of the end. What an owner does regardless changes what it
+        // completion, and of which this range is lent for writing: no reference of this process covers it, and
+        // its owner leaves it alone until it hears of the end. What an owner does regardless changes what it
         // receives, nothing else.
-        unsafe { engines[self.engine].transfer(&self.typed, remote, 0..len, &[]) }
+        unsafe { engines[self.engine].transfer(&self.typed, remote, range, &[]) }
     }
 
     /// Moves `range` of another buffer of this process to the same range of this one.

@@ -64,6 +64,9 @@ pub(crate) struct Core {
     pub(crate) staging: StagingPool,
     /// Those of messages that devices hand on to each other.
     pub(crate) rings: Rings,
+    /// Receives that copy together with their senders, and sends that copy for their receivers.
+    pub(crate) shared: Vec<RequestId>,
+    pub(crate) helping: Vec<RequestId>,
     /// Receives whose lost senders may still write to their buffers.
     pub(crate) leaving_buffers: Vec<RequestId>,
     pub(crate) counters: Counters,
@@ -103,6 +106,8 @@ impl Core {
             scratch: Scratch::default(),
             staging: StagingPool::default(),
             rings: Rings::default(),
+            shared: Vec::new(),
+            helping: Vec::new(),
             leaving_buffers: Vec::new(),
             counters: Counters::default(),
             pool: Pool::default(),
@@ -130,6 +135,9 @@ impl Core {
         if !self.retries.is_empty() {
             done += self.retry(bml);
         }
+        if !(self.shared.is_empty() && self.helping.is_empty()) {
+            done += self.copy_together(bml);
+        }
         if !self.leaving_buffers.is_empty() {
             done += self.poll_leaving(bml);
         }
@@ -145,6 +153,8 @@ impl Core {
         !(self.in_flight.is_empty()
             && self.retries.is_empty()
             && self.active.is_empty()
+            && self.shared.is_empty()
+            && self.helping.is_empty()
             && self.leaving_buffers.is_empty())
     }
 
@@ -282,6 +292,7 @@ impl Core {
             Message::Free { serial, limit } => self.freed(bml, from, serial, limit),
             Message::Refuse { reply, why } => self.way_refused(bml, from, reply, why),
             Message::Lend(lend, layout) => self.lent(bml, from, &lend, &message[layout]),
+            Message::Help(help, layout) => self.asked(bml, from, &help, &message[layout]),
             Message::Loan(loan) => self.relay_lent(bml, from, &loan),
             Message::Go(go) => self.relay_go(bml, from, &go),
             Message::Stop { serial } => self.relay_stop(bml, from, serial),

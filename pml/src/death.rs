@@ -143,7 +143,7 @@ impl Core {
                 debug_assert_eq!(incoming.from, peer);
                 let busy = match &incoming.stage {
                     Stage::Choosing | Stage::Deferred | Stage::Fetching(_) => false,
-                    Stage::Lent(_) => false,
+                    Stage::Lent(_) | Stage::Shared(_) => false,
                     // All the data is at hand; the sender is not needed any more.
                     Stage::Moving => return,
                     Stage::Getting(getting) => getting.busy(),
@@ -161,6 +161,7 @@ impl Core {
                     _ if busy => {}
                     Stage::Staged(_) => self.end_lost_recv(id),
                     Stage::Lent(_) => self.end_lost_lender(id),
+                    Stage::Shared(_) => self.end_lost_share(id),
                     _ => self.finish_incoming(id),
                 }
             }

@@ -43,6 +43,8 @@
 //! STOP       | kind | version | 0:6 | serial |
 //! QUIT       | kind | version | why:1 | 0:5 | reply |
 //! WISH       | kind | version | lanes:1 | 0:5 | device |
+//! HELP       | kind | version | key:1 | word key:1 | layout:1 | 0:3 | turn:4 | piece:4 | serial | reply | end |
+//!         40 | count | low | span | layout id | key … | word key … | flattened layout …
 //! ```
 //!
 //! `serial` names a rendezvous at its sender, `reply` at its receiver: 64-bit counters that are
@@ -52,6 +54,8 @@
 //! are the bytes that the sender's buffer touches, relative to displacement 0; keys stand for just
 //! these. Whatever is 0 must be 0.
 
+mod cts;
+mod help;
 mod lend;
 mod note;
 mod relay;
@@ -59,6 +63,9 @@ mod rts;
 mod staged;
 mod verdict;
 
+pub(crate) use cts::Cts;
+use help::HelpWire;
+pub(crate) use help::{HELP_BYTES, Help, HelpLayout, PIECE_MIN};
 use lend::LendWire;
 pub(crate) use lend::{LEND_BYTES, Lend};
 pub(crate) use note::{NOTE_BYTES, Note, What, note};
@@ -126,6 +133,7 @@ mod kind {
     pub(super) const STOP: u8 = 18;
     pub(super) const QUIT: u8 = 19;
     pub(super) const WISH: u8 = 20;
+    pub(super) const HELP: u8 = 21;
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -141,22 +149,6 @@ struct EnvelopeWire {
     elements: U64,
 }
 const _: () = assert!(size_of::<EnvelopeWire>() == EAGER_BYTES);
-
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-struct CtsWire {
-    kind: u8,
-    version: u8,
-    zero: U16,
-    depth: U32,
-    fragment: U32,
-    zero2: U32,
-    serial: U64,
-    reply: U64,
-    offset: U64,
-    end: U64,
-}
-const _: () = assert!(size_of::<CtsWire>() == CTS_BYTES);
 
 /// DATA, LAYOUT-REQUEST and LAYOUT-DATA: three words after the kind.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -290,37 +282,6 @@ pub(crate) fn set_sequence(message: &mut [u8; CONTROL_MAX], sequence: u32) {
     message[12..16].copy_from_slice(&sequence.to_le_bytes());
 }
 
-/// Clear to send: the receiver's decision for the pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cts {
-    pub(crate) serial: u64,
-    pub(crate) reply: u64,
-    /// Packed bytes `offset..end` are wanted; never none.
-    pub(crate) offset: u64,
-    pub(crate) end: u64,
-    /// Length of every fragment but the last, in bytes; at least 1.
-    pub(crate) fragment: u32,
-    /// Fragments in work at once at most; at least 1.
-    pub(crate) depth: u32,
-}
-
-impl Cts {
-    pub(crate) fn wire(&self) -> [u8; CTS_BYTES] {
-        zerocopy::transmute!(CtsWire {
-            kind: kind::CTS,
-            version: VERSION,
-            zero: U16::ZERO,
-            depth: self.depth.into(),
-            fragment: self.fragment.into(),
-            zero2: U32::ZERO,
-            serial: self.serial.into(),
-            reply: self.reply.into(),
-            offset: self.offset.into(),
-            end: self.end.into(),
-        })
-    }
-}
-
 fn words(kind: u8, words: [u64; 3]) -> [u8; 32] {
     let words = words.map(U64::new);
     zerocopy::transmute!(WordsWire { kind, version: VERSION, zero: [0; 6], words })
@@ -395,6 +356,8 @@ pub(crate) enum Message {
     },
     /// And where in the message the flattened layout is, if it is there.
     Lend(Box<Lend>, Range<usize>),
+    /// As in LEND.
+    Help(Box<Help>, Range<usize>),
     Loan(Loan),
     Go(Go),
     Stop {
@@ -450,7 +413,7 @@ impl Head {
                 }
                 Ok(Head::Data { reply, offset })
             }
-            kind::RTS..=kind::CTS | kind::FIN..=kind::WISH => Ok(Head::Other),
+            kind::RTS..=kind::CTS | kind::FIN..=kind::HELP => Ok(Head::Other),
             other => Err(format!("no message is of kind {other}")),
         }
     }
@@ -480,23 +443,7 @@ impl Message {
                     .map_err(|_| format!("an RTS of {} bytes", message.len()))?;
                 Rts::check(&wire, message).map(|rts| Message::Rts(Box::new(rts)))
             }
-            kind::CTS => {
-                let wire: CtsWire = exactly(message)?;
-                reserved(wire.zero.as_bytes())?;
-                reserved(wire.zero2.as_bytes())?;
-                let cts = Cts {
-                    serial: wire.serial.get(),
-                    reply: wire.reply.get(),
-                    offset: wire.offset.get(),
-                    end: wire.end.get(),
-                    fragment: wire.fragment.get(),
-                    depth: wire.depth.get(),
-                };
-                if cts.offset >= cts.end || cts.fragment == 0 || cts.depth == 0 {
-                    return Err(format!("a CTS that grants nothing: {cts:?}"));
-                }
-                Ok(Message::Cts(cts))
-            }
+            kind::CTS => Cts::check(&exactly(message)?).map(Message::Cts),
             kind::FIN => {
                 let wire: FinWire = exactly(message)?;
                 reserved(&wire.zero)?;
@@ -557,6 +504,12 @@ impl Message {
                     .map_err(|_| format!("a LEND of {} bytes", message.len()))?;
                 let (lend, key) = Lend::check(&wire, rest)?;
                 Ok(Message::Lend(Box::new(lend), LEND_BYTES + key..message.len()))
+            }
+            kind::HELP => {
+                let (wire, rest) = HelpWire::read_from_prefix(message)
+                    .map_err(|_| format!("a HELP of {} bytes", message.len()))?;
+                let (help, keys) = Help::check(&wire, rest)?;
+                Ok(Message::Help(Box::new(help), HELP_BYTES + keys..message.len()))
             }
             kind::LOAN => {
                 let (wire, key) = LoanWire::read_from_prefix(message)

@@ -86,6 +86,7 @@ mod exchange;
 mod group;
 mod hash;
 mod header;
+mod help;
 mod index;
 mod inflight;
 mod layouts;

@@ -7,6 +7,8 @@
 //!   | complete                     |
 //! ```
 //!
+//! Of memory of the host, the sender copies a part, if it can (`help.rs`).
+//!
 //! The key stands for the bytes that the sender's buffer touches. Its layout was checked to touch
 //! just these before anything is read.
 
@@ -97,6 +99,9 @@ impl Core {
                 return self.refuse(bml, id, Protocol::Mapped, &why);
             }
         };
+        if self.share(bml, id, &mapping, &remote) {
+            return;
+        }
         // Neither side has gaps, and a copy engine is quicker than a kernel. It makes a detour of host
         // memory that its device does not know.
         let least = self.config.tuning.copy_bytes_min;

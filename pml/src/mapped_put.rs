@@ -364,7 +364,7 @@ impl Core {
                 self.counters.tally(Protocol::MappedPut).copies += 1;
                 buffer.copy_mapped(&copier, (into, from), end)
             }
-            _ => buffer.put_mapped(&self.engines, &mapping, &remote, end),
+            _ => buffer.put_mapped(&self.engines, &mapping, &remote, 0..end),
         };
         match moved {
             Ok(Completion::Ready) => self.put(bml, id, Ok(())),

@@ -22,6 +22,7 @@ use crate::error::PmlError;
 use crate::header::{
     self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, RTS_BYTES, Rts, Verdict,
 };
+use crate::help::Shared;
 use crate::layouts::Fetch;
 use crate::mapped_put::Lent;
 use crate::mode::Copied;
@@ -68,6 +69,8 @@ pub(crate) enum Stage {
     Fetching(Fetch),
     /// An engine that moves the data.
     Moving,
+    /// Its sender, which copies a part.
+    Shared(Box<Shared>),
     /// The transport that reads the data.
     Getting(Getting),
     /// Fragments; `unpacking` of them are with an engine.
@@ -215,6 +218,7 @@ impl Core {
                 layout,
                 fetched: false,
                 ring: None,
+                helping: None,
                 relay: None,
                 failed: None,
             };

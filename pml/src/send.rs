@@ -7,6 +7,7 @@ use crate::core::{AM_TAG, Core};
 use crate::deferred::Data;
 use crate::error::PmlError;
 use crate::header::{EAGER_BYTES, Envelope, Rts, SERIAL_BYTES};
+use crate::help::Helping;
 use crate::mapped_put::Putting;
 use crate::mode::{Copied, SendMode};
 use crate::peer::Attempt;
@@ -74,6 +75,8 @@ pub(crate) struct Offered {
     pub(crate) failed: Option<PmlError>,
     /// The ring that the receiver was lent, until it has mapped it.
     pub(crate) ring: Option<Box<StagedSend>>,
+    /// What is copied for its receiver.
+    pub(crate) helping: Option<Box<Helping>>,
     /// What is being relayed.
     pub(crate) relay: Option<Box<RelaySend>>,
 }

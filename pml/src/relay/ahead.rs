@@ -159,6 +159,7 @@ impl Core {
                 registered: None,
                 layout: None,
                 fetched: false,
+                helping: None,
                 ring: None,
                 relay: Some(Box::new(relayed)),
                 failed: None,

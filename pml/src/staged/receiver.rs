@@ -176,12 +176,13 @@ impl Core {
         let mut done = 0;
         for id in std::mem::take(&mut self.leaving_buffers) {
             let Some((incoming, _)) = self.incoming(id) else { continue };
-            let lent = match &incoming.stage {
+            let lent = match &mut incoming.stage {
                 Stage::Staged(staged) => match staged.course.ring {
                     Some(Ring::Buffer(region)) => Some(region),
                     _ => None,
                 },
                 Stage::Lent(lent) => Some(lent.region()),
+                Stage::Shared(shared) => shared.written(),
                 _ => continue,
             };
             match lent {
