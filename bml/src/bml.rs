@@ -395,6 +395,18 @@ impl Bml {
         });
         mapped.fold(false, |one, other| one | other)
     }
+
+    /// Has `peer`, which is lost, let go of the memory that `region` touches, over all transports; see
+    /// [`Mapped::recall`]. Gives whether it may still use it: then poll and ask again.
+    pub fn recall(&mut self, peer: Rank, region: Region) -> bool {
+        let rails = self.rails.iter_mut();
+        let used = rails.map(|rail| {
+            let Some(peer) = rail.peer_of(peer) else { return false };
+            rail.stir();
+            rail.btl.mapped().is_some_and(|mapped| mapped.recall(peer, region))
+        });
+        used.fold(false, |one, other| one | other)
+    }
 }
 
 #[cfg(test)]

@@ -62,6 +62,12 @@ impl Rail {
         }
     }
 
+    /// What a process is called here.
+    pub(crate) fn peer_of(&self, rank: Rank) -> Option<PeerId> {
+        let at = self.ranks.iter().position(|known| *known == rank)?;
+        u32::try_from(at).ok().map(PeerId)
+    }
+
     /// Whether it should be polled in this round.
     #[inline]
     pub(crate) fn due(&self, round: u32) -> bool {

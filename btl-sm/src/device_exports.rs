@@ -134,11 +134,15 @@ impl Sm {
         let (buffer, offset) = self.device_exports.find(region, id)?;
         let link = &mut self.links[at];
         if !link.shared.contains(&buffer.number) {
-            let socket = link.outgoing.as_ref()?;
             // Notices of what has left go first: the peer counts.
-            if link.shared.len() + link.leaving.len() >= SHARED || !link.unsent.is_empty() {
+            let known = link.shared.len() + link.leaving.len();
+            if known >= SHARED || !link.unsent.is_empty() || link.leaving.contains(&buffer.number) {
                 return None;
             }
+            if !link.know_process() {
+                return None;
+            }
+            let socket = link.outgoing.as_ref()?;
             if socket::send(socket, &buffer.packet, buffer.file.as_ref()) != Ok(true) {
                 return None;
             }
@@ -193,7 +197,7 @@ impl Sm {
         self.forget_released();
         for link in &mut self.links {
             if link.shared.remove(&buffer.number) {
-                link.unsent.push_back(Box::new(freed_packet(buffer.number)));
+                link.tell(&freed_packet(buffer.number));
                 link.leaving.insert(buffer.number);
                 self.device_exports.leaving.insert(buffer.number, buffer.whole);
             }
@@ -209,9 +213,26 @@ impl Sm {
         self.device_exports.leaving.values().any(|whole| overlap(*whole, region))
     }
 
+    /// Has one peer let go of the device memory that `region` touches; whether it may still use it.
+    pub(crate) fn recall_device(&mut self, peer: PeerId, region: Region) -> bool {
+        let DeviceExports { live, leaving, .. } = &mut self.device_exports;
+        let link = &mut self.links[peer.0 as usize];
+        for buffer in live.values().filter(|buffer| overlap(buffer.whole, region)) {
+            if link.shared.remove(&buffer.number) {
+                link.tell(&freed_packet(buffer.number));
+                link.leaving.insert(buffer.number);
+                leaving.insert(buffer.number, buffer.whole);
+            }
+        }
+        let known = |number: &u64| link.leaving.contains(number);
+        let used = leaving.iter().any(|(it, whole)| known(it) && overlap(*whole, region));
+        self.flush_packets();
+        used
+    }
+
     /// Forgets what no peer has any more; those that are lost have taken theirs with them. So no more is
     /// remembered than peers may have, whether or not anybody asks.
-    fn forget_released(&mut self) {
+    pub(crate) fn forget_released(&mut self) {
         let links = &self.links;
         let leaving = &mut self.device_exports.leaving;
         leaving.retain(|number, _| links.iter().any(|link| link.leaving.contains(number)));

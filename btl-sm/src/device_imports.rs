@@ -7,6 +7,7 @@
 
 use crate::device_exports::{HEAD_BYTES, kind_of};
 use crate::imports::word;
+use crate::leash::Leash;
 use gapless_btl::{LinkError, MapError, Mapping, PeerId};
 use gapless_mem::{Device, Export, Region, Space};
 use rustix::fd::OwnedFd;
@@ -32,6 +33,8 @@ struct Reach {
     /// All of it.
     region: Region,
     released: Arc<Released>,
+    /// Its owner hears of the end.
+    _leash: Option<Arc<Leash>>,
 }
 
 impl Drop for Reach {
@@ -212,7 +215,7 @@ impl DeviceImports {
         offset: u64,
         len: u64,
         user: Space,
-        devices: &[Arc<dyn Device>],
+        (devices, leash): (&[Arc<dyn Device>], Option<&Arc<Leash>>),
     ) -> Result<Mapping, MapError> {
         let unavailable = |reason: String| MapError::Unavailable { reason };
         let number = name.1;
@@ -231,7 +234,7 @@ impl DeviceImports {
         };
         let mut refused = None;
         for device in devices.iter().filter(serves) {
-            match self.import(name, device) {
+            match self.import(name, device, leash) {
                 Ok(reach) => {
                     let region = reach.region.sub(offset, len);
                     let region = region.map_err(|e| MapError::BadKey { what: e.to_string() })?;
@@ -263,7 +266,12 @@ impl DeviceImports {
     }
 
     /// A buffer, by way of a device.
-    fn import(&mut self, name: Name, device: &Arc<dyn Device>) -> Result<Arc<Reach>, MapError> {
+    fn import(
+        &mut self,
+        name: Name,
+        device: &Arc<dyn Device>,
+        leash: Option<&Arc<Leash>>,
+    ) -> Result<Arc<Reach>, MapError> {
         let Some(offer) = self.known.get_mut(&name) else {
             return Err(MapError::Unavailable { reason: "it has gone".to_owned() });
         };
@@ -277,7 +285,7 @@ impl DeviceImports {
                 let released = Arc::clone(&self.released);
                 let device = Arc::clone(device);
                 *self.live.entry(name).or_default() += 1;
-                Arc::new(Reach { name, device, region, released })
+                Arc::new(Reach { name, device, region, released, _leash: leash.cloned() })
             }
         };
         let at = at.unwrap_or_else(|| {

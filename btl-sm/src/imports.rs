@@ -4,6 +4,7 @@
 //! a notice when it frees it. Mappings nobody uses are kept up to a bound in bytes and in number and
 //! then dropped, least recently used first; mappings in use are counted and outlive everything.
 
+use crate::leash::Leash;
 use crate::segment::Segment;
 use gapless_btl::{LinkError, MapError, Mapping, PeerId, RemoteKey};
 use gapless_mem::Device;
@@ -58,7 +59,12 @@ pub(crate) fn freed_packet(allocation: u64) -> [u8; 9] {
     number_packet(crate::socket::FREED, allocation)
 }
 
-/// The packet that tells the owner of a device's memory that nothing uses it here.
+/// The packet that asks a peer to let go of an allocation.
+pub(crate) fn recall_packet(allocation: u64) -> [u8; 9] {
+    number_packet(crate::socket::RECALL, allocation)
+}
+
+/// The packet that tells the owner of memory that nothing uses it here.
 pub(crate) fn released_packet(buffer: u64) -> [u8; 9] {
     number_packet(crate::socket::RELEASED, buffer)
 }
@@ -77,15 +83,22 @@ pub(crate) fn refused(error: LinkError) -> MapError {
     }
 }
 
+/// A mapped allocation, while anybody uses it.
+struct Held {
+    segment: Segment,
+    /// Its owner hears of the end.
+    _leash: Option<Arc<Leash>>,
+}
+
 /// One allocation of a peer.
 struct Import {
     /// `None` if this process had no descriptor to spare when it came.
     file: Option<OwnedFd>,
     len: usize,
     /// Found again while anybody uses it.
-    mapped: Weak<Segment>,
+    mapped: Weak<Held>,
     /// Kept although perhaps nobody does.
-    kept: Option<Arc<Segment>>,
+    kept: Option<Arc<Held>>,
     /// When it was last asked for, by the cache's own count.
     used: u64,
 }
@@ -95,6 +108,8 @@ pub(crate) struct Imports {
     known: HashMap<(PeerId, u64), Import>,
     /// How many of each peer.
     counts: HashMap<PeerId, usize>,
+    /// Those that their owners have recalled and that are still used.
+    recalled: Vec<(PeerId, u64, Weak<Held>)>,
     clock: u64,
     kept_bytes: u64,
     kept: usize,
@@ -107,6 +122,7 @@ impl Imports {
         Imports {
             known: HashMap::new(),
             counts: HashMap::new(),
+            recalled: Vec::new(),
             clock: 0,
             kept_bytes: 0,
             kept: 0,
@@ -133,7 +149,8 @@ impl Imports {
             .ok_or_else(|| corrupt(format!("a descriptor with {} bytes", packet.len())))?;
         let len =
             usize::try_from(len).map_err(|_| corrupt(format!("an allocation of {len} bytes")))?;
-        if self.knows(peer, allocation) {
+        let same = |(owner, number, _): &(PeerId, u64, _)| (*owner, *number) == (peer, allocation);
+        if self.knows(peer, allocation) || self.recalled.iter().any(same) {
             return Err(corrupt(format!("allocation {allocation} was shared twice")));
         }
         self.count_in(peer)?;
@@ -172,16 +189,53 @@ impl Imports {
     /// # Errors
     /// It broke the rules.
     pub(crate) fn freed(&mut self, peer: PeerId, packet: &[u8]) -> Result<(), LinkError> {
-        let known = word(packet, 1)
-            .filter(|_| packet.len() == 9)
-            .and_then(|allocation| self.known.remove(&(peer, allocation)));
-        let Some(import) = known else {
+        self.remove(peer, packet)?;
+        self.count_out(peer);
+        Ok(())
+    }
+
+    /// A peer wants nothing of an allocation to be used here any more, which is answered once it is so.
+    ///
+    /// # Errors
+    /// It broke the rules.
+    pub(crate) fn recall(&mut self, peer: PeerId, packet: &[u8]) -> Result<(), LinkError> {
+        let (number, import) = self.remove(peer, packet)?;
+        self.recalled.push((peer, number, import.mapped));
+        Ok(())
+    }
+
+    /// Forgets an allocation whose number is in a packet.
+    fn remove(&mut self, peer: PeerId, packet: &[u8]) -> Result<(u64, Import), LinkError> {
+        let number = word(packet, 1).filter(|_| packet.len() == 9);
+        let known = number.and_then(|it| Some((it, self.known.remove(&(peer, it))?)));
+        let Some((number, mut import)) = known else {
             let what = format!("it freed an allocation that it had not shared: {packet:02x?}");
             return Err(LinkError::Corrupt { what });
         };
         self.dropped(&import);
-        self.count_out(peer);
-        Ok(())
+        import.kept = None;
+        Ok((number, import))
+    }
+
+    /// Whether there is something that [`take_released`](Imports::take_released) would give.
+    #[inline]
+    pub(crate) fn has_released(&self) -> bool {
+        self.recalled.iter().any(|(_, _, held)| held.strong_count() == 0)
+    }
+
+    /// Recalled allocations that nothing uses any more.
+    pub(crate) fn take_released(&mut self) -> Vec<(PeerId, u64)> {
+        let mut released = Vec::new();
+        self.recalled.retain(|(peer, number, held)| {
+            let used = held.strong_count() > 0;
+            if !used {
+                released.push((*peer, *number));
+            }
+            used
+        });
+        // What users on other threads wrote comes before the owner hears of it.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        released
     }
 
     fn dropped(&mut self, import: &Import) {
@@ -194,6 +248,7 @@ impl Imports {
     /// Forgets a peer.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         self.counts.remove(&peer);
+        self.recalled.retain(|(owner, _, _)| *owner != peer);
         let gone: Vec<_> = self.known.keys().filter(|(owner, _)| *owner == peer).copied().collect();
         for key in gone {
             if let Some(import) = self.known.remove(&key) {
@@ -212,6 +267,7 @@ impl Imports {
         owner: [u8; 16],
         key: &RemoteKey,
         devices: &[Arc<dyn Device>],
+        leash: Option<&Arc<Leash>>,
     ) -> Result<Mapping, MapError> {
         let bad = |what: String| MapError::BadKey { what };
         let [allocation, offset, len] = read_key(owner, key)?;
@@ -230,31 +286,32 @@ impl Imports {
         };
         self.clock += 1;
         import.used = self.clock;
-        let segment = match import.mapped.upgrade() {
-            Some(segment) => segment,
+        let held = match import.mapped.upgrade() {
+            Some(held) => held,
             None => {
                 let Some(file) = &import.file else {
                     let reason = "its descriptor was lost: too many files are open here".to_owned();
                     return Err(MapError::Unavailable { reason });
                 };
-                let segment = Arc::new(Segment::adopt(file, import.len).map_err(refused)?);
+                let segment = Segment::adopt(file, import.len).map_err(refused)?;
                 for device in devices {
                     if let Err(error) = segment.register(device) {
                         tracing::debug!(%error, "a mapping is not known to a device");
                     }
                 }
-                import.mapped = Arc::downgrade(&segment);
-                segment
+                let held = Arc::new(Held { segment, _leash: leash.cloned() });
+                import.mapped = Arc::downgrade(&held);
+                held
             }
         };
         if import.kept.is_none() {
-            import.kept = Some(Arc::clone(&segment));
+            import.kept = Some(Arc::clone(&held));
             self.kept += 1;
             self.kept_bytes += import.len as u64;
             self.evict();
         }
-        let region = segment.region(at, len);
-        let hold: Arc<dyn Any + Send + Sync> = segment;
+        let region = held.segment.region(at, len);
+        let hold: Arc<dyn Any + Send + Sync> = held;
         #[allow(unsafe_code, reason = "vouches for a segment that it has mapped")]
         // SAFETY: `region` lies in the segment, whose length and seals were checked when its file was
         // taken; the hold keeps it mapped, and references to it are made nowhere.
@@ -273,8 +330,10 @@ impl Imports {
     }
 
     /// The mappings that exist.
-    pub(crate) fn segments(&self) -> impl Iterator<Item = Arc<Segment>> {
-        self.known.values().filter_map(|import| import.mapped.upgrade())
+    pub(crate) fn for_each_segment(&self, mut visit: impl FnMut(&Segment)) {
+        for held in self.known.values().filter_map(|import| import.mapped.upgrade()) {
+            visit(&held.segment);
+        }
     }
 }
 
@@ -293,7 +352,7 @@ mod tests {
     }
 
     fn map(imports: &mut Imports, key: &RemoteKey) -> Result<Mapping, MapError> {
-        imports.map(PEER, OWNER, key, &[])
+        imports.map(PEER, OWNER, key, &[], None)
     }
 
     #[test]
@@ -311,8 +370,8 @@ mod tests {
         imports.freed(PEER, &freed_packet(0)).unwrap();
         imports.forget(PEER);
         assert_eq!((imports.kept, imports.kept_bytes), (0, 0));
-        let segment = first.hold().clone().downcast::<Segment>().unwrap();
-        assert_eq!(segment.words(64, 1)[0].load(Ordering::Relaxed), 77);
+        let segment = first.hold().clone().downcast::<Held>().unwrap();
+        assert_eq!(segment.segment.words(64, 1)[0].load(Ordering::Relaxed), 77);
     }
 
     #[test]

@@ -60,6 +60,8 @@ mod inbound;
 #[cfg(not(loom))]
 mod lane;
 #[cfg(not(loom))]
+mod leash;
+#[cfg(not(loom))]
 mod link;
 #[cfg(not(loom))]
 mod mapped;

@@ -9,6 +9,7 @@
 use crate::card::{Card, Hello};
 use crate::doze::Sleeper;
 use crate::inbound::Inbound;
+use crate::leash::{Leash, Mourned};
 use crate::outbound::Outbound;
 use crate::segment::Segment;
 use crate::socket;
@@ -42,12 +43,18 @@ pub(crate) struct Link {
     file: Option<OwnedFd>,
     /// Our socket to the peer's listener.
     pub(crate) outgoing: Option<Arc<OwnedFd>>,
+    /// The same, held by what uses the peer's memory as well.
+    pub(crate) leash: Option<Arc<Leash>>,
     /// The peer's socket to our listener, once it has greeted.
     pub(crate) incoming: Option<OwnedFd>,
     pub(crate) inbound: Option<Inbound>,
     pub(crate) waker: Option<Arc<Waker>>,
     /// The peer's process number in our namespace; 0 if unknown.
     pub(crate) pid: i32,
+    /// The process itself, once memory was shared with it.
+    pub(crate) process: Option<OwnedFd>,
+    /// What is left when the link is over, as long as the peer may use memory of ours.
+    pub(crate) mourned: Option<Mourned>,
     /// Whether its memory can be reached by single copy; `None` until probed.
     pub(crate) reaches: Option<bool>,
     /// Our word on our sleep, in our lane.
@@ -56,7 +63,7 @@ pub(crate) struct Link {
     pub(crate) lacks_room: bool,
     /// Our allocations that the peer has descriptors of.
     pub(crate) shared: HashSet<u64>,
-    /// Device memory of ours that the peer was told to let go of, and has not yet.
+    /// Memory of ours that the peer was told to let go of, and has not yet.
     pub(crate) leaving: HashSet<u64>,
     /// Packets that found the socket full.
     pub(crate) unsent: VecDeque<Box<[u8]>>,
@@ -70,10 +77,13 @@ impl Link {
             outbound: Some(outbound),
             file: Some(file),
             outgoing: None,
+            leash: None,
             incoming: None,
             inbound: None,
             waker: None,
             pid: 0,
+            process: None,
+            mourned: None,
             reaches: None,
             sleeper: Sleeper::default(),
             lacks_room: false,
@@ -93,7 +103,9 @@ impl Link {
         if self.outgoing.is_none() {
             let Some(socket) = socket::call(&self.card.meeting_place())? else { return Ok(false) };
             crate::credentials::check_peer(&socket)?;
-            self.outgoing = Some(Arc::new(socket));
+            let socket = Arc::new(socket);
+            self.leash = Some(Leash::new(&socket));
+            self.outgoing = Some(socket);
             opened = true;
         }
         if let (Some(socket), Some(file)) = (&self.outgoing, &self.file)
@@ -157,8 +169,8 @@ impl Link {
         true
     }
 
-    /// Lets go of everything but the card. The peer sees an end-of-file even if a parked fragment
-    /// still holds a socket.
+    /// Lets go of everything but the card, and of what tells whether the peer still uses memory of ours. The
+    /// peer sees an end even if a parked fragment or a mapping still holds a socket.
     pub(crate) fn bury(&mut self, error: LinkError) {
         self.hang_up();
         self.state = State::Lost(error);
@@ -166,21 +178,17 @@ impl Link {
         self.inbound = None;
         self.waker = None;
         self.outgoing = None;
-        self.incoming = None;
+        self.leash = None;
         self.file = None;
         self.reaches = Some(false);
-        self.shared = HashSet::new();
-        self.leaving = HashSet::new();
         self.unsent = VecDeque::new();
+        self.mourn();
     }
 
-    /// Tells the peer that it is over.
+    /// Tells the peer that it is over. Our own socket to it ends with the leash.
     pub(crate) fn hang_up(&self) {
-        if let Some(socket) = &self.outgoing {
-            socket::hang_up(socket);
-        }
         if let Some(socket) = &self.incoming {
-            socket::hang_up(socket);
+            socket::fall_silent(socket);
         }
     }
 }

@@ -63,6 +63,20 @@ impl Exports {
         (end <= block.len).then_some((block, offset))
     }
 
+    /// The numbers of the live allocations that `region` touches.
+    pub(crate) fn touched(&self, region: Region) -> Vec<u64> {
+        let end = region.start().saturating_add(region.len().max(1));
+        let before = self.live.range(..end).rev();
+        // They do not overlap: the first that ends before the region is behind all others that do.
+        let blocks = before.map_while(|(&start, block)| {
+            let block = block.upgrade();
+            let over =
+                block.as_ref().is_some_and(|it| start.saturating_add(it.len) <= region.start());
+            (!over).then_some(block)
+        });
+        blocks.flatten().map(|block| block.number).collect()
+    }
+
     /// The next number, of an allocation or a device's buffer: they have one sequence.
     pub(crate) fn next_number(&mut self) -> u64 {
         let number = self.next;
@@ -102,21 +116,22 @@ impl Sm {
             }
             for link in &mut self.links {
                 if link.shared.remove(&number) {
-                    link.unsent.push_back(Box::new(freed_packet(number)));
+                    link.tell(&freed_packet(number));
                 }
             }
         }
         self.flush_packets();
     }
 
-    /// Tells peers of device memory that nothing uses here any more.
+    /// Tells peers of memory that nothing uses here any more and that they want back.
     #[inline(never)]
     pub(crate) fn announce_released(&mut self) {
-        let awaited = self.device_imports.take_awaited();
+        let mut awaited = self.device_imports.take_awaited();
+        awaited.extend(self.imports.take_released());
         for (peer, number) in awaited {
             self.imports.count_out(peer);
             if let Some(link) = self.links.get_mut(peer.0 as usize) {
-                link.unsent.push_back(Box::new(released_packet(number)));
+                link.tell(&released_packet(number));
             }
         }
         self.flush_packets();
@@ -177,11 +192,15 @@ impl Mapped for Sm {
             return None;
         }
         if !link.shared.contains(&block.number) {
-            let socket = link.outgoing.as_ref()?;
             // Notices of freed memory go first: the peer counts.
-            if link.shared.len() + link.leaving.len() >= SHARED || !link.unsent.is_empty() {
+            let known = link.shared.len() + link.leaving.len();
+            if known >= SHARED || !link.unsent.is_empty() || link.leaving.contains(&block.number) {
                 return None;
             }
+            if !link.know_process() {
+                return None;
+            }
+            let socket = link.outgoing.as_ref()?;
             let packet = share_packet(block.number, block.segment.len() as u64);
             if socket::send(socket, &packet, Some(&block.file)) != Ok(true) {
                 return None;
@@ -206,9 +225,11 @@ impl Mapped for Sm {
             self.read_packets(peer.0);
         }
         let result = if self.device_imports.knows(peer, number) {
-            self.device_imports.map((peer, number), offset, len, user, &self.attached)
+            let leash = self.links[peer.0 as usize].leash.as_ref();
+            self.device_imports.map((peer, number), offset, len, user, (&self.attached, leash))
         } else {
-            self.imports.map(peer, owner, key, &self.devices)
+            let leash = self.links[peer.0 as usize].leash.as_ref();
+            self.imports.map(peer, owner, key, &self.devices, leash)
         };
         if let Err(MapError::Link(error)) = &result {
             self.die(peer.0, error.clone());
@@ -218,5 +239,9 @@ impl Mapped for Sm {
 
     fn withdraw(&mut self, region: Region) -> bool {
         !region.space().cpu_accessible() && self.withdraw_device(region)
+    }
+
+    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
+        self.recall_all(peer, region)
     }
 }

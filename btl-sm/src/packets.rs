@@ -5,7 +5,9 @@
 //!  SHARE     0 kind | 1 allocation:8 | 9 length:8 | 17                             and its memfd
 //!  FREED     0 kind | 1 allocation or buffer:8 | 9
 //!  DEVICE    0 kind | 1 device's kind | 2 descriptors | 3 buffer:8 | 11 length:8 | 19 device's bytes …
-//!  RELEASED  0 kind | 1 buffer:8 | 9
+//!  RELEASED  0 kind | 1 allocation or buffer:8 | 9
+//!  RECALL    0 kind | 1 allocation:8 | 9
+//!  BYE       0 kind | 1                           nothing of the receiver's is used any more
 //! ```
 
 use crate::imports::{SHARED, released_packet, word};
@@ -55,6 +57,13 @@ impl Sm {
             (Some(&socket::DEVICE), file) => self.take_device(id, packet, file),
             (Some(&socket::FREED), _) => self.take_freed(id, packet),
             (Some(&socket::RELEASED), _) => self.take_released(id, packet),
+            (Some(&socket::RECALL), _) => self.take_recall(id, packet),
+            (Some(&socket::BYE), _) => {
+                let link = &mut self.links[id as usize];
+                link.shared.clear();
+                link.leaving.clear();
+                Err(gone())
+            }
             (kind, _) => {
                 Err(LinkError::Corrupt { what: format!("a packet of kind {kind:?} on its socket") })
             }
@@ -105,13 +114,24 @@ impl Sm {
         }
         if self.device_imports.freed(peer, number) {
             self.imports.count_out(peer);
-            self.links[id as usize].unsent.push_back(Box::new(released_packet(number)));
+            self.links[id as usize].tell(&released_packet(number));
             self.flush_packets();
         }
         Ok(())
     }
 
-    /// A peer has let go of a device's memory.
+    /// An allocation is not to be used here any more.
+    fn take_recall(&mut self, id: u32, packet: &[u8]) -> Result<(), LinkError> {
+        self.imports.recall(PeerId(id), packet)?;
+        if self.links[id as usize].unsent.len() >= UNREAD {
+            let what = format!("it has not read {UNREAD} packets");
+            return Err(LinkError::Corrupt { what });
+        }
+        self.announce_released();
+        Ok(())
+    }
+
+    /// A peer has let go of memory.
     fn take_released(&mut self, id: u32, packet: &[u8]) -> Result<(), LinkError> {
         let number = word(packet, 1).filter(|_| packet.len() == 9);
         match number.is_some_and(|number| self.links[id as usize].leaving.remove(&number)) {

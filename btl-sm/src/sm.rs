@@ -278,7 +278,7 @@ impl Sm {
         if self.exports.has_freed() {
             self.announce_freed();
         }
-        if self.device_imports.has_released() {
+        if self.device_imports.has_released() || self.imports.has_released() {
             self.announce_released();
         }
         self.report(events);
@@ -316,7 +316,7 @@ impl Sm {
 
     fn visit_segments(&self, mut visit: impl FnMut(&Segment)) {
         self.links.iter().flat_map(Link::segments).for_each(&mut visit);
-        self.imports.segments().for_each(|segment| visit(&segment));
+        self.imports.for_each_segment(&mut visit);
         self.exports.for_each_segment(visit);
     }
 }
@@ -433,6 +433,7 @@ impl Btl for Sm {
             && self.single_copy.is_idle()
             && !self.exports.has_freed()
             && !self.device_imports.has_released()
+            && !self.imports.has_released()
     }
 
     /// Announces sleep to all peers and gives the epoll descriptor of our sockets.

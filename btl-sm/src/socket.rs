@@ -27,8 +27,12 @@ pub(crate) const SHARE: u8 = 2;
 pub(crate) const FREED: u8 = 3;
 /// First byte of a packet: a device's memory is shared.
 pub(crate) const DEVICE: u8 = 4;
-/// First byte of a packet: nothing uses a device's memory any more that was to be freed.
+/// First byte of a packet: nothing uses memory any more that was to be freed, or is recalled.
 pub(crate) const RELEASED: u8 = 5;
+/// First byte of a packet: an allocation is not to be used here any more.
+pub(crate) const RECALL: u8 = 6;
+/// First byte of a packet, and the last of all: nothing here uses memory of the peer's any more.
+pub(crate) const BYE: u8 = 7;
 
 /// Longest packet in bytes.
 pub(crate) const PACKET_BYTES: usize = 256;
@@ -174,6 +178,12 @@ pub(crate) fn can_be_spared(file: &OwnedFd) -> bool {
     // Numbers are given out from below.
     let number = u64::try_from(file.as_raw_fd()).unwrap_or(u64::MAX);
     limit.is_none_or(|limit| number < limit - limit / 4)
+}
+
+/// Tells the other end that nothing more comes from here, and goes on listening.
+pub(crate) fn fall_silent(socket: &OwnedFd) {
+    // Fails if the other end was faster.
+    let _ = rustix::net::shutdown(socket, Shutdown::Write);
 }
 
 /// Tells the other end that it is over, whoever else still holds the socket.

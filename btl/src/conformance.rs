@@ -58,7 +58,7 @@ pub use meeting::{
 };
 pub use memory::{
     mapped_keys_are_checked, mapped_memory, rdma_at_every_alignment, rdma_in_many_pieces,
-    rdma_refuses_what_is_wrong,
+    rdma_refuses_what_is_wrong, recalled_memory,
 };
 pub use messages::{
     back_pressure, every_size, order_and_exactly_once, parked_fragments, send_fixes_the_order,
@@ -106,7 +106,7 @@ macro_rules! conformance {
             order_and_exactly_once, send_fixes_the_order, every_size, truncation, back_pressure,
             sender_that_never_polls, parked_fragments, unsent_slots, tokens_once,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
-            mapped_memory, mapped_keys_are_checked,
+            mapped_memory, mapped_keys_are_checked, recalled_memory,
             attaching_a_device, devices_reach_slots, mapped_device_memory, device_keys_are_checked,
             device_memory_freed_and_reused, device_buffers_beyond_the_cache,
             peer_dropped, death_wakes, peer_killed_before_meeting, peer_killed_while_sending,

@@ -12,16 +12,17 @@
 //! ```
 //!
 //! It serves where two processes take turns on a device: then one of them moves all messages of the two,
-//! out of the other's memory or into it, and the device need not change hands; and where the receiver's
-//! side of device memory is the denser one. Memory of the host is lent only where that is forced: a GPU
-//! writes it at the full rate of the bus, but nothing tells when a sender that was given up, and lives, has
-//! stopped writing, so that a receive could end too early (of a device, the transport says so).
+//! out of the other's memory or into it, and the device need not change hands; where the receiver's
+//! side of device memory is the denser one; and where a device writes the memory of its peer's host, which
+//! it does at the full rate of the bus. Between hosts the receiver does the same work and need not
+//! ask, so that there it must be forced.
 //!
 //! What cannot be done is refused (REFUSE), and so is work that has failed, once no engine does any more:
 //! the offer stands, and the receiver chooses among the other ways. The key stands for the bytes that the
 //! receiver's buffer touches; its layout is checked to touch just these before anything is written. The
 //! receive of a sender that is lost ends when the transport says that the peer has let go of the
-//! memory, as in `staged.rs`.
+//! memory, or that its process is gone ([`Mapped::recall`](gapless_bml::Mapped::recall)), as in `staged.rs`: a
+//! peer that was given up may live, and write, for long.
 
 use crate::choose::{Protocol, Situation};
 use crate::core::Core;
@@ -47,11 +48,22 @@ use std::sync::Arc;
 /// a device, before no more is lent for them.
 const REFUSALS_MAX: u8 = 8;
 
-/// What an endpoint knows of lending a peer its buffers.
+/// Messages in a row that a peer could not write for the moment before it is not asked for a while.
+const EXHAUSTED_MAX: u8 = 8;
+
+/// How long that is, in messages that would have been lent a buffer.
+const REST: u8 = 64;
+
+/// What an endpoint knows of lending a peer its buffers; two numbers each: for memory of the host, and of
+/// devices.
 #[derive(Debug, Default)]
 pub(crate) struct Lending {
-    /// How often in a row it was refused, or found no key: for memory of the host, and of devices.
+    /// How often in a row it was refused, or found no key.
     refused: [u8; 2],
+    /// How often in a row the peer could make no use of one for the moment.
+    exhausted: [u8; 2],
+    /// Messages that go another way before the peer is asked again.
+    resting: [u8; 2],
     /// Layouts of ours that it has fetched, by their names, and may have forgotten since.
     fetched: FastMap<u64, ()>,
 }
@@ -106,8 +118,7 @@ impl Core {
             return;
         }
         s.lends = match (from_host, host) {
-            // Nothing tells when a sender that is lost, and lives, has stopped writing memory of the host.
-            (_, true) if !forced => false,
+            (true, true) if !forced => false,
             (_, true) => {
                 let touched = buffer.touched();
                 touched.is_some_and(|(_, region)| map_key(bml, from, region, share).is_some())
@@ -118,6 +129,11 @@ impl Core {
                 share && device_of(bml, space).is_some() && bml.mapped(Rank(from)).is_some()
             }
         };
+        let resting = &mut self.peers[from as usize].lending.resting[usize::from(!host)];
+        if s.lends && *resting > 0 {
+            *resting -= 1;
+            s.lends = false;
+        }
         if s.lends && buffer.typed().as_contiguous().is_none() {
             let Some((name, flat)) = self.published.publish(buffer.typed().layout()) else {
                 s.lends = false;
@@ -206,7 +222,9 @@ impl Core {
             return Err(format!("fragment {index} of a message that is moved as one"));
         }
         let (from, host) = (incoming.from, buffer.typed().space().cpu_accessible());
-        self.peers[from as usize].lending.refused[usize::from(!host)] = 0;
+        let lending = &mut self.peers[from as usize].lending;
+        lending.refused[usize::from(!host)] = 0;
+        lending.exhausted[usize::from(!host)] = 0;
         self.finish_incoming(id);
         Ok(())
     }
@@ -221,12 +239,18 @@ impl Core {
             Why::NoKey => "the receiver's memory has no key",
             Why::Unmappable => "the sender cannot map the memory",
         };
-        let refused = &mut self.peers[from as usize].lending.refused[usize::from(!host)];
+        let at = usize::from(!host);
+        let Lending { refused, exhausted, resting, .. } = &mut self.peers[from as usize].lending;
         match why {
-            Why::Exhausted => {}
+            Why::Exhausted => {
+                exhausted[at] = exhausted[at].saturating_add(1);
+                if exhausted[at] >= EXHAUSTED_MAX {
+                    resting[at] = REST;
+                }
+            }
             // Memory of the host can be mapped although that of devices cannot, and other memory of it.
             Why::Unmappable if !host => self.close_way(from, Protocol::MappedPut, text),
-            Why::NoKey | Why::Unmappable => *refused = refused.saturating_add(1),
+            Why::NoKey | Why::Unmappable => refused[at] = refused[at].saturating_add(1),
         }
         self.refuse(bml, id, Protocol::MappedPut, text);
     }

@@ -89,7 +89,7 @@ fn ordinary_memory_is_not_lent() {
 }
 
 #[test]
-fn without_a_word_host_memory_is_not_lent() {
+fn host_memory_is_lent_to_devices_and_to_hosts_where_that_is_forced() {
     for force in [None, puts().force] {
         let mut lab = Lab::new(Config { force, ..puts() }, 1);
         let shape = strided(50_000, 4, 9);
@@ -100,7 +100,7 @@ fn without_a_word_host_memory_is_not_lent() {
         let from = Buffer::source_in(&shape, 1, 1, lab.home(true));
         let mapped = lab.job.mappable(1, &shape, 1);
         let to = Buffer::target_in(&shape, 1, mapped);
-        assert_eq!(lab.carry(&from, &to, "device to host").protocol == PUT, force.is_some());
+        assert_eq!(lab.carry(&from, &to, "device to host").protocol, PUT);
     }
 }
 
@@ -271,11 +271,16 @@ impl Said {
     }
 }
 
-/// An honest receiver that has lent its buffer to a rogue.
-fn lent() -> (Pair, Buffer, gapless_pml::RequestId, Said) {
+/// An honest receiver that has lent its buffer, of a device or of the host, to a rogue.
+fn lent(on_device: bool) -> (Pair, Buffer, gapless_pml::RequestId, Said) {
     let mut pair = Pair::new(PUT);
     pair.pml.config_mut().share_device_buffers = true;
-    let to = Buffer::target_in(&layout(SIZE, true), 1, pair.home());
+    let shape = layout(SIZE, true);
+    let home = match on_device {
+        true => pair.home(),
+        false => Home::Mapped(pair.pml.bml_mut().allocate(4 * SIZE).unwrap().unwrap()),
+    };
+    let to = Buffer::target_in(&shape, 1, home);
     let recv = pair.recv(&to);
     pair.inject(&offer(SIZE));
     let said = Said(pair.heard(15));
@@ -296,7 +301,7 @@ fn a_sender_that_lies_is_lost() {
         ("a layout twice", |reply| vec![asks(reply, 77, 200), asks(reply, 77, 200)]),
     ];
     for (what, lie) in lies {
-        let (mut pair, to, recv, said) = lent();
+        let (mut pair, to, recv, said) = lent(true);
         for message in lie(said.reply()) {
             pair.inject(&message);
         }
@@ -313,17 +318,19 @@ fn asks(reply: u64, serial: u64, piece: u64) -> Vec<u8> {
 
 #[test]
 fn what_was_lent_to_a_lost_peer_is_not_given_back_while_it_has_it() {
-    let (mut pair, _to, recv, said) = lent();
-    let (peer, mapped) = pair.rogue.mapped(Rank(0)).unwrap();
-    let mapping = mapped.map_for(peer, &said.key(), pair.device.space()).unwrap();
-    pair.inject(&ready(said.reply(), u64::MAX));
-    for _ in 0..10 {
-        pair.turn();
-        assert_eq!(pair.pml.test(recv), Ok(None), "the peer has it mapped");
-        assert!(pair.pml.is_busy());
+    for on_device in [true, false] {
+        let (mut pair, _to, recv, said) = lent(on_device);
+        let (peer, mapped) = pair.rogue.mapped(Rank(0)).unwrap();
+        let mapping = mapped.map_for(peer, &said.key(), pair.device.space()).unwrap();
+        pair.inject(&ready(said.reply(), u64::MAX));
+        for _ in 0..10 {
+            pair.turn();
+            assert_eq!(pair.pml.test(recv), Ok(None), "the peer has it mapped");
+            assert!(pair.pml.is_busy());
+        }
+        drop(mapping);
+        pair.assert_lost(recv, "it has let go");
     }
-    drop(mapping);
-    pair.assert_lost(recv, "it has let go");
 }
 
 #[test]
@@ -347,6 +354,45 @@ fn a_way_that_is_refused_for_good_is_not_gone_again() {
         pair.inbox.0.clear();
     }
     assert!(!pair.inbox.1);
+}
+
+/// A peer without memory, or whose engine is out of order, is not asked for every message.
+#[test]
+fn a_sender_that_is_exhausted_again_and_again_is_left_alone_for_a_while() {
+    let mut pair = Pair::new(PUT);
+    pair.pml.config_mut().share_device_buffers = true;
+    let to = Buffer::target_in(&layout(SIZE, true), 1, pair.home());
+    let mut sequence = 0u32;
+    // Whether the next message is lent a buffer, which is refused or written.
+    let mut lends = |written: bool| {
+        let recv = pair.recv(&to);
+        let mut offer = offer(SIZE);
+        offer[12..16].copy_from_slice(&sequence.to_le_bytes());
+        sequence += 1;
+        pair.inject(&offer);
+        let lent = pair.inbox.0.iter().any(|message| message[0] == 15);
+        if lent {
+            let reply = Said(pair.heard(15)).reply();
+            match written {
+                true => pair.inject(&ready(reply, 0)),
+                false => pair.inject(&short(14, 1, reply)),
+            }
+            assert_eq!(pair.pml.test(recv).unwrap().is_some(), written);
+        }
+        pair.inbox.0.clear();
+        assert!(!pair.inbox.1, "to be exhausted is no lie");
+        lent
+    };
+    assert!((0..7).all(|_| lends(false)), "that may happen");
+    assert!(lends(true), "and pass");
+    assert!((0..8).all(|_| lends(false)), "what was before counts for nothing");
+    for _ in 0..2 {
+        // Then it is asked once, and refuses.
+        let rest = (0..200).take_while(|_| !lends(false)).count();
+        assert!((50..=64).contains(&rest), "left alone for {rest} messages");
+    }
+    assert!((50..=64).contains(&(0..200).take_while(|_| !lends(true)).count()));
+    assert!((0..20).all(|_| lends(true)), "until it can");
 }
 
 /// An answer of a rogue receiver, which lends memory of its own.

@@ -115,14 +115,64 @@ fn a_peer_that_dies_with_our_memory_mapped_has_let_go_of_it() {
     let (mut pair, ours, _theirs) = equipped(a, b);
     let memory = ours.allocate(10).unwrap();
     let key = pair.a.key(pair.to_b, memory).unwrap();
-    let _mapping = pair.b.map(pair.to_a, &key).unwrap();
+    let mapping = pair.b.map(pair.to_a, &key).unwrap();
     assert!(pair.a.withdraw(memory));
     let Pair { mut a, b, mut events, .. } = pair;
     drop(b);
+    until("the loss", || a.poll(&mut events) > 0);
+    for _ in 0..100 {
+        a.look_around();
+        assert!(a.withdraw(memory), "the process lives, and uses it");
+    }
+    drop(mapping);
     until("that is known", || {
         a.poll(&mut events);
         !a.withdraw(memory)
     });
+}
+
+/// Whoever breaks the rules is hung up on at once, and may live and write what it was lent for long.
+#[test]
+fn a_peer_that_broke_the_rules_is_waited_for_while_it_uses_our_memory() {
+    for asked_before in [true, false] {
+        let (a, b) = Default.pair();
+        let (mut pair, ours, _theirs) = equipped(a, b);
+        let host = pair.a.allocate(10_000).unwrap();
+        let regions = [ours.allocate(10).unwrap(), host.region()];
+        let mappings = regions.map(|region| {
+            let key = pair.a.key(pair.to_b, region).unwrap();
+            pair.b.map(pair.to_a, &key).unwrap()
+        });
+        let Pair { mut a, mut b, to_b, mut events, .. } = pair;
+        if asked_before {
+            assert!(regions.iter().all(|region| a.recall(to_b, *region)));
+        }
+        let wire = b.links[0].outgoing.clone().unwrap();
+        assert_eq!(socket::send(&wire, &[99], None), Ok(true));
+        drop(wire);
+        for end in [&mut a, &mut b] {
+            until("the loss at both ends", || {
+                end.poll(&mut events);
+                events.drain().any(|event| matches!(event, gapless_btl::Event::Lost { .. }))
+            });
+        }
+        assert!(matches!(a.links[0].state, State::Lost(LinkError::Corrupt { .. })));
+        let mut used = |events: &mut gapless_btl::Events| {
+            a.poll(events);
+            b.poll(events);
+            a.look_around();
+            regions.iter().any(|region| a.recall(to_b, *region))
+        };
+        let [first, second] = mappings;
+        for mapping in [first, second] {
+            for _ in 0..100 {
+                assert!(used(&mut events), "it is mapped over there");
+            }
+            drop(mapping);
+        }
+        until("it has let go", || !used(&mut events));
+        assert!(a.links[0].mourned.is_none() && a.links[0].process.is_none());
+    }
 }
 
 #[test]

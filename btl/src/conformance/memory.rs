@@ -352,6 +352,52 @@ pub fn mapped_memory(suite: &Suite, mut fixture: impl Fixture) {
     duo.expect_silence();
 }
 
+/// What a peer was lent and is to let go of: it maps nothing of it any more, and the owner knows when what
+/// it had mapped is gone; other memory is not concerned.
+pub fn recalled_memory(suite: &Suite, mut fixture: impl Fixture) {
+    let mut duo = Duo::new(&mut fixture);
+    let peer = duo.peer[A];
+    let Some(mapped) = duo.ends[A].mapped() else {
+        return suite.skip("the transport does not map memory");
+    };
+    let memory = [0; 3].map(|_| mapped.allocate(10_000).expect("memory for a test"));
+    let [lent, unseen, other] = memory.each_ref().map(|memory| memory.region());
+    let part = lent.sub(100, 50).expect("inside");
+    let keys = [part, unseen, other].map(|region| mapped.key(peer, region));
+    let [Some(key), Some(unseen_key), Some(other_key)] = keys else {
+        return suite.skip("the peer cannot map memory here");
+    };
+    fn recall<T: Btl>(duo: &mut Duo<T>, region: Region) -> bool {
+        let peer = duo.peer[A];
+        duo.ends[A].mapped().expect("both ends are alike").recall(peer, region)
+    }
+    fn ends<T: Btl>(duo: &mut Duo<T>, region: Region) {
+        let watch = Watch::new("the peer to let go of it");
+        while recall(duo, region) {
+            duo.step();
+            watch.tick();
+        }
+    }
+    let mapping = map_by_message(&mut duo, &key).expect("a good key");
+    // Any byte of it stands for all of it.
+    let elsewhere = lent.sub(9000, 1).expect("inside");
+    for _ in 0..50 {
+        assert!(recall(&mut duo, elsewhere), "it is mapped over there");
+        duo.step();
+    }
+    write(&mapping.region(), &message(3, 50));
+    drop(mapping);
+    ends(&mut duo, lent);
+    assert_eq!(read(&part), message(3, 50), "what was written until then is there");
+    assert!(map_by_message(&mut duo, &key).is_err(), "it was recalled");
+    // A key that has not been used yet.
+    ends(&mut duo, unseen);
+    assert!(map_by_message(&mut duo, &unseen_key).is_err(), "it was recalled");
+    assert!(map_by_message(&mut duo, &other_key).is_ok(), "nobody has recalled it");
+    assert!(!recall(&mut duo, Ground::new(64).0), "memory that nobody knows");
+    duo.expect_health();
+}
+
 /// Memory that was not allocated for mapping has no key, and damaged keys map nothing.
 pub fn mapped_keys_are_checked(suite: &Suite, mut fixture: impl Fixture) {
     let mut duo = Duo::new(&mut fixture);

@@ -131,4 +131,8 @@ impl<B: Btl> Mapped for Fault<B> {
     fn withdraw(&mut self, region: Region) -> bool {
         self.inner.mapped().is_some_and(|mapped| mapped.withdraw(region))
     }
+
+    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
+        self.inner.mapped().is_some_and(|mapped| mapped.recall(peer, region))
+    }
 }

@@ -5,7 +5,8 @@
 //! Keys, big-endian: kind (1 byte), end (4), registration or allocation (8), then for a
 //! registration its length (8), for an allocation or a device's buffer offset (8) and length (8).
 
-use super::hub::{End, lock};
+use super::devices::overlap;
+use super::hub::{End, Lent, lock};
 use super::{Loopback, gone};
 use crate::memory::HeapMemory;
 use crate::{
@@ -224,7 +225,10 @@ impl Mapped for Loopback {
             })?;
         let memory = Arc::new(memory);
         let mut shared = lock(&self.end.shared);
+        let shared = &mut *shared;
         shared.allocated.retain(|_, (_, memory)| memory.strong_count() > 0);
+        let lives = |number| shared.allocated.values().any(|(it, _)| *it == number);
+        shared.recalled.retain(|(_, number)| lives(*number));
         let number = shared.next;
         shared.next += 1;
         let region = memory.region();
@@ -250,18 +254,43 @@ impl Mapped for Loopback {
         }
         let [number, offset, len] = decode(key, ALLOCATED, end.number())
             .map_err(|what| MapError::BadKey { what: what.to_owned() })?;
-        let shared = lock(&end.shared);
+        let mut shared = lock(&end.shared);
         let memory = shared.allocated.values().find(|(n, _)| *n == number);
-        let memory = memory.and_then(|(_, memory)| memory.upgrade()).ok_or_else(|| {
-            MapError::Unavailable { reason: "the allocation was freed".to_owned() }
+        let memory = memory.and_then(|(_, memory)| memory.upgrade());
+        let memory = memory.filter(|_| !shared.recalled.contains(&(self.end.number(), number)));
+        let memory = memory.ok_or_else(|| MapError::Unavailable {
+            reason: "the allocation was freed, or recalled".to_owned(),
         })?;
-        let region = memory.region().sub(offset, len);
+        let whole = memory.region();
+        let region = whole.sub(offset, len);
         let region = region.map_err(|error| MapError::BadKey { what: error.to_string() })?;
-        // SAFETY: `sub` found `region` inside `memory`, which the hold keeps.
-        Ok(unsafe { Mapping::new(region, memory) })
+        let hold = Arc::new(Lent { _memory: memory });
+        shared.lent.retain(|(_, _, hold)| hold.strong_count() > 0);
+        shared.lent.push((self.end.number(), whole, Arc::downgrade(&hold)));
+        // SAFETY: `sub` found `region` inside the memory, which the hold keeps.
+        Ok(unsafe { Mapping::new(region, hold) })
     }
 
     fn withdraw(&mut self, region: Region) -> bool {
         lock(&self.end.shared).exported.withdraw(region)
+    }
+
+    /// Of a device's memory the keys of all ends are ended.
+    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
+        // One that is gone may have left an engine at work.
+        let peer = self.peers.get(peer.0 as usize).map(|peer| peer.end.number());
+        let Some(peer) = peer else { return false };
+        let mut shared = lock(&self.end.shared);
+        if !region.space().cpu_accessible() {
+            return shared.exported.withdraw(region);
+        }
+        let shared = &mut *shared;
+        for (number, memory) in shared.allocated.values() {
+            if memory.upgrade().is_some_and(|memory| overlap(memory.region(), region)) {
+                shared.recalled.insert((peer, *number));
+            }
+        }
+        shared.lent.retain(|(_, _, hold)| hold.strong_count() > 0);
+        shared.lent.iter().any(|(whom, whole, _)| *whom == peer && overlap(*whole, region))
     }
 }

@@ -62,7 +62,7 @@ impl Exports {
 }
 
 /// Whether two regions of one space share a byte, or the same start.
-fn overlap(a: Region, b: Region) -> bool {
+pub(super) fn overlap(a: Region, b: Region) -> bool {
     let end = |region: Region| region.start().saturating_add(region.len().max(1));
     a.space() == b.space() && a.start() < end(b) && b.start() < end(a)
 }

@@ -5,7 +5,7 @@ use super::devices::Exports;
 use crate::memory::HeapMemory;
 use crate::{Access, Address, AmTag, Fragment, LinkError};
 use gapless_mem::Region;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -134,6 +134,11 @@ impl Inbox {
     }
 }
 
+/// What a mapping of an allocation holds.
+pub(super) struct Lent {
+    pub(super) _memory: Arc<HeapMemory>,
+}
+
 /// Memory of an end that others may reach.
 #[derive(Default)]
 pub(super) struct SharedMemory {
@@ -143,6 +148,10 @@ pub(super) struct SharedMemory {
     pub(super) registered: BTreeMap<u64, (Region, Access)>,
     /// Allocations by address, with their numbers; dead ones are swept at the next allocation.
     pub(super) allocated: BTreeMap<u64, (u64, Weak<HeapMemory>)>,
+    /// What others have mapped of them: by whom, all of it, and what the mapping holds.
+    pub(super) lent: Vec<(u32, Region, Weak<Lent>)>,
+    /// By whom, and which allocations, are not to be mapped any more.
+    pub(super) recalled: BTreeSet<(u32, u64)>,
     /// Buffers of devices.
     pub(super) exported: Exports,
 }

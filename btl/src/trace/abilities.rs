@@ -111,4 +111,11 @@ impl<B: Btl> Mapped for Trace<B> {
         self.record(Record::Ability { call: "withdraw", peer: None, len, outcome });
         mapped
     }
+
+    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
+        let used = self.inner.mapped().is_some_and(|mapped| mapped.recall(peer, region));
+        let (len, outcome) = (region.len(), Outcome::Ok);
+        self.record(Record::Ability { call: "recall", peer: Some(peer), len, outcome });
+        used
+    }
 }

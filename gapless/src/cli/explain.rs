@@ -121,11 +121,11 @@ impl Link {
         (sender || receiver).then_some(ends)
     }
 
-    /// Whether the sender's memory can be mapped where it lies, and whether the receiver's is lent: of devices
-    /// only, to devices.
+    /// Whether the sender's memory can be mapped where it lies, and whether the receiver's is lent: to devices
+    /// only.
     fn maps(&self) -> [bool; 2] {
         let [from, to] = self.ends.0.map(|place| !matches!(place, Where::OpenCl(_)));
-        [from, to && self.ends.0.iter().all(|place| place.is_device())]
+        [from, from && to && self.ends.0[0].is_device()]
     }
 
     /// Which staged ways there are, for a receiver's buffer with so many blocks.

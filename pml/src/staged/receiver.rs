@@ -8,7 +8,7 @@ use crate::header::{self, Open, Verdict};
 use crate::recv::RecvStage;
 use crate::rendezvous::{Incoming, Stage};
 use crate::request::RequestId;
-use gapless_bml::{Bml, RemoteKey};
+use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
 
@@ -186,7 +186,9 @@ impl Core {
                 _ => continue,
             };
             match lent {
-                Some(region) if bml.withdraw(region) => self.leaving_buffers.push(id),
+                Some(region) if bml.recall(Rank(incoming.from), region) => {
+                    self.leaving_buffers.push(id);
+                }
                 _ => {
                     self.release_recv(id, false);
                     self.finish_incoming(id);

@@ -45,9 +45,19 @@ impl Mapped for Rail {
         if owner != from {
             return Err(bad("it is another rank's"));
         }
+        if wire.recalled.contains(&(owner, self.rank, region)) {
+            return Err(MapError::Unavailable { reason: "it was recalled".to_owned() });
+        }
         wire.tally.maps += 1;
         // SAFETY: `key` saw that it is a rank's buffer. Ranks keep their buffers until the world has ended, and write them between calls of
         // endpoints only, when nothing is being moved.
         Ok(unsafe { Mapping::new(region, Arc::new(())) })
+    }
+
+    /// Endpoints move data at once or not at all, so a lost one does nothing later, unless it gets a key then.
+    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
+        let Some(&peer) = self.peers.get(peer.0 as usize) else { return false };
+        lock(&self.wire).recalled.push((self.rank, peer, region));
+        false
     }
 }

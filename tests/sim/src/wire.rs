@@ -106,6 +106,8 @@ pub(crate) struct Wire {
     pub(crate) buffers: BTreeMap<u64, u64>,
     /// Memory that peers may map, by key.
     pub(crate) shared: Vec<(u32, Region)>,
+    /// Of whom, who is not to map what any more.
+    pub(crate) recalled: Vec<(u32, u32, Region)>,
     /// Pairs of ranks that lost a link.
     pub(crate) harmed: BTreeSet<(u32, u32)>,
     /// Promises that whoever uses the rails has broken.
@@ -143,6 +145,7 @@ impl Wire {
             next_key: 0,
             buffers: BTreeMap::new(),
             shared: Vec::new(),
+            recalled: Vec::new(),
             harmed: BTreeSet::new(),
             broken: Vec::new(),
         }

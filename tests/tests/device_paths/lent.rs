@@ -4,7 +4,7 @@
 use crate::gear::{Gear, Kind};
 use crate::letters::{Exchange, Letter};
 use crate::{Words, listen, seed, tuned};
-use gapless::{Config, Protocol, SharedBuf, View, ViewMut, World};
+use gapless::{SharedBuf, View, ViewMut, World};
 use gapless_mem::Region;
 use gapless_tests::actor::say;
 use gapless_tests::crew::{Crew, Member};
@@ -43,9 +43,7 @@ fn rank(mut member: Member) {
     let gear = Gear::open(words.word(), member.rank);
     let seed = words.number();
     let bytes = words.size();
-    // Host memory is lent only to who asks for it.
-    let config = Config { force: Some(Protocol::MappedPut), ..tuned(bytes) };
-    let world = gear.world(&mut member, config).expect("they meet");
+    let world = gear.world(&mut member, tuned(bytes)).expect("they meet");
     let (me, peer) = (world.rank(), 1 - world.rank());
     for round in 0..ROUNDS {
         // Whole at both ends, or in pieces at one or both.

@@ -1,0 +1,228 @@
+//! Which memory of ours a peer may still use although its link is over, and how we learn that it does not
+//! any more.
+//!
+//! ```text
+//! we                                        a peer
+//!   | hang up, if it broke the rules ------> |
+//!   |                                        | buries its link
+//!   |                                        |   …
+//!   | <-------------------------- BYE, end - | nothing there uses memory of ours any more
+//!   let go of
+//!
+//!   | <------------------------------- end - | it has died: what it had devices do may still go on
+//!   let go of, once the process is gone
+//! ```
+//!
+//! A peer's socket to us is its *leash*: there, whatever uses memory of ours holds it, and so it ends no
+//! sooner. That is also so if it only broke the rules, or we did in its eyes, and lives.
+
+use crate::imports::recall_packet;
+use crate::link::Link;
+use crate::sm::Sm;
+use crate::socket::{self, PACKET_BYTES, Received};
+use gapless_btl::PeerId;
+use gapless_mem::Region;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::sync::Arc;
+
+/// Packets read from one leash at a time.
+const PACKETS: usize = 16;
+
+/// Our socket to a peer, held by whatever uses its memory: when the last of these is gone, after the link,
+/// the peer is told.
+#[derive(Debug)]
+pub(crate) struct Leash {
+    socket: Arc<OwnedFd>,
+}
+
+impl Leash {
+    pub(crate) fn new(socket: &Arc<OwnedFd>) -> Arc<Leash> {
+        Arc::new(Leash { socket: Arc::clone(socket) })
+    }
+}
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        // If there is no room for it, the peer waits until this process has ended.
+        let _ = socket::send(&self.socket, &[socket::BYE], None);
+        // Fragments that are still parked hold the socket as well.
+        socket::hang_up(&self.socket);
+    }
+}
+
+/// What remains of a link to a peer that knows memory of ours.
+#[derive(Debug)]
+pub(crate) struct Mourned {
+    /// Its socket to us.
+    socket: OwnedFd,
+    /// The process; `None` if that cannot be known: then the end of its socket has to do.
+    process: Option<OwnedFd>,
+    /// It has said that it uses nothing.
+    said: bool,
+}
+
+impl Mourned {
+    pub(crate) fn new(socket: OwnedFd, process: Option<OwnedFd>) -> Mourned {
+        Mourned { socket, process, said: false }
+    }
+
+    /// Whether the peer uses no memory of ours any more, nor do devices for it.
+    pub(crate) fn is_over(&mut self) -> bool {
+        let mut packet = [0; PACKET_BYTES];
+        for _ in 0..PACKETS {
+            match socket::receive(&self.socket, &mut packet) {
+                Ok(Received::Packet(..)) if packet[0] == socket::BYE => self.said = true,
+                // Too late for anything else.
+                Ok(Received::Packet(..) | Received::Robbed(_)) => {}
+                Ok(Received::Nothing) | Err(_) => return false,
+                Ok(Received::End) => {
+                    let process = self.process.as_ref();
+                    return self.said || process.is_none_or(|it| is_ready(it, PollFlags::IN));
+                }
+            }
+        }
+        false
+    }
+}
+
+/// Whether one of `what` is so, without waiting.
+fn is_ready(file: &impl AsFd, what: PollFlags) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut files = [PollFd::new(file, what)];
+    poll(&mut files, Some(&now)).is_ok() && files[0].revents().intersects(what)
+}
+
+impl Link {
+    /// Remembers the peer's process before something is shared with it for the first time. False if it is
+    /// gone.
+    pub(crate) fn know_process(&mut self) -> bool {
+        let known = self.process.is_some() || !self.shared.is_empty();
+        let own = rustix::process::getpid();
+        if let Some(pid) = Pid::from_raw(self.pid).filter(|pid| !known && *pid != own) {
+            let process = pidfd_open(pid, PidfdFlags::empty()).ok();
+            self.process = process.filter(socket::can_be_spared);
+            // The number may be another process's by now, but then the socket has ended.
+            let gone = |socket| is_ready(socket, PollFlags::HUP);
+            return !self.incoming.as_ref().is_none_or(gone);
+        }
+        true
+    }
+
+    /// The link is over: keeps what tells whether the peer still uses memory of ours.
+    pub(crate) fn mourn(&mut self) {
+        let used = !self.shared.is_empty() || !self.leaving.is_empty();
+        let socket = self.incoming.take().filter(|_| used);
+        let process = self.process.take();
+        self.mourned = socket.map(|socket| Mourned::new(socket, process));
+        self.end_mourning();
+    }
+
+    /// Looks whether the peer uses memory of ours.
+    pub(crate) fn end_mourning(&mut self) {
+        if self.mourned.as_mut().is_none_or(Mourned::is_over) {
+            self.mourned = None;
+            self.shared.clear();
+            self.leaving.clear();
+        }
+    }
+
+    /// Tells the peer something about memory, as soon as there is room. To a lost one there is nothing to say.
+    pub(crate) fn tell(&mut self, packet: &[u8]) {
+        if self.outgoing.is_some() {
+            self.unsent.push_back(packet.into());
+        }
+    }
+}
+
+impl Sm {
+    /// Looks at all that is left of lost peers.
+    pub(crate) fn end_mourning(&mut self) {
+        for link in self.links.iter_mut().filter(|link| link.mourned.is_some()) {
+            link.end_mourning();
+        }
+    }
+
+    /// Has a peer let go of the memory of the host or of devices that `region` touches; whether it may still
+    /// use it.
+    pub(crate) fn recall_all(&mut self, peer: PeerId, region: Region) -> bool {
+        self.forget_released();
+        let Some(link) = self.links.get_mut(peer.0 as usize) else { return false };
+        if region.space().cpu_accessible() {
+            let numbers = self.exports.touched(region);
+            for &number in &numbers {
+                if link.shared.remove(&number) {
+                    link.tell(&recall_packet(number));
+                    link.leaving.insert(number);
+                }
+            }
+            self.flush_packets();
+            let link = &self.links[peer.0 as usize];
+            return numbers.iter().any(|number| link.leaving.contains(number));
+        }
+        self.recall_device(peer, region)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
+
+    /// A leash's two ends, and a process that stands for the peer's.
+    fn peer() -> (Arc<OwnedFd>, Mourned, Child) {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (theirs, ours) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        (Arc::new(theirs), Mourned::new(ours, Some(process)), child)
+    }
+
+    /// Soon: what other tests start holds our sockets until it runs its program.
+    fn ends(mut mourned: Mourned) {
+        let start = Instant::now();
+        while !mourned.is_over() {
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody uses anything");
+        }
+    }
+
+    fn end(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_peer_that_lives_says_when_it_is_done() {
+        let (socket, mut mourned, child) = peer();
+        let (first, other) = (Leash::new(&socket), Arc::clone(&socket));
+        let second = Arc::clone(&first);
+        drop((first, socket));
+        assert_eq!(socket::send(&other, &[99], None), Ok(true));
+        assert!(!mourned.is_over(), "something holds the leash, whatever the peer says");
+        drop(second);
+        assert!(mourned.is_over(), "although the socket is held, and the process lives");
+        assert!(mourned.is_over(), "it stays so");
+        drop(other);
+        end(child);
+    }
+
+    #[test]
+    fn a_peer_that_dies_is_waited_for_until_its_process_is_gone() {
+        let (socket, mut mourned, child) = peer();
+        drop(socket);
+        assert!(!mourned.is_over(), "it ended without a word, and its devices may be at work");
+        end(child);
+        ends(mourned);
+        // Where the process is not known, the end of its socket has to do.
+        let (socket, mourned, child) = peer();
+        let mut unknown = Mourned { process: None, ..mourned };
+        assert!(!unknown.is_over());
+        drop(socket);
+        ends(unknown);
+        end(child);
+    }
+}
