@@ -15,28 +15,87 @@
 //! Of the two stores that are each followed by a load of the other's word, the barrier has one seen:
 //! either the owner sees `revoked`, or the other sees `inside`. Once revoked, the gate is a mutex for ever.
 //! Where the system has no such barrier it is one from the start.
+//!
+//! loom explores it (`models`, below) with the models of `btl-sm`, whose tests have this file: under
+//! `--cfg loom` nothing else of this crate can be built.
 
-use gapless_btl_sm::membarrier;
-use std::cell::{Cell, UnsafeCell};
+use primitive::{AtomicBool, Mutex, MutexGuard, Ordering, membarrier, owners_fence, this_thread};
+use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError};
 
-/// A number that no other thread has, or will have.
-#[inline]
-fn this_thread() -> u64 {
-    thread_local! {
-        static NUMBER: Cell<u64> = const { Cell::new(0) };
-    }
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NUMBER.with(|number| {
-        if number.get() == 0 {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+/// What it is made of.
+#[cfg(not(loom))]
+mod primitive {
+    pub(super) use gapless_btl_sm::membarrier;
+    use std::cell::Cell;
+    pub(super) use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicU64, compiler_fence};
+    pub(super) use std::sync::{Mutex, MutexGuard};
+    pub(super) use std::thread::yield_now;
+
+    /// A number that no other thread has, or will have.
+    #[inline]
+    pub(super) fn this_thread() -> u64 {
+        thread_local! {
+            static NUMBER: Cell<u64> = const { Cell::new(0) };
         }
-        number.get()
-    })
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        NUMBER.with(|number| {
+            if number.get() == 0 {
+                number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            }
+            number.get()
+        })
+    }
+
+    /// The owner's side of the barrier: the other pays for both.
+    #[inline]
+    pub(super) fn owners_fence() {
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+/// The same as loom has it. Of membarrier(2) it knows nothing: a fence on either side stands for it, which
+/// is what the barrier makes of what the other processor runs.
+#[cfg(loom)]
+mod primitive {
+    use loom::sync::atomic::fence;
+    pub(super) use loom::sync::atomic::{AtomicBool, Ordering};
+    pub(super) use loom::sync::{Mutex, MutexGuard};
+    pub(super) use loom::thread::yield_now;
+    use std::cell::Cell;
+
+    pub(super) mod membarrier {
+        pub(in super::super) fn register() -> bool {
+            true
+        }
+
+        pub(in super::super) fn barrier() -> bool {
+            super::fence(super::Ordering::SeqCst);
+            true
+        }
+    }
+
+    loom::thread_local! {
+        static NUMBER: Cell<u64> = Cell::new(0);
+    }
+
+    pub(super) fn this_thread() -> u64 {
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        NUMBER.with(|number| {
+            if number.get() == 0 {
+                number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            }
+            number.get()
+        })
+    }
+
+    pub(super) fn owners_fence() {
+        fence(Ordering::SeqCst);
+    }
 }
 
 /// A value, and who may touch it.
@@ -105,7 +164,7 @@ impl<T> Gate<T> {
             return None;
         }
         self.inside.store(true, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
+        owners_fence();
         if self.revoked.load(Ordering::Acquire) {
             self.inside.store(false, Ordering::Release);
             return None;
@@ -127,7 +186,7 @@ impl<T> Gate<T> {
                 std::process::abort();
             }
             while self.inside.load(Ordering::Acquire) {
-                std::thread::yield_now();
+                primitive::yield_now();
             }
         }
         self.pass(Some(guard))
@@ -182,7 +241,7 @@ impl<T> std::fmt::Debug for Gate<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -243,5 +302,75 @@ mod tests {
         }));
         assert!(panicked.is_err() && gate.is_poisoned());
         assert_eq!(*take(&gate), 1);
+    }
+}
+
+/// Every interleaving of threads that take a gate:
+///
+/// ```text
+/// RUSTFLAGS="--cfg loom" cargo test -p gapless-btl-sm --lib --release --target-dir target/loom gate
+/// ```
+///
+/// Each weakening was made, one at a time, and every model failed: the owner's fence left out; the barrier
+/// left out; `inside` cleared relaxed, or read relaxed by who revokes; `revoked` not looked at again by the
+/// owner when it is inside; no wait for the owner.
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::cell::Cell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// A count that loom sees races on.
+    fn add(gate: &Gate<Cell<u32>>) {
+        let pass = gate.try_enter().unwrap_or_else(|| gate.enter());
+        pass.set(pass.get() + 1);
+    }
+
+    fn model(others: usize, owners: u32, each: u32) {
+        let mut explored = loom::model::Builder::new();
+        explored.preemption_bound = Some(3);
+        explored.check(move || {
+            let gate = Arc::new(Gate::new(Cell::new(0)));
+            let others: Vec<_> = (0..others)
+                .map(|_| {
+                    let gate = Arc::clone(&gate);
+                    thread::spawn(move || (0..each).for_each(|_| add(&gate)))
+                })
+                .collect();
+            (0..owners).for_each(|_| add(&gate));
+            let count = u32::try_from(others.len()).unwrap();
+            others.into_iter().for_each(|other| other.join().unwrap());
+            let pass = gate.try_enter().expect("nobody has it");
+            assert_eq!(pass.get(), owners + count * each);
+        });
+    }
+
+    #[test]
+    fn gate_of_the_owner_and_another() {
+        model(1, 2, 2);
+    }
+
+    #[test]
+    fn gate_of_the_owner_and_two_others() {
+        model(2, 1, 1);
+    }
+
+    #[test]
+    fn gate_is_held_by_one_thread_however_they_try() {
+        loom::model(|| {
+            let gate = Arc::new(Gate::new(Cell::new(0)));
+            let other = {
+                let gate = Arc::clone(&gate);
+                thread::spawn(move || {
+                    drop(gate.enter());
+                    gate.try_enter().map(|pass| pass.set(pass.get() + 1)).is_some()
+                })
+            };
+            let taken = gate.try_enter().map(|pass| pass.set(pass.get() + 1)).is_some();
+            let also = other.join().unwrap();
+            let pass = gate.try_enter().expect("nobody has it");
+            assert_eq!(pass.get(), u32::from(taken) + u32::from(also));
+        });
     }
 }
