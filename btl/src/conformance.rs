@@ -17,7 +17,7 @@
 //! ```
 //!
 //! which makes a module `plain` with a test for each function of this module. They cover messages
-//! (order, exactly once, every size, back-pressure, truncation, tokens), meeting (early arrivals,
+//! (order, exactly once, every size, back-pressure, truncation, tokens, short cuts), meeting (early arrivals,
 //! connecting twice, oneself, waking up), memory (one-sided operations and mappings, if the
 //! transport has them), devices (which copy into slots and out of arrivals, and whose memory is mapped)
 //! and death (of a peer in this process, and of other processes that
@@ -39,6 +39,7 @@ mod meeting;
 mod memory;
 mod messages;
 mod seed;
+mod shorts;
 
 #[doc(hidden)]
 pub use bench::test_name;
@@ -64,6 +65,7 @@ pub use messages::{
     back_pressure, every_size, order_and_exactly_once, parked_fragments, send_fixes_the_order,
     sender_that_never_polls, tokens_once, truncation, unsent_slots,
 };
+pub use shorts::{quiet_until_something_comes, short_messages};
 
 use crate::{Btl, PeerId};
 
@@ -105,6 +107,7 @@ macro_rules! conformance {
             arming_wakes, two_threads,
             order_and_exactly_once, send_fixes_the_order, every_size, truncation, back_pressure,
             sender_that_never_polls, parked_fragments, unsent_slots, tokens_once,
+            short_messages, quiet_until_something_comes,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
             mapped_memory, mapped_keys_are_checked, recalled_memory,
             attaching_a_device, devices_reach_slots, mapped_device_memory, device_keys_are_checked,

@@ -36,8 +36,7 @@
 //! and one line of `conformance!` test all of the above.
 //!
 //! Short cuts are optional: [`Btl::send_short`], [`Btl::poll_short`] and [`Btl::is_quiet`] have defaults by
-//! the calls above. A transport that has its own keeps their order, and tests them itself: the suite does
-//! not call them.
+//! the calls above. A transport that has its own keeps their order, which the suite looks at, too.
 //!
 //! # What is here to help
 //!

@@ -1,0 +1,177 @@
+//! The short cuts: messages by value, messages taken in the place of events, and looking without polling.
+
+use super::bench::Watch;
+use super::duo::{A, B, Duo, Seen, message, tag_of};
+use super::{Fixture, Suite};
+use crate::random::Random;
+use crate::{AmTag, Btl, Events, Fragment, PeerId, SHORT_BYTES, Short, Shorts, Token};
+
+/// A message's name, and what it has behind that.
+const NAME_BYTES: usize = 8;
+
+/// Takes what it likes.
+struct Taker {
+    random: Random,
+    from: PeerId,
+    taken: Vec<(AmTag, Vec<u8>)>,
+}
+
+impl Taker {
+    fn decide(&mut self, from: PeerId, tag: AmTag, bytes: impl FnOnce() -> Vec<u8>) -> bool {
+        assert_eq!(from, self.from, "who sent it");
+        let takes = self.random.chance(500);
+        if takes {
+            self.taken.push((tag, bytes()));
+        }
+        takes
+    }
+}
+
+impl Shorts for Taker {
+    fn take(&mut self, from: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let bytes = message.words().iter().flat_map(|word| word.to_ne_bytes());
+        self.decide(from, tag, || bytes.take(message.len()).collect())
+    }
+
+    fn take_fragment(&mut self, from: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
+        self.decide(from, tag, || fragment.to_vec().expect("arrivals are in host memory"))
+    }
+}
+
+/// Message `number` of `len` bytes, its number in front if there is room.
+fn numbered(number: u64, len: usize) -> Vec<u8> {
+    let mut bytes = message(number, len);
+    if len >= NAME_BYTES {
+        bytes[..NAME_BYTES].copy_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
+/// Sends message `number` by value; whether it left.
+fn send_short<T: Btl>(duo: &mut Duo<T>, number: u64, len: usize) -> bool {
+    // What is behind the message is nobody's.
+    let mut words = [u64::MAX; SHORT_BYTES / 8];
+    for (word, bytes) in words.iter_mut().zip(numbered(number, len).chunks(8)) {
+        let mut whole = [0xEE; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_ne_bytes(whole);
+    }
+    let peer = duo.peer[A];
+    duo.ends[A].send_short(peer, tag_of(number), Short::new(&words, len))
+}
+
+/// Messages by value among others, polled for in both ways, some taken and some not: each comes once, intact,
+/// in the order in which they were sent if that is promised, and a poll says how many there were.
+pub fn short_messages(suite: &Suite, mut fixture: impl Fixture) {
+    const MESSAGES: u64 = 4000;
+    let mut random = Random::new(suite.seed());
+    let mut duo = Duo::new(&mut fixture);
+    let (ordered, longest) = {
+        let limits = duo.ends[A].limits();
+        (limits.ordered, limits.eager_bytes.min(SHORT_BYTES))
+    };
+    let from = duo.peer[B];
+    let mut taker = Taker { random: Random::new(suite.seed() ^ 1), from, taken: Vec::new() };
+    let mut events = Events::with_capacity(16);
+    let mut came: Vec<(AmTag, Vec<u8>)> = Vec::new();
+    let (mut sent, mut short, mut taken) = (Vec::new(), 0, 0);
+    let watch = Watch::new("all messages");
+    while (came.len() as u64) < MESSAGES {
+        for _ in 0..random.below(6) {
+            let number = sent.len() as u64;
+            if number == MESSAGES {
+                break;
+            }
+            // Every length now and then, and those around a line of cache most often.
+            let len = match random.below(3) {
+                0 => random.below(longest + 1),
+                1 => random.below(longest.min(70) + 1),
+                _ => longest - random.below(longest.min(9)),
+            };
+            let left = match random.below(4) {
+                0 => {
+                    let long = len + random.below(3) * 200;
+                    let long = long.min(duo.ends[A].limits().max_fragment_bytes);
+                    duo.say(A, tag_of(number), &numbered(number, long), Token::NONE);
+                    Some(long)
+                }
+                _ => send_short(&mut duo, number, len).then_some(len),
+            };
+            // Without room nothing was sent, and the number is free.
+            short += u32::from(left == Some(len));
+            sent.extend(left);
+        }
+        duo.poll(A);
+        if random.chance(300) {
+            // What `duo.say` has polled for meanwhile came before.
+            duo.poll(B);
+        }
+        while let Some(seen) = duo.heard[B].pop_front() {
+            let Seen::Message { tag, bytes, .. } = seen else { panic!("{seen:?}") };
+            came.push((tag, bytes));
+        }
+        let found = duo.ends[B].poll_short(&mut events, &mut taker);
+        assert_eq!(found, taker.taken.len() + events.len(), "a poll says how many there were");
+        taken += taker.taken.len();
+        came.append(&mut taker.taken);
+        for event in events.drain() {
+            let Seen::Message { tag, bytes, .. } = Seen::of(event) else { panic!("a message") };
+            came.push((tag, bytes));
+        }
+        watch.tick();
+    }
+    assert!(short > 100, "{short} by value");
+    let right = (0..).zip(&sent).map(|(number, &len)| (tag_of(number), numbered(number, len)));
+    let mut right: Vec<_> = right.collect();
+    if !ordered {
+        right.sort();
+        came.sort();
+    }
+    let wrong = came.iter().zip(&right).position(|(came, right)| came != right);
+    assert_eq!((came.len(), wrong), (right.len(), None), "of {taken} taken and all others");
+    duo.expect_silence();
+    // A peer that is nobody's gets nothing.
+    let nobody = duo.ends[A].send_short(PeerId(77), AmTag(1), Short::new(&[0], 8));
+    assert!(!nobody, "there is no such peer");
+    duo.expect_health();
+}
+
+/// Whether one end is quiet, once it has been polled for what may be due.
+fn quiet<T: Btl>(side: usize, duo: &mut Duo<T>) -> bool {
+    (0..1000).any(|_| {
+        let quiet = duo.ends[side].is_quiet();
+        if !quiet {
+            duo.poll(side);
+        }
+        quiet
+    })
+}
+
+/// Whoever looks instead of polling misses nothing: what a poll would find ends the quiet.
+pub fn quiet_until_something_comes(suite: &Suite, mut fixture: impl Fixture) {
+    let mut duo = Duo::new(&mut fixture);
+    duo.expect_silence();
+    if !quiet(A, &mut duo) || !quiet(B, &mut duo) {
+        return suite.skip("the transport cannot tell without a poll");
+    }
+    let longest = duo.ends[A].limits().max_fragment_bytes;
+    for (number, len) in (0..).zip([0, 8, 60, 224, 300, longest, 8, longest]) {
+        assert!(quiet(B, &mut duo) && duo.heard[B].is_empty(), "nothing is under way");
+        // To be told of a message's having been sent is worth a poll as well.
+        duo.say(A, tag_of(number), &message(number, len), Token(number + 1));
+        let watch = Watch::new("an end of the quiet");
+        while duo.ends[B].is_quiet() {
+            duo.poll(A);
+            watch.tick();
+        }
+        duo.hear_number(B, number, len);
+        let told = |seen: &Seen| matches!(seen, Seen::Sent { token, result: Ok(()) } if token.0 == number + 1);
+        while !duo.heard[A].pop_front().is_some_and(|seen| told(&seen)) {
+            if duo.heard[A].is_empty() && !duo.ends[A].is_quiet() {
+                duo.poll(A);
+            }
+            duo.poll(B);
+            watch.tick();
+        }
+    }
+}
