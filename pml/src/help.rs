@@ -18,7 +18,7 @@
 //!
 //! **No receive ends while its sender writes its buffer**: the word says when the sender is at work, for as long as one piece
 //! takes. Where the sender is lost meanwhile, the receive ends when the word says that it rests, or when the transport says
-//! that its process is no more ([`Bml::withdraw`]). An engine that fails at the sender is told of by REFUSE, with the word
+//! that its process is no more ([`Bml::recall`]). An engine that fails at the sender is told of by REFUSE, with the word
 //! left as it is; then the message goes another way.
 
 mod helper;
