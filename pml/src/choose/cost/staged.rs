@@ -9,9 +9,15 @@ use crate::choose::{Protocol, Situation, Staging};
 use crate::staged::cut::{Cut, Shape};
 use crate::tuning::Tuning;
 
-/// What a device does between two kernels in a row that fill it: the last blocks of one end alone, and those
-/// of the next begin.
-const KERNEL_GAP_NS: f64 = 2_000.0;
+/// What a device loses between two kernels that fill it, one of which begins as the other's last blocks leave it
+/// room.
+const KERNEL_GAP_NS: f64 = 800.0;
+
+/// The same where one begins when the other has ended: shorter fragments do, which are waited for.
+const KERNEL_END_NS: f64 = 3_000.0;
+
+/// What a processor that copies fragments does for each besides.
+const HOST_GAP_NS: f64 = 2_000.0;
 
 /// Fragments start at multiples of this, and ramps of two steps at multiples of a page, so that kernels move
 /// whole vectors.
@@ -27,23 +33,33 @@ struct Stage {
     work: f64,
     /// After each fragment.
     gap: f64,
+    /// Before each that is shorter than others.
+    short_gap: f64,
     /// For each fragment.
     launches: f64,
 }
 
 impl Stage {
-    const NONE: Stage = Stage { work: 0.0, gap: 0.0, launches: 0.0 };
+    const NONE: Stage = Stage { work: 0.0, gap: 0.0, short_gap: 0.0, launches: 0.0 };
 
     fn kernel(work: f64) -> Stage {
-        Stage { work, gap: KERNEL_GAP_NS, launches: 1.0 }
+        Stage { work, gap: KERNEL_GAP_NS, short_gap: KERNEL_END_NS, launches: 1.0 }
     }
 
     fn copy(work: f64, gap: f64) -> Stage {
-        Stage { work, gap, launches: 1.0 }
+        Stage { work, gap, short_gap: gap, launches: 1.0 }
     }
 
     fn host(work: f64) -> Stage {
-        Stage { work, gap: 0.0, launches: 0.0 }
+        Stage { work, gap: HOST_GAP_NS, short_gap: HOST_GAP_NS, launches: 0.0 }
+    }
+
+    /// What is lost between fragments.
+    fn gaps(&self, cut: &Cut) -> f64 {
+        let Shape { head, tail, .. } = cut.shape();
+        let short = f64::from(head) + f64::from(tail);
+        let between = (real(cut.total()) - 1.0).max(0.0);
+        short.min(between) * self.short_gap + (between - short).max(0.0) * self.gap
     }
 }
 
@@ -63,6 +79,19 @@ impl Chain {
         let sum = |stages: &[Stage]| stages.iter().map(|stage| stage.work).sum();
         let pace = self.pace();
         (sum(&self.0[..pace]), sum(&self.0[pace + 1..]))
+    }
+
+    /// What a cut costs beside the slowest stage's work: what it loses between fragments, and waits for the
+    /// first and the last one.
+    fn cost(&self, cut: &Cut) -> f64 {
+        let end = real(cut.end());
+        let share = |index: u64| {
+            let range = cut.range(index);
+            real(range.end - range.start) / end
+        };
+        let (before, behind) = self.beside();
+        let waits = before * share(0) + behind * share(cut.total() - 1);
+        self.0[self.pace()].gaps(cut) + waits
     }
 
     /// Launches for a fragment at either end.
@@ -124,24 +153,15 @@ impl Model<'_> {
         let Some(chain) = self.chain(protocol, staging) else { return f64::MAX };
         let shape = self.shape(&chain, staging, turns);
         let Some(cut) = Cut::new(s.bytes.max(1), shape) else { return f64::MAX };
-        let (total, end) = (real(cut.total()), real(cut.end()));
-        let share = |index: u64| {
-            let range = cut.range(index);
-            real(range.end - range.start) / end
-        };
-        let (before, behind) = chain.beside();
+        let total = real(cut.total());
         // The pace may be the processor's that launches.
-        let slowest = chain.0[chain.pace()];
-        let pace = chain
-            .launches()
-            .into_iter()
-            .fold(slowest.work + (total - 1.0) * slowest.gap, |pace, launches| {
-                pace.max(total * launches * t.launch_ns)
-            });
+        let work = chain.0[chain.pace()].work;
+        let pace = chain.launches().into_iter().fold(work + chain.cost(&cut), |pace, launches| {
+            pace.max(total * launches * t.launch_ns)
+        });
         let waited = (t.launch_wait_ns - t.launch_ns).max(0.0);
         let launched = chain.launches().into_iter().filter(|launches| *launches > 0.0);
-        let launched: f64 = launched.map(|launches| launches * t.launch_ns + waited).sum();
-        let once = launched + before * share(0) + behind * share(cut.total() - 1);
+        let once: f64 = launched.map(|launches| launches * t.launch_ns + waited).sum();
         // The receiver's buffer is mapped like any other of the user's; rings stay mapped.
         let import_ns = match (staging.direct && protocol.puts(), staging.one_device) {
             (false, _) => 0.0,
@@ -174,9 +194,10 @@ impl Model<'_> {
     /// before the end, and is not broken too often in between.
     ///
     /// With fragments of `f` bytes the slowest stage waits for `f` bytes of the others, and there are
-    /// `bytes / f` gaps; their sum is least at a square root. Ramps make the first and the last fragment a
-    /// quarter of the others, where a stage beside the slowest is quick enough that it is ready with a
-    /// fragment before the next, twice as long, has come. Where processes take turns on a device (`turns`),
+    /// `bytes / f` gaps; their sum is least at a square root. Ramps make the first and the last fragment a half or
+    /// a quarter of the others, where a stage beside the slowest is quick enough that it is ready with a
+    /// fragment before the next, twice as long, has come, and where that saves more than the gaps of more
+    /// fragments cost. Where processes take turns on a device (`turns`),
     /// every fragment waits for one, and long ones are best.
     fn shape(&self, chain: &Chain, staging: &Staging, turns: bool) -> Shape {
         let (bytes, t) = (self.s.bytes.max(1), self.t);
@@ -188,28 +209,33 @@ impl Model<'_> {
         }
         let all = real(bytes);
         let slowest = chain.0[chain.pace()];
-        let (pace, gap) = (slowest.work / all, slowest.gap.max(KERNEL_GAP_NS));
+        let pace = slowest.work / all;
         let (before, behind) = chain.beside();
-        let (before, behind) = (before / all, behind / all);
         // Shorter ones would end before their successors are launched.
         let floor = t.launch_wait_ns / pace.max(f64::MIN_POSITIVE);
-        for steps in (0..=STEPS).rev() {
-            let quick = |work: f64| if work > 0.0 && 2.0 * work <= pace { steps } else { 0 };
-            let (head, tail) = (quick(before), quick(behind));
+        let ramped = |head: u8, tail: u8| {
             let part = |steps: u8| 0.5_f64.powi(i32::from(steps));
-            let idle = before * part(head) + behind * part(tail);
-            let best = (all * gap / idle.max(f64::MIN_POSITIVE)).sqrt();
+            let idle = (before * part(head) + behind * part(tail)) / all;
+            let best = (all * slowest.gap / idle.max(f64::MIN_POSITIVE)).sqrt();
             let best = best.max(floor).max(least).min(f64::from(wish));
             // The middle is cut evenly, too.
             let ramps = 2.0 - part(head) - part(tail);
             let middle = (all / best - ramps).ceil().max(1.0);
             let shape = Shape { fragment: rounded(all / (middle + ramps), wish), head, tail };
             let shortest = f64::from(shape.fragment) * part(head.max(tail));
-            if steps == 0 || (shortest >= least.max(floor / 2.0) && shape.fits(bytes)) {
-                return shape;
-            }
-        }
-        Shape::even(wish)
+            let long_enough = head.max(tail) == 0 || shortest >= least.max(floor / 2.0);
+            let cut = Cut::new(bytes, shape).filter(|_| long_enough)?;
+            Some((shape, chain.cost(&cut)))
+        };
+        let steps = |work: f64| {
+            if work > 0.0 && 2.0 * work <= slowest.work { STEPS } else { 0 }
+        };
+        let (heads, tails) = (0..=steps(before), 0..=steps(behind));
+        heads
+            .flat_map(|head| tails.clone().map(move |tail| (head, tail)))
+            .filter_map(|(head, tail)| ramped(head, tail))
+            .min_by(|(_, one), (_, other)| one.total_cmp(other))
+            .map_or(Shape::even(wish), |(shape, _)| shape)
     }
 }
 
