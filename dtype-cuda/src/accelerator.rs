@@ -81,12 +81,6 @@ pub(crate) trait Accelerator: Send + Sync {
         false
     }
 
-    /// Work on two lanes as one completion: the first is asked about first, so let it be what ends sooner. Asked
-    /// for only where [`apart`](Accelerator::apart).
-    fn both(&self, first: Completion, second: Completion) -> Completion {
-        unreachable!("{first:?} and {second:?} are of lanes that nothing is apart for")
-    }
-
     /// The engine's own lanes. Two calls at a time must not use one; the engine holds a lock for each.
     fn lanes(&self) -> &[Box<dyn Lane>];
 

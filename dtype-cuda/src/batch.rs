@@ -139,7 +139,7 @@ impl Shared {
         for task in tasks {
             let Some((job, typed, packed, shape)) = small(task) else {
                 // SAFETY: the caller's own promise.
-                unsafe { self.run(lane, chunk, task, held) }?;
+                unsafe { self.run(lane, chunk, task, held, None) }?;
                 continue;
             };
             let (shape, plan) = match shape {

@@ -19,7 +19,7 @@ use functions::Functions;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::launch::Place;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
-use gapless_mem_cuda::{CudaBoth, CudaDevice, CudaError, CudaPending};
+use gapless_mem_cuda::{CudaDevice, CudaError, CudaPending};
 use lane::OwnLane;
 use std::sync::{Arc, OnceLock};
 
@@ -165,10 +165,7 @@ impl Accelerator for CudaAccelerator {
     fn orders(&self, completion: &Completion) -> bool {
         match completion {
             Completion::Ready => true,
-            Completion::Pending(work) => match work.as_any().downcast_ref::<CudaBoth>() {
-                Some(both) => both.works().iter().all(|work| self.orders(work)),
-                None => work.as_any().is::<CudaPending>(),
-            },
+            Completion::Pending(work) => work.as_any().is::<CudaPending>(),
         }
     }
 
@@ -185,10 +182,6 @@ impl Accelerator for CudaAccelerator {
 
     fn reads_afar(&self, src: Region, dst: Region) -> bool {
         self.apart(src, dst) && self.device.lies_elsewhere(src)
-    }
-
-    fn both(&self, first: Completion, second: Completion) -> Completion {
-        CudaBoth::completion(first, second)
     }
 
     fn lanes(&self) -> &[Box<dyn Lane>] {

@@ -213,16 +213,11 @@ impl GpuEngine {
             return self.nothing(after);
         }
         let shared = &*self.shared;
-        let (beside, completion) = self.on_lane(after, |lane, track, held| {
-            // SAFETY: the caller's own promise; the lane's end is what is returned, with that of what is
-            // beside.
-            unsafe { shared.begin(lane, &mut track.chunk, &task, held, Some(after)) }
+        let ((), completion) = self.on_lane(after, |lane, track, held| {
+            // SAFETY: the caller's own promise; the lane's end is what is returned.
+            unsafe { shared.run(lane, &mut track.chunk, &task, held, Some(after)) }
         })?;
-        Ok(match beside {
-            // It is the smaller share, and ends sooner as a rule.
-            Some(beside) => shared.accelerator.both(beside.land(), completion),
-            None => completion,
-        })
+        Ok(completion)
     }
 
     /// The end of `after`: no byte is to be moved.

@@ -209,36 +209,6 @@ impl<'a> InFlight<'a> {
     }
 }
 
-/// Work beside a call's own, on another lane. Dropped, and not landed, it is waited for.
-pub(crate) struct Beside<'a> {
-    flight: InFlight<'a>,
-    track: MutexGuard<'a, Track>,
-    end: Completion,
-}
-
-impl<'a> Beside<'a> {
-    /// What was enqueued on the lane that `flight` is of and `track` belongs to, and ends with `end`.
-    pub(crate) fn new(
-        flight: InFlight<'a>,
-        track: MutexGuard<'a, Track>,
-        end: Completion,
-    ) -> Beside<'a> {
-        Beside { flight, track, end }
-    }
-
-    /// Its end.
-    pub(crate) fn end(&self) -> &Completion {
-        &self.end
-    }
-
-    /// Whoever waits for the call waits for this as well.
-    pub(crate) fn land(mut self) -> Completion {
-        self.track.last = self.end.clone();
-        self.flight.land(&mut self.track.retired, &self.end);
-        self.end
-    }
-}
-
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if !self.landed {

@@ -129,19 +129,6 @@ impl Pending for Work {
     }
 }
 
-/// Work of two lanes.
-pub(crate) struct Both(pub(crate) [Completion; 2]);
-
-impl Pending for Both {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        Ok(self.0[0].poll()? & self.0[1].poll()?)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
 /// The number of a lane's work.
 pub(crate) fn number(work: &Completion) -> usize {
     let Completion::Pending(work) = work else { panic!("nothing is outstanding") };
@@ -288,10 +275,6 @@ impl Accelerator for Mock {
 
     fn reads_afar(&self, src: Region, dst: Region) -> bool {
         self.apart(src, dst) && self.log().elsewhere.contains(&src.address())
-    }
-
-    fn both(&self, first: Completion, second: Completion) -> Completion {
-        Completion::Pending(Arc::new(Both([first, second])))
     }
 
     fn lanes(&self) -> &[Box<dyn Lane>] {

@@ -4,7 +4,7 @@
 
 use crate::accelerator::{CopyRows, Lane};
 use crate::form::{Form, Stretch, blocks};
-use crate::lanes::{Beside, InFlight};
+use crate::lanes::InFlight;
 use crate::nest::{Nest, Walk};
 use crate::recent::Pair;
 use crate::rows::{self, COPIES_MAX, Copies, Rows, Terms};
@@ -169,35 +169,33 @@ impl Shared {
     }
 
     /// Enqueues copies, and what they leave beside them, on another lane if one is free. That begins after
-    /// `after`; without these, after what comes before on the first lane.
+    /// `after`, which the first lane waits for already; without these, after what comes before on the first lane.
     ///
     /// # Safety
-    /// The task's memory stays valid, and free of races, until the lane has passed the work, and the other
-    /// one; the shares are the task's.
+    /// The task's memory stays valid, and free of races, until the lane has passed the work; the shares
+    /// are the task's.
     ///
     /// # Errors
-    /// The device's failure. Some of the work may be enqueued on the first lane then.
+    /// The device's failure. Some of the work may be enqueued then.
     pub(crate) unsafe fn enqueue_shares(
         &self,
         lane: &dyn Lane,
         task: &Task<'_>,
         shares: &Shares,
         after: Option<&[Completion]>,
-    ) -> Result<Option<Beside<'_>>, EngineError> {
+    ) -> Result<(), EngineError> {
         let Task::Transfer { from, to, .. } = task else {
             // SAFETY: the caller's own promise; copies are all of it.
-            unsafe { self.enqueue_copies(lane, task, &shares.copies) }?;
-            return Ok(None);
+            return unsafe { self.enqueue_copies(lane, task, &shares.copies) };
         };
         let launches = self.beside(task, shares)?;
         let pointers = [from.1.base, to.1.base, from.1.base, from.1.base];
         let another = if launches.is_empty() { None } else { self.lanes.take_another() };
-        let Some((number, track)) = another else {
+        let Some((number, mut track)) = another else {
             // SAFETY: the launches move bytes of both sides, for which the caller vouches.
             unsafe { launch_all(lane, &launches, &pointers) }?;
             // SAFETY: the caller's own promise.
-            unsafe { self.enqueue_copies(lane, task, &shares.copies) }?;
-            return Ok(None);
+            return unsafe { self.enqueue_copies(lane, task, &shares.copies) };
         };
         let other = &*self.accelerator.lanes()[number];
         let flight = InFlight::new(other);
@@ -205,17 +203,18 @@ impl Shared {
             Some(_) => None,
             None => Some(lane.record()?),
         };
-        // The longest copy goes first, and its engine works while the processor is busy with the others.
-        let (first, others) = shares.copies.split_at(shares.copies.len().min(1));
+        // Copies take longer, so they go first.
         // SAFETY: the caller's own promise; what the kernels touch is no part of it.
-        unsafe { self.enqueue_copies(lane, task, first) }?;
+        unsafe { self.enqueue_copies(lane, task, &shares.copies) }?;
         other.wait_for(after.unwrap_or(begin.as_slice()))?;
-        // SAFETY: as above; whoever waits for the task waits for the second lane, too.
+        // SAFETY: as above; the first lane waits for the second one's end. (A completion of both would do
+        // without that, but the processor would have to ask for either end, which takes it longer.)
         unsafe { launch_all(other, &launches, &pointers) }?;
-        let beside = Beside::new(flight, track, other.record()?);
-        // SAFETY: as above.
-        unsafe { self.enqueue_copies(lane, task, others) }?;
-        Ok(Some(beside))
+        let completion = other.record()?;
+        lane.wait_for(std::slice::from_ref(&completion))?;
+        track.last = completion.clone();
+        flight.land(&mut track.retired, &completion);
+        Ok(())
     }
 
     /// Enqueues copies of a task's bytes.

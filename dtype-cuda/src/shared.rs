@@ -6,7 +6,7 @@ use crate::between::{Between, Twins};
 use crate::cache::{Cache, Found};
 use crate::config::Config;
 use crate::form::Form;
-use crate::lanes::{Beside, Elsewhere, Held, Hold, Lanes, PATIENCE};
+use crate::lanes::{Elsewhere, Held, Hold, Lanes, PATIENCE};
 use crate::memory::{Block, Memory};
 use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
@@ -317,7 +317,8 @@ impl Shared {
         Ok(Task::Transfer { from, to, range: range.clone(), budget })
     }
 
-    /// Enqueues a task. `chunk` is the lane's.
+    /// Enqueues a task. It comes after `after`, for which the lane waits already; `None` for all that comes
+    /// before on the lane. `chunk` is the lane's.
     ///
     /// # Safety
     /// The task's memory stays valid, and free of races, until the lane has passed the work.
@@ -330,33 +331,10 @@ impl Shared {
         chunk: &mut Option<Arc<Block>>,
         task: &Task<'_>,
         held: &mut Held,
-    ) -> Result<(), EngineError> {
-        // SAFETY: the caller's own promise; what is beside, the lane waits for.
-        if let Some(beside) = unsafe { self.begin(lane, chunk, task, held, None) }? {
-            lane.wait_for(std::slice::from_ref(beside.end()))?;
-            beside.land();
-        }
-        Ok(())
-    }
-
-    /// Enqueues a task, most of it on this lane, which waits for `after` already, if that is known. `chunk` is
-    /// the lane's.
-    ///
-    /// # Safety
-    /// As for [`run`](Shared::run), until the lane has passed the work and what is beside has ended.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) unsafe fn begin(
-        &self,
-        lane: &dyn Lane,
-        chunk: &mut Option<Arc<Block>>,
-        task: &Task<'_>,
-        held: &mut Held,
         after: Option<&[Completion]>,
-    ) -> Result<Option<Beside<'_>>, EngineError> {
+    ) -> Result<(), EngineError> {
         if task.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         if let Some(shares) = self.copies(task) {
             // SAFETY: the caller's own promise; the shares are the task's.
@@ -376,8 +354,7 @@ impl Shared {
                 // SAFETY: the caller's own promise.
                 unsafe { self.transfer(lane, what, held) }
             }
-        }?;
-        Ok(None)
+        }
     }
 
     /// Enqueues a pack or unpack between memories that kernels reach.

@@ -4,9 +4,6 @@
 //! on to what it was made for. So an event goes back to the pool as soon as nobody asks about it any
 //! more, ended or not.
 //!
-//! Work of two streams may be one completion ([`CudaBoth`]): then neither stream waits for the other, which
-//! would take it microseconds.
-//!
 //! Events for other processes have a pool of their own. The driver leaves it undefined to end one
 //! while another process has it open, so they are kept until the device is closed: a process that
 //! still looks at one that was reused sees that later work, and waits longer than needed.
@@ -188,52 +185,6 @@ impl Drop for CudaPending {
     }
 }
 
-/// Two pieces of work as one, which ends when both have: of two streams that need not wait for each other.
-///
-/// The first is asked about first, and the second only once that has ended: let the first be the one that
-/// ends sooner.
-#[derive(Debug)]
-pub struct CudaBoth {
-    works: [Completion; 2],
-}
-
-impl CudaBoth {
-    /// The completion of both.
-    #[must_use]
-    pub fn completion(first: Completion, second: Completion) -> Completion {
-        Completion::Pending(Arc::new(CudaBoth { works: [first, second] }))
-    }
-
-    /// What it is of.
-    #[must_use]
-    pub fn works(&self) -> &[Completion; 2] {
-        &self.works
-    }
-}
-
-impl Pending for CudaBoth {
-    fn poll(&self) -> Result<bool, DeviceError> {
-        let [first, second] = &self.works;
-        let first = first.poll();
-        if let Ok(false) = first {
-            return Ok(false);
-        }
-        // What has failed is told once nothing goes on any more.
-        match second.poll() {
-            Ok(false) => Ok(false),
-            second => first.and(second),
-        }
-    }
-
-    fn is_known_over(&self) -> bool {
-        self.works.iter().all(Completion::is_known_over)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
 impl std::fmt::Debug for CudaPending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "CudaPending on {}, end {:?}", self.context.name, self.end.get())
@@ -261,28 +212,6 @@ mod tests {
         assert_eq!(fake::with(|state| state.events_made), 2);
         drop(context);
         assert_eq!(fake::with(|state| state.events_ended), 2);
-    }
-
-    #[test]
-    fn both_have_ended_when_each_has_and_the_second_is_asked_after_the_first() {
-        fake::set(State { queries: 2, ..State::default() });
-        let context = Context::open(fake::driver(), 0).unwrap();
-        let (one, two) = (pending(&context), pending(&context));
-        let both = CudaBoth::completion(one.clone(), two.clone());
-        assert!(!both.poll().unwrap() && !both.poll().unwrap());
-        assert!(!one.is_known_over() && !two.is_known_over() && !both.is_known_over());
-        assert!(both.poll().unwrap());
-        assert!(one.is_known_over() && two.is_known_over() && both.is_known_over());
-
-        fake::with(|state| state.queries = 1);
-        let (one, two) = (pending(&context), pending(&context));
-        fake::with(|state| state.ended = 1);
-        assert!(!one.poll().unwrap() && one.poll().is_err());
-        fake::with(|state| (state.ended, state.queries) = (0, 1));
-        let both = CudaBoth::completion(one, two);
-        assert!(!both.poll().unwrap(), "the second goes on");
-        assert!(both.poll().is_err());
-        assert!(both.poll().is_err() && both.is_known_over());
     }
 
     #[test]

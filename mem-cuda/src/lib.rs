@@ -75,7 +75,7 @@ mod vmm;
 pub use attributes::PointerFacts;
 pub use device::{CudaDevice, CudaDriver};
 pub use error::CudaError;
-pub use event::{CudaBoth, CudaPending};
+pub use event::CudaPending;
 pub use gate::Gate;
 pub use module::{Argument, Function, FunctionProperties, Grid, Module, PARAMETERS_MAX};
 pub use mps::Mps;

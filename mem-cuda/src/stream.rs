@@ -7,7 +7,7 @@
 
 use crate::context::Context;
 use crate::driver::{EventUse, RawEvent, RawStream};
-use crate::event::{CudaBoth, CudaPending};
+use crate::event::CudaPending;
 use crate::{CudaDevice, CudaError};
 use gapless_mem::{Completion, DeviceError, Region, Space};
 use std::ffi::c_void;
@@ -103,10 +103,6 @@ impl Stream {
         let mut bound = None;
         for completion in after {
             let Completion::Pending(work) = completion else { continue };
-            if let Some(both) = work.as_any().downcast_ref::<CudaBoth>() {
-                self.wait_for(both.works())?;
-                continue;
-            }
             let Some(work) = work.as_any().downcast_ref::<CudaPending>() else {
                 completion.wait()?;
                 continue;
@@ -330,14 +326,10 @@ mod tests {
         stream.wait_for(&[Completion::Ready, own.clone(), other]).unwrap();
         assert_eq!(fake::with(|state| (state.waits, state.queries)), (1, 5));
         assert_eq!(foreign.left.load(Ordering::Relaxed), 0);
-        // Of two the device waits for each.
-        let [one, two] = [(); 2].map(|()| Stream::create(&context).unwrap().record().unwrap());
-        stream.wait_for(&[CudaBoth::completion(one, two)]).unwrap();
-        assert_eq!(fake::with(|state| (state.waits, state.queries)), (3, 5));
         // Once seen to end, it costs nothing.
         own.wait().unwrap();
         stream.wait_for(&[own]).unwrap();
-        assert_eq!(fake::with(|state| state.waits), 3);
+        assert_eq!(fake::with(|state| state.waits), 1);
     }
 
     #[test]

@@ -155,7 +155,7 @@ impl OnStream<'_> {
         let mut held = Held::new();
         let chunk = &mut self.chunk.borrow_mut();
         // SAFETY: the caller's own promise.
-        let done = unsafe { self.shared().run(&self.lane, chunk, task, &mut held) };
+        let done = unsafe { self.shared().run(&self.lane, chunk, task, &mut held, None) };
         self.keep(held);
         done
     }

@@ -319,7 +319,7 @@ fn enqueue(bench: &Bench, layout: &Layout, times: u32) {
         let task = shared.pack(Direction::Pack, &typed, &range, to, None).unwrap();
         let mut held = Held::new();
         // SAFETY: the pretend vendor touches nothing.
-        unsafe { shared.run(lane, &mut None, &task, &mut held) }.unwrap();
+        unsafe { shared.run(lane, &mut None, &task, &mut held, None) }.unwrap();
     }
 }
 

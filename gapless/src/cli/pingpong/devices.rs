@@ -58,7 +58,8 @@ pub(super) struct Devices {
 
 impl Devices {
     /// The device of a place, opened now if it was not before; `None` for host memory. Its engine has
-    /// at most `blocks` thread blocks at a time, if any number is given when it is opened.
+    /// at most `blocks` thread blocks at a time, if any number is given when it is opened. A CUDA device's context is
+    /// this thread's from then on, as in a program that works on that GPU itself.
     pub(super) fn open(
         &mut self,
         place: Where,
@@ -67,14 +68,19 @@ impl Devices {
         if !place.is_device() {
             return Ok(None);
         }
+        let no_space = |why| Failure::NoSpace { space: place.to_string(), why };
         let at = match self.opened.iter().position(|opened| opened.place == place) {
             Some(at) => at,
             None => {
-                let no_space = |why| Failure::NoSpace { space: place.to_string(), why };
                 self.opened.push(Opened::new(place, blocks).map_err(no_space)?);
                 self.opened.len() - 1
             }
         };
+        #[cfg(feature = "cuda")]
+        if let Some(cuda) = self.opened.get(at).and_then(|opened| opened.cuda.as_ref()) {
+            let why = |error: gapless_mem_cuda::CudaError| error.to_string();
+            cuda.device.bind_thread().map_err(|error| no_space(why(error)))?;
+        }
         Ok(self.opened.get_mut(at))
     }
 
@@ -98,8 +104,6 @@ impl Opened {
             Where::Cuda(ordinal) => {
                 let driver = gapless_mem_cuda::CudaDriver::load().map_err(|e| text(&e))?;
                 let device = Arc::new(driver.device(ordinal).map_err(|e| text(&e))?);
-                // As in a program that works on this GPU itself: its context is the thread's.
-                device.bind_thread().map_err(|e| text(&e))?;
                 let engine = GpuEngine::cuda(Arc::clone(&device)).map_err(|e| text(&e))?;
                 let engine = engine.with_budget(blocks);
                 let stream = Arc::new(device.stream().map_err(|e| text(&e))?);
