@@ -15,8 +15,17 @@ static __device__ __forceinline__ u32 word_now(const u32 *at) {
     return value;
 }
 
-static __device__ __forceinline__ void word_release(u32 *at, u32 value) {
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+/* What the caller's block did before (a barrier says that it did) is before whatever is stored next. */
+static __device__ __forceinline__ void system_fence() {
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+static __device__ __forceinline__ void flag_store(u64 *at, u64 value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+
+static __device__ __forceinline__ void word_store(u32 *at, u32 value) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
 
 static __device__ __forceinline__ u64 nanoseconds() {

@@ -88,20 +88,23 @@ KERNEL(NAME(relay_pack_w, W), 512, 2)
          * see it, on whichever device. */
         BARRIER();
 #if UNPACK
-        if (THREAD == 0) flag_release(other, turn + 1);
+        if (THREAD == 0 && number + BLOCKS < fragments) flag_release(other, turn + 1);
 #else
         if (THREAD == 0) flag_release(own, turn + 1);
 #endif
     }
+    /* One fence for the last flag and the word to the host: a second one would wait until the other device has
+     * the flag, which takes as long as a short message. Nobody is harmed by a flag that comes after the word:
+     * it is waited for like any other, and its memory outlives the ring. */
     if (THREAD == 0) {
+        system_fence();
 #if UNPACK
         u64 next = a.turn + (fragments + BLOCKS - 1) / BLOCKS;
-        if (outcome != RELAY_DONE) flag_release(other, RELAY_BROKEN);
-        else if (turn != next) flag_release(other, next);
+        flag_store(other, outcome == RELAY_DONE ? next : RELAY_BROKEN);
 #else
-        if (outcome != RELAY_DONE) flag_release(own, RELAY_BROKEN);
+        if (outcome != RELAY_DONE) flag_store(own, RELAY_BROKEN);
 #endif
-        word_release(watch + WATCH_LANES + BLOCK, outcome);
+        word_store(watch + WATCH_LANES + BLOCK, outcome);
     }
 }
 

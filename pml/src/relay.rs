@@ -50,6 +50,9 @@ use std::time::Duration;
 /// How long one half of a message waits for the other to get on. Its device is kept busy meanwhile; a first
 /// use of a layout may keep the other half from beginning for some of it.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+/// The same, for the receiver's half of a message that was begun before it was asked: the other one was begun then,
+/// or is just being begun.
+const SHORT_PATIENCE: Duration = Duration::from_millis(100);
 /// Messages in a row that fail on their way before a peer's are relayed no more.
 const FAILURES_MAX: u8 = 3;
 /// Lanes that more do not help: see BENCHMARKS.md, "Two GPUs".

@@ -144,6 +144,21 @@ fn short_sends_end_before_their_receives_are_posted() {
 }
 
 #[test]
+fn rings_are_not_made_for_ever() {
+    let mut lab = Lab::new(Config::default());
+    let mut relayed = 0;
+    // Whoever sends to both memories in turn has its ring given up again and again.
+    for round in 0..60 {
+        let home = if round % 4 == 3 { Home::Heap } else { lab.home() };
+        let (from, to) =
+            (lab.source(64, true, round), Buffer::target_in(&layout(64, true), 1, home));
+        relayed += u32::from(lab.carry(0, &from, &to, "in turns").protocol == Protocol::Relay);
+    }
+    assert!((4..=8).contains(&relayed), "{relayed}");
+    assert_eq!(lab.rings(), [(0, 0); 2]);
+}
+
+#[test]
 fn other_sends_end_when_they_are_received() {
     // Synchronous, or longer than a fragment.
     for size in [64, 2 * FRAGMENT] {

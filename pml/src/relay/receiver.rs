@@ -1,7 +1,7 @@
 //! A relayed message at its receiver, which lends the ring.
 
 use super::rings::{RINGS_MAX, Ring, Standing};
-use super::{DEPTH, PATIENCE, PLACE_BYTES, clear, fragment_for};
+use super::{DEPTH, PATIENCE, PLACE_BYTES, SHORT_PATIENCE, clear, fragment_for};
 use crate::core::Core;
 use crate::error::PmlError;
 use crate::header::{self, Go, Loan, Quit};
@@ -218,12 +218,14 @@ impl Core {
         number: u64,
         shape: RelayShape,
     ) {
+        let begun = self.relayed_recv(id).is_some_and(|relayed| relayed.begun);
+        let patience = if begun { SHORT_PATIENCE } else { PATIENCE };
         let Some(ring) = self.rings.own(number) else { return };
         let (relay, memory, turn) = (ring.relay.clone(), ring.memory(true), ring.turn);
         let Some((incoming, buffer)) = self.incoming(id) else { return };
         let (buffer, room) = (buffer.clone(), incoming.room);
         let begun = match memory {
-            Some(memory) => buffer.relay(&relay, room, &shape, &memory, turn, PATIENCE),
+            Some(memory) => buffer.relay(&relay, room, &shape, &memory, turn, patience),
             None => Err(EngineError::from(gapless_mem::DeviceError::Unsupported {
                 what: "a ring without its memory",
             })),

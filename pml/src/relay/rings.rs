@@ -15,6 +15,9 @@ use std::sync::Arc;
 
 /// Rings of one peer that are kept, in either direction.
 pub(super) const RINGS_MAX: usize = 4;
+/// Standing rings that may be lost to a peer before no more are asked for: each takes as long to be made as a
+/// hundred messages.
+const LOSSES_MAX: u8 = 8;
 /// Messages that one device packs, or unpacks, at a time: the halves of both directions are resident together.
 const HALVES_MAX: usize = 1;
 
@@ -71,8 +74,12 @@ pub(super) struct Wished {
     /// Our device, as the peer knows it.
     pub(super) mark: u64,
     pub(super) lanes: u32,
-    /// A ring has come for it.
+    /// A ring has come for it, or none is waited for.
     pub(super) answered: bool,
+    /// How many rings that came were given up.
+    pub(super) lost: u8,
+    /// Nothing stands in the way of asking for another one.
+    pub(super) again: bool,
 }
 
 /// A ring that a peer has wished for.
@@ -197,8 +204,11 @@ impl Rings {
         let ring = self.borrowed.swap_remove(at);
         let next = ring.next;
         if ring.standing.is_some() {
-            // Another one may be had.
-            self.wished.retain(|wished| (wished.peer, wished.space) != (peer, ring.space));
+            let is = |wished: &&mut Wished| (wished.peer, wished.space) == (peer, ring.space);
+            if let Some(wished) = self.wished.iter_mut().find(is) {
+                wished.lost = wished.lost.saturating_add(1);
+                wished.again = wished.lost < LOSSES_MAX;
+            }
         }
         ring.release(staging, true);
         next

@@ -10,7 +10,7 @@
 //!
 //! No message waits for this: they go other ways until the ring is there. What cannot be had is no error (QUIT), and is not asked
 //! for again. A ring over which something has failed is given up by both ends: by its owner when it knows, or when its
-//! peer wishes for another one. Such rings have few lanes and short places: any message that goes over one fits into it whole.
+//! peer wishes for another one, which it does some times and then no more. Such rings have few lanes and short places: any message that goes over one fits into it whole.
 
 use super::rings::{RINGS_MAX, Ring, Standing, Wish, Wished};
 use super::sender::Refusal;
@@ -46,7 +46,14 @@ impl Core {
 
     /// Asks a peer for a ring for messages out of `space`, unless it was asked before.
     pub(super) fn wish_ring(&mut self, bml: &mut Bml, peer: u32, engine: usize, space: Space) {
-        if self.rings.wished.iter().any(|wished| (wished.peer, wished.space) == (peer, space)) {
+        let is = |wished: &&mut Wished| (wished.peer, wished.space) == (peer, space);
+        if let Some(wished) = self.rings.wished.iter_mut().find(is) {
+            if std::mem::take(&mut wished.again) {
+                wished.answered = false;
+                let lanes = u8::try_from(wished.lanes).unwrap_or(u8::MAX);
+                let message = header::wish(lanes, wished.mark);
+                self.send_control(bml, peer, &message);
+            }
             return;
         }
         let lanes = self.short_lanes(bml, peer, (engine, space));
@@ -55,7 +62,8 @@ impl Core {
         let told =
             self.rings.wished.iter().any(|wished| (wished.peer, wished.mark) == (peer, mark));
         let answered = lanes == 0 || told;
-        self.rings.wished.push(Wished { peer, space, engine, mark, lanes, answered });
+        let (lost, again) = (0, false);
+        self.rings.wished.push(Wished { peer, space, engine, mark, lanes, answered, lost, again });
         if !answered {
             let lanes = u8::try_from(lanes).unwrap_or(u8::MAX);
             self.send_control(bml, peer, &header::wish(lanes, mark));
