@@ -140,6 +140,26 @@ impl Touched {
     }
 }
 
+/// How many times over a device that writes a layout's blocks counts each: 1, or 4 of a list whose neighbours in
+/// the stream lie pages apart in memory, which a look at a few of them tells. Each of those takes sectors of its
+/// own, and writes them in part: an H200 unpacks 64 MiB in blocks of 24 bytes in 86 µs where they ascend, and in
+/// 209 µs where they are shuffled.
+pub(crate) fn weight_of_blocks(layout: &Layout) -> u64 {
+    /// Neighbours that are looked at.
+    const SOME: usize = 8;
+    const PAGE: u64 = 4096;
+    /// Longer blocks are mostly whole sectors.
+    const SHORT: u64 = 4 * Footprint::SECTOR;
+    let Shape::EqualBlocks { len, displacements, .. } = layout.shape() else { return 1 };
+    if *len >= SHORT || displacements.len() < 2 * SOME {
+        return 1;
+    }
+    let step = displacements.len() / SOME;
+    let far = displacements.windows(2).step_by(step).take(SOME);
+    let far = far.filter(|pair| pair[0].abs_diff(pair[1]) >= PAGE).count();
+    if far > SOME / 2 { 4 } else { 1 }
+}
+
 /// What the staged protocols depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staging {

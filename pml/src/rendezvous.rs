@@ -15,7 +15,7 @@
 //! a way fails, the receiver marks it as refused and chooses again; the pipeline is the last resort.
 
 use crate::buffer::Buffer;
-use crate::choose::{Protocol, Situation, Touched, Ways};
+use crate::choose::{Protocol, Situation, Touched, Ways, weight_of_blocks};
 use crate::core::{AM_TAG, Core};
 use crate::deferred::Data;
 use crate::error::PmlError;
@@ -464,6 +464,10 @@ impl Core {
         }
         if let (Some(_), Some((incoming, buffer))) = (situation.devices, self.incoming(id)) {
             situation.touched = incoming.touched(buffer.typed());
+            if !space.cpu_accessible() {
+                let weight = weight_of_blocks(buffer.typed().layout());
+                situation.receiver_blocks = situation.receiver_blocks.saturating_mul(weight);
+            }
         }
         self.consider_lending(bml, id, &mut situation);
         if let Some(staging) = situation.staged.as_mut().filter(|_| offered > 0) {

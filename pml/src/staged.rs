@@ -127,6 +127,11 @@ impl Protocol {
         matches!(self, Protocol::StagedPut | Protocol::StagedPutCopy)
     }
 
+    /// Whether the receiver takes fragments out of memory of the sender's device.
+    fn gets(self) -> bool {
+        matches!(self, Protocol::StagedGet | Protocol::StagedGetCopy)
+    }
+
     /// Whether fragments lie in host memory.
     pub(crate) fn through_host(self) -> bool {
         matches!(self, Protocol::CopyInOut | Protocol::ZeroCopyInOut)

@@ -3,6 +3,7 @@ use crate::staged::cut::{Cut, Shape};
 use gapless_dtype::{Datatype, Layout, Primitive};
 
 mod relays;
+mod scattered;
 
 fn node() -> Situation {
     Situation {
@@ -562,6 +563,7 @@ fn sparse_lists_come_near_what_is_asked_of_two_devices() {
         assert!(ns <= most, "{bytes} MiB: {ns}");
     }
 }
+
 #[test]
 fn numbers_that_a_peer_makes_up_do_no_harm() {
     let most = u64::MAX;

@@ -30,6 +30,10 @@ impl Core {
             let Some(send) = self.requests.send_mut(id) else { return };
             let SendStage::Staged(staged) = &mut send.stage else { return };
             let course = &mut staged.course;
+            // The receiver cannot begin before it has the first, which is short: nothing delays the word.
+            if course.way.gets() && course.window.next() == 1 && course.window.in_work() == 1 {
+                return;
+            }
             let next = course.next().filter(|_| staged.failed.is_none());
             let Some(index) = next.filter(|next| course.window.begin(*next).is_ok()) else {
                 return;

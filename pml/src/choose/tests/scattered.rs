@@ -1,0 +1,25 @@
+//! Lists whose neighbours lie far from each other.
+
+use super::*;
+
+#[test]
+fn what_is_scattered_is_begun_with_little() {
+    let weight = |len: u64, at: fn(i64) -> i64| {
+        let places: Vec<i64> = (0..1000).map(at).collect();
+        let blocks = Datatype::hindexed_block(len, &places, &Primitive::Byte.into()).unwrap();
+        weight_of_blocks(&blocks.commit().unwrap())
+    };
+    let shuffled = |i: i64| i * 387 % 1009 * 1000;
+    assert_eq!(weight(24, shuffled), 4);
+    assert_eq!(weight(500, shuffled), 1, "whole sectors");
+    assert_eq!(weight(24, |i| 32 * i + i % 3 * 8), 1, "side by side");
+    let v = Datatype::vector(1000, 1, 1000, &Primitive::Double.into()).unwrap().commit().unwrap();
+    assert_eq!(weight_of_blocks(&v), 1);
+    // The receiver is the slowest then, and has soon something to do.
+    let s = Situation { receiver_blocks: 4 * super::list().receiver_blocks, ..super::list() };
+    let first = |s: &Situation| {
+        let range = cut(Protocol::StagedPut, s, &Tuning::default()).range(0);
+        range.end - range.start
+    };
+    assert!(first(&s) < 8 << 20 && first(&s) < first(&super::list()), "{}", first(&s));
+}
