@@ -26,13 +26,27 @@ use gapless_bml::{Bml, Fragment, RailSlot, Token};
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
 
+/// Length of fragments of a message without gaps between hosts: short ones have both ends at work sooner, long ones
+/// have them look for each other less often. Rows are better off with longer ones, in which fewer of them are cut.
+/// 64 KiB take 6.0 us in fragments of 16 KiB, 6.3 of 32, 8.1 of 64; 1 MiB takes 59, 57, 61; more gains nothing.
+fn plain_fragment(bytes: u64) -> u32 {
+    match bytes {
+        0..0x2_0001 => 16 << 10,
+        0x2_0001..0x20_0001 => 32 << 10,
+        _ => u32::MAX,
+    }
+}
+
 impl Core {
     /// Asks the sender for everything from packed byte `offset` on.
     pub(crate) fn grant(&mut self, bml: &mut Bml, id: RequestId, offset: u64) {
         let tuning = &self.config.tuning;
         let (wish, depth) = (tuning.fragment_bytes, tuning.depth);
-        let Some((incoming, _)) = self.incoming(id) else { return };
+        let Some((incoming, buffer)) = self.incoming(id) else { return };
         let from = incoming.from;
+        let gapless = incoming.gapless() && buffer.typed().as_contiguous().is_some();
+        let host = incoming.rts.host && buffer.typed().space().cpu_accessible();
+        let wish = if gapless && host { wish.min(plain_fragment(incoming.room)) } else { wish };
         let fits = Core::fragment_max(bml, from).saturating_sub(DATA_BYTES);
         let fits = u32::try_from(fits).unwrap_or(u32::MAX);
         let fragment = incoming.rts.fragment.min(wish).min(fits).max(header::FRAGMENT_MIN);
