@@ -170,6 +170,75 @@ fn a_short_receive_is_truncated_and_many_messages_at_once_arrive() {
     assert!(copies(&mut job, 0) > 0 && copies(&mut job, 1) > 0);
 }
 
+/// Waits as a program would that has a processor of its own.
+fn wait(pml: &mut Pml, id: RequestId) -> gapless_pml::Outcome {
+    let start = std::time::Instant::now();
+    loop {
+        if let Some(outcome) = pml.test(id).transpose() {
+            return outcome;
+        }
+        assert!(start.elapsed().as_secs() < 60, "a request does not end");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn both_ends_copy_at_the_same_time_on_threads_of_their_own() {
+    let mut helped = 0;
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        let mut job = job();
+        let batch = 40_000 + rng.below(400_000);
+        let shapes: Vec<Layout> = (0..4)
+            .map(|_| match rng.below(3) {
+                0 => bytes(SIZE),
+                1 => strided(SIZE / 40, 40, 90),
+                _ => strided(SIZE / 6000, 6000, 6100),
+            })
+            .collect();
+        let mut sides = [Vec::new(), Vec::new()];
+        for (at, shape) in (0u64..).zip(&shapes) {
+            let home = job.mappable(0, shape, 1);
+            sides[0].push(Buffer::source_in(shape, 1, seed * 10 + at, home));
+            let other = &shapes[(at as usize + 1) % shapes.len()];
+            let home = job.mappable(1, other, 1);
+            sides[1].push(Buffer::target_in(other, 1, home));
+        }
+        let mut ends = [0, 1].map(|rank: usize| {
+            let mut pml = job.ranks[rank].take().unwrap();
+            pml.config_mut().tuning.single_copy_batch_bytes = batch;
+            pml
+        });
+        let [sender, receiver] = &mut ends;
+        let [sources, targets] = &sides;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let world = sender.world();
+                for from in sources {
+                    // SAFETY: the buffer is kept until the request has ended.
+                    let id = unsafe { sender.isend(&world, &from.typed(), 1, 0) }.unwrap();
+                    assert_eq!(wait(sender, id).unwrap().protocol, Protocol::Mapped);
+                }
+            });
+            scope.spawn(move || {
+                let world = receiver.world();
+                for to in targets {
+                    // SAFETY: as above.
+                    let id = unsafe {
+                        receiver.irecv(&world, &to.typed(), Source::Rank(0), TagSel::Any)
+                    };
+                    assert_eq!(wait(receiver, id.unwrap()).unwrap().protocol, Protocol::Mapped);
+                }
+            });
+        });
+        for (from, to) in sides[0].iter().zip(&sides[1]) {
+            to.assert_received(&from.packed(), &format!("seed {seed}"));
+        }
+        helped += ends[0].counters().of(Protocol::Mapped).copies;
+    }
+    assert!(helped > 0, "no sender ever copied");
+}
+
 /// The host's engine, which fails from the transfer of this number on.
 #[derive(Default)]
 struct Failing(AtomicI64);
