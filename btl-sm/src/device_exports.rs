@@ -11,7 +11,7 @@ use crate::socket::{self, PACKET_BYTES};
 use gapless_btl::{PeerId, RemoteKey};
 use gapless_mem::{Device, DeviceError, Region, Space};
 use rustix::fd::OwnedFd;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 /// Bytes of a packet before what the device exported: its kind, the device's, how many descriptors,
@@ -73,7 +73,7 @@ struct Buffer {
 /// The device memory that one transport shares.
 pub(crate) struct DeviceExports {
     /// By space and the device's id.
-    live: HashMap<(Space, u64), Buffer>,
+    live: BTreeMap<(Space, u64), Buffer>,
     /// By number: what peers may still have mapped.
     leaving: BTreeMap<u64, Region>,
     clock: u64,
@@ -85,7 +85,7 @@ pub(crate) struct DeviceExports {
 impl DeviceExports {
     pub(crate) fn new(max: usize) -> DeviceExports {
         let max = max.clamp(1, SHARED);
-        let (live, leaving, said) = (HashMap::new(), BTreeMap::new(), HashSet::new());
+        let (live, leaving, said) = (BTreeMap::new(), BTreeMap::new(), HashSet::new());
         DeviceExports { live, leaving, clock: 0, max, said }
     }
 

@@ -12,7 +12,7 @@ use gapless_btl::{LinkError, MapError, Mapping, PeerId};
 use gapless_mem::{Device, Export, Region, Space};
 use rustix::fd::OwnedFd;
 use std::any::Any;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -75,9 +75,9 @@ struct Offer {
 
 /// The device memory of all peers.
 pub(crate) struct DeviceImports {
-    known: HashMap<Name, Offer>,
+    known: BTreeMap<Name, Offer>,
     /// Imports that are not known to have been released.
-    live: HashMap<Name, u32>,
+    live: BTreeMap<Name, u32>,
     /// Whose owners want them back.
     leaving: HashSet<Name>,
     /// Of those, what nothing uses any more: the owners are to be told.
@@ -99,8 +99,8 @@ fn corrupt(what: String) -> LinkError {
 impl DeviceImports {
     pub(crate) fn new(max_bytes: u64, max_entries: usize) -> DeviceImports {
         DeviceImports {
-            known: HashMap::new(),
-            live: HashMap::new(),
+            known: BTreeMap::new(),
+            live: BTreeMap::new(),
             leaving: HashSet::new(),
             awaited: Vec::new(),
             released: Arc::default(),

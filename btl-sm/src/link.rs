@@ -17,7 +17,7 @@ use crate::sync::Fences;
 use crate::waker::Waker;
 use gapless_btl::LinkError;
 use rustix::fd::OwnedFd;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// How far it has come.
@@ -62,9 +62,9 @@ pub(crate) struct Link {
     /// A reservation failed and none has succeeded since.
     pub(crate) lacks_room: bool,
     /// Our allocations that the peer has descriptors of.
-    pub(crate) shared: HashSet<u64>,
+    pub(crate) shared: BTreeSet<u64>,
     /// Memory of ours that the peer was told to let go of, and has not yet.
-    pub(crate) leaving: HashSet<u64>,
+    pub(crate) leaving: BTreeSet<u64>,
     /// Packets that found the socket full.
     pub(crate) unsent: VecDeque<Box<[u8]>>,
 }
@@ -87,8 +87,8 @@ impl Link {
             reaches: None,
             sleeper: Sleeper::default(),
             lacks_room: false,
-            shared: HashSet::new(),
-            leaving: HashSet::new(),
+            shared: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             unsent: VecDeque::new(),
         }
     }

@@ -101,6 +101,7 @@ impl GpuEngine {
             twins: Twins::default(),
             shared_out: Recent::default(),
             laid_out: Recent::default(),
+            left_over: Recent::default(),
             rings: Rings::new(config.piece_bytes),
             writers: Writers::new(config.writers),
             memory: Memory::new(accelerator.device(), config.plan_bytes / 2),

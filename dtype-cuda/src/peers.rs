@@ -157,15 +157,25 @@ impl Shared {
     ///
     /// # Errors
     /// A shape that no kernel takes.
-    pub(crate) fn beside(&self, task: &Task<'_>, shares: &Shares) -> Result<Launches, EngineError> {
-        let mut launches = Launches::new();
-        if let Task::Transfer { from, to, budget, .. } = task {
-            for (side, bytes) in &shares.rest {
-                let some = same(&(0..*bytes), side, from.1.place, to.1.place, *budget);
-                launches.extend(some.map_err(|reason| self.unfit(reason))?);
-            }
+    pub(crate) fn beside(
+        &self,
+        task: &Task<'_>,
+        shares: &Shares,
+    ) -> Result<Arc<Launches>, EngineError> {
+        let Task::Transfer { from, to, range, budget } = task else { return Ok(Arc::default()) };
+        if shares.rest.is_empty() {
+            return Ok(Arc::default());
         }
-        Ok(launches)
+        let lay_out = || {
+            let mut launches = Launches::new();
+            for (side, bytes) in &shares.rest {
+                launches.extend(same(&(0..*bytes), side, from.1.place, to.1.place, *budget)?);
+            }
+            Ok(Arc::new(launches))
+        };
+        let key = Pair::new(from.0, to.0, range, *budget).placed(from.1, to.1);
+        let launches = self.left_over.get_or(key, [from.0.layout(), to.0.layout()], lay_out);
+        launches.map_err(|reason| self.unfit(reason))
     }
 
     /// Enqueues copies, and what they leave beside them, on another lane if one is free. That begins after

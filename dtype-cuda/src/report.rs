@@ -41,7 +41,7 @@ impl Shared {
     /// A shape that no kernel takes.
     pub(crate) fn launches(&self, task: &Task<'_>) -> Result<Vec<Launched>, EngineError> {
         if let Some(shares) = self.copies(task) {
-            return Ok(told(&self.beside(task, &shares)?, 0).collect());
+            return Ok(told(&*self.beside(task, &shares)?, 0).collect());
         }
         let (job, typed, direct, packed) = match task {
             Task::Packed { job, typed, direct, packed } => (job, typed, direct, packed),

@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) shared_out: Recent<Pair, Option<Arc<Shares>>>,
     /// What kernels were to do, without plans.
     pub(crate) laid_out: Recent<Placed, Option<Arc<Launches>>>,
+    /// What they were to do beside copy engines.
+    pub(crate) left_over: Recent<Placed, Result<Arc<Launches>, Unfit>>,
     pub(crate) rings: Rings,
     pub(crate) writers: Writers,
     pub(crate) memory: Arc<Memory>,

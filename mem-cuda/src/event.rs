@@ -214,6 +214,32 @@ mod tests {
         assert_eq!(fake::with(|state| state.events_ended), 2);
     }
 
+    /// Each call costs every message some hundred nanoseconds: more of them need a reason.
+    #[test]
+    fn the_driver_is_asked_for_no_more_than_it_takes() {
+        fake::set(State { queries: 1, ..State::default() });
+        let context = Context::open(fake::driver(), 0).unwrap();
+        let stream = crate::Stream::create(&context).unwrap();
+        drop(stream.record().unwrap());
+        let calls = || fake::with(|state| std::mem::take(&mut state.calls));
+        // As in a thread whose context is another one, or none.
+        calls();
+        let work = stream.record().unwrap();
+        assert_eq!(calls(), ["get", "set", "record", "set"]);
+        assert!(!work.poll().unwrap());
+        assert_eq!(calls(), ["get", "set", "query", "set"]);
+        // As in one that works on this device.
+        context.bind_for_good().unwrap();
+        calls();
+        assert!(work.poll().unwrap());
+        assert_eq!(calls(), ["get", "query"]);
+        // What has been seen to end is not asked about, waited for or given back by a call.
+        assert!(work.poll().unwrap());
+        stream.wait_for(std::slice::from_ref(&work)).unwrap();
+        drop(work);
+        assert!(calls().is_empty());
+    }
+
     #[test]
     fn no_more_than_some_are_kept() {
         fake::set(State::default());

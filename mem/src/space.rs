@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A kind of memory, and whose it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Space {
     /// Ordinary host memory.
     Host,

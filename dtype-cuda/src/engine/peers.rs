@@ -328,6 +328,32 @@ fn most_of_a_triangle_is_copied_and_kernels_do_the_rest_on_another_lane() {
     }
 }
 
+#[test]
+fn a_move_asks_its_lane_for_its_work_and_its_end_and_for_nothing_else() {
+    let bench = Bench::new();
+    let layout = |gap: i64| {
+        let vector = Datatype::vector(64, 64, 64 + gap, &double()).unwrap();
+        commit(vector)
+    };
+    let typed = |region, layout: &Layout| Typed::new(region, 0, layout, 1).unwrap();
+    let (one, two) = (layout(8), layout(16));
+    for to in [&one, &two] {
+        for (round, there) in [bench.there, bench.there, bench.here].into_iter().enumerate() {
+            let (src, dst) =
+                (typed(bench.here, &one), typed(there.sub(1 << 17, 1 << 17).unwrap(), to));
+            // SAFETY: the pretend vendor copies only what lives.
+            unsafe { bench.engine.transfer(&src, &dst, 0..one.size(), &[]) }.unwrap();
+            bench.mock.log().end_all();
+            let ops = std::mem::take(&mut bench.mock.log().ops);
+            let ops: Vec<&Op> = ops.iter().map(|(_, op)| op).collect();
+            match round {
+                0 | 1 => assert!(matches!(ops[..], [Op::Rows(..), Op::Record(_)]), "{ops:?}"),
+                _ => assert!(matches!(ops[..], [Op::Launch(_), Op::Record(_)]), "{ops:?}"),
+            }
+        }
+    }
+}
+
 /// Whether the last that was asked of a lane is to end.
 fn drained(bench: &Bench, lane: usize) -> bool {
     let log = bench.mock.log();

@@ -34,6 +34,8 @@ pub(crate) struct State {
     pub(crate) pointer_queries: usize,
     /// The address of what is current.
     pub(crate) current: usize,
+    /// The calls that messages are made of: what is current, making it so, records, queries, waits.
+    pub(crate) calls: Vec<&'static str>,
 }
 
 impl Default for State {
@@ -55,6 +57,7 @@ impl Default for State {
             value: 0,
             pointer_queries: 0,
             current: 0,
+            calls: Vec::new(),
         }
     }
 }
@@ -126,10 +129,17 @@ pub(crate) fn api() -> Api {
         0
     }
     unsafe extern "C" fn current(at: *mut *mut CUctx_st) -> u32 {
-        put(at, std::ptr::without_provenance_mut(with(|state| state.current)))
+        let current = with(|state| {
+            state.calls.push("get");
+            state.current
+        });
+        put(at, std::ptr::without_provenance_mut(current))
     }
     unsafe extern "C" fn set_current(context: *mut CUctx_st) -> u32 {
-        with(|state| state.current = context.addr());
+        with(|state| {
+            state.calls.push("set");
+            state.current = context.addr();
+        });
         0
     }
     unsafe extern "C" fn alloc(at: *mut CUdeviceptr, _: usize) -> u32 {
@@ -173,10 +183,12 @@ pub(crate) fn api() -> Api {
         0
     }
     unsafe extern "C" fn record(_: *mut CUevent_st, _: *mut CUstream_st) -> u32 {
+        with(|state| state.calls.push("record"));
         0
     }
     unsafe extern "C" fn query(_: *mut CUevent_st) -> u32 {
         with(|state| {
+            state.calls.push("query");
             if state.queries > 0 {
                 state.queries -= 1;
                 return crate::error::code::NOT_READY;
