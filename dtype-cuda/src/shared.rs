@@ -215,12 +215,23 @@ impl Shared {
         dst: Region,
         budget: Option<NonZeroU32>,
     ) -> Cow<'l, Launches> {
-        // Only squares can do something about it.
-        let squares = launches.iter().any(|one| one.kernel.family == Family::Transposed);
-        if squares && self.accelerator.reads_afar(src, dst) {
+        // Only these can do something about it.
+        let fits = |family| matches!(family, Family::Transposed | Family::Listed);
+        if launches.iter().any(|one| fits(one.kernel.family))
+            && self.accelerator.reads_afar(src, dst)
+        {
             from_afar(launches.to_mut(), budget);
         }
         launches
+    }
+
+    /// The same of a job's launches.
+    fn fitted_to(&self, job: &Job<'_>, packed: Spot, launches: Launches) -> Launches {
+        let (src, dst) = match job.direction {
+            Direction::Pack => (job.typed.region(), packed.base),
+            Direction::Unpack => (packed.base, job.typed.region()),
+        };
+        self.fitted(Cow::Owned(launches), src, dst, job.budget).into_owned()
     }
 
     /// The launches of a job without a plan, if it can do without.
@@ -231,11 +242,7 @@ impl Shared {
             Form::Contiguous { displacement } => contiguous(&what, displacement).ok(),
             Form::Strided(grid) => {
                 let launches = strided(&what, &grid).ok()?;
-                let (src, dst) = match job.direction {
-                    Direction::Pack => (job.typed.region(), packed.base),
-                    Direction::Unpack => (packed.base, job.typed.region()),
-                };
-                Some(self.fitted(Cow::Owned(launches), src, dst, job.budget).into_owned())
+                Some(self.fitted_to(job, packed, launches))
             }
             Form::Affine(runs) => affine(&what, &runs).ok(),
             Form::Stretches(stretches) => {
@@ -420,6 +427,7 @@ impl Shared {
             Some(plan) => {
                 let shape = plan.spec().side(job.typed.layout(), job.typed.count(), 0);
                 lay_out(&shape, &job.what(typed, packed))
+                    .map(|launches| self.fitted_to(job, packed, launches))
             }
             None => self.by_form(job, typed, packed).ok_or(Unfit::Numbers),
         };

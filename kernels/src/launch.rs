@@ -28,7 +28,7 @@ pub use relay::{
 };
 pub use same::same;
 pub use transfer::{TransferSide, transfer};
-pub use transposed::{crossed, from_afar};
+pub use transposed::crossed;
 
 use crate::args::{Args, HALF, ONCE, Skipping, Span};
 use crate::{Direction, Family, Kernel, Width};
@@ -351,6 +351,18 @@ pub(crate) fn geometry(
     }
     let tiles = tiles_of(threads, true);
     Geometry { blocks: tiles.min(budget.get()), threads, tiles, half: false, few: true }
+}
+
+/// Fits launches to a source that lies across a link, from which memory comes in lines: what is asked for
+/// twice comes twice.
+pub fn from_afar(launches: &mut Launches, budget: Option<NonZeroU32>) {
+    for launch in launches {
+        match launch.kernel.family {
+            Family::Transposed => transposed::in_lines(launch, budget),
+            Family::Listed => listed::in_lines(launch),
+            _ => {}
+        }
+    }
 }
 
 /// Blocks for `tiles` under a budget.

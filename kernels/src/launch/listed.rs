@@ -1,8 +1,8 @@
 //! Equal blocks at listed displacements. The list lies in the plan.
 
-use super::{Launch, Launches, Move, Unfit, WORDS_MAX, Words, bits, flat, skipping};
+use super::{Launch, Launches, Move, NONE_IDLE, Unfit, WORDS_MAX, Words, bits, flat, skipping};
 use crate::args::{Args, Divide, Listed, ListedArgs};
-use crate::{Family, Width};
+use crate::{Direction, Family, Width};
 
 /// Instances of equal blocks at listed displacements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,4 +123,20 @@ pub fn listed(what: &Move, blocks: &Blocks) -> Result<Launches, Unfit> {
         from = to;
     }
     Ok(launches)
+}
+
+/// Has an unpack read a source that lies across a link in whole lines: all threads of a strip take part, though
+/// some write into sectors that others write, too. The destination's memory has time for that.
+pub(super) fn in_lines(launch: &mut Launch) {
+    let (width, few) = (launch.kernel.width, launch.kernel.few);
+    let Args::Listed(args) = &mut launch.args else { return };
+    if launch.kernel.family != Family::Listed || launch.kernel.direction != Direction::Unpack || few
+    {
+        return;
+    }
+    let span = &mut args.span;
+    args.skipping = NONE_IDLE;
+    let strips = span.words.div_ceil(32 * Family::Listed.items(width, few));
+    span.tiles = strips.div_ceil(launch.threads / 32) + u32::from(span.edges & 0xffff != 0);
+    launch.blocks = span.tiles;
 }

@@ -160,33 +160,31 @@ pub fn crossed(
     Some(Launches::from_iter([launch]))
 }
 
-/// Fits launches to a source that lies across a link: what is read of it goes in whole lines, one after the
-/// other, where squares would cut them.
-pub fn from_afar(launches: &mut Launches, budget: Option<NonZeroU32>) {
-    for launch in launches {
-        let (width, few) = (u64::from(launch.kernel.width.bytes()), launch.kernel.few);
-        let Args::Transposed(TransposedArgs { span, shape }) = &mut launch.args else { continue };
-        let (dim, squares) = match launch.kernel.direction {
-            Direction::Pack => (&mut shape.dense, &mut shape.dense_tiles),
-            Direction::Unpack => (&mut shape.fast, &mut shape.fast_tiles),
-        };
-        let line = LINE / width;
-        let lies_in_lines =
-            launch.kernel.direction == Direction::Unpack || dim.stride == width.cast_signed();
-        // Squares begin as many words earlier at most.
-        let more = if line <= SIDE && lies_in_lines { line - 1 } else { 0 };
-        let now = (u64::from(dim.count) + more).div_ceil(SIDE);
-        let tiles = u64::from(span.tiles) / u64::from(*squares).max(1) * now;
-        let (Some(made), Ok(now), Ok(more)) =
-            (geometry(tiles, budget), u32::try_from(now), u32::try_from(more))
-        else {
-            continue;
-        };
-        (dim.by, *squares, shape.far) = (Divide::by(now), now, 1 + more);
-        span.tiles = made.tiles;
-        launch.blocks = if few { launch.blocks } else { made.blocks };
-        launch.kernel.few = few || made.few;
-    }
+/// Has squares read a source that lies across a link in whole lines, one after the other, where they would
+/// cut them.
+pub(super) fn in_lines(launch: &mut Launch, budget: Option<NonZeroU32>) {
+    let (width, few) = (u64::from(launch.kernel.width.bytes()), launch.kernel.few);
+    let Args::Transposed(TransposedArgs { span, shape }) = &mut launch.args else { return };
+    let (dim, squares) = match launch.kernel.direction {
+        Direction::Pack => (&mut shape.dense, &mut shape.dense_tiles),
+        Direction::Unpack => (&mut shape.fast, &mut shape.fast_tiles),
+    };
+    let line = LINE / width;
+    let lies_in_lines =
+        launch.kernel.direction == Direction::Unpack || dim.stride == width.cast_signed();
+    // Squares begin as many words earlier at most.
+    let more = if line <= SIDE && lies_in_lines { line - 1 } else { 0 };
+    let now = (u64::from(dim.count) + more).div_ceil(SIDE);
+    let tiles = u64::from(span.tiles) / u64::from(*squares).max(1) * now;
+    let (Some(made), Ok(now), Ok(more)) =
+        (geometry(tiles, budget), u32::try_from(now), u32::try_from(more))
+    else {
+        return;
+    };
+    (dim.by, *squares, shape.far) = (Divide::by(now), now, 1 + more);
+    span.tiles = made.tiles;
+    launch.blocks = if few { launch.blocks } else { made.blocks };
+    launch.kernel.few = few || made.few;
 }
 
 #[cfg(test)]

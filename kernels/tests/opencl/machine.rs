@@ -275,7 +275,7 @@ fn as_if_large(launch: &mut Launch) {
             args.span.tiles = args.span.words.div_ceil(words) + edges;
         }
         // As if the source lay elsewhere.
-        Args::Transposed(_) => {
+        Args::Transposed(_) | Args::Listed(_) => {
             let mut launches = Launches::from_iter([launch.clone()]);
             launch::from_afar(&mut launches, None);
             *launch = launches.remove(0);
