@@ -80,7 +80,8 @@
 //!   written; which plans are kept.
 //! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: the way of one task onto a lane; `between`:
 //!   that of one from layout to layout. `report`: what that would launch. `peers`: what the copy engine
-//!   does between two GPUs, by `nest`, `rows` and `triangle`, which are pure.
+//!   does between two GPUs, by `nest`, `rows` and `triangle`, which are pure. `recent`: what was worked out
+//!   a moment ago for the same layouts.
 //! - `lanes`, `memory`, `staging`, `plans`: whose turn it is, and what lives how long.
 //! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the
 //!   threads that write plans.
