@@ -100,7 +100,8 @@ fn measure(entry: &Entry, matches: &ArgMatches, common: &Common) -> Result<(), F
     }
     let mut machine = Machine::describe();
     machine.gpus = gpu::describe();
-    let report = Report::new(entry.name, machine, typed(), findings.rows).absent(findings.absent);
+    let report = Report::new(entry.name, machine, typed(std::env::args().skip(1)), findings.rows)
+        .absent(findings.absent);
     println!("{}: {}\n{}\n", entry.name, entry.about, report.machine.one_line());
     println!("{}\n{}", report.table(), findings.notes);
     for Absent { case, op, why, failed } in &report.absent {
@@ -129,10 +130,19 @@ fn measure(entry: &Entry, matches: &ArgMatches, common: &Common) -> Result<(), F
     Ok(())
 }
 
-/// The command as a user would type it.
-fn typed() -> String {
-    let words = std::env::args().skip(1);
-    ["figures".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+/// The command as a user would type it elsewhere: of paths only what comes last is told.
+fn typed(words: impl Iterator<Item = String>) -> String {
+    let last = |word: String| match word.split_once('=') {
+        Some((option, path)) if path.starts_with('/') => format!("{option}={}", end_of(path)),
+        _ if word.starts_with('/') => end_of(&word).to_owned(),
+        _ => word,
+    };
+    ["figures".to_owned()].into_iter().chain(words.map(last)).collect::<Vec<_>>().join(" ")
+}
+
+/// The last component of a path.
+fn end_of(path: &str) -> &str {
+    path.trim_end_matches('/').rsplit('/').next().filter(|end| !end.is_empty()).unwrap_or("/")
 }
 
 #[cfg(test)]
@@ -140,5 +150,20 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         super::command().debug_assert();
+    }
+
+    #[test]
+    fn nobody_is_told_where_this_machine_keeps_its_folders() {
+        for (words, told) in [
+            ("wu6 --out /home/me/h200 --time 0.08", "figures wu6 --out h200 --time 0.08"),
+            ("wu6 --out=/tmp/a/b/", "figures wu6 --out=b"),
+            (
+                "p2p --out results --ends cuda:0,cuda:1",
+                "figures p2p --out results --ends cuda:0,cuda:1",
+            ),
+            ("all --out /", "figures all --out /"),
+        ] {
+            assert_eq!(super::typed(words.split(' ').map(str::to_owned)), told);
+        }
     }
 }

@@ -311,8 +311,8 @@ impl Buffer {
         unsafe { relay.run(&self.typed, 0..len, shape, memory, turn, patience) }
     }
 
-    /// Moves `range` of `remote`, which lies in `mapping`, to the same range of this buffer. The
-    /// mapping is held until the completion.
+    /// Moves `range` of `remote`, which lies in `mapping`, to the same range of this buffer. Our caller
+    /// holds the mapping until the completion.
     pub(crate) fn fetch_mapped(
         &self,
         engines: &Engines,
@@ -320,7 +320,7 @@ impl Buffer {
         remote: &Typed,
         range: Range<u64>,
     ) -> Result<Completion, EngineError> {
-        let _held = mapping;
+        debug_assert_eq!(mapping.region().space(), remote.space(), "where it is mapped");
         // SAFETY: `remote` lies in the mapping, which our caller holds until the completion (its
         // owner may write it: arbitrary bytes, nothing worse); this buffer is promised.
         unsafe { engines[self.engine].transfer(remote, &self.typed, range, &[]) }
@@ -338,8 +338,8 @@ impl Buffer {
         Ok(copy(device, into.sub(0, len)?, from.sub(0, len)?, &[])?)
     }
 
-    /// Moves `range` of this buffer to the same range of `remote`, which lies in `mapping`. The mapping is
-    /// held until the completion.
+    /// Moves `range` of this buffer to the same range of `remote`, which lies in `mapping`. Our caller holds
+    /// the mapping until the completion.
     pub(crate) fn put_mapped(
         &self,
         engines: &Engines,
@@ -347,7 +347,7 @@ impl Buffer {
         remote: &Typed,
         range: Range<u64>,
     ) -> Result<Completion, EngineError> {
-        let _held = mapping;
+        debug_assert_eq!(mapping.region().space(), remote.space(), "where it is mapped");
         // SAFETY: this buffer is promised; `remote` lies in the mapping, which our caller holds until the
         // completion, and of which this range is lent for writing: no reference of this process covers it, and
         // its owner leaves it alone until it hears of the end. What an owner does regardless changes what it

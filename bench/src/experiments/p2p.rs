@@ -24,6 +24,8 @@ pub struct P2p;
 const MIB: u64 = 1 << 20;
 /// Payloads with a mark of their own, the most important first.
 const PAYLOADS: [u64; 5] = [256 * MIB, 64 * MIB, 16 * MIB, 4 * MIB, MIB];
+/// What the link is given the longest time for.
+const LONGEST: u64 = 1024 * MIB;
 /// Those of a brief run.
 const PAYLOADS_BRIEF: [u64; 3] = [256 * MIB, 16 * MIB, MIB];
 /// Wu et al.'s larger matrix beside a busy GPU.
@@ -80,6 +82,11 @@ fn link(options: &Options, sites: &Sites) -> Pair {
         for shape in [Shape::V, Shape::T, Shape::Contiguous] {
             items.push(judged(sized(shape, bytes), Kind::Link));
         }
+    }
+    if !options.brief {
+        items.extend(
+            [Shape::V, Shape::Contiguous].map(|shape| judged(sized(shape, LONGEST), Kind::Link)),
+        );
     }
     let large = if options.brief { &PAYLOADS[..1] } else { &PAYLOADS[..2] };
     for &bytes in large {
