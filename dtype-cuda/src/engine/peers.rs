@@ -359,3 +359,29 @@ fn drained(bench: &Bench, lane: usize) -> bool {
     let log = bench.mock.log();
     log.ops.iter().rfind(|(on, _)| *on == lane).is_none_or(|(_, op)| *op == Op::Drain)
 }
+
+#[test]
+fn squares_read_whole_lines_of_what_lies_elsewhere() {
+    let bench = Bench::new();
+    let shared = &bench.engine.shared;
+    let row = Datatype::vector(90, 1, 90, &double()).unwrap();
+    let layout = commit(Datatype::contiguous(90, &Datatype::resized(0, 8, &row).unwrap()).unwrap());
+    let size = layout.size();
+    let far = |direction, typed: Region, packed: Region| {
+        let typed = Typed::new(typed, 0, &layout, 1).unwrap();
+        let packed = packed.sub(0, size).unwrap();
+        let job = crate::shared::Job::new(direction, &typed, &(0..size), packed, None).unwrap();
+        let (at, direct) = shared.spots(&job, packed).unwrap();
+        let launches = shared.by_form(&job, at, direct.unwrap()).unwrap();
+        match &launches[0].args {
+            gapless_kernels::args::Args::Transposed(args) => args.shape.far,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (here, there) = (bench.here, bench.there);
+    assert_eq!(far(Direction::Pack, there, here), 16, "a line has 16 doubles");
+    assert_eq!(far(Direction::Unpack, here, there), 16);
+    assert_eq!(far(Direction::Pack, here, there), 0, "it is written there");
+    assert_eq!(far(Direction::Unpack, there, here), 0);
+    assert_eq!(far(Direction::Pack, here, here), 0);
+}

@@ -114,3 +114,33 @@ fn what_is_not_crossed_is_left_to_others() {
     let few = crossed((&rows, AT), (&columns, AT), NonZeroU32::new(2)).unwrap();
     assert!(few[0].kernel.few && few[0].blocks == 2);
 }
+
+#[test]
+fn squares_that_read_across_a_link_begin_with_lines() {
+    use crate::launch::from_afar;
+    let rows = grid(0, 8, &[(40, 800), (40, 8)]);
+    let columns = grid(0, 8, &[(40, 8), (40, 800)]);
+    let near = crossed((&rows, AT), (&columns, AT), None).unwrap();
+    let mut far = near.clone();
+    from_afar(&mut far, None);
+    let shape = |launches: &Launches| match &launches[0].args {
+        Args::Transposed(args) => args.shape,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((shape(&near).far, shape(&near).dense_tiles), (0, 2));
+    // Up to 15 words earlier: 55 words are two squares still, and 50 that may be 65 are three.
+    assert_eq!((shape(&far).far, shape(&far).dense_tiles, shape(&far).fast_tiles), (16, 2, 2));
+    assert_eq!(far[0].blocks, far[0].args.span().tiles);
+    let longer =
+        |count: u64| (grid(0, 8, &[(40, 800), (count, 8)]), grid(0, 8, &[(40, 8), (count, 800)]));
+    let (rows, columns) = longer(50);
+    let mut far = crossed((&rows, AT), (&columns, AT), NonZeroU32::new(5)).unwrap();
+    from_afar(&mut far, NonZeroU32::new(5));
+    assert_eq!((shape(&far).dense_tiles, far[0].args.span().tiles), (3, 6));
+    assert_eq!((far[0].blocks, far[0].kernel.few), (5, true));
+    // Single bytes: a line is longer than a square.
+    let (rows, columns) = (grid(0, 1, &[(40, 100), (40, 1)]), grid(0, 1, &[(40, 1), (40, 100)]));
+    let mut far = crossed((&rows, AT), (&columns, AT), None).unwrap();
+    from_afar(&mut far, None);
+    assert_eq!((shape(&far).far, shape(&far).dense_tiles), (1, 2));
+}
