@@ -66,7 +66,8 @@ pub struct Tuning {
     /// from this length on; a kernel is under way sooner.
     pub copy_bytes_min: u64,
     /// Longest message between devices that is relayed over a ring that stands, if there is one. The ring's room
-    /// also holds.
+    /// also holds. What would not be eager ends when it is received anyway, and one kernel that loads from the peer
+    /// is a little quicker.
     pub relay_ahead_bytes_max: u64,
     /// Copy engines from a device to page-locked host memory.
     pub to_host_mb_s: f64,
@@ -114,7 +115,7 @@ impl Default for Tuning {
             peer_load_mb_s: 375_000.0,
             peer_copy_mb_s: 396_000.0,
             copy_bytes_min: 4 << 20,
-            relay_ahead_bytes_max: 128 << 10,
+            relay_ahead_bytes_max: 8 << 10,
             to_host_mb_s: 55_300.0,
             from_host_mb_s: 55_300.0,
             store_host_mb_s: 52_500.0,

@@ -11,13 +11,21 @@ use gapless_btl::loopback;
 use gapless_engine::Engine;
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, Region};
-use gapless_pml::{Bounds, Config, PmlError, Protocol, RequestId, SendMode, Source, TagSel};
+use gapless_pml::{
+    Bounds, Config, PmlError, Protocol, RequestId, SendMode, Source, TagSel, Tuning,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// By default, with a ring from rank 0 to rank 1.
+/// Up to all that a ring holds.
+fn ahead() -> Config {
+    let tuning = Tuning { relay_ahead_bytes_max: 128 << 10, ..Tuning::default() };
+    Config { relay_ahead: true, tuning, ..Config::default() }
+}
+
+/// With a ring from rank 0 to rank 1.
 fn standing() -> Lab {
-    with_ring(Lab::new(Config::default()))
+    with_ring(Lab::new(ahead()))
 }
 
 fn with_ring(mut lab: Lab) -> Lab {
@@ -92,9 +100,9 @@ fn without_what_it_takes_messages_go_as_ever() {
     {
         let bounds = Bounds { staging_bytes: 1 << 20, ..Bounds::default() };
         let mut lab = match sabotage {
-            2 => Lab::new(Config { bounds, ..Config::default() }),
-            3 => Lab::over(Config::default(), loopback::Config { mapped: false, ..link() }),
-            _ => Lab::new(Config::default()),
+            2 => Lab::new(Config { bounds, ..ahead() }),
+            3 => Lab::over(ahead(), loopback::Config { mapped: false, ..link() }),
+            _ => Lab::new(ahead()),
         };
         if sabotage < 2 {
             lab.whims[sabotage].lanes.store(0, Ordering::Relaxed);
@@ -145,7 +153,7 @@ fn short_sends_end_before_their_receives_are_posted() {
 
 #[test]
 fn rings_are_not_made_for_ever() {
-    let mut lab = Lab::new(Config::default());
+    let mut lab = Lab::new(ahead());
     let mut relayed = 0;
     // Whoever sends to both memories in turn has its ring given up again and again.
     for round in 0..60 {
@@ -314,7 +322,7 @@ fn a_peer_killed_at_any_stage_leaves_no_half_behind() {
                 let mut lab = match steps % 2 {
                     0 => standing(),
                     // While the ring is being made.
-                    _ => Lab::new(Config::default()),
+                    _ => Lab::new(ahead()),
                 };
                 let (from, to) = (lab.source(800, true, 5), lab.target(800, false));
                 let send = lab.job.isend(0, &from, 1, 0);

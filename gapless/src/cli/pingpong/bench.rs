@@ -33,6 +33,9 @@ mod plain;
 
 pub(super) use plain::Plain;
 
+/// Messages by which it shows how those that are timed go, and up to which length so many are compared.
+const SETTLING: u32 = 6;
+const SETTLED_BYTES: u64 = 256 << 10;
 const ORDER: i32 = 1;
 const DATA: i32 = 2;
 const VERDICT: i32 = 3;
@@ -277,11 +280,25 @@ impl<'a> Bench<'a> {
         self.carry(self.base.clone())
     }
 
-    /// Rank 0: sends a message there and back, and has both ends compare every byte, at the same time.
+    /// Rank 0: sends messages there and back, and has both ends compare every byte. Several, where they are
+    /// short: the first ones make what later ones go by, a ring between two devices for instance.
     pub(super) fn verify(
         &mut self,
         prepared: &Prepared,
     ) -> Result<(Ways, Result<(), Wrong>), Failure> {
+        let bytes = prepared.send.layout.size().saturating_mul(prepared.send.count);
+        let mut found = self.verify_once(prepared)?;
+        for _ in 1..if bytes <= SETTLED_BYTES { SETTLING } else { 1 } {
+            if found.1.is_err() {
+                break;
+            }
+            found = self.verify_once(prepared)?;
+        }
+        Ok(found)
+    }
+
+    /// One message there and back, compared at both ends at the same time.
+    fn verify_once(&mut self, prepared: &Prepared) -> Result<(Ways, Result<(), Wrong>), Failure> {
         self.comm.send(&Order::Verify(prepared.subject).words(), self.peer, ORDER)?;
         self.refill(prepared)?;
         self.comm.recv(&mut [0u64; 0], self.peer, VERDICT)?;
