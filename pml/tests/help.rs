@@ -197,10 +197,10 @@ fn both_ends_copy_at_the_same_time_on_threads_of_their_own() {
             })
             .collect();
         let mut sides = [Vec::new(), Vec::new()];
-        for (at, shape) in (0u64..).zip(&shapes) {
+        for (at, shape) in shapes.iter().enumerate() {
             let home = job.mappable(0, shape, 1);
-            sides[0].push(Buffer::source_in(shape, 1, seed * 10 + at, home));
-            let other = &shapes[(at as usize + 1) % shapes.len()];
+            sides[0].push(Buffer::source_in(shape, 1, seed + 100 * at as u64, home));
+            let other = &shapes[(at + 1) % shapes.len()];
             let home = job.mappable(1, other, 1);
             sides[1].push(Buffer::target_in(other, 1, home));
         }
