@@ -11,6 +11,7 @@ use crate::body::Arrival;
 use crate::comm::Comm;
 use crate::core::Core;
 use crate::error::PmlError;
+use crate::help::Helper;
 use crate::inflight::{Flight, InFlight};
 use crate::matching::Pattern;
 use crate::peer::Outgoing;
@@ -46,6 +47,8 @@ impl Core {
         self.lost += 1;
         state.reorder.clear();
         state.streams.clear();
+        // A receive that still needs the word holds it.
+        state.helper = Helper::default();
         let outbox = std::mem::take(&mut state.outbox);
         let fault = PmlError::PeerLost { rank: peer, error };
         for item in outbox {

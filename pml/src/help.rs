@@ -216,7 +216,8 @@ impl Core {
         let (from, end, buffer) = (incoming.from, incoming.room, buffer.clone());
         let host = [buffer.typed().space(), mapping.region().space()];
         let helper = &self.peers[from as usize].helper;
-        if end < BYTES_MIN
+        if !self.config.help
+            || end < BYTES_MIN
             || !host.iter().all(|space| space.cpu_accessible())
             || helper.in_use
             || helper.never
@@ -385,11 +386,8 @@ impl Core {
     /// The sender of a receive that both copy is lost: it ends when the sender cannot write any more.
     pub(crate) fn end_lost_share(&mut self, id: RequestId) {
         let Some((incoming, _)) = self.incoming(id) else { return };
-        let from = incoming.from;
         let Stage::Shared(shared) = &mut incoming.stage else { return };
         shared.close();
-        // The word goes with the receive: a peer that is lost gets no other.
-        self.peers[from as usize].helper = Helper::default();
         self.leaving_buffers.push(id);
     }
 

@@ -146,6 +146,9 @@ pub struct Config {
     /// Whether short messages between devices may be relayed over a ring that stands, where both processes say so:
     /// a sender's kernel begins before its receiver is asked, and needs nobody to end.
     pub relay_ahead: bool,
+    /// Whether senders are asked to copy a part of what both ends can map. Off unless set: peers killed
+    /// meanwhile are not tested enough.
+    pub help: bool,
     /// What may be kept at most.
     pub bounds: Bounds,
 }
@@ -155,6 +158,7 @@ impl Default for Config {
         Config {
             tuning: Tuning::default(),
             force: None,
+            help: false,
             bounds: Bounds::default(),
             share_device_buffers: true,
             relay: false,

@@ -23,7 +23,7 @@ const HELP: u8 = 21;
 
 /// Each call copies little, so that both have their turns.
 fn config() -> Config {
-    let mut config = Config { force: Some(Protocol::Mapped), ..Config::default() };
+    let mut config = Config { force: Some(Protocol::Mapped), help: true, ..Config::default() };
     config.tuning.single_copy_batch_bytes = 40_000;
     config
 }
