@@ -69,3 +69,19 @@ pub trait Handler {
         false
     }
 }
+
+impl<H: Handler + ?Sized> Handler for &mut H {
+    fn handle(&mut self, bml: &mut Bml, event: Event) {
+        (**self).handle(bml, event);
+    }
+
+    #[inline]
+    fn take(&mut self, from: Rank, tag: AmTag, message: Short<'_>) -> bool {
+        (**self).take(from, tag, message)
+    }
+
+    #[inline]
+    fn take_fragment(&mut self, from: Rank, tag: AmTag, fragment: &Fragment) -> bool {
+        (**self).take_fragment(from, tag, fragment)
+    }
+}

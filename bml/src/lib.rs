@@ -61,6 +61,6 @@ pub use waiter::{Patience, Step, Waiter};
 /// need not depend on the contract itself.
 pub use gapless_btl::{
     Access, Address, Allocation, AmTag, Btl, Extent, Fragment, Limits, LinkError, MapError, Mapped,
-    Mapping, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, ReserveError, SHORT_BYTES, Short,
-    Slot, Token,
+    Mapping, Next, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, ReserveError, SHORT_BYTES,
+    Short, Slot, Token,
 };

@@ -19,7 +19,8 @@ pub struct SmConfig {
     /// What this process is called in messages to people, at most 64 bytes.
     pub name: String,
     /// Cache lines in the ring towards each peer: a power of two from 16 to 65,536. A message of up
-    /// to 224 bytes takes one line per 56 bytes, a longer one a line and a slot.
+    /// to 224 bytes, or 1120 if it is sent by value, takes one line per 56 bytes, a longer one a line and
+    /// a slot.
     pub ring_lines: usize,
     /// One to four classes of slots towards each peer, in ascending order of size. The last one's
     /// size is the longest message.

@@ -13,12 +13,15 @@ use crate::segment::{Segment, whole_pages};
 use crate::sync::{AtomicU64, Ordering};
 use crate::waker::Waker;
 use gapless_btl::{
-    AmTag, Event, Events, Fragment, LinkError, PeerId, Reclaim, SHORT_BYTES, Short, Shorts,
+    AmTag, Event, Events, Fragment, LinkError, Next, PeerId, Reclaim, SHORT_BYTES, Short, Shorts,
 };
 use std::sync::Arc;
 
 /// Bytes from one private buffer to the next.
-const STRIDE: usize = 256;
+const STRIDE: usize = 1152;
+/// Messages of as many bytes take the room of four lines on their way through registers and cache, longer ones that of
+/// the longest.
+const MEDIUM_BYTES: usize = 4 * LINE_BYTES;
 /// Private buffers that are in use before we look whether any came back.
 const WINDOW: usize = 1;
 /// Set in the index of a fragment that lies in a slot; then the generation in bits 16 … 47 and the
@@ -174,6 +177,21 @@ impl Inbound {
         result.map(|()| taken)
     }
 
+    /// Hands the next message over, if it is there, lies in the ring, and `shorts` takes it.
+    #[inline]
+    pub(crate) fn take_next(&mut self, from: PeerId, shorts: &mut dyn Shorts) -> Next {
+        let ring = self.home.waker.lane.ring();
+        let Some((tag, len)) = self.consumer.inline(ring) else {
+            return if self.is_due() { Next::Kept } else { Next::Nothing };
+        };
+        let taken = self.hand_inline_over(from, (AmTag(tag), len), shorts);
+        if taken {
+            self.consumer.give_back(self.home.waker.lane.ring());
+            self.home.waker.wake(Reason::Room);
+        }
+        Next::taken(taken)
+    }
+
     /// Hands the next message over, if `shorts` takes it; a long one that it does not take becomes an
     /// event. Whether there was one and it is gone from the ring.
     #[inline]
@@ -184,28 +202,45 @@ impl Inbound {
         events: &mut Events,
     ) -> Result<bool, LinkError> {
         let ring = self.home.waker.lane.ring();
+        if let Some((tag, len)) = self.consumer.inline(ring) {
+            return Ok(self.hand_inline_over(from, (AmTag(tag), len), shorts));
+        }
         // What is wrong is found again, and said, by `next`.
-        let Ok(Some(Mark { kind, tag, len })) = self.consumer.peek(ring) else {
+        let Ok(Some(Mark { kind: Kind::Slot, tag, len })) = self.consumer.peek(ring) else {
             return Ok(false);
         };
-        if kind == Kind::Slot {
-            return self.hand_slot_over(from, (AmTag(tag), len), shorts, events);
-        }
+        self.hand_slot_over(from, (AmTag(tag), len), shorts, events)
+    }
+
+    /// Hands the next message over, of `len` bytes in the ring, if `shorts` takes it.
+    #[inline]
+    fn hand_inline_over(
+        &mut self,
+        from: PeerId,
+        (tag, len): (AmTag, u16),
+        shorts: &mut dyn Shorts,
+    ) -> bool {
+        let ring = self.home.waker.lane.ring();
         let bytes = usize::from(len);
         let taken = if bytes <= LINE_BYTES {
             let mut words = [0; LINE_BYTES / 8];
             self.consumer.look(ring, &mut words);
-            shorts.take(from, AmTag(tag), Short::new(&words, bytes))
+            shorts.take(from, tag, Short::new(&words, bytes))
+        } else if bytes <= MEDIUM_BYTES {
+            let mut words = [0; MEDIUM_BYTES / 8];
+            let words = &mut words[..bytes.div_ceil(8)];
+            self.consumer.look(ring, words);
+            shorts.take(from, tag, Short::new(words, bytes))
         } else {
             let mut words = [0; INLINE_WORDS];
             let words = &mut words[..bytes.div_ceil(8)];
             self.consumer.look(ring, words);
-            shorts.take(from, AmTag(tag), Short::new(words, bytes))
+            shorts.take(from, tag, Short::new(words, bytes))
         };
         if taken {
             self.consumer.pass(len);
         }
-        Ok(taken)
+        taken
     }
 
     fn hand_slot_over(

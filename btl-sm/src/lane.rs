@@ -70,6 +70,15 @@ impl Lane {
         self.segment.flags(RETURNED_AT, self.geometry.slots())
     }
 
+    /// Asks for `count` lines of the ring from number `position` on, to be written.
+    #[inline]
+    pub(crate) fn expect_lines(&self, position: usize, count: usize) {
+        let lines = self.geometry.ring_lines();
+        for line in position..position.wrapping_add(count) {
+            self.segment.expect_writes(RING_AT + 64 * (line & (lines - 1)), 64);
+        }
+    }
+
     /// As [`slot`](Lane::slot), for whoever is about to write it.
     pub(crate) fn slot_to_write(&self, slot: usize, len: usize) -> Option<Region> {
         let (at, bytes) = self.geometry.slot(slot)?;

@@ -3,7 +3,7 @@
 //! - [`Sm`] is the transport, [`SmConfig`] what can be chosen about it.
 //! - Each pair of processes shares two segments (sealed memfds), one per direction, written by its
 //!   sender: a ring of cache lines (`ring`) and slots in size classes. A message of up to
-//!   224 bytes lies in the ring itself; a longer one in a slot, with a descriptor in the ring. Per
+//!   224 bytes, or 1120 if it is sent by value, lies in the ring itself; a longer one in a slot, with a descriptor in the ring. Per
 //!   message there are loads and stores of shared memory only: no locked instructions on it, no
 //!   system calls.
 //! - Processes meet over abstract Unix sockets (`socket`, `meeting`), which carry descriptors and

@@ -1,6 +1,6 @@
 //! The sending half of a link: slots, and what goes into the ring.
 //!
-//! Messages of up to [`INLINE_BYTES`] are written by their makers into small private buffers and
+//! Messages of up to [`TINY_BYTES`] are written by their makers into small private buffers and
 //! copied into the ring by `send`: they cost no slot and come back at once. Longer ones are written
 //! straight into the slots that the receiver will read. Which slots are free is decided by our own
 //! books: a slot is back when the receiver has stored the generation that we counted for it, and a
@@ -10,7 +10,7 @@ use crate::credit::{self, Dropped};
 use crate::geometry::Class;
 use crate::lane::Lane;
 use crate::recycle::Recycler;
-use crate::ring::{Broken, INLINE_BYTES, INLINE_WORDS, Kind, Producer, lines_for};
+use crate::ring::{Broken, INLINE_BYTES, Kind, LINE_BYTES, Producer, lines_for};
 use crate::segment::{Segment, whole_pages};
 use crate::sync::{AtomicU64, Ordering};
 use gapless_btl::{LinkError, PeerId, PoolHandle, Reclaim, ReserveError, Slot};
@@ -20,10 +20,12 @@ use std::sync::Arc;
 const TINY: u32 = 64;
 /// Bytes from one private buffer to the next.
 const STRIDE: usize = 256;
+/// Most bytes of a message that is written into a private buffer first: a message by value can be longer.
+const TINY_BYTES: usize = 4 * LINE_BYTES;
 /// Slots of a class that are in use before we look whether any came back.
 const WINDOW: usize = 4;
 
-const _: () = assert!(INLINE_BYTES <= STRIDE);
+const _: () = assert!(TINY_BYTES <= STRIDE && TINY_BYTES <= INLINE_BYTES);
 
 /// What a reserved slot keeps alive, and where a dropped one reports. Buffers are numbered tiny
 /// ones first, then the lane's slots.
@@ -137,7 +139,7 @@ impl Outbound {
         if self.home.dropped.any() {
             self.collect_dropped();
         }
-        let inline = len <= INLINE_BYTES;
+        let inline = len <= TINY_BYTES;
         let lines = if inline { lines_for(len) } else { 1 };
         let fits = self.producer.fits(self.home.lane.ring(), self.promised + lines);
         if !fits.map_err(|Broken(what)| LinkError::Corrupt { what })? {
@@ -208,6 +210,8 @@ impl Outbound {
         }
         let bytes = u16::try_from(len).expect("a short message is shorter than a line's counter");
         self.producer.push_words(ring, tag, bytes, words);
+        // Those of the next message, as long as this one: before it comes they are here.
+        self.home.lane.expect_lines(self.producer.position(), lines_for(len));
         Ok(true)
     }
 
@@ -237,8 +241,8 @@ impl Outbound {
                 recycler.lend(number);
             }
         } else {
-            let words = self.home.tiny.words(index * STRIDE, INLINE_WORDS);
-            let bytes = u16::try_from(len).expect("tiny slots hold at most INLINE_BYTES");
+            let words = self.home.tiny.words(index * STRIDE, TINY_BYTES / 8);
+            let bytes = u16::try_from(len).expect("tiny slots hold at most TINY_BYTES");
             self.producer.push(ring, Kind::Inline, tag, bytes, words);
             self.tiny.push(u32::try_from(index).expect("there are TINY of them"));
         }

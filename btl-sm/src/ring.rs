@@ -29,7 +29,7 @@ pub(crate) const WORDS: usize = if cfg!(loom) { 2 } else { 8 };
 /// Payload bytes in a line.
 pub(crate) const LINE_BYTES: usize = (WORDS - 1) * 8;
 /// Most lines in a message.
-pub(crate) const MESSAGE_LINES: usize = 4;
+pub(crate) const MESSAGE_LINES: usize = 20;
 /// Most payload words in a message.
 #[cfg(not(loom))]
 pub(crate) const INLINE_WORDS: usize = MESSAGE_LINES * (WORDS - 1);
@@ -149,7 +149,8 @@ pub(crate) struct Producer {
 
 impl Producer {
     /// Lines written, ever.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(not(loom))]
+    #[inline]
     pub(crate) fn position(&self) -> usize {
         self.tail
     }
@@ -265,6 +266,24 @@ impl Consumer {
         word & 0xFFFF_FFFF == sequence(self.position, capacity)
     }
 
+    /// The tag and the length of the next message, if it has arrived and lies in the ring; what else there may be
+    /// [`peek`](Consumer::peek) tells. In registers: a mark that is put together in memory costs more than
+    /// all the rest.
+    #[cfg(not(loom))]
+    #[inline(always)]
+    pub(crate) fn inline(&self, view: View<'_>) -> Option<(u8, u16)> {
+        let capacity = view.lines.len();
+        let word = view.lines[self.position & (capacity - 1)].words[0].load(Ordering::Acquire);
+        let kind = (word >> 40) & 0xFF;
+        if word & 0xFFFF_FFFF != sequence(self.position, capacity) || kind != Kind::Inline as u64 {
+            return None;
+        }
+        let [.., tag, _, low, high] = word.to_le_bytes();
+        let len = u16::from_le_bytes([low, high]);
+        let lines = lines_for(len.into());
+        (lines <= MESSAGE_LINES.min(capacity)).then_some((tag, len))
+    }
+
     /// The next message's mark, if it has arrived.
     ///
     /// # Errors
@@ -284,8 +303,10 @@ impl Consumer {
             other => return Err(Broken(format!("a message of kind {other}"))),
         };
         let len = u16::from_le_bytes([bytes[6], bytes[7]]);
-        if usize::from(len) > INLINE_BYTES {
-            return Err(Broken(format!("{len} bytes in the ring, above {INLINE_BYTES}")));
+        if usize::from(len) > INLINE_BYTES || lines_for(len.into()) > capacity {
+            return Err(Broken(format!(
+                "{len} bytes in the ring, above {INLINE_BYTES} or its length"
+            )));
         }
         Ok(Some(Mark { kind, tag: bytes[4], len }))
     }
@@ -358,10 +379,10 @@ mod tests {
 
     #[test]
     fn messages_of_all_lengths_cross_many_laps() {
-        let ring = Ring::new(16);
+        let ring = Ring::new(32);
         let (mut out, mut inn) = (Producer::default(), Consumer::default());
         let into = words(0);
-        for round in 0..2000u64 {
+        for round in 0..4000u64 {
             let len = u16::try_from(round % (INLINE_BYTES as u64 + 1)).unwrap();
             let tag = round.to_le_bytes()[0];
             assert!(out.fits(ring.view(), lines_for(len.into())).unwrap());
@@ -379,10 +400,10 @@ mod tests {
 
     #[test]
     fn messages_by_value_are_those_in_lines() {
-        let ring = Ring::new(16);
+        let ring = Ring::new(32);
         let (mut out, mut inn) = (Producer::default(), Consumer::default());
         let into = words(0);
-        for round in 0..2000u64 {
+        for round in 0..4000u64 {
             let len = u16::try_from(round % (INLINE_BYTES as u64 + 1)).unwrap();
             let needed = usize::from(len).div_ceil(8);
             let sent: Vec<u64> = (0..INLINE_WORDS as u64).map(|i| round << 8 | i).collect();
@@ -446,7 +467,8 @@ mod tests {
         for (bad, what) in [
             (here, "kind 0"),
             (here | 3 << 40, "kind 3"),
-            (here | 1 << 40 | 225 << 48, "225 bytes"),
+            (here | 1 << 40 | 1121 << 48, "1121 bytes"),
+            (here | 1 << 40 | 897 << 48, "897 bytes"),
             (here | 2 << 40 | 0xFFFF << 48, "65535 bytes"),
         ] {
             ring.lines[0].scribble(0, bad);

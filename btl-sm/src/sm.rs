@@ -17,8 +17,8 @@ use crate::segment::Segment;
 use crate::single_copy::{Probe, SingleCopy};
 use crate::sync::Fences;
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
-    Short, Shorts, Slot, Token,
+    Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, Next, PeerId, Rdma,
+    ReserveError, Short, Shorts, Slot, Token,
 };
 use gapless_mem::{Device, DeviceError};
 use rustix::fd::{AsRawFd, RawFd};
@@ -418,6 +418,15 @@ impl Btl for Sm {
 
     fn poll_short(&mut self, events: &mut Events, shorts: &mut dyn Shorts) -> usize {
         self.poll_with(events, Some(shorts))
+    }
+
+    fn take_next(&mut self, from: PeerId, shorts: &mut dyn Shorts) -> Next {
+        let Some(link) = self.links.get_mut(from.0 as usize) else { return Next::Kept };
+        match &mut link.inbound {
+            // A peer that is dying is seen to by polls.
+            Some(inbound) if matches!(link.state, State::Up) => inbound.take_next(from, shorts),
+            _ => Next::Kept,
+        }
     }
 
     #[inline]

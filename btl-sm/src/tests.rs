@@ -10,8 +10,8 @@ use crate::sync::Ordering;
 use crate::{SlotClass, Sm, SmConfig, socket};
 use gapless_btl::conformance::Fixture;
 use gapless_btl::{
-    AmTag, Btl, Event, Events, Fragment, LinkError, Mapped, PeerId, ReserveError, Short, Shorts,
-    Slot, Token,
+    AmTag, Btl, Event, Events, Fragment, LinkError, Mapped, Next, PeerId, ReserveError, Short,
+    Shorts, Slot, Token,
 };
 use gapless_mem::Region;
 use std::sync::atomic::AtomicU32;
@@ -112,7 +112,7 @@ fn scribble(from: &mut Sm, to: PeerId, variant: u32) -> bool {
         0 => mark(0, 8),
         1 => mark(3, 8),
         2 => mark(255, 0),
-        3 => mark(1, 225),
+        3 => mark(1, 1121),
         4 => mark(1, 65_535),
         5 => mark(2, 8),
         6 => mark(2, 24),
@@ -339,12 +339,12 @@ fn messages_that_are_taken_directly_and_others_stay_in_order() {
     let mut direct = 0;
     until("all messages have come", || {
         // Short by value, short through a slot of its own, and long, by turns.
-        let len = [8, 60, 200, 300][usize::from(sent % 4)];
+        let len = [8, 60, 200, 300, 700][usize::from(sent % 5)];
         let tag = AmTag(if sent % 7 == 3 { 1 } else { 10 });
-        let words = [u64::from_ne_bytes([sent; 8]); 28];
+        let words = [u64::from_ne_bytes([sent; 8]); 140];
         let left = match sent % 3 {
             _ if sent == 200 => false,
-            0 if len <= 224 => a.send_short(to_b, tag, Short::new(&words, len)),
+            0 if len != 300 => a.send_short(to_b, tag, Short::new(&words, len)),
             _ => a.reserve(to_b, len).is_ok_and(|mut slot| {
                 slot.write(0, &[sent]).unwrap();
                 a.send(slot, tag, Token::NONE);
@@ -366,6 +366,45 @@ fn messages_that_are_taken_directly_and_others_stay_in_order() {
     });
     assert!(taken.0.iter().copied().eq(0..200), "{taken:?}");
     assert!(direct > 50, "{direct} were taken directly");
+}
+
+/// Takes messages of tags from 10 on, alone.
+#[test]
+fn the_next_message_is_taken_alone_or_left_as_it_is() {
+    let (mut a, mut b) = Default.pair();
+    let (to_b, from_a) = (a.connect(&b.address()).unwrap(), b.connect(&a.address()).unwrap());
+    let (mut events, mut taken) = (Events::with_capacity(4), Taken(Vec::new()));
+    assert_eq!(b.take_next(PeerId(7), &mut taken), Next::Kept, "nobody knows it");
+    until("the link is up", || {
+        a.poll(&mut events);
+        b.poll(&mut events);
+        a.send_short(to_b, AmTag(10), Short::new(&[1; 140], 1120))
+    });
+    until("it has come", || b.take_next(from_a, &mut taken) == Next::Taken);
+    assert_eq!(b.take_next(from_a, &mut taken), Next::Nothing);
+    assert!(a.send_short(to_b, AmTag(1), Short::new(&[2; 7], 56)));
+    assert!(a.send_short(to_b, AmTag(10), Short::new(&[3], 0)));
+    let mut slot = a.reserve(to_b, 2000).unwrap();
+    slot.write(0, &[4]).unwrap();
+    a.send(slot, AmTag(10), Token::NONE);
+    for _ in 0..3 {
+        assert_eq!(b.take_next(from_a, &mut taken), Next::Kept, "of another tag");
+    }
+    let mut seen = |b: &mut Sm| {
+        until("it comes as an event", || b.poll(&mut events) > 0);
+        let first = events.drain().map(|event| match event {
+            Event::Arrived { fragment, .. } => fragment.to_vec().unwrap().first().copied(),
+            event => panic!("{event:?}"),
+        });
+        first.collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&mut b), [Some(2), None, Some(4)]);
+    let mut slot = a.reserve(to_b, 2000).unwrap();
+    slot.write(0, &[5]).unwrap();
+    a.send(slot, AmTag(10), Token::NONE);
+    assert_eq!(b.take_next(from_a, &mut taken), Next::Kept, "in a slot");
+    assert_eq!(seen(&mut b), [Some(5)]);
+    assert_eq!(taken.0, [1]);
 }
 
 #[test]

@@ -79,4 +79,4 @@ pub use limits::Limits;
 pub use mapped::{Allocation, Mapped, Mapping};
 pub use rdma::{Access, Extent, Rdma, RdmaLimits, RemoteKey, total_of};
 pub use slot::{Fragment, PoolHandle, Reclaim, Slot};
-pub use transport::{Btl, SHORT_BYTES, Short, Shorts};
+pub use transport::{Btl, Next, SHORT_BYTES, Short, Shorts};

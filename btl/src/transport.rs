@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// Most bytes of a [`Short`] message.
-pub const SHORT_BYTES: usize = 224;
+pub const SHORT_BYTES: usize = 1120;
 
 /// A message that is short enough to be handed over by value, in words: what is sent and received most
 /// often never needs a slot, a fragment or an event.
@@ -50,6 +50,26 @@ impl<'m> Short<'m> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+}
+
+/// What [`Btl::take_next`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing has come yet.
+    Nothing,
+    /// A poll has to see to it: there is something that was not taken, or the transport cannot tell.
+    Kept,
+    /// The message was taken.
+    Taken,
+}
+
+impl Next {
+    /// Of a message that is there.
+    #[must_use]
+    #[inline]
+    pub fn taken(taken: bool) -> Next {
+        if taken { Next::Taken } else { Next::Kept }
     }
 }
 
@@ -122,6 +142,14 @@ pub trait Btl: Send {
         self.poll(events)
     }
 
+    /// Offers the next message of `from` alone to `shorts`, if it has come and is a short one that a poll would
+    /// offer. Unless it is taken, nothing changes. For whoever waits for just that message; a poll now and then is
+    /// needed all the same.
+    fn take_next(&mut self, from: PeerId, shorts: &mut dyn Shorts) -> Next {
+        let _ = (from, shorts);
+        Next::Kept
+    }
+
     /// Whether a [`poll`](Btl::poll) now would find nothing and change nothing, where that can be told by
     /// a few loads; `false` where it cannot. Whoever waits asks this between polls.
     fn is_quiet(&self) -> bool {
@@ -188,6 +216,9 @@ impl<B: Btl + ?Sized> Btl for Box<B> {
     }
     fn poll_short(&mut self, events: &mut Events, shorts: &mut dyn Shorts) -> usize {
         (**self).poll_short(events, shorts)
+    }
+    fn take_next(&mut self, from: PeerId, shorts: &mut dyn Shorts) -> Next {
+        (**self).take_next(from, shorts)
     }
     fn is_quiet(&self) -> bool {
         (**self).is_quiet()

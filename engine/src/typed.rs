@@ -39,7 +39,7 @@ fn plain_bounds(layout: &Layout, count: u64) -> Option<(u64, i64, i64)> {
 }
 
 /// Where the instances lie in the region, if they are one run.
-fn stretch(origin: u64, layout: &Layout, count: u64) -> Option<u64> {
+fn one_stretch(origin: u64, layout: &Layout, count: u64) -> Option<u64> {
     // One run of all instances starts where the first instance does.
     let displacement = match layout.blocks_of(count)? {
         0 => 0,
@@ -75,13 +75,14 @@ impl Typed {
                 return Err(EngineError::OutsideBuffer { low, high, first, last });
             }
         }
-        let stretch = stretch(origin, layout, count);
+        let stretch = one_stretch(origin, layout, count);
         let layout = Some(layout.clone());
         Ok(Typed { region, origin, layout, count, packed_bytes, stretch })
     }
 
     /// The whole of a region, as bytes without gaps.
     #[must_use]
+    #[inline]
     pub fn contiguous(region: Region) -> Typed {
         let (count, packed_bytes) = (region.len(), region.len());
         Typed { region, origin: 0, layout: None, count, packed_bytes, stretch: Some(0) }
@@ -89,12 +90,14 @@ impl Typed {
 
     /// The region.
     #[must_use]
+    #[inline]
     pub fn region(&self) -> Region {
         self.region
     }
 
     /// Where displacement 0 is, in bytes from the region's start.
     #[must_use]
+    #[inline]
     pub fn origin(&self) -> u64 {
         self.origin
     }
@@ -109,20 +112,37 @@ impl Typed {
         }
     }
 
+    /// The layout of one instance, unless that is a plain byte.
+    #[must_use]
+    #[inline]
+    pub fn own_layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
+    }
+
+    /// Where in the region the packed stream lies as one stretch, if it does.
+    #[must_use]
+    #[inline]
+    pub fn stretch(&self) -> Option<u64> {
+        self.stretch
+    }
+
     /// How many instances.
     #[must_use]
+    #[inline]
     pub fn count(&self) -> u64 {
         self.count
     }
 
     /// Length of the packed stream.
     #[must_use]
+    #[inline]
     pub fn packed_bytes(&self) -> u64 {
         self.packed_bytes
     }
 
     /// The space of the region.
     #[must_use]
+    #[inline]
     pub fn space(&self) -> Space {
         self.region.space()
     }

@@ -44,13 +44,18 @@ impl Communicator {
     ///
     /// # Errors
     /// The peer is lost; no such rank; a negative tag.
+    #[inline]
     pub fn send<'v>(
         &self,
         data: impl Into<View<'v>>,
         dest: u32,
         tag: i32,
     ) -> Result<Status, Error> {
-        let view = data.into();
+        self.send_view(&data.into(), dest, tag)
+    }
+
+    /// As [`send`](Communicator::send): what does not depend on the type of its argument.
+    fn send_view(&self, view: &View<'_>, dest: u32, tag: i32) -> Result<Status, Error> {
         let mut state = self.shared.lock()?;
         self.shared.now_and_then(&mut state);
         // SAFETY: `view` borrows its memory for reading until this call returns.
@@ -70,15 +75,30 @@ impl Communicator {
     /// # Errors
     /// The peer is lost; the message is longer than the view or of other basic types; no such
     /// rank; a negative tag.
+    #[inline]
     pub fn recv<'v>(
         &self,
         into: impl Into<ViewMut<'v>>,
         source: impl Into<Source>,
         tag: impl Into<TagSel>,
     ) -> Result<Status, Error> {
-        let view = into.into();
-        let (source, tag) = (source.into(), tag.into());
+        self.recv_view(&mut into.into(), source.into(), tag.into())
+    }
+
+    /// As [`recv`](Communicator::recv), likewise.
+    fn recv_view(
+        &self,
+        view: &mut ViewMut<'_>,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<Status, Error> {
         let mut state = self.shared.lock()?;
+        // SAFETY: `view` borrows its memory exclusively until this call returns.
+        let found =
+            unsafe { self.shared.look_for(&mut state, &self.comm, &view.typed, (source, tag)) }?;
+        if let Some(status) = found {
+            return Ok(status);
+        }
         // SAFETY: `view` borrows its memory exclusively until this call returns, which is after
         // the request has ended.
         let id = unsafe { state.open()?.irecv(&self.comm, &view.typed, source, tag) }?;

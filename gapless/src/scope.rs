@@ -13,7 +13,8 @@ use crate::communicator::{Communicator, Message};
 use crate::error::Error;
 use crate::shared::State;
 use crate::view::{View, ViewMut};
-use gapless_pml::{Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
+use gapless_engine::Typed;
+use gapless_pml::{Pml, PmlError, RequestId, SendMode, Settled, Source, Status, TagSel};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use under_way::{List, is_gone};
@@ -175,17 +176,60 @@ impl<'scope> Scope<'scope, '_> {
         Ok(Request { id, scope: PhantomData })
     }
 
+    /// As [`isend`](Scope::isend), of a short message with nothing in its way; `None`, with nothing done, of
+    /// anything else.
+    ///
+    /// # Safety
+    /// `typed` describes memory that is borrowed for `'scope`.
+    #[inline(never)]
+    unsafe fn isend_short(&self, typed: &Typed, dest: u32, tag: i32) -> Option<RequestId> {
+        // SAFETY: the caller's promise is handed on.
+        self.start_short(|pml| unsafe { pml.isend_short(&self.comm.comm, typed, dest, tag) })
+    }
+
+    /// As [`irecv`](Scope::irecv), likewise.
+    ///
+    /// # Safety
+    /// `typed` describes memory that is exclusively borrowed for `'scope`.
+    #[inline(never)]
+    unsafe fn irecv_short(&self, typed: &Typed, source: Source, tag: TagSel) -> Option<RequestId> {
+        // SAFETY: the caller's promise is handed on.
+        self.start_short(|pml| unsafe { pml.irecv_short(&self.comm.comm, typed, source, tag) })
+    }
+
+    #[inline]
+    fn start_short(&self, start: impl FnOnce(&mut Pml) -> Option<RequestId>) -> Option<RequestId> {
+        let shared = &self.comm.shared;
+        shared.briefly(|state| {
+            state.open().ok()?;
+            let State { pml, scopes, .. } = &mut *state;
+            // Before it is started: nothing may come between that and its being noted.
+            let list = scopes.room(&self.list, pml);
+            let id = start(pml)?;
+            list.push(id);
+            shared.rouse(state);
+            Some(id)
+        })
+    }
+
     /// Starts sending (`MPI_Isend`, MPI 4.1 §3.7.2).
     ///
     /// # Errors
     /// As [`Communicator::send`].
+    #[inline]
     pub fn isend(
         &'scope self,
         data: impl Into<View<'scope>>,
         dest: u32,
         tag: i32,
     ) -> Result<Request<'scope>, Error> {
-        self.isend_mode(data, dest, tag, SendMode::Standard)
+        let view = data.into();
+        // SAFETY: the memory is borrowed for `'scope`, which ends after `join`; and `join` runs
+        // whatever `body` does, and returns when all requests have ended.
+        match unsafe { self.isend_short(&view.typed, dest, tag) } {
+            Some(id) => Ok(Request { id, scope: PhantomData }),
+            None => self.isend_mode(view, dest, tag, SendMode::Standard),
+        }
     }
 
     /// Starts sending in a mode of one's choice (`MPI_Issend`, `MPI_Irsend`, `MPI_Ibsend`, MPI 4.1
@@ -210,6 +254,7 @@ impl<'scope> Scope<'scope, '_> {
     ///
     /// # Errors
     /// As [`Communicator::recv`].
+    #[inline]
     pub fn irecv(
         &'scope self,
         into: impl Into<ViewMut<'scope>>,
@@ -219,6 +264,10 @@ impl<'scope> Scope<'scope, '_> {
         let view = into.into();
         let (source, tag) = (source.into(), tag.into());
         // SAFETY: as for `isend`; the borrow is exclusive.
+        if let Some(id) = unsafe { self.irecv_short(&view.typed, source, tag) } {
+            return Ok(Request { id, scope: PhantomData });
+        }
+        // SAFETY: as above.
         self.start(|pml| unsafe { pml.irecv(&self.comm.comm, &view.typed, source, tag) })
     }
 
@@ -392,6 +441,14 @@ impl<'scope> Scope<'scope, '_> {
         let mut at = 0;
         let mut all_ended = |state: &mut State| {
             while let Some(id) = state.scopes.get(number, at) {
+                match state.pml.collect_quietly(id) {
+                    Settled::Well => {
+                        at += 1;
+                        continue;
+                    }
+                    Settled::NotYet => return None,
+                    Settled::Asks => {}
+                }
                 match state.pml.collect(id) {
                     Ok(None) => return None,
                     Ok(Some(_)) => {}

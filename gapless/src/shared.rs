@@ -6,6 +6,8 @@
 
 #[allow(unsafe_code, reason = "a lock: lends what it guards")]
 mod gate;
+#[allow(unsafe_code, reason = "hands its caller's promise on")]
+mod short;
 
 use crate::accelerators::Accelerators;
 use crate::device_buf::Owned;

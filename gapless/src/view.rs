@@ -44,11 +44,13 @@ pub(crate) fn element_layout<T: Scalar>() -> &'static Layout {
 }
 
 /// Memory of `len` elements as a region of bytes.
+#[inline]
 pub(crate) fn region_of<T>(start: *const T, len: usize) -> Region {
     let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
     Region::new(Space::Host, start.expose_provenance() as u64, 0, bytes)
 }
 
+#[inline]
 fn elements<T: Element>(region: Region, len: usize) -> Typed {
     if T::PRIMITIVE == Primitive::Uint8 {
         // What most programs mean by bytes: they match everything of their size.
@@ -88,6 +90,7 @@ impl<'a> View<'a> {
     /// All elements of a slice. `u8` stands for bytes (`MPI_BYTE`), which match everything of their
     /// size; other elements match their own type.
     #[must_use]
+    #[inline]
     pub fn of<T: Element>(slice: &'a [T]) -> View<'a> {
         let typed = elements::<T>(region_of(slice.as_ptr(), slice.len()), slice.len());
         View { typed, memory: PhantomData }
@@ -143,6 +146,7 @@ impl<'a> View<'a> {
 impl<'a> ViewMut<'a> {
     /// All elements of a slice; see [`View::of`].
     #[must_use]
+    #[inline]
     pub fn of<T: Element>(slice: &'a mut [T]) -> ViewMut<'a> {
         let typed = elements::<T>(region_of(slice.as_mut_ptr(), slice.len()), slice.len());
         ViewMut { typed, memory: PhantomData }
@@ -199,60 +203,70 @@ impl<'a> ViewMut<'a> {
 }
 
 impl<'a, T: Element> From<&'a [T]> for View<'a> {
+    #[inline]
     fn from(slice: &'a [T]) -> View<'a> {
         View::of(slice)
     }
 }
 
 impl<'a, T: Element, const N: usize> From<&'a [T; N]> for View<'a> {
+    #[inline]
     fn from(array: &'a [T; N]) -> View<'a> {
         View::of(array)
     }
 }
 
 impl<'a, T: Element> From<&'a Vec<T>> for View<'a> {
+    #[inline]
     fn from(list: &'a Vec<T>) -> View<'a> {
         View::of(list)
     }
 }
 
 impl<'a> From<&'a SharedBuf> for View<'a> {
+    #[inline]
     fn from(memory: &'a SharedBuf) -> View<'a> {
         View::of::<u8>(memory)
     }
 }
 
 impl<'a> From<&View<'a>> for View<'a> {
+    #[inline]
     fn from(view: &View<'a>) -> View<'a> {
         view.clone()
     }
 }
 
 impl<'a, T: Element> From<&'a mut [T]> for ViewMut<'a> {
+    #[inline]
     fn from(slice: &'a mut [T]) -> ViewMut<'a> {
         ViewMut::of(slice)
     }
 }
 
 impl<'a, T: Element, const N: usize> From<&'a mut [T; N]> for ViewMut<'a> {
+    #[inline]
     fn from(array: &'a mut [T; N]) -> ViewMut<'a> {
         ViewMut::of(array)
     }
 }
 
 impl<'a, T: Element> From<&'a mut Vec<T>> for ViewMut<'a> {
+    #[inline]
     fn from(list: &'a mut Vec<T>) -> ViewMut<'a> {
         ViewMut::of(list)
     }
 }
 
 impl<'a> From<&'a mut SharedBuf> for ViewMut<'a> {
+    #[inline]
     fn from(memory: &'a mut SharedBuf) -> ViewMut<'a> {
         ViewMut::of::<u8>(memory)
     }
 }
 
 impl<'a> From<&'a mut ViewMut<'_>> for ViewMut<'a> {
+    #[inline]
     fn from(view: &'a mut ViewMut<'_>) -> ViewMut<'a> {
         view.reborrow()
     }

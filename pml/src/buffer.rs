@@ -14,7 +14,6 @@ use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use zerocopy::IntoBytes;
 
 /// Engines, first come first asked.
 pub(crate) type Engines = Vec<Arc<dyn Engine>>;
@@ -92,22 +91,6 @@ pub(crate) unsafe fn pack(
     unsafe { engines[engine].pack(typed, range, target, &[]) }
 }
 
-/// Copies memory of the host to the start of `words`.
-///
-/// # Safety
-/// `from` describes memory that is valid for reads, which nothing writes meanwhile.
-#[inline(always)] // its checks are its caller's
-pub(crate) unsafe fn read_words(from: &Region, words: &mut [u64]) -> Result<(), DeviceError> {
-    let bytes = words.as_mut_bytes();
-    if from.len() == 8 && bytes.len() >= 8 {
-        // SAFETY: the caller vouches for `from`.
-        return unsafe { gapless_mem::read(from, 0, &mut bytes[..8]) };
-    }
-    let len = usize::try_from(from.len()).unwrap_or(usize::MAX).min(bytes.len());
-    // SAFETY: as above.
-    unsafe { gapless_mem::read(from, 0, &mut bytes[..len]) }
-}
-
 /// All of `typed`, packed, in memory of the host. Waits for the engine.
 ///
 /// # Safety
@@ -176,21 +159,6 @@ impl Buffer {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.typed.packed_bytes()
-    }
-
-    /// Copies a message of just as many bytes into it, if it is host memory without gaps; whether it is.
-    #[inline]
-    pub(crate) fn put(&self, bytes: &[u8]) -> bool {
-        let Some(whole) = self.typed.as_contiguous() else { return false };
-        if bytes.len() as u64 != whole.len() {
-            return false;
-        }
-        if let Some(word) = bytes.first_chunk::<8>().filter(|_| bytes.len() == 8) {
-            // SAFETY: the promise this buffer stands for; its request has not ended.
-            return unsafe { gapless_mem::write(&whole, 0, word) }.is_ok();
-        }
-        // SAFETY: as above.
-        unsafe { gapless_mem::write(&whole, 0, bytes) }.is_ok()
     }
 
     /// What this buffer's engine finds in `region`, in memory of ours, and a buffer of that. `region` is memory

@@ -224,6 +224,24 @@ pub(crate) struct Comms {
     slots: Vec<Slot>,
     /// Free places, the one that was freed longest ago first.
     free: VecDeque<u32>,
+    /// What was last asked of communicators that are known, by rank.
+    routes: [Route; ROUTES],
+}
+
+/// How many are remembered: what programs that exchange with their neighbours use in turn.
+const ROUTES: usize = 8;
+
+/// Who is behind a rank of a communicator, and the contexts of messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Route {
+    /// The communicator (its object's address, and whether it is the collective context; never 0) and the rank.
+    key: (usize, u32),
+    /// The process's number in the job.
+    pub(crate) process: u32,
+    /// What messages from there carry.
+    pub(crate) here: u32,
+    /// What messages to there carry.
+    pub(crate) there: u32,
 }
 
 /// Place and generation of an identifier.
@@ -235,7 +253,7 @@ impl Comms {
     /// The world and myself, whose identifiers are known without agreeing.
     pub(crate) fn predefined(comms: [Comm; 2]) -> Comms {
         let known = |comm| Slot { generation: 0, state: State::Known(comm) };
-        Comms { slots: comms.into_iter().map(known).collect(), free: VecDeque::new() }
+        Comms { slots: comms.into_iter().map(known).collect(), ..Comms::default() }
     }
 
     /// A new identifier.
@@ -259,6 +277,7 @@ impl Comms {
     /// Makes a communicator known by its identifier, which was reserved.
     pub(crate) fn insert(&mut self, comm: &Comm) {
         let (at, _) = parts(comm.id());
+        self.routes = Default::default();
         if let Some(slot) = self.slots.get_mut(at as usize) {
             slot.state = State::Known(comm.clone());
         }
@@ -267,6 +286,7 @@ impl Comms {
     /// Gives an identifier back.
     pub(crate) fn remove(&mut self, id: u32) {
         let (at, generation) = parts(id);
+        self.routes = Default::default();
         if let Some(slot) = self.slots.get_mut(at as usize)
             && slot.generation == generation
             && !matches!(slot.state, State::Free)
@@ -275,6 +295,24 @@ impl Comms {
             slot.generation = (generation + 1) % GENERATIONS;
             self.free.push_back(at);
         }
+    }
+
+    /// Who is behind `rank` of `comm`, if there is such a rank and `comm` is one of ours.
+    #[inline]
+    pub(crate) fn route(&mut self, comm: &Comm, rank: u32) -> Option<Route> {
+        // Objects lie at even addresses. One that a route names is known, so it lives.
+        let key = (Arc::as_ptr(&comm.inner).addr() | usize::from(comm.collective), rank);
+        let route = self.routes[rank as usize % ROUTES];
+        if route.key == key { Some(route) } else { self.find_route(comm, rank, key) }
+    }
+
+    #[inline(never)]
+    fn find_route(&mut self, comm: &Comm, rank: u32, key: (usize, u32)) -> Option<Route> {
+        self.check(comm).ok()?;
+        let process = comm.process(rank).ok()?;
+        let route = Route { key, process, here: comm.context(), there: comm.context_at(rank) };
+        self.routes[rank as usize % ROUTES] = route;
+        Some(route)
     }
 
     /// `Ok` if `comm` is one of ours.

@@ -42,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) host: Option<usize>,
     pub(crate) requests: Requests,
     pub(crate) posted: Posted,
+    /// How many receives for short messages were posted, ever.
+    pub(crate) briefs: u32,
     pub(crate) unexpected: Unexpected<Arrival>,
     pub(crate) claims: Claims,
     /// Messages that may still be in the transport's memory, oldest first.
@@ -91,6 +93,7 @@ impl Core {
             engines,
             requests: Requests::default(),
             posted: Posted::default(),
+            briefs: 0,
             unexpected: Unexpected::default(),
             claims: Claims::default(),
             parked: VecDeque::new(),

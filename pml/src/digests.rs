@@ -23,11 +23,21 @@ struct Entry {
 #[derive(Debug)]
 pub(crate) struct Digests {
     entries: Box<[Option<Entry>; ENTRIES]>,
+    /// What was last asked for, which is among `entries`.
+    last: Last,
+}
+
+/// The layout and the count of an entry, and what a header has of its digest: the hash and the elements.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    identity: usize,
+    count: u64,
+    words: (u64, u64),
 }
 
 impl Default for Digests {
     fn default() -> Digests {
-        Digests { entries: Box::new([const { None }; ENTRIES]) }
+        Digests { entries: Box::new([const { None }; ENTRIES]), last: Last::default() }
     }
 }
 
@@ -43,9 +53,21 @@ impl Digests {
         self.with_word(layout, count).0
     }
 
-    /// The digest of `count` instances, and the word of a header that has its hash.
+    /// What a header has of the digest of `count` instances: its hash, and how many elements.
     #[inline]
-    pub(crate) fn with_word(&mut self, layout: &Layout, count: u64) -> (SignatureDigest, u64) {
+    pub(crate) fn words(&mut self, layout: &Layout, count: u64) -> (u64, u64) {
+        let identity = identity(layout);
+        if self.last.identity != identity || self.last.count != count {
+            let (digest, word) = self.with_word(layout, count);
+            // Nothing else is remembered without becoming the last, so its layout is alive.
+            self.last = Last { identity, count, words: (word, digest.elements) };
+        }
+        self.last.words
+    }
+
+    /// The digest of `count` instances, and the word of a header that has its hash.
+    #[inline(never)]
+    fn with_word(&mut self, layout: &Layout, count: u64) -> (SignatureDigest, u64) {
         let mut hasher = WordHasher::default();
         hasher.write_usize(identity(layout));
         hasher.write_u64(count);
@@ -63,6 +85,8 @@ impl Digests {
     fn remember(&mut self, place: usize, layout: &Layout, count: u64) -> (SignatureDigest, u64) {
         let digest = layout.signature().digest(count);
         let word = header::hash_word(&digest);
+        // Its layout may go with the entry that this takes the place of.
+        self.last = Last::default();
         self.entries[place] = Some(Entry { layout: layout.clone(), count, digest, word });
         (digest, word)
     }
@@ -80,7 +104,11 @@ mod tests {
             let double = Datatype::contiguous(length, &Primitive::Double.into()).unwrap();
             let layout = double.commit().unwrap();
             for count in (0..20).chain(0..20) {
-                assert_eq!(digests.of(&layout, count), layout.signature().digest(count));
+                let digest = layout.signature().digest(count);
+                let words = (header::hash_word(&digest), digest.elements);
+                assert_eq!(digests.words(&layout, count), words);
+                assert_eq!(digests.of(&layout, count), digest);
+                assert_eq!(digests.words(&layout, count), words);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::error::PmlError;
 use crate::pml::Pml;
-use crate::request::{RequestId, Status};
+use crate::request::{RequestId, Settled, Status};
 use gapless_bml::Waiter;
 use std::task::Waker;
 
@@ -23,6 +23,12 @@ impl Pml {
     #[inline]
     pub fn collect(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
         self.core.requests.collect(id)
+    }
+
+    /// As [`collect`](Pml::collect), for whoever does not want to know more than that it went well.
+    #[inline]
+    pub fn collect_quietly(&mut self, id: RequestId) -> Settled {
+        self.core.requests.collect_quietly(id)
     }
 
     /// Has `waker` told once a request has ended, in place of whoever was to be told before; `false` if

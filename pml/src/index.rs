@@ -116,7 +116,7 @@ impl Links {
     }
 
     /// Appends an entry to the list that begins with `head`.
-    #[inline]
+    #[inline(always)] // so that the entry is put together in its place
     fn append(&mut self, head: &mut u32, (key, stamp, item): (Key, u64, u32)) -> Cell {
         let cell = if self.free == NONE { self.links.len() as u64 } else { self.free.into() };
         // Requests and messages are numbered by 32 bits themselves.
@@ -169,26 +169,35 @@ impl Index {
     /// Appends `item` to the list of `key`.
     #[inline]
     pub(crate) fn push(&mut self, key: Key, stamp: u64, item: u32) -> Cell {
-        let entry = (key, stamp, item);
+        let Key { context, source, tag } = key;
         if self.hot.0 != key {
             if self.hot.1 != NONE && self.warm != key {
-                return self.push_warm(entry);
+                return self.push_warm((context, source), tag, stamp, item);
             }
-            self.heat(key);
+            self.heat((context, source), tag);
         }
-        self.links.append(&mut self.hot.1, entry)
+        // Word by word: a key that was put together elsewhere would have to be waited for.
+        self.links.append(&mut self.hot.1, (Key { context, source, tag }, stamp, item))
     }
 
     #[inline(never)]
-    fn push_warm(&mut self, entry: (Key, u64, u32)) -> Cell {
-        self.warm = entry.0;
-        let head = self.heads.entry(entry.0).or_insert(NONE);
-        self.links.append(head, entry)
+    fn push_warm(
+        &mut self,
+        (context, source): (u32, u32),
+        tag: i32,
+        stamp: u64,
+        item: u32,
+    ) -> Cell {
+        let key = Key { context, source, tag };
+        self.warm = key;
+        let head = self.heads.entry(key).or_insert(NONE);
+        self.links.append(head, (key, stamp, item))
     }
 
-    /// Makes `key` the hot one.
+    /// Makes this key the hot one.
     #[inline(never)]
-    fn heat(&mut self, key: Key) {
+    fn heat(&mut self, (context, source): (u32, u32), tag: i32) {
+        let key = Key { context, source, tag };
         let head = if self.heads.is_empty() { None } else { self.heads.remove(&key) };
         let (cold, first) = std::mem::replace(&mut self.hot, (key, head.unwrap_or(NONE)));
         if first != NONE {
@@ -208,6 +217,12 @@ impl Index {
         };
         let link = self.links.links.get(head as usize)?;
         Some((link.stamp, link.item, head))
+    }
+
+    /// Whether `key` has any entry.
+    #[inline]
+    pub(crate) fn has(&self, key: Key) -> bool {
+        if self.hot.0 == key { self.hot.1 != NONE } else { self.front(key).is_some() }
     }
 
     /// Removes the oldest entry of `key`; gives its item.

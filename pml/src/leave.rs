@@ -156,6 +156,6 @@ impl Pml {
     /// Whether an operation of this process is under way.
     #[must_use]
     pub fn has_requests(&self) -> bool {
-        self.core.requests.under_way().next().is_some()
+        self.core.requests.any_under_way()
     }
 }

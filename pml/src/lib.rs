@@ -116,6 +116,8 @@ mod single_copy;
 mod staged;
 #[allow(unsafe_code, reason = "frees the staging memory that it allocated")]
 mod staging;
+#[allow(unsafe_code, reason = "moves bytes of users' buffers by words")]
+mod stretch;
 mod tuning;
 mod wait;
 
@@ -132,6 +134,8 @@ pub use mode::{BUFFERED_OVERHEAD, SendMode};
 pub use persistent::Persistent;
 pub use pml::Pml;
 pub use recv::{Source, TagSel};
-pub use request::{RequestId, Status};
+pub use request::{RequestId, Settled, Status};
+pub use gapless_bml::Next;
+pub use short::Awaited;
 pub use tuning::{Bounds, Config, Tuning};
 pub use wait::Outcome;

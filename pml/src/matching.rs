@@ -57,6 +57,13 @@ pub(crate) struct Place {
     cell: Cell,
 }
 
+impl Place {
+    /// Of a receive that names its source and its tag.
+    pub(crate) fn straight(cell: Cell) -> Place {
+        Place { class: 0, cell }
+    }
+}
+
 /// Receives that wait for a message, by request number.
 #[derive(Debug, Default)]
 pub(crate) struct Posted {
@@ -75,6 +82,19 @@ impl Posted {
         self.wild += usize::from(class != 0);
         let cell = self.classes[class].push(pattern.key(), self.next_stamp, request);
         Place { class: u8::try_from(class).expect("four classes"), cell }
+    }
+
+    /// Appends a receive that names its source and its tag; gives its cell.
+    #[inline]
+    pub(crate) fn post_straight(&mut self, label: Label, request: u32) -> Cell {
+        self.next_stamp += 1;
+        self.classes[0].push(key_of(label, 0), self.next_stamp, request)
+    }
+
+    /// Whether no receive can be meant by such a message: none names its label, and none has a wildcard.
+    #[inline]
+    pub(crate) fn is_free(&self, label: Label) -> bool {
+        self.wild == 0 && !self.classes[0].has(key_of(label, 0))
     }
 
     /// Takes out the receive that a message goes to.
@@ -158,6 +178,12 @@ impl<M> Default for Unexpected<M> {
 }
 
 impl<M> Unexpected<M> {
+    /// Whether none waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
     /// Appends a message; gives its number, good until it is taken.
     pub(crate) fn hold(&mut self, label: Label, message: M) -> u32 {
         self.next_stamp += 1;

@@ -12,8 +12,9 @@ use crate::mode::SendMode;
 use crate::persistent::{Persistent, What as Start};
 use crate::recv::{Source, TagSel};
 use crate::request::{RequestId, Status};
+use crate::short::Awaited;
 use crate::tuning::{Config, Tuning};
-use gapless_bml::{Bml, Waiter};
+use gapless_bml::{Bml, Next, Waiter};
 use gapless_engine::{Engine, Typed};
 use gapless_mem::Space;
 use std::sync::Arc;
@@ -131,9 +132,8 @@ impl Pml {
     ) -> Result<RequestId, PmlError> {
         if mode == SendMode::Standard {
             // SAFETY: the caller's promise is handed on.
-            let left = unsafe { self.core.send_short(&mut self.bml, comm, buffer, (dest, tag)) };
-            if let Some(left) = left {
-                return Ok(self.core.requests.insert_left(left));
+            if let Some(id) = unsafe { self.isend_short(comm, buffer, dest, tag) } {
+                return Ok(id);
             }
         }
         // SAFETY: the caller's promise is handed on.
@@ -157,6 +157,69 @@ impl Pml {
         // SAFETY: the caller's promise is handed on.
         let left = unsafe { self.core.send_short(&mut self.bml, comm, buffer, (dest, tag)) };
         left.map(|left| left.status)
+    }
+
+    /// As [`isend`](Pml::isend), if that is a short message and nothing is in its way; `None`, with nothing done, if
+    /// not. For callers in a hurry: the name of the request comes in registers.
+    ///
+    /// # Safety
+    /// As [`isend`](Pml::isend).
+    pub unsafe fn isend_short(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        dest: u32,
+        tag: i32,
+    ) -> Option<RequestId> {
+        // SAFETY: the caller's promise is handed on.
+        let left = unsafe { self.core.send_short(&mut self.bml, comm, buffer, (dest, tag)) };
+        Some(self.core.requests.insert_left(&left?))
+    }
+
+    /// As [`irecv`](Pml::irecv), if its buffer is plain and nothing is in its way; `None`, with nothing done, if
+    /// not. For callers in a hurry, as [`isend_short`](Pml::isend_short).
+    ///
+    /// # Safety
+    /// As [`irecv`](Pml::irecv).
+    pub unsafe fn irecv_short(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        source: Source,
+        tag: TagSel,
+    ) -> Option<RequestId> {
+        let (Source::Rank(rank), TagSel::Is(tag)) = (source, tag) else { return None };
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.core.recv_short(&mut self.bml, comm, buffer, (rank, tag)) }
+    }
+
+    /// For a receive that waits right here: what it waits for, if that is a short message and no other receive or
+    /// message can come between. Nothing is posted: ask [`take_awaited`](Pml::take_awaited) a few times, and then
+    /// [`irecv`](Pml::irecv). Void once anything else was done with this endpoint.
+    #[inline]
+    pub fn awaited(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        source: Source,
+        tag: TagSel,
+    ) -> Option<Awaited> {
+        let (Source::Rank(rank), TagSel::Is(tag)) = (source, tag) else { return None };
+        if self.core.is_busy() || self.agreements.open > 0 {
+            return None;
+        }
+        self.core.comes_next(comm, buffer, (rank, tag))
+    }
+
+    /// Receives what is awaited, if it is the next thing to come from its source and there.
+    ///
+    /// # Safety
+    /// For the time of this call, the buffer that `awaited` was made for describes memory that is valid for
+    /// writes, and nothing else touches it. Nothing else was done with this endpoint since.
+    #[inline]
+    pub unsafe fn take_awaited(&mut self, awaited: &Awaited) -> Next {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.core.take_awaited(&mut self.bml, awaited) }
     }
 
     /// As [`isend`](Pml::isend), of a copy that is made before this returns: the memory may be used
@@ -197,6 +260,10 @@ impl Pml {
         tag: TagSel,
     ) -> Result<RequestId, PmlError> {
         // SAFETY: the caller's promise is handed on.
+        if let Some(id) = unsafe { self.irecv_short(comm, buffer, source, tag) } {
+            return Ok(id);
+        }
+        // SAFETY: as above.
         unsafe { self.core.irecv(&mut self.bml, comm, buffer, source, tag) }
     }
 
@@ -270,7 +337,7 @@ impl Pml {
     /// work.
     #[inline]
     pub fn progress(&mut self) -> usize {
-        let events = self.bml.poll(&mut self.core);
+        let events = self.bml.poll_for(&mut self.core);
         self.pump(events)
     }
 

@@ -11,7 +11,6 @@ use crate::header::Envelope;
 use crate::matching::{Pattern, Place};
 use crate::rendezvous::Incoming;
 use crate::request::{RequestId, Status, Work};
-use crate::short::Expected;
 use gapless_bml::Bml;
 use gapless_dtype::SignatureError;
 use gapless_engine::Typed;
@@ -54,8 +53,6 @@ pub(crate) struct Recv {
     pub(crate) context: u32,
     /// The process it takes messages of, if it names one.
     pub(crate) source: Option<u32>,
-    /// What a message is compared with first, where the source is named.
-    pub(crate) expected: Option<Expected>,
     pub(crate) stage: RecvStage,
 }
 
@@ -167,15 +164,7 @@ impl Core {
         // SAFETY: the caller's promise is the one that a buffer takes.
         let buffer = unsafe { Buffer::promised(buffer, engine) };
         let (context, source) = (pattern.context, pattern.source);
-        let expected = match rank {
-            Source::Rank(rank) if held.is_none() => {
-                let typed = buffer.typed();
-                let (digest, hash) = self.digests.with_word(typed.layout(), typed.count());
-                Some(Expected { rank, hash, elements: digest.elements })
-            }
-            _ => None,
-        };
-        let recv = Recv { buffer, context, source, expected, stage: RecvStage::Unmatched };
+        let recv = Recv { buffer, context, source, stage: RecvStage::Unmatched };
         let id = self.requests.insert(Work::Recv(recv));
         match held {
             Some((label, held)) => {
@@ -210,8 +199,7 @@ impl Core {
         // SAFETY: the caller's promise is the one that a buffer takes.
         let buffer = unsafe { Buffer::promised(buffer, engine) };
         let (context, source) = (label.context, Some(label.source));
-        let expected = None;
-        let recv = Recv { buffer, context, source, expected, stage: RecvStage::Unmatched };
+        let recv = Recv { buffer, context, source, stage: RecvStage::Unmatched };
         let id = self.requests.insert(Work::Recv(recv));
         self.receive_held(bml, id, label, arrival);
         Ok(id)

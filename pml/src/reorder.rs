@@ -55,6 +55,12 @@ impl<M> Reorder<M> {
         sequence == self.next && self.held.is_empty()
     }
 
+    /// The number of the message that is the next one, if none that came early waits for it.
+    #[inline]
+    pub(crate) fn straight(&self) -> Option<u32> {
+        self.held.is_empty().then_some(self.next)
+    }
+
     /// The message that [is straight](Reorder::is_straight) was handled.
     #[inline]
     pub(crate) fn pass(&mut self) {

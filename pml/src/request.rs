@@ -1,24 +1,42 @@
 //! The table of requests: operations under way, and the results of those that have ended.
+//!
+//! Most requests are light: a short message that has left, a posted receive of one, or one that has ended well. What is
+//! known of those stands in a table of its own, a line or two each, which is written and read field by field: moving
+//! larger things about took longer than all the rest of a short message.
 
 use crate::choose::Protocol;
 use crate::counters::Counters;
 use crate::error::PmlError;
-use crate::recv::Recv;
+use crate::matching::Place;
+use crate::recv::{Recv, RecvStage};
 use crate::send::Send;
-use crate::short::Expected;
+use crate::stretch::Stretch;
 use std::task::Waker;
 
 /// Names an operation until its result is collected; then the name is void.
+///
+/// One word, which stays in a register: whoever put two halves together in memory would wait for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RequestId {
-    index: u32,
-    generation: u32,
-}
+pub struct RequestId(u64);
 
 impl RequestId {
+    #[inline]
+    fn new(index: u32, generation: u32) -> RequestId {
+        RequestId(u64::from(generation) << 32 | u64::from(index))
+    }
+
     /// Its place in the table.
+    #[inline]
     pub(crate) fn index(self) -> u32 {
-        self.index
+        let [a, b, c, d, ..] = self.0.to_le_bytes();
+        u32::from_le_bytes([a, b, c, d])
+    }
+
+    /// How often the place had been given away before.
+    #[inline]
+    fn generation(self) -> u32 {
+        let [.., a, b, c, d] = self.0.to_le_bytes();
+        u32::from_le_bytes([a, b, c, d])
     }
 }
 
@@ -36,19 +54,17 @@ pub struct Status {
     pub protocol: Protocol,
 }
 
-/// What a request is doing.
+/// What a request is doing that is not light.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Boxed: most sends end at once and never get here.
     Send(Box<Send>),
     Recv(Recv),
-    /// An eager send whose message has left: it has ended well, and can be asked for back.
-    Left(Left),
     /// An eager send that was asked for back, and waits for the answer.
     Recalled(Recalled),
     /// It has ended; the result waits to be collected.
     Done(Result<Status, Box<PmlError>>),
-    /// Not in use.
+    /// Nothing.
     Vacant,
 }
 
@@ -71,9 +87,65 @@ pub(crate) struct Recalled {
     pub(crate) serial: u64,
 }
 
+/// How a light request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Not in use.
+    Vacant,
+    /// It is none: [`Work`] has it.
+    Heavy,
+    /// An eager send whose message has left: it has ended well, and can be asked for back.
+    Left,
+    /// A posted receive; whoever wants more of it than is here gets a [`Work::Recv`] in its place.
+    Posted,
+    /// It has ended well; the result waits to be collected.
+    Done,
+}
+
+/// A light request. Its message is eager. What means nothing in a phase is whatever was there before.
+#[derive(Debug)]
+struct Light {
+    generation: u32,
+    phase: Phase,
+    /// Whoever ends it has to look whether it was released, or somebody waits for it.
+    watched: bool,
+    /// Of a posted receive: the number of the engine for ordinary memory.
+    engine: u8,
+    /// The status: the other end's rank, the tag, the bytes.
+    rank: u32,
+    tag: i32,
+    bytes: u64,
+    /// The other end's number in the job.
+    peer: u32,
+    /// Of a message that has left: its number among those to that peer.
+    sequence: u32,
+    /// Of a posted receive: its context, and where it is posted.
+    context: u32,
+    place: u32,
+    /// Of a posted receive: what the header of a message that it takes says.
+    hash: u64,
+    elements: u64,
+    /// Of a posted receive: its buffer.
+    buffer: Stretch,
+}
+
+/// A receive that can be light: it names its source and its tag, and its buffer is plain memory.
+#[derive(Debug)]
+pub(crate) struct Brief {
+    /// The number of the engine for ordinary memory.
+    pub(crate) engine: u8,
+    /// The source's rank in the communicator.
+    pub(crate) rank: u32,
+    /// The source's number in the job.
+    pub(crate) peer: u32,
+    pub(crate) tag: i32,
+    pub(crate) context: u32,
+    /// The words of the header that have the hash and the elements of all that it takes.
+    pub(crate) digest: (u64, u64),
+}
+
 #[derive(Debug)]
 struct Entry {
-    generation: u32,
     /// Nobody will ask for the result.
     released: bool,
     /// Who is to be told of the end.
@@ -81,9 +153,22 @@ struct Entry {
     work: Work,
 }
 
+/// What became of a request that was [collected quietly](crate::Pml::collect_quietly).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It has ended well, and is gone.
+    Well,
+    /// It is under way.
+    NotYet,
+    /// It is as it was: collecting it says why.
+    Asks,
+}
+
 /// All requests of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
+    /// As many as `entries`.
+    lights: Vec<Light>,
     entries: Vec<Entry>,
     free: Vec<u32>,
     /// Who is to be told now: their requests have ended.
@@ -92,137 +177,247 @@ pub(crate) struct Requests {
     pub(crate) ended: Counters,
 }
 
+impl Light {
+    #[inline]
+    fn status(&self) -> Status {
+        let Light { rank, tag, bytes, .. } = *self;
+        Status { source: rank, tag, bytes, protocol: Protocol::Eager }
+    }
+}
+
 impl Requests {
+    /// A place of the table that is not in use.
+    #[inline]
+    fn place(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| self.grow())
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 requests");
+        self.entries.push(Entry { released: false, waker: None, work: Work::Vacant });
+        self.lights.push(Light {
+            generation: 0,
+            phase: Phase::Vacant,
+            watched: false,
+            engine: 0,
+            rank: 0,
+            tag: 0,
+            bytes: 0,
+            peer: 0,
+            sequence: 0,
+            context: 0,
+            place: 0,
+            hash: 0,
+            elements: 0,
+            buffer: Stretch::nothing(),
+        });
+        index
+    }
+
     /// Adds a request.
     pub(crate) fn insert(&mut self, work: Work) -> RequestId {
-        if let Some(index) = self.free.pop() {
-            let entry = &mut self.entries[index as usize];
-            // What was there is `Vacant`: there is nothing to drop.
-            std::mem::forget(std::mem::replace(&mut entry.work, work));
-            entry.released = false;
-            return RequestId { index, generation: entry.generation };
-        }
-        let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 requests");
-        self.entries.push(Entry { generation: 0, released: false, waker: None, work });
-        RequestId { index, generation: 0 }
+        let index = self.place();
+        let (light, entry) = (&mut self.lights[index as usize], &mut self.entries[index as usize]);
+        (light.phase, light.watched) = (Phase::Heavy, false);
+        (entry.work, entry.released) = (work, false);
+        RequestId::new(index, light.generation)
     }
 
     /// Adds an eager send whose message has left.
     #[inline]
-    pub(crate) fn insert_left(&mut self, left: Left) -> RequestId {
-        let Some(index) = self.free.pop() else { return self.insert(Work::Left(left)) };
-        let entry = &mut self.entries[index as usize];
-        entry.work = Work::Left(left);
-        entry.released = false;
-        RequestId { index, generation: entry.generation }
+    pub(crate) fn insert_left(&mut self, left: &Left) -> RequestId {
+        let index = self.place();
+        let light = &mut self.lights[index as usize];
+        (light.phase, light.watched) = (Phase::Left, false);
+        (light.peer, light.sequence) = (left.peer, left.sequence);
+        (light.rank, light.tag) = (left.status.source, left.status.tag);
+        light.bytes = left.status.bytes;
+        RequestId::new(index, light.generation)
     }
 
-    fn entry(&self, id: RequestId) -> Option<&Entry> {
-        let entry = self.entries.get(id.index as usize)?;
-        (entry.generation == id.generation).then_some(entry)
+    /// Adds a receive for a short message; `promise` makes its buffer, `post` posts it by its place in the table.
+    #[inline(always)] // field by field into the table, or not at all
+    pub(crate) fn insert_brief(
+        &mut self,
+        brief: &Brief,
+        promise: impl FnOnce(&mut Stretch),
+        post: impl FnOnce(u32) -> u32,
+    ) -> RequestId {
+        let index = self.place();
+        let light = &mut self.lights[index as usize];
+        (light.phase, light.watched) = (Phase::Posted, false);
+        (light.rank, light.tag) = (brief.rank, brief.tag);
+        (light.peer, light.context) = (brief.peer, brief.context);
+        (light.hash, light.elements) = brief.digest;
+        light.engine = brief.engine;
+        promise(&mut light.buffer);
+        light.bytes = light.buffer.bytes();
+        light.place = post(index);
+        RequestId::new(index, light.generation)
+    }
+
+    #[inline]
+    fn light(&self, id: RequestId) -> Option<&Light> {
+        let light = self.lights.get(id.index() as usize)?;
+        (light.generation == id.generation()).then_some(light)
+    }
+
+    /// The work of a request that is not light.
+    fn work(&self, id: RequestId) -> Option<&Work> {
+        let light = self.light(id)?;
+        (light.phase == Phase::Heavy).then(|| &self.entries[id.index() as usize].work)
+    }
+
+    fn work_mut(&mut self, id: RequestId) -> Option<&mut Work> {
+        let light = self.light(id)?;
+        (light.phase == Phase::Heavy).then(|| &mut self.entries[id.index() as usize].work)
     }
 
     /// The name of the request at a place of the table.
     pub(crate) fn id_at(&self, index: u32) -> Option<RequestId> {
-        let entry = self.entries.get(index as usize)?;
-        Some(RequestId { index, generation: entry.generation })
+        let light = self.lights.get(index as usize)?;
+        Some(RequestId::new(index, light.generation))
     }
 
     /// A send that is under way.
     pub(crate) fn send_mut(&mut self, id: RequestId) -> Option<&mut Send> {
-        let entry = self.entries.get_mut(id.index as usize)?;
-        match &mut entry.work {
-            Work::Send(send) if entry.generation == id.generation => Some(send),
+        match self.work_mut(id)? {
+            Work::Send(send) => Some(send),
             _ => None,
         }
     }
 
     /// A receive that is under way.
     pub(crate) fn recv_mut(&mut self, id: RequestId) -> Option<&mut Recv> {
-        let entry = self.entries.get_mut(id.index as usize)?;
-        match &mut entry.work {
-            Work::Recv(recv) if entry.generation == id.generation => Some(recv),
+        if self.light(id)?.phase == Phase::Posted {
+            self.write_out(id.index());
+        }
+        match self.work_mut(id)? {
+            Work::Recv(recv) => Some(recv),
             _ => None,
         }
     }
 
-    /// The receive at a place of the table, if it is one that says what it expects.
-    #[inline]
-    pub(crate) fn expecting(&self, index: u32) -> Option<(&Recv, Expected)> {
-        match &self.entries.get(index as usize)?.work {
-            Work::Recv(recv) => Some((recv, recv.expected?)),
-            _ => None,
-        }
+    /// Puts a posted receive that is light down in full.
+    fn write_out(&mut self, index: u32) {
+        let light = &mut self.lights[index as usize];
+        light.phase = Phase::Heavy;
+        let buffer = std::mem::replace(&mut light.buffer, Stretch::nothing());
+        self.entries[index as usize].work = Work::Recv(Recv {
+            buffer: buffer.into_buffer(light.engine.into()),
+            context: light.context,
+            source: Some(light.peer),
+            stage: RecvStage::Posted(Place::straight(light.place)),
+        });
     }
 
-    /// Ends the request at a place of the table well.
+    /// Ends the posted receive at a place of the table, if it is light, a message that says this of itself is what it
+    /// takes, and `put` puts the data into its buffer; whether that is so. If not, nothing has changed.
     #[inline]
-    pub(crate) fn finish_at(&mut self, index: u32, status: Status) {
-        self.ended.ended(status.protocol, status.bytes);
-        let Some(entry) = self.entries.get_mut(index as usize) else { return };
-        if entry.waker.is_none() && !entry.released {
-            entry.work = Work::Done(Ok(status));
-            return;
+    pub(crate) fn finish_brief(
+        &mut self,
+        index: u32,
+        digest: (u64, u64),
+        put: impl FnOnce(&Stretch) -> bool,
+    ) -> bool {
+        let Some(light) = self.lights.get_mut(index as usize) else { return false };
+        let expected = light.phase == Phase::Posted && (light.hash, light.elements) == digest;
+        if !expected || !put(&light.buffer) {
+            return false;
         }
-        let id = RequestId { index, generation: entry.generation };
-        self.end(id, Work::Done(Ok(status)));
+        self.ended.ended(Protocol::Eager, light.bytes);
+        light.phase = Phase::Done;
+        light.buffer.let_go();
+        if light.watched {
+            self.end_watched(index);
+        }
+        true
+    }
+
+    #[cold]
+    fn end_watched(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        self.woken.extend(entry.waker.take());
+        if entry.released {
+            self.vacate(index);
+        }
     }
 
     /// Ends a request. Its result waits to be collected, or is dropped if nobody will ask.
     pub(crate) fn finish(&mut self, id: RequestId, result: Result<Status, PmlError>) {
-        if self.entry(id).is_some()
+        if self.light(id).is_some()
             && let Ok(status) = &result
         {
             self.ended.ended(status.protocol, status.bytes);
         }
-        self.end(id, Work::Done(result.map_err(Box::new)));
+        self.end(id, result);
     }
 
     /// Ends an eager send whose message has left.
     pub(crate) fn finish_left(&mut self, id: RequestId, left: Left) {
         self.ended.ended(left.status.protocol, left.status.bytes);
-        self.end(id, Work::Left(left));
+        self.end(id, Ok(left.status));
+        // Unless it was vacated by that.
+        if let Some(light) = self.lights.get_mut(id.index() as usize)
+            && light.generation == id.generation()
+            && light.phase == Phase::Heavy
+        {
+            self.entries[id.index() as usize].work = Work::Vacant;
+            light.phase = Phase::Left;
+            (light.peer, light.sequence) = (left.peer, left.sequence);
+            (light.rank, light.tag) = (left.status.source, left.status.tag);
+            light.bytes = left.status.bytes;
+        }
     }
 
     /// Ends a request that was recalled: that of a message which was counted when it left.
     pub(crate) fn finish_recalled(&mut self, id: RequestId, result: Result<Status, PmlError>) {
-        self.end(id, Work::Done(result.map_err(Box::new)));
+        self.end(id, result);
     }
 
-    fn end(&mut self, id: RequestId, result: Work) {
-        let Some(entry) = self.entries.get_mut(id.index as usize) else { return };
-        if entry.generation != id.generation {
+    fn end(&mut self, id: RequestId, result: Result<Status, PmlError>) {
+        let Some(light) = self.lights.get_mut(id.index() as usize) else { return };
+        if light.generation != id.generation() {
             return;
         }
-        if entry.waker.is_some() {
-            self.woken.extend(entry.waker.take());
-        }
-        if entry.released {
-            self.vacate(id.index);
-        } else {
-            entry.work = result;
+        light.phase = Phase::Heavy;
+        light.buffer.let_go();
+        let watched = light.watched;
+        self.entries[id.index() as usize].work = Work::Done(result.map_err(Box::new));
+        if watched {
+            self.end_watched(id.index());
         }
     }
 
     /// The message of an eager send that has ended, and whose result was not collected.
     pub(crate) fn left(&self, id: RequestId) -> Option<Left> {
-        match self.entry(id)?.work {
-            Work::Left(left) => Some(left),
-            _ => None,
-        }
+        let light = self.light(id).filter(|light| light.phase == Phase::Left)?;
+        Some(Left { status: light.status(), peer: light.peer, sequence: light.sequence })
     }
 
     /// Has an eager send that has ended wait for what becomes of its message.
     pub(crate) fn recall(&mut self, id: RequestId, recalled: Recalled) {
-        self.entries[id.index as usize].work = Work::Recalled(recalled);
+        self.lights[id.index() as usize].phase = Phase::Heavy;
+        self.entries[id.index() as usize].work = Work::Recalled(recalled);
     }
 
     /// What a send that was asked for back waits for.
     pub(crate) fn recalled(&self, id: RequestId) -> Option<Recalled> {
-        match self.entry(id)?.work {
-            Work::Recalled(recalled) => Some(recalled),
+        match self.work(id)? {
+            Work::Recalled(recalled) => Some(*recalled),
             _ => None,
         }
+    }
+
+    /// The part of a request that is looked at if it is watched, in order.
+    fn watch(&mut self, index: u32) -> &mut Entry {
+        let (light, entry) = (&mut self.lights[index as usize], &mut self.entries[index as usize]);
+        if !light.watched {
+            light.watched = true;
+            (entry.released, entry.waker) = (false, None);
+        }
+        entry
     }
 
     /// Has `waker` told when a request ends, in place of whoever was to be; `false` if it has ended.
@@ -230,10 +425,11 @@ impl Requests {
         if self.is_done(id)? {
             return Ok(false);
         }
-        self.entries[id.index as usize].waker = Some(waker);
+        self.watch(id.index()).waker = Some(waker);
         Ok(true)
     }
 
+    #[inline]
     pub(crate) fn has_woken(&self) -> bool {
         !self.woken.is_empty()
     }
@@ -247,10 +443,11 @@ impl Requests {
     }
 
     fn vacate(&mut self, index: u32) {
-        let entry = &mut self.entries[index as usize];
-        entry.work = Work::Vacant;
-        entry.waker = None;
-        entry.generation = entry.generation.wrapping_add(1);
+        let (light, entry) = (&mut self.lights[index as usize], &mut self.entries[index as usize]);
+        (light.phase, light.watched) = (Phase::Vacant, false);
+        light.buffer.let_go();
+        light.generation = light.generation.wrapping_add(1);
+        (entry.work, entry.waker) = (Work::Vacant, None);
         self.free.push(index);
     }
 
@@ -259,72 +456,120 @@ impl Requests {
     /// # Errors
     /// There is no such request.
     pub(crate) fn is_done(&self, id: RequestId) -> Result<bool, PmlError> {
-        match self.entry(id) {
-            Some(entry) if entry.released => Err(PmlError::NoSuchRequest),
-            Some(Entry { work: Work::Vacant, .. }) | None => Err(PmlError::NoSuchRequest),
-            Some(entry) => Ok(matches!(entry.work, Work::Done(_) | Work::Left(_))),
+        let light = self.light(id).ok_or(PmlError::NoSuchRequest)?;
+        let entry = &self.entries[id.index() as usize];
+        if light.watched && entry.released {
+            return Err(PmlError::NoSuchRequest);
+        }
+        match light.phase {
+            Phase::Vacant => Err(PmlError::NoSuchRequest),
+            Phase::Heavy => Ok(matches!(entry.work, Work::Done(_))),
+            Phase::Left | Phase::Done => Ok(true),
+            Phase::Posted => Ok(false),
         }
     }
 
     /// Takes the result of a request that has ended; `None` while it is under way.
     #[inline]
     pub(crate) fn collect(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
-        let entry = self.entries.get_mut(id.index as usize).ok_or(PmlError::NoSuchRequest)?;
-        if entry.generation != id.generation || entry.released {
+        let light = self.lights.get_mut(id.index() as usize).ok_or(PmlError::NoSuchRequest)?;
+        if light.generation != id.generation() {
             return Err(PmlError::NoSuchRequest);
         }
-        match &entry.work {
-            Work::Done(Ok(status)) | Work::Left(Left { status, .. }) => {
-                let status = *status;
-                // A status has nothing to drop.
-                std::mem::forget(std::mem::replace(&mut entry.work, Work::Vacant));
-                entry.generation = entry.generation.wrapping_add(1);
-                self.free.push(id.index);
-                Ok(Some(status))
-            }
-            Work::Send(_) | Work::Recv(_) | Work::Recalled(_) => Ok(None),
-            Work::Done(Err(_)) | Work::Vacant => self.collect_failure(id.index),
+        if light.watched || matches!(light.phase, Phase::Heavy | Phase::Vacant) {
+            return self.collect_heavy(id);
         }
+        if light.phase == Phase::Posted {
+            return Ok(None);
+        }
+        let status = light.status();
+        light.phase = Phase::Vacant;
+        light.generation = light.generation.wrapping_add(1);
+        self.free.push(id.index());
+        Ok(Some(status))
     }
 
-    #[cold]
-    fn collect_failure(&mut self, index: u32) -> Result<Option<Status>, PmlError> {
-        let work = std::mem::replace(&mut self.entries[index as usize].work, Work::Vacant);
-        let Work::Done(Err(error)) = work else { return Err(PmlError::NoSuchRequest) };
-        self.vacate(index);
-        Err(*error)
+    #[inline(never)]
+    fn collect_heavy(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
+        if !self.is_done(id)? {
+            return Ok(None);
+        }
+        let (light, entry) =
+            (&self.lights[id.index() as usize], &mut self.entries[id.index() as usize]);
+        let result = match std::mem::replace(&mut entry.work, Work::Vacant) {
+            Work::Done(result) if light.phase == Phase::Heavy => result,
+            _ => Ok(light.status()),
+        };
+        self.vacate(id.index());
+        result.map(Some).map_err(|error| *error)
+    }
+
+    /// As [`collect`](Requests::collect), for whoever does not want to know more than that it went well.
+    #[inline]
+    pub(crate) fn collect_quietly(&mut self, id: RequestId) -> Settled {
+        let Some(light) = self.lights.get_mut(id.index() as usize) else { return Settled::Asks };
+        if light.generation != id.generation() || light.watched {
+            return Settled::Asks;
+        }
+        match light.phase {
+            Phase::Left | Phase::Done => {}
+            Phase::Posted => return Settled::NotYet,
+            Phase::Heavy | Phase::Vacant => return Settled::Asks,
+        }
+        light.phase = Phase::Vacant;
+        light.generation = light.generation.wrapping_add(1);
+        self.free.push(id.index());
+        Settled::Well
     }
 
     /// Ends a send well for whoever asks, while its message goes on by another name, of which nobody will ask;
     /// `None` where nobody asks anyway. It is counted when the message ends.
     pub(crate) fn part(&mut self, id: RequestId, status: Status) -> Option<RequestId> {
-        let entry = self.entries.get_mut(id.index as usize)?;
-        let sends = matches!(entry.work, Work::Send(_));
-        if entry.generation != id.generation || entry.released || !sends {
+        let light = self.light(id).filter(|light| light.phase == Phase::Heavy)?;
+        let watched = light.watched;
+        let entry = &mut self.entries[id.index() as usize];
+        if !matches!(entry.work, Work::Send(_)) || watched && entry.released {
             return None;
         }
         let send = std::mem::replace(&mut entry.work, Work::Done(Ok(status)));
-        self.woken.extend(entry.waker.take());
+        if watched {
+            self.woken.extend(entry.waker.take());
+        }
         let rest = self.insert(send);
-        self.entries[rest.index as usize].released = true;
+        self.watch(rest.index()).released = true;
         Some(rest)
     }
 
     /// Nobody will ask for the result any more. The operation goes on.
     pub(crate) fn release(&mut self, id: RequestId) -> Result<(), PmlError> {
         if self.is_done(id)? {
-            self.vacate(id.index);
+            self.vacate(id.index());
         } else {
-            self.entries[id.index as usize].released = true;
+            self.watch(id.index()).released = true;
         }
         Ok(())
     }
 
+    /// Whether any operation is under way.
+    pub(crate) fn any_under_way(&self) -> bool {
+        self.lights.iter().zip(&self.entries).any(|(light, entry)| match light.phase {
+            Phase::Posted => true,
+            Phase::Heavy => !matches!(entry.work, Work::Done(_)),
+            Phase::Vacant | Phase::Left | Phase::Done => false,
+        })
+    }
+
     /// All operations under way, for a peer's death.
-    pub(crate) fn under_way(&self) -> impl Iterator<Item = (RequestId, &Work)> {
-        (0u32..).zip(&self.entries).filter_map(|(index, entry)| match entry.work {
-            Work::Send(_) | Work::Recv(_) | Work::Recalled(_) => {
-                Some((RequestId { index, generation: entry.generation }, &entry.work))
+    pub(crate) fn under_way(&mut self) -> impl Iterator<Item = (RequestId, &Work)> {
+        for index in (0u32..).take(self.lights.len()) {
+            if self.lights[index as usize].phase == Phase::Posted {
+                self.write_out(index);
+            }
+        }
+        let all = self.lights.iter().zip(&self.entries);
+        (0u32..).zip(all).filter_map(|(index, (light, entry))| match entry.work {
+            Work::Send(_) | Work::Recv(_) | Work::Recalled(_) if light.phase == Phase::Heavy => {
+                Some((RequestId::new(index, light.generation), &entry.work))
             }
             _ => None,
         })
@@ -332,31 +577,4 @@ impl Requests {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn status(bytes: u64) -> Status {
-        Status { source: 0, tag: 0, bytes, protocol: Protocol::Eager }
-    }
-
-    #[test]
-    fn a_name_is_void_once_its_result_was_collected() {
-        let mut requests = Requests::default();
-        let first = requests.insert(Work::Done(Ok(status(1))));
-        assert_eq!(requests.collect(first), Ok(Some(status(1))));
-        assert_eq!(requests.collect(first), Err(PmlError::NoSuchRequest));
-        let second = requests.insert(Work::Done(Ok(status(2))));
-        assert_eq!(second.index(), first.index());
-        assert_eq!(requests.is_done(first), Err(PmlError::NoSuchRequest));
-        assert_eq!(requests.collect(second), Ok(Some(status(2))));
-    }
-
-    #[test]
-    fn a_released_request_leaves_no_entry_behind() {
-        let mut requests = Requests::default();
-        let id = requests.insert(Work::Done(Err(Box::new(PmlError::Cancelled))));
-        requests.release(id).unwrap();
-        assert_eq!(requests.release(id), Err(PmlError::NoSuchRequest));
-        assert_eq!(requests.free.len(), 1);
-    }
-}
+mod tests;

@@ -162,7 +162,7 @@ impl Core {
                 bml.send(slot, AM_TAG, Token::NONE);
                 let protocol = Protocol::Eager;
                 let status = Status { source: rank, tag, bytes, protocol };
-                return Ok(self.requests.insert(Work::Left(Left { status, peer, sequence })));
+                return Ok(self.requests.insert_left(&Left { status, peer, sequence }));
             }
             // SAFETY: the caller's promise is the one that a buffer takes.
             let buffer = unsafe { Buffer::promised(buffer, engine) };

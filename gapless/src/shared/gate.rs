@@ -145,7 +145,7 @@ impl<T> Gate<T> {
     }
 
     /// Takes the gate if that takes no waiting.
-    #[inline]
+    #[inline(always)] // its result is moved about if it is not
     pub(crate) fn try_enter(&self) -> Option<Pass<'_, T>> {
         if !self.revoked.load(Ordering::Relaxed) {
             return self.enter_as_owner();

@@ -1,0 +1,65 @@
+//! Short cuts for short messages: the lock is held for as long as it takes, and nothing is moved about in memory.
+
+use super::{Shared, State, wake};
+use crate::error::Error;
+use gapless_engine::Typed;
+use gapless_pml::{Comm, Next, Source, Status, TagSel};
+use std::sync::atomic::Ordering;
+
+/// How often a message that is waited for is looked for before its receive is posted.
+const LOOKS: u32 = 256;
+
+/// Looks without a pause between them: a message that answers one's own comes within fewer.
+const TIGHT_LOOKS: u32 = 128;
+
+impl Shared {
+    /// Does what neither waits nor ends anybody's request, if the lock is free; `None` if it is not, or `act` gives that.
+    #[inline(always)] // what holds the lock stays in registers
+    pub(crate) fn briefly<T>(&self, act: impl FnOnce(&mut State) -> Option<T>) -> Option<T> {
+        let mut state = self.state.try_enter()?;
+        if self.state.is_poisoned() {
+            return None;
+        }
+        let done = act(&mut state);
+        if state.pml.has_woken() {
+            let woken = state.pml.take_woken();
+            drop(state);
+            wake(woken);
+        }
+        done
+    }
+
+    /// Receives a short message for whoever has the lock and waits for nothing else, as far as a few looks go. Who is
+    /// looking keeps nobody waiting: after a microsecond or two, or as soon as somebody wants the lock, the receive
+    /// is posted like any other.
+    ///
+    /// # Safety
+    /// Until this returns, `typed` describes memory that is valid for writes, and nothing else touches it.
+    ///
+    /// # Errors
+    /// The world was finalized.
+    #[inline]
+    pub(crate) unsafe fn look_for(
+        &self,
+        state: &mut State,
+        comm: &Comm,
+        typed: &Typed,
+        (source, tag): (Source, TagSel),
+    ) -> Result<Option<Status>, Error> {
+        self.now_and_then(state);
+        let pml = state.open()?;
+        let Some(awaited) = pml.awaited(comm, typed, source, tag) else { return Ok(None) };
+        let looks = if self.patience.spins > 0 { LOOKS } else { 1 };
+        for look in 0..looks {
+            // SAFETY: the caller's promise; while the lock is held nobody else does anything with `pml`.
+            match unsafe { pml.take_awaited(&awaited) } {
+                Next::Taken => return Ok(Some(awaited.status())),
+                Next::Kept => break,
+                Next::Nothing if self.wanting.load(Ordering::Relaxed) > 0 => break,
+                Next::Nothing if look >= TIGHT_LOOKS => std::hint::spin_loop(),
+                Next::Nothing => {}
+            }
+        }
+        Ok(None)
+    }
+}
