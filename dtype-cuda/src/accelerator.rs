@@ -111,6 +111,11 @@ pub(crate) trait Lane: Send + Sync {
     /// A call begins: what came before is no part of what it records.
     fn begin(&self) {}
 
+    /// Whether it is the engine's own, and not a caller's for a while: nobody knows what that one waits for.
+    fn is_ours(&self) -> bool {
+        true
+    }
+
     /// What is enqueued later starts after all of `after` have ended.
     ///
     /// # Errors

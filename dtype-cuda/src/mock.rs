@@ -60,7 +60,8 @@ pub(crate) enum Op {
     Drain,
 }
 
-/// Everything that was asked, in order, with the lane's number; the last lane is for uploads.
+/// Everything that was asked, in order, with the lane's number; the last but one lane is for uploads, the last
+/// one a caller's.
 #[derive(Default)]
 pub(crate) struct Log {
     pub(crate) ops: Vec<(usize, Op)>,
@@ -70,6 +71,8 @@ pub(crate) struct Log {
     pub(crate) lost: Arc<AtomicBool>,
     /// Nothing is written down.
     pub(crate) quiet: bool,
+    /// Lanes on which calls began, in order.
+    pub(crate) begun: Vec<usize>,
     /// What lies on another device, by its address.
     pub(crate) elsewhere: Vec<u64>,
     ends: Vec<(usize, Arc<AtomicBool>)>,
@@ -84,6 +87,7 @@ pub(crate) struct Work {
 
 struct MockLane {
     number: usize,
+    ours: bool,
     device: Arc<FakeDevice>,
     log: Arc<Mutex<Log>>,
 }
@@ -93,6 +97,7 @@ pub(crate) struct Mock {
     device: Arc<FakeDevice>,
     lanes: Vec<Box<dyn Lane>>,
     uploads: MockLane,
+    callers: MockLane,
     pub(crate) log: Arc<Mutex<Log>>,
 }
 
@@ -160,6 +165,14 @@ impl MockLane {
 }
 
 impl Lane for MockLane {
+    fn begin(&self) {
+        self.log().begun.push(self.number);
+    }
+
+    fn is_ours(&self) -> bool {
+        self.ours
+    }
+
     fn wait_for(&self, after: &[Completion]) -> Result<(), EngineError> {
         let pending = after.iter().filter(|work| matches!(work.poll(), Ok(false)));
         pending.map(number).try_for_each(|number| self.ask(|| Op::Wait(number)))
@@ -209,17 +222,28 @@ impl Mock {
     pub(crate) fn new(lanes: usize) -> Mock {
         let log = Arc::new(Mutex::new(Log::default()));
         let device = Arc::new(FakeDevice::new(0));
-        let lane = |number| MockLane { number, device: Arc::clone(&device), log: Arc::clone(&log) };
+        let lane = |number| MockLane {
+            number,
+            ours: number <= lanes,
+            device: Arc::clone(&device),
+            log: Arc::clone(&log),
+        };
         Mock {
             device: Arc::clone(&device),
             lanes: (0..lanes).map(|number| Box::new(lane(number)) as Box<dyn Lane>).collect(),
             uploads: lane(lanes),
+            callers: lane(lanes + 1),
             log,
         }
     }
 
     pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap()
+    }
+
+    /// A stream of a caller's.
+    pub(crate) fn callers(&self) -> &dyn Lane {
+        &self.callers
     }
 }
 

@@ -178,7 +178,7 @@ impl Shared {
         launches.map_err(|reason| self.unfit(reason))
     }
 
-    /// Enqueues copies, and what they leave beside them, on another lane if one is free. That begins after
+    /// Enqueues copies, and what they leave beside them, on another lane if one is free and the lane is ours. That begins after
     /// `after`, which the first lane waits for already; without these, after what comes before on the first lane.
     ///
     /// # Safety
@@ -200,14 +200,13 @@ impl Shared {
         };
         let launches = self.beside(task, shares)?;
         let pointers = [from.1.base, to.1.base, from.1.base, from.1.base];
-        let another = if launches.is_empty() { None } else { self.lanes.take_another() };
-        let Some((number, mut track)) = another else {
+        let another = if launches.is_empty() { None } else { self.another(lane) };
+        let Some((other, mut track)) = another else {
             // SAFETY: the launches move bytes of both sides, for which the caller vouches.
             unsafe { launch_all(lane, &launches, &pointers) }?;
             // SAFETY: the caller's own promise.
             return unsafe { self.enqueue_copies(lane, task, &shares.copies) };
         };
-        let other = &*self.accelerator.lanes()[number];
         let flight = InFlight::new(other);
         let begin = match after {
             Some(_) => None,

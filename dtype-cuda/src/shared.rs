@@ -6,7 +6,7 @@ use crate::between::{Between, Twins};
 use crate::cache::{Cache, Found};
 use crate::config::Config;
 use crate::form::Form;
-use crate::lanes::{Elsewhere, Held, Hold, Lanes, PATIENCE};
+use crate::lanes::{Elsewhere, Held, Hold, Lanes, PATIENCE, Track};
 use crate::memory::{Block, Memory};
 use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
@@ -25,7 +25,7 @@ use gapless_mem::{Completion, Region, Space};
 use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 /// Bytes that one call moves at most: more than any machine has, and few enough launches to be listed.
@@ -195,6 +195,17 @@ impl Shared {
     pub(crate) fn collect(&self) {
         self.lanes.collect();
         self.elsewhere.collect();
+    }
+
+    /// A lane for part of a call's work on `lane`, if one is free. It begins a call, too.
+    ///
+    /// None beside a caller's stream: a lane of ours would wait for that, which may wait for anything (a gate, that
+    /// a message opens), and so would all messages that come onto the lane later.
+    pub(crate) fn another(&self, lane: &dyn Lane) -> Option<(&dyn Lane, MutexGuard<'_, Track>)> {
+        let (number, track) = if lane.is_ours() { self.lanes.take_another() } else { None }?;
+        let other = &*self.accelerator.lanes()[number];
+        other.begin();
+        Some((other, track))
     }
 
     pub(crate) fn unfit(&self, reason: Unfit) -> EngineError {

@@ -2,7 +2,7 @@
 //! CPU addresses on OpenCL. It goes through a chunk of device memory, part by part.
 //!
 //! Each lane has one chunk, which its order protects. Long ranges use a second lane, if one is free, so
-//! that kernels run beside copies. Units: bytes.
+//! that kernels run beside copies; on a caller's stream they do not. Units: bytes.
 
 use crate::accelerator::{Lane, Spot};
 use crate::lanes::{Held, Hold, InFlight};
@@ -82,15 +82,14 @@ impl Shared {
         let plan = plan.as_deref();
         let first = Way { lane, chunk: self.chunk(kept, held)? };
         let another = if job.len() > part_bytes(job.len(), self.config.chunk_bytes) {
-            self.lanes.take_another()
+            self.another(lane)
         } else {
             None
         };
-        let Some((number, mut track)) = another else {
+        let Some((other, mut track)) = another else {
             // SAFETY: the caller's own promise; the chunk is held.
             return unsafe { self.parts(&[first], job, typed, packed, plan) };
         };
-        let other = &*self.accelerator.lanes()[number];
         let mut flight = InFlight::new(other);
         // What the first lane waits for, the second one does, and for the plan's upload with it.
         other.wait_for(&[lane.record()?])?;
@@ -99,6 +98,7 @@ impl Shared {
         unsafe { self.parts(&[first, second], job, typed, packed, plan) }?;
         let completion = other.record()?;
         lane.wait_for(std::slice::from_ref(&completion))?;
+        track.last = completion.clone();
         // The first lane's end comes after the second one's: the plan's hold is with the first one.
         flight.land(&mut track.retired, &completion);
         Ok(())

@@ -58,6 +58,11 @@ fn structure(args: &Args) -> Argument<'_> {
 }
 
 impl Lane for StreamLane<'_> {
+    fn is_ours(&self) -> bool {
+        // Those of ours are `OwnLane`s.
+        false
+    }
+
     fn wait_for(&self, after: &[Completion]) -> Result<(), EngineError> {
         self.stream.wait_for(after).map_err(failed)
     }

@@ -6,6 +6,7 @@ use crate::lanes::Held;
 use crate::mock::{Mock, Op, allocations, number};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_mem::DeviceError;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -174,6 +175,35 @@ fn no_more_of_a_plan_is_written_than_a_call_needs_if_nobody_else_will_use_it() {
     unsafe { bench.engine.pack(&bench.side(&list), 0..80, to, &[]) }.unwrap();
     let copies = bench.ops().iter().filter(|(_, op)| matches!(op, Op::Copy(..))).count();
     assert_eq!((copies, bench.engine.plans().misses), (1, 0));
+}
+
+#[test]
+fn long_ways_through_chunks_take_two_lanes_but_none_beside_a_callers_stream() {
+    let bench = Bench::new(Config { chunk_bytes: 4096, ..Config::default() });
+    let (list, mut host) = (Bench::list(), vec![0; 1 << 16]);
+    bench.pack(&list, &[]).unwrap();
+    bench.mock.log().end_all();
+    let wire = Region::of_mut(&mut host).sub(0, list.size()).unwrap();
+    let (side, range) = (bench.side(&list), 0..list.size());
+    let lanes = |ops: &[(usize, Op)]| ops.iter().map(|(on, _)| *on).collect::<BTreeSet<_>>();
+    bench.ops();
+    bench.mock.log().begun.clear();
+
+    let shared = &*bench.engine.shared;
+    let task = shared.pack(Direction::Pack, &side, &range, wire, None).unwrap();
+    let callers = bench.mock.callers();
+    // SAFETY: the pretend vendor touches nothing, here and below.
+    unsafe { shared.run(callers, &mut None, &task, &mut Held::new(), None) }.unwrap();
+    let ops = bench.ops();
+    assert_eq!(lanes(&ops), BTreeSet::from([UPLOADS + 1]), "{ops:?}");
+    assert!(launches(&ops) > 2 && bench.mock.log().begun.is_empty());
+
+    // SAFETY: as above.
+    unsafe { bench.engine.pack(&side, range, wire, &[]) }.unwrap();
+    assert_eq!(lanes(&bench.ops()), BTreeSet::from([0, 1]));
+    assert_eq!(BTreeSet::from_iter(bench.mock.log().begun.clone()), BTreeSet::from([0, 1]));
+    let (_, track) = shared.lanes.take_another().unwrap();
+    assert!(!track.last.is_known_over(), "neither lane passes for idle");
 }
 
 /// A list's first use, to the host in chunks over both lanes, a transfer, and a batch.

@@ -277,6 +277,7 @@ fn most_of_a_triangle_is_copied_and_kernels_do_the_rest_on_another_lane() {
             assert!([two, beside, three].iter().all(|&&on| on != lane));
             assert!(copies.iter().all(|(on, op)| *on == lane && matches!(op, Op::Rows(..))));
             assert_eq!(copies.len(), 3);
+            assert!(bench.mock.log().begun.ends_with(&[lane, *beside]), "both begin");
         }
         _ => panic!("{ops:?}"),
     }
@@ -326,6 +327,26 @@ fn most_of_a_triangle_is_copied_and_kernels_do_the_rest_on_another_lane() {
         bench.mock.log().end_all();
         bench.ops();
     }
+}
+
+#[test]
+fn a_triangle_on_a_callers_stream_keeps_off_the_engines_lanes() {
+    let bench = Bench::new();
+    let lengths: Vec<u64> = (1..=160).rev().collect();
+    let places: Vec<i64> = (0..160).map(|j| j * 161).collect();
+    let triangle = commit(Datatype::indexed(&lengths, &places, &double()).unwrap());
+    let src = Typed::new(bench.here, 0, &triangle, 1).unwrap();
+    let dst = Typed::new(bench.there, 0, &triangle, 1).unwrap();
+    let shared = &*bench.engine.shared;
+    let task = shared.move_between(&src, &dst, &(0..triangle.size()), None).unwrap();
+    let callers = bench.mock.callers();
+    // SAFETY: the pretend vendor copies only what lives.
+    unsafe { shared.run(callers, &mut None, &task, &mut crate::lanes::Held::new(), None) }.unwrap();
+    let ops = std::mem::take(&mut bench.mock.log().ops);
+    // Two lanes, the one for uploads, and the caller's.
+    assert!(ops.iter().all(|(on, _)| *on == 3), "{ops:?}");
+    let ops: Vec<&Op> = ops.iter().map(|(_, op)| op).collect();
+    assert!(matches!(ops[..], [Op::Launch(_), Op::Rows(..), Op::Rows(..), Op::Rows(..)]));
 }
 
 #[test]
