@@ -24,7 +24,6 @@
 //! a NOTE, and the receiver's half is ended. Any answer but FIN(relay) ends the ring: its owner keeps the memory until its peer has
 //! let go of it.
 
-use super::rings::Standing;
 use super::sender::{Phase, RelaySend, relaying};
 use super::{RelayRecv, RelayShape};
 use crate::body::Arrival;
@@ -98,7 +97,7 @@ impl Core {
             self.wish_ring(bml, peer, ready.engine, space);
             return None;
         };
-        let free = ring.standing == Some(Standing::Open) && !ring.busy;
+        let free = ring.is_open() && !ring.busy;
         (free && bytes <= room(&ring.shape)).then_some(ring.number)
     }
 
@@ -230,10 +229,14 @@ impl Core {
             return;
         }
         begun.parted = true;
-        // To those who ask which communicators are in use it has ended, too.
-        send.to.comm = u32::MAX;
         match self.requests.part(id, status) {
-            Some(rest) => drop(self.serials.insert(serial, rest)),
+            Some(rest) => {
+                self.serials.insert(serial, rest);
+                // To those who ask which communicators are in use it has ended, too.
+                if let Some(send) = self.requests.send_mut(rest) {
+                    send.to.comm = u32::MAX;
+                }
+            }
             None => {
                 // Nobody asks: it is its own rest, and its buffer is the user's again all the same, as far as
                 // anybody was promised: not before the end of the request.
@@ -377,7 +380,7 @@ impl Core {
         let lanes = self.rings.lanes_begun(space);
         // One that we have given up meanwhile is another way's reason.
         let ring = self.rings.own(begun.ring).filter(|ring| ring.peer == from);
-        let Some(ring) = ring.filter(|ring| ring.standing == Some(Standing::Open)) else {
+        let Some(ring) = ring.filter(|ring| ring.is_open()) else {
             self.fetch_begun(bml, id, "its ring is no more");
             return Ok(());
         };
@@ -442,17 +445,17 @@ impl Core {
             }
             return;
         }
-        // Not matched yet: its receive is not to try.
+        // Not matched yet: its receive finds no ring, and asks for the data by CTS, as the sender expects.
         let mut ring = None;
-        let mut forget = |source: u32, held: &mut Arrival| match held {
+        let mut find = |source: u32, held: &mut Arrival| match held {
             Arrival::Rts(rts, _) if source == from && rts.serial == serial => {
-                ring = rts.begun.take().map(|begun| begun.ring);
+                ring = rts.begun.map(|begun| begun.ring);
                 true
             }
             _ => false,
         };
-        if !self.unexpected.any_mut(|label, held| forget(label.source, held)) {
-            self.claims.any_mut(|label, held| forget(label.source, held));
+        if !self.unexpected.any_mut(|label, held| find(label.source, held)) {
+            self.claims.any_mut(|label, held| find(label.source, held));
         }
         self.drop_begun(from, ring);
     }

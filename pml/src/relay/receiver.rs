@@ -177,6 +177,10 @@ impl Core {
         if let Some(number) = self.rings.lent_as(from, go.reply) {
             return self.standing_go(bml, from, number, go);
         }
+        // It crossed our leaving: the ring is gone, and its sender learns of that from what it begins.
+        if self.is_past(go.reply) && self.rings.is_dropped(from, go.reply) {
+            return Ok(());
+        }
         let (id, relayed) = self.relayed(from, go.reply)?;
         let (number, shape) = (relayed.ring, relayed.shape);
         if relayed.phase != Phase::Lent {

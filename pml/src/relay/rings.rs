@@ -62,8 +62,8 @@ pub(super) enum Standing {
     Clearing(u64),
     /// The sender has this loan, and is to say GO.
     Lent(u64),
-    /// Messages may be begun over it.
-    Open,
+    /// Messages may be begun over it; at its owner, the name of its loan.
+    Open(u64),
 }
 
 /// A ring that we have wished for.
@@ -93,6 +93,11 @@ pub(super) struct Wish {
 impl Ring {
     pub(super) fn region(&self) -> Option<Region> {
         self.block.as_ref().map(Block::region)
+    }
+
+    /// Whether messages may be begun over it.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.standing, Some(Standing::Open(_)))
     }
 
     /// The places and the flags behind them.
@@ -162,6 +167,12 @@ impl Rings {
     pub(super) fn lent_as(&self, peer: u32, loan: u64) -> Option<u64> {
         let is = |ring: &&Ring| ring.peer == peer && ring.standing == Some(Standing::Lent(loan));
         self.lent.iter().find(is).map(|ring| ring.number)
+    }
+
+    /// Whether this was a loan that needs no answer any more, because its ring was given up meanwhile.
+    pub(super) fn is_dropped(&self, peer: u32, loan: u64) -> bool {
+        let open = Some(Standing::Open(loan));
+        !self.lent.iter().any(|ring| ring.peer == peer && ring.standing == open)
     }
 
     /// The standing ring of a peer's for messages out of `space`.

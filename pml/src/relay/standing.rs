@@ -173,7 +173,7 @@ impl Core {
         }
         let (credit, whole) = (ring.region(), ring.region());
         let (shape, mark) = (ring.shape, ring.mark);
-        ring.standing = Some(if out { Standing::Open } else { Standing::Lent(name) });
+        ring.standing = Some(if out { Standing::Open(name) } else { Standing::Lent(name) });
         let key = if out { credit } else { whole };
         let key = key.and_then(|region| {
             bml.mapped(Rank(peer)).and_then(|(to, mapped)| mapped.key(to, region))
@@ -273,7 +273,7 @@ impl Core {
             Ok(mapping) => {
                 if let Some(ring) = self.rings.own(number) {
                     ring.theirs = Some(mapping);
-                    ring.standing = Some(Standing::Open);
+                    ring.standing = Some(Standing::Open(go.reply));
                 }
             }
             // What is begun over it is received another way, which its sender learns from.
