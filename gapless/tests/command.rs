@@ -99,7 +99,8 @@ fn protocols_between_devices_are_explained_where_there_are_none() {
     assert_eq!(chosen(&["--space", "cuda", "--turns"]), "mapped-put");
     assert_eq!(chosen(&["--space", "host,cuda"]), "mapped");
     assert!(chosen(&["--space", "host,cuda", "--memory", "heap"]).contains("copy-in-out"));
-    assert!(chosen(&["--space", "cuda,host"]).contains("copy-in-out"));
+    assert_eq!(chosen(&["--space", "cuda,host"]), "mapped-put");
+    assert!(chosen(&["--space", "cuda,host", "--memory", "heap"]).contains("copy-in-out"));
     assert_eq!(chosen(&["--space", "opencl"]), "pipeline");
 }
 
