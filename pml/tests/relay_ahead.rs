@@ -165,6 +165,28 @@ fn rings_are_not_made_for_ever() {
 }
 
 #[test]
+fn messages_to_other_memory_are_no_failures() {
+    let mut lab = Lab::new(ahead());
+    let mut fetched = 0;
+    for round in 0..40 {
+        let home = if round % 2 == 1 { Home::Heap } else { lab.home() };
+        let from = lab.source(64, true, round);
+        let to = Buffer::target_in(&layout(64, true), 1, home);
+        let way = lab.carry(0, &from, &to, "in turns").protocol;
+        assert!(matches!(way, Protocol::Eager | Protocol::Pipeline), "round {round}: {way}");
+        fetched += u32::from(way == Protocol::Pipeline);
+    }
+    // Rings that serve for nothing are not lent for long.
+    assert_eq!((fetched, lab.rings()), (2, [(0, 0); 2]));
+    // Longer messages are relayed as ever.
+    for rank in 0..2 {
+        lab.job.pml(rank).config_mut().force = Some(Protocol::Relay);
+    }
+    let (from, to) = (lab.source(400_000, true, 1), lab.target(400_000, false));
+    assert_eq!(lab.carry(0, &from, &to, "long").protocol, Protocol::Relay);
+}
+
+#[test]
 fn other_sends_end_when_they_are_received() {
     // Synchronous, or longer than a fragment.
     for size in [64, 2 * FRAGMENT] {

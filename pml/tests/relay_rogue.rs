@@ -203,3 +203,21 @@ fn a_rogue_receiver_cannot_answer_twice() {
         pair.assert_lost(first, &what);
     }
 }
+
+#[test]
+fn rings_that_a_rogue_wishes_away_are_counted() {
+    let mut pair = Pair::with(Protocol::Relay, relaying);
+    for round in 0..40u64 {
+        // In the name of one device again and again, or of others.
+        pair.inject(&short(20, 3, 77 + round % 2));
+        let to = Buffer::target_in(&layout(64, false), 1, pair.home());
+        let recv = pair.recv(&to);
+        pair.turn();
+        assert!(pair.pml.cancel_recv(recv).unwrap());
+        pair.pml.release(recv).unwrap();
+    }
+    // Two that are lent when as many as may be were lost; then none is.
+    let loans = pair.inbox.0.iter().filter(|message| message[0] == 16).count();
+    assert!((8..=10).contains(&loans), "{loans}");
+    assert!(!pair.inbox.1 && pair.pml.relay_rings().0 <= 2);
+}

@@ -11,7 +11,9 @@
 //!
 //! The message fits into the ring whole, so the sender's half waits for nobody: it is resident when its device comes
 //! to it, whatever the receiver does. The receiver's half is begun when the message is matched, after the sender's
-//! was, or at the same time; so among halves of both directions none waits for one that is behind it on a device. A
+//! was, or at the same time; so among halves of both directions none waits for one that is behind it on a device. (Where
+//! receivers' halves of 16 rings or more, or of some and of a long relay, fill two devices at once, a sender's may not
+//! find room beside them: then they give up by patience, which is short, and ask for their messages.) A
 //! ring has one message at a time, from `isend` to the receiver's answer; what finds it busy goes another way, eagerly if
 //! it is short enough.
 //!
@@ -184,8 +186,11 @@ impl Core {
         id: RequestId,
         result: Result<(), EngineError>,
     ) {
+        let Some(peer) = self.requests.send_mut(id).map(|send| send.to.peer) else { return };
+        if let Err(error) = &result {
+            self.relay_failed(peer, &error.to_string());
+        }
         let Some(send) = self.requests.send_mut(id) else { return };
-        let peer = send.to.peer;
         let Some(relayed) = relaying(send) else { return };
         let Some(ring) = self.rings.theirs(peer, relayed.ring) else { return };
         let outcome = ring.relay.outcome();
@@ -320,7 +325,6 @@ impl Core {
         let done = match begun.answer {
             Some(Answer::Grant(cts)) => {
                 let kept = if begun.parted { self.recover(id, peer, &relayed) } else { Ok(()) };
-                self.relay_failed(peer, "the receiver wants a message that was begun another way");
                 self.give_ring_up(bml, peer, relayed.ring);
                 match kept {
                     Ok(()) => self.clear_to_send(bml, peer, cts),
@@ -392,6 +396,7 @@ impl Core {
         }
         let (shape, mark) = (ring.shape, ring.mark);
         if ring.space != space {
+            self.rings.went_astray(begun.ring);
             self.fetch_begun(bml, id, "its ring is in another device's memory");
             return Ok(());
         }
@@ -413,17 +418,18 @@ impl Core {
         Ok(())
     }
 
-    /// Asks for a message that was begun by the pipeline, and gives its ring up.
+    /// Asks for a message that was begun by the pipeline, and gives its ring up. That is no failure of relays: what
+    /// was, its end has counted.
     pub(super) fn fetch_begun(&mut self, bml: &mut Bml, id: RequestId, why: &str) {
         let Some((incoming, _)) = self.incoming(id) else { return };
         let from = incoming.from;
         let ring = incoming.rts.begun.map(|begun| begun.ring);
+        tracing::debug!(peer = from, why, "a message that was begun and is asked for");
         incoming.stage = Stage::Choosing;
         if let Some(own) = ring.and_then(|number| self.rings.own(number)) {
             own.busy &= own.peer != from;
         }
         self.drop_begun(from, ring);
-        self.relay_failed(from, why);
         self.grant(bml, id, 0);
     }
 

@@ -300,7 +300,13 @@ impl Core {
         }
         tracing::debug!(peer = from, ?outcome, ?result, "a relayed message that failed here");
         match (ahead, quit) {
-            (true, _) => self.fetch_begun(bml, id, "our half gave up, or theirs did"),
+            (true, _) => {
+                // One that was late, or was ended, is no fault of our device's.
+                if let Err(error) = &result {
+                    self.relay_failed(from, &error.to_string());
+                }
+                self.fetch_begun(bml, id, "our half gave up, or theirs did");
+            }
             (false, true) => self.fall_back(bml, id),
             (false, false) => self.fail_relayed(bml, id),
         }

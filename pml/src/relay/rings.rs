@@ -11,12 +11,13 @@ use crate::staging::{Block, StagingPool};
 use gapless_bml::Mapping;
 use gapless_engine::{Relay, RelayMemory, RelayShape};
 use gapless_mem::{OutOfRange, Region, Space};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Rings of one peer that are kept, in either direction.
 pub(super) const RINGS_MAX: usize = 4;
-/// Standing rings that may be lost to a peer before no more are asked for: each takes as long to be made as a
-/// hundred messages.
+/// Standing rings that may be lost with a peer before no more are asked for, and none is lent any more: each takes as
+/// long to be made as a hundred messages, and memory until the peer has let go of it.
 const LOSSES_MAX: u8 = 8;
 /// Messages that one device packs, or unpacks, at a time: the halves of both directions are resident together.
 const HALVES_MAX: usize = 1;
@@ -144,6 +145,8 @@ pub(crate) struct Rings {
     /// Those that we have asked for, and those that we were asked for and have not lent yet.
     pub(super) wished: Vec<Wished>,
     pub(super) wishes: Vec<Wish>,
+    /// How many standing rings of ours each peer has lost us.
+    losses: HashMap<u32, u8>,
 }
 
 impl Rings {
@@ -200,8 +203,30 @@ impl Rings {
     /// Gives one of ours up.
     pub(super) fn drop_own(&mut self, number: u64, staging: &mut StagingPool, late: bool) {
         if let Some(at) = self.lent.iter().position(|ring| ring.number == number) {
-            self.lent.swap_remove(at).release(staging, late);
+            let ring = self.lent.swap_remove(at);
+            if ring.standing.is_some() {
+                self.count_losses(ring.peer, 1);
+            }
+            ring.release(staging, late);
         }
+    }
+
+    /// A message over a ring of ours is for other memory. Where that was the first one, such are probably the rule:
+    /// two such rings, and there are no more.
+    pub(super) fn went_astray(&mut self, number: u64) {
+        if let Some(peer) = self.own(number).filter(|ring| ring.turn == 0).map(|ring| ring.peer) {
+            self.count_losses(peer, LOSSES_MAX / 2 - 1);
+        }
+    }
+
+    fn count_losses(&mut self, peer: u32, more: u8) {
+        let losses = self.losses.entry(peer).or_default();
+        *losses = losses.saturating_add(more);
+    }
+
+    /// Whether standing rings are lent to a peer.
+    pub(super) fn lends_to(&self, peer: u32) -> bool {
+        self.losses.get(&peer).is_none_or(|losses| *losses < LOSSES_MAX)
     }
 
     /// Gives one of a peer's up, which may still write its credit; the message that waits for it.

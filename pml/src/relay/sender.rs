@@ -189,7 +189,8 @@ impl Core {
             tracing::debug!(%error, "no half of a relay");
             passing(())
         })?;
-        let bound = self.config.bounds.staging_bytes;
+        // As for rings: peers decide how many there are.
+        let bound = self.config.bounds.staging_bytes / 2;
         let block = self.staging.take(bml, Some(&device), shape.flag_bytes(), bound);
         let block = block.ok_or(Refusal::Quit(Quit::Passing))?;
         let credit = block.region();

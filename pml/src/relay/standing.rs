@@ -10,7 +10,7 @@
 //!
 //! No message waits for this: they go other ways until the ring is there. What cannot be had is no error (QUIT), and is not asked
 //! for again. A ring over which something has failed is given up by both ends: by its owner when it knows, or when its
-//! peer wishes for another one, which it does some times and then no more. Such rings have few lanes and short places: any message that goes over one fits into it whole.
+//! peer wishes for another one. Both ends count, and after some it is neither wished for nor lent. Such rings have few lanes and short places: any message that goes over one fits into it whole.
 
 use super::rings::{RINGS_MAX, Ring, Standing, Wish, Wished};
 use super::sender::Refusal;
@@ -122,6 +122,9 @@ impl Core {
         }
         if self.peers[peer as usize].closed[Protocol::Relay.index()] {
             return Err("messages of that peer are relayed no more");
+        }
+        if !self.rings.lends_to(peer) {
+            return Err("it has lost too many");
         }
         let lanes = self.short_lanes(bml, peer, (engine, space)).min(lanes);
         let shape =
