@@ -315,31 +315,45 @@ fn what_is_not_received_leaves_nothing_behind() {
 
 #[test]
 fn a_communicator_can_be_freed_when_its_sends_have_ended() {
-    let mut lab = standing();
-    let requests = [0, 1].map(|rank| {
-        let world = lab.job.pml(rank).world();
-        lab.job.pml(rank).start_dup(&world).unwrap()
-    });
-    let mut ranks = 0..;
-    let comms = requests.map(|request| {
-        let rank = ranks.next().unwrap();
-        let made = lab.job.until("a dup", |job| job.pml(rank).test_comm(request).transpose());
-        made.unwrap().unwrap()
-    });
-    let from = lab.source(64, true, 1);
-    // SAFETY: the buffer lives until the end.
-    let send = unsafe { lab.job.pml(0).isend(&comms[0], &from.typed(), 1, 0) }.unwrap();
-    assert_eq!(lab.job.finish(0, send).unwrap().protocol, Protocol::Relay);
-    // As far as its user knows nothing is under way in it.
-    lab.job.pml(0).free(&comms[0]).unwrap();
-    let to = lab.target(64, false);
-    // SAFETY: as above.
-    let recv =
-        unsafe { lab.job.pml(1).irecv(&comms[1], &to.typed(), Source::Rank(0), TagSel::Is(0)) };
-    lab.job.finish(1, recv.unwrap()).unwrap();
-    to.assert_received(&from.packed(), "late");
-    lab.job.pml(1).free(&comms[1]).unwrap();
-    lab.assert_idle("late");
+    for released in [false, true] {
+        let mut lab = standing();
+        let requests = [0, 1].map(|rank| {
+            let world = lab.job.pml(rank).world();
+            lab.job.pml(rank).start_dup(&world).unwrap()
+        });
+        let mut ranks = 0..;
+        let comms = requests.map(|request| {
+            let rank = ranks.next().unwrap();
+            let made = lab.job.until("a dup", |job| job.pml(rank).test_comm(request).transpose());
+            made.unwrap().unwrap()
+        });
+        let from = lab.source(64, true, 1);
+        // SAFETY: the buffer lives until the end.
+        let send = unsafe { lab.job.pml(0).isend(&comms[0], &from.typed(), 1, 0) }.unwrap();
+        if released {
+            // Nobody will ask when it has ended, so it has when it is received.
+            lab.job.pml(0).release(send).unwrap();
+            lab.job.settle();
+            let used = lab.job.pml(0).free(&comms[0]);
+            assert_eq!(used, Err(PmlError::CommInUse { requests: 1 }));
+        } else {
+            assert_eq!(lab.job.finish(0, send).unwrap().protocol, Protocol::Relay);
+            // As far as its user knows nothing is under way in it.
+            lab.job.pml(0).free(&comms[0]).unwrap();
+        }
+        let to = lab.target(64, false);
+        // SAFETY: as above.
+        let recv =
+            unsafe { lab.job.pml(1).irecv(&comms[1], &to.typed(), Source::Rank(0), TagSel::Is(0)) };
+        lab.job.finish(1, recv.unwrap()).unwrap();
+        to.assert_received(&from.packed(), "late");
+        lab.job.pml(1).free(&comms[1]).unwrap();
+        if released {
+            lab.job.settle();
+            lab.job.pml(0).free(&comms[0]).unwrap();
+        }
+        lab.assert_idle("late");
+    }
 }
 
 #[test]
