@@ -14,7 +14,8 @@
 //! ```
 //!
 //! A peer's socket to us is its *leash*: there, whatever uses memory of ours holds it, and so it ends no
-//! sooner. That is also so if it only broke the rules, or we did in its eyes, and lives.
+//! sooner. That is also so if it only broke the rules, or we did in its eyes, and lives. A BYE that finds
+//! the socket full, because its receiver has not looked for long, is said later.
 
 use crate::imports::recall_packet;
 use crate::link::Link;
@@ -25,30 +26,99 @@ use gapless_mem::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Packets read from one leash at a time.
 const PACKETS: usize = 16;
+
+/// Sockets to peers that are owed a BYE for which there was no room, from any thread.
+#[derive(Debug)]
+pub(crate) struct Owed {
+    /// `None` once there is no transport any more to say it later. At most one socket for each peer.
+    list: Mutex<Option<Vec<Arc<OwnedFd>>>>,
+    any: AtomicBool,
+}
+
+impl Default for Owed {
+    fn default() -> Owed {
+        Owed { list: Mutex::new(Some(Vec::new())), any: AtomicBool::new(false) }
+    }
+}
+
+impl Owed {
+    fn list(&self) -> MutexGuard<'_, Option<Vec<Arc<OwnedFd>>>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says BYE through a socket that has no other use any more: now if there is room, otherwise later.
+    fn say(&self, socket: &Arc<OwnedFd>) {
+        if say_bye(socket) {
+            return;
+        }
+        match &mut *self.list() {
+            Some(list) => {
+                list.push(Arc::clone(socket));
+                self.any.store(true, Ordering::Relaxed);
+            }
+            None => say_last(socket),
+        }
+    }
+
+    /// Says what is owed, as far as there is room now.
+    pub(crate) fn settle(&self) {
+        if self.any.load(Ordering::Relaxed)
+            && let Some(list) = &mut *self.list()
+        {
+            list.retain(|socket| !say_bye(socket));
+            self.any.store(!list.is_empty(), Ordering::Relaxed);
+        }
+    }
+
+    /// The transport goes: what is owed is said now or never.
+    pub(crate) fn close(&self) {
+        let list = self.list().take();
+        list.iter().flatten().for_each(|socket| say_last(socket));
+    }
+}
+
+/// Says BYE and hangs up, or does nothing where there is no room: whether that is done with. It is so for a
+/// peer that is gone, too.
+fn say_bye(socket: &OwnedFd) -> bool {
+    let done = socket::send(socket, &[socket::BYE], None) != Ok(false);
+    if done {
+        // Fragments that are still parked hold the socket as well.
+        socket::hang_up(socket);
+    }
+    done
+}
+
+/// Says BYE through a socket that nobody will look at again, and hangs up. Where the system gives it no more
+/// room, the peer waits until this process has ended.
+fn say_last(socket: &OwnedFd) {
+    socket::make_room(socket);
+    if !say_bye(socket) {
+        socket::hang_up(socket);
+    }
+}
 
 /// Our socket to a peer, held by whatever uses its memory: when the last of these is gone, after the link,
 /// the peer is told.
 #[derive(Debug)]
 pub(crate) struct Leash {
     socket: Arc<OwnedFd>,
+    owed: Arc<Owed>,
 }
 
 impl Leash {
-    pub(crate) fn new(socket: &Arc<OwnedFd>) -> Arc<Leash> {
-        Arc::new(Leash { socket: Arc::clone(socket) })
+    pub(crate) fn new(socket: &Arc<OwnedFd>, owed: &Arc<Owed>) -> Arc<Leash> {
+        Arc::new(Leash { socket: Arc::clone(socket), owed: Arc::clone(owed) })
     }
 }
 
 impl Drop for Leash {
     fn drop(&mut self) {
-        // If there is no room for it, the peer waits until this process has ended.
-        let _ = socket::send(&self.socket, &[socket::BYE], None);
-        // Fragments that are still parked hold the socket as well.
-        socket::hang_up(&self.socket);
+        self.owed.say(&self.socket);
     }
 }
 
@@ -173,13 +243,13 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// A leash's two ends, and a process that stands for the peer's.
-    fn peer() -> (Arc<OwnedFd>, Mourned, Child) {
+    fn peer() -> (Arc<OwnedFd>, Mourned, Process) {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (theirs, ours) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
-        (Arc::new(theirs), Mourned::new(ours, Some(process)), child)
+        (Arc::new(theirs), Mourned::new(ours, Some(process)), Process(child))
     }
 
     /// Soon: what other tests start holds our sockets until it runs its program.
@@ -190,15 +260,19 @@ mod tests {
         }
     }
 
-    fn end(mut child: Child) {
-        child.kill().unwrap();
-        child.wait().unwrap();
+    /// Ends with its test, also where that fails.
+    struct Process(Child);
+
+    impl Drop for Process {
+        fn drop(&mut self) {
+            let _ = self.0.kill().and_then(|()| self.0.wait());
+        }
     }
 
     #[test]
     fn a_peer_that_lives_says_when_it_is_done() {
         let (socket, mut mourned, child) = peer();
-        let (first, other) = (Leash::new(&socket), Arc::clone(&socket));
+        let (first, other) = (Leash::new(&socket, &Arc::default()), Arc::clone(&socket));
         let second = Arc::clone(&first);
         drop((first, socket));
         assert_eq!(socket::send(&other, &[99], None), Ok(true));
@@ -207,7 +281,7 @@ mod tests {
         assert!(mourned.is_over(), "although the socket is held, and the process lives");
         assert!(mourned.is_over(), "it stays so");
         drop(other);
-        end(child);
+        drop(child);
     }
 
     #[test]
@@ -215,7 +289,7 @@ mod tests {
         let (socket, mut mourned, child) = peer();
         drop(socket);
         assert!(!mourned.is_over(), "it ended without a word, and its devices may be at work");
-        end(child);
+        drop(child);
         ends(mourned);
         // Where the process is not known, the end of its socket has to do.
         let (socket, mourned, child) = peer();
@@ -223,6 +297,62 @@ mod tests {
         assert!(!unknown.is_over());
         drop(socket);
         ends(unknown);
-        end(child);
+        drop(child);
+    }
+
+    /// A leash on a socket that its peer has not read until it was full.
+    fn full(owed: &Arc<Owed>) -> (Arc<Leash>, Mourned, Process) {
+        let (socket, mourned, child) = peer();
+        // Small, so that the system can be asked for more.
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
+        while socket::send(&socket, &[socket::RING], None) == Ok(true) {}
+        (Leash::new(&socket, owed), mourned, child)
+    }
+
+    #[test]
+    fn a_bye_that_finds_no_room_is_said_later() {
+        let owed = Arc::default();
+        let (leash, mut mourned, child) = full(&owed);
+        drop(leash);
+        owed.settle();
+        assert!(owed.any.load(Ordering::Relaxed), "there is still no room");
+        for _ in 0..10_000 {
+            assert!(!mourned.is_over(), "its peer has not said so, and holds the socket");
+        }
+        owed.settle();
+        ends(mourned);
+        assert!(!owed.any.load(Ordering::Relaxed) && owed.list().as_ref().unwrap().is_empty());
+        drop(child);
+    }
+
+    #[test]
+    fn without_a_transport_a_bye_is_said_at_once() {
+        for late in [false, true] {
+            let owed = Arc::default();
+            let (leash, mourned, child) = full(&owed);
+            if late {
+                owed.close();
+                drop(leash);
+            } else {
+                drop(leash);
+                owed.close();
+            }
+            ends(mourned);
+            drop(child);
+        }
+    }
+
+    #[test]
+    fn nobody_owes_the_dead() {
+        let owed = Arc::default();
+        let (leash, mourned, child) = full(&owed);
+        drop((leash, mourned));
+        // What other tests start may hold the other end a while.
+        let start = Instant::now();
+        while owed.any.load(Ordering::Relaxed) {
+            assert!(start.elapsed() < Duration::from_secs(60), "the dead are forgotten");
+            owed.settle();
+        }
+        drop(child);
     }
 }

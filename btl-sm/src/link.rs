@@ -9,7 +9,7 @@
 use crate::card::{Card, Hello};
 use crate::doze::Sleeper;
 use crate::inbound::Inbound;
-use crate::leash::{Leash, Mourned};
+use crate::leash::{Leash, Mourned, Owed};
 use crate::outbound::Outbound;
 use crate::segment::Segment;
 use crate::socket;
@@ -45,6 +45,8 @@ pub(crate) struct Link {
     pub(crate) outgoing: Option<Arc<OwnedFd>>,
     /// The same, held by what uses the peer's memory as well.
     pub(crate) leash: Option<Arc<Leash>>,
+    /// Where a leash leaves what finds no room.
+    owed: Arc<Owed>,
     /// The peer's socket to our listener, once it has greeted.
     pub(crate) incoming: Option<OwnedFd>,
     pub(crate) inbound: Option<Inbound>,
@@ -70,7 +72,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(card: Card, outbound: Outbound, file: OwnedFd) -> Link {
+    pub(crate) fn new(card: Card, outbound: Outbound, file: OwnedFd, owed: &Arc<Owed>) -> Link {
         Link {
             card,
             state: State::Meeting,
@@ -78,6 +80,7 @@ impl Link {
             file: Some(file),
             outgoing: None,
             leash: None,
+            owed: Arc::clone(owed),
             incoming: None,
             inbound: None,
             waker: None,
@@ -104,7 +107,7 @@ impl Link {
             let Some(socket) = socket::call(&self.card.meeting_place())? else { return Ok(false) };
             crate::credentials::check_peer(&socket)?;
             let socket = Arc::new(socket);
-            self.leash = Some(Leash::new(&socket));
+            self.leash = Some(Leash::new(&socket, &self.owed));
             self.outgoing = Some(socket);
             opened = true;
         }

@@ -183,6 +183,7 @@ impl Sm {
             self.redial();
         }
         self.flush_packets();
+        self.owed.settle();
         self.end_mourning();
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS];

@@ -8,6 +8,7 @@ use crate::doze::Reason;
 use crate::geometry::Geometry;
 use crate::imports::Imports;
 use crate::lane::Lane;
+use crate::leash::Owed;
 use crate::link::{Link, State};
 use crate::mapped::Exports;
 use crate::meeting::Door;
@@ -88,6 +89,8 @@ pub struct Sm {
     pub(crate) imports: Imports,
     /// A socket was too full for a notice.
     pub(crate) packets_wait: bool,
+    /// What peers are still to be told that are lost.
+    pub(crate) owed: Arc<Owed>,
     pub(crate) device_exports: DeviceExports,
     pub(crate) device_imports: DeviceImports,
     /// All that were attached.
@@ -150,6 +153,7 @@ impl Sm {
             exports: Exports::default(),
             imports: Imports::new(config.map_cache_bytes, config.map_cache_entries),
             packets_wait: false,
+            owed: Arc::default(),
             device_exports: DeviceExports::new(config.device_exports),
             device_imports: DeviceImports::new(
                 config.device_map_cache_bytes,
@@ -338,7 +342,7 @@ impl Btl for Sm {
         card.check_reachable(&self.card)?;
         let (lane, file) = Lane::create(self.geometry.clone())?;
         let outbound = Outbound::new(Arc::new(lane))?;
-        let id = self.meet(Link::new(card, outbound, file))?;
+        let id = self.meet(Link::new(card, outbound, file, &self.owed))?;
         self.introduce_to_devices(id.0);
         Ok(id)
     }
@@ -517,6 +521,7 @@ impl Drop for Sm {
     fn drop(&mut self) {
         // Fragments that are still parked hold sockets; the peers learn of the end all the same.
         self.links.iter().for_each(Link::hang_up);
+        self.owed.close();
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
-    SocketType,
+    SocketType, sockopt,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -190,4 +190,12 @@ pub(crate) fn fall_silent(socket: &OwnedFd) {
 pub(crate) fn hang_up(socket: &OwnedFd) {
     // Fails if the other end was faster.
     let _ = rustix::net::shutdown(socket, Shutdown::Both);
+}
+
+/// Asks the system for room for more packets: twice what there was, within its bounds.
+pub(crate) fn make_room(socket: &OwnedFd) {
+    if let Ok(bytes) = sockopt::socket_send_buffer_size(socket) {
+        // The system doubles what it is told.
+        let _ = sockopt::set_socket_send_buffer_size(socket, bytes);
+    }
 }

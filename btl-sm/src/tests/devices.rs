@@ -175,6 +175,34 @@ fn a_peer_that_broke_the_rules_is_waited_for_while_it_uses_our_memory() {
     }
 }
 
+/// It gave us up after it had heard nothing of us for long, and we have not read what it said.
+#[test]
+fn a_peer_that_finds_our_socket_full_says_later_that_it_uses_nothing() {
+    let (a, b) = Default.pair();
+    let mut pair = Pair::of(a, b);
+    let memory = pair.a.allocate(10_000).unwrap();
+    let key = pair.a.key(pair.to_b, memory.region()).unwrap();
+    let mapping = pair.b.map(pair.to_a, &key).unwrap();
+    let Pair { mut a, mut b, to_b, to_a, mut events } = pair;
+    let wire = b.links[0].outgoing.clone().unwrap();
+    while socket::send(&wire, &[socket::RING], None) == Ok(true) {}
+    drop(wire);
+    b.die(to_a.0, LinkError::Corrupt { what: "a test says so".to_owned() });
+    until("the loss over there", || b.poll(&mut events) > 0);
+    drop(mapping);
+    drop(events.drain());
+    until("the loss here", || a.poll(&mut events) > 0);
+    for _ in 0..10_000 {
+        a.look_around();
+        assert!(a.recall(to_b, memory.region()), "what we know of has it mapped");
+    }
+    until("it has let go", || {
+        b.look_around();
+        a.look_around();
+        !a.recall(to_b, memory.region())
+    });
+}
+
 #[test]
 fn lies_about_device_memory_are_refused() {
     let (a, b) = Default.pair();
