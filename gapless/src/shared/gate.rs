@@ -305,7 +305,8 @@ mod tests {
     }
 }
 
-/// Every interleaving of threads that take a gate:
+/// Interleavings of threads that take a gate: every one of the last model, those of up to three preemptions of
+/// the others:
 ///
 /// ```text
 /// RUSTFLAGS="--cfg loom" cargo test -p gapless-btl-sm --lib --release --target-dir target/loom gate
