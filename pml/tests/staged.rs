@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::engine::FakeEngine;
 use common::lab::{FRAGMENT, Lab, config, layout};
 use common::{Buffer, Home, link};
 use gapless_btl::Btl;
@@ -114,6 +115,32 @@ fn without_a_word_the_cost_model_stages() {
     assert!(lab.job.pml(0).counters().depth_max() >= 2);
 }
 
+/// Of one end of one message: every kernel comes after the one before the last, or if it is shorter after the last,
+/// too; beside copies after the last. Gives how many were begun while others were under way, long ones and
+/// short ones.
+fn assert_in_order(engine: &FakeEngine, copies: bool, what: &str) -> [usize; 2] {
+    let pieces = engine.pieces.lock().unwrap();
+    let longest = pieces.iter().map(|piece| piece.bytes).max();
+    // How many were begun since none was under way.
+    let (mut since, mut ordered) = (0, [0; 2]);
+    for (number, piece) in pieces.iter().enumerate() {
+        if piece.others == 0 && piece.after.is_empty() {
+            since = 0;
+        }
+        let short = Some(piece.bytes) < longest;
+        let (last, before) = (since > 0 && (copies || short), since > 1 && !copies);
+        let expected: Vec<usize> = [(last, 1), (before, 2)]
+            .into_iter()
+            .filter(|of| of.0)
+            .map(|of| number - of.1)
+            .collect();
+        assert_eq!(piece.after, expected, "{what}: fragment {number} of {} bytes", piece.bytes);
+        ordered[usize::from(short)] += usize::from(!expected.is_empty());
+        since += 1;
+    }
+    ordered
+}
+
 #[test]
 fn fragments_come_after_earlier_ones_and_only_the_first_is_asked_about() {
     const POLLS: u32 = 9;
@@ -127,10 +154,11 @@ fn fragments_come_after_earlier_ones_and_only_the_first_is_asked_about() {
             let packs = lab.job.pml(0).counters().of(way).packs;
             let read = |number: &AtomicI64| number.load(Ordering::Relaxed);
             assert!(read(&lab.engines[0].most) >= 2 || packs == 0, "{way}: launched ahead");
-            for engine in &lab.engines {
-                // The second one, which comes after the one before the first: none.
-                let beside = read(&engine.beside);
-                assert!(beside <= 1, "{way}: {beside} side by side would end at once");
+            for (rank, engine) in (0..).zip(&lab.engines) {
+                let copies = lab.job.pml(rank).counters().of(way).copies > 0;
+                let what = format!("{way}, gaps {gaps}, rank {rank}");
+                let [long, short] = assert_in_order(engine, copies, &what);
+                assert!(short == 0 && (rank > 0 || packs == 0 || long > 40), "{what}: {long}");
                 // Each until it has ended, by its message and by the piece that comes after it.
                 let most = 3 * 60 * i64::from(POLLS + 2);
                 assert!(read(&engine.asked) <= most, "{way}: asked {} times", read(&engine.asked));
@@ -157,6 +185,14 @@ fn ramps_are_gone_at_both_ends() {
             assert_eq!(lab.carry(&from, &to, &what).protocol, way);
             let fragments = [0, 1].map(|rank| lab.job.pml(rank).counters().of(way).fragments);
             assert!(fragments[0] == fragments[1] && fragments[0] >= size / 1000, "{what}");
+            // Of little, none is as long as fragments are to be.
+            if size >= 5000 {
+                let copies = [0, 1].map(|rank| lab.job.pml(rank).counters().of(way).copies > 0);
+                let in_order =
+                    |rank: usize| assert_in_order(&lab.engines[rank], copies[rank], &what);
+                let short = in_order(0)[1] + in_order(1)[1];
+                assert!(short > 0 || size != 23_900 || way.name() != "staged-put", "{what}");
+            }
             // Of one length they would be 24.
             assert!(size != 23_900 || way.name() != "staged-put" || fragments[0] == 26, "{what}");
         }

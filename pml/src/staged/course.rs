@@ -14,8 +14,8 @@
 //! end would have nothing to do until then. So an end's work on a fragment comes *after* its work on the one
 //! before the last: the device begins one as the other's last blocks leave it room, where one after the other it
 //! would rest for 3 µs between two kernels (between two H200s 64 MiB in four kernels take 191 µs so, and 202 one
-//! after the other). Copies, and fragments that are shorter than others, for which the other end waits, come
-//! after the last.
+//! after the other). Copies, kernels beside a copier, and fragments that are shorter than others, for which the
+//! other end waits, come after the last.
 
 use super::cut::Cut;
 use super::window::Window;

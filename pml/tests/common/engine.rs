@@ -24,10 +24,20 @@ pub(crate) struct FakeEngine {
     pub(crate) under_way: Arc<AtomicI64>,
     /// The most there were of them.
     pub(crate) most: AtomicI64,
-    /// Pieces that were begun beside others and come after none.
-    pub(crate) beside: AtomicI64,
+    /// All pieces, in their order.
+    pub(crate) pieces: Mutex<Vec<Piece>>,
     /// How often was asked whether a piece has ended.
     pub(crate) asked: Arc<AtomicI64>,
+}
+
+/// What an engine was asked for.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) bytes: u64,
+    /// How many were under way.
+    pub(crate) others: i64,
+    /// After which it comes, by their numbers; copies are left out.
+    pub(crate) after: Vec<usize>,
 }
 
 type Work = Box<dyn FnOnce() -> Result<(), DeviceError> + Send>;
@@ -39,12 +49,26 @@ struct State {
     result: Result<(), DeviceError>,
 }
 
-struct Later(Mutex<State>, Arc<AtomicI64>, Arc<AtomicI64>);
+struct Later {
+    /// How many the engine was asked for before.
+    number: usize,
+    state: Mutex<State>,
+    under_way: Arc<AtomicI64>,
+    asked: Arc<AtomicI64>,
+}
+
+impl Later {
+    /// The number of an engine's piece; `None` of a device's copy.
+    fn number(work: &Completion) -> Option<usize> {
+        let Completion::Pending(work) = work else { return None };
+        work.as_any().downcast_ref::<Later>().map(|later| later.number)
+    }
+}
 
 impl Pending for Later {
     fn poll(&self) -> Result<bool, DeviceError> {
-        self.2.fetch_add(1, Ordering::Relaxed);
-        let mut state = self.0.lock().unwrap();
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state.lock().unwrap();
         for at in 0..state.after.len() {
             match state.after[at].poll() {
                 Ok(true) => {}
@@ -52,7 +76,7 @@ impl Pending for Later {
                 Err(error) => {
                     if state.work.take().is_some() {
                         state.result = Err(error);
-                        self.1.fetch_sub(1, Ordering::Relaxed);
+                        self.under_way.fetch_sub(1, Ordering::Relaxed);
                     }
                     break;
                 }
@@ -68,7 +92,7 @@ impl Pending for Later {
         if let Some(work) = state.work.take() {
             state.result = work();
             state.after.clear();
-            self.1.fetch_sub(1, Ordering::Relaxed);
+            self.under_way.fetch_sub(1, Ordering::Relaxed);
         }
         state.result.clone().map(|()| true)
     }
@@ -88,7 +112,7 @@ impl FakeEngine {
             attaches: true,
             under_way: Arc::default(),
             most: AtomicI64::new(0),
-            beside: AtomicI64::new(0),
+            pieces: Mutex::default(),
             asked: Arc::default(),
         }
     }
@@ -100,6 +124,7 @@ impl FakeEngine {
 
     fn later(
         &self,
+        bytes: u64,
         after: &[Completion],
         work: impl FnOnce() -> Result<Completion, EngineError> + Send + 'static,
     ) -> Result<Completion, EngineError> {
@@ -122,8 +147,16 @@ impl FakeEngine {
         };
         let others = self.under_way.fetch_add(1, Ordering::Relaxed);
         self.most.fetch_max(others + 1, Ordering::Relaxed);
-        self.beside.fetch_add(i64::from(others > 0 && after.is_empty()), Ordering::Relaxed);
-        let later = Later(Mutex::new(state), Arc::clone(&self.under_way), Arc::clone(&self.asked));
+        let mut pieces = self.pieces.lock().unwrap();
+        let number = pieces.len();
+        let after = after.iter().filter_map(Later::number).collect();
+        pieces.push(Piece { bytes, others, after });
+        let later = Later {
+            number,
+            state: Mutex::new(state),
+            under_way: Arc::clone(&self.under_way),
+            asked: Arc::clone(&self.asked),
+        };
         Ok(Completion::Pending(Arc::new(later)))
     }
 }
@@ -149,8 +182,9 @@ impl Engine for FakeEngine {
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
         let (src, dst) = (self.alias(src)?, self.device.alias(dst)?);
+        let bytes = range.end - range.start;
         // SAFETY: the caller's guarantees hold until the completion, which runs this.
-        self.later(after, move || unsafe { HostEngine.pack(&src, range, dst, &[]) })
+        self.later(bytes, after, move || unsafe { HostEngine.pack(&src, range, dst, &[]) })
     }
 
     unsafe fn unpack(
@@ -161,8 +195,9 @@ impl Engine for FakeEngine {
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
         let (src, dst) = (self.device.alias(src)?, self.alias(dst)?);
+        let bytes = range.end - range.start;
         // SAFETY: as above.
-        self.later(after, move || unsafe { HostEngine.unpack(src, &dst, range, &[]) })
+        self.later(bytes, after, move || unsafe { HostEngine.unpack(src, &dst, range, &[]) })
     }
 
     unsafe fn transfer(
@@ -173,7 +208,8 @@ impl Engine for FakeEngine {
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
         let (src, dst) = (self.alias(src)?, self.alias(dst)?);
+        let bytes = range.end - range.start;
         // SAFETY: as above.
-        self.later(after, move || unsafe { HostEngine.transfer(&src, &dst, range, &[]) })
+        self.later(bytes, after, move || unsafe { HostEngine.transfer(&src, &dst, range, &[]) })
     }
 }

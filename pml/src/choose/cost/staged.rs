@@ -13,11 +13,15 @@ use crate::tuning::Tuning;
 /// room.
 const KERNEL_GAP_NS: f64 = 800.0;
 
-/// The same where one begins when the other has ended: shorter fragments do, which are waited for.
+/// The same where one begins when the other has ended: shorter fragments do, which are waited for, and all beside
+/// a copier.
 const KERNEL_END_NS: f64 = 3_000.0;
 
 /// What a processor that copies fragments does for each besides.
 const HOST_GAP_NS: f64 = 2_000.0;
+
+/// A gap that was measured as none at all, within the noise, is taken for this.
+const GAP_LEAST_NS: f64 = 1.0;
 
 /// Fragments start at multiples of this, and ramps of two steps at multiples of a page, so that kernels move
 /// whole vectors.
@@ -44,6 +48,11 @@ impl Stage {
 
     fn kernel(work: f64) -> Stage {
         Stage { work, gap: KERNEL_GAP_NS, short_gap: KERNEL_END_NS, launches: 1.0 }
+    }
+
+    /// A kernel beside a copier: each fragment's comes after the last one's.
+    fn kernel_in_turn(work: f64) -> Stage {
+        Stage { gap: KERNEL_END_NS, ..Stage::kernel(work) }
     }
 
     fn copy(work: f64, gap: f64) -> Stage {
@@ -113,20 +122,19 @@ impl Model<'_> {
         let copy = |mb_s| Stage::copy(copy_ns(s.bytes, mb_s), t.copy_gap_ns);
         let between = || copy(near(t.peer_copy_mb_s, t.device_copy_mb_s));
         let (from, to) = (s.sender_blocks, s.receiver_blocks);
-        let packed =
-            |yes: bool, blocks| if yes { Stage::kernel(local(blocks)) } else { Stage::NONE };
-        let unpacked = packed(!staging.direct, to);
+        let packed = |blocks| Stage::kernel(local(blocks));
+        let in_turn =
+            |blocks| if blocks > 1 { Stage::kernel_in_turn(local(blocks)) } else { Stage::NONE };
+        let unpacked = if staging.direct { Stage::NONE } else { packed(to) };
         Some(Chain(match protocol {
             Protocol::StagedPut => {
                 [Stage::NONE, across(from, t.peer_store_mb_s), unpacked, Stage::NONE]
             }
-            Protocol::StagedPutCopy => [packed(from > 1, from), between(), unpacked, Stage::NONE],
+            Protocol::StagedPutCopy => [in_turn(from), between(), unpacked, Stage::NONE],
             Protocol::StagedGet => {
-                [packed(true, from), Stage::NONE, across(to, t.peer_load_mb_s), Stage::NONE]
+                [packed(from), Stage::NONE, across(to, t.peer_load_mb_s), Stage::NONE]
             }
-            Protocol::StagedGetCopy => {
-                [packed(true, from), Stage::NONE, between(), packed(to > 1, to)]
-            }
+            Protocol::StagedGetCopy => [packed(from), Stage::NONE, between(), in_turn(to)],
             Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
                 let zero = protocol == Protocol::ZeroCopyInOut;
                 let side = |device, blocks, kernel_mb_s: f64, copy_mb_s| match device {
@@ -138,7 +146,7 @@ impl Model<'_> {
                         let work = copy_ns(s.bytes, kernel_mb_s).max(local(blocks));
                         (Stage::NONE, Stage::kernel(work))
                     }
-                    true => (packed(blocks > 1, blocks), copy(copy_mb_s)),
+                    true => (in_turn(blocks), copy(copy_mb_s)),
                 };
                 let (a, b) = side(staging.sender_device, from, t.store_host_mb_s, t.to_host_mb_s);
                 let (d, c) = side(staging.receiver_device, to, t.load_host_mb_s, t.from_host_mb_s);
@@ -216,7 +224,7 @@ impl Model<'_> {
         let ramped = |head: u8, tail: u8| {
             let part = |steps: u8| 0.5_f64.powi(i32::from(steps));
             let idle = (before * part(head) + behind * part(tail)) / all;
-            let best = (all * slowest.gap / idle.max(f64::MIN_POSITIVE)).sqrt();
+            let best = (all * slowest.gap.max(GAP_LEAST_NS) / idle.max(f64::MIN_POSITIVE)).sqrt();
             let best = best.max(floor).max(least).min(f64::from(wish));
             // The middle is cut evenly, too.
             let ramps = 2.0 - part(head) - part(tail);

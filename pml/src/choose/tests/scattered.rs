@@ -21,5 +21,5 @@ fn what_is_scattered_is_begun_with_little() {
         let range = cut(Protocol::StagedPut, s, &Tuning::default()).range(0);
         range.end - range.start
     };
-    assert!(first(&s) < 8 << 20 && first(&s) < first(&super::list()), "{}", first(&s));
+    assert!(first(&s) < 8 << 20 && first(&s) < first(&list()), "{}", first(&s));
 }
