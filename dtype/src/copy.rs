@@ -9,13 +9,20 @@
 //! Owner of the memory: the caller of the convertor. Units: bytes.
 
 mod apart;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]
 mod lines;
 mod mirror;
 mod nontemporal;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]
 mod rows;
 mod stream;
 mod tile;
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, unused_imports, reason = "its loops are the processor's")
+)]
 mod transpose;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]
 mod ways;
 
 use std::ptr;
@@ -291,8 +298,10 @@ unsafe fn move_sparse<const PACK: bool, const LEN: usize>(
     axis: Axis,
 ) {
     let ahead = axis.stride.wrapping_mul(SPARSE_AHEAD.cast_signed());
-    for _ in 0..axis.count {
-        prefetch_far(shifted(user, ahead));
+    for i in 0..axis.count {
+        if i + SPARSE_AHEAD < axis.count {
+            prefetch_far(shifted(user, ahead));
+        }
         // SAFETY: the caller's promise, for this run.
         unsafe { move_fixed::<PACK, LEN>(user, packed) };
         user = shifted(user, axis.stride);

@@ -15,30 +15,11 @@
 //! The last line of a row overlaps the one before, so that every byte written belongs to the row: gaps stay
 //! untouched. Units: bytes.
 
-use super::nontemporal::LINE;
 use super::ways::Level;
-use super::{copy, prefetch, prefetch_to_write, shifted};
 use crate::program::AffineLengths;
-use crate::run::in_memory;
 
 /// Rows of one length up to this are moved by loops for that length.
 pub(super) const SHORTEST: u64 = 128;
-
-/// Longer rows are the C library's.
-const LONGEST: usize = 16 << 10;
-
-/// Rows shorter than this are moved by more lines at a time.
-const SHORT: usize = 1024;
-
-/// The row so many further on has its first line asked for; 2 and 8 are alike.
-const ROWS_AHEAD: u64 = 4;
-
-/// So far ahead a line of the packed bytes is asked for with each row, and never one behind their end, which may be
-/// another processor's: prefetchers stop at the end of a page, and begin anew behind it.
-const PACKED_AHEAD: usize = 4096;
-
-/// From so many bytes on, what the first rows need is asked for before them.
-const MANY: usize = 16 << 10;
 
 /// Rows on both sides.
 #[derive(Clone, Copy)]
@@ -85,8 +66,26 @@ mod wide {
     use std::ptr;
     use std::sync::atomic::{Ordering, compiler_fence};
 
-    use super::{LINE, LONGEST, MANY, PACKED_AHEAD, ROWS_AHEAD, Rows, SHORT, copy, in_memory};
-    use super::{prefetch, prefetch_to_write, shifted};
+    use super::Rows;
+    use crate::copy::nontemporal::LINE;
+    use crate::copy::{copy, prefetch, prefetch_to_write, shifted};
+    use crate::run::in_memory;
+
+    /// Longer rows are the C library's.
+    const LONGEST: usize = 16 << 10;
+
+    /// Rows shorter than this are moved by more lines at a time.
+    const SHORT: usize = 1024;
+
+    /// The row so many further on has its first line asked for; 2 and 8 are alike.
+    const ROWS_AHEAD: u64 = 4;
+
+    /// So far ahead a line of the packed bytes is asked for with each row, and never one behind their end, which may be
+    /// another processor's: prefetchers stop at the end of a page, and begin anew behind it.
+    const PACKED_AHEAD: usize = 4096;
+
+    /// From so many bytes on, what the first rows need is asked for before them.
+    const MANY: usize = 16 << 10;
 
     /// Asks for a line of user memory.
     #[inline(always)]
@@ -234,9 +233,15 @@ mod wide {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::in_memory;
 
     #[test]
     fn rows_of_every_length_there_and_back() {
+        for level in
+            [Level::Avx2, Level::Avx512].into_iter().filter(|&level| level.known() != level)
+        {
+            println!("skipped: this processor has no {level:?}");
+        }
         let source: Vec<u8> = (0..=250).cycle().take(80_000).collect();
         let few = [(17, 30, 20), (900, -31, 20), (2600, 64, 9), (17_000, -700, 4)];
         let all = (1..400).map(|len| (len, 0, 6)).chain(few);
@@ -262,6 +267,7 @@ mod tests {
             };
             // SAFETY: the rows lie in `source`, which is only read, their bytes in `packed`.
             if !unsafe { rows.run::<true>(level) } {
+                assert_eq!(level.known(), Level::Baseline, "it has the instructions");
                 continue;
             }
             assert_eq!(packed[1..=total], expected, "{len} {len_step} {level:?}");

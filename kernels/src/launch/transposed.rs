@@ -172,8 +172,9 @@ pub(super) fn in_lines(launch: &mut Launch, budget: Option<NonZeroU32>) {
     let line = LINE / width;
     let lies_in_lines =
         launch.kernel.direction == Direction::Unpack || dim.stride == width.cast_signed();
-    // Squares begin as many words earlier at most.
-    let more = if line <= SIDE && lies_in_lines { line - 1 } else { 0 };
+    // Squares begin as many words earlier at most. Of one square alone no other cuts the lines.
+    let cut = u64::from(dim.count) > SIDE && line <= SIDE && lies_in_lines;
+    let more = if cut { line - 1 } else { 0 };
     let now = (u64::from(dim.count) + more).div_ceil(SIDE);
     let tiles = u64::from(span.tiles) / u64::from(*squares).max(1) * now;
     let (Some(made), Ok(now), Ok(more)) =

@@ -138,6 +138,11 @@ fn squares_that_read_across_a_link_begin_with_lines() {
     from_afar(&mut far, NonZeroU32::new(5));
     assert_eq!((shape(&far).dense_tiles, far[0].args.span().tiles), (3, 6));
     assert_eq!((far[0].blocks, far[0].kernel.few), (5, true));
+    // One square across has each of its lines alone.
+    let (rows, columns) = longer(32);
+    let mut far = crossed((&rows, AT), (&columns, AT), None).unwrap();
+    from_afar(&mut far, None);
+    assert_eq!((shape(&far).far, shape(&far).dense_tiles, far[0].args.span().tiles), (1, 1, 2));
     // Single bytes: a line is longer than a square.
     let (rows, columns) = (grid(0, 1, &[(40, 100), (40, 1)]), grid(0, 1, &[(40, 1), (40, 100)]));
     let mut far = crossed((&rows, AT), (&columns, AT), None).unwrap();
