@@ -158,6 +158,15 @@ impl Shared {
         self.laid_out.get_or(key, layouts, || what.by_form(&self.twins).map(Arc::new))
     }
 
+    /// Launches of two forms, fitted to where the source lies.
+    pub(crate) fn fitted_between<'l>(
+        &self,
+        what: &Between<'_>,
+        launches: Cow<'l, Launches>,
+    ) -> Cow<'l, Launches> {
+        self.fitted(launches, what.from.0.region(), what.to.0.region(), what.budget)
+    }
+
     /// Enqueues a move from layout to layout.
     ///
     /// # Safety
@@ -177,8 +186,7 @@ impl Shared {
             // The side whose words are looked up comes first.
             let unpacks = launches.iter().any(|one| one.kernel.direction == Direction::Unpack);
             let (first, second) = if unpacks { (to.1, from.1) } else { (from.1, to.1) };
-            let (src, dst) = (from.0.region(), to.0.region());
-            let launches = self.fitted(Cow::Borrowed(&*launches), src, dst, what.budget);
+            let launches = self.fitted_between(&what, Cow::Borrowed(&*launches));
             let pointers = [first.base, second.base, second.base, second.base];
             // SAFETY: the launches move a range of two layouts that `Typed` found inside their regions;
             // the caller vouches for the rest.

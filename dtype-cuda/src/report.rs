@@ -15,6 +15,7 @@ use gapless_engine::{EngineError, Typed};
 use gapless_kernels::Direction;
 use gapless_kernels::launch::{Launches, Place, TransferSide};
 use gapless_mem::Region;
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -61,13 +62,15 @@ impl Shared {
         }
         let spec = PlanSpec::of(job.typed.layout());
         let shape = spec.side(job.typed.layout(), job.typed.count(), 0);
-        let launches = lay_out(&shape, &job.what(*typed, direct));
+        let launches = lay_out(&shape, &job.what(*typed, direct))
+            .map(|launches| self.fitted_to(job, direct, launches));
         Ok(told(&launches.map_err(|reason| self.unfit(reason))?, spec.bytes).collect())
     }
 
     /// What a move from layout to layout would launch.
     fn between(&self, what: Between<'_>) -> Result<Vec<Launched>, EngineError> {
         if let Some(launches) = what.by_form(&self.twins) {
+            let launches = self.fitted_between(&what, Cow::Owned(launches));
             return Ok(told(&launches, 0).collect());
         }
         if let Some(layout) = what.one_plan(&self.twins) {

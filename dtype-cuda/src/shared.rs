@@ -237,7 +237,7 @@ impl Shared {
     }
 
     /// The same of a job's launches.
-    fn fitted_to(&self, job: &Job<'_>, packed: Spot, launches: Launches) -> Launches {
+    pub(crate) fn fitted_to(&self, job: &Job<'_>, packed: Spot, launches: Launches) -> Launches {
         let (src, dst) = match job.direction {
             Direction::Pack => (job.typed.region(), packed.base),
             Direction::Unpack => (packed.base, job.typed.region()),

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::mock::{Mock, Op, number};
+use crate::plan::PlanSpec;
 use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::HostEngine;
@@ -405,4 +406,46 @@ fn squares_read_whole_lines_of_what_lies_elsewhere() {
     assert_eq!(far(Direction::Pack, here, there), 0, "it is written there");
     assert_eq!(far(Direction::Unpack, there, here), 0);
     assert_eq!(far(Direction::Pack, here, here), 0);
+}
+
+#[test]
+fn launches_across_a_link_are_told_as_they_are_made() {
+    let bench = Bench::new();
+    let told = |launches: Result<Vec<crate::Launched>, EngineError>| launches.unwrap()[0].blocks;
+    let typed = |region, layout: &Layout| Typed::new(region, 0, layout, 1).unwrap();
+    // Rows that become columns: 50 words that may begin 15 earlier are three squares, else two.
+    let matrix = |(rows, down): (u64, i64), (words, along): (u64, i64)| {
+        let row = Datatype::hvector(words, 1, along, &double()).unwrap();
+        commit(Datatype::hvector(rows, 1, down, &row).unwrap())
+    };
+    let (rows, columns) = (matrix((200, 640), (50, 8)), matrix((200, 8), (50, 1664)));
+    let transfer = |from, to| {
+        let (src, dst) = (typed(from, &rows), typed(to, &columns));
+        told(bench.engine.transfer_launches(&src, &dst, 0..rows.size()))
+    };
+    assert_eq!(transfer(bench.here, bench.there) * 3, transfer(bench.there, bench.here) * 2);
+
+    // A list: unpacked from there, all threads of a strip take part.
+    let places: Vec<i64> = (0..5000).map(|j| (j * 7) % 5001 * 5).collect();
+    let list = commit(Datatype::indexed_block(3, &places, &double()).unwrap());
+    let unpack = |from: Region, to| {
+        let from = from.sub(0, list.size()).unwrap();
+        let engine = &bench.engine;
+        told(engine.launches(Direction::Unpack, &typed(to, &list), 0..list.size(), from))
+    };
+    let (near, far) = (unpack(bench.here, bench.there), unpack(bench.there, bench.here));
+    let shared = &bench.engine.shared;
+    let spec = PlanSpec::of(&list);
+    let side = typed(bench.here, &list);
+    let packed = bench.there.sub(0, list.size()).unwrap();
+    let task = shared.pack(Direction::Unpack, &side, &(0..list.size()), packed, None).unwrap();
+    let crate::shared::Task::Packed { job, typed: at, direct: Some(direct), .. } = task else {
+        panic!("kernels reach both")
+    };
+    let shape = spec.side(&list, 1, 0);
+    let mut made = crate::shared::lay_out(&shape, &job.what(at, direct)).unwrap();
+    assert_eq!(near, made[0].blocks);
+    gapless_kernels::launch::from_afar(&mut made, None);
+    assert_eq!(far, made[0].blocks);
+    assert_ne!(near, far);
 }
