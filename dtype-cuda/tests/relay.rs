@@ -45,6 +45,22 @@ fn driver(test: &str) -> Option<(CudaDriver, MutexGuard<'static, ()>)> {
     }
 }
 
+/// The first two devices, if they reach each other; otherwise says why not.
+fn two_devices(test: &str) -> Option<([Arc<CudaDevice>; 2], MutexGuard<'static, ()>)> {
+    let (driver, alone) = driver(test)?;
+    if driver.devices() < 2 {
+        skip(test, "there is only one device");
+        return None;
+    }
+    let devices = [0, 1].map(|ordinal| Arc::new(driver.device(ordinal).unwrap()));
+    let reaches = |from: usize, to: usize| devices[from].can_access(devices[to].ordinal()).unwrap();
+    if reaches(0, 1) && reaches(1, 0) {
+        return Some((devices, alone));
+    }
+    skip(test, "the devices do not reach each other");
+    None
+}
+
 /// Device memory that is given back.
 struct Memory {
     device: Arc<CudaDevice>,
@@ -276,15 +292,8 @@ fn messages_are_handed_on_between_two_streams() {
 #[test]
 fn messages_are_handed_on_between_two_devices() {
     const TEST: &str = "between two devices";
-    let Some((driver, _alone)) = driver(TEST) else { return };
-    if driver.devices() < 2 {
-        return skip(TEST, "one device");
-    }
-    let devices = [0, 1].map(|ordinal| Arc::new(driver.device(ordinal).unwrap()));
+    let Some((devices, _alone)) = two_devices(TEST) else { return };
     let [one, other] = &devices;
-    if !one.can_access(other.ordinal()).unwrap() || !other.can_access(one.ordinal()).unwrap() {
-        return skip(TEST, "the devices do not reach each other");
-    }
     let (sender, receiver) = (End::on(one), End::on(other));
     exchange(&sender, &receiver);
     exchange(&receiver, &sender);
@@ -294,15 +303,8 @@ fn messages_are_handed_on_between_two_devices() {
 #[test]
 fn message_layers_relay_between_two_devices() {
     const TEST: &str = "as message layers do";
-    let Some((driver, _alone)) = driver(TEST) else { return };
-    if driver.devices() < 2 {
-        return skip(TEST, "one device");
-    }
-    let devices = [0, 1].map(|ordinal| Arc::new(driver.device(ordinal).unwrap()));
+    let Some((devices, _alone)) = two_devices(TEST) else { return };
     let [one, other] = &devices;
-    if !one.can_access(other.ordinal()).unwrap() || !other.can_access(one.ordinal()).unwrap() {
-        return skip(TEST, "the devices do not reach each other");
-    }
     let ends = devices.each_ref().map(End::on);
     let relays = ends.each_ref().map(|end| end.engine.relays().unwrap());
     let [lanes, theirs] = [0, 1].map(|at| relays[at].lanes(devices[at].space(), false));
@@ -362,15 +364,8 @@ fn message_layers_relay_between_two_devices() {
 #[test]
 fn what_fits_the_ring_is_packed_without_a_receiver() {
     const TEST: &str = "messages begun ahead";
-    let Some((driver, _alone)) = driver(TEST) else { return };
-    if driver.devices() < 2 {
-        return skip(TEST, "there is only one device");
-    }
-    let devices = [0, 1].map(|ordinal| Arc::new(driver.device(ordinal).unwrap()));
+    let Some((devices, _alone)) = two_devices(TEST) else { return };
     let [one, other] = &devices;
-    if !one.can_access(other.ordinal()).unwrap() || !other.can_access(one.ordinal()).unwrap() {
-        return skip(TEST, "the devices do not reach each other");
-    }
     let ends = devices.each_ref().map(End::on);
     let relays = ends.each_ref().map(|end| end.engine.relays().unwrap());
     let shape = RelayShape { lanes: 8, depth: 2, fragment: 16 << 10 };
