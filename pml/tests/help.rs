@@ -434,6 +434,15 @@ fn asked(pair: &mut Pair, to: &Buffer) -> (RequestId, Vec<u8>) {
     (id, pair.heard(HELP))
 }
 
+/// The same with a buffer of its own, which is to be kept.
+fn asked_pair() -> (Pair, Buffer, RequestId, Vec<u8>) {
+    let mut pair = Pair::new();
+    let home = pair.home();
+    let to = Buffer::target_in(&bytes(SIZE), 1, home);
+    let (id, help) = asked(&mut pair, &to);
+    (pair, to, id, help)
+}
+
 /// The keys of a HELP: of the buffer and of the word.
 fn keys(help: &[u8]) -> (&[u8], &[u8]) {
     let (first, second) = (usize::from(help[2]), usize::from(help[3]));
@@ -448,10 +457,7 @@ fn take(word: u64) -> u64 {
 
 #[test]
 fn a_receive_ends_no_sooner_than_its_sender_is_at_rest() {
-    let mut pair = Pair::new();
-    let home = pair.home();
-    let to = Buffer::target_in(&bytes(SIZE), 1, home);
-    let (id, help) = asked(&mut pair, &to);
+    let (mut pair, _to, id, help) = asked_pair();
     let word = pair.map(keys(&help).1);
     // SAFETY: the mapping is held, and touched by these functions only.
     let old = unsafe { load_word(&word.region(), 0) }.unwrap();
@@ -483,10 +489,7 @@ fn a_sender_that_breaks_the_word_or_speaks_out_of_turn_is_lost() {
         ("noise", |_| u64::MAX),
     ];
     for (what, lie) in lies {
-        let mut pair = Pair::new();
-        let home = pair.home();
-        let to = Buffer::target_in(&bytes(SIZE), 1, home);
-        let (id, help) = asked(&mut pair, &to);
+        let (mut pair, _to, id, help) = asked_pair();
         let word = pair.map(keys(&help).1);
         // SAFETY: as above.
         let old = unsafe { load_word(&word.region(), 0) }.unwrap();
@@ -495,10 +498,7 @@ fn a_sender_that_breaks_the_word_or_speaks_out_of_turn_is_lost() {
         assert!(pair.is_lost(id), "{what}");
     }
     for message in [short(14, 1, 0), common::rogue::ready(0, 0), short(8, 0, 0)] {
-        let mut pair = Pair::new();
-        let home = pair.home();
-        let to = Buffer::target_in(&bytes(SIZE), 1, home);
-        let (id, help) = asked(&mut pair, &to);
+        let (mut pair, _to, id, help) = asked_pair();
         let mut message = message;
         message[8..16].copy_from_slice(&help[24..32]);
         pair.inject(&message);

@@ -81,27 +81,18 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::node;
     use super::*;
 
     fn situation(bytes: u64) -> Situation {
+        let sender_blocks = 1 + bytes / 4096;
         Situation {
             bytes,
-            sender_blocks: 1 + bytes / 4096,
+            sender_blocks,
             sender_span: bytes,
-            receiver_blocks: 1,
-            devices: None,
-            local: false,
-            link_eager_bytes: 8192,
-            latency_ns: 100.0,
-            bandwidth_mb_s: 25_000.0,
             mapped: true,
-            lends: false,
             single_copy: None,
-            layout_fetch_bytes: 0,
-            layout_fetch_max: 1 << 20,
-            lent_layout_bytes: 0,
-            touched: None,
-            staged: None,
+            ..node()
         }
     }
 

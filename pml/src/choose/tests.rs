@@ -7,7 +7,8 @@ mod staged;
 
 use staged::{cut, list};
 
-fn node() -> Situation {
+/// A message of eight bytes within a node.
+pub(super) fn node() -> Situation {
     Situation {
         bytes: 8,
         sender_blocks: 1,
