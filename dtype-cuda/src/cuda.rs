@@ -3,14 +3,9 @@
 mod functions;
 #[allow(unsafe_code, reason = "launches kernels and copies by address")]
 mod lane;
-#[allow(unsafe_code, reason = "launches kernels by address and shares a word with them")]
-mod relay;
-#[allow(unsafe_code, reason = "passes on what relays are promised")]
-mod relays;
 #[allow(unsafe_code, reason = "declares and keeps the obligations of work on the caller's stream")]
 mod stream;
 
-pub use relay::{Relay, RelayOutcome, RelayWatch};
 pub use stream::OnStream;
 
 use crate::accelerator::{Accelerator, Lane, Spot};
@@ -21,7 +16,7 @@ use gapless_kernels::launch::Place;
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use gapless_mem_cuda::{CudaDevice, CudaError, CudaPending};
 use lane::OwnLane;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 const NAME: &str = "cuda";
 
@@ -31,8 +26,6 @@ pub(crate) struct CudaAccelerator {
     functions: Arc<Functions>,
     lanes: Vec<Box<dyn Lane>>,
     uploads: Box<dyn Lane>,
-    /// Lanes of a relay that an idle device holds, once somebody has asked.
-    relay_lanes: OnceLock<u32>,
 }
 
 /// A driver's refusal as engines tell it.
@@ -71,7 +64,7 @@ impl CudaAccelerator {
         };
         let lanes = (0..streams.max(1)).map(|_| lane()).collect::<Result<_, EngineError>>()?;
         let uploads = lane()?;
-        Ok(CudaAccelerator { device, functions, lanes, uploads, relay_lanes: OnceLock::new() })
+        Ok(CudaAccelerator { device, functions, lanes, uploads })
     }
 
     pub(crate) fn cuda_device(&self) -> &Arc<CudaDevice> {

@@ -248,11 +248,6 @@ impl Engine for GpuEngine {
         (self.serves(space) && !others).then_some(device)
     }
 
-    #[cfg(feature = "cuda")]
-    fn relays(&self) -> Option<&dyn gapless_engine::Relays> {
-        self.cuda.is_some().then_some(self as _)
-    }
-
     unsafe fn pack(
         &self,
         src: &Typed,

@@ -140,6 +140,6 @@ pub use batch::Request;
 pub use cache::PlanStatistics;
 pub use config::{Config, Copied, Launched};
 #[cfg(feature = "cuda")]
-pub use cuda::{OnStream, Relay, RelayOutcome, RelayWatch};
+pub use cuda::OnStream;
 pub use engine::GpuEngine;
 pub use rehearsal::{Rehearsal, rehearse};

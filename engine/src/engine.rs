@@ -1,6 +1,6 @@
 //! The trait of what moves bytes by layout.
 
-use crate::{EngineError, Relays, Typed};
+use crate::{EngineError, Typed};
 use gapless_mem::{Completion, Device, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,11 +20,6 @@ pub trait Engine: Send + Sync {
     /// to their transports before the first message that involves it.
     fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
         let _ = space;
-        None
-    }
-
-    /// How it relays whole messages, if it can.
-    fn relays(&self) -> Option<&dyn Relays> {
         None
     }
 

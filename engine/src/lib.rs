@@ -37,13 +37,10 @@ mod host;
 mod reduce_host;
 #[allow(unsafe_code, reason = "declares the unsafe method that reducers implement")]
 mod reducer;
-#[allow(unsafe_code, reason = "declares the unsafe method of relays")]
-mod relay;
 mod typed;
 
 pub use engine::Engine;
 pub use error::EngineError;
 pub use host::HostEngine;
 pub use reducer::{ReduceOp, Reducer};
-pub use relay::{Relay, RelayEnd, RelayMemory, RelayOutcome, RelayShape, Relays};
 pub use typed::Typed;

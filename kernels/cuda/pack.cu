@@ -1,5 +1,5 @@
 /* The shared kernels, for every word width, both directions and between equal layouts, with a block a tile
- * and with fewer; and what only CUDA has. */
+ * and with fewer. */
 #include "prelude_cuda.h"
 #include "args.h"
 #include "lookup.h"
@@ -10,11 +10,3 @@
 #define FEW 1
 #include "../cuda/ways.h"
 #undef FEW
-
-#include "../cuda/flags.h"
-#define UNPACK 0
-#include "../cuda/relays.h"
-#undef UNPACK
-#define UNPACK 1
-#include "../cuda/relays.h"
-#undef UNPACK

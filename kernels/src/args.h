@@ -201,28 +201,4 @@ typedef struct {
     FusedPart part[PARTS_MAX];
 } FusedArgs;
 
-/* A message that one kernel packs and another, on another device, unpacks meanwhile (cuda/relay.h). */
-typedef struct {
-    i64 typed;    /* bytes from the typed pointer to displacement 0 */
-    u64 turn;     /* fragments that each lane passed before */
-    u64 waits;    /* units of 1024 ns that a wait may take, and above 32 bits the ns between two looks */
-    u32 words;    /* of the message; `side.first` is the first one's number */
-    u32 fragment; /* words of a fragment */
-    u32 depth;    /* fragments of a lane's ring */
-    u32 unused;
-    Side side;
-} RelayArgs;
-
-/* What a flag says when nothing more comes. */
-#define RELAY_BROKEN 0xffffffffffffffffull
-/* Words of 8 bytes from a lane's flag to the next. */
-#define FLAG_WORDS 8
-/* Words of 4 bytes from the host's to the lanes'. */
-#define WATCH_LANES 16
-/* What became of a lane; 0 until that is known. */
-#define RELAY_DONE 1
-#define RELAY_STOPPED 2
-#define RELAY_LATE 3
-#define RELAY_PEER 4
-
 #endif

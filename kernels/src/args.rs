@@ -310,25 +310,6 @@ structures! {
         /// The parts.
         part: [FusedPart; PARTS_MAX],
     }
-    /// Of relays.
-    RelayArgs: 408 {
-        /// Bytes from the typed pointer to displacement 0.
-        typed: i64,
-        /// Fragments that each lane passed before.
-        turn: u64,
-        /// Units of 1024 ns that a wait may take, and in the upper half the nanoseconds between two looks.
-        waits: u64,
-        /// Words of the message; `side.first` is the first one's number.
-        words: u32,
-        /// Words of a fragment.
-        fragment: u32,
-        /// Fragments of a lane's ring.
-        depth: u32,
-        /// Nothing.
-        unused: u32,
-        /// How it lies.
-        side: Side,
-    }
 }
 
 /// [`Side::strided`] counts.

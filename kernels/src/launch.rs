@@ -12,7 +12,6 @@ mod fused;
 mod grid;
 mod listed;
 mod mapped;
-mod relay;
 mod same;
 mod transfer;
 mod transposed;
@@ -22,10 +21,6 @@ pub use fused::{Part, fused};
 pub use grid::{Grid, GridDim, contiguous, strided};
 pub use listed::{Blocks, listed};
 pub use mapped::{Planned, mapped};
-pub use relay::{
-    FLAG_BYTES, FRAGMENT_UNIT, PATIENCE_MAX, REST_NS, RelayLaunch, RelayRing, RelayTurn,
-    WATCH_LANES, relay, relay_name,
-};
 pub use same::same;
 pub use transfer::{TransferSide, transfer};
 pub use transposed::crossed;

@@ -9,11 +9,10 @@ use crate::error::PmlError;
 use gapless_bml::{
     Access, Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey, Token,
 };
-use gapless_engine::{Engine, EngineError, Relay, RelayMemory, RelayShape, Typed};
+use gapless_engine::{Engine, EngineError, Typed};
 use gapless_mem::{Completion, Device, DeviceError, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Engines, first come first asked.
 pub(crate) type Engines = Vec<Arc<dyn Engine>>;
@@ -153,28 +152,13 @@ impl Buffer {
     }
 
     /// Its engine's number.
+    #[cfg(test)]
     pub(crate) fn engine(&self) -> usize {
         self.engine
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         self.typed.packed_bytes()
-    }
-
-    /// What this buffer's engine finds in `region`, in memory of ours, and a buffer of that. `region` is memory
-    /// that our callers hold, and that nobody writes any more.
-    pub(crate) fn recovered(
-        &self,
-        engines: &Engines,
-        region: Region,
-    ) -> Result<(Buffer, Vec<u8>), EngineError> {
-        // SAFETY: as said above; the call waits for its end.
-        let copy = unsafe { copy_out(engines, self.engine, &Typed::contiguous(region)) }?;
-        let typed = Typed::contiguous(Region::of(&copy));
-        let none = EngineError::WrongSpace { engine: "none", space: Space::Host };
-        let engine = engine_for(engines, &typed).map_err(|_| none)?;
-        // Whoever has the buffer has the copy, which stays where it is.
-        Ok((Buffer { typed, engine }, copy))
     }
 
     /// Runs of bytes that it consists of.
@@ -260,23 +244,6 @@ impl Buffer {
         // SAFETY: the promise this buffer stands for; our callers hold what `source` lies in until
         // the completion. A peer that writes it meanwhile changes what its own message says.
         unsafe { engines[self.engine].unpack(source, &self.typed, range, after) }
-    }
-
-    /// Has our half of a relay move the first `len` bytes of this buffer. Our callers hold the ring and both
-    /// ends' flags until the completion, and give it to one message at a time.
-    pub(crate) fn relay(
-        &self,
-        relay: &Arc<dyn Relay>,
-        len: u64,
-        shape: &RelayShape,
-        memory: &RelayMemory,
-        turn: u64,
-        patience: Duration,
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: the promise this buffer stands for; its request has not ended. The regions are as long as
-        // the shape asks for, staging memory of ours and mappings that are held; whatever the peer writes
-        // there beyond what the relay says, it spoils its own message.
-        unsafe { relay.run(&self.typed, 0..len, shape, memory, turn, patience) }
     }
 
     /// Moves `range` of `remote`, which lies in `mapping`, to the same range of this buffer. Our caller

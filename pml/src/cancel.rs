@@ -67,10 +67,6 @@ impl Core {
 
     /// Ends a send that waits in its peer's outbox; whether it did.
     fn drop_unsent(&mut self, bml: &mut Bml, peer: u32, id: RequestId) -> bool {
-        // A device is at work on it.
-        if self.is_begun(id) {
-            return false;
-        }
         let outbox = &mut self.peers[peer as usize].outbox;
         let place = outbox.iter().position(|item| match item {
             Outgoing::Eager(waits) | Outgoing::Rts(waits) => *waits == id,

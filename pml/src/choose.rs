@@ -175,8 +175,6 @@ pub struct Staging {
     pub fragment_bytes: u32,
     /// Fragments in work at once that both ends agree to.
     pub depth: u32,
-    /// Whether both devices can relay, and may.
-    pub relay: bool,
 }
 
 /// A protocol and its prospects.
@@ -210,8 +208,6 @@ pub enum Excluded {
     /// No staging memory for it: a buffer lies in host memory, or in that of a device that is not
     /// attached, or the link maps nothing.
     NoStaging,
-    /// A device does not relay, or the two are not at work at the same time.
-    NoRelay,
 }
 
 impl fmt::Display for Excluded {
@@ -225,7 +221,6 @@ impl fmt::Display for Excluded {
             Excluded::LayoutTooLong => "the layout is longer than a receiver keeps",
             Excluded::OtherProcess => "another process",
             Excluded::NoStaging => "no staging memory between the buffers",
-            Excluded::NoRelay => "no two devices that relay",
         })
     }
 }
@@ -239,9 +234,6 @@ pub fn candidates(situation: &Situation, tuning: &Tuning) -> [Candidate; Protoco
         excluded: exclude(protocol, situation, tuning),
     })
 }
-
-/// Longest message that is relayed: single bytes that one kernel numbers.
-const RELAY_BYTES_MAX: u64 = 1 << 31;
 
 fn exclude(protocol: Protocol, s: &Situation, tuning: &Tuning) -> Option<Excluded> {
     let layout = || (s.layout_fetch_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong);
@@ -268,15 +260,6 @@ fn exclude(protocol: Protocol, s: &Situation, tuning: &Tuning) -> Option<Exclude
         Protocol::SingleCopy if s.devices.is_some() => Some(Excluded::DeviceMemory),
         Protocol::SingleCopy => layout(),
         Protocol::Local => (!s.local).then_some(Excluded::OtherProcess),
-        Protocol::Relay => {
-            let relays = s.staged.is_some_and(|staging| {
-                staging.relay && staging.sender_device && staging.receiver_device
-            });
-            // Two kernels that wait for each other must not wait for a turn.
-            let together = s.devices.is_some_and(|ends| !ends.turns);
-            let possible = relays && together && !s.local && s.bytes <= RELAY_BYTES_MAX;
-            (!possible).then_some(Excluded::NoRelay)
-        }
         staged => {
             let possible = s.staged.is_some_and(|staging| match staged {
                 Protocol::CopyInOut | Protocol::ZeroCopyInOut => {

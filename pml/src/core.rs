@@ -17,7 +17,6 @@ use crate::matching::{Label, Posted, Unexpected};
 use crate::mode::{Attached, SendMode};
 use crate::peer::Peer;
 use crate::recv::Matched;
-use crate::relay::Rings;
 use crate::reorder::Turn;
 use crate::request::{RequestId, Requests, Work};
 use crate::single_copy::Scratch;
@@ -64,11 +63,6 @@ pub(crate) struct Core {
     pub(crate) scratch: Scratch,
     /// What staged messages lie in on their way.
     pub(crate) staging: StagingPool,
-    /// Those of messages that devices hand on to each other.
-    pub(crate) rings: Rings,
-    /// Receives that copy together with their senders, and sends that copy for their receivers.
-    pub(crate) shared: Vec<RequestId>,
-    pub(crate) helping: Vec<RequestId>,
     /// Receives whose lost senders may still write to their buffers.
     pub(crate) leaving_buffers: Vec<RequestId>,
     pub(crate) counters: Counters,
@@ -108,9 +102,6 @@ impl Core {
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),
             staging: StagingPool::default(),
-            rings: Rings::default(),
-            shared: Vec::new(),
-            helping: Vec::new(),
             leaving_buffers: Vec::new(),
             counters: Counters::default(),
             pool: Pool::default(),
@@ -138,9 +129,6 @@ impl Core {
         if !self.retries.is_empty() {
             done += self.retry(bml);
         }
-        if !(self.shared.is_empty() && self.helping.is_empty()) {
-            done += self.copy_together(bml);
-        }
         if !self.leaving_buffers.is_empty() {
             done += self.poll_leaving(bml);
         }
@@ -156,8 +144,6 @@ impl Core {
         !(self.in_flight.is_empty()
             && self.retries.is_empty()
             && self.active.is_empty()
-            && self.shared.is_empty()
-            && self.helping.is_empty()
             && self.leaving_buffers.is_empty())
     }
 
@@ -200,21 +186,10 @@ impl Core {
 
     /// Names a rendezvous of ours; never the same twice.
     pub(crate) fn new_serial(&mut self, id: RequestId) -> u64 {
-        let serial = self.new_name();
+        let serial = self.next_serial;
+        self.next_serial += 1;
         self.serials.insert(serial, id);
         serial
-    }
-
-    /// A number that has named nothing of ours, and names no rendezvous.
-    pub(crate) fn new_name(&mut self) -> u64 {
-        let name = self.next_serial;
-        self.next_serial += 1;
-        name
-    }
-
-    /// Whether a name was given, and what it named is over.
-    pub(crate) fn is_past(&self, name: u64) -> bool {
-        name < self.next_serial && !self.serials.contains_key(&name)
     }
 
     fn arrived(&mut self, bml: &mut Bml, from: u32, fragment: Fragment) {
@@ -285,7 +260,6 @@ impl Core {
                 self.in_order(bml, from, Numbered::Message(Arrival::Rts(rts, inline)))
             }
             Message::Note(note) => self.in_order(bml, from, Numbered::Note(note)),
-            Message::Cts(cts) if self.hold_grant(bml, from, &cts)? => Ok(()),
             Message::Cts(cts) => self.clear_to_send(bml, from, cts),
             Message::Fin { serial, verdict } => self.fin(bml, from, serial, verdict),
             Message::Abort { reply } => self.aborted(bml, from, reply),
@@ -295,12 +269,6 @@ impl Core {
             Message::Free { serial, limit } => self.freed(bml, from, serial, limit),
             Message::Refuse { reply, why } => self.way_refused(bml, from, reply, why),
             Message::Lend(lend, layout) => self.lent(bml, from, &lend, &message[layout]),
-            Message::Help(help, layout) => self.asked(bml, from, &help, &message[layout]),
-            Message::Loan(loan) => self.relay_lent(bml, from, &loan),
-            Message::Go(go) => self.relay_go(bml, from, &go),
-            Message::Stop { serial } => self.relay_stop(bml, from, serial),
-            Message::Quit { reply, why } => self.relay_quit(bml, from, reply, why),
-            Message::Wish { lanes, mark } => self.ring_wished(from, lanes, mark),
             Message::LayoutRequest { serial, reply, piece } => {
                 self.layout_request(bml, from, serial, reply, piece)
             }

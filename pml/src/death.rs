@@ -11,7 +11,6 @@ use crate::body::Arrival;
 use crate::comm::Comm;
 use crate::core::Core;
 use crate::error::PmlError;
-use crate::help::Helper;
 use crate::inflight::{Flight, InFlight};
 use crate::matching::Pattern;
 use crate::peer::Outgoing;
@@ -47,8 +46,6 @@ impl Core {
         self.lost += 1;
         state.reorder.clear();
         state.streams.clear();
-        // A receive that still needs the word holds it.
-        state.helper = Helper::default();
         let outbox = std::mem::take(&mut state.outbox);
         let fault = PmlError::PeerLost { rank: peer, error };
         for item in outbox {
@@ -91,7 +88,6 @@ impl Core {
             self.lose_recall(id, &fault);
             self.lose_recv(id, peer, &fault);
         }
-        self.rings.forget(peer, &mut self.staging);
     }
 
     fn lose_send(&mut self, bml: &mut Bml, id: RequestId, fault: &PmlError) {
@@ -101,10 +97,6 @@ impl Core {
                 self.finish_eager(id, Err(fault.clone()));
             }
             SendStage::Offered(_) => {
-                // Its device ends first.
-                if self.stop_lost_relay_send(id) {
-                    return;
-                }
                 self.withdraw_offer(bml, id);
                 self.requests.finish(id, Err(fault.clone()));
             }
@@ -146,25 +138,18 @@ impl Core {
                 debug_assert_eq!(incoming.from, peer);
                 let busy = match &incoming.stage {
                     Stage::Choosing | Stage::Deferred | Stage::Fetching(_) => false,
-                    Stage::Lent(_) | Stage::Shared(_) => false,
+                    Stage::Lent(_) => false,
                     // All the data is at hand; the sender is not needed any more.
                     Stage::Moving => return,
                     Stage::Getting(getting) => getting.busy(),
                     Stage::Streaming { unpacking, .. } => *unpacking > 0,
                     Stage::Staged(staged) => staged.course.working > 0,
-                    Stage::Relay(relayed) => relayed.working(),
                 };
                 incoming.failure = Some(fault.clone());
                 match &incoming.stage {
-                    Stage::Relay(_) => {
-                        if !self.stop_lost_relay(id) {
-                            self.end_lost_relay(id);
-                        }
-                    }
                     _ if busy => {}
                     Stage::Staged(_) => self.end_lost_recv(id),
                     Stage::Lent(_) => self.end_lost_lender(id),
-                    Stage::Shared(_) => self.end_lost_share(id),
                     _ => self.finish_incoming(id),
                 }
             }

@@ -13,9 +13,8 @@
 //! RTS        as EAGER up to 32, then
 //!         32 | bytes | serial | count | low | span | blocks | layout id | layout length |
 //!         96 | fragment wish:4 | depth wish:4 | layout inline:2 | mapped key:1 | rdma key:1 | space:1 |
-//!            | staged:1 | later:1 | relay:1 | staged fragment wish:4 | staged depth wish:4 | device |
+//!            | staged:1 | later:1 | 0:1 | staged fragment wish:4 | staged depth wish:4 | device |
 //!        128 | mapped key … | rdma key … | flattened layout …
-//!        128 | ring | turn |, if `later` says that the data is on its way
 //!
 //! CTS        | kind | version | 0:2 | depth:4 | fragment:4 | 0:4 | serial | reply | offset | end |
 //! DATA       | kind | version | 0:6 | reply | offset | 0:8 |
@@ -37,14 +36,6 @@
 //! LEND       | kind | version | key:1 | 0:1 | longest piece:4 | serial | reply | end |
 //!         32 | count | low | span | layout id | layout length |
 //!         72 | key … | flattened layout …
-//! LOAN       | kind | version | key:1 | depth:1 | lanes:2 | 0:2 | place:4 | fragment:4 | ring | turn |
-//!         32 | serial | reply | end | key …
-//! GO         | kind | version | key:1 | 0:5 | reply | key …
-//! STOP       | kind | version | 0:6 | serial |
-//! QUIT       | kind | version | why:1 | 0:5 | reply |
-//! WISH       | kind | version | lanes:1 | 0:5 | device |
-//! HELP       | kind | version | key:1 | word key:1 | layout:1 | 0:3 | turn:4 | piece:4 | serial | reply | end |
-//!         40 | count | low | span | layout id | key … | word key … | flattened layout …
 //! ```
 //!
 //! `serial` names a rendezvous at its sender, `reply` at its receiver: 64-bit counters that are
@@ -55,22 +46,16 @@
 //! these. Whatever is 0 must be 0.
 
 mod cts;
-mod help;
 mod lend;
 mod note;
-mod relay;
 mod rts;
 mod staged;
 mod verdict;
 
 pub(crate) use cts::Cts;
-use help::HelpWire;
-pub(crate) use help::{HELP_BYTES, Help, HelpLayout, PIECE_MIN};
 use lend::LendWire;
 pub(crate) use lend::{LEND_BYTES, Lend};
 pub(crate) use note::{NOTE_BYTES, Note, What, note};
-pub(crate) use relay::{Begun, Go, Loan, Quit, quit, stop, wish};
-use relay::{GoWire, LoanWire};
 use rts::RtsWire;
 pub(crate) use rts::{Rts, StagedOffer};
 pub(crate) use staged::{DEPTH_MAX, Open, Ring, Why, free, ready, refuse};
@@ -86,7 +71,7 @@ use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file. Peers with another one are refused.
-pub(crate) const VERSION: u8 = 5;
+pub(crate) const VERSION: u8 = 6;
 
 /// Most bytes of a flattened layout that an RTS carries; longer ones are fetched.
 pub const INLINE_LAYOUT_MAX: usize = 1024;
@@ -128,12 +113,6 @@ mod kind {
     pub(super) const FREE: u8 = 13;
     pub(super) const REFUSE: u8 = 14;
     pub(super) const LEND: u8 = 15;
-    pub(super) const LOAN: u8 = 16;
-    pub(super) const GO: u8 = 17;
-    pub(super) const STOP: u8 = 18;
-    pub(super) const QUIT: u8 = 19;
-    pub(super) const WISH: u8 = 20;
-    pub(super) const HELP: u8 = 21;
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -356,21 +335,6 @@ pub(crate) enum Message {
     },
     /// And where in the message the flattened layout is, if it is there.
     Lend(Box<Lend>, Range<usize>),
-    /// As in LEND.
-    Help(Box<Help>, Range<usize>),
-    Loan(Loan),
-    Go(Go),
-    Stop {
-        serial: u64,
-    },
-    Quit {
-        reply: u64,
-        why: Quit,
-    },
-    Wish {
-        lanes: u8,
-        mark: u64,
-    },
 }
 
 /// What the first 32 bytes say; enough for the two kinds that are frequent.
@@ -413,7 +377,7 @@ impl Head {
                 }
                 Ok(Head::Data { reply, offset })
             }
-            kind::RTS..=kind::CTS | kind::FIN..=kind::HELP => Ok(Head::Other),
+            kind::RTS..=kind::CTS | kind::FIN..=kind::LEND => Ok(Head::Other),
             other => Err(format!("no message is of kind {other}")),
         }
     }
@@ -504,42 +468,6 @@ impl Message {
                     .map_err(|_| format!("a LEND of {} bytes", message.len()))?;
                 let (lend, key) = Lend::check(&wire, rest)?;
                 Ok(Message::Lend(Box::new(lend), LEND_BYTES + key..message.len()))
-            }
-            kind::HELP => {
-                let (wire, rest) = HelpWire::read_from_prefix(message)
-                    .map_err(|_| format!("a HELP of {} bytes", message.len()))?;
-                let (help, keys) = Help::check(&wire, rest)?;
-                Ok(Message::Help(Box::new(help), HELP_BYTES + keys..message.len()))
-            }
-            kind::LOAN => {
-                let (wire, key) = LoanWire::read_from_prefix(message)
-                    .map_err(|_| format!("a LOAN of {} bytes", message.len()))?;
-                Loan::check(&wire, key).map(Message::Loan)
-            }
-            kind::GO => {
-                let (wire, key) = GoWire::read_from_prefix(message)
-                    .map_err(|_| format!("a GO of {} bytes", message.len()))?;
-                Go::check(&wire, key).map(Message::Go)
-            }
-            kind::STOP => {
-                let wire: FinWire = exactly(message)?;
-                reserved(&[wire.verdict])?;
-                reserved(&wire.zero)?;
-                Ok(Message::Stop { serial: wire.serial.get() })
-            }
-            kind::QUIT => {
-                let wire: FinWire = exactly(message)?;
-                reserved(&wire.zero)?;
-                let why = Quit::decode(wire.verdict)?;
-                Ok(Message::Quit { reply: wire.serial.get(), why })
-            }
-            kind::WISH => {
-                let wire: FinWire = exactly(message)?;
-                reserved(&wire.zero)?;
-                if wire.verdict == 0 {
-                    return Err("a wish for a ring without lanes".to_owned());
-                }
-                Ok(Message::Wish { lanes: wire.verdict, mark: wire.serial.get() })
             }
             other => Err(format!("no control message is of kind {other}")),
         }

@@ -43,10 +43,6 @@ pub(crate) enum Flight {
     /// A fragment of a staged message is laid into its place (`out`), or taken out. Its request has
     /// all that the work needs. `failed` is what could not even be begun after it.
     Staged { id: RequestId, index: u64, out: bool, failed: Option<EngineError> },
-    /// One half of a relayed message: the sender's (`out`), or the receiver's.
-    Relay { id: RequestId, out: bool },
-    /// The flags of a ring that is to stand are cleared: of one that we were lent (`out`), or that we lend.
-    Clear { peer: u32, ring: u64, out: bool },
 }
 
 impl InFlight {
@@ -96,7 +92,6 @@ impl Core {
 
     /// Waits until no engine works on anything of ours any more.
     pub(crate) fn drain_engines(&mut self) {
-        self.rings.stop();
         let packing = self.peers.iter_mut().flat_map(|peer| peer.outbox.drain(..));
         let packing = packing.filter_map(|item| match item {
             Outgoing::Packing { slot, packed, .. } => Some((packed, slot)),
@@ -146,8 +141,6 @@ impl Core {
                 drop(mapping);
                 self.put(bml, id, result);
             }
-            Flight::Relay { id, out } => self.relay_landed(bml, id, out, result),
-            Flight::Clear { peer, ring, out } => self.ring_cleared(bml, peer, (ring, out), result),
             Flight::Staged { id, index, out, failed } => {
                 let result = result.and(failed.map_or(Ok(()), Err));
                 self.staged_landed(bml, (id, index, out), result);

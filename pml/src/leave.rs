@@ -37,7 +37,6 @@ impl Core {
             }
             What::Go { serial } => self.data_told(bml, from, serial, Data::There),
             What::Fail { serial } => self.data_told(bml, from, serial, Data::Never),
-            What::Failed { serial } => self.begun_failed(from, serial),
             What::Recall { sequence, serial } => self.recall(bml, from, sequence, serial),
             What::Farewell => {
                 if std::mem::replace(&mut self.peers[from as usize].farewell, true) {
@@ -70,9 +69,6 @@ impl Core {
         arrival: Arrival,
         verdict: Verdict,
     ) {
-        if let Arrival::Rts(rts, _) = &arrival {
-            self.forgo_begun(from, rts.begun);
-        }
         match arrival.serial() {
             // The sender of one that was sent too early was told when it came.
             Ok(Some(serial)) if !arrival.is_late_offer() => {
@@ -136,7 +132,6 @@ impl Pml {
     /// [`PmlError::Unreceived`], those that need no answer excepted.
     pub fn refuse_unreceived(&mut self) {
         self.core.leaving = true;
-        self.core.rings.leave(&mut self.core.staging);
         self.core.staging.leave(&mut self.bml);
         self.core.refuse_claims(&mut self.bml);
         self.core.refuse_held(&mut self.bml, Verdict::Unreceived, |_, _| true);

@@ -17,7 +17,6 @@
 //! | `single_copy.rs` | 1 | the receiver's transport, out of the sender's memory |
 //! | `staged.rs`, `staged/put.rs` | 2 or 3 | both, fragment by fragment: the sender into a ring in the receiver's device memory, or into its buffer |
 //! | `staged.rs`, `staged/get.rs` | 2 to 4 | both: the receiver out of a ring in the sender's device memory, or in host memory that both map |
-//! | `relay.rs` | 2 | both devices, one kernel each, through a ring in the receiver's memory; no processor in between |
 //!
 //! # What holds
 //! - Messages match in MPI's order (MPI 4.1 §3.5); the cost of a message does not grow with how many
@@ -86,7 +85,6 @@ mod exchange;
 mod group;
 mod hash;
 mod header;
-mod help;
 mod index;
 mod inflight;
 mod layouts;
@@ -104,7 +102,6 @@ mod pml;
 mod protocol;
 #[allow(unsafe_code, reason = "takes the caller's promise")]
 mod recv;
-mod relay;
 mod rendezvous;
 mod reorder;
 mod request;

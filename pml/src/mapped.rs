@@ -99,9 +99,6 @@ impl Core {
                 return self.refuse(bml, id, Protocol::Mapped, &why);
             }
         };
-        if self.share(bml, id, &mapping, &remote) {
-            return;
-        }
         // Neither side has gaps, and a copy engine is quicker than a kernel. It makes a detour of host
         // memory that its device does not know.
         let least = self.config.tuning.copy_bytes_min;

@@ -7,7 +7,6 @@
 use crate::body::Numbered;
 use crate::core::{AM_TAG, Core};
 use crate::header::{self, Note, What};
-use crate::help::Helper;
 use crate::layouts::Fetched;
 use crate::mapped_put::Lending;
 use crate::protocol::Protocol;
@@ -42,8 +41,6 @@ pub(crate) struct Peer {
     pub(crate) unkeyed: [u8; Protocol::ALL.len()],
     /// What is known of lending it buffers.
     pub(crate) lending: Lending,
-    /// How it helps with copies out of its memory.
-    pub(crate) helper: Helper,
 }
 
 /// Something that waits for room in the transport.

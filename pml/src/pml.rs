@@ -460,13 +460,6 @@ impl Pml {
         self.core.staging.bytes()
     }
 
-    /// Rings that devices relay messages over and that are kept: ours, which peers send over, and those of
-    /// peers. Their staging memory counts as in use.
-    #[must_use]
-    pub fn relay_rings(&self) -> (usize, usize) {
-        self.core.rings.count()
-    }
-
     /// Waits until no engine works on any buffer or slot any more, and forgets what they were
     /// working on: for an endpoint that is being given up, whose callers take their memory back.
     /// Requests that this concerns never end.

@@ -32,14 +32,11 @@ pub enum Protocol {
     CopyInOut,
     /// The same without the copies: kernels write and read the host memory.
     ZeroCopyInOut,
-    /// Device memory: one kernel packs into a ring in the receiver's memory, another unpacks from it
-    /// meanwhile, with no processor in between.
-    Relay,
 }
 
 impl Protocol {
     /// All of them.
-    pub const ALL: [Protocol; 13] = [
+    pub const ALL: [Protocol; 12] = [
         Protocol::Eager,
         Protocol::Pipeline,
         Protocol::Mapped,
@@ -52,7 +49,6 @@ impl Protocol {
         Protocol::StagedGetCopy,
         Protocol::CopyInOut,
         Protocol::ZeroCopyInOut,
-        Protocol::Relay,
     ];
 
     /// Those that go through staging memory, fragment by fragment.
@@ -81,7 +77,6 @@ impl Protocol {
             Protocol::StagedGetCopy => "staged-get-copy",
             Protocol::CopyInOut => "copy-in-out",
             Protocol::ZeroCopyInOut => "zero-copy-in-out",
-            Protocol::Relay => "relay",
         }
     }
 

@@ -154,9 +154,6 @@ impl Core {
         if !buffer.space().cpu_accessible() {
             self.know_device(bml, engine, buffer.space());
         }
-        if !buffer.space().cpu_accessible() && self.rings.are_wished() {
-            self.lend_wished(bml, engine, buffer.space(), pattern.source);
-        }
         let held = self.unexpected.take(pattern);
         if held.is_none() {
             self.somebody_left(comm, pattern)?;

@@ -22,14 +22,12 @@ use crate::error::PmlError;
 use crate::header::{
     self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, RTS_BYTES, Rts, Verdict,
 };
-use crate::help::Shared;
 use crate::layouts::Fetch;
 use crate::mapped_put::Lent;
 use crate::mode::Copied;
 use crate::peer::{Attempt, Outgoing};
 use crate::pieces::Pieces;
 use crate::recv::{Matched, RecvStage};
-use crate::relay::RelayRecv;
 use crate::request::{RequestId, Work};
 use crate::send::{Offered, Send, SendStage, To, single_copy_costs};
 use crate::single_copy::Getting;
@@ -69,16 +67,12 @@ pub(crate) enum Stage {
     Fetching(Fetch),
     /// An engine that moves the data.
     Moving,
-    /// Its sender, which copies a part.
-    Shared(Box<Shared>),
     /// The transport that reads the data.
     Getting(Getting),
     /// Fragments; `unpacking` of them are with an engine.
     Streaming { pieces: Pieces, unpacking: u32 },
     /// Fragments in staging memory, or the sender's word on it.
     Staged(Box<StagedRecv>),
-    /// A ring that both devices work on, or the sender's word on it.
-    Relay(Box<RelayRecv>),
     /// The sender's word that it has moved everything into our buffer.
     Lent(Box<Lent>),
 }
@@ -158,10 +152,6 @@ impl Core {
         let (low, span) = buffer.touched().map_or((0, 0), |(low, region)| (low, region.len()));
         let host = buffer.typed().space().cpu_accessible();
         let staged = self.staged_offer(bml, peer, buffer.typed().space());
-        let relay = match staged.device {
-            true => self.relay_lanes(bml, buffer.engine(), buffer.typed().space(), false),
-            false => 0,
-        };
         let share = self.config.share_device_buffers;
         let (mut mapped, mut registered, mut layout) = (None, None, None);
         if peer != self.me {
@@ -203,25 +193,15 @@ impl Core {
             depth: self.config.tuning.depth,
             host,
             staged,
-            relay: u8::try_from(relay).unwrap_or(u8::MAX),
             data,
-            begun: None,
             mapped,
             rdma: registered.map(|(_, key)| key),
             inline: 0..0,
         };
         let layout = layout.map(|(_, bytes)| bytes);
         if let Some(send) = self.requests.send_mut(id) {
-            let offered = Offered {
-                rts,
-                registered,
-                layout,
-                fetched: false,
-                ring: None,
-                helping: None,
-                relay: None,
-                failed: None,
-            };
+            let offered =
+                Offered { rts, registered, layout, fetched: false, ring: None, failed: None };
             send.stage = SendStage::Offered(Box::new(offered));
         }
         self.enqueue(peer, Outgoing::Rts(id));
@@ -251,7 +231,6 @@ impl Core {
             tracing::error!(%error, "a slot that cannot be written");
         }
         bml.send(slot, AM_TAG, Token::NONE);
-        self.begun_left(id);
         Attempt::Sent
     }
 
@@ -270,9 +249,6 @@ impl Core {
                 if offered.rts.data != Data::There {
                     return Err(format!("rendezvous {serial} is begun before its data is there"));
                 }
-                if offered.relay.is_some() {
-                    return Err(format!("rendezvous {serial} is begun again while it is relayed"));
-                }
             }
             _ => return Err(unknown()),
         }
@@ -289,7 +265,7 @@ impl Core {
     ) -> Result<(), String> {
         let unknown = || format!("an answer to message {serial}, which is not under way");
         let id = *self.serials.get(&serial).ok_or_else(unknown)?;
-        if self.recalled(from, id, verdict)? || self.relay_fin(bml, id, from, verdict)? {
+        if self.recalled(from, id, verdict)? {
             return Ok(());
         }
         let send = self.requests.send_mut(id).ok_or_else(unknown)?;
@@ -355,7 +331,6 @@ impl Core {
             room = 0;
         }
         let (layout_id, gapless) = (rts.layout_id, rts.blocks == 1);
-        let begun = rts.begun;
         let (serial, span) = (rts.serial, rts.span);
         recv.stage = RecvStage::Incoming(Box::new(Incoming {
             from,
@@ -372,13 +347,9 @@ impl Core {
             return Err(format!("an offer of {sent} bytes without gaps that span {span}"));
         }
         if room == 0 {
-            self.forgo_begun(from, begun);
             self.send_control(bml, from, &header::fin(serial, Verdict::Refused));
             self.finish_incoming(id);
             return Ok(());
-        }
-        if let Some(begun) = begun {
-            return self.receive_begun(bml, id, begun);
         }
         let layouts = &mut self.peers[from as usize].layouts;
         if !layout.is_empty() {
@@ -456,7 +427,6 @@ impl Core {
         let whole =
             buffer.typed().as_contiguous().and_then(|whole| whole.sub(0, incoming.room).ok());
         let theirs_on_device = !incoming.rts.host;
-        let (engine, offered) = (buffer.engine(), incoming.rts.relay);
         situation.staged = self.staging(bml, from, &theirs, space);
         situation.devices = self.device_ends(bml, theirs_on_device, theirs.mark, space);
         if let Some(ends) = &mut situation.devices {
@@ -470,9 +440,6 @@ impl Core {
             }
         }
         self.consider_lending(bml, id, &mut situation);
-        if let Some(staging) = situation.staged.as_mut().filter(|_| offered > 0) {
-            staging.relay = self.relay_lanes(bml, engine, space, staging.one_device) > 0;
-        }
         if let (Some(staging), Some(whole)) = (&mut situation.staged, whole) {
             staging.direct = staging.receiver_device && map_key(bml, from, whole, share).is_some();
         }
@@ -510,7 +477,6 @@ impl Core {
             Protocol::MappedPut => self.lend(bml, id),
             Protocol::SingleCopy => self.start_getting(bml, id),
             Protocol::Pipeline | Protocol::Eager => self.grant(bml, id, 0),
-            Protocol::Relay => self.open_relay(bml, id),
             way => match situation.staged {
                 Some(staging) => self.open_staged(bml, id, way, &situation, &staging),
                 None => self.refuse(bml, id, way, "nothing is staged to this peer"),

@@ -522,24 +522,6 @@ impl Requests {
         Settled::Well
     }
 
-    /// Ends a send well for whoever asks, while its message goes on by another name, of which nobody will ask;
-    /// `None` where nobody asks anyway. It is counted when the message ends.
-    pub(crate) fn part(&mut self, id: RequestId, status: Status) -> Option<RequestId> {
-        let light = self.light(id).filter(|light| light.phase == Phase::Heavy)?;
-        let watched = light.watched;
-        let entry = &mut self.entries[id.index() as usize];
-        if !matches!(entry.work, Work::Send(_)) || watched && entry.released {
-            return None;
-        }
-        let send = std::mem::replace(&mut entry.work, Work::Done(Ok(status)));
-        if watched {
-            self.woken.extend(entry.waker.take());
-        }
-        let rest = self.insert(send);
-        self.watch(rest.index()).released = true;
-        Some(rest)
-    }
-
     /// Nobody will ask for the result any more. The operation goes on.
     pub(crate) fn release(&mut self, id: RequestId) -> Result<(), PmlError> {
         if self.is_done(id)? {

@@ -7,12 +7,10 @@ use crate::core::{AM_TAG, Core};
 use crate::deferred::Data;
 use crate::error::PmlError;
 use crate::header::{EAGER_BYTES, Envelope, Rts, SERIAL_BYTES};
-use crate::help::Helping;
 use crate::mapped_put::Putting;
 use crate::mode::{Copied, SendMode};
 use crate::peer::Attempt;
 use crate::peer::{Gone, Outgoing};
-use crate::relay::RelaySend;
 use crate::request::{Left, RequestId, Status, Work};
 use crate::staged::StagedSend;
 use gapless_bml::{Bml, Limits, PeerState, Rank, RdmaRail, RemoteKey, Token};
@@ -75,10 +73,6 @@ pub(crate) struct Offered {
     pub(crate) failed: Option<PmlError>,
     /// The ring that the receiver was lent, until it has mapped it.
     pub(crate) ring: Option<Box<StagedSend>>,
-    /// What is copied for its receiver.
-    pub(crate) helping: Option<Box<Helping>>,
-    /// What is being relayed.
-    pub(crate) relay: Option<Box<RelaySend>>,
 }
 
 /// A send whose receiver has asked for its data.
@@ -118,13 +112,6 @@ impl Core {
         let ready = self.check_send(bml, comm, buffer, (rank, tag), mode)?;
         let peer = ready.to.peer;
         let bytes = buffer.packed_bytes();
-        if !buffer.space().cpu_accessible()
-            && let Some(ring) = self.ring_for(bml, &ready, buffer, mode)
-        {
-            // SAFETY: the caller's promise is the one that a buffer takes.
-            let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
-            return Ok(self.begin_ahead(bml, ready.to, buffer, ready.envelope, ring));
-        }
         if !self.goes_eagerly(bml, peer, buffer, ready.link_eager) {
             if mode == SendMode::Buffered {
                 // SAFETY: the caller's promise holds for the time of this call.

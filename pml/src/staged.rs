@@ -208,7 +208,6 @@ impl Core {
             direct: false,
             fragment_bytes: theirs.fragment.min(ours.fragment),
             depth: theirs.depth.min(ours.depth),
-            relay: false,
         })
     }
 

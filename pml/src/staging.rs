@@ -181,14 +181,6 @@ impl StagingPool {
         slab.state = State::Leaving;
     }
 
-    /// Gives up what an engine may touch for ever: it is nobody's, and never freed.
-    pub(crate) fn lose(&mut self, block: Block) {
-        let slab = &mut self.slabs[block.slab];
-        std::mem::forget(slab.owner.take());
-        slab.region = Region::new(slab.region.space(), 0, 0, 0);
-        slab.state = State::Idle;
-    }
-
     /// This process leaves: peers are asked to let go of what no message uses.
     pub(crate) fn leave(&mut self, bml: &mut Bml) {
         let idle = self.slabs.iter_mut().filter(|slab| slab.state == State::Idle);

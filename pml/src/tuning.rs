@@ -65,10 +65,6 @@ pub struct Tuning {
     /// Contiguous messages between devices that map each other's memory are copied by the copy engine
     /// from this length on; a kernel is under way sooner.
     pub copy_bytes_min: u64,
-    /// Longest message between devices that is relayed over a ring that stands, if there is one. The ring's room
-    /// also holds. What would not be eager ends when it is received anyway, and one kernel that loads from the peer
-    /// is a little quicker.
-    pub relay_ahead_bytes_max: u64,
     /// Copy engines from a device to page-locked host memory.
     pub to_host_mb_s: f64,
     /// Copy engines from page-locked host memory to a device.
@@ -115,7 +111,6 @@ impl Default for Tuning {
             peer_load_mb_s: 375_000.0,
             peer_copy_mb_s: 396_000.0,
             copy_bytes_min: 4 << 20,
-            relay_ahead_bytes_max: 8 << 10,
             to_host_mb_s: 55_300.0,
             from_host_mb_s: 55_300.0,
             store_host_mb_s: 52_500.0,
@@ -140,15 +135,6 @@ pub struct Config {
     /// so whoever frees such memory has it withdrawn first
     /// ([`Bml::withdraw`](gapless_bml::Bml::withdraw)); a program that cannot says no here.
     pub share_device_buffers: bool,
-    /// Whether the cost model may have two devices relay a message, where both processes say so: one kernel
-    /// each, which wait for each other on their devices. Forced, it is done regardless.
-    pub relay: bool,
-    /// Whether short messages between devices may be relayed over a ring that stands, where both processes say so:
-    /// a sender's kernel begins before its receiver is asked, and needs nobody to end.
-    pub relay_ahead: bool,
-    /// Whether senders are asked to copy a part of what both ends can map. Off unless set: peers killed
-    /// meanwhile are not tested enough.
-    pub help: bool,
     /// What may be kept at most.
     pub bounds: Bounds,
 }
@@ -158,11 +144,8 @@ impl Default for Config {
         Config {
             tuning: Tuning::default(),
             force: None,
-            help: false,
             bounds: Bounds::default(),
             share_device_buffers: true,
-            relay: false,
-            relay_ahead: true,
         }
     }
 }

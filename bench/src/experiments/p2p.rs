@@ -96,13 +96,12 @@ fn link(options: &Options, sites: &Sites) -> Pair {
         items.push(judged(sized(Shape::X, bytes), Kind::X));
     }
     items.extend(LATENCIES.map(|bytes| judged(sized(Shape::Contiguous, bytes), Kind::Latency)));
-    // Beside what is chosen: the device-side way, which has a mark of its own, one kernel from layout to layout, and eager;
-    // rows with gaps, which the copy engine does not move.
-    let forced = ["relay", "mapped", "eager"].map(protocol);
+    // Beside what is chosen: one kernel from layout to layout, and eager; rows with gaps, which the copy engine does
+    // not move.
+    let forced = ["mapped", "eager"].map(protocol);
     for &bytes in LATENCIES.iter().filter(|_| sites.are_two()) {
         for way in forced.into_iter().flatten() {
-            let kind = if way.name() == "relay" { Kind::DeviceSide } else { Kind::Free };
-            items.push(sized(Shape::Contiguous, bytes).by(way).judged(kind));
+            items.push(sized(Shape::Contiguous, bytes).by(way).judged(Kind::Free));
         }
         items.push(sized(Shape::V, bytes));
     }
@@ -199,7 +198,6 @@ mod tests {
                 Kind::Listed,
                 Kind::Shared,
                 Kind::Latency,
-                Kind::DeviceSide,
                 Kind::Few,
                 Kind::Occupied,
             ] {

@@ -370,7 +370,7 @@ fn judged(found: Vec<Found>, pairs: &[Pair]) -> Vec<Row> {
                         row = row.against(IDLE, seconds);
                     }
                 }
-                Kind::Latency | Kind::DeviceSide => {
+                Kind::Latency => {
                     let here = |other: &Found| other.pair == pair;
                     let setting = Setting::default();
                     let host = Item { ends: Ends::HOST, setting, ..item };

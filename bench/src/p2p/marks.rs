@@ -23,8 +23,6 @@ pub enum Kind {
     NoIpc,
     /// A few bytes: against the launches and the message that they cannot do without.
     Latency,
-    /// The same by the device-side way, whatever is chosen.
-    DeviceSide,
     /// Rank 0's kernels have eight thread blocks: against as many as they like.
     Few,
     /// Beside a kernel that keeps a part of the GPU busy: against an idle GPU.
@@ -84,8 +82,7 @@ pub fn meant(kind: Kind) -> &'static [&'static str] {
         // Layout to layout.
         Kind::Shared => &["mapped", "mapped-put"],
         Kind::NoIpc => &["copy-in-out", "zero-copy-in-out"],
-        Kind::Latency => &["eager", "mapped", "relay"],
-        Kind::DeviceSide => &["relay"],
+        Kind::Latency => &["eager", "mapped", "mapped-put"],
         Kind::Free => &[],
     }
 }
@@ -94,7 +91,7 @@ pub fn meant(kind: Kind) -> &'static [&'static str] {
 /// missed at 0.
 #[must_use]
 pub fn judge(mut row: Row, kind: Kind) -> Row {
-    let latency = matches!(kind, Kind::Latency | Kind::DeviceSide);
+    let latency = kind == Kind::Latency;
     let aim = aim(kind, row.payload_bytes);
     if aim.is_none() && !latency {
         return row;
@@ -226,8 +223,6 @@ mod tests {
         assert_eq!(judge(with(row("eager", 0, 1.3)), Kind::Latency).met(), Some(false));
         assert_eq!(judge(with(row("pipeline", 0, 1.0)), Kind::Latency).met(), Some(false));
         assert_eq!(judge(row("eager", 0, 1.0), Kind::Latency).met(), Some(false));
-        assert_eq!(judge(with(row("relay", 0, 1.1)), Kind::DeviceSide).met(), Some(true));
-        assert_eq!(judge(with(row("eager", 0, 0.5)), Kind::DeviceSide).met(), Some(false));
         let told = breakdown(&with(row("eager", 0, 1.1))).unwrap();
         assert!(
             told.ends_with("= 2 × 400 ms (launch and wait) + 200 ms (host message) and 100 ms"),

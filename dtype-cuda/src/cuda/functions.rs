@@ -1,8 +1,7 @@
 //! The kernels of a device, each looked up once.
 
 use crate::accelerator::{KERNELS, number};
-use gapless_kernels::launch::relay_name;
-use gapless_kernels::{Direction, IMAGE, Kernel, Width};
+use gapless_kernels::{IMAGE, Kernel};
 use gapless_mem_cuda::{CudaDevice, CudaError, Function, Module};
 use std::ffi::CString;
 use std::sync::OnceLock;
@@ -11,8 +10,6 @@ use std::sync::OnceLock;
 pub(crate) struct Functions {
     module: Module,
     table: Box<[OnceLock<Function>]>,
-    /// By direction and width.
-    relays: [OnceLock<Function>; 10],
 }
 
 impl Functions {
@@ -22,7 +19,7 @@ impl Functions {
         // program, which nothing has changed.
         let module = unsafe { Module::load(device, IMAGE) }?;
         let table = (0..KERNELS).map(|_| OnceLock::new()).collect();
-        Ok(Functions { module, table, relays: Default::default() })
+        Ok(Functions { module, table })
     }
 
     pub(crate) fn get(&self, kernel: Kernel) -> Result<&Function, CudaError> {
@@ -31,25 +28,6 @@ impl Functions {
             Some(function) => Ok(function),
             None => self.find(slot, kernel.to_string()),
         }
-    }
-
-    /// The kernel of one end of a relay. All of a direction are loaded, so that no later launch has to
-    /// wait for that: the driver may load a kernel at its first launch, and would wait for one that runs.
-    pub(crate) fn relay(&self, direction: Direction, width: Width) -> Result<&Function, CudaError> {
-        let of_direction = direction as usize * Width::ALL.len();
-        let mut found = None;
-        for (slot, known) in self.relays[of_direction..].iter().zip(Width::ALL) {
-            let function = match slot.get() {
-                Some(function) => function,
-                None => {
-                    let function = self.find(slot, relay_name(direction, known))?;
-                    function.properties()?;
-                    function
-                }
-            };
-            found = found.or((known == width).then_some(function));
-        }
-        found.ok_or(CudaError::Malformed { object: "relay", reason: "no kernel of that width" })
     }
 
     fn find<'a>(

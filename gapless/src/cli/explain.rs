@@ -141,7 +141,6 @@ impl Link {
             direct: ends.receiver && shared && blocks == 1,
             fragment_bytes: tuning.staged_fragment_bytes,
             depth: tuning.staged_depth,
-            relay: false,
         })
     }
 
@@ -248,14 +247,8 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
             verdict,
         ]);
     }
-    let [from, to] = link.ends.0;
-    let relay = matches!([from, to], [Where::Cuda(_), Where::Cuda(_)]) && from != to;
-    let ahead = match relay && case.payload_bytes <= config.tuning.relay_ahead_bytes_max {
-        true => "relayed ahead instead, where a ring stands between the two devices and is free\n",
-        false => "",
-    };
     Ok(format!(
-        "\n{}, {}: {} in {sender_blocks} blocks to {receiver_blocks}\n{table}{ahead}",
+        "\n{}, {}: {} in {sender_blocks} blocks to {receiver_blocks}\n{table}",
         case.name,
         link.ends,
         Bytes(case.payload_bytes)

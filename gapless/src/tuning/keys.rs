@@ -157,7 +157,6 @@ pub const KEYS: &[Key] = &[
     mb_s!("device", "peer_load_mb_s", "kernels that load from another device", peer_load_mb_s),
     mb_s!("device", "peer_copy_mb_s", "copy engines between two devices", peer_copy_mb_s),
     whole!(Whole, Bytes, "device", "copy_bytes_min", 0.0, GIB, "from here on the copy engine moves what has no gaps", copy_bytes_min),
-    whole!(Whole, Bytes, "device", "relay_ahead_bytes_max", 0.0, GIB, "up to here messages are relayed over a ring that stands", relay_ahead_bytes_max),
     mb_s!("device", "to_host_mb_s", "copy engines to page-locked memory", to_host_mb_s),
     mb_s!("device", "from_host_mb_s", "copy engines from page-locked memory", from_host_mb_s),
     mb_s!("device", "store_host_mb_s", "kernels that store to page-locked memory", store_host_mb_s),

@@ -42,7 +42,6 @@ pub(super) fn predict(protocol: Protocol, s: &Situation, tuning: &Tuning) -> f64
         (Protocol::SingleCopy, _, _) => model.single_copy(),
         (Protocol::Local, None, _) => model.local(),
         (Protocol::Local, Some(_), _) => model.device_local(),
-        (Protocol::Relay, _, Some(staging)) => model.relay(staging.one_device),
         (staged, _, Some(staging)) => {
             let turns = s.devices.is_some_and(|ends| ends.turns);
             model.handshake_ns() + tuning.map_ns + model.staged(staged, staging, turns)

@@ -1,7 +1,6 @@
 use super::*;
 use gapless_dtype::{Datatype, Layout, Primitive};
 
-mod relays;
 mod scattered;
 mod staged;
 
@@ -119,7 +118,6 @@ fn devices(bytes: u64, blocks: u64) -> Situation {
         direct: blocks == 1,
         fragment_bytes: tuning.staged_fragment_bytes,
         depth: tuning.staged_depth,
-        relay: false,
     };
     let ends = DeviceEnds {
         sender: true,

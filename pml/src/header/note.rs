@@ -33,8 +33,6 @@ pub(crate) enum What {
     Go { serial: u64 },
     /// It will never be.
     Fail { serial: u64 },
-    /// What was begun of the message with this serial, ahead of its receive, has failed.
-    Failed { serial: u64 },
     /// No message that is matched will follow: the sender leaves the job.
     Farewell,
 }
@@ -54,7 +52,6 @@ pub(crate) fn note(note: Note) -> [u8; NOTE_BYTES] {
         What::Recall { sequence, serial } => (3, sequence, serial),
         What::Go { serial } => (4, 0, serial),
         What::Fail { serial } => (5, 0, serial),
-        What::Failed { serial } => (6, 0, serial),
     };
     zerocopy::transmute!(NoteWire {
         kind: kind::NOTE,
@@ -79,7 +76,6 @@ impl Note {
             (3, sequence, serial) => What::Recall { sequence, serial },
             (4, 0, serial) => What::Go { serial },
             (5, 0, serial) => What::Fail { serial },
-            (6, 0, serial) => What::Failed { serial },
             (what, message, serial) => {
                 return Err(format!(
                     "no note has number {what}, message {message} and serial {serial}"

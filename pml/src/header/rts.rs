@@ -1,8 +1,7 @@
 //! RTS: the longest header, with keys and a layout behind it. Its picture is in `header.rs`.
 
-use super::relay::{BEGUN_BYTES, Begun};
 use super::{
-    CONTROL_MAX, Envelope, EnvelopeWire, FRAGMENT_MIN, INLINE_LAYOUT_MAX, RTS_BYTES, kind,
+    CONTROL_MAX, Envelope, EnvelopeWire, FRAGMENT_MIN, INLINE_LAYOUT_MAX, RTS_BYTES, kind, reserved,
 };
 use crate::deferred::Data;
 use gapless_bml::RemoteKey;
@@ -30,7 +29,7 @@ pub(super) struct RtsWire {
     space: u8,
     staged: u8,
     later: u8,
-    relay: u8,
+    zero: u8,
     staged_fragment: U32,
     staged_depth: U32,
     device: U64,
@@ -43,8 +42,6 @@ const DEVICE: u8 = 1;
 const THROUGH_HOST: u8 = 2;
 /// The data is there later.
 const LATER: u8 = 1;
-/// The data is on its way already.
-const BEGUN: u8 = 2;
 
 /// What a sender tells of staging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,13 +83,8 @@ pub(crate) struct Rts {
     /// Whether the sender's buffer is memory that a CPU may touch.
     pub(crate) host: bool,
     pub(crate) staged: StagedOffer,
-    /// Lanes that the sender's device can relay with; 0 if it cannot.
-    pub(crate) relay: u8,
     /// Whether the data may be read.
     pub(crate) data: Data,
-    /// The ring that it is on its way through already: then there are no keys, and what is there to be fetched
-    /// is one run of bytes.
-    pub(crate) begun: Option<Begun>,
     pub(crate) mapped: Option<RemoteKey>,
     pub(crate) rdma: Option<RemoteKey>,
     /// Where in the message the flattened layout is, if it is there.
@@ -124,19 +116,14 @@ impl Rts {
             space: u8::from(!self.host),
             staged: if self.staged.device { DEVICE } else { 0 }
                 | if self.staged.through_host { THROUGH_HOST } else { 0 },
-            later: match self.begun {
-                Some(_) => BEGUN,
-                None => u8::from(self.data == Data::Later) * LATER,
-            },
-            relay: self.relay,
+            later: u8::from(self.data == Data::Later) * LATER,
+            zero: 0,
             staged_fragment: self.staged.fragment.into(),
             staged_depth: self.staged.depth.into(),
             device: self.staged.mark.into(),
         };
         let mut at = 0;
-        let begun = self.begun.map(Begun::wire);
-        let begun = begun.as_ref().map_or(&[][..], |bytes| &bytes[..]);
-        for part in [wire.as_bytes(), mapped, rdma, layout, begun] {
+        for part in [wire.as_bytes(), mapped, rdma, layout] {
             into[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }
@@ -156,18 +143,8 @@ impl Rts {
         let mapped = RTS_BYTES..RTS_BYTES + usize::from(wire.mapped);
         let rdma = mapped.end..mapped.end + usize::from(wire.rdma);
         let inline = rdma.end..rdma.end + usize::from(wire.inline.get());
-        let begun = inline.end..inline.end + if wire.later == BEGUN { BEGUN_BYTES } else { 0 };
-        if begun.end != message.len() {
-            return Err(format!("an RTS of {} bytes that should be {}", message.len(), begun.end));
-        }
-        let begun = match wire.later {
-            BEGUN => Some(Begun::check(&message[begun])?),
-            _ => None,
-        };
-        let bare =
-            inline.end == RTS_BYTES && wire.blocks.get() == 1 && wire.layout_bytes.get() == 0;
-        if begun.is_some() && (!bare || wire.space == 0 || wire.staged != 0) {
-            return Err("an RTS of data that is on its way, and can be had otherwise".to_owned());
+        if inline.end != message.len() {
+            return Err(format!("an RTS of {} bytes that should be {}", message.len(), inline.end));
         }
         if inline.len() > INLINE_LAYOUT_MAX {
             return Err(format!("an RTS with a layout of {} bytes", inline.len()));
@@ -186,7 +163,7 @@ impl Rts {
         {
             return Err(format!("a span of {} bytes from {}", wire.span.get(), wire.low.get()));
         }
-        if wire.space > 1 || wire.staged > DEVICE | THROUGH_HOST || wire.later > BEGUN {
+        if wire.space > 1 || wire.staged > DEVICE | THROUGH_HOST || wire.later > LATER {
             return Err("an RTS with an unknown space or way".to_owned());
         }
         let staged = StagedOffer {
@@ -202,9 +179,7 @@ impl Rts {
         if staged.device && wire.space == 0 {
             return Err("an RTS for host memory of a device".to_owned());
         }
-        if wire.relay > 0 && !staged.device {
-            return Err("an RTS of a device that can relay and cannot stage".to_owned());
-        }
+        reserved(&[wire.zero])?;
         if wire.fragment.get() < FRAGMENT_MIN {
             return Err(format!("an RTS with fragments of {} bytes", wire.fragment.get()));
         }
@@ -221,9 +196,7 @@ impl Rts {
             depth: wire.depth.get(),
             host: wire.space == 0,
             staged,
-            relay: wire.relay,
             data: if wire.later == LATER { Data::Later } else { Data::There },
-            begun,
             mapped: key(mapped)?,
             rdma: key(rdma)?,
             inline,

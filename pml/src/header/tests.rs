@@ -25,9 +25,7 @@ fn rts() -> Rts {
         depth: 4,
         host: false,
         staged: StagedOffer { device: true, through_host: true, fragment: 4096, depth: 3, mark: 5 },
-        relay: 7,
         data: Data::Later,
-        begun: None,
         mapped: RemoteKey::new(&[1; 20]),
         rdma: RemoteKey::new(&[2; 80]),
         inline: 228..233,
@@ -87,8 +85,7 @@ fn other_kinds_say_what_they_were_told() {
     }
     assert!(Message::parse(&short(kind::FIN, 14, 8)).is_err());
     let recall = What::Recall { sequence: 0xFFFF_FFFE, serial: 1 << 40 };
-    let failed = What::Failed { serial: 10 };
-    for what in [What::Withdraw { serial: 9 }, What::Farewell, recall, failed] {
+    for what in [What::Withdraw { serial: 9 }, What::Farewell, recall] {
         let said = Note { sequence: 0xFFFF_FFFF, what };
         assert_eq!(Message::parse(&note(said)), Ok(Message::Note(said)));
     }

@@ -38,7 +38,6 @@ impl Verdict {
             Verdict::Received(Protocol::CopyInOut) => 10,
             Verdict::Received(Protocol::ZeroCopyInOut) => 11,
             Verdict::Received(Protocol::MappedPut) => 12,
-            Verdict::Received(Protocol::Relay) => 13,
             Verdict::NotReady => 16,
             Verdict::Withdrawn => 17,
             Verdict::Unreceived => 18,

@@ -166,9 +166,6 @@ impl Core {
             self.put_refused(bml, id, why);
             return Ok(());
         }
-        if let Some(id) = self.helped(from, reply) {
-            return self.help_failed(id);
-        }
         let (id, staged) = self.staged_recv(from, reply)?;
         if !staged.course.window.is_fresh() || (staged.going && !staged.course.way.puts()) {
             return Err("a way that was refused after it was begun".to_owned());

@@ -182,7 +182,6 @@ impl Core {
                     _ => None,
                 },
                 Stage::Lent(lent) => Some(lent.region()),
-                Stage::Shared(shared) => shared.written(),
                 _ => continue,
             };
             match lent {

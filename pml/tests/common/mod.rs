@@ -3,7 +3,6 @@
 
 pub(crate) mod engine;
 pub(crate) mod lab;
-pub(crate) mod relay;
 pub(crate) mod rogue;
 
 use gapless_bml::{Bml, Patience, Rank, Waiter};

@@ -30,8 +30,6 @@ pub(crate) fn applies(kind: Kind, protocol: Protocol) -> bool {
             matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo | Kind::CudaVmm)
         }
         Protocol::MappedPut => matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo),
-        // Two kernels that are known to run at the same time.
-        Protocol::Relay => kind == Kind::CudaTwo,
         way if way.is_staged() => matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo),
         _ => false,
     }
@@ -138,8 +136,7 @@ fn both_send_first_as(mut member: Member) {
     let gear = Gear::open(words.word(), member.rank);
     let (seed, bytes) = (words.number(), words.size());
     let ways = [None, Some(Protocol::Pipeline), Some(Protocol::Mapped), Some(Protocol::MappedPut)];
-    let relay = [Some(Protocol::Relay)];
-    for force in ways.into_iter().chain(Protocol::STAGED.map(Some)).chain(relay) {
+    for force in ways.into_iter().chain(Protocol::STAGED.map(Some)) {
         let config = Config { force, ..tuned(bytes) };
         let world = gear.world(&mut member, config).expect("they meet");
         let (me, peer) = (world.rank(), 1 - world.rank());

@@ -142,22 +142,6 @@ impl Model<'_> {
         self.turns_ns(if keeps { INTERRUPTED } else { 1.0 })
     }
 
-    /// A kernel packs into the receiver's memory while another unpacks from there: as quick as the slower of
-    /// them, and the first fragment's way.
-    pub(super) fn relay(&self, one_device: bool) -> f64 {
-        /// What is left of a link's rate between fragments and flags.
-        const KEPT: f64 = 0.85;
-        /// And of a device's, which both kernels work on at once.
-        const SHARED: f64 = 0.45;
-        let (s, t) = (self.s, self.t);
-        let blocks = self.blocks_ns(s.sender_blocks).max(self.blocks_ns(s.receiver_blocks));
-        let moved = match one_device {
-            true => self.both_blocks_ns() + copy_ns(s.bytes, SHARED * t.device_mb_s),
-            false => copy_ns(s.bytes, KEPT * t.peer_store_mb_s).max(blocks),
-        };
-        self.handshake_ns() + s.latency_ns + t.map_ns + t.launch_wait_ns + moved
-    }
-
     /// A kernel from buffer to buffer.
     pub(super) fn device_local(&self) -> f64 {
         self.handshake_ns()
