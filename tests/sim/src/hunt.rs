@@ -5,6 +5,7 @@ use crate::coverage::Coverage;
 use crate::journal::Failure;
 use crate::plan::Keep;
 use crate::story::Story;
+use crate::tap::Tap;
 use crate::world::World;
 use std::fmt;
 use std::ops::Range;
@@ -46,13 +47,18 @@ impl fmt::Display for Report {
 }
 
 /// Plays a world; a panic is a failure, too.
-fn attempt(seed: u64, keep: &Keep, story: Story) -> (Result<Coverage, Failure>, Story) {
+fn attempt(
+    seed: u64,
+    keep: &Keep,
+    (story, tap): (Story, Option<Tap>),
+) -> (Result<Coverage, Failure>, (Story, Option<Tap>)) {
     let mut world = None;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let world = world.insert(World::new(seed, keep, story));
+        world.listen(tap);
         world.play().map(|received| Coverage::of(world, received))
     }));
-    let story = world.as_ref().map(World::story).unwrap_or_default();
+    let heard = world.as_ref().map(|world| (world.story(), world.tap())).unwrap_or_default();
     if outcome.is_err() {
         // What panicked is not asked to tidy up.
         std::mem::forget(world);
@@ -62,7 +68,7 @@ fn attempt(seed: u64, keep: &Keep, story: Story) -> (Result<Coverage, Failure>, 
         let said = said.or_else(|| panic.downcast_ref::<&str>().map(|said| (*said).to_owned()));
         Err(Failure::new(format!("panic: {}", said.unwrap_or_default()), &[]))
     });
-    (outcome, story)
+    (outcome, heard)
 }
 
 /// Plays the world of a seed, or what is kept of it.
@@ -70,12 +76,19 @@ fn attempt(seed: u64, keep: &Keep, story: Story) -> (Result<Coverage, Failure>, 
 /// # Errors
 /// What went wrong.
 pub fn play(seed: u64, keep: &Keep) -> Result<Coverage, Failure> {
-    attempt(seed, keep, Story::default()).0
+    attempt(seed, keep, (Story::default(), None)).0
 }
 
 /// As [`play`], and gives the story.
 pub fn tell(seed: u64, keep: &Keep) -> (Result<Coverage, Failure>, Story) {
-    attempt(seed, keep, Story::told())
+    let (outcome, (story, _)) = attempt(seed, keep, (Story::told(), None));
+    (outcome, story)
+}
+
+/// As [`play`] with the whole world, and gives what `tap` has heard.
+pub fn listen(seed: u64, tap: Tap) -> (Result<Coverage, Failure>, Tap) {
+    let (outcome, (_, tap)) = attempt(seed, &Keep::default(), (Story::default(), Some(tap)));
+    (outcome, tap.unwrap_or_default())
 }
 
 /// Plays all worlds of a range of seeds.

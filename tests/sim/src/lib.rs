@@ -7,6 +7,8 @@
 //!   the ranks, `rail.rs` and `onesided.rs` an end of it, as a transport.
 //! - `oracle.rs` knows MPI's rules of matching (MPI 4.1 §3.5) and nothing else, and holds them
 //!   against `journal.rs`, what every rank asked for and was told.
+//! - `tap.rs` hears every message and every completion and makes a digest of them; `digests.rs` prints those of
+//!   many seeds and compares them with a file: what a refactoring must not change.
 //! - `hunt.rs` plays many seeds, cuts a failing world down and tells its story; `coverage.rs` counts
 //!   what they have seen, so that a generator that degenerates is found out.
 //!
@@ -44,6 +46,7 @@
 
 mod comms;
 mod coverage;
+mod digests;
 mod hunt;
 mod journal;
 #[allow(unsafe_code, reason = "vouches for mappings of memory that stays to the end")]
@@ -60,11 +63,15 @@ mod shapes;
 mod store;
 #[allow(unsafe_code, reason = "reads the first byte of a message for the story")]
 mod story;
+#[allow(unsafe_code, reason = "reads the bytes of a message that leaves")]
+mod tap;
 mod wire;
 mod world;
 
 pub use coverage::Coverage;
-pub use hunt::{Report, hunt, play, report, shrink, tell};
+pub use digests::Digests;
+pub use hunt::{Report, hunt, listen, play, report, shrink, tell};
 pub use journal::Failure;
 pub use plan::Keep;
 pub use story::Story;
+pub use tap::Tap;

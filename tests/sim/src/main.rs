@@ -1,47 +1,116 @@
 //! Plays seeds: `gapless-sim SEED [KEEP]` tells a story, `gapless-sim FROM..TO` plays a range and counts.
+//! `--digests FROM..TO` prints a digest of each seed, `--against FILE` compares them with what was
+//! printed before, and `--events SEED` prints what the digest of a seed is made of.
 #![forbid(unsafe_code)]
 
-use gapless_sim::{Keep, hunt, tell};
+use gapless_sim::{Digests, Keep, Tap, hunt, listen, tell};
+use std::fmt::Display;
+use std::io::Write;
+use std::ops::Range;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: gapless-sim SEED [KEEP] | gapless-sim FROM..TO";
+const USAGE: &str = "usage: gapless-sim SEED [KEEP] | FROM..TO | --digests FROM..TO [--against FILE] | --events SEED";
 
 fn main() -> ExitCode {
-    let mut words = std::env::args().skip(1);
-    let Some(first) = words.next() else {
-        eprintln!("{USAGE}");
-        return ExitCode::FAILURE;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["--digests", seeds] => range(seeds).map(|seeds| digests(seeds, None)),
+        ["--digests", seeds, "--against", file] => {
+            range(seeds).map(|seeds| digests(seeds, Some(file)))
+        }
+        ["--events", seed] => seed.parse().ok().map(events),
+        [seeds] if seeds.contains("..") => range(seeds).map(many),
+        [seed] => seed.parse().ok().map(|seed| one(seed, &Keep::default())),
+        [seed, keep] => {
+            seed.parse().ok().zip(Keep::parse(keep)).map(|(seed, keep)| one(seed, &keep))
+        }
+        _ => None,
     };
-    let keep = words.next().map_or(Some(Keep::default()), |text| Keep::parse(&text));
-    if let Some((from, to)) = first.split_once("..") {
-        let (Ok(from), Ok(to)) = (from.parse(), to.parse()) else {
-            eprintln!("{USAGE}");
-            return ExitCode::FAILURE;
-        };
-        return match hunt(from..to) {
-            Ok(coverage) => {
-                print!("{coverage}");
-                ExitCode::SUCCESS
-            }
-            Err(report) => {
-                print!("{report}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    let (Ok(seed), Some(keep)) = (first.parse(), keep) else {
+    done.unwrap_or_else(|| {
         eprintln!("{USAGE}");
-        return ExitCode::FAILURE;
-    };
-    let (outcome, story) = tell(seed, &keep);
-    match outcome {
+        ExitCode::FAILURE
+    })
+}
+
+fn range(text: &str) -> Option<Range<u64>> {
+    let (from, to) = text.split_once("..")?;
+    Some(from.parse().ok()?..to.parse().ok()?)
+}
+
+fn many(seeds: Range<u64>) -> ExitCode {
+    match hunt(seeds) {
         Ok(coverage) => {
-            print!("{}{coverage}", story.about(&[], usize::MAX));
+            say(coverage);
             ExitCode::SUCCESS
         }
-        Err(failure) => {
-            println!("{}{}", story.about(&failure.ranks, usize::MAX), failure.what);
+        Err(report) => {
+            say(report);
             ExitCode::FAILURE
         }
     }
+}
+
+fn one(seed: u64, keep: &Keep) -> ExitCode {
+    let (outcome, story) = tell(seed, keep);
+    match outcome {
+        Ok(coverage) => {
+            say(format!("{}{coverage}", story.about(&[], usize::MAX)));
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            say(format!("{}{}\n", story.about(&failure.ranks, usize::MAX), failure.what));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints digests; or, against a file, what differs from it.
+fn digests(seeds: Range<u64>, against: Option<&str>) -> ExitCode {
+    let before = match against.map(|file| (file, std::fs::read_to_string(file))) {
+        None => None,
+        Some((_, Ok(text))) => match Digests::parse(&text) {
+            Some(before) => Some(before),
+            None => return fail("the file is not what `--digests` has printed, all of it"),
+        },
+        Some((file, Err(error))) => return fail(&format!("{file}: {error}")),
+    };
+    let now = match Digests::play(seeds) {
+        Ok(now) => now,
+        Err((seed, what)) => return fail(&format!("seed {seed}: {what}")),
+    };
+    let Some(before) = before else {
+        say(now);
+        return ExitCode::SUCCESS;
+    };
+    let changes = now.changes_since(&before);
+    if changes.is_empty() {
+        say(format!("nothing has changed: {:016x}\n", now.digest()));
+        return ExitCode::SUCCESS;
+    }
+    say(changes);
+    if let Some((seed, around)) = now.first_change(&before) {
+        let (_, tap) = listen(seed, Tap::with_lines());
+        say(format!("seed {seed} now, up to the first event that differs:\n"));
+        let lines = tap.lines().iter();
+        lines.skip(around.start).take(around.len()).for_each(|line| say(format!("{line}\n")));
+        say(format!("for both sides, `--events {seed}` here and in the older working tree\n"));
+    }
+    ExitCode::FAILURE
+}
+
+fn events(seed: u64) -> ExitCode {
+    let (outcome, tap) = listen(seed, Tap::with_lines());
+    tap.lines().iter().for_each(|line| say(format!("{line}\n")));
+    outcome.map_or_else(|failure| fail(&failure.what), |_| ExitCode::SUCCESS)
+}
+
+fn fail(what: &str) -> ExitCode {
+    eprintln!("{what}");
+    ExitCode::FAILURE
+}
+
+/// Prints to whoever reads; whoever has gone has read enough.
+fn say(text: impl Display) {
+    let _ = write!(std::io::stdout(), "{text}");
 }

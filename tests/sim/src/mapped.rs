@@ -27,6 +27,8 @@ impl Mapped for Rail {
             return None;
         }
         wire.shared.push((self.rank, region));
+        let numbers = [self.number as u64, peer.into(), wire.shared.len() as u64, region.len()];
+        wire.heard(|tap| tap.operation("key", self.rank, &numbers));
         RemoteKey::new(&wire.shared.len().to_le_bytes())
     }
 
@@ -49,6 +51,8 @@ impl Mapped for Rail {
             return Err(MapError::Unavailable { reason: "it was recalled".to_owned() });
         }
         wire.tally.maps += 1;
+        let numbers = [self.number as u64, from.into(), number as u64];
+        wire.heard(|tap| tap.operation("map", self.rank, &numbers));
         // SAFETY: `key` saw that it is a rank's buffer. Ranks keep their buffers until the world has ended, and write them between calls of
         // endpoints only, when nothing is being moved.
         Ok(unsafe { Mapping::new(region, Arc::new(())) })
@@ -57,7 +61,10 @@ impl Mapped for Rail {
     /// Endpoints move data at once or not at all, so a lost one does nothing later, unless it gets a key then.
     fn recall(&mut self, peer: PeerId, region: Region) -> bool {
         let Some(&peer) = self.peers.get(peer.0 as usize) else { return false };
-        lock(&self.wire).recalled.push((self.rank, peer, region));
+        let mut wire = lock(&self.wire);
+        wire.recalled.push((self.rank, peer, region));
+        let numbers = [self.number as u64, peer.into(), region.len()];
+        wire.heard(|tap| tap.operation("recall", self.rank, &numbers));
         false
     }
 }

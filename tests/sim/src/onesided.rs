@@ -43,6 +43,7 @@ pub(crate) fn move_bytes(wire: &mut Wire, (rank, from): (u32, u32), work: &Work)
         written.expect("host memory");
         rest = later;
     }
+    wire.heard(|tap| tap.moved(rank, from, &bytes));
     true
 }
 
@@ -60,12 +61,17 @@ impl Rdma for Rail {
         wire.next_key += 1;
         let key = wire.next_key;
         wire.keys.insert(key, (self.rank, local));
+        let numbers = [self.number as u64, key, local.len()];
+        wire.heard(|tap| tap.operation("register", self.rank, &numbers));
         RemoteKey::new(&key.to_le_bytes()).ok_or_else(|| bad("too long"))
     }
 
     fn deregister(&mut self, key: &RemoteKey) {
         if let Ok(number) = number(key) {
-            lock(&self.wire).keys.remove(&number);
+            let mut wire = lock(&self.wire);
+            wire.keys.remove(&number);
+            let numbers = [self.number as u64, number];
+            wire.heard(|tap| tap.operation("deregister", self.rank, &numbers));
         }
     }
 
@@ -96,6 +102,12 @@ impl Rdma for Rail {
         }
         let number = number(key)?;
         wire.tally.gets += 1;
+        wire.heard(|tap| {
+            let mut numbers = vec![rail as u64, from.into(), number, remote.len() as u64];
+            numbers.extend(remote.iter().flat_map(|piece| [piece.offset, piece.len]));
+            numbers.extend(local.iter().map(Region::len));
+            tap.operation("get", rank, &numbers);
+        });
         let found = wire.keys.get(&number).copied();
         if wire.is_cut(rail, from, rank) || wire.dead.contains(&from) {
             let now = wire.now;

@@ -11,7 +11,7 @@ use crate::shapes::{Shape, Shapes, payload};
 use gapless_engine::Typed;
 use gapless_mem::Region;
 use gapless_pml::{
-    Comm, CommRequest, Persistent, Pml, PmlError, RequestId, SendMode, Source, TagSel,
+    Comm, CommRequest, Persistent, Pml, PmlError, RequestId, SendMode, Source, Status, TagSel,
 };
 use kept::{Kept, Op};
 use std::collections::VecDeque;
@@ -126,6 +126,12 @@ impl Rank {
         let mut wire = lock(&self.wire);
         let now = wire.now;
         wire.story.tell(now, self.rank, other, text);
+    }
+
+    /// A probe has found a message.
+    fn saw(&self, how: &'static str, status: &Status) {
+        let rank = self.rank;
+        lock(&self.wire).heard(|tap| tap.outcome(how, (rank, status.source.into()), Ok(status)));
     }
 
     /// Gives up whatever the script waits for: nothing will happen any more.
@@ -321,6 +327,7 @@ impl Rank {
 
     /// Whether an operation with `peer` may have been refused like that.
     fn refused(&self, peer: u32, mode: Mode, error: &PmlError) -> Result<(), Failure> {
+        lock(&self.wire).heard(|tap| tap.outcome("call", (self.rank, peer.into()), Err(error)));
         self.tell(Some(peer), || format!("is refused: {error}"));
         match error {
             PmlError::BufferExhausted { .. } if mode == Mode::Buffered => Ok(()),
@@ -418,6 +425,7 @@ impl Rank {
                 let tick = self.tick();
                 let process = comm.process(status.source).unwrap_or(u32::MAX);
                 self.tell(Some(process), || format!("sees a message of {} bytes", status.bytes));
+                self.saw("probe", &status);
                 let status = (process, status.tag, status.bytes);
                 journal.seen.push(Seen {
                     rank: self.rank,
@@ -449,6 +457,7 @@ impl Rank {
             Err(error) => return self.refused(from.0.unwrap_or(self.rank), Mode::Standard, &error),
         };
         let tick = self.tick();
+        self.saw("matched probe", &status);
         let process = comm.process(status.source).unwrap_or(u32::MAX);
         let claimed = Some((process, status.tag, status.bytes));
         let elements = (status.bytes / shapes.bytes).saturating_sub(less);

@@ -1,6 +1,7 @@
 //! What happened, as lines that read like a story: when, who, what, to whom. Nothing is written
 //! unless somebody will read it: a run that fails is run again for its story.
 
+use crate::tap::KINDS;
 use gapless_mem::Region;
 use std::fmt::Write as _;
 
@@ -18,10 +19,6 @@ struct Line {
 pub struct Story {
     lines: Option<Vec<Line>>,
 }
-
-/// The first byte of a message, as `PROTOCOL.md` numbers the kinds; only for readers of stories.
-const KINDS: [&str; 10] =
-    ["?", "EAGER", "RTS", "CTS", "DATA", "FIN", "LAYOUT-REQUEST", "LAYOUT-DATA", "ABORT", "NOTE"];
 
 impl Story {
     /// A story that is written down.

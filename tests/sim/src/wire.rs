@@ -7,6 +7,7 @@
 use crate::plan::{Knobs, RailPlan};
 use crate::store::Store;
 use crate::story::Story;
+use crate::tap::Tap;
 use gapless_btl::{AmTag, Extent, LinkError, PeerId, ReserveError, Slot, Token};
 use gapless_dtype::testkit::Rng;
 use gapless_mem::Region;
@@ -76,6 +77,8 @@ pub(crate) struct Wire {
     pub(crate) tick: u64,
     pub(crate) store: Arc<Store>,
     pub(crate) story: Story,
+    /// Who listens, if anybody does.
+    pub(crate) tap: Option<Tap>,
     pub(crate) tally: Tally,
     /// Ranks that have something to look at, and when.
     pub(crate) wakes: Vec<(u64, u32)>,
@@ -126,6 +129,7 @@ impl Wire {
             tick: 0,
             store: Arc::default(),
             story,
+            tap: None,
             tally: Tally::default(),
             wakes: Vec::new(),
             room: Vec::new(),
@@ -148,6 +152,13 @@ impl Wire {
             recalled: Vec::new(),
             harmed: BTreeSet::new(),
             broken: Vec::new(),
+        }
+    }
+
+    /// Tells whoever listens.
+    pub(crate) fn heard(&mut self, event: impl FnOnce(&mut Tap)) {
+        if let Some(tap) = &mut self.tap {
+            event(tap);
         }
     }
 
@@ -243,6 +254,7 @@ impl Wire {
         let (region, index) = slot.into_parts();
         let at = self.store.home(index).expect("a slot of this world");
         let (from, to, rail) = (self.links[at].from, self.links[at].to, self.links[at].rail);
+        self.heard(|tap| tap.message((rail, from, to), tag, &region));
         let mut alive = !self.links[at].cut && !self.dead.contains(&from);
         if let Some(left) = self.last_words.get_mut(&from) {
             alive &= *left > 0;

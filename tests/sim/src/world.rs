@@ -9,6 +9,7 @@ use crate::rail::{Rail, Shared, lock};
 use crate::rank::{Mood, Rank};
 use crate::shapes::Shapes;
 use crate::story::Story;
+use crate::tap::Tap;
 use crate::wire::{Tally, Wire};
 use gapless_bml::{Bml, Patience, PeerState, Rank as Process, Waiter};
 use gapless_dtype::testkit::Rng;
@@ -465,6 +466,16 @@ impl World {
     /// How many ranks have died.
     pub(crate) fn deaths(&self) -> u64 {
         lock(&self.wire).dead.len() as u64
+    }
+
+    /// Has `tap` hear what happens from now on.
+    pub(crate) fn listen(&mut self, tap: Option<Tap>) {
+        lock(&self.wire).tap = tap;
+    }
+
+    /// What whoever listens has heard so far.
+    pub(crate) fn tap(&self) -> Option<Tap> {
+        lock(&self.wire).tap.clone()
     }
 
     /// The story so far.

@@ -4,9 +4,10 @@
 use super::{Made, Pending, Rank, SCRIBBLE, What};
 use crate::journal::{End, Failure, Journal, digest};
 use crate::plan::{How, Mode, Plan};
+use crate::rail::lock;
 use crate::shapes::Shapes;
 use gapless_bml::{PeerState, Rank as Process};
-use gapless_pml::{Outcome, RequestId, Source, TagSel};
+use gapless_pml::{Comm, Outcome, RequestId, Source, TagSel};
 
 impl Rank {
     pub(super) fn cancel(&mut self, journal: &mut Journal, nth: u32) -> Result<(), Failure> {
@@ -98,10 +99,20 @@ impl Rank {
             let Pending { id, done, .. } = self.pending[at];
             if done.is_none() && self.pml().is_done(id) == Ok(true) {
                 self.pending[at].done = Some(tick);
+                self.saw_end(self.pending[at].what, journal);
                 moved = true;
             }
         }
         Ok(moved)
+    }
+
+    /// A request is seen to have ended; how, is seen when its result is taken.
+    fn saw_end(&self, what: What, journal: &Journal) {
+        let (kind, number) = match what {
+            What::Send(at) => ("send is done", journal.sent[at].number),
+            What::Recv(at) => ("receive is done", journal.taken[at].number),
+        };
+        lock(&self.wire).heard(|tap| tap.operation(kind, self.rank, &[number.into()]));
     }
 
     fn try_wait(&mut self, how: How, ids: &[RequestId]) -> Vec<(RequestId, Outcome)> {
@@ -127,13 +138,20 @@ impl Rank {
     }
 
     fn look_at_comms(&mut self, journal: &mut Journal) -> Result<bool, Failure> {
-        let mut moved = false;
+        let (mut moved, rank) = (false, self.rank);
         for comm in 0..self.comms.len() {
             let Made::Soon(request) = self.comms[comm] else { continue };
             let made = match self.pml().collect_comm(request) {
                 Ok(None) => continue,
-                Ok(Some(made)) => made,
+                Ok(Some(made)) => {
+                    let size = made.as_ref().map(Comm::size);
+                    lock(&self.wire)
+                        .heard(|tap| tap.outcome("communicator", (rank, comm as u64), Ok(&size)));
+                    made
+                }
                 Err(error) => {
+                    lock(&self.wire)
+                        .heard(|tap| tap.outcome("communicator", (rank, comm as u64), Err(&error)));
                     if !self.is_excused(&error) {
                         let what = format!("communicator {comm} was not made: {error}");
                         return Err(Failure::new(what, &[self.rank]));
@@ -189,6 +207,7 @@ impl Rank {
                 self.tell(Some(sent.to), || {
                     format!("is done with message {}: {}", sent.number, brief(&end))
                 });
+                lock(&self.wire).heard(|tap| tap.ended("send", (self.rank, sent.number), &end, 0));
                 sent.ended = Some(end);
                 self.memory[memory].fill(SCRIBBLE);
             }
@@ -202,9 +221,12 @@ impl Rank {
                         brief(&end)
                     )
                 });
-                taken.ended = Some(end);
                 taken.memory = self.set_aside(memory);
                 taken.digest = digest(&self.memory[taken.memory]);
+                lock(&self.wire).heard(|tap| {
+                    tap.ended("receive", (self.rank, taken.number), &end, taken.digest);
+                });
+                taken.ended = Some(end);
             }
         }
         Ok(())
