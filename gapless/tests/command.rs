@@ -2,12 +2,16 @@
 
 mod common;
 
-use common::{finish, gapless, text};
+use common::{finish, gapless, rows, text};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io::Read;
 use std::process::Stdio;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
+
+/// 4 TiB for both processes: the largest of these layouts takes more than any machine has free.
+const TOO_BIG: [&str; 5] = ["pingpong", "--layout", "v", "--n", "262000"];
 
 fn call(arguments: &[&str]) -> std::process::Output {
     let mut command = gapless();
@@ -116,7 +120,7 @@ fn wrong_calls_are_refused_in_one_line() {
     refuses(&["pingpong", "--space", "host,opencl:999"], "space opencl:999 is not available");
     refuses(&["pingpong", "--layout", "v", "--json", "/nonexistent/x.json"], "no such folder");
     refuses(&["pingpong", "--layout", "v", "--time", "0"], "--time 0");
-    refuses(&["pingpong", "--layout", "v", "--n", "200000"], "V n=200000 needs");
+    refuses(&TOO_BIG, "V n=262000 needs");
     for arguments in [
         &["pingpong", "--protocol", "pigeon"][..],
         &["pingpong", "--space", "moon"],
@@ -130,6 +134,25 @@ fn wrong_calls_are_refused_in_one_line() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(text(&output.stderr).starts_with("error: "));
     }
+}
+
+/// A job on one processor is warned of beside its figures; a call that is refused gets one line.
+#[test]
+fn one_processor_is_told_of_beside_the_figures_alone() {
+    let before = sched_getaffinity(None).unwrap();
+    let first = (0..CpuSet::MAX_CPU).find(|&processor| before.is_set(processor)).unwrap();
+    let mut only = CpuSet::new();
+    only.set(first);
+    // For what this thread starts.
+    sched_setaffinity(None, &only).unwrap();
+    refuses(&TOO_BIG, "V n=262000 needs");
+    let arguments = ["--layout", "nas-lu-x", "--n", "12", "--time", "0.01", "--buffers", "2M"];
+    let output = call(&[&["pingpong"], &arguments[..]].concat());
+    sched_setaffinity(None, &before).unwrap();
+    let (table, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{error}");
+    assert!(error.contains("only one processor"), "{error}");
+    assert_eq!(rows(&table, "NAS LU x n=12").len(), 1, "{table}");
 }
 
 #[test]

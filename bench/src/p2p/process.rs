@@ -33,6 +33,8 @@ pub enum Line {
 
 /// How long setting up may take, with drivers and contexts.
 const SETTING_UP: Duration = Duration::from_secs(45);
+/// How long where processors compile the kernels, for the first time perhaps and busy with something else.
+const SETTING_UP_ELSEWHERE: Duration = Duration::from_secs(240);
 /// How long one item may take on a GPU.
 const ITEM: Duration = Duration::from_secs(8);
 /// How long where devices are as slow as processors.
@@ -43,10 +45,10 @@ const ITEM_ELSEWHERE: Duration = Duration::from_secs(120);
 struct Watchdog(Arc<Mutex<(Instant, String)>>);
 
 impl Watchdog {
-    /// With an end that is the same whatever is allowed meanwhile.
-    fn start(end: Instant) -> Watchdog {
+    /// With `time` for setting up, and an end that is the same whatever is allowed meanwhile.
+    fn start(time: Duration, end: Instant) -> Watchdog {
         let watchdog = Watchdog(Arc::new(Mutex::new((Instant::now(), String::new()))));
-        watchdog.allow("setting up", SETTING_UP);
+        watchdog.allow("setting up", time);
         let watched = watchdog.clone();
         std::thread::spawn(move || {
             loop {
@@ -99,8 +101,11 @@ impl Occupiers {
 /// # Errors
 /// Whatever makes it impossible to go on; the processes are then started again without what failed.
 pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Result<(), Failure> {
-    let watchdog = Watchdog::start(Instant::now() + Duration::from_secs(options.limit));
     let items = pair.items.get(options.from..).unwrap_or_default();
+    let on_gpu = |item: &Item| item.ends.0.iter().any(|place| matches!(place, Where::Cuda(_)));
+    let setting_up = if items.iter().any(on_gpu) { SETTING_UP } else { SETTING_UP_ELSEWHERE };
+    let end = Instant::now() + Duration::from_secs(options.limit);
+    let watchdog = Watchdog::start(setting_up, end);
     let seconds = super::job::seconds(common);
     let trials = items.iter().map(|item| item.trial(seconds)).collect::<Result<Vec<Trial>, _>>()?;
     let mut ends: Vec<Ends> = items.iter().map(|item| item.ends).collect();
@@ -125,8 +130,7 @@ pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Resu
         let line = match step {
             Step::Before(at) => {
                 let item = &items[at];
-                let slow = !item.ends.0.iter().any(|place| matches!(place, Where::Cuda(_)));
-                watchdog.allow(&item.label(), if slow { ITEM_ELSEWHERE } else { ITEM });
+                watchdog.allow(&item.label(), if on_gpu(item) { ITEM } else { ITEM_ELSEWHERE });
                 if let Err(failure) = occupiers.set(item, rank) {
                     failed.get_or_insert(failure);
                 }

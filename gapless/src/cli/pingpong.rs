@@ -128,12 +128,6 @@ impl Pingpong {
         if self.as_rank || crate::wireup::is_launched() {
             return rank::run(&self, &cases);
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        if cores < 2 {
-            super::complain(
-                "only one processor: both processes take turns on it, times mean little",
-            );
-        }
         let job = Job {
             ranks: 2,
             program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
@@ -145,6 +139,15 @@ impl Pingpong {
             // It has said what was wrong.
             Err(Failure::Job { end: crate::launch::End::Code(_), code, .. }) => {
                 Ok(ExitCode::from(code))
+            }
+            Ok(code) => {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                if cores < 2 {
+                    super::complain(
+                        "only one processor: both processes take turns on it, times mean little",
+                    );
+                }
+                Ok(code)
             }
             other => other,
         }

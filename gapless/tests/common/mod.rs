@@ -18,6 +18,9 @@ const SIZE: &str = "GAPLESS_TEST_SIZE";
 /// No job here takes longer unless something hangs.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(100);
 
+/// Longest that ranks without a launcher wait for each other, however busy the machine is.
+const MEETING: Duration = Duration::from_secs(60);
+
 /// The command under test.
 pub(crate) fn gapless() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gapless"));
@@ -63,6 +66,12 @@ fn finish_child(mut child: Child, within: Duration, what: &str) -> Output {
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The rows of a table that are about `name`; a note below the table may name it as well.
+pub(crate) fn rows<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
+    let is_about = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with("  "));
+    table.lines().filter(is_about).collect()
 }
 
 /// Starts this test binary again, to run one test alone.
@@ -193,7 +202,7 @@ impl Wireup for Folder {
         self.write(&name(self.rank), "");
         let begin = Instant::now();
         while !(0..self.size).all(|rank| self.folder.join(name(rank)).exists()) {
-            if begin.elapsed() > Duration::from_secs(10) {
+            if begin.elapsed() > MEETING {
                 let reason = "the others do not come".to_owned();
                 return Err(WireupError::LauncherGone { doing: "fence", reason });
             }
@@ -245,7 +254,7 @@ pub(crate) fn join(builder: gapless::Builder) -> World {
 pub(crate) fn await_flag(folder: &Path, name: &str) {
     let begin = Instant::now();
     while !folder.join(name).exists() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "nobody left {name}");
+        assert!(begin.elapsed() < MEETING, "nobody left {name}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
