@@ -6,7 +6,6 @@ use gapless_btl::{Access, Address, AmTag, Btl, Event, Events, Extent, LinkError,
 use gapless_btl::{PeerId, RdmaError, RemoteKey, ReserveError, Token};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_mem::Region;
-use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -130,10 +129,12 @@ fn meet_child(sm: &mut Sm, actor: &mut Actor) -> PeerId {
     peer
 }
 
-/// The descriptors of this process, by what they are.
-fn descriptors() -> Vec<String> {
-    let list = std::fs::read_dir("/proc/self/fd").unwrap();
+/// The descriptors of a process, by what they are.
+fn descriptors(pid: &str) -> Vec<String> {
+    let list = std::fs::read_dir(format!("/proc/{pid}/fd"));
     let mut names: Vec<_> = list
+        .into_iter()
+        .flatten()
         .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
         .map(|target| target.to_string_lossy().into_owned())
         .filter(|name| !name.starts_with("/proc"))
@@ -142,8 +143,15 @@ fn descriptors() -> Vec<String> {
     names
 }
 
-fn shared_memory_files() -> BTreeSet<std::ffi::OsString> {
-    std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|e| e.file_name()).collect()
+/// Files in /dev/shm that a process has open or mapped. Such a file would remain if the process were
+/// killed; other programs' files come and go there.
+fn shared_files(pid: &str) -> Vec<String> {
+    // A path may have any bytes.
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
+    let mapped = maps.lines().filter_map(|line| Some(line[line.find("/dev/shm/")?..].to_owned()));
+    let opened = descriptors(pid).into_iter().filter(|name| name.starts_with("/dev/shm/"));
+    mapped.chain(opened).collect()
 }
 
 /// Whether this process has segments of ours mapped.
@@ -198,9 +206,8 @@ fn killed_at_any_moment_a_process_leaves_nothing_behind() {
         }
         Some(_) => {}
     }
-    let files = shared_memory_files();
     let mut sm = open("judge");
-    let before = descriptors();
+    let before = descriptors("self");
     let mut events = Events::with_capacity(32);
     for round in 0..12u32 {
         let mut victim = Actor::start(TEST, "victim");
@@ -212,6 +219,8 @@ fn killed_at_any_moment_a_process_leaves_nothing_behind() {
         let mut next = 0u8;
         until("the loss", || {
             if !killed && start.elapsed() >= wait {
+                let pid = victim.process.id().to_string();
+                assert_eq!(shared_files(&pid), [""; 0], "round {round}: files would be left");
                 victim.process.kill().unwrap();
                 victim.process.wait().unwrap();
                 killed = true;
@@ -241,10 +250,10 @@ fn killed_at_any_moment_a_process_leaves_nothing_behind() {
         });
         assert!(killed, "lost before it was killed");
         drop(victim);
-        assert_eq!(descriptors(), before, "round {round}: descriptors are left");
+        assert_eq!(descriptors("self"), before, "round {round}: descriptors are left");
         assert_eq!(mapped_segments(), 0, "round {round}: mappings are left");
     }
-    assert_eq!(shared_memory_files(), files);
+    assert_eq!(shared_files("self"), [""; 0]);
     say("content");
 }
 

@@ -390,6 +390,18 @@ pub fn descriptors(pid: &str) -> Vec<String> {
     names
 }
 
+/// Files in /dev/shm that a process has open or mapped. Such a file would remain if the process were
+/// killed. Empty for a process that is gone or another user's.
+#[must_use]
+pub fn shared_files(pid: &str) -> Vec<String> {
+    // A path may have any bytes.
+    let maps = std::fs::read(Path::new("/proc").join(pid).join("maps")).unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
+    let mapped = maps.lines().filter_map(|line| Some(line[line.find("/dev/shm/")?..].to_owned()));
+    let opened = descriptors(pid).into_iter().filter(|name| name.starts_with("/dev/shm/"));
+    mapped.chain(opened).collect()
+}
+
 /// The segments that a process has mapped: first and last address of each.
 #[must_use]
 pub fn segments(pid: &str) -> Vec<(u64, u64)> {
