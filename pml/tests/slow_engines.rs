@@ -4,6 +4,7 @@
 mod common;
 
 use common::engine::FakeEngine;
+use common::forged::FIN;
 use common::lab::{Lab, config, layout};
 use common::rogue::{GET, Pair, free, open, serial_of, short};
 use common::{Buffer, Job, bytes, link};
@@ -317,9 +318,6 @@ fn a_cancelled_send_ends_after_the_engine_that_packs_it() {
         }
     }
 }
-
-/// The number of FIN.
-const FIN: u8 = 5;
 
 #[test]
 fn a_receiver_that_says_the_end_in_mid_message_is_lost_and_the_engine_ends_first() {

@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod engine;
+pub(crate) mod forged;
 pub(crate) mod lab;
 pub(crate) mod rogue;
+pub(crate) mod trio;
 
 use gapless_bml::{Bml, Patience, Rank, Waiter};
 use gapless_btl::loopback::{self, Hub, Loopback};
