@@ -24,8 +24,8 @@ use crate::header::{self, Verdict, What};
 use crate::inflight::{Flight, InFlight};
 use crate::peer::Outgoing;
 use crate::pml::Pml;
-use crate::protocol::Protocol;
 use crate::request::{Left, Recalled, RequestId};
+use crate::rndv::protocol::Protocol;
 use crate::send::SendStage;
 use crate::wait::Outcome;
 use gapless_bml::Bml;
@@ -54,7 +54,11 @@ impl Core {
         let Some(send) = self.requests.send_mut(id) else { return };
         let peer = send.to.peer;
         let serial = match &send.stage {
-            SendStage::Offered(offered) => offered.rts.serial,
+            SendStage::Rendezvous(offered)
+                if offered.going.as_ref().is_none_or(|going| going.is_tentative()) =>
+            {
+                offered.rts.serial
+            }
             SendStage::Unanswered { serial } | SendStage::Eager { serial } => *serial,
             _ => return,
         };
@@ -88,8 +92,7 @@ impl Core {
                 self.in_flight.push(InFlight { completion, work: Flight::Wasted { id, slot } });
             }
             Some(Outgoing::Rts(_)) => {
-                self.withdraw_offer(bml, id);
-                self.requests.finish(id, Err(PmlError::Cancelled));
+                self.end_offer(bml, id, Err(PmlError::Cancelled));
             }
             Some(_) => self.finish_eager(id, Err(PmlError::Cancelled)),
         }

@@ -7,10 +7,9 @@
 mod cost;
 mod recent;
 
-pub use crate::protocol::Protocol;
+pub use crate::rndv::protocol::Protocol;
 use crate::tuning::Tuning;
-use cost::predict;
-pub(crate) use cost::staged_shape;
+pub(crate) use cost::{Model, staged_shape};
 use gapless_dtype::{Footprint, Layout, Shape};
 pub(crate) use recent::{Recent, Ways};
 use std::fmt;
@@ -230,46 +229,9 @@ impl fmt::Display for Excluded {
 pub fn candidates(situation: &Situation, tuning: &Tuning) -> [Candidate; Protocol::ALL.len()] {
     Protocol::ALL.map(|protocol| Candidate {
         protocol,
-        predicted_ns: predict(protocol, situation, tuning),
-        excluded: exclude(protocol, situation, tuning),
+        predicted_ns: (protocol.kind().cost)(situation, tuning),
+        excluded: (protocol.kind().exclude)(situation, tuning),
     })
-}
-
-fn exclude(protocol: Protocol, s: &Situation, tuning: &Tuning) -> Option<Excluded> {
-    let layout = || (s.layout_fetch_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong);
-    match protocol {
-        Protocol::Eager => {
-            (s.bytes > s.link_eager_bytes.min(tuning.eager_bytes_max)).then_some(Excluded::TooLong)
-        }
-        Protocol::Pipeline => None,
-        Protocol::Mapped if !s.mapped => Some(Excluded::NotMappable),
-        // Its own device would have to do it, and a copy down is as quick.
-        Protocol::Mapped if s.devices.is_some_and(|ends| ends.sender && !ends.receiver) => {
-            Some(Excluded::DeviceMemory)
-        }
-        Protocol::Mapped => layout(),
-        Protocol::MappedPut if s.local || !s.lends => Some(Excluded::NotLendable),
-        // Likewise, the other way round.
-        Protocol::MappedPut if s.devices.is_some_and(|ends| ends.receiver && !ends.sender) => {
-            Some(Excluded::DeviceMemory)
-        }
-        Protocol::MappedPut => {
-            (s.lent_layout_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong)
-        }
-        Protocol::SingleCopy if s.single_copy.is_none() => Some(Excluded::NoSingleCopy),
-        Protocol::SingleCopy if s.devices.is_some() => Some(Excluded::DeviceMemory),
-        Protocol::SingleCopy => layout(),
-        Protocol::Local => (!s.local).then_some(Excluded::OtherProcess),
-        staged => {
-            let possible = s.staged.is_some_and(|staging| match staged {
-                Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
-                    staging.sender_device || staging.receiver_device
-                }
-                _ => staging.sender_device && staging.receiver_device,
-            });
-            (!possible || s.local).then_some(Excluded::NoStaging)
-        }
-    }
 }
 
 /// The best of the protocols that are possible and that `allowed` lets pass; [`Protocol::Pipeline`]

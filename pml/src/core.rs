@@ -19,7 +19,7 @@ use crate::peer::Peer;
 use crate::recv::Matched;
 use crate::reorder::Turn;
 use crate::request::{RequestId, Requests, Work};
-use crate::single_copy::Scratch;
+use crate::rndv::single_copy::Scratch;
 use crate::staging::StagingPool;
 use crate::tuning::Config;
 use gapless_bml::{AmTag, Bml, Event, Fragment, Handler, Rank, SHORT_BYTES, Short};
@@ -57,8 +57,8 @@ pub(crate) struct Core {
     pub(crate) in_flight: Vec<InFlight>,
     /// Receives whose senders have yet to say that the data is there, by process and serial.
     pub(crate) deferred: FastMap<(u32, u64), RequestId>,
-    /// Receives whose next step the transport had no room for.
-    pub(crate) retries: Vec<RequestId>,
+    /// Requests whose rendezvous asked to be polled.
+    pub(crate) again: Vec<RequestId>,
     pub(crate) published: Published,
     pub(crate) scratch: Scratch,
     /// What staged messages lie in on their way.
@@ -98,7 +98,7 @@ impl Core {
             next_serial: 1,
             in_flight: Vec::new(),
             deferred: FastMap::default(),
-            retries: Vec::new(),
+            again: Vec::new(),
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),
             staging: StagingPool::default(),
@@ -126,8 +126,8 @@ impl Core {
         if !self.in_flight.is_empty() {
             done += self.poll_in_flight(bml);
         }
-        if !self.retries.is_empty() {
-            done += self.retry(bml);
+        if !self.again.is_empty() {
+            done += self.poll_again(bml);
         }
         if !self.leaving_buffers.is_empty() {
             done += self.poll_leaving(bml);
@@ -142,7 +142,7 @@ impl Core {
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         !(self.in_flight.is_empty()
-            && self.retries.is_empty()
+            && self.again.is_empty()
             && self.active.is_empty()
             && self.leaving_buffers.is_empty())
     }
@@ -239,15 +239,18 @@ impl Core {
                 }
                 self.release_held(bml, from)
             }
-            Head::Data { reply, offset } => self.data(from, reply, offset, fragment),
-            Head::Other => self.control(bml, from, &fragment),
+            Head::Data { reply, offset } => {
+                let message = Message::Data { reply, offset };
+                self.heard(bml, from, message, &first, fragment)
+            }
+            Head::Other => self.control(bml, from, fragment),
         }
     }
 
-    fn control(&mut self, bml: &mut Bml, from: u32, fragment: &Fragment) -> Result<(), String> {
+    fn control(&mut self, bml: &mut Bml, from: u32, fragment: Fragment) -> Result<(), String> {
         let mut bytes = [0; CONTROL_MAX];
         let message = &mut bytes[..fragment.len().min(CONTROL_MAX)];
-        read(fragment, message)?;
+        read(&fragment, message)?;
         let parsed = Message::parse(message)?;
         if fragment.len() > CONTROL_MAX && !matches!(parsed, Message::LayoutData { .. }) {
             return Err(format!("a control message of {} bytes", fragment.len()));
@@ -260,21 +263,7 @@ impl Core {
                 self.in_order(bml, from, Numbered::Message(Arrival::Rts(rts, inline)))
             }
             Message::Note(note) => self.in_order(bml, from, Numbered::Note(note)),
-            Message::Cts(cts) => self.clear_to_send(bml, from, cts),
-            Message::Fin { serial, verdict } => self.fin(bml, from, serial, verdict),
-            Message::Abort { reply } => self.aborted(bml, from, reply),
-            Message::Open(open) => self.opened(bml, from, &open),
-            Message::Ring(ring) => self.ring(bml, from, &ring),
-            Message::Ready { reply, index } => self.ready(bml, from, reply, index),
-            Message::Free { serial, limit } => self.freed(bml, from, serial, limit),
-            Message::Refuse { reply, why } => self.way_refused(bml, from, reply, why),
-            Message::Lend(lend, layout) => self.lent(bml, from, &lend, &message[layout]),
-            Message::LayoutRequest { serial, reply, piece } => {
-                self.layout_request(bml, from, serial, reply, piece)
-            }
-            Message::LayoutData { reply, offset, length } => {
-                self.layout_data(bml, from, (reply, offset, length), fragment)
-            }
+            of_rendezvous => self.heard(bml, from, of_rendezvous, message, fragment),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What an endpoint has done, by protocol: so that an experiment can tell that a message went the way
 //! it was meant to go.
 
-use crate::protocol::Protocol;
+use crate::rndv::protocol::Protocol;
 
 /// What one protocol has done at this end. All numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,18 +15,10 @@ use crate::inflight::{Flight, InFlight};
 use crate::matching::Pattern;
 use crate::peer::Outgoing;
 use crate::recv::RecvStage;
-use crate::rendezvous::{Incoming, Stage};
 use crate::request::{RequestId, Work};
 use crate::send::SendStage;
 use gapless_bml::{Bml, LinkError, Rank};
 use gapless_mem::Completion;
-
-impl Incoming {
-    /// Whether its sender is lost.
-    pub(crate) fn is_lost(&self) -> bool {
-        matches!(self.failure, Some(PmlError::PeerLost { .. }))
-    }
-}
 
 impl Core {
     /// A peer has broken the protocol: it is lost to us, and told so.
@@ -86,7 +78,7 @@ impl Core {
         for id in concerned {
             self.lose_send(bml, id, &fault);
             self.lose_recall(id, &fault);
-            self.lose_recv(id, peer, &fault);
+            self.lose_recv(bml, id, &fault);
         }
     }
 
@@ -96,24 +88,12 @@ impl Core {
             SendStage::Eager { .. } | SendStage::Unanswered { .. } => {
                 self.finish_eager(id, Err(fault.clone()));
             }
-            SendStage::Offered(_) => {
-                self.withdraw_offer(bml, id);
-                self.requests.finish(id, Err(fault.clone()));
-            }
-            SendStage::Streaming(stream) if stream.packing == 0 => {
-                self.requests.finish(id, Err(fault.clone()));
-            }
-            SendStage::Streaming(stream) => {
-                let packing = stream.packing;
-                send.stage = SendStage::Draining { packing, error: fault.clone() };
-            }
-            SendStage::Staged(_) => self.lose_staged_send(id, fault),
-            SendStage::Putting(_) => self.lose_put(bml, id, fault),
+            SendStage::Rendezvous(_) => self.lose_rendezvous(bml, id, fault),
             SendStage::Draining { .. } => {}
         }
     }
 
-    fn lose_recv(&mut self, id: RequestId, peer: u32, fault: &PmlError) {
+    fn lose_recv(&mut self, bml: &mut Bml, id: RequestId, fault: &PmlError) {
         let Some(recv) = self.requests.recv_mut(id) else { return };
         let (context, any) = (recv.context, recv.source.is_none());
         match &mut recv.stage {
@@ -134,25 +114,7 @@ impl Core {
                 self.posted.withdraw(place);
                 self.requests.finish(id, Err(error));
             }
-            RecvStage::Incoming(incoming) => {
-                debug_assert_eq!(incoming.from, peer);
-                let busy = match &incoming.stage {
-                    Stage::Choosing | Stage::Deferred | Stage::Fetching(_) => false,
-                    Stage::Lent(_) => false,
-                    // All the data is at hand; the sender is not needed any more.
-                    Stage::Moving => return,
-                    Stage::Getting(getting) => getting.busy(),
-                    Stage::Streaming { unpacking, .. } => *unpacking > 0,
-                    Stage::Staged(staged) => staged.course.working > 0,
-                };
-                incoming.failure = Some(fault.clone());
-                match &incoming.stage {
-                    _ if busy => {}
-                    Stage::Staged(_) => self.end_lost_recv(id),
-                    Stage::Lent(_) => self.end_lost_lender(id),
-                    _ => self.finish_incoming(id),
-                }
-            }
+            RecvStage::Incoming(_) => self.lose_rendezvous(bml, id, fault),
         }
     }
 

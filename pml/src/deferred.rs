@@ -28,8 +28,8 @@ use crate::inflight::{Flight, InFlight};
 use crate::mode::SendMode;
 use crate::peer::Outgoing;
 use crate::pml::Pml;
-use crate::rendezvous::Stage;
 use crate::request::RequestId;
+use crate::rndv::decide::Stage;
 use crate::send::SendStage;
 use gapless_bml::Bml;
 use gapless_engine::{EngineError, Typed};
@@ -98,7 +98,7 @@ impl Core {
             return;
         }
         let peer = send.to.peer;
-        let SendStage::Offered(offered) = &mut send.stage else { return };
+        let SendStage::Rendezvous(offered) = &mut send.stage else { return };
         let serial = offered.rts.serial;
         let what = match result {
             Ok(()) => {
@@ -151,8 +151,10 @@ impl Core {
             incoming.rts.data = data;
             incoming.stage = Stage::Choosing;
             // It is not deferred again.
-            if self.defer(bml, id) == Ok(false) {
-                self.proceed(bml, id);
+            if self.defer(bml, id) == Ok(false)
+                && let Err(what) = self.proceed(bml, id)
+            {
+                self.give_up(bml, from, what);
             }
             return;
         }

@@ -10,15 +10,30 @@
 //! sender does not hear of it. The sender's side is in `send.rs`.
 
 use crate::body::Body;
-use crate::choose::Protocol;
+use crate::choose::{Excluded, Model, Protocol};
 use crate::core::Core;
 use crate::error::PmlError;
 use crate::header::Envelope;
 use crate::inflight::{Flight, InFlight};
 use crate::recv::{Matched, RecvStage};
 use crate::request::RequestId;
+use crate::rndv::Kind;
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
+
+/// No rendezvous: nothing of it is begun by an offer. It is chosen like one.
+pub(crate) const KIND: Kind = Kind {
+    name: "eager",
+    wire: 1,
+    exclude: |s, tuning| {
+        (s.bytes > s.link_eager_bytes.min(tuning.eager_bytes_max)).then_some(Excluded::TooLong)
+    },
+    cost: |s, tuning| match &s.devices {
+        None => Model::new(s, tuning).eager(),
+        Some(ends) => Model::new(s, tuning).device_eager(ends),
+    },
+    ..Kind::NONE
+};
 
 impl Core {
     /// Gives an eager message to its receive; `late`, if the receive should have been posted before.

@@ -308,6 +308,11 @@ pub(crate) enum Message {
     Abort {
         reply: u64,
     },
+    /// A fragment of the pipeline.
+    Data {
+        reply: u64,
+        offset: u64,
+    },
     Note(Note),
     LayoutRequest {
         serial: u64,
@@ -398,6 +403,25 @@ fn reserved(bytes: &[u8]) -> Result<(), String> {
 }
 
 impl Message {
+    /// The name that the rendezvous of this message has at whoever gets it; `None` if it begins one, or is about none.
+    pub(crate) fn name(&self) -> Option<u64> {
+        Some(match self {
+            Message::Rts(_) | Message::Note(_) => return None,
+            Message::Cts(cts) => cts.serial,
+            Message::Fin { serial, .. }
+            | Message::LayoutRequest { serial, .. }
+            | Message::Free { serial, .. } => *serial,
+            Message::Abort { reply }
+            | Message::Data { reply, .. }
+            | Message::LayoutData { reply, .. }
+            | Message::Ready { reply, .. }
+            | Message::Refuse { reply, .. } => *reply,
+            Message::Open(open) => open.serial,
+            Message::Ring(ring) => ring.reply,
+            Message::Lend(lend, _) => lend.serial,
+        })
+    }
+
     /// Reads a control message: the whole of it, except for LAYOUT-DATA, where the header is
     /// enough.
     pub(crate) fn parse(message: &[u8]) -> Result<Message, String> {

@@ -3,12 +3,11 @@
 //! at once and leaves nothing here.
 
 use crate::body::Body;
-use crate::choose::Protocol;
 use crate::core::Core;
 use crate::peer::Outgoing;
 use crate::recv::Matched;
 use crate::request::RequestId;
-use gapless_bml::{Bml, Fragment, Mapping, RailSlot};
+use gapless_bml::{Bml, RailSlot};
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
 use smallvec::SmallVec;
@@ -26,39 +25,29 @@ pub(crate) struct InFlight {
 /// What the work is, and what it needs.
 #[derive(Debug)]
 pub(crate) enum Flight {
-    /// A fragment of the pipeline is packed into its slot.
-    Pack { id: RequestId, peer: u32, slot: RailSlot },
+    /// A part of a rendezvous, which holds what the work needs.
+    Part { id: RequestId, part: u64 },
     /// An eager message whose peer is lost is packed into its slot, for nothing.
     Wasted { id: RequestId, slot: RailSlot },
     /// An eager message is unpacked.
     Unpack { id: RequestId, body: Body, matched: Matched },
-    /// A fragment of the pipeline is unpacked.
-    Scatter { id: RequestId, fragment: Fragment },
     /// Work of the caller's, which a send waits for; what is `left` comes after.
     Await { id: RequestId, left: Vec<Completion> },
-    /// A whole message is moved, out of a mapping, or out of a send of ours that waits for FIN.
-    Move { id: RequestId, way: Protocol, mapping: Option<Mapping> },
-    /// A whole message is moved into memory of its receiver.
-    Put { id: RequestId, mapping: Mapping },
-    /// A fragment of a staged message is laid into its place (`out`), or taken out. Its request has
-    /// all that the work needs. `failed` is what could not even be begun after it.
-    Staged { id: RequestId, index: u64, out: bool, failed: Option<EngineError> },
 }
 
 impl InFlight {
-    /// Whether it has ended, as far as that is asked: of a staged message's fragments only the first that
-    /// goes on is, which is noted in `waiting`.
-    fn has_ended(&self, waiting: &mut SmallVec<[(RequestId, bool); WAITING_MAX]>) -> bool {
-        let message = match self.work {
-            Flight::Staged { id, out, .. } => Some((id, out)),
-            _ => None,
+    /// Whether it has ended, as far as that is asked: of a rendezvous' parts only the oldest is, which is noted in
+    /// `waiting` if it goes on.
+    fn has_ended(&self, waiting: &mut SmallVec<[RequestId; WAITING_MAX]>) -> bool {
+        let Flight::Part { id, .. } = self.work else {
+            return !matches!(self.completion.poll(), Ok(false));
         };
-        if message.is_some_and(|message| waiting.contains(&message)) {
+        if waiting.contains(&id) {
             return false;
         }
         let ended = !matches!(self.completion.poll(), Ok(false));
         if !ended && waiting.len() < WAITING_MAX {
-            waiting.extend(message);
+            waiting.push(id);
         }
         ended
     }
@@ -67,25 +56,24 @@ impl InFlight {
 impl Core {
     /// Looks which work has ended; gives how much.
     ///
-    /// To ask a device costs a microsecond, and the fragments of a staged message end one after the
-    /// other: only the first of each is asked about. While it goes on, the next fragment is begun.
+    /// To ask a device costs a microsecond, and the parts of a message end one after the
+    /// other: only the oldest of each is asked about. While it goes on, the next part is begun.
     pub(crate) fn poll_in_flight(&mut self, bml: &mut Bml) -> usize {
         let mut done = 0;
-        let mut waiting: SmallVec<[(RequestId, bool); WAITING_MAX]> = SmallVec::new();
-        let mut entries = std::mem::take(&mut self.in_flight);
-        for entry in entries.extract_if(.., |entry| entry.has_ended(&mut waiting)) {
+        let mut waiting: SmallVec<[RequestId; WAITING_MAX]> = SmallVec::new();
+        // What is begun meanwhile comes behind, and is not asked about yet.
+        let (mut at, mut end) = (0, self.in_flight.len());
+        while at < end {
+            if !self.in_flight[at].has_ended(&mut waiting) {
+                at += 1;
+                continue;
+            }
+            let entry = self.in_flight.remove(at);
+            end -= 1;
             // What has ended, or failed, says so again.
             let result = entry.completion.poll().map(drop).map_err(EngineError::from);
-            self.landed(bml, entry.work, result);
+            self.work_ended(bml, entry.work, result);
             done += 1;
-        }
-        // What was begun meanwhile comes behind.
-        entries.append(&mut self.in_flight);
-        self.in_flight = entries;
-        for (id, out) in waiting {
-            if out {
-                self.advance_send(bml, id);
-            }
         }
         done
     }
@@ -114,9 +102,9 @@ impl Core {
         }
     }
 
-    fn landed(&mut self, bml: &mut Bml, work: Flight, result: Result<(), EngineError>) {
+    fn work_ended(&mut self, bml: &mut Bml, work: Flight, result: Result<(), EngineError>) {
         match work {
-            Flight::Pack { id, peer, slot } => self.packed(bml, (id, peer, slot), result),
+            Flight::Part { id, part } => self.landed(bml, id, part, result),
             Flight::Wasted { id, slot } => {
                 drop(slot);
                 self.drained(id);
@@ -128,23 +116,7 @@ impl Core {
                 self.finish_recv(id, matched);
                 self.pool.give(body);
             }
-            Flight::Scatter { id, fragment } => {
-                drop(fragment);
-                self.scattered(id, result);
-            }
             Flight::Await { id, left } => self.awaited(bml, id, left, result),
-            Flight::Move { id, way, mapping } => {
-                drop(mapping);
-                self.moved(bml, id, way, result);
-            }
-            Flight::Put { id, mapping } => {
-                drop(mapping);
-                self.put(bml, id, result);
-            }
-            Flight::Staged { id, index, out, failed } => {
-                let result = result.and(failed.map_or(Ok(()), Err));
-                self.staged_landed(bml, (id, index, out), result);
-            }
         }
     }
 }

@@ -19,9 +19,8 @@ use crate::hash::FastMap;
 use crate::header::{self, LAYOUT_BYTES};
 use crate::peer::{Attempt, Outgoing};
 use crate::pieces::Pieces;
-use crate::rendezvous::Stage;
 use crate::request::RequestId;
-use crate::send::SendStage;
+use crate::rndv::decide::Stage;
 use crate::tuning::Bounds;
 use gapless_bml::{Bml, Fragment, Token};
 use gapless_dtype::{FlattenFault, Layout, SignatureDecodeError, WeakLayout};
@@ -213,32 +212,6 @@ impl Core {
         self.send_control(bml, from, &message);
     }
 
-    /// A receiver asks for a layout.
-    pub(crate) fn layout_request(
-        &mut self,
-        bml: &mut Bml,
-        from: u32,
-        serial: u64,
-        reply: u64,
-        piece: u64,
-    ) -> Result<(), String> {
-        let fits = Core::fragment_max(bml, from).saturating_sub(LAYOUT_BYTES);
-        if let Some(id) = self.lender(from, serial) {
-            let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits);
-            return self.lent_layout_request(id, (serial, reply), piece);
-        }
-        let (_, send) = self.offered(from, serial)?;
-        let SendStage::Offered(offered) = &mut send.stage else { return Ok(()) };
-        let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits);
-        let (Some(layout), Some(piece), false) = (&offered.layout, piece, offered.fetched) else {
-            return Err(format!("a request for the layout of rendezvous {serial} that is not due"));
-        };
-        offered.fetched = true;
-        let item = Outgoing::Layout { reply, next: 0, piece, bytes: Arc::clone(layout) };
-        self.enqueue(from, item);
-        Ok(())
-    }
-
     /// Sends as much of a layout as there is room for.
     pub(crate) fn attempt_layout(
         &mut self,
@@ -263,31 +236,23 @@ impl Core {
         Attempt::Sent
     }
 
-    /// A piece of a layout has arrived.
-    pub(crate) fn layout_data(
+    /// A piece of the sender's layout has arrived.
+    pub(crate) fn layout_fetched(
         &mut self,
         bml: &mut Bml,
-        from: u32,
-        (reply, offset, length): (u64, u64, u64),
+        id: RequestId,
+        (offset, length): (u64, u64),
         fragment: &Fragment,
     ) -> Result<(), String> {
-        let unknown = || format!("a piece of layout for receive {reply}, which did not ask");
-        let id = self.receiving(reply)?;
-        if self.requests.send_mut(id).is_some() {
-            return self.put_layout_data(bml, (from, id), (offset, length), fragment);
-        }
-        let (incoming, _) = self.incoming(id).ok_or_else(unknown)?;
-        let layout_id = incoming.rts.layout_id;
-        if incoming.from != from {
-            return Err(unknown());
-        }
-        let Stage::Fetching(fetch) = &mut incoming.stage else { return Err(unknown()) };
+        let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+        let (from, layout_id) = (incoming.from, incoming.rts.layout_id);
+        let Stage::Fetching(fetch) = &mut incoming.stage else { return Ok(()) };
         if let Some(flat) = fetch.take(offset, length, fragment)? {
             incoming.stage = Stage::Choosing;
             let layouts = &mut self.peers[from as usize].layouts;
             let layout = layouts.insert(layout_id, &flat, &self.config.bounds)?;
             self.set_layout(id, layout)?;
-            self.proceed(bml, id);
+            self.proceed(bml, id)?;
         }
         Ok(())
     }

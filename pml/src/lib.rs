@@ -89,28 +89,22 @@ mod index;
 mod inflight;
 mod layouts;
 mod leave;
-mod mapped;
-mod mapped_put;
 mod matching;
 mod mode;
 mod peer;
 mod persistent;
 mod pieces;
-mod pipeline;
 #[allow(unsafe_code, reason = "hands the caller's promise on")]
 mod pml;
-mod protocol;
 #[allow(unsafe_code, reason = "takes the caller's promise")]
 mod recv;
-mod rendezvous;
 mod reorder;
 mod request;
+mod rndv;
 #[allow(unsafe_code, reason = "takes the caller's promise")]
 mod send;
 #[allow(unsafe_code, reason = "takes the caller's promise")]
 mod short;
-mod single_copy;
-mod staged;
 #[allow(unsafe_code, reason = "frees the staging memory that it allocated")]
 mod staging;
 #[allow(unsafe_code, reason = "moves bytes of users' buffers by words")]

@@ -8,10 +8,10 @@ use crate::body::Numbered;
 use crate::core::{AM_TAG, Core};
 use crate::header::{self, Note, What};
 use crate::layouts::Fetched;
-use crate::mapped_put::Lending;
-use crate::protocol::Protocol;
 use crate::reorder::Reorder;
 use crate::request::RequestId;
+use crate::rndv::mapped_put::Lending;
+use crate::rndv::protocol::Protocol;
 use gapless_bml::{Bml, LinkError, RailSlot, Rank, ReserveError, Token};
 use gapless_mem::Completion;
 use std::collections::VecDeque;
@@ -62,6 +62,16 @@ pub(crate) enum Outgoing {
     Layout { reply: u64, next: usize, piece: usize, bytes: Arc<[u8]> },
 }
 
+impl Outgoing {
+    /// A control message of at most [`header::CTS_BYTES`].
+    pub(crate) fn control(message: &[u8]) -> Outgoing {
+        let mut bytes = [0; header::CTS_BYTES];
+        bytes[..message.len()].copy_from_slice(message);
+        let len = u8::try_from(message.len()).expect("a control message is short");
+        Outgoing::Control(bytes, len)
+    }
+}
+
 /// What became of an attempt to send something.
 #[derive(Debug)]
 pub(crate) enum Attempt {
@@ -89,10 +99,7 @@ impl Core {
         if state.lost.is_some() {
             return;
         }
-        let mut bytes = [0; header::CTS_BYTES];
-        bytes[..message.len()].copy_from_slice(message);
-        let len = u8::try_from(message.len()).expect("a control message is short");
-        state.outbox.push_back(Outgoing::Control(bytes, len));
+        state.outbox.push_back(Outgoing::control(message));
         self.flush_peer(bml, peer);
     }
 
@@ -148,7 +155,7 @@ impl Core {
         let mut idle = 0;
         while done < most {
             let Some(id) = self.peers[peer as usize].streams.pop_front() else { break };
-            match self.send_fragment(bml, peer, id) {
+            match self.take_turn(bml, id) {
                 Streamed::Sent => {
                     done += 1;
                     idle = 0;

@@ -264,12 +264,13 @@ impl Requests {
     }
 
     /// The work of a request that is not light.
-    fn work(&self, id: RequestId) -> Option<&Work> {
+    pub(crate) fn heavy(&self, id: RequestId) -> Option<&Work> {
         let light = self.light(id)?;
         (light.phase == Phase::Heavy).then(|| &self.entries[id.index() as usize].work)
     }
 
-    fn work_mut(&mut self, id: RequestId) -> Option<&mut Work> {
+    /// The same, to be changed.
+    pub(crate) fn heavy_mut(&mut self, id: RequestId) -> Option<&mut Work> {
         let light = self.light(id)?;
         (light.phase == Phase::Heavy).then(|| &mut self.entries[id.index() as usize].work)
     }
@@ -282,7 +283,7 @@ impl Requests {
 
     /// A send that is under way.
     pub(crate) fn send_mut(&mut self, id: RequestId) -> Option<&mut Send> {
-        match self.work_mut(id)? {
+        match self.heavy_mut(id)? {
             Work::Send(send) => Some(send),
             _ => None,
         }
@@ -293,7 +294,7 @@ impl Requests {
         if self.light(id)?.phase == Phase::Posted {
             self.write_out(id.index());
         }
-        match self.work_mut(id)? {
+        match self.heavy_mut(id)? {
             Work::Recv(recv) => Some(recv),
             _ => None,
         }
@@ -404,7 +405,7 @@ impl Requests {
 
     /// What a send that was asked for back waits for.
     pub(crate) fn recalled(&self, id: RequestId) -> Option<Recalled> {
-        match self.work(id)? {
+        match self.heavy(id)? {
             Work::Recalled(recalled) => Some(*recalled),
             _ => None,
         }

@@ -6,17 +6,16 @@ use crate::comm::Comm;
 use crate::core::{AM_TAG, Core};
 use crate::deferred::Data;
 use crate::error::PmlError;
-use crate::header::{EAGER_BYTES, Envelope, Rts, SERIAL_BYTES};
-use crate::mapped_put::Putting;
+use crate::header::{EAGER_BYTES, Envelope, SERIAL_BYTES, Verdict};
 use crate::mode::{Copied, SendMode};
 use crate::peer::Attempt;
 use crate::peer::{Gone, Outgoing};
 use crate::request::{Left, RequestId, Status, Work};
-use crate::staged::StagedSend;
-use gapless_bml::{Bml, Limits, PeerState, Rank, RdmaRail, RemoteKey, Token};
+use crate::rndv::offer::Offered;
+use crate::wait::Outcome;
+use gapless_bml::{Bml, Limits, PeerState, Rank, Token};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Completion, Region};
-use std::sync::Arc;
 
 /// A send under way.
 #[derive(Debug)]
@@ -47,44 +46,10 @@ pub(crate) enum SendStage {
     Eager { serial: u64 },
     /// Synchronous and eager: it has left; the receive.
     Unanswered { serial: u64 },
-    /// A rendezvous: the receiver's answer.
-    Offered(Box<Offered>),
-    /// The pipeline: room in the transport, or its engine.
-    Streaming(Streaming),
-    /// A staged way: its engine, or places in the ring.
-    Staged(Box<StagedSend>),
-    /// The receiver's buffer is ours to fill: its layout, or our engine.
-    Putting(Box<Putting>),
+    /// Offered: the receiver's answer, or the end of what it has decided for.
+    Rendezvous(Box<Offered>),
     /// The peer is lost; engines still read the buffer.
     Draining { packing: u32, error: PmlError },
-}
-
-/// A rendezvous that waits for an answer.
-#[derive(Debug)]
-pub(crate) struct Offered {
-    pub(crate) rts: Rts,
-    /// Where the buffer is registered, if it is.
-    pub(crate) registered: Option<(RdmaRail, RemoteKey)>,
-    /// The flattened layout, if the receiver may need one.
-    pub(crate) layout: Option<Arc<[u8]>>,
-    /// Whether the receiver has fetched it.
-    pub(crate) fetched: bool,
-    /// What should have made its data has failed.
-    pub(crate) failed: Option<PmlError>,
-    /// The ring that the receiver was lent, until it has mapped it.
-    pub(crate) ring: Option<Box<StagedSend>>,
-}
-
-/// A send whose receiver has asked for its data.
-#[derive(Debug)]
-pub(crate) struct Streaming {
-    pub(crate) reply: u64,
-    pub(crate) next: u64,
-    pub(crate) end: u64,
-    pub(crate) fragment: u32,
-    pub(crate) depth: u32,
-    /// Fragments that engines are packing.
-    pub(crate) packing: u32,
 }
 
 /// A send whose arguments are right.
@@ -407,6 +372,26 @@ impl Core {
         Attempt::Sent
     }
 
+    /// What a receiver says of an eager message of ours that waits for that, or that was asked for back; `false` if the
+    /// request does not.
+    pub(crate) fn answered_eager(
+        &mut self,
+        from: u32,
+        id: RequestId,
+        verdict: Verdict,
+    ) -> Result<bool, String> {
+        if self.recalled(from, id, verdict)? {
+            return Ok(true);
+        }
+        let Some(send) = self.requests.send_mut(id) else { return Ok(false) };
+        if !matches!(send.stage, SendStage::Unanswered { .. }) || send.to.peer != from {
+            return Ok(false);
+        }
+        let outcome = send.outcome(verdict);
+        self.finish_eager(id, outcome);
+        Ok(true)
+    }
+
     /// Ends an eager send, whatever it waits for.
     pub(crate) fn finish_eager(&mut self, id: RequestId, result: Result<Status, PmlError>) {
         if let Some(send) = self.requests.send_mut(id)
@@ -420,6 +405,18 @@ impl Core {
 }
 
 impl Send {
+    /// How it ends by what its receiver says.
+    pub(crate) fn outcome(&self, verdict: Verdict) -> Outcome {
+        let (rank, tag) = (self.to.rank, self.envelope.tag);
+        match verdict {
+            Verdict::Received(protocol) => Ok(self.status(protocol)),
+            Verdict::Refused => Ok(self.status(Protocol::Pipeline)),
+            Verdict::NotReady => Err(PmlError::NotReady { rank, tag }),
+            Verdict::Withdrawn => Err(PmlError::Cancelled),
+            Verdict::Unreceived => Err(PmlError::Unreceived { rank, tag }),
+        }
+    }
+
     pub(crate) fn status(&self, protocol: Protocol) -> Status {
         let bytes = self.buffer.bytes();
         Status { source: self.to.rank, tag: self.envelope.tag, bytes, protocol }

@@ -6,7 +6,7 @@ mod device;
 mod host;
 mod staged;
 
-use super::{Protocol, Situation};
+use super::Situation;
 use crate::tuning::Tuning;
 pub(crate) use staged::staged_shape;
 
@@ -22,31 +22,14 @@ fn copy_ns(bytes: u64, mb_s: f64) -> f64 {
 }
 
 /// What a message would take.
-struct Model<'m> {
+pub(crate) struct Model<'m> {
     s: &'m Situation,
     t: &'m Tuning,
 }
 
-/// Predicted one-way time in nanoseconds, also where the protocol is impossible.
-pub(super) fn predict(protocol: Protocol, s: &Situation, tuning: &Tuning) -> f64 {
-    let model = Model { s, t: tuning };
-    match (protocol, &s.devices, &s.staged) {
-        (Protocol::Eager, None, _) => model.eager(),
-        (Protocol::Eager, Some(ends), _) => model.device_eager(ends),
-        (Protocol::Pipeline, None, _) => model.pipeline(),
-        (Protocol::Pipeline, Some(ends), _) => model.device_pipeline(ends),
-        (Protocol::Mapped, None, _) => model.mapped(),
-        (Protocol::Mapped, Some(ends), _) => model.direct(ends),
-        (Protocol::MappedPut, None, _) => model.mapped_put(),
-        (Protocol::MappedPut, Some(ends), _) => model.direct_put(ends),
-        (Protocol::SingleCopy, _, _) => model.single_copy(),
-        (Protocol::Local, None, _) => model.local(),
-        (Protocol::Local, Some(_), _) => model.device_local(),
-        (staged, _, Some(staging)) => {
-            let turns = s.devices.is_some_and(|ends| ends.turns);
-            model.handshake_ns() + tuning.map_ns + model.staged(staged, staging, turns)
-        }
-        (_, _, None) => f64::MAX,
+impl<'m> Model<'m> {
+    pub(crate) fn new(s: &'m Situation, t: &'m Tuning) -> Model<'m> {
+        Model { s, t }
     }
 }
 

@@ -85,8 +85,8 @@ fn below_the_sure_size_nothing_beats_eager() {
                 mapped: true,
                 ..node()
             };
-            let eager = predict(Protocol::Eager, &s, &tuning);
-            let pipeline = predict(Protocol::Pipeline, &s, &tuning);
+            let eager = (Protocol::Eager.kind().cost)(&s, &tuning);
+            let pipeline = (Protocol::Pipeline.kind().cost)(&s, &tuning);
             assert!(eager < pipeline, "{bytes} bytes in {blocks} blocks");
         }
     }

@@ -2,8 +2,8 @@
 //! `header.rs`, who says what when in `staged.rs`.
 
 use super::{FRAGMENT_MIN, VERSION, Verdict, kind, reserved, short, words};
-use crate::protocol::Protocol;
-use crate::staged::cut::{Cut, Shape};
+use crate::rndv::protocol::Protocol;
+use crate::rndv::staged::cut::{Cut, Shape};
 use gapless_bml::RemoteKey;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,6 +1,6 @@
 //! What a receiver says of a message in FIN.
 
-use crate::protocol::Protocol;
+use crate::rndv::protocol::Protocol;
 
 /// What became of a message that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,18 +26,7 @@ impl Verdict {
     pub(super) fn code(self) -> u8 {
         match self {
             Verdict::Refused => 0,
-            Verdict::Received(Protocol::Eager) => 1,
-            Verdict::Received(Protocol::Pipeline) => 2,
-            Verdict::Received(Protocol::Mapped) => 3,
-            Verdict::Received(Protocol::SingleCopy) => 4,
-            Verdict::Received(Protocol::Local) => 5,
-            Verdict::Received(Protocol::StagedPut) => 6,
-            Verdict::Received(Protocol::StagedPutCopy) => 7,
-            Verdict::Received(Protocol::StagedGet) => 8,
-            Verdict::Received(Protocol::StagedGetCopy) => 9,
-            Verdict::Received(Protocol::CopyInOut) => 10,
-            Verdict::Received(Protocol::ZeroCopyInOut) => 11,
-            Verdict::Received(Protocol::MappedPut) => 12,
+            Verdict::Received(by) => by.kind().wire,
             Verdict::NotReady => 16,
             Verdict::Withdrawn => 17,
             Verdict::Unreceived => 18,

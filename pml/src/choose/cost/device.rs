@@ -32,7 +32,7 @@ impl Model<'_> {
     }
 
     /// A kernel packs into the transport's memory, another unpacks from there.
-    pub(super) fn device_eager(&self, ends: &DeviceEnds) -> f64 {
+    pub(crate) fn device_eager(&self, ends: &DeviceEnds) -> f64 {
         let (s, t) = (self.s, self.t);
         let launches = f64::from(u8::from(ends.sender)) + f64::from(u8::from(ends.receiver));
         // Short data without gaps goes by the copy engine, which waits for nobody.
@@ -45,7 +45,7 @@ impl Model<'_> {
     }
 
     /// The same, fragment by fragment: each costs the processor a launch.
-    pub(super) fn device_pipeline(&self, ends: &DeviceEnds) -> f64 {
+    pub(crate) fn device_pipeline(&self, ends: &DeviceEnds) -> f64 {
         let (s, t) = (self.s, self.t);
         let fragments = s.bytes.div_ceil(u64::from(t.fragment_bytes.max(1))).max(1);
         let end = |device, blocks, mb_s| {
@@ -67,7 +67,7 @@ impl Model<'_> {
 
     /// Out of the sender's memory, which the receiver's device maps: one kernel from layout to layout, or
     /// a copy engine where neither side has gaps.
-    pub(super) fn direct(&self, ends: &DeviceEnds) -> f64 {
+    pub(crate) fn direct(&self, ends: &DeviceEnds) -> f64 {
         let (s, t) = (self.s, self.t);
         let gapless = s.sender_blocks <= 1 && s.receiver_blocks <= 1;
         let copied = gapless && s.bytes >= t.copy_bytes_min;
@@ -91,7 +91,7 @@ impl Model<'_> {
     }
 
     /// Into the receiver's memory, which the sender's device maps: the same, the other way round.
-    pub(super) fn direct_put(&self, ends: &DeviceEnds) -> f64 {
+    pub(crate) fn direct_put(&self, ends: &DeviceEnds) -> f64 {
         let (s, t) = (self.s, self.t);
         let gapless = s.sender_blocks <= 1 && s.receiver_blocks <= 1;
         let copied = gapless && s.bytes >= t.copy_bytes_min;
@@ -143,7 +143,7 @@ impl Model<'_> {
     }
 
     /// A kernel from buffer to buffer.
-    pub(super) fn device_local(&self) -> f64 {
+    pub(crate) fn device_local(&self) -> f64 {
         self.handshake_ns()
             + self.t.launch_wait_ns
             + self.both_blocks_ns()

@@ -14,13 +14,13 @@ const MAPPED_BLOCK: f64 = 0.17;
 
 impl Model<'_> {
     /// Packing and unpacking follow each other.
-    pub(super) fn eager(&self) -> f64 {
+    pub(crate) fn eager(&self) -> f64 {
         let blocks = real(self.s.sender_blocks) + real(self.s.receiver_blocks);
         self.s.latency_ns + blocks * self.t.block_ns + copy_ns(self.s.bytes, self.ring_mb_s())
     }
 
     /// Packing and unpacking overlap; the last fragment pays another latency.
-    pub(super) fn pipeline(&self) -> f64 {
+    pub(crate) fn pipeline(&self) -> f64 {
         let blocks_ns = self.blocks() * self.t.block_ns;
         let copy_ns = copy_ns(self.s.bytes, self.ring_mb_s());
         let lines_ns = self.wasted_lines() * PIPELINE_LINE * self.t.block_ns;
@@ -43,18 +43,18 @@ impl Model<'_> {
         real(touched.saturating_sub(filled))
     }
 
-    pub(super) fn mapped(&self) -> f64 {
+    pub(crate) fn mapped(&self) -> f64 {
         let before = self.s.latency_ns + self.t.rendezvous_ns + self.t.map_ns;
         before + self.fetch_ns() + self.moved_ns()
     }
 
     /// The same work, done by the sender, which hears of the buffer first and tells when it is done.
-    pub(super) fn mapped_put(&self) -> f64 {
+    pub(crate) fn mapped_put(&self) -> f64 {
         let before = self.handshake_ns() + self.s.latency_ns + self.t.map_ns;
         before + self.layout_ns(self.s.lent_layout_bytes) + self.moved_ns()
     }
 
-    pub(super) fn single_copy(&self) -> f64 {
+    pub(crate) fn single_copy(&self) -> f64 {
         let (s, t) = (self.s, self.t);
         let costs = s.single_copy.unwrap_or(SingleCopyCosts {
             operation_ns: 0.0,
@@ -74,7 +74,7 @@ impl Model<'_> {
             + copy_ns(s.bytes, mb_s)
     }
 
-    pub(super) fn local(&self) -> f64 {
+    pub(crate) fn local(&self) -> f64 {
         let engine_ns = self.blocks() * self.t.block_ns + copy_ns(self.s.bytes, self.t.mapped_mb_s);
         self.handshake_ns() + engine_ns
     }

@@ -6,7 +6,7 @@
 
 use super::{Model, copy_ns, real};
 use crate::choose::{Protocol, Situation, Staging};
-use crate::staged::cut::{Cut, Shape};
+use crate::rndv::staged::cut::{Cut, Shape};
 use crate::tuning::Tuning;
 
 /// What a device loses between two kernels that fill it, one of which begins as the other's last blocks leave it
@@ -156,7 +156,14 @@ impl Model<'_> {
         }))
     }
 
-    pub(super) fn staged(&self, protocol: Protocol, staging: &Staging, turns: bool) -> f64 {
+    /// A staged protocol; [`f64::MAX`] where nothing is staged.
+    pub(crate) fn staged(&self, protocol: Protocol) -> f64 {
+        let Some(staging) = &self.s.staged else { return f64::MAX };
+        let turns = self.s.devices.is_some_and(|ends| ends.turns);
+        self.handshake_ns() + self.t.map_ns + self.fragments_ns(protocol, staging, turns)
+    }
+
+    fn fragments_ns(&self, protocol: Protocol, staging: &Staging, turns: bool) -> f64 {
         let (s, t) = (self.s, self.t);
         let Some(chain) = self.chain(protocol, staging) else { return f64::MAX };
         let shape = self.shape(&chain, staging, turns);

@@ -21,7 +21,7 @@ use super::cut::Cut;
 use super::window::Window;
 use crate::buffer::{self, Buffer, Engines};
 use crate::counters::Tally;
-use crate::protocol::Protocol;
+use crate::rndv::protocol::Protocol;
 use crate::staging::{Block, StagingPool};
 use gapless_bml::Mapping;
 use gapless_engine::EngineError;

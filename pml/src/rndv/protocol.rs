@@ -1,56 +1,63 @@
-//! The protocols, by name: what reports print and [`Config::force`](crate::Config::force) takes.
+//! The protocols: the table of their kinds, and their names.
 
+use super::{Kind, local, mapped, mapped_put, pipeline, single_copy, staged};
+use crate::eager;
 use std::fmt;
 
-/// How a message was, or would be, carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Protocol {
+/// Makes the enumeration of all protocols, and finds the kind of each.
+macro_rules! protocols {
+    ($($(#[doc = $doc:literal])+ $name:ident = $kind:expr,)+) => {
+        /// How a message was, or would be, carried.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Protocol {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Protocol {
+            /// All of them.
+            pub const ALL: [Protocol; [$(Protocol::$name),+].len()] = [$(Protocol::$name),+];
+
+            /// What is decided by which one it is.
+            pub(crate) fn kind(self) -> &'static Kind {
+                match self {
+                    $(Protocol::$name => &$kind,)+
+                }
+            }
+        }
+    };
+}
+
+protocols! {
     /// Header and packed data in one slot, without asking.
-    Eager,
+    Eager = eager::KIND,
     /// RTS, CTS, then packed fragments through slots: two copies.
-    Pipeline,
+    Pipeline = pipeline::KIND,
     /// The receiver maps the sender's memory and moves from layout to layout: one copy.
-    Mapped,
+    Mapped = mapped::KIND,
     /// The sender maps the receiver's memory and moves from layout to layout: one copy.
-    MappedPut,
+    MappedPut = mapped_put::KIND,
     /// The receiver reads the sender's memory through the transport: one copy.
-    SingleCopy,
+    SingleCopy = single_copy::KIND,
     /// Sender and receiver are one process: one copy from layout to layout.
-    Local,
+    Local = local::KIND,
     /// Device memory: the sender packs straight into staging memory of the receiver's device
     /// (Wu et al. 2016 §4.1), or into the receiver's buffer, if that has no gaps and can be mapped.
-    StagedPut,
+    StagedPut = staged::PUT,
     /// The same, but the sender packs on its own device and a copy engine moves the fragment over.
-    StagedPutCopy,
+    StagedPutCopy = staged::PUT_COPY,
     /// Device memory: the sender packs into staging memory of its own device, the receiver unpacks
     /// straight out of it.
-    StagedGet,
+    StagedGet = staged::GET,
     /// The same, but the receiver has a copy engine fetch the fragment before it unpacks (§5.2.1).
-    StagedGetCopy,
+    StagedGetCopy = staged::GET_COPY,
     /// Through page-locked host memory that both ends map (§4.2): pack, copy down, copy up, unpack;
     /// a side in host memory packs or unpacks there itself.
-    CopyInOut,
+    CopyInOut = staged::COPY_IN_OUT,
     /// The same without the copies: kernels write and read the host memory.
-    ZeroCopyInOut,
+    ZeroCopyInOut = staged::ZERO_COPY_IN_OUT,
 }
 
 impl Protocol {
-    /// All of them.
-    pub const ALL: [Protocol; 12] = [
-        Protocol::Eager,
-        Protocol::Pipeline,
-        Protocol::Mapped,
-        Protocol::MappedPut,
-        Protocol::SingleCopy,
-        Protocol::Local,
-        Protocol::StagedPut,
-        Protocol::StagedPutCopy,
-        Protocol::StagedGet,
-        Protocol::StagedGetCopy,
-        Protocol::CopyInOut,
-        Protocol::ZeroCopyInOut,
-    ];
-
     /// Those that go through staging memory, fragment by fragment.
     pub const STAGED: [Protocol; 6] = [
         Protocol::StagedPut,
@@ -64,20 +71,7 @@ impl Protocol {
     /// The name that reports use.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Protocol::Eager => "eager",
-            Protocol::Pipeline => "pipeline",
-            Protocol::Mapped => "mapped",
-            Protocol::MappedPut => "mapped-put",
-            Protocol::SingleCopy => "single-copy",
-            Protocol::Local => "local",
-            Protocol::StagedPut => "staged-put",
-            Protocol::StagedPutCopy => "staged-put-copy",
-            Protocol::StagedGet => "staged-get",
-            Protocol::StagedGetCopy => "staged-get-copy",
-            Protocol::CopyInOut => "copy-in-out",
-            Protocol::ZeroCopyInOut => "zero-copy-in-out",
-        }
+        self.kind().name
     }
 
     /// The protocol of a name.
@@ -107,6 +101,7 @@ impl fmt::Display for Protocol {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn names_and_places_are_found_again() {
@@ -116,5 +111,26 @@ mod tests {
         }
         assert_eq!(Protocol::of_name("staged"), None);
         assert_eq!(Protocol::ALL.into_iter().filter(|way| way.is_staged()).count(), 6);
+    }
+
+    #[test]
+    fn numbers_on_the_wire_are_those_of_the_protocol_document() {
+        let numbers = Protocol::ALL.map(|protocol| (protocol.kind().wire, protocol.name()));
+        let documented = [
+            (1, "eager"),
+            (2, "pipeline"),
+            (3, "mapped"),
+            (12, "mapped-put"),
+            (4, "single-copy"),
+            (5, "local"),
+            (6, "staged-put"),
+            (7, "staged-put-copy"),
+            (8, "staged-get"),
+            (9, "staged-get-copy"),
+            (10, "copy-in-out"),
+            (11, "zero-copy-in-out"),
+        ];
+        assert_eq!(numbers, documented);
+        assert_eq!(BTreeSet::from(numbers.map(|(wire, _)| wire)).len(), Protocol::ALL.len());
     }
 }

@@ -1,0 +1,347 @@
+//! Rendezvous: long messages are offered by the sender (RTS), and the receiver decides which *protocol* carries them.
+//!
+//! A protocol is one file: a static [`Kind`] with everything that is decided by it, and for each end a value that implements
+//! [`Rendezvous`] while a message is under way. `protocol.rs` lists them, a line each. So a new protocol is a file and a line.
+//!
+//! Everything here but `drive.rs` decides. `drive.rs` takes a rendezvous out of its request, calls it with a [`Cx`], puts it
+//! back, and does what its [`Step`] says.
+//!
+//! ```text
+//! sender                     receiver
+//!   | RTS(offer) ------------> | matched: choose (decide.rs)
+//!   |                          |   mapped, single copy: read the sender's memory
+//!   | <-------------- FIN ---- |
+//!   |                          |   mapped put: grant the sender access to ours
+//!   | <------------- LEND ---- |
+//!   |                          |   staged: agree on a ring
+//!   | <------------- OPEN ---- |
+//!   |                          |   pipeline: ask for fragments
+//!   | <-------------- CTS ---- |
+//! ```
+
+pub(crate) mod decide;
+mod devices;
+mod drive;
+mod local;
+mod mapped;
+pub(crate) mod mapped_put;
+pub(crate) mod offer;
+mod pipeline;
+pub(crate) mod protocol;
+pub(crate) mod single_copy;
+pub(crate) mod staged;
+
+use crate::buffer::{Buffer, Engines};
+use crate::choose::{Excluded, Situation, Ways};
+use crate::counters::Counters;
+use crate::error::PmlError;
+use crate::header::{self, Message, Rts, Verdict};
+use crate::inflight::{Flight, InFlight};
+use crate::layouts::Published;
+use crate::peer::{Outgoing, Peer};
+use crate::request::RequestId;
+use crate::staging::StagingPool;
+use crate::tuning::{Config, Tuning};
+use gapless_bml::{Bml, Fragment, LinkError, RailSlot, Rank, RdmaRail, RemoteKey, ReserveError};
+use gapless_dtype::Layout;
+use gapless_engine::EngineError;
+use gapless_mem::{Completion, Region};
+use protocol::Protocol;
+use single_copy::Scratch;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// One end of a message under way by one protocol.
+pub(crate) trait Rendezvous: Debug + Send {
+    /// The other end has sent a message of this rendezvous. [`Step::Broken`] says that it may not.
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step;
+
+    /// An engine's or the transport's work on `part` has ended.
+    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<(), EngineError>) -> Step;
+
+    /// Polled at each step of progress, after [`Step::Again`].
+    fn again(&mut self, cx: &mut Cx<'_>) -> Step {
+        let _ = cx;
+        Step::Going
+    }
+
+    /// The transport may have room for a fragment; only after [`Cx::stream`].
+    fn turn(&mut self, cx: &mut Cx<'_>) -> Turn {
+        let _ = cx;
+        Turn::Over
+    }
+
+    /// The peer is gone. [`Step::Going`]: it is not needed any more. Else the request fails: after this call only
+    /// [`landed`](Rendezvous::landed) is called, its steps mean nothing, and the request ends when every part has landed and
+    /// nobody has [`granted`](Rendezvous::granted) memory any more.
+    fn lost(&mut self, cx: &mut Cx<'_>) -> Step;
+
+    /// Memory of the request's buffer that the peer may still access when it was lost.
+    fn granted(&self) -> Option<Region> {
+        None
+    }
+
+    /// At the sender: whether the receiver may still decide otherwise. Its offer then stands, and another decision
+    /// [stops](Rendezvous::stop) this one.
+    fn is_tentative(&self) -> bool {
+        false
+    }
+
+    /// The receiver has decided otherwise.
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        let _ = cx;
+    }
+}
+
+/// What becomes of a rendezvous after a call.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// It goes on.
+    Going,
+    /// It goes on, and wants to be polled.
+    Again,
+    /// All is done at this end, by this protocol. If [`Cx::fail`] was called, the request fails.
+    Done(Protocol),
+    /// It comes to nothing, and nobody works on the buffer. At the receiver another protocol is chosen, which begins at byte
+    /// 0; at the sender the offer stands again.
+    Refused(String),
+    /// The peer has broken the protocol: it is lost.
+    Broken(String),
+}
+
+/// What became of a turn to send a fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// One was sent, or is being packed.
+    Sent,
+    /// As many as may be are being packed.
+    Busy,
+    /// The transport has no room.
+    Full,
+    /// No turn is wanted any more.
+    Over,
+    /// The last one was sent: all is done.
+    Done(Protocol),
+}
+
+/// A message of a rendezvous.
+pub(crate) struct Heard<'m> {
+    pub(crate) message: Message,
+    /// A copy of it: all of a control message, the header of others.
+    pub(crate) bytes: &'m [u8],
+    pub(crate) fragment: Fragment,
+}
+
+/// How a rendezvous begins. Without a value it has ended already, as the step says.
+pub(crate) type Opened = (Option<Box<dyn Rendezvous>>, Step);
+
+/// A protocol: all that is decided by which one it is.
+pub(crate) struct Kind {
+    /// What reports print and [`Config::force`] takes.
+    pub(crate) name: &'static str,
+    /// Its number on the wire, in FIN and OPEN. It never changes.
+    pub(crate) wire: u8,
+    /// Whether the receiver must know the sender's layout, if that has gaps.
+    pub(crate) wants_layout: bool,
+    /// What excludes it.
+    pub(crate) exclude: fn(&Situation, &Tuning) -> Option<Excluded>,
+    /// Predicted one-way time in nanoseconds.
+    pub(crate) cost: fn(&Situation, &Tuning) -> f64,
+    /// Whether it stays closed to a peer, once it was [closed](Cx::close), for a message like this.
+    pub(crate) stays_closed: fn(&Situation) -> bool,
+    /// At the receiver, before the choice: adds what this protocol depends on.
+    pub(crate) consider: fn(&mut Cx<'_>, &mut Situation),
+    /// At the receiver: begins. The context's situation is the one that was chosen by.
+    pub(crate) open_recv: fn(&mut Cx<'_>, &Situation) -> Opened,
+    /// At the sender: whether a message begins this protocol, and what then begins.
+    pub(crate) opens: fn(&Message) -> bool,
+    pub(crate) open_send: fn(&mut Cx<'_>, &Heard<'_>) -> Opened,
+}
+
+impl Kind {
+    /// What a kind starts from: one that is impossible.
+    pub(crate) const NONE: Kind = Kind {
+        name: "",
+        wire: 0,
+        wants_layout: false,
+        exclude: |_, _| None,
+        cost: |_, _| f64::MAX,
+        stays_closed: |_| true,
+        consider: |_, _| {},
+        open_recv: |_, _| (None, Step::Refused("a protocol without a receiver".to_owned())),
+        opens: |_| false,
+        open_send: |_, _| (None, Step::Broken("a protocol without a sender".to_owned())),
+    };
+}
+
+/// A request, as a protocol sees it from inside: its link, buffer, engines, staging memory. It knows no other request.
+pub(crate) struct Cx<'a> {
+    pub(crate) bml: &'a mut Bml,
+    pub(crate) engines: &'a Engines,
+    pub(crate) config: &'a Config,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) staging: &'a mut StagingPool,
+    pub(crate) published: &'a mut Published,
+    pub(crate) scratch: &'a mut Scratch,
+    /// The other end, and what is kept for it.
+    pub(crate) peer: u32,
+    pub(crate) state: &'a mut Peer,
+    pub(crate) buffer: &'a Buffer,
+    /// The offer: the other end's at the receiver, our own at the sender.
+    pub(crate) rts: &'a Rts,
+    /// The receiver's own part; `None` at the sender.
+    pub(crate) at_receiver: Option<AtReceiver<'a>>,
+    /// Where the sender's buffer is registered.
+    registered: Option<&'a mut Option<(RdmaRail, RemoteKey)>>,
+    /// What the request will report, although the rendezvous goes on.
+    pub(crate) failure: &'a mut Option<PmlError>,
+    /// One-sided operations under way.
+    pub(crate) gets: &'a mut u32,
+    in_flight: &'a mut Vec<InFlight>,
+    id: RequestId,
+    effects: Effects,
+}
+
+/// What a receiver knows besides.
+pub(crate) struct AtReceiver<'a> {
+    /// The rendezvous' name here.
+    pub(crate) reply: u64,
+    /// Bytes that are received.
+    pub(crate) room: u64,
+    /// The sender's layout, if it is known and has gaps.
+    pub(crate) layout: Option<&'a Layout>,
+    /// The sender's buffer, if sender and receiver are this process.
+    pub(crate) source: Option<&'a Buffer>,
+    pub(crate) ways: &'a mut Ways,
+}
+
+/// What the driver does once the call is over.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    /// Something waits in the peer's outbox.
+    wrote: bool,
+    /// The peer's queues are to be looked at.
+    active: bool,
+    /// The request takes turns to send fragments.
+    streams: bool,
+    /// The link broke, or (`true`) stands and cannot be used.
+    broken: Option<(LinkError, bool)>,
+}
+
+impl Cx<'_> {
+    /// The rendezvous' name at the receiver, and the bytes that are received.
+    pub(crate) fn receipt(&self) -> (u64, u64) {
+        self.at_receiver.as_ref().map_or((0, 0), |at| (at.reply, at.room))
+    }
+
+    /// Sends a control message as soon as there is room.
+    pub(crate) fn control(&mut self, message: &[u8]) {
+        if self.state.lost.is_none() {
+            self.state.outbox.push_back(Outgoing::control(message));
+            self.effects.wrote = true;
+        }
+    }
+
+    /// Sends a longer control message as soon as there is room.
+    pub(crate) fn control_long(&mut self, message: Vec<u8>) {
+        if self.state.lost.is_none() {
+            self.state.outbox.push_back(Outgoing::Long(message.into_boxed_slice()));
+            self.effects.wrote = true;
+        }
+    }
+
+    /// Sends a flattened layout, in pieces, to whoever knows this rendezvous by the name `reply`.
+    pub(crate) fn layout(&mut self, reply: u64, piece: usize, bytes: Arc<[u8]>) {
+        self.state.outbox.push_back(Outgoing::Layout { reply, next: 0, piece, bytes });
+        self.effects.active = true;
+    }
+
+    /// Tells the sender that its buffer is no longer needed: all was received by this protocol.
+    pub(crate) fn received(&mut self, by: Protocol) {
+        let message = header::fin(self.rts.serial, Verdict::Received(by));
+        self.control(&message);
+    }
+
+    /// Room for a fragment; `None` if there is none now.
+    pub(crate) fn reserve(&mut self, len: usize) -> Option<RailSlot> {
+        match self.bml.reserve(Rank(self.peer), len) {
+            Ok(slot) => Some(slot),
+            Err(ReserveError::Full) => None,
+            Err(ReserveError::Link(error)) => {
+                self.effects.broken = Some((error, false));
+                None
+            }
+            Err(error) => {
+                tracing::error!(peer = self.peer, %error, "a fragment that the link does not take");
+                let error = LinkError::Incompatible { what: error.to_string() };
+                self.effects.broken = Some((error, true));
+                None
+            }
+        }
+    }
+
+    /// Most bytes that a message to the peer can have.
+    pub(crate) fn fragment_max(&self) -> usize {
+        self.bml.limits(Rank(self.peer)).map_or(256, |limits| limits.max_fragment_bytes)
+    }
+
+    /// Has the request take turns with others to send fragments.
+    pub(crate) fn stream(&mut self) {
+        self.effects.streams = true;
+        self.effects.active = true;
+    }
+
+    /// Has those that take turns looked at again.
+    pub(crate) fn activate(&mut self) {
+        self.effects.active = true;
+    }
+
+    /// Has [`Rendezvous::landed`] called for `part` when `completion` has ended. Of the parts of a request only the
+    /// oldest is asked about: asking a device costs a microsecond.
+    pub(crate) fn follow(&mut self, part: u64, completion: Completion) {
+        let work = Flight::Part { id: self.id, part };
+        self.in_flight.push(InFlight { completion, work });
+    }
+
+    /// The request will fail with this, unless it fails already.
+    pub(crate) fn fail(&mut self, error: impl Into<PmlError>) {
+        match self.failure {
+            // A message that was cut is the lesser evil.
+            Some(PmlError::Truncated { .. }) | None => *self.failure = Some(error.into()),
+            Some(_) => {}
+        }
+    }
+
+    /// Whether the request fails for another reason than a message that was cut: what still arrives is dropped.
+    pub(crate) fn is_failed(&self) -> bool {
+        !matches!(self.failure, None | Some(PmlError::Truncated { .. }))
+    }
+
+    /// At the sender: the offer is taken, and its keys are of no more use.
+    pub(crate) fn take_keys(&mut self) {
+        if let Some((rail, key)) = self.registered.as_mut().and_then(|registered| registered.take())
+        {
+            self.bml.deregister(rail, &key);
+        }
+    }
+
+    /// A protocol cannot carry messages with this peer, as far as anybody can tell.
+    pub(crate) fn close(&mut self, way: Protocol, why: &str) {
+        let closed = &mut self.state.closed;
+        if !std::mem::replace(&mut closed[way.index()], true) {
+            tracing::info!(peer = self.peer, %way, why, "messages to this peer use other protocols");
+        }
+    }
+
+    /// At the receiver: this protocol is not tried again for this message.
+    pub(crate) fn rule_out(&mut self, way: Protocol) {
+        if let Some(at) = &mut self.at_receiver {
+            *at.ways = at.ways.without(way);
+        }
+    }
+}
+
+/// An error for a message that a rendezvous does not expect.
+pub(crate) fn unexpected(message: &Message) -> Step {
+    Step::Broken(format!("{message:?}, which is not due"))
+}

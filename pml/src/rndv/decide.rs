@@ -1,0 +1,292 @@
+//! The receiver's side of what all rendezvous have in common: an offer is matched, and a protocol chosen for it.
+//!
+//! A receive that takes nothing (it has no room, or the types differ) answers FIN at once. Whenever
+//! a protocol fails, the receiver rules it out and chooses again; the pipeline is the last resort.
+
+use crate::buffer::Buffer;
+use crate::choose::{Situation, Touched, Ways, weight_of_blocks};
+use crate::core::Core;
+use crate::error::PmlError;
+use crate::header::{self, Rts, Verdict};
+use crate::layouts::Fetch;
+use crate::recv::{Matched, RecvStage};
+use crate::request::RequestId;
+use crate::rndv::offer::packed_size;
+use crate::rndv::protocol::Protocol;
+use crate::rndv::{Rendezvous, Step};
+use crate::send::single_copy_costs;
+use gapless_bml::{Bml, Rank};
+use gapless_dtype::{Footprint, Layout};
+use gapless_engine::Typed;
+
+/// A rendezvous at its receiver.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    pub(crate) from: u32,
+    pub(crate) rts: Rts,
+    /// Its number here.
+    pub(crate) reply: u64,
+    /// Bytes that are received: as many as were sent, or as there is room for.
+    pub(crate) room: u64,
+    /// What will be reported at the end, although all is received that can be.
+    pub(crate) failure: Option<PmlError>,
+    /// The sender's layout, once it is known.
+    pub(crate) layout: Option<Layout>,
+    pub(crate) protocol: Protocol,
+    /// Those that have not failed.
+    pub(super) ways: Ways,
+    pub(crate) stage: Stage,
+    /// One-sided operations under way.
+    pub(super) gets: u32,
+}
+
+/// What a rendezvous waits for at its receiver.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// A decision.
+    Choosing,
+    /// The sender's word that the data is there.
+    Deferred,
+    /// The sender's layout.
+    Fetching(Fetch),
+    /// The end of what was decided for.
+    Going(Box<dyn Rendezvous>),
+}
+
+impl Incoming {
+    /// Whether the sender's buffer has no gaps.
+    pub(crate) fn gapless(&self) -> bool {
+        self.rts.blocks == 1
+    }
+
+    /// How it ended.
+    fn matched(&mut self) -> Matched {
+        Matched {
+            from: self.from,
+            tag: self.rts.envelope.tag,
+            bytes: self.room,
+            protocol: self.protocol,
+            failure: self.failure.take(),
+        }
+    }
+
+    /// How moving it from layout to layout would touch memory, where the sender's layout is known.
+    fn touched(&self, to: &Typed) -> Option<Touched> {
+        let to = (to.layout(), to.count());
+        match &self.layout {
+            Some(layout) => Some(Touched::between((layout, self.rts.count), to)),
+            // The sender's bytes are in their order.
+            None if self.gapless() => {
+                let (rows, bytes) = (to.0.blocks_of(to.1)?, self.room / Footprint::SECTOR);
+                let written_sectors = bytes.saturating_add(rows);
+                Some(Touched { read_sectors: bytes + 2, written_sectors, rows, alike: false })
+            }
+            None => None,
+        }
+    }
+
+    /// Checks the sender's layout against what it told of its buffer.
+    fn check_layout(&self, layout: &Layout) -> Result<(), String> {
+        let rts = &self.rts;
+        let packed = packed_size(layout, rts.count, rts.low, rts.span)?;
+        if packed != rts.envelope.digest.bytes {
+            return Err("a layout that is not the one of the offer".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Gives an offer to its receive.
+    pub(crate) fn receive_offer(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        from: u32,
+        rts: Rts,
+        layout: &[u8],
+    ) -> Result<(), String> {
+        let reply = self.new_serial(id);
+        let Some(recv) = self.requests.recv_mut(id) else { return Ok(()) };
+        let sent = rts.envelope.digest.bytes;
+        let mut room = sent.min(recv.buffer.bytes());
+        let failure = recv.verdict(&mut self.digests, &rts.envelope).err();
+        if let Some(PmlError::SignatureMismatch { .. }) = failure {
+            room = 0;
+        }
+        let (layout_id, gapless) = (rts.layout_id, rts.blocks == 1);
+        let (serial, span) = (rts.serial, rts.span);
+        recv.stage = RecvStage::Incoming(Box::new(Incoming {
+            from,
+            rts,
+            reply,
+            room,
+            failure,
+            layout: None,
+            protocol: Protocol::Pipeline,
+            ways: Ways::ALL.without(Protocol::Eager),
+            stage: Stage::Choosing,
+            gets: 0,
+        }));
+        if gapless && span != sent {
+            return Err(format!("an offer of {sent} bytes without gaps that span {span}"));
+        }
+        if room == 0 {
+            self.send_control(bml, from, &header::fin(serial, Verdict::Refused));
+            self.finish_incoming(id);
+            return Ok(());
+        }
+        let layouts = &mut self.peers[from as usize].layouts;
+        if !layout.is_empty() {
+            let layout = layouts.insert(layout_id, layout, &self.config.bounds)?;
+            self.set_layout(id, layout)?;
+        } else if let Some(layout) = layouts.get(layout_id) {
+            self.set_layout(id, Some(layout))?;
+        }
+        if !self.defer(bml, id)? {
+            self.proceed(bml, id)?;
+        }
+        Ok(())
+    }
+
+    /// The rendezvous that a receive is in.
+    pub(crate) fn incoming(&mut self, id: RequestId) -> Option<(&mut Incoming, &Buffer)> {
+        let recv = self.requests.recv_mut(id)?;
+        match &mut recv.stage {
+            RecvStage::Incoming(incoming) => Some((incoming, &recv.buffer)),
+            _ => None,
+        }
+    }
+
+    /// The sender's layout has become known, or will never be: then only protocols without it are left.
+    pub(crate) fn set_layout(
+        &mut self,
+        id: RequestId,
+        layout: Option<Layout>,
+    ) -> Result<(), String> {
+        let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+        if incoming.gapless() {
+            return Ok(());
+        }
+        match &layout {
+            Some(layout) => incoming.check_layout(layout)?,
+            None => {
+                tracing::debug!(peer = incoming.from, "a layout that is too large to be decoded");
+                for way in Protocol::ALL.into_iter().filter(|way| way.kind().wants_layout) {
+                    incoming.ways = incoming.ways.without(way);
+                }
+            }
+        }
+        incoming.layout = layout;
+        Ok(())
+    }
+
+    /// Chooses among the protocols that are left, and starts what was chosen.
+    pub(crate) fn proceed(&mut self, bml: &mut Bml, id: RequestId) -> Result<(), String> {
+        loop {
+            let Some(situation) = self.situation_of(bml, id) else { return Ok(()) };
+            let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+            let mut ways = incoming.ways;
+            let from = incoming.from;
+            let closed = self.peers[from as usize].closed;
+            for way in Protocol::ALL.into_iter().filter(|way| closed[way.index()]) {
+                ways = if (way.kind().stays_closed)(&situation) { ways.without(way) } else { ways };
+            }
+            let (tuning, force) = (&self.config.tuning, self.config.force);
+            let way = self.recent.choose(&situation, tuning, force, ways);
+            let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+            incoming.protocol = way;
+            if way.kind().wants_layout && situation.layout_fetch_bytes > 0 {
+                self.fetch_layout(bml, id);
+                return Ok(());
+            }
+            match self.open_recv(bml, id, way, &situation) {
+                Step::Refused(why) => self.rule_out(id, way, &why),
+                Step::Broken(what) => return Err(what),
+                Step::Done(by) => {
+                    self.end_incoming(id, by);
+                    return Ok(());
+                }
+                Step::Going | Step::Again => return Ok(()),
+            }
+        }
+    }
+
+    /// A protocol has failed, and is not tried again for this message.
+    pub(super) fn rule_out(&mut self, id: RequestId, way: Protocol, why: &str) {
+        if let Some((incoming, _)) = self.incoming(id) {
+            tracing::debug!(peer = incoming.from, %way, why, "falling back");
+            incoming.ways = incoming.ways.without(way);
+            incoming.stage = Stage::Choosing;
+        }
+    }
+
+    /// What the choice for a receive depends on.
+    fn situation_of(&mut self, bml: &mut Bml, id: RequestId) -> Option<Situation> {
+        let me = self.me;
+        let (incoming, buffer) = self.incoming(id)?;
+        let from = incoming.from;
+        let mut situation = Situation {
+            bytes: incoming.room,
+            sender_blocks: incoming.rts.blocks.max(1),
+            sender_span: incoming.rts.span,
+            receiver_blocks: buffer.blocks().max(1),
+            devices: None,
+            local: from == me,
+            link_eager_bytes: 0,
+            latency_ns: 0.0,
+            bandwidth_mb_s: 1.0,
+            mapped: incoming.rts.mapped.is_some(),
+            lends: false,
+            single_copy: None,
+            layout_fetch_bytes: if incoming.gapless() || incoming.layout.is_some() {
+                0
+            } else {
+                incoming.rts.layout_bytes
+            },
+            layout_fetch_max: 0,
+            lent_layout_bytes: 0,
+            touched: None,
+            staged: None,
+        };
+        let (theirs, space) = (incoming.rts.staged, buffer.typed().space());
+        let (theirs_on_device, readable) = (!incoming.rts.host, incoming.rts.rdma.is_some());
+        situation.staged = self.staging(bml, from, &theirs, space);
+        situation.devices = self.device_ends(bml, theirs_on_device, theirs.mark, space);
+        if let Some(ends) = &mut situation.devices {
+            ends.sender_keeps = from < me;
+        }
+        if let (Some(_), Some((incoming, buffer))) = (situation.devices, self.incoming(id)) {
+            situation.touched = incoming.touched(buffer.typed());
+            if !space.cpu_accessible() {
+                let weight = weight_of_blocks(buffer.typed().layout());
+                situation.receiver_blocks = situation.receiver_blocks.saturating_mul(weight);
+            }
+        }
+        self.consider(bml, id, &mut situation);
+        if readable {
+            situation.single_copy = single_copy_costs(bml, from);
+        }
+        if let Some(limits) = bml.limits(Rank(from)) {
+            situation.latency_ns = f64::from(limits.latency_ns);
+            situation.bandwidth_mb_s = f64::from(limits.bandwidth_mb_s);
+        }
+        situation.layout_fetch_max = self.config.bounds.layout_cache_bytes;
+        Some(situation)
+    }
+
+    /// Ends a receive that a protocol has carried.
+    pub(super) fn end_incoming(&mut self, id: RequestId, by: Protocol) {
+        if let Some((incoming, _)) = self.incoming(id) {
+            incoming.protocol = by;
+        }
+        self.finish_incoming(id);
+    }
+
+    /// Ends a receive that is in a rendezvous.
+    pub(crate) fn finish_incoming(&mut self, id: RequestId) {
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let matched = incoming.matched();
+        self.finish_recv(id, matched);
+    }
+}

@@ -1,0 +1,43 @@
+//! Local: sender and receiver are one process, and one engine moves from layout to layout.
+//!
+//! ```text
+//! RTS to myself ---> | Engine::transfer; FIN: both complete
+//! ```
+
+use super::mapped::Moving;
+use super::{Cx, Kind, Opened, Step};
+use crate::choose::{Excluded, Model, Situation};
+use crate::rndv::protocol::Protocol;
+use gapless_mem::Completion;
+
+pub(super) const KIND: Kind = Kind {
+    name: "local",
+    wire: 5,
+    exclude: |s, _| (!s.local).then_some(Excluded::OtherProcess),
+    cost: |s, tuning| match s.devices {
+        None => Model::new(s, tuning).local(),
+        Some(_) => Model::new(s, tuning).device_local(),
+    },
+    open_recv,
+    ..Kind::NONE
+};
+
+/// Moves the data out of another buffer of this process.
+fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
+    let (_, room) = cx.receipt();
+    let source = cx.at_receiver.as_ref().and_then(|at| at.source);
+    let Some(source) = source else {
+        return (None, Step::Refused("its send is not under way".to_owned()));
+    };
+    match cx.buffer.fetch_local(cx.engines, source, 0..room) {
+        Ok(Completion::Ready) => {
+            cx.received(Protocol::Local);
+            (None, Step::Done(Protocol::Local))
+        }
+        Ok(completion) => {
+            cx.follow(0, completion);
+            (Some(Box::new(Moving::here(Protocol::Local))), Step::Going)
+        }
+        Err(error) => (None, Step::Refused(error.to_string())),
+    }
+}

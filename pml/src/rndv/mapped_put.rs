@@ -1,0 +1,426 @@
+//! Mapped, the other way round: the sender maps the receiver's memory and moves from layout to layout with
+//! one copy. The receiver grants it access to its buffer meanwhile.
+//!
+//! ```text
+//! sender                             receiver
+//!   | RTS(offer) --------------------> | choose
+//!   | <---- LEND(key, layout, end) --- |
+//!   | (<-> its layout, if it is long)  |
+//!   | map, Engine::transfer            |
+//!   | READY(0) ----------------------> | complete
+//!   | complete                         |
+//! ```
+//!
+//! It serves where two processes take turns on a device: then one of them moves all messages of the two,
+//! out of the other's memory or into it, and the device need not change hands; where the receiver's
+//! side of device memory is the denser one; and where a device writes the memory of its peer's host, which
+//! it does at the full rate of the bus. Between hosts the receiver does the same work and need not
+//! ask, so that there it must be forced.
+//!
+//! What cannot be done is refused (REFUSE), and so is work that has failed, once no engine does any more:
+//! the offer stands, and the receiver chooses another protocol. The key stands for the bytes that the
+//! receiver's buffer touches; its layout is checked to touch just these before anything is written. The
+//! receive of a sender that is lost ends when the transport says that the peer has let go of the
+//! memory, or that its process is gone ([`Mapped::recall`](gapless_bml::Mapped::recall)): a
+//! peer that was given up may live, and write, for long.
+
+use super::mapped::{Far, remote};
+use super::offer::{map_key, packed_size};
+use super::staged::{lasts, map_peer};
+use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, unexpected};
+use crate::choose::{Excluded, Model, Situation};
+use crate::hash::FastMap;
+use crate::header::{
+    self, FRAGMENT_MIN, INLINE_LAYOUT_MAX, LAYOUT_BYTES, LEND_BYTES, Lend, Message, Why,
+};
+use crate::layouts::Fetch;
+use crate::rndv::protocol::Protocol;
+use crate::staging::device_of;
+use crate::tuning::Tuning;
+use gapless_bml::{Mapping, Rank, RemoteKey};
+use gapless_dtype::Layout;
+use gapless_engine::EngineError;
+use gapless_mem::{Completion, Region, Space};
+use std::sync::Arc;
+
+pub(super) const KIND: Kind = Kind {
+    name: "mapped-put",
+    wire: 12,
+    exclude,
+    cost: |s, tuning| match &s.devices {
+        None => Model::new(s, tuning).mapped_put(),
+        Some(ends) => Model::new(s, tuning).direct_put(ends),
+    },
+    // `consider` has seen to that.
+    stays_closed: |_| false,
+    consider,
+    open_recv,
+    opens: |message| matches!(message, Message::Lend(..)),
+    open_send,
+    ..Kind::NONE
+};
+
+fn exclude(s: &Situation, _: &Tuning) -> Option<Excluded> {
+    if s.local || !s.lends {
+        return Some(Excluded::NotLendable);
+    }
+    // The receiver's device would have to do it, and a copy up is as quick.
+    if s.devices.is_some_and(|ends| ends.receiver && !ends.sender) {
+        return Some(Excluded::DeviceMemory);
+    }
+    (s.lent_layout_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong)
+}
+
+/// Messages in a row that a peer could not write into memory of the host, or that found no key for memory of
+/// a device, before no more is granted for them.
+const REFUSALS_MAX: u8 = 8;
+
+/// Messages in a row that a peer could not write for the moment before it is not asked for a while.
+const EXHAUSTED_MAX: u8 = 8;
+
+/// How long that is, in messages whose buffer would have been granted.
+const REST: u8 = 64;
+
+/// What an endpoint knows of granting a peer access to its buffers; two numbers each: for memory of the host, and of
+/// devices.
+#[derive(Debug, Default)]
+pub(crate) struct Lending {
+    /// How often in a row it was refused, or found no key.
+    refused: [u8; 2],
+    /// How often in a row the peer could make no use of one for the moment.
+    exhausted: [u8; 2],
+    /// Messages that go another way before the peer is asked again.
+    resting: [u8; 2],
+    /// Layouts of ours that it has fetched, by their names, and may have forgotten since.
+    fetched: FastMap<u64, ()>,
+}
+
+/// What a receiver's buffer has to do with whether it is granted to its sender.
+fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
+    let share = cx.config.share_device_buffers;
+    let forced = cx.config.force == Some(Protocol::MappedPut);
+    let space = cx.buffer.typed().space();
+    let (from_host, host) = (cx.rts.host, space.cpu_accessible());
+    let at = usize::from(!host);
+    let closed = cx.state.closed[Protocol::MappedPut.index()] && !host;
+    if s.local || closed || cx.state.lending.refused[at] >= REFUSALS_MAX {
+        return;
+    }
+    s.lends = match (from_host, host) {
+        (true, true) if !forced => false,
+        (_, true) => {
+            let touched = cx.buffer.touched();
+            touched.is_some_and(|(_, region)| map_key(cx.bml, cx.peer, region, share).is_some())
+        }
+        (true, false) => false,
+        // Its key is asked for when it is needed: to export memory takes time.
+        (false, false) => {
+            share && device_of(cx.bml, space).is_some() && cx.bml.mapped(Rank(cx.peer)).is_some()
+        }
+    };
+    let resting = &mut cx.state.lending.resting[at];
+    if s.lends && *resting > 0 {
+        *resting -= 1;
+        s.lends = false;
+    }
+    if s.lends && cx.buffer.typed().as_contiguous().is_none() {
+        let Some((name, flat)) = cx.published.publish(cx.buffer.typed().layout()) else {
+            s.lends = false;
+            return;
+        };
+        let known = flat.len() <= inline_max(cx) || cx.state.lending.fetched.contains_key(&name);
+        s.lent_layout_bytes = if known { 0 } else { flat.len() as u64 };
+    }
+}
+
+/// Most bytes of a flattened layout that a LEND to the peer carries.
+fn inline_max(cx: &Cx<'_>) -> usize {
+    let room = cx.fragment_max().saturating_sub(LEND_BYTES + RemoteKey::MAX_BYTES);
+    room.min(INLINE_LAYOUT_MAX)
+}
+
+/// Grants the sender access to the receive's buffer.
+fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
+    let share = cx.config.share_device_buffers;
+    let (reply, room) = cx.receipt();
+    let touched = cx.buffer.touched();
+    let key = touched.and_then(|(_, region)| map_key(cx.bml, cx.peer, region, share));
+    let Some(((low, region), key)) = touched.zip(key) else {
+        return (None, not_granted(cx, Why::NoKey));
+    };
+    let typed = cx.buffer.typed();
+    let gaps = typed.as_contiguous().is_none();
+    let layout = if gaps { cx.published.publish(typed.layout()) } else { None };
+    if gaps && layout.is_none() {
+        return (None, not_granted(cx, Why::NoKey));
+    }
+    let (layout_id, layout_bytes) =
+        layout.as_ref().map_or((0, 0), |(name, flat)| (*name, flat.len() as u64));
+    let fits = cx.fragment_max().saturating_sub(LAYOUT_BYTES);
+    let lend = Lend {
+        serial: cx.rts.serial,
+        reply,
+        end: room,
+        count: typed.count(),
+        low,
+        span: region.len(),
+        layout_id,
+        layout_bytes,
+        piece: u32::try_from(fits).unwrap_or(u32::MAX).max(FRAGMENT_MIN),
+        key,
+    };
+    let inline = match &layout {
+        Some((_, flat)) if flat.len() <= inline_max(cx) => &flat[..],
+        _ => &[],
+    };
+    let message = lend.wire(inline);
+    cx.control_long(message);
+    (Some(Box::new(Granted { region, layout })), Step::Going)
+}
+
+/// The buffer cannot be granted, or its sender could not make use of it; nobody works on it.
+fn not_granted(cx: &mut Cx<'_>, why: Why) -> Step {
+    let host = cx.buffer.typed().space().cpu_accessible();
+    let text = match why {
+        Why::Exhausted => "the sender could not move it there",
+        Why::NoKey => "the receiver's memory has no key",
+        Why::Unmappable => "the sender cannot map the memory",
+    };
+    let at = usize::from(!host);
+    let Lending { refused, exhausted, resting, .. } = &mut cx.state.lending;
+    match why {
+        Why::Exhausted => {
+            exhausted[at] = exhausted[at].saturating_add(1);
+            if exhausted[at] >= EXHAUSTED_MAX {
+                resting[at] = REST;
+            }
+        }
+        // Memory of the host can be mapped although that of devices cannot, and other memory of it.
+        Why::Unmappable if !host => cx.close(Protocol::MappedPut, text),
+        Why::NoKey | Why::Unmappable => refused[at] = refused[at].saturating_add(1),
+    }
+    Step::Refused(text.to_owned())
+}
+
+/// A receive whose buffer its sender writes.
+#[derive(Debug)]
+struct Granted {
+    /// What the key stands for.
+    region: Region,
+    /// The flattened layout, with its name, until the sender has fetched it.
+    layout: Option<(u64, Arc<[u8]>)>,
+}
+
+impl Granted {
+    /// The sender asks how the buffer is laid out.
+    fn layout_request(&mut self, cx: &mut Cx<'_>, serial: u64, piece: u64) -> Option<()> {
+        let fits = cx.fragment_max().saturating_sub(LAYOUT_BYTES);
+        let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits)?;
+        let (name, bytes) = self.layout.take_if(|_| serial == cx.rts.serial)?;
+        let most = cx.config.bounds.layout_cache_entries;
+        let fetched = &mut cx.state.lending.fetched;
+        if fetched.len() >= most {
+            fetched.clear();
+        }
+        fetched.insert(name, ());
+        cx.layout(serial, piece, bytes);
+        Some(())
+    }
+}
+
+impl Rendezvous for Granted {
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+        match heard.message {
+            // The sender has moved everything into the buffer.
+            Message::Ready { index: 0, .. } => {
+                let at = usize::from(!cx.buffer.typed().space().cpu_accessible());
+                cx.state.lending.refused[at] = 0;
+                cx.state.lending.exhausted[at] = 0;
+                Step::Done(Protocol::MappedPut)
+            }
+            Message::Ready { index, .. } => {
+                Step::Broken(format!("fragment {index} of a message that is moved as one"))
+            }
+            Message::Refuse { why, .. } => not_granted(cx, why),
+            Message::LayoutRequest { reply, piece, .. } => {
+                match self.layout_request(cx, reply, piece) {
+                    Some(()) => Step::Going,
+                    None => unexpected(&heard.message),
+                }
+            }
+            message => unexpected(&message),
+        }
+    }
+
+    fn landed(&mut self, _: &mut Cx<'_>, _: u64, _: Result<(), EngineError>) -> Step {
+        Step::Going
+    }
+
+    fn lost(&mut self, _: &mut Cx<'_>) -> Step {
+        Step::Refused("the sender is lost".to_owned())
+    }
+
+    fn granted(&self) -> Option<Region> {
+        Some(self.region)
+    }
+}
+
+/// A send that writes its receiver's memory, or learns how that is laid out.
+#[derive(Debug)]
+struct Putting {
+    lend: Lend,
+    /// The receiver's layout, on its way here.
+    fetch: Option<Fetch>,
+    /// What an engine writes, held until it has ended.
+    mapping: Option<Mapping>,
+}
+
+/// The receiver grants access to its buffer.
+fn open_send(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
+    let Message::Lend(lend, inline) = &heard.message else {
+        return (None, unexpected(&heard.message));
+    };
+    let (bytes, inline) = (cx.buffer.bytes(), heard.bytes.get(inline.clone()).unwrap_or(&[]));
+    if lend.end > bytes {
+        return (None, Step::Broken(format!("a LEND for {} bytes of {bytes}", lend.end)));
+    }
+    let mut putting = Putting { lend: **lend, fetch: None, mapping: None };
+    let step = putting.start(cx, inline);
+    match step {
+        Step::Going => (Some(Box::new(putting)), step),
+        ended => (None, ended),
+    }
+}
+
+impl Putting {
+    fn start(&mut self, cx: &mut Cx<'_>, inline: &[u8]) -> Step {
+        let lend = self.lend;
+        if lend.layout_bytes == 0 {
+            return self.put(cx, None);
+        }
+        let layouts = &mut cx.state.layouts;
+        let known = match inline {
+            [] => layouts.get(lend.layout_id).map(Some),
+            flat => match layouts.insert(lend.layout_id, flat, &cx.config.bounds) {
+                Ok(layout) => Some(layout),
+                Err(what) => return Step::Broken(what),
+            },
+        };
+        match known {
+            Some(Some(layout)) => self.put(cx, Some(layout)),
+            // More than is decoded here, or kept.
+            Some(None) => self.stop_putting(cx, Why::Exhausted),
+            None if lend.layout_bytes > cx.config.bounds.layout_cache_bytes => {
+                self.stop_putting(cx, Why::Exhausted)
+            }
+            None => {
+                let fits = cx.fragment_max().saturating_sub(LAYOUT_BYTES) as u64;
+                let piece = u64::from(lend.piece).min(fits).max(1);
+                self.fetch = Some(Fetch::new(lend.layout_bytes, piece));
+                cx.control(&header::layout_request(lend.reply, lend.serial, piece));
+                Step::Going
+            }
+        }
+    }
+
+    /// Moves the data into the receiver's memory.
+    fn put(&mut self, cx: &mut Cx<'_>, layout: Option<Layout>) -> Step {
+        let Lend { end, count, low, span, .. } = self.lend;
+        if let Some(layout) = &layout {
+            let packed = match packed_size(layout, count, low, span) {
+                Ok(packed) => packed,
+                Err(what) => return Step::Broken(what),
+            };
+            if end > packed {
+                let what = format!("a LEND for {end} bytes of a buffer for {packed}");
+                return Step::Broken(what);
+            }
+        }
+        let typed = cx.buffer.typed();
+        let mapping = match map_peer(cx.bml, cx.peer, &self.lend.key, typed.space()) {
+            Ok(mapping) => mapping,
+            Err(error) => {
+                tracing::debug!(peer = cx.peer, %error, "a buffer that cannot be mapped");
+                let why = if lasts(&error) { Why::Unmappable } else { Why::Exhausted };
+                return self.stop_putting(cx, why);
+            }
+        };
+        let remote = match remote(Far { low, span, count, layout: layout.as_ref() }, &mapping) {
+            Ok(remote) => remote,
+            Err(what) => return Step::Broken(what),
+        };
+        // Neither side has gaps, and a copy engine is quicker than a kernel.
+        let least = cx.config.tuning.copy_bytes_min;
+        let known = mapping.region().space() != Space::Host;
+        let copier = device_of(cx.bml, typed.space()).filter(|_| known && end >= least);
+        let sides = remote.as_contiguous().zip(typed.as_contiguous());
+        let moved = match (copier, sides) {
+            (Some(copier), Some((into, from))) => {
+                cx.counters.tally(Protocol::MappedPut).copies += 1;
+                cx.buffer.copy_mapped(&copier, (into, from), end)
+            }
+            _ => cx.buffer.put_mapped(cx.engines, &mapping, &remote, 0..end),
+        };
+        match moved {
+            Ok(Completion::Ready) => self.done(cx),
+            Ok(completion) => {
+                self.mapping = Some(mapping);
+                cx.follow(0, completion);
+                Step::Going
+            }
+            Err(error) => {
+                tracing::debug!(peer = cx.peer, %error, "a buffer that cannot be written");
+                let never = matches!(error, EngineError::WrongSpace { .. });
+                self.stop_putting(cx, if never { Why::Unmappable } else { Why::Exhausted })
+            }
+        }
+    }
+
+    fn done(&self, cx: &mut Cx<'_>) -> Step {
+        cx.control(&header::ready(self.lend.reply, 0));
+        Step::Done(Protocol::MappedPut)
+    }
+
+    /// This protocol comes to nothing; no engine works on the receiver's buffer.
+    fn stop_putting(&self, cx: &mut Cx<'_>, why: Why) -> Step {
+        cx.control(&header::refuse(self.lend.reply, why));
+        Step::Refused("the receiver's buffer cannot be written".to_owned())
+    }
+}
+
+impl Rendezvous for Putting {
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+        let (Message::LayoutData { offset, length, .. }, Some(fetch)) =
+            (&heard.message, &mut self.fetch)
+        else {
+            return unexpected(&heard.message);
+        };
+        let flat = match fetch.take(*offset, *length, &heard.fragment) {
+            Ok(Some(flat)) => flat,
+            Ok(None) => return Step::Going,
+            Err(what) => return Step::Broken(what),
+        };
+        self.fetch = None;
+        match cx.state.layouts.insert(self.lend.layout_id, &flat, &cx.config.bounds) {
+            Ok(Some(layout)) => self.put(cx, Some(layout)),
+            Ok(None) => self.stop_putting(cx, Why::Exhausted),
+            Err(what) => Step::Broken(what),
+        }
+    }
+
+    /// An engine has moved the data, or failed to.
+    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<(), EngineError>) -> Step {
+        self.mapping = None;
+        match result {
+            Ok(()) => self.done(cx),
+            Err(error) => {
+                tracing::debug!(%error, "an engine that did not write the receiver's buffer");
+                self.stop_putting(cx, Why::Exhausted)
+            }
+        }
+    }
+
+    fn lost(&mut self, _: &mut Cx<'_>) -> Step {
+        Step::Refused("the receiver is lost".to_owned())
+    }
+}

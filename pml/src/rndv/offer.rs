@@ -1,0 +1,257 @@
+//! The sender's side of what all rendezvous have in common: the offer (RTS), and who answers it.
+
+use super::Heard;
+use crate::buffer::Buffer;
+use crate::core::{AM_TAG, Core};
+use crate::deferred::Data;
+use crate::error::PmlError;
+use crate::header::{
+    self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, RTS_BYTES,
+    Rts, Verdict,
+};
+use crate::mode::Copied;
+use crate::peer::{Attempt, Outgoing};
+use crate::request::{RequestId, Work};
+use crate::rndv::Rendezvous;
+use crate::rndv::protocol::Protocol;
+use crate::send::{Send, SendStage, To};
+use crate::wait::Outcome;
+use gapless_bml::{Bml, Rank, RdmaRail, RemoteKey, Token};
+use gapless_dtype::{Convertor, Layout};
+use gapless_mem::Region;
+use std::sync::Arc;
+
+/// A rendezvous at its sender.
+#[derive(Debug)]
+pub(crate) struct Offered {
+    pub(crate) rts: Rts,
+    /// Where the buffer is registered, if it is.
+    pub(crate) registered: Option<(RdmaRail, RemoteKey)>,
+    /// The flattened layout, if the receiver may need one.
+    pub(crate) layout: Option<Arc<[u8]>>,
+    /// Whether the receiver has fetched it.
+    pub(crate) fetched: bool,
+    /// How the send will end: what should have made its data has failed, or an engine of ours.
+    pub(crate) failed: Option<PmlError>,
+    /// What the receiver has decided for. Without it the offer stands.
+    pub(crate) going: Option<Box<dyn Rendezvous>>,
+    /// One-sided operations under way.
+    pub(crate) gets: u32,
+}
+
+/// A key with which `peer` can map memory of the user's; that of a device only if users `share` it,
+/// who must withdraw it before they free it.
+pub(crate) fn map_key(bml: &mut Bml, peer: u32, touched: Region, share: bool) -> Option<RemoteKey> {
+    if !touched.space().cpu_accessible() && !share {
+        return None;
+    }
+    let (id, mapped) = bml.mapped(Rank(peer))?;
+    mapped.key(id, touched)
+}
+
+/// The packed bytes of `count` instances of a peer's layout, which must touch just `span` bytes from `low` on.
+pub(crate) fn packed_size(layout: &Layout, count: u64, low: i64, span: u64) -> Result<u64, String> {
+    let convertor = Convertor::new(layout, count).map_err(|error| error.to_string())?;
+    let told = (low, low.saturating_add(i64::try_from(span).unwrap_or(i64::MAX)));
+    if convertor.bounds() != Some(told) {
+        return Err("a layout that touches other bytes than was told".to_owned());
+    }
+    Ok(convertor.packed_size())
+}
+
+impl Core {
+    /// Offers a message; the receiver decides.
+    pub(crate) fn offer(
+        &mut self,
+        bml: &mut Bml,
+        to: To,
+        buffer: Buffer,
+        envelope: Envelope,
+        copied: Option<Copied>,
+        data: Data,
+    ) -> RequestId {
+        let peer = to.peer;
+        let fragment_max = Core::fragment_max(bml, peer);
+        let blocks =
+            if buffer.typed().as_contiguous().is_some() { 1 } else { buffer.blocks().max(2) };
+        let (low, span) = buffer.touched().map_or((0, 0), |(low, region)| (low, region.len()));
+        let host = buffer.typed().space().cpu_accessible();
+        let staged = self.staged_offer(bml, peer, buffer.typed().space());
+        let share = self.config.share_device_buffers;
+        let (mut mapped, mut registered, mut layout) = (None, None, None);
+        if peer != self.me {
+            mapped = buffer.touched().and_then(|(_, touched)| map_key(bml, peer, touched, share));
+            let used = RTS_BYTES + mapped.map_or(0, |key| key.as_bytes().len());
+            if host && used + RemoteKey::MAX_BYTES <= fragment_max {
+                registered = buffer.register(bml, Rank(peer));
+            }
+            if blocks > 1 && (mapped.is_some() || registered.is_some()) {
+                layout = self.published.publish(buffer.typed().layout());
+                if layout.is_none() {
+                    // Nobody could read there without it.
+                    mapped = None;
+                    if let Some((rail, key)) = registered.take() {
+                        bml.deregister(rail, &key);
+                    }
+                }
+            }
+        }
+        let payload = fragment_max.saturating_sub(DATA_BYTES);
+        let fragment = u32::try_from(payload).unwrap_or(u32::MAX);
+        let (layout_id, layout_bytes) =
+            layout.as_ref().map_or((0, 0), |(id, bytes)| (*id, bytes.len() as u64));
+        let count = buffer.typed().count();
+        let stage = SendStage::Eager { serial: 0 }; // replaced below, once the request has a name
+        let send = Send { buffer, to, envelope, _copied: copied, stage };
+        let id = self.requests.insert(Work::Send(Box::new(send)));
+        let serial = self.new_serial(id);
+        let rts = Rts {
+            envelope,
+            serial,
+            count,
+            low,
+            span,
+            blocks,
+            layout_id,
+            layout_bytes,
+            fragment: fragment.min(self.config.tuning.fragment_bytes).max(header::FRAGMENT_MIN),
+            depth: self.config.tuning.depth,
+            host,
+            staged,
+            data,
+            mapped,
+            rdma: registered.map(|(_, key)| key),
+            inline: 0..0,
+        };
+        let layout = layout.map(|(_, bytes)| bytes);
+        if let Some(send) = self.requests.send_mut(id) {
+            let offered = Offered {
+                rts,
+                registered,
+                layout,
+                fetched: false,
+                failed: None,
+                going: None,
+                gets: 0,
+            };
+            send.stage = SendStage::Rendezvous(Box::new(offered));
+        }
+        self.enqueue(peer, Outgoing::Rts(id));
+        self.flush_peer(bml, peer);
+        id
+    }
+
+    /// Sends an offer, if there is room.
+    pub(crate) fn attempt_rts(&mut self, bml: &mut Bml, peer: u32, id: RequestId) -> Attempt {
+        let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
+        let SendStage::Rendezvous(offered) = &mut send.stage else { return Attempt::Sent };
+        let room = Core::fragment_max(bml, peer).saturating_sub(RTS_BYTES);
+        let keys = [offered.rts.mapped, offered.rts.rdma].into_iter().flatten();
+        let room = room.saturating_sub(keys.map(|key| key.as_bytes().len()).sum());
+        let inline = match &offered.layout {
+            Some(layout) if layout.len() <= room.min(INLINE_LAYOUT_MAX) => &layout[..],
+            _ => &[],
+        };
+        let mut bytes = [0; CONTROL_MAX];
+        let len = offered.rts.write(inline, &mut bytes);
+        let Some(mut slot) = self.reserve(bml, peer, len) else {
+            return Attempt::Waits(Outgoing::Rts(id));
+        };
+        let sequence = self.next_sequence(peer);
+        header::set_sequence(&mut bytes, sequence);
+        if let Err(error) = slot.write(0, &bytes[..len]) {
+            tracing::error!(%error, "a slot that cannot be written");
+        }
+        bml.send(slot, AM_TAG, Token::NONE);
+        Attempt::Sent
+    }
+
+    /// A message for a send of ours, by the offer's name.
+    pub(super) fn heard_by_sender(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        heard: Heard<'_>,
+    ) -> Result<(), String> {
+        let unknown =
+            |message: &Message| Err(format!("{message:?} for a send that is not offered"));
+        let Some(send) = self.requests.send_mut(id) else { return unknown(&heard.message) };
+        let SendStage::Rendezvous(offered) = &mut send.stage else {
+            return unknown(&heard.message);
+        };
+        let opened = Protocol::ALL.into_iter().find(|way| (way.kind().opens)(&heard.message));
+        let decided = opened.is_some()
+            || matches!(heard.message, Message::Fin { .. } | Message::LayoutRequest { .. });
+        let stands = offered.going.as_ref().is_none_or(|going| going.is_tentative());
+        if !(decided && stands) {
+            return match (offered.going.is_some(), opened) {
+                (true, None) => self.call(bml, id, |going, cx| going.heard(cx, heard)),
+                (true, Some(_)) => Err(format!("{:?}, a second decision", heard.message)),
+                (false, _) => unknown(&heard.message),
+            };
+        }
+        // Whoever does not wait for our word would have us read what is being written.
+        if offered.rts.data != Data::There && !matches!(heard.message, Message::Fin { .. }) {
+            let serial = offered.rts.serial;
+            return Err(format!("rendezvous {serial} is begun before its data is there"));
+        }
+        if let Message::LayoutRequest { reply, piece, .. } = heard.message {
+            return self.layout_wanted(bml, id, reply, piece);
+        }
+        self.stop(bml, id);
+        match (opened, &heard.message) {
+            (Some(way), _) => self.open_send(bml, id, way, &heard),
+            (None, Message::Fin { verdict, .. }) => {
+                self.answered(bml, id, *verdict);
+                Ok(())
+            }
+            (None, message) => unknown(message),
+        }
+    }
+
+    /// The receiver asks how a buffer that was offered is laid out.
+    fn layout_wanted(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        reply: u64,
+        piece: u64,
+    ) -> Result<(), String> {
+        let Some(send) = self.requests.send_mut(id) else { return Ok(()) };
+        let peer = send.to.peer;
+        let SendStage::Rendezvous(offered) = &mut send.stage else { return Ok(()) };
+        let fits = Core::fragment_max(bml, peer).saturating_sub(LAYOUT_BYTES);
+        let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits);
+        let (Some(layout), Some(piece), false) = (&offered.layout, piece, offered.fetched) else {
+            let serial = offered.rts.serial;
+            return Err(format!("a request for the layout of rendezvous {serial} that is not due"));
+        };
+        offered.fetched = true;
+        let item = Outgoing::Layout { reply, next: 0, piece, bytes: Arc::clone(layout) };
+        self.enqueue(peer, item);
+        Ok(())
+    }
+
+    /// The receiver has what it wants of an offer that stands, or wants nothing.
+    fn answered(&mut self, bml: &mut Bml, id: RequestId, verdict: Verdict) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let outcome = send.outcome(verdict);
+        let SendStage::Rendezvous(offered) = &mut send.stage else { return };
+        let result = match (verdict, offered.failed.take()) {
+            (Verdict::Refused, Some(failed)) => Err(failed),
+            _ => outcome,
+        };
+        self.end_offer(bml, id, result);
+    }
+
+    /// Ends a send that was offered, on which nobody works any more: takes its keys and its name back.
+    pub(crate) fn end_offer(&mut self, bml: &mut Bml, id: RequestId, result: Outcome) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let SendStage::Rendezvous(offered) = &mut send.stage else { return };
+        self.serials.remove(&offered.rts.serial);
+        if let Some((rail, key)) = &offered.registered {
+            bml.deregister(*rail, key);
+        }
+        self.requests.finish(id, result);
+    }
+}

@@ -1,0 +1,263 @@
+//! The pipeline: packed fragments through the transport's slots, two copies, both ends busy.
+//!
+//! ```text
+//! sender                                   receiver
+//!   | <--- CTS(0..end, fragment, depth) ---- | decides sizes within both ends' wishes
+//!   | DATA(offset) ------------------------> | unpacked from the slot, in any order
+//!   | DATA(offset) ------------------------> |
+//!   | complete: all has been packed          | complete: all has been unpacked
+//! ```
+//!
+//! The sender packs straight into slots as they become free, `fragments_per_progress` at a time, at
+//! most `depth` of them with an asynchronous engine. If its engine fails, ABORT tells the receiver.
+//! A part is named by its offset.
+
+use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, Turn, unexpected};
+use crate::choose::{Model, Situation};
+use crate::core::AM_TAG;
+use crate::error::PmlError;
+use crate::header::{self, Cts, DATA_BYTES, Message};
+use crate::pieces::Pieces;
+use crate::rndv::protocol::Protocol;
+use crate::send::to_usize;
+use gapless_bml::{Fragment, RailSlot, Token};
+use gapless_engine::EngineError;
+use gapless_mem::Completion;
+
+pub(super) const KIND: Kind = Kind {
+    name: "pipeline",
+    wire: 2,
+    cost: |s, tuning| match &s.devices {
+        None => Model::new(s, tuning).pipeline(),
+        Some(ends) => Model::new(s, tuning).device_pipeline(ends),
+    },
+    open_recv,
+    opens: |message| matches!(message, Message::Cts(_)),
+    open_send,
+    ..Kind::NONE
+};
+
+/// Length of fragments of a message without gaps between hosts: short ones have both ends at work sooner, long ones
+/// have them look for each other less often. Rows are better off with longer ones, in which fewer of them are cut.
+/// 64 KiB take 6.0 us in fragments of 16 KiB, 6.3 of 32, 8.1 of 64; 1 MiB takes 59, 57, 61; more gains nothing.
+fn plain_fragment(bytes: u64) -> u32 {
+    match bytes {
+        0..0x2_0001 => 16 << 10,
+        0x2_0001..0x20_0001 => 32 << 10,
+        _ => u32::MAX,
+    }
+}
+
+/// Asks the sender for everything.
+fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
+    let (reply, room) = cx.receipt();
+    let tuning = &cx.config.tuning;
+    let typed = cx.buffer.typed();
+    let gapless = cx.rts.blocks == 1 && typed.as_contiguous().is_some();
+    let host = cx.rts.host && typed.space().cpu_accessible();
+    let wish = tuning.fragment_bytes;
+    let wish = if gapless && host { wish.min(plain_fragment(room)) } else { wish };
+    let fits = u32::try_from(cx.fragment_max().saturating_sub(DATA_BYTES)).unwrap_or(u32::MAX);
+    let fragment = cx.rts.fragment.min(wish).min(fits).max(header::FRAGMENT_MIN);
+    let cts = Cts {
+        serial: cx.rts.serial,
+        reply,
+        offset: 0,
+        end: room,
+        fragment,
+        depth: cx.rts.depth.min(tuning.depth).max(1),
+    };
+    cx.control(&cts.wire());
+    let pieces = Pieces::new(0, room, u64::from(fragment));
+    let receiver = Receiver { pieces, unpacking: Vec::new(), over: false };
+    (Some(Box::new(receiver)), Step::Going)
+}
+
+/// The receiver asks for data.
+fn open_send(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
+    let Message::Cts(cts) = &heard.message else { return (None, unexpected(&heard.message)) };
+    let fits = cx.fragment_max().saturating_sub(DATA_BYTES) as u64;
+    let bytes = cx.buffer.bytes();
+    if cts.end > bytes || u64::from(cts.fragment) > fits {
+        let what = format!(
+            "a CTS for bytes up to {} of {bytes}, in fragments of {} (at most {fits})",
+            cts.end, cts.fragment
+        );
+        return (None, Step::Broken(what));
+    }
+    cx.take_keys();
+    cx.stream();
+    let Cts { reply, offset, end, fragment, depth, .. } = *cts;
+    let packing = Vec::new();
+    let sender = Sender { reply, next: offset, end, fragment, depth, packing, stopped: false };
+    (Some(Box::new(sender)), Step::Going)
+}
+
+/// The end that packs.
+#[derive(Debug)]
+struct Sender {
+    reply: u64,
+    next: u64,
+    end: u64,
+    fragment: u32,
+    depth: u32,
+    /// Slots that engines pack into, by the fragments' offsets.
+    packing: Vec<(u64, RailSlot)>,
+    /// Nothing more is sent.
+    stopped: bool,
+}
+
+impl Sender {
+    /// The engine has failed: tells the receiver. The send ends once no engine reads its buffer any more.
+    fn stop(&mut self, cx: &mut Cx<'_>, error: EngineError) {
+        if !self.stopped {
+            self.stopped = true;
+            cx.fail(error);
+            cx.control(&header::abort(self.reply));
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.packing.is_empty() && (self.stopped || self.next >= self.end)
+    }
+}
+
+impl Rendezvous for Sender {
+    fn heard(&mut self, _: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+        unexpected(&heard.message)
+    }
+
+    /// Sends the next fragment.
+    fn turn(&mut self, cx: &mut Cx<'_>) -> Turn {
+        if self.stopped || self.next >= self.end {
+            // The rest is with an engine; `landed` ends the request.
+            return Turn::Over;
+        }
+        if self.packing.len() >= self.depth as usize {
+            return Turn::Busy;
+        }
+        let start = self.next;
+        let end = self.end.min(start.saturating_add(u64::from(self.fragment)));
+        let Some(mut slot) = cx.reserve(DATA_BYTES + to_usize(end - start)) else {
+            return Turn::Full;
+        };
+        let packed = slot
+            .write(0, &header::data(self.reply, start))
+            .map_err(EngineError::from)
+            .and_then(|()| cx.buffer.pack(cx.engines, start..end, &slot, DATA_BYTES));
+        let tally = cx.counters.tally(Protocol::Pipeline);
+        (tally.fragments, tally.packs) = (tally.fragments + 1, tally.packs + 1);
+        match packed {
+            Ok(Completion::Ready) => {
+                self.next = end;
+                cx.bml.send(slot, AM_TAG, Token::NONE);
+            }
+            Ok(completion) => {
+                self.next = end;
+                self.packing.push((start, slot));
+                cx.follow(start, completion);
+            }
+            Err(error) => self.stop(cx, error),
+        }
+        match (self.is_done(), self.stopped) {
+            (true, _) => Turn::Done(Protocol::Pipeline),
+            (false, true) => Turn::Over,
+            (false, false) => Turn::Sent,
+        }
+    }
+
+    /// An engine has packed a fragment, or failed to.
+    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<(), EngineError>) -> Step {
+        let place = self.packing.iter().position(|(start, _)| *start == part);
+        let slot = place.map(|place| self.packing.swap_remove(place).1);
+        match result {
+            Ok(()) => {
+                if let Some(slot) = slot.filter(|_| !self.stopped) {
+                    cx.bml.send(slot, AM_TAG, Token::NONE);
+                }
+            }
+            Err(error) => self.stop(cx, error),
+        }
+        if self.is_done() {
+            return Step::Done(Protocol::Pipeline);
+        }
+        cx.activate();
+        Step::Going
+    }
+
+    fn lost(&mut self, _: &mut Cx<'_>) -> Step {
+        self.stopped = true;
+        Step::Refused("the receiver is lost".to_owned())
+    }
+}
+
+/// The end that unpacks.
+#[derive(Debug)]
+struct Receiver {
+    pieces: Pieces,
+    /// Fragments that engines unpack, by their offsets.
+    unpacking: Vec<(u64, Fragment)>,
+    /// Nothing more comes: the sender has given up, or is lost.
+    over: bool,
+}
+
+impl Receiver {
+    fn step(&self) -> Step {
+        match self.unpacking.is_empty() && (self.over || self.pieces.complete()) {
+            true => Step::Done(Protocol::Pipeline),
+            false => Step::Going,
+        }
+    }
+}
+
+impl Rendezvous for Receiver {
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+        let fragment = heard.fragment;
+        let offset = match heard.message {
+            Message::Data { offset, .. } if !self.over => offset,
+            Message::Abort { .. } if !self.over => {
+                self.over = true;
+                *cx.failure = Some(PmlError::SenderFailed { rank: cx.peer });
+                return self.step();
+            }
+            message => return unexpected(&message),
+        };
+        let len = (fragment.len() - DATA_BYTES) as u64;
+        if let Err(what) = self.pieces.take(offset, len) {
+            return Step::Broken(what);
+        }
+        if !cx.is_failed() {
+            let data = match fragment.region().sub(DATA_BYTES as u64, len) {
+                Ok(data) => data,
+                Err(error) => return Step::Broken(error.to_string()),
+            };
+            let tally = cx.counters.tally(Protocol::Pipeline);
+            (tally.fragments, tally.unpacks) = (tally.fragments + 1, tally.unpacks + 1);
+            match cx.buffer.unpack(cx.engines, data, offset..offset + len) {
+                Ok(Completion::Ready) => {}
+                Ok(completion) => {
+                    self.unpacking.push((offset, fragment));
+                    cx.follow(offset, completion);
+                }
+                Err(error) => cx.fail(error),
+            }
+        }
+        self.step()
+    }
+
+    /// An engine has unpacked a fragment, or failed to.
+    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<(), EngineError>) -> Step {
+        self.unpacking.retain(|(offset, _)| *offset != part);
+        if let Err(error) = result
+            && !self.over
+        {
+            cx.fail(error);
+        }
+        self.step()
+    }
+
+    fn lost(&mut self, _: &mut Cx<'_>) -> Step {
+        self.over = true;
+        Step::Refused("the sender is lost".to_owned())
+    }
+}

@@ -1,0 +1,263 @@
+//! Staged rendezvous: device memory moves through staging memory, fragment by fragment, both ends
+//! busy, driven by the receiver (Wu et al. 2016 §4).
+//!
+//! ```text
+//! put (put.rs)                              get, or through the host (get.rs)
+//! sender                receiver            sender                receiver
+//!   | RTS(offer) ---------> | choose          | RTS(offer) ---------> | choose
+//!   | <---- OPEN(key) ----- | its ring        | <------- OPEN ------- |
+//!   | map                   |                 | its ring              |
+//!   |                       |                 | RING(key) ----------> | map
+//!   |                       |                 | <---- FREE(depth) --- |
+//!   | lay 0, READY(0) ----> | take 0 out      | lay 0, READY(0) ----> | take 0 out
+//!   | lay 1, READY(1) ----> | take 1 out      | lay 1, READY(1) ----> | take 1 out
+//!   | <----- FREE(n) ------ |                 | <----- FREE(n) ------ |
+//!   |  …                    |                 |  …                    |
+//!   ■ all laid              □ all taken       | <-------- FIN ------- □ all taken
+//!                                             ■
+//! ```
+//!
+//! FREE(n): fragments below `n` may be laid. The ring has `depth` places, and fragment `i` lies in place
+//! `i` modulo the depth; a receiver's buffer without gaps that the sender can map is a ring with a
+//! place for every fragment, and there is nothing to take out or to free.
+//!
+//! What cannot be had is no error: REFUSE (or, of a RING, simply another decision) leaves the offer
+//! standing, and the receiver chooses again among the other ways. If the sender's engine fails, it
+//! says ABORT once none of its engines works any more, and waits for FIN, because a FREE may be on its
+//! way. If the receiver's fails, it takes the other fragments and drops them. If a peer is lost, staging
+//! memory goes back when our engines have ended, and what the peer may write to when the transport
+//! says that it has it no more.
+
+pub(crate) mod course;
+pub(crate) mod cut;
+mod receiver;
+mod sender;
+mod window;
+
+use super::offer::map_key;
+use super::{Cx, Kind};
+use crate::choose::{Excluded, Model, Situation};
+use crate::header::{Message, Why};
+use crate::rndv::protocol::Protocol;
+use crate::staging::device_of;
+use course::{Course, Step as Work};
+use gapless_bml::{Bml, MapError, Mapping, Rank, RemoteKey};
+use gapless_engine::EngineError;
+use gapless_mem::{Completion, Space};
+
+/// What all staged protocols have in common.
+const STAGED: Kind = Kind {
+    opens: |message| matches!(message, Message::Open(_)),
+    open_send: sender::open,
+    ..Kind::NONE
+};
+
+pub(super) const PUT: Kind = Kind {
+    name: "staged-put",
+    wire: 6,
+    exclude: between_devices,
+    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedPut),
+    // Both puts depend on the same, which is looked at once.
+    consider,
+    open_recv: |cx, s| receiver::open(cx, Protocol::StagedPut, s),
+    ..STAGED
+};
+
+pub(super) const PUT_COPY: Kind = Kind {
+    name: "staged-put-copy",
+    wire: 7,
+    exclude: between_devices,
+    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedPutCopy),
+    open_recv: |cx, s| receiver::open(cx, Protocol::StagedPutCopy, s),
+    ..STAGED
+};
+
+pub(super) const GET: Kind = Kind {
+    name: "staged-get",
+    wire: 8,
+    exclude: between_devices,
+    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedGet),
+    open_recv: |cx, s| receiver::open(cx, Protocol::StagedGet, s),
+    ..STAGED
+};
+
+pub(super) const GET_COPY: Kind = Kind {
+    name: "staged-get-copy",
+    wire: 9,
+    exclude: between_devices,
+    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedGetCopy),
+    open_recv: |cx, s| receiver::open(cx, Protocol::StagedGetCopy, s),
+    ..STAGED
+};
+
+pub(super) const COPY_IN_OUT: Kind = Kind {
+    name: "copy-in-out",
+    wire: 10,
+    exclude: through_host,
+    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::CopyInOut),
+    open_recv: |cx, s| receiver::open(cx, Protocol::CopyInOut, s),
+    ..STAGED
+};
+
+pub(super) const ZERO_COPY_IN_OUT: Kind = Kind {
+    name: "zero-copy-in-out",
+    wire: 11,
+    exclude: through_host,
+    cost: |s, tuning| Model::new(s, tuning).staged(Protocol::ZeroCopyInOut),
+    open_recv: |cx, s| receiver::open(cx, Protocol::ZeroCopyInOut, s),
+    ..STAGED
+};
+
+fn between_devices(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
+    let possible = s.staged.is_some_and(|staging| staging.sender_device && staging.receiver_device);
+    (!possible || s.local).then_some(Excluded::NoStaging)
+}
+
+fn through_host(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
+    let possible = s.staged.is_some_and(|staging| staging.sender_device || staging.receiver_device);
+    (!possible || s.local).then_some(Excluded::NoStaging)
+}
+
+/// Whether the receiver's buffer can be a ring with a place for every fragment.
+fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
+    let (_, room) = cx.receipt();
+    let share = cx.config.share_device_buffers;
+    let whole = cx.buffer.typed().as_contiguous().and_then(|whole| whole.sub(0, room).ok());
+    if let (Some(staging), Some(whole)) = (&mut s.staged, whole) {
+        staging.direct =
+            staging.receiver_device && map_key(cx.bml, cx.peer, whole, share).is_some();
+    }
+}
+
+/// Messages in a row that find no key for a protocol before it is given up for good: a transport may be
+/// short of keys for a moment.
+const UNKEYED_MAX: u8 = 8;
+
+/// Why a protocol is impossible after all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Obstacle {
+    /// Another message may use it.
+    Passing,
+    /// There was no key.
+    NoKey,
+    /// No message ever will.
+    Lasting,
+}
+
+impl From<Why> for Obstacle {
+    fn from(why: Why) -> Obstacle {
+        match why {
+            Why::Exhausted => Obstacle::Passing,
+            Why::NoKey => Obstacle::NoKey,
+            Why::Unmappable => Obstacle::Lasting,
+        }
+    }
+}
+
+/// Maps a peer's memory for work on a buffer in `user`.
+pub(super) fn map_peer(
+    bml: &mut Bml,
+    peer: u32,
+    key: &RemoteKey,
+    user: Space,
+) -> Result<Mapping, MapError> {
+    let none = || MapError::Unavailable { reason: "no rail maps memory".to_owned() };
+    // The space of the device that works on it, by the name that it is attached under.
+    let user = device_of(bml, user).map_or(Space::Host, |device| device.space());
+    let (peer, mapped) = bml.mapped(Rank(peer)).ok_or_else(none)?;
+    mapped.map_for(peer, key, user)
+}
+
+/// Whether a failure to map is one that other messages would meet, too.
+pub(super) fn lasts(error: &MapError) -> bool {
+    matches!(error, MapError::Device(_) | MapError::System { .. })
+}
+
+impl Protocol {
+    /// Whether the sender lays fragments into memory of the receiver.
+    pub(crate) fn puts(self) -> bool {
+        matches!(self, Protocol::StagedPut | Protocol::StagedPutCopy)
+    }
+
+    /// Whether the receiver takes fragments out of memory of the sender's device.
+    fn gets(self) -> bool {
+        matches!(self, Protocol::StagedGet | Protocol::StagedGetCopy)
+    }
+
+    /// Whether fragments lie in host memory.
+    pub(crate) fn through_host(self) -> bool {
+        matches!(self, Protocol::CopyInOut | Protocol::ZeroCopyInOut)
+    }
+
+    /// Those that need the same of a link, this one included.
+    fn kin(self) -> &'static [Protocol] {
+        match self {
+            Protocol::StagedPut | Protocol::StagedPutCopy => {
+                &[Protocol::StagedPut, Protocol::StagedPutCopy]
+            }
+            Protocol::StagedGet | Protocol::StagedGetCopy => {
+                &[Protocol::StagedGet, Protocol::StagedGetCopy]
+            }
+            Protocol::CopyInOut | Protocol::ZeroCopyInOut => {
+                &[Protocol::CopyInOut, Protocol::ZeroCopyInOut]
+            }
+            _ => &[],
+        }
+    }
+
+    /// Whether a copy engine stands between a ring that the sender keeps and a buffer in `space`.
+    fn copies(self, space: Space, sender: bool) -> bool {
+        match self {
+            Protocol::StagedGetCopy => !sender,
+            Protocol::CopyInOut => !space.cpu_accessible(),
+            _ => false,
+        }
+    }
+}
+
+/// Gives a course a copier, and memory to pack into where the buffer has gaps; whether there is
+/// any.
+fn second_stop(cx: &mut Cx<'_>, course: &mut Course) -> bool {
+    let typed = cx.buffer.typed();
+    let Some(device) = device_of(cx.bml, typed.space()) else { return false };
+    if typed.as_contiguous().is_none() {
+        let bound = cx.config.bounds.staging_bytes;
+        course.local = cx.staging.take(cx.bml, Some(&device), course.ring_bytes(), bound);
+        if course.local.is_none() {
+            return false;
+        }
+    }
+    course.copier = Some(device);
+    true
+}
+
+/// What an engine's step on a fragment came to at once; `None` if it is followed, as the part of that number.
+fn follow(
+    cx: &mut Cx<'_>,
+    index: u64,
+    failed: &mut Vec<(u64, EngineError)>,
+    step: Result<Work, EngineError>,
+) -> Option<Result<(), EngineError>> {
+    match step {
+        Ok(Work { completion: completion @ Completion::Pending(_), failed: rest }) => {
+            failed.extend(rest.map(|error| (index, error)));
+            cx.follow(index, completion);
+            None
+        }
+        Ok(Work { failed, .. }) => Some(failed.map_or(Ok(()), Err)),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// What became of a part: what could not even be begun after it has failed.
+fn outcome(
+    failed: &mut Vec<(u64, EngineError)>,
+    part: u64,
+    result: Result<(), EngineError>,
+) -> Result<(), EngineError> {
+    let rest = failed.iter().position(|(index, _)| *index == part);
+    match rest.map(|at| failed.swap_remove(at)) {
+        Some((_, error)) => result.and(Err(error)),
+        None => result,
+    }
+}

@@ -1,0 +1,300 @@
+//! A staged message at its receiver: fragments are taken out of the ring as they come.
+
+use super::course::{Course, Ring};
+use super::cut::Cut;
+use super::{Obstacle, UNKEYED_MAX, follow, lasts, map_peer, outcome, second_stop};
+use crate::choose::{self, Situation};
+use crate::error::PmlError;
+use crate::header::{self, DEPTH_MAX, Message, Open, Ring as RingMessage, Verdict, Why};
+use crate::rndv::offer::map_key;
+use crate::rndv::protocol::Protocol;
+use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
+use crate::staging::device_of;
+use gapless_bml::{Rank, RemoteKey};
+use gapless_engine::EngineError;
+use gapless_mem::{Completion, Region, Space};
+
+/// A staged message at its receiver.
+#[derive(Debug)]
+struct Receiver {
+    course: Course,
+    /// Fragments may come.
+    going: bool,
+    over: Over,
+    /// What could not be begun after parts that are under way.
+    failed: Vec<(u64, EngineError)>,
+}
+
+/// Whether the sender goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    No,
+    /// It has given up, and waits for FIN.
+    Aborted,
+    Lost,
+}
+
+/// Asks the sender for a message by a staged protocol.
+pub(super) fn open(cx: &mut Cx<'_>, way: Protocol, s: &Situation) -> Opened {
+    let Some(staging) = &s.staged else {
+        return (None, Step::Refused("nothing is staged to this peer".to_owned()));
+    };
+    let shape = choose::staged_shape(way, s, staging, &cx.config.tuning);
+    let Some(cut) = Cut::new(s.bytes, shape) else {
+        return (None, Step::Refused("it cannot be cut into fragments".to_owned()));
+    };
+    let depth = u32::try_from(cut.total()).unwrap_or(DEPTH_MAX).min(staging.depth);
+    let course = Course::new(way, cut, depth);
+    let opened = if way.puts() { open_put(cx, course) } else { open_get(cx, course) };
+    match opened {
+        Ok((course, key)) => (Some(Box::new(ask(cx, course, key))), Step::Going),
+        Err((why, obstacle)) => (None, impossible(cx, way, why, obstacle)),
+    }
+}
+
+/// A course to ask the sender for, with the key of a ring where it puts; or why not.
+type Asked = Result<(Course, Option<RemoteKey>), (&'static str, Obstacle)>;
+
+/// A ring for the sender, or the buffer itself where it has no gaps and a key.
+fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
+    let (bound, share) = (cx.config.bounds.staging_bytes, cx.config.share_device_buffers);
+    let (_, room) = cx.receipt();
+    let typed = cx.buffer.typed();
+    let device = device_of(cx.bml, typed.space());
+    let whole = typed.as_contiguous().and_then(|whole| whole.sub(0, room).ok());
+    let direct = whole.and_then(|whole| map_key(cx.bml, cx.peer, whole, share).zip(Some(whole)));
+    if let Some((key, whole)) = direct {
+        course.direct = true;
+        course.limit = course.total();
+        course.ring = Some(Ring::Buffer(whole));
+        return Ok((course, Some(key)));
+    }
+    let device = device.ok_or(("its device is not attached", Obstacle::Passing))?;
+    let len = course.ring_bytes();
+    let block = cx.staging.take(cx.bml, Some(&device), len, bound);
+    let block = block.ok_or(("staging memory is exhausted", Obstacle::Passing))?;
+    course.limit = course.window.reach();
+    let region = block.region();
+    let key = cx.bml.mapped(Rank(cx.peer)).and_then(|(peer, mapped)| mapped.key(peer, region));
+    if key.is_none() {
+        cx.staging.give(block);
+        return Err(("staging memory has no key", Obstacle::NoKey));
+    }
+    course.ring = Some(Ring::Own(block));
+    Ok((course, key))
+}
+
+/// What is needed here to take fragments out of a ring of the sender's.
+fn open_get(cx: &mut Cx<'_>, mut course: Course) -> Asked {
+    let space = cx.buffer.typed().space();
+    if course.way.copies(space, false) && !second_stop(cx, &mut course) {
+        return Err(("staging memory is exhausted", Obstacle::Passing));
+    }
+    Ok((course, None))
+}
+
+fn ask(cx: &mut Cx<'_>, course: Course, key: Option<RemoteKey>) -> Receiver {
+    let (reply, _) = cx.receipt();
+    let open = Open {
+        way: course.way,
+        serial: cx.rts.serial,
+        reply,
+        cut: course.cut(),
+        depth: course.window.depth(),
+        direct: course.direct,
+        key,
+    };
+    cx.control_long(open.wire());
+    Receiver { course, going: key.is_some(), over: Over::No, failed: Vec::new() }
+}
+
+/// This protocol is impossible; nothing was moved.
+fn impossible(cx: &mut Cx<'_>, way: Protocol, why: &str, obstacle: Obstacle) -> Step {
+    let unkeyed = &mut cx.state.unkeyed[way.index()];
+    let lasting = match obstacle {
+        Obstacle::Passing => false,
+        Obstacle::Lasting => true,
+        Obstacle::NoKey => {
+            *unkeyed = unkeyed.saturating_add(1);
+            *unkeyed >= UNKEYED_MAX
+        }
+    };
+    // What its kin needs is the same.
+    for kin in way.kin() {
+        if lasting {
+            cx.close(*kin, why);
+        }
+        cx.rule_out(*kin);
+    }
+    Step::Refused(why.to_owned())
+}
+
+impl Receiver {
+    fn impossible(&mut self, cx: &mut Cx<'_>, why: &str, obstacle: Obstacle) -> Step {
+        self.course.release(cx.staging, false);
+        impossible(cx, self.course.way, why, obstacle)
+    }
+
+    /// The sender has told of its ring.
+    fn ring(&mut self, cx: &mut Cx<'_>, ring: &RingMessage) -> Step {
+        let course = &mut self.course;
+        if self.going || course.way.puts() || ring.depth > course.window.depth() {
+            let what = format!("a ring of {} places that was not asked for", ring.depth);
+            return Step::Broken(what);
+        }
+        course.narrow(ring.depth);
+        let (needed, host) = (course.ring_bytes(), course.way.through_host());
+        // With ramps, fewer places may take more than a place for every fragment.
+        if course.local.as_ref().is_some_and(|local| local.region().len() < needed) {
+            return self.impossible(cx, "a ring of too few places", Obstacle::Passing);
+        }
+        let user = if host { Space::Host } else { cx.buffer.typed().space() };
+        let mapping = match map_peer(cx.bml, cx.peer, &ring.key, user) {
+            Ok(mapping) => mapping,
+            // The sender takes its ring back when it hears of the next decision.
+            Err(error) => {
+                let lasts = lasts(&error);
+                let obstacle = if lasts { Obstacle::Lasting } else { Obstacle::Passing };
+                return self.impossible(cx, &error.to_string(), obstacle);
+            }
+        };
+        let there = mapping.region().len();
+        if there < needed {
+            return Step::Broken(format!("a ring of {there} bytes instead of {needed}"));
+        }
+        course.ring = Some(Ring::Theirs(mapping));
+        course.limit = course.window.reach();
+        self.going = true;
+        cx.control(&header::free(cx.rts.serial, course.limit));
+        Step::Going
+    }
+
+    /// A fragment lies in its place.
+    fn ready(&mut self, cx: &mut Cx<'_>, index: u64) -> Step {
+        let course = &mut self.course;
+        if !self.going || index >= course.limit {
+            return Step::Broken(format!("fragment {index} where none below it may be"));
+        }
+        if let Err(what) = course.window.begin(index) {
+            return Step::Broken(what);
+        }
+        course.working += 1;
+        let (way, there) = (course.way, course.window.in_work());
+        cx.counters.saw_depth(way, u64::from(there));
+        let step = match cx.is_failed() {
+            true => Ok(Completion::Ready.into()),
+            false => course.scatter(cx.engines, cx.buffer, index, cx.counters.tally(way)),
+        };
+        match follow(cx, index, &mut self.failed, step) {
+            Some(result) => self.taken_out(cx, index, result),
+            None => Step::Going,
+        }
+    }
+
+    /// A fragment is out of its place, or lost there.
+    fn taken_out(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
+        let course = &mut self.course;
+        course.ended(index);
+        let reach = course.window.reach();
+        let more = !course.direct && reach > course.limit;
+        if more {
+            course.limit = reach;
+        }
+        if let Err(error) = result
+            && self.over == Over::No
+        {
+            cx.fail(error);
+        }
+        let ended = match self.over {
+            Over::No => self.course.window.complete(),
+            Over::Aborted | Over::Lost => self.course.working == 0,
+        };
+        if ended {
+            return self.end(cx);
+        }
+        if more && self.over == Over::No {
+            cx.control(&header::free(cx.rts.serial, reach));
+        }
+        Step::Going
+    }
+
+    /// No engine works on it any more, and nothing more comes.
+    fn end(&mut self, cx: &mut Cx<'_>) -> Step {
+        let way = self.course.way;
+        let verdict = match self.over {
+            Over::Lost => {
+                self.let_go(cx);
+                return Step::Going;
+            }
+            Over::Aborted => Some(Verdict::Refused),
+            Over::No => (!way.puts()).then_some(Verdict::Received(way)),
+        };
+        cx.state.unkeyed[way.index()] = 0;
+        self.course.release(cx.staging, false);
+        if let Some(verdict) = verdict {
+            cx.control(&header::fin(cx.rts.serial, verdict));
+        }
+        Step::Done(way)
+    }
+
+    /// The sender is lost, and no engine of ours works any more. What the sender may still write to is kept until it cannot.
+    fn let_go(&mut self, cx: &mut Cx<'_>) {
+        if self.granted().is_none() {
+            let late = self.course.way.puts();
+            self.course.release(cx.staging, late);
+        }
+    }
+
+    /// The sender cannot do what was decided.
+    fn refused(&mut self, cx: &mut Cx<'_>, why: Why) -> Step {
+        let course = &self.course;
+        if !course.window.is_fresh() || (self.going && !course.way.puts()) {
+            return Step::Broken("a protocol that was refused after it was begun".to_owned());
+        }
+        let text = match why {
+            Why::Exhausted => "the sender has no memory for it now",
+            Why::NoKey => "the sender's memory has no key",
+            Why::Unmappable => "the sender cannot map the memory",
+        };
+        self.impossible(cx, text, why.into())
+    }
+
+    /// The sender gives up.
+    fn aborted(&mut self, cx: &mut Cx<'_>) -> Step {
+        self.over = Over::Aborted;
+        *cx.failure = Some(PmlError::SenderFailed { rank: cx.peer });
+        if self.course.working == 0 { self.end(cx) } else { Step::Going }
+    }
+}
+
+impl Rendezvous for Receiver {
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+        match heard.message {
+            Message::Ring(ring) => self.ring(cx, &ring),
+            Message::Ready { index, .. } => self.ready(cx, index),
+            Message::Refuse { why, .. } => self.refused(cx, why),
+            Message::Abort { .. } if self.going && self.over == Over::No => self.aborted(cx),
+            message => unexpected(&message),
+        }
+    }
+
+    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<(), EngineError>) -> Step {
+        let result = outcome(&mut self.failed, part, result);
+        self.taken_out(cx, part, result)
+    }
+
+    fn lost(&mut self, cx: &mut Cx<'_>) -> Step {
+        self.over = Over::Lost;
+        if self.course.working == 0 {
+            self.let_go(cx);
+        }
+        Step::Refused("the sender is lost".to_owned())
+    }
+
+    fn granted(&self) -> Option<Region> {
+        match self.course.ring {
+            Some(Ring::Buffer(region)) => Some(region),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A staged message at its sender: fragments are laid into the ring as places are free.
+
+use super::course::{Course, Ring};
+use super::{follow, lasts, map_peer, outcome, second_stop};
+use crate::header::{self, Message, Open, Ring as RingMessage, Verdict, Why};
+use crate::rndv::protocol::Protocol;
+use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
+use crate::staging::device_of;
+use gapless_bml::Rank;
+use gapless_engine::EngineError;
+
+/// A staged message at its sender.
+#[derive(Debug)]
+struct Sender {
+    reply: u64,
+    course: Course,
+    /// The receiver was told of the ring, and has not mapped it yet.
+    tentative: bool,
+    /// It comes to nothing; why is in the request.
+    stopped: bool,
+    /// What could not be begun after parts that are under way.
+    failed: Vec<(u64, EngineError)>,
+}
+
+impl Sender {
+    fn new(reply: u64, course: Course, tentative: bool) -> Sender {
+        Sender { reply, course, tentative, stopped: false, failed: Vec::new() }
+    }
+}
+
+/// The receiver has decided for a staged protocol.
+pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
+    let Message::Open(open) = &heard.message else { return (None, unexpected(&heard.message)) };
+    let (bytes, told) = (cx.buffer.bytes(), cx.rts.staged);
+    if open.cut.end() > bytes {
+        let what = format!("an OPEN for {} bytes of {bytes}", open.cut.end());
+        return (None, Step::Broken(what));
+    }
+    if !told.through_host || !(told.device || open.way.through_host()) {
+        return (None, Step::Broken(format!("an OPEN for {}, which was not offered", open.way)));
+    }
+    let mut course = Course::new(open.way, open.cut, open.depth);
+    course.direct = open.direct;
+    let Some(key) = &open.key else { return offer_ring(cx, open, course) };
+    course.limit = if open.direct { course.total() } else { course.window.reach() };
+    let mapping = match map_peer(cx.bml, cx.peer, key, cx.buffer.typed().space()) {
+        Ok(mapping) => mapping,
+        Err(error) => {
+            tracing::debug!(peer = cx.peer, way = %open.way, %error, "what cannot be mapped");
+            return refuse(cx, open, if lasts(&error) { Why::Unmappable } else { Why::Exhausted });
+        }
+    };
+    let (there, needed) = (mapping.region().len(), course.reach_bytes());
+    if there < needed {
+        let what = format!("an OPEN with a key for {there} bytes instead of {needed}");
+        return (None, Step::Broken(what));
+    }
+    course.ring = Some(Ring::Theirs(mapping));
+    if open.way == Protocol::StagedPutCopy && !second_stop(cx, &mut course) {
+        return refuse(cx, open, Why::Exhausted);
+    }
+    cx.take_keys();
+    let mut sender = Sender::new(open.reply, course, false);
+    match sender.advance(cx) {
+        ended @ Step::Done(_) => (None, ended),
+        step => (Some(Box::new(sender)), step),
+    }
+}
+
+/// This protocol is impossible here; the offer stands.
+fn refuse(cx: &mut Cx<'_>, open: &Open, why: Why) -> Opened {
+    cx.control(&header::refuse(open.reply, why));
+    (None, Step::Refused("the sender cannot".to_owned()))
+}
+
+/// Tells the receiver of a ring of ours; it may still decide otherwise.
+fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
+    let bound = cx.config.bounds.staging_bytes;
+    let space = cx.buffer.typed().space();
+    let owner = if open.way.through_host() { None } else { device_of(cx.bml, space) };
+    if owner.is_none() && !open.way.through_host() {
+        return refuse(cx, open, Why::Exhausted);
+    }
+    let ring = cx.staging.take(cx.bml, owner.as_ref(), course.ring_bytes(), bound);
+    let key = ring.as_ref().and_then(|ring| {
+        let (peer, mapped) = cx.bml.mapped(Rank(cx.peer))?;
+        mapped.key(peer, ring.region())
+    });
+    course.ring = ring.map(Ring::Own);
+    let stops = !open.way.copies(space, true) || second_stop(cx, &mut course);
+    let unkeyed = key.is_none() && course.ring.is_some();
+    let Some(key) = key.filter(|_| stops) else {
+        course.release(cx.staging, false);
+        return refuse(cx, open, if unkeyed { Why::NoKey } else { Why::Exhausted });
+    };
+    let (reply, depth) = (open.reply, course.window.depth());
+    cx.control_long(RingMessage { reply, depth, key }.wire());
+    (Some(Box::new(Sender::new(reply, course, true))), Step::Going)
+}
+
+impl Sender {
+    /// Begins fragments while there is room, until an engine has one to work on.
+    ///
+    /// No more than that one: a launch takes microseconds, in which the first fragment may have ended, and
+    /// its receiver waits to hear of it. The next is launched when the work under way has been looked at.
+    fn advance(&mut self, cx: &mut Cx<'_>) -> Step {
+        loop {
+            let course = &mut self.course;
+            // The receiver cannot begin before it has the first, which is short: nothing delays the word.
+            if course.way.gets() && course.window.next() == 1 && course.window.in_work() == 1 {
+                return Step::Again;
+            }
+            let next = course.next().filter(|_| !self.stopped);
+            let Some(index) = next.filter(|next| course.window.begin(*next).is_ok()) else {
+                return Step::Going;
+            };
+            course.working += 1;
+            let way = course.way;
+            let ahead = match course.direct {
+                true => u64::from(course.window.in_work()),
+                false => {
+                    (index + 1 + u64::from(course.window.depth())).saturating_sub(course.limit)
+                }
+            };
+            cx.counters.saw_depth(way, ahead.min(u64::from(course.window.depth())));
+            let step = course.gather(cx.engines, cx.buffer, index, cx.counters.tally(way));
+            let Some(result) = follow(cx, index, &mut self.failed, step) else {
+                return Step::Again;
+            };
+            if let ended @ Step::Done(_) = self.gathered(cx, index, result) {
+                return ended;
+            }
+        }
+    }
+
+    /// A fragment lies in its place, or will not.
+    fn gathered(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
+        let way = self.course.way;
+        match result {
+            Ok(()) => self.course.ended(index),
+            Err(error) => {
+                self.course.failed();
+                self.stopped = true;
+                cx.fail(error);
+            }
+        }
+        if self.stopped {
+            if self.course.working == 0 {
+                self.stop_all(cx);
+            }
+            return Step::Going;
+        }
+        cx.control(&header::ready(self.reply, index));
+        // Who got fragments out of our ring says so at the end.
+        if self.course.window.complete() && way.puts() {
+            self.course.release(cx.staging, false);
+            return Step::Done(way);
+        }
+        Step::Going
+    }
+
+    /// It has failed, and its engines have ended. FIN ends it, unless nobody is left to say that.
+    fn stop_all(&mut self, cx: &mut Cx<'_>) {
+        if cx.state.lost.is_some() {
+            self.course.release(cx.staging, false);
+        } else {
+            cx.control(&header::abort(self.reply));
+        }
+    }
+
+    /// The receiver's last word.
+    fn fin(&mut self, cx: &mut Cx<'_>, verdict: Verdict) -> Step {
+        let way = self.course.way;
+        let received = verdict == Verdict::Received(way) && self.course.window.complete();
+        if self.course.working > 0 || !(self.stopped || received) {
+            return Step::Broken(format!("{verdict:?} of a staged message that is under way"));
+        }
+        self.course.release(cx.staging, false);
+        Step::Done(way)
+    }
+
+    /// More fragments may be laid.
+    fn freed(&mut self, cx: &mut Cx<'_>, limit: u64) -> Step {
+        let (now, most) = (self.course.limit, self.course.window.reach());
+        if limit <= now || limit > most {
+            return Step::Broken(format!("fragments below {limit} freed, of {now} to {most}"));
+        }
+        if std::mem::take(&mut self.tentative) {
+            cx.take_keys();
+        }
+        self.course.limit = limit;
+        self.advance(cx)
+    }
+}
+
+impl Rendezvous for Sender {
+    fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
+        match heard.message {
+            Message::Free { limit, .. } => self.freed(cx, limit),
+            Message::Fin { verdict, .. } => self.fin(cx, verdict),
+            message => unexpected(&message),
+        }
+    }
+
+    fn again(&mut self, cx: &mut Cx<'_>) -> Step {
+        self.advance(cx)
+    }
+
+    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<(), EngineError>) -> Step {
+        let result = outcome(&mut self.failed, part, result);
+        match self.gathered(cx, part, result) {
+            Step::Going => self.advance(cx),
+            ended => ended,
+        }
+    }
+
+    fn lost(&mut self, cx: &mut Cx<'_>) -> Step {
+        self.stopped = true;
+        if self.course.working == 0 {
+            self.course.release(cx.staging, false);
+        }
+        Step::Refused("the receiver is lost".to_owned())
+    }
+
+    fn is_tentative(&self) -> bool {
+        self.tentative
+    }
+
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        self.course.release(cx.staging, false);
+    }
+}
