@@ -377,6 +377,7 @@ impl Putting {
     }
 
     fn done(&self, cx: &mut Cx<'_>) -> Step {
+        cx.take_keys();
         cx.control(&header::ready(self.lend.reply, 0));
         Step::Done(Protocol::MappedPut)
     }
