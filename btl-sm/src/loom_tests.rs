@@ -19,7 +19,8 @@
 //! | weakened | fails |
 //! |---|---|
 //! | `ring`: the first mark stored relaxed; `peek` relaxed | `messages_arrive_…`, `a_slot_…`, `a_fragment_…` |
-//! | `ring`: `head` stored relaxed; read relaxed | `messages_arrive_…` |
+//! | `ring`: `head` stored relaxed; read relaxed | `messages_arrive_…`, `messages_by_value_…` |
+//! | `ring`: the first mark of a message by value stored relaxed, of one line or of more; `inline` relaxed | `messages_by_value_…` |
 //! | `doze`: the flag stored relaxed; read relaxed | `every_sleep_…` |
 //! | `doze`: one ring for all sleeps instead of one each | `every_sleep_…` |
 //! | `sync`: the hurried fence left out, or acquire-release; the patient fence left out | `no_message_…`, `no_room_…`, `every_sleep_…` |
@@ -110,6 +111,56 @@ fn messages_arrive_whole_and_in_order_around_the_ring() {
             assert_eq!(message, (tag, payload.to_vec()));
         }
         assert_eq!(pop(&ring, &mut consumer), None);
+        producer.join().unwrap();
+    });
+}
+
+/// As [`push`], of a message by value.
+fn push_words(ring: &Ring, producer: &mut Producer, tag: u8, payload: &[u64]) {
+    let len = u16::try_from(8 * payload.len()).unwrap();
+    while !producer.fits(ring.view(), lines_for(len.into())).unwrap() {
+        thread::yield_now();
+    }
+    producer.push_words(ring.view(), tag, len, payload);
+}
+
+/// Looks at the next message and moves on, as messages are handed over.
+fn hand_over(ring: &Ring, consumer: &mut Consumer) -> Option<(u8, Vec<u64>)> {
+    if !consumer.is_due(ring.view()) {
+        return None;
+    }
+    let (tag, len) = consumer.inline(ring.view()).expect("it is due, and of this kind");
+    let mut words = vec![0; usize::from(len / 8)];
+    consumer.look(ring.view(), &mut words);
+    consumer.pass(len);
+    consumer.give_back(ring.view());
+    Some((tag, words))
+}
+
+/// The same of messages by value that are handed over out of the ring: of one line and of two.
+#[test]
+fn messages_by_value_arrive_whole_and_in_order_around_the_ring() {
+    const MESSAGES: [&[u64]; 3] = [&[11], &[21, 22], &[31]];
+    loom::model(|| {
+        let ring = Ring::new(2);
+        let sender = ring.clone();
+        let producer = thread::spawn(move || {
+            let mut producer = Producer::default();
+            for (tag, payload) in (1..).zip(MESSAGES) {
+                push_words(&sender, &mut producer, tag, payload);
+            }
+        });
+        let mut consumer = Consumer::default();
+        for (tag, payload) in (1..).zip(MESSAGES) {
+            let message = loop {
+                match hand_over(&ring, &mut consumer) {
+                    Some(message) => break message,
+                    None => thread::yield_now(),
+                }
+            };
+            assert_eq!(message, (tag, payload.to_vec()));
+        }
+        assert_eq!(hand_over(&ring, &mut consumer), None);
         producer.join().unwrap();
     });
 }

@@ -211,7 +211,6 @@ impl Producer {
     }
 
     /// As [`push`](Producer::push), of a message in private memory: `words` are its payload.
-    #[cfg(not(loom))]
     #[inline]
     pub(crate) fn push_words(&mut self, view: View<'_>, tag: u8, len: u16, words: &[u64]) {
         let capacity = view.lines.len();
@@ -220,7 +219,7 @@ impl Producer {
         {
             // A whole line, whatever of it is meant: that needs no loop.
             let line = &view.lines[self.tail & (capacity - 1)];
-            for (to, word) in line.words[1..].iter().zip(words) {
+            for (to, word) in line.payload_mut().iter().zip(words) {
                 to.store(*word, Ordering::Relaxed);
             }
             let mark = mark(self.tail, capacity, tag, Kind::Inline as u8, len);
@@ -259,7 +258,6 @@ pub(crate) struct Consumer {
 impl Consumer {
     /// Whether there is a message: the cheapest question.
     #[inline]
-    #[cfg(not(loom))]
     pub(crate) fn is_due(&self, view: View<'_>) -> bool {
         let capacity = view.lines.len();
         let word = view.lines[self.position & (capacity - 1)].words[0].load(Ordering::Relaxed);
@@ -269,7 +267,6 @@ impl Consumer {
     /// The tag and the length of the next message, if it has arrived and lies in the ring; what else there may be
     /// [`peek`](Consumer::peek) tells. In registers: a mark that is put together in memory costs more than
     /// all the rest.
-    #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn inline(&self, view: View<'_>) -> Option<(u8, u16)> {
         let capacity = view.lines.len();
@@ -330,7 +327,6 @@ impl Consumer {
 
     /// Copies the payload of the message that [`peek`](Consumer::peek) saw into private memory, and
     /// stays where it is: see [`pass`](Consumer::pass).
-    #[cfg(not(loom))]
     #[inline]
     pub(crate) fn look(&self, view: View<'_>, into: &mut [u64]) {
         let capacity = view.lines.len();
@@ -343,7 +339,6 @@ impl Consumer {
     }
 
     /// Moves on past the message of `len` bytes that was looked at, as [`take`](Consumer::take) does.
-    #[cfg(not(loom))]
     #[inline]
     pub(crate) fn pass(&mut self, len: u16) {
         self.position = self.position.wrapping_add(lines_for(usize::from(len)));
