@@ -109,9 +109,16 @@ impl Engine for HostEngine {
 mod tests {
     use super::*;
     use gapless_dtype::{Datatype, Primitive};
+    use gapless_mem::Device;
+    use gapless_mem::fake::FakeDevice;
 
     fn column() -> gapless_dtype::Layout {
         Datatype::vector(4, 1, 4, &Primitive::Int.into()).unwrap().commit().unwrap()
+    }
+
+    /// The column's bytes out of 64.
+    fn column_of(matrix: &[u8]) -> Vec<u8> {
+        (0..16).map(|at| matrix[at / 4 * 16 + at % 4]).collect()
     }
 
     #[test]
@@ -140,6 +147,43 @@ mod tests {
         // SAFETY: both buffers live through the call and do not overlap.
         unsafe { HostEngine.transfer(&from, &to, 0..16, &[]) }.unwrap();
         assert_eq!(target, [0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35, 48, 49, 50, 51]);
+    }
+
+    /// Calls of every kind come after a copy that a device has still to make: they read and overwrite what it
+    /// wrote.
+    #[test]
+    fn nothing_is_touched_before_what_it_comes_after() {
+        let device = FakeDevice::with_delay(0, 3);
+        let fresh: Vec<u8> = (0..64).collect();
+        let packed: Vec<u8> = column_of(&fresh);
+        for call in 0..3 {
+            let (mut first, mut second) = (vec![0xEE; 64], vec![0xDD; 64]);
+            let (first, second) = (Region::of_mut(&mut first), Region::of_mut(&mut second));
+            // SAFETY: all buffers live until the calls below have waited for this.
+            let copied = unsafe { device.copy(first, Region::of(&fresh), &[]) }.unwrap();
+            assert_eq!(copied.poll(), Ok(false), "it is not there yet");
+            let (bytes, after) = (second.sub(0, 16).unwrap(), [copied]);
+            let typed = Typed::new(first, 0, &column(), 1).unwrap();
+            let into = Typed::new(second, 0, &column(), 1).unwrap();
+            let flat = first.sub(0, 16).unwrap();
+            let done = match call {
+                // SAFETY: all buffers live through the call and do not overlap.
+                0 => unsafe { HostEngine.pack(&typed, 0..16, bytes, &after) },
+                // SAFETY: as above.
+                1 => unsafe {
+                    HostEngine.transfer(&typed, &Typed::contiguous(bytes), 0..16, &after)
+                },
+                // SAFETY: as above.
+                _ => unsafe { HostEngine.unpack(flat, &into, 0..16, &after) },
+            };
+            assert!(matches!(done, Ok(Completion::Ready)));
+            // SAFETY: the region is that of a vector, which nobody writes any more.
+            let second = unsafe { std::slice::from_raw_parts(second.as_ptr().unwrap(), 64) };
+            match call {
+                0 | 1 => assert_eq!(second[..16], packed, "call {call}"),
+                _ => assert_eq!(column_of(second), fresh[..16]),
+            }
+        }
     }
 
     #[test]

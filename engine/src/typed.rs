@@ -196,6 +196,17 @@ mod tests {
         let backwards = Datatype::vector(4, 1, -2, &int).unwrap().commit().unwrap();
         assert!(Typed::new(region, 0, &backwards, 1).is_err());
         assert!(Typed::new(region, 24, &backwards, 1).is_ok());
+        // Extent -16: the second instance lies 16 bytes below the first, the third 32.
+        let down = Datatype::resized(0, -16, &int).unwrap().commit().unwrap();
+        assert!(
+            Typed::new(region, 16, &down, 2).is_ok() && Typed::new(region, 60, &down, 4).is_ok()
+        );
+        let error = Typed::new(region, 15, &down, 2).unwrap_err();
+        assert!(
+            matches!(error, EngineError::OutsideBuffer { low: -16, first: -15, .. }),
+            "{error}"
+        );
+        assert!(Typed::new(region, 60, &down, 5).is_err());
     }
 
     #[test]
