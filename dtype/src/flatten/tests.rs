@@ -81,6 +81,32 @@ fn damaged_bytes_are_refused_or_make_a_sound_layout() {
     assert!(decoded > 100, "{decoded}");
 }
 
+/// The runs of a list are there, whatever else fits: size, bounds and signature stay what they were.
+#[test]
+fn a_list_with_an_empty_entry_is_refused() {
+    let lens = |lens: [u64; 4]| lens.map(u64::to_le_bytes).concat();
+    let list = Datatype::indexed(&[3, 1, 7, 2], &[50, 9, 20, -6], &Primitive::Byte.into()).unwrap();
+    let bytes = list.commit().unwrap().flatten();
+    let at = bytes.windows(32).position(|part| part == lens([3, 1, 7, 2])).unwrap();
+    // The op begins with its kind, the number of entries and their displacements.
+    let op = at - 4 * 8 - 9;
+    assert_eq!(bytes[op], LIST);
+    for (changed, sound) in
+        [([3, 2, 6, 2], true), ([3, 0, 8, 2], false), ([3, 8, 0, 2], false), ([3, 0, 10, 0], false)]
+    {
+        let mut other = bytes.clone();
+        other[at..at + 32].copy_from_slice(&lens(changed));
+        match Layout::unflatten(&other) {
+            Ok(layout) => assert!(sound, "{changed:?} makes {layout:?}"),
+            Err(error) => {
+                assert!(!sound, "{changed:?}: {error}");
+                assert_eq!(error.offset, op);
+                assert!(matches!(error.reason, FlattenFault::Malformed(_)), "{error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn hostile_numbers_cost_nothing() {
     let vector = Datatype::indexed_block(4, &[40, 8, 0], &Primitive::Byte.into()).unwrap();

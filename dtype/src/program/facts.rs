@@ -324,4 +324,21 @@ mod tests {
         }
         assert_eq!(lens.before(10), Some(sum));
     }
+
+    #[test]
+    fn prefix_sums_of_a_list_ascend_from_zero() {
+        let disps = [0, 100, 200];
+        assert_eq!(Facts::list(&disps, &[0, 8, 12, 20]).unwrap().size, 20);
+        for starts in [
+            [0, 8, 8, 20],
+            [0, 0, 8, 20],
+            [0, 8, 20, 20],
+            [0, 12, 8, 20],
+            [0, 8, 21, 20],
+            [1, 8, 12, 20],
+        ] {
+            let refused = Facts::list(&disps, &starts);
+            assert!(matches!(refused, Err(ProgramError::Malformed(_))), "{starts:?}: {refused:?}");
+        }
+    }
 }
