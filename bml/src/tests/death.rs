@@ -129,6 +129,43 @@ fn a_farewell_waits_for_room() {
 }
 
 #[test]
+fn a_peer_that_is_given_up_is_told_over_every_rail() {
+    let (mut a, [(mut first, to_a), (mut second, _)]) = two_rails();
+    let slot = first.reserve(to_a, 1).unwrap();
+    first.send(slot, AmTag(5), Token::NONE);
+    let nonsense = || LinkError::Corrupt { what: "nonsense".to_owned() };
+    a.give_up(Rank(1), nonsense());
+    a.give_up(Rank(1), nonsense());
+    assert!(matches!(a.state(Rank(1)), PeerState::Lost(LinkError::Corrupt { .. })));
+    let lost = poll(&mut a);
+    let [Event::Lost { peer: Rank(1), error }] = &lost[..] else { panic!("{lost:?}") };
+    assert_eq!(*error, nonsense());
+    assert!(poll(&mut a).is_empty(), "once, and what it still says is not delivered");
+    for end in [&mut first, &mut second] {
+        assert_eq!(heard(end), [(Bml::CONTROL_TAG, vec![1])]);
+    }
+}
+
+/// Both ends hear of it, the one that is given up before anything dies.
+#[test]
+fn giving_up_ends_both_sides() {
+    let hub = Hub::new();
+    let (mut a, mut b) = pair(&[(&hub, named("x", 100))]);
+    a.give_up(Rank(1), LinkError::Corrupt { what: "nonsense".to_owned() });
+    assert!(matches!(&poll(&mut a)[..], [Event::Lost { peer: Rank(1), .. }]));
+    let lost = poll(&mut b);
+    assert!(
+        matches!(
+            &lost[..],
+            [Event::Lost { peer: Rank(0), error: LinkError::PeerGone { reason } }]
+                if reason.contains("gave this process up")
+        ),
+        "{lost:?}"
+    );
+    assert!(b.reserve(Rank(0), 1).is_err());
+}
+
+#[test]
 fn a_peer_that_gives_us_up_is_lost() {
     let (mut a, [_first, (mut second, to_a)]) = two_rails();
     for kind in [&[2][..], &[], &[1], &[1]] {
