@@ -396,6 +396,22 @@ mod tests {
         assert!(imports.freed(PEER, &[3]).is_err());
     }
 
+    /// Its number is free again once nothing uses it here, and the owner was told so.
+    #[test]
+    fn a_recalled_allocation_is_not_shared_again_while_it_is_used() {
+        let mut imports = Imports::new(1 << 20, 8);
+        let _segment = offer(&mut imports, 1, 4096);
+        let mapping = map(&mut imports, &make_key(OWNER, 1, 0, 8)).unwrap();
+        imports.recall(PEER, &recall_packet(1)).unwrap();
+        assert!(imports.take_released().is_empty(), "it is used");
+        let (_again, file) = Segment::create(4096, false).unwrap();
+        let error = imports.offered(PEER, &share_packet(1, 4096), Some(file)).unwrap_err();
+        assert!(error.to_string().contains("shared twice"), "{error}");
+        drop(mapping);
+        assert_eq!(imports.take_released(), [(PEER, 1)]);
+        let _segment = offer(&mut imports, 1, 4096);
+    }
+
     #[test]
     fn an_allocation_shorter_than_announced_is_refused() {
         let mut imports = Imports::new(1 << 20, 8);

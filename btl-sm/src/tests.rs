@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 mod devices;
+mod ends;
 
 /// A job per test, so that tests that run at the same time are strangers.
 fn job() -> String {
