@@ -235,11 +235,7 @@ impl Sm {
                 break;
             }
         }
-        let link = &self.links[id as usize];
-        if link.state == State::Meeting && link.inbound.is_some() {
-            // Then it is up as soon as we have greeted; the end is reported again.
-            return;
-        }
+        // If it had both greetings, this link is up by now. If not, it never sent anything.
         self.die(id, gone());
     }
 
