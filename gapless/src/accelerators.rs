@@ -5,11 +5,14 @@
 //! without CUDA or OpenCL starts normally, and opens no driver it does not need. What could not be opened is
 //! tried again, seldom: a device may be another process's for a while, or without memory for a context.
 //! A device that was opened is attached to the transports before the next message.
+//!
+//! Views vouch for the handles in their spaces: whoever made one has promised so. A space that comes from safe
+//! code ([`World::alloc_device`](crate::World::alloc_device)) is only opened if its handles are known.
 
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 mod shelf;
 
-use gapless_mem::Device;
+use gapless_mem::{Device, Space};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +29,8 @@ pub(crate) struct Accelerators {
     /// Opened, and not attached yet.
     fresh: Mutex<Vec<Arc<dyn Device>>>,
     any: AtomicBool,
+    /// Whether devices are opened at all.
+    opens: bool,
 }
 
 impl std::fmt::Debug for Accelerators {
@@ -35,6 +40,27 @@ impl std::fmt::Debug for Accelerators {
 }
 
 impl Accelerators {
+    /// Without devices; `opens` says whether any are to be opened.
+    pub(crate) fn new(opens: bool) -> Accelerators {
+        Accelerators { opens, ..Accelerators::default() }
+    }
+
+    /// Opens the device of a space that nobody vouches for.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn open(&self, space: Space) -> Result<(), String> {
+        if !self.opens {
+            return Err("this world opens no devices (Builder::open_devices)".to_owned());
+        }
+        self.open_known(space)
+    }
+
+    #[cfg(not(any(feature = "cuda", feature = "opencl")))]
+    fn open_known(&self, _: Space) -> Result<(), String> {
+        Err("this build has no devices".to_owned())
+    }
+
     /// Whether devices wait to be attached.
     #[inline]
     pub(crate) fn has_fresh(&self) -> bool {
@@ -58,6 +84,8 @@ mod on_demand {
     use gapless_dtype_cuda::GpuEngine;
     use gapless_engine::{Engine, EngineError, Typed};
     use gapless_mem::{Completion, Device, Region, Space};
+    #[cfg(feature = "opencl")]
+    use gapless_mem_opencl::OpenClDevice;
     use std::ops::Range;
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
@@ -92,53 +120,92 @@ mod on_demand {
             }
         }
 
-        fn open(self) -> Result<GpuEngine, String> {
-            let text = |error: EngineError| error.to_string();
+        /// Makes the engine.
+        ///
+        /// # Safety
+        /// The handles of an OpenCL space are live.
+        unsafe fn open(self) -> Result<GpuEngine, String> {
             match self {
                 #[cfg(feature = "cuda")]
-                Which::Cuda { ordinal } => {
-                    let driver = gapless_mem_cuda::CudaDriver::load();
-                    let device = driver.and_then(|driver| driver.device(ordinal));
-                    let device = device.map_err(|error| error.to_string())?;
-                    GpuEngine::cuda(Arc::new(device)).map_err(text)
-                }
+                Which::Cuda { ordinal } => cuda(ordinal),
                 #[cfg(feature = "opencl")]
                 Which::OpenCl { context, device, queue } => {
                     let space = Space::OpenCl { context, device, queue };
-                    // SAFETY: asked for by the message layer alone, about views, whose makers vouch
-                    // for their regions: a buffer's context, device and queue live while it does,
-                    // and the device takes references of its own.
-                    let device = unsafe { gapless_mem_opencl::OpenClDevice::adopt(space) };
-                    let device = device.map_err(|error| error.to_string())?;
-                    GpuEngine::opencl(Arc::new(device)).map_err(text)
+                    // SAFETY: the caller's promise.
+                    let device = unsafe { OpenClDevice::adopt(space) };
+                    opencl(device.map_err(|error| error.to_string())?)
                 }
             }
         }
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda(ordinal: u32) -> Result<GpuEngine, String> {
+        let driver = gapless_mem_cuda::CudaDriver::load();
+        let device = driver.and_then(|driver| driver.device(ordinal));
+        let device = device.map_err(|error| error.to_string())?;
+        GpuEngine::cuda(Arc::new(device)).map_err(|error| error.to_string())
+    }
+
+    #[cfg(feature = "opencl")]
+    fn opencl(device: OpenClDevice) -> Result<GpuEngine, String> {
+        GpuEngine::opencl(Arc::new(device)).map_err(|error| error.to_string())
+    }
+
     impl Accelerators {
-        /// The engine of a space, made now if it was not before.
+        /// The engine of a space that a view is in, made now if it was not before.
         fn engine(&self, space: Space) -> Option<GpuEngine> {
             let which = Which::of(space)?;
-            let why = match self.shelf.get(which, Instant::now, || which.open()) {
-                Found::Known(engine) => return Some(engine),
+            // SAFETY: asked for by the message layer alone, about views, whose makers vouch for their
+            // regions: a buffer's context, device and queue live while it does, and the device takes
+            // references of its own.
+            self.take(space, which, || unsafe { which.open() }).ok()
+        }
+
+        /// Makes the engine of a space that comes from anywhere: handles are followed only if another
+        /// device of this process has them.
+        pub(super) fn open_known(&self, space: Space) -> Result<(), String> {
+            let found = match Which::of(space).ok_or("no device is opened for such memory")? {
+                #[cfg(feature = "cuda")]
+                which @ Which::Cuda { ordinal } => self.take(space, which, || cuda(ordinal)),
+                #[cfg(feature = "opencl")]
+                which @ Which::OpenCl { .. } => {
+                    // Before anything is kept under this name: safe code can make up any number of them.
+                    let device = OpenClDevice::known(space).map_err(|error| error.to_string())?;
+                    self.take(space, which, || opencl(device))
+                }
+            };
+            found.map(drop)
+        }
+
+        /// The engine of a device, made by `open` if there is none.
+        fn take(
+            &self,
+            space: Space,
+            which: Which,
+            open: impl FnOnce() -> Result<GpuEngine, String>,
+        ) -> Result<GpuEngine, String> {
+            let why = match self.shelf.get(which, Instant::now, open) {
+                Found::Known(engine) => return Ok(engine),
                 Found::Opened(engine, late) => {
                     lock(&self.fresh).push(engine.device());
                     self.any.store(true, Ordering::Relaxed);
                     if late {
                         tracing::info!(%space, "memory of this device has an engine now");
                     }
-                    return Some(engine);
+                    return Ok(engine);
                 }
                 Found::Failed(why, 1) => {
                     tracing::warn!(%space, why, "no engine for memory of this device");
-                    return None;
+                    return Err(why);
                 }
                 Found::Failed(why, _) => why,
-                Found::FailedBefore => return None,
+                Found::FailedBefore => {
+                    return Err("it could not be opened a moment ago".to_owned());
+                }
             };
             tracing::debug!(%space, why, "still no engine for memory of this device");
-            None
+            Err(why)
         }
     }
 

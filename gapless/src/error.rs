@@ -6,7 +6,7 @@ use gapless_bml::BmlError;
 use gapless_btl::LinkError;
 use gapless_dtype::TypeError;
 use gapless_engine::EngineError;
-use gapless_mem::DeviceError;
+use gapless_mem::{DeviceError, Space};
 use gapless_pml::PmlError;
 use thiserror::Error;
 
@@ -78,6 +78,14 @@ pub enum Error {
     /// Memory could not be allocated.
     #[error(transparent)]
     Memory(#[from] DeviceError),
+    /// No device of this process has memory in this space, or none that can be opened.
+    #[error("no device has memory in {space}: {reason}")]
+    NoDevice {
+        /// The space.
+        space: Space,
+        /// Why it could not be opened.
+        reason: String,
+    },
     /// A persistent request that was not started was waited for.
     #[error("the persistent request is inactive: nothing was started")]
     Inactive,

@@ -17,7 +17,7 @@ use crate::scope::Scopes;
 use crate::world::attach;
 use gapless_bml::{Patience, Step, Waiter};
 use gapless_mem::{Device, Space};
-use gapless_pml::{Pml, PmlError, RequestId, Status};
+use gapless_pml::{Pml, RequestId, Status};
 use gate::{Gate, Pass};
 use rustix::event::{EventfdFlags, eventfd};
 use std::ops::{Deref, DerefMut};
@@ -110,20 +110,20 @@ impl State {
         }
     }
 
-    /// The device whose memory `space` is, opened now if need be.
+    /// The device whose memory `space` is, opened now if need be. Nobody vouches for the space.
     pub(crate) fn device(&mut self, space: Space) -> Result<Arc<dyn Device>, Error> {
         let find = |pml: &mut Pml| {
             let devices = pml.bml_mut().devices();
             devices.iter().find(|device| device.space() == space).cloned()
         };
-        let pml = self.open()?;
-        if let Some(known) = find(pml) {
+        if let Some(known) = find(self.open()?) {
             return Ok(known);
         }
-        let served = pml.serves(space);
+        let nowhere = |reason| Error::NoDevice { space, reason };
+        self.accelerators.open(space).map_err(nowhere)?;
         // What was opened by asking is attached by this.
-        let found = find(self.open()?).filter(|_| served);
-        found.ok_or(Error::Message(PmlError::NoEngine { space }))
+        let found = find(self.open()?);
+        found.ok_or_else(|| nowhere("another kind of memory is its device's own".to_owned()))
     }
 
     /// From now on nothing new starts.

@@ -135,8 +135,13 @@ impl World {
     /// when no peer has them mapped any more; what else is said of device memory stands at
     /// [`DeviceBuf`].
     ///
+    /// An OpenCL space has to be that of a device that this process has opened or made (`OpenClDevice`), or
+    /// of another device in its context: other handles are refused, because numbers that are no handles
+    /// cannot be told from those that are.
+    ///
     /// # Errors
-    /// No device of that space, or no memory left there.
+    /// [`Error::NoDevice`]: no device of that space, or handles that nobody here knows; no memory left
+    /// there.
     pub fn alloc_device(&self, space: Space, len: u64) -> Result<DeviceBuf, Error> {
         let device = self.shared.lock()?.device(space)?;
         DeviceBuf::allocate(&self.shared, device, len)

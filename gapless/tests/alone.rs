@@ -1,5 +1,8 @@
 //! A process without a launcher: a job of one, which can send to itself.
 
+#[cfg(feature = "opencl")]
+mod common;
+
 use gapless::{Error, PmlError, Protocol, Source, TagSel, World};
 
 #[test]
@@ -99,4 +102,40 @@ fn memory_for_peers_is_memory() {
     let unreceived = PmlError::Unreceived { rank: 0, tag: 0 };
     assert_eq!(result, Err(Error::Message(unreceived)));
     assert_eq!(memory[99_999], 1);
+}
+
+/// OpenCL follows any number that it takes for a handle, so numbers from safe code must not reach it.
+#[cfg(feature = "opencl")]
+#[test]
+fn handles_that_were_made_up_are_not_followed() {
+    use gapless::{Device, OpenClDevice, Space};
+    let world = World::init().unwrap();
+    let refuses = |context, device, queue| {
+        let made_up = Space::OpenCl { context, device, queue };
+        let error = world.alloc_device(made_up, 64).unwrap_err();
+        assert!(matches!(&error, Error::NoDevice { space, .. } if *space == made_up), "{error}");
+    };
+    let ours = [0u64; 64];
+    let address = ours.as_ptr().expose_provenance() as u64;
+    for number in [0, 8, 1 << 40, address, u64::MAX] {
+        refuses(number, number, None);
+        refuses(number, number, Some(number));
+    }
+    let (real, gone) = match (OpenClDevice::open(0), OpenClDevice::open(0)) {
+        (Ok(real), Ok(gone)) => (real, gone.space()),
+        (Err(why), _) | (_, Err(why)) => {
+            return common::skip("made-up handles beside real ones", &why.to_string());
+        }
+    };
+    let Space::OpenCl { context, device, .. } = real.space() else { panic!("it is OpenCL's") };
+    refuses(address, device, None);
+    refuses(context, address, None);
+    refuses(context, device, Some(address));
+    let Space::OpenCl { context: gone, .. } = gone else { panic!("it is OpenCL's") };
+    refuses(gone, device, None);
+    let memory = world.alloc_device(real.space(), 64).unwrap();
+    // The world's device has references of its own.
+    drop(real);
+    assert_eq!(memory.region().len(), 64);
+    assert!(world.alloc_device(memory.region().space(), 64).is_ok());
 }

@@ -1,6 +1,7 @@
 //! The device: a context, a queue, and the buffers that were allocated here.
 
 use crate::detect::{DeviceInfo, detect};
+use crate::known::{self, Handles};
 use crate::launch::Programs;
 use crate::sys::{self, Context, Queue};
 use crate::{OpenClError, copy};
@@ -74,6 +75,21 @@ impl OpenClDevice {
         Ok(OpenClDevice::with(info, context, own, queue))
     }
 
+    /// As [`adopt`](OpenClDevice::adopt), of handles that are known to be live, because another device of
+    /// this process was opened or made with them: safe for a space from anywhere.
+    ///
+    /// # Errors
+    /// As [`adopt`](OpenClDevice::adopt); [`OpenClError::Unknown`] for all other handles.
+    pub fn known(space: Space) -> Result<OpenClDevice, OpenClError> {
+        let (context, own) = known::retain(space)?;
+        let Space::OpenCl { device, queue, .. } = space else {
+            return Err(OpenClError::NotOpenCl { space });
+        };
+        let info = DeviceInfo::of(0, String::new(), sys::pointer(device))?;
+        let own = own.map_or_else(|| Queue::create(&context, info.raw()), Ok)?;
+        Ok(OpenClDevice::with(info, context, own, queue))
+    }
+
     fn with(info: DeviceInfo, context: Context, queue: Queue, user: Option<u64>) -> OpenClDevice {
         let space = Space::OpenCl {
             context: sys::number(context.raw()),
@@ -86,7 +102,7 @@ impl OpenClDevice {
             cache_bytes: info.cache_bytes,
             compute_units: info.compute_units,
         };
-        OpenClDevice {
+        let device = OpenClDevice {
             name: info.name.as_str().into(),
             info,
             properties,
@@ -95,6 +111,16 @@ impl OpenClDevice {
             programs: Programs::default(),
             queue,
             context,
+        };
+        known::add(device.handles());
+        device
+    }
+
+    fn handles(&self) -> Handles {
+        Handles {
+            context: sys::number(self.context.raw()),
+            device: sys::number(self.info.raw()),
+            queue: sys::number(self.queue.raw()),
         }
     }
 
@@ -258,6 +284,7 @@ impl Device for OpenClDevice {
 
 impl Drop for OpenClDevice {
     fn drop(&mut self) {
+        known::remove(self.handles());
         let live = std::mem::take(&mut self.buffers().live);
         for handle in live.into_keys() {
             // SAFETY: a buffer of ours that was not freed; commands in flight keep references.

@@ -40,6 +40,12 @@ pub enum OpenClError {
         /// The space.
         space: gapless_mem::Space,
     },
+    /// The space names handles that no device of this process has: they are not followed.
+    #[error("{space} names handles that no OpenCL device of this process was opened or made with")]
+    Unknown {
+        /// The space.
+        space: gapless_mem::Space,
+    },
     /// A call was refused.
     #[error("OpenCL: {operation} failed: {reason} ({code})")]
     Refused {

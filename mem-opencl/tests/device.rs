@@ -233,3 +233,24 @@ fn host_memory_can_be_a_buffer() {
     // SAFETY: the buffer is gone.
     unsafe { host.free(memory) }.unwrap();
 }
+
+#[test]
+fn devices_are_made_of_handles_that_another_one_has_and_of_no_others() {
+    let Some(first) = device() else { return };
+    let space = first.space();
+    let second = OpenClDevice::known(space).unwrap();
+    assert_eq!(second.space(), space);
+    // One context: either works on the other's buffers.
+    let there = first.allocate(3).unwrap();
+    up(&second, there, &[1, 2, 3]);
+    assert_eq!(down(&first, there), [1, 2, 3]);
+    // SAFETY: nothing is in flight.
+    unsafe { first.free(there) }.unwrap();
+    drop(first);
+    let third = OpenClDevice::known(space).unwrap();
+    assert!(OpenClDevice::known(third.space()).is_ok());
+    drop((second, third));
+    assert_eq!(OpenClDevice::known(space).unwrap_err(), OpenClError::Unknown { space });
+    let error = OpenClDevice::known(Space::Host).unwrap_err();
+    assert_eq!(error, OpenClError::NotOpenCl { space: Space::Host });
+}

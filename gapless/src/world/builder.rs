@@ -162,7 +162,7 @@ impl Builder {
             attach(&mut bml, device);
         }
         let local = meet(&mut *wireup, &mut bml)?;
-        let accelerators = Arc::new(Accelerators::default());
+        let accelerators = Arc::new(Accelerators::new(!self.no_detection));
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
             self.engines.push(Arc::new(OnDemand(Arc::clone(&accelerators))));
