@@ -26,6 +26,7 @@ mod link;
 mod pieces;
 mod pmi1;
 mod pmix;
+mod seat;
 mod single;
 
 pub use detect::{detect, is_launched};

@@ -64,6 +64,9 @@ impl World {
     /// Joins the job that this process's launcher started, or is a job of one. Waits for the other
     /// processes of the job to come as far.
     ///
+    /// A process is in its launcher's job once at a time. When it has left, it may join again under
+    /// `gapless run`; other launchers do not take it again. Jobs of one, without a launcher, are not counted.
+    ///
     /// # Errors
     /// A launcher that is half there or gone; a peer that is incompatible or cannot be reached; a
     /// transport that cannot be set up; a [tuning file](crate::tuning) that is wrong.

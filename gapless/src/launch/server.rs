@@ -71,6 +71,8 @@ impl Server {
         match request.get("cmd").unwrap_or("") {
             "init" => {
                 self.processes[rank].initialized = true;
+                // It may come again once it has left.
+                self.processes[rank].finalized = false;
                 reply("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0".to_owned())
             }
             "get_maxes" => reply(format!(

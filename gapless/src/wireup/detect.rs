@@ -10,10 +10,12 @@ enum Language {
     Pmix,
 }
 
-/// Finds the launcher of this process from its environment, and talks to it. To be called once: the
-/// launcher's connection becomes the answer's.
+/// Finds the launcher of this process from its environment, and talks to it. A process is in its launcher's
+/// job once at a time; whether it may join again after it has left is the launcher's affair (`gapless run`
+/// allows it).
 ///
 /// # Errors
+/// [`WireupError::Joined`], [`WireupError::OnlyOnce`];
 /// A launcher that is half there: its variables are set but make no sense, or it does not answer.
 pub fn detect() -> Result<Box<dyn Wireup>, WireupError> {
     let limits = Limits::from_environment()?;

@@ -17,6 +17,15 @@ pub enum WireupError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A process is in its launcher's job once at a time.
+    #[error("this process is in its launcher's job already: finalize or drop that world first")]
+    Joined,
+    /// This process was in its launcher's job and has left it, and the launcher does not take it again.
+    #[error("the launcher does not take a process again that has left its job ({reason})")]
+    OnlyOnce {
+        /// What it did.
+        reason: String,
+    },
     /// The launcher is gone, or its connection is.
     #[error("the launcher is gone ({doing}: {reason})")]
     LauncherGone {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// Longest line that is accepted, in bytes: PMI-1's own limits are far below.
 const LINE_BYTES_MAX: usize = 16 << 10;
 
-/// A stream of lines. It stays open until this process ends, unless [`close`](Link::close) is called:
+/// A stream of lines. It stays open until this process ends, unless [`into_stream`](Link::into_stream) is called:
 /// hydra kills whoever hangs up without having finalized, at once, and so before an error could be
 /// told.
 #[derive(Debug)]
@@ -34,9 +34,9 @@ impl Link {
         Link { stream: ManuallyDrop::new(stream), pending: Vec::new(), broken: None }
     }
 
-    /// Hangs up, in good order.
-    pub(super) fn close(self) {
-        drop(ManuallyDrop::into_inner(self.stream));
+    /// The stream, which was left in good order: dropping it hangs up.
+    pub(super) fn into_stream(self) -> OwnedFd {
+        ManuallyDrop::into_inner(self.stream)
     }
 
     /// Sends a line.
@@ -156,7 +156,7 @@ fn kind(raw: RawFd) -> std::io::Result<String> {
 }
 
 /// Takes over the descriptor that a launcher left and told of in `variable`, once it is known to be
-/// an open socket. To be called once for a descriptor.
+/// an open socket. To be called once for a descriptor; see [`Seat`](super::seat::Seat).
 ///
 /// # Errors
 /// It is none.

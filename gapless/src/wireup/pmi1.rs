@@ -10,7 +10,8 @@
 //! final zero; hence all is kept one byte below.
 
 use super::limits::Wait;
-use super::link::{Link, adopt, connect};
+use super::link::{Link, connect};
+use super::seat::Seat;
 use super::{Limits, Wireup, WireupError, job_name, pieces};
 use crate::pmi::{Line, valid_word};
 use std::os::fd::OwnedFd;
@@ -34,6 +35,8 @@ const VALUE_BYTES: std::ops::RangeInclusive<usize> = 64..=8192;
 pub struct Pmi1 {
     /// `None` once it was left in good order.
     link: Option<Link>,
+    /// Unless the caller brought the stream.
+    seat: Option<Seat>,
     rank: u32,
     size: u32,
     local_size: Option<u32>,
@@ -53,14 +56,23 @@ fn number(set: &'static str, variable: &'static str) -> Result<u32, WireupError>
 }
 
 impl Pmi1 {
-    /// Talks to the launcher that this process's environment names. To be called once: the
-    /// descriptor becomes this value's.
+    /// Talks to the launcher that this process's environment names: once at a time, and again once this
+    /// was [finalized](Wireup::finalize) if the launcher takes a process again.
     ///
     /// # Errors
-    /// Variables that are missing or make no sense; a launcher that does not answer.
+    /// Variables that are missing or make no sense; a launcher that does not answer;
+    /// [`WireupError::Joined`], [`WireupError::OnlyOnce`].
     pub fn from_environment(limits: Limits) -> Result<Pmi1, WireupError> {
+        let mut seat = Seat::take()?;
+        let joined = Pmi1::join(&mut seat, limits).map_err(|error| seat.explain(error))?;
+        Ok(Pmi1 { seat: Some(seat), ..joined })
+    }
+
+    fn join(seat: &mut Seat, limits: Limits) -> Result<Pmi1, WireupError> {
         let local_size = number(FD, LOCAL_SIZE).ok();
         if std::env::var_os(FD).is_none() {
+            // hydra does not survive a process that calls again.
+            seat.only_once("PMI-1 over a port")?;
             let place = std::env::var_os(PORT).unwrap_or_default();
             let id = number(PORT, ID)?;
             let stream = connect(PORT, &place.to_string_lossy(), limits.answer)?;
@@ -72,7 +84,7 @@ impl Pmi1 {
             let problem = format!("{rank}, but {SIZE} is {size}");
             return Err(WireupError::Environment { set: FD, variable: RANK, problem });
         }
-        Pmi1::start(adopt(FD, descriptor)?, rank, size, local_size, limits)
+        Pmi1::start(seat.connection(FD, descriptor)?, rank, size, local_size, limits)
     }
 
     /// Talks to a launcher over a connected stream socket.
@@ -136,6 +148,7 @@ impl Pmi1 {
         let (key_bytes_max, value_bytes_max) = (63, 1023);
         let mut pmi = Pmi1 {
             link: Some(link),
+            seat: None,
             rank,
             size,
             local_size: local_size.filter(|&local| (1..=size).contains(&local)),
@@ -309,8 +322,10 @@ impl Wireup for Pmi1 {
             return Ok(());
         }
         self.ask("cmd=finalize", "finalize_ack")?;
-        if let Some(link) = self.link.take() {
-            link.close();
+        let stream = self.link.take().map(Link::into_stream);
+        if let Some(seat) = self.seat.take() {
+            // Kept open: the launcher may take this process again.
+            seat.leave(stream);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@
 mod library;
 
 use super::limits::Wait;
+use super::seat::Seat;
 use super::{Limits, Wireup, WireupError, job_name, pieces};
 use crate::pmi::valid_word;
 use library::{Found, Key, Library, Proc, Status};
@@ -47,16 +48,25 @@ pub struct Pmix {
     limits: Limits,
     /// Whether something was put that the server does not have yet.
     uncommitted: bool,
-    finalized: bool,
+    /// `None` once it was left.
+    seat: Option<Seat>,
 }
 
 impl Pmix {
-    /// Talks to the launcher that this process's environment names. To be called once at a time.
+    /// Talks to the launcher that this process's environment names, once.
     ///
     /// # Errors
     /// Variables that are missing; no library, or one of another version; a server that is gone,
-    /// does not answer, or says what makes no sense.
+    /// does not answer, or says what makes no sense; [`WireupError::Joined`], [`WireupError::OnlyOnce`].
     pub fn from_environment(limits: Limits) -> Result<Pmix, WireupError> {
+        let seat = Seat::take()?;
+        // Open MPI's server lets it join, but then loses what it publishes.
+        seat.only_once("PMIx")?;
+        let joined = Pmix::join(limits).map_err(|error| seat.explain(error))?;
+        Ok(Pmix { seat: Some(seat), ..joined })
+    }
+
+    fn join(limits: Limits) -> Result<Pmix, WireupError> {
         let is_server = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(SERVER);
         if !std::env::vars_os().any(|(name, _)| is_server(&name)) {
             let (variable, problem) = (SERVER, "missing".to_owned());
@@ -87,8 +97,8 @@ impl Pmix {
         let local_size = local_size.as_ref().and_then(number);
         let local_size = local_size.filter(|local| (1..=size).contains(local));
         let job = job_name(&me.name());
-        let (uncommitted, finalized) = (false, false);
-        Ok(Pmix { worker, me, size, local_size, job, limits, uncommitted, finalized })
+        let (uncommitted, seat) = (false, None);
+        Ok(Pmix { worker, me, size, local_size, job, limits, uncommitted, seat })
     }
 
     fn answer(&self) -> Wait<'static> {
@@ -182,9 +192,9 @@ impl Wireup for Pmix {
     }
 
     fn finalize(&mut self) -> Result<(), WireupError> {
-        if !self.finalized {
-            self.finalized = true;
+        if let Some(seat) = self.seat.take() {
             self.worker.ask("PMIx_Finalize", self.answer(), Library::finalize)?;
+            seat.leave(None);
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! port) and Open MPI's `mpirun` (PMIx), the real ones. Each test runs under every launcher that is
 //! installed, as root too; what is missing is skipped aloud.
 
+mod again;
 #[path = "../common/mod.rs"]
 mod common;
 mod dying;

@@ -1,0 +1,107 @@
+//! This process's seat in its launcher's job: taken by one world at a time, and by another when that one has
+//! left, if the launcher plays along.
+//!
+//! A descriptor that a launcher left (`PMI_FD`) is a number in the environment, which is as good as long as
+//! nobody else has a descriptor of that number. So it is taken over once, and kept open here between
+//! worlds: the number is never anybody else's.
+
+use super::{WireupError, link};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What is known of all seats: there is one.
+struct Seats {
+    taken: bool,
+    /// Whether a world has left already.
+    left: bool,
+    /// Descriptors that were taken over, by their numbers; `None` while a world has one, and for ever if
+    /// that did not leave in good order.
+    descriptors: BTreeMap<u32, Option<OwnedFd>>,
+}
+
+static SEATS: Mutex<Seats> =
+    Mutex::new(Seats { taken: false, left: false, descriptors: BTreeMap::new() });
+
+fn seats() -> MutexGuard<'static, Seats> {
+    SEATS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The seat, while this lives.
+#[derive(Debug)]
+pub(super) struct Seat {
+    /// The number of the descriptor that came with it, if any.
+    descriptor: Option<u32>,
+    /// Another world had it before.
+    again: bool,
+}
+
+impl Seat {
+    /// Takes the seat.
+    ///
+    /// # Errors
+    /// Another world of this process has it.
+    pub(super) fn take() -> Result<Seat, WireupError> {
+        let mut seats = seats();
+        if std::mem::replace(&mut seats.taken, true) {
+            return Err(WireupError::Joined);
+        }
+        Ok(Seat { descriptor: None, again: seats.left })
+    }
+
+    /// The connection over the descriptor that the launcher left and told of in `variable`.
+    ///
+    /// # Errors
+    /// It is none; a world before did not leave in good order, and what it was told last is not known.
+    pub(super) fn connection(
+        &mut self,
+        variable: &'static str,
+        number: u32,
+    ) -> Result<OwnedFd, WireupError> {
+        let mut seats = seats();
+        let stream = match seats.descriptors.get_mut(&number) {
+            None => link::adopt(variable, number)?,
+            Some(kept) => kept.take().ok_or_else(|| WireupError::OnlyOnce {
+                reason: "the last world did not leave it in good order".to_owned(),
+            })?,
+        };
+        seats.descriptors.insert(number, None);
+        self.descriptor = Some(number);
+        Ok(stream)
+    }
+
+    /// For launchers that must not even be asked again.
+    ///
+    /// # Errors
+    /// Another world was in the job before.
+    pub(super) fn only_once(&self, language: &'static str) -> Result<(), WireupError> {
+        match self.again {
+            true => Err(WireupError::OnlyOnce { reason: format!("it speaks {language}") }),
+            false => Ok(()),
+        }
+    }
+
+    /// Leaves in good order; `stream` is what [`connection`](Seat::connection) gave, if it did.
+    pub(super) fn leave(self, stream: Option<OwnedFd>) {
+        let mut seats = seats();
+        seats.left = true;
+        if let Some(number) = self.descriptor {
+            seats.descriptors.insert(number, stream);
+        }
+    }
+
+    /// A launcher that refuses at the second time does not let a process join again.
+    pub(super) fn explain(&self, error: WireupError) -> WireupError {
+        match error {
+            WireupError::OnlyOnce { .. } => error,
+            error if self.again => WireupError::OnlyOnce { reason: error.to_string() },
+            error => error,
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        seats().taken = false;
+    }
+}
