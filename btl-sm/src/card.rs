@@ -10,12 +10,13 @@ use gapless_btl::{Address, LinkError};
 use std::fmt::Write as _;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Names one [`Sm`](crate::Sm), anywhere, ever. It is also a capability: whoever greets must know it.
+/// Names one [`Sm`](crate::Sm), anywhere, ever. It is also a capability: whoever greets must know it. So it is
+/// told to peers alone, and is no part of the listener's name, which every process can read.
 pub(crate) type Nonce = [u8; 16];
 
 const MAGIC: [u8; 4] = *b"GLsm";
 /// Changes with anything that two ends must agree on.
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// Bytes in a word: shared counters have this size.
 const WORD_BYTES: u32 = usize::BITS / 8;
 /// Reads differently in the other byte order.
@@ -36,22 +37,28 @@ struct CardWire {
     job_bytes: u16,
     name_bytes: u16,
     net: u64,
+    pids: u64,
     boot: [u8; 16],
+    place: [u8; 16],
     nonce: Nonce,
 }
 
-const _: () = assert!(size_of::<CardWire>() == 64);
+const _: () = assert!(size_of::<CardWire>() == 88);
 
 /// An address, read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     pub(crate) uid: u32,
-    /// In the writer's process-id namespace: for people.
+    /// In the writer's process-id namespace.
     pub(crate) pid: u32,
+    /// That namespace; 0 if unknown.
+    pub(crate) pids: u64,
     /// The network namespace, in which abstract names live; 0 if unknown.
     pub(crate) net: u64,
     /// Which start of which machine; zeros if unknown.
     pub(crate) boot: [u8; 16],
+    /// What the listener is called.
+    pub(crate) place: [u8; 16],
     pub(crate) nonce: Nonce,
     pub(crate) job: String,
     pub(crate) name: String,
@@ -74,17 +81,20 @@ impl Card {
                 name.len()
             )));
         }
-        let mut nonce = Nonce::default();
+        let (mut place, mut nonce) = ([0; 16], Nonce::default());
+        random(&mut place)?;
         random(&mut nonce)?;
-        let net = rustix::fs::stat("/proc/self/ns/net").map_or(0, |found| found.st_ino);
+        let namespace = |file: &str| rustix::fs::stat(file).map_or(0, |found| found.st_ino);
         let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
         let boot = u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes();
         Ok(Card {
             uid: rustix::process::geteuid().as_raw(),
             pid: std::process::id(),
-            net,
+            pids: namespace("/proc/self/ns/pid"),
+            net: namespace("/proc/self/ns/net"),
             boot,
+            place,
             nonce,
             job: job.to_owned(),
             name: name.to_owned(),
@@ -104,11 +114,13 @@ impl Card {
             job_bytes: short(&self.job),
             name_bytes: short(&self.name),
             net: self.net,
+            pids: self.pids,
             boot: self.boot,
+            place: self.place,
             nonce: self.nonce,
         };
         let bytes = [wire.as_bytes(), self.job.as_bytes(), self.name.as_bytes()].concat();
-        Address::new(&bytes).expect("64 + 128 + 64 bytes fit an address")
+        Address::new(&bytes).expect("88 + 128 + 64 bytes fit an address")
     }
 
     /// Reads an address.
@@ -118,7 +130,7 @@ impl Card {
     pub(crate) fn read(address: &Address) -> Result<Card, LinkError> {
         let bytes = address.as_bytes();
         let (wire, rest) = CardWire::read_from_prefix(bytes)
-            .map_err(|_| bad(format!("{} bytes, at least 64 expected", bytes.len())))?;
+            .map_err(|_| bad(format!("{} bytes, at least 88 expected", bytes.len())))?;
         if wire.magic != MAGIC {
             return Err(bad(format!("it starts with {:02x?}", wire.magic)));
         }
@@ -134,7 +146,9 @@ impl Card {
             uid: wire.uid,
             pid: wire.pid,
             net: wire.net,
+            pids: wire.pids,
             boot: wire.boot,
+            place: wire.place,
             nonce: wire.nonce,
             job: text(&rest[..job])?,
             name: text(&rest[job..])?,
@@ -162,9 +176,16 @@ impl Card {
         Ok(())
     }
 
+    /// Whether the process behind `own` sees the one behind `self` under the number `pid`, as far as the
+    /// two can know: 0 is one that it cannot see.
+    pub(crate) fn may_have(&self, own: &Card, pid: i32) -> bool {
+        let comparable = self.pids == own.pids && self.pids != 0;
+        !comparable || u32::try_from(pid) == Ok(self.pid)
+    }
+
     /// The abstract name of its listener.
     pub(crate) fn meeting_place(&self) -> String {
-        self.nonce.iter().fold("gapless-sm/".to_owned(), |mut name, byte| {
+        self.place.iter().fold("gapless-sm/".to_owned(), |mut name, byte| {
             // Writing to a string cannot fail.
             let _ = write!(name, "{byte:02x}");
             name
@@ -301,6 +322,13 @@ mod tests {
         assert_eq!(Card::read(&card.address()).unwrap(), card);
         assert!(card.check_reachable(&card).is_ok());
         assert!(card.meeting_place().len() < 100);
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(card.may_have(&card, own) && !card.may_have(&card, own + 1));
+        // What everybody can read in /proc/net/unix.
+        let secret: String = card.nonce.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(!card.meeting_place().contains(&secret) && card.place != card.nonce);
+        let elsewhere = Card { pids: card.pids + 1, ..card.clone() };
+        assert!(elsewhere.may_have(&card, 0));
         let long = Card::own(&"j".repeat(JOB_BYTES), &"n".repeat(NAME_BYTES)).unwrap();
         assert_eq!(Card::read(&long.address()).unwrap(), long);
         assert!(Card::own(&"j".repeat(JOB_BYTES + 1), "").is_err());

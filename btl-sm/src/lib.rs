@@ -95,6 +95,8 @@ mod single_copy;
 mod sm;
 #[cfg(not(loom))]
 mod socket;
+#[cfg(not(loom))]
+mod strangers;
 #[cfg(all(test, not(loom)))]
 #[allow(unsafe_code, reason = "a device for tests has unsafe methods")]
 mod tests;

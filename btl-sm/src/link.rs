@@ -51,6 +51,9 @@ pub(crate) struct Link {
     pub(crate) incoming: Option<OwnedFd>,
     pub(crate) inbound: Option<Inbound>,
     pub(crate) waker: Option<Arc<Waker>>,
+    /// The number, in our namespace, of the process that answers where the peer is to be met; 0 if it has
+    /// none. Known once the socket is there.
+    pub(crate) answers: i32,
     /// The peer's process number in our namespace; 0 if unknown.
     pub(crate) pid: i32,
     /// The process itself, once memory was shared with it.
@@ -84,6 +87,7 @@ impl Link {
             incoming: None,
             inbound: None,
             waker: None,
+            answers: 0,
             pid: 0,
             process: None,
             mourned: None,
@@ -97,15 +101,21 @@ impl Link {
     }
 
     /// Calls the peer and greets it, as far as that goes without waiting. Gives whether a socket
-    /// was opened by this call.
+    /// was opened by this call. `own` is the caller's card.
     ///
     /// # Errors
-    /// The peer is gone, or the system refused.
-    pub(crate) fn dial(&mut self, hello: &Hello) -> Result<bool, LinkError> {
+    /// The peer is gone, or another process answers in its place; the system refused.
+    pub(crate) fn dial(&mut self, own: &Card, hello: &Hello) -> Result<bool, LinkError> {
         let mut opened = false;
         if self.outgoing.is_none() {
             let Some(socket) = socket::call(&self.card.meeting_place())? else { return Ok(false) };
-            crate::credentials::check_peer(&socket)?;
+            // Before a word is said: the greeting tells secrets.
+            let answers = crate::credentials::check_peer(&socket)?;
+            if !self.card.may_have(own, answers) {
+                let reason = format!("process {answers} answers in its place");
+                return Err(LinkError::PeerGone { reason });
+            }
+            self.answers = answers;
             let socket = Arc::new(socket);
             self.leash = Some(Leash::new(&socket, &self.owed));
             self.outgoing = Some(socket);

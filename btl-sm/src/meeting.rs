@@ -11,13 +11,14 @@ use crate::lane::Lane;
 use crate::link::{Link, State};
 use crate::sm::Sm;
 use crate::socket::{self, Accepted, PACKET_BYTES, Received};
+use crate::strangers::{Nuisance, callers_max};
 use crate::sync::Fences;
 use crate::waker::Waker;
 use crate::{single_copy, system};
 use gapless_btl::{Event, LinkError, PeerId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,9 +27,10 @@ use std::time::{Duration, Instant};
 const EVENTS: usize = 64;
 /// Callers accepted at a time: bounds one look.
 const CALLERS: u32 = 64;
-/// Processes that have called but whom we have not been told to connect to. The oldest are turned
-/// away beyond this.
-const STRANGERS: u32 = 4096;
+/// Processes of the job that have greeted but whom we have not been told to connect to, two descriptors each.
+const GUESTS: usize = 4096;
+/// Connections that may wait to be accepted.
+const QUEUE: u32 = 4096;
 /// How long to leave the listener alone when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -78,10 +80,12 @@ pub(crate) struct Door {
     /// Since when the listener is left alone.
     paused: Option<Instant>,
     /// Callers that have not greeted yet, by serial number.
-    callers: HashMap<u32, (OwnedFd, i32)>,
+    callers: BTreeMap<u32, (OwnedFd, i32)>,
     next_caller: u32,
-    /// Those that have greeted before our `connect`.
-    guests: HashMap<Nonce, Guest>,
+    /// Those that have greeted before our `connect`: as whom, and the number of the process.
+    guests: HashMap<(Nonce, i32), Guest>,
+    turned_away: Nuisance,
+    waiting: Nuisance,
     /// When the sockets were last looked at.
     pub(crate) looked: Instant,
     /// Links that are not up yet and must be tried again.
@@ -101,9 +105,11 @@ impl Door {
             epoll,
             listener,
             paused: None,
-            callers: HashMap::new(),
+            callers: BTreeMap::new(),
             next_caller: 0,
             guests: HashMap::new(),
+            turned_away: Nuisance::new("a caller was turned away"),
+            waiting: Nuisance::new("callers have to wait"),
             looked: Instant::now(),
             meeting: 0,
         };
@@ -140,15 +146,13 @@ impl Sm {
         let id = u32::try_from(self.links.len())
             .map_err(|_| system("connecting", "more than 2³² peers"))?;
         let nonce = link.card.nonce;
-        if link.dial(&self.hello(&link))? {
+        if link.dial(&self.card, &self.hello(&link))? {
             self.watch_outgoing(id, &link)?;
         }
         self.by_nonce.insert(nonce, PeerId(id));
         self.links.push(link);
         self.door.meeting += 1;
-        if let Some(guest) = self.door.guests.remove(&nonce) {
-            self.welcome(id, guest);
-        }
+        self.call_in(id);
         Ok(PeerId(id))
     }
 
@@ -216,7 +220,7 @@ impl Sm {
             }
             let id = u32::try_from(at).expect("checked when it was made");
             let hello = self.hello(link);
-            let dialled = self.links[at].dial(&hello).and_then(|opened| {
+            let dialled = self.links[at].dial(&self.card, &hello).and_then(|opened| {
                 if opened { self.watch_outgoing(id, &self.links[at]) } else { Ok(()) }
             });
             match dialled {
@@ -230,7 +234,7 @@ impl Sm {
     fn hear_end(&mut self, id: u32) {
         // Its greeting may still wait at our door, and behind it messages: a peer that had both
         // greetings was up, and what it sent before it died has arrived.
-        for _ in 0..STRANGERS / CALLERS {
+        for _ in 0..QUEUE / CALLERS {
             if self.links[id as usize].inbound.is_some() || !self.accept() {
                 break;
             }
@@ -247,7 +251,7 @@ impl Sm {
                 Accepted::Nobody => return false,
                 Accepted::Skipped => {}
                 Accepted::Exhausted(error) => {
-                    tracing::warn!(%error, "callers have to wait");
+                    self.door.waiting.again(0, &error);
                     self.door.forget(&self.door.listener);
                     self.door.paused = Some(Instant::now());
                     return false;
@@ -261,14 +265,16 @@ impl Sm {
         let pid = match check_peer(&socket) {
             Ok(pid) => pid,
             Err(error) => {
-                tracing::warn!(%error, "a caller was turned away");
+                self.door.turned_away.again(0, &error);
                 return;
             }
         };
         let serial = self.door.next_caller;
         self.door.next_caller = serial.wrapping_add(1);
         // Whoever was here longest without a greeting makes room.
-        self.door.callers.remove(&serial.wrapping_sub(STRANGERS));
+        while self.door.callers.len() >= callers_max() {
+            self.door.callers.pop_first();
+        }
         if self.door.watch(&socket, Watched::Caller(serial)).is_ok() {
             self.door.callers.insert(serial, (socket, pid));
             self.hear(serial);
@@ -305,18 +311,35 @@ impl Sm {
             Ok(Received::End) => return,
             Err(error) => error,
         };
-        tracing::warn!(error = %refused, pid, "a caller was turned away");
+        self.door.turned_away.again(pid, &refused);
     }
 
-    /// A guest becomes a link's other half, or waits until `connect` names it.
+    /// A guest becomes a link's other half, or waits until `connect` names it and has called it: until then
+    /// nobody knows which process it should be.
     fn seat(&mut self, guest: Guest) {
-        let nonce = guest.hello.from;
-        match self.by_nonce.get(&nonce) {
-            Some(&PeerId(id)) => self.welcome(id, guest),
-            None if self.door.guests.len() < STRANGERS as usize => {
-                self.door.guests.entry(nonce).or_insert(guest);
+        let name = (guest.hello.from, guest.pid);
+        let link = self.by_nonce.get(&name.0).map(|peer| (peer.0, &self.links[peer.0 as usize]));
+        match link {
+            Some((id, link)) if link.outgoing.is_some() || link.is_over() => {
+                self.welcome(id, guest);
             }
-            None => tracing::warn!(pid = guest.pid, "too many strangers: one was turned away"),
+            _ if self.door.guests.len() < GUESTS => {
+                self.door.guests.entry(name).or_insert(guest);
+            }
+            _ => {
+                self.door.turned_away.again(guest.pid, &"too many wait to be met");
+            }
+        }
+    }
+
+    /// The guest whom a link that has just been called waits for, if it is here.
+    fn call_in(&mut self, id: u32) {
+        let link = &self.links[id as usize];
+        let name = (link.card.nonce, link.answers);
+        if link.outgoing.is_some()
+            && let Some(guest) = self.door.guests.remove(&name)
+        {
+            self.welcome(id, guest);
         }
     }
 
@@ -324,7 +347,13 @@ impl Sm {
     fn welcome(&mut self, id: u32, guest: Guest) {
         let link = &self.links[id as usize];
         if link.is_over() || link.incoming.is_some() {
-            tracing::warn!(pid = guest.pid, "a second greeting of one peer was turned away");
+            self.door.turned_away.again(guest.pid, &"it has greeted before, or is lost");
+            return;
+        }
+        // Both sockets of a pair are one process's: whoever greets must be who answers.
+        if guest.pid != link.answers {
+            let why = format!("it greets in the name of process {}", link.answers);
+            self.door.turned_away.again(guest.pid, &why);
             return;
         }
         if let Err(error) = self.take_up(id, guest) {
@@ -335,11 +364,7 @@ impl Sm {
     fn take_up(&mut self, id: u32, guest: Guest) -> Result<(), LinkError> {
         let Guest { socket, pid, hello, lane } = guest;
         let link = &self.links[id as usize];
-        // Without an outgoing socket yet there is nothing to ring with: redialled first.
-        let Some(outgoing) = link.outgoing.clone() else {
-            self.door.guests.insert(hello.from, Guest { socket, pid, hello, lane });
-            return Ok(());
-        };
+        let Some(outgoing) = link.outgoing.clone() else { return Err(gone()) };
         let both = self.asymmetric && hello.asymmetric;
         let fences = if both { Fences::Asymmetric } else { Fences::Symmetric };
         let lane = Arc::new(Lane::adopt(hello.geometry, &lane)?);
@@ -360,15 +385,16 @@ impl Sm {
 
     /// Notes a link that has come up.
     fn check_up(&mut self, id: u32) {
-        if let Some(guest) = self.door.guests.remove(&self.links[id as usize].card.nonce) {
-            self.welcome(id, guest);
-            return;
+        if self.links[id as usize].incoming.is_none() {
+            self.call_in(id);
         }
         if self.links[id as usize].try_up() {
             self.door.meeting -= 1;
             self.active.push(id);
             self.lie_down_too(id);
             let card = &self.links[id as usize].card;
+            // Others that came in its name.
+            self.door.guests.retain(|(nonce, _), _| *nonce != card.nonce);
             tracing::debug!(peer = id, name = card.name, pid = card.pid, "link up");
         }
     }

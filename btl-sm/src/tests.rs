@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 mod devices;
 mod ends;
+mod strangers;
 
 /// A job per test, so that tests that run at the same time are strangers.
 fn job() -> String {

@@ -6,9 +6,11 @@ use gapless_btl::{Access, Address, AmTag, Btl, Event, Events, Extent, LinkError,
 use gapless_btl::{PeerId, RdmaError, RemoteKey, ReserveError, Token};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_mem::Region;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const PART: &str = "GAPLESS_SM_TEST_PART";
@@ -391,6 +393,85 @@ fn out_of_descriptors_is_an_error_and_passes() {
         assert!(events.is_empty());
         sm.reserve(to_other, 1).is_ok() && others[1].reserve(to_sm, 1).is_ok()
     });
+    say("content");
+}
+
+/// Counts what is said aloud.
+struct Lines(&'static AtomicU32);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+        *about.level() <= tracing::Level::WARN
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Whoever is not of the job gets nothing done by calling: few descriptors are kept for such callers, and
+/// few lines say that they came.
+#[test]
+fn strangers_cost_few_descriptors_and_few_lines() {
+    const TEST: &str = "strangers_cost_few_descriptors_and_few_lines";
+    static LINES: AtomicU32 = AtomicU32::new(0);
+    if part().is_none() {
+        let mut actor = Actor::start(TEST, "popular");
+        assert_eq!(actor.hear(), "content");
+        return;
+    }
+    tracing::subscriber::set_global_default(Lines(&LINES)).unwrap();
+    let limit = rustix::process::Rlimit { current: Some(2048), maximum: Some(2048) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let mut sm = open("popular");
+    let names = String::from_utf8_lossy(&std::fs::read("/proc/net/unix").unwrap()).into_owned();
+    let address = hex(&sm.address());
+    let place = names.lines().filter_map(|line| line.split("@gapless-sm/").nth(1));
+    let place = place.into_iter().find(|place| address.contains(place)).unwrap().to_owned();
+    let name = SocketAddrUnix::new_abstract_name(format!("gapless-sm/{place}").as_bytes()).unwrap();
+    let call = || {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        rustix::net::connect(&socket, &name).unwrap();
+        socket
+    };
+    let mut events = Events::with_capacity(8);
+    let mut polled = |sm: &mut Sm| {
+        for _ in 0..4 {
+            sm.arm();
+            assert_eq!(sm.poll(&mut events), 0);
+        }
+    };
+    let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open_files();
+    // They say nothing, and stay.
+    let mut silent = Vec::new();
+    for _ in 0..700 {
+        silent.push(call());
+        polled(&mut sm);
+    }
+    let kept = open_files() - before - silent.len();
+    assert!((100..=2048 / 8).contains(&kept), "{kept} descriptors for {} callers", silent.len());
+    drop(silent);
+    // They say what makes no sense, and what would be of another transport.
+    for round in 0..700usize {
+        let socket = call();
+        let word = [1u8; 96];
+        rustix::net::send(&socket, &word[..1 + round % 96], SendFlags::NOSIGNAL).unwrap();
+        polled(&mut sm);
+    }
+    let kept = open_files().saturating_sub(before);
+    assert!(kept <= 2048 / 8, "{kept} descriptors");
+    let said = LINES.load(Ordering::Relaxed);
+    assert!((1..40).contains(&said), "{said} lines about 1400 strangers");
     say("content");
 }
 

@@ -1,0 +1,144 @@
+//! Other processes of the same user, which know what every process can read, or more.
+
+use super::{job, until};
+use crate::card::{Card, Hello};
+use crate::config::SlotClass;
+use crate::geometry::Geometry;
+use crate::lane::Lane;
+use crate::{Sm, SmConfig, socket};
+use gapless_btl::{Address, AmTag, Btl, Event, Events, LinkError, Token};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+
+const PART: &str = "GAPLESS_SM_STRANGER";
+
+/// Another process, until it is dropped: this test program once more.
+struct Stranger(Child);
+
+impl Stranger {
+    /// One that has done what it is to do, to the processes behind `addresses`.
+    fn that(does: &str, addresses: [&Address; 2]) -> Stranger {
+        let hex = |address: &Address| -> String {
+            address.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["tests::strangers::what_strangers_do", "--exact", "--nocapture"])
+            .env(PART, does)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        for address in addresses {
+            writeln!(child.stdin.as_mut().unwrap(), "{}", hex(address)).unwrap();
+        }
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "@done"), "it has ended before");
+        Stranger(child)
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The other process's side.
+#[test]
+fn what_strangers_do() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let mut line = String::new();
+    let mut card = || {
+        line.clear();
+        std::io::stdin().lock().read_line(&mut line).unwrap();
+        let digits = |at: usize| u8::from_str_radix(&line[2 * at..2 * at + 2], 16).unwrap();
+        let bytes: Vec<u8> = (0..line.trim().len() / 2).map(digits).collect();
+        Card::read(&Address::new(&bytes).unwrap()).unwrap()
+    };
+    let (one, other) = (card(), card());
+    let _kept = match &*part {
+        "greets the first in the name of the second" => {
+            let socket = socket::call(&one.meeting_place()).unwrap().unwrap();
+            let classes = [SlotClass { bytes: 320, count: 1 }];
+            let (lane, file) = Lane::create(Geometry::new(16, &classes).unwrap()).unwrap();
+            let hello = Hello {
+                from: other.nonce,
+                to: one.nonce,
+                geometry: lane.geometry().clone(),
+                asymmetric: false,
+                probe: (0, 0),
+            };
+            assert_eq!(socket::send(&socket, hello.packet().as_ref(), Some(&file)), Ok(true));
+            socket
+        }
+        "listens in the place of the first" => socket::listen(&one.meeting_place()).unwrap(),
+        other => panic!("nobody does {other}"),
+    };
+    println!("\n@done");
+    // Until the other end has had enough.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+fn open(job: &str, name: &str) -> Sm {
+    Sm::new(SmConfig::new(job, name)).unwrap()
+}
+
+/// Even one that knows all secrets of the job (a process of the job) is not taken for another one, and does not
+/// keep that one out.
+#[test]
+fn nobody_is_met_in_the_name_of_another() {
+    const GREETS: &str = "greets the first in the name of the second";
+    for early in [true, false] {
+        let job = job();
+        let (mut alice, mut bob) = (open(&job, "alice"), open(&job, "bob"));
+        let (to_alice, to_bob) = (alice.address(), bob.address());
+        let mut events = Events::with_capacity(16);
+        let mut impostor = None;
+        if early {
+            impostor = Some(Stranger::that(GREETS, [&to_alice, &to_bob]));
+            alice.look_around();
+        }
+        let bob_there = alice.connect(&to_bob).unwrap();
+        if !early {
+            impostor = Some(Stranger::that(GREETS, [&to_alice, &to_bob]));
+            alice.look_around();
+        }
+        let alice_there = bob.connect(&to_alice).unwrap();
+        let mut sent = false;
+        until("bob's message is there", || {
+            bob.poll(&mut events);
+            assert!(events.is_empty());
+            if let (false, Ok(mut slot)) = (sent, bob.reserve(alice_there, 3)) {
+                slot.write(0, b"bob").unwrap();
+                bob.send(slot, AmTag(1), Token::NONE);
+                sent = true;
+            }
+            alice.poll(&mut events);
+            events.drain().any(|event| match event {
+                Event::Arrived { from, fragment, .. } => {
+                    assert_eq!(from, bob_there);
+                    fragment.to_vec().unwrap() == b"bob"
+                }
+                other => panic!("{other:?}"),
+            })
+        });
+        drop(impostor);
+    }
+}
+
+/// The name of one that has ended is free. Whoever takes it learns no secret.
+#[test]
+fn who_listens_in_the_place_of_the_dead_is_not_greeted() {
+    let job = job();
+    let (mut alice, bob) = (open(&job, "alice"), open(&job, "bob"));
+    let (to_alice, to_bob) = (alice.address(), bob.address());
+    drop(bob);
+    let squatter = Stranger::that("listens in the place of the first", [&to_bob, &to_alice]);
+    let error = alice.connect(&to_bob).unwrap_err();
+    assert!(
+        matches!(&error, LinkError::PeerGone { reason } if reason.contains("in its place")),
+        "{error}"
+    );
+    drop(squatter);
+}
