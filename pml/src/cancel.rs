@@ -88,7 +88,7 @@ impl Core {
                 if let SendStage::Eager { serial } = send.stage {
                     self.serials.remove(&serial);
                 }
-                send.stage = SendStage::Draining { packing: 1, error: PmlError::Cancelled };
+                send.stage = SendStage::Draining { packing: 1, result: Err(PmlError::Cancelled) };
                 self.in_flight.push(InFlight { completion, work: Flight::Wasted { id, slot } });
             }
             Some(Outgoing::Rts(_)) => {

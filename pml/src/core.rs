@@ -22,6 +22,7 @@ use crate::request::{RequestId, Requests, Work};
 use crate::rndv::single_copy::Scratch;
 use crate::staging::StagingPool;
 use crate::tuning::Config;
+use crate::unanswered::Unanswered;
 use gapless_bml::{AmTag, Bml, Event, Fragment, Handler, Rank, SHORT_BYTES, Short};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
@@ -57,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) in_flight: Vec<InFlight>,
     /// Receives whose senders have yet to say that the data is there, by process and serial.
     pub(crate) deferred: FastMap<(u32, u64), RequestId>,
+    /// Offers whose data follows if nobody answers.
+    pub(crate) unanswered: Vec<Unanswered>,
     /// Requests whose rendezvous asked to be polled.
     pub(crate) again: Vec<RequestId>,
     pub(crate) published: Published,
@@ -98,6 +101,7 @@ impl Core {
             next_serial: 1,
             in_flight: Vec::new(),
             deferred: FastMap::default(),
+            unanswered: Vec::new(),
             again: Vec::new(),
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),
@@ -126,6 +130,9 @@ impl Core {
         if !self.in_flight.is_empty() {
             done += self.poll_in_flight(bml);
         }
+        if !self.unanswered.is_empty() {
+            done += self.poll_unanswered(bml);
+        }
         if !self.again.is_empty() {
             done += self.poll_again(bml);
         }
@@ -143,6 +150,7 @@ impl Core {
     pub(crate) fn is_busy(&self) -> bool {
         !(self.in_flight.is_empty()
             && self.again.is_empty()
+            && self.unanswered.is_empty()
             && self.active.is_empty()
             && self.leaving_buffers.is_empty())
     }
@@ -252,7 +260,8 @@ impl Core {
         let message = &mut bytes[..fragment.len().min(CONTROL_MAX)];
         read(&fragment, message)?;
         let parsed = Message::parse(message)?;
-        if fragment.len() > CONTROL_MAX && !matches!(parsed, Message::LayoutData { .. }) {
+        let with_data = matches!(parsed, Message::LayoutData { .. } | Message::Payload { .. });
+        if fragment.len() > CONTROL_MAX && !with_data {
             return Err(format!("a control message of {} bytes", fragment.len()));
         }
         match parsed {
@@ -263,6 +272,7 @@ impl Core {
                 self.in_order(bml, from, Numbered::Message(Arrival::Rts(rts, inline)))
             }
             Message::Note(note) => self.in_order(bml, from, Numbered::Note(note)),
+            Message::Payload { serial } => self.payload(bml, from, serial, fragment),
             of_rendezvous => self.heard(bml, from, of_rendezvous, message, fragment),
         }
     }

@@ -48,7 +48,7 @@ impl Core {
                 if let SendStage::Eager { serial } = send.stage {
                     self.serials.remove(&serial);
                 }
-                send.stage = SendStage::Draining { packing: 1, error: fault.clone() };
+                send.stage = SendStage::Draining { packing: 1, result: Err(fault.clone()) };
                 let work = Flight::Wasted { id, slot };
                 self.in_flight.push(InFlight { completion, work });
             }
@@ -121,11 +121,11 @@ impl Core {
     /// An engine has let go of the buffer of a send that has failed.
     pub(crate) fn drained(&mut self, id: RequestId) {
         let Some(send) = self.requests.send_mut(id) else { return };
-        if let SendStage::Draining { packing, error } = &mut send.stage {
+        if let SendStage::Draining { packing, result } = &mut send.stage {
             *packing -= 1;
             if *packing == 0 {
-                let error = error.clone();
-                self.requests.finish(id, Err(error));
+                let result = result.clone();
+                self.requests.finish(id, result);
             }
         }
     }

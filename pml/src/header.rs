@@ -36,6 +36,8 @@
 //! LEND       | kind | version | key:1 | 0:1 | longest piece:4 | serial | reply | end |
 //!         32 | count | low | span | layout id | layout length |
 //!         72 | key … | flattened layout …
+//! PAYLOAD    | kind | version | 0:6 | serial | 0:16 |
+//!         32 | packed data …
 //! ```
 //!
 //! `serial` names a rendezvous at its sender, `reply` at its receiver: 64-bit counters that are
@@ -91,6 +93,8 @@ pub(crate) const CTS_BYTES: usize = 48;
 pub(crate) const DATA_BYTES: usize = 32;
 pub(crate) const FIN_BYTES: usize = 16;
 pub(crate) const LAYOUT_BYTES: usize = 32;
+/// As long as an eager message's header, whose place it takes.
+pub(crate) const PAYLOAD_BYTES: usize = EAGER_BYTES;
 
 /// How a message was sent; 0 is whatever needs nothing of the receiver.
 const SYNCHRONOUS: u16 = 1;
@@ -113,6 +117,7 @@ mod kind {
     pub(super) const FREE: u8 = 13;
     pub(super) const REFUSE: u8 = 14;
     pub(super) const LEND: u8 = 15;
+    pub(super) const PAYLOAD: u8 = 16;
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -140,6 +145,7 @@ struct WordsWire {
 }
 const _: () = assert!(size_of::<WordsWire>() == DATA_BYTES);
 const _: () = assert!(size_of::<WordsWire>() == LAYOUT_BYTES);
+const _: () = assert!(size_of::<WordsWire>() == PAYLOAD_BYTES);
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -296,6 +302,11 @@ pub(crate) fn layout_data(reply: u64, offset: u64, length: u64) -> [u8; LAYOUT_B
     words(kind::LAYOUT_DATA, [reply, offset, length])
 }
 
+/// The header of the data of an offer that nobody has answered.
+pub(crate) fn payload(serial: u64) -> [u8; PAYLOAD_BYTES] {
+    words(kind::PAYLOAD, [serial, 0, 0])
+}
+
 /// A message, checked as far as it can be by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
@@ -340,6 +351,10 @@ pub(crate) enum Message {
     },
     /// And where in the message the flattened layout is, if it is there.
     Lend(Box<Lend>, Range<usize>),
+    /// The data of an offer: `serial` is its name at the sender.
+    Payload {
+        serial: u64,
+    },
 }
 
 /// What the first 32 bytes say; enough for the two kinds that are frequent.
@@ -382,7 +397,7 @@ impl Head {
                 }
                 Ok(Head::Data { reply, offset })
             }
-            kind::RTS..=kind::CTS | kind::FIN..=kind::LEND => Ok(Head::Other),
+            kind::RTS..=kind::CTS | kind::FIN..=kind::PAYLOAD => Ok(Head::Other),
             other => Err(format!("no message is of kind {other}")),
         }
     }
@@ -406,7 +421,7 @@ impl Message {
     /// The name that the rendezvous of this message has at whoever gets it; `None` if it begins one, or is about none.
     pub(crate) fn name(&self) -> Option<u64> {
         Some(match self {
-            Message::Rts(_) | Message::Note(_) => return None,
+            Message::Rts(_) | Message::Note(_) | Message::Payload { .. } => return None,
             Message::Cts(cts) => cts.serial,
             Message::Fin { serial, .. }
             | Message::LayoutRequest { serial, .. }
@@ -422,7 +437,7 @@ impl Message {
         })
     }
 
-    /// Reads a control message: the whole of it, except for LAYOUT-DATA, where the header is
+    /// Reads a control message: the whole of it, except for LAYOUT-DATA and PAYLOAD, where the header is
     /// enough.
     pub(crate) fn parse(message: &[u8]) -> Result<Message, String> {
         match message.first().copied().unwrap_or(0) {
@@ -492,6 +507,16 @@ impl Message {
                     .map_err(|_| format!("a LEND of {} bytes", message.len()))?;
                 let (lend, key) = Lend::check(&wire, rest)?;
                 Ok(Message::Lend(Box::new(lend), LEND_BYTES + key..message.len()))
+            }
+            kind::PAYLOAD => {
+                let (wire, _) = WordsWire::read_from_prefix(message)
+                    .map_err(|_| format!("an offer's data of {} bytes", message.len()))?;
+                reserved(&wire.zero)?;
+                let [serial, zeros @ ..] = wire.words.map(U64::get);
+                if zeros != [0; 2] {
+                    return Err("an offer's data whose reserved bytes are not zero".to_owned());
+                }
+                Ok(Message::Payload { serial })
             }
             other => Err(format!("no control message is of kind {other}")),
         }

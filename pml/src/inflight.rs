@@ -29,6 +29,8 @@ pub(crate) enum Flight {
     Part { id: RequestId, part: u64 },
     /// An eager message whose peer is lost is packed into its slot, for nothing.
     Wasted { id: RequestId, slot: RailSlot },
+    /// The data of an offer that nobody answers is packed into its slot.
+    Payload { id: RequestId, slot: RailSlot },
     /// An eager message is unpacked.
     Unpack { id: RequestId, body: Body, matched: Matched },
     /// Work of the caller's, which a send waits for; what is `left` comes after.
@@ -109,6 +111,7 @@ impl Core {
                 drop(slot);
                 self.drained(id);
             }
+            Flight::Payload { id, slot } => self.payload_packed(bml, id, slot, result),
             Flight::Unpack { id, body, mut matched } => {
                 if let Err(error) = result {
                     matched.failure = Some(error.into());

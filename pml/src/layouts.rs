@@ -7,7 +7,7 @@
 //!   | LAYOUT-DATA(offset) ----------------> | all there: unflatten, which trusts nothing
 //! ```
 //!
-//! The other way round, for a buffer that was lent (`mapped_put.rs`): the sender asks, the receiver sends.
+//! The other way round, for a buffer that the sender may write (`rndv/mapped_put.rs`): the sender asks, the receiver sends.
 //! There are no two names alike, so the same messages serve.
 //!
 //! An identifier stands for one layout for ever: it is a counter. Both caches are bounded in bytes

@@ -6,17 +6,19 @@
 //!
 //! Whatever decides is pure: matching (`matching.rs`), the order of messages (`reorder.rs`), the
 //! choice of protocol ([`choose`]), the meaning of headers (`header.rs`, where they are drawn). One
-//! loop acts. One protocol is one file:
+//! loop acts. One protocol is one file and one line in a table; `rndv.rs` is its contract:
 //!
 //! | | copies | who moves the data |
 //! |---|---|---|
 //! | `eager.rs` | 2 | the sender packs into a slot at once, the receiver unpacks it |
-//! | `pipeline.rs` | 2 | both, fragment by fragment; always possible |
-//! | `mapped.rs` | 1 | the receiver, out of the sender's mapped memory; also from a process to itself |
-//! | `mapped_put.rs` | 1 | the sender, into the receiver's mapped memory |
-//! | `single_copy.rs` | 1 | the receiver's transport, out of the sender's memory |
-//! | `staged.rs`, `staged/put.rs` | 2 or 3 | both, fragment by fragment: the sender into a ring in the receiver's device memory, or into its buffer |
-//! | `staged.rs`, `staged/get.rs` | 2 to 4 | both: the receiver out of a ring in the sender's device memory, or in host memory that both map |
+//! | `unanswered.rs` | 1 or 2 | short messages of devices: as one of those below; as eager, if nobody has answered soon |
+//! | `rndv/pipeline.rs` | 2 | both, fragment by fragment; always possible |
+//! | `rndv/mapped.rs` | 1 | the receiver, out of the sender's mapped memory |
+//! | `rndv/local.rs` | 1 | from a process to itself: one engine |
+//! | `rndv/mapped_put.rs` | 1 | the sender, into the receiver's mapped memory |
+//! | `rndv/single_copy.rs` | 1 | the receiver's transport, out of the sender's memory |
+//! | `rndv/staged.rs`: puts | 2 or 3 | both, fragment by fragment: the sender into a ring in the receiver's device memory, or into its buffer |
+//! | `rndv/staged.rs`: gets, through the host | 2 to 4 | both: the receiver out of a ring in the sender's device memory, or in host memory that both map |
 //!
 //! # What holds
 //! - Messages match in MPI's order (MPI 4.1 §3.5); the cost of a message does not grow with how many
@@ -110,6 +112,7 @@ mod staging;
 #[allow(unsafe_code, reason = "moves bytes of users' buffers by words")]
 mod stretch;
 mod tuning;
+mod unanswered;
 mod wait;
 
 pub use agree::CommRequest;

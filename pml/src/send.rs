@@ -48,8 +48,8 @@ pub(crate) enum SendStage {
     Unanswered { serial: u64 },
     /// Offered: the receiver's answer, or the end of what it has decided for.
     Rendezvous(Box<Offered>),
-    /// The peer is lost; engines still read the buffer.
-    Draining { packing: u32, error: PmlError },
+    /// It has ended so, but for engines that still read the buffer.
+    Draining { packing: u32, result: Outcome },
 }
 
 /// A send whose arguments are right.
@@ -85,6 +85,19 @@ impl Core {
             // SAFETY: the caller's promise is the one that a buffer takes.
             let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
             return Ok(self.offer(bml, ready.to, buffer, ready.envelope, None, Data::There));
+        }
+        if !buffer.space().cpu_accessible()
+            && mode != SendMode::Ready
+            && mode != SendMode::Buffered
+            && self.is_better_offered(bml, peer, buffer)
+        {
+            // SAFETY: the caller's promise is the one that a buffer takes.
+            let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
+            let id = self.offer(bml, ready.to, buffer, ready.envelope, None, Data::There);
+            if mode == SendMode::Standard {
+                self.expect_answer(id);
+            }
+            return Ok(id);
         }
         if mode == SendMode::Synchronous {
             // SAFETY: the caller's promise is the one that a buffer takes.

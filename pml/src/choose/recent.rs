@@ -20,6 +20,17 @@ impl Ways {
     /// All of them.
     pub(crate) const ALL: Ways = Ways(u32::MAX);
 
+    /// These alone.
+    pub(crate) fn of(ways: &[Protocol]) -> Ways {
+        ways.iter().fold(Ways(0), |set, way| set.with(*way))
+    }
+
+    /// With one.
+    #[must_use]
+    pub(crate) fn with(self, way: Protocol) -> Ways {
+        Ways(self.0 | 1 << way.index())
+    }
+
     /// Without one.
     #[must_use]
     pub(crate) fn without(self, way: Protocol) -> Ways {

@@ -1,5 +1,5 @@
 //! CTS: the receiver asks for the data, fragment by fragment. Its picture is in `header.rs`, who says what when in
-//! `pipeline.rs`.
+//! `rndv/pipeline.rs`.
 
 use super::{CTS_BYTES, VERSION, kind, reserved};
 use zerocopy::little_endian::{U16, U32, U64};

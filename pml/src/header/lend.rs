@@ -1,5 +1,5 @@
 //! LEND: the receiver lends its buffer to the sender, who moves the message into it. Its picture is in
-//! `header.rs`, who says what when in `mapped_put.rs`.
+//! `header.rs`, who says what when in `rndv/mapped_put.rs`.
 
 use super::staged::{key_len, key_of};
 use super::{FRAGMENT_MIN, INLINE_LAYOUT_MAX, VERSION, kind, reserved};

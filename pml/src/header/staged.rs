@@ -1,5 +1,5 @@
 //! The messages of the staged protocols: OPEN, RING, READY, FREE, REFUSE. Their pictures are in
-//! `header.rs`, who says what when in `staged.rs`.
+//! `header.rs`, who says what when in `rndv/staged.rs`.
 
 use super::{FRAGMENT_MIN, VERSION, Verdict, kind, reserved, short, words};
 use crate::rndv::protocol::Protocol;

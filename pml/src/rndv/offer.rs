@@ -37,6 +37,8 @@ pub(crate) struct Offered {
     pub(crate) going: Option<Box<dyn Rendezvous>>,
     /// One-sided operations under way.
     pub(crate) gets: u32,
+    /// An engine packs the data, because nobody has answered.
+    pub(crate) packing: bool,
 }
 
 /// A key with which `peer` can map memory of the user's; that of a device only if users `share` it,
@@ -133,6 +135,7 @@ impl Core {
                 failed: None,
                 going: None,
                 gets: 0,
+                packing: false,
             };
             send.stage = SendStage::Rendezvous(Box::new(offered));
         }
@@ -252,6 +255,7 @@ impl Core {
         if let Some((rail, key)) = &offered.registered {
             bml.deregister(*rail, key);
         }
-        self.requests.finish(id, result);
+        let packing = offered.packing;
+        self.finish_offered(id, packing, result);
     }
 }
