@@ -23,8 +23,9 @@
 //! and death (of a peer in this process, and of other processes that
 //! are killed, if the fixture can make an end that they reach; garbage).
 //!
-//! What cannot run says so: a line `SKIPPED: <what>: <why>` goes to the standard error, and to the
-//! file that the environment variable `GAPLESS_SKIP_LOG` names. Random choices come from
+//! What cannot run says so: a line `SKIPPED: <what>: <why>` goes to the
+//! file that the environment variable `GAPLESS_SKIP_LOG` names, and at the end of the test program one line a
+//! fixture lists all that did not run. Random choices come from
 //! `GAPLESS_SEED`, if set, and a failure prints the seed. No wait is endless: what has no promised
 //! bound is given a minute, what has one ten times its length.
 
@@ -34,28 +35,34 @@ mod death;
 #[allow(unsafe_code, reason = "has devices copy memory that the tests hold until it has been done")]
 mod devices;
 mod duo;
+mod leaving;
 mod meeting;
 #[allow(unsafe_code, reason = "calls Rdma, on memory that is never freed")]
 mod memory;
 mod messages;
+mod room;
 mod seed;
 mod shorts;
+#[allow(unsafe_code, reason = "asks to be called when the process ends")]
+mod skipped;
+mod wake;
 
-#[doc(hidden)]
-pub use bench::test_name;
 pub use bench::{Suite, skip};
+#[doc(hidden)]
+pub use bench::{looking_at_most, test_name};
 pub use death::{
-    death_wakes, garbage_is_survived, peer_dropped, peer_killed_before_meeting,
-    peer_killed_while_sending, peer_killed_with_operations_pending,
+    garbage_is_survived, peer_killed_before_meeting, peer_killed_while_sending,
+    peer_killed_with_operations_pending,
 };
 pub use devices::{
     attaching_a_device, device_buffers_beyond_the_cache, device_keys_are_checked,
     device_memory_freed_and_reused, devices_reach_slots, mapped_device_memory,
     peer_killed_while_mapped,
 };
+pub use leaving::{death_in_a_crowd, death_wakes, last_words, parked_across_a_death, peer_dropped};
 pub use meeting::{
     arming_wakes, bad_addresses, connecting_twice, early_arrivals, limits_make_sense, oneself,
-    two_threads,
+    poll_never_blocks, two_threads,
 };
 pub use memory::{
     mapped_keys_are_checked, mapped_memory, rdma_at_every_alignment, rdma_in_many_pieces,
@@ -65,6 +72,7 @@ pub use messages::{
     back_pressure, every_size, order_and_exactly_once, parked_fragments, send_fixes_the_order,
     sender_that_never_polls, tokens_once, truncation, unsent_slots,
 };
+pub use room::no_more_than_there_is_room_for;
 pub use shorts::{quiet_until_something_comes, short_messages};
 
 use crate::{Btl, PeerId};
@@ -102,19 +110,26 @@ pub trait Fixture {
 #[macro_export]
 macro_rules! conformance {
     ($module:ident, $fixture:expr) => {
-        $crate::conformance!(@tests $module, $fixture,
+        $crate::conformance!(@all @tests $module, $fixture,);
+    };
+    (@all $($head:tt)*) => {
+        $crate::conformance! { $($head)*
             limits_make_sense, connecting_twice, bad_addresses, early_arrivals, oneself,
-            arming_wakes, two_threads,
+            arming_wakes, poll_never_blocks, two_threads,
             order_and_exactly_once, send_fixes_the_order, every_size, truncation, back_pressure,
-            sender_that_never_polls, parked_fragments, unsent_slots, tokens_once,
+            sender_that_never_polls, no_more_than_there_is_room_for, parked_fragments, unsent_slots, tokens_once,
             short_messages, quiet_until_something_comes,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
             mapped_memory, mapped_keys_are_checked, recalled_memory,
             attaching_a_device, devices_reach_slots, mapped_device_memory, device_keys_are_checked,
             device_memory_freed_and_reused, device_buffers_beyond_the_cache,
-            peer_dropped, death_wakes, peer_killed_before_meeting, peer_killed_while_sending,
+            peer_dropped, last_words, death_in_a_crowd, parked_across_a_death, death_wakes,
+            peer_killed_before_meeting, peer_killed_while_sending,
             peer_killed_with_operations_pending, peer_killed_while_mapped, garbage_is_survived,
-        );
+        }
+    };
+    (@table $fixture:ty, $($test:ident,)*) => {
+        [$((stringify!($test), $test as fn(&Suite, $fixture)),)*]
     };
     (@tests $module:ident, $fixture:expr, $($test:ident,)*) => {
         mod $module {
@@ -130,4 +145,15 @@ macro_rules! conformance {
             )*
         }
     };
+}
+
+/// A test of the suite, for a fixture.
+#[doc(hidden)]
+pub type Test<F> = fn(&Suite, F);
+
+/// All tests by name, for tests of the suite itself.
+#[doc(hidden)]
+#[must_use]
+pub fn tests<F: Fixture>() -> Vec<(&'static str, Test<F>)> {
+    Vec::from(crate::conformance!(@all @table F,))
 }

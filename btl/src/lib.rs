@@ -15,22 +15,29 @@
 //! 3. **Arrivals** are owned [`Fragment`]s. The receiver may park them, across threads, in any
 //!    order; dropping one returns its credit to the sender.
 //! 4. **Only one caller polls.** [`Btl::poll`] never blocks and does bounded work. Everything a
-//!    transport has to say comes as an [`Event`].
+//!    transport has to say comes as an [`Event`]. It adds no more of them than the list has room for;
+//!    what there is no room for waits for the next poll.
 //! 5. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link stands, `reserve` says
 //!    `Full`. Both sides call `connect`; nothing from a peer is delivered before this side's
 //!    `connect` to it has returned, and nothing that came earlier is lost.
 //! 6. **Dying.** When a peer is gone, every pending operation towards it completes with a
 //!    [`LinkError`], and then [`Event::Lost`] comes exactly once, within
-//!    [`Limits::death_notice_ms`]. Whatever had arrived in full is delivered before it.
-//! 7. **Trust.** Every length, offset and index a peer sends is checked before use; headers are
+//!    [`Limits::death_notice_ms`], with the reason: [`LinkError::PeerGone`] if it has ended. Whatever had
+//!    arrived in full is delivered before it. A link without room does not delay the loss, nor do fragments that the
+//!    receiver holds; they keep their bytes until they are dropped, also after the transport has ended.
+//! 7. **Leaving.** Dropping a transport ends its links. What was sent by then arrives at every peer that goes
+//!    on polling, before the loss. So `Drop` passes on what still lies in the transport. It may wait until peers
+//!    have taken it: for at least 100 ms if they are slow, and for at most
+//!    [`Limits::death_notice_ms`]. What is then left is lost, as it is with a process that is killed.
+//! 8. **Trust.** Every length, offset and index a peer sends is checked before use; headers are
 //!    copied out of shared memory before they are read. A peer that breaks the rules is reported
-//!    as [`LinkError::Corrupt`] and treated as dead.
-//! 8. **Devices.** [`Btl::attach`] makes a device known: segments that slots, arrivals and mappings lie
+//!    as [`LinkError::Corrupt`], never as gone, and treated as dead.
+//! 9. **Devices.** [`Btl::attach`] makes a device known: segments that slots, arrivals and mappings lie
 //!    in are registered with it, those that come later too, and unregistered before they are
 //!    unmapped; a parked fragment stays good for the device after the transport has ended. What a
 //!    device cannot do is not an error of the link. Its memory is shared through [`Mapped`].
-//! 9. **Per message** on the way of `reserve`/`send`/`poll`: no allocation in the steady state and,
-//!    while both ends are busy, no system call where the wire allows.
+//! 10. **Per message** on the way of `reserve`/`send`/`poll`: no allocation in the steady state and,
+//!     while both ends are busy, no system call where the wire allows.
 //!
 //! Then prove it, with the feature `conformance`: a `conformance::Fixture` that makes a connected pair
 //! and one line of `conformance!` test all of the above.

@@ -85,7 +85,8 @@ pub trait Shorts {
     }
 }
 
-/// A transport. The rules that every implementation keeps are listed at the [crate root](crate).
+/// A transport. The rules that every implementation keeps are listed at the [crate root](crate); what its
+/// `Drop` owes to peers is one of them.
 pub trait Btl: Send {
     /// What it promises.
     fn limits(&self) -> &Limits;

@@ -4,7 +4,8 @@
 //! Each end listens. A link is two streams: each end opens one to the other and sends on it; it
 //! begins with a greeting (magic, own port). A message is its length (4 bytes, big-endian), its tag
 //! (1) and its bytes. A receiver without free buffers stops reading, which fills the stream and
-//! then the sender's pool. The end of the incoming stream is the death of the peer.
+//! then the sender's pool. The end of the incoming stream is the death of the peer; once the peer reads no
+//! more, what it said is read into buffers beyond the pool's.
 #![forbid(unsafe_code)]
 
 use gapless_btl::conformance::Fixture;
@@ -15,10 +16,13 @@ use gapless_btl::{
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 const MAGIC: [u8; 6] = *b"stream";
 const MAX: usize = 4096;
 const BUFFERS: usize = 32;
+/// How long a dropped end waits for peers that are slow to take what it sent.
+const LINGER: Duration = Duration::from_millis(300);
 
 /// Bytes on their way out: a header, then a message.
 struct Outgoing {
@@ -45,6 +49,8 @@ struct Link {
     queue: VecDeque<Outgoing>,
     send_pool: HeapPool,
     receive_pool: HeapPool,
+    /// The peer reads no more: what it has said is read to its end, whoever holds the buffers.
+    dying: bool,
     lost: Option<LinkError>,
 }
 
@@ -207,7 +213,9 @@ impl Streams {
             return Err(corrupt("a message longer than a fragment"));
         }
         // No buffer: the receiver has them all.
-        let body = links[from].receive_pool.buffer(len).ok_or(None)?;
+        let Link { receive_pool, dying, .. } = &links[from];
+        let spare = || dying.then(|| HeapPool::new(1, MAX).buffer(len)).flatten();
+        let body = receive_pool.buffer(len).or_else(spare).ok_or(None)?;
         incoming.head_got = 0;
         incoming.body = Some((AmTag(e), body, 0));
         Ok(())
@@ -245,6 +253,7 @@ impl Btl for Streams {
             queue: VecDeque::from([greeting]),
             send_pool: HeapPool::new(BUFFERS, MAX),
             receive_pool: HeapPool::new(BUFFERS, MAX),
+            dying: false,
             lost: None,
         });
         Ok(id)
@@ -299,6 +308,7 @@ impl Btl for Streams {
                 continue;
             }
             let dead = Streams::flush(&mut self.links[at], &mut self.ready);
+            self.links[at].dying |= dead.is_some();
             let port = self.links[at].port;
             let incoming = self.incoming.iter().find(|incoming| incoming.port == Some(port));
             // What it said is read to its end before it is given up.
@@ -313,6 +323,24 @@ impl Btl for Streams {
             events.push(event);
         }
         events.len() - before
+    }
+}
+
+impl Drop for Streams {
+    /// Waits a moment for the streams to take what was sent.
+    fn drop(&mut self) {
+        let until = Instant::now() + LINGER;
+        loop {
+            let mut owes = false;
+            for link in self.links.iter_mut().filter(|link| link.lost.is_none() && !link.dying) {
+                link.lost = Streams::flush(link, &mut self.ready);
+                owes |= link.lost.is_none() && !link.queue.is_empty();
+            }
+            if !owes || std::thread::panicking() || Instant::now() > until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

@@ -1,11 +1,18 @@
 //! What every test of the suite has: its name, its seed, its patience, and a way to be skipped.
 
 use super::seed::Seed;
+use super::skipped;
+use std::cell::Cell;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Patience where nothing is promised.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// How often a wait may look in vain, in place of how long: see [`looking_at_most`].
+    static LOOKS_MAX: Cell<Option<u32>> = const { Cell::new(None) };
+}
 
 /// One test of the suite: its name, as the test harness filters by it, and its seed. Made by
 /// [`conformance!`](crate::conformance!).
@@ -14,13 +21,31 @@ pub struct Suite {
     package: &'static str,
     name: String,
     seed: Seed,
+    /// Whether a skip is told to nobody but whoever asks [`Suite::was_skipped`].
+    quiet: bool,
+    skipped: Cell<bool>,
 }
 
 impl Suite {
     /// The test that the harness of `package` calls `name`.
     #[must_use]
     pub fn new(package: &'static str, name: String) -> Suite {
-        Suite { package, name, seed: Seed::new() }
+        let (seed, skipped) = (Seed::new(), Cell::new(false));
+        Suite { package, name, seed, quiet: false, skipped }
+    }
+
+    /// For tests of the suite itself: with a given seed, and skipped in silence.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn quiet(name: &str, seed: u64) -> Suite {
+        let (seed, skipped) = (Seed::of(seed), Cell::new(false));
+        Suite { package: "", name: name.to_owned(), seed, quiet: true, skipped }
+    }
+
+    /// Whether the test that ran has skipped itself.
+    #[doc(hidden)]
+    pub fn was_skipped(&self) -> bool {
+        self.skipped.get()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -33,7 +58,11 @@ impl Suite {
 
     /// Skips this test, aloud.
     pub(super) fn skip(&self, why: &str) {
-        skip(&format!("{} {}", self.package, self.name), why);
+        self.skipped.set(true);
+        if !self.quiet {
+            skip(&format!("{} {}", self.package, self.name), why);
+            skipped::note(self.package, &self.name, why);
+        }
     }
 }
 
@@ -62,21 +91,46 @@ pub fn test_name(module: &str, test: &str) -> String {
     }
 }
 
+/// For tests of the suite itself, whose transports never do what is waited for: while `run` runs, waits
+/// of this thread end after so many looks, if a number is given, and no clock is asked. So a busy machine changes nothing.
+#[doc(hidden)]
+pub fn looking_at_most<R>(looks: Option<u32>, run: impl FnOnce() -> R) -> R {
+    let before = LOOKS_MAX.replace(looks);
+    let made = run();
+    LOOKS_MAX.set(before);
+    made
+}
+
+/// What [`looking_at_most`] says in this thread.
+pub(super) fn looks_max() -> Option<u32> {
+    LOOKS_MAX.get()
+}
+
 /// A watchdog: a bound on a wait that is far beyond anything that is right.
 pub(super) struct Watch {
     until: Instant,
+    looks: Cell<Option<u32>>,
     what: &'static str,
 }
 
 impl Watch {
     /// Waits for `what`, at most a minute.
     pub(super) fn new(what: &'static str) -> Watch {
-        Watch { until: Instant::now() + PATIENCE, what }
+        Watch::lasting(PATIENCE, what)
     }
 
     /// Waits for `what`, which is promised within `ms`, at most ten times as long.
     pub(super) fn promised(what: &'static str, ms: u32) -> Watch {
-        Watch { until: Instant::now() + Duration::from_millis(u64::from(ms).max(10)) * 10, what }
+        Watch::lasting(Duration::from_millis(u64::from(ms).max(10)) * 10, what)
+    }
+
+    /// Waits for `what`, which another thread does, however impatient the test is.
+    pub(super) fn by_the_clock(what: &'static str) -> Watch {
+        Watch { looks: Cell::new(None), ..Watch::new(what) }
+    }
+
+    fn lasting(patience: Duration, what: &'static str) -> Watch {
+        Watch { until: Instant::now() + patience, looks: Cell::new(LOOKS_MAX.get()), what }
     }
 
     /// Not yet: lets others run.
@@ -84,12 +138,15 @@ impl Watch {
     /// # Panics
     /// If it takes too long.
     pub(super) fn tick(&self) {
-        assert!(!self.is_over(), "waiting for {} takes too long", self.what);
+        let over = match self.looks.get() {
+            Some(left) => {
+                self.looks.set(Some(left.saturating_sub(1)));
+                left == 0
+            }
+            None => Instant::now() > self.until,
+        };
+        assert!(!over, "waiting for {} takes too long", self.what);
         std::thread::yield_now();
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        Instant::now() > self.until
     }
 }
 

@@ -1,179 +1,15 @@
-//! Death: of an end in this process, of a process, of good manners.
+//! Death of other processes, which are killed, and of good manners.
 
 use super::bench::Watch;
 use super::child::{self, Kin};
-use super::duo::{A, B, Duo, Seen, assert_message, message, poll, tag_of};
-use super::meeting::readable;
+use super::duo::{A, Duo, assert_message, message, poll, tag_of};
+use super::leaving::talk;
+use super::wake::{LEN, Wake, pile_up, reserve_once};
 use super::{Fixture, Suite};
-use crate::{
-    Access, AmTag, Btl, Event, Events, Fragment, PeerId, Rdma, RemoteKey, ReserveError, Token,
-};
+use crate::{Access, AmTag, Btl, Event, Events, Fragment, LinkError, PeerId};
+use crate::{Rdma, RemoteKey, ReserveError, Token};
 use gapless_mem::{Device, HostDevice, Region};
-use std::collections::BTreeMap;
-
-/// Lengths of messages in these tests.
-const LEN: usize = 96;
-
-/// What an end sees of the end of a peer.
-pub(super) struct Wake {
-    peer: PeerId,
-    events: Events,
-    /// How often each token was given, less how often it came back.
-    open: BTreeMap<u64, u32>,
-    /// Messages that came in full.
-    pub(super) messages: Vec<(AmTag, Vec<u8>)>,
-    lost: bool,
-}
-
-impl Wake {
-    pub(super) fn new(peer: PeerId) -> Wake {
-        let events = Events::with_capacity(8);
-        Wake { peer, events, open: BTreeMap::new(), messages: Vec::new(), lost: false }
-    }
-
-    fn give(&mut self, token: u64) -> Token {
-        *self.open.entry(token).or_default() += 1;
-        Token(token)
-    }
-
-    pub(super) fn poll(&mut self, end: &mut impl Btl) {
-        for event in poll(end, &mut self.events) {
-            assert!(!self.lost, "after the loss there is nothing more: {event:?}");
-            match Seen::of(event) {
-                Seen::Message { from, tag, bytes } => {
-                    assert_eq!(from, self.peer);
-                    self.messages.push((tag, bytes));
-                }
-                Seen::Sent { token, .. } | Seen::Completed { token, .. } => {
-                    let count = self.open.get_mut(&token.0).expect("a token that was given");
-                    *count = count.checked_sub(1).expect("a token comes back once");
-                }
-                Seen::Lost { peer } => {
-                    assert_eq!(peer, self.peer);
-                    self.lost = true;
-                }
-            }
-        }
-    }
-
-    /// The peer is dead by now: waits until that is known, and checks that every token came back.
-    pub(super) fn expect_loss(&mut self, end: &mut impl Btl) {
-        let watch = Watch::promised("the loss of the peer", end.limits().death_notice_ms);
-        while !self.lost {
-            self.poll(end);
-            watch.tick();
-        }
-        let left: Vec<_> = self.open.iter().filter(|(_, count)| **count > 0).collect();
-        assert!(left.is_empty(), "tokens that never came back: {left:?}");
-        let error = end.reserve(self.peer, 1).expect_err("the peer is gone");
-        assert!(matches!(error, ReserveError::Link(_)), "{error:?}");
-        for _ in 0..100 {
-            self.poll(end);
-            std::thread::yield_now();
-        }
-    }
-
-    /// A slot that outlived the peer: sending it says so.
-    fn send_to_the_dead(&mut self, end: &mut impl Btl, slot: crate::Slot) {
-        end.send(slot, AmTag(0), Token(0xdead));
-        let watch = Watch::promised("the end of a message", end.limits().death_notice_ms);
-        loop {
-            match poll(end, &mut self.events).as_slice() {
-                [] => watch.tick(),
-                [Event::Sent { token: Token(0xdead), result: Err(_) }] => return,
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-}
-
-/// An end that is dropped: what it sent arrives, what was pending ends, the loss is told once.
-pub fn peer_dropped(_: &Suite, mut fixture: impl Fixture) {
-    let mut duo = Duo::new(&mut fixture);
-    for number in 0..5 {
-        duo.say_number(B, number, LEN);
-    }
-    for number in 0..5 {
-        duo.hear_number(A, number, LEN);
-    }
-    // All of these are in A's hands before B goes.
-    let Duo { ends: [mut a, b], peer: [to_b, _], .. } = duo;
-    let mut wake = Wake::new(to_b);
-    let held = reserve_once(&mut a, &mut wake);
-    let unsent = reserve_once(&mut a, &mut wake);
-    pile_up(&mut a, &mut wake, 10_000);
-    drop(b);
-    wake.expect_loss(&mut a);
-    drop(unsent);
-    wake.send_to_the_dead(&mut a, held);
-}
-
-/// Sleeping on the descriptor of `arm` does not sleep through the death of the peer.
-pub fn death_wakes(suite: &Suite, mut fixture: impl Fixture) {
-    let mut duo = Duo::new(&mut fixture);
-    duo.expect_health();
-    if duo.ends[A].arm().is_none() {
-        return suite.skip("the transport is polled by the clock: `arm` gives no descriptor");
-    }
-    duo.expect_silence();
-    let Duo { ends: [mut a, b], peer: [to_b, _], .. } = duo;
-    let mut wake = Wake::new(to_b);
-    let fd = a.arm().expect("it gave one before");
-    wake.poll(&mut a);
-    drop(b);
-    let watch = Watch::promised("the descriptor to become readable", a.limits().death_notice_ms);
-    let mut fd = fd;
-    while !wake.lost {
-        // Nothing but the descriptor says when to look.
-        while !readable(fd, 1) {
-            watch.tick();
-        }
-        wake.poll(&mut a);
-        if !wake.lost {
-            fd = a.arm().expect("it gave one before");
-            wake.poll(&mut a);
-        }
-        watch.tick();
-    }
-    wake.expect_loss(&mut a);
-}
-
-/// A slot, which there must be.
-fn reserve_once<T: Btl>(end: &mut T, wake: &mut Wake) -> crate::Slot {
-    let watch = Watch::new("room for a message");
-    loop {
-        match end.reserve(wake.peer, LEN) {
-            Ok(slot) => return slot,
-            Err(ReserveError::Full) => wake.poll(end),
-            Err(error) => panic!("{error}"),
-        }
-        watch.tick();
-    }
-}
-
-/// Sends long messages with tokens until there is no room, at most `most`.
-fn pile_up<T: Btl>(end: &mut T, wake: &mut Wake, most: u64) {
-    let len = end.limits().max_fragment_bytes.min(64 << 10);
-    let mut refused = 0;
-    let mut number = 0;
-    while refused < 20 && number < most {
-        match end.reserve(wake.peer, len) {
-            Ok(slot) => {
-                let token = wake.give(number);
-                end.send(slot, tag_of(number), token);
-                number += 1;
-                refused = 0;
-            }
-            Err(ReserveError::Full) => {
-                refused += 1;
-                wake.poll(end);
-            }
-            // The death was quicker.
-            Err(ReserveError::Link(_)) => return,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
+use std::time::Duration;
 
 /// Makes an end for the tests with two processes, or skips.
 pub(super) fn process_end<F: Fixture>(suite: &Suite, fixture: &mut F) -> Option<F::Btl> {
@@ -258,10 +94,18 @@ pub fn peer_killed_before_meeting(suite: &Suite, mut fixture: impl Fixture) {
     }
 }
 
-/// A process that is killed while it sends: what came is an intact beginning, then the loss.
+/// A process that is killed while it sends, or when it has filled all the room there is: what came
+/// is an intact beginning, then the loss, also where events are taken one by one.
 pub fn peer_killed_while_sending(suite: &Suite, mut fixture: impl Fixture) {
-    if child::role().is_some() {
+    if let Some(role) = child::role() {
         let (mut end, peer) = meet_parent(&mut fixture);
+        if role == "crowd" {
+            // The parent has seen to it that the link stands.
+            child::listen();
+            child::tell(&talk(&mut end, peer, 10_000).to_string());
+            child::listen();
+            return;
+        }
         let mut number = 0;
         while send_one(&mut end, peer, tag_of(number), &message(number, LEN)) {
             number += 1;
@@ -279,13 +123,25 @@ pub fn peer_killed_while_sending(suite: &Suite, mut fixture: impl Fixture) {
             watch.tick();
         }
         kin.kill();
-        wake.expect_loss(&mut end);
+        wake.expect_gone(&mut end);
         for (number, (tag, bytes)) in (0..).zip(&wake.messages) {
             if ordered {
                 assert_eq!(*tag, tag_of(number));
                 assert_message(bytes, number, LEN);
             }
         }
+    }
+    for room in [1, 64] {
+        let mut kin = Kin::start(suite, "crowd");
+        let peer = meet_child(&mut end, &mut kin);
+        let mut wake = Wake::with_room(peer, room);
+        drop(reserve_once(&mut end, &mut wake));
+        kin.tell("fill it");
+        let sent: u64 = kin.listen().parse().expect("a number of messages");
+        kin.kill();
+        wake.expect_gone(&mut end);
+        // It did not leave but was killed: what was still in its own hands is lost.
+        wake.expect_last_words(&end, sent, Duration::MAX);
     }
 }
 
@@ -366,7 +222,7 @@ pub fn peer_killed_with_operations_pending(suite: &Suite, mut fixture: impl Fixt
             start_rdma(&mut end, &mut wake, &key);
         }
         kin.kill();
-        wake.expect_loss(&mut end);
+        wake.expect_gone(&mut end);
         assert!(wake.messages.is_empty());
         for (number, fragment) in (0..).zip(&parked) {
             assert_message(&fragment.to_vec().expect("host memory"), number, LEN);
@@ -376,7 +232,7 @@ pub fn peer_killed_with_operations_pending(suite: &Suite, mut fixture: impl Fixt
     }
 }
 
-/// Malformed bytes from a peer: ignored or reported, and no harm done.
+/// Malformed bytes from a peer: ignored or reported as what they are, and no harm done.
 pub fn garbage_is_survived(suite: &Suite, mut fixture: impl Fixture) {
     for variant in 0..1000 {
         let mut duo = Duo::new(&mut fixture);
@@ -390,12 +246,22 @@ pub fn garbage_is_survived(suite: &Suite, mut fixture: impl Fixture) {
         }
         let Duo { ends: [a, mut b], peer: [_, to_a], .. } = duo;
         let mut wake = Wake::new(to_a);
-        for _ in 0..100 {
+        for look in 0..120 {
             wake.poll(&mut b);
-            std::thread::yield_now();
+            match &wake.lost {
+                Some(error) => {
+                    let corrupt = matches!(error, LinkError::Corrupt { .. });
+                    assert!(corrupt, "variant {variant} broke the rules, reported as {error:?}");
+                    break;
+                }
+                // What comes over a wire may need a moment.
+                None if look >= 100 => std::thread::sleep(Duration::from_millis(1)),
+                None => std::thread::yield_now(),
+            }
         }
         drop(a);
-        wake.expect_loss(&mut b);
+        let lost = wake.expect_loss(&mut b);
+        assert!(matches!(lost, LinkError::Corrupt { .. } | LinkError::PeerGone { .. }), "{lost:?}");
         assert_eq!(wake.messages, [], "variant {variant}: delivered what was never sent");
     }
 }

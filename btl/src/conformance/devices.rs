@@ -4,9 +4,10 @@
 
 use super::bench::Watch;
 use super::child::{self, Kin};
-use super::death::{Wake, meet_child, meet_parent, process_end, send_one};
+use super::death::{meet_child, meet_parent, process_end, send_one};
 use super::duo::{A, B, Duo, message, poll};
 use super::memory::map_by_message;
+use super::wake::Wake;
 use super::{Fixture, Suite};
 use crate::random::Random;
 use crate::{AmTag, Btl, Event, Events, MapError, Mapping, RemoteKey, Token};
@@ -389,7 +390,7 @@ pub fn peer_killed_while_mapped(suite: &Suite, mut fixture: impl Fixture) {
         drop(mapped.map_for(peer, &keys[1], own.space()).expect("a good key"));
         assert_bytes(&read(&own, used.region()), 0, "alive");
         kin.kill();
-        wake.expect_loss(&mut end);
+        wake.expect_gone(&mut end);
         assert_bytes(&read(&own, used.region()), 0, "dead");
         assert_eq!(own.imported(), 1, "what nobody uses went with the peer");
         let gone = end.mapped().expect("as before").map(peer, &keys[1]).expect_err("lost");

@@ -37,6 +37,7 @@ impl Seen {
 pub(super) fn poll<T: Btl>(end: &mut T, events: &mut Events) -> Vec<Event> {
     let added = end.poll(events);
     assert_eq!(added, events.len(), "`poll` gives how many events it added");
+    assert!(added <= events.capacity(), "{added} events, and room for {}", events.capacity());
     events.drain().collect()
 }
 

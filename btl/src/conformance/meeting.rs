@@ -1,6 +1,6 @@
 //! Meeting: connecting, early arrivals, oneself, being woken, living in threads.
 
-use super::bench::Watch;
+use super::bench::{Watch, looking_at_most, looks_max};
 use super::duo::{A, B, Duo, Seen, message, poll, tag_of};
 use super::{Fixture, Suite};
 use crate::random::Random;
@@ -201,13 +201,30 @@ impl<T: Btl> Duo<T> {
     }
 }
 
+/// A poll returns although nothing comes.
+pub fn poll_never_blocks(_: &Suite, mut fixture: impl Fixture) {
+    let (mut a, b) = fixture.pair();
+    a.connect(&b.address()).expect("the ends of a pair reach each other");
+    let polling = std::thread::spawn(move || {
+        let mut events = Events::with_capacity(4);
+        (0..100).for_each(|_| assert!(poll(&mut a, &mut events).is_empty(), "nothing was sent"));
+        a
+    });
+    let watch = Watch::new("a hundred polls of an end that nobody talks to");
+    while !polling.is_finished() {
+        watch.tick();
+    }
+    drop(polling.join().expect("polling does not panic"));
+}
+
 /// Ends live in threads of their own: they play ball.
 pub fn two_threads(_: &Suite, mut fixture: impl Fixture) {
     let Duo { ends: [a, b], peer: [to_b, to_a], .. } = Duo::new(&mut fixture);
     let finished = AtomicU32::new(0);
+    let looks = looks_max();
     std::thread::scope(|scope| {
-        scope.spawn(|| play(a, to_b, true, &finished));
-        scope.spawn(|| play(b, to_a, false, &finished));
+        scope.spawn(|| looking_at_most(looks, || play(a, to_b, true, &finished)));
+        scope.spawn(|| looking_at_most(looks, || play(b, to_a, false, &finished)));
     });
     assert_eq!(finished.into_inner(), 2);
 }

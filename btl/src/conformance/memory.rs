@@ -142,6 +142,7 @@ pub fn rdma_at_every_alignment(suite: &Suite, mut fixture: impl Fixture) {
             };
             let bytes = message(i, usize::try_from(len).expect("short"));
             to.fill(0xee);
+            from.fill(0x11);
             from.write(from_at, &bytes);
             let local = [near.region(near_at, len)];
             let remote = [Extent { offset: far_at, len }];

@@ -16,6 +16,11 @@ impl Seed {
         }))
     }
 
+    /// A given one.
+    pub(super) fn of(number: u64) -> Seed {
+        Seed(number)
+    }
+
     pub(super) fn number(&self) -> u64 {
         self.0
     }

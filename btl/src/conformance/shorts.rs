@@ -4,7 +4,7 @@ use super::bench::Watch;
 use super::duo::{A, B, Duo, Seen, message, tag_of};
 use super::{Fixture, Suite};
 use crate::random::Random;
-use crate::{AmTag, Btl, Events, Fragment, PeerId, SHORT_BYTES, Short, Shorts, Token};
+use crate::{AmTag, Btl, Events, Fragment, Next, PeerId, SHORT_BYTES, Short, Shorts, Token};
 
 /// A message's name, and what it has behind that.
 const NAME_BYTES: usize = 8;
@@ -60,7 +60,7 @@ fn send_short<T: Btl>(duo: &mut Duo<T>, number: u64, len: usize) -> bool {
     duo.ends[A].send_short(peer, tag_of(number), Short::new(&words, len))
 }
 
-/// Messages by value among others, polled for in both ways, some taken and some not: each comes once, intact,
+/// Messages by value among others, looked for in all ways, some taken and some not: each comes once, intact,
 /// in the order in which they were sent if that is promised, and a poll says how many there were.
 pub fn short_messages(suite: &Suite, mut fixture: impl Fixture) {
     const MESSAGES: u64 = 4000;
@@ -77,7 +77,9 @@ pub fn short_messages(suite: &Suite, mut fixture: impl Fixture) {
     let (mut sent, mut short, mut taken) = (Vec::new(), 0, 0);
     let watch = Watch::new("all messages");
     while (came.len() as u64) < MESSAGES {
-        for _ in 0..random.below(6) {
+        // Now and then more than there is room for.
+        let burst = if random.chance(20) { 200 } else { 6 };
+        for _ in 0..random.below(burst) {
             let number = sent.len() as u64;
             if number == MESSAGES {
                 break;
@@ -110,6 +112,13 @@ pub fn short_messages(suite: &Suite, mut fixture: impl Fixture) {
             let Seen::Message { tag, bytes, .. } = seen else { panic!("{seen:?}") };
             came.push((tag, bytes));
         }
+        // For whoever waits for the next message of this peer: it alone is offered.
+        if random.chance(300) {
+            let next = duo.ends[B].take_next(from, &mut taker);
+            let is_taken = usize::from(next == Next::Taken);
+            assert_eq!(taker.taken.len(), is_taken, "{next:?}, and so many were taken");
+            came.append(&mut taker.taken);
+        }
         let found = duo.ends[B].poll_short(&mut events, &mut taker);
         assert_eq!(found, taker.taken.len() + events.len(), "a poll says how many there were");
         taken += taker.taken.len();
@@ -133,6 +142,7 @@ pub fn short_messages(suite: &Suite, mut fixture: impl Fixture) {
     // A peer that is nobody's gets nothing.
     let nobody = duo.ends[A].send_short(PeerId(77), AmTag(1), Short::new(&[0], 8));
     assert!(!nobody, "there is no such peer");
+    assert_ne!(duo.ends[A].take_next(PeerId(77), &mut taker), Next::Taken, "there is no such peer");
     duo.expect_health();
 }
 
