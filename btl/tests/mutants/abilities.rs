@@ -1,0 +1,146 @@
+//! What a broken transport moves and maps without messages.
+
+use crate::broken::Broken;
+use crate::flaws::Flaw;
+use gapless_btl::{
+    Access, Allocation, Btl, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
+    RdmaLimits, RemoteKey, Token,
+};
+use gapless_mem::{Region, Space};
+
+/// Keys that are given out at most where they run out.
+const KEYS_MAX: u32 = 20;
+
+impl Broken {
+    fn inner_mapped(&mut self) -> &mut dyn Mapped {
+        self.inner.mapped().expect("the loopback has it")
+    }
+
+    /// An operation that is said to have ended well, whatever is wrong with it.
+    fn wave_through(
+        &mut self,
+        outcome: Result<(), RdmaError>,
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        match (self.flaw, outcome) {
+            (Flaw::ReachesOutside, Err(RdmaError::OutOfRange { .. })) => {
+                self.ready.push_back(Event::Completed { token: done, result: Ok(()) });
+                Ok(())
+            }
+            (_, outcome) => outcome,
+        }
+    }
+}
+
+/// One piece with other bounds; none where there are several.
+fn stretched(local: &[Region], remote: &[Extent], more: i64) -> Option<(Region, Extent)> {
+    let ([near], [far]) = (local, remote) else { return None };
+    let len = far.len.checked_add_signed(more)?;
+    Some((Region::new(near.space(), near.address(), near.offset(), len), Extent { len, ..*far }))
+}
+
+impl Rdma for Broken {
+    fn rdma_limits(&self) -> &RdmaLimits {
+        self.inner.rdma_limits()
+    }
+
+    fn reaches(&self, peer: PeerId) -> Option<bool> {
+        self.inner.reaches(peer)
+    }
+
+    #[allow(unsafe_code, reason = "passed on")]
+    unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
+        let access = if self.flaw == Flaw::WritesReadOnly { Access::Write } else { access };
+        // SAFETY: the caller's guarantee, passed on; with the flaw, of memory that the suite lets be written.
+        unsafe { self.inner.register(local, access) }
+    }
+
+    fn deregister(&mut self, key: &RemoteKey) {
+        self.inner.deregister(key);
+    }
+
+    #[allow(unsafe_code, reason = "passed on")]
+    unsafe fn get(
+        &mut self,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let (mut near, mut far) = (local.to_vec(), remote.to_vec());
+        if self.flaw == Flaw::GetsTooLittle
+            && let Some((one, other)) = stretched(local, remote, -1)
+        {
+            (near, far) = (vec![one], vec![other]);
+        }
+        if self.flaw == Flaw::SwapsPieces {
+            far.reverse();
+        }
+        // SAFETY: the caller's guarantee, passed on for no more memory than was given.
+        let outcome = unsafe { self.inner.get(peer, &near, key, &far, done) };
+        self.wave_through(outcome, done)
+    }
+
+    #[allow(unsafe_code, reason = "passed on")]
+    unsafe fn put(
+        &mut self,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let (mut near, mut far) = (local.to_vec(), remote.to_vec());
+        if self.flaw == Flaw::PutsTooMuch
+            && let Some((one, other)) = stretched(local, remote, 1)
+        {
+            (near, far) = (vec![one], vec![other]);
+        }
+        // SAFETY: the caller's guarantee, passed on; with the flaw, a byte more is read, which is the suite's
+        // own memory where the test runs that is to catch it.
+        let outcome = unsafe { self.inner.put(peer, &near, key, &far, done) };
+        self.wave_through(outcome, done)
+    }
+}
+
+impl Mapped for Broken {
+    fn allocate(&mut self, len: u64) -> Result<Allocation, MapError> {
+        let memory = self.inner_mapped().allocate(len)?;
+        if self.flaw == Flaw::AllocatesDirt {
+            let region = memory.region();
+            #[allow(unsafe_code, reason = "writes memory that was just allocated")]
+            // SAFETY: nobody else knows the memory yet.
+            let written = unsafe { gapless_mem::write(&region, len - 1, &[1]) };
+            written.expect("host memory");
+        }
+        Ok(memory)
+    }
+
+    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
+        let key = self.inner_mapped().key(peer, region);
+        self.keys += u32::from(key.is_some());
+        match self.flaw {
+            Flaw::RunsOutOfKeys if self.keys > KEYS_MAX => None,
+            Flaw::KeysForAnything => key.or_else(|| RemoteKey::new(&[0; 29])),
+            _ => key,
+        }
+    }
+
+    fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {
+        let user = if self.flaw == Flaw::MapsForAnybody { Space::Host } else { user };
+        let mapping = self.inner_mapped().map_for(peer, key, user)?;
+        if self.flaw == Flaw::KeepsMappings {
+            self.mappings.push(mapping.clone());
+        }
+        Ok(mapping)
+    }
+
+    fn withdraw(&mut self, region: Region) -> bool {
+        self.inner_mapped().withdraw(region) && self.flaw != Flaw::WithdrawsTooSoon
+    }
+
+    fn recall(&mut self, peer: PeerId, region: Region) -> bool {
+        self.flaw != Flaw::ForgetsRecalls && self.inner_mapped().recall(peer, region)
+    }
+}
