@@ -16,7 +16,7 @@ use crate::metadata::Checkout;
 const PURE: &[(&str, &[&str])] = &[
     ("dtype", &["src"]),
     ("layouts", &["src"]),
-    ("pml", &["src/choose", "src/header", "src/matching", "src/reorder"]),
+    ("pml", &["src/choose", "src/header", "src/matching", "src/reorder", "src/rndv"]),
 ];
 
 /// Below the pure folders, what is only for tests.
