@@ -3,7 +3,10 @@
 
 use gapless::World;
 use gapless::wireup::{Wireup, WireupError};
+use rustix::net::{AddressFamily, SocketType};
 use std::ffi::OsStr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -72,6 +75,15 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 pub(crate) fn rows<'a>(table: &'a str, name: &str) -> Vec<&'a str> {
     let is_about = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with("  "));
     table.lines().filter(is_about).collect()
+}
+
+/// A port of this host that nobody listens at, and what keeps it so: as long as it is bound, no other
+/// program is given it.
+pub(crate) fn closed_port() -> (u16, OwnedFd) {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let place = rustix::net::getsockname(&socket).unwrap();
+    (SocketAddr::try_from(place).unwrap().port(), socket)
 }
 
 /// Starts this test binary again, to run one test alone.

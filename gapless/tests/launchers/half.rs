@@ -2,7 +2,7 @@
 //! line, in time, and never a job of one.
 
 use super::{Launcher, WATCHDOG};
-use crate::common::{finish, gapless, skip, text};
+use crate::common::{closed_port, finish, gapless, skip, text};
 use std::net::TcpListener;
 use std::process::Output;
 
@@ -48,9 +48,8 @@ fn without_its_server() {
     if Launcher::OpenMpi.command(1).is_none() {
         return;
     }
-    // Nobody listens there any more.
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    complains(&pmix(closed, &[]), &["the launcher", "PMIx_Init"]);
+    let (port, _kept) = closed_port();
+    complains(&pmix(port, &[]), &["the launcher", "PMIx_Init"]);
 }
 
 #[test]
