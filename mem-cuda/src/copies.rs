@@ -80,6 +80,16 @@ impl Plan {
     }
 }
 
+/// The completion of what has just been enqueued on a stream of ours. After an error nothing of it is under way:
+/// an earlier row may have been enqueued, or everything but the event.
+fn end_of(stream: &Stream, copied: Result<(), CudaError>) -> Result<Completion, CudaError> {
+    let end = copied.and_then(|()| stream.record());
+    if end.is_err() {
+        stream.drain();
+    }
+    end
+}
+
 impl CudaDevice {
     /// The stream for a copy: that of work which it comes after, if it is one for copies this way (a link
     /// between two streams costs microseconds), or else the next.
@@ -177,8 +187,8 @@ impl CudaDevice {
         let _bound = self.context().bind()?;
         stream.wait_for(after)?;
         // SAFETY: the caller vouches for both regions until the completion, which comes after.
-        unsafe { self.copy_on(stream, dst, src) }?;
-        stream.record()
+        let copied = unsafe { self.copy_on(stream, dst, src) };
+        end_of(stream, copied)
     }
 
     /// Enqueues a copy of `rows` rows of `width` bytes on a stream of this device; row `i` starts
@@ -250,8 +260,9 @@ impl CudaDevice {
         let _bound = self.context().bind()?;
         stream.wait_for(after)?;
         // SAFETY: the caller vouches for every row until the completion, which comes after.
-        unsafe { self.copy_2d_on(stream, dst, dst_pitch, src, src_pitch, width, rows) }?;
-        stream.record()
+        let copied =
+            unsafe { self.copy_2d_on(stream, dst, dst_pitch, src, src_pitch, width, rows) };
+        end_of(stream, copied)
     }
 
     /// Enqueues copies of the second regions into the first ones by one call of the driver
@@ -410,6 +421,24 @@ mod tests {
             unsafe { device.copy_after(at(64, 8), Region::new(Space::Pinned, 8, 0, 8), &[one]) };
         assert_eq!(fake::with(|state| state.waits), waits + 1);
         assert_ne!(stream(&up.unwrap()), stream(&other));
+    }
+
+    /// Whoever is told of an error uses the memory again.
+    #[test]
+    fn a_copy_that_fails_has_ended() {
+        fake::set(State { queries: 3, record: 2, ..State::default() });
+        let device = device();
+        // SAFETY: the pretend driver copies nothing.
+        let error = unsafe { device.copy_after(at(64, 8), at(128, 8), &[]) }.unwrap_err();
+        assert!(matches!(error, CudaError::Failed { code: 2, .. }), "{error}");
+        // Copied, and looked at until nothing was under way.
+        assert_eq!(fake::with(|state| (state.copies.len(), state.queries)), (1, 0));
+        // One row is on the stream when the next is refused.
+        fake::set(State { queries: 3, copy_fails_from: 1, ..State::default() });
+        // SAFETY: as above.
+        let rows = unsafe { device.copy_2d_after(at(100, 24), 8, at(500, 16), 4, 8, 3, &[]) };
+        assert!(rows.is_err());
+        assert_eq!(fake::with(|state| (state.copies.len(), state.queries)), (1, 0));
     }
 
     #[test]

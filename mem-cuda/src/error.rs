@@ -93,6 +93,18 @@ pub enum CudaError {
     Refused(#[from] DeviceError),
 }
 
+impl CudaError {
+    /// Whether the device does no work for this process any more: it is lost, or the driver has been shut
+    /// down at the end of the process. After other errors, work that was enqueued goes on.
+    pub(crate) fn ends_all_work(&self) -> bool {
+        match self {
+            CudaError::Sticky { .. } => true,
+            CudaError::Failed { code, .. } => *code == code::DEINITIALIZED,
+            _ => false,
+        }
+    }
+}
+
 impl From<CudaError> for DeviceError {
     fn from(error: CudaError) -> DeviceError {
         match error {
@@ -118,6 +130,8 @@ impl From<CudaError> for DeviceError {
 /// The driver's answers that are told apart here (`CUresult`).
 pub(crate) mod code {
     pub(crate) const OUT_OF_MEMORY: u32 = 2;
+    /// The driver is being shut down.
+    pub(crate) const DEINITIALIZED: u32 = 4;
     pub(crate) const STUB_LIBRARY: u32 = 34;
     pub(crate) const NO_DEVICE: u32 = 100;
     pub(crate) const NOT_READY: u32 = 600;

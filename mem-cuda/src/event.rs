@@ -142,7 +142,12 @@ impl Pending for CudaPending {
         let end = match self.ask() {
             Ok(false) => return Ok(false),
             Ok(true) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) if error.ends_all_work() => Err(error.into()),
+            // The driver could not say: the work goes on, and with it the use of its memory.
+            Err(error) => {
+                tracing::debug!(%error, "asking for the end of work");
+                return Ok(false);
+            }
         };
         self.end.get_or_init(|| end).clone().map(|()| true)
     }
@@ -258,6 +263,19 @@ mod tests {
         assert!(!work.poll().unwrap() && !work.is_known_over());
         assert!(work.poll().unwrap() && work.is_known_over());
         fake::with(|state| state.ended = 1);
+        assert!(work.poll().unwrap());
+    }
+
+    /// Out of memory, and a stream in capture: neither says that the work has ended.
+    #[test]
+    fn a_question_that_the_driver_refuses_is_no_end() {
+        fake::set(State { ended: 2, ..State::default() });
+        let context = Context::open(fake::driver(), 0).unwrap();
+        let work = pending(&context);
+        assert!(!work.poll().unwrap());
+        fake::with(|state| state.ended = 900);
+        assert!(!work.poll().unwrap() && !work.is_known_over());
+        fake::with(|state| state.ended = 0);
         assert!(work.poll().unwrap());
     }
 

@@ -188,6 +188,17 @@ impl Stream {
         freed.map_err(|fault| context.fault(fault))
     }
 
+    /// Waits, yielding, until no work on the stream is under way: for calls that have enqueued some and
+    /// then fail, because whoever is told of an error takes the memory back. It lasts as long as the work.
+    pub fn drain(&self) {
+        while match self.is_idle() {
+            Ok(idle) => !idle,
+            Err(error) => !error.ends_all_work(),
+        } {
+            std::thread::yield_now();
+        }
+    }
+
     /// Whether all work on the stream has ended. Never blocks.
     ///
     /// # Errors

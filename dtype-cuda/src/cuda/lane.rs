@@ -111,9 +111,7 @@ impl Lane for StreamLane<'_> {
     }
 
     fn drain(&self) {
-        while matches!(self.stream.is_idle(), Ok(false)) {
-            std::thread::yield_now();
-        }
+        self.stream.drain();
     }
 }
 

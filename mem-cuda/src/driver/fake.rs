@@ -24,6 +24,10 @@ pub(crate) struct State {
     pub(crate) events_made: usize,
     pub(crate) events_ended: usize,
     pub(crate) copies: Vec<(u64, u64, usize)>,
+    /// How many copies are taken before one is refused.
+    pub(crate) copy_fails_from: usize,
+    /// The answer to recording an event.
+    pub(crate) record: u32,
     pub(crate) waits: usize,
     /// Addresses and values that streams wait for; `None` for a driver that lacks the call.
     pub(crate) values: Option<Vec<(u64, u32)>>,
@@ -51,6 +55,8 @@ impl Default for State {
             events_made: 0,
             events_ended: 0,
             copies: Vec::new(),
+            copy_fails_from: usize::MAX,
+            record: 0,
             waits: 0,
             values: None,
             captured: 0,
@@ -155,8 +161,13 @@ pub(crate) fn api() -> Api {
         len: usize,
         _: *mut CUstream_st,
     ) -> u32 {
-        with(|state| state.copies.push((dst, src, len)));
-        0
+        with(|state| {
+            if state.copies.len() >= state.copy_fails_from {
+                return 2;
+            }
+            state.copies.push((dst, src, len));
+            0
+        })
     }
     unsafe extern "C" fn stream(at: *mut *mut CUstream_st, _: c_uint) -> u32 {
         put(at, std::ptr::without_provenance_mut(0x2000))
@@ -183,12 +194,23 @@ pub(crate) fn api() -> Api {
         0
     }
     unsafe extern "C" fn record(_: *mut CUevent_st, _: *mut CUstream_st) -> u32 {
-        with(|state| state.calls.push("record"));
-        0
+        with(|state| {
+            state.calls.push("record");
+            state.record
+        })
     }
     unsafe extern "C" fn query(_: *mut CUevent_st) -> u32 {
         with(|state| {
             state.calls.push("query");
+            if state.queries > 0 {
+                state.queries -= 1;
+                return crate::error::code::NOT_READY;
+            }
+            state.ended
+        })
+    }
+    unsafe extern "C" fn stream_query(_: *mut CUstream_st) -> u32 {
+        with(|state| {
             if state.queries > 0 {
                 state.queries -= 1;
                 return crate::error::code::NOT_READY;
@@ -288,6 +310,7 @@ pub(crate) fn api() -> Api {
     api.stream_create = stream;
     api.stream_is_capturing = is_capturing;
     api.stream_destroy = stream_end;
+    api.stream_query = stream_query;
     api.stream_wait_event = wait;
     api.event_create = event;
     api.event_destroy = event_end;
