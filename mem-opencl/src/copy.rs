@@ -202,7 +202,14 @@ pub(crate) unsafe fn rows(
             let after = if row == 0 { after } else { std::slice::from_ref(&last) };
             let (to, from) = (dst.row(row, width)?, src.row(row, width)?);
             // SAFETY: parts of the caller's regions.
-            last = unsafe { linear(device, to, from, after) }?;
+            match unsafe { linear(device, to, from, after) } {
+                Ok(copied) => last = copied,
+                Err(error) => {
+                    // An error means that nothing is under way any more; so it is, however that row ended.
+                    let _ = last.wait();
+                    return Err(error);
+                }
+            }
         }
         return Ok(last);
     }

@@ -72,14 +72,19 @@ impl OpenClDevice {
         }
     }
 
-    /// The completion of a command just enqueued, which is also sent on its way.
+    /// The completion of a command just enqueued, which is also sent on its way. After an error the command has
+    /// ended.
     pub(crate) fn started(&self, event: cl_event) -> Result<Completion, DeviceError> {
         let command = Command {
             event: Event::owned(event),
             context: self.context_number(),
             device: self.name(),
         };
-        self.queue().flush().map_err(|error| error.on(&self.name(), 0))?;
+        if let Err(error) = self.queue().flush() {
+            // It is enqueued all the same, and would begin later.
+            command.event.wait();
+            return Err(error.on(&self.name(), 0));
+        }
         Ok(Completion::Pending(Arc::new(command)))
     }
 }

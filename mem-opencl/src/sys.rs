@@ -130,14 +130,21 @@ impl Event {
         Event(raw)
     }
 
-    /// Whether the command has ended.
+    /// Whether the command has ended; an error is the command's own. Where the driver cannot say, it has not.
     pub(crate) fn ended(&self) -> Result<bool, OpenClError> {
-        let status = event::get_event_info(self.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS)
-            .named("clGetEventInfo")?;
-        match i32::from(status) {
-            0 => Ok(true),
-            code if code < 0 => Err(OpenClError::refused("a command", code)),
-            _ => Ok(false),
+        match event::get_event_info(self.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from) {
+            Ok(0) => Ok(true),
+            Ok(code) if code < 0 => Err(OpenClError::refused("a command", code)),
+            Ok(_) | Err(_) => Ok(false),
+        }
+    }
+
+    /// Hands the command to the device, and waits for its end.
+    pub(crate) fn wait(&self) {
+        while matches!(self.ended(), Ok(false)) {
+            // It says how the command ended, or that it could not wait: both are asked for above.
+            let _ = event::wait_for_events(&[self.raw()]);
+            std::thread::yield_now();
         }
     }
 }
