@@ -228,7 +228,9 @@ mod tests {
     #[derive(Default)]
     struct Work(AtomicBool);
 
-    impl Pending for Work {
+    #[expect(unsafe_code, reason = "work that is over when the test says so")]
+    // SAFETY: it was lent no memory.
+    unsafe impl Pending for Work {
         fn poll(&self) -> Result<bool, DeviceError> {
             panic!("whoever chooses a lane does not ask the device")
         }

@@ -120,7 +120,8 @@ impl Log {
     }
 }
 
-impl Pending for Work {
+// SAFETY: nothing is done but noted, so no memory is touched; it ends once, or fails with the device.
+unsafe impl Pending for Work {
     fn poll(&self) -> Result<bool, DeviceError> {
         let ended = self.ended.load(Ordering::SeqCst);
         if !ended && self.lost.load(Ordering::SeqCst) {

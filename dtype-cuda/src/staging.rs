@@ -215,7 +215,9 @@ mod tests {
     /// An upload that ends when it has been asked so often.
     struct Upload(AtomicU32);
 
-    impl Pending for Upload {
+    #[expect(unsafe_code, reason = "work that ends after some questions")]
+    // SAFETY: it was lent no memory that anybody frees before it is over; it ends once.
+    unsafe impl Pending for Upload {
         fn poll(&self) -> Result<bool, DeviceError> {
             let less = |left: u32| left.checked_sub(1);
             Ok(self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err())

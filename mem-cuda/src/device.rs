@@ -297,7 +297,19 @@ impl CudaDevice {
     }
 }
 
-impl Device for CudaDevice {
+// SAFETY: the numbers are those of the contract.
+// 1. The driver's allocator gives memory to one owner until it is freed or the context ends, which the device
+//    holds.
+// 2. Copies are enqueued behind waits for `after`; places and rows are checked first. `end_of` waits for the
+//    device where it gives an error.
+// 3. What was freed, unregistered or released is unknown to the driver; no stream of ours has work on it, because
+//    the caller says so.
+// 4. The driver maps whole allocations, and a key's range is checked against what it mapped (`ipc.rs`). Memory
+//    that was exported is kept by its owner: that is what `Mapped::withdraw` is for.
+// 5. The space is the ordinal, which never changes. Ranges, numbers, spaces and the UUID are the driver's answers;
+//    it counts buffers up, as `vmm.rs` does.
+// 6. An imported event ends with what it was recorded behind, or with later work.
+unsafe impl Device for CudaDevice {
     fn properties(&self) -> &DeviceProperties {
         &self.properties
     }

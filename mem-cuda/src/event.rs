@@ -134,7 +134,16 @@ impl CudaPending {
     }
 }
 
-impl Pending for CudaPending {
+// SAFETY: the numbers are those of the contract.
+// 1. The event was recorded behind the work, on its stream; `poll` takes its word that it has passed, or an
+//    error after which the device does nothing any more (`ends_all_work`). Of another process's event the
+//    same holds, once it was recorded, which was before its export.
+// 2. `cuEventQuery` makes what came before a passed event visible to its caller.
+// 3. `end` is set once, and answers from then on; `is_known_over` looks at nothing else.
+// 4. `as_any` gives `self`.
+// 5. The exported event is recorded on the service stream behind a wait for this one, and is used again
+//    only after `drop`.
+unsafe impl Pending for CudaPending {
     fn poll(&self) -> Result<bool, DeviceError> {
         if let Some(end) = self.end.get() {
             return end.clone().map(|()| true);

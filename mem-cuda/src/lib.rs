@@ -53,6 +53,7 @@ mod copies;
 #[allow(unsafe_code, reason = "implements Device's unsafe methods")]
 mod device;
 mod error;
+#[allow(unsafe_code, reason = "vouches for what events say of work")]
 mod event;
 #[allow(unsafe_code, reason = "writes words that streams wait for")]
 mod gate;

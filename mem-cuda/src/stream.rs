@@ -309,7 +309,8 @@ mod tests {
         fails: bool,
     }
 
-    impl Pending for Foreign {
+    // SAFETY: it was lent no memory; it ends once, or has failed from the first.
+    unsafe impl Pending for Foreign {
         fn poll(&self) -> Result<bool, DeviceError> {
             if self.fails {
                 return Err(DeviceError::Unsupported { what: "this work" });

@@ -216,7 +216,15 @@ impl OpenClDevice {
     }
 }
 
-impl Device for OpenClDevice {
+// SAFETY: the numbers are those of the contract.
+// 1. `clCreateBuffer` gives memory of the buffer's own, until it is released, here or with the device.
+// 2. Copies are enqueued with the events of `after` as what they wait for; other work is waited for before. OpenCL
+//    refuses what leaves a buffer, rows are checked first, and `started` and `rows` wait where they give an error.
+// 3. `free` releases the buffer; commands that still use it hold references. `register` is the default.
+// 4., 6. `import` and `import_completion` are the defaults, which refuse.
+// 5. The space is the context, device and queue that it was made with; `buffer_id` counts up, and is of buffers in
+//    the table only. `allocation`, `locate` and `identity` say nothing.
+unsafe impl Device for OpenClDevice {
     fn properties(&self) -> &DeviceProperties {
         &self.properties
     }

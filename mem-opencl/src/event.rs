@@ -14,7 +14,13 @@ pub(crate) struct Command {
     device: Arc<str>,
 }
 
-impl Pending for Command {
+// SAFETY: the numbers are those of the contract.
+// 1. The event is the command's own, and the queue is in order: what the command waits for ended before it.
+// 2. `Event::ended` waits for an event that has ended: a point of synchronisation.
+// 3. The state of an event ends with 0 or an error, and stays. `is_known_over` is the default.
+// 4. `as_any` gives `self`.
+// 5. `export` is the default, which refuses.
+unsafe impl Pending for Command {
     fn poll(&self) -> Result<bool, DeviceError> {
         self.event.ended().map_err(|error| error.on(&self.device, 0))
     }

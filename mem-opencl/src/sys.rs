@@ -133,7 +133,8 @@ impl Event {
     /// Whether the command has ended; an error is the command's own. Where the driver cannot say, it has not.
     pub(crate) fn ended(&self) -> Result<bool, OpenClError> {
         match event::get_event_info(self.raw(), CL_EVENT_COMMAND_EXECUTION_STATUS).map(i32::from) {
-            Ok(0) => Ok(true),
+            // To have asked is no point of synchronisation, to have waited is: this thread sees what was written.
+            Ok(0) => event::wait_for_events(&[self.raw()]).named("clWaitForEvents").map(|()| true),
             Ok(code) if code < 0 => Err(OpenClError::refused("a command", code)),
             Ok(_) | Err(_) => Ok(false),
         }

@@ -7,11 +7,40 @@ use std::fmt;
 use std::sync::Arc;
 
 /// Work in flight on some device; implemented by devices.
-pub trait Pending: Send + Sync {
-    /// Whether the work has ended. Never blocks.
+///
+/// # Safety
+/// Whoever was told that work is over frees or reuses the memory that was lent to it. So an
+/// implementation keeps these rules:
+///
+/// 1. [`poll`](Pending::poll) answers `Ok(true)`, or an error, only once the work is over: no part of
+///    it, and nothing that it had to wait for, touches memory that it was given from then on. A
+///    question that could not be answered is `Ok(false)`.
+/// 2. What the work wrote can be seen by the thread that was told `Ok(true)`.
+/// 3. Over is over: no later `poll` answers `Ok(false)`, and [`is_known_over`](Pending::is_known_over) is
+///    `true` only of work that is over.
+/// 4. [`as_any`](Pending::as_any) gives `self`, and no other work.
+/// 5. What another process makes of [`export`](Pending::export)'s bytes while this value lives is over
+///    no sooner than this work.
+///
+/// ```compile_fail,E0200
+/// # use gapless_mem::{DeviceError, Pending};
+/// # use std::any::Any;
+/// struct Work;
+/// // Without `unsafe` nobody has vouched for the answers.
+/// impl Pending for Work {
+///     fn poll(&self) -> Result<bool, DeviceError> {
+///         Ok(true)
+///     }
+///     fn as_any(&self) -> &dyn Any {
+///         self
+///     }
+/// }
+/// ```
+pub unsafe trait Pending: Send + Sync {
+    /// Whether the work is over. Never blocks.
     ///
     /// # Errors
-    /// The work failed; asking again gives the same error.
+    /// The work failed, and is over; asking again gives the same error.
     fn poll(&self) -> Result<bool, DeviceError>;
 
     /// Whether it is known without asking the device that the work is over, well or not: because

@@ -81,7 +81,53 @@ pub struct DeviceProperties {
 ///
 /// Object-safe. Methods take `&self` and may be called from any thread. Transports and engines see
 /// `dyn Device` only; they cache what it returns.
-pub trait Device: Send + Sync {
+///
+/// # Safety
+/// Transports, engines and message layers hand memory out, and take it back, on the strength of what a
+/// device answers. So an implementation keeps these rules:
+///
+/// 1. [`allocate`](Device::allocate) gives memory that overlaps nothing else in use and is valid for
+///    reads and writes, by whoever [reaches](Device::reaches) its space, until it is freed or the device
+///    dropped.
+/// 2. [`copy`](Device::copy) and [`copy_2d`](Device::copy_2d) read the bytes of `src` and write those of
+///    `dst` and touch no others: not before all of `after` have ended, and not once the completion has.
+///    An error means that nothing was begun, or that all that was begun is over.
+/// 3. [`register`](Device::register) gives nobody else access to `host`. After
+///    [`unregister`](Device::unregister), [`free`](Device::free) or [`release`](Device::release) the
+///    device does not touch the memory any more.
+/// 4. [`import`](Device::import) gives memory that is valid as in rule 1 until it is released, whatever
+///    the exporting process does with its own (where the driver minds, that process keeps it); it
+///    covers no more than was exported.
+/// 5. What it says of memory is true: [`space`](Device::space) never changes, the space of a region that
+///    it gives tells who can touch it, [`allocation`](Device::allocation) contains the region's first
+///    byte and is memory of this process's, a [`buffer_id`](Device::buffer_id) is not given again after
+///    the memory was freed, [`locate`](Device::locate) names the space of what lies there, and two
+///    devices with one [`identity`](Device::identity) are one.
+/// 6. [`import_completion`](Device::import_completion) gives work that is over no sooner than what was
+///    exported, or never.
+///
+/// An implementation without `unsafe` is refused:
+///
+/// ```compile_fail,E0200
+/// # use gapless_mem::{Completion, Device, DeviceError, DeviceProperties, Region, Space};
+/// struct Memory(DeviceProperties);
+/// impl Device for Memory {
+/// #   fn properties(&self) -> &DeviceProperties { &self.0 }
+/// #   fn space(&self) -> Space { Space::Host }
+/// #   fn reaches(&self, _: Space) -> bool { false }
+///     fn allocate(&self, len: u64) -> Result<Region, DeviceError> {
+///         Ok(Region::new(Space::Host, 0x1000, 0, len)) // whatever lies there
+///     }
+/// #   unsafe fn free(&self, _: Region) -> Result<(), DeviceError> { Ok(()) }
+/// #   unsafe fn copy(
+/// #       &self, _: Region, _: Region, _: &[Completion],
+/// #   ) -> Result<Completion, DeviceError> { Ok(Completion::Ready) }
+/// #   unsafe fn copy_2d(
+/// #       &self, _: Region, _: u64, _: Region, _: u64, _: u64, _: u64, _: &[Completion],
+/// #   ) -> Result<Completion, DeviceError> { Ok(Completion::Ready) }
+/// }
+/// ```
+pub unsafe trait Device: Send + Sync {
     /// What it is.
     fn properties(&self) -> &DeviceProperties;
 

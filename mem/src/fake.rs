@@ -191,7 +191,14 @@ struct Delayed {
     done: Mutex<Option<Result<(), DeviceError>>>,
 }
 
-impl Pending for Delayed {
+// SAFETY: the numbers are those of the contract.
+// 1. `done` is set by the copy, made by the polling thread; an error of earlier work comes before the
+//    copy, which is then never made, because that error stays.
+// 2. The copy is made, and `done` read, under one lock.
+// 3. `done` is never changed again. `is_known_over` is the default.
+// 4. `as_any` gives `self`.
+// 5. `export` is the default, which refuses.
+unsafe impl Pending for Delayed {
     fn poll(&self) -> Result<bool, DeviceError> {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = done.as_ref() {
@@ -221,7 +228,16 @@ impl Pending for Delayed {
     }
 }
 
-impl Device for FakeDevice {
+// SAFETY: the numbers are those of the contract.
+// 1. Each allocation is a fresh mapping of a fresh file, unmapped by `free` or with the device.
+// 2. A copy is a `Delayed`, which copies once after all of `after`; `copy_2d` waits and copies by the
+//    host's device. Both reach what `alias` found inside live allocations.
+// 3. `register` only keeps books; `free` and `release` unmap, and keep nothing.
+// 4. `import` maps the exported file, which lives as long as a mapping of it.
+// 5. The space is the device's number; `allocation` and `buffer_id` come from the books, where numbers
+//    count up; `locate` likewise; `identity` says nothing.
+// 6. `import_completion` is the default, which refuses.
+unsafe impl Device for FakeDevice {
     fn properties(&self) -> &DeviceProperties {
         &self.properties
     }

@@ -52,7 +52,14 @@ pub(crate) fn wait_all(after: &[Completion]) -> Result<(), DeviceError> {
     after.iter().try_for_each(Completion::wait)
 }
 
-impl Device for HostDevice {
+// SAFETY: the numbers are those of the contract.
+// 1. `allocate` asks the global allocator, whose memory is one owner's until `free` gives it back.
+// 2. Copies are done by this thread between `wait_all` and return; rows are checked to lie inside first.
+//    Work that `after` names and that failed is over, and nothing was begun.
+// 3. `register` refuses; `free` gives the memory back to the allocator and keeps nothing.
+// 4., 6. `import` and `import_completion` refuse.
+// 5. The space is always the host's; `allocation`, `buffer_id`, `locate` and `identity` say nothing.
+unsafe impl Device for HostDevice {
     fn properties(&self) -> &DeviceProperties {
         &self.properties
     }

@@ -25,6 +25,7 @@
 
 #[allow(unsafe_code, reason = "the one place that touches memory by address")]
 mod access;
+#[allow(unsafe_code, reason = "declares the contract of work in flight")]
 mod completion;
 #[allow(unsafe_code, reason = "declares the unsafe methods that devices implement")]
 mod device;

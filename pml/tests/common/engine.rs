@@ -65,7 +65,10 @@ impl Later {
     }
 }
 
-impl Pending for Later {
+// SAFETY: the work is done by whoever polls, under a lock, once all that it comes after has ended; it is taken out
+// before, so that it is done once or, after an error, never, and its result stays. `as_any` gives `self`; `export`
+// refuses.
+unsafe impl Pending for Later {
     fn poll(&self) -> Result<bool, DeviceError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state.lock().unwrap();

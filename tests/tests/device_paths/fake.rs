@@ -29,7 +29,10 @@ struct State {
     end: Result<(), DeviceError>,
 }
 
-impl Pending for Later {
+// SAFETY: the work is done by whoever polls, under a lock, once all that it comes after has ended well; it is taken
+// out before, so that it is done once, and its end stays. An error of what it comes after stays, too, and the
+// work is never done. `as_any` gives `self`; `export` refuses.
+unsafe impl Pending for Later {
     fn poll(&self) -> Result<bool, DeviceError> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for earlier in &state.after {
@@ -124,7 +127,8 @@ pub(crate) struct Unwilling {
     pub(crate) imports: bool,
 }
 
-impl Device for Unwilling {
+// SAFETY: what is not refused is the fake device's answer, by which the contract holds.
+unsafe impl Device for Unwilling {
     fn properties(&self) -> &DeviceProperties {
         self.device.properties()
     }
