@@ -232,7 +232,13 @@ impl GpuEngine {
     }
 }
 
-impl Engine for GpuEngine {
+// SAFETY: the numbers are those of the contract.
+// 1. Launches and copies are made from the layout, cut to the range, that `Typed` found inside its region; kernels
+//    load and store the words of blocks (`gapless-kernels`; the oracle tests look at all bytes around them).
+// 2. The lane waits for `after` before it is given anything; its record, behind all of it, is the completion. After an
+//    error `InFlight` drains the lane, and others that had a part.
+// 3. `shared.pack` and `shared.move_between` check ranges, lengths and spaces before a lane is taken.
+unsafe impl Engine for GpuEngine {
     fn name(&self) -> &'static str {
         self.shared.accelerator.name()
     }

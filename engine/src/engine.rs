@@ -9,7 +9,46 @@ use std::sync::Arc;
 ///
 /// Ranges are of the packed stream, in bytes; they may start and end inside an element. Every call
 /// does its work once all of `after` have ended, and returns the completion of its own.
-pub trait Engine: Send + Sync {
+///
+/// # Safety
+/// Message layers lend an engine users' memory, and give it back when a completion says so. So an
+/// implementation keeps these rules:
+///
+/// 1. A call writes the bytes of its range and no others: `dst`, or those bytes of `dst`'s packed stream.
+///    It reads nothing outside the two regions.
+/// 2. It touches them not before all of `after` have ended, and not once its completion has. An error means
+///    that nothing was begun, or that all that was begun is over.
+/// 3. What does not fit is refused before anything is touched: a range outside the packed stream, a region
+///    that is not as long as the range, memory of a space that it cannot work on.
+///
+/// An implementation without `unsafe` is refused:
+///
+/// ```compile_fail,E0200
+/// # use gapless_engine::{Engine, EngineError, Typed};
+/// # use gapless_mem::{Completion, Region, Space};
+/// # use std::ops::Range;
+/// struct Idle;
+/// impl Engine for Idle {
+/// #   fn name(&self) -> &'static str { "idle" }
+/// #   fn serves(&self, _: Space) -> bool { true }
+///     unsafe fn pack(
+///         &self,
+///         src: &Typed,
+///         range: Range<u64>,
+///         dst: Region,
+///         after: &[Completion],
+///     ) -> Result<Completion, EngineError> {
+///         Ok(Completion::Ready) // although a thread may have just begun
+///     }
+/// #   unsafe fn unpack(
+/// #       &self, _: Region, _: &Typed, _: Range<u64>, _: &[Completion],
+/// #   ) -> Result<Completion, EngineError> { Ok(Completion::Ready) }
+/// #   unsafe fn transfer(
+/// #       &self, _: &Typed, _: &Typed, _: Range<u64>, _: &[Completion],
+/// #   ) -> Result<Completion, EngineError> { Ok(Completion::Ready) }
+/// }
+/// ```
+pub unsafe trait Engine: Send + Sync {
     /// A short name for reports.
     fn name(&self) -> &'static str;
 

@@ -18,7 +18,13 @@ fn is_uniform(typed: &Typed, primitive: Primitive) -> bool {
             == typed.layout().signature().digest(typed.count())
 }
 
-impl Reducer for HostEngine {
+// SAFETY: the numbers are those of the contract.
+// 1. Elements pass through vectors of this call: out of `src` by `read`, which checks bounds, out of and into
+//    `dst` by the engine.
+// 2. All is done by this thread once `after` has ended, before it returns.
+// 3. Operation, range, length and elements are looked at first; the first read or pack refuses a space that is not
+//    the host's.
+unsafe impl Reducer for HostEngine {
     fn supports(&self, op: ReduceOp, primitive: Primitive) -> bool {
         combine(op, primitive).is_some()
     }

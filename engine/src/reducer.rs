@@ -80,7 +80,43 @@ impl ReduceOp {
 }
 
 /// Combines packed elements into a buffer, by layout. Object-safe; callable from any thread.
-pub trait Reducer: Send + Sync {
+///
+/// # Safety
+/// As with an [`Engine`](crate::Engine), memory is lent and given back on a reducer's word. So an
+/// implementation keeps these rules:
+///
+/// 1. [`reduce`](Reducer::reduce) writes the bytes `range` of `dst`'s packed stream and no others. It
+///    reads nothing outside the two regions.
+/// 2. It touches them not before all of `after` have ended, and not once its completion has. An error means
+///    that nothing was begun, or that all that was begun is over.
+/// 3. What does not fit is refused before anything is touched: a range outside the packed stream or within
+///    an element, a `src` that is not as long, other elements, memory of a space that it cannot work on.
+///
+/// An implementation without `unsafe` is refused:
+///
+/// ```compile_fail,E0200
+/// # use gapless_dtype::Primitive;
+/// # use gapless_engine::{EngineError, ReduceOp, Reducer, Typed};
+/// # use gapless_mem::{Completion, Region, Space};
+/// # use std::ops::Range;
+/// struct Idle;
+/// impl Reducer for Idle {
+/// #   fn supports(&self, _: ReduceOp, _: Primitive) -> bool { true }
+/// #   fn serves(&self, _: Space) -> bool { true }
+///     unsafe fn reduce(
+///         &self,
+///         op: ReduceOp,
+///         primitive: Primitive,
+///         src: Region,
+///         dst: &Typed,
+///         range: Range<u64>,
+///         after: &[Completion],
+///     ) -> Result<Completion, EngineError> {
+///         Ok(Completion::Ready)
+///     }
+/// }
+/// ```
+pub unsafe trait Reducer: Send + Sync {
     /// Whether the operation is defined for the type, and this reducer can do it.
     fn supports(&self, op: ReduceOp, primitive: Primitive) -> bool;
 

@@ -342,7 +342,8 @@ mod tests {
     /// The engine of a device that reaches the memory of others.
     struct Reaching(Arc<FakeDevice>);
 
-    impl Engine for Reaching {
+    // SAFETY: it refuses everything.
+    unsafe impl Engine for Reaching {
         fn name(&self) -> &'static str {
             "reaching"
         }

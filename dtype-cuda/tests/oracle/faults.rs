@@ -74,7 +74,9 @@ fn places(typed: &Typed) -> (i64, i64, i64) {
     (origin + low, origin + high, origin + low + 4)
 }
 
-impl Engine for Faulty {
+// SAFETY: it breaks the first rule on purpose, within the margins that the workbench has around every region; for
+// the rest it hands on to the host's engine, at once.
+unsafe impl Engine for Faulty {
     fn name(&self) -> &'static str {
         "faulty"
     }
