@@ -43,8 +43,13 @@ struct Home {
     held: Held,
 }
 
-impl Reclaim for Home {
-    fn reclaim(&self, index: u64) {
+// SAFETY: the numbers are those of the contract.
+// 1. The lane, by way of `waker`, and the private buffers are mappings that end with this value.
+// 2. A private buffer is used again once its mark in `back` is set, a slot claimed again once `held` was released:
+//    both are done here alone. Which slot the peer writes next is the peer's affair.
+// 3., 4. It changes atomics, and rings the peer's bell by a call that does not wait.
+unsafe impl Reclaim for Home {
+    unsafe fn reclaim(&self, index: u64) {
         if index & IN_SLOT == 0 {
             if let Ok(buffer) = usize::try_from(index) {
                 self.back.set(buffer);

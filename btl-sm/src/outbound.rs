@@ -35,8 +35,13 @@ struct Home {
     dropped: Dropped,
 }
 
-impl Reclaim for Home {
-    fn reclaim(&self, index: u64) {
+// SAFETY: the numbers are those of the contract.
+// 1. The lane and the private buffers are mappings that end with this value.
+// 2. An index is claimed from the free ones by the one sender, and free again when it was sent and came back, or when
+//    `collect_dropped` finds the mark that `reclaim` sets.
+// 3., 4. It sets that mark, an atomic.
+unsafe impl Reclaim for Home {
+    unsafe fn reclaim(&self, index: u64) {
         if let Ok(buffer) = usize::try_from(index) {
             self.dropped.set(buffer);
         }

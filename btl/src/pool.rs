@@ -115,8 +115,12 @@ impl Shared {
     }
 }
 
-impl Reclaim for Shared {
-    fn reclaim(&self, index: u64) {
+// SAFETY: the numbers are those of the contract.
+// 1. Buffers are in cells of the pool that are filled once, and freed with it.
+// 2. An index is in the list of free ones, beyond `touched`, or out: `take` removes it, `push` puts it back.
+// 3., 4. `push` changes atomics alone, and asks for no lock.
+unsafe impl Reclaim for Shared {
+    unsafe fn reclaim(&self, index: u64) {
         if let Ok(index) = u32::try_from(index) {
             self.push(index);
         }

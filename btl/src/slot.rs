@@ -8,11 +8,36 @@ use std::sync::Arc;
 
 /// The pool that a slot or fragment goes back to.
 ///
-/// Implementations must not block: `reclaim` runs in `Drop`, on any thread.
-pub trait Reclaim: Send + Sync {
-    /// Takes back what `index` names; called once for each slot that was dropped unsent, and once
-    /// for each fragment.
-    fn reclaim(&self, index: u64);
+/// # Safety
+/// The memory of a slot or fragment is its holder's alone until [`reclaim`](Reclaim::reclaim). So an
+/// implementation keeps these rules:
+///
+/// 1. While the pool lives, the memory of what is out stays valid; slots and fragments hold the pool.
+/// 2. What an index names is given to nobody else before `reclaim` was called with that index.
+/// 3. `reclaim` touches, and frees, no memory but that of its index. It may run on any thread, also
+///    while it runs on others.
+/// 4. It neither blocks nor panics: it runs in `Drop`.
+///
+/// ```compile_fail,E0200
+/// use gapless_btl::Reclaim;
+/// struct Pool;
+/// impl Reclaim for Pool {
+///     unsafe fn reclaim(&self, _: u64) {}
+/// }
+/// ```
+pub unsafe trait Reclaim: Send + Sync {
+    /// Takes back what `index` names.
+    ///
+    /// # Safety
+    /// A slot (unsent) or fragment of this pool with that index is being dropped: nothing uses its
+    /// memory any more, and this is the one call for it.
+    ///
+    /// ```compile_fail,E0133
+    /// # fn twice(pool: &dyn gapless_btl::Reclaim) {
+    /// pool.reclaim(0); // what somebody else has
+    /// # }
+    /// ```
+    unsafe fn reclaim(&self, index: u64);
 }
 
 /// The handle of a pool that a slot carries. It only keeps the pool alive: nothing can be reclaimed
@@ -50,7 +75,9 @@ impl Loan {
     #[inline]
     fn give_back(&mut self) {
         if let Some(pool) = self.pool.take() {
-            pool.reclaim(self.index);
+            // SAFETY: who made the slot or fragment said that the pool knows its memory by this index, and
+            // nothing else by it; the pool has just been taken out, so this is the one call.
+            unsafe { pool.reclaim(self.index) };
         }
     }
 }
@@ -67,7 +94,8 @@ impl Slot {
     ///
     /// # Safety
     /// `region` describes memory that stays valid for reads and writes, and that no reference of
-    /// this process covers, until `pool` reclaims `index` or the transport takes the slot apart.
+    /// this process covers, until `pool` reclaims `index` or the transport takes the slot apart. Until
+    /// then no other slot or fragment of `pool` has that index.
     ///
     /// # Panics
     /// If the region is longer than the address space.
@@ -195,8 +223,8 @@ impl Fragment {
     ///
     /// # Safety
     /// `region` describes memory that stays valid for reads, and that no exclusive reference of
-    /// this process covers, until `pool` reclaims `index`. Another process may write it: readers
-    /// copy first and look afterwards.
+    /// this process covers, until `pool` reclaims `index`; until then no other slot or fragment of
+    /// `pool` has that index. Another process may write it: readers copy first and look afterwards.
     #[must_use]
     #[inline]
     pub unsafe fn new(region: Region, index: u64, pool: Arc<dyn Reclaim>) -> Fragment {

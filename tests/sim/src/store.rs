@@ -65,8 +65,11 @@ impl Store {
     }
 }
 
-impl Reclaim for Store {
-    fn reclaim(&self, index: u64) {
+// SAFETY: the numbers are those of the contract.
+// 1., 2. Each index has memory of its own, which is kept to the end and never given out again.
+// 3., 4. It overwrites that memory, under a lock that is held for that long only.
+unsafe impl Reclaim for Store {
+    unsafe fn reclaim(&self, index: u64) {
         let mut inner = self.lock();
         let Ok(index) = usize::try_from(index) else { return };
         let Some(&link) = inner.homes.get(index) else { return };
