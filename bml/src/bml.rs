@@ -114,7 +114,7 @@ impl Bml {
         let mut order = self.order(|rail| !rail.is_own());
         self.rails[order[0]].first = true;
         order.push(OWN_RAIL);
-        self.allocator = order.into_iter().find(|&at| self.rails[at].btl.mapped().is_some());
+        self.allocator = order.into_iter().find(|&at| self.rails[at].mapped().is_some());
     }
 
     /// Where peers reach this process: the name and address of every transport, for publishing.
@@ -317,7 +317,7 @@ impl Bml {
         let path = self.rdma_path(peer)?;
         let rail = &mut self.rails[path.rail];
         rail.stir();
-        Some((path.peer, rail.btl.rdma()?))
+        Some((path.peer, rail.rdma()?))
     }
 
     /// The rail that [`rdma`](Bml::rdma) would use now: a registration that is made there is undone
@@ -329,8 +329,8 @@ impl Bml {
     /// Undoes a registration that was made while [`rdma_rail`](Bml::rdma_rail) gave `rail`; also
     /// after the peer that it was made for is lost.
     pub fn deregister(&mut self, rail: RdmaRail, key: &RemoteKey) {
-        if let Some(rdma) = self.rails.get_mut(rail.0).and_then(|rail| rail.btl.rdma()) {
-            rdma.deregister(key);
+        if let Some(rail) = self.rails.get_mut(rail.0) {
+            rail.deregister(key);
         }
     }
 
@@ -338,7 +338,7 @@ impl Bml {
         let endpoint = self.endpoints.get(peer.0 as usize)?;
         let rails = &mut self.rails;
         let path = endpoint.paths().iter().find(|path| {
-            let rdma = rails[path.rail].btl.rdma();
+            let rdma = rails[path.rail].rdma();
             rdma.is_some_and(|rdma| rdma.reaches(path.peer) == Some(true))
         });
         path.copied()
@@ -352,16 +352,16 @@ impl Bml {
         let rails = &mut self.rails;
         let path = paths.iter().find(|path| Some(path.rail) == allocator);
         let path =
-            path.or_else(|| paths.iter().find(|path| rails[path.rail].btl.mapped().is_some()))?;
+            path.or_else(|| paths.iter().find(|path| rails[path.rail].mapped().is_some()))?;
         let rail = &mut self.rails[path.rail];
         rail.stir();
-        Some((path.peer, rail.btl.mapped()?))
+        Some((path.peer, rail.mapped()?))
     }
 
     /// `len` bytes, zeroed and page-aligned, that peers can map; `None` if no transport can map.
     pub fn allocate(&mut self, len: u64) -> Option<Result<Allocation, MapError>> {
         let at = self.allocator?;
-        Some(self.rails[at].btl.mapped()?.allocate(len))
+        Some(self.rails[at].mapped()?.allocate(len))
     }
 
     /// Makes a device known to all transports, those to come too: whoever opens a device calls this,
@@ -391,7 +391,7 @@ impl Bml {
         let rails = self.rails.iter_mut();
         let mapped = rails.map(|rail| {
             rail.stir();
-            rail.btl.mapped().is_some_and(|mapped| mapped.withdraw(region))
+            rail.withdraw(region)
         });
         mapped.fold(false, |one, other| one | other)
     }
@@ -401,9 +401,8 @@ impl Bml {
     pub fn recall(&mut self, peer: Rank, region: Region) -> bool {
         let rails = self.rails.iter_mut();
         let used = rails.map(|rail| {
-            let Some(peer) = rail.peer_of(peer) else { return false };
             rail.stir();
-            rail.btl.mapped().is_some_and(|mapped| mapped.recall(peer, region))
+            rail.recall(peer, region)
         });
         used.fold(false, |one, other| one | other)
     }

@@ -1,7 +1,9 @@
 //! One transport of ours, and what we know of it.
 
 use crate::{BmlError, Rank};
-use gapless_btl::{Btl, LinkError, PeerId, SHORT_BYTES, Slot};
+use gapless_btl::{
+    Abilities, Btl, Ended, LinkError, Mapped, PeerId, Rdma, RemoteKey, SHORT_BYTES, Slot, Token,
+};
 use gapless_mem::{DeviceError, OutOfRange, Region};
 
 /// A rail that has reported nothing for this many polls is polled less often.
@@ -12,6 +14,8 @@ const QUIET_STRIDE: u32 = 16;
 /// A transport and the ranks behind its peers.
 pub(crate) struct Rail {
     pub(crate) btl: Box<dyn Btl>,
+    /// Those of its abilities that memory is lent to.
+    abilities: Abilities,
     /// Who is behind each [`PeerId`].
     pub(crate) ranks: Vec<Rank>,
     /// The longest message that goes out as a [`Short`](gapless_btl::Short) one.
@@ -28,7 +32,39 @@ impl Rail {
     pub(crate) fn new(btl: Box<dyn Btl>, own: bool) -> Rail {
         let limits = btl.limits();
         let short_max = SHORT_BYTES.min(limits.eager_bytes).min(limits.max_fragment_bytes);
-        Rail { btl, ranks: Vec::new(), short_max, quiet: 0, own, first: false }
+        let abilities = Abilities::default();
+        Rail { btl, abilities, ranks: Vec::new(), short_max, quiet: 0, own, first: false }
+    }
+
+    /// One-sided operations; `None` if the transport has none, or shows another's.
+    pub(crate) fn rdma(&mut self) -> Option<&mut dyn Rdma> {
+        self.abilities.rdma(&mut *self.btl)
+    }
+
+    /// Mapping; `None` likewise.
+    pub(crate) fn mapped(&mut self) -> Option<&mut dyn Mapped> {
+        self.abilities.mapped(&mut *self.btl)
+    }
+
+    /// The token and the result of an operation that was begun here.
+    pub(crate) fn ended(&self, ended: Ended) -> Option<(Token, Result<(), LinkError>)> {
+        self.abilities.ended(ended)
+    }
+
+    pub(crate) fn deregister(&mut self, key: &RemoteKey) {
+        self.abilities.deregister(&mut *self.btl, key);
+    }
+
+    /// Whether a peer may still have the memory mapped.
+    pub(crate) fn withdraw(&mut self, region: Region) -> bool {
+        self.abilities.withdraw(&mut *self.btl, region)
+    }
+
+    /// Whether `rank`, by any name that it has here, may still use the memory.
+    pub(crate) fn recall(&mut self, rank: Rank, region: Region) -> bool {
+        let Rail { btl, abilities, ranks, .. } = self;
+        let names = (0..).map(PeerId).zip(ranks).filter(|(_, known)| **known == rank);
+        names.fold(false, |used, (peer, _)| abilities.recall(&mut **btl, peer, region) | used)
     }
 
     pub(crate) fn is_own(&self) -> bool {
@@ -60,12 +96,6 @@ impl Rail {
                 Err(BmlError::PeerLost { peer: rank, error: LinkError::Corrupt { what } })
             }
         }
-    }
-
-    /// What a process is called here.
-    pub(crate) fn peer_of(&self, rank: Rank) -> Option<PeerId> {
-        let at = self.ranks.iter().position(|known| *known == rank)?;
-        u32::try_from(at).ok().map(PeerId)
     }
 
     /// Whether it should be polled in this round.

@@ -1,6 +1,7 @@
 //! Several ranks in one thread, over loopback hubs; some with faults, some traced.
 
 mod death;
+mod shifty;
 mod traffic;
 
 use crate::{Bml, BmlError, Event, Handler, PeerState, Rank, TokenSpace};

@@ -7,7 +7,7 @@ use crate::imports::{
 use crate::segment::{Segment, whole_pages};
 use crate::sm::Sm;
 use crate::socket;
-use gapless_btl::{Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
+use gapless_btl::{AbilityId, Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
 use gapless_mem::{Region, Space};
 use rustix::fd::OwnedFd;
 use std::any::Any;
@@ -148,7 +148,18 @@ impl Sm {
     }
 }
 
-impl Mapped for Sm {
+#[expect(unsafe_code, reason = "vouches for what it says of memory that peers have mapped")]
+// SAFETY: the numbers are those of the contract.
+// 1. The id is made with the transport, and the same for single copy.
+// 2. A key names an allocation or a buffer whose descriptor is sent to the peer alone, and a range in it that `find`, or
+//    the device, found inside; the peer maps no more than the descriptor's memory.
+// 3., 4. `withdraw_device` and `recall_all` count who was sent what until its transport says that it has let go
+//    (RELEASED), or its process has ended.
+unsafe impl Mapped for Sm {
+    fn id(&self) -> AbilityId {
+        self.single_copy.ability
+    }
+
     fn allocate(&mut self, len: u64) -> Result<Allocation, MapError> {
         let bytes = whole_pages(len).ok_or_else(|| MapError::System {
             operation: "mmap",

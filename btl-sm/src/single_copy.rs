@@ -10,8 +10,8 @@
 
 use crate::sm::Sm;
 use gapless_btl::{
-    Access, Event, Extent, LinkError, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
-    total_of,
+    AbilityId, Access, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError, RdmaLimits,
+    RemoteKey, Token, total_of,
 };
 use gapless_mem::{DeviceError, Region};
 use std::collections::VecDeque;
@@ -172,6 +172,8 @@ struct Operation {
 /// All transfers of one transport.
 #[derive(Debug)]
 pub(crate) struct SingleCopy {
+    /// The name of the transport's abilities.
+    pub(crate) ability: AbilityId,
     limits: RdmaLimits,
     queue: VecDeque<Operation>,
     /// Finished operations, for their memory.
@@ -186,6 +188,7 @@ unsafe impl Send for SingleCopy {}
 impl SingleCopy {
     pub(crate) fn new() -> SingleCopy {
         SingleCopy {
+            ability: AbilityId::new(),
             limits: RdmaLimits {
                 max_pieces: PIECES,
                 operation_ns: 600,
@@ -245,7 +248,10 @@ impl SingleCopy {
         events: &mut VecDeque<Event>,
     ) {
         if operation.token != Token::NONE {
-            events.push_back(Event::Completed { token: operation.token, result });
+            // SAFETY: `get` and `put` were given the token; their caller keeps it from others. The operation is out of
+            // the queue, and the kernel has returned from the last call for it: nothing touches its memory any more.
+            let ended = unsafe { Ended::new(self.ability, operation.token, result) };
+            events.push_back(Event::Completed(ended));
         }
         if self.spare.len() < QUEUE {
             self.spare.push(operation);
@@ -378,7 +384,17 @@ impl Sm {
     }
 }
 
-impl Rdma for Sm {
+// SAFETY: the numbers are those of the contract.
+// 1. The id is made with the transport, and the same for mapping.
+// 2. The kernel writes or reads the pieces and nothing else, in calls that this process makes, from the first step of an
+//    operation to the one after which it leaves the queue, with its `Ended`. What is refused never enters it.
+// 3. A key is an address, a length and a kind, which the peer's transport keeps to; the kernel lets the peer, of the same
+//    user, read and write all of this process's memory anyway.
+unsafe impl Rdma for Sm {
+    fn id(&self) -> AbilityId {
+        self.single_copy.ability
+    }
+
     fn rdma_limits(&self) -> &RdmaLimits {
         &self.single_copy.limits
     }

@@ -337,7 +337,9 @@ fn reached(test: &str, role: &str) -> Result<(), RdmaError> {
     started?;
     until("the transfer has ended", || {
         sm.poll(&mut events);
-        events.drain().any(|event| matches!(event, Event::Completed { result: Ok(()), .. }))
+        events
+            .drain()
+            .any(|event| matches!(event, Event::Completed(ended) if ended.result().is_ok()))
     });
     assert_eq!(bytes, [5; 8]);
     Ok(())

@@ -1,6 +1,6 @@
 //! Everything a transport has to say, in a buffer that its caller owns.
 
-use crate::{AmTag, Fragment, LinkError, PeerId, Token};
+use crate::{AmTag, Ended, Fragment, LinkError, PeerId, Token};
 
 /// One thing that happened.
 #[derive(Debug)]
@@ -22,12 +22,7 @@ pub enum Event {
         result: Result<(), LinkError>,
     },
     /// An RDMA operation has ended: the bytes are where they should be, or the link is not.
-    Completed {
-        /// The token of [`Rdma::get`](crate::Rdma::get) or [`Rdma::put`](crate::Rdma::put).
-        token: Token,
-        /// How it ended.
-        result: Result<(), LinkError>,
-    },
+    Completed(Ended),
     /// A peer is gone; comes once, after everything else that concerns it.
     Lost {
         /// The peer.

@@ -24,8 +24,8 @@ mod tests;
 use crate::pool::HeapPool;
 use crate::random::Random;
 use crate::{
-    Address, AmTag, Btl, Event, Events, Fragment, Limits, LinkError, Mapped, PeerId, Rdma,
-    RdmaLimits, ReserveError, Slot, Token,
+    Abilities, AbilityId, Address, AmTag, Btl, Event, Events, Fragment, Limits, LinkError, Mapped,
+    PeerId, Rdma, RdmaLimits, ReserveError, Slot, Token,
 };
 use gapless_mem::Device;
 use std::collections::{HashMap, VecDeque};
@@ -96,6 +96,10 @@ pub struct Fault<B> {
     operations: HashMap<u64, Operation>,
     next_operation: u64,
     copies: HeapPool,
+    /// The name of its own [`Rdma`] and [`Mapped`].
+    ability: AbilityId,
+    /// Those of the wrapped transport.
+    abilities: Abilities,
     rdma_limits: Option<RdmaLimits>,
     /// What the wrapped transport said of each peer when `rdma` was last asked for.
     reaches: Vec<Option<bool>>,
@@ -105,8 +109,11 @@ impl<B: Btl> Fault<B> {
     /// Wraps a transport.
     #[must_use]
     pub fn new(mut inner: B, plan: Plan) -> Fault<B> {
-        let rdma_limits = inner.rdma().map(|rdma| rdma.rdma_limits().clone());
+        let mut abilities = Abilities::default();
+        let rdma_limits = abilities.rdma(&mut inner).map(|rdma| rdma.rdma_limits().clone());
         Fault {
+            ability: AbilityId::new(),
+            abilities,
             random: Random::new(plan.seed),
             copies: HeapPool::new(COPIES_MAX, inner.limits().max_fragment_bytes),
             inner,
@@ -251,10 +258,12 @@ impl<B: Btl> Fault<B> {
                     self.report_cut(peer);
                 }
             }
-            Event::Completed { token, result } => {
+            Event::Completed(ended) => {
+                // Of another ability than the one that operations were handed on to.
+                let Some((token, result)) = self.abilities.ended(ended) else { return };
                 if let Some((Operation { peer, token }, result)) = self.ended(token, result) {
                     if token != Token::NONE {
-                        self.hold(Event::Completed { token, result });
+                        self.hold(self.over(token, result));
                     }
                     self.report_cut(peer);
                 }
@@ -348,7 +357,7 @@ impl<B: Btl> Btl for Fault<B> {
     }
 
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
-        let inner = self.inner.rdma()?;
+        let inner = self.abilities.rdma(&mut self.inner)?;
         self.reaches.clear();
         let peers = u32::try_from(self.links.len()).unwrap_or(0);
         self.reaches.extend((0..peers).map(|peer| inner.reaches(PeerId(peer))));
@@ -356,7 +365,7 @@ impl<B: Btl> Btl for Fault<B> {
     }
 
     fn mapped(&mut self) -> Option<&mut dyn Mapped> {
-        self.inner.mapped()?;
+        self.abilities.mapped(&mut self.inner)?;
         Some(self)
     }
 }

@@ -5,7 +5,12 @@
 //! Implement [`Btl`]; where the wire can do more, also [`Rdma`] (bytes move between a local region
 //! and a peer's, without the peer's help) and [`Mapped`] (a peer's memory becomes a region of
 //! ours). Having an ability is implementing its trait: there are no flags to contradict it.
-//! What must hold:
+//!
+//! `Btl` is a safe trait, because nothing that matters for memory is taken from a transport's word:
+//! [`Slot`]s and [`Fragment`]s are made by unsafe constructors, or by [`pool`]; the end of a one-sided
+//! operation comes as an [`Ended`], which only its ability can make; and an ability is asked only about
+//! memory that it was lent ([`Abilities`]). `Rdma`, `Mapped` and [`Reclaim`] are unsafe traits, each with
+//! its contract as a list. What must hold for all:
 //!
 //! 1. **Messages** arrive whole and once each, in the order of [`Btl::send`] where
 //!    [`Limits::ordered`] promises it.
@@ -57,6 +62,7 @@
 //! Nothing here knows datatypes, matching or MPI. Lengths and offsets are in bytes.
 #![deny(unsafe_code)]
 
+mod ability;
 mod address;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -79,11 +85,12 @@ mod slot;
 pub mod trace;
 mod transport;
 
+pub use ability::{Abilities, AbilityId};
 pub use address::{Address, AmTag, PeerId, Token};
 pub use error::{LinkError, MapError, RdmaError, ReserveError};
 pub use event::{Event, Events};
 pub use limits::Limits;
 pub use mapped::{Allocation, Mapped, Mapping};
-pub use rdma::{Access, Extent, Rdma, RdmaLimits, RemoteKey, total_of};
+pub use rdma::{Access, Ended, Extent, Rdma, RdmaLimits, RemoteKey, total_of};
 pub use slot::{Fragment, PoolHandle, Reclaim, Slot};
 pub use transport::{Btl, Next, SHORT_BYTES, Short, Shorts};

@@ -38,8 +38,8 @@ pub use hub::Hub;
 
 use crate::pool::HeapPool;
 use crate::{
-    Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma, RdmaLimits,
-    ReserveError, Slot, Token,
+    AbilityId, Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma,
+    RdmaLimits, ReserveError, Slot, Token,
 };
 use gapless_mem::Device;
 use hub::{End, Note};
@@ -113,6 +113,8 @@ pub struct Loopback {
     spare: Vec<Note>,
     /// The end of the bell that `arm` gives out, once it has been asked for.
     bell: Option<UnixStream>,
+    /// The name of its [`Rdma`] and its [`Mapped`].
+    ability: AbilityId,
     /// Those whose memory can be mapped.
     devices: Vec<Arc<dyn Device>>,
 }
@@ -153,6 +155,7 @@ impl Loopback {
             early: Vec::new(),
             spare: Vec::new(),
             bell: None,
+            ability: AbilityId::new(),
             devices: Vec::new(),
         }
     }

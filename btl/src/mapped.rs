@@ -28,7 +28,7 @@
 //! that was freed without that, and even allocated anew at the same address, is noticed by its buffer
 //! id at the next [`Mapped::key`]: the old keys end, the new memory has keys of its own.
 
-use crate::{MapError, PeerId, RemoteKey};
+use crate::{AbilityId, MapError, PeerId, RemoteKey};
 use gapless_mem::{Region, Space};
 use std::any::Any;
 use std::fmt;
@@ -113,7 +113,44 @@ impl fmt::Debug for Mapping {
 }
 
 /// Makes a peer's memory a region of ours.
-pub trait Mapped {
+///
+/// # Safety
+/// Memory that peers were given keys of is freed, or handed back to its user, on the word of an
+/// implementation. So it keeps these rules:
+///
+/// 1. [`id`](Mapped::id) is the same at every call, and no other ability's. (A wrapper that hands everything
+///    on may answer with what it wraps.)
+/// 2. A [`key`](Mapped::key) stands for the bytes of its region and no others, and lets `peer` alone map
+///    them.
+/// 3. [`withdraw`](Mapped::withdraw) answers `false` only if no peer has device memory that the region
+///    touches mapped, nor can map it by a key that was made before.
+/// 4. [`recall`](Mapped::recall) answers `false` only if nothing of `peer`, its process or a device at work
+///    for it, touches the memory from then on, nor can it map the memory by a key that was made before.
+///
+/// An implementation without `unsafe` is refused:
+///
+/// ```compile_fail,E0200
+/// # use gapless_btl::{AbilityId, Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
+/// # use gapless_mem::{Region, Space};
+/// struct Nothing(AbilityId);
+/// impl Mapped for Nothing {
+/// #   fn id(&self) -> AbilityId { self.0 }
+/// #   fn allocate(&mut self, _: u64) -> Result<Allocation, MapError> {
+/// #       Err(MapError::Unavailable { reason: String::new() })
+/// #   }
+/// #   fn key(&mut self, _: PeerId, _: Region) -> Option<RemoteKey> { None }
+/// #   fn map_for(&mut self, _: PeerId, _: &RemoteKey, _: Space) -> Result<Mapping, MapError> {
+/// #       Err(MapError::Unavailable { reason: String::new() })
+/// #   }
+///     fn recall(&mut self, peer: PeerId, region: Region) -> bool {
+///         false // although the peer writes on
+///     }
+/// }
+/// ```
+pub unsafe trait Mapped {
+    /// Its name in this process.
+    fn id(&self) -> AbilityId;
+
     /// Memory of ours, zeroed and page-aligned, that peers can map later. Memory from elsewhere
     /// cannot be shared after the fact.
     ///

@@ -1,6 +1,6 @@
 //! The optional ability to move bytes without the peer's help.
 
-use crate::{LinkError, PeerId, RdmaError, Token};
+use crate::{AbilityId, LinkError, PeerId, RdmaError, Token};
 use gapless_mem::Region;
 
 /// A piece of the memory that a key stands for, in bytes from its start.
@@ -68,8 +68,100 @@ pub enum Access {
     Write,
 }
 
+/// The end of a one-sided operation: the ability that was asked for it touches its local memory no more.
+/// Transports hand it on in [`Event::Completed`](crate::Event::Completed); nobody can make it up.
+///
+/// ```compile_fail,E0133
+/// # use gapless_btl::{AbilityId, Ended, Token};
+/// Ended::new(AbilityId::new(), Token(1), Ok(()));
+/// ```
+#[derive(Debug)]
+#[must_use = "the memory of the operation waits for it"]
+pub struct Ended {
+    by: AbilityId,
+    token: Token,
+    result: Result<(), LinkError>,
+}
+
+impl Ended {
+    /// For the implementation of an [`Rdma`].
+    ///
+    /// # Safety
+    /// The operation that the ability `by` was given with `token` is over: nothing of it touches local
+    /// memory from now on. This is the only end of it that is made.
+    pub unsafe fn new(by: AbilityId, token: Token, result: Result<(), LinkError>) -> Ended {
+        Ended { by, token, result }
+    }
+
+    /// Whose operation it was.
+    #[must_use]
+    pub fn by(&self) -> AbilityId {
+        self.by
+    }
+
+    /// The token of [`Rdma::get`] or [`Rdma::put`].
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// How it ended: the bytes are where they should be, or the link is not.
+    ///
+    /// # Errors
+    /// The link's, as a value.
+    pub fn result(&self) -> &Result<(), LinkError> {
+        &self.result
+    }
+
+    /// Token and result.
+    pub fn into_parts(self) -> (Token, Result<(), LinkError>) {
+        (self.token, self.result)
+    }
+}
+
 /// Moves bytes between local regions and a peer's, without the peer's help.
-pub trait Rdma {
+///
+/// # Safety
+/// Memory is lent to operations, and taken back, on the word of an implementation. So it keeps these
+/// rules:
+///
+/// 1. [`id`](Rdma::id) is the same at every call, and no other ability's. (A wrapper that hands everything
+///    on, events too, may answer with what it wraps.)
+/// 2. [`get`](Rdma::get) writes the pieces of `local`, [`put`](Rdma::put) reads them, and neither touches
+///    other memory of this process. They are through with them when the operation's [`Ended`] is made, and
+///    touch nothing if they give an error.
+/// 3. A key gives access to the registered bytes, of the registered kind, and to no others.
+///    [`deregister`](Rdma::deregister) ends that for operations that begin later, as far as the peer cannot
+///    read all memory of this process anyway.
+///
+/// An implementation without `unsafe` is refused:
+///
+/// ```compile_fail,E0200
+/// # use gapless_btl::{
+/// #     AbilityId, Access, Extent, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
+/// # };
+/// # use gapless_mem::Region;
+/// struct Idle(AbilityId, RdmaLimits);
+/// impl Rdma for Idle {
+/// #   fn id(&self) -> AbilityId { self.0 }
+/// #   fn rdma_limits(&self) -> &RdmaLimits { &self.1 }
+/// #   fn reaches(&self, _: PeerId) -> Option<bool> { None }
+/// #   unsafe fn register(&mut self, _: Region, _: Access) -> Result<RemoteKey, RdmaError> {
+/// #       Ok(RemoteKey::new(&[]).unwrap())
+/// #   }
+///     fn deregister(&mut self, key: &RemoteKey) {} // although peers go on
+/// #   unsafe fn get(
+/// #       &mut self, _: PeerId, _: &[Region], _: &RemoteKey, _: &[Extent], _: Token,
+/// #   ) -> Result<(), RdmaError> { Ok(()) }
+/// #   unsafe fn put(
+/// #       &mut self, _: PeerId, _: &[Region], _: &RemoteKey, _: &[Extent], _: Token,
+/// #   ) -> Result<(), RdmaError> { Ok(()) }
+/// }
+/// ```
+pub unsafe trait Rdma {
+    /// Its name in this process.
+    fn id(&self) -> AbilityId;
+
     /// What operations cost and can take.
     fn rdma_limits(&self) -> &RdmaLimits;
 
@@ -80,9 +172,9 @@ pub trait Rdma {
     /// Lets peers reach `local`, until [`deregister`](Rdma::deregister).
     ///
     /// # Safety
-    /// Until then `local` describes memory that stays valid for reads and that nothing writes while
-    /// a peer reads it; with [`Access::Write`] also valid for writes, and no reference of this
-    /// process covers it while a peer works on it.
+    /// Until then, and until operations that peers began with the key are over, `local` describes memory
+    /// that stays valid for reads and that nothing writes while a peer reads it; with [`Access::Write`]
+    /// also valid for writes, and no reference of this process covers it while a peer works on it.
     ///
     /// # Errors
     /// The space cannot be reached, or the transport has no more registrations.
@@ -95,7 +187,8 @@ pub trait Rdma {
     /// order. One [`Event::Completed`](crate::Event::Completed) with `done` follows, from `poll`.
     ///
     /// # Safety
-    /// `local` describes memory valid for writes until the event, that nothing else touches.
+    /// `local` describes memory valid for writes until the event, that nothing else touches; for good, if
+    /// `done` is [`Token::NONE`]. No other operation under way has the token `done`.
     ///
     /// # Errors
     /// Refused before any byte moved; `Full` is an outcome.
@@ -112,7 +205,9 @@ pub trait Rdma {
     /// order. One [`Event::Completed`](crate::Event::Completed) with `done` follows, from `poll`.
     ///
     /// # Safety
-    /// `local` describes memory valid for reads until the event, that nothing else writes.
+    /// `local` describes memory valid for reads until the event, that nothing else writes; for good, if
+    /// `done` is [`Token::NONE`]. No other operation under way has the token `done`. If the peer is of this
+    /// process, `key` is registered there.
     ///
     /// # Errors
     /// Refused before any byte moved; `Full` is an outcome.

@@ -30,8 +30,8 @@ mod record;
 pub use record::{Outcome, Record, Ring};
 
 use crate::{
-    Address, AmTag, Btl, Events, Limits, LinkError, Mapped, PeerId, Rdma, RdmaLimits, ReserveError,
-    Slot, Token,
+    Abilities, Address, AmTag, Btl, Events, Limits, LinkError, Mapped, PeerId, Rdma, RdmaLimits,
+    ReserveError, Slot, Token,
 };
 use gapless_mem::Device;
 use std::os::fd::RawFd;
@@ -47,6 +47,7 @@ pub struct Trace<B> {
     /// Room for what the wrapped transport reports; kept for callers that always have as much.
     scratch: Option<Events>,
     rdma_limits: Option<RdmaLimits>,
+    abilities: Abilities,
     peers: u32,
     /// What the wrapped transport said of each peer when `rdma` was last asked for.
     reaches: Vec<Option<bool>>,
@@ -56,8 +57,9 @@ impl<B: Btl> Trace<B> {
     /// Wraps a transport; `sink` gets each record at once, on the caller's thread.
     #[must_use]
     pub fn new(mut inner: B, sink: Sink) -> Trace<B> {
-        let rdma_limits = inner.rdma().map(|rdma| rdma.rdma_limits().clone());
-        Trace { inner, sink, scratch: None, rdma_limits, peers: 0, reaches: Vec::new() }
+        let mut abilities = Abilities::default();
+        let rdma_limits = abilities.rdma(&mut inner).map(|rdma| rdma.rdma_limits().clone());
+        Trace { inner, sink, scratch: None, rdma_limits, abilities, peers: 0, reaches: Vec::new() }
     }
 
     /// The wrapped transport.
@@ -129,14 +131,14 @@ impl<B: Btl> Btl for Trace<B> {
     }
 
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
-        let inner = self.inner.rdma()?;
+        let inner = self.abilities.rdma(&mut self.inner)?;
         self.reaches.clear();
         self.reaches.extend((0..self.peers).map(|peer| inner.reaches(PeerId(peer))));
         Some(self)
     }
 
     fn mapped(&mut self) -> Option<&mut dyn Mapped> {
-        self.inner.mapped()?;
+        self.abilities.mapped(&mut self.inner)?;
         Some(self)
     }
 }

@@ -182,12 +182,13 @@ pub trait Btl: Send {
         Ok(())
     }
 
-    /// Moving bytes without the peer's help, where the wire can.
+    /// Moving bytes without the peer's help, where the wire can: always the same ability. Whoever lends it
+    /// memory takes no word of another ([`Abilities`](crate::Abilities)).
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
         None
     }
 
-    /// Mapping a peer's memory, where the wire can.
+    /// Mapping a peer's memory, where the wire can: likewise.
     fn mapped(&mut self) -> Option<&mut dyn Mapped> {
         None
     }

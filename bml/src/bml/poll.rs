@@ -166,7 +166,12 @@ impl Bml {
                 let (number, token) = TokenSpace::unstamp(token);
                 self.hand(number, Event::Sent { token, result }, rest);
             }
-            gapless_btl::Event::Completed { token, result } => {
+            gapless_btl::Event::Completed(ended) => {
+                let rail = &self.rails[rail];
+                let Some((token, result)) = rail.ended(ended) else {
+                    tracing::error!(rail = rail.name(), "the end of another transport's operation");
+                    return;
+                };
                 let (number, token) = TokenSpace::unstamp(token);
                 self.hand(number, Event::Completed { token, result }, rest);
             }

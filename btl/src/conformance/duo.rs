@@ -27,7 +27,10 @@ impl Seen {
                 Seen::Message { from, tag, bytes }
             }
             Event::Sent { token, result } => Seen::Sent { token, result },
-            Event::Completed { token, result } => Seen::Completed { token, result },
+            Event::Completed(ended) => {
+                let (token, result) = ended.into_parts();
+                Seen::Completed { token, result }
+            }
             Event::Lost { peer, .. } => Seen::Lost { peer },
         }
     }

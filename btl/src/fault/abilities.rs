@@ -2,8 +2,8 @@
 
 use super::Fault;
 use crate::{
-    Access, Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
-    RdmaLimits, RemoteKey, Token,
+    AbilityId, Access, Allocation, Btl, Ended, Event, Extent, LinkError, MapError, Mapped, Mapping,
+    PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
 };
 use gapless_mem::{Region, Space};
 
@@ -26,12 +26,12 @@ impl<B: Btl> Fault<B> {
 
     fn inner_rdma(&mut self) -> Result<&mut dyn Rdma, RdmaError> {
         let reason = "the transport has no one-sided operations".to_owned();
-        self.inner.rdma().ok_or(RdmaError::Unavailable { reason })
+        self.abilities.rdma(&mut self.inner).ok_or(RdmaError::Unavailable { reason })
     }
 
     fn inner_mapped(&mut self) -> Result<&mut dyn Mapped, MapError> {
         let reason = "the transport does not map memory".to_owned();
-        self.inner.mapped().ok_or(MapError::Unavailable { reason })
+        self.abilities.mapped(&mut self.inner).ok_or(MapError::Unavailable { reason })
     }
 
     /// Everything that comes before a one-sided operation: gives the token to use.
@@ -48,6 +48,13 @@ impl<B: Btl> Fault<B> {
         Ok(self.stand_in(peer, done))
     }
 
+    /// The end of an operation of which the wrapped transport's is at hand: `abilities.ended` gave it.
+    pub(super) fn over(&self, token: Token, result: Result<(), LinkError>) -> Event {
+        // SAFETY: the wrapped ability's end of what it was handed on as says that nothing touches its memory, and
+        // was taken out of the table with the token; so there is no other one.
+        Event::Completed(unsafe { Ended::new(self.ability, token, result) })
+    }
+
     /// Forgets an operation that the wrapped transport refused.
     fn refuse(&mut self, stand_in: Token, error: RdmaError) -> RdmaError {
         self.ended(stand_in, Ok(()));
@@ -55,7 +62,15 @@ impl<B: Btl> Fault<B> {
     }
 }
 
-impl<B: Btl> Rdma for Fault<B> {
+// SAFETY: the numbers are those of the contract.
+// 1. The id is its own.
+// 2., 3. What is not refused before is handed on to the ability that the wrapped transport has shown first, with a
+//    stand-in for the token, which no other operation has; it ends when that one's end has come.
+unsafe impl<B: Btl> Rdma for Fault<B> {
+    fn id(&self) -> AbilityId {
+        self.ability
+    }
+
     fn rdma_limits(&self) -> &RdmaLimits {
         self.rdma_limits.as_ref().expect("`rdma` gives out only what the transport has")
     }
@@ -71,9 +86,7 @@ impl<B: Btl> Rdma for Fault<B> {
     }
 
     fn deregister(&mut self, key: &RemoteKey) {
-        if let Some(rdma) = self.inner.rdma() {
-            rdma.deregister(key);
-        }
+        self.abilities.deregister(&mut self.inner, key);
     }
 
     unsafe fn get(
@@ -106,7 +119,15 @@ impl<B: Btl> Rdma for Fault<B> {
     }
 }
 
-impl<B: Btl> Mapped for Fault<B> {
+// SAFETY: the numbers are those of the contract.
+// 1. The id is its own.
+// 2. to 4. What is not refused is answered by the ability that the wrapped transport has shown first; if that is
+//    shown no more, memory is taken to be in use.
+unsafe impl<B: Btl> Mapped for Fault<B> {
+    fn id(&self) -> AbilityId {
+        self.ability
+    }
+
     fn allocate(&mut self, len: u64) -> Result<Allocation, MapError> {
         self.allow_mapped()?;
         self.inner_mapped()?.allocate(len)
@@ -117,7 +138,7 @@ impl<B: Btl> Mapped for Fault<B> {
         if self.cut_of(peer).is_some() {
             return None;
         }
-        self.inner.mapped()?.key(peer, region)
+        self.abilities.mapped(&mut self.inner)?.key(peer, region)
     }
 
     fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {
@@ -129,10 +150,10 @@ impl<B: Btl> Mapped for Fault<B> {
     }
 
     fn withdraw(&mut self, region: Region) -> bool {
-        self.inner.mapped().is_some_and(|mapped| mapped.withdraw(region))
+        self.abilities.withdraw(&mut self.inner, region)
     }
 
     fn recall(&mut self, peer: PeerId, region: Region) -> bool {
-        self.inner.mapped().is_some_and(|mapped| mapped.recall(peer, region))
+        self.abilities.recall(&mut self.inner, peer, region)
     }
 }

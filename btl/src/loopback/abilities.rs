@@ -3,15 +3,16 @@
 //! a counted hold on the allocation.
 //!
 //! Keys, big-endian: kind (1 byte), end (4), registration or allocation (8), then for a
-//! registration its length (8), for an allocation or a device's buffer offset (8) and length (8).
+//! registration its length (8), for an allocation or a device's buffer offset (8), length (8) and the
+//! end that may map it (8).
 
 use super::devices::overlap;
 use super::hub::{End, Lent, lock};
 use super::{Loopback, gone};
 use crate::memory::HeapMemory;
 use crate::{
-    Access, Allocation, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
-    RdmaLimits, RemoteKey, Token, total_of,
+    AbilityId, Access, Allocation, Ended, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma,
+    RdmaError, RdmaLimits, RemoteKey, Token, total_of,
 };
 use gapless_mem::{DeviceError, Region, Space};
 use std::sync::Arc;
@@ -141,7 +142,9 @@ impl Loopback {
         })?;
         drop(shared);
         if done != Token::NONE {
-            self.ready.push_back(Event::Completed { token: done, result: Ok(()) });
+            // SAFETY: the bytes have been copied, by this call.
+            let ended = unsafe { Ended::new(self.ability, done, Ok(())) };
+            self.ready.push_back(Event::Completed(ended));
         }
         Ok(())
     }
@@ -155,7 +158,16 @@ fn accessible(region: &Region) -> Result<(), RdmaError> {
     Err(RdmaError::Device(DeviceError::WrongSpace { device, space: region.space() }))
 }
 
-impl Rdma for Loopback {
+// SAFETY: the numbers are those of the contract.
+// 1. The id is made with the end.
+// 2. `one_sided` copies between the pieces, at once, after all checks; it makes the `Ended` then.
+// 3. A key is looked up in the list of what is registered, with its length and its kind, under the lock that
+//    `deregister` takes.
+unsafe impl Rdma for Loopback {
+    fn id(&self) -> AbilityId {
+        self.ability
+    }
+
     fn rdma_limits(&self) -> &RdmaLimits {
         &self.rdma_limits
     }
@@ -214,7 +226,19 @@ fn allocation_of(end: &End, region: &Region) -> Option<(u64, u64)> {
     Some((*number, offset))
 }
 
-impl Mapped for Loopback {
+// SAFETY: the numbers are those of the contract.
+// 1. The id is made with the end.
+// 2. A key names the peer's end, which `map_for` compares with its own, and a range, which it cuts out of what is
+//    allocated or exported.
+// 3. `withdraw` removes what the region touches from the list that `import` looks in, and counts the holds of its
+//    mappings.
+// 4. `recall` notes that the peer maps the allocation no more, and counts the holds of its mappings; of device
+//    memory it is `withdraw`.
+unsafe impl Mapped for Loopback {
+    fn id(&self) -> AbilityId {
+        self.ability
+    }
+
     fn allocate(&mut self, len: u64) -> Result<Allocation, MapError> {
         let memory = usize::try_from(len)
             .ok()
@@ -238,22 +262,29 @@ impl Mapped for Loopback {
     }
 
     fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
-        self.peer(peer).ok()?;
+        let whom = u64::from(self.peer(peer).ok()?.end.number());
         if !region.space().cpu_accessible() {
             let (number, offset) = self.export(region)?;
-            return Some(encode(EXPORTED, self.end.number(), &[number, offset, region.len()]));
+            let numbers = [number, offset, region.len(), whom];
+            return Some(encode(EXPORTED, self.end.number(), &numbers));
         }
         let (number, offset) = allocation_of(&self.end, &region)?;
-        Some(encode(ALLOCATED, self.end.number(), &[number, offset, region.len()]))
+        Some(encode(ALLOCATED, self.end.number(), &[number, offset, region.len(), whom]))
     }
 
     fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {
         let end = &self.peer(peer)?.end;
-        if let Ok([number, offset, len]) = decode(key, EXPORTED, end.number()) {
+        let bad = |what: &str| MapError::BadKey { what: what.to_owned() };
+        let mine = |whom: u64| match whom == u64::from(self.end.number()) {
+            true => Ok(()),
+            false => Err(bad("it was made for another peer")),
+        };
+        if let Ok([number, offset, len, whom]) = decode(key, EXPORTED, end.number()) {
+            mine(whom)?;
             return self.import(end, number, offset, len, user);
         }
-        let [number, offset, len] = decode(key, ALLOCATED, end.number())
-            .map_err(|what| MapError::BadKey { what: what.to_owned() })?;
+        let [number, offset, len, whom] = decode(key, ALLOCATED, end.number()).map_err(bad)?;
+        mine(whom)?;
         let mut shared = lock(&end.shared);
         let memory = shared.allocated.values().find(|(n, _)| *n == number);
         let memory = memory.and_then(|(_, memory)| memory.upgrade());

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::MapError;
-use gapless_mem::Region;
+use gapless_mem::{Region, fake::FakeDevice};
 
 fn poll(end: &mut Loopback) -> Vec<Event> {
     let mut events = Events::with_capacity(64);
@@ -92,4 +92,25 @@ fn a_freed_allocation_cannot_be_mapped() {
     assert!(b.map(to_a, &key).is_ok(), "a mapping holds it");
     drop(mapping);
     assert!(matches!(b.map(to_a, &key), Err(MapError::Unavailable { .. })));
+}
+
+/// Or its recall would say nothing of who has the memory.
+#[test]
+fn a_key_is_for_the_peer_that_it_was_made_for() {
+    let hub = Hub::new();
+    let [mut owner, mut friend, mut thief] = [(); 3].map(|()| Loopback::new(&hub));
+    let to_friend = owner.connect(&friend.address()).unwrap();
+    let device: Arc<dyn Device> = Arc::new(FakeDevice::new(0));
+    let memory = owner.allocate(64).unwrap();
+    let far = device.allocate(64).unwrap();
+    for end in [&mut owner, &mut friend, &mut thief] {
+        end.attach(&device).unwrap();
+    }
+    for region in [memory.region(), far] {
+        let key = owner.key(to_friend, region).unwrap();
+        let to_owner = thief.connect(&owner.address()).unwrap();
+        assert!(matches!(thief.map(to_owner, &key), Err(MapError::BadKey { .. })));
+        let to_owner = friend.connect(&owner.address()).unwrap();
+        assert!(friend.map(to_owner, &key).is_ok());
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::{Outcome, Record, Trace};
 use crate::{
-    Access, Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
+    AbilityId, Access, Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
     RdmaLimits, RemoteKey, Token,
 };
 use gapless_mem::{Region, Space};
@@ -22,12 +22,12 @@ impl<B: Btl> Trace<B> {
 
     fn inner_rdma(&mut self) -> Result<&mut dyn Rdma, RdmaError> {
         let reason = "the transport has no one-sided operations".to_owned();
-        self.inner.rdma().ok_or(RdmaError::Unavailable { reason })
+        self.abilities.rdma(&mut self.inner).ok_or(RdmaError::Unavailable { reason })
     }
 
     fn inner_mapped(&mut self) -> Result<&mut dyn Mapped, MapError> {
         let reason = "the transport does not map memory".to_owned();
-        self.inner.mapped().ok_or(MapError::Unavailable { reason })
+        self.abilities.mapped(&mut self.inner).ok_or(MapError::Unavailable { reason })
     }
 }
 
@@ -35,7 +35,13 @@ fn total(remote: &[Extent]) -> u64 {
     remote.iter().fold(0, |sum, piece| sum.saturating_add(piece.len))
 }
 
-impl<B: Btl> Rdma for Trace<B> {
+// SAFETY: everything is handed on, events too, to the ability that the wrapped transport has shown first; the id is that
+// one's.
+unsafe impl<B: Btl> Rdma for Trace<B> {
+    fn id(&self) -> AbilityId {
+        self.abilities.rdma_id().expect("`rdma` gives out only what the transport has")
+    }
+
     fn rdma_limits(&self) -> &RdmaLimits {
         self.rdma_limits.as_ref().expect("`rdma` gives out only what the transport has")
     }
@@ -51,9 +57,7 @@ impl<B: Btl> Rdma for Trace<B> {
     }
 
     fn deregister(&mut self, key: &RemoteKey) {
-        if let Some(rdma) = self.inner.rdma() {
-            rdma.deregister(key);
-        }
+        self.abilities.deregister(&mut self.inner, key);
         let outcome = Outcome::Ok;
         self.record(Record::Ability { call: "deregister", peer: None, len: 0, outcome });
     }
@@ -87,14 +91,20 @@ impl<B: Btl> Rdma for Trace<B> {
     }
 }
 
-impl<B: Btl> Mapped for Trace<B> {
+// SAFETY: everything is handed on to the ability that the wrapped transport has shown first, whose id it has; if that is
+// shown no more, memory is taken to be in use.
+unsafe impl<B: Btl> Mapped for Trace<B> {
+    fn id(&self) -> AbilityId {
+        self.abilities.mapped_id().expect("`mapped` gives out only what the transport has")
+    }
+
     fn allocate(&mut self, len: u64) -> Result<Allocation, MapError> {
         let result = self.inner_mapped().and_then(|mapped| mapped.allocate(len));
         self.ability("allocate", None, len, result)
     }
 
     fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
-        let key = self.inner.mapped()?.key(peer, region);
+        let key = self.abilities.mapped(&mut self.inner)?.key(peer, region);
         self.ability("key", Some(peer), region.len(), key.ok_or("no key")).ok()
     }
 
@@ -105,7 +115,7 @@ impl<B: Btl> Mapped for Trace<B> {
     }
 
     fn withdraw(&mut self, region: Region) -> bool {
-        let mapped = self.inner.mapped().is_some_and(|mapped| mapped.withdraw(region));
+        let mapped = self.abilities.withdraw(&mut self.inner, region);
         let outcome = Outcome::Ok;
         let len = region.len();
         self.record(Record::Ability { call: "withdraw", peer: None, len, outcome });
@@ -113,7 +123,7 @@ impl<B: Btl> Mapped for Trace<B> {
     }
 
     fn recall(&mut self, peer: PeerId, region: Region) -> bool {
-        let used = self.inner.mapped().is_some_and(|mapped| mapped.recall(peer, region));
+        let used = self.abilities.recall(&mut self.inner, peer, region);
         let (len, outcome) = (region.len(), Outcome::Ok);
         self.record(Record::Ability { call: "recall", peer: Some(peer), len, outcome });
         used

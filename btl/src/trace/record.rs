@@ -124,8 +124,8 @@ impl Record {
             Event::Sent { token, result } => {
                 Record::Sent { token: *token, outcome: Outcome::of(result) }
             }
-            Event::Completed { token, result } => {
-                Record::Completed { token: *token, outcome: Outcome::of(result) }
+            Event::Completed(ended) => {
+                Record::Completed { token: ended.token(), outcome: Outcome::of(ended.result()) }
             }
             Event::Lost { peer, error } => Record::Lost { peer: *peer, error: error.clone() },
         }

@@ -3,7 +3,7 @@
 //! that was made for it: they stay after a death, and the endpoint's copies do not.
 
 use crate::rail::{Rail, lock};
-use gapless_btl::{Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
+use gapless_btl::{AbilityId, Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
 use gapless_mem::{Region, Space};
 use std::sync::Arc;
 
@@ -11,7 +11,16 @@ fn bad(what: &str) -> MapError {
     MapError::BadKey { what: what.to_owned() }
 }
 
-impl Mapped for Rail {
+// SAFETY: the numbers are those of the contract.
+// 1. The id is made with the end.
+// 2. A key is the number of a rank, the peer that may map, and a region that was found in one of its buffers.
+// 3. There is no memory of devices.
+// 4. Whoever maps moves data within a call of its endpoint or not at all, and recalled memory is mapped no more.
+unsafe impl Mapped for Rail {
+    fn id(&self) -> AbilityId {
+        self.ability
+    }
+
     fn allocate(&mut self, _len: u64) -> Result<Allocation, MapError> {
         Err(MapError::Unavailable { reason: "ranks' buffers can all be mapped".to_owned() })
     }
@@ -26,7 +35,7 @@ impl Mapped for Rail {
         if region.address() + region.offset() + region.len() > start + len {
             return None;
         }
-        wire.shared.push((self.rank, region));
+        wire.shared.push((self.rank, peer, region));
         let numbers = [self.number as u64, peer.into(), wire.shared.len() as u64, region.len()];
         wire.heard(|tap| tap.operation("key", self.rank, &numbers));
         RemoteKey::new(&wire.shared.len().to_le_bytes())
@@ -43,8 +52,9 @@ impl Mapped for Rail {
         if wire.is_unreadable(self.number, self.rank, from) {
             return Err(MapError::Unavailable { reason: "so it was drawn".to_owned() });
         }
-        let (owner, region) = *wire.shared.get(number.wrapping_sub(1)).ok_or_else(|| bad("it"))?;
-        if owner != from {
+        let shared = wire.shared.get(number.wrapping_sub(1));
+        let (owner, whom, region) = *shared.ok_or_else(|| bad("it"))?;
+        if (owner, whom) != (from, self.rank) {
             return Err(bad("it is another rank's"));
         }
         if wire.recalled.contains(&(owner, self.rank, region)) {

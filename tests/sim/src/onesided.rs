@@ -4,7 +4,8 @@
 use crate::rail::{Rail, lock};
 use crate::wire::{Item, Wire, Work, gone};
 use gapless_btl::{
-    Access, Extent, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token, total_of,
+    AbilityId, Access, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError, RdmaLimits,
+    RemoteKey, Token, total_of,
 };
 use gapless_mem::Region;
 
@@ -47,7 +48,24 @@ pub(crate) fn move_bytes(wire: &mut Wire, (rank, from): (u32, u32), work: &Work)
     true
 }
 
-impl Rdma for Rail {
+impl Rail {
+    /// The end of an operation whose item has been taken off the wire.
+    pub(crate) fn completed(&self, token: Token, result: Result<(), LinkError>) -> Event {
+        // SAFETY: the item is gone, and its bytes have been moved or never will be.
+        Event::Completed(unsafe { Ended::new(self.ability, token, result) })
+    }
+}
+
+// SAFETY: the numbers are those of the contract.
+// 1. The id is made with the end.
+// 2. `move_bytes` writes the pieces when the operation's one item is taken off the wire, with its end; a lost peer's items
+//    lose their work. `put` refuses.
+// 3. A key is looked up among those that are registered when the bytes are moved.
+unsafe impl Rdma for Rail {
+    fn id(&self) -> AbilityId {
+        self.ability
+    }
+
     fn rdma_limits(&self) -> &RdmaLimits {
         &self.rdma_limits
     }

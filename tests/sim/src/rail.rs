@@ -4,8 +4,8 @@ use crate::onesided::move_bytes;
 use crate::plan::RailPlan;
 use crate::wire::{Item, Wire, gone};
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
-    Slot, Token,
+    AbilityId, Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma,
+    ReserveError, Slot, Token,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +26,8 @@ pub(crate) struct Rail {
     pub(crate) rdma_limits: gapless_btl::RdmaLimits,
     rdma: bool,
     mapped: bool,
+    /// The name of its [`Rdma`] and its [`Mapped`].
+    pub(crate) ability: AbilityId,
     /// Reports that one poll makes at most.
     burst: usize,
     /// Ranks, by [`PeerId`].
@@ -57,6 +59,7 @@ impl Rail {
             },
             rdma: plan.rdma,
             mapped: plan.mapped,
+            ability: AbilityId::new(),
             burst: plan.burst,
             peers: Vec::new(),
             names: vec![None; size as usize],
@@ -116,7 +119,7 @@ impl Btl for Rail {
                     let moved =
                         work.is_some_and(|work| move_bytes(&mut wire, (self.rank, from), &work));
                     let result = if moved { Ok(()) } else { Err(gone()) };
-                    events.push(Event::Completed { token, result });
+                    events.push(self.completed(token, result));
                 }
                 Item::Lost { from } => {
                     let peer = name(from).expect("all ranks are connected before they die");

@@ -108,7 +108,7 @@ pub(crate) struct Wire {
     /// Buffers of ranks: where each starts, and its length.
     pub(crate) buffers: BTreeMap<u64, u64>,
     /// Memory that peers may map, by key.
-    pub(crate) shared: Vec<(u32, Region)>,
+    pub(crate) shared: Vec<(u32, u32, Region)>,
     /// Of whom, who is not to map what any more.
     pub(crate) recalled: Vec<(u32, u32, Region)>,
     /// Pairs of ranks that lost a link.
