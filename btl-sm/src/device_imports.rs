@@ -9,9 +9,8 @@ use crate::device_exports::{HEAD_BYTES, kind_of};
 use crate::imports::word;
 use crate::leash::Leash;
 use gapless_btl::{LinkError, MapError, Mapping, PeerId};
-use gapless_mem::{Device, Export, Region, Space};
+use gapless_mem::{Device, Export, Lease, Region, Space};
 use rustix::fd::OwnedFd;
-use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -238,11 +237,13 @@ impl DeviceImports {
                 Ok(reach) => {
                     let region = reach.region.sub(offset, len);
                     let region = region.map_err(|e| MapError::BadKey { what: e.to_string() })?;
-                    let hold: Arc<dyn Any + Send + Sync> = reach;
                     #[allow(unsafe_code, reason = "vouches for what a device has imported")]
-                    // SAFETY: `region` lies in what the device imported and the hold keeps; the owner
-                    // frees it no earlier than it hears that nobody uses it, or answers for it.
-                    return Ok(unsafe { Mapping::new(region, hold) });
+                    // SAFETY: `region` lies in what the device imported, and has until `reach` is dropped.
+                    let lease = unsafe { Lease::new(region, reach) };
+                    #[allow(unsafe_code, reason = "vouches for what a device has imported")]
+                    // SAFETY: the owner frees the memory no earlier than it hears that nobody uses it, or
+                    // answers for it; references to memory of a device are made nowhere.
+                    return Ok(unsafe { Mapping::new(lease) });
                 }
                 Err(error) => {
                     self.refused(name.0, device.space(), &error);

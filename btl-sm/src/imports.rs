@@ -7,9 +7,8 @@
 use crate::leash::Leash;
 use crate::segment::Segment;
 use gapless_btl::{LinkError, MapError, Mapping, PeerId, RemoteKey};
-use gapless_mem::Device;
+use gapless_mem::{Device, Lease};
 use rustix::fd::OwnedFd;
-use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
@@ -311,11 +310,13 @@ impl Imports {
             self.evict();
         }
         let region = held.segment.region(at, len);
-        let hold: Arc<dyn Any + Send + Sync> = held;
         #[allow(unsafe_code, reason = "vouches for a segment that it has mapped")]
         // SAFETY: `region` lies in the segment, whose length and seals were checked when its file was
-        // taken; the hold keeps it mapped, and references to it are made nowhere.
-        Ok(unsafe { Mapping::new(region, hold) })
+        // taken; it stays mapped while it is held.
+        let lease = unsafe { Lease::new(region, held) };
+        #[allow(unsafe_code, reason = "vouches for a segment that it has mapped")]
+        // SAFETY: it is mapped for reading and writing, and references to it are made nowhere.
+        Ok(unsafe { Mapping::new(lease) })
     }
 
     /// Drops mappings until the bounds hold.
@@ -370,7 +371,7 @@ mod tests {
         imports.freed(PEER, &freed_packet(0)).unwrap();
         imports.forget(PEER);
         assert_eq!((imports.kept, imports.kept_bytes), (0, 0));
-        let segment = first.hold().clone().downcast::<Held>().unwrap();
+        let segment = first.lease().owner().unwrap().clone().downcast::<Held>().unwrap();
         assert_eq!(segment.segment.words(64, 1)[0].load(Ordering::Relaxed), 77);
     }
 

@@ -8,9 +8,8 @@ use crate::segment::{Segment, whole_pages};
 use crate::sm::Sm;
 use crate::socket;
 use gapless_btl::{AbilityId, Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
-use gapless_mem::{Region, Space};
+use gapless_mem::{Lease, Region, Space};
 use rustix::fd::OwnedFd;
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -184,11 +183,11 @@ unsafe impl Mapped for Sm {
         let freed = Arc::clone(&self.exports.freed);
         let block = Arc::new(Block { number, len, segment, file, freed });
         self.exports.live.insert(start, Arc::downgrade(&block));
-        let hold: Arc<dyn Any + Send + Sync> = block;
-        #[allow(unsafe_code, reason = "vouches for a segment of its own")]
-        // SAFETY: `region` lies in the block's segment, just made, zeroed and sealed against
-        // shrinking, and mapped here once; the hold keeps it mapped.
-        Ok(unsafe { Allocation::new(region, hold) })
+        // SAFETY: `region` lies in the block's segment, which is sealed against shrinking and stays mapped
+        // while the block lives.
+        let lease = unsafe { Lease::new(region, block) };
+        // SAFETY: the segment was just made, zeroed, and is mapped here once.
+        Ok(unsafe { Allocation::new(lease) })
     }
 
     fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {

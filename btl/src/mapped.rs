@@ -29,86 +29,88 @@
 //! id at the next [`Mapped::key`]: the old keys end, the new memory has keys of its own.
 
 use crate::{AbilityId, MapError, PeerId, RemoteKey};
-use gapless_mem::{Region, Space};
-use std::any::Any;
+use gapless_mem::{Lease, Region, Space};
 use std::fmt;
-use std::sync::Arc;
 
-/// Memory of ours that peers can map. Counted: it is freed when the last clone is gone and no key
-/// of it is in use any more.
-#[derive(Clone)]
+/// Memory of ours that peers can map. It has one owner, which alone may make references to it: it cannot be
+/// cloned. The memory is freed when that, the last [`lease`](Allocation::lease) and the last key in use are
+/// gone.
+///
+/// ```compile_fail,E0599
+/// # fn two(memory: gapless_btl::Allocation) -> [gapless_btl::Allocation; 2] {
+/// [memory.clone(), memory] // each could be made into a `&mut [u8]`
+/// # }
+/// ```
 pub struct Allocation {
-    region: Region,
-    hold: Arc<dyn Any + Send + Sync>,
+    lease: Lease,
 }
 
 impl Allocation {
     /// For the implementation of a transport.
     ///
     /// # Safety
-    /// While `hold` lives, `region` describes initialised memory that is valid for reads and
+    /// While the lease's owner lives, its region describes initialised memory that is valid for reads and
     /// writes, and that this process reaches through this allocation alone.
     #[must_use]
-    pub unsafe fn new(region: Region, hold: Arc<dyn Any + Send + Sync>) -> Allocation {
-        Allocation { region, hold }
+    pub unsafe fn new(lease: Lease) -> Allocation {
+        Allocation { lease }
     }
 
     /// The bytes.
     #[must_use]
     pub fn region(&self) -> Region {
-        self.region
+        self.lease.region()
     }
 
-    /// What keeps them.
+    /// The bytes, and what keeps them.
     #[must_use]
-    pub fn hold(&self) -> &Arc<dyn Any + Send + Sync> {
-        &self.hold
+    pub fn lease(&self) -> &Lease {
+        &self.lease
     }
 }
 
 impl fmt::Debug for Allocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Allocation of {} bytes", self.region.len())
+        write!(f, "Allocation of {} bytes", self.region().len())
     }
 }
 
 /// A peer's memory, mapped here. Counted: whatever uses it, completions included, holds a clone.
 #[derive(Clone)]
 pub struct Mapping {
-    region: Region,
-    hold: Arc<dyn Any + Send + Sync>,
+    lease: Lease,
 }
 
 impl Mapping {
     /// For the implementation of a transport.
     ///
     /// # Safety
-    /// While `hold` lives, `region` describes memory that is valid for reads and writes, whatever the
-    /// peer does (with memory of a device: unless it frees it without
+    /// While the lease's owner lives, its region describes memory that is valid for reads and writes,
+    /// whatever the peer does (with memory of a device: unless it frees it without
     /// [`Mapped::withdraw`], where the device's driver minds), and that no reference of this process
     /// covers.
     #[must_use]
-    pub unsafe fn new(region: Region, hold: Arc<dyn Any + Send + Sync>) -> Mapping {
-        Mapping { region, hold }
+    pub unsafe fn new(lease: Lease) -> Mapping {
+        Mapping { lease }
     }
 
     /// The bytes that the key stood for. The peer may write them at any time; so may the mapper, where
     /// the peer's protocol lets it.
     #[must_use]
     pub fn region(&self) -> Region {
-        self.region
+        self.lease.region()
     }
 
-    /// What keeps them mapped.
+    /// The bytes, and what keeps them mapped.
     #[must_use]
-    pub fn hold(&self) -> &Arc<dyn Any + Send + Sync> {
-        &self.hold
+    pub fn lease(&self) -> &Lease {
+        &self.lease
     }
 }
 
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mapping of {} bytes", self.region.len())
+        write!(f, "Mapping of {} bytes", self.region().len())
     }
 }
 

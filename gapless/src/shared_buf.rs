@@ -12,7 +12,7 @@
 
 use crate::error::Error;
 use gapless_btl::Allocation;
-use gapless_mem::{Device, HostDevice, Region};
+use gapless_mem::{Device, HostDevice, Lease, Region};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -53,8 +53,10 @@ impl SharedBuf {
         let device = HostDevice::new();
         let region = device.allocate(len as u64)?;
         let hold = Arc::new(Heap { device, region });
-        // SAFETY: the device has just given this zeroed memory, which the hold keeps.
-        let allocation = unsafe { Allocation::new(region, hold) };
+        // SAFETY: the device has just given this memory, which is freed when the hold is dropped.
+        let lease = unsafe { Lease::new(region, hold) };
+        // SAFETY: it is zeroed, and nobody else has it.
+        let allocation = unsafe { Allocation::new(lease) };
         Ok(SharedBuf { allocation, len, mappable: false })
     }
 
@@ -81,8 +83,8 @@ impl Deref for SharedBuf {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the allocation is `len` initialised bytes (zeroed at first), valid while it is
-        // held; a transport gives every byte to one allocation, and this is its only owner, so
-        // whoever writes here has `&mut self`. What peers may do is the module's first paragraph.
+        // held. It is the process's only way to them, and cannot be cloned, so whoever writes here has
+        // `&mut self`. What peers may do is the module's first paragraph.
         unsafe { std::slice::from_raw_parts(self.pointer(), self.len) }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`Space`]: which memory (host, pinned, a CUDA device, OpenCL, …);
 //! - [`Region`]: a stretch of bytes in a space; it does not own them;
+//! - [`Lease`]: a region and what keeps its memory alive;
 //! - [`Device`]: what a memory's owner can do: allocate, copy, order, export to and import from
 //!   other processes, register host memory;
 //! - [`Completion`]: the one currency of asynchronous work;
@@ -33,6 +34,8 @@ mod device;
 pub mod fake;
 #[allow(unsafe_code, reason = "implements Device's unsafe methods for host memory")]
 mod host;
+#[allow(unsafe_code, reason = "declares constructors that take a promise")]
+mod lease;
 mod region;
 mod space;
 #[allow(unsafe_code, reason = "touches words by address")]
@@ -42,6 +45,7 @@ pub use access::{copy, fill, read, write};
 pub use completion::{Completion, Pending};
 pub use device::{Device, DeviceError, DeviceProperties, Export};
 pub use host::HostDevice;
+pub use lease::Lease;
 pub use region::{OutOfRange, Region};
 pub use space::Space;
 pub use word::{WORD_BYTES, exchange_word, load_word};

@@ -278,7 +278,9 @@ fn lent(on_device: bool) -> (Pair, Buffer, gapless_pml::RequestId, Said) {
     let shape = layout(SIZE, true);
     let home = match on_device {
         true => pair.home(),
-        false => Home::Mapped(pair.pml.bml_mut().allocate(4 * SIZE).unwrap().unwrap()),
+        false => {
+            Home::Mapped(pair.pml.bml_mut().allocate(4 * SIZE).unwrap().unwrap().lease().clone())
+        }
     };
     let to = Buffer::target_in(&shape, 1, home);
     let recv = pair.recv(&to);

@@ -14,7 +14,7 @@ use crate::{
     AbilityId, Access, Allocation, Ended, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma,
     RdmaError, RdmaLimits, RemoteKey, Token, total_of,
 };
-use gapless_mem::{DeviceError, Region, Space};
+use gapless_mem::{DeviceError, Lease, Region, Space};
 use std::sync::Arc;
 
 const REGISTERED: u8 = b'R';
@@ -257,8 +257,10 @@ unsafe impl Mapped for Loopback {
         shared.next += 1;
         let region = memory.region();
         shared.allocated.insert(region.start(), (number, Arc::downgrade(&memory)));
-        // SAFETY: `region` is all of `memory`, just allocated and zeroed, which the hold keeps.
-        Ok(unsafe { Allocation::new(region, memory) })
+        // SAFETY: `region` is all of `memory`, which is freed when it is dropped.
+        let lease = unsafe { Lease::new(region, memory) };
+        // SAFETY: the memory was just allocated, zeroed, and nobody else has it.
+        Ok(unsafe { Allocation::new(lease) })
     }
 
     fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
@@ -299,7 +301,10 @@ unsafe impl Mapped for Loopback {
         shared.lent.retain(|(_, _, hold)| hold.strong_count() > 0);
         shared.lent.push((self.end.number(), whole, Arc::downgrade(&hold)));
         // SAFETY: `sub` found `region` inside the memory, which the hold keeps.
-        Ok(unsafe { Mapping::new(region, hold) })
+        let lease = unsafe { Lease::new(region, hold) };
+        // SAFETY: it is valid for reads and writes; that its owner makes references to it is part of what
+        // the peers agree on.
+        Ok(unsafe { Mapping::new(lease) })
     }
 
     fn withdraw(&mut self, region: Region) -> bool {

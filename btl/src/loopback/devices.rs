@@ -4,7 +4,7 @@
 use super::Loopback;
 use super::hub::{End, lock};
 use crate::{MapError, Mapping};
-use gapless_mem::{Device, Region, Space};
+use gapless_mem::{Device, Lease, Region, Space};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
@@ -124,6 +124,8 @@ impl Loopback {
         let hold = Arc::clone(&buffer.lent) as Arc<_>;
         // SAFETY: the device knows the buffer by the id it was exported with, so it lives, and its
         // owner keeps it until `withdraw`, which counts the hold, says that nobody has it.
-        Ok(unsafe { Mapping::new(region, hold) })
+        let lease = unsafe { Lease::new(region, hold) };
+        // SAFETY: as above; references to memory of a device are made nowhere.
+        Ok(unsafe { Mapping::new(lease) })
     }
 }

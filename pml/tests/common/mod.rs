@@ -9,11 +9,11 @@ pub(crate) mod trio;
 
 use gapless_bml::{Bml, Patience, Rank, Waiter};
 use gapless_btl::loopback::{self, Hub, Loopback};
-use gapless_btl::{Address, Allocation, Btl};
+use gapless_btl::{Address, Btl};
 use gapless_dtype::Layout;
 use gapless_engine::{Engine, HostEngine, Typed};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Device, Region};
+use gapless_mem::{Device, Lease, Region};
 use gapless_pml::{Config, Outcome, Pml, RequestId, Source, TagSel};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -127,7 +127,7 @@ impl Job {
     pub(crate) fn mappable(&mut self, rank: u32, layout: &Layout, count: u64) -> Home {
         let (len, _) = needs(layout, count);
         match self.pml(rank).bml_mut().allocate(len) {
-            Some(Ok(allocation)) => Home::Mapped(allocation),
+            Some(Ok(allocation)) => Home::Mapped(allocation.lease().clone()),
             // No such ability, or refused on purpose.
             _ => Home::Heap,
         }
@@ -157,7 +157,7 @@ impl Job {
 pub(crate) enum Home {
     Heap,
     /// Memory that peers can map, of this rank's endpoint.
-    Mapped(Allocation),
+    Mapped(Lease),
     Fake(Arc<FakeDevice>),
 }
 

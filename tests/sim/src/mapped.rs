@@ -4,8 +4,7 @@
 
 use crate::rail::{Rail, lock};
 use gapless_btl::{AbilityId, Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
-use gapless_mem::{Region, Space};
-use std::sync::Arc;
+use gapless_mem::{Lease, Region, Space};
 
 fn bad(what: &str) -> MapError {
     MapError::BadKey { what: what.to_owned() }
@@ -63,9 +62,10 @@ unsafe impl Mapped for Rail {
         wire.tally.maps += 1;
         let numbers = [self.number as u64, from.into(), number as u64];
         wire.heard(|tap| tap.operation("map", self.rank, &numbers));
-        // SAFETY: `key` saw that it is a rank's buffer. Ranks keep their buffers until the world has ended, and write them between calls of
-        // endpoints only, when nothing is being moved.
-        Ok(unsafe { Mapping::new(region, Arc::new(())) })
+        // SAFETY: `key` saw that it is a rank's buffer. Ranks keep their buffers until the world has ended.
+        let lease = unsafe { Lease::kept_by_caller(region) };
+        // SAFETY: as above; they write them between calls of endpoints only, when nothing is being moved.
+        Ok(unsafe { Mapping::new(lease) })
     }
 
     /// Endpoints move data at once or not at all, so a lost one does nothing later, unless it gets a key then.
