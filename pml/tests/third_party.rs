@@ -248,7 +248,7 @@ fn a_layout_that_a_receive_waits_for_is_its_senders() {
     let mut trio = Trio::new(shared(Protocol::Mapped));
     let (len, origin) = common::needs(&shape, 1);
     let allocation = trio.rogue(OTHER).allocate(len).unwrap().unwrap();
-    let from = Buffer::source_in(&shape, 1, 5, Home::Mapped(allocation));
+    let from = Buffer::source_in(&shape, 1, 5, Home::Mapped(allocation.lease().clone()));
     let told = Told { inline: false, ..Told::of(&shape) };
     let key = trio.key(OTHER, from.region().sub(origin, told.span).unwrap());
     let to = Buffer::target(&bytes(SIZE), 1);

@@ -68,10 +68,10 @@ impl Wake {
                         parked.push(fragment);
                     }
                 }
-                Event::Sent { token, result } | Event::Completed { token, result } => {
-                    let count = self.open.get_mut(&token.0).expect("a token that was given");
-                    *count = count.checked_sub(1).expect("a token comes back once");
-                    self.failed.extend(result.err());
+                Event::Sent { token, result } => self.came_back(token, result),
+                Event::Completed(ended) => {
+                    let (token, result) = ended.into_parts();
+                    self.came_back(token, result);
                 }
                 Event::Lost { peer, error } => {
                     assert_eq!(peer, self.peer);
@@ -79,6 +79,12 @@ impl Wake {
                 }
             }
         }
+    }
+
+    fn came_back(&mut self, token: Token, result: Result<(), LinkError>) {
+        let count = self.open.get_mut(&token.0).expect("a token that was given");
+        *count = count.checked_sub(1).expect("a token comes back once");
+        self.failed.extend(result.err());
     }
 
     /// The peer is dead by now: waits until that is known, and checks that every token came back.

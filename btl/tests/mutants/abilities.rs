@@ -3,7 +3,7 @@
 use crate::broken::Broken;
 use crate::flaws::Flaw;
 use gapless_btl::{
-    Access, Allocation, Btl, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
+    AbilityId, Access, Allocation, Btl, Ended, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
     RdmaLimits, RemoteKey, Token,
 };
 use gapless_mem::{Region, Space};
@@ -24,7 +24,11 @@ impl Broken {
     ) -> Result<(), RdmaError> {
         match (self.flaw, outcome) {
             (Flaw::ReachesOutside, Err(RdmaError::OutOfRange { .. })) => {
-                self.ready.push_back(Event::Completed { token: done, result: Ok(()) });
+                let by = self.inner.rdma().expect("the loopback has it").id();
+                #[allow(unsafe_code, reason = "ends an operation that never began")]
+                // SAFETY: it was refused, so nothing of it touches memory.
+                let ended = unsafe { Ended::new(by, done, Ok(())) };
+                self.ready.push_back(Event::Completed(ended));
                 Ok(())
             }
             (_, outcome) => outcome,
@@ -39,7 +43,14 @@ fn stretched(local: &[Region], remote: &[Extent], more: i64) -> Option<(Region, 
     Some((Region::new(near.space(), near.address(), near.offset(), len), Extent { len, ..*far }))
 }
 
-impl Rdma for Broken {
+#[allow(unsafe_code, reason = "breaks what the suite is to catch")]
+// SAFETY: operations are the loopback's, over no more memory than was given; what is broken on purpose is of the suite's own
+// memory, in the test that is to catch it.
+unsafe impl Rdma for Broken {
+    fn id(&self) -> AbilityId {
+        Rdma::id(&self.inner)
+    }
+
     fn rdma_limits(&self) -> &RdmaLimits {
         self.inner.rdma_limits()
     }
@@ -104,7 +115,14 @@ impl Rdma for Broken {
     }
 }
 
-impl Mapped for Broken {
+#[allow(unsafe_code, reason = "breaks what the suite is to catch")]
+// SAFETY: allocations, keys and mappings are the loopback's; what is broken on purpose is of the suite's own memory, in the test
+// that is to catch it.
+unsafe impl Mapped for Broken {
+    fn id(&self) -> AbilityId {
+        Mapped::id(&self.inner)
+    }
+
     fn allocate(&mut self, len: u64) -> Result<Allocation, MapError> {
         let memory = self.inner_mapped().allocate(len)?;
         if self.flaw == Flaw::AllocatesDirt {
