@@ -59,7 +59,9 @@ pub(crate) struct Core {
     /// Receives whose senders have yet to say that the data is there, by process and serial.
     pub(crate) deferred: FastMap<(u32, u64), RequestId>,
     /// Offers whose data follows if nobody answers.
-    pub(crate) unanswered: Vec<Unanswered>,
+    pub(crate) unanswered: VecDeque<Unanswered>,
+    /// Those whose data an engine packs.
+    pub(crate) payloads: u32,
     /// Requests whose rendezvous asked to be polled.
     pub(crate) again: Vec<RequestId>,
     pub(crate) published: Published,
@@ -101,7 +103,8 @@ impl Core {
             next_serial: 1,
             in_flight: Vec::new(),
             deferred: FastMap::default(),
-            unanswered: Vec::new(),
+            unanswered: VecDeque::new(),
+            payloads: 0,
             again: Vec::new(),
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),

@@ -82,6 +82,12 @@ impl Core {
 
     /// Waits until no engine works on anything of ours any more.
     pub(crate) fn drain_engines(&mut self) {
+        // Nothing is begun any more.
+        self.again.clear();
+        self.unanswered.clear();
+        for peer in &mut self.peers {
+            peer.streams.clear();
+        }
         let packing = self.peers.iter_mut().flat_map(|peer| peer.outbox.drain(..));
         let packing = packing.filter_map(|item| match item {
             Outgoing::Packing { slot, packed, .. } => Some((packed, slot)),

@@ -12,6 +12,7 @@ use crate::reorder::Reorder;
 use crate::request::RequestId;
 use crate::rndv::mapped_put::Lending;
 use crate::rndv::protocol::Protocol;
+use crate::unanswered::Offering;
 use gapless_bml::{Bml, LinkError, RailSlot, Rank, ReserveError, Token};
 use gapless_mem::Completion;
 use std::collections::VecDeque;
@@ -35,10 +36,12 @@ pub(crate) struct Peer {
     pub(crate) layouts: Fetched,
     /// Unexpected messages in the transport's memory.
     pub(crate) parked: u32,
-    /// Staged ways that cannot be gone with it, by their place among all protocols.
+    /// Protocols that are impossible with it, by their place among all.
     pub(crate) closed: [bool; Protocol::ALL.len()],
     /// How often in a row a staged way found no key, likewise.
     pub(crate) unkeyed: [u8; Protocol::ALL.len()],
+    /// What is known of offering it short messages out of device memory.
+    pub(crate) offering: Offering,
     /// What is known of lending it buffers.
     pub(crate) lending: Lending,
 }

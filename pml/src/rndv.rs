@@ -3,8 +3,8 @@
 //! A protocol is one file: a static [`Kind`] with everything that is decided by it, and for each end a value that implements
 //! [`Rendezvous`] while a message is under way. `protocol.rs` lists them, a line each. So a new protocol is a file and a line.
 //!
-//! Everything here but `drive.rs` decides. `drive.rs` takes a rendezvous out of its request, calls it with a [`Cx`], puts it
-//! back, and does what its [`Step`] says.
+//! `drive.rs` takes a rendezvous out of its request, calls it with a [`Cx`], puts it back, and does what its [`Step`] says.
+//! `offer.rs` and `decide.rs` have what all protocols share at the sender and at the receiver.
 //!
 //! ```text
 //! sender                     receiver
@@ -195,7 +195,7 @@ pub(crate) struct Cx<'a> {
     registered: Option<&'a mut Option<(RdmaRail, RemoteKey)>>,
     /// What the request will report, although the rendezvous goes on.
     pub(crate) failure: &'a mut Option<PmlError>,
-    /// One-sided operations under way.
+    /// One-sided operations of a receiver that are under way.
     pub(crate) gets: &'a mut u32,
     in_flight: &'a mut Vec<InFlight>,
     id: RequestId,

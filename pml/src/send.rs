@@ -86,7 +86,8 @@ impl Core {
             let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
             return Ok(self.offer(bml, ready.to, buffer, ready.envelope, None, Data::There));
         }
-        if !buffer.space().cpu_accessible()
+        if bytes > 0
+            && !buffer.space().cpu_accessible()
             && mode != SendMode::Ready
             && mode != SendMode::Buffered
             && self.is_better_offered(bml, peer, buffer)

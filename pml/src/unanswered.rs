@@ -15,6 +15,8 @@
 //! the place of the offer, if that still waits there, and answers; if the receive has begun, it drops the data, and the
 //! message goes on as was decided. Either way the message is matched in its turn.
 //!
+//! Where offers are answered by other protocols, or by nobody, messages to that peer are eager again for a while.
+//!
 //! Two processes that both send first both end as long as both make progress. More is not promised for device memory: a
 //! message whose sender makes no progress for those 50 µs does not leave.
 
@@ -36,6 +38,41 @@ use std::time::{Duration, Instant};
 
 /// How long an offer waits for an answer before its data is packed.
 const PATIENCE: Duration = Duration::from_micros(50);
+
+/// Offers whose data is packed at a time: they take slots of the link.
+const PACKING_MAX: u32 = 16;
+
+/// Offers in a row that were not moved by one kernel, before messages to that peer are eager again for a while.
+const VAIN_MAX: u8 = 8;
+
+/// How long that is, in messages that would have been offered.
+const REST: u8 = 64;
+
+/// What is known of offering short messages to a peer.
+#[derive(Debug, Default)]
+pub(crate) struct Offering {
+    /// Offers in a row that came to nothing better than eager.
+    vain: u8,
+    /// Messages that are eager before another is offered.
+    resting: u8,
+}
+
+impl Offering {
+    /// An offer has ended, by one kernel or not.
+    pub(crate) fn ended(&mut self, well: bool) {
+        self.vain = if well { 0 } else { self.vain.saturating_add(1) };
+        if self.vain >= VAIN_MAX {
+            (self.vain, self.resting) = (0, REST);
+        }
+    }
+
+    /// Whether the next message is to be offered.
+    fn is_wanted(&mut self) -> bool {
+        let rests = self.resting > 0;
+        self.resting = self.resting.saturating_sub(1);
+        !rests
+    }
+}
 
 /// An offer whose data follows if nobody answers.
 #[derive(Debug)]
@@ -60,7 +97,8 @@ impl Core {
         let mapped = config.share_device_buffers
             && device_of(bml, buffer.space()).is_some()
             && bml.mapped(Rank(peer)).is_some();
-        if peer == self.me || config.force.is_some() || !ordered || !mapped {
+        let possible = peer != self.me && config.force.is_none() && ordered && mapped;
+        if !possible || !self.peers[peer as usize].offering.is_wanted() {
             return false;
         }
         let mut situation = self.expectation(bml, peer, buffer);
@@ -76,26 +114,34 @@ impl Core {
 
     /// Has the data of an offer follow if nobody answers.
     pub(crate) fn expect_answer(&mut self, id: RequestId) {
-        self.unanswered.push(Unanswered { id, since: Instant::now() });
+        if let Some(send) = self.requests.send_mut(id)
+            && let SendStage::Rendezvous(offered) = &mut send.stage
+        {
+            offered.short = true;
+        }
+        self.unanswered.push_back(Unanswered { id, since: Instant::now() });
     }
 
-    /// Looks which offers have waited for too long; gives how many wait no more.
+    /// Looks which offers have waited for too long; gives how many wait no more. They stand in their order.
     pub(crate) fn poll_unanswered(&mut self, bml: &mut Bml) -> usize {
-        let before = self.unanswered.len();
+        let (before, now) = (self.unanswered.len(), Instant::now());
         let mut at = 0;
         while let Some(&Unanswered { id, since }) = self.unanswered.get(at) {
             let stands = match self.requests.send_mut(id).map(|send| &send.stage) {
                 Some(SendStage::Rendezvous(offered)) => offered.going.is_none(),
                 _ => false,
             };
-            if stands
-                && (since.elapsed() < PATIENCE
-                    || matches!(self.follow_with_data(bml, id), Followed::Waits))
-            {
-                at += 1;
-            } else {
-                self.unanswered.swap_remove(at);
+            if stands {
+                let young = now.duration_since(since) < PATIENCE;
+                if young || self.payloads >= PACKING_MAX {
+                    break;
+                }
+                if matches!(self.follow_with_data(bml, id), Followed::Waits) {
+                    at += 1;
+                    continue;
+                }
             }
+            self.unanswered.remove(at);
         }
         before - self.unanswered.len()
     }
@@ -117,12 +163,22 @@ impl Core {
             Ok(Completion::Ready) => self.send_payload(bml, id, slot),
             Ok(completion) => {
                 offered.packing = true;
+                self.payloads += 1;
                 self.in_flight.push(InFlight { completion, work: Flight::Payload { id, slot } });
             }
-            // It stays an offer.
-            Err(error) => tracing::debug!(peer, %error, "an offer whose data cannot be packed"),
+            Err(error) => self.ask_back(bml, id, error),
         }
         Followed::Over
+    }
+
+    /// The data of an offer cannot be packed: nobody will receive it, unless a receive has taken it.
+    fn ask_back(&mut self, bml: &mut Bml, id: RequestId, error: EngineError) {
+        if let Some(send) = self.requests.send_mut(id)
+            && let SendStage::Rendezvous(offered) = &mut send.stage
+        {
+            offered.unpacked = Some(error.into());
+            self.withdraw(bml, id);
+        }
     }
 
     /// The data of an offer is packed, or will not be.
@@ -133,6 +189,7 @@ impl Core {
         slot: RailSlot,
         result: Result<(), EngineError>,
     ) {
+        self.payloads = self.payloads.saturating_sub(1);
         let Some(send) = self.requests.send_mut(id) else { return };
         let SendStage::Rendezvous(offered) = &mut send.stage else {
             // The send has ended meanwhile, but for this.
@@ -143,7 +200,7 @@ impl Core {
         match result {
             Ok(()) if offered.going.is_none() => self.send_payload(bml, id, slot),
             Ok(()) => {}
-            Err(error) => tracing::debug!(%error, "an offer whose data was not packed"),
+            Err(error) => self.ask_back(bml, id, error),
         }
     }
 
@@ -156,7 +213,8 @@ impl Core {
         bml.send(slot, AM_TAG, Token::NONE);
     }
 
-    /// The data of an offer has followed: takes the place of the offer, unless its receive has begun.
+    /// The data of an offer has followed: takes the place of the offer, unless its receive has begun. Takes time in
+    /// proportion to the messages that wait here, as a note on one of them does.
     pub(crate) fn payload(
         &mut self,
         bml: &mut Bml,
@@ -179,10 +237,10 @@ impl Core {
             } else if let Some(fragment) = data.take() {
                 let mut arrival = Arrival::Eager(envelope, Body::Parked(fragment));
                 // In the transport's memory it might keep what its receive waits for from arriving.
-                if let Err(error) = arrival.copy_out(pool) {
-                    wrong = Some(error.to_string());
+                match arrival.copy_out(pool) {
+                    Ok(()) => *held = arrival,
+                    Err(error) => wrong = Some(error.to_string()),
                 }
-                *held = arrival;
             }
             true
         };

@@ -50,7 +50,8 @@ fn nothing_is_read_through_a_key_that_is_shorter_than_the_buffer() {
                 let what = format!("from {low}, {missing} bytes are missing");
                 let mut pair = Pair::new(Protocol::Mapped);
                 let allocation = pair.rogue.allocate(needs(&shape, 1).0).unwrap().unwrap();
-                let from = Buffer::source_in(&shape, 1, 5, Home::Mapped(allocation.lease().clone()));
+                let from =
+                    Buffer::source_in(&shape, 1, 5, Home::Mapped(allocation.lease().clone()));
                 let key = key_of(&mut pair, touched(&from, &shape, missing));
                 let to = Buffer::target(&bytes(SIZE), 1);
                 let recv = pair.recv(&to);

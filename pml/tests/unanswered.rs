@@ -10,7 +10,7 @@ use common::{Buffer, Home, Job, link};
 use gapless_btl::Btl;
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_engine::HostEngine;
-use gapless_pml::{Config, Protocol, RequestId, SendMode, Source, TagSel, Tuning};
+use gapless_pml::{Config, PmlError, Protocol, RequestId, SendMode, Source, TagSel, Tuning};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -221,4 +221,37 @@ fn data_for_a_receive_that_has_begun_is_dropped() {
     assert!(!pair.inbox.1, "it crossed the decision");
     assert!(!pair.pml.is_done(id).unwrap(), "it goes on as was decided");
     assert_eq!(pair.heard(10)[2], GET);
+}
+
+#[test]
+fn sends_whose_data_cannot_be_packed_fail_and_no_receive_waits_for_them() {
+    for polls in [0, 3] {
+        let mut lab = Lab::new(config(), polls);
+        lab.break_after(0, 0);
+        lab.break_after(1, 0);
+        let from = Buffer::source_in(&layout(500, true), 1, 3, lab.home(true));
+        let sends = [0, 1].map(|rank: u32| lab.job.isend(rank, &from, 1 - rank, 0));
+        for (rank, send) in (0..).zip(sends) {
+            until(&mut lab, "a send whose engine fails", |lab| is_done(lab, rank, send));
+            let outcome = lab.job.finish(rank, send);
+            assert!(matches!(outcome, Err(PmlError::Engine(_))), "{polls} polls: {outcome:?}");
+        }
+        let world = lab.job.pml(1).world();
+        let found = lab.job.pml(1).iprobe(&world, Source::Any, TagSel::Any).unwrap();
+        assert_eq!(found, None, "what could not be packed is no message");
+    }
+}
+
+#[test]
+fn where_nobody_receives_in_time_messages_are_eager_for_a_while() {
+    let mut lab = Lab::new(config(), 0);
+    let from = Buffer::source_in(&layout(64, true), 1, 3, lab.home(true));
+    let mut eager_at_once = 0;
+    for _ in 0..20 {
+        let send = lab.job.isend(0, &from, 1, 0);
+        eager_at_once += u32::from(is_done(&mut lab, 0, send));
+        until(&mut lab, "a send without a receive", |lab| is_done(lab, 0, send));
+        lab.job.finish(0, send).unwrap();
+    }
+    assert_eq!(eager_at_once, 12, "eight were offered in vain");
 }

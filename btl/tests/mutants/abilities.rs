@@ -3,8 +3,8 @@
 use crate::broken::Broken;
 use crate::flaws::Flaw;
 use gapless_btl::{
-    AbilityId, Access, Allocation, Btl, Ended, Event, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
-    RdmaLimits, RemoteKey, Token,
+    AbilityId, Access, Allocation, Btl, Ended, Event, Extent, MapError, Mapped, Mapping, PeerId,
+    Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
 };
 use gapless_mem::{Region, Space};
 

@@ -203,11 +203,7 @@ impl Core {
             match self.open_recv(bml, id, way, &situation) {
                 Step::Refused(why) => self.rule_out(id, way, &why),
                 Step::Broken(what) => return Err(what),
-                Step::Done(by) => {
-                    self.end_incoming(id, by);
-                    return Ok(());
-                }
-                Step::Going | Step::Again => return Ok(()),
+                Step::Going | Step::Again | Step::Done(_) => return Ok(()),
             }
         }
     }

@@ -97,6 +97,9 @@ impl Core {
         let waiting = std::mem::take(&mut self.again);
         let before = waiting.len();
         for id in waiting {
+            if self.is_lost(id) {
+                continue;
+            }
             let polled = self.call(bml, id, |going, cx| going.again(cx));
             self.blame(bml, id, polled);
         }
@@ -144,7 +147,15 @@ impl Core {
             *going = value;
             step
         });
-        self.began(bml, id, opened)
+        let Some((step, called)) = opened else { return Step::Going };
+        match &step {
+            Step::Again => self.poll_later(id),
+            // First: what it has sent may find the link gone, and this receive has all it wants.
+            Step::Done(by) => self.end_incoming(id, *by),
+            Step::Going | Step::Refused(_) | Step::Broken(_) => {}
+        }
+        self.carry_out(bml, called);
+        step
     }
 
     /// Begins a protocol at the sender.
@@ -160,22 +171,17 @@ impl Core {
             *going = value;
             step
         });
-        match self.began(bml, id, opened) {
-            Step::Broken(what) => return Err(what),
+        let Some((step, called)) = opened else { return Ok(()) };
+        let mut broken = None;
+        match step {
+            Step::Again => self.poll_later(id),
             Step::Done(by) => self.end_going(bml, id, by),
+            Step::Broken(what) => broken = Some(what),
             // The receiver was told, and the offer stands.
-            Step::Going | Step::Again | Step::Refused(_) => {}
-        }
-        Ok(())
-    }
-
-    fn began(&mut self, bml: &mut Bml, id: RequestId, opened: Option<(Step, Called)>) -> Step {
-        let Some((step, called)) = opened else { return Step::Going };
-        if let Step::Again = step {
-            self.poll_later(id);
+            Step::Going | Step::Refused(_) => {}
         }
         self.carry_out(bml, called);
-        step
+        broken.map_or(Ok(()), Err)
     }
 
     /// Stops a tentative rendezvous of a sender, if there is one.
@@ -258,6 +264,17 @@ impl Core {
         if let Some((incoming, _)) = self.incoming(id) {
             incoming.failure = Some(error);
             self.finish_incoming(id);
+        }
+    }
+
+    /// Whether a rendezvous has failed for the loss of its peer: it only waits for what works on its buffer.
+    fn is_lost(&self, id: RequestId) -> bool {
+        match self.requests.heavy(id) {
+            Some(Work::Send(send)) => self.peers[send.to.peer as usize].lost.is_some(),
+            Some(Work::Recv(Recv { stage: RecvStage::Incoming(incoming), .. })) => {
+                matches!(incoming.failure, Some(PmlError::PeerLost { .. }))
+            }
+            _ => false,
         }
     }
 
@@ -396,9 +413,11 @@ impl Core {
             _ => return None,
         };
         let state = &mut self.peers[peer as usize];
-        let (mut going, place, rts, at_receiver, registered, failure, gets) = match end {
-            End::Sender(Offered { rts, registered, failed, going, gets, .. }) => {
-                (going.take(), Place::Sender(going), &*rts, None, Some(registered), failed, gets)
+        let mut no_gets = 0;
+        let (going, place, rts, at_receiver, registered, failure, gets) = match end {
+            End::Sender(Offered { rts, registered, failed, going, .. }) => {
+                let (taken, registered) = (going.take(), Some(registered));
+                (taken, Place::Sender(going), &*rts, None, registered, failed, &mut no_gets)
             }
             End::Receiver(incoming) => {
                 let Incoming { rts, reply, room, failure, layout, ways, stage, gets, .. } =
@@ -439,13 +458,10 @@ impl Core {
             id,
             effects: Effects::default(),
         };
-        let result = act(&mut going, &mut cx);
+        let mut taken = Taken { going, place };
+        let result = act(&mut taken.going, &mut cx);
         let effects = cx.effects;
-        match (place, going) {
-            (Place::Sender(place), going) => *place = going,
-            (Place::Receiver(place), Some(going)) => *place = Stage::Going(going),
-            (Place::Receiver(_), None) => {}
-        }
+        drop(taken);
         Some((result, Called { peer, id, lost, effects }))
     }
 }
@@ -462,11 +478,27 @@ enum Place<'a> {
     Receiver(&'a mut Stage),
 }
 
+/// What carries a rendezvous while it is called. It is put back also if the call unwinds: it holds what engines still work on.
+struct Taken<'a> {
+    going: Option<Box<dyn Rendezvous>>,
+    place: Place<'a>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        match (&mut self.place, self.going.take()) {
+            (Place::Sender(place), going) => **place = going,
+            (Place::Receiver(place), Some(going)) => **place = Stage::Going(going),
+            (Place::Receiver(_), None) => {}
+        }
+    }
+}
+
 /// A call that is over.
 struct Called {
     peer: u32,
     id: RequestId,
-    /// The request has failed for the loss of its peer.
+    /// The request has failed for the loss of its peer, or will.
     lost: bool,
     effects: Effects,
 }

@@ -35,10 +35,12 @@ pub(crate) struct Offered {
     pub(crate) failed: Option<PmlError>,
     /// What the receiver has decided for. Without it the offer stands.
     pub(crate) going: Option<Box<dyn Rendezvous>>,
-    /// One-sided operations under way.
-    pub(crate) gets: u32,
     /// An engine packs the data, because nobody has answered.
     pub(crate) packing: bool,
+    /// Why the data could not be packed, and the message was asked back.
+    pub(crate) unpacked: Option<PmlError>,
+    /// It would be eager if nobody answered.
+    pub(crate) short: bool,
 }
 
 /// A key with which `peer` can map memory of the user's; that of a device only if users `share` it,
@@ -134,8 +136,9 @@ impl Core {
                 fetched: false,
                 failed: None,
                 going: None,
-                gets: 0,
                 packing: false,
+                unpacked: None,
+                short: false,
             };
             send.stage = SendStage::Rendezvous(Box::new(offered));
         }
@@ -240,8 +243,9 @@ impl Core {
         let Some(send) = self.requests.send_mut(id) else { return };
         let outcome = send.outcome(verdict);
         let SendStage::Rendezvous(offered) = &mut send.stage else { return };
-        let result = match (verdict, offered.failed.take()) {
-            (Verdict::Refused, Some(failed)) => Err(failed),
+        let result = match verdict {
+            Verdict::Refused => offered.failed.take().map_or(outcome, Err),
+            Verdict::Withdrawn => offered.unpacked.take().map_or(outcome, Err),
             _ => outcome,
         };
         self.end_offer(bml, id, result);
@@ -256,6 +260,12 @@ impl Core {
             bml.deregister(*rail, key);
         }
         let packing = offered.packing;
+        if offered.short
+            && let Ok(status) = &result
+        {
+            let well = matches!(status.protocol, Protocol::Mapped | Protocol::MappedPut);
+            self.peers[send.to.peer as usize].offering.ended(well);
+        }
         self.finish_offered(id, packing, result);
     }
 }

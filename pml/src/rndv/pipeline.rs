@@ -214,7 +214,7 @@ impl Rendezvous for Receiver {
     fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step {
         let fragment = heard.fragment;
         let offset = match heard.message {
-            Message::Data { offset, .. } if !self.over => offset,
+            Message::Data { offset, .. } => offset,
             Message::Abort { .. } if !self.over => {
                 self.over = true;
                 *cx.failure = Some(PmlError::SenderFailed { rank: cx.peer });

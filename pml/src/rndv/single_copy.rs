@@ -43,6 +43,8 @@ struct Getting {
     position: u64,
     /// Where the operation under way ends; `None` if none is.
     batch_end: Option<u64>,
+    /// The sender is lost: nothing more is read.
+    lost: bool,
 }
 
 /// Lists that every operation fills anew.
@@ -120,7 +122,7 @@ impl Scratch {
 
 /// Starts to read the sender's memory.
 fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
-    let mut getting = Getting { position: 0, batch_end: None };
+    let mut getting = Getting { position: 0, batch_end: None, lost: false };
     match getting.next(cx) {
         refused @ Step::Refused(_) => (None, refused),
         step => (Some(Box::new(getting)), step),
@@ -174,7 +176,7 @@ impl Rendezvous for Getting {
 
     /// An operation has ended.
     fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<(), EngineError>) -> Step {
-        let Some(end) = self.batch_end.take() else { return Step::Going };
+        let Some(end) = self.batch_end.take().filter(|_| !self.lost) else { return Step::Going };
         let (_, room) = cx.receipt();
         match result {
             Ok(()) if end == room => {
@@ -190,6 +192,7 @@ impl Rendezvous for Getting {
     }
 
     fn lost(&mut self, _: &mut Cx<'_>) -> Step {
+        self.lost = true;
         Step::Refused("the sender is lost".to_owned())
     }
 }

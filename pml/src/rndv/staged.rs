@@ -2,7 +2,7 @@
 //! busy, driven by the receiver (Wu et al. 2016 §4).
 //!
 //! ```text
-//! put (put.rs)                              get, or through the host (get.rs)
+//! put                                       get, or through the host
 //! sender                receiver            sender                receiver
 //!   | RTS(offer) ---------> | choose          | RTS(offer) ---------> | choose
 //!   | <---- OPEN(key) ----- | its ring        | <------- OPEN ------- |

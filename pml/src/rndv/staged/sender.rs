@@ -105,13 +105,16 @@ impl Sender {
     /// its receiver waits to hear of it. The next is launched when the work under way has been looked at.
     fn advance(&mut self, cx: &mut Cx<'_>) -> Step {
         loop {
+            if self.stopped {
+                return Step::Going;
+            }
             let course = &mut self.course;
             // The receiver cannot begin before it has the first, which is short: nothing delays the word.
             if course.way.gets() && course.window.next() == 1 && course.window.in_work() == 1 {
                 return Step::Again;
             }
-            let next = course.next().filter(|_| !self.stopped);
-            let Some(index) = next.filter(|next| course.window.begin(*next).is_ok()) else {
+            let Some(index) = course.next().filter(|next| course.window.begin(*next).is_ok())
+            else {
                 return Step::Going;
             };
             course.working += 1;
