@@ -20,8 +20,8 @@
 use crate::imports::recall_packet;
 use crate::link::Link;
 use crate::sm::Sm;
-use crate::socket::{self, PACKET_BYTES, Received};
-use gapless_btl::PeerId;
+use crate::socket::{self, PACKET_BYTES, Received, Socket};
+use gapless_btl::{LinkError, PeerId};
 use gapless_mem::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -36,7 +36,7 @@ const PACKETS: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Owed {
     /// `None` once there is no transport any more to say it later. At most one socket for each peer.
-    list: Mutex<Option<Vec<Arc<OwnedFd>>>>,
+    list: Mutex<Option<Vec<Arc<Socket>>>>,
     any: AtomicBool,
 }
 
@@ -47,12 +47,12 @@ impl Default for Owed {
 }
 
 impl Owed {
-    fn list(&self) -> MutexGuard<'_, Option<Vec<Arc<OwnedFd>>>> {
+    fn list(&self) -> MutexGuard<'_, Option<Vec<Arc<Socket>>>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says BYE through a socket that has no other use any more: now if there is room, otherwise later.
-    fn say(&self, socket: &Arc<OwnedFd>) {
+    fn say(&self, socket: &Arc<Socket>) {
         if say_bye(socket) {
             return;
         }
@@ -106,12 +106,12 @@ fn say_last(socket: &OwnedFd) {
 /// the peer is told.
 #[derive(Debug)]
 pub(crate) struct Leash {
-    socket: Arc<OwnedFd>,
+    socket: Arc<Socket>,
     owed: Arc<Owed>,
 }
 
 impl Leash {
-    pub(crate) fn new(socket: &Arc<OwnedFd>, owed: &Arc<Owed>) -> Arc<Leash> {
+    pub(crate) fn new(socket: &Arc<Socket>, owed: &Arc<Owed>) -> Arc<Leash> {
         Arc::new(Leash { socket: Arc::clone(socket), owed: Arc::clone(owed) })
     }
 }
@@ -126,7 +126,9 @@ impl Drop for Leash {
 #[derive(Debug)]
 pub(crate) struct Mourned {
     /// Its socket to us.
-    socket: OwnedFd,
+    socket: Socket,
+    /// Nothing more is read from it: it has sent what it must not.
+    pub(crate) deaf: bool,
     /// The process; `None` if that cannot be known: then the end of its socket has to do.
     process: Option<OwnedFd>,
     /// It has said that it uses nothing.
@@ -134,26 +136,36 @@ pub(crate) struct Mourned {
 }
 
 impl Mourned {
-    pub(crate) fn new(socket: OwnedFd, process: Option<OwnedFd>) -> Mourned {
-        Mourned { socket, process, said: false }
+    pub(crate) fn new(socket: Socket, process: Option<OwnedFd>) -> Mourned {
+        Mourned { socket, deaf: false, process, said: false }
     }
 
     /// Whether the peer uses no memory of ours any more, nor do devices for it.
     pub(crate) fn is_over(&mut self) -> bool {
         let mut packet = [0; PACKET_BYTES];
         for _ in 0..PACKETS {
+            if self.deaf {
+                return is_ready(&self.socket, PollFlags::HUP) && self.lets_go();
+            }
             match socket::receive(&self.socket, &mut packet) {
-                Ok(Received::Packet(..)) if packet[0] == socket::BYE => self.said = true,
+                Ok(Received::Packet(_, None)) if packet[0] == socket::BYE => self.said = true,
                 // Too late for anything else.
-                Ok(Received::Packet(..) | Received::Robbed(_)) => {}
-                Ok(Received::Nothing) | Err(_) => return false,
-                Ok(Received::End) => {
-                    let process = self.process.as_ref();
-                    return self.said || process.is_none_or(|it| is_ready(it, PollFlags::IN));
-                }
+                Ok(Received::Packet(_, None) | Received::Robbed(_)) => {}
+                // What was on its way when the link ended is memory, or a device's.
+                Ok(Received::Packet(_, Some(file))) => self.deaf = file.of_device().is_err(),
+                Ok(Received::Nothing) => return false,
+                Err(LinkError::Corrupt { .. }) => self.deaf = true,
+                Err(_) => return false,
+                Ok(Received::End) => return self.lets_go(),
             }
         }
         false
+    }
+
+    /// Whether, now that its socket has ended, it uses nothing.
+    fn lets_go(&self) -> bool {
+        let process = self.process.as_ref();
+        self.said || process.is_none_or(|it| is_ready(it, PollFlags::IN))
     }
 }
 
@@ -183,8 +195,8 @@ impl Link {
     /// The link is over: keeps what tells whether the peer still uses memory of ours.
     pub(crate) fn mourn(&mut self) {
         let used = !self.shared.is_empty() || !self.leaving.is_empty();
-        let socket = self.incoming.take().filter(|_| used);
         let process = self.process.take();
+        let socket = self.incoming.take().filter(|_| used);
         self.mourned = socket.map(|socket| Mourned::new(socket, process));
         self.end_mourning();
     }
@@ -243,13 +255,17 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// A leash's two ends, and a process that stands for the peer's.
-    fn peer() -> (Arc<OwnedFd>, Mourned, Process) {
+    fn peer() -> (Arc<Socket>, Mourned, Process) {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (theirs, ours) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
-        (Arc::new(theirs), Mourned::new(ours, Some(process)), Process(child))
+        (
+            Arc::new(Socket::new(theirs)),
+            Mourned::new(Socket::new(ours), Some(process)),
+            Process(child),
+        )
     }
 
     /// Soon: what other tests start holds our sockets until it runs its program.

@@ -97,6 +97,8 @@ mod sm;
 mod socket;
 #[cfg(not(loom))]
 mod strangers;
+#[cfg(not(loom))]
+mod suspect;
 #[cfg(all(test, not(loom)))]
 #[allow(unsafe_code, reason = "a device for tests has unsafe methods")]
 mod tests;

@@ -12,7 +12,7 @@ use crate::inbound::Inbound;
 use crate::leash::{Leash, Mourned, Owed};
 use crate::outbound::Outbound;
 use crate::segment::Segment;
-use crate::socket;
+use crate::socket::{self, Socket};
 use crate::sync::Fences;
 use crate::waker::Waker;
 use gapless_btl::LinkError;
@@ -42,13 +42,13 @@ pub(crate) struct Link {
     /// Our lane's descriptor, until the peer has been greeted with it.
     file: Option<OwnedFd>,
     /// Our socket to the peer's listener.
-    pub(crate) outgoing: Option<Arc<OwnedFd>>,
+    pub(crate) outgoing: Option<Arc<Socket>>,
     /// The same, held by what uses the peer's memory as well.
     pub(crate) leash: Option<Arc<Leash>>,
     /// Where a leash leaves what finds no room.
     owed: Arc<Owed>,
     /// The peer's socket to our listener, once it has greeted.
-    pub(crate) incoming: Option<OwnedFd>,
+    pub(crate) incoming: Option<Socket>,
     pub(crate) inbound: Option<Inbound>,
     pub(crate) waker: Option<Arc<Waker>>,
     /// The number, in our namespace, of the process that answers where the peer is to be met; 0 if it has

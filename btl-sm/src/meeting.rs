@@ -10,8 +10,9 @@ use crate::inbound::Inbound;
 use crate::lane::Lane;
 use crate::link::{Link, State};
 use crate::sm::Sm;
-use crate::socket::{self, Accepted, PACKET_BYTES, Received};
+use crate::socket::{self, Accepted, PACKET_BYTES, Received, Socket};
 use crate::strangers::{Nuisance, callers_max};
+use crate::suspect;
 use crate::sync::Fences;
 use crate::waker::Waker;
 use crate::{single_copy, system};
@@ -19,6 +20,7 @@ use gapless_btl::{Event, LinkError, PeerId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -67,7 +69,7 @@ impl Watched {
 
 /// Somebody who has greeted.
 struct Guest {
-    socket: OwnedFd,
+    socket: Socket,
     pid: i32,
     hello: Hello,
     lane: OwnedFd,
@@ -80,7 +82,7 @@ pub(crate) struct Door {
     /// Since when the listener is left alone.
     paused: Option<Instant>,
     /// Callers that have not greeted yet, by serial number.
-    callers: BTreeMap<u32, (OwnedFd, i32)>,
+    callers: BTreeMap<u32, (Socket, i32)>,
     next_caller: u32,
     /// Those that have greeted before our `connect`: as whom, and the number of the process.
     guests: HashMap<(Nonce, i32), Guest>,
@@ -246,14 +248,16 @@ impl Sm {
     /// Takes callers in. Gives whether there may be more.
     fn accept(&mut self) -> bool {
         for _ in 0..CALLERS {
+            if suspect::too_many() {
+                self.pause(&"descriptors that strangers have sent are not closed yet");
+                return false;
+            }
             match socket::accept(&self.door.listener) {
                 Accepted::Caller(socket) => self.let_in(socket),
                 Accepted::Nobody => return false,
                 Accepted::Skipped => {}
                 Accepted::Exhausted(error) => {
-                    self.door.waiting.again(0, &error);
-                    self.door.forget(&self.door.listener);
-                    self.door.paused = Some(Instant::now());
+                    self.pause(&error);
                     return false;
                 }
             }
@@ -261,7 +265,14 @@ impl Sm {
         true
     }
 
-    fn let_in(&mut self, socket: OwnedFd) {
+    /// Leaves the listener alone for a while.
+    fn pause(&mut self, why: &dyn Display) {
+        self.door.waiting.again(0, why);
+        self.door.forget(&self.door.listener);
+        self.door.paused = Some(Instant::now());
+    }
+
+    fn let_in(&mut self, socket: Socket) {
         let pid = match check_peer(&socket) {
             Ok(pid) => pid,
             Err(error) => {
@@ -272,8 +283,10 @@ impl Sm {
         let serial = self.door.next_caller;
         self.door.next_caller = serial.wrapping_add(1);
         // Whoever was here longest without a greeting makes room.
-        while self.door.callers.len() >= callers_max() {
-            self.door.callers.pop_first();
+        while self.door.callers.len() >= callers_max()
+            && let Some((_, (oldest, _))) = self.door.callers.pop_first()
+        {
+            self.door.forget(&oldest);
         }
         if self.door.watch(&socket, Watched::Caller(serial)).is_ok() {
             self.door.callers.insert(serial, (socket, pid));
@@ -283,6 +296,10 @@ impl Sm {
 
     /// Reads a caller's greeting, if it is there.
     fn hear(&mut self, serial: u32) {
+        // What it says may come with more descriptors.
+        if suspect::too_many() {
+            return;
+        }
         let Some((socket, pid)) = self.door.callers.remove(&serial) else { return };
         let mut packet = [0; PACKET_BYTES];
         let refused = match socket::receive(&socket, &mut packet) {
@@ -290,17 +307,21 @@ impl Sm {
                 self.door.callers.insert(serial, (socket, pid));
                 return;
             }
-            Ok(Received::Packet(len, Some(lane))) => match Hello::read(&packet[..len]) {
-                Ok(hello) if hello.to == self.card.nonce => {
-                    // While it waits for our `connect` its end must not keep the epoll descriptor
-                    // readable.
-                    self.door.forget(&socket);
-                    self.seat(Guest { socket, pid, hello, lane });
-                    return;
+            Ok(Received::Packet(len, Some(lane))) => {
+                match Hello::read(&packet[..len]).and_then(|hello| Ok((hello, lane.memory()?))) {
+                    Ok((hello, lane)) if hello.to == self.card.nonce => {
+                        // While it waits for our `connect` its end must not keep the epoll descriptor
+                        // readable.
+                        self.door.forget(&socket);
+                        self.seat(Guest { socket, pid, hello, lane });
+                        return;
+                    }
+                    Ok(_) => {
+                        LinkError::Unreachable { reason: "it looks for someone else".to_owned() }
+                    }
+                    Err(error) => error,
                 }
-                Ok(_) => LinkError::Unreachable { reason: "it looks for someone else".to_owned() },
-                Err(error) => error,
-            },
+            }
             Ok(Received::Packet(..)) => {
                 LinkError::Corrupt { what: "a greeting without a segment".to_owned() }
             }
@@ -311,6 +332,7 @@ impl Sm {
             Ok(Received::End) => return,
             Err(error) => error,
         };
+        self.door.forget(&socket);
         self.door.turned_away.again(pid, &refused);
     }
 

@@ -14,6 +14,7 @@ use crate::imports::{SHARED, released_packet, word};
 use crate::meeting::gone;
 use crate::sm::Sm;
 use crate::socket::{self, PACKET_BYTES, Received};
+use crate::suspect::Suspect;
 use gapless_btl::{LinkError, PeerId};
 use rustix::fd::OwnedFd;
 
@@ -49,23 +50,28 @@ impl Sm {
         &mut self,
         id: u32,
         packet: &[u8],
-        file: Option<OwnedFd>,
+        file: Option<Suspect>,
     ) -> Result<(), LinkError> {
         match (packet.first(), file) {
-            (Some(&socket::RING), _) => Ok(()),
-            (Some(&socket::SHARE), Some(file)) => self.take_share(id, packet, Some(file)),
-            (Some(&socket::DEVICE), file) => self.take_device(id, packet, file),
-            (Some(&socket::FREED), _) => self.take_freed(id, packet),
-            (Some(&socket::RELEASED), _) => self.take_released(id, packet),
-            (Some(&socket::RECALL), _) => self.take_recall(id, packet),
-            (Some(&socket::BYE), _) => {
+            (Some(&socket::RING), None) => Ok(()),
+            (Some(&socket::SHARE), Some(file)) => self.take_share(id, packet, Some(file.memory()?)),
+            (Some(&socket::DEVICE), file) => {
+                let file = file.map(Suspect::of_device).transpose()?;
+                self.take_device(id, packet, file)
+            }
+            (Some(&socket::FREED), None) => self.take_freed(id, packet),
+            (Some(&socket::RELEASED), None) => self.take_released(id, packet),
+            (Some(&socket::RECALL), None) => self.take_recall(id, packet),
+            (Some(&socket::BYE), None) => {
                 let link = &mut self.links[id as usize];
                 link.shared.clear();
                 link.leaving.clear();
                 Err(gone())
             }
-            (kind, _) => {
-                Err(LinkError::Corrupt { what: format!("a packet of kind {kind:?} on its socket") })
+            (kind, file) => {
+                let with = if file.is_some() { "with" } else { "without" };
+                let what = format!("a packet of kind {kind:?} {with} a descriptor on its socket");
+                Err(LinkError::Corrupt { what })
             }
         }
     }

@@ -5,9 +5,10 @@
 //! direction, and nobody has to decide who calls whom. Packets keep their boundaries
 //! (`SOCK_SEQPACKET`), nothing ever blocks, and all descriptors close on exec.
 
+use crate::suspect::Suspect;
 use crate::system;
 use gapless_btl::LinkError;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -16,6 +17,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::ops::Deref;
 
 /// First byte of a packet: somebody should wake up.
 pub(crate) const RING: u8 = 0;
@@ -36,8 +38,65 @@ pub(crate) const BYE: u8 = 7;
 
 /// Longest packet in bytes.
 pub(crate) const PACKET_BYTES: usize = 256;
+/// As many descriptors can come along with a packet (the kernel's bound). There is room for all, because the
+/// kernel itself closes those without.
+const DESCRIPTORS_MAX: usize = 253;
 /// Connections that may wait to be accepted; the system caps it (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
+
+/// A connected socket. What is left in its queue goes before it does: the system would close descriptors that
+/// are in there, here and now, and some of those hold up whoever does that.
+#[derive(Debug)]
+pub(crate) struct Socket(OwnedFd);
+
+#[cfg(test)]
+impl Socket {
+    pub(crate) fn new(socket: OwnedFd) -> Socket {
+        Socket(socket)
+    }
+}
+
+impl Deref for Socket {
+    type Target = OwnedFd;
+
+    #[inline]
+    fn deref(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // From now on nothing can be sent to it, and so its queue has an end.
+        hang_up(&self.0);
+        while has_packet(&self.0) {
+            let _ = receive(&self.0, &mut [0; 1]);
+        }
+    }
+}
+
+/// Whether there is a packet in the queue, perhaps of no bytes: those are received like an end.
+fn has_packet(socket: &OwnedFd) -> bool {
+    // Then each packet brings its sender's credentials, for which there is no room, and an end does not.
+    let _ = sockopt::set_socket_passcred(socket, true);
+    let mut control = RecvAncillaryBuffer::default();
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let mut byte = [0; 1];
+    let found =
+        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags);
+    let _ = sockopt::set_socket_passcred(socket, false);
+    match found {
+        Ok(message) => message.bytes > 0 || message.flags.contains(ReturnFlags::CTRUNC),
+        // Told once, before what is in the queue.
+        Err(error) => error == Errno::CONNRESET,
+    }
+}
 
 fn open() -> Result<OwnedFd, LinkError> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -64,10 +123,10 @@ pub(crate) fn listen(name: &str) -> Result<OwnedFd, LinkError> {
 ///
 /// # Errors
 /// Nobody listens, or the system refused.
-pub(crate) fn call(name: &str) -> Result<Option<OwnedFd>, LinkError> {
+pub(crate) fn call(name: &str) -> Result<Option<Socket>, LinkError> {
     let socket = open()?;
     match rustix::net::connect(&socket, &place(name)?) {
-        Ok(()) => Ok(Some(socket)),
+        Ok(()) => Ok(Some(Socket(socket))),
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
         Err(Errno::CONNREFUSED) => {
             Err(LinkError::PeerGone { reason: "nobody listens at its address any more".to_owned() })
@@ -79,7 +138,7 @@ pub(crate) fn call(name: &str) -> Result<Option<OwnedFd>, LinkError> {
 /// A caller.
 #[derive(Debug)]
 pub(crate) enum Accepted {
-    Caller(OwnedFd),
+    Caller(Socket),
     /// Nobody waits.
     Nobody,
     /// This one could not be taken; there may be others.
@@ -91,7 +150,7 @@ pub(crate) enum Accepted {
 /// Takes the next caller.
 pub(crate) fn accept(listener: &OwnedFd) -> Accepted {
     match rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-        Ok(socket) => Accepted::Caller(socket),
+        Ok(socket) => Accepted::Caller(Socket(socket)),
         Err(Errno::AGAIN) => Accepted::Nobody,
         Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
             Accepted::Exhausted(error)
@@ -131,7 +190,7 @@ pub(crate) fn send(
 #[derive(Debug)]
 pub(crate) enum Received {
     /// This many bytes, and a descriptor if one came along.
-    Packet(usize, Option<OwnedFd>),
+    Packet(usize, Option<Suspect>),
     /// This many bytes, and a descriptor that this process had no room for.
     Robbed(usize),
     /// Nothing now.
@@ -143,9 +202,9 @@ pub(crate) enum Received {
 /// Takes the next packet, cut to `into`'s length.
 ///
 /// # Errors
-/// The system refused.
+/// More descriptors came along than a packet has; the system refused.
 pub(crate) fn receive(socket: &OwnedFd, into: &mut [u8]) -> Result<Received, LinkError> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let message =
@@ -156,14 +215,20 @@ pub(crate) fn receive(socket: &OwnedFd, into: &mut [u8]) -> Result<Received, Lin
             Err(error) => return Err(system("recvmsg", error)),
         };
     let mut descriptor = None;
+    let mut count = 0u32;
     for ancillary in control.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = ancillary {
-            // More than one is nothing we send; those dropped here are closed.
-            descriptor = descriptors.last();
+            for one in descriptors {
+                descriptor = Some(Suspect::new(one));
+                count += 1;
+            }
         }
     }
     if message.bytes == 0 {
         return Ok(Received::End);
+    }
+    if count > 1 {
+        return Err(LinkError::Corrupt { what: format!("a packet with {count} descriptors") });
     }
     if descriptor.is_none() && message.flags.contains(ReturnFlags::CTRUNC) {
         return Ok(Received::Robbed(message.bytes));

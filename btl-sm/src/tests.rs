@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 mod devices;
 mod ends;
 mod strangers;
+mod suspects;
 
 /// A job per test, so that tests that run at the same time are strangers.
 fn job() -> String {

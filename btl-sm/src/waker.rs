@@ -2,9 +2,8 @@
 
 use crate::doze::{Reason, must_ring};
 use crate::lane::Lane;
-use crate::socket;
+use crate::socket::{self, Socket};
 use crate::sync::{AtomicU32, Fences};
-use rustix::fd::OwnedFd;
 use std::sync::Arc;
 
 /// What it takes to wake one peer; shared by the link and the fragments that came over it.
@@ -13,14 +12,14 @@ pub(crate) struct Waker {
     /// The peer's lane: its sleep flag is there.
     pub(crate) lane: Arc<Lane>,
     /// Our socket to it.
-    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) socket: Arc<Socket>,
     /// The last sleep that was rung for.
     rung: AtomicU32,
     pub(crate) fences: Fences,
 }
 
 impl Waker {
-    pub(crate) fn new(lane: Arc<Lane>, socket: Arc<OwnedFd>, fences: Fences) -> Waker {
+    pub(crate) fn new(lane: Arc<Lane>, socket: Arc<Socket>, fences: Fences) -> Waker {
         Waker { lane, socket, rung: AtomicU32::new(0), fences }
     }
 

@@ -271,7 +271,9 @@ fn a_cancelled_send_ends_after_the_engine_that_packs_it() {
             let (mut packing, mut sent) = (0, 0);
             for steps in 0..2 * SLOW + 20 {
                 let what = format!("{mode:?}, queued {queued}, cancelled after {steps} steps");
-                let mut lab = lab(Config { force: None, ..slow(Protocol::Eager) }, [SLOW, 0]);
+                // Eager messages: nothing is offered where buffers are not shared.
+                let eager = Config { force: None, share_device_buffers: false, ..slow(Protocol::Eager) };
+                let mut lab = lab(eager, [SLOW, 0]);
                 let from = Buffer::source_in(&bytes(300), 1, 1, lab.home(true));
                 let before = queued.then(|| start(&mut lab, &from, SendMode::Standard));
                 let send = start(&mut lab, &from, mode);

@@ -57,7 +57,7 @@ fn what_strangers_do() {
         Card::read(&Address::new(&bytes).unwrap()).unwrap()
     };
     let (one, other) = (card(), card());
-    let _kept = match &*part {
+    let _kept: (Option<socket::Socket>, Option<rustix::fd::OwnedFd>) = match &*part {
         "greets the first in the name of the second" => {
             let socket = socket::call(&one.meeting_place()).unwrap().unwrap();
             let classes = [SlotClass { bytes: 320, count: 1 }];
@@ -70,9 +70,11 @@ fn what_strangers_do() {
                 probe: (0, 0),
             };
             assert_eq!(socket::send(&socket, hello.packet().as_ref(), Some(&file)), Ok(true));
-            socket
+            (Some(socket), None)
         }
-        "listens in the place of the first" => socket::listen(&one.meeting_place()).unwrap(),
+        "listens in the place of the first" => {
+            (None, Some(socket::listen(&one.meeting_place()).unwrap()))
+        }
         other => panic!("nobody does {other}"),
     };
     println!("\n@done");
