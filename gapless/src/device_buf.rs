@@ -122,9 +122,93 @@ impl fmt::Debug for Owned {
 }
 
 impl State {
-    /// Frees what was given up and no peer has mapped any more.
+    /// Has that freed, once the lock is let go of, that was given up and that no peer has mapped any more.
     pub(crate) fn free_retired(&mut self) {
         let bml = self.pml.bml_mut();
-        self.retired.retain(|memory| bml.withdraw(memory.region));
+        let free = self.retired.extract_if(.., |memory| !bml.withdraw(memory.region));
+        self.spent.extend(free.map(|memory| Box::new(memory) as _));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Communicator, Source, TagSel, World};
+    use gapless_mem::fake::FakeDevice;
+    use gapless_mem::{Completion, DeviceError, DeviceProperties, Space};
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    /// A device that uses a world while it frees memory.
+    struct Talkative {
+        fake: FakeDevice,
+        comm: Communicator,
+        freed: AtomicU32,
+    }
+
+    impl Device for Talkative {
+        fn properties(&self) -> &DeviceProperties {
+            self.fake.properties()
+        }
+
+        fn space(&self) -> Space {
+            self.fake.space()
+        }
+
+        fn reaches(&self, space: Space) -> bool {
+            self.fake.reaches(space)
+        }
+
+        fn allocate(&self, len: u64) -> Result<Region, DeviceError> {
+            self.fake.allocate(len)
+        }
+
+        unsafe fn free(&self, region: Region) -> Result<(), DeviceError> {
+            let _ = self.comm.iprobe(Source::Any, TagSel::Any);
+            self.freed.fetch_add(1, Ordering::Relaxed);
+            // SAFETY: the caller's promise.
+            unsafe { self.fake.free(region) }
+        }
+
+        unsafe fn copy(
+            &self,
+            dst: Region,
+            src: Region,
+            after: &[Completion],
+        ) -> Result<Completion, DeviceError> {
+            // SAFETY: the caller's promise.
+            unsafe { self.fake.copy(dst, src, after) }
+        }
+
+        unsafe fn copy_2d(
+            &self,
+            dst: Region,
+            dst_pitch: u64,
+            src: Region,
+            src_pitch: u64,
+            width: u64,
+            rows: u64,
+            after: &[Completion],
+        ) -> Result<Completion, DeviceError> {
+            // SAFETY: the caller's promise.
+            unsafe { self.fake.copy_2d(dst, dst_pitch, src, src_pitch, width, rows, after) }
+        }
+    }
+
+    #[test]
+    fn memory_is_freed_outside_of_the_lock() {
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let world = World::init().unwrap();
+            let comm = world.comm().clone();
+            let freed = AtomicU32::new(0);
+            let fake = FakeDevice::new(0);
+            let device = Arc::new(Talkative { fake, comm: comm.clone(), freed });
+            let memory = DeviceBuf::allocate(&comm.shared, Arc::clone(&device) as _, 64).unwrap();
+            drop(memory);
+            done.send(device.freed.load(Ordering::Relaxed))
+        });
+        let freed = ended.recv_timeout(Duration::from_secs(60));
+        assert_eq!(freed, Ok(1), "it is freed, and nobody waits for itself");
     }
 }

@@ -40,7 +40,9 @@ impl Shared {
     /// Has `then` called when a request has ended: at once, if it has.
     fn when_done(&self, id: RequestId, then: impl FnOnce() + Send + 'static) -> Result<(), Error> {
         let call = Arc::new(Call(Mutex::new(Some(then))));
-        let waits = self.lock()?.pml.notify(id, Waker::from(Arc::clone(&call)))?;
+        let mut waker = Some(Waker::from(Arc::clone(&call)));
+        // The lock is let go of before `waker` is dropped, who may be anybody by then.
+        let waits = self.lock().and_then(|mut state| Ok(state.pml.notify(id, &mut waker)?))?;
         if !waits {
             call.wake();
         }

@@ -129,9 +129,9 @@ impl Parked {
         self.looks += 2;
     }
 
-    /// Frees the buffers of abandoned requests that have ended: looks at some, at the others next
-    /// time.
-    pub(crate) fn reap(&mut self, pml: &mut Pml) {
+    /// Gives up the buffers of abandoned requests that have ended, to be dropped outside of the lock: looks
+    /// at some, at the others next time.
+    pub(crate) fn reap(&mut self, pml: &mut Pml, spent: &mut Vec<Box<dyn Any + Send>>) {
         let looks = LOOKS + std::mem::take(&mut self.looks);
         for _ in 0..looks.min(self.abandoned.len()) {
             let Some(id) = self.abandoned.pop_front() else { return };
@@ -139,7 +139,7 @@ impl Parked {
                 self.abandoned.push_back(id);
             } else {
                 let _ = pml.release(id);
-                self.buffers.remove(&id);
+                spent.extend(self.buffers.remove(&id));
             }
         }
     }
@@ -253,7 +253,45 @@ pub(crate) fn unpark<B: OwnedBuffer>(parked: B::Parked) -> B {
 
 #[cfg(test)]
 mod tests {
-    use crate::World;
+    use crate::{Communicator, Source, TagSel, World};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    /// Uses its world when it is dropped, as memory of a transport of the user's may.
+    struct Farewell(Communicator, Arc<AtomicU32>);
+
+    impl Drop for Farewell {
+        fn drop(&mut self) {
+            self.0.iprobe(Source::Any, TagSel::Any).unwrap();
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn buffers_of_abandoned_requests_are_dropped_outside_of_the_lock() {
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let world = World::init().unwrap();
+            let (comm, count) = (world.comm(), Arc::new(AtomicU32::new(0)));
+            let request = comm.irecv_owned(vec![0u8], 0, 1).unwrap();
+            let farewell = Farewell(comm.clone(), Arc::clone(&count));
+            {
+                let mut state = comm.shared.lock_anyway();
+                let memory = state.parked.buffers.remove(&request.id).unwrap();
+                state.parked.keep(request.id, Box::new((memory, farewell)));
+            }
+            drop(request);
+            comm.send(&[1u8], 0, 1).unwrap();
+            let gone = (0..100).any(|_| {
+                let _ = comm.iprobe(Source::Any, TagSel::Any);
+                count.load(Ordering::Relaxed) == 1
+            });
+            done.send(gone)
+        });
+        let gone = ended.recv_timeout(Duration::from_secs(60));
+        assert_eq!(gone, Ok(true), "a buffer is dropped, and nobody waits for itself");
+    }
 
     #[test]
     fn abandoned_requests_that_never_end_do_not_keep_those_that_have_ended() {

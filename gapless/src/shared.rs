@@ -20,6 +20,7 @@ use gapless_mem::{Device, Space};
 use gapless_pml::{Pml, RequestId, Status};
 use gate::{Gate, Pass};
 use rustix::event::{EventfdFlags, eventfd};
+use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,6 +74,8 @@ pub(crate) struct State {
     /// Memory of devices that was given up while peers may have it mapped. Below the transports: what is
     /// left goes after they have.
     pub(crate) retired: Vec<Owned>,
+    /// What nobody needs any more, to be dropped once the lock is let go of: it may call us.
+    pub(crate) spent: Vec<Box<dyn Any + Send>>,
 }
 
 /// The part of a world that communicators, scopes and requests hold.
@@ -148,6 +151,12 @@ impl State {
         Ok(false)
     }
 
+    /// Whether something is to be done once the lock is let go of.
+    #[inline]
+    fn owes(&self) -> bool {
+        self.pml.has_woken() || !self.spent.is_empty()
+    }
+
     /// Whether [`progress`](State::progress) would do nothing, as far as a look tells.
     #[inline]
     fn is_quiet(&self) -> bool {
@@ -162,7 +171,7 @@ impl State {
         }
         let handled = self.pml.progress();
         if self.parked.has_abandoned() {
-            self.parked.reap(&mut self.pml);
+            self.parked.reap(&mut self.pml, &mut self.spent);
         }
         // That peers have let go is no event that would be counted.
         if !self.retired.is_empty() {
@@ -198,7 +207,7 @@ impl DerefMut for Held<'_> {
 impl Drop for Held<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.guard.as_ref().is_some_and(|state| state.pml.has_woken()) {
+        if self.guard.as_ref().is_some_and(|state| state.owes()) {
             self.wake();
         }
     }
@@ -208,9 +217,10 @@ impl Held<'_> {
     #[cold]
     fn wake(&mut self) {
         let Some(mut state) = self.guard.take() else { return };
-        let woken = state.pml.take_woken();
+        let (woken, spent) = (state.pml.take_woken(), std::mem::take(&mut state.spent));
         drop(state);
         wake(woken);
+        lay_down(spent);
     }
 }
 
@@ -240,6 +250,15 @@ fn wake(woken: Vec<Waker>) {
     for waker in woken {
         if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
             tracing::error!("somebody who was told of a request's end panicked");
+        }
+    }
+}
+
+/// Drops what was given up under the lock; what its owners do then is their own affair.
+fn lay_down(spent: Vec<Box<dyn Any + Send>>) {
+    for one in spent {
+        if catch_unwind(AssertUnwindSafe(|| drop(one))).is_err() {
+            tracing::error!("a buffer panicked when it was dropped");
         }
     }
 }
@@ -274,6 +293,7 @@ impl Shared {
             scopes: Scopes::default(),
             accelerators,
             retired,
+            spent: Vec::new(),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let patience = Patience::new(local_ranks, cores);
@@ -502,6 +522,8 @@ impl Shared {
 
     /// The result of a request if it has ended; else `waker` is told when it has.
     pub(crate) fn poll(&self, id: RequestId, waker: &Waker) -> Poll<Result<Status, Error>> {
+        // Cloned before the lock is taken, and what comes back is dropped after: wakers may do anything.
+        let mut waker = Some(waker.clone());
         let mut state = match self.lock() {
             Ok(state) => state,
             Err(error) => return Poll::Ready(Err(error)),
@@ -510,7 +532,7 @@ impl Shared {
             Ok(Some(status)) => Poll::Ready(Ok(status)),
             Err(error) => Poll::Ready(Err(error.into())),
             Ok(None) if state.stage == Stage::Left => Poll::Ready(Err(Error::Finalized)),
-            Ok(None) => match state.pml.notify(id, waker.clone()) {
+            Ok(None) => match state.pml.notify(id, &mut waker) {
                 Ok(_) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error.into())),
             },

@@ -34,11 +34,12 @@ impl Pml {
     /// Has `waker` told once a request has ended, in place of whoever was to be told before; `false` if
     /// it has ended already. Any function can be a [`Waker`], by way of [`Wake`](std::task::Wake).
     ///
-    /// Nobody is called in here: see [`take_woken`](Pml::take_woken).
+    /// Nobody is called in here, and nobody dropped, who may do anything then: in `waker` there is afterwards
+    /// whoever is not told any more. Those who are told: see [`take_woken`](Pml::take_woken).
     ///
     /// # Errors
     /// There is no such request.
-    pub fn notify(&mut self, id: RequestId, waker: Waker) -> Result<bool, PmlError> {
+    pub fn notify(&mut self, id: RequestId, waker: &mut Option<Waker>) -> Result<bool, PmlError> {
         self.core.requests.notify(id, waker)
     }
 

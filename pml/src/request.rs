@@ -416,17 +416,22 @@ impl Requests {
         let (light, entry) = (&mut self.lights[index as usize], &mut self.entries[index as usize]);
         if !light.watched {
             light.watched = true;
-            (entry.released, entry.waker) = (false, None);
+            entry.released = false;
         }
         entry
     }
 
-    /// Has `waker` told when a request ends, in place of whoever was to be; `false` if it has ended.
-    pub(crate) fn notify(&mut self, id: RequestId, waker: Waker) -> Result<bool, PmlError> {
+    /// Has `waker` told when a request ends, in place of whoever was to be, who is in `waker` then; `false` if
+    /// it has ended.
+    pub(crate) fn notify(
+        &mut self,
+        id: RequestId,
+        waker: &mut Option<Waker>,
+    ) -> Result<bool, PmlError> {
         if self.is_done(id)? {
             return Ok(false);
         }
-        self.watch(id.index()).waker = Some(waker);
+        std::mem::swap(&mut self.watch(id.index()).waker, waker);
         Ok(true)
     }
 
@@ -448,7 +453,11 @@ impl Requests {
         (light.phase, light.watched) = (Phase::Vacant, false);
         light.buffer.let_go();
         light.generation = light.generation.wrapping_add(1);
-        (entry.work, entry.waker) = (Work::Vacant, None);
+        entry.work = Work::Vacant;
+        // Nobody's, or somebody's who is told now: in here it is not dropped.
+        if let Some(waker) = entry.waker.take() {
+            self.woken.push(waker);
+        }
         self.free.push(index);
     }
 

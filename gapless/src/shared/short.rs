@@ -1,6 +1,6 @@
 //! Short cuts for short messages: the lock is held for as long as it takes, and nothing is moved about in memory.
 
-use super::{Shared, State, wake};
+use super::{Held, Shared, State};
 use crate::error::Error;
 use gapless_engine::Typed;
 use gapless_pml::{Comm, Next, Source, Status, TagSel};
@@ -21,10 +21,8 @@ impl Shared {
             return None;
         }
         let done = act(&mut state);
-        if state.pml.has_woken() {
-            let woken = state.pml.take_woken();
-            drop(state);
-            wake(woken);
+        if state.owes() {
+            drop(Held { guard: Some(state) });
         }
         done
     }

@@ -33,10 +33,14 @@ impl ProgressThread {
         Ok(ProgressThread { stop, thread })
     }
 
-    /// Ends it: at once if it is awake, at the end of its sleep (50 ms) at the latest.
+    /// Ends it: at once if it is awake, at the end of its sleep (50 ms) at the latest. If this is the thread
+    /// itself, which may be at work for whoever drops the world, it ends when that work has.
     pub(super) fn end(self, shared: &Shared) {
         self.stop.store(true, Ordering::Release);
         shared.ring();
+        if self.thread.thread().id() == std::thread::current().id() {
+            return;
+        }
         if self.thread.join().is_err() {
             tracing::error!("the progress thread panicked");
         }

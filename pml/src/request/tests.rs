@@ -68,7 +68,8 @@ fn a_light_receive_is_written_out_for_whoever_wants_more_of_it() {
 fn whoever_watches_a_light_request_is_told_and_a_released_one_goes() {
     let mut requests = Requests::default();
     let id = requests.insert_brief(&brief(7), |_| {}, |_| 0);
-    assert_eq!(requests.notify(id, Waker::noop().clone()), Ok(true));
+    let mut waker = Some(Waker::noop().clone());
+    assert_eq!((requests.notify(id, &mut waker), waker.is_none()), (Ok(true), true));
     assert!(requests.finish_brief(id.index(), (5, 6), |_| true) && requests.has_woken());
     assert_eq!(requests.take_woken(false).len(), 1);
     assert_eq!(requests.collect_quietly(id), Settled::Asks, "it was watched");

@@ -1,0 +1,141 @@
+//! What the library calls, or drops, on behalf of its user may use the library: no lock is held meanwhile.
+
+use gapless::{Communicator, Completion, OwnedRequest, Source, TagSel, World};
+use gapless_mem::{DeviceError, Pending};
+use std::any::Any;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::channel;
+use std::task::{Context, RawWaker, RawWakerVTable, Wake, Waker};
+use std::time::Duration;
+
+/// Gives what `act` gives, unless it waits for itself.
+fn soon<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = channel();
+    std::thread::spawn(move || done.send(act()));
+    result.recv_timeout(Duration::from_secs(60)).expect("nobody waits for itself")
+}
+
+/// Uses the world when it is dropped, and counts that.
+struct Farewell(Communicator, Arc<AtomicU32>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        // The answer does not matter: that there is one does.
+        let _ = self.0.iprobe(Source::Any, TagSel::Any);
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Wake for Farewell {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn functions_that_are_never_called_are_dropped_outside_of_the_lock() {
+    soon(|| {
+        let world = World::init().unwrap();
+        let (comm, count) = (world.comm(), Arc::new(AtomicU32::new(0)));
+        let farewell = || Farewell(comm.clone(), Arc::clone(&count));
+        let inner = comm.irecv_owned(vec![0u8], 0, 1).unwrap();
+        let outer = comm.irecv_owned(vec![0u8], 0, 2).unwrap();
+        let first = farewell();
+        // A function takes the place of another, which owns a request.
+        outer.when_done(move || drop((inner, first))).unwrap();
+        let second = farewell();
+        outer.when_done(move || drop(second)).unwrap();
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        // So does one that gets the buffer.
+        let third = farewell();
+        outer.on_done(move |_, _| drop(third));
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+        comm.send(&[7u8], 0, 2).unwrap();
+        world.finalize().unwrap();
+        assert_eq!(count.load(Ordering::Relaxed), 3, "the last one was called");
+    });
+}
+
+/// A waker that uses the world whenever it is cloned or dropped.
+fn restless(comm: &Communicator) -> Waker {
+    fn raw(comm: Arc<Communicator>) -> RawWaker {
+        fn clone(data: *const ()) -> RawWaker {
+            // SAFETY: the data of a live waker is a counted reference, which stays that waker's.
+            let comm = unsafe { Arc::from_raw(data.cast::<Communicator>()) };
+            let _ = comm.iprobe(Source::Any, TagSel::Any);
+            let copy = Arc::clone(&comm);
+            std::mem::forget(comm);
+            raw(copy)
+        }
+        fn end(data: *const ()) {
+            // SAFETY: a waker that is dropped or woken by value gives its reference up.
+            let comm = unsafe { Arc::from_raw(data.cast::<Communicator>()) };
+            let _ = comm.iprobe(Source::Any, TagSel::Any);
+        }
+        fn look(_: *const ()) {}
+        static TABLE: RawWakerVTable = RawWakerVTable::new(clone, end, look, end);
+        RawWaker::new(Arc::into_raw(comm).cast(), &TABLE)
+    }
+    // SAFETY: the table's functions keep the count of references as wakers must, and may be called from
+    // any thread, as communicators may.
+    unsafe { Waker::from_raw(raw(Arc::new(comm.clone()))) }
+}
+
+#[test]
+fn wakers_are_cloned_and_dropped_outside_of_the_lock() {
+    soon(|| {
+        let world = World::init().unwrap();
+        let (comm, count) = (world.comm(), Arc::new(AtomicU32::new(0)));
+        let mut request = pin!(comm.irecv_owned(vec![0u8], 0, 1).unwrap());
+        let mut poll = |waker: Waker| request.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(
+            poll(Waker::from(Arc::new(Farewell(comm.clone(), Arc::clone(&count))))).is_pending()
+        );
+        for _ in 0..3 {
+            assert!(poll(restless(comm)).is_pending());
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        comm.send(&[7u8], 0, 1).unwrap();
+        assert!(poll(restless(comm)).is_ready());
+        world.finalize().unwrap();
+    });
+}
+
+/// Work that ends when the test says so.
+#[derive(Default)]
+struct Hand(AtomicBool);
+
+impl Pending for Hand {
+    fn poll(&self) -> Result<bool, DeviceError> {
+        Ok(self.0.load(Ordering::Relaxed))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A world goes while its own thread is at work for it: that thread cannot be waited for there.
+#[test]
+fn a_world_may_be_dropped_by_what_its_own_thread_calls() {
+    let world = World::builder().progress_thread(true).init().unwrap();
+    let comm = world.comm().clone();
+    let hand = Arc::new(Hand::default());
+    let after = [Completion::Pending(Arc::clone(&hand) as _)];
+    let (done, ended) = channel();
+    let received: OwnedRequest<Vec<u8>> = comm.irecv_owned(vec![0u8; 3], 0, 1).unwrap();
+    let sent = comm.isend_owned_after(vec![7u8; 3], 0, 1, &after).unwrap();
+    received.on_done(move |buffer, result| {
+        drop(world);
+        let thread = std::thread::current().name().map(str::to_owned);
+        done.send((buffer, result.is_ok(), thread)).unwrap();
+    });
+    // From now on nobody but the world's thread makes progress.
+    hand.0.store(true, Ordering::Relaxed);
+    let (buffer, fine, thread) =
+        ended.recv_timeout(Duration::from_secs(60)).expect("the world has gone");
+    assert_eq!((buffer, fine, thread.as_deref()), (vec![7; 3], true, Some("gapless-progress")));
+    assert_eq!(sent.wait().1.unwrap().bytes, 3);
+    assert_eq!(comm.send(&[1u8], 0, 0), Err(gapless::Error::Finalized));
+}
