@@ -272,7 +272,8 @@ fn a_cancelled_send_ends_after_the_engine_that_packs_it() {
             for steps in 0..2 * SLOW + 20 {
                 let what = format!("{mode:?}, queued {queued}, cancelled after {steps} steps");
                 // Eager messages: nothing is offered where buffers are not shared.
-                let eager = Config { force: None, share_device_buffers: false, ..slow(Protocol::Eager) };
+                let eager =
+                    Config { force: None, share_device_buffers: false, ..slow(Protocol::Eager) };
                 let mut lab = lab(eager, [SLOW, 0]);
                 let from = Buffer::source_in(&bytes(300), 1, 1, lab.home(true));
                 let before = queued.then(|| start(&mut lab, &from, SendMode::Standard));
