@@ -146,7 +146,8 @@ mod tests {
         freed: AtomicU32,
     }
 
-    impl Device for Talkative {
+    // SAFETY: everything is handed on to the fake device, which keeps the contract.
+    unsafe impl Device for Talkative {
         fn properties(&self) -> &DeviceProperties {
             self.fake.properties()
         }
