@@ -263,3 +263,21 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_in_vain_rest_for_a_while_and_one_that_pays_counts_anew() {
+        let mut offering = Offering::default();
+        for _ in 0..3 * u32::from(VAIN_MAX) {
+            assert!(offering.is_wanted());
+            offering.ended(false);
+            offering.ended(true);
+        }
+        (0..VAIN_MAX).for_each(|_| offering.ended(false));
+        assert!((0..REST).all(|_| !offering.is_wanted()));
+        assert!(offering.is_wanted());
+    }
+}

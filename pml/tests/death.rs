@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Buffer, Job, bytes, link, strided};
+use common::{Buffer, Job, bytes, link};
 use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Loopback};
 use gapless_btl::trace::{Record, Ring, Trace};
@@ -181,20 +181,4 @@ fn a_blocking_wait_ends_when_the_peer_dies() {
     let error = job.pml(0).wait(recv).unwrap_err();
     assert!(matches!(error, PmlError::PeerLost { rank: 1, .. }), "{error}");
     killer.join().unwrap();
-}
-
-#[test]
-fn what_was_moved_in_one_copy_is_received_although_its_sender_is_gone() {
-    let mut job = Job::new(2);
-    let shape = strided(100_000, 1000, 2000);
-    job.settle();
-    let home = job.mappable(0, &shape, 1);
-    let from = Buffer::source_in(&shape, 1, 7, home);
-    let to = Buffer::target(&shape, 1);
-    let _ = job.isend(0, &from, 1, 3);
-    job.kill(0);
-    let recv = job.irecv(1, &to, Source::Rank(0), TagSel::Is(3));
-    let status = job.finish(1, recv).unwrap();
-    assert_eq!(status.protocol, Protocol::Mapped);
-    to.assert_received(&from.packed(), "the last word of the dead");
 }

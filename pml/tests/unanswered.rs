@@ -241,17 +241,3 @@ fn sends_whose_data_cannot_be_packed_fail_and_no_receive_waits_for_them() {
         assert_eq!(found, None, "what could not be packed is no message");
     }
 }
-
-#[test]
-fn where_nobody_receives_in_time_messages_are_eager_for_a_while() {
-    let mut lab = Lab::new(config(), 0);
-    let from = Buffer::source_in(&layout(64, true), 1, 3, lab.home(true));
-    let mut eager_at_once = 0;
-    for _ in 0..20 {
-        let send = lab.job.isend(0, &from, 1, 0);
-        eager_at_once += u32::from(is_done(&mut lab, 0, send));
-        until(&mut lab, "a send without a receive", |lab| is_done(lab, 0, send));
-        lab.job.finish(0, send).unwrap();
-    }
-    assert_eq!(eager_at_once, 12, "eight were offered in vain");
-}

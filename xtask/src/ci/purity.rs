@@ -151,6 +151,7 @@ mod tests {
             ("pml/src/header/view.rs", ""),
             ("pml/src/matching.rs", ""),
             ("pml/src/reorder.rs", ""),
+            ("pml/src/rndv.rs", ""),
             ("pml/src/progress.rs", clock),
         ];
         run_on(&pml).unwrap();
