@@ -6,8 +6,14 @@
 //! them can be made at once. Identifier `i` stands for the contexts `2i` (point to point) and
 //! `2i + 1` (collective).
 
+#[allow(unsafe_code, reason = "starts messages with buffers of its own")]
+pub(crate) mod agree;
+pub(crate) mod group;
+
+pub use agree::CommRequest;
+pub use group::{Comparison, Group};
+
 use crate::error::PmlError;
-use crate::group::{Comparison, Group};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -4,7 +4,7 @@
 //! part of the whole.
 
 use crate::hash::WordHasher;
-use crate::header;
+use crate::wire;
 use gapless_dtype::{Layout, SignatureDigest};
 use std::hash::Hasher;
 
@@ -84,7 +84,7 @@ impl Digests {
     #[cold]
     fn remember(&mut self, place: usize, layout: &Layout, count: u64) -> (SignatureDigest, u64) {
         let digest = layout.signature().digest(count);
-        let word = header::hash_word(&digest);
+        let word = wire::hash_word(&digest);
         // Its layout may go with the entry that this takes the place of.
         self.last = Last::default();
         self.entries[place] = Some(Entry { layout: layout.clone(), count, digest, word });
@@ -105,7 +105,7 @@ mod tests {
             let layout = double.commit().unwrap();
             for count in (0..20).chain(0..20) {
                 let digest = layout.signature().digest(count);
-                let words = (header::hash_word(&digest), digest.elements);
+                let words = (wire::hash_word(&digest), digest.elements);
                 assert_eq!(digests.words(&layout, count), words);
                 assert_eq!(digests.of(&layout, count), digest);
                 assert_eq!(digests.words(&layout, count), words);

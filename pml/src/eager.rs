@@ -7,17 +7,25 @@
 //! ```
 //!
 //! The send completes when its data is in the slot. What is too long for its receive is cut; the
-//! sender does not hear of it. The sender's side is in `send.rs`.
+//! sender does not hear of it. The sender's side is in `request/send.rs`.
 
-use crate::body::Body;
+#[allow(unsafe_code, reason = "takes the caller's promise")]
+pub(crate) mod short;
+#[allow(unsafe_code, reason = "moves bytes of users' buffers by words")]
+pub(crate) mod stretch;
+pub(crate) mod unanswered;
+
+pub use short::Awaited;
+
 use crate::choose::{Excluded, Model, Protocol};
-use crate::core::Core;
+use crate::drive::core::Core;
+use crate::drive::inflight::{Flight, InFlight};
 use crate::error::PmlError;
-use crate::header::Envelope;
-use crate::inflight::{Flight, InFlight};
-use crate::recv::{Matched, RecvStage};
+use crate::matching::body::Body;
 use crate::request::RequestId;
+use crate::request::recv::{Matched, RecvStage};
 use crate::rndv::Kind;
+use crate::wire::Envelope;
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
 

@@ -4,14 +4,14 @@
 //! operations on a [`Typed`](gapless_engine::Typed) buffer and return a [`RequestId`]; whoever calls
 //! [`Pml::progress`], or waits, drives them all.
 //!
-//! Whatever decides is pure: matching (`matching.rs`), the order of messages (`reorder.rs`), the
-//! choice of protocol ([`choose`]), the meaning of headers (`header.rs`, where they are drawn). One
+//! Whatever decides is pure: matching (`matching.rs`), the order of messages (`matching/reorder.rs`), the
+//! choice of protocol ([`choose`]), the meaning of headers (`wire.rs`, where they are drawn). One
 //! loop acts. One protocol is one file and one line in a table; `rndv.rs` is its contract:
 //!
 //! | | copies | who moves the data |
 //! |---|---|---|
 //! | `eager.rs` | 2 | the sender packs into a slot at once, the receiver unpacks it |
-//! | `unanswered.rs` | 1 or 2 | short messages of devices: as one of those below; as eager, if nobody has answered soon |
+//! | `eager/unanswered.rs` | 1 or 2 | short messages of devices: as one of those below; as eager, if nobody has answered soon |
 //! | `rndv/pipeline.rs` | 2 | both, fragment by fragment; always possible |
 //! | `rndv/mapped.rs` | 1 | the receiver, out of the sender's mapped memory |
 //! | `rndv/local.rs` | 1 | from a process to itself: one engine |
@@ -64,72 +64,39 @@
 //! ```
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code, reason = "starts messages with buffers of its own")]
-mod agree;
-mod body;
 #[allow(unsafe_code, reason = "the only place that has bytes of users' buffers moved")]
 mod buffer;
-mod cancel;
 pub mod choose;
-mod claim;
 mod comm;
-mod core;
 mod counters;
-mod death;
-#[allow(unsafe_code, reason = "declares and hands on the obligations of sends")]
-mod deferred;
 mod digests;
 mod drive;
 mod eager;
 mod error;
-#[allow(unsafe_code, reason = "hands the caller's promise on")]
-mod exchange;
-mod group;
 mod hash;
-mod header;
-mod index;
-mod inflight;
-mod layouts;
-mod leave;
 mod matching;
-mod mode;
-mod peer;
-mod persistent;
-mod pieces;
 #[allow(unsafe_code, reason = "hands the caller's promise on")]
 mod pml;
-#[allow(unsafe_code, reason = "takes the caller's promise")]
-mod recv;
-mod reorder;
 mod request;
 mod rndv;
-#[allow(unsafe_code, reason = "takes the caller's promise")]
-mod send;
-#[allow(unsafe_code, reason = "takes the caller's promise")]
-mod short;
-#[allow(unsafe_code, reason = "frees the staging memory that it allocated")]
-mod staging;
-#[allow(unsafe_code, reason = "moves bytes of users' buffers by words")]
-mod stretch;
 mod tuning;
-mod unanswered;
-mod wait;
+mod wire;
 
-pub use agree::CommRequest;
 pub use choose::{Candidate, Excluded, Protocol, Situation, Staging};
-pub use claim::MessageId;
+pub use comm::CommRequest;
 pub use comm::{COMMS_MAX, Comm};
-pub use core::AM_TAG;
+pub use comm::{Comparison, Group};
 pub use counters::{Counters, Tally};
+pub use drive::AM_TAG;
+pub use eager::Awaited;
 pub use error::PmlError;
 pub use gapless_bml::Next;
-pub use group::{Comparison, Group};
-pub use header::{EAGER_BYTES, INLINE_LAYOUT_MAX};
-pub use mode::{BUFFERED_OVERHEAD, SendMode};
-pub use persistent::Persistent;
+pub use matching::MessageId;
 pub use pml::Pml;
-pub use recv::{Source, TagSel};
+pub use request::BUFFERED_OVERHEAD;
+pub use request::Outcome;
+pub use request::Persistent;
 pub use request::{RequestId, Settled, Status};
-pub use short::Awaited;
+pub use request::{Source, TagSel};
 pub use tuning::{Bounds, Config, Tuning};
-pub use wait::Outcome;
+pub use wire::{EAGER_BYTES, INLINE_LAYOUT_MAX, SendMode};

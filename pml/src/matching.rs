@@ -9,16 +9,16 @@
 //! it names, and stamps order the fronts of the four: the cost of a message does not depend on how
 //! many receives or messages wait.
 
-use crate::index::{Cell, Index, Key};
-use slab::Slab;
+pub(crate) mod body;
+pub(crate) mod claim;
+mod index;
+pub(crate) mod reorder;
 
-/// What a message carries to be matched by. Sources are process numbers of the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Label {
-    pub(crate) context: u32,
-    pub(crate) source: u32,
-    pub(crate) tag: i32,
-}
+pub use claim::MessageId;
+
+use crate::matching::index::{Cell, Index, Key};
+use crate::wire::Label;
+use slab::Slab;
 
 /// What a receive asks for; `None` is the wildcard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,19 +1,19 @@
 //! The endpoint: its public face. Decisions are elsewhere; this file checks arguments and drives.
 
-use crate::agree::Agreements;
 use crate::buffer;
 use crate::choose::{self, Candidate, Protocol, Situation};
-use crate::claim::MessageId;
 use crate::comm::Comm;
-use crate::core::Core;
+use crate::comm::agree::Agreements;
 use crate::counters::Counters;
+use crate::drive::core::Core;
+use crate::eager::short::Awaited;
 use crate::error::PmlError;
-use crate::mode::SendMode;
-use crate::persistent::{Persistent, What as Start};
-use crate::recv::{Source, TagSel};
+use crate::matching::claim::MessageId;
+use crate::request::persistent::{Persistent, What as Start};
+use crate::request::recv::{Source, TagSel};
 use crate::request::{RequestId, Status};
-use crate::short::Awaited;
 use crate::tuning::{Config, Tuning};
+use crate::wire::SendMode;
 use gapless_bml::{Bml, Next, Waiter};
 use gapless_engine::{Engine, Typed};
 use gapless_mem::Space;

@@ -4,13 +4,32 @@
 //! known of those stands in a table of its own, a line or two each, which is written and read field by field: moving
 //! larger things about took longer than all the rest of a short message.
 
+pub(crate) mod cancel;
+#[allow(unsafe_code, reason = "declares and hands on the obligations of sends")]
+pub(crate) mod deferred;
+#[allow(unsafe_code, reason = "hands the caller's promise on")]
+mod exchange;
+pub(crate) mod mode;
+pub(crate) mod persistent;
+mod polled;
+#[allow(unsafe_code, reason = "takes the caller's promise")]
+pub(crate) mod recv;
+#[allow(unsafe_code, reason = "takes the caller's promise")]
+pub(crate) mod send;
+pub(crate) mod wait;
+
+pub use mode::BUFFERED_OVERHEAD;
+pub use persistent::Persistent;
+pub use recv::{Source, TagSel};
+pub use wait::Outcome;
+
 use crate::choose::Protocol;
 use crate::counters::Counters;
+use crate::eager::stretch::Stretch;
 use crate::error::PmlError;
 use crate::matching::Place;
-use crate::recv::{Recv, RecvStage};
-use crate::send::Send;
-use crate::stretch::Stretch;
+use crate::request::recv::{Recv, RecvStage};
+use crate::request::send::Send;
 use std::task::Waker;
 
 /// Names an operation until its result is collected; then the name is void.

@@ -19,29 +19,33 @@
 //!   | <-------------- CTS ---- |
 //! ```
 
+mod act;
 pub(crate) mod decide;
 mod devices;
-mod drive;
+pub(crate) mod layouts;
 mod local;
 mod mapped;
 pub(crate) mod mapped_put;
 pub(crate) mod offer;
+pub(crate) mod pieces;
 mod pipeline;
 pub(crate) mod protocol;
 pub(crate) mod single_copy;
 pub(crate) mod staged;
+#[allow(unsafe_code, reason = "frees the staging memory that it allocated")]
+pub(crate) mod staging;
 
 use crate::buffer::{Buffer, Engines};
 use crate::choose::{Excluded, Situation, Ways};
 use crate::counters::Counters;
+use crate::drive::inflight::{Flight, InFlight};
+use crate::drive::peer::{Outgoing, Peer};
 use crate::error::PmlError;
-use crate::header::{self, Message, Rts, Verdict};
-use crate::inflight::{Flight, InFlight};
-use crate::layouts::Published;
-use crate::peer::{Outgoing, Peer};
 use crate::request::RequestId;
-use crate::staging::StagingPool;
+use crate::rndv::layouts::Published;
+use crate::rndv::staging::StagingPool;
 use crate::tuning::{Config, Tuning};
+use crate::wire::{self, Message, Rts, Verdict};
 use gapless_bml::{Bml, Fragment, LinkError, RailSlot, Rank, RdmaRail, RemoteKey, ReserveError};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
@@ -258,7 +262,7 @@ impl Cx<'_> {
 
     /// Tells the sender that its buffer is no longer needed: all was received by this protocol.
     pub(crate) fn received(&mut self, by: Protocol) {
-        let message = header::fin(self.rts.serial, Verdict::Received(by));
+        let message = wire::fin(self.rts.serial, Verdict::Received(by));
         self.control(&message);
     }
 

@@ -5,16 +5,16 @@
 
 use crate::buffer::Buffer;
 use crate::choose::{Situation, Touched, Ways, weight_of_blocks};
-use crate::core::Core;
+use crate::drive::core::Core;
 use crate::error::PmlError;
-use crate::header::{self, Rts, Verdict};
-use crate::layouts::Fetch;
-use crate::recv::{Matched, RecvStage};
 use crate::request::RequestId;
+use crate::request::recv::{Matched, RecvStage};
+use crate::request::send::single_copy_costs;
+use crate::rndv::layouts::Fetch;
 use crate::rndv::offer::packed_size;
 use crate::rndv::protocol::Protocol;
 use crate::rndv::{Rendezvous, Step};
-use crate::send::single_copy_costs;
+use crate::wire::{self, Rts, Verdict};
 use gapless_bml::{Bml, Rank};
 use gapless_dtype::{Footprint, Layout};
 use gapless_engine::Typed;
@@ -132,7 +132,7 @@ impl Core {
             return Err(format!("an offer of {sent} bytes without gaps that span {span}"));
         }
         if room == 0 {
-            self.send_control(bml, from, &header::fin(serial, Verdict::Refused));
+            self.send_control(bml, from, &wire::fin(serial, Verdict::Refused));
             self.finish_incoming(id);
             return Ok(());
         }

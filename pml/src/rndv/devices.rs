@@ -1,9 +1,9 @@
 //! What is known of the devices of both ends, for offers and for the choice of a protocol.
 
 use crate::choose::{DeviceEnds, Staging};
-use crate::core::Core;
-use crate::header::{DEPTH_MAX, FRAGMENT_MIN, StagedOffer};
-use crate::staging::device_of;
+use crate::drive::core::Core;
+use crate::rndv::staging::device_of;
+use crate::wire::{DEPTH_MAX, FRAGMENT_MIN, StagedOffer};
 use gapless_bml::{Bml, Rank};
 use gapless_mem::{Device, Space};
 use std::sync::Arc;

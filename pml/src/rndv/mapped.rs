@@ -14,7 +14,7 @@ use super::staged::{lasts, map_peer};
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, unexpected};
 use crate::choose::{Excluded, Model, Situation};
 use crate::rndv::protocol::Protocol;
-use crate::staging::device_of;
+use crate::rndv::staging::device_of;
 use gapless_bml::Mapping;
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};

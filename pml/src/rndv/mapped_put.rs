@@ -30,13 +30,13 @@ use super::staged::{lasts, map_peer};
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, unexpected};
 use crate::choose::{Excluded, Model, Situation};
 use crate::hash::FastMap;
-use crate::header::{
+use crate::rndv::layouts::Fetch;
+use crate::rndv::protocol::Protocol;
+use crate::rndv::staging::device_of;
+use crate::tuning::Tuning;
+use crate::wire::{
     self, FRAGMENT_MIN, INLINE_LAYOUT_MAX, LAYOUT_BYTES, LEND_BYTES, Lend, Message, Why,
 };
-use crate::layouts::Fetch;
-use crate::rndv::protocol::Protocol;
-use crate::staging::device_of;
-use crate::tuning::Tuning;
 use gapless_bml::{Mapping, Rank, RemoteKey};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
@@ -317,7 +317,7 @@ impl Putting {
                 let fits = cx.fragment_max().saturating_sub(LAYOUT_BYTES) as u64;
                 let piece = u64::from(lend.piece).min(fits).max(1);
                 self.fetch = Some(Fetch::new(lend.layout_bytes, piece));
-                cx.control(&header::layout_request(lend.reply, lend.serial, piece));
+                cx.control(&wire::layout_request(lend.reply, lend.serial, piece));
                 Step::Going
             }
         }
@@ -378,13 +378,13 @@ impl Putting {
 
     fn done(&self, cx: &mut Cx<'_>) -> Step {
         cx.take_keys();
-        cx.control(&header::ready(self.lend.reply, 0));
+        cx.control(&wire::ready(self.lend.reply, 0));
         Step::Done(Protocol::MappedPut)
     }
 
     /// This protocol comes to nothing; no engine works on the receiver's buffer.
     fn stop_putting(&self, cx: &mut Cx<'_>, why: Why) -> Step {
-        cx.control(&header::refuse(self.lend.reply, why));
+        cx.control(&wire::refuse(self.lend.reply, why));
         Step::Refused("the receiver's buffer cannot be written".to_owned())
     }
 }

@@ -2,20 +2,20 @@
 
 use super::Heard;
 use crate::buffer::Buffer;
-use crate::core::{AM_TAG, Core};
-use crate::deferred::Data;
+use crate::drive::core::{AM_TAG, Core};
+use crate::drive::peer::{Attempt, Outgoing};
 use crate::error::PmlError;
-use crate::header::{
-    self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, RTS_BYTES,
-    Rts, Verdict,
-};
-use crate::mode::Copied;
-use crate::peer::{Attempt, Outgoing};
+use crate::request::mode::Copied;
+use crate::request::send::{Send, SendStage, To};
+use crate::request::wait::Outcome;
 use crate::request::{RequestId, Work};
 use crate::rndv::Rendezvous;
 use crate::rndv::protocol::Protocol;
-use crate::send::{Send, SendStage, To};
-use crate::wait::Outcome;
+use crate::wire::Data;
+use crate::wire::{
+    self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, RTS_BYTES,
+    Rts, Verdict,
+};
 use gapless_bml::{Bml, Rank, RdmaRail, RemoteKey, Token};
 use gapless_dtype::{Convertor, Layout};
 use gapless_mem::Region;
@@ -118,7 +118,7 @@ impl Core {
             blocks,
             layout_id,
             layout_bytes,
-            fragment: fragment.min(self.config.tuning.fragment_bytes).max(header::FRAGMENT_MIN),
+            fragment: fragment.min(self.config.tuning.fragment_bytes).max(wire::FRAGMENT_MIN),
             depth: self.config.tuning.depth,
             host,
             staged,
@@ -164,7 +164,7 @@ impl Core {
             return Attempt::Waits(Outgoing::Rts(id));
         };
         let sequence = self.next_sequence(peer);
-        header::set_sequence(&mut bytes, sequence);
+        wire::set_sequence(&mut bytes, sequence);
         if let Err(error) = slot.write(0, &bytes[..len]) {
             tracing::error!(%error, "a slot that cannot be written");
         }

@@ -14,12 +14,12 @@
 
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, Turn, unexpected};
 use crate::choose::{Model, Situation};
-use crate::core::AM_TAG;
+use crate::drive::core::AM_TAG;
 use crate::error::PmlError;
-use crate::header::{self, Cts, DATA_BYTES, Message};
-use crate::pieces::Pieces;
+use crate::request::send::to_usize;
+use crate::rndv::pieces::Pieces;
 use crate::rndv::protocol::Protocol;
-use crate::send::to_usize;
+use crate::wire::{self, Cts, DATA_BYTES, Message};
 use gapless_bml::{Fragment, RailSlot, Token};
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
@@ -58,7 +58,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     let wish = tuning.fragment_bytes;
     let wish = if gapless && host { wish.min(plain_fragment(room)) } else { wish };
     let fits = u32::try_from(cx.fragment_max().saturating_sub(DATA_BYTES)).unwrap_or(u32::MAX);
-    let fragment = cx.rts.fragment.min(wish).min(fits).max(header::FRAGMENT_MIN);
+    let fragment = cx.rts.fragment.min(wish).min(fits).max(wire::FRAGMENT_MIN);
     let cts = Cts {
         serial: cx.rts.serial,
         reply,
@@ -113,7 +113,7 @@ impl Sender {
         if !self.stopped {
             self.stopped = true;
             cx.fail(error);
-            cx.control(&header::abort(self.reply));
+            cx.control(&wire::abort(self.reply));
         }
     }
 
@@ -142,7 +142,7 @@ impl Rendezvous for Sender {
             return Turn::Full;
         };
         let packed = slot
-            .write(0, &header::data(self.reply, start))
+            .write(0, &wire::data(self.reply, start))
             .map_err(EngineError::from)
             .and_then(|()| cx.buffer.pack(cx.engines, start..end, &slot, DATA_BYTES));
         let tally = cx.counters.tally(Protocol::Pipeline);

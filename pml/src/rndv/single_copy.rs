@@ -13,8 +13,8 @@
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, unexpected};
 use crate::buffer::Buffer;
 use crate::choose::{Excluded, Model, Situation};
-use crate::header::Rts;
 use crate::rndv::protocol::Protocol;
+use crate::wire::Rts;
 use gapless_bml::{Extent, Rank, RdmaError, RemoteKey, Token, TokenSpace};
 use gapless_dtype::{Convertor, Layout, Run};
 use gapless_engine::EngineError;

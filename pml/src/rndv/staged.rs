@@ -29,7 +29,6 @@
 //! says that it has it no more.
 
 pub(crate) mod course;
-pub(crate) mod cut;
 mod receiver;
 mod sender;
 mod window;
@@ -37,9 +36,9 @@ mod window;
 use super::offer::map_key;
 use super::{Cx, Kind};
 use crate::choose::{Excluded, Model, Situation};
-use crate::header::{Message, Why};
 use crate::rndv::protocol::Protocol;
-use crate::staging::device_of;
+use crate::rndv::staging::device_of;
+use crate::wire::{Message, Why};
 use course::{Course, Step as Work};
 use gapless_bml::{Bml, MapError, Mapping, Rank, RemoteKey};
 use gapless_engine::EngineError;

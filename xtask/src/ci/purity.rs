@@ -16,7 +16,7 @@ use crate::metadata::Checkout;
 const PURE: &[(&str, &[&str])] = &[
     ("dtype", &["src"]),
     ("layouts", &["src"]),
-    ("pml", &["src/choose", "src/header", "src/matching", "src/reorder", "src/rndv"]),
+    ("pml", &["src/choose", "src/matching", "src/rndv", "src/wire"]),
 ];
 
 /// Below the pure folders, what is only for tests.
@@ -148,9 +148,8 @@ mod tests {
         assert!(run_on(&[("dtype/src/a/b.rs", clock)]).is_err());
         let pml = [
             ("pml/src/choose.rs", ""),
-            ("pml/src/header/view.rs", ""),
+            ("pml/src/wire/view.rs", ""),
             ("pml/src/matching.rs", ""),
-            ("pml/src/reorder.rs", ""),
             ("pml/src/rndv.rs", ""),
             ("pml/src/progress.rs", clock),
         ];

@@ -6,8 +6,8 @@
 
 use super::{Model, copy_ns, real};
 use crate::choose::{Protocol, Situation, Staging};
-use crate::rndv::staged::cut::{Cut, Shape};
 use crate::tuning::Tuning;
+use crate::wire::cut::{Cut, Shape};
 
 /// What a device loses between two kernels that fill it, one of which begins as the other's last blocks leave it
 /// room.

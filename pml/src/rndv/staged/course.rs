@@ -17,12 +17,12 @@
 //! after the other). Copies, kernels beside a copier, and fragments that are shorter than others, for which the
 //! other end waits, come after the last.
 
-use super::cut::Cut;
 use super::window::Window;
 use crate::buffer::{self, Buffer, Engines};
 use crate::counters::Tally;
 use crate::rndv::protocol::Protocol;
-use crate::staging::{Block, StagingPool};
+use crate::rndv::staging::{Block, StagingPool};
+use crate::wire::cut::Cut;
 use gapless_bml::Mapping;
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Device, Region};

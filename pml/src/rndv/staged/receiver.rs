@@ -1,15 +1,15 @@
 //! A staged message at its receiver: fragments are taken out of the ring as they come.
 
 use super::course::{Course, Ring};
-use super::cut::Cut;
 use super::{Obstacle, UNKEYED_MAX, follow, lasts, map_peer, outcome, second_stop};
 use crate::choose::{self, Situation};
 use crate::error::PmlError;
-use crate::header::{self, DEPTH_MAX, Message, Open, Ring as RingMessage, Verdict, Why};
 use crate::rndv::offer::map_key;
 use crate::rndv::protocol::Protocol;
+use crate::rndv::staging::device_of;
 use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
-use crate::staging::device_of;
+use crate::wire::cut::Cut;
+use crate::wire::{self, DEPTH_MAX, Message, Open, Ring as RingMessage, Verdict, Why};
 use gapless_bml::{Rank, RemoteKey};
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Region, Space};
@@ -165,7 +165,7 @@ impl Receiver {
         course.ring = Some(Ring::Theirs(mapping));
         course.limit = course.window.reach();
         self.going = true;
-        cx.control(&header::free(cx.rts.serial, course.limit));
+        cx.control(&wire::free(cx.rts.serial, course.limit));
         Step::Going
     }
 
@@ -213,7 +213,7 @@ impl Receiver {
             return self.end(cx);
         }
         if more && self.over == Over::No {
-            cx.control(&header::free(cx.rts.serial, reach));
+            cx.control(&wire::free(cx.rts.serial, reach));
         }
         Step::Going
     }
@@ -232,7 +232,7 @@ impl Receiver {
         cx.state.unkeyed[way.index()] = 0;
         self.course.release(cx.staging, false);
         if let Some(verdict) = verdict {
-            cx.control(&header::fin(cx.rts.serial, verdict));
+            cx.control(&wire::fin(cx.rts.serial, verdict));
         }
         Step::Done(way)
     }

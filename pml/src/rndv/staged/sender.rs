@@ -2,10 +2,10 @@
 
 use super::course::{Course, Ring};
 use super::{follow, lasts, map_peer, outcome, second_stop};
-use crate::header::{self, Message, Open, Ring as RingMessage, Verdict, Why};
 use crate::rndv::protocol::Protocol;
+use crate::rndv::staging::device_of;
 use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
-use crate::staging::device_of;
+use crate::wire::{self, Message, Open, Ring as RingMessage, Verdict, Why};
 use gapless_bml::Rank;
 use gapless_engine::EngineError;
 
@@ -69,7 +69,7 @@ pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
 
 /// This protocol is impossible here; the offer stands.
 fn refuse(cx: &mut Cx<'_>, open: &Open, why: Why) -> Opened {
-    cx.control(&header::refuse(open.reply, why));
+    cx.control(&wire::refuse(open.reply, why));
     (None, Step::Refused("the sender cannot".to_owned()))
 }
 
@@ -153,7 +153,7 @@ impl Sender {
             }
             return Step::Going;
         }
-        cx.control(&header::ready(self.reply, index));
+        cx.control(&wire::ready(self.reply, index));
         // Who got fragments out of our ring says so at the end.
         if self.course.window.complete() && way.puts() {
             self.course.release(cx.staging, false);
@@ -167,7 +167,7 @@ impl Sender {
         if cx.state.lost.is_some() {
             self.course.release(cx.staging, false);
         } else {
-            cx.control(&header::abort(self.reply));
+            cx.control(&wire::abort(self.reply));
         }
     }
 

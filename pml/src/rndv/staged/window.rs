@@ -1,6 +1,6 @@
 //! Which fragments of a staged message are in work: as many as the ring has places, each once.
 
-use crate::header::DEPTH_MAX;
+use crate::wire::DEPTH_MAX;
 
 /// Fragments from the first that has not ended on. A fragment lies in the place of its number modulo
 /// the depth, so the window is what keeps two from lying in one place.

@@ -1,0 +1,159 @@
+//! The loss of a peer: everything that needs it ends with [`PmlError::PeerLost`].
+//!
+//! What had arrived in full stays and can be received; offers of the peer are gone. Receives from
+//! any source go on, because others can still send, and fail only once every other member of their
+//! communicator is lost ([`PmlError::NobodyLeft`]). Requests whose buffer an engine or the transport
+//! is still working on end when that has ended.
+//!
+//! A peer that breaks the protocol is treated the same way, and not listened to any more.
+
+use crate::comm::Comm;
+use crate::drive::core::Core;
+use crate::drive::inflight::{Flight, InFlight};
+use crate::drive::peer::Outgoing;
+use crate::error::PmlError;
+use crate::matching::Pattern;
+use crate::matching::body::Arrival;
+use crate::request::recv::RecvStage;
+use crate::request::send::SendStage;
+use crate::request::{RequestId, Work};
+use gapless_bml::{Bml, LinkError, Rank};
+use gapless_mem::Completion;
+
+impl Core {
+    /// A peer has broken the protocol: it is lost to us, and told so.
+    pub(crate) fn give_up(&mut self, bml: &mut Bml, peer: u32, what: String) {
+        let error = LinkError::Corrupt { what };
+        self.lose(bml, peer, error.clone());
+        bml.give_up(Rank(peer), error);
+    }
+
+    /// A peer is gone, or is not to be trusted any more.
+    pub(crate) fn lose(&mut self, bml: &mut Bml, peer: u32, error: LinkError) {
+        let state = &mut self.peers[peer as usize];
+        if state.lost.is_some() {
+            return;
+        }
+        state.lost = Some(error.clone());
+        self.lost += 1;
+        state.reorder.clear();
+        state.streams.clear();
+        let outbox = std::mem::take(&mut state.outbox);
+        let fault = PmlError::PeerLost { rank: peer, error };
+        for item in outbox {
+            if let Outgoing::Packing { id, slot, packed: completion @ Completion::Pending(_) } =
+                item
+                && let Some(send) = self.requests.send_mut(id)
+            {
+                if let SendStage::Eager { serial } = send.stage {
+                    self.serials.remove(&serial);
+                }
+                send.stage = SendStage::Draining { packing: 1, result: Err(fault.clone()) };
+                let work = Flight::Wasted { id, slot };
+                self.in_flight.push(InFlight { completion, work });
+            }
+        }
+        let offers = self
+            .unexpected
+            .remove_if(|label, held| label.source == peer && matches!(held, Arrival::Rts(..)));
+        for (label, held) in offers {
+            self.unkeep(label, held);
+        }
+        self.lose_claims(peer);
+        self.deferred.retain(|(from, _), _| *from != peer);
+        let concerned: Vec<RequestId> = self
+            .requests
+            .under_way()
+            .filter(|(_, work)| match work {
+                Work::Send(send) => send.to.peer == peer,
+                Work::Recalled(recalled) => recalled.peer == peer,
+                Work::Recv(recv) => {
+                    recv.receiving_from().or(recv.source) == Some(peer)
+                        || matches!(recv.stage, RecvStage::Posted(_)) && recv.source.is_none()
+                }
+                _ => false,
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for id in concerned {
+            self.lose_send(bml, id, &fault);
+            self.lose_recall(id, &fault);
+            self.lose_recv(bml, id, &fault);
+        }
+    }
+
+    fn lose_send(&mut self, bml: &mut Bml, id: RequestId, fault: &PmlError) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        match &mut send.stage {
+            SendStage::Eager { .. } | SendStage::Unanswered { .. } => {
+                self.finish_eager(id, Err(fault.clone()));
+            }
+            SendStage::Rendezvous(_) => self.lose_rendezvous(bml, id, fault),
+            SendStage::Draining { .. } => {}
+        }
+    }
+
+    fn lose_recv(&mut self, bml: &mut Bml, id: RequestId, fault: &PmlError) {
+        let Some(recv) = self.requests.recv_mut(id) else { return };
+        let (context, any) = (recv.context, recv.source.is_none());
+        match &mut recv.stage {
+            // An eager message is here in full; it will be received.
+            RecvStage::Unmatched | RecvStage::Unpacking { .. } => {}
+            RecvStage::Posted(place) => {
+                let place = *place;
+                let error = if any {
+                    let Some(comm) = self.comms.of_context(context) else { return };
+                    let pattern = Pattern { context, source: None, tag: None };
+                    match self.somebody_left(comm, pattern) {
+                        Ok(()) => return,
+                        Err(error) => error,
+                    }
+                } else {
+                    fault.clone()
+                };
+                self.posted.withdraw(place);
+                self.requests.finish(id, Err(error));
+            }
+            RecvStage::Incoming(_) => self.lose_rendezvous(bml, id, fault),
+        }
+    }
+
+    /// An engine has let go of the buffer of a send that has failed.
+    pub(crate) fn drained(&mut self, id: RequestId) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        if let SendStage::Draining { packing, result } = &mut send.stage {
+            *packing -= 1;
+            if *packing == 0 {
+                let result = result.clone();
+                self.requests.finish(id, result);
+            }
+        }
+    }
+
+    /// Whether somebody is left whose message a new receive could get.
+    #[inline]
+    pub(crate) fn somebody_left(&self, comm: &Comm, pattern: Pattern) -> Result<(), PmlError> {
+        if self.lost == 0 {
+            return Ok(());
+        }
+        if let Some(rank) = pattern.source {
+            return match &self.peers[rank as usize].lost {
+                None => Ok(()),
+                Some(error) => Err(PmlError::PeerLost { rank, error: error.clone() }),
+            };
+        }
+        let mut last = None;
+        for process in comm.peers().processes() {
+            if process == self.me {
+                continue;
+            }
+            match &self.peers[process as usize].lost {
+                None => return Ok(()),
+                Some(error) => last = Some((process, error.clone())),
+            }
+        }
+        // Alone from the start: messages to myself.
+        let Some((rank, error)) = last else { return Ok(()) };
+        Err(PmlError::NobodyLeft { rank, error })
+    }
+}

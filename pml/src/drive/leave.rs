@@ -1,0 +1,156 @@
+//! Taking messages back, and leaving: so that every send ends, and no message that was matched is
+//! lost.
+//!
+//! ```text
+//! sender                          receiver
+//!   | NOTE(withdraw, serial) -----> | no receive has taken it: dropped
+//!   | <---------- FIN(withdrawn) -- | (else nothing: the answer is on its way)
+//!
+//!   | NOTE(farewell) -------------> | whatever this sender will ever send has come
+//!   |                               | once all have said so: what nobody received is refused
+//!   | <--------- FIN(unreceived) -- |
+//! ```
+//!
+//! Notes are numbered like messages and read after those before them.
+
+use crate::drive::core::Core;
+use crate::drive::peer::Outgoing;
+use crate::error::PmlError;
+use crate::matching::body::Arrival;
+use crate::pml::Pml;
+use crate::request::{RequestId, Work};
+use crate::wire::Data;
+use crate::wire::Label;
+use crate::wire::{self, Verdict, What};
+use gapless_bml::{Bml, PeerState, Rank};
+
+impl Core {
+    /// Does what a note of `from` says.
+    pub(crate) fn noted(&mut self, bml: &mut Bml, from: u32, what: What) -> Result<(), String> {
+        match what {
+            What::Withdraw { serial } => {
+                let wanted = |label: Label, arrival: &Arrival| {
+                    label.source == from && arrival.serial() == Ok(Some(serial))
+                };
+                // It was taken: the answer is on its way, or will be.
+                self.refuse_held(bml, Verdict::Withdrawn, wanted);
+            }
+            What::Go { serial } => self.data_told(bml, from, serial, Data::There),
+            What::Fail { serial } => self.data_told(bml, from, serial, Data::Never),
+            What::Recall { sequence, serial } => self.recall(bml, from, sequence, serial),
+            What::Farewell => {
+                if std::mem::replace(&mut self.peers[from as usize].farewell, true) {
+                    return Err("a second farewell".to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops messages that wait for a receive, and tells those senders that wait for an answer.
+    pub(crate) fn refuse_held(
+        &mut self,
+        bml: &mut Bml,
+        verdict: Verdict,
+        wanted: impl Fn(Label, &Arrival) -> bool,
+    ) {
+        let dropped = self.unexpected.remove_if(|label, held| wanted(label, held));
+        for (label, held) in dropped {
+            let arrival = self.unkeep(label, held);
+            self.refuse_message(bml, label.source, arrival, verdict);
+        }
+    }
+
+    /// Drops a message, and tells its sender if it waits for an answer.
+    pub(crate) fn refuse_message(
+        &mut self,
+        bml: &mut Bml,
+        from: u32,
+        arrival: Arrival,
+        verdict: Verdict,
+    ) {
+        match arrival.serial() {
+            // The sender of one that was sent too early was told when it came.
+            Ok(Some(serial)) if !arrival.is_late_offer() => {
+                self.send_control(bml, from, &wire::fin(serial, verdict));
+            }
+            Ok(_) => {}
+            Err(what) => self.give_up(bml, from, what),
+        }
+        if let Arrival::Eager(_, body) = arrival {
+            self.pool.give(body);
+        }
+    }
+
+    fn farewell(&mut self, bml: &mut Bml) {
+        for peer in 0..u32::try_from(self.peers.len()).expect("ranks have 32 bits") {
+            if matches!(bml.state(Rank(peer)), PeerState::Up)
+                && self.peers[peer as usize].lost.is_none()
+            {
+                self.enqueue(peer, Outgoing::Note(What::Farewell));
+                self.flush_peer(bml, peer);
+            }
+        }
+    }
+}
+
+impl Pml {
+    /// Asks for a send back that no receive may ever take, because its memory is wanted: it then ends
+    /// with [`PmlError::Cancelled`], if it has not been received by the time its receiver reads of
+    /// this. A send that was matched, or has left, goes on. Either way it ends once the receiver has
+    /// made progress, or is lost.
+    ///
+    /// Unlike [`cancel_send`](Pml::cancel_send) it leaves sends alone whose memory nobody needs any
+    /// more.
+    ///
+    /// # Errors
+    /// There is no such request.
+    pub fn withdraw_send(&mut self, id: RequestId) -> Result<(), PmlError> {
+        if !self.core.requests.is_done(id)? {
+            self.core.withdraw(&mut self.bml, id);
+        }
+        Ok(())
+    }
+
+    /// Tells all peers that no message that is matched will follow. Nothing may be sent any more.
+    pub fn say_farewell(&mut self) {
+        self.core.farewell(&mut self.bml);
+    }
+
+    /// Whether all peers that are not lost have said farewell: then every message that will ever
+    /// come has come, and what matches has been matched.
+    #[must_use]
+    pub fn all_farewells(&self) -> bool {
+        (0u32..).zip(&self.core.peers).all(|(rank, peer)| {
+            peer.farewell
+                || peer.lost.is_some()
+                || !matches!(self.bml.state(Rank(rank)), PeerState::Up)
+        })
+    }
+
+    /// Refuses all messages that no receive has taken, now and from now on, a matched probe's included; their sends end with
+    /// [`PmlError::Unreceived`], those that need no answer excepted.
+    pub fn refuse_unreceived(&mut self) {
+        self.core.leaving = true;
+        self.core.staging.leave(&mut self.bml);
+        self.core.refuse_claims(&mut self.bml);
+        self.core.refuse_held(&mut self.bml, Verdict::Unreceived, |_, _| true);
+    }
+
+    /// Cancels all receives that no message has taken.
+    pub fn cancel_unmatched(&mut self) {
+        let receives = self.core.requests.under_way();
+        let receives = receives.filter(|(_, work)| matches!(work, Work::Recv(_)));
+        let ids: Vec<RequestId> = receives.map(|(id, _)| id).collect();
+        for id in ids {
+            // A request that was released cannot be asked for, and can be cancelled all the same.
+            self.core.take_back(id);
+        }
+    }
+
+    /// Whether an operation of this process is under way.
+    #[must_use]
+    pub fn has_requests(&self) -> bool {
+        self.core.requests.any_under_way()
+    }
+}

@@ -1,0 +1,323 @@
+//! The straight way of short messages: eager ones in standard mode that are small enough to be handed to
+//! and by the transport by value, between plain host memory on both sides.
+//!
+//! This is what most messages of most programs are, so both ends have a way that does nothing but what
+//! they need. It is taken if everything is as usual; at the first thing that is not, nothing has been
+//! changed, and `request/send.rs` or `drive/core.rs` do all of it. The bytes on the wire are the same.
+
+use crate::buffer;
+use crate::comm::Comm;
+use crate::drive::core::{AM_TAG, Core};
+use crate::eager::stretch::{self, Stretch, get_words, plain, put_words};
+use crate::request::send::{eager_payload, to_usize};
+use crate::request::{Brief, Left, RequestId, Status};
+use crate::rndv::protocol::Protocol;
+use crate::wire::Label;
+use crate::wire::{self, EAGER_BYTES, EAGER_STANDARD, EAGER_WORDS};
+use gapless_bml::{Bml, Fragment, Next, Rank, SHORT_BYTES, Short, Token};
+use gapless_engine::Typed;
+use gapless_mem::Completion;
+use zerocopy::IntoBytes;
+
+/// Words of a message that fits a line of the shared-memory transport.
+const LINE_WORDS: usize = 7;
+/// Words of one that fits a few.
+const MEDIUM_WORDS: usize = 4 * LINE_WORDS;
+/// Words of the longest.
+const WORDS: usize = SHORT_BYTES / 8;
+/// Most bytes of data.
+const DATA_MAX: u64 = (SHORT_BYTES - EAGER_BYTES) as u64;
+
+/// One in so many receives that are posted looks whether messages have come.
+const POSTS_PER_LOOK: u32 = 16;
+
+/// A receive that is not posted, because nothing can come between it and the next message of its source: if that
+/// is what it expects, there is nothing to be matched.
+#[derive(Debug)]
+pub struct Awaited {
+    /// The header of the message, to the last bit.
+    header: [u64; EAGER_WORDS],
+    /// The memory that it is written to: a promise that whoever asks renews.
+    address: u64,
+    bytes: u64,
+    peer: u32,
+    rank: u32,
+    tag: i32,
+}
+
+impl Awaited {
+    /// How it has ended, once it was taken.
+    #[must_use]
+    #[inline]
+    pub fn status(&self) -> Status {
+        let Awaited { rank, tag, bytes, .. } = *self;
+        Status { source: rank, tag, bytes, protocol: Protocol::Eager }
+    }
+}
+
+impl Core {
+    /// Sends at once what can be; `None`, with nothing done, for everything else.
+    ///
+    /// # Safety
+    /// For the time of this call, `buffer` describes memory that is valid for reads, and nothing writes it.
+    #[inline]
+    pub(crate) unsafe fn send_short(
+        &mut self,
+        bml: &mut Bml,
+        comm: &Comm,
+        buffer: &Typed,
+        (rank, tag): (u32, i32),
+    ) -> Option<Left> {
+        let (address, bytes) = plain(buffer)?;
+        let tuning = &self.config.tuning;
+        if bytes > tuning.eager_bytes_sure.min(tuning.eager_bytes_max) || tag < 0 {
+            return None;
+        }
+        let route = self.comms.route(comm, rank)?;
+        let peer = route.process;
+        if self.config.force.is_some() || self.host.is_none() {
+            return None;
+        }
+        let state = &mut self.peers[peer as usize];
+        if state.lost.is_some() || !state.outbox.is_empty() {
+            return None;
+        }
+        if bytes > DATA_MAX {
+            // SAFETY: the caller's promise is handed on.
+            return unsafe { self.send_in_slot(bml, comm, buffer, (peer, rank, tag)) };
+        }
+        let sequence = state.next_sequence;
+        let digest = self.digests.words(buffer.layout(), buffer.count());
+        let header = wire::eager_words((route.there, tag, sequence), digest);
+        let len = to_usize(bytes);
+        let sent = if len <= 8 * (LINE_WORDS - EAGER_WORDS) {
+            // SAFETY: the caller's promise is handed on.
+            unsafe { fill_and_send::<LINE_WORDS>(bml, peer, header, address, len) }
+        } else if len <= 8 * (MEDIUM_WORDS - EAGER_WORDS) {
+            // SAFETY: as above.
+            unsafe { fill_and_send::<MEDIUM_WORDS>(bml, peer, header, address, len) }
+        } else {
+            // SAFETY: as above.
+            unsafe { fill_and_send::<WORDS>(bml, peer, header, address, len) }
+        };
+        if !sent {
+            return None;
+        }
+        state.next_sequence = sequence.wrapping_add(1);
+        let status = Status { source: rank, tag, bytes, protocol: Protocol::Eager };
+        Some(Left { status, peer, sequence })
+    }
+
+    /// Starts a receive that is most likely for a short message; `None`, with nothing done, for everything else.
+    ///
+    /// # Safety
+    /// As [`Pml::irecv`](crate::Pml::irecv).
+    #[inline]
+    pub(crate) unsafe fn recv_short(
+        &mut self,
+        bml: &mut Bml,
+        comm: &Comm,
+        buffer: &Typed,
+        (rank, tag): (u32, i32),
+    ) -> Option<RequestId> {
+        let engine = u8::try_from(self.host?).ok()?;
+        let (address, bytes) = plain(buffer)?;
+        if tag < 0 || !self.unexpected.is_empty() || buffer.stretch() != Some(buffer.origin()) {
+            return None;
+        }
+        let route = self.comms.route(comm, rank)?;
+        let source = route.process;
+        if self.peers[source as usize].lost.is_some() {
+            return None;
+        }
+        let digest = self.digests.words(buffer.layout(), buffer.count());
+        let (context, posted) = (route.here, &mut self.posted);
+        let brief = Brief { engine, rank, peer: source, tag, context, digest };
+        let label = Label { context, source, tag };
+        // SAFETY: the caller's promise is handed on.
+        let promise = |place: &mut Stretch| unsafe { place.promise(buffer, (address, bytes)) };
+        let post = |index| posted.post_straight(label, index);
+        let id = self.requests.insert_brief(&brief, promise, post);
+        self.briefs = self.briefs.wrapping_add(1);
+        if self.briefs.is_multiple_of(POSTS_PER_LOOK) {
+            self.take_what_came(bml, source);
+        }
+        Some(id)
+    }
+
+    /// Gives messages of `from` that have come to their receives, up to the first that has none. Who posts many
+    /// receives meets the messages half-way so; not each as it comes, because looking for what is being
+    /// written delays whoever writes it.
+    #[inline(never)]
+    fn take_what_came(&mut self, bml: &mut Bml, from: u32) {
+        for _ in 0..2 * POSTS_PER_LOOK {
+            let take = |message: Short<'_>| self.take_short(from, message.words(), message.len());
+            if bml.take_next(Rank(from), AM_TAG, take) != Next::Taken {
+                return;
+            }
+        }
+    }
+
+    /// What to wait for in the place of a posted receive; `None` if messages of that kind are not short, or some
+    /// other receive or message may come between.
+    #[inline]
+    pub(crate) fn comes_next(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        (rank, tag): (u32, i32),
+    ) -> Option<Awaited> {
+        let (address, bytes) = plain(buffer)?;
+        if tag < 0 || bytes > DATA_MAX || !self.unexpected.is_empty() {
+            return None;
+        }
+        let route = self.comms.route(comm, rank)?;
+        let peer = route.process;
+        let label = Label { context: route.here, source: peer, tag };
+        let state = &self.peers[peer as usize];
+        if state.lost.is_some() || !self.posted.is_free(label) {
+            return None;
+        }
+        let sequence = state.reorder.straight()?;
+        let digest = self.digests.words(buffer.layout(), buffer.count());
+        let header = wire::eager_words((route.here, tag, sequence), digest);
+        stretch::expect(address, bytes, true);
+        Some(Awaited { header, address, bytes, peer, rank, tag })
+    }
+
+    /// Receives what is awaited, if it is the next message of its source and there.
+    ///
+    /// # Safety
+    /// For the time of this call, the memory that `awaited` was made for is valid for writes, and nothing else
+    /// touches it. Nothing was received, started or cancelled since.
+    #[inline]
+    pub(crate) unsafe fn take_awaited(&mut self, bml: &mut Bml, awaited: &Awaited) -> Next {
+        let Awaited { header, address, bytes, .. } = awaited;
+        let next = bml.take_next(Rank(awaited.peer), AM_TAG, |message: Short<'_>| {
+            let fits = message.len() as u64 == EAGER_BYTES as u64 + bytes;
+            let Some((theirs, data)) = message.words().split_first_chunk::<EAGER_WORDS>() else {
+                return false;
+            };
+            if !fits || theirs != header {
+                return false;
+            }
+            // SAFETY: the caller's promise; as many bytes have come.
+            unsafe { put_words(*address, data, message.len() - EAGER_BYTES) };
+            true
+        });
+        if next == Next::Taken {
+            self.peers[awaited.peer as usize].reorder.pass();
+            self.requests.ended.ended(Protocol::Eager, *bytes);
+        }
+        next
+    }
+
+    /// Sends at once what is too long to be handed over by value and still certainly eager.
+    ///
+    /// # Safety
+    /// As [`send_short`](Core::send_short).
+    unsafe fn send_in_slot(
+        &mut self,
+        bml: &mut Bml,
+        comm: &Comm,
+        buffer: &Typed,
+        (peer, rank, tag): (u32, u32, i32),
+    ) -> Option<Left> {
+        let (bytes, engine) = (buffer.packed_bytes(), self.host?);
+        if bytes > eager_payload(bml.limits(Rank(peer))?) {
+            return None;
+        }
+        let len = EAGER_BYTES + to_usize(bytes);
+        let mut slot = self.reserve(bml, peer, len)?;
+        // SAFETY: the caller's promise is handed on; it is done when this returns, because both are
+        // memory of the host.
+        let packed =
+            unsafe { buffer::pack(&self.engines, engine, buffer, 0..bytes, &slot, EAGER_BYTES) };
+        let Ok(Completion::Ready) = packed else { return None };
+        let digest = self.digests.words(buffer.layout(), buffer.count());
+        let state = &mut self.peers[peer as usize];
+        let sequence = state.next_sequence;
+        let place = (comm.context_at(rank), tag, sequence);
+        let header = wire::eager_words(place, digest);
+        slot.write(0, header.as_bytes()).ok()?;
+        state.next_sequence = sequence.wrapping_add(1);
+        bml.send(slot, AM_TAG, Token::NONE);
+        let status = Status { source: rank, tag, bytes, protocol: Protocol::Eager };
+        Some(Left { status, peer, sequence })
+    }
+
+    /// Gives a message to its receive, if it is the next one and its receive is posted and expects just
+    /// such a message; `false`, with nothing changed, for everything else.
+    #[inline]
+    pub(crate) fn take_short(&mut self, from: u32, words: &[u64], len: usize) -> bool {
+        let Some((header, data)) = words.split_first_chunk::<EAGER_WORDS>() else { return false };
+        let Some(bytes) = len.checked_sub(EAGER_BYTES) else { return false };
+        self.take_straight(from, header, |buffer| buffer.put(data, bytes))
+    }
+
+    /// As [`take_short`](Core::take_short), of a message in the transport's memory.
+    pub(crate) fn take_longer(&mut self, from: u32, fragment: &Fragment) -> bool {
+        let mut header = [0; EAGER_WORDS];
+        let Some(bytes) = fragment.len().checked_sub(EAGER_BYTES) else { return false };
+        if fragment.read(0, header.as_mut_bytes()).is_err() {
+            return false;
+        }
+        self.take_straight(from, &header, |buffer| {
+            let data = fragment.region().sub(EAGER_BYTES as u64, bytes as u64);
+            data.is_ok_and(|data| buffer.put_region(&data))
+        })
+    }
+
+    /// Finds the receive of an eager message, and ends it if `put` puts the data there.
+    #[inline]
+    fn take_straight(
+        &mut self,
+        from: u32,
+        header: &[u64; EAGER_WORDS],
+        put: impl FnOnce(&Stretch) -> bool,
+    ) -> bool {
+        let [first, second, hash, elements] = header.map(u64::from_le);
+        let halves = |word: u64| (low(word), low(word >> 32));
+        let ((kind, context), (tag, sequence)) = (halves(first), halves(second));
+        let peer = &mut self.peers[from as usize];
+        if kind != EAGER_STANDARD || peer.lost.is_some() || !peer.reorder.is_straight(sequence) {
+            return false;
+        }
+        let tag = tag.cast_signed();
+        // That the receive names this process proves that it is in the group.
+        let label = Label { context, source: from, tag };
+        let Some(index) = self.posted.straight(label) else { return false };
+        if !self.requests.finish_brief(index, (hash, elements), put) {
+            return false;
+        }
+        peer.reorder.pass();
+        self.posted.take_straight(label);
+        true
+    }
+}
+
+/// The lower half.
+#[inline]
+fn low(word: u64) -> u32 {
+    let [a, b, c, d, ..] = word.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}
+
+/// Puts a message of `len` bytes of data together in at most `N` words, and sends it; whether it left.
+///
+/// # Safety
+/// `len` bytes from `address` on are memory that is valid for reads, and nothing writes it.
+#[inline(always)] // with constant lengths there is little left of it
+unsafe fn fill_and_send<const N: usize>(
+    bml: &mut Bml,
+    peer: u32,
+    header: [u64; EAGER_WORDS],
+    address: u64,
+    len: usize,
+) -> bool {
+    let mut words = [0; N];
+    words[..EAGER_WORDS].copy_from_slice(&header);
+    // SAFETY: the caller's promise is handed on.
+    unsafe { get_words(address, &mut words[EAGER_WORDS..], len) };
+    bml.send_short(Rank(peer), AM_TAG, Short::new(&words, EAGER_BYTES + len))
+}

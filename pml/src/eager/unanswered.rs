@@ -1,0 +1,283 @@
+//! Short messages out of device memory: offered, and packed only if nobody answers.
+//!
+//! ```text
+//! sender                              receiver
+//!   | RTS(offer) -------------------> | a receive is posted: mapped, mapped put, …: one kernel
+//!   |                                 |
+//!   | no answer for 50 µs: pack       | no receive is posted
+//!   | PAYLOAD(serial, data) --------> | in the offer's place: an eager message from now on
+//!   | <---------------- FIN(eager) -- |
+//! ```
+//!
+//! One kernel that moves a message from layout to layout is quicker than one that packs and another that unpacks, and where
+//! two processes take turns on a device it is ten times as quick. But an eager send ends although its receive is posted
+//! later, and programs rely on that. So an offer that nobody answers is followed by the data. Whoever receives it puts it in
+//! the place of the offer, if that still waits there, and answers; if the receive has begun, it drops the data, and the
+//! message goes on as was decided. Either way the message is matched in its turn.
+//!
+//! Where offers are answered by other protocols, or by nobody, messages to that peer are eager again for a while.
+//!
+//! Two processes that both send first both end as long as both make progress. More is not promised for device memory: a
+//! message whose sender makes no progress for those 50 µs does not leave.
+
+use crate::choose::{Protocol, Ways};
+use crate::drive::core::{AM_TAG, Core};
+use crate::drive::inflight::{Flight, InFlight};
+use crate::matching::body::{Arrival, Body};
+use crate::request::RequestId;
+use crate::request::send::{SendStage, to_usize};
+use crate::request::wait::Outcome;
+use crate::rndv::staging::device_of;
+use crate::wire::Label;
+use crate::wire::SendMode;
+use crate::wire::{self, PAYLOAD_BYTES, Verdict};
+use gapless_bml::{Bml, Fragment, RailSlot, Rank, Token};
+use gapless_engine::{EngineError, Typed};
+use gapless_mem::Completion;
+use std::time::{Duration, Instant};
+
+/// How long an offer waits for an answer before its data is packed.
+const PATIENCE: Duration = Duration::from_micros(50);
+
+/// Offers whose data is packed at a time: they take slots of the link.
+const PACKING_MAX: u32 = 16;
+
+/// Offers in a row that were not moved by one kernel, before messages to that peer are eager again for a while.
+const VAIN_MAX: u8 = 8;
+
+/// How long that is, in messages that would have been offered.
+const REST: u8 = 64;
+
+/// What is known of offering short messages to a peer.
+#[derive(Debug, Default)]
+pub(crate) struct Offering {
+    /// Offers in a row that came to nothing better than eager.
+    vain: u8,
+    /// Messages that are eager before another is offered.
+    resting: u8,
+}
+
+impl Offering {
+    /// An offer has ended, by one kernel or not.
+    pub(crate) fn ended(&mut self, well: bool) {
+        self.vain = if well { 0 } else { self.vain.saturating_add(1) };
+        if self.vain >= VAIN_MAX {
+            (self.vain, self.resting) = (0, REST);
+        }
+    }
+
+    /// Whether the next message is to be offered.
+    fn is_wanted(&mut self) -> bool {
+        let rests = self.resting > 0;
+        self.resting = self.resting.saturating_sub(1);
+        !rests
+    }
+}
+
+/// An offer whose data follows if nobody answers.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    id: RequestId,
+    since: Instant,
+}
+
+/// What became of an attempt to have data follow its offer.
+enum Followed {
+    /// It does, or need not.
+    Over,
+    /// The transport has no room, or the offer has not left.
+    Waits,
+}
+
+impl Core {
+    /// Whether a message that would be eager had better be offered: out of device memory that the receiver may map.
+    pub(crate) fn is_better_offered(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
+        let config = &self.config;
+        let ordered = bml.limits(Rank(peer)).is_some_and(|limits| limits.ordered);
+        let mapped = config.share_device_buffers
+            && device_of(bml, buffer.space()).is_some()
+            && bml.mapped(Rank(peer)).is_some();
+        let possible = peer != self.me && config.force.is_none() && ordered && mapped;
+        if !possible || !self.peers[peer as usize].offering.is_wanted() {
+            return false;
+        }
+        let mut situation = self.expectation(bml, peer, buffer);
+        (situation.mapped, situation.lends) = (true, true);
+        let mut ways = Ways::of(&[Protocol::Eager]);
+        for way in [Protocol::Mapped, Protocol::MappedPut] {
+            if !self.peers[peer as usize].closed[way.index()] {
+                ways = ways.with(way);
+            }
+        }
+        self.recent.choose(&situation, &self.config.tuning, None, ways) != Protocol::Eager
+    }
+
+    /// Has the data of an offer follow if nobody answers.
+    pub(crate) fn expect_answer(&mut self, id: RequestId) {
+        if let Some(send) = self.requests.send_mut(id)
+            && let SendStage::Rendezvous(offered) = &mut send.stage
+        {
+            offered.short = true;
+        }
+        self.unanswered.push_back(Unanswered { id, since: Instant::now() });
+    }
+
+    /// Looks which offers have waited for too long; gives how many wait no more. They stand in their order.
+    pub(crate) fn poll_unanswered(&mut self, bml: &mut Bml) -> usize {
+        let (before, now) = (self.unanswered.len(), Instant::now());
+        let mut at = 0;
+        while let Some(&Unanswered { id, since }) = self.unanswered.get(at) {
+            let stands = match self.requests.send_mut(id).map(|send| &send.stage) {
+                Some(SendStage::Rendezvous(offered)) => offered.going.is_none(),
+                _ => false,
+            };
+            if stands {
+                let young = now.duration_since(since) < PATIENCE;
+                if young || self.payloads >= PACKING_MAX {
+                    break;
+                }
+                if matches!(self.follow_with_data(bml, id), Followed::Waits) {
+                    at += 1;
+                    continue;
+                }
+            }
+            self.unanswered.remove(at);
+        }
+        before - self.unanswered.len()
+    }
+
+    /// Packs the data of an offer that nobody has answered.
+    fn follow_with_data(&mut self, bml: &mut Bml, id: RequestId) -> Followed {
+        let Some(send) = self.requests.send_mut(id) else { return Followed::Over };
+        let (peer, bytes) = (send.to.peer, send.buffer.bytes());
+        if !self.peers[peer as usize].outbox.is_empty() {
+            return Followed::Waits;
+        }
+        let Some(slot) = self.reserve(bml, peer, PAYLOAD_BYTES + to_usize(bytes)) else {
+            return Followed::Waits;
+        };
+        let Some(send) = self.requests.send_mut(id) else { return Followed::Over };
+        let packed = send.buffer.pack(&self.engines, 0..bytes, &slot, PAYLOAD_BYTES);
+        let SendStage::Rendezvous(offered) = &mut send.stage else { return Followed::Over };
+        match packed {
+            Ok(Completion::Ready) => self.send_payload(bml, id, slot),
+            Ok(completion) => {
+                offered.packing = true;
+                self.payloads += 1;
+                self.in_flight.push(InFlight { completion, work: Flight::Payload { id, slot } });
+            }
+            Err(error) => self.ask_back(bml, id, error),
+        }
+        Followed::Over
+    }
+
+    /// The data of an offer cannot be packed: nobody will receive it, unless a receive has taken it.
+    fn ask_back(&mut self, bml: &mut Bml, id: RequestId, error: EngineError) {
+        if let Some(send) = self.requests.send_mut(id)
+            && let SendStage::Rendezvous(offered) = &mut send.stage
+        {
+            offered.unpacked = Some(error.into());
+            self.withdraw(bml, id);
+        }
+    }
+
+    /// The data of an offer is packed, or will not be.
+    pub(crate) fn payload_packed(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        slot: RailSlot,
+        result: Result<(), EngineError>,
+    ) {
+        self.payloads = self.payloads.saturating_sub(1);
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let SendStage::Rendezvous(offered) = &mut send.stage else {
+            // The send has ended meanwhile, but for this.
+            drop(slot);
+            return self.drained(id);
+        };
+        offered.packing = false;
+        match result {
+            Ok(()) if offered.going.is_none() => self.send_payload(bml, id, slot),
+            Ok(()) => {}
+            Err(error) => self.ask_back(bml, id, error),
+        }
+    }
+
+    fn send_payload(&mut self, bml: &mut Bml, id: RequestId, mut slot: RailSlot) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let SendStage::Rendezvous(offered) = &send.stage else { return };
+        if let Err(error) = slot.write(0, &wire::payload(offered.rts.serial)) {
+            tracing::error!(%error, "a slot that cannot be written");
+        }
+        bml.send(slot, AM_TAG, Token::NONE);
+    }
+
+    /// The data of an offer has followed: takes the place of the offer, unless its receive has begun. Takes time in
+    /// proportion to the messages that wait here, as a note on one of them does.
+    pub(crate) fn payload(
+        &mut self,
+        bml: &mut Bml,
+        from: u32,
+        serial: u64,
+        fragment: Fragment,
+    ) -> Result<(), String> {
+        let bytes = (fragment.len() - PAYLOAD_BYTES) as u64;
+        let mut data = Some(fragment);
+        let mut wrong = None;
+        let pool = &mut self.pool;
+        let mut replace = |label: Label, held: &mut Arrival| {
+            let Arrival::Rts(rts, _) = held else { return false };
+            if label.source != from || rts.serial != serial {
+                return false;
+            }
+            let envelope = rts.envelope;
+            if envelope.digest.bytes != bytes || envelope.mode != SendMode::Standard {
+                wrong = Some(format!("{bytes} bytes of data for an offer of others"));
+            } else if let Some(fragment) = data.take() {
+                let mut arrival = Arrival::Eager(envelope, Body::Parked(fragment));
+                // In the transport's memory it might keep what its receive waits for from arriving.
+                match arrival.copy_out(pool) {
+                    Ok(()) => *held = arrival,
+                    Err(error) => wrong = Some(error.to_string()),
+                }
+            }
+            true
+        };
+        let found = self.unexpected.any_mut(&mut replace) || self.claims.any_mut(&mut replace);
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        if found {
+            let message = wire::fin(serial, Verdict::Received(Protocol::Eager));
+            self.send_control(bml, from, &message);
+        }
+        Ok(())
+    }
+
+    /// Ends a send, unless an engine still reads its buffer: then when that has ended.
+    pub(crate) fn finish_offered(&mut self, id: RequestId, packing: bool, result: Outcome) {
+        match self.requests.send_mut(id) {
+            Some(send) if packing => send.stage = SendStage::Draining { packing: 1, result },
+            _ => self.requests.finish(id, result),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_in_vain_rest_for_a_while_and_one_that_pays_counts_anew() {
+        let mut offering = Offering::default();
+        for _ in 0..3 * u32::from(VAIN_MAX) {
+            assert!(offering.is_wanted());
+            offering.ended(false);
+            offering.ended(true);
+        }
+        (0..VAIN_MAX).for_each(|_| offering.ended(false));
+        assert!((0..REST).all(|_| !offering.is_wanted()));
+        assert!(offering.is_wanted());
+    }
+}

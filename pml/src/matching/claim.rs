@@ -1,0 +1,146 @@
+//! Matched probe (MPI 4.1 §3.8.2): a message is taken out of matching first and received later, so
+//! that no other thread's receive can take it in between.
+
+use crate::comm::Comm;
+use crate::drive::core::Core;
+use crate::error::PmlError;
+use crate::matching::body::{Arrival, Body};
+use crate::request::Status;
+use crate::request::recv::{Source, TagSel};
+use crate::wire::Label;
+use crate::wire::Verdict;
+use gapless_bml::Bml;
+use slab::Slab;
+
+/// A message that a matched probe has taken (`MPI_Message`). It stays until it is received or
+/// dropped by [`Pml::drop_message`](crate::Pml::drop_message).
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "its sender waits for it to be received"]
+pub struct MessageId {
+    index: usize,
+    number: u64,
+}
+
+#[derive(Debug)]
+struct Claim {
+    number: u64,
+    label: Label,
+    /// `None` if its sender was lost before the data came.
+    held: Option<Arrival>,
+}
+
+/// Messages that were taken and not received yet.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    claims: Slab<Claim>,
+    next: u64,
+    /// How many of them may still be in the transport's memory.
+    parked: u32,
+}
+
+impl Claims {
+    /// Whether some may be in the transport's memory.
+    pub(crate) fn has_parked(&self) -> bool {
+        self.parked > 0
+    }
+
+    /// How many are of one of these communicators.
+    pub(crate) fn of_comms(&self, ids: &[u32]) -> usize {
+        self.claims.iter().filter(|(_, claim)| ids.contains(&(claim.label.context / 2))).count()
+    }
+
+    /// Shows all of them to `look` until it says that it has found its own; whether it did.
+    pub(crate) fn any_mut(&mut self, mut look: impl FnMut(Label, &mut Arrival) -> bool) -> bool {
+        let mut held = self.claims.iter_mut();
+        held.any(|(_, claim)| claim.held.as_mut().is_some_and(|held| look(claim.label, held)))
+    }
+
+    fn take(&mut self, message: &MessageId) -> Option<Claim> {
+        let found = self.claims.get(message.index).is_some_and(|c| c.number == message.number);
+        let claim = found.then(|| self.claims.remove(message.index))?;
+        self.parked -= u32::from(claim.held.as_ref().is_some_and(is_parked));
+        Some(claim)
+    }
+}
+
+fn is_parked(held: &Arrival) -> bool {
+    matches!(held, Arrival::Eager(_, Body::Parked(_)))
+}
+
+impl Core {
+    /// Takes out the message that a receive would take.
+    pub(crate) fn claim(
+        &mut self,
+        comm: &Comm,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<Option<(MessageId, Status)>, PmlError> {
+        let Some(status) = self.probe(comm, source, tag)? else { return Ok(None) };
+        let pattern = self.pattern(comm, source, tag)?;
+        let Some((label, held)) = self.unexpected.take(pattern) else { return Ok(None) };
+        let number = self.claims.next;
+        self.claims.next += 1;
+        self.claims.parked += u32::from(is_parked(&held));
+        let index = self.claims.claims.insert(Claim { number, label, held: Some(held) });
+        Ok(Some((MessageId { index, number }, status)))
+    }
+
+    /// The message behind a claim, which is over.
+    pub(crate) fn unclaim(&mut self, message: &MessageId) -> Result<(Label, Arrival), PmlError> {
+        let claim = self.claims.take(message).ok_or(PmlError::NoSuchMessage)?;
+        let Some(held) = claim.held else {
+            let rank = claim.label.source;
+            let gone = || PmlError::Bug { what: "a message without a sender that is lost" };
+            let error = self.peers[rank as usize].lost.clone().ok_or_else(gone)?;
+            return Err(PmlError::PeerLost { rank, error });
+        };
+        Ok((claim.label, self.unkeep(claim.label, held)))
+    }
+
+    /// Drops a message; its sender's request ends as if nothing of it had been wanted.
+    pub(crate) fn drop_claim(&mut self, bml: &mut Bml, message: &MessageId) {
+        if let Ok((label, arrival)) = self.unclaim(message) {
+            self.refuse_message(bml, label.source, arrival, Verdict::Refused);
+        }
+    }
+
+    /// Drops all messages that were taken and not received.
+    pub(crate) fn refuse_claims(&mut self, bml: &mut Bml) {
+        self.claims.parked = 0;
+        let claims: Vec<Claim> = self.claims.claims.drain().collect();
+        for Claim { label, held, .. } in claims {
+            if let Some(held) = held {
+                let arrival = self.unkeep(label, held);
+                self.refuse_message(bml, label.source, arrival, Verdict::Unreceived);
+            }
+        }
+    }
+
+    /// Offers of a lost peer cannot be received any more.
+    pub(crate) fn lose_claims(&mut self, peer: u32) {
+        let mut lost = Vec::new();
+        for (_, claim) in &mut self.claims.claims {
+            let offer = |held: &mut Arrival| matches!(held, Arrival::Rts(..));
+            if claim.label.source == peer
+                && let Some(held) = claim.held.take_if(offer)
+            {
+                lost.push((claim.label, held));
+            }
+        }
+        for (label, held) in lost {
+            self.unkeep(label, held);
+        }
+    }
+
+    /// Copies what is claimed out of the transport's memory.
+    pub(crate) fn spill_claims(&mut self) {
+        for (_, claim) in &mut self.claims.claims {
+            let Some(held) = claim.held.as_mut().filter(|held| is_parked(held)) else { continue };
+            match held.copy_out(&mut self.pool) {
+                Ok(()) => self.peers[claim.label.source as usize].parked -= 1,
+                Err(error) => tracing::error!(%error, "a message cannot be copied out"),
+            }
+        }
+        self.claims.parked = 0;
+    }
+}

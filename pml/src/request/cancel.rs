@@ -1,0 +1,168 @@
+//! `MPI_Cancel` of sends (MPI 4.1 §3.8.4): a message that no receive has taken is taken back.
+//!
+//! ```text
+//! not left yet       nobody else knows of it: it is dropped here, and the request has ended
+//!
+//! offered            | NOTE(withdraw, serial) -----> | not taken: dropped
+//!                    | <---------- FIN(withdrawn) -- | (taken: its own answer is on its way)
+//!
+//! eager, left        | NOTE(recall, sequence, serial) --> | not taken: dropped
+//!                    | <--------------- FIN(withdrawn) -- |
+//!                    | <---------------- FIN(received) -- | or it was taken, or is here no more
+//! ```
+//!
+//! The receiver decides: a note is numbered like the messages, so it is read after the one it is
+//! about, and a message is taken by a receive or by a note, never both. An eager send has ended
+//! when its data has left; asked for back, it is under way again until the answer has come.
+//!
+//! What a receiver does for a note takes time in proportion to the messages that wait there.
+
+use crate::drive::core::Core;
+use crate::drive::inflight::{Flight, InFlight};
+use crate::drive::peer::Outgoing;
+use crate::error::PmlError;
+use crate::matching::body::Arrival;
+use crate::pml::Pml;
+use crate::request::send::SendStage;
+use crate::request::wait::Outcome;
+use crate::request::{Left, Recalled, RequestId};
+use crate::rndv::protocol::Protocol;
+use crate::wire::{self, Verdict, What};
+use gapless_bml::Bml;
+use gapless_mem::Completion;
+
+impl Core {
+    /// Asks for a send back, whether it needs an answer or has left long ago.
+    pub(crate) fn cancel_send(&mut self, bml: &mut Bml, id: RequestId) -> Result<(), PmlError> {
+        if !self.requests.is_done(id)? {
+            self.withdraw(bml, id);
+            return Ok(());
+        }
+        let Some(Left { status, peer, sequence }) = self.requests.left(id) else { return Ok(()) };
+        if self.peers[peer as usize].lost.is_some() {
+            return Ok(());
+        }
+        let serial = self.new_serial(id);
+        self.requests.recall(id, Recalled { status, peer, serial });
+        self.enqueue(peer, Outgoing::Note(What::Recall { sequence, serial }));
+        self.flush_peer(bml, peer);
+        Ok(())
+    }
+
+    /// Asks for a send back that is under way.
+    pub(crate) fn withdraw(&mut self, bml: &mut Bml, id: RequestId) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        let peer = send.to.peer;
+        let serial = match &send.stage {
+            SendStage::Rendezvous(offered)
+                if offered.going.as_ref().is_none_or(|going| going.is_tentative()) =>
+            {
+                offered.rts.serial
+            }
+            SendStage::Unanswered { serial } | SendStage::Eager { serial } => *serial,
+            _ => return,
+        };
+        if self.drop_unsent(bml, peer, id) || serial == 0 {
+            return;
+        }
+        self.enqueue(peer, Outgoing::Note(What::Withdraw { serial }));
+        self.flush_peer(bml, peer);
+    }
+
+    /// Ends a send that waits in its peer's outbox; whether it did.
+    fn drop_unsent(&mut self, bml: &mut Bml, peer: u32, id: RequestId) -> bool {
+        let outbox = &mut self.peers[peer as usize].outbox;
+        let place = outbox.iter().position(|item| match item {
+            Outgoing::Eager(waits) | Outgoing::Rts(waits) => *waits == id,
+            Outgoing::Packing { id: waits, .. } => *waits == id,
+            _ => false,
+        });
+        let item = place.and_then(|place| outbox.remove(place));
+        match item {
+            None => return false,
+            // An engine still reads the buffer.
+            Some(Outgoing::Packing {
+                slot, packed: completion @ Completion::Pending(_), ..
+            }) => {
+                let Some(send) = self.requests.send_mut(id) else { return true };
+                if let SendStage::Eager { serial } = send.stage {
+                    self.serials.remove(&serial);
+                }
+                send.stage = SendStage::Draining { packing: 1, result: Err(PmlError::Cancelled) };
+                self.in_flight.push(InFlight { completion, work: Flight::Wasted { id, slot } });
+            }
+            Some(Outgoing::Rts(_)) => {
+                self.end_offer(bml, id, Err(PmlError::Cancelled));
+            }
+            Some(_) => self.finish_eager(id, Err(PmlError::Cancelled)),
+        }
+        true
+    }
+
+    /// The sender of an eager message wants it back.
+    pub(crate) fn recall(&mut self, bml: &mut Bml, from: u32, sequence: u32, serial: u64) {
+        let mut messages = self.unexpected.remove_if(|label, held| {
+            let eager = matches!(held, Arrival::Eager(..)) && held.serial() == Ok(None);
+            label.source == from && eager && held.envelope().sequence == sequence
+        });
+        let verdict = match messages.is_empty() {
+            true => Verdict::Received(Protocol::Eager),
+            false => Verdict::Withdrawn,
+        };
+        for (label, held) in messages.drain(..) {
+            if let Arrival::Eager(_, body) = self.unkeep(label, held) {
+                self.pool.give(body);
+            }
+        }
+        self.send_control(bml, from, &wire::fin(serial, verdict));
+    }
+
+    /// The answer to a recall; `false` if this request does not wait for one.
+    pub(crate) fn recalled(
+        &mut self,
+        from: u32,
+        id: RequestId,
+        verdict: Verdict,
+    ) -> Result<bool, String> {
+        let Some(Recalled { status, peer, serial }) = self.requests.recalled(id) else {
+            return Ok(false);
+        };
+        let result = match verdict {
+            _ if peer != from => return Err(format!("an answer to the recall {serial} of others")),
+            Verdict::Withdrawn => Err(PmlError::Cancelled),
+            Verdict::Received(Protocol::Eager) => Ok(status),
+            other => return Err(format!("an answer {other:?} to a recall")),
+        };
+        self.end_recall(id, serial, result);
+        Ok(true)
+    }
+
+    /// Whoever could have said what became of a message is lost.
+    pub(crate) fn lose_recall(&mut self, id: RequestId, fault: &PmlError) {
+        if let Some(Recalled { serial, .. }) = self.requests.recalled(id) {
+            self.end_recall(id, serial, Err(fault.clone()));
+        }
+    }
+
+    fn end_recall(&mut self, id: RequestId, serial: u64, result: Outcome) {
+        self.serials.remove(&serial);
+        self.requests.finish_recalled(id, result);
+    }
+}
+
+impl Pml {
+    /// Asks for a send back (`MPI_Cancel`, MPI 4.1 §3.8.4). Returns at once. Once the receiver has
+    /// made progress, the request ends either with [`PmlError::Cancelled`], and then no receive gets
+    /// the message, or as it would have, and then one has got it or will. Unlike other sends that
+    /// need no answer, it may end with [`PmlError::PeerLost`]: then nobody knows.
+    ///
+    /// A send whose result is there, but not collected, can be asked for back as long as its message
+    /// was short and waits for its receive; otherwise nothing changes. A buffered send whose message
+    /// was copied is done and cannot be.
+    ///
+    /// # Errors
+    /// There is no such request.
+    pub fn cancel_send(&mut self, id: RequestId) -> Result<(), PmlError> {
+        self.core.cancel_send(&mut self.bml, id)
+    }
+}

@@ -1,0 +1,208 @@
+//! Sends that wait for work of the caller's: its message is matched at once, in its turn, and its data is
+//! read only when that work has ended.
+//!
+//! ```text
+//! sender                                receiver
+//!   | RTS(offer, later) --------------> | matched, and nothing more
+//!   | the caller's work ends            |
+//!   | NOTE(go, serial) ---------------> | choose, as for any offer
+//!   |   or: that work has failed        |
+//!   | NOTE(fail, serial) -------------> | ends with SenderFailed
+//!   | <----------------- FIN(refused) - |
+//! ```
+//!
+//! Short messages go this way, too: one that went eagerly would need its data to leave in its turn, and
+//! those behind it would wait for work that may wait for them. Nothing is told to engines before the
+//! work has ended, for the same reason: their streams are for all messages.
+//!
+//! What a receiver does for a note on a message that nobody has matched takes time in proportion to the
+//! messages that wait there.
+
+use crate::buffer::Buffer;
+use crate::comm::Comm;
+use crate::drive::core::Core;
+use crate::drive::inflight::{Flight, InFlight};
+use crate::drive::peer::Outgoing;
+use crate::error::PmlError;
+use crate::matching::body::Arrival;
+use crate::pml::Pml;
+use crate::request::RequestId;
+use crate::request::send::SendStage;
+use crate::rndv::decide::Stage;
+use crate::wire::SendMode;
+use crate::wire::{self, Data, Verdict, What};
+use gapless_bml::Bml;
+use gapless_engine::{EngineError, Typed};
+use gapless_mem::Completion;
+use std::collections::hash_map::Entry;
+
+/// The first of them that has not ended, and those behind it.
+fn outstanding(after: &[Completion]) -> Result<Vec<Completion>, EngineError> {
+    let mut left = Vec::new();
+    for completion in after {
+        if !completion.poll()? {
+            left.push(completion.clone());
+        }
+    }
+    Ok(left)
+}
+
+impl Core {
+    /// Starts a send whose data is there once all of `after` have ended.
+    ///
+    /// # Safety
+    /// As [`Pml::isend_after`].
+    unsafe fn isend_after(
+        &mut self,
+        bml: &mut Bml,
+        comm: &Comm,
+        buffer: &Typed,
+        (rank, tag): (u32, i32),
+        after: &[Completion],
+    ) -> Result<RequestId, PmlError> {
+        let mut left = outstanding(after)?;
+        let Some(completion) = left.pop() else {
+            // SAFETY: the caller's promise, and all work that it names has ended.
+            return unsafe { self.isend(bml, comm, buffer, (rank, tag), SendMode::Standard) };
+        };
+        // SAFETY: the caller's promise is handed on.
+        let id = unsafe { self.offer_later(bml, comm, buffer, (rank, tag)) }?;
+        let work = Flight::Await { id, left };
+        self.in_flight.push(InFlight { completion, work });
+        Ok(id)
+    }
+
+    /// Work that a send waits for has ended, or failed.
+    pub(crate) fn awaited(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        mut left: Vec<Completion>,
+        result: Result<(), EngineError>,
+    ) {
+        let Some(send) = self.requests.send_mut(id) else { return };
+        if let (Ok(()), Some(completion)) = (&result, left.pop()) {
+            self.in_flight.push(InFlight { completion, work: Flight::Await { id, left } });
+            return;
+        }
+        let peer = send.to.peer;
+        let SendStage::Rendezvous(offered) = &mut send.stage else { return };
+        let serial = offered.rts.serial;
+        let what = match result {
+            Ok(()) => {
+                offered.rts.data = Data::There;
+                What::Go { serial }
+            }
+            Err(error) => {
+                offered.failed = Some(error.into());
+                What::Fail { serial }
+            }
+        };
+        self.enqueue(peer, Outgoing::Note(what));
+        self.flush_peer(bml, peer);
+    }
+
+    /// Has a receive wait for its sender's word, or end for want of data; whether it does. An error is the
+    /// sender's: it has offered two messages by one name, and could speak of one only.
+    pub(crate) fn defer(&mut self, bml: &mut Bml, id: RequestId) -> Result<bool, String> {
+        let Some((incoming, _)) = self.incoming(id) else { return Ok(true) };
+        Ok(match incoming.rts.data {
+            Data::There => false,
+            Data::Later => {
+                incoming.stage = Stage::Deferred;
+                let key = (incoming.from, incoming.rts.serial);
+                match self.deferred.entry(key) {
+                    Entry::Vacant(place) => drop(place.insert(id)),
+                    Entry::Occupied(_) => {
+                        return Err(format!("rendezvous {} is offered twice", key.1));
+                    }
+                }
+                true
+            }
+            Data::Never => {
+                let (from, serial) = (incoming.from, incoming.rts.serial);
+                incoming.failure = Some(PmlError::SenderFailed { rank: from });
+                self.send_control(bml, from, &wire::fin(serial, Verdict::Refused));
+                self.finish_incoming(id);
+                true
+            }
+        })
+    }
+
+    /// A sender says what has become of the data of an offer. One that is not known was refused.
+    pub(crate) fn data_told(&mut self, bml: &mut Bml, from: u32, serial: u64, data: Data) {
+        if let Some(id) = self.deferred.remove(&(from, serial)) {
+            let Some((incoming, _)) = self.incoming(id) else { return };
+            if incoming.from != from || !matches!(incoming.stage, Stage::Deferred) {
+                return;
+            }
+            incoming.rts.data = data;
+            incoming.stage = Stage::Choosing;
+            // It is not deferred again.
+            if self.defer(bml, id) == Ok(false)
+                && let Err(what) = self.proceed(bml, id)
+            {
+                self.give_up(bml, from, what);
+            }
+            return;
+        }
+        let tell = |source: u32, held: &mut Arrival| match held {
+            Arrival::Rts(rts, _) if source == from && rts.serial == serial => {
+                if rts.data == Data::Later {
+                    rts.data = data;
+                }
+                true
+            }
+            _ => false,
+        };
+        if !self.unexpected.any_mut(|label, held| tell(label.source, held)) {
+            self.claims.any_mut(|label, held| tell(label.source, held));
+        }
+    }
+}
+
+impl Pml {
+    /// As [`isend`](Pml::isend), of data that is there only when all of `after` have ended: kernels on
+    /// the caller's streams that write it, for instance. Which receive gets it is settled as if it were
+    /// sent now; messages that are sent later are not held up. If some of that work fails, the send ends
+    /// with its error, and the receive with [`PmlError::SenderFailed`].
+    ///
+    /// Nothing moves unless this endpoint makes progress after the work has ended.
+    ///
+    /// # Safety
+    /// As [`isend`](Pml::isend); what writes the memory must be among what `after` stands for.
+    ///
+    /// # Errors
+    /// As [`isend`](Pml::isend); some of the work has failed already.
+    pub unsafe fn isend_after(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        dest: u32,
+        tag: i32,
+        after: &[Completion],
+    ) -> Result<RequestId, PmlError> {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.core.isend_after(&mut self.bml, comm, buffer, (dest, tag), after) }
+    }
+}
+
+impl Core {
+    /// Offers a message whose data is there later.
+    ///
+    /// # Safety
+    /// As [`Pml::isend_after`].
+    unsafe fn offer_later(
+        &mut self,
+        bml: &mut Bml,
+        comm: &Comm,
+        buffer: &Typed,
+        to: (u32, i32),
+    ) -> Result<RequestId, PmlError> {
+        let ready = self.check_send(bml, comm, buffer, to, SendMode::Standard)?;
+        // SAFETY: the caller's promise is the one that a buffer takes; it is read only after the work
+        // that writes it has ended.
+        let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
+        Ok(self.offer(bml, ready.to, buffer, ready.envelope, None, Data::Later))
+    }
+}

@@ -1,0 +1,105 @@
+//! Send modes (MPI 4.1 §3.4), and the copies that the buffered one makes.
+//!
+//! ```text
+//! sender                                receiver
+//!   | EAGER(synchronous, serial, data) --> | matched
+//!   | <----------------------- FIN(eager) -|
+//!   | complete                             |
+//!
+//!   | EAGER(ready, data) ----------------> | nobody waits: the receive that takes it hears of it
+//!   | complete                             |
+//!
+//!   | RTS(ready) ------------------------> | nobody waits: both ends hear of it
+//!   | <------------------- FIN(not ready) -|
+//!   | ends with NotReady                   | so does the receive that takes it
+//! ```
+//!
+//! A rendezvous is synchronous by nature: whoever answers it has matched it.
+
+use crate::drive::core::Core;
+use crate::error::PmlError;
+use crate::pml::Pml;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What each message takes of an attached buffer besides its data, in bytes
+/// (`MPI_BSEND_OVERHEAD`).
+pub const BUFFERED_OVERHEAD: u64 = 96;
+
+/// Room for copies, set aside by the user.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    limit: u64,
+    used: Arc<AtomicU64>,
+}
+
+/// A copy of a message's data. It lives in its send.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    pub(crate) _bytes: Vec<u8>,
+    /// What it takes of the attached buffer, if it counts there.
+    pub(crate) _share: Option<Share>,
+}
+
+/// A part of the attached buffer; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Share {
+    bytes: u64,
+    used: Arc<AtomicU64>,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Core {
+    /// Takes room for a message of `bytes` from the attached buffer.
+    pub(crate) fn take_share(&self, bytes: u64) -> Result<Share, PmlError> {
+        let wanted = bytes.saturating_add(BUFFERED_OVERHEAD);
+        let Some(Attached { limit, used }) = &self.attached else {
+            return Err(PmlError::BufferExhausted { wanted, free: 0, attached: 0 });
+        };
+        let free = limit.saturating_sub(used.load(Ordering::Relaxed));
+        if wanted > free {
+            return Err(PmlError::BufferExhausted { wanted, free, attached: *limit });
+        }
+        used.fetch_add(wanted, Ordering::Relaxed);
+        Ok(Share { bytes: wanted, used: Arc::clone(used) })
+    }
+}
+
+impl Pml {
+    /// Sets `bytes` aside for buffered sends (`MPI_Buffer_attach`, MPI 4.1 §3.6): what they copy at a
+    /// time is at most so much, [`BUFFERED_OVERHEAD`] for each message included. The memory is
+    /// allocated message by message.
+    ///
+    /// # Errors
+    /// A buffer is attached already.
+    pub fn attach_buffer(&mut self, bytes: u64) -> Result<(), PmlError> {
+        if self.core.attached.is_some() {
+            return Err(PmlError::BufferAttached);
+        }
+        self.core.attached = Some(Attached { limit: bytes, used: Arc::default() });
+        Ok(())
+    }
+
+    /// Detaches the buffer if nothing is in it any more; gives its size in bytes (0 if there is none).
+    /// Makes no progress.
+    pub fn try_detach_buffer(&mut self) -> Option<u64> {
+        match &self.core.attached {
+            Some(Attached { used, .. }) if used.load(Ordering::Relaxed) > 0 => None,
+            _ => Some(self.core.attached.take().map_or(0, |attached| attached.limit)),
+        }
+    }
+
+    /// Waits until every message in the attached buffer has left, and detaches it
+    /// (`MPI_Buffer_detach`, MPI 4.1 §3.6); gives its size in bytes.
+    ///
+    /// # Errors
+    /// None so far.
+    pub fn detach_buffer(&mut self) -> Result<u64, PmlError> {
+        self.wait_for(|pml| Ok(pml.try_detach_buffer()))
+    }
+}

@@ -1,0 +1,472 @@
+//! Sends: starting one, and the states it goes through.
+
+use crate::buffer::{self, Buffer};
+use crate::choose::{Protocol, SingleCopyCosts, Situation, Touched, Ways};
+use crate::comm::Comm;
+use crate::drive::core::{AM_TAG, Core};
+use crate::drive::peer::Attempt;
+use crate::drive::peer::{Gone, Outgoing};
+use crate::error::PmlError;
+use crate::request::mode::Copied;
+use crate::request::wait::Outcome;
+use crate::request::{Left, RequestId, Status, Work};
+use crate::rndv::offer::Offered;
+use crate::wire::Data;
+use crate::wire::SendMode;
+use crate::wire::{EAGER_BYTES, Envelope, SERIAL_BYTES, Verdict};
+use gapless_bml::{Bml, Limits, PeerState, Rank, Token};
+use gapless_engine::{EngineError, Typed};
+use gapless_mem::{Completion, Region};
+
+/// A send under way.
+#[derive(Debug)]
+pub(crate) struct Send {
+    pub(crate) buffer: Buffer,
+    pub(crate) to: To,
+    /// Its sequence number is given when it leaves.
+    pub(crate) envelope: Envelope,
+    /// The memory of `buffer`, where that is a copy of ours.
+    pub(crate) _copied: Option<Copied>,
+    pub(crate) stage: SendStage,
+}
+
+/// Whom a send is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct To {
+    pub(crate) peer: u32,
+    /// Its rank in the communicator.
+    pub(crate) rank: u32,
+    /// The communicator's identifier here.
+    pub(crate) comm: u32,
+}
+
+/// What a send is waiting for.
+#[derive(Debug)]
+pub(crate) enum SendStage {
+    /// Eager: room in the transport, or its engine. The serial is that of a synchronous one, else 0.
+    Eager { serial: u64 },
+    /// Synchronous and eager: it has left; the receive.
+    Unanswered { serial: u64 },
+    /// Offered: the receiver's answer, or the end of what it has decided for.
+    Rendezvous(Box<Offered>),
+    /// It has ended so, but for engines that still read the buffer.
+    Draining { packing: u32, result: Outcome },
+}
+
+/// A send whose arguments are right.
+pub(crate) struct Ready {
+    pub(crate) to: To,
+    pub(crate) engine: usize,
+    pub(crate) envelope: Envelope,
+    /// Longest payload that the link takes eagerly.
+    link_eager: u64,
+}
+
+impl Core {
+    /// Starts a send.
+    ///
+    /// # Safety
+    /// As [`Pml::isend_mode`](crate::Pml::isend_mode).
+    pub(crate) unsafe fn isend(
+        &mut self,
+        bml: &mut Bml,
+        comm: &Comm,
+        buffer: &Typed,
+        (rank, tag): (u32, i32),
+        mode: SendMode,
+    ) -> Result<RequestId, PmlError> {
+        let ready = self.check_send(bml, comm, buffer, (rank, tag), mode)?;
+        let peer = ready.to.peer;
+        let bytes = buffer.packed_bytes();
+        if !self.goes_eagerly(bml, peer, buffer, ready.link_eager) {
+            if mode == SendMode::Buffered {
+                // SAFETY: the caller's promise holds for the time of this call.
+                return unsafe { self.send_copy(bml, ready, buffer, true) };
+            }
+            // SAFETY: the caller's promise is the one that a buffer takes.
+            let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
+            return Ok(self.offer(bml, ready.to, buffer, ready.envelope, None, Data::There));
+        }
+        if bytes > 0
+            && !buffer.space().cpu_accessible()
+            && mode != SendMode::Ready
+            && mode != SendMode::Buffered
+            && self.is_better_offered(bml, peer, buffer)
+        {
+            // SAFETY: the caller's promise is the one that a buffer takes.
+            let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
+            let id = self.offer(bml, ready.to, buffer, ready.envelope, None, Data::There);
+            if mode == SendMode::Standard {
+                self.expect_answer(id);
+            }
+            return Ok(id);
+        }
+        if mode == SendMode::Synchronous {
+            // SAFETY: the caller's promise is the one that a buffer takes.
+            let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
+            return Ok(self.queue_eager(bml, ready, buffer, None));
+        }
+        let outbox_empty = self.peers[peer as usize].outbox.is_empty();
+        if outbox_empty
+            && let Some(mut slot) = self.reserve(bml, peer, EAGER_BYTES + to_usize(bytes))
+        {
+            let engine = ready.engine;
+            // SAFETY: the caller's promise holds for the time of this call and until the request
+            // has ended, which is not before the packing has.
+            let mut packed = unsafe {
+                buffer::pack(&self.engines, engine, buffer, 0..bytes, &slot, EAGER_BYTES)
+            }?;
+            if mode == SendMode::Buffered && !matches!(packed, Completion::Ready) {
+                // Its memory is lent for the time of this call only.
+                packed.wait().map_err(EngineError::from)?;
+                packed = Completion::Ready;
+            }
+            if let Completion::Ready = packed {
+                let sequence = self.peers[peer as usize].next_sequence;
+                slot.write(0, &Envelope { sequence, ..ready.envelope }.eager())
+                    .map_err(EngineError::from)?;
+                self.next_sequence(peer);
+                bml.send(slot, AM_TAG, Token::NONE);
+                let protocol = Protocol::Eager;
+                let status = Status { source: rank, tag, bytes, protocol };
+                return Ok(self.requests.insert_left(&Left { status, peer, sequence }));
+            }
+            // SAFETY: the caller's promise is the one that a buffer takes.
+            let buffer = unsafe { Buffer::promised(buffer, engine) };
+            let stage = SendStage::Eager { serial: 0 };
+            let envelope = ready.envelope;
+            let send = Send { buffer, to: ready.to, envelope, _copied: None, stage };
+            let id = self.requests.insert(Work::Send(Box::new(send)));
+            self.enqueue(peer, Outgoing::Packing { id, slot, packed });
+            return Ok(id);
+        }
+        if let Some(error) = &self.peers[peer as usize].lost {
+            return Err(PmlError::PeerLost { rank: peer, error: error.clone() });
+        }
+        if mode == SendMode::Buffered {
+            // SAFETY: the caller's promise holds for the time of this call.
+            return unsafe { self.send_copy(bml, ready, buffer, true) };
+        }
+        // SAFETY: the caller's promise is the one that a buffer takes.
+        let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
+        Ok(self.queue_eager(bml, ready, buffer, None))
+    }
+
+    /// Starts to send a copy, so that the memory can be used at once. The request ends as the copy's
+    /// does; nothing of the attached buffer is taken.
+    ///
+    /// # Safety
+    /// For the time of this call, `buffer` describes memory that is valid for reads.
+    pub(crate) unsafe fn isend_copy(
+        &mut self,
+        bml: &mut Bml,
+        comm: &Comm,
+        buffer: &Typed,
+        (rank, tag): (u32, i32),
+    ) -> Result<RequestId, PmlError> {
+        let ready = self.check_send(bml, comm, buffer, (rank, tag), SendMode::Standard)?;
+        // SAFETY: the caller's promise is handed on.
+        unsafe { self.send_copy(bml, ready, buffer, false) }
+    }
+
+    /// Checks what a send is given.
+    #[inline(always)] // on every message's way, and its result is large
+    pub(crate) fn check_send(
+        &mut self,
+        bml: &mut Bml,
+        comm: &Comm,
+        buffer: &Typed,
+        (rank, tag): (u32, i32),
+        mode: SendMode,
+    ) -> Result<Ready, PmlError> {
+        let peer = comm.process(rank)?;
+        if tag < 0 {
+            return Err(PmlError::InvalidTag { tag });
+        }
+        self.comms.check(comm)?;
+        let engine = buffer::engine_for(&self.engines, buffer)?;
+        if !buffer.space().cpu_accessible() {
+            self.know_device(bml, engine, buffer.space());
+        }
+        let state = &self.peers[peer as usize];
+        if let Some(error) = &state.lost {
+            return Err(PmlError::PeerLost { rank: peer, error: error.clone() });
+        }
+        let limits = bml.limits(Rank(peer)).ok_or_else(|| unreachable(bml, peer))?;
+        let mut link_eager = eager_payload(limits);
+        if mode == SendMode::Synchronous {
+            link_eager = link_eager.saturating_sub(SERIAL_BYTES as u64);
+        }
+        let digest = self.digests.of(buffer.layout(), buffer.count());
+        let envelope = Envelope { context: comm.context_at(rank), tag, sequence: 0, digest, mode };
+        let to = To { peer, rank, comm: comm.id() };
+        Ok(Ready { to, engine, envelope, link_eager })
+    }
+
+    /// Starts to send a copy of `buffer`. Where it counts against the attached buffer, the request
+    /// has ended at once.
+    ///
+    /// # Safety
+    /// For the time of this call, `buffer` describes memory that is valid for reads.
+    #[cold]
+    unsafe fn send_copy(
+        &mut self,
+        bml: &mut Bml,
+        ready: Ready,
+        buffer: &Typed,
+        attached: bool,
+    ) -> Result<RequestId, PmlError> {
+        let bytes = buffer.packed_bytes();
+        let share = if attached { Some(self.take_share(bytes)?) } else { None };
+        // SAFETY: the caller's promise is handed on.
+        let copy = unsafe { buffer::copy_out(&self.engines, ready.engine, buffer) }?;
+        let typed = Typed::contiguous(Region::of(&copy));
+        let engine = buffer::engine_for(&self.engines, &typed)?;
+        // SAFETY: the copy lives in the send, whose request ends when nothing reads it any more, and
+        // nobody writes it.
+        let own = unsafe { Buffer::promised(&typed, engine) };
+        let copied = Some(Copied { _bytes: copy, _share: share });
+        let (To { peer, rank, .. }, tag) = (ready.to, ready.envelope.tag);
+        let id = if self.goes_eagerly(bml, peer, &typed, ready.link_eager) {
+            self.queue_eager(bml, ready, own, copied)
+        } else {
+            self.offer(bml, ready.to, own, ready.envelope, copied, Data::There)
+        };
+        if !attached {
+            return Ok(id);
+        }
+        self.requests.release(id)?;
+        let protocol = Protocol::Eager;
+        Ok(self.requests.insert(Work::Done(Ok(Status { source: rank, tag, bytes, protocol }))))
+    }
+
+    /// Has an eager message leave as soon as those before it have, and there is room.
+    #[cold]
+    fn queue_eager(
+        &mut self,
+        bml: &mut Bml,
+        ready: Ready,
+        buffer: Buffer,
+        copied: Option<Copied>,
+    ) -> RequestId {
+        let Ready { to, envelope, .. } = ready;
+        let peer = to.peer;
+        let stage = SendStage::Eager { serial: 0 };
+        let send = Send { buffer, to, envelope, _copied: copied, stage };
+        let id = self.requests.insert(Work::Send(Box::new(send)));
+        if envelope.mode == SendMode::Synchronous {
+            let serial = self.new_serial(id);
+            if let Some(send) = self.requests.send_mut(id) {
+                send.stage = SendStage::Eager { serial };
+            }
+        }
+        self.enqueue(peer, Outgoing::Eager(id));
+        if envelope.mode == SendMode::Synchronous {
+            self.flush_peer(bml, peer);
+        }
+        id
+    }
+
+    #[inline]
+    fn goes_eagerly(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed, link_eager: u64) -> bool {
+        let bytes = buffer.packed_bytes();
+        let tuning = &self.config.tuning;
+        let force = self.config.force;
+        if bytes == 0 {
+            return true;
+        }
+        if bytes > link_eager.min(tuning.eager_bytes_max) {
+            return false;
+        }
+        if force.is_none() && bytes <= tuning.eager_bytes_sure {
+            return true;
+        }
+        self.eager_wins(bml, peer, buffer)
+    }
+
+    /// Whether the cost model chooses eager.
+    #[inline(never)]
+    fn eager_wins(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
+        let situation = self.expectation(bml, peer, buffer);
+        let (tuning, force) = (&self.config.tuning, self.config.force);
+        self.recent.choose(&situation, tuning, force, Ways::ALL) == Protocol::Eager
+    }
+
+    /// What a sender expects of a message: the receiver's buffer is taken to be like its own.
+    pub(crate) fn expectation(&self, bml: &mut Bml, peer: u32, buffer: &Typed) -> Situation {
+        let blocks = buffer.layout().blocks_of(buffer.count()).unwrap_or(u64::MAX).max(1);
+        let devices = self.device_ends(bml, !buffer.space().cpu_accessible(), 0, buffer.space());
+        let side = (buffer.layout(), buffer.count());
+        let single_copy = single_copy_costs(bml, peer);
+        let staged = self.expected_staging(bml, peer, buffer.space());
+        let limits = bml.limits(Rank(peer));
+        Situation {
+            bytes: buffer.packed_bytes(),
+            sender_blocks: blocks,
+            // Matters to ways that a sender does not choose.
+            sender_span: buffer.packed_bytes(),
+            receiver_blocks: blocks,
+            devices,
+            local: peer == self.me,
+            link_eager_bytes: limits.map_or(0, eager_payload),
+            latency_ns: limits.map_or(0.0, |limits| f64::from(limits.latency_ns)),
+            bandwidth_mb_s: limits.map_or(1.0, |limits| f64::from(limits.bandwidth_mb_s)),
+            // Whether the memory really can be mapped shows when a key is asked for.
+            mapped: false,
+            lends: false,
+            single_copy,
+            layout_fetch_bytes: 0,
+            layout_fetch_max: self.config.bounds.layout_cache_bytes,
+            lent_layout_bytes: 0,
+            touched: devices.map(|_| Touched::between(side, side)),
+            staged,
+        }
+    }
+
+    /// The number of the next matched message to `peer`.
+    pub(crate) fn next_sequence(&mut self, peer: u32) -> u32 {
+        let state = &mut self.peers[peer as usize];
+        let sequence = state.next_sequence;
+        state.next_sequence = sequence.wrapping_add(1);
+        sequence
+    }
+
+    /// Reserves a slot for a queued eager message and has it packed. `Ok(None)`: no room.
+    pub(crate) fn start_packing(
+        &mut self,
+        bml: &mut Bml,
+        peer: u32,
+        id: RequestId,
+    ) -> Result<Option<Outgoing>, Gone> {
+        let send = self.requests.send_mut(id).ok_or(Gone)?;
+        let (bytes, start) = (send.buffer.bytes(), send.envelope.eager_bytes());
+        let Some(slot) = self.reserve(bml, peer, start + to_usize(bytes)) else {
+            // If the peer was lost by that, so was the request.
+            self.requests.send_mut(id).ok_or(Gone)?;
+            return Ok(None);
+        };
+        let send = self.requests.send_mut(id).ok_or(Gone)?;
+        match send.buffer.pack(&self.engines, 0..bytes, &slot, start) {
+            Ok(packed) => Ok(Some(Outgoing::Packing { id, slot, packed })),
+            Err(error) => {
+                self.finish_eager(id, Err(error.into()));
+                Err(Gone)
+            }
+        }
+    }
+
+    /// Sends an eager message whose packing has ended.
+    pub(crate) fn attempt_packed(&mut self, bml: &mut Bml, peer: u32, item: Outgoing) -> Attempt {
+        let Outgoing::Packing { id, mut slot, packed } = item else { return Attempt::Waits(item) };
+        match packed.poll() {
+            Ok(true) => {}
+            Ok(false) => return Attempt::Waits(Outgoing::Packing { id, slot, packed }),
+            Err(error) => {
+                self.finish_eager(id, Err(EngineError::from(error).into()));
+                return Attempt::Sent;
+            }
+        }
+        // Numbered only if it leaves: who waits for a number that never comes waits for ever.
+        let sequence = self.peers[peer as usize].next_sequence;
+        let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
+        let header = Envelope { sequence, ..send.envelope }.eager();
+        let status = send.status(Protocol::Eager);
+        let SendStage::Eager { serial } = send.stage else { return Attempt::Sent };
+        let mut written = slot.write(0, &header);
+        if serial != 0 {
+            written = written.and_then(|()| slot.write(EAGER_BYTES, &serial.to_le_bytes()));
+            send.stage = SendStage::Unanswered { serial };
+        }
+        bml.send(slot, AM_TAG, Token::NONE);
+        self.next_sequence(peer);
+        match written {
+            Ok(()) if serial != 0 => {}
+            Ok(()) => self.requests.finish_left(id, Left { status, peer, sequence }),
+            Err(error) => self.finish_eager(id, Err(EngineError::from(error).into())),
+        }
+        Attempt::Sent
+    }
+
+    /// What a receiver says of an eager message of ours that waits for that, or that was asked for back; `false` if the
+    /// request does not.
+    pub(crate) fn answered_eager(
+        &mut self,
+        from: u32,
+        id: RequestId,
+        verdict: Verdict,
+    ) -> Result<bool, String> {
+        if self.recalled(from, id, verdict)? {
+            return Ok(true);
+        }
+        let Some(send) = self.requests.send_mut(id) else { return Ok(false) };
+        if !matches!(send.stage, SendStage::Unanswered { .. }) || send.to.peer != from {
+            return Ok(false);
+        }
+        let outcome = send.outcome(verdict);
+        self.finish_eager(id, outcome);
+        Ok(true)
+    }
+
+    /// Ends an eager send, whatever it waits for.
+    pub(crate) fn finish_eager(&mut self, id: RequestId, result: Result<Status, PmlError>) {
+        if let Some(send) = self.requests.send_mut(id)
+            && let SendStage::Eager { serial } | SendStage::Unanswered { serial } = send.stage
+            && serial != 0
+        {
+            self.serials.remove(&serial);
+        }
+        self.requests.finish(id, result);
+    }
+}
+
+impl Send {
+    /// How it ends by what its receiver says.
+    pub(crate) fn outcome(&self, verdict: Verdict) -> Outcome {
+        let (rank, tag) = (self.to.rank, self.envelope.tag);
+        match verdict {
+            Verdict::Received(protocol) => Ok(self.status(protocol)),
+            Verdict::Refused => Ok(self.status(Protocol::Pipeline)),
+            Verdict::NotReady => Err(PmlError::NotReady { rank, tag }),
+            Verdict::Withdrawn => Err(PmlError::Cancelled),
+            Verdict::Unreceived => Err(PmlError::Unreceived { rank, tag }),
+        }
+    }
+
+    pub(crate) fn status(&self, protocol: Protocol) -> Status {
+        let bytes = self.buffer.bytes();
+        Status { source: self.to.rank, tag: self.envelope.tag, bytes, protocol }
+    }
+}
+
+/// What single copy to or from `peer` costs, if the link can do it.
+pub(crate) fn single_copy_costs(bml: &mut Bml, peer: u32) -> Option<SingleCopyCosts> {
+    let (id, rdma) = bml.rdma(Rank(peer))?;
+    if rdma.reaches(id) != Some(true) {
+        return None;
+    }
+    let limits = rdma.rdma_limits();
+    Some(SingleCopyCosts {
+        operation_ns: f64::from(limits.operation_ns),
+        piece_ns: f64::from(limits.piece_ns),
+        bandwidth_mb_s: f64::from(limits.bandwidth_mb_s),
+        pieces_max: limits.max_pieces as u64,
+    })
+}
+
+/// Longest payload that a link takes eagerly.
+pub(crate) fn eager_payload(limits: &Limits) -> u64 {
+    let eager = limits.eager_bytes.min(limits.max_fragment_bytes);
+    eager.saturating_sub(EAGER_BYTES) as u64
+}
+
+/// Lengths that fit a slot fit the address space.
+pub(crate) fn to_usize(len: u64) -> usize {
+    usize::try_from(len).expect("checked against a link's limit")
+}
+
+fn unreachable(bml: &Bml, rank: u32) -> PmlError {
+    match bml.state(Rank(rank)) {
+        PeerState::Lost(error) => PmlError::PeerLost { rank, error: error.clone() },
+        _ => PmlError::Unreachable { rank },
+    }
+}

@@ -1,0 +1,291 @@
+//! Layouts on the wire: what we have published to peers, and what we have learnt from them.
+//!
+//! ```text
+//! sender                                  receiver
+//!   | RTS(layout id, its length) ---------> | not inline, not in the cache
+//!   | <--- LAYOUT-REQUEST(piece size) ----- |
+//!   | LAYOUT-DATA(offset) ----------------> | all there: unflatten, which trusts nothing
+//! ```
+//!
+//! The other way round, for a buffer that the sender may write (`rndv/mapped_put.rs`): the sender asks, the receiver sends.
+//! There are no two names alike, so the same messages serve.
+//!
+//! An identifier stands for one layout for ever: it is a counter. Both caches are bounded in bytes
+//! and entries; what has not been used for the longest time goes first.
+
+use crate::digests::identity;
+use crate::drive::core::{AM_TAG, Core};
+use crate::drive::peer::{Attempt, Outgoing};
+use crate::hash::FastMap;
+use crate::request::RequestId;
+use crate::rndv::decide::Stage;
+use crate::rndv::pieces::Pieces;
+use crate::tuning::Bounds;
+use crate::wire::{self, LAYOUT_BYTES};
+use gapless_bml::{Bml, Fragment, Token};
+use gapless_dtype::{FlattenFault, Layout, SignatureDecodeError, WeakLayout};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Layouts of ours, flattened, by object.
+#[derive(Debug)]
+pub(crate) struct Published {
+    entries: FastMap<usize, Entry>,
+    bytes: u64,
+    next_id: u64,
+    uses: u64,
+    entries_max: usize,
+    bytes_max: u64,
+    /// Layouts that turned out to be longer than all that is kept, flattened.
+    too_long: VecDeque<WeakLayout>,
+}
+
+/// How many of those are remembered: flattening one takes as long as copying it.
+const TOO_LONG_MAX: usize = 16;
+
+#[derive(Debug)]
+struct Entry {
+    id: u64,
+    flat: Arc<[u8]>,
+    /// Keeps the object, so that its address stays its own.
+    _layout: Layout,
+    used: u64,
+}
+
+impl Published {
+    pub(crate) fn new(bounds: &Bounds) -> Published {
+        Published {
+            entries: FastMap::default(),
+            bytes: 0,
+            next_id: 1,
+            uses: 0,
+            entries_max: bounds.layout_cache_entries.max(1),
+            bytes_max: bounds.layout_cache_bytes,
+            too_long: VecDeque::new(),
+        }
+    }
+
+    /// The identifier and the bytes of a layout; `None` if it is longer than all that is kept, so that every
+    /// message would have it flattened anew, and fetched.
+    pub(crate) fn publish(&mut self, layout: &Layout) -> Option<(u64, Arc<[u8]>)> {
+        let address = identity(layout);
+        self.uses += 1;
+        if let Some(entry) = self.entries.get_mut(&address) {
+            entry.used = self.uses;
+            return Some((entry.id, Arc::clone(&entry.flat)));
+        }
+        // As long as it is remembered, its identity is not given to another.
+        if self.too_long.iter().any(|known| known.id() == layout.id()) {
+            return None;
+        }
+        let flat: Arc<[u8]> = layout.flatten().into();
+        if flat.len() as u64 > self.bytes_max {
+            self.too_long.truncate(TOO_LONG_MAX - 1);
+            self.too_long.push_front(layout.downgrade());
+            return None;
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        self.bytes += flat.len() as u64;
+        let (kept, used) = (Arc::clone(&flat), self.uses);
+        self.entries.insert(address, Entry { id, flat: kept, _layout: layout.clone(), used });
+        while self.entries.len() > self.entries_max || self.bytes > self.bytes_max {
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
+            let Some(address) = oldest.map(|(address, _)| *address) else { break };
+            if let Some(gone) = self.entries.remove(&address) {
+                self.bytes -= gone.flat.len() as u64;
+            }
+        }
+        Some((id, flat))
+    }
+}
+
+/// Layouts of one peer, by its identifiers.
+#[derive(Debug, Default)]
+pub(crate) struct Fetched {
+    entries: FastMap<u64, (Layout, u64, u64)>,
+    bytes: u64,
+    uses: u64,
+}
+
+impl Fetched {
+    pub(crate) fn knows(&self, id: u64) -> bool {
+        self.entries.contains_key(&id)
+    }
+
+    pub(crate) fn get(&mut self, id: u64) -> Option<Layout> {
+        let (layout, _, used) = self.entries.get_mut(&id)?;
+        self.uses += 1;
+        *used = self.uses;
+        Some(layout.clone())
+    }
+
+    /// Decodes a layout and keeps it. `Ok(None)`: it may be sound, but is more than is decoded here.
+    pub(crate) fn insert(
+        &mut self,
+        id: u64,
+        flat: &[u8],
+        bounds: &Bounds,
+    ) -> Result<Option<Layout>, String> {
+        if let Some(layout) = self.get(id) {
+            return Ok(Some(layout));
+        }
+        let layout = match Layout::unflatten(flat) {
+            Ok(layout) => layout,
+            Err(error) if is_beyond_bounds(&error.reason) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        self.uses += 1;
+        self.bytes += flat.len() as u64;
+        self.entries.insert(id, (layout.clone(), flat.len() as u64, self.uses));
+        while self.entries.len() > bounds.layout_cache_entries
+            || self.bytes > bounds.layout_cache_bytes
+        {
+            let oldest = self.entries.iter().min_by_key(|(_, (_, _, used))| *used);
+            let Some(id) = oldest.map(|(id, _)| *id) else { break };
+            if let Some((_, len, _)) = self.entries.remove(&id) {
+                self.bytes -= len;
+            }
+        }
+        Ok(Some(layout))
+    }
+}
+
+/// Whether a layout was refused for its size and not for its contents: committing has no such bounds
+/// for signatures, so an honest peer may have one.
+fn is_beyond_bounds(fault: &FlattenFault) -> bool {
+    use SignatureDecodeError as Signature;
+    matches!(
+        fault,
+        FlattenFault::TooManyOps
+            | FlattenFault::TooDeep
+            | FlattenFault::Signature(Signature::TooLarge { .. } | Signature::TooDeep)
+    )
+}
+
+/// A layout on its way here.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    bytes: Vec<u8>,
+    pieces: Pieces,
+}
+
+impl Fetch {
+    /// Of `length` bytes, which was compared with the bound, in pieces of `piece` bytes.
+    pub(crate) fn new(length: u64, piece: u64) -> Fetch {
+        let bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        Fetch { bytes, pieces: Pieces::new(0, length, piece) }
+    }
+
+    /// Takes a piece; gives all of the layout, once it is there.
+    pub(crate) fn take(
+        &mut self,
+        offset: u64,
+        length: u64,
+        fragment: &Fragment,
+    ) -> Result<Option<Vec<u8>>, String> {
+        let wrong = || format!("a piece of a layout of {length} bytes, which is another's");
+        if length != self.bytes.len() as u64 {
+            return Err(wrong());
+        }
+        let len = fragment.len() - LAYOUT_BYTES;
+        self.pieces.take(offset, len as u64)?;
+        let at = usize::try_from(offset).map_err(|error| error.to_string())?;
+        let place = self.bytes.get_mut(at..at + len).ok_or_else(wrong)?;
+        fragment.read(LAYOUT_BYTES, place).map_err(|error| error.to_string())?;
+        Ok(self.pieces.complete().then(|| std::mem::take(&mut self.bytes)))
+    }
+}
+
+impl Core {
+    /// Asks the sender for its layout.
+    pub(crate) fn fetch_layout(&mut self, bml: &mut Bml, id: RequestId) {
+        let Some((incoming, _)) = self.incoming(id) else { return };
+        let from = incoming.from;
+        let piece = Core::fragment_max(bml, from).saturating_sub(LAYOUT_BYTES) as u64;
+        // What the sender can put into one slot, by its own wish for fragments.
+        let piece = piece.min(u64::from(incoming.rts.fragment)).max(1);
+        let length = incoming.rts.layout_bytes;
+        // `choose` has compared the length with the bound.
+        incoming.stage = Stage::Fetching(Fetch::new(length, piece));
+        let message = wire::layout_request(incoming.rts.serial, incoming.reply, piece);
+        self.send_control(bml, from, &message);
+    }
+
+    /// Sends as much of a layout as there is room for.
+    pub(crate) fn attempt_layout(
+        &mut self,
+        bml: &mut Bml,
+        peer: u32,
+        (reply, mut next, piece): (u64, usize, usize),
+        bytes: Arc<[u8]>,
+    ) -> Attempt {
+        while next < bytes.len() {
+            let part = &bytes[next..bytes.len().min(next + piece)];
+            let Some(mut slot) = self.reserve(bml, peer, LAYOUT_BYTES + part.len()) else {
+                return Attempt::Waits(Outgoing::Layout { reply, next, piece, bytes });
+            };
+            let header = wire::layout_data(reply, next as u64, bytes.len() as u64);
+            let written = slot.write(0, &header).and_then(|()| slot.write(LAYOUT_BYTES, part));
+            if let Err(error) = written {
+                tracing::error!(%error, "a slot that cannot be written");
+            }
+            next += part.len();
+            bml.send(slot, AM_TAG, Token::NONE);
+        }
+        Attempt::Sent
+    }
+
+    /// A piece of the sender's layout has arrived.
+    pub(crate) fn layout_fetched(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        (offset, length): (u64, u64),
+        fragment: &Fragment,
+    ) -> Result<(), String> {
+        let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
+        let (from, layout_id) = (incoming.from, incoming.rts.layout_id);
+        let Stage::Fetching(fetch) = &mut incoming.stage else { return Ok(()) };
+        if let Some(flat) = fetch.take(offset, length, fragment)? {
+            incoming.stage = Stage::Choosing;
+            let layouts = &mut self.peers[from as usize].layouts;
+            let layout = layouts.insert(layout_id, &flat, &self.config.bounds)?;
+            self.set_layout(id, layout)?;
+            self.proceed(bml, id)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_dtype::{Datatype, Primitive};
+
+    fn list(blocks: i64) -> Layout {
+        let at: Vec<i64> = (0..blocks).map(|i| 2 * i + i % 3).collect();
+        Datatype::indexed_block(1, &at, &Primitive::Double.into()).unwrap().commit().unwrap()
+    }
+
+    #[test]
+    fn what_is_longer_than_all_that_is_kept_is_not_published_and_others_stay() {
+        let bounds = Bounds { layout_cache_bytes: 4096, ..Bounds::default() };
+        let mut published = Published::new(&bounds);
+        let (short, long) = (list(20), list(2000));
+        let (id, flat) = published.publish(&short).unwrap();
+        assert!(flat.len() < 4096 && long.flatten().len() > 4096);
+        for _ in 0..3 {
+            assert!(published.publish(&long).is_none());
+            assert_eq!(published.publish(&short).unwrap().0, id);
+        }
+        assert_eq!(published.too_long.len(), 1, "remembered once");
+        let others: Vec<Layout> = (0..20).map(|i| list(1500 + i)).collect();
+        for other in &others {
+            assert!(published.publish(other).is_none());
+        }
+        assert_eq!(published.too_long.len(), TOO_LONG_MAX);
+        drop(long);
+        assert_eq!(published.publish(&short).unwrap().0, id);
+    }
+}

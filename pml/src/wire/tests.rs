@@ -1,0 +1,146 @@
+//! Round trips, and bytes that no honest peer sends.
+
+use super::*;
+use crate::choose::Protocol;
+use crate::wire::Data;
+use gapless_dtype::{Datatype, Primitive};
+
+fn envelope(count: u64) -> Envelope {
+    let digest = Datatype::from(Primitive::Double).signature().digest(count);
+    let mode = SendMode::Standard;
+    Envelope { context: 6, tag: -3, sequence: 0xFFFF_FFFE, digest, mode }
+}
+
+fn rts() -> Rts {
+    Rts {
+        envelope: envelope(1000),
+        serial: 77,
+        count: 10,
+        low: -64,
+        span: 16_000,
+        blocks: 100,
+        layout_id: 3,
+        layout_bytes: 5,
+        fragment: 32_768,
+        depth: 4,
+        host: false,
+        staged: StagedOffer { device: true, through_host: true, fragment: 4096, depth: 3, mark: 5 },
+        data: Data::Later,
+        mapped: RemoteKey::new(&[1; 20]),
+        rdma: RemoteKey::new(&[2; 80]),
+        inline: 228..233,
+    }
+}
+
+#[test]
+fn an_eager_header_says_what_it_was_told() {
+    let first = envelope(3).eager();
+    assert_eq!(Head::parse(&first, 32 + 24), Ok(Head::Eager(envelope(3))));
+    // A digest of three doubles cannot be one of no bytes, nor of fewer bytes than elements.
+    assert!(Head::parse(&first, 32).is_err());
+    assert!(Head::parse(&first, 31).is_err());
+}
+
+#[test]
+fn a_mode_is_told_and_a_synchronous_message_has_its_serial() {
+    for (mode, serial) in [(SendMode::Ready, 0), (SendMode::Synchronous, 8)] {
+        let envelope = Envelope { mode, ..envelope(3) };
+        assert_eq!(envelope.eager_bytes(), 32 + serial);
+        let mut first = envelope.eager();
+        assert_eq!(Head::parse(&first, 32 + serial + 24), Ok(Head::Eager(envelope)));
+        assert!(Head::parse(&first, 32 + serial).is_err());
+        first[2] = 3;
+        assert!(Head::parse(&first, 32 + serial + 24).is_err());
+    }
+}
+
+#[test]
+fn an_rts_says_what_it_was_told() {
+    let mut bytes = [0; CONTROL_MAX];
+    let len = rts().write(&[9; 5], &mut bytes);
+    assert_eq!(len, 233);
+    assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(Box::new(rts()))));
+    for shorter in 0..len {
+        assert!(Message::parse(&bytes[..shorter]).is_err(), "{shorter} bytes");
+    }
+}
+
+#[test]
+fn a_long_layout_is_left_out() {
+    let mut bytes = [0; CONTROL_MAX];
+    let offer = Rts { layout_bytes: 2000, inline: 228..228, ..rts() };
+    let len = offer.write(&[9; 2000], &mut bytes);
+    assert_eq!(Message::parse(&bytes[..len]), Ok(Message::Rts(Box::new(offer))));
+}
+
+#[test]
+fn other_kinds_say_what_they_were_told() {
+    let cts = Cts { serial: 1, reply: 2, offset: 3, end: 4, fragment: 5, depth: 6 };
+    assert_eq!(Message::parse(&cts.wire()), Ok(Message::Cts(cts)));
+    assert!(Message::parse(&Cts { end: 3, ..cts }.wire()).is_err());
+    assert!(Message::parse(&Cts { fragment: 0, ..cts }.wire()).is_err());
+    for verdict in [Verdict::Received(Protocol::Mapped), Verdict::Refused, Verdict::NotReady] {
+        let message = Message::Fin { serial: 8, verdict };
+        assert_eq!(Message::parse(&fin(8, verdict)), Ok(message));
+    }
+    assert!(Message::parse(&short(kind::FIN, 14, 8)).is_err());
+    let recall = What::Recall { sequence: 0xFFFF_FFFE, serial: 1 << 40 };
+    for what in [What::Withdraw { serial: 9 }, What::Farewell, recall] {
+        let said = Note { sequence: 0xFFFF_FFFF, what };
+        assert_eq!(Message::parse(&note(said)), Ok(Message::Note(said)));
+    }
+    let request = Message::LayoutRequest { serial: 1, reply: 2, piece: 3 };
+    assert_eq!(Message::parse(&layout_request(1, 2, 3)), Ok(request));
+    assert_eq!(Message::parse(&abort(8)), Ok(Message::Abort { reply: 8 }));
+    let data = Message::LayoutData { reply: 1, offset: 2, length: 3 };
+    assert_eq!(Message::parse(&layout_data(1, 2, 3)), Ok(data));
+    let head = Head::parse(&super::data(5, 6), 32);
+    assert_eq!(head, Ok(Head::Data { reply: 5, offset: 6 }));
+}
+
+#[test]
+fn reserved_bytes_are_zero_in_every_kind() {
+    let cts = Cts { serial: 1, reply: 2, offset: 3, end: 4, fragment: 5, depth: 6 };
+    let farewell = Note { sequence: 0, what: What::Farewell };
+    let honest: [(&[u8], &[usize]); 6] = [
+        (&note(farewell), &[3, 7, 11, 16]),
+        (&cts.wire(), &[2, 3, 12, 15]),
+        (&fin(8, Verdict::Refused), &[3, 7]),
+        (&abort(8), &[2, 3, 7]),
+        (&layout_request(1, 2, 3), &[2, 7]),
+        (&layout_data(1, 2, 3), &[2, 7]),
+    ];
+    for (message, places) in honest {
+        assert!(Message::parse(message).is_ok());
+        for &at in places {
+            let mut forged = message.to_vec();
+            forged[at] = 1;
+            assert!(Message::parse(&forged).is_err(), "kind {}, byte {at}", message[0]);
+        }
+    }
+}
+
+#[test]
+fn no_bytes_make_the_parser_panic() {
+    let mut bytes = [0; CONTROL_MAX];
+    let len = rts().write(&[9; 5], &mut bytes);
+    let mut seed = 0x2545_F491_4F6C_DD1Du64;
+    for round in 0..200_000 {
+        let mut forged = bytes;
+        for _ in 0..1 + round % 4 {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            let at = usize::try_from(seed % 117).unwrap();
+            forged[at] = seed.to_le_bytes()[5];
+        }
+        forged[0] = 1 + u8::try_from(round % 10).unwrap();
+        let message = &forged[..len - usize::try_from(round % 3).unwrap()];
+        if let Ok(Message::Rts(offer)) = Message::parse(message) {
+            assert!(offer.inline.end == message.len() && offer.fragment > 0);
+        }
+        let mut first = [0; EAGER_BYTES];
+        first.copy_from_slice(&forged[..EAGER_BYTES]);
+        let _ = Head::parse(&first, usize::try_from(seed % 200).unwrap());
+    }
+}
