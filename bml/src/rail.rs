@@ -14,7 +14,7 @@ const QUIET_STRIDE: u32 = 16;
 /// A transport and the ranks behind its peers.
 pub(crate) struct Rail {
     pub(crate) btl: Box<dyn Btl>,
-    /// Those of its abilities that memory is lent to.
+    /// Those of its abilities that memory is granted to.
     abilities: Abilities,
     /// Who is behind each [`PeerId`].
     pub(crate) ranks: Vec<Rank>,

@@ -1,6 +1,6 @@
 //! Which ability is whose. [`Btl`] is a safe trait: nothing keeps a transport from showing another's
-//! ability, or none, where memory was lent to the first. Whoever lends memory through a transport asks
-//! here, and is answered by the ability that it was lent to, or by none.
+//! ability, or none, where memory was granted to the first. Whoever grants memory through a transport asks
+//! here, and is answered by the ability that it was granted to, or by none.
 
 use crate::{Btl, Ended, LinkError, Mapped, Rdma, RemoteKey, Token};
 use gapless_mem::Region;
@@ -55,7 +55,7 @@ impl Abilities {
     }
 
     /// The token and the result of an operation of the transport's [`Rdma`]; `None` of another's, which says
-    /// nothing about memory that was lent here.
+    /// nothing about memory that was granted here.
     #[must_use]
     pub fn ended(&self, ended: Ended) -> Option<(Token, Result<(), LinkError>)> {
         (self.rdma == Some(ended.by())).then(|| ended.into_parts())

@@ -9,7 +9,7 @@
 //! `Btl` is a safe trait, because nothing that matters for memory is taken from a transport's word:
 //! [`Slot`]s and [`Fragment`]s are made by unsafe constructors, or by [`pool`]; the end of a one-sided
 //! operation comes as an [`Ended`], which only its ability can make; and an ability is asked only about
-//! memory that it was lent ([`Abilities`]). `Rdma`, `Mapped` and [`Reclaim`] are unsafe traits, each with
+//! memory that it was granted ([`Abilities`]). `Rdma`, `Mapped` and [`Reclaim`] are unsafe traits, each with
 //! its contract as a list. What must hold for all:
 //!
 //! 1. **Messages** arrive whole and once each, in the order of [`Btl::send`] where

@@ -204,7 +204,7 @@ pub unsafe trait Mapped {
     /// of a device: its keys to it end for good when it hears of this, and what it has mapped is let go
     /// of there as soon as nothing uses it. Gives whether the peer, or a device at work for it, may still read or write
     /// the memory: then poll and ask again. That ends when its work does, or with its process; not
-    /// when the link does, which a peer that lives may outlast. Who lent memory to be written gives it
+    /// when the link does, which a peer that lives may outlast. Who granted memory to be written gives it
     /// back to its user no sooner.
     fn recall(&mut self, peer: PeerId, region: Region) -> bool;
 }

@@ -122,7 +122,7 @@ impl Ended {
 /// Moves bytes between local regions and a peer's, without the peer's help.
 ///
 /// # Safety
-/// Memory is lent to operations, and taken back, on the word of an implementation. So it keeps these
+/// Memory is granted to operations, and taken back, on the word of an implementation. So it keeps these
 /// rules:
 ///
 /// 1. [`id`](Rdma::id) is the same at every call, and no other ability's. (A wrapper that hands everything

@@ -65,13 +65,13 @@ impl fmt::Debug for PoolHandle {
 }
 
 /// What slots and fragments share: bytes, and the way home.
-struct Loan {
+struct Pooled {
     region: Region,
     index: u64,
     pool: Option<Arc<dyn Reclaim>>,
 }
 
-impl Loan {
+impl Pooled {
     #[inline]
     fn give_back(&mut self) {
         if let Some(pool) = self.pool.take() {
@@ -84,7 +84,7 @@ impl Loan {
 
 /// Room for one message to one peer, in memory that the transport owns.
 pub struct Slot {
-    loan: Loan,
+    pooled: Pooled,
     peer: PeerId,
     len: usize,
 }
@@ -109,7 +109,7 @@ impl Slot {
     ) -> Slot {
         let len = usize::try_from(region.len()).expect("a slot fits the address space");
         let PoolHandle(pool) = pool.into();
-        Slot { loan: Loan { region, index, pool: Some(pool) }, peer, len }
+        Slot { pooled: Pooled { region, index, pool: Some(pool) }, peer, len }
     }
 
     /// The peer it was reserved for.
@@ -138,7 +138,7 @@ impl Slot {
     #[must_use]
     #[inline]
     pub fn region(&self) -> Region {
-        let r = &self.loan.region;
+        let r = &self.pooled.region;
         Region::new(r.space(), r.address(), r.offset(), self.len as u64)
     }
 
@@ -146,14 +146,14 @@ impl Slot {
     #[must_use]
     #[inline]
     pub fn index(&self) -> u64 {
-        self.loan.index
+        self.pooled.index
     }
 
     /// Whether `pool` is where it goes back to: a transport's check that a slot is its own.
     #[must_use]
     #[inline]
     pub fn belongs_to(&self, pool: &Arc<dyn Reclaim>) -> bool {
-        self.loan
+        self.pooled
             .pool
             .as_ref()
             .is_some_and(|own| std::ptr::addr_eq(Arc::as_ptr(own), Arc::as_ptr(pool)))
@@ -195,27 +195,27 @@ impl Slot {
     #[must_use]
     #[inline]
     pub fn into_parts_and_pool(mut self) -> (Region, u64, Option<PoolHandle>) {
-        let pool = self.loan.pool.take().map(PoolHandle);
-        (self.region(), self.loan.index, pool)
+        let pool = self.pooled.pool.take().map(PoolHandle);
+        (self.region(), self.pooled.index, pool)
     }
 }
 
 impl Drop for Slot {
     #[inline]
     fn drop(&mut self) {
-        self.loan.give_back();
+        self.pooled.give_back();
     }
 }
 
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Slot {} to {} of {} bytes", self.loan.index, self.peer, self.len)
+        write!(f, "Slot {} to {} of {} bytes", self.pooled.index, self.peer, self.len)
     }
 }
 
 /// A message that has arrived, in memory that the transport owns.
 pub struct Fragment {
-    loan: Loan,
+    pooled: Pooled,
 }
 
 impl Fragment {
@@ -228,21 +228,21 @@ impl Fragment {
     #[must_use]
     #[inline]
     pub unsafe fn new(region: Region, index: u64, pool: Arc<dyn Reclaim>) -> Fragment {
-        Fragment { loan: Loan { region, index, pool: Some(pool) } }
+        Fragment { pooled: Pooled { region, index, pool: Some(pool) } }
     }
 
     /// Its length in bytes.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
-        usize::try_from(self.loan.region.len()).unwrap_or(usize::MAX)
+        usize::try_from(self.pooled.region.len()).unwrap_or(usize::MAX)
     }
 
     /// Whether it is empty.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.loan.region.is_empty()
+        self.pooled.region.is_empty()
     }
 
     /// Its bytes, as a region that engines can unpack from; valid for reads while the fragment
@@ -250,7 +250,7 @@ impl Fragment {
     #[must_use]
     #[inline]
     pub fn region(&self) -> Region {
-        self.loan.region
+        self.pooled.region
     }
 
     /// Copies `into.len()` bytes out, from `offset` on.
@@ -260,7 +260,7 @@ impl Fragment {
     #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), DeviceError> {
         // SAFETY: `Fragment::new`'s caller guarantees the region while the fragment lives.
-        unsafe { gapless_mem::read(&self.loan.region, offset as u64, into) }
+        unsafe { gapless_mem::read(&self.pooled.region, offset as u64, into) }
     }
 
     /// All of its bytes, copied.
@@ -277,12 +277,12 @@ impl Fragment {
 impl Drop for Fragment {
     #[inline]
     fn drop(&mut self) {
-        self.loan.give_back();
+        self.pooled.give_back();
     }
 }
 
 impl fmt::Debug for Fragment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Fragment of {} bytes", self.loan.region.len())
+        write!(f, "Fragment of {} bytes", self.pooled.region.len())
     }
 }

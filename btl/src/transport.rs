@@ -182,7 +182,7 @@ pub trait Btl: Send {
         Ok(())
     }
 
-    /// Moving bytes without the peer's help, where the wire can: always the same ability. Whoever lends it
+    /// Moving bytes without the peer's help, where the wire can: always the same ability. Whoever grants it
     /// memory takes no word of another ([`Abilities`](crate::Abilities)).
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
         None

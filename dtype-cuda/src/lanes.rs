@@ -229,7 +229,7 @@ mod tests {
     struct Work(AtomicBool);
 
     #[expect(unsafe_code, reason = "work that is over when the test says so")]
-    // SAFETY: it was lent no memory.
+    // SAFETY: it was granted no memory.
     unsafe impl Pending for Work {
         fn poll(&self) -> Result<bool, DeviceError> {
             panic!("whoever chooses a lane does not ask the device")

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// does its work once all of `after` have ended, and returns the completion of its own.
 ///
 /// # Safety
-/// Message layers lend an engine users' memory, and give it back when a completion says so. So an
+/// Message layers grant an engine users' memory, and give it back when a completion says so. So an
 /// implementation keeps these rules:
 ///
 /// 1. A call writes the bytes of its range and no others: `dst`, or those bytes of `dst`'s packed stream.

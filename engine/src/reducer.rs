@@ -82,7 +82,7 @@ impl ReduceOp {
 /// Combines packed elements into a buffer, by layout. Object-safe; callable from any thread.
 ///
 /// # Safety
-/// As with an [`Engine`](crate::Engine), memory is lent and given back on a reducer's word. So an
+/// As with an [`Engine`](crate::Engine), memory is granted and given back on a reducer's word. So an
 /// implementation keeps these rules:
 ///
 /// 1. [`reduce`](Reducer::reduce) writes the bytes `range` of `dst`'s packed stream and no others. It

@@ -42,9 +42,9 @@ struct Pair {
     requests: Vec<RequestId>,
     /// What requests work on: dropped last.
     buffers: Vec<Vec<u8>>,
-    /// The same, in memory that the rogue may be lent.
-    lendable: Vec<Allocation>,
-    /// Memory of the rogue's, which it may lend.
+    /// The same, in memory that the rogue may be granted.
+    grantable: Vec<Allocation>,
+    /// Memory of the rogue's, which it may grant.
     own: Allocation,
     key: RemoteKey,
 }
@@ -53,9 +53,9 @@ struct Pair {
 const BUFFER: usize = 3200 + 144 * 32;
 /// An offer, whose name is at byte 40.
 const OFFER: u8 = 2;
-/// A message that lends a buffer, and where its key is.
-const LEND: u8 = 15;
-const LEND_KEY: usize = 72;
+/// A message that grants a buffer, and where its key is.
+const GRANT: u8 = 15;
+const GRANT_KEY: usize = 72;
 
 /// Layouts to send and receive by: dense, and with gaps.
 fn layouts() -> &'static [Layout; 2] {
@@ -81,15 +81,15 @@ impl Pair {
         let mut config = Config::default();
         config.tuning.eager_bytes_max = 512;
         config.tuning.eager_bytes_sure = 64;
-        // What can be lent is, however short.
+        // What can be granted is, however short.
         config.tuning.map_ns = 0.0;
         let pml = Pml::new(honest, vec![Arc::new(HostEngine)], config);
-        let (requests, buffers, lendable) = (Vec::new(), Vec::new(), Vec::new());
+        let (requests, buffers, grantable) = (Vec::new(), Vec::new(), Vec::new());
         let own = rogue.allocate(BUFFER as u64).expect("a rail maps").expect("memory");
         let (peer, mapped) = rogue.mapped(Rank(0)).expect("a rail maps");
         let key = mapped.key(peer, own.region()).expect("its own memory");
         let inbox = Inbox::default();
-        Pair { pml, rogue, inbox, requests, buffers, lendable, own, key }
+        Pair { pml, rogue, inbox, requests, buffers, grantable, own, key }
     }
 
     fn turn(&mut self) {
@@ -117,9 +117,9 @@ impl Pair {
         let layout = &layouts()[usize::from(which & 1)];
         let count = u64::from(input.short() % 3000) / if layout.is_contiguous() { 1 } else { 100 };
         let tag = i32::from(input.byte() & 3);
-        // Memory of the host is lent only to who asks for it.
-        let lends = !send && which & 2 != 0;
-        self.pml.config_mut().force = lends.then_some(Protocol::MappedPut);
+        // Memory of the host is granted only to who asks for it.
+        let grants = !send && which & 2 != 0;
+        self.pml.config_mut().force = grants.then_some(Protocol::MappedPut);
         let region = if which & 2 == 0 {
             let mut buffer = vec![0x5A; BUFFER];
             let region = Region::of_mut(&mut buffer);
@@ -130,7 +130,7 @@ impl Pair {
             let allocated = self.pml.bml_mut().allocate(BUFFER as u64);
             let Some(Ok(memory)) = allocated else { return };
             let region = memory.region();
-            self.lendable.push(memory);
+            self.grantable.push(memory);
             region
         };
         let Ok(typed) = Typed::new(region, 0, layout, count) else { return };
@@ -155,7 +155,7 @@ impl Pair {
 
     /// The peer is gone: everything ends.
     fn finish(self) {
-        let Pair { mut pml, rogue, requests, buffers, lendable, own, .. } = self;
+        let Pair { mut pml, rogue, requests, buffers, grantable, own, .. } = self;
         drop(rogue);
         let mut left = requests;
         for _ in 0..TURNS {
@@ -171,7 +171,7 @@ impl Pair {
         }
         assert!(left.is_empty(), "{} requests outlive their peer", left.len());
         drop(pml);
-        drop((buffers, lendable, own));
+        drop((buffers, grantable, own));
     }
 }
 
@@ -187,7 +187,7 @@ fn honest() -> &'static Vec<Vec<u8>> {
             said.append(&mut pair.inbox.0);
         }
         pair.finish();
-        // Answers to its own offers: to ordinary memory, and to what can be lent.
+        // Answers to its own offers: to ordinary memory, and to what can be granted.
         let offers = said.clone();
         for which in [0, 2, 3] {
             let mut pair = Pair::new();
@@ -243,9 +243,9 @@ pub(crate) fn run(bytes: &[u8]) {
             4 => pair.post(false, &mut input),
             5 => pair.post(true, &mut input),
             6 => pair.cancel(input.byte()),
-            // Memory is lent to the last offer that was heard.
+            // Memory is granted to the last offer that was heard.
             7 if what & 8 != 0 => {
-                let known = honest().iter().filter(|message| message[0] == LEND);
+                let known = honest().iter().filter(|message| message[0] == GRANT);
                 let known: Vec<_> = known.collect();
                 last = known[usize::from(input.byte()) % known.len()].clone();
                 let offer = pair.inbox.0.iter().rfind(|message| message[0] == OFFER);
@@ -253,7 +253,7 @@ pub(crate) fn run(bytes: &[u8]) {
                     last[8..16].copy_from_slice(serial);
                 }
                 let key = pair.key.as_bytes();
-                last[LEND_KEY..LEND_KEY + key.len()].copy_from_slice(key);
+                last[GRANT_KEY..GRANT_KEY + key.len()].copy_from_slice(key);
                 change(&mut last, &mut input);
                 pair.say(&last);
             }
@@ -292,9 +292,9 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
         let which = which.to_le_bytes()[0];
         vec![4, 0, 0, 8, 3, 2, which, 0, 5, 1, 0, 2, 1, 3, 24, 8, 0, 2, which, 1, 4, 1, 7, 6, 0]
     });
-    // Sent, then lent to, whole or with gaps; with the layout on its own; with what is too long.
-    let lent = (0..4).map(|which| vec![5, 0, 0, 8, 1, 15, which, 0, 7, 6, 0]);
+    // Sent, then granted to, whole or with gaps; with the layout on its own; with what is too long.
+    let granted = (0..4).map(|which| vec![5, 0, 0, 8, 1, 15, which, 0, 7, 6, 0]);
     let fetched = [(24, 17), (40, 255), (64, 200), (2, 3)]
         .map(|(at, value)| vec![5, 1, 0, 8, 1, 15, 1, 1, at, value, 3, 8, 16, 0, 7, 6, 0]);
-    said.chain(quoted).chain(lent).chain(fetched).collect()
+    said.chain(quoted).chain(granted).chain(fetched).collect()
 }

@@ -68,7 +68,7 @@ pub enum Error {
     #[error(transparent)]
     Buffer(#[from] EngineError),
     /// Part of a buffer that another message uses; see [`Parts`](crate::Parts).
-    #[error("bytes {start}..{end} of the buffer are lent to another message")]
+    #[error("bytes {start}..{end} of the buffer are in use by another message")]
     Lent {
         /// The first such byte.
         start: u64,

@@ -84,7 +84,7 @@
 //!
 //! # Safety
 //!
-//! Memory is lent to a message for as long as it is under way, and no promise rests on a `Drop`
+//! Memory is granted to a message for as long as it is under way, and no promise rests on a `Drop`
 //! running: see [`Communicator::scope`] and [`OwnedRequest`]. Who is trusted with memory that peers
 //! map is told at [`SharedBuf`].
 #![deny(unsafe_code)]
@@ -95,7 +95,7 @@ mod accelerators;
 pub mod cli;
 #[allow(unsafe_code, reason = "keeps borrowed and parked memory until requests have ended")]
 mod communicator;
-#[allow(unsafe_code, reason = "frees memory of devices, and lends it to messages")]
+#[allow(unsafe_code, reason = "frees memory of devices, and grants it to messages")]
 mod device_buf;
 mod error;
 #[cfg(fuzzing)]
@@ -104,13 +104,13 @@ pub mod fuzzing;
 #[cfg(feature = "cli")]
 #[allow(unsafe_code, reason = "prepares a child process between fork and exec")]
 pub mod launch;
-#[allow(unsafe_code, reason = "lends memory to requests that wait for other work")]
+#[allow(unsafe_code, reason = "grants memory to requests that wait for other work")]
 mod ordered;
 #[allow(unsafe_code, reason = "takes buffers apart and puts them together again")]
 mod owned;
 mod parts;
 mod pmi;
-#[allow(unsafe_code, reason = "lends memory to requests until the scope has joined them")]
+#[allow(unsafe_code, reason = "grants memory to requests until the scope has joined them")]
 mod scope;
 mod shared;
 #[allow(unsafe_code, reason = "allocated memory as slices")]

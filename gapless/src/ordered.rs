@@ -179,7 +179,7 @@ mod tests {
     struct Hand(AtomicBool);
 
     #[expect(unsafe_code, reason = "work that a test ends by hand")]
-    // SAFETY: it was lent no memory; it ends once.
+    // SAFETY: it was granted no memory; it ends once.
     unsafe impl Pending for Hand {
         fn poll(&self) -> Result<bool, DeviceError> {
             Ok(self.0.load(Ordering::Relaxed))

@@ -42,7 +42,7 @@ pub struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Takes a buffer, none of which is lent yet.
+    /// Takes a buffer, none of which is taken yet.
     #[must_use]
     pub fn of<T: Element>(slice: &'a mut [T]) -> Parts<'a> {
         let region = region_of(slice.as_mut_ptr(), slice.len());
@@ -53,11 +53,11 @@ impl<'a> Parts<'a> {
     /// buffer. Parts that are only read may overlap.
     ///
     /// # Errors
-    /// Bytes that are lent for writing; instances that reach outside the buffer.
+    /// Bytes that are taken for writing; instances that reach outside the buffer.
     pub fn view(&mut self, origin: u64, layout: &Layout, count: u64) -> Result<View<'a>, Error> {
         let typed = fit(self.region, origin, layout, count)?;
         let stretches = stretches(&typed)?;
-        self.written.iter().try_for_each(|lent| apart(lent, &stretches))?;
+        self.written.iter().try_for_each(|taken| apart(taken, &stretches))?;
         self.read.push(stretches);
         Ok(View::of_typed(typed))
     }
@@ -65,7 +65,7 @@ impl<'a> Parts<'a> {
     /// Lends `count` instances of `layout` for writing.
     ///
     /// # Errors
-    /// Bytes that are lent already; instances that reach outside the buffer.
+    /// Bytes that are taken already; instances that reach outside the buffer.
     pub fn view_mut(
         &mut self,
         origin: u64,
@@ -74,7 +74,7 @@ impl<'a> Parts<'a> {
     ) -> Result<ViewMut<'a>, Error> {
         let typed = fit(self.region, origin, layout, count)?;
         let stretches = stretches(&typed)?;
-        self.read.iter().chain(&self.written).try_for_each(|lent| apart(lent, &stretches))?;
+        self.read.iter().chain(&self.written).try_for_each(|taken| apart(taken, &stretches))?;
         self.written.push(stretches);
         Ok(ViewMut::of_typed(typed))
     }
@@ -110,8 +110,8 @@ fn stretches(typed: &Typed) -> Result<Stretches, Error> {
 }
 
 /// Whether no byte is in both.
-fn apart(lent: &Stretches, wanted: &Stretches) -> Result<(), Error> {
-    let (mut a, mut b) = (lent.iter().peekable(), wanted.iter().peekable());
+fn apart(taken: &Stretches, wanted: &Stretches) -> Result<(), Error> {
+    let (mut a, mut b) = (taken.iter().peekable(), wanted.iter().peekable());
     while let (Some(&&(a_start, a_end)), Some(&&(b_start, b_end))) = (a.peek(), b.peek()) {
         let (start, end) = (a_start.max(b_start), a_end.min(b_end));
         if start < end {

@@ -309,7 +309,7 @@ mod tests {
         fails: bool,
     }
 
-    // SAFETY: it was lent no memory; it ends once, or has failed from the first.
+    // SAFETY: it was granted no memory; it ends once, or has failed from the first.
     unsafe impl Pending for Foreign {
         fn poll(&self) -> Result<bool, DeviceError> {
             if self.fails {

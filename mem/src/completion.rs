@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Work in flight on some device; implemented by devices.
 ///
 /// # Safety
-/// Whoever was told that work is over frees or reuses the memory that was lent to it. So an
+/// Whoever was told that work is over frees or reuses the memory that was granted to it. So an
 /// implementation keeps these rules:
 ///
 /// 1. [`poll`](Pending::poll) answers `Ok(true)`, or an error, only once the work is over: no part of

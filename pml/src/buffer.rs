@@ -284,7 +284,7 @@ impl Buffer {
     ) -> Result<Completion, EngineError> {
         debug_assert_eq!(mapping.region().space(), remote.space(), "where it is mapped");
         // SAFETY: this buffer is promised; `remote` lies in the mapping, which our caller holds until the
-        // completion, and of which this range is lent for writing: no reference of this process covers it, and
+        // completion, and of which this range is granted for writing: no reference of this process covers it, and
         // its owner leaves it alone until it hears of the end. What an owner does regardless changes what it
         // receives, nothing else.
         unsafe { engines[self.engine].transfer(&self.typed, remote, range, &[]) }

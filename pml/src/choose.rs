@@ -52,7 +52,7 @@ pub struct Situation {
     /// Whether the receiver can map the sender's memory.
     pub mapped: bool,
     /// Whether the sender can map the receiver's memory, as far as the receiver knows.
-    pub lends: bool,
+    pub grants: bool,
     /// Whether, and at what cost, the receiver can read the sender's memory.
     pub single_copy: Option<SingleCopyCosts>,
     /// Bytes of flattened layout that the receiver would have to fetch first; 0 if it knows the
@@ -62,7 +62,7 @@ pub struct Situation {
     pub layout_fetch_max: u64,
     /// Bytes of flattened layout that the sender would have to fetch of the receiver; 0 if it knows the
     /// layout or needs none.
-    pub lent_layout_bytes: u64,
+    pub granted_layout_bytes: u64,
     /// How a move from layout to layout touches memory; `None` where a layout is not known yet, and where
     /// no device moves anything.
     pub touched: Option<Touched>,
@@ -195,7 +195,7 @@ pub enum Excluded {
     /// The sender's memory was not allocated for mapping, or the link cannot map.
     NotMappable,
     /// The receiver's memory was not allocated for mapping, or the link cannot map.
-    NotLendable,
+    NotGrantable,
     /// The link cannot read the peer's memory.
     NoSingleCopy,
     /// A buffer lies in device memory.
@@ -214,7 +214,7 @@ impl fmt::Display for Excluded {
         f.pad(match self {
             Excluded::TooLong => "longer than the eager limit",
             Excluded::NotMappable => "the sender's memory cannot be mapped",
-            Excluded::NotLendable => "the receiver's memory is not lent",
+            Excluded::NotGrantable => "the receiver's memory is not granted",
             Excluded::NoSingleCopy => "the link cannot read the peer's memory",
             Excluded::DeviceMemory => "a buffer lies in device memory",
             Excluded::LayoutTooLong => "the layout is longer than a receiver keeps",

@@ -215,7 +215,7 @@ struct Slot {
 
 /// What the context of a message stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Lookup {
     /// A communicator, or one that is being made.
     Here,
     /// One that was freed.
@@ -340,16 +340,16 @@ impl Comms {
     }
 
     /// What a context stands for.
-    pub(crate) fn standing(&self, context: u32) -> Standing {
+    pub(crate) fn lookup(&self, context: u32) -> Lookup {
         let (at, generation) = parts(context / 2);
-        let Some(slot) = self.slots.get(at as usize) else { return Standing::Never };
+        let Some(slot) = self.slots.get(at as usize) else { return Lookup::Never };
         // How often the place has been freed since, modulo their number.
         let since = (slot.generation + GENERATIONS - generation) % GENERATIONS;
         match (since, &slot.state) {
-            (0, State::Free) => Standing::Never,
-            (0, _) => Standing::Here,
-            (since, _) if since <= GENERATIONS / 2 => Standing::Gone,
-            _ => Standing::Never,
+            (0, State::Free) => Lookup::Never,
+            (0, _) => Lookup::Here,
+            (since, _) if since <= GENERATIONS / 2 => Lookup::Gone,
+            _ => Lookup::Never,
         }
     }
 }
@@ -378,7 +378,7 @@ mod tests {
         let mut comms = comms();
         let first = comms.reserve().unwrap();
         assert_eq!(first, 2);
-        assert_eq!(comms.standing(2 * first), Standing::Here);
+        assert_eq!(comms.lookup(2 * first), Lookup::Here);
         assert!(comms.of_context(2 * first).is_none());
         let comm = Comm::intra(first, 0, Group::all(1), vec![first]);
         comms.insert(&comm);
@@ -387,14 +387,14 @@ mod tests {
         comms.remove(first);
         comms.remove(first);
         assert_eq!(comms.check(&comm), Err(PmlError::NoSuchComm));
-        assert_eq!(comms.standing(2 * first), Standing::Gone);
+        assert_eq!(comms.lookup(2 * first), Lookup::Gone);
         let second = comms.reserve().unwrap();
         assert_eq!(second, first + COMMS_MAX);
-        assert_eq!(comms.standing(2 * first), Standing::Gone);
-        assert_eq!(comms.standing(2 * second), Standing::Here);
-        assert_eq!(comms.standing(2 * (second + COMMS_MAX)), Standing::Never);
-        assert_eq!(comms.standing(2 * 3), Standing::Never);
-        assert_eq!(comms.standing(u32::MAX), Standing::Never);
+        assert_eq!(comms.lookup(2 * first), Lookup::Gone);
+        assert_eq!(comms.lookup(2 * second), Lookup::Here);
+        assert_eq!(comms.lookup(2 * (second + COMMS_MAX)), Lookup::Never);
+        assert_eq!(comms.lookup(2 * 3), Lookup::Never);
+        assert_eq!(comms.lookup(u32::MAX), Lookup::Never);
     }
 
     #[test]
@@ -406,8 +406,8 @@ mod tests {
             comms.remove(id);
         }
         assert_eq!(comms.reserve(), Some(2));
-        assert_eq!(comms.standing(2 * 2), Standing::Here);
-        assert_eq!(comms.standing(2 * (IDS_END - COMMS_MAX + 2)), Standing::Gone);
+        assert_eq!(comms.lookup(2 * 2), Lookup::Here);
+        assert_eq!(comms.lookup(2 * (IDS_END - COMMS_MAX + 2)), Lookup::Gone);
         for _ in 3..COMMS_MAX {
             assert!(comms.reserve().is_some());
         }

@@ -12,7 +12,7 @@
 //!   |                          |   mapped, single copy: read the sender's memory
 //!   | <-------------- FIN ---- |
 //!   |                          |   mapped put: grant the sender access to ours
-//!   | <------------- LEND ---- |
+//!   | <------------- GRANT ---- |
 //!   |                          |   staged: agree on a ring
 //!   | <------------- OPEN ---- |
 //!   |                          |   pipeline: ask for fragments

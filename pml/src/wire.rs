@@ -33,7 +33,7 @@
 //! READY      | kind | version | 0:6 | reply | index | 0:8 |
 //! FREE       | kind | version | 0:6 | serial | limit | 0:8 |
 //! REFUSE     | kind | version | why:1 | 0:5 | reply |
-//! LEND       | kind | version | key:1 | 0:1 | longest piece:4 | serial | reply | end |
+//! GRANT       | kind | version | key:1 | 0:1 | longest piece:4 | serial | reply | end |
 //!         32 | count | low | span | layout id | layout length |
 //!         72 | key … | flattened layout …
 //! PAYLOAD    | kind | version | 0:6 | serial | 0:16 |
@@ -50,7 +50,7 @@
 mod cts;
 pub(crate) mod cut;
 mod envelope;
-mod lend;
+mod grant;
 mod note;
 mod rts;
 mod staged;
@@ -60,8 +60,8 @@ pub(crate) use cts::Cts;
 use envelope::EnvelopeWire;
 pub use envelope::SendMode;
 pub(crate) use envelope::{Envelope, Label};
-use lend::LendWire;
-pub(crate) use lend::{LEND_BYTES, Lend};
+use grant::GrantWire;
+pub(crate) use grant::{GRANT_BYTES, Grant};
 pub(crate) use note::{NOTE_BYTES, Note, What, note};
 use rts::RtsWire;
 pub(crate) use rts::{Data, Rts, StagedOffer};
@@ -115,7 +115,7 @@ mod kind {
     pub(super) const READY: u8 = 12;
     pub(super) const FREE: u8 = 13;
     pub(super) const REFUSE: u8 = 14;
-    pub(super) const LEND: u8 = 15;
+    pub(super) const GRANT: u8 = 15;
     pub(super) const PAYLOAD: u8 = 16;
 }
 
@@ -255,7 +255,7 @@ pub(crate) enum Message {
         why: Why,
     },
     /// And where in the message the flattened layout is, if it is there.
-    Lend(Box<Lend>, Range<usize>),
+    Grant(Box<Grant>, Range<usize>),
     /// The data of an offer: `serial` is its name at the sender.
     Payload {
         serial: u64,
@@ -338,7 +338,7 @@ impl Message {
             | Message::Refuse { reply, .. } => *reply,
             Message::Open(open) => open.serial,
             Message::Ring(ring) => ring.reply,
-            Message::Lend(lend, _) => lend.serial,
+            Message::Grant(grant, _) => grant.serial,
         })
     }
 
@@ -407,11 +407,11 @@ impl Message {
                 let why = Why::decode(wire.verdict)?;
                 Ok(Message::Refuse { reply: wire.serial.get(), why })
             }
-            kind::LEND => {
-                let (wire, rest) = LendWire::read_from_prefix(message)
-                    .map_err(|_| format!("a LEND of {} bytes", message.len()))?;
-                let (lend, key) = Lend::check(&wire, rest)?;
-                Ok(Message::Lend(Box::new(lend), LEND_BYTES + key..message.len()))
+            kind::GRANT => {
+                let (wire, rest) = GrantWire::read_from_prefix(message)
+                    .map_err(|_| format!("a GRANT of {} bytes", message.len()))?;
+                let (grant, key) = Grant::check(&wire, rest)?;
+                Ok(Message::Grant(Box::new(grant), GRANT_BYTES + key..message.len()))
             }
             kind::PAYLOAD => {
                 let (wire, _) = WordsWire::read_from_prefix(message)

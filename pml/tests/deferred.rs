@@ -41,7 +41,7 @@ fn failure() -> DeviceError {
     }
 }
 
-// SAFETY: it was lent no memory; it ends once.
+// SAFETY: it was granted no memory; it ends once.
 unsafe impl Pending for Hand {
     fn poll(&self) -> Result<bool, DeviceError> {
         match self.0.load(Ordering::Relaxed) {

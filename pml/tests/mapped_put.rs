@@ -1,4 +1,4 @@
-//! Memory that a receiver lends to its sender: every pair of memories and layouts, long layouts, what is
+//! Memory that a receiver grants to its sender: every pair of memories and layouts, long layouts, what is
 //! refused, engines that fail, peers that die at every stage, and peers that lie.
 
 mod common;
@@ -34,7 +34,7 @@ fn list(size: u64) -> Layout {
 }
 
 /// Memory of the receiver's that is on the device, or that peers can map.
-fn lendable(lab: &mut Lab, on_device: bool, layout: &Layout) -> Home {
+fn grantable(lab: &mut Lab, on_device: bool, layout: &Layout) -> Home {
     if on_device { lab.home(true) } else { lab.job.mappable(1, layout, 1) }
 }
 
@@ -56,7 +56,7 @@ fn every_memory_and_layout() {
                     // What went eagerly would prove nothing.
                     lab.job.pml(0).config_mut().tuning.eager_bytes_max = 1000;
                     let from = Buffer::source_in(&ours, 1, size, lab.home(device));
-                    let home = lendable(&mut lab, to_device, &theirs);
+                    let home = grantable(&mut lab, to_device, &theirs);
                     let possible = device || !to_device;
                     for round in 0..2 {
                         let to = Buffer::target_in(&theirs, 1, home.clone());
@@ -74,7 +74,7 @@ fn every_memory_and_layout() {
 }
 
 #[test]
-fn ordinary_memory_is_not_lent() {
+fn ordinary_memory_is_not_granted() {
     let mut lab = Lab::new(puts(), 1);
     for device in [false, true] {
         let from = Buffer::source_in(&bytes(SIZE), 1, 1, lab.home(device));
@@ -89,7 +89,7 @@ fn ordinary_memory_is_not_lent() {
 }
 
 #[test]
-fn host_memory_is_lent_to_devices_and_to_hosts_where_that_is_forced() {
+fn host_memory_is_granted_to_devices_and_to_hosts_where_that_is_forced() {
     for force in [None, puts().force] {
         let mut lab = Lab::new(Config { force, ..puts() }, 1);
         let shape = strided(50_000, 4, 9);
@@ -113,7 +113,7 @@ fn a_long_layout_travels_once_or_not_at_all() {
     let theirs = list(size);
     let sent = |lab: &mut Lab| {
         let from = Buffer::source(&bytes(size), 1, 4);
-        let home = lendable(lab, false, &theirs);
+        let home = grantable(lab, false, &theirs);
         let to = Buffer::target_in(&theirs, 1, home);
         lab.carry(&from, &to, "a list").protocol
     };
@@ -140,7 +140,7 @@ fn a_short_receive_is_truncated() {
             let mut lab = Lab::new(puts(), 2);
             let from = Buffer::source_in(&layout(SIZE, gaps), 1, 1, lab.home(on_device));
             let shape = layout(SIZE - 700, gaps);
-            let home = lendable(&mut lab, on_device, &shape);
+            let home = grantable(&mut lab, on_device, &shape);
             let to = Buffer::target_in(&shape, 1, home);
             let send = lab.job.isend(0, &from, 1, 0);
             let recv = lab.job.irecv(1, &to, Source::Rank(0), TagSel::Any);
@@ -169,7 +169,7 @@ fn what_a_transport_refuses_is_done_another_way() {
             let (device, to_device) = (round % 2 == 0, round % 4 == 0);
             let from = Buffer::source_in(&layout(20_000, true), 1, round, lab.home(device));
             let shape = layout(20_000, round % 3 == 0);
-            let home = lendable(&mut lab, to_device, &shape);
+            let home = grantable(&mut lab, to_device, &shape);
             let to = Buffer::target_in(&shape, 1, home);
             let what = format!("{per_mille} in 1000, round {round}");
             put += u32::from(lab.carry(&from, &to, &what).protocol == PUT);
@@ -184,7 +184,7 @@ fn an_engine_that_fails_ends_both_requests_and_may_recover() {
         let mut lab = Lab::new(puts(), 2);
         let shape = layout(SIZE, true);
         let from = Buffer::source_in(&shape, 1, 1, lab.home(true));
-        let home = lendable(&mut lab, to_device, &shape);
+        let home = grantable(&mut lab, to_device, &shape);
         let to = Buffer::target_in(&shape, 1, home.clone());
         lab.break_after(0, 0);
         let send = lab.job.isend(0, &from, 1, 0);
@@ -233,7 +233,7 @@ fn a_peer_that_dies_at_any_stage() {
                     let size = 12_000;
                     let theirs = if long { list(size) } else { layout(size, true) };
                     let from = Buffer::source_in(&layout(size, true), 1, 1, lab.home(device));
-                    let home = lendable(&mut lab, to_device, &theirs);
+                    let home = grantable(&mut lab, to_device, &theirs);
                     let to = Buffer::target_in(&theirs, 1, home);
                     let ids = [
                         lab.job.isend(0, &from, 1, 0),
@@ -258,7 +258,7 @@ fn a_peer_that_dies_at_any_stage() {
     }
 }
 
-/// What the honest end lends.
+/// What the honest end grants.
 struct Said(Vec<u8>);
 
 impl Said {
@@ -271,8 +271,8 @@ impl Said {
     }
 }
 
-/// An honest receiver that has lent its buffer, of a device or of the host, to a rogue.
-fn lent(on_device: bool) -> (Pair, Buffer, gapless_pml::RequestId, Said) {
+/// An honest receiver that has granted its buffer, of a device or of the host, to a rogue.
+fn granted(on_device: bool) -> (Pair, Buffer, gapless_pml::RequestId, Said) {
     let mut pair = Pair::new(PUT);
     pair.pml.config_mut().share_device_buffers = true;
     let shape = layout(SIZE, true);
@@ -303,7 +303,7 @@ fn a_sender_that_lies_is_lost() {
         ("a layout twice", |reply| vec![asks(reply, 77, 200), asks(reply, 77, 200)]),
     ];
     for (what, lie) in lies {
-        let (mut pair, to, recv, said) = lent(true);
+        let (mut pair, to, recv, said) = granted(true);
         for message in lie(said.reply()) {
             pair.inject(&message);
         }
@@ -319,9 +319,9 @@ fn asks(reply: u64, serial: u64, piece: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_lent_to_a_lost_peer_is_not_given_back_while_it_has_it() {
+fn what_was_granted_to_a_lost_peer_is_not_given_back_while_it_has_it() {
     for on_device in [true, false] {
-        let (mut pair, _to, recv, said) = lent(on_device);
+        let (mut pair, _to, recv, said) = granted(on_device);
         let (peer, mapped) = pair.rogue.mapped(Rank(0)).unwrap();
         let mapping = mapped.map_for(peer, &said.key(), pair.device.space()).unwrap();
         pair.inject(&ready(said.reply(), u64::MAX));
@@ -345,9 +345,9 @@ fn a_way_that_is_refused_for_good_is_not_gone_again() {
         let mut offer = offer(SIZE);
         offer[12..16].copy_from_slice(&sequence.to_le_bytes());
         pair.inject(&offer);
-        let lent = pair.inbox.0.iter().any(|message| message[0] == 15);
-        assert_eq!(lent, why != 0, "refusal {why}");
-        if lent {
+        let granted = pair.inbox.0.iter().any(|message| message[0] == 15);
+        assert_eq!(granted, why != 0, "refusal {why}");
+        if granted {
             let reply = Said(pair.heard(15)).reply();
             pair.inject(&short(14, why, reply));
             let next = pair.inbox.0.pop().expect("another decision");
@@ -365,15 +365,15 @@ fn a_sender_that_is_exhausted_again_and_again_is_left_alone_for_a_while() {
     pair.pml.config_mut().share_device_buffers = true;
     let to = Buffer::target_in(&layout(SIZE, true), 1, pair.home());
     let mut sequence = 0u32;
-    // Whether the next message is lent a buffer, which is refused or written.
-    let mut lends = |written: bool| {
+    // Whether the next message is granted a buffer, which is refused or written.
+    let mut grants = |written: bool| {
         let recv = pair.recv(&to);
         let mut offer = offer(SIZE);
         offer[12..16].copy_from_slice(&sequence.to_le_bytes());
         sequence += 1;
         pair.inject(&offer);
-        let lent = pair.inbox.0.iter().any(|message| message[0] == 15);
-        if lent {
+        let granted = pair.inbox.0.iter().any(|message| message[0] == 15);
+        if granted {
             let reply = Said(pair.heard(15)).reply();
             match written {
                 true => pair.inject(&ready(reply, 0)),
@@ -383,22 +383,22 @@ fn a_sender_that_is_exhausted_again_and_again_is_left_alone_for_a_while() {
         }
         pair.inbox.0.clear();
         assert!(!pair.inbox.1, "to be exhausted is no lie");
-        lent
+        granted
     };
-    assert!((0..7).all(|_| lends(false)), "that may happen");
-    assert!(lends(true), "and pass");
-    assert!((0..8).all(|_| lends(false)), "what was before counts for nothing");
+    assert!((0..7).all(|_| grants(false)), "that may happen");
+    assert!(grants(true), "and pass");
+    assert!((0..8).all(|_| grants(false)), "what was before counts for nothing");
     for _ in 0..2 {
         // Then it is asked once, and refuses.
-        let rest = (0..200).take_while(|_| !lends(false)).count();
+        let rest = (0..200).take_while(|_| !grants(false)).count();
         assert!((50..=64).contains(&rest), "left alone for {rest} messages");
     }
-    assert!((50..=64).contains(&(0..200).take_while(|_| !lends(true)).count()));
-    assert!((0..20).all(|_| lends(true)), "until it can");
+    assert!((50..=64).contains(&(0..200).take_while(|_| !grants(true)).count()));
+    assert!((0..20).all(|_| grants(true)), "until it can");
 }
 
-/// An answer of a rogue receiver, which lends memory of its own.
-fn lend(
+/// An answer of a rogue receiver, which grants memory of its own.
+fn grant(
     serial: u64,
     end: u64,
     span: u64,
@@ -447,7 +447,7 @@ fn a_receiver_that_lies_is_lost_and_one_that_is_short_of_memory_overrun() {
         let serial = serial_of(&pair.heard(2));
         let room = if what.starts_with("more than the key") { SIZE - 1 } else { 4 * SIZE };
         let key = pair.rogue_key(room);
-        pair.inject(&lend(serial, end, span, layout_sent, &key));
+        pair.inject(&grant(serial, end, span, layout_sent, &key));
         if what.starts_with("a layout that never") {
             let asked = pair.heard(6);
             assert_eq!(asked[8..24], [&55u64.to_le_bytes()[..], &serial.to_le_bytes()].concat());
@@ -473,7 +473,7 @@ fn a_receiver_that_answers_twice_is_lost_and_the_engine_ends_first() {
         let inner = around.sub(100, SIZE).unwrap();
         let (peer, mapped) = pair.rogue.mapped(Rank(0)).unwrap();
         let key = mapped.key(peer, inner).unwrap();
-        let first = lend(serial, SIZE, SIZE, None, &key);
+        let first = grant(serial, SIZE, SIZE, None, &key);
         let again = match second {
             5 => short(5, 0, serial),
             6 => asks(serial, 55, 100),
@@ -500,7 +500,7 @@ fn a_receiver_that_answers_twice_is_lost_and_the_engine_ends_first() {
 }
 
 #[test]
-fn what_is_lent_is_written_and_nothing_around_it() {
+fn what_is_granted_is_written_and_nothing_around_it() {
     let mut pair = Pair::new(PUT);
     let from = Buffer::source_in(&layout(SIZE, true), 1, 5, pair.home());
     let send = pair.send(&from);
@@ -511,7 +511,7 @@ fn what_is_lent_is_written_and_nothing_around_it() {
     let inner = to.region().sub(24, SIZE).unwrap();
     let (peer, mapped) = pair.rogue.mapped(Rank(0)).unwrap();
     let key = mapped.key(peer, inner).unwrap();
-    pair.inject(&lend(serial, SIZE - 5, SIZE, None, &key));
+    pair.inject(&grant(serial, SIZE - 5, SIZE, None, &key));
     assert_eq!(pair.pml.test(send).unwrap().map(|status| status.protocol), Some(PUT));
     let done = pair.heard(12);
     assert_eq!(done[8..24], [&55u64.to_le_bytes()[..], &[0; 8]].concat());
@@ -536,7 +536,7 @@ fn random_words_never_panic() {
         let key = pair.rogue_key(1 << rng.below(18));
         for _ in 0..8 {
             let mut message = match rng.below(5) {
-                0 => lend(serial, 1 + rng.below(2 * SIZE), rng.below(4 * SIZE), None, &key),
+                0 => grant(serial, 1 + rng.below(2 * SIZE), rng.below(4 * SIZE), None, &key),
                 1 => ready(reply, rng.below(2)),
                 2 => short(14, u8::try_from(rng.below(5)).unwrap(), reply),
                 3 => asks(reply, serial, rng.below(4000)),

@@ -1,4 +1,4 @@
-//! What peers tell of their buffers in RTS and LEND: a key that reaches less far than the layout is not used, and
+//! What peers tell of their buffers in RTS and GRANT: a key that reaches less far than the layout is not used, and
 //! numbers that contradict each other lose the peer.
 
 mod common;
@@ -92,7 +92,7 @@ fn nothing_is_written_through_a_key_that_is_shorter_than_the_buffer() {
                 let serial = serial_of(&pair.heard(forged::RTS));
                 let to = Buffer::target_in(&shape, 1, pair.home());
                 let key = key_of(&mut pair, touched(&to, &shape, missing));
-                pair.inject(&Told::of(&shape).lend(serial, SIZE, &key));
+                pair.inject(&Told::of(&shape).grant(serial, SIZE, &key));
                 if missing == 0 {
                     assert_eq!(word_at(&pair.heard(forged::READY), 8), REPLY, "{what}");
                     assert!(pair.pml.test(send).unwrap().is_some(), "{what}");

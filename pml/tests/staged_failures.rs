@@ -367,7 +367,7 @@ fn a_ring_that_is_not_wanted_goes_back() {
 
 #[test]
 fn a_staged_sender_writes_nothing_beyond_its_places() {
-    // The rogue lends a ring in the middle of memory of its own, and looks what becomes of the rest.
+    // The rogue grants a ring in the middle of memory of its own, and looks what becomes of the rest.
     let mut pair = Pair::new(Protocol::StagedPut);
     let from = Buffer::source_in(&layout(SIZE, true), 1, 1, pair.home());
     let send = pair.send(&from);

@@ -42,7 +42,7 @@ fn assert_over(trio: &mut Trio, what: &str) {
 
 #[test]
 fn an_offer_is_answered_by_its_receiver_alone() {
-    for what in ["cts", "fin", "unused", "get", "put", "lend", "layout"] {
+    for what in ["cts", "fin", "unused", "get", "put", "grant", "layout"] {
         let mut trio = Trio::new(shared(Protocol::StagedPut));
         let from = Buffer::source_in(&layout(SIZE, true), 1, 1, trio.home());
         let send = trio.send(&from, SendMode::Standard);
@@ -56,7 +56,7 @@ fn an_offer_is_answered_by_its_receiver_alone() {
             "unused" => short(forged::FIN, UNUSED, serial),
             "get" => open(GET, serial, SIZE, 3, None),
             "put" => open(PUT, serial, SIZE, 3, Some(&key)),
-            "lend" => Told::of(&bytes(SIZE)).lend(serial, SIZE, &key),
+            "grant" => Told::of(&bytes(SIZE)).grant(serial, SIZE, &key),
             _ => forged::layout_request(serial, REPLY, 200),
         };
         trio.inject(THIRD, &answer);
@@ -146,7 +146,7 @@ fn a_layout_that_a_put_waits_for_is_its_receivers() {
     let to = Buffer::target_in(&shape, 1, trio.home());
     let told = Told { inline: false, ..Told::of(&shape) };
     let key = trio.key(OTHER, to.region().sub(origin, told.span).unwrap());
-    trio.inject(OTHER, &told.lend(serial, SIZE, &key));
+    trio.inject(OTHER, &told.grant(serial, SIZE, &key));
     trio.heard(OTHER, forged::LAYOUT_REQUEST);
     // Not even the right one is taken from somebody else.
     let flat = shape.flatten();
@@ -225,10 +225,10 @@ fn a_staged_receive_is_fed_by_its_sender_alone() {
 }
 
 #[test]
-fn a_buffer_that_was_lent_is_filled_by_its_borrower_alone() {
+fn a_buffer_that_was_granted_is_filled_by_its_grantee_alone() {
     for what in ["ready", "refuse", "layout"] {
         let (mut trio, _to, recv) = receiving(Protocol::MappedPut);
-        let reply = word_at(&trio.heard(OTHER, forged::LEND), 16);
+        let reply = word_at(&trio.heard(OTHER, forged::GRANT), 16);
         let lie = match what {
             "ready" => ready(reply, 0),
             "refuse" => short(forged::REFUSE, 1, reply),

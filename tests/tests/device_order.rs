@@ -173,7 +173,7 @@ fn a_device_that_is_not_there_has_no_memory() {
 #[derive(Default)]
 struct Hand(AtomicBool);
 
-// SAFETY: it was lent no memory; it ends once.
+// SAFETY: it was granted no memory; it ends once.
 unsafe impl Pending for Hand {
     fn poll(&self) -> Result<bool, DeviceError> {
         Ok(self.0.load(Ordering::Relaxed))

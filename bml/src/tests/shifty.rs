@@ -1,5 +1,5 @@
-//! Transports without `unsafe` that show other abilities than memory was lent to, report the ends of others'
-//! operations, or give a peer a second name: nothing that was lent comes back on their word.
+//! Transports without `unsafe` that show other abilities than memory was granted to, report the ends of others'
+//! operations, or give a peer a second name: nothing that was granted comes back on their word.
 
 use super::{connect, poll, rank};
 use crate::{Bml, Event, Rank, TokenSpace};
@@ -130,7 +130,7 @@ fn the_end_of_anothers_operation_ends_nothing() {
     let remote = [Extent { offset: 0, len: 8 }];
     let token = TokenSpace::REST.token(9).unwrap();
     let to_b = other.lock().unwrap().connect(&b.addresses()[0].1).unwrap();
-    // The memory of this one is lent to another transport; its token is nobody's business here.
+    // The memory of this one is granted to another transport; its token is nobody's business here.
     // SAFETY: as above.
     unsafe { other.lock().unwrap().get(to_b, &[leaked()], &key, &remote, token) }.unwrap();
     assert!(poll(&mut a).is_empty());

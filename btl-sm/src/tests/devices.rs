@@ -131,7 +131,7 @@ fn a_peer_that_dies_with_our_memory_mapped_has_let_go_of_it() {
     });
 }
 
-/// Whoever breaks the rules is hung up on at once, and may live and write what it was lent for long.
+/// Whoever breaks the rules is hung up on at once, and may live and write what it was granted for long.
 #[test]
 fn a_peer_that_broke_the_rules_is_waited_for_while_it_uses_our_memory() {
     for asked_before in [true, false] {

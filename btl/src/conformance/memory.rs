@@ -353,7 +353,7 @@ pub fn mapped_memory(suite: &Suite, mut fixture: impl Fixture) {
     duo.expect_silence();
 }
 
-/// What a peer was lent and is to let go of: it maps nothing of it any more, and the owner knows when what
+/// What a peer was granted and is to let go of: it maps nothing of it any more, and the owner knows when what
 /// it had mapped is gone; other memory is not concerned.
 pub fn recalled_memory(suite: &Suite, mut fixture: impl Fixture) {
     let mut duo = Duo::new(&mut fixture);
@@ -362,8 +362,8 @@ pub fn recalled_memory(suite: &Suite, mut fixture: impl Fixture) {
         return suite.skip("the transport does not map memory");
     };
     let memory = [0; 3].map(|_| mapped.allocate(10_000).expect("memory for a test"));
-    let [lent, unseen, other] = memory.each_ref().map(|memory| memory.region());
-    let part = lent.sub(100, 50).expect("inside");
+    let [granted, unseen, other] = memory.each_ref().map(|memory| memory.region());
+    let part = granted.sub(100, 50).expect("inside");
     let keys = [part, unseen, other].map(|region| mapped.key(peer, region));
     let [Some(key), Some(unseen_key), Some(other_key)] = keys else {
         return suite.skip("the peer cannot map memory here");
@@ -381,14 +381,14 @@ pub fn recalled_memory(suite: &Suite, mut fixture: impl Fixture) {
     }
     let mapping = map_by_message(&mut duo, &key).expect("a good key");
     // Any byte of it stands for all of it.
-    let elsewhere = lent.sub(9000, 1).expect("inside");
+    let elsewhere = granted.sub(9000, 1).expect("inside");
     for _ in 0..50 {
         assert!(recall(&mut duo, elsewhere), "it is mapped over there");
         duo.step();
     }
     write(&mapping.region(), &message(3, 50));
     drop(mapping);
-    ends(&mut duo, lent);
+    ends(&mut duo, granted);
     assert_eq!(read(&part), message(3, 50), "what was written until then is there");
     assert!(map_by_message(&mut duo, &key).is_err(), "it was recalled");
     // A key that has not been used yet.

@@ -7,7 +7,7 @@
 //! end that may map it (8).
 
 use super::devices::overlap;
-use super::hub::{End, Lent, lock};
+use super::hub::{End, Granted, lock};
 use super::{Loopback, gone};
 use crate::memory::HeapMemory;
 use crate::{
@@ -297,9 +297,9 @@ unsafe impl Mapped for Loopback {
         let whole = memory.region();
         let region = whole.sub(offset, len);
         let region = region.map_err(|error| MapError::BadKey { what: error.to_string() })?;
-        let hold = Arc::new(Lent { _memory: memory });
-        shared.lent.retain(|(_, _, hold)| hold.strong_count() > 0);
-        shared.lent.push((self.end.number(), whole, Arc::downgrade(&hold)));
+        let hold = Arc::new(Granted { _memory: memory });
+        shared.granted.retain(|(_, _, hold)| hold.strong_count() > 0);
+        shared.granted.push((self.end.number(), whole, Arc::downgrade(&hold)));
         // SAFETY: `sub` found `region` inside the memory, which the hold keeps.
         let lease = unsafe { Lease::new(region, hold) };
         // SAFETY: it is valid for reads and writes; that its owner makes references to it is part of what
@@ -326,7 +326,7 @@ unsafe impl Mapped for Loopback {
                 shared.recalled.insert((peer, *number));
             }
         }
-        shared.lent.retain(|(_, _, hold)| hold.strong_count() > 0);
-        shared.lent.iter().any(|(whom, whole, _)| *whom == peer && overlap(*whole, region))
+        shared.granted.retain(|(_, _, hold)| hold.strong_count() > 0);
+        shared.granted.iter().any(|(whom, whole, _)| *whom == peer && overlap(*whole, region))
     }
 }

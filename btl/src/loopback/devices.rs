@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 const BUFFERS: usize = 64;
 
 /// What mappings hold.
-struct Lent {
+struct Granted {
     _device: Arc<dyn Device>,
 }
 
@@ -21,7 +21,7 @@ struct Buffer {
     whole: Region,
     id: u64,
     device: Arc<dyn Device>,
-    lent: Arc<Lent>,
+    granted: Arc<Granted>,
 }
 
 /// The buffers of one end.
@@ -31,15 +31,15 @@ pub(super) struct Exports {
     /// By number: the oldest first.
     live: BTreeMap<u64, Buffer>,
     /// Withdrawn ones.
-    leaving: Vec<(Region, Weak<Lent>)>,
+    leaving: Vec<(Region, Weak<Granted>)>,
 }
 
 impl Exports {
     fn remove(&mut self, number: u64) {
         if let Some(buffer) = self.live.remove(&number) {
-            self.leaving.push((buffer.whole, Arc::downgrade(&buffer.lent)));
+            self.leaving.push((buffer.whole, Arc::downgrade(&buffer.granted)));
         }
-        self.leaving.retain(|(_, lent)| lent.strong_count() > 0);
+        self.leaving.retain(|(_, granted)| granted.strong_count() > 0);
     }
 
     /// Ends the keys of what `region` touches; whether any of it is still mapped.
@@ -48,7 +48,7 @@ impl Exports {
         let numbers = self.live.iter().filter(|(_, buffer)| touched(buffer));
         let numbers: Vec<u64> = numbers.map(|(number, _)| *number).collect();
         numbers.into_iter().for_each(|number| self.remove(number));
-        self.leaving.retain(|(_, lent)| lent.strong_count() > 0);
+        self.leaving.retain(|(_, granted)| granted.strong_count() > 0);
         self.leaving.iter().any(|(whole, _)| overlap(*whole, region))
     }
 
@@ -94,9 +94,9 @@ impl Loopback {
         }
         let number = exports.next;
         exports.next += 1;
-        let lent = Arc::new(Lent { _device: Arc::clone(device) });
+        let granted = Arc::new(Granted { _device: Arc::clone(device) });
         let device = Arc::clone(device);
-        exports.live.insert(number, Buffer { whole, id, device, lent });
+        exports.live.insert(number, Buffer { whole, id, device, granted });
         Some((number, offset))
     }
 
@@ -121,7 +121,7 @@ impl Loopback {
         let buffer = buffer.ok_or_else(|| unavailable("the buffer was freed or withdrawn"))?;
         let region = buffer.whole.sub(offset, len);
         let region = region.map_err(|error| MapError::BadKey { what: error.to_string() })?;
-        let hold = Arc::clone(&buffer.lent) as Arc<_>;
+        let hold = Arc::clone(&buffer.granted) as Arc<_>;
         // SAFETY: the device knows the buffer by the id it was exported with, so it lives, and its
         // owner keeps it until `withdraw`, which counts the hold, says that nobody has it.
         let lease = unsafe { Lease::new(region, hold) };

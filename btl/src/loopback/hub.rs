@@ -135,7 +135,7 @@ impl Inbox {
 }
 
 /// What a mapping of an allocation holds.
-pub(super) struct Lent {
+pub(super) struct Granted {
     pub(super) _memory: Arc<HeapMemory>,
 }
 
@@ -149,7 +149,7 @@ pub(super) struct SharedMemory {
     /// Allocations by address, with their numbers; dead ones are swept at the next allocation.
     pub(super) allocated: BTreeMap<u64, (u64, Weak<HeapMemory>)>,
     /// What others have mapped of them: by whom, all of it, and what the mapping holds.
-    pub(super) lent: Vec<(u32, Region, Weak<Lent>)>,
+    pub(super) granted: Vec<(u32, Region, Weak<Granted>)>,
     /// By whom, and which allocations, are not to be mapped any more.
     pub(super) recalled: BTreeSet<(u32, u64)>,
     /// Buffers of devices.

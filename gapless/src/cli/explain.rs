@@ -121,7 +121,7 @@ impl Link {
         (sender || receiver).then_some(ends)
     }
 
-    /// Whether the sender's memory can be mapped where it lies, and whether the receiver's is lent: to devices
+    /// Whether the sender's memory can be mapped where it lies, and whether the receiver's is granted: to devices
     /// only.
     fn maps(&self) -> [bool; 2] {
         let [from, to] = self.ends.0.map(|place| !matches!(place, Where::OpenCl(_)));
@@ -199,7 +199,7 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
             Some(layout.flatten().len()).filter(|len| *len > INLINE_LAYOUT_MAX).unwrap_or(0) as u64
         }
     };
-    let [maps, lends] = link.maps();
+    let [maps, grants] = link.maps();
     let situation = Situation {
         bytes: case.payload_bytes,
         sender_blocks,
@@ -214,11 +214,11 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
         latency_ns: f64::from(link.limits.latency_ns),
         bandwidth_mb_s: f64::from(link.limits.bandwidth_mb_s),
         mapped: memory == Memory::Alloc && maps,
-        lends: memory == Memory::Alloc && lends,
+        grants: memory == Memory::Alloc && grants,
         single_copy: link.single_copy.filter(|_| !link.ends.involve_device()),
         layout_fetch_bytes: fetched(&send, sender_blocks),
         layout_fetch_max: config.bounds.layout_cache_bytes,
-        lent_layout_bytes: fetched(&recv, receiver_blocks),
+        granted_layout_bytes: fetched(&recv, receiver_blocks),
         touched: Some(Touched::between((&send, case.send.count), (&recv, case.recv.count))),
         staged: link.staging(receiver_blocks, memory == Memory::Alloc, &config.tuning),
     };

@@ -19,7 +19,7 @@ pub(super) fn node() -> Situation {
         latency_ns: 100.0,
         bandwidth_mb_s: 25_000.0,
         mapped: false,
-        lends: false,
+        grants: false,
         single_copy: Some(SingleCopyCosts {
             operation_ns: 1000.0,
             piece_ns: 350.0,
@@ -28,7 +28,7 @@ pub(super) fn node() -> Situation {
         }),
         layout_fetch_bytes: 0,
         layout_fetch_max: 1 << 20,
-        lent_layout_bytes: 0,
+        granted_layout_bytes: 0,
         touched: None,
         staged: None,
     }
@@ -132,7 +132,7 @@ fn devices(bytes: u64, blocks: u64) -> Situation {
         receiver_blocks: blocks,
         devices: Some(ends),
         mapped: true,
-        lends: true,
+        grants: true,
         single_copy: None,
         staged: Some(staged),
         ..node()
@@ -143,7 +143,7 @@ fn devices(bytes: u64, blocks: u64) -> Situation {
 fn unshared(bytes: u64, blocks: u64) -> Situation {
     let s = devices(bytes, blocks);
     let staged = s.staged.map(|staging| Staging { direct: false, ..staging });
-    Situation { mapped: false, lends: false, staged, ..s }
+    Situation { mapped: false, grants: false, staged, ..s }
 }
 
 /// On one device.
@@ -208,7 +208,7 @@ fn a_device_that_is_shared_in_turns_stays_with_one_process() {
                 assert!(saved > 0.9 * turn, "{what}: {saved} ns");
             }
             // Where its memory is all that can be mapped, the other process has to.
-            let alone = Situation { lends: false, ..here };
+            let alone = Situation { grants: false, ..here };
             // Copies through the host wait for nobody, as long as they are short.
             if blocks > 1 || shift >= 24 {
                 assert_eq!(winner(&alone), Protocol::Mapped, "{what}");
@@ -220,18 +220,18 @@ fn a_device_that_is_shared_in_turns_stays_with_one_process() {
 }
 
 #[test]
-fn memory_that_is_lent_is_written_where_it_is() {
+fn memory_that_is_granted_is_written_where_it_is() {
     // Out of ordinary memory into memory that can be mapped.
-    let large = Situation { bytes: 1 << 20, sender_blocks: 128, lends: true, ..node() };
+    let large = Situation { bytes: 1 << 20, sender_blocks: 128, grants: true, ..node() };
     assert_eq!(winner(&large), Protocol::MappedPut);
     assert_eq!(winner(&Situation { mapped: true, ..large }), Protocol::Mapped);
     assert_eq!(winner(&Situation { local: true, ..large }), Protocol::Local);
     assert_eq!(winner(&Situation { bytes: 8, sender_blocks: 1, ..large }), Protocol::Eager);
     // Its layout is fetched first: that is worth it, or impossible.
-    let fetched = Situation { lent_layout_bytes: 2 << 20, ..large };
+    let fetched = Situation { granted_layout_bytes: 2 << 20, ..large };
     let refused = candidates(&fetched, &Tuning::default())[Protocol::MappedPut.index()].excluded;
     assert_eq!(refused, Some(Excluded::LayoutTooLong));
-    let fetched = Situation { lent_layout_bytes: 1 << 20, ..large };
+    let fetched = Situation { granted_layout_bytes: 1 << 20, ..large };
     assert!(time(&fetched, Protocol::MappedPut) > time(&large, Protocol::MappedPut));
     // A device writes the host's memory; the host writes no device's.
     for (bytes, blocks) in [(64 << 20, 1), (64 << 20, 4096), (1 << 20, 64)] {
@@ -383,7 +383,7 @@ fn between_host_and_device_the_host_is_staged_through() {
             let mapped = candidates(&Situation { mapped: true, ..s }, &Tuning::default())[2];
             let refused = Some(Excluded::DeviceMemory).filter(|_| device_sends);
             assert_eq!(mapped.excluded, refused);
-            let put = candidates(&Situation { lends: true, ..s }, &Tuning::default());
+            let put = candidates(&Situation { grants: true, ..s }, &Tuning::default());
             let refused = Some(Excluded::DeviceMemory).filter(|_| !device_sends);
             assert_eq!(put[Protocol::MappedPut.index()].excluded, refused);
         }
@@ -469,10 +469,10 @@ fn numbers_that_a_peer_makes_up_do_no_harm() {
         sender_blocks: most,
         receiver_blocks: most,
         mapped: true,
-        lends: true,
+        grants: true,
         layout_fetch_bytes: most,
         layout_fetch_max: most,
-        lent_layout_bytes: most,
+        granted_layout_bytes: most,
         staged: devices(most, most).staged,
         devices: together(devices(most, most), true).devices,
         ..node()

@@ -3,7 +3,7 @@
 
 use crate::buffer::{self, Engines};
 use crate::choose::{Protocol, Recent};
-use crate::comm::{Comm, Comms, Standing};
+use crate::comm::{Comm, Comms, Lookup};
 use crate::counters::Counters;
 use crate::digests::Digests;
 use crate::drive::inflight::InFlight;
@@ -396,13 +396,13 @@ impl Core {
     /// Keeps a message until a receive takes it.
     fn keep(&mut self, bml: &mut Bml, label: Label, mut arrival: Arrival) -> Result<(), String> {
         if self.comms.of_context(label.context).is_none() {
-            match self.comms.standing(label.context) {
-                Standing::Here => {}
-                Standing::Gone => {
+            match self.comms.lookup(label.context) {
+                Lookup::Here => {}
+                Lookup::Gone => {
                     self.refuse_message(bml, label.source, arrival, Verdict::Unreceived);
                     return Ok(());
                 }
-                Standing::Never => {
+                Lookup::Never => {
                     return Err(format!("a message in context {}, which never was", label.context));
                 }
             }

@@ -10,7 +10,7 @@ use crate::matching::body::Numbered;
 use crate::matching::reorder::Reorder;
 use crate::request::RequestId;
 use crate::rndv::layouts::Fetched;
-use crate::rndv::mapped_put::Lending;
+use crate::rndv::mapped_put::Granting;
 use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Note, What};
 use gapless_bml::{Bml, LinkError, RailSlot, Rank, ReserveError, Token};
@@ -42,8 +42,8 @@ pub(crate) struct Peer {
     pub(crate) unkeyed: [u8; Protocol::ALL.len()],
     /// What is known of offering it short messages out of device memory.
     pub(crate) offering: Offering,
-    /// What is known of lending it buffers.
-    pub(crate) lending: Lending,
+    /// What is known of granting it buffers.
+    pub(crate) granting: Granting,
 }
 
 /// Something that waits for room in the transport.

@@ -102,7 +102,7 @@ impl Core {
             return false;
         }
         let mut situation = self.expectation(bml, peer, buffer);
-        (situation.mapped, situation.lends) = (true, true);
+        (situation.mapped, situation.grants) = (true, true);
         let mut ways = Ways::of(&[Protocol::Eager]);
         for way in [Protocol::Mapped, Protocol::MappedPut] {
             if !self.peers[peer as usize].closed[way.index()] {

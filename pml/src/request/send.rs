@@ -117,7 +117,7 @@ impl Core {
                 buffer::pack(&self.engines, engine, buffer, 0..bytes, &slot, EAGER_BYTES)
             }?;
             if mode == SendMode::Buffered && !matches!(packed, Completion::Ready) {
-                // Its memory is lent for the time of this call only.
+                // Its memory is granted for the time of this call only.
                 packed.wait().map_err(EngineError::from)?;
                 packed = Completion::Ready;
             }
@@ -313,11 +313,11 @@ impl Core {
             bandwidth_mb_s: limits.map_or(1.0, |limits| f64::from(limits.bandwidth_mb_s)),
             // Whether the memory really can be mapped shows when a key is asked for.
             mapped: false,
-            lends: false,
+            grants: false,
             single_copy,
             layout_fetch_bytes: 0,
             layout_fetch_max: self.config.bounds.layout_cache_bytes,
-            lent_layout_bytes: 0,
+            granted_layout_bytes: 0,
             touched: devices.map(|_| Touched::between(side, side)),
             staged,
         }

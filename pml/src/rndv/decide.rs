@@ -233,7 +233,7 @@ impl Core {
             latency_ns: 0.0,
             bandwidth_mb_s: 1.0,
             mapped: incoming.rts.mapped.is_some(),
-            lends: false,
+            grants: false,
             single_copy: None,
             layout_fetch_bytes: if incoming.gapless() || incoming.layout.is_some() {
                 0
@@ -241,7 +241,7 @@ impl Core {
                 incoming.rts.layout_bytes
             },
             layout_fetch_max: 0,
-            lent_layout_bytes: 0,
+            granted_layout_bytes: 0,
             touched: None,
             staged: None,
         };

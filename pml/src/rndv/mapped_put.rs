@@ -4,7 +4,7 @@
 //! ```text
 //! sender                             receiver
 //!   | RTS(offer) --------------------> | choose
-//!   | <---- LEND(key, layout, end) --- |
+//!   | <---- GRANT(key, layout, end) --- |
 //!   | (<-> its layout, if it is long)  |
 //!   | map, Engine::transfer            |
 //!   | READY(0) ----------------------> | complete
@@ -35,7 +35,7 @@ use crate::rndv::protocol::Protocol;
 use crate::rndv::staging::device_of;
 use crate::tuning::Tuning;
 use crate::wire::{
-    self, FRAGMENT_MIN, INLINE_LAYOUT_MAX, LAYOUT_BYTES, LEND_BYTES, Lend, Message, Why,
+    self, FRAGMENT_MIN, GRANT_BYTES, Grant, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, Why,
 };
 use gapless_bml::{Mapping, Rank, RemoteKey};
 use gapless_dtype::Layout;
@@ -55,20 +55,20 @@ pub(super) const KIND: Kind = Kind {
     stays_closed: |_| false,
     consider,
     open_recv,
-    opens: |message| matches!(message, Message::Lend(..)),
+    opens: |message| matches!(message, Message::Grant(..)),
     open_send,
     ..Kind::NONE
 };
 
 fn exclude(s: &Situation, _: &Tuning) -> Option<Excluded> {
-    if s.local || !s.lends {
-        return Some(Excluded::NotLendable);
+    if s.local || !s.grants {
+        return Some(Excluded::NotGrantable);
     }
     // The receiver's device would have to do it, and a copy up is as quick.
     if s.devices.is_some_and(|ends| ends.receiver && !ends.sender) {
         return Some(Excluded::DeviceMemory);
     }
-    (s.lent_layout_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong)
+    (s.granted_layout_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong)
 }
 
 /// Messages in a row that a peer could not write into memory of the host, or that found no key for memory of
@@ -84,7 +84,7 @@ const REST: u8 = 64;
 /// What an endpoint knows of granting a peer access to its buffers; two numbers each: for memory of the host, and of
 /// devices.
 #[derive(Debug, Default)]
-pub(crate) struct Lending {
+pub(crate) struct Granting {
     /// How often in a row it was refused, or found no key.
     refused: [u8; 2],
     /// How often in a row the peer could make no use of one for the moment.
@@ -103,10 +103,10 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     let (from_host, host) = (cx.rts.host, space.cpu_accessible());
     let at = usize::from(!host);
     let closed = cx.state.closed[Protocol::MappedPut.index()] && !host;
-    if s.local || closed || cx.state.lending.refused[at] >= REFUSALS_MAX {
+    if s.local || closed || cx.state.granting.refused[at] >= REFUSALS_MAX {
         return;
     }
-    s.lends = match (from_host, host) {
+    s.grants = match (from_host, host) {
         (true, true) if !forced => false,
         (_, true) => {
             let touched = cx.buffer.touched();
@@ -118,24 +118,24 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
             share && device_of(cx.bml, space).is_some() && cx.bml.mapped(Rank(cx.peer)).is_some()
         }
     };
-    let resting = &mut cx.state.lending.resting[at];
-    if s.lends && *resting > 0 {
+    let resting = &mut cx.state.granting.resting[at];
+    if s.grants && *resting > 0 {
         *resting -= 1;
-        s.lends = false;
+        s.grants = false;
     }
-    if s.lends && cx.buffer.typed().as_contiguous().is_none() {
+    if s.grants && cx.buffer.typed().as_contiguous().is_none() {
         let Some((name, flat)) = cx.published.publish(cx.buffer.typed().layout()) else {
-            s.lends = false;
+            s.grants = false;
             return;
         };
-        let known = flat.len() <= inline_max(cx) || cx.state.lending.fetched.contains_key(&name);
-        s.lent_layout_bytes = if known { 0 } else { flat.len() as u64 };
+        let known = flat.len() <= inline_max(cx) || cx.state.granting.fetched.contains_key(&name);
+        s.granted_layout_bytes = if known { 0 } else { flat.len() as u64 };
     }
 }
 
-/// Most bytes of a flattened layout that a LEND to the peer carries.
+/// Most bytes of a flattened layout that a GRANT to the peer carries.
 fn inline_max(cx: &Cx<'_>) -> usize {
-    let room = cx.fragment_max().saturating_sub(LEND_BYTES + RemoteKey::MAX_BYTES);
+    let room = cx.fragment_max().saturating_sub(GRANT_BYTES + RemoteKey::MAX_BYTES);
     room.min(INLINE_LAYOUT_MAX)
 }
 
@@ -157,7 +157,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     let (layout_id, layout_bytes) =
         layout.as_ref().map_or((0, 0), |(name, flat)| (*name, flat.len() as u64));
     let fits = cx.fragment_max().saturating_sub(LAYOUT_BYTES);
-    let lend = Lend {
+    let grant = Grant {
         serial: cx.rts.serial,
         reply,
         end: room,
@@ -173,7 +173,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
         Some((_, flat)) if flat.len() <= inline_max(cx) => &flat[..],
         _ => &[],
     };
-    let message = lend.wire(inline);
+    let message = grant.wire(inline);
     cx.control_long(message);
     (Some(Box::new(Granted { region, layout })), Step::Going)
 }
@@ -187,7 +187,7 @@ fn not_granted(cx: &mut Cx<'_>, why: Why) -> Step {
         Why::Unmappable => "the sender cannot map the memory",
     };
     let at = usize::from(!host);
-    let Lending { refused, exhausted, resting, .. } = &mut cx.state.lending;
+    let Granting { refused, exhausted, resting, .. } = &mut cx.state.granting;
     match why {
         Why::Exhausted => {
             exhausted[at] = exhausted[at].saturating_add(1);
@@ -218,7 +218,7 @@ impl Granted {
         let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits)?;
         let (name, bytes) = self.layout.take_if(|_| serial == cx.rts.serial)?;
         let most = cx.config.bounds.layout_cache_entries;
-        let fetched = &mut cx.state.lending.fetched;
+        let fetched = &mut cx.state.granting.fetched;
         if fetched.len() >= most {
             fetched.clear();
         }
@@ -234,8 +234,8 @@ impl Rendezvous for Granted {
             // The sender has moved everything into the buffer.
             Message::Ready { index: 0, .. } => {
                 let at = usize::from(!cx.buffer.typed().space().cpu_accessible());
-                cx.state.lending.refused[at] = 0;
-                cx.state.lending.exhausted[at] = 0;
+                cx.state.granting.refused[at] = 0;
+                cx.state.granting.exhausted[at] = 0;
                 Step::Done(Protocol::MappedPut)
             }
             Message::Ready { index, .. } => {
@@ -268,7 +268,7 @@ impl Rendezvous for Granted {
 /// A send that writes its receiver's memory, or learns how that is laid out.
 #[derive(Debug)]
 struct Putting {
-    lend: Lend,
+    grant: Grant,
     /// The receiver's layout, on its way here.
     fetch: Option<Fetch>,
     /// What an engine writes, held until it has ended.
@@ -277,14 +277,14 @@ struct Putting {
 
 /// The receiver grants access to its buffer.
 fn open_send(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
-    let Message::Lend(lend, inline) = &heard.message else {
+    let Message::Grant(grant, inline) = &heard.message else {
         return (None, unexpected(&heard.message));
     };
     let (bytes, inline) = (cx.buffer.bytes(), heard.bytes.get(inline.clone()).unwrap_or(&[]));
-    if lend.end > bytes {
-        return (None, Step::Broken(format!("a LEND for {} bytes of {bytes}", lend.end)));
+    if grant.end > bytes {
+        return (None, Step::Broken(format!("a GRANT for {} bytes of {bytes}", grant.end)));
     }
-    let mut putting = Putting { lend: **lend, fetch: None, mapping: None };
+    let mut putting = Putting { grant: **grant, fetch: None, mapping: None };
     let step = putting.start(cx, inline);
     match step {
         Step::Going => (Some(Box::new(putting)), step),
@@ -294,14 +294,14 @@ fn open_send(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
 
 impl Putting {
     fn start(&mut self, cx: &mut Cx<'_>, inline: &[u8]) -> Step {
-        let lend = self.lend;
-        if lend.layout_bytes == 0 {
+        let grant = self.grant;
+        if grant.layout_bytes == 0 {
             return self.put(cx, None);
         }
         let layouts = &mut cx.state.layouts;
         let known = match inline {
-            [] => layouts.get(lend.layout_id).map(Some),
-            flat => match layouts.insert(lend.layout_id, flat, &cx.config.bounds) {
+            [] => layouts.get(grant.layout_id).map(Some),
+            flat => match layouts.insert(grant.layout_id, flat, &cx.config.bounds) {
                 Ok(layout) => Some(layout),
                 Err(what) => return Step::Broken(what),
             },
@@ -310,14 +310,14 @@ impl Putting {
             Some(Some(layout)) => self.put(cx, Some(layout)),
             // More than is decoded here, or kept.
             Some(None) => self.stop_putting(cx, Why::Exhausted),
-            None if lend.layout_bytes > cx.config.bounds.layout_cache_bytes => {
+            None if grant.layout_bytes > cx.config.bounds.layout_cache_bytes => {
                 self.stop_putting(cx, Why::Exhausted)
             }
             None => {
                 let fits = cx.fragment_max().saturating_sub(LAYOUT_BYTES) as u64;
-                let piece = u64::from(lend.piece).min(fits).max(1);
-                self.fetch = Some(Fetch::new(lend.layout_bytes, piece));
-                cx.control(&wire::layout_request(lend.reply, lend.serial, piece));
+                let piece = u64::from(grant.piece).min(fits).max(1);
+                self.fetch = Some(Fetch::new(grant.layout_bytes, piece));
+                cx.control(&wire::layout_request(grant.reply, grant.serial, piece));
                 Step::Going
             }
         }
@@ -325,19 +325,19 @@ impl Putting {
 
     /// Moves the data into the receiver's memory.
     fn put(&mut self, cx: &mut Cx<'_>, layout: Option<Layout>) -> Step {
-        let Lend { end, count, low, span, .. } = self.lend;
+        let Grant { end, count, low, span, .. } = self.grant;
         if let Some(layout) = &layout {
             let packed = match packed_size(layout, count, low, span) {
                 Ok(packed) => packed,
                 Err(what) => return Step::Broken(what),
             };
             if end > packed {
-                let what = format!("a LEND for {end} bytes of a buffer for {packed}");
+                let what = format!("a GRANT for {end} bytes of a buffer for {packed}");
                 return Step::Broken(what);
             }
         }
         let typed = cx.buffer.typed();
-        let mapping = match map_peer(cx.bml, cx.peer, &self.lend.key, typed.space()) {
+        let mapping = match map_peer(cx.bml, cx.peer, &self.grant.key, typed.space()) {
             Ok(mapping) => mapping,
             Err(error) => {
                 tracing::debug!(peer = cx.peer, %error, "a buffer that cannot be mapped");
@@ -378,13 +378,13 @@ impl Putting {
 
     fn done(&self, cx: &mut Cx<'_>) -> Step {
         cx.take_keys();
-        cx.control(&wire::ready(self.lend.reply, 0));
+        cx.control(&wire::ready(self.grant.reply, 0));
         Step::Done(Protocol::MappedPut)
     }
 
     /// This protocol comes to nothing; no engine works on the receiver's buffer.
     fn stop_putting(&self, cx: &mut Cx<'_>, why: Why) -> Step {
-        cx.control(&wire::refuse(self.lend.reply, why));
+        cx.control(&wire::refuse(self.grant.reply, why));
         Step::Refused("the receiver's buffer cannot be written".to_owned())
     }
 }
@@ -402,7 +402,7 @@ impl Rendezvous for Putting {
             Err(what) => return Step::Broken(what),
         };
         self.fetch = None;
-        match cx.state.layouts.insert(self.lend.layout_id, &flat, &cx.config.bounds) {
+        match cx.state.layouts.insert(self.grant.layout_id, &flat, &cx.config.bounds) {
             Ok(Some(layout)) => self.put(cx, Some(layout)),
             Ok(None) => self.stop_putting(cx, Why::Exhausted),
             Err(what) => Step::Broken(what),

@@ -20,7 +20,7 @@ pub(crate) const RING: u8 = 11;
 pub(crate) const READY: u8 = 12;
 pub(crate) const FREE: u8 = 13;
 pub(crate) const REFUSE: u8 = 14;
-pub(crate) const LEND: u8 = 15;
+pub(crate) const GRANT: u8 = 15;
 
 /// What FIN says became of a message.
 pub(crate) const UNUSED: u8 = 0;
@@ -101,7 +101,7 @@ pub(crate) fn note(sequence: u32, what: u8, message: u32, serial: u64) -> Vec<u8
     note
 }
 
-/// A buffer as it is told of in RTS and LEND: one instance of a layout.
+/// A buffer as it is told of in RTS and GRANT: one instance of a layout.
 pub(crate) struct Told<'a> {
     /// Packed bytes.
     pub(crate) bytes: u64,
@@ -150,11 +150,11 @@ impl<'a> Told<'a> {
     }
 
     /// Lends it for bytes 0 to `end` of a message.
-    pub(crate) fn lend(&self, serial: u64, end: u64, key: &RemoteKey) -> Vec<u8> {
+    pub(crate) fn grant(&self, serial: u64, end: u64, key: &RemoteKey) -> Vec<u8> {
         let mut message = vec![0; 72];
         let (flat, key) = (self.flat(), key.as_bytes());
         let inline = if self.inline { &flat[..] } else { &[] };
-        message[..3].copy_from_slice(&[LEND, VERSION, u8::try_from(key.len()).unwrap()]);
+        message[..3].copy_from_slice(&[GRANT, VERSION, u8::try_from(key.len()).unwrap()]);
         message[4..8].copy_from_slice(&4096u32.to_le_bytes());
         for (at, value) in [(8, serial), (16, REPLY), (24, end), (32, 1)] {
             word(&mut message, at, value);

@@ -42,7 +42,7 @@ pub(crate) const KINDS: [&str; 16] = [
     "READY",
     "FREE",
     "REFUSE",
-    "LEND",
+    "GRANT",
 ];
 
 /// Bytes of a message that an event's line shows.

@@ -152,7 +152,7 @@ fn no_staging_as(mut member: Member) {
             let ways = crowd(&world, &gear, seed, messages, bytes);
             let staged = Protocol::STAGED.into_iter().any(|way| ways.contains(way.name()));
             assert!(bound > 0 || !staged, "{}: {ways:?} without staging memory", name(force));
-            // The others need some at both ends, and both ends may have lent theirs.
+            // The others need some at both ends, and both ends may have granted theirs.
             let one = force == Some(Protocol::StagedPut) && bound > 0;
             assert!(!one || staged, "{}: {ways:?} with some staging memory", name(force));
             say(&format!("{:<18} {bound} bytes of staging: by {ways:?}", name(force)));

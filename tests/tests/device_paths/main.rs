@@ -10,9 +10,9 @@
 mod buffers;
 mod fake;
 mod gear;
+mod granted;
 mod heard;
 mod killed;
-mod lent;
 mod letters;
 mod protocols;
 mod refused;
@@ -133,10 +133,10 @@ on! {
     many_buffers_cuda_two: CudaTwo, buffers::many_buffers;
     no_staging_fake: Fake, buffers::no_staging;
     no_staging_cuda_one: CudaOne, buffers::no_staging;
-    lent_fake: Fake, lent::host_memory_is_lent;
-    lent_opencl: OpenCl, lent::host_memory_is_lent;
-    lent_cuda_one: CudaOne, lent::host_memory_is_lent;
-    lent_cuda_two: CudaTwo, lent::host_memory_is_lent;
+    granted_fake: Fake, granted::host_memory_is_granted;
+    granted_opencl: OpenCl, granted::host_memory_is_granted;
+    granted_cuda_one: CudaOne, granted::host_memory_is_granted;
+    granted_cuda_two: CudaTwo, granted::host_memory_is_granted;
     peers_are_killed_fake: Fake, killed::peers_are_killed;
     peers_are_killed_cuda_one: CudaOne, killed::peers_are_killed;
     peers_are_killed_cuda_two: CudaTwo, killed::peers_are_killed;

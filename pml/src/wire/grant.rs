@@ -1,4 +1,4 @@
-//! LEND: the receiver lends its buffer to the sender, who moves the message into it. Its picture is in
+//! GRANT: the receiver grants its buffer to the sender, who moves the message into it. Its picture is in
 //! `wire.rs`, who says what when in `rndv/mapped_put.rs`.
 
 use super::staged::{key_len, key_of};
@@ -7,12 +7,12 @@ use gapless_bml::RemoteKey;
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Length of LEND without key and layout, in bytes.
-pub(crate) const LEND_BYTES: usize = 72;
+/// Length of GRANT without key and layout, in bytes.
+pub(crate) const GRANT_BYTES: usize = 72;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct LendWire {
+pub(super) struct GrantWire {
     kind: u8,
     version: u8,
     key: u8,
@@ -27,11 +27,11 @@ pub(super) struct LendWire {
     layout_id: U64,
     layout_bytes: U64,
 }
-const _: () = assert!(size_of::<LendWire>() == LEND_BYTES);
+const _: () = assert!(size_of::<GrantWire>() == GRANT_BYTES);
 
 /// The receiver's decision that the sender is to move the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lend {
+pub(crate) struct Grant {
     pub(crate) serial: u64,
     pub(crate) reply: u64,
     /// Packed bytes from 0 to here are wanted; never none.
@@ -51,12 +51,12 @@ pub(crate) struct Lend {
     pub(crate) key: RemoteKey,
 }
 
-impl Lend {
+impl Grant {
     /// With the layout behind it, or without: then the sender has it, or asks for it.
     pub(crate) fn wire(&self, layout: &[u8]) -> Vec<u8> {
         let key = self.key.as_bytes();
-        let wire = LendWire {
-            kind: kind::LEND,
+        let wire = GrantWire {
+            kind: kind::GRANT,
             version: VERSION,
             key: key_len(key),
             zero: 0,
@@ -74,13 +74,13 @@ impl Lend {
     }
 
     /// `rest` is what follows the fixed part; gives how much of it is the key's.
-    pub(super) fn check(wire: &LendWire, rest: &[u8]) -> Result<(Lend, usize), String> {
+    pub(super) fn check(wire: &GrantWire, rest: &[u8]) -> Result<(Grant, usize), String> {
         reserved(&[wire.zero])?;
         let length = usize::from(wire.key);
-        let key = rest.get(..length).ok_or("a LEND that ends inside its key")?;
-        let key = key_of(key, wire.key)?.ok_or("a LEND without a key")?;
+        let key = rest.get(..length).ok_or("a GRANT that ends inside its key")?;
+        let key = key_of(key, wire.key)?.ok_or("a GRANT without a key")?;
         let inline = rest.len() - length;
-        let lend = Lend {
+        let grant = Grant {
             serial: wire.serial.get(),
             reply: wire.reply.get(),
             end: wire.end.get(),
@@ -92,20 +92,20 @@ impl Lend {
             piece: wire.piece.get(),
             key,
         };
-        let high = i64::try_from(lend.span).ok().and_then(|span| lend.low.checked_add(span));
-        if lend.end == 0 || lend.piece < FRAGMENT_MIN || high.is_none() {
-            return Err(format!("a LEND that makes no sense: {lend:?}"));
+        let high = i64::try_from(grant.span).ok().and_then(|span| grant.low.checked_add(span));
+        if grant.end == 0 || grant.piece < FRAGMENT_MIN || high.is_none() {
+            return Err(format!("a GRANT that makes no sense: {grant:?}"));
         }
-        if (lend.layout_id == 0) != (lend.layout_bytes == 0) {
-            return Err(format!("half a layout: {lend:?}"));
+        if (grant.layout_id == 0) != (grant.layout_bytes == 0) {
+            return Err(format!("half a layout: {grant:?}"));
         }
-        if lend.layout_bytes == 0 && lend.end > lend.span {
-            return Err(format!("{} bytes without gaps in {}", lend.end, lend.span));
+        if grant.layout_bytes == 0 && grant.end > grant.span {
+            return Err(format!("{} bytes without gaps in {}", grant.end, grant.span));
         }
-        if inline > INLINE_LAYOUT_MAX || (inline > 0 && inline as u64 != lend.layout_bytes) {
-            return Err(format!("a LEND with {inline} bytes of a layout: {lend:?}"));
+        if inline > INLINE_LAYOUT_MAX || (inline > 0 && inline as u64 != grant.layout_bytes) {
+            return Err(format!("a GRANT with {inline} bytes of a layout: {grant:?}"));
         }
-        Ok((lend, length))
+        Ok((grant, length))
     }
 }
 
@@ -114,8 +114,8 @@ mod tests {
     use super::super::Message;
     use super::*;
 
-    fn lend() -> Lend {
-        Lend {
+    fn grant() -> Grant {
+        Grant {
             serial: 3,
             reply: 4,
             end: 90,
@@ -131,17 +131,17 @@ mod tests {
 
     #[test]
     fn it_is_read_as_it_is_written() {
-        let plain = Lend { layout_id: 0, layout_bytes: 0, low: 0, ..lend() };
-        for (lend, layout) in [(lend(), &[5; 33][..]), (lend(), &[]), (plain, &[])] {
-            let bytes = lend.wire(layout);
+        let plain = Grant { layout_id: 0, layout_bytes: 0, low: 0, ..grant() };
+        for (grant, layout) in [(grant(), &[5; 33][..]), (grant(), &[]), (plain, &[])] {
+            let bytes = grant.wire(layout);
             let inline = bytes.len() - layout.len()..bytes.len();
-            assert_eq!(Message::parse(&bytes), Ok(Message::Lend(Box::new(lend), inline)));
+            assert_eq!(Message::parse(&bytes), Ok(Message::Grant(Box::new(grant), inline)));
         }
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let good = lend().wire(&[5; 33]);
+        let good = grant().wire(&[5; 33]);
         let mut cases = vec![good[..71].to_vec(), good[..100].to_vec(), good[..144].to_vec()];
         cases.push([&good[..], &[0]].concat());
         for (at, value) in [(2, 0), (2, 81), (2, 112), (3, 1)] {
@@ -149,14 +149,14 @@ mod tests {
             bad[at] = value;
             cases.push(bad);
         }
-        cases.push(Lend { end: 0, ..lend() }.wire(&[]));
-        cases.push(Lend { piece: FRAGMENT_MIN - 1, ..lend() }.wire(&[]));
-        cases.push(Lend { low: 1, span: i64::MAX.unsigned_abs(), ..lend() }.wire(&[]));
-        cases.push(Lend { span: u64::MAX, ..lend() }.wire(&[]));
-        cases.push(Lend { layout_id: 0, ..lend() }.wire(&[]));
-        cases.push(Lend { layout_bytes: 0, ..lend() }.wire(&[]));
-        cases.push(Lend { layout_id: 0, layout_bytes: 0, end: 901, ..lend() }.wire(&[]));
-        cases.push(Lend { layout_bytes: 1025, ..lend() }.wire(&[1; 1025]));
+        cases.push(Grant { end: 0, ..grant() }.wire(&[]));
+        cases.push(Grant { piece: FRAGMENT_MIN - 1, ..grant() }.wire(&[]));
+        cases.push(Grant { low: 1, span: i64::MAX.unsigned_abs(), ..grant() }.wire(&[]));
+        cases.push(Grant { span: u64::MAX, ..grant() }.wire(&[]));
+        cases.push(Grant { layout_id: 0, ..grant() }.wire(&[]));
+        cases.push(Grant { layout_bytes: 0, ..grant() }.wire(&[]));
+        cases.push(Grant { layout_id: 0, layout_bytes: 0, end: 901, ..grant() }.wire(&[]));
+        cases.push(Grant { layout_bytes: 1025, ..grant() }.wire(&[1; 1025]));
         for case in cases {
             assert!(Message::parse(&case).is_err(), "{case:?}");
         }

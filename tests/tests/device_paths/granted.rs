@@ -12,12 +12,12 @@ use gapless_tests::crew::{Crew, Member};
 /// Messages each way.
 const ROUNDS: u64 = 6;
 
-pub(crate) fn host_memory_is_lent(test: &str, kind: Kind) {
+pub(crate) fn host_memory_is_granted(test: &str, kind: Kind) {
     if let Some(member) = Member::of_crew() {
         return rank(member);
     }
     let bytes = if kind.is_cuda() { 16 << 20 } else { 200 << 10 };
-    let part = format!("lent {} {} {bytes}", kind.name(), seed(test));
+    let part = format!("granted {} {} {bytes}", kind.name(), seed(test));
     let rows = listen(&mut Crew::start(test, &[&part, &part], |_, _| {}), test);
     // OpenCL's devices know no memory of others.
     let sure = kind != Kind::OpenCl;
