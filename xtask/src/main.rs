@@ -61,7 +61,11 @@ enum Chore {
         quick: bool,
     },
     /// Build the tests that need a GPU into gpu-bundle/ and gpu-bundle.tar.gz, to be carried to where one is
-    GpuBundle,
+    GpuBundle {
+        /// Warn if the packed bundle is longer than this, in bytes
+        #[arg(long, default_value_t = bundle::BYTES_MAX)]
+        max_bytes: u64,
+    },
     /// Fuzz with coverage guidance: all targets, or those that are named
     Fuzz {
         /// How long altogether
@@ -154,7 +158,7 @@ fn main() -> ExitCode {
         Chore::Deps => deps::run(&checkout),
         Chore::Kernels { check } => kernels::run(&checkout, check),
         Chore::Test { quick } => test::run(&checkout, quick),
-        Chore::GpuBundle => bundle::run(&checkout),
+        Chore::GpuBundle { max_bytes } => bundle::run(&checkout, max_bytes),
         Chore::Fuzz { seconds, targets } => fuzz::run(&checkout, seconds, &targets),
         Chore::Counts { bless } => counts::run(&checkout, bless),
         Chore::Peers(options) => peers::run(&checkout, &options),
