@@ -8,12 +8,14 @@
 
 mod bulk;
 mod runs;
+mod summary;
 
 use std::collections::HashMap;
 
 use crate::program::{Op, OpId, Part, Program, ProgramError};
 use bulk::{Bulk, Digest};
 use runs::RunList;
+use summary::summary;
 
 /// A piece that may be empty.
 pub(crate) type Piece = Option<Part>;
@@ -26,9 +28,9 @@ const INLINE_RUNS: u64 = 8;
 #[derive(Default)]
 pub(crate) struct Builder {
     program: Program,
-    /// Runs, loops and affine lists that exist already: the same op is stored once, and two pieces with
-    /// the same op are known to be alike.
-    shared: HashMap<Op, OpId>,
+    /// Ops that exist already, by their [`summary`]. The same op is stored once, and two pieces with the same op are
+    /// known to be alike. Of two ops with one summary the later one is found: chance does not make any.
+    shared: HashMap<u64, OpId>,
 }
 
 /// How many elements each block of an indexed constructor has.
@@ -104,7 +106,14 @@ impl Builder {
             match bulk.digest() {
                 Some(Digest::Class(class)) => return self.classified(class),
                 Some(Digest::Derived(op, facts)) => {
-                    let op = self.program.push_derived(op, facts)?;
+                    let op = match self.find(&op) {
+                        Ok(id) => id,
+                        Err(summary) => {
+                            let id = self.program.push_derived(op, facts)?;
+                            self.shared.insert(summary, id);
+                            id
+                        }
+                    };
                     return Ok(Some(Part { disp: 0, op }));
                 }
                 None => {}
@@ -178,7 +187,7 @@ impl Builder {
                 size.checked_add(self.program.facts(part.op).size).ok_or(ProgramError::Overflow)?;
             starts.push(size);
         }
-        let op = self.program.push(Op::Seq { parts: parts.into(), starts: starts.into() })?;
+        let op = self.share(Op::Seq { parts: parts.into(), starts: starts.into() })?;
         Ok(Some(Part { disp: 0, op }))
     }
 
@@ -260,7 +269,7 @@ impl Builder {
                 self.repeat(run, count, stride)
             }
             runs::Class::Affine { disp, op } => Ok(Some(Part { disp, op: self.share(op)? })),
-            runs::Class::Listed(op) => Ok(Some(Part { disp: 0, op: self.program.push(op)? })),
+            runs::Class::Listed(op) => Ok(Some(Part { disp: 0, op: self.share(op)? })),
         }
     }
 
@@ -279,17 +288,28 @@ impl Builder {
             disps.iter().for_each(|&disp| list.push(disp, len));
             return self.runs(list);
         }
-        let op = self.program.push(Op::Each { disps: disps.into(), body })?;
+        let op = self.share(Op::Each { disps: disps.into(), body })?;
         Ok(Some(Part { disp: 0, op }))
     }
 
     fn share(&mut self, op: Op) -> Result<OpId, ProgramError> {
-        if let Some(&id) = self.shared.get(&op) {
-            return Ok(id);
+        match self.find(&op) {
+            Ok(id) => Ok(id),
+            Err(summary) => {
+                let id = self.program.push(op)?;
+                self.shared.insert(summary, id);
+                Ok(id)
+            }
         }
-        let id = self.program.push(op.clone())?;
-        self.shared.insert(op, id);
-        Ok(id)
+    }
+
+    /// The op that equals `op`, or the summary to remember `op` by.
+    fn find(&self, op: &Op) -> Result<OpId, u64> {
+        let summary = summary(op);
+        match self.shared.get(&summary) {
+            Some(&id) if self.program.op(id) == op => Ok(id),
+            _ => Err(summary),
+        }
     }
 }
 

@@ -27,6 +27,18 @@ fn facts(t: &Datatype) -> (u64, i64, i64, i64, i64) {
     (t.size(), t.lb(), t.ub(), t.true_lb(), t.true_ub())
 }
 
+/// MPI 4.1 §5.1.6 defines the extent by the typemap: `(char, 5), (double, 8), (int, 16)` has bytes 5 to 20, and 15 is
+/// rounded up to 16. The padding behind the `int`, which `DOUBLE_INT` has by itself, is no entry of the typemap and
+/// no marker. Open MPI and MPICH keep it, and answer 24.
+#[test]
+fn padding_of_a_pair_is_no_entry_of_a_typemap() {
+    let pair: Datatype = Primitive::DoubleInt.into();
+    assert_eq!((pair.lb(), pair.extent(), pair.size()), (0, 16, 12));
+    let members = [Primitive::Char.into(), pair];
+    let whole = Datatype::structure(&[1, 1], &[5, 8], &members).unwrap();
+    assert_eq!((whole.lb(), whole.true_ub(), whole.extent()), (5, 20, 16));
+}
+
 #[test]
 fn vector_ends_with_its_last_block() {
     let t = Datatype::vector(2, 3, 4, &double()).unwrap();

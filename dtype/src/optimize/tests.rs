@@ -161,3 +161,42 @@ fn long_lists_are_what_short_steps_make_of_them() {
         assert_eq!(*Layout::build(&whole).unwrap().committed(), expected, "{expected}");
     }
 }
+
+/// A checkerboard whose rows are made anew for each use, or shared.
+fn checkerboard(rows: i64, rebuilt: bool) -> Datatype {
+    let black: Vec<i64> = (0..16).map(|i| i * i + i).collect();
+    let white: Vec<i64> = black.iter().map(|at| at + 1).collect();
+    let row = |list: &[i64]| Datatype::indexed_block(1, list, &double()).unwrap();
+    let shared = [row(&black), row(&white)];
+    let (mut types, mut at) = (Vec::new(), Vec::new());
+    for y in 0..rows {
+        let odd = usize::from(y % 3 == 1);
+        types.push(if rebuilt { row([&black, &white][odd]) } else { shared[odd].clone() });
+        at.push(y * 4096);
+    }
+    Datatype::structure(&vec![1; types.len()], &at, &types).unwrap()
+}
+
+#[test]
+fn datatypes_of_equal_structure_have_equal_layouts() {
+    let [shared, rebuilt] =
+        [false, true].map(|anew| Layout::build(&checkerboard(30, anew)).unwrap());
+    assert_eq!(shared.program().to_string(), rebuilt.program().to_string());
+    assert!(shared == rebuilt);
+    assert_eq!(shared.flatten().len(), rebuilt.flatten().len());
+    assert_eq!(rebuilt.committed().ops().len(), 3, "two rows and their sequence");
+}
+
+#[test]
+fn lists_that_differ_in_one_entry_are_told_apart() {
+    let mut lists = [(0..400).map(|i| i * i).collect::<Vec<i64>>(), Vec::new()];
+    lists[1] = lists[0].clone();
+    lists[1][201] += 1;
+    let rows = lists.map(|list| Datatype::indexed_block(1, &list, &double()).unwrap());
+    let types = [rows[0].clone(), rows[1].clone(), rows[0].clone(), rows[1].clone()];
+    let places = [0, 1 << 20, 2 << 20, 3 << 20];
+    let whole = Datatype::structure(&[1; 4], &places, &types).unwrap();
+    crate::testkit::verify(&whole, 1, 5).unwrap();
+    let rebuilt = Layout::build(&whole).unwrap();
+    assert!(rebuilt.committed().ops().len() >= 3, "both lists are there");
+}
