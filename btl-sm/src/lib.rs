@@ -36,16 +36,6 @@ mod sync;
 #[cfg(all(test, loom))]
 mod loom_tests;
 
-/// The lock of a world, whose crate cannot be built for loom.
-#[cfg(all(test, loom))]
-#[path = "../../gapless/src/shared/gate.rs"]
-#[allow(
-    unsafe_code,
-    dead_code,
-    reason = "a lock: lends what it guards; only what is modelled is used"
-)]
-mod gate;
-
 #[cfg(not(loom))]
 mod card;
 #[cfg(not(loom))]
@@ -77,9 +67,6 @@ mod link;
 mod mapped;
 #[cfg(not(loom))]
 mod meeting;
-#[cfg(not(loom))]
-#[allow(unsafe_code, reason = "membarrier(2)")]
-pub mod membarrier;
 #[cfg(not(loom))]
 #[allow(unsafe_code, reason = "makes slots of shared memory")]
 mod outbound;

@@ -12,7 +12,6 @@ use crate::leash::Owed;
 use crate::link::{Link, State};
 use crate::mapped::Exports;
 use crate::meeting::Door;
-use crate::membarrier;
 use crate::outbound::Outbound;
 use crate::segment::Segment;
 use crate::single_copy::{Probe, SingleCopy};
@@ -22,6 +21,7 @@ use gapless_btl::{
     ReserveError, Short, Shorts, Slot, Token,
 };
 use gapless_mem::{Device, DeviceError};
+use gapless_sync::membarrier;
 use rustix::fd::{AsRawFd, RawFd};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

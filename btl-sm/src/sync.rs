@@ -40,7 +40,7 @@ impl Fences {
     pub(crate) fn patient(self) {
         fence(Ordering::SeqCst);
         if self == Fences::Asymmetric {
-            crate::membarrier::barrier();
+            gapless_sync::membarrier::barrier();
         }
     }
 

@@ -4,8 +4,6 @@
 //! that handled events wakes those that sleep (through an event descriptor beside the transports'
 //! own), because their requests may be among what ended.
 
-#[allow(unsafe_code, reason = "a lock: lends what it guards")]
-mod gate;
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod short;
 
@@ -18,7 +16,7 @@ use crate::world::attach;
 use gapless_bml::{Patience, Step, Waiter};
 use gapless_mem::{Device, Space};
 use gapless_pml::{Pml, RequestId, Status};
-use gate::{Gate, Pass};
+use gapless_sync::{Gate, Pass};
 use rustix::event::{EventfdFlags, eventfd};
 use std::any::Any;
 use std::ops::{Deref, DerefMut};

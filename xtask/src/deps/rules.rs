@@ -59,6 +59,7 @@ const ALL: &[&str] = &[
     "gapless-xtq",
     "gapless-layouts",
     "gapless-report",
+    "gapless-sync",
 ];
 
 /// Every layer a program can be built from.
@@ -125,7 +126,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         package: "gapless-btl-sm",
-        may: &["gapless-btl", "gapless-mem"],
+        may: &["gapless-btl", "gapless-mem", "gapless-sync"],
         features: &[],
         tests_may: &["gapless-mem-cuda"],
         must_not_know: "CUDA (it sees `dyn Device`), other BTLs",
@@ -192,6 +193,13 @@ pub(super) const RULES: &[Rule] = &[
         features: &[],
         tests_may: &[],
         must_not_know: "anything that is measured",
+    },
+    Rule {
+        package: "gapless-sync",
+        may: &[],
+        features: &[],
+        tests_may: &[],
+        must_not_know: "what it guards",
     },
     Rule {
         package: "gapless",

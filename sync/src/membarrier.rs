@@ -14,15 +14,15 @@ fn membarrier(command: libc::c_int) -> bool {
     result == 0
 }
 
-/// Registers this process, once. `false` where the kernel or a filter refuses.
+/// Registers this process with the kernel, once. `false` where the kernel or a filter refuses.
 pub fn register() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED
         .get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
 }
 
-/// The barrier; whether it took place. Only called by processes whose [`register`] succeeded, so the
-/// kernel knows the command; it has no other way to fail.
+/// A full barrier on every processor that runs a registered process; whether it took place. After a
+/// successful [`register`] the kernel knows the command, and it has no other way to fail.
 pub fn barrier() -> bool {
     let fenced = membarrier(GLOBAL_EXPEDITED);
     if !fenced {

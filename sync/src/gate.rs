@@ -16,8 +16,7 @@
 //! either the owner sees `revoked`, or the other sees `inside`. Once revoked, the gate is a mutex for ever.
 //! Where the system has no such barrier it is one from the start.
 //!
-//! loom explores it (`models`, below) with the models of `btl-sm`, whose tests have this file: under
-//! `--cfg loom` nothing else of this crate can be built.
+//! loom explores it: `models`, below.
 
 use primitive::{AtomicBool, Mutex, MutexGuard, Ordering, membarrier, owners_fence, this_thread};
 use std::cell::UnsafeCell;
@@ -29,7 +28,7 @@ use std::sync::{PoisonError, TryLockError};
 /// What it is made of.
 #[cfg(not(loom))]
 mod primitive {
-    pub(super) use gapless_btl_sm::membarrier;
+    pub(super) use crate::membarrier;
     use std::cell::Cell;
     pub(super) use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::atomic::{AtomicU64, compiler_fence};
@@ -98,8 +97,10 @@ mod primitive {
     }
 }
 
-/// A value, and who may touch it.
-pub(crate) struct Gate<T> {
+/// A value that one thread at a time may touch.
+///
+/// A thread that holds the gate and calls [`enter`](Gate::enter) again waits for itself, as with a mutex.
+pub struct Gate<T> {
     /// The thread that made it.
     owner: u64,
     /// The owner has it without the mutex. Only the owner writes this.
@@ -122,7 +123,7 @@ impl<T> RefUnwindSafe for Gate<T> {}
 
 /// The gate, held. Not to be sent to another thread.
 #[derive(Debug)]
-pub(crate) struct Pass<'g, T> {
+pub struct Pass<'g, T> {
     gate: &'g Gate<T>,
     /// `None` for the owner while the gate is its own.
     mutex: Option<MutexGuard<'g, ()>>,
@@ -132,8 +133,8 @@ pub(crate) struct Pass<'g, T> {
 }
 
 impl<T> Gate<T> {
-    /// Biased to this thread.
-    pub(crate) fn new(value: T) -> Gate<T> {
+    /// A gate around `value`, biased to this thread.
+    pub fn new(value: T) -> Gate<T> {
         Gate {
             owner: this_thread(),
             inside: AtomicBool::new(false),
@@ -144,9 +145,9 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Takes the gate if that takes no waiting.
+    /// Takes the gate if that takes no waiting; `None` also for a second thread that asks for the first time.
     #[inline(always)] // its result is moved about if it is not
-    pub(crate) fn try_enter(&self) -> Option<Pass<'_, T>> {
+    pub fn try_enter(&self) -> Option<Pass<'_, T>> {
         if !self.revoked.load(Ordering::Relaxed) {
             return self.enter_as_owner();
         }
@@ -174,7 +175,7 @@ impl<T> Gate<T> {
 
     /// Takes the gate, and waits until it can.
     #[cold]
-    pub(crate) fn enter(&self) -> Pass<'_, T> {
+    pub fn enter(&self) -> Pass<'_, T> {
         if let Some(pass) = self.try_enter() {
             return pass;
         }
@@ -194,7 +195,7 @@ impl<T> Gate<T> {
 
     /// Whether a thread has panicked inside.
     #[inline]
-    pub(crate) fn is_poisoned(&self) -> bool {
+    pub fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Relaxed)
     }
 
@@ -309,7 +310,7 @@ mod tests {
 /// the others:
 ///
 /// ```text
-/// RUSTFLAGS="--cfg loom" cargo test -p gapless-btl-sm --lib --release --target-dir target/loom gate
+/// RUSTFLAGS="--cfg loom" cargo test -p gapless-sync --lib --release --target-dir target/loom
 /// ```
 ///
 /// Each weakening was made, one at a time, and every model failed: the owner's fence left out; the barrier
