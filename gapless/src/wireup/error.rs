@@ -17,6 +17,14 @@ pub enum WireupError {
         /// What is wrong with it.
         problem: String,
     },
+    /// The launcher says that the job has more processes than there can be.
+    #[error("the launcher says that the job has {size} processes; there can be {max}")]
+    TooManyProcesses {
+        /// How many it says.
+        size: u32,
+        /// The most that is believed.
+        max: u32,
+    },
     /// A process is in its launcher's job once at a time.
     #[error("this process is in its launcher's job already: finalize or drop that world first")]
     Joined,

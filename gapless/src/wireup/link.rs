@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::mem::ManuallyDrop;
+use std::mem::MaybeUninit;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -146,13 +147,29 @@ fn gone(doing: &'static str, reason: &str) -> WireupError {
 
 /// Whether this is the number of an open socket.
 pub(super) fn is_socket(raw: RawFd) -> bool {
-    kind(raw).is_ok_and(|kind| kind.starts_with("socket:"))
+    kind(raw) == Some("a socket")
 }
 
-/// What the kernel calls an open descriptor.
-fn kind(raw: RawFd) -> std::io::Result<String> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{raw}"))?;
-    Ok(link.to_string_lossy().into_owned())
+/// What an open descriptor is; `None` if the number is nobody's. Asks the kernel, not `/proc`, which containers
+/// leave out.
+fn kind(raw: RawFd) -> Option<&'static str> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `fstat` takes any number and refuses those that are not open; it writes nothing but a `stat`, for
+    // which there is room at the pointer.
+    let found = unsafe { libc::fstat(raw, stat.as_mut_ptr()) };
+    if found != 0 {
+        return None;
+    }
+    // SAFETY: `fstat` has succeeded, so it has written all of it.
+    let stat = unsafe { stat.assume_init() };
+    Some(match stat.st_mode & libc::S_IFMT {
+        libc::S_IFSOCK => "a socket",
+        libc::S_IFIFO => "a pipe",
+        libc::S_IFREG => "a file",
+        libc::S_IFDIR => "a directory",
+        libc::S_IFCHR => "a terminal or device",
+        _ => "something else",
+    })
 }
 
 /// Takes over the descriptor that a launcher left and told of in `variable`, once it is known to be
@@ -164,11 +181,12 @@ pub(super) fn adopt(variable: &'static str, descriptor: u32) -> Result<OwnedFd, 
     let wrong = |problem| WireupError::Environment { set: variable, variable, problem };
     let raw = RawFd::try_from(descriptor).ok().filter(|&raw| raw > 2);
     let raw = raw.ok_or_else(|| wrong(format!("{descriptor}, not a descriptor of a launcher")))?;
-    let kind = kind(raw).map_err(|_| wrong(format!("{raw}, which is not open")))?;
-    if !kind.starts_with("socket:") {
-        return Err(wrong(format!("{raw}, which is no socket but {kind}")));
+    match kind(raw) {
+        Some("a socket") => {}
+        Some(kind) => return Err(wrong(format!("{raw}, which is {kind}, not a socket"))),
+        None => return Err(wrong(format!("{raw}, which is not open"))),
     }
-    // SAFETY: `raw` is open (looked up just now) and was handed to this process by its launcher for
+    // SAFETY: `raw` is open (the kernel has just said so) and was handed to this process by its launcher for
     // this one use; callers document that it is taken over once.
     let owned = unsafe { OwnedFd::from_raw_fd(raw) };
     // Not for our own children: they would keep the launcher from noticing our end.

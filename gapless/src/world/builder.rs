@@ -8,7 +8,7 @@ use crate::accelerators::OnDemand;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::Shared;
-use crate::wireup::{self, Wireup};
+use crate::wireup::{self, Wireup, WireupError};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::{Address, Btl};
 use gapless_btl_sm::{Sm, SmConfig};
@@ -20,6 +20,9 @@ use std::sync::{Arc, Mutex};
 
 /// The name of the built-in shared-memory transport.
 const SM: &str = "sm";
+
+/// A launcher that says more than this is wrong: the tables of so many processes would take all memory.
+const PROCESSES_MAX: u32 = 1 << 20;
 
 /// Under which key every process publishes its card.
 const CARD: &str = "gapless-card";
@@ -154,6 +157,9 @@ impl Builder {
             None => wireup::detect()?,
         };
         let (rank, size) = (wireup.rank(), wireup.size());
+        if size > PROCESSES_MAX {
+            return Err(WireupError::TooManyProcesses { size, max: PROCESSES_MAX }.into());
+        }
         let mut bml = Bml::new(Rank(rank), size);
         for transport in self.chosen(&*wireup)? {
             bml.add(transport);
@@ -253,5 +259,57 @@ impl fmt::Debug for Builder {
             .field("config", &self.config)
             .field("open_devices", &!self.no_detection)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A launcher whose job has as many processes as it likes.
+    struct Claims(u32);
+
+    impl Wireup for Claims {
+        fn rank(&self) -> u32 {
+            0
+        }
+
+        fn size(&self) -> u32 {
+            self.0
+        }
+
+        fn local_size(&self) -> Option<u32> {
+            None
+        }
+
+        fn job(&self) -> &str {
+            "claims"
+        }
+
+        fn put(&mut self, _: &str, _: &str) -> Result<(), WireupError> {
+            Ok(())
+        }
+
+        fn fence(&mut self) -> Result<(), WireupError> {
+            Ok(())
+        }
+
+        fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
+            Err(WireupError::NoSuchKey { from, key: key.to_owned() })
+        }
+
+        fn finalize(&mut self) -> Result<(), WireupError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_launcher_that_says_too_many_processes_is_refused() {
+        for size in [u32::MAX, PROCESSES_MAX + 1] {
+            let refused = Builder::default().wireup(Box::new(Claims(size))).init();
+            let Err(Error::Wireup(error)) = refused else { panic!("{refused:?}") };
+            assert_eq!(error, WireupError::TooManyProcesses { size, max: PROCESSES_MAX });
+            assert!(error.to_string().contains(&size.to_string()), "{error}");
+        }
     }
 }
