@@ -1,20 +1,20 @@
 //! Experiments: what the `figures` program measures, and how.
 //!
-//! One experiment is one file below `experiments/`, named by one line of the list there. It gives
-//! rows of the report schema; `figures` prints them as a table and writes them as JSON and SVG.
+//! One experiment is one file below `experiments/`, named by one line of the list there. It gives rows of the report
+//! schema; `figures` prints them as a table and writes them as JSON and SVG.
 //!
-//! What every experiment does:
+//! Every experiment
 //!
-//! - checks the bytes it moves against something that shares no code with what moved them
-//!   ([`check`]), before it measures;
+//! - checks the bytes it moves against code that shares nothing with the code that moved them ([`check`]), before it
+//!   measures;
 //! - takes many samples and keeps medians, quartiles and extremes, never means ([`clock`]);
-//! - moves what it compares in turn, sample by sample, so that both see the same machine;
-//! - *rotates*: each operation works on other memory, in shuffled order, and comes back to a place
-//!   only after more than four times the last-level cache was touched ([`rotation`]). Beside it
-//!   stands a *resident* figure, on one place again and again;
-//! - between processes whose data lies on GPUs, measures in pairs of processes of its own ([`p2p`]);
-//! - on a GPU, measures by the device's own clock ([`gpu`]), beside what users do without a datatype
-//!   engine ([`baselines`]);
+//! - alternates the samples of what it compares, so that both see the same machine;
+//! - *rotates*: each operation works on other memory, in shuffled order, and returns to a place only after more than
+//!   four times the last-level cache was touched ([`rotation`]). Beside it is a *resident* figure, on one place again
+//!   and again;
+//! - between processes whose data is on GPUs, measures in pairs of processes of its own ([`p2p`]);
+//! - on a GPU, measures by the device's own clock ([`gpu`]), beside what users do without a datatype engine
+//!   ([`baselines`]);
 //! - runs on one processor, if the system lets it choose ([`Pinned`](gapless::cli::pingpong::Pinned)).
 //!
 //! Units: bytes, seconds, GB/s of payload. A ratio is in speed: above 1, Gapless is faster.

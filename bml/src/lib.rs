@@ -1,16 +1,16 @@
 //! The BTL management layer: owns all transports of a process and is the only one that polls them.
 //!
-//! - **Who**: the layers above name processes by [`Rank`]; [`Bml::connect`] finds every transport
-//!   that both ends have, and `select.rs` orders them.
-//! - **Sending**: [`Bml::reserve`] gives room in the best rail to a peer, [`Bml::send`] sends it.
-//!   Messages to one peer travel over one rail at a time, one that keeps them in order if any does;
-//!   [`Bml::limits`] says whether. Whoever needs order where there is none numbers its messages.
-//! - **Arriving**: [`Bml::poll`] hands each [`Event`] to the [`Handler`] that registered its
-//!   active-message tag; endings ([`Event::Sent`], [`Event::Completed`]) go to the handler whose
-//!   [`TokenSpace`] the token came from; [`Event::Lost`] goes to all.
+//! - **Peers**: the layers above name processes by [`Rank`]; [`Bml::connect`] finds every transport that both ends
+//!   have, and `select.rs` orders them.
+//! - **Sending**: [`Bml::reserve`] gives room in the best rail to a peer, [`Bml::send`] sends it. Messages to one
+//!   peer travel over one rail at a time: one that keeps them in order, if any does. [`Bml::limits`] says whether it
+//!   does. If it does not, a caller that needs order numbers its messages.
+//! - **Arriving**: [`Bml::poll`] hands each [`Event`] to the [`Handler`] that registered its active-message tag.
+//!   Endings ([`Event::Sent`], [`Event::Completed`]) go to the handler whose [`TokenSpace`] the token came from;
+//!   [`Event::Lost`] goes to all.
 //! - **Waiting**: [`Bml::wait`] with a [`Waiter`] spins briefly, then yields, then blocks.
-//! - **Dying**: when a rail dies on which nothing was ever under way and another reaches the peer,
-//!   that one takes over silently; else the peer is lost, and said so exactly once.
+//! - **Dying**: if a rail dies that was never used, and another rail reaches the peer, the other takes over silently.
+//!   Otherwise the peer is lost, and reported exactly once.
 //!
 //! A `Bml` reaches its own process through a built-in loopback, so that a single process needs no
 //! transport at all. Nothing here knows datatypes or matching. Lengths are in bytes.

@@ -1,30 +1,27 @@
 //! The shared-memory transport: processes of one host, one user and one job.
 //!
 //! - [`Sm`] is the transport, [`SmConfig`] what can be chosen about it.
-//! - Each pair of processes shares two segments (sealed memfds), one per direction, written by its
-//!   sender: a ring of cache lines (`ring`) and slots in size classes. A message of up to
-//!   224 bytes, or 1120 if it is sent by value, lies in the ring itself; a longer one in a slot, with a descriptor in the ring. Per
-//!   message there are loads and stores of shared memory only: no locked instructions on it, no
-//!   system calls.
-//! - Processes meet over abstract Unix sockets (`socket`, `meeting`), which carry descriptors and
-//!   whose end-of-file tells of a death. Nothing has a name in a file system, so nothing is left
-//!   behind by `kill -9`.
+//! - Each pair of processes shares two segments (sealed memfds), one per direction, written by its sender: a ring of
+//!   cache lines (`ring`) and slots in size classes. A message of up to 224 bytes, or 1120 if it is sent by value,
+//!   lies in the ring itself; a longer one lies in a slot, with a descriptor in the ring. A message costs only loads
+//!   and stores of shared memory: no locked instructions on it, no system calls.
+//! - Processes meet over abstract Unix sockets (`socket`, `meeting`), which carry descriptors and whose end-of-file
+//!   reports a death. Nothing has a name in a file system, so `kill -9` leaves nothing behind.
 //! - [`Rdma`](gapless_btl::Rdma) is `process_vm_readv`/`writev`, probed when a link comes up;
-//!   [`Mapped`](gapless_btl::Mapped) memory are further sealed memfds, and memory of attached devices.
+//!   [`Mapped`](gapless_btl::Mapped) memory is further sealed memfds, and memory of attached devices.
 //! - A process that waits blocks on an epoll descriptor (`doze` has the handshake).
 //!
 //! # What `Sent` means here
 //!
-//! A slot is out of our hands when its message has been published: the receiver can read it even if
-//! this process dies the moment after. So `Sent` follows at the next poll, with success while the
-//! link stood at `send`; it does not say that the receiver has looked. Slots return to the pool on
-//! their own account.
+//! A published message is the receiver's: it can read the message even if this process dies the moment after. So
+//! `Sent` follows at the next poll, with success if the link was up at `send`. It does not say that the receiver has
+//! read the message. Slots return to the pool independently of `Sent`.
 //!
 //! # Limits
 //!
-//! A process must not `fork` without `exec` while an [`Sm`] lives: the child would hold its sockets
-//! open and hide its death. Shared memory that the system cannot back when it is first touched
-//! (a full memory cgroup) kills the toucher with a bus error, as with any memory.
+//! A process must not `fork` without `exec` while an [`Sm`] lives: the child would hold its sockets open and hide its
+//! death. If the system cannot back shared memory when it is first touched (a full memory cgroup), the process that
+//! touches it dies of a bus error, as with any memory.
 #![deny(unsafe_code)]
 
 mod credit;

@@ -2,53 +2,50 @@
 //!
 //! # Write a transport
 //!
-//! Implement [`Btl`]; where the wire can do more, also [`Rdma`] (bytes move between a local region
-//! and a peer's, without the peer's help) and [`Mapped`] (a peer's memory becomes a region of
-//! ours). Having an ability is implementing its trait: there are no flags to contradict it.
+//! Implement [`Btl`]; if the wire can do more, also [`Rdma`] (bytes move between a local region and a peer's, without
+//! the peer's help) and [`Mapped`] (a peer's memory becomes a region of ours). A transport has an ability if it
+//! implements its trait: there are no flags to contradict it.
 //!
-//! `Btl` is a safe trait, because nothing that matters for memory is taken from a transport's word:
-//! [`Slot`]s and [`Fragment`]s are made by unsafe constructors, or by [`pool`]; the end of a one-sided
-//! operation comes as an [`Ended`], which only its ability can make; and an ability is asked only about
-//! memory that it was granted ([`Abilities`]). `Rdma`, `Mapped` and [`Reclaim`] are unsafe traits, each with
-//! its contract as a list. What must hold for all:
+//! `Btl` is a safe trait, because memory safety relies on nothing that a transport says. [`Slot`]s and [`Fragment`]s
+//! are made by unsafe constructors, or by [`pool`]. The end of a one-sided operation comes as an [`Ended`], which
+//! only its ability can make. An ability is asked only about memory that it was granted ([`Abilities`]). `Rdma`,
+//! `Mapped` and [`Reclaim`] are unsafe traits, each with its contract as a list. What must hold for all:
 //!
-//! 1. **Messages** arrive whole and once each, in the order of [`Btl::send`] where
-//!    [`Limits::ordered`] promises it.
-//! 2. **Slots** come from a pool that the sender owns. [`Btl::reserve`] gives room to write a
-//!    message into; [`Btl::send`] consumes the slot and fixes the order; dropping an unsent slot
-//!    frees it. A full pool is an outcome ([`ReserveError::Full`]), not an error: poll, then retry.
-//! 3. **Arrivals** are owned [`Fragment`]s. The receiver may park them, across threads, in any
-//!    order; dropping one returns its credit to the sender.
-//! 4. **Only one caller polls.** [`Btl::poll`] never blocks and does bounded work. Everything a
-//!    transport has to say comes as an [`Event`]. It adds no more of them than the list has room for;
-//!    what there is no room for waits for the next poll.
-//! 5. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link stands, `reserve` says
-//!    `Full`. Both sides call `connect`; nothing from a peer is delivered before this side's
-//!    `connect` to it has returned, and nothing that came earlier is lost.
+//! 1. **Messages** arrive whole and once each, in the order of [`Btl::send`] if [`Limits::ordered`] promises it.
+//! 2. **Slots** come from a pool that the sender owns. [`Btl::reserve`] gives room to write a message into;
+//!    [`Btl::send`] consumes the slot and fixes the order; dropping an unsent slot frees it. A full pool is an
+//!    outcome ([`ReserveError::Full`]), not an error: poll, then retry.
+//! 3. **Arrivals** are owned [`Fragment`]s. The receiver may park them, across threads, in any order; dropping one
+//!    returns its credit to the sender.
+//! 4. **Only one caller polls.** [`Btl::poll`] never blocks and does bounded work. A transport reports everything as
+//!    an [`Event`]. It adds no more events than the list has room for; the others wait for the next poll.
+//! 5. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link is up, `reserve` says `Full`. Both sides
+//!    call `connect`. Nothing from a peer is delivered before this side's `connect` to it has returned, and nothing
+//!    that came earlier is lost.
 //! 6. **Dying.** When a peer is gone, every pending operation towards it completes with a
 //!    [`LinkError`], and then [`Event::Lost`] comes exactly once, within
 //!    [`Limits::death_notice_ms`], with the reason: [`LinkError::PeerGone`] if it has ended. Whatever had
 //!    arrived in full is delivered before it. A link without room does not delay the loss, nor do fragments that the
 //!    receiver holds; they keep their bytes until they are dropped, also after the transport has ended.
-//! 7. **Leaving.** Dropping a transport ends its links. What was sent by then arrives at every peer that goes
-//!    on polling, before the loss. So `Drop` passes on what still lies in the transport. It may wait until peers
-//!    have taken it: for at least 100 ms if they are slow, and for at most
-//!    [`Limits::death_notice_ms`]. What is then left is lost, as it is with a process that is killed.
-//! 8. **Trust.** Every length, offset and index a peer sends is checked before use; headers are
-//!    copied out of shared memory before they are read. A peer that breaks the rules is reported
-//!    as [`LinkError::Corrupt`], never as gone, and treated as dead.
-//! 9. **Devices.** [`Btl::attach`] makes a device known: segments that slots, arrivals and mappings lie
-//!    in are registered with it, those that come later too, and unregistered before they are
-//!    unmapped; a parked fragment stays good for the device after the transport has ended. What a
-//!    device cannot do is not an error of the link. Its memory is shared through [`Mapped`].
-//! 10. **Per message** on the way of `reserve`/`send`/`poll`: no allocation in the steady state and,
-//!     while both ends are busy, no system call where the wire allows.
+//! 7. **Leaving.** Dropping a transport ends its links. Messages sent by then arrive at every peer that goes on
+//!    polling, before the loss. So `Drop` passes on the messages that the transport still holds. It may wait until
+//!    peers have taken them: for at least 100 ms if they are slow, and for at most [`Limits::death_notice_ms`].
+//!    Messages left then are lost, as with a process that is killed.
+//! 8. **Trust.** Every length, offset and index a peer sends is checked before use; headers are copied out of shared
+//!    memory before they are read. A peer that breaks the rules is reported as [`LinkError::Corrupt`], never as gone,
+//!    and treated as dead.
+//! 9. **Devices.** [`Btl::attach`] makes a device known. The segments of slots, arrivals and mappings are registered
+//!    with it, later segments too, and unregistered before they are unmapped. A parked fragment stays valid for the
+//!    device after the transport has ended. What a device cannot do is not an error of the link. Its memory is shared
+//!    through [`Mapped`].
+//! 10. **Per message**, `reserve`, `send` and `poll` do not allocate in the steady state and, while both ends are
+//!     busy, make no system call if the wire allows that.
 //!
 //! Then prove it, with the feature `conformance`: a `conformance::Fixture` that makes a connected pair
 //! and one line of `conformance!` test all of the above.
 //!
-//! Short cuts are optional: [`Btl::send_short`], [`Btl::poll_short`] and [`Btl::is_quiet`] have defaults by
-//! the calls above. A transport that has its own keeps their order, which the suite looks at, too.
+//! Short cuts are optional: [`Btl::send_short`], [`Btl::poll_short`] and [`Btl::is_quiet`] have defaults by the calls
+//! above. A transport with its own versions keeps the order of those calls; the suite tests that, too.
 //!
 //! # What is here to help
 //!
@@ -56,7 +53,7 @@
 //! - [`pool`]: heap buffers that become slots and fragments, so that a transport over sockets
 //!   needs no `unsafe`; `tests/streams.rs` of this crate is one.
 //! - [`fault`]: a wrapper that misbehaves as far as the rules allow, from a seed.
-//! - [`trace`]: a wrapper that tells each call and event.
+//! - [`trace`]: a wrapper that reports each call and event.
 //! - `examples/btl-udp` in the repository: a transport in a workspace of its own.
 //!
 //! Nothing here knows datatypes, matching or MPI. Lengths and offsets are in bytes.

@@ -1,10 +1,9 @@
 //! The GPU datatype engine: packs, unpacks and moves any committed layout in device memory.
 //!
-//! A [`GpuEngine`] is a [`gapless_engine::Engine`] for one device. It takes what the host's engine takes, a
-//! [`Typed`](gapless_engine::Typed) buffer and a byte range of its packed stream, and moves the bytes with
-//! kernels of the device. Packed data may lie in the device's memory, in that of a peer or of another
-//! process, in pinned host memory (kernels reach all of these), or anywhere else in host memory (it then
-//! goes through a chunk on the device).
+//! A [`GpuEngine`] is a [`gapless_engine::Engine`] for one device. Like the host's engine it takes a
+//! [`Typed`](gapless_engine::Typed) buffer and a byte range of its packed stream; it moves the bytes with kernels of
+//! the device. Kernels reach packed data in the device's memory, in that of a peer or of another process, and in
+//! pinned host memory. Packed data anywhere else in host memory goes through a chunk on the device.
 //!
 //! ```
 //! # #[cfg(feature = "opencl")] {
@@ -58,33 +57,29 @@
 //!
 //! - *Closed forms* need no preparation and no memory: their numbers are arguments of the kernel.
 //! - *Plans* are made at a layout's first use, or by [`GpuEngine::prepare`], and kept in device memory up to
-//!   [`Config::plan_bytes`], least recently used out first. They hold displacements relative to the layout, so
-//!   every buffer and count uses the same one.
-//! - *Any range* of the stream is one launch (sizes beyond 2³¹ words, and few long blocks, take more):
-//!   fragments of a message need nothing else.
-//! - *A budget* ([`GpuEngine::with_budget`]) bounds the blocks of every launch, because the application may
-//!   be using the GPU (Wu et al. 2016, §5.3).
-//! - *The caller's stream*: `GpuEngine::on` (CUDA) enqueues there and records nothing. In OpenCL it is the
-//!   queue of the space that the device adopted.
+//!   [`Config::plan_bytes`]; the least recently used leave first. They hold displacements relative to the layout, so
+//!   every buffer and count uses the same plan.
+//! - *Any range* of the stream is one launch (sizes beyond 2³¹ words, and few long blocks, take more): fragments of a
+//!   message need nothing else.
+//! - *A budget* ([`GpuEngine::with_budget`]) bounds the blocks of every launch, because the application may be using
+//!   the GPU (Wu et al. 2016, §5.3).
+//! - *The caller's stream*: `GpuEngine::on` (CUDA) enqueues there and records nothing. In OpenCL it is the queue of
+//!   the space that the device adopted.
 //! - *Many requests*: [`GpuEngine::batch`] fuses small ones into few launches.
-//! - *A whole message by two kernels* (CUDA): `OnStream::relay` packs into a ring that another device's
-//!   `OnStream::relay` unpacks meanwhile, with no processor in between; `Relay` says when that may be done, and
-//!   `cuda::relays` has it for message layers.
 //!
-//! Completions are the device's events; `after` is waited for on the device where it is the device's own
-//! work. Nothing that work uses is freed before that work has ended.
+//! Completions are the device's events; the device itself waits for `after` if that is its own work. Memory that work
+//! uses is not freed before the work has ended.
 //!
 //! # Where things are
 //!
-//! - `form`, `plan`, `cache`: pure. How the bytes of a layout are found; what a plan holds and how it is
-//!   written; which plans are kept.
-//! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: the way of one task onto a lane; `between`:
-//!   that of one from layout to layout. `report`: what that would launch. `peers`: what the copy engine
-//!   does between two GPUs, by `nest`, `rows` and `triangle`, which are pure. `recent`: what was worked out
-//!   a moment ago for the same layouts.
-//! - `lanes`, `memory`, `staging`, `plans`: whose turn it is, and what lives how long.
-//! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the
-//!   threads that write plans.
+//! - `form`, `plan`, `cache`: pure. How the bytes of a layout are found; what a plan holds and how it is written;
+//!   which plans are kept.
+//! - `engine`, `batch`, `cuda::stream`: the calls. `shared`: how one task gets onto a lane; `between`: the same from
+//!   layout to layout. `report`: what that would launch. `peers`: what the copy engine does between two GPUs, by
+//!   `nest`, `rows` and `triangle`, which are pure. `recent`: recent results for the same layouts.
+//! - `lanes`, `memory`, `staging`, `plans`: which lane comes next, and who keeps memory alive.
+//! - `prepare`, `staged`: pipelines, of a plan's pieces and of chunks to and from the host. `writers`: the threads
+//!   that write plans.
 //! - `accelerator`: what a vendor's device has to do; `cuda` and `opencl` do it.
 //!
 //! Read first: Wu et al. 2016, §3 (DEVs, work units) and §5; `gapless-kernels` (families, plans). This crate

@@ -19,11 +19,10 @@
 //!                                        a cursor at any byte of the packed stream
 //! ```
 //!
-//! A datatype's meaning is its *typemap*, the sequence of basic types with their displacements
-//! (MPI 4.1 §5.1). Its order is the packed order, and nothing here ever changes it: commit merges
-//! neighbouring runs and recognises regular ones, but sorts nothing. Displacements are relative to
-//! the buffer's origin, may be negative, and everything is in bytes unless a name says otherwise;
-//! counts and displacements have 64 bits everywhere.
+//! A datatype's meaning is its *typemap*, the sequence of basic types with their displacements (MPI 4.1 §5.1). Its
+//! order is the packed order, and this crate never changes it: commit merges neighbouring runs and recognises regular
+//! ones, but sorts nothing. Displacements are relative to the buffer's origin and may be negative. Everything is in
+//! bytes unless a name says otherwise; counts and displacements have 64 bits everywhere.
 //!
 //! ```
 //! use gapless_dtype::{Convertor, Datatype, Primitive};
@@ -53,9 +52,9 @@
 //! # Where things are
 //!
 //! - `primitive`, `datatype`, `build/`, `contents`, `bounds`, `attributes`: what a type is.
-//! - `layout`, `program`, `optimize`, `shape`: what it is committed to.
+//! - `layout`, `program`, `optimize`, `shape`: what commit makes of it.
 //! - `convertor`, `copy`, `transfer`: what moves bytes; the only files with `unsafe`.
-//! - `signature`, `flatten`: what a peer is told.
+//! - `signature`, `flatten`: what a peer receives of it.
 //! - [`limits`]: every bound that is enforced, each with a typed error.
 //! - `naive` and `testkit` (feature `testkit`): the oracle, and random types to test layouts with.
 //!

@@ -1,13 +1,13 @@
-//! What moves and combines bytes by layout.
+//! Engines move and combine bytes by layout.
 //!
-//! An [`Engine`] packs, unpacks and moves data described by a committed layout, wherever it lies; a
-//! [`Reducer`] combines elements of a basic type. [`HostEngine`] implements both for memory that
-//! the CPU may touch, on the convertor of `gapless-dtype`. `GpuEngine` of `gapless-dtype-cuda` is
-//! the [`Engine`] of CUDA and OpenCL devices; it does not reduce.
+//! An [`Engine`] packs, unpacks and moves data described by a committed layout, in any memory; a [`Reducer`] combines
+//! elements of a basic type. [`HostEngine`] implements both for memory that the CPU may touch, on the convertor of
+//! `gapless-dtype`. `GpuEngine` of `gapless-dtype-cuda` is the [`Engine`] of CUDA and OpenCL devices; it does not
+//! reduce.
 //!
-//! [`Typed`] is a user's buffer as engines see it: a region, a layout and a count, checked once to
-//! fit together. Every call works on any byte range of the packed stream, so a pipeline needs
-//! nothing else for its fragments, and returns a [`Completion`](gapless_mem::Completion).
+//! [`Typed`] is a user's buffer as engines see it: a region, a layout and a count, checked once to fit together.
+//! Every call works on any byte range of the packed stream, so a pipeline can pass its fragments directly. Every call
+//! returns a [`Completion`](gapless_mem::Completion).
 //!
 //! This crate knows no vendor and no peer. Lengths and offsets are in bytes.
 //!

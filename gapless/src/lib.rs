@@ -1,7 +1,7 @@
 //! Gapless: non-contiguous messages between processes, wherever the data lies.
 //!
-//! A message is described by a [`View`]: memory, and a [`Layout`] of the pieces in it that are to
-//! travel. Processes meet in a [`World`] and talk through [`Communicator`]s:
+//! A message is described by a [`View`]: memory, and a [`Layout`] of the pieces in it to send. Processes meet in a
+//! [`World`] and exchange messages through [`Communicator`]s:
 //!
 //! ```
 //! use gapless::{Datatype, Primitive, View, ViewMut, World};
@@ -27,32 +27,31 @@
 //! # Where things are
 //!
 //! - [`World`]: joining and leaving a job; [`World::alloc`] for memory that moves with one copy;
-//! - [`Communicator`]: blocking send (in all modes), receive, probe, exchange; communicators made
-//!   of it; [`Communicator::scope`] for non-blocking operations on borrowed memory,
-//!   [`Communicator::isend_owned`] for those that own theirs, which are futures, too;
-//!   [`Persistent`] for those that are started again and again;
-//! - [`DeviceBuf`]: memory of devices, and what sharing it with peers means;
+//! - [`Communicator`]: blocking send (in all modes), receive, probe, exchange; communicators made of it;
+//!   [`Communicator::scope`] for non-blocking operations on borrowed memory; [`Communicator::isend_owned`] for
+//!   operations that own their buffers, which are futures, too; [`Persistent`] for operations that are started again
+//!   and again;
+//! - [`DeviceBuf`]: memory of devices, and how to share it with peers;
 //! - [`Parts`]: several messages out of and into one buffer at once;
-//! - [`tuning`]: the numbers that the choice of protocols goes by, and the file they are kept in;
+//! - [`tuning`]: the numbers by which protocols are chosen, and their file;
 //! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `cli`);
-//! - [`btl`]: for adding a transport of one's own with [`Builder::transport`].
+//! - [`btl`]: to add a transport of one's own with [`Builder::transport`].
 //!
 //! # Threads
 //!
-//! Everything can be used from any number of threads at once (`MPI_THREAD_MULTIPLE`, MPI 4.1 §11.6):
-//! [`World`], [`Communicator`] and the requests are `Send` and `Sync`. The message layer is behind one
-//! lock, which nobody holds while waiting; whichever threads wait make progress for all. Two
-//! threads that receive on one communicator with patterns that overlap get messages in some order;
-//! collective calls on one communicator need an order that the program sees to. While no thread is in
-//! a call, nothing moves, unless there is a progress thread
+//! Any number of threads can use everything at once (`MPI_THREAD_MULTIPLE`, MPI 4.1 §11.6): [`World`],
+//! [`Communicator`] and the requests are `Send` and `Sync`. The message layer is behind one lock, which no thread
+//! holds while it waits. Any waiting thread makes progress for all. If two threads receive on one communicator with
+//! patterns that overlap, they get messages in some order; the program must order collective calls on one
+//! communicator. While no thread is in a call, no message progresses, unless there is a progress thread
 //! ([`Builder::progress_thread`](crate::Builder::progress_thread)).
 //!
 //! # Memory of devices
 //!
-//! A [`View::of_region`] may lie in memory of a CUDA or OpenCL device (features `cuda` and `opencl`, both
-//! on by default). Drivers and devices are opened when a message first involves them; a process
-//! without any starts normally, and messages in memory that no engine serves are refused
-//! ([`PmlError::NoEngine`]). `Builder::gpu` gives a world an engine that you have made.
+//! A [`View::of_region`] may lie in memory of a CUDA or OpenCL device (features `cuda` and `opencl`, both on by
+//! default). Drivers and devices are opened when a message first needs them. A process without any starts normally;
+//! messages in memory that no engine serves are refused ([`PmlError::NoEngine`]). `Builder::gpu` gives a world an
+//! engine that you have made.
 //!
 //! ```no_run
 //! use gapless::{Datatype, Primitive, Region, Space, View, World};
@@ -69,24 +68,22 @@
 //! # }
 //! ```
 //!
-//! Short messages are packed by a kernel into the shared memory of the transport and unpacked from there.
-//! Longer ones between devices that reach each other move by one kernel from layout to layout, or through
-//! staging memory; others through page-locked memory of the host. Which way, the cost model says
-//! (`gapless explain`). Peers keep the device memory that messages used mapped: before you free such memory,
-//! call [`World::withdraw`], or have it from [`World::alloc_device`] in the first place; see [`DeviceBuf`].
+//! A kernel packs a short message into the shared memory of the transport, and another unpacks it from there. Longer
+//! messages between devices that reach each other move by one kernel from layout to layout, or through staging
+//! memory; others move through page-locked memory of the host. The cost model chooses (`gapless explain`). Peers keep
+//! the device memory that messages used mapped: before you free such memory, call [`World::withdraw`], or allocate it
+//! with [`World::alloc_device`]; see [`DeviceBuf`].
 //!
-//! A send can come after work on streams of yours ([`Scope::isend_after`]), and a stream can wait for a
-//! receive ([`Scope::when_done`]); else end your work on the buffer first.
+//! A send can come after work on your streams ([`Scope::isend_after`]), and a stream can wait for a receive
+//! ([`Scope::when_done`]). Otherwise, end your work on the buffer before you pass it.
 //!
-//! The layers underneath can be used by themselves: `gapless-dtype` describes data,
-//! `gapless-engine` moves it, `gapless-btl` is the contract of transports, `gapless-bml` chooses
-//! among them, `gapless-pml` matches messages.
+//! The layers underneath can be used by themselves: `gapless-dtype` describes data, `gapless-engine` moves it,
+//! `gapless-btl` is the contract of transports, `gapless-bml` chooses among them, `gapless-pml` matches messages.
 //!
 //! # Safety
 //!
-//! Memory is granted to a message for as long as it is under way, and no promise rests on a `Drop`
-//! running: see [`Communicator::scope`] and [`OwnedRequest`]. Who is trusted with memory that peers
-//! map is told at [`SharedBuf`].
+//! Memory is granted to a message for as long as it is in flight, and no promise relies on a `Drop` running: see
+//! [`Communicator::scope`] and [`OwnedRequest`]. [`SharedBuf`] says who is trusted with memory that peers map.
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code, reason = "passes on the promises that engines take")]

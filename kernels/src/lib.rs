@@ -1,11 +1,10 @@
-//! The kernels that take the gaps out, and put them back: their sources, their built images, the layouts
-//! of their arguments, and the arithmetic of a launch.
+//! Kernels that take the gaps out of data, and put them back: their sources, their built images, the layouts of their
+//! arguments, and the arithmetic of a launch.
 //!
-//! One source, `strips.cl-cu` and `pack.cl-cu`, serves CUDA C++ and OpenCL C through a short prelude each. A kernel moves a
-//! range of the packed stream between a *typed* side, where the bytes lie as a datatype says, and a
-//! *packed* side, where they follow each other. Each is compiled for words of 1, 2, 4, 8 and 16 bytes, for
-//! both directions, and for as many blocks as tiles or for fewer; [`Width`] says which width a piece of
-//! work allows.
+//! One source, `strips.cl-cu` and `pack.cl-cu`, serves CUDA C++ and OpenCL C through a short prelude each. A kernel
+//! moves a range of the packed stream between a *typed* side, where the bytes lie as a datatype says, and a *packed*
+//! side, where they are contiguous. Each kernel is compiled for words of 1, 2, 4, 8 and 16 bytes, for both
+//! directions, and for as many blocks as tiles or for fewer; [`Width`] says which width a piece of work allows.
 //!
 //! | family | typed side | found by |
 //! |---|---|---|
@@ -16,17 +15,16 @@
 //! | `affine`, `affine_short` | runs that lengthen or shorten by a constant (a triangle) | a square root |
 //! | `listed` | equal blocks at listed displacements | one list entry a word |
 //! | `mapped` | anything | a plan: 8 bytes for each 32 words, 4 or 8 for each block ([`plan`]) |
-//! | `transfer` | two sides with gaps, no packed one | both sides' ways |
+//! | `transfer` | two sides with gaps, no packed one | the methods of both sides |
 //! | `same_…` | two sides with the same gaps, no packed one | once for both, as the family of that name |
-//! | `fused` | many requests, each with a typed side of its own | a search for the tile's request, then its way |
+//! | `fused` | many requests, each with a typed side of its own | a search for the tile's request, then that request's method |
 //!
-//! The functions in [`launch`] turn shape, range and places into launches; they are pure. Nothing here
-//! knows a driver: whoever does passes `Launch::args` to the kernel after its pointers, in the order
-//! typed, packed, plan (of `listed`, `mapped` and `fused`; both sides' of `transfer`); of two sides with
-//! gaps the source is the typed one. Arguments are a parameter by value; only in OpenCL those of
-//! [`Family::tabled`] lie in a buffer, which is the parameter.
+//! The functions in [`launch`] turn shape, range and places into launches; they are pure. This crate knows no driver.
+//! The caller passes `Launch::args` to the kernel after its pointers, in the order typed, packed, plan (of `listed`,
+//! `mapped` and `fused`; both sides' of `transfer`); of two sides with gaps the source is the typed one. Arguments
+//! are one parameter by value; only in OpenCL those of [`Family::tabled`] are in a buffer, which is the parameter.
 //!
-//! Units: bytes where a name does not say words; words are of the launch's width.
+//! Units are bytes unless a name says words; words are of the launch's width.
 
 #![forbid(unsafe_code)]
 

@@ -5,9 +5,9 @@
 //! of DDTBench (Schneider, Gerstenberger, Hoefler, EuroMPI 2012), the matrices and faces of the
 //! GPU datatype papers, a 26-neighbour halo, and Open MPI's datatype test corpus.
 //!
-//! A [`Case`] is one message: what is sent, what it is received as, where in the application's
-//! buffers both lie, and what is known about it in advance (payload, merged blocks), so that
-//! whoever runs it can check the datatype layer against the literature and not against itself.
+//! A [`Case`] is one message: what is sent, what it is received as, where both are in the application's buffers, and
+//! what is known in advance (payload, merged blocks). So its user can check the datatype layer against the literature
+//! and not against itself.
 //!
 //! * [`cases`] looks a layout up by the name a user types; [`cases_with`] with other options.
 //! * [`families`] lists what there is; [`default_set`] is a representative selection.

@@ -35,9 +35,9 @@
 //! `device` · `ipc`, `key`, `vmm` (other processes) · `pinned`, `register` (host memory) · `attributes`
 //! (where an address lies) · `peer` · `mps` · `module` (kernels) · `error`.
 //!
-//! Which context is current on a calling thread is left as it was, so users of the CUDA runtime need
-//! not know of us. Sticky errors (an illegal address in any kernel of the process, say) lose the
-//! device for the process: from then on every call gives the first such error.
+//! Calls leave the calling thread's current context as it was, so users of the CUDA runtime need not know of this
+//! crate. After a sticky error (an illegal address in any kernel of the process, say) the process has lost the
+//! device: every later call gives the first such error.
 //!
 //! This crate knows nothing of datatypes, peers or messages. Addresses and lengths are in bytes.
 #![deny(unsafe_code)]

@@ -1,13 +1,13 @@
-//! The shared vocabulary of Gapless: where bytes lie and what can be done with them there.
+//! The memory types that all crates share: where bytes lie and what can be done with them there.
 //!
 //! - [`Space`]: which memory (host, pinned, a CUDA device, OpenCL, …);
 //! - [`Region`]: a stretch of bytes in a space; it does not own them;
-//! - [`Lease`]: a region and what keeps its memory alive;
-//! - [`Device`]: what a memory's owner can do: allocate, copy, order, export to and import from
-//!   other processes, register host memory;
-//! - [`Completion`]: the one currency of asynchronous work;
-//! - [`HostDevice`]: plain memory; [`fake::FakeDevice`]: a pretend accelerator for tests, whose
-//!   memory faults when the CPU touches it.
+//! - [`Lease`]: a region and the owner that keeps its memory alive;
+//! - [`Device`]: the operations of a memory's owner: allocate, copy, order, export to and import from other
+//!   processes, register host memory;
+//! - [`Completion`]: the end of asynchronous work, for every device;
+//! - [`HostDevice`]: plain memory; [`fake::FakeDevice`]: a pretend accelerator for tests, whose memory faults when
+//!   the CPU touches it.
 //!
 //! This crate knows nothing of datatypes, peers or messages. Addresses and lengths are in bytes.
 //!

@@ -1,17 +1,17 @@
 //! Point-to-point messaging of non-contiguous data: communicators, matching, protocols, progress.
 //!
-//! A [`Pml`] is one process's end of all its messages. [`Pml::isend`] and [`Pml::irecv`] start
-//! operations on a [`Typed`](gapless_engine::Typed) buffer and return a [`RequestId`]; whoever calls
-//! [`Pml::progress`], or waits, drives them all.
+//! A [`Pml`] is one process's end of all its messages. [`Pml::isend`] and [`Pml::irecv`] start operations on a
+//! [`Typed`](gapless_engine::Typed) buffer and return a [`RequestId`]. Calls of [`Pml::progress`], and calls that
+//! wait, drive all operations.
 //!
-//! Whatever decides is pure: matching (`matching.rs`), the order of messages (`matching/reorder.rs`), the
-//! choice of protocol ([`choose`]), the meaning of headers (`wire.rs`, where they are drawn). One
-//! loop acts. One protocol is one file and one line in a table; `rndv.rs` is its contract:
+//! All decisions are pure: matching (`matching.rs`), the order of messages (`matching/reorder.rs`), the choice of
+//! protocol ([`choose`]), the meaning of headers (`wire.rs`, where they are drawn). One loop acts. One protocol is
+//! one file and one line in a table; `rndv.rs` is its contract:
 //!
 //! | | copies | who moves the data |
 //! |---|---|---|
 //! | `eager.rs` | 2 | the sender packs into a slot at once, the receiver unpacks it |
-//! | `eager/unanswered.rs` | 1 or 2 | short messages of devices: as one of those below; as eager, if nobody has answered soon |
+//! | `eager/unanswered.rs` | 1 or 2 | short messages of devices: by one of the protocols below; as eager, if nobody answers soon |
 //! | `rndv/pipeline.rs` | 2 | both, fragment by fragment; always possible |
 //! | `rndv/mapped.rs` | 1 | the receiver, out of the sender's mapped memory |
 //! | `rndv/local.rs` | 1 | from a process to itself: one engine |
@@ -21,15 +21,14 @@
 //! | `rndv/staged.rs`: gets, through the host | 2 to 4 | both: the receiver out of a ring in the sender's device memory, or in host memory that both map |
 //!
 //! # What holds
-//! - Messages match in MPI's order (MPI 4.1 §3.5); the cost of a message does not grow with how many
-//!   wait.
-//! - Every request ends: with the message, or when the peer is lost. A receive from any source fails
-//!   only once every other member of its communicator is lost.
-//! - No request ends, not even in error, while a peer, an engine or a transport may still touch its
-//!   buffer.
-//! - Peers are not trusted: every number they send is checked, and a peer that breaks the protocol
-//!   is treated as dead.
-//! - Nothing blocks but the calls that say `wait`; a full transport makes messages queue.
+//! - Messages match in MPI's order (MPI 4.1 §3.5); the cost of a message does not grow with the number of waiting
+//!   messages.
+//! - Every request ends: with the message, or when the peer is lost. A receive from any source fails only once every
+//!   other member of its communicator is lost.
+//! - No request ends, not even in error, while a peer, an engine or a transport may still touch its buffer.
+//! - Peers are not trusted: every number they send is checked, and a peer that breaks the protocol is treated as
+//!   dead.
+//! - Only calls that say `wait` block; a full transport makes messages queue.
 //! - Memory for eager messages that come before their receive grows with them, as in every MPI.
 //!
 //! The safe API is in the crate `gapless`. Lengths and offsets are in bytes; rates in MB/s, times in

@@ -1,10 +1,9 @@
 //! One schema, one table and one plot for everything Gapless measures.
 //!
-//! A program that measures fills [`Row`]s from [`Samples`], puts them in a [`Report`] with the
-//! [`Machine`] it ran on and the [`commit`] it was built from, and then prints [`Report::table`],
-//! writes [`Report::write_json`] and [`Report::write_svg`]. Whoever reads such a file
-//! ([`Report::read_json`]) gets it validated: a ratio that does not follow from the times beside it is
-//! an error, not a figure.
+//! A program that measures fills [`Row`]s from [`Samples`]. It puts them in a [`Report`] with the [`Machine`] it ran
+//! on and the [`commit`] it was built from. Then it prints [`Report::table`] and writes [`Report::write_json`] and
+//! [`Report::write_svg`]. [`Report::read_json`] validates such a file: a ratio that does not follow from the times
+//! beside it is an error, not a figure.
 //!
 //! Units, everywhere: bytes are `u64`, times are seconds in `f64`, rates are GB/s of *payload*
 //! (10⁹ bytes a second, each payload byte counted once). A ratio is ours over the reference in

@@ -1,9 +1,9 @@
 //! Tests that cross crates: the whole stack, with every process a thread of one.
 //!
-//! [`job`] runs a function as each rank of a job whose ranks are threads; they meet through memory,
-//! and their transports are whatever the test gives them: loopbacks that lack abilities, lose their
-//! patience or are traced. Jobs of real processes under a launcher are tested in `gapless`; pairs of
-//! processes without one are played by [`actor`]s, whole jobs by a [`crew`](crew::Crew).
+//! [`job`] runs a function as each rank of a job whose ranks are threads. They meet through memory, and the test
+//! chooses their transports: loopbacks that lack abilities, misbehave or are traced. Jobs of real processes under a
+//! launcher are tested in `gapless`. [`actor`]s play pairs of processes without a launcher, a [`crew`](crew::Crew)
+//! plays whole jobs.
 #![forbid(unsafe_code)]
 
 pub mod actor;

@@ -1,10 +1,9 @@
-//! A Gapless transport over UDP on the loopback interface, as another project would write it: it
-//! depends on the contract (`gapless-btl`) and the vocabulary of memory (`gapless-mem`) alone, and
-//! nothing of Gapless knows of it.
+//! A Gapless transport over UDP on the loopback interface, as another project would write it. It depends only on the
+//! contract (`gapless-btl`) and the memory types (`gapless-mem`); no crate of Gapless depends on it.
 //!
-//! UDP loses, repeats and reorders datagrams; the contract wants every message once and in order.
-//! In between are a sliding window with cumulative and selective acknowledgements, retransmission,
-//! and room that the receiver promises message by message. One message is one datagram.
+//! UDP loses, repeats and reorders datagrams; the contract requires every message once and in order. A sliding window
+//! with cumulative and selective acknowledgements, retransmission, and credits that the receiver grants message by
+//! message close the gap. One message is one datagram.
 //!
 //! Where things are, from the wire up: `wire` (datagrams), `card` (addresses), `seq` (numbers that
 //! wrap), `rto` (how long to wait), `sender` and `receiver` (the two sides of one direction, without
@@ -34,11 +33,11 @@
 //!
 //! # What it does not do
 //!
-//! Anyone on this host can send to our ports; a datagram counts only if the kernel says that it came
-//! from the peer's port and if it carries both sessions, 64 random bits each. That keeps mistakes
-//! out, not somebody who can read the datagrams. A death is noticed because nobody has the peer's
-//! ports any more; should another program take one between a death and the next probe (a fifth of a
-//! second), and be content with strange datagrams, the death goes unnoticed.
+//! Any process on this host can send to our ports. A datagram counts only if the kernel says that it came from the
+//! peer's port and if it carries both sessions, 64 random bits each. That prevents mistakes, but does not stop a
+//! program that can read the datagrams. A death is noticed because no process has the peer's ports any more. If
+//! another program takes one of these ports between a death and the next probe (a fifth of a second), and accepts
+//! strange datagrams, the death goes unnoticed.
 #![forbid(unsafe_code)]
 
 mod card;

@@ -1,26 +1,25 @@
-//! The simulator: hundreds of ranks in one thread, on a virtual clock. Each rank is the real `pml`
-//! over the real `bml`; the rails below delay, reorder, fill up and die. Everything follows from one
-//! 64-bit seed: no real clock, no threads, no order of a hash table.
+//! The simulator: hundreds of ranks in one thread, on a virtual clock. Each rank is the real `pml` over the real
+//! `bml`; the rails below delay, reorder, fill up and die. Everything follows from one 64-bit seed: no real clock, no
+//! threads, no order of a hash table.
 //!
 //! - `plan.rs` draws a world from a seed: ranks, rails, what every rank does, what goes wrong.
-//! - `world.rs` gives ranks their turns; `rank.rs` follows a script; `wire.rs` is all that lies between
-//!   the ranks, `rail.rs` and `onesided.rs` an end of it, as a transport.
-//! - `oracle.rs` knows MPI's rules of matching (MPI 4.1 §3.5) and nothing else, and holds them
-//!   against `journal.rs`, what every rank asked for and was told.
-//! - `tap.rs` hears every message and every completion and makes a digest of them; `digests.rs` prints those of
-//!   many seeds and compares them with a file: what a refactoring must not change.
-//! - `hunt.rs` plays many seeds, cuts a failing world down and tells its story; `coverage.rs` counts
-//!   what they have seen, so that a generator that degenerates is found out.
+//! - `world.rs` gives ranks their turns; `rank.rs` follows a script; `wire.rs` is everything between the ranks,
+//!   `rail.rs` and `onesided.rs` one end of it, as a transport.
+//! - `oracle.rs` knows only MPI's rules of matching (MPI 4.1 §3.5), and checks `journal.rs` by them: what every rank
+//!   asked for and was told.
+//! - `tap.rs` sees every message and every completion and makes a digest of them. `digests.rs` prints the digests of
+//!   many seeds and compares them with a file: a refactoring must not change them.
+//! - `hunt.rs` plays many seeds, shrinks a failing world and tells its story; `coverage.rs` counts what they have
+//!   seen, so that a degenerate generator is found out.
 //!
 //! # What is held to be true
 //!
-//! Every message is received once, by the receive that MPI says, with its bytes and status right and the
-//! gaps of the buffer untouched, also later; sends end, synchronous ones not before they are matched;
-//! buffers are let go of when requests end. Probes see what a receive would take. When nothing moves any
-//! more, no receive waits beside a message it matches, nobody is busy, no communicator is being made.
-//! A death is known, and everything that needed the dead has ended, within a bound of virtual time;
-//! if one of two ranks has lost the other, so has the other. Nothing fails that a death does not
-//! explain.
+//! Every message is received once, by the receive that MPI says, with its bytes and status right and the gaps of the
+//! buffer untouched, also later. Sends end, synchronous ones not before they are matched. Buffers are released when
+//! requests end. Probes see what a receive would take. In the end, no receive waits beside a message it matches, no
+//! rank is busy, no communicator is being made. A death is known, and everything that needed the dead has ended,
+//! within a bound of virtual time. If one of two ranks has lost the other, so has the other. Nothing fails that a
+//! death does not explain.
 //!
 //! # What it has been shown to find
 //!
@@ -37,8 +36,8 @@
 //!
 //! # What is not here
 //!
-//! Calls that wait (`wait`, `sendrecv`, …) do not return to the simulator, so ranks use the calls
-//! that do not; both stand on the same core. Real transports are tested in their crates.
+//! Calls that wait (`wait`, `sendrecv`, …) do not return to the simulator, so ranks use the calls that do not wait;
+//! both use the same core. Real transports are tested in their crates.
 //!
 //! One seed: `GAPLESS_SEED=7 cargo test -p gapless-sim --test seeds -- --nocapture`, or
 //! `cargo run -p gapless-sim -- 7`; a range: `GAPLESS_SIM_SEEDS=0..10000`, or `-- 0..10000`.
