@@ -125,11 +125,16 @@ impl Comm {
         self.inner.inter.as_ref().map_or(self, |(_, local)| local)
     }
 
-    /// The same communicator's collective context: its messages never meet those of users. Tags
-    /// from 2³⁰ on are this crate's there.
+    /// The same communicator's collective context: its messages never meet those of users. Negative tags and
+    /// those from 2³⁰ on are this crate's there.
     #[must_use]
     pub fn collective(&self) -> Comm {
         Comm { inner: Arc::clone(&self.inner), collective: true }
+    }
+
+    /// Whether this is the collective context.
+    pub(crate) fn is_collective(&self) -> bool {
+        self.collective
     }
 
     /// Whether both are one communicator (`MPI_IDENT`), whatever the context.

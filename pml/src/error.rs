@@ -166,12 +166,6 @@ pub enum PmlError {
     /// A predefined communicator cannot be freed.
     #[error("a predefined communicator cannot be freed")]
     PredefinedComm,
-    /// The communicator cannot be freed yet.
-    #[error("{requests} requests of the communicator are under way")]
-    CommInUse {
-        /// How many.
-        requests: usize,
-    },
     /// An empty set of requests was waited for.
     #[error("there is nothing to wait for")]
     NothingToWaitFor,

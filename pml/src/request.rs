@@ -570,6 +570,11 @@ impl Requests {
         })
     }
 
+    /// Places of the table: as many as there ever were requests at once.
+    pub(crate) fn places(&self) -> usize {
+        self.entries.len()
+    }
+
     /// All operations under way, for a peer's death.
     pub(crate) fn under_way(&mut self) -> impl Iterator<Item = (RequestId, &Work)> {
         for index in (0u32..).take(self.lights.len()) {

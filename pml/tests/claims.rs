@@ -78,9 +78,12 @@ fn a_communicator_is_not_freed_while_a_message_of_it_is_taken() {
             let [a, b] = &worlds;
             let (_elsewhere, unrelated) = taken(&mut job, [a, b], &from);
             let (send, message) = taken(&mut job, [&there, &here], &from);
-            for _ in 0..2 {
-                assert_eq!(job.pml(1).free(&here), Err(PmlError::CommInUse { requests: 1 }));
-            }
+            job.pml(1).free(&here).unwrap();
+            assert_eq!(job.pml(1).free(&here), Err(PmlError::NoSuchComm), "once is enough");
+            job.settle();
+            // It is there until the message is taken.
+            let probed = job.pml(1).iprobe(&here, Source::Any, TagSel::Any);
+            assert_eq!(probed, Ok(None), "{len} bytes");
             if received {
                 let to = Buffer::target(&bytes(len), 1);
                 // SAFETY: the buffer lives until the request has ended.
@@ -93,7 +96,9 @@ fn a_communicator_is_not_freed_while_a_message_of_it_is_taken() {
                 job.pml(1).drop_message(&message);
             }
             job.finish(0, send).unwrap();
-            assert_eq!(job.pml(1).free(&here), Ok(()), "{len} bytes, received: {received}");
+            job.settle();
+            let probed = job.pml(1).iprobe(&here, Source::Any, TagSel::Any);
+            assert_eq!(probed, Err(PmlError::NoSuchComm), "{len} bytes, received: {received}");
             job.pml(1).drop_message(&unrelated);
         }
     }

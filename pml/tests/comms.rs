@@ -170,17 +170,66 @@ fn identifiers_differ_where_they_must_and_come_back() {
 }
 
 #[test]
-fn what_is_in_use_or_predefined_is_not_freed() {
-    let mut job = Job::new(1);
-    let world = job.pml(0).world();
-    assert_eq!(job.pml(0).free(&world), Err(PmlError::PredefinedComm));
-    let comm = job.pml(0).dup(&world).unwrap();
-    let to = Buffer::target(&bytes(1), 1);
-    // SAFETY: the buffer lives until the request has ended.
-    let recv = unsafe { job.pml(0).irecv(&comm, &to.typed(), Source::Any, TagSel::Any) }.unwrap();
-    assert_eq!(job.pml(0).free(&comm), Err(PmlError::CommInUse { requests: 1 }));
-    assert_eq!(job.pml(0).cancel_recv(recv), Ok(true));
-    job.pml(0).free(&comm).unwrap();
+fn what_is_in_use_is_freed_later_and_what_is_predefined_never() {
+    let mut job = Job::new(2);
+    let worlds = worlds(&mut job);
+    assert_eq!(job.pml(0).free(&worlds[0]), Err(PmlError::PredefinedComm));
+    let comms = dup(&mut job, &worlds);
+    let (from, to) = (Buffer::source(&bytes(9), 1, 3), Buffer::target(&bytes(9), 1));
+    // SAFETY: the buffers live until the requests have ended.
+    let recv =
+        unsafe { job.pml(0).irecv(&comms[0], &to.typed(), Source::Any, TagSel::Any) }.unwrap();
+    // The making of another one goes on, too.
+    let requests = [0, 1].map(|rank| {
+        let request = job.pml(rank).start_dup(&comms[rank as usize]).unwrap();
+        job.pml(rank).free(&comms[rank as usize]).unwrap();
+        request
+    });
+    assert_eq!(job.pml(0).free(&comms[0]), Err(PmlError::NoSuchComm));
+    // Rank 1 has it until the new one is made, so this comes in time.
+    // SAFETY: as above.
+    let send = unsafe { job.pml(1).isend(&comms[1], &from.typed(), 0, 5) }.unwrap();
+    let made: Vec<Comm> =
+        (0..).zip(requests).map(|(rank, r)| made(&mut job, rank, r).unwrap().unwrap()).collect();
+    assert_eq!(made.len(), 2);
+    job.finish(1, send).unwrap();
+    let status = job.finish(0, recv).unwrap();
+    assert_eq!((status.source, status.tag, status.bytes), (1, 5, 9));
+    to.assert_received(&from.packed(), "a message of a communicator that was freed");
+    job.settle();
+    for rank in 0..2 {
+        let probed = job.pml(rank).iprobe(&comms[rank as usize], Source::Any, TagSel::Any);
+        assert_eq!(probed, Err(PmlError::NoSuchComm), "rank {rank}");
+    }
+}
+
+#[test]
+fn every_tag_that_messages_take_is_taken_for_groups() {
+    let mut job = Job::new(2);
+    let worlds = worlds(&mut job);
+    let tags = [0, 1, (1 << 28) - 1, 1 << 28, 1 << 29, 1 << 30, i32::MAX];
+    // All at once, and begun in opposite orders.
+    let group = worlds[0].group();
+    let start = |job: &mut Job, rank: u32, tag: i32| {
+        job.pml(rank).start_create_group(&worlds[rank as usize], &group, tag).unwrap()
+    };
+    let here: Vec<CommRequest> = tags.iter().map(|&tag| start(&mut job, 0, tag)).collect();
+    let mut there: Vec<CommRequest> =
+        tags.iter().rev().map(|&tag| start(&mut job, 1, tag)).collect();
+    there.reverse();
+    for ((a, b), tag) in here.into_iter().zip(there).zip(tags) {
+        let pair = [(0, a), (1, b)].map(|(rank, r)| made(&mut job, rank, r).unwrap().unwrap());
+        let (from, to) = (Buffer::source(&bytes(4), 1, 1), Buffer::target(&bytes(4), 1));
+        // SAFETY: the buffers live until the requests have ended.
+        let recv = unsafe { job.pml(1).irecv(&pair[1], &to.typed(), Source::Rank(0), TagSel::Any) };
+        // SAFETY: as above.
+        let send = unsafe { job.pml(0).isend(&pair[0], &from.typed(), 1, 1) }.unwrap();
+        job.finish(0, send).unwrap();
+        job.finish(1, recv.unwrap()).unwrap();
+        to.assert_received(&from.packed(), &format!("tag {tag}"));
+    }
+    let refused = job.pml(0).start_create_group(&worlds[0], &group, -1);
+    assert_eq!(refused, Err(PmlError::InvalidTag { tag: -1 }));
 }
 
 #[test]
@@ -359,6 +408,44 @@ fn two_sides_talk_to_each_other_and_not_within() {
     }
     check_reach(&mut job, &dups, 1);
     assert_eq!(job.pml(0).start_merge(&worlds[0], false), Err(PmlError::IntraComm));
+}
+
+#[test]
+fn an_intercommunicator_is_made_of_groups_of_both_sides() {
+    let mut job = Job::new(5);
+    let (_, inter) = sides(&mut job);
+    let of = |rank: u32| inter[rank as usize].as_ref().unwrap();
+    // Each side turns its members round and leaves its first one out.
+    let turned = |comm: &Comm| {
+        let ranks: Vec<u32> = (1..comm.size()).rev().collect();
+        comm.group().incl(&ranks).unwrap()
+    };
+    let made = make(&mut job, |rank, pml| pml.start_create(of(rank), &turned(of(rank))));
+    for rank in 0..5 {
+        let wanted = turned(of(rank));
+        let Some(comm) = &made[rank as usize] else {
+            assert_eq!(wanted.rank_of(rank), None, "{rank}");
+            continue;
+        };
+        assert!(
+            comm.is_inter() && comm.group().compare(&wanted) == Comparison::Identical,
+            "{rank}"
+        );
+        let other = (0..5).find(|other| of(rank).group().rank_of(*other).is_none()).unwrap();
+        assert_eq!(comm.peers().compare(&turned(of(other))), Comparison::Identical, "{rank}");
+        check_reach(&mut job, &made, rank);
+    }
+    // A side without members has no intercommunicator; nor has the other.
+    let first = of(0).group();
+    let made = make(&mut job, |rank, pml| {
+        let side = of(rank).group();
+        let mine =
+            if side.compare(&first) == Comparison::Identical { side } else { Group::empty() };
+        pml.start_create(of(rank), &mine)
+    });
+    assert!(made.iter().all(Option::is_none));
+    let strangers = job.pml(0).start_create(of(0), of(0).peers());
+    assert_eq!(strangers, Err(PmlError::NotAMember));
 }
 
 #[test]

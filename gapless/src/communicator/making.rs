@@ -70,21 +70,22 @@ impl Communicator {
     }
 
     /// A communicator of the members that are in `group`; `None` for the others, who call this, too
-    /// (`MPI_Comm_create`, MPI 4.1 §7.4.2). Collective as [`dup`](Communicator::dup).
+    /// (`MPI_Comm_create`, MPI 4.1 §7.4.2). Of an intercommunicator, each side gives a group of its own members,
+    /// and the new communicator has the groups of both sides; without members on one of them there is none.
+    /// Collective as [`dup`](Communicator::dup).
     ///
     /// # Errors
-    /// As [`dup`](Communicator::dup); the group has somebody who is no member; this is an
-    /// intercommunicator.
+    /// As [`dup`](Communicator::dup); the group has somebody who is no member (of this side).
     pub fn create(&self, group: &Group) -> Result<Option<Communicator>, Error> {
         self.make(|pml| pml.start_create(&self.comm, group))
     }
 
     /// A communicator of `group`, whose members alone call this (`MPI_Comm_create_group`, MPI 4.1
     /// §7.4.2). Threads that make several at once in the same processes tell them apart by `tag`,
-    /// which is below 2²⁸.
+    /// which is not negative.
     ///
     /// # Errors
-    /// As [`create`](Communicator::create); this process is not in the group.
+    /// As [`create`](Communicator::create); this process is not in the group; this is an intercommunicator.
     pub fn create_group(&self, group: &Group, tag: i32) -> Result<Communicator, Error> {
         let made = self.make(|pml| pml.start_create_group(&self.comm, group, tag))?;
         made.ok_or(Error::Message(PmlError::NotAMember))
@@ -122,12 +123,12 @@ impl Communicator {
         made.ok_or(Error::Message(PmlError::Bug { what: "a union without its members" }))
     }
 
-    /// Frees this communicator in this process (`MPI_Comm_free`, MPI 4.1 §7.4.3), for all clones;
-    /// what comes for it is dropped from now on. Never needed for correctness: a process can have
+    /// Frees this communicator in this process (`MPI_Comm_free`, MPI 4.1 §7.4.3), for all clones: at once, or when
+    /// the last operation on it has ended. What comes for it is dropped from then on. Never needed for correctness: a process can have
     /// 16,384 of them.
     ///
     /// # Errors
-    /// It is predefined; operations on it are under way; it was freed already.
+    /// It is predefined; it was freed already.
     pub fn free(self) -> Result<(), Error> {
         Ok(self.shared.lock()?.open()?.free(&self.comm)?)
     }

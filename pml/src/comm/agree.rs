@@ -38,8 +38,12 @@ use zerocopy::IntoBytes;
 #[derive(Debug, Default)]
 pub(crate) struct Agreements {
     all: Slab<Entered>,
-    /// How many are not concluded.
+    /// How many are not concluded, with those communicators that are leaving.
     pub(crate) open: usize,
+    /// Communicators that were freed while they were in use.
+    leaving: Vec<Comm>,
+    /// So many looks later their use is looked at again: a look costs as much as there are requests.
+    pause: usize,
     next: u64,
 }
 
@@ -112,6 +116,12 @@ impl Agreement {
         }
     }
 
+    /// Whether its messages travel in `comm`, or in this side of it.
+    fn talks_in(&self, comm: &Comm) -> bool {
+        let bridge = self.bridge.as_ref().is_some_and(|bridge| bridge.comm.same(comm));
+        bridge || self.over.same(comm) || self.over.same(comm.side())
+    }
+
     /// Who is to blame for a failure.
     fn culprit(&self) -> Option<u32> {
         match self.failure {
@@ -153,7 +163,35 @@ impl Pml {
                 entered.state = state;
             }
         }
-        steps
+        steps + self.let_go()
+    }
+
+    /// Frees what was freed while it was in use, and is not any more; gives how many communicators.
+    fn let_go(&mut self) -> usize {
+        if self.agreements.leaving.is_empty() {
+            return 0;
+        }
+        if self.agreements.pause > 0 {
+            self.agreements.pause -= 1;
+            return 0;
+        }
+        let leaving = std::mem::take(&mut self.agreements.leaving);
+        let before = leaving.len();
+        let kept: Vec<Comm> = leaving.into_iter().filter(|comm| !self.forget(comm)).collect();
+        let freed = before - kept.len();
+        self.agreements.open -= freed;
+        self.agreements.pause = self.core.requests.places() * kept.len();
+        self.agreements.leaving = kept;
+        freed
+    }
+
+    /// Forgets a communicator that nothing uses; otherwise answers `false`.
+    fn forget(&mut self, comm: &Comm) -> bool {
+        let made_of_it = self.agreements.all.iter().any(|(_, entered)| match &entered.state {
+            State::Open(agreement) => agreement.talks_in(comm),
+            _ => false,
+        });
+        !made_of_it && self.core.forget(&mut self.bml, comm)
     }
 
     /// Takes all steps that can be taken.

@@ -160,8 +160,8 @@ impl Core {
             && self.leaving_buffers.is_empty())
     }
 
-    /// Frees a communicator that nothing uses.
-    pub(crate) fn forget(&mut self, bml: &mut Bml, comm: &Comm) -> Result<(), PmlError> {
+    /// Frees a communicator if no request and no claimed message uses it; whether it did.
+    pub(crate) fn forget(&mut self, bml: &mut Bml, comm: &Comm) -> bool {
         let parts = if comm.is_inter() { vec![comm, comm.side()] } else { vec![comm] };
         let ids: Vec<u32> = parts.iter().map(|part| part.id()).collect();
         let concerns = |work: &Work| match work {
@@ -169,13 +169,11 @@ impl Core {
             Work::Recv(recv) => ids.contains(&(recv.context / 2)),
             _ => false,
         };
-        let requests = self.requests.under_way().filter(|(_, work)| concerns(work)).count();
-        let requests = requests + self.claims.of_comms(&ids);
-        if requests > 0 {
-            return Err(PmlError::CommInUse { requests });
+        if self.claims.are_of(&ids) || self.requests.under_way().any(|(_, work)| concerns(work)) {
+            return false;
         }
         ids.into_iter().for_each(|id| self.disown(bml, id));
-        Ok(())
+        true
     }
 
     /// Gives an identifier back; messages that wait for receives there are dropped.

@@ -44,9 +44,9 @@ impl Claims {
         self.parked > 0
     }
 
-    /// How many are of one of these communicators.
-    pub(crate) fn of_comms(&self, ids: &[u32]) -> usize {
-        self.claims.iter().filter(|(_, claim)| ids.contains(&(claim.label.context / 2))).count()
+    /// Whether any are of one of these communicators.
+    pub(crate) fn are_of(&self, ids: &[u32]) -> bool {
+        self.claims.iter().any(|(_, claim)| ids.contains(&(claim.label.context / 2)))
     }
 
     /// Shows all of them to `look` until it says that it has found its own; whether it did.

@@ -127,7 +127,9 @@ impl Core {
         };
         let tag = match tag {
             TagSel::Any => None,
-            TagSel::Is(tag) if tag < 0 => return Err(PmlError::InvalidTag { tag }),
+            TagSel::Is(tag) if tag < 0 && !comm.is_collective() => {
+                return Err(PmlError::InvalidTag { tag });
+            }
             TagSel::Is(tag) => Some(tag),
         };
         self.comms.check(comm)?;

@@ -180,7 +180,7 @@ impl Core {
         mode: SendMode,
     ) -> Result<Ready, PmlError> {
         let peer = comm.process(rank)?;
-        if tag < 0 {
+        if tag < 0 && !comm.is_collective() {
             return Err(PmlError::InvalidTag { tag });
         }
         self.comms.check(comm)?;

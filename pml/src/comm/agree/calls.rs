@@ -8,12 +8,10 @@ use crate::error::PmlError;
 use crate::pml::Pml;
 use gapless_bml::Rank;
 
-/// Tags of agreements in collective contexts: from here on they are this crate's.
+/// Tags in collective contexts of agreements that the order of calls numbers: from here on.
 const AGREEMENT: i32 = 1 << 30;
-/// Set where the user has given the number, and not the order of calls.
-const BY_USER: i32 = 1 << 29;
-/// Numbers are smaller.
-const NUMBERS: u32 = 1 << 28;
+/// Their numbers are smaller; then they begin anew.
+const NUMBERS: u32 = 1 << 30;
 
 /// A communicator that is being made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,10 +135,16 @@ impl Pml {
     /// who are in no group and get none; members may give groups that are disjoint.
     ///
     /// # Errors
-    /// As [`start_dup`](Pml::start_dup); the group is not of the parent's members; the parent is an
-    /// intercommunicator.
+    /// As [`start_dup`](Pml::start_dup); the group is not of the parent's members; of an
+    /// intercommunicator, of this side's.
     pub fn start_create(&mut self, parent: &Comm, group: &Group) -> Result<CommRequest, PmlError> {
         self.check_group(parent, group)?;
+        if parent.is_inter() {
+            // One color, and the ranks in the group as keys: what a split makes of both sides.
+            let rank = group.rank_of(self.core.me);
+            let key = rank.map_or(0, u32::cast_signed);
+            return self.start_split(parent, rank.map(|_| 0), key);
+        }
         let number = parent.next_agreement() % NUMBERS;
         self.start_group(parent, group, AGREEMENT | number.cast_signed())
     }
@@ -151,7 +155,7 @@ impl Pml {
     ///
     /// # Errors
     /// The group is not of the parent's members, or this process is not in it; the parent is not a
-    /// communicator of this endpoint, or is an intercommunicator; the tag is negative or 2²⁸ or more.
+    /// communicator of this endpoint, or is an intercommunicator; the tag is negative.
     pub fn start_create_group(
         &mut self,
         parent: &Comm,
@@ -159,6 +163,9 @@ impl Pml {
         tag: i32,
     ) -> Result<CommRequest, PmlError> {
         self.check_group(parent, group)?;
+        if parent.is_inter() {
+            return Err(PmlError::InterComm);
+        }
         let tag = user_tag(tag)?;
         if group.rank_of(self.core.me).is_none() {
             return Err(PmlError::NotAMember);
@@ -168,10 +175,8 @@ impl Pml {
 
     fn check_group(&self, parent: &Comm, group: &Group) -> Result<(), PmlError> {
         self.core.comms.check(parent)?;
-        if parent.is_inter() {
-            return Err(PmlError::InterComm);
-        }
-        match group.processes().find(|&process| parent.rank_of(process).is_none()) {
+        let members = parent.group();
+        match group.processes().find(|&process| members.rank_of(process).is_none()) {
             Some(_) => Err(PmlError::NotAMember),
             None => Ok(()),
         }
@@ -297,25 +302,30 @@ impl Pml {
         made.ok_or(PmlError::Bug { what: "a duplicate for nobody" })
     }
 
-    /// Frees a communicator here (`MPI_Comm_free`). Messages that nobody has received are dropped,
+    /// Frees a communicator here (`MPI_Comm_free`): at once, or when the last operation on it has ended (a request,
+    /// a claimed message, the making of a communicator). Then messages that nobody has received are dropped,
     /// as are those that come later; sends that wait for an answer end with
     /// [`PmlError::Unreceived`]. Not collective.
     ///
     /// # Errors
-    /// It is predefined, or requests of it are under way.
+    /// It is predefined; it was freed before.
     pub fn free(&mut self, comm: &Comm) -> Result<(), PmlError> {
         self.core.comms.check(comm)?;
         if comm.same(&self.world()) || comm.same(&self.self_comm()) {
             return Err(PmlError::PredefinedComm);
         }
-        self.core.forget(&mut self.bml, comm)
+        if self.agreements.leaving.iter().any(|leaving| leaving.same(comm)) {
+            return Err(PmlError::NoSuchComm);
+        }
+        if !self.forget(comm) {
+            self.agreements.leaving.push(comm.clone());
+            self.agreements.open += 1;
+        }
+        Ok(())
     }
 }
 
-/// The tag of an agreement that the user numbers.
+/// The tag of an agreement that the user numbers: negative, which no other is.
 fn user_tag(tag: i32) -> Result<i32, PmlError> {
-    match u32::try_from(tag) {
-        Ok(number) if number < NUMBERS => Ok(AGREEMENT | BY_USER | tag),
-        _ => Err(PmlError::InvalidTag { tag }),
-    }
+    if tag < 0 { Err(PmlError::InvalidTag { tag }) } else { Ok(!tag) }
 }
