@@ -157,7 +157,10 @@ fn what_does_not_fit_is_an_error_at_the_receiver_alone() {
             let mut memory = vec![0xee_u8; len];
             let error = comm.recv(&mut memory[..len / 2], 0, 0).unwrap_err();
             let (sent, room) = (len as u64, len as u64 / 2);
-            assert_eq!(error, Error::Message(PmlError::Truncated { sent, room }));
+            assert_eq!(
+                error,
+                Error::Message(PmlError::Truncated { source_rank: 0, tag: 0, sent, room })
+            );
             assert!(memory[len / 2..].iter().all(|&byte| byte == 0xee), "an overrun");
             let mut integers = vec![-1i32; len];
             let error = comm.recv(&mut integers, 0, 1).unwrap_err();

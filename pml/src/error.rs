@@ -37,8 +37,14 @@ pub enum PmlError {
     },
     /// The message is longer than the receive's buffer. What fits was received, nothing else was
     /// touched; the sender completes normally (MPI 4.1 §3.2.4, `MPI_ERR_TRUNCATE`).
-    #[error("the message has {sent} bytes, the receive has room for {room}")]
+    #[error(
+        "the message from rank {source_rank} with tag {tag} has {sent} bytes, the receive has room for {room}"
+    )]
     Truncated {
+        /// The sender's rank in the communicator.
+        source_rank: u32,
+        /// The message's tag.
+        tag: i32,
         /// Bytes of the message.
         sent: u64,
         /// Bytes the receive has room for.
@@ -175,4 +181,32 @@ pub enum PmlError {
         /// Which one.
         what: &'static str,
     },
+}
+
+/// Whose message a receive has taken that ended with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The sender's rank in the communicator.
+    pub source: u32,
+    /// The message's tag.
+    pub tag: i32,
+    /// Bytes of the receive's buffer that hold data of the message.
+    pub bytes: u64,
+}
+
+impl PmlError {
+    /// What a status says of the message (`MPI_Status` beside an error, MPI 4.1 §3.2.5), if the operation was a
+    /// receive and the message is at fault, not a process or an engine.
+    #[must_use]
+    pub fn failed(&self) -> Option<Failed> {
+        match *self {
+            PmlError::Truncated { source_rank: source, tag, room, .. } => {
+                Some(Failed { source, tag, bytes: room })
+            }
+            PmlError::SignatureMismatch { source_rank: source, tag, .. } => {
+                Some(Failed { source, tag, bytes: 0 })
+            }
+            _ => None,
+        }
+    }
 }

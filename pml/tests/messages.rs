@@ -5,7 +5,7 @@ mod common;
 use common::{Buffer, Job, bytes, link, strided};
 use gapless_btl::loopback;
 use gapless_dtype::{Datatype, Layout, Primitive};
-use gapless_pml::{Config, PmlError, Protocol, Source, TagSel};
+use gapless_pml::{Config, Failed, PmlError, Protocol, Source, TagSel};
 
 const WAYS: [Protocol; 4] =
     [Protocol::Eager, Protocol::Pipeline, Protocol::Mapped, Protocol::SingleCopy];
@@ -127,10 +127,12 @@ fn a_receive_that_is_too_small_is_filled_and_says_so() {
             let home = job.mappable(0, &strided(sent, 1, 2), 1);
             let from = Buffer::source_in(&strided(sent, 1, 2), 1, sent, home);
             let to = Buffer::target(&strided(room, 1, 3), 1);
-            let send = job.isend(0, &from, 1, 0);
+            let send = job.isend(0, &from, 1, 5);
             let recv = job.irecv(1, &to, ANY.0, ANY.1);
             let error = job.finish(1, recv).unwrap_err();
-            assert_eq!(error, PmlError::Truncated { sent, room }, "{way}");
+            let truncated = PmlError::Truncated { source_rank: 0, tag: 5, sent, room };
+            assert_eq!(error, truncated, "{way}");
+            assert_eq!(error.failed(), Some(Failed { source: 0, tag: 5, bytes: room }), "{way}");
             job.finish(0, send).unwrap();
             let fits = usize::try_from(room).unwrap();
             to.assert_received(&from.packed()[..fits], &format!("{room} of {sent}, {way}"));

@@ -80,7 +80,7 @@ pub(crate) struct Matched {
 }
 
 impl Recv {
-    /// Whether a message fits. A mismatch names rank 0 for the sender: the caller knows better.
+    /// Whether a message fits. An error names rank 0 for the sender: the caller knows better.
     pub(crate) fn verdict(
         &self,
         digests: &mut Digests,
@@ -95,7 +95,8 @@ impl Recv {
         match posted.accepts_prefix(typed.count(), &envelope.digest) {
             Ok(()) => Ok(()),
             Err(SignatureError::TooLong { sent_bytes, posted_bytes }) => {
-                Err(PmlError::Truncated { sent: sent_bytes, room: posted_bytes })
+                let (sent, room) = (sent_bytes, posted_bytes);
+                Err(PmlError::Truncated { source_rank: 0, tag: envelope.tag, sent, room })
             }
             Err(error) => {
                 Err(PmlError::SignatureMismatch { source_rank: 0, tag: envelope.tag, error })
@@ -255,6 +256,9 @@ impl Core {
         let Matched { tag, bytes, protocol, failure, .. } = matched;
         let result = match failure {
             None => Ok(Status { source, tag, bytes, protocol }),
+            Some(PmlError::Truncated { tag, sent, room, .. }) => {
+                Err(PmlError::Truncated { source_rank: source, tag, sent, room })
+            }
             Some(PmlError::SignatureMismatch { tag, error, .. }) => {
                 Err(PmlError::SignatureMismatch { source_rank: source, tag, error })
             }

@@ -84,13 +84,10 @@ impl Case<'_> {
                 let source = members.get(status.source as usize).copied();
                 Ok(Told::Took { source, tag: Some(status.tag), bytes: Some(status.bytes) })
             }
-            Err(PmlError::Truncated { sent, .. }) => {
-                let source = taken.claimed.map(|(source, ..)| source).or(taken.source);
-                Ok(Told::Took {
-                    source,
-                    tag: taken.claimed.map(|(_, tag, _)| tag),
-                    bytes: Some(*sent),
-                })
+            Err(PmlError::Truncated { source_rank, tag, sent, .. }) => {
+                let members = self.plan.members(taken.comm, taken.rank);
+                let source = members.get(*source_rank as usize).copied();
+                Ok(Told::Took { source, tag: Some(*tag), bytes: Some(*sent) })
             }
             Err(PmlError::NotReady { rank, tag }) => {
                 let source = self.plan.members(taken.comm, taken.rank).get(*rank as usize).copied();
