@@ -1,6 +1,9 @@
 //! One peer: both lanes, both sockets, and how far the acquaintance has come.
 //!
 //! ```text
+//! Known ── somebody needs the link, or the peer calls
+//!    │
+//!    ▼
 //! Meeting ── our greeting sent, theirs received ──► Up ── end-of-file, or rules broken ──► Dying
 //!    │                                                                                       │
 //!    └──────────────── end-of-file ──────────────► Dying ── ring drained, Lost reported ──► Lost
@@ -8,7 +11,9 @@
 
 use crate::card::{Card, Hello};
 use crate::doze::Sleeper;
+use crate::geometry::Geometry;
 use crate::inbound::Inbound;
+use crate::lane::Lane;
 use crate::leash::{Leash, Mourned, Owed};
 use crate::outbound::Outbound;
 use crate::segment::Segment;
@@ -23,6 +28,8 @@ use std::sync::Arc;
 /// How far it has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum State {
+    /// Nobody has needed it: it has neither sockets nor memory.
+    Known,
     /// One of the greetings is missing.
     Meeting,
     /// Messages flow.
@@ -37,7 +44,7 @@ pub(crate) enum State {
 pub(crate) struct Link {
     pub(crate) card: Card,
     pub(crate) state: State,
-    /// The sending half; gone with the link.
+    /// The sending half; comes with the first call, and is gone with the link.
     pub(crate) outbound: Option<Outbound>,
     /// Our lane's descriptor, until the peer has been greeted with it.
     file: Option<OwnedFd>,
@@ -75,12 +82,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(card: Card, outbound: Outbound, file: OwnedFd, owed: &Arc<Owed>) -> Link {
+    pub(crate) fn new(card: Card, owed: &Arc<Owed>) -> Link {
         Link {
             card,
-            state: State::Meeting,
-            outbound: Some(outbound),
-            file: Some(file),
+            state: State::Known,
+            outbound: None,
+            file: None,
             outgoing: None,
             leash: None,
             owed: Arc::clone(owed),
@@ -98,6 +105,17 @@ impl Link {
             leaving: BTreeSet::new(),
             unsent: VecDeque::new(),
         }
+    }
+
+    /// Makes the sending half.
+    ///
+    /// # Errors
+    /// The system has no memory, or no descriptor.
+    pub(crate) fn open(&mut self, geometry: Geometry) -> Result<(), LinkError> {
+        let (lane, file) = Lane::create(geometry)?;
+        self.outbound = Some(Outbound::new(Arc::new(lane))?);
+        self.file = Some(file);
+        Ok(())
     }
 
     /// Calls the peer and greets it, as far as that goes without waiting. Gives whether a socket
@@ -150,7 +168,7 @@ impl Link {
     pub(crate) fn is_up(&self) -> Result<bool, LinkError> {
         match &self.state {
             State::Up => Ok(true),
-            State::Meeting => Ok(false),
+            State::Known | State::Meeting => Ok(false),
             State::Dying(error) | State::Lost(error) => Err(error.clone()),
         }
     }

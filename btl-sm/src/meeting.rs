@@ -4,7 +4,7 @@
 //! looked at about once a millisecond while messages flow, at every poll while blocked, and often
 //! while greetings are outstanding.
 
-use crate::card::{Hello, Nonce};
+use crate::card::{Card, Hello, Nonce};
 use crate::credentials::check_peer;
 use crate::inbound::Inbound;
 use crate::lane::Lane;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 const EVENTS: usize = 64;
 /// Callers accepted at a time: bounds one look.
 const CALLERS: u32 = 64;
-/// Processes of the job that have greeted but whom we have not been told to connect to, two descriptors each.
+/// Processes that have greeted but whose addresses we have not been given, two descriptors each.
 const GUESTS: usize = 4096;
 /// Connections that may wait to be accepted.
 const QUEUE: u32 = 4096;
@@ -84,7 +84,7 @@ pub(crate) struct Door {
     /// Callers that have not greeted yet, by serial number.
     callers: BTreeMap<u32, (Socket, i32)>,
     next_caller: u32,
-    /// Those that have greeted before our `connect`: as whom, and the number of the process.
+    /// Those that have greeted before we were given their address: as whom, and the number of the process.
     guests: HashMap<(Nonce, i32), Guest>,
     turned_away: Nuisance,
     waiting: Nuisance,
@@ -140,30 +140,57 @@ impl Door {
 }
 
 impl Sm {
-    /// Calls a peer that is new, and welcomes it if it was faster.
+    /// Takes up a peer that is new, and does not call it.
     ///
     /// # Errors
-    /// It is gone, or the system refused.
-    pub(crate) fn meet(&mut self, mut link: Link) -> Result<PeerId, LinkError> {
+    /// There are too many peers.
+    pub(crate) fn know(&mut self, card: Card) -> Result<u32, LinkError> {
         let id = u32::try_from(self.links.len())
             .map_err(|_| system("connecting", "more than 2³² peers"))?;
-        let nonce = link.card.nonce;
-        if link.dial(&self.card, &self.hello(&link))? {
-            self.watch_outgoing(id, &link)?;
+        self.by_nonce.insert(card.nonce, PeerId(id));
+        self.links.push(Link::new(card, &self.owed));
+        Ok(id)
+    }
+
+    /// Whether somebody waits at the door who greeted in the name of a peer.
+    pub(crate) fn is_called_by(&self, id: u32) -> bool {
+        let nonce = self.links[id as usize].card.nonce;
+        self.door.guests.keys().any(|(from, _)| *from == nonce)
+    }
+
+    /// Calls a peer that nobody has needed so far, and welcomes it if it was faster.
+    ///
+    /// # Errors
+    /// It is gone, or the system refused: the link is still what it was, but for what is to be dropped with it.
+    pub(crate) fn call(&mut self, id: u32) -> Result<(), LinkError> {
+        let link = &mut self.links[id as usize];
+        link.open(self.geometry.clone())?;
+        let hello = self.hello(&self.links[id as usize]);
+        if self.links[id as usize].dial(&self.card, &hello)? {
+            self.watch_outgoing(id, &self.links[id as usize])?;
         }
-        self.by_nonce.insert(nonce, PeerId(id));
-        self.links.push(link);
+        self.links[id as usize].state = State::Meeting;
         self.door.meeting += 1;
+        self.introduce_to_devices(id);
         self.call_in(id);
-        Ok(PeerId(id))
+        Ok(())
+    }
+
+    /// Calls a peer if nobody has so far. One that cannot be called is lost.
+    #[cold]
+    pub(crate) fn need(&mut self, id: u32) {
+        if self.links[id as usize].state == State::Known
+            && let Err(error) = self.call(id)
+        {
+            self.die(id, error);
+        }
     }
 
     pub(crate) fn hello(&self, link: &Link) -> Hello {
-        let lane = link.outbound.as_ref().expect("links are born with it").lane();
         Hello {
             from: self.card.nonce,
             to: link.card.nonce,
-            geometry: lane.geometry().clone(),
+            geometry: self.geometry.clone(),
             asymmetric: self.asymmetric,
             probe: self.probe.hello(self.config.single_copy),
         }
@@ -310,7 +337,7 @@ impl Sm {
             Ok(Received::Packet(len, Some(lane))) => {
                 match Hello::read(&packet[..len]).and_then(|hello| Ok((hello, lane.memory()?))) {
                     Ok((hello, lane)) if hello.to == self.card.nonce => {
-                        // While it waits for our `connect` its end must not keep the epoll descriptor
+                        // While it waits for us to learn of it, its end must not keep the epoll descriptor
                         // readable.
                         self.door.forget(&socket);
                         self.seat(Guest { socket, pid, hello, lane });
@@ -336,8 +363,8 @@ impl Sm {
         self.door.turned_away.again(pid, &refused);
     }
 
-    /// A guest becomes a link's other half, or waits until `connect` names it and has called it: until then
-    /// nobody knows which process it should be.
+    /// A guest becomes a link's other half, or waits until it has been named and we have called it: until then
+    /// nobody knows which process it should be. The call of a peer that is known is answered with one.
     fn seat(&mut self, guest: Guest) {
         let name = (guest.hello.from, guest.pid);
         let link = self.by_nonce.get(&name.0).map(|peer| (peer.0, &self.links[peer.0 as usize]));
@@ -345,8 +372,13 @@ impl Sm {
             Some((id, link)) if link.outgoing.is_some() || link.is_over() => {
                 self.welcome(id, guest);
             }
-            _ if self.door.guests.len() < GUESTS => {
+            known if self.door.guests.len() < GUESTS => {
+                let known = known.map(|(id, _)| id);
                 self.door.guests.entry(name).or_insert(guest);
+                // It needs the link: whether it is who it says shows when we call back.
+                if let Some(id) = known {
+                    self.need(id);
+                }
             }
             _ => {
                 self.door.turned_away.again(guest.pid, &"too many wait to be met");
@@ -431,6 +463,8 @@ impl Sm {
         tracing::debug!(peer = id, name = link.card.name, %error, "link down");
         if link.state == State::Meeting {
             self.door.meeting -= 1;
+        }
+        if matches!(link.state, State::Known | State::Meeting) {
             self.active.push(id);
         }
         for socket in link.outgoing.as_deref().into_iter().chain(&link.incoming) {

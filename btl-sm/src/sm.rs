@@ -7,12 +7,10 @@ use crate::device_imports::DeviceImports;
 use crate::doze::Reason;
 use crate::geometry::Geometry;
 use crate::imports::Imports;
-use crate::lane::Lane;
 use crate::leash::Owed;
 use crate::link::{Link, State};
 use crate::mapped::Exports;
 use crate::meeting::Door;
-use crate::outbound::Outbound;
 use crate::segment::Segment;
 use crate::single_copy::{Probe, SingleCopy};
 use crate::sync::Fences;
@@ -67,7 +65,7 @@ const UNREPORTED: usize = 8192;
 pub struct Sm {
     pub(crate) config: SmConfig,
     limits: Limits,
-    geometry: Geometry,
+    pub(crate) geometry: Geometry,
     /// `config.parked`, checked.
     pub(crate) parked: u32,
     pub(crate) card: Card,
@@ -175,6 +173,19 @@ impl Sm {
         self.links.get(peer.0 as usize).ok_or_else(|| LinkError::Unreachable {
             reason: format!("{peer} was never connected to"),
         })
+    }
+
+    /// The peer with this address, and whether it is new.
+    ///
+    /// # Errors
+    /// It is no address, or that of a process which ours cannot reach.
+    fn find(&mut self, address: &Address) -> Result<(u32, bool), LinkError> {
+        let card = Card::read(address)?;
+        if let Some(&known) = self.by_nonce.get(&card.nonce) {
+            return Ok((known.0, false));
+        }
+        card.check_reachable(&self.card)?;
+        self.know(card).map(|id| (id, true))
     }
 
     /// Whether a look at the sockets is due.
@@ -335,16 +346,28 @@ impl Btl for Sm {
     }
 
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        let card = Card::read(peer)?;
-        if let Some(&known) = self.by_nonce.get(&card.nonce) {
-            return Ok(known);
+        let (id, new) = self.find(peer)?;
+        if !new {
+            self.need(id);
+        } else if let Err(error) = self.call(id) {
+            // As if it had never been asked for.
+            let link = self.links.pop();
+            link.map(|link| self.by_nonce.remove(&link.card.nonce));
+            return Err(error);
         }
-        card.check_reachable(&self.card)?;
-        let (lane, file) = Lane::create(self.geometry.clone())?;
-        let outbound = Outbound::new(Arc::new(lane))?;
-        let id = self.meet(Link::new(card, outbound, file, &self.owed))?;
-        self.introduce_to_devices(id.0);
-        Ok(id)
+        Ok(PeerId(id))
+    }
+
+    fn introduce(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        let (id, new) = self.find(peer)?;
+        if new && self.is_called_by(id) {
+            self.need(id);
+        }
+        Ok(PeerId(id))
+    }
+
+    fn has_met(&self, peer: PeerId) -> bool {
+        self.links.get(peer.0 as usize).is_some_and(|link| link.state != State::Known)
     }
 
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
@@ -355,7 +378,12 @@ impl Btl for Sm {
         if len > max {
             return Err(ReserveError::TooLong { len, max });
         }
-        if (link.state != State::Up && !link.is_up()?) || self.outbox.len() >= UNREPORTED {
+        if link.state != State::Up {
+            self.need(to.0);
+            self.links[to.0 as usize].is_up()?;
+            return Err(ReserveError::Full);
+        }
+        if self.outbox.len() >= UNREPORTED {
             return Err(ReserveError::Full);
         }
         let Some(outbound) = &mut link.outbound else { return Err(ReserveError::Full) };

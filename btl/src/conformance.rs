@@ -61,8 +61,8 @@ pub use devices::{
 };
 pub use leaving::{death_in_a_crowd, death_wakes, last_words, parked_across_a_death, peer_dropped};
 pub use meeting::{
-    arming_wakes, bad_addresses, connecting_twice, early_arrivals, limits_make_sense, oneself,
-    poll_never_blocks, two_threads,
+    arming_wakes, bad_addresses, connecting_twice, early_arrivals, introductions,
+    limits_make_sense, oneself, poll_never_blocks, two_threads,
 };
 pub use memory::{
     mapped_keys_are_checked, mapped_memory, rdma_at_every_alignment, rdma_in_many_pieces,
@@ -114,7 +114,7 @@ macro_rules! conformance {
     };
     (@all $($head:tt)*) => {
         $crate::conformance! { $($head)*
-            limits_make_sense, connecting_twice, bad_addresses, early_arrivals, oneself,
+            limits_make_sense, connecting_twice, bad_addresses, early_arrivals, introductions, oneself,
             arming_wakes, poll_never_blocks, two_threads,
             order_and_exactly_once, send_fixes_the_order, every_size, truncation, back_pressure,
             sender_that_never_polls, no_more_than_there_is_room_for, parked_fragments, unsent_slots, tokens_once,

@@ -278,6 +278,14 @@ impl<B: Btl> Fault<B> {
             }
         }
     }
+
+    /// Keeps books for a peer that has a name.
+    fn name(&mut self, id: PeerId) {
+        let count = id.0 as usize + 1;
+        if self.links.len() < count {
+            self.links.resize_with(count, Link::default);
+        }
+    }
 }
 
 impl<B: Btl> Btl for Fault<B> {
@@ -291,11 +299,18 @@ impl<B: Btl> Btl for Fault<B> {
 
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
         let id = self.inner.connect(peer)?;
-        let count = id.0 as usize + 1;
-        if self.links.len() < count {
-            self.links.resize_with(count, Link::default);
-        }
+        self.name(id);
         Ok(id)
+    }
+
+    fn introduce(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        let id = self.inner.introduce(peer)?;
+        self.name(id);
+        Ok(id)
+    }
+
+    fn has_met(&self, peer: PeerId) -> bool {
+        self.inner.has_met(peer)
     }
 
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {

@@ -21,7 +21,8 @@
 //!    an [`Event`]. It adds no more events than the list has room for; the others wait for the next poll.
 //! 5. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link is up, `reserve` says `Full`. Both sides
 //!    call `connect`. Nothing from a peer is delivered before this side's `connect` to it has returned, and nothing
-//!    that came earlier is lost.
+//!    that came earlier is lost. A transport may offer to put a link off until it is needed: [`Btl::introduce`] and
+//!    [`Btl::has_met`].
 //! 6. **Dying.** When a peer is gone, every pending operation towards it completes with a
 //!    [`LinkError`], and then [`Event::Lost`] comes exactly once, within
 //!    [`Limits::death_notice_ms`], with the reason: [`LinkError::PeerGone`] if it has ended. Whatever had

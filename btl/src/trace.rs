@@ -89,6 +89,18 @@ impl<B: Btl> Btl for Trace<B> {
         Ok(id)
     }
 
+    fn introduce(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        let result = self.inner.introduce(peer);
+        self.record(Record::Introduce { result: result.clone() });
+        let id = result?;
+        self.peers = self.peers.max(id.0.saturating_add(1));
+        Ok(id)
+    }
+
+    fn has_met(&self, peer: PeerId) -> bool {
+        self.inner.has_met(peer)
+    }
+
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
         let result = self.inner.reserve(to, len);
         self.record(Record::Reserve { to, len, outcome: Outcome::of(&result) });

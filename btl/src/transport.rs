@@ -103,6 +103,25 @@ pub trait Btl: Send {
     /// The address is not of this transport, or the peer cannot be reached.
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError>;
 
+    /// As [`connect`](Btl::connect), but where the transport can put that off, no link is made yet: a peer costs
+    /// a row in a table until somebody needs it. A link is made by the first [`reserve`](Btl::reserve) for the
+    /// peer, which says `Full` meanwhile, by `connect` with the same address, or by the peer, whose call is
+    /// accepted. Without a link the peer's death goes unnoticed. By default the same as `connect`.
+    ///
+    /// # Errors
+    /// As [`connect`](Btl::connect), as far as that is known without asking the peer.
+    fn introduce(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        self.connect(peer)
+    }
+
+    /// Whether a link to `peer` was asked for, by either end: `false` only for one that was
+    /// [introduced](Btl::introduce) and not needed since. Once the peer's `reserve` for this end has succeeded,
+    /// this is `true`: so what such a peer has sent is known to be on its way.
+    fn has_met(&self, peer: PeerId) -> bool {
+        let _ = peer;
+        true
+    }
+
     /// Room for a message of `len` bytes to `to`.
     ///
     /// # Errors
@@ -203,6 +222,12 @@ impl<B: Btl + ?Sized> Btl for Box<B> {
     }
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
         (**self).connect(peer)
+    }
+    fn introduce(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        (**self).introduce(peer)
+    }
+    fn has_met(&self, peer: PeerId) -> bool {
+        (**self).has_met(peer)
     }
     fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
         (**self).reserve(to, len)

@@ -88,16 +88,17 @@ impl<T: Btl> Duo<T> {
         let (a_address, b_address) = (a.address(), b.address());
         let to_b = a.connect(&b_address).expect("the ends of a pair reach each other");
         let to_a = b.connect(&a_address).expect("the ends of a pair reach each other");
-        let mut duo = Duo {
-            ends: [a, b],
-            peer: [to_b, to_a],
-            heard: [VecDeque::new(), VecDeque::new()],
-            events: Events::with_capacity(64),
-        };
+        let mut duo = Duo::joined([a, b], [to_b, to_a]);
         for side in [A, B] {
             drop(duo.reserve(side, 0));
         }
         duo
+    }
+
+    /// Two ends that call each other so, connected as far as they are.
+    pub(super) fn joined(ends: [T; 2], peer: [PeerId; 2]) -> Duo<T> {
+        let heard = [VecDeque::new(), VecDeque::new()];
+        Duo { ends, peer, heard, events: Events::with_capacity(64) }
     }
 
     /// Polls one end; messages give their credits back at once.

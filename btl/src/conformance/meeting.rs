@@ -98,6 +98,56 @@ pub fn early_arrivals(_: &Suite, mut fixture: impl Fixture) {
     }
 }
 
+/// Peers that were introduced are called by the first who needs the link, and then known to have met: also where
+/// one end connects, or knows nobody yet when it is called.
+pub fn introductions(_: &Suite, mut fixture: impl Fixture) {
+    for late in [false, true] {
+        for connects in [false, true] {
+            let (mut a, mut b) = fixture.pair();
+            let (a_address, b_address) = (a.address(), b.address());
+            let mut events = Events::with_capacity(16);
+            let to_b = a.introduce(&b_address).expect("the ends of a pair reach each other");
+            assert_eq!(a.introduce(&b_address), Ok(to_b), "once more");
+            let mut to_a = (!late).then(|| b.introduce(&a_address).expect("as above"));
+            // By itself nobody calls.
+            let met = a.has_met(to_b);
+            for _ in 0..50 {
+                assert!(
+                    poll(&mut a, &mut events).is_empty() && poll(&mut b, &mut events).is_empty()
+                );
+                assert_eq!(a.has_met(to_b), met, "nobody needed it");
+            }
+            if connects {
+                assert_eq!(a.connect(&b_address), Ok(to_b), "the name stays");
+                assert!(a.has_met(to_b), "it has just called");
+            }
+            let watch = Watch::new("room for a message");
+            let mut polls = 0;
+            let mut slot = loop {
+                match a.reserve(to_b, 30) {
+                    Err(ReserveError::Full) => {}
+                    slot => break slot.expect("the peer is there"),
+                }
+                assert!(poll(&mut a, &mut events).is_empty());
+                assert!(poll(&mut b, &mut events).is_empty());
+                polls += 1;
+                // It has called, and nobody answered yet.
+                if to_a.is_none() && polls == 50 {
+                    to_a = Some(b.introduce(&a_address).expect("as above"));
+                }
+                watch.tick();
+            };
+            let to_a = *to_a.get_or_insert_with(|| b.introduce(&a_address).expect("as above"));
+            assert!(a.has_met(to_b) && b.has_met(to_a), "there is room to send");
+            slot.write(0, &message(7, 30)).expect("it fits");
+            a.send(slot, tag_of(7), Token::NONE);
+            let mut duo = Duo::joined([a, b], [to_b, to_a]);
+            duo.hear_number(B, 7, 30);
+            duo.expect_health();
+        }
+    }
+}
+
 /// The own address is a peer like any other, or refused as unreachable.
 pub fn oneself(suite: &Suite, mut fixture: impl Fixture) {
     let (mut a, _b) = fixture.pair();

@@ -37,6 +37,11 @@ impl fmt::Display for Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Record {
+    /// [`Btl::introduce`](crate::Btl::introduce).
+    Introduce {
+        /// Its result.
+        result: Result<PeerId, LinkError>,
+    },
     /// [`Btl::connect`](crate::Btl::connect).
     Connect {
         /// Its result.
@@ -135,6 +140,8 @@ impl Record {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Record::Introduce { result: Ok(peer) } => write!(f, "introduce -> {peer}"),
+            Record::Introduce { result: Err(error) } => write!(f, "introduce -> {error}"),
             Record::Connect { result: Ok(peer) } => write!(f, "connect -> {peer}"),
             Record::Connect { result: Err(error) } => write!(f, "connect -> {error}"),
             Record::Reserve { to, len, outcome } => {

@@ -156,6 +156,10 @@ impl Btl for Broken {
         }
     }
 
+    fn has_met(&self, peer: PeerId) -> bool {
+        self.flaw != Flaw::NeverMeets && self.inner.has_met(peer)
+    }
+
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
         self.connects += 1;
         let id = match (self.flaw, self.inner.connect(peer)) {

@@ -116,6 +116,8 @@ flaws! {
     LosesEarly: early_arrivals, "AmTag(0)";
     /// What came before `connect` is delivered then.
     DeliversEarly: early_arrivals, "delivered before";
+    /// A peer that has sent is said to be one that nobody needed.
+    NeverMeets: introductions, "room to send";
     /// What is sent to oneself never comes.
     ForgetsItself: oneself, "messages to oneself";
     /// From a thread other than the one it was made in, nothing is sent.
