@@ -3,9 +3,11 @@
 //! On the way of a message there are two indexed loads and one virtual call: no locks, no hashing,
 //! no allocation.
 
+mod deaths;
 mod poll;
 
 use crate::endpoint::{Endpoint, Path};
+use crate::flood::Flood;
 use crate::rail::{Rail, RdmaRail};
 use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
 use gapless_btl::loopback::{Config, Hub, Loopback};
@@ -41,8 +43,18 @@ pub struct Bml {
     /// Taken while polling, so that a handler cannot poll again.
     events: Option<Box<Events>>,
     round: u32,
-    /// Paths to peers that we gave up and that may not know it yet.
-    farewells: Vec<(usize, PeerId)>,
+    /// What peers that are given up, or left, are to be told: over which path, and the word.
+    farewells: Vec<(usize, PeerId, u8)>,
+    /// What is known of ranks that are gone.
+    flood: Flood,
+    /// Whether links to neighbours are kept, and deaths passed on.
+    watches: bool,
+    /// There is a duty besides polling: peers are to be told something, or may be.
+    owing: bool,
+    /// Peers are to be told something.
+    untold: bool,
+    /// The first rank that was lost, of those that did not leave in good order.
+    casualty: Option<Rank>,
     /// Peers that a layer above gave up, whose loss the handlers have not heard of.
     given_up: Vec<(Rank, LinkError)>,
     /// Those that transports know, or will know when they are added.
@@ -82,6 +94,11 @@ impl Bml {
             events: Some(Box::new(Events::with_capacity(EVENTS_PER_POLL))),
             round: 0,
             farewells: Vec::new(),
+            flood: Flood::new(me, size),
+            watches: false,
+            owing: false,
+            untold: false,
+            casualty: None,
             given_up: Vec::new(),
             devices: Vec::new(),
         }
@@ -138,6 +155,29 @@ impl Bml {
     /// # Errors
     /// No transport that keeps order reaches it; it is gone; two ranks with one address.
     pub fn connect(&mut self, peer: Rank, addresses: &[(String, Address)]) -> Result<(), BmlError> {
+        self.take_up(peer, addresses, |btl, address| btl.connect(address))
+    }
+
+    /// As [`connect`](Bml::connect), but where transports can put that off, a link is made when it is first needed:
+    /// until then the peer costs a row in a table, and its death goes unnoticed unless others tell of it
+    /// ([`watch`](Bml::watch)).
+    ///
+    /// # Errors
+    /// As [`connect`](Bml::connect), as far as that is known without asking the peer.
+    pub fn introduce(
+        &mut self,
+        peer: Rank,
+        addresses: &[(String, Address)],
+    ) -> Result<(), BmlError> {
+        self.take_up(peer, addresses, |btl, address| btl.introduce(address))
+    }
+
+    fn take_up(
+        &mut self,
+        peer: Rank,
+        addresses: &[(String, Address)],
+        name: impl Fn(&mut dyn Btl, &Address) -> Result<PeerId, LinkError>,
+    ) -> Result<(), BmlError> {
         if let PeerState::Lost(error) = self.endpoint(peer)?.state() {
             return Err(BmlError::PeerLost { peer, error: error.clone() });
         }
@@ -151,16 +191,16 @@ impl Bml {
                 }
                 continue;
             }
-            let name = rail.name();
-            for (_, address) in addresses.iter().filter(|(theirs, _)| theirs == name) {
-                match rail.btl.connect(address) {
+            let transport = rail.name();
+            for (_, address) in addresses.iter().filter(|(theirs, _)| theirs == transport) {
+                match name(&mut *rail.btl, address) {
                     Ok(id) => {
                         rail.name_peer(id, peer)?;
                         rail.stir();
                         paths.push(Path { rail: at, peer: id, used: false });
                         break;
                     }
-                    Err(error) => tried.push((name.to_owned(), error)),
+                    Err(error) => tried.push((transport.to_owned(), error)),
                 }
             }
         }
@@ -173,7 +213,7 @@ impl Bml {
             tracing::debug!(%peer, rail, %error, "a transport does not reach the peer");
         }
         let carrier = self.rails[paths[0].rail].name();
-        tracing::debug!(%peer, rail = carrier, paths = paths.len(), "connected");
+        tracing::debug!(%peer, rail = carrier, paths = paths.len(), "known");
         self.endpoints[peer.0 as usize].set_paths(paths);
         Ok(())
     }
@@ -293,21 +333,6 @@ impl Bml {
         rail.stir();
         carrier.used = true;
         rail.btl.send_short(carrier.peer, tag, message)
-    }
-
-    /// Gives up a peer that has broken a protocol above: nothing more goes to it or is delivered from
-    /// it. It is told as soon as there is room, so that it does not wait for us; every handler, the
-    /// caller too, hears of its loss with the next poll. Does nothing unless the peer is up; this
-    /// process cannot give itself up.
-    pub fn give_up(&mut self, peer: Rank, error: LinkError) {
-        let Some(endpoint) = self.endpoints.get_mut(peer.0 as usize) else { return };
-        if peer == self.me || !matches!(endpoint.state(), PeerState::Up) {
-            return;
-        }
-        tracing::info!(%peer, %error, "the peer is given up");
-        let left = endpoint.lose(error.clone());
-        self.farewells.extend(left.iter().map(|path| (path.rail, path.peer)));
-        self.given_up.push((peer, error));
     }
 
     /// One-sided operations with `peer`, over the best rail whose wire and permissions allow them

@@ -5,9 +5,9 @@ use gapless_btl::{LinkError, PeerId};
 /// What is known of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerState {
-    /// Never connected.
+    /// Neither connected nor introduced.
     Unknown,
-    /// Connected; its link stands or is about to.
+    /// Connected or introduced; its link stands, is about to, or is made when it is needed.
     Up,
     /// Gone, for this reason.
     Lost(LinkError),

@@ -11,6 +11,8 @@
 //! - **Waiting**: [`Bml::wait`] with a [`Waiter`] spins briefly, then yields, then blocks.
 //! - **Dying**: if a rail dies that was never used, and another rail reaches the peer, the other takes over silently.
 //!   Otherwise the peer is lost, and reported exactly once.
+//! - **Links when needed**: a peer that was [introduced](Bml::introduce) costs a row until the first message. A
+//!   process that [watches](Bml::watch) also keeps links to ranks r ± 2^k, over which it hears of deaths.
 //!
 //! A `Bml` reaches its own process through a built-in loopback, so that a single process needs no
 //! transport at all. Nothing here knows datatypes or matching. Lengths are in bytes.
@@ -41,6 +43,7 @@ mod bml;
 mod endpoint;
 mod error;
 mod event;
+mod flood;
 mod rail;
 mod select;
 #[cfg(test)]

@@ -3,11 +3,8 @@
 use super::{Bml, RESERVED};
 use crate::endpoint::{Ending, Endpoint};
 use crate::waiter::{Step, Waiter};
-use crate::{Event, Handler, PeerState, Rank, TokenSpace};
-use gapless_btl::{AmTag, Fragment, LinkError, Next, PeerId, ReserveError, Short, Shorts, Token};
-
-/// The one control message there is: "you are lost to me".
-const FAREWELL: u8 = 1;
+use crate::{Event, Handler, Rank, TokenSpace};
+use gapless_btl::{AmTag, Fragment, LinkError, Next, PeerId, Short, Shorts};
 
 /// Hands short messages to whoever polls, if nobody registered their tag.
 struct Direct<'p, H> {
@@ -109,7 +106,7 @@ impl Bml {
     #[inline]
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.farewells.is_empty()
+        !self.owing
             && self.given_up.is_empty()
             && self.rails.iter().all(crate::rail::Rail::is_quiet)
     }
@@ -121,8 +118,8 @@ impl Bml {
         due: impl Fn(&crate::rail::Rail) -> bool,
     ) -> usize {
         let Some(mut events) = self.events.take() else { return 0 };
-        if !self.farewells.is_empty() {
-            self.say_farewell();
+        if self.owing {
+            self.settle();
         }
         let mut handled = 0;
         if !self.given_up.is_empty() {
@@ -220,57 +217,26 @@ impl Bml {
             Ending::Nothing => {}
             Ending::Survived => {
                 tracing::info!(peer = %rank, rail = name, %error, "a rail died; another carries on");
+                self.reach(rank);
             }
             Ending::Lost(left) => {
                 tracing::info!(peer = %rank, rail = name, %error, "the peer is lost");
-                self.farewells.extend(left.iter().map(|path| (path.rail, path.peer)));
-                self.say_farewell();
+                self.say_farewells(&left);
+                self.note_loss(rank, error);
+                if self.owing {
+                    self.settle();
+                }
                 self.tell_loss(rank, error, rest);
             }
         }
     }
 
-    fn tell_loss(&mut self, peer: Rank, error: &LinkError, rest: &mut dyn Handler) {
+    pub(super) fn tell_loss(&mut self, peer: Rank, error: &LinkError, rest: &mut dyn Handler) {
+        self.count_loss(peer);
         let handlers = u8::try_from(self.handlers.len()).unwrap_or(RESERVED);
         for number in 0..=handlers {
             self.hand(number, Event::Lost { peer, error: error.clone() }, rest);
         }
-    }
-
-    /// Tells peers that were given up over rails that still stand; retried with every poll while
-    /// those are full.
-    fn say_farewell(&mut self) {
-        let rails = &mut self.rails;
-        self.farewells.retain(|&(rail, peer)| {
-            match rails[rail].btl.reserve(peer, 1) {
-                Ok(mut slot) => {
-                    if slot.write(0, &[FAREWELL]).is_ok() {
-                        rails[rail].btl.send(slot, Bml::CONTROL_TAG, Token::NONE);
-                    }
-                    false
-                }
-                Err(ReserveError::Full) => true,
-                // It knows, then.
-                Err(_) => false,
-            }
-        });
-    }
-
-    /// A peer has given us up: it is lost to us too.
-    fn control(&mut self, from: Rank, fragment: &Fragment, rest: &mut dyn Handler) {
-        let mut kind = [0];
-        if fragment.read(0, &mut kind).is_err() || kind != [FAREWELL] {
-            tracing::warn!(peer = %from, ?kind, "a control message of an unknown kind");
-            return;
-        }
-        let endpoint = &mut self.endpoints[from.0 as usize];
-        if !matches!(endpoint.state(), PeerState::Up) {
-            return;
-        }
-        let reason = "it gave this process up when one of their links died".to_owned();
-        let error = LinkError::PeerGone { reason };
-        endpoint.lose(error.clone());
-        self.tell_loss(from, &error, rest);
     }
 
     /// One step of waiting: polls; if nothing happened, spins, yields or blocks, according to how
@@ -301,7 +267,7 @@ impl Bml {
         for rail in self.rails.iter_mut().filter(|rail| !rail.is_own()) {
             waiter.arm(rail.btl.arm());
         }
-        if !self.farewells.is_empty() {
+        if self.owing {
             waiter.arm(None);
         }
         self.poll_where(&mut rest, |_| true)

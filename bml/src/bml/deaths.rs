@@ -1,0 +1,290 @@
+//! Links that are made when they are needed, deaths that spread, and leaving: the part of a `Bml` that acts on what
+//! a [`Flood`](crate::flood::Flood) knows.
+//!
+//! ```text
+//!  control messages (tag 255), numbers in little-endian order
+//!  FAREWELL  0 kind                                     the sender has given the receiver up
+//!  GONE      0 kind | 1 rank:4 | 5 culprit:4 | 9 text … the rank is gone; if it is the sender, it leaves
+//!  LEFT      0 kind                                     the sender leaves in good order
+//! ```
+
+use super::Bml;
+use crate::flood::{Fact, Heard};
+use crate::{Handler, PeerState, Rank};
+use gapless_btl::{Fragment, LinkError, ReserveError, Token};
+
+/// "You are lost to me."
+const FAREWELL: u8 = 1;
+const GONE: u8 = 2;
+const LEFT: u8 = 3;
+
+/// Bytes before the text.
+const GONE_BYTES: usize = 9;
+/// Longest text that goes along, in bytes: a message fits every transport.
+const TEXT_MAX: usize = 160;
+
+/// The message that passes a fact on.
+fn gone(fact: &Fact) -> Vec<u8> {
+    let mut end = fact.why.len().min(TEXT_MAX);
+    while !fact.why.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut message = vec![GONE];
+    message.extend(fact.rank.0.to_le_bytes());
+    message.extend(fact.culprit.0.to_le_bytes());
+    message.extend(&fact.why.as_bytes()[..end]);
+    message
+}
+
+/// Rank, culprit and text of such a message.
+fn read_gone(message: &[u8]) -> Option<(Rank, Rank, String)> {
+    let number = |at: usize| message.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+    let text = message.get(GONE_BYTES..).filter(|text| text.len() <= TEXT_MAX)?;
+    Some((Rank(number(1)?), Rank(number(5)?), String::from_utf8_lossy(text).into_owned()))
+}
+
+/// What became of a peer, without the words that every such error begins with.
+fn reason(error: &LinkError) -> String {
+    match error {
+        LinkError::PeerGone { reason } => reason.clone(),
+        other => other.to_string(),
+    }
+}
+
+impl Bml {
+    /// Keeps links to ranks r ± 2^k from now on, learns of deaths from them, and tells them of those that are
+    /// seen here. To be called once all peers are [introduced](Bml::introduce). With it a loss is noticed though
+    /// this process never had to do with the peer: the loss of a peer on another's word is
+    /// always checked with a link of one's own.
+    pub fn watch(&mut self) {
+        self.watches = true;
+        self.keep_links();
+    }
+
+    fn keep_links(&mut self) {
+        for at in 0.. {
+            let Some(&peer) = self.flood.neighbours().get(at) else { return };
+            self.reach(peer);
+        }
+    }
+
+    /// Has the link to `peer` made, if nobody has needed it so far: for whoever waits for a peer that may never
+    /// have to be sent anything. Sending does it by itself.
+    pub fn reach(&mut self, peer: Rank) {
+        let Some(path) = self.endpoints.get(peer.0 as usize).and_then(|end| end.carrier()).copied()
+        else {
+            return;
+        };
+        let rail = &mut self.rails[path.rail];
+        if !rail.btl.has_met(path.peer) {
+            rail.stir();
+            // No room is no harm: it was asked for. A peer that is gone is reported by a poll.
+            drop(rail.btl.reserve(path.peer, 0));
+        }
+    }
+
+    /// Whether a link to `peer` was asked for, here or there, and stands or is about to: else nothing can have
+    /// come from it.
+    #[must_use]
+    pub fn has_met(&self, peer: Rank) -> bool {
+        let Some(endpoint) = self.endpoints.get(peer.0 as usize) else { return false };
+        endpoint.paths().iter().any(|path| self.rails[path.rail].btl.has_met(path.peer))
+    }
+
+    /// Because of whom `peer` is lost, and what became of that one: the peer itself, or the one whose death made
+    /// it leave. `None` if it is not lost.
+    #[must_use]
+    pub fn blame(&self, peer: Rank) -> Option<(Rank, LinkError)> {
+        let PeerState::Lost(error) = self.state(peer) else { return None };
+        Some(match self.flood.fact(peer).filter(|fact| fact.culprit != peer) {
+            Some(fact) => {
+                let reason = fact.why.clone().into();
+                (fact.culprit, LinkError::PeerGone { reason })
+            }
+            None => (peer, error.clone()),
+        })
+    }
+
+    /// [Whom to blame](Bml::blame) for the first loss, those of peers apart that left in good order.
+    #[must_use]
+    pub fn casualty(&self) -> Option<(Rank, LinkError)> {
+        self.blame(self.casualty?)
+    }
+
+    /// Tells all peers that are linked that this process leaves in good order: its end is nobody's fault.
+    pub fn leave_well(&mut self) {
+        for peer in self.met() {
+            if let Some(path) = self.endpoints[peer.0 as usize].carrier() {
+                self.farewells.push((path.rail, path.peer, LEFT));
+            }
+        }
+        self.owing = true;
+        self.settle();
+    }
+
+    /// Tells all peers that are linked, now or later, that this process leaves because of `culprit`, which may be
+    /// itself; `error` says what became of it. Those peers lose this process as soon as they read that.
+    pub fn leave_because(&mut self, culprit: Rank, error: &LinkError) {
+        self.flood.leave(culprit, &reason(error));
+        self.owing = true;
+        self.settle();
+    }
+
+    /// Whether peers have been told all that they are to be told: if not, there was no room.
+    #[must_use]
+    pub fn has_told_all(&self) -> bool {
+        !self.untold
+    }
+
+    fn met(&self) -> Vec<Rank> {
+        let all = (0..self.size()).map(Rank).filter(|&peer| peer != self.me);
+        all.filter(|&peer| self.has_met(peer)).collect()
+    }
+
+    /// Sends what peers are to be told, as far as there is room.
+    #[cold]
+    pub(super) fn settle(&mut self) {
+        let rails = &mut self.rails;
+        self.farewells.retain(|&(rail, peer, kind)| !say(&mut *rails[rail].btl, peer, &[kind]));
+        self.untold = !self.spread() || !self.farewells.is_empty();
+        // Who meets a process that leaves is told when it does.
+        self.owing = self.untold || self.flood.is_leaving();
+    }
+
+    /// Passes facts on. Gives whether all that are to know them were told.
+    fn spread(&mut self) -> bool {
+        let audience = match (self.watches, self.flood.is_leaving()) {
+            (_, true) => self.met(),
+            (true, false) => self.flood.neighbours().to_vec(),
+            (false, false) => Vec::new(),
+        };
+        let mut all = true;
+        for peer in audience {
+            let Some(path) = self.endpoints[peer.0 as usize].carrier().copied() else { continue };
+            while let Some(fact) = self.flood.owed(peer) {
+                let rail = &mut self.rails[path.rail];
+                rail.stir();
+                if fact.rank != peer && !say(&mut *rail.btl, path.peer, &gone(fact)) {
+                    all = false;
+                    break;
+                }
+                self.flood.tell(peer);
+            }
+        }
+        all
+    }
+
+    /// The link to a peer has ended: which is a fact, unless it is alive and broke the rules, or we did.
+    pub(super) fn note_loss(&mut self, peer: Rank, error: &LinkError) {
+        if matches!(error, LinkError::PeerGone { .. }) && self.flood.lose(peer, &reason(error)) {
+            self.owing = true;
+            if self.watches {
+                self.keep_links();
+            }
+        }
+    }
+
+    /// Notes that somebody is lost, for [`casualty`](Bml::casualty).
+    pub(super) fn count_loss(&mut self, peer: Rank) {
+        if self.casualty.is_none() && !self.flood.has_left(peer) {
+            self.casualty = Some(peer);
+        }
+    }
+
+    /// A control message of a peer.
+    pub(super) fn control(&mut self, from: Rank, fragment: &Fragment, rest: &mut dyn Handler) {
+        let mut bytes = [0; GONE_BYTES + TEXT_MAX];
+        let len = fragment.len().min(bytes.len());
+        let message = &mut bytes[..len];
+        let known = fragment.len() <= GONE_BYTES + TEXT_MAX && fragment.read(0, message).is_ok();
+        match (&*message, read_gone(message)) {
+            ([FAREWELL], _) if known => {
+                let reason = "it gave this process up when one of their links died".to_owned();
+                self.lose_by_word(from, &LinkError::PeerGone { reason }, rest);
+            }
+            ([LEFT], _) if known => self.flood.leaves_well(from),
+            ([GONE, ..], Some((rank, culprit, why))) if known => {
+                match self.flood.hear(from, rank, culprit, &why) {
+                    Heard::Stale => {}
+                    Heard::Rumour => {
+                        tracing::debug!(peer = %from, %rank, %culprit, why, "a rank is said to be gone");
+                        self.reach(rank);
+                    }
+                    Heard::Testimony => {
+                        let reason = format!("it left the job because of {culprit}: {why}");
+                        let error = LinkError::PeerGone { reason };
+                        self.note_loss(from, &error);
+                        self.lose_by_word(from, &error, rest);
+                    }
+                }
+            }
+            (message, _) => {
+                let kind = message.first();
+                tracing::warn!(peer = %from, ?kind, "a control message of an unknown kind");
+            }
+        }
+    }
+
+    /// A peer has said that there is no link any more.
+    fn lose_by_word(&mut self, from: Rank, error: &LinkError, rest: &mut dyn Handler) {
+        let endpoint = &mut self.endpoints[from.0 as usize];
+        if !matches!(endpoint.state(), PeerState::Up) {
+            return;
+        }
+        endpoint.lose(error.clone());
+        self.tell_loss(from, error, rest);
+    }
+
+    /// Gives up a peer that has broken a protocol above: nothing more goes to it or is delivered from
+    /// it. It is told as soon as there is room, so that it does not wait for us; every handler, the
+    /// caller too, hears of its loss with the next poll. Does nothing unless the peer is up; this
+    /// process cannot give itself up.
+    pub fn give_up(&mut self, peer: Rank, error: LinkError) {
+        let Some(endpoint) = self.endpoints.get_mut(peer.0 as usize) else { return };
+        if peer == self.me || !matches!(endpoint.state(), PeerState::Up) {
+            return;
+        }
+        tracing::info!(%peer, %error, "the peer is given up");
+        let left = endpoint.lose(error.clone());
+        self.say_farewells(&left);
+        self.given_up.push((peer, error));
+    }
+
+    /// Has peers told that they were given up, over paths that still stand.
+    pub(super) fn say_farewells(&mut self, left: &[crate::endpoint::Path]) {
+        self.farewells.extend(left.iter().map(|path| (path.rail, path.peer, FAREWELL)));
+        self.owing |= !left.is_empty();
+    }
+}
+
+/// Sends a control message; `false` if there is no room. Whoever is gone needs none.
+fn say(btl: &mut dyn gapless_btl::Btl, peer: gapless_btl::PeerId, message: &[u8]) -> bool {
+    match btl.reserve(peer, message.len()) {
+        Ok(mut slot) => {
+            if slot.write(0, message).is_ok() {
+                btl.send(slot, Bml::CONTROL_TAG, Token::NONE);
+            }
+            true
+        }
+        Err(ReserveError::Full) => false,
+        Err(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_survive_the_way_and_nonsense_is_refused() {
+        let fact = |why: &str| Fact { rank: Rank(7), culprit: Rank(1 << 20), why: why.into() };
+        let read = |why: &str| read_gone(&gone(&fact(why))).unwrap();
+        assert_eq!(read("its end"), (Rank(7), Rank(1 << 20), "its end".to_owned()));
+        assert_eq!(read(&"é".repeat(200)).2, "é".repeat(80));
+        assert_eq!(read("").2, "");
+        let whole = gone(&fact(""));
+        assert!((0..GONE_BYTES).all(|len| read_gone(&whole[..len]).is_none()));
+        assert_eq!(read_gone(&[&whole[..], &[b'x'; TEXT_MAX + 1]].concat()), None);
+        assert_eq!(read_gone(&[&whole[..], &[0xFF]].concat()).unwrap().2, "\u{FFFD}");
+    }
+}

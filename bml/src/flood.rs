@@ -1,0 +1,166 @@
+//! Who is gone and because of whom: what this process is sure of, what others say, and who is told.
+//!
+//! ```text
+//!  a link ends ──► fact ──► to the neighbours: ranks r ± 2^k, or the next ones that are not gone
+//!                   ▲
+//!  a neighbour's fact ──► rumour ──► a link of one's own, which ends or cannot be made
+//! ```
+//!
+//! Nobody is taken for gone on another's word: a rumour only has this process try a link of its own, and says whom
+//! to blame once that has ended. Each rank has links to the next one up and the next one down that are not gone, so
+//! the survivors form a ring, whoever dies; the other neighbours make the way short. A neighbour is told all facts,
+//! those too that are older than the link. Each process passes on one fact a rank at most, so a flood ends.
+//!
+//! Pure: losses and messages come in, facts and neighbours go out.
+
+use crate::Rank;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A rank that is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fact {
+    pub(crate) rank: Rank,
+    /// Because of whom: the rank itself, or the one whose loss made it leave.
+    pub(crate) culprit: Rank,
+    /// What became of the culprit.
+    pub(crate) why: Box<str>,
+}
+
+/// What becomes of a message about a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// Nothing: it is known, or cannot be.
+    Stale,
+    /// A link of our own has to show it.
+    Rumour,
+    /// The rank says so of itself, and is gone as of now.
+    Testimony,
+}
+
+/// All that is known of ranks that are gone.
+#[derive(Debug)]
+pub(crate) struct Flood {
+    me: Rank,
+    size: u32,
+    /// In the order in which they were learned; one a rank at most.
+    facts: Vec<Fact>,
+    /// Where in `facts` a rank is.
+    gone: BTreeMap<Rank, usize>,
+    /// What others say of ranks whose links have not ended here.
+    rumours: BTreeMap<Rank, (Rank, Box<str>)>,
+    /// Ranks that have left in good order.
+    left: BTreeSet<Rank>,
+    /// How many facts each peer has been told.
+    told: BTreeMap<Rank, usize>,
+    /// Whom to tell.
+    neighbours: Vec<Rank>,
+}
+
+impl Flood {
+    pub(crate) fn new(me: Rank, size: u32) -> Flood {
+        let mut flood = Flood {
+            me,
+            size,
+            facts: Vec::new(),
+            gone: BTreeMap::new(),
+            rumours: BTreeMap::new(),
+            left: BTreeSet::new(),
+            told: BTreeMap::new(),
+            neighbours: Vec::new(),
+        };
+        flood.look_for_neighbours();
+        flood
+    }
+
+    /// The ranks that this one keeps links to, lowest first.
+    pub(crate) fn neighbours(&self) -> &[Rank] {
+        &self.neighbours
+    }
+
+    fn look_for_neighbours(&mut self) {
+        let (me, size) = (u64::from(self.me.0), u64::from(self.size));
+        let mut found = BTreeSet::new();
+        let mut step = 1;
+        while step < size {
+            for up in [true, false] {
+                let at = |offset: u64| if up { me + offset } else { me + size - offset };
+                let ranks = (step..size).map(|offset| at(offset) % size);
+                let mut ranks = ranks.map(|rank| Rank(u32::try_from(rank).expect("below size")));
+                found.extend(ranks.find(|rank| !self.gone.contains_key(rank)));
+            }
+            step *= 2;
+        }
+        self.neighbours = found.into_iter().collect();
+    }
+
+    /// What is known of a rank that is gone.
+    pub(crate) fn fact(&self, rank: Rank) -> Option<&Fact> {
+        self.gone.get(&rank).map(|&at| &self.facts[at])
+    }
+
+    /// `from` says that `rank` is gone because of `culprit`.
+    pub(crate) fn hear(&mut self, from: Rank, rank: Rank, culprit: Rank, why: &str) -> Heard {
+        let strangers = rank.0 >= self.size || culprit.0 >= self.size;
+        if strangers || rank == self.me || self.gone.contains_key(&rank) {
+            return Heard::Stale;
+        }
+        if from == rank {
+            self.rumours.insert(rank, (culprit, why.into()));
+            return Heard::Testimony;
+        }
+        // The first word counts: the others only repeat it.
+        self.rumours.entry(rank).or_insert_with(|| (culprit, why.into()));
+        Heard::Rumour
+    }
+
+    /// The link to `rank` has ended, as `why` says. Gives whether that is to be passed on.
+    pub(crate) fn lose(&mut self, rank: Rank, why: &str) -> bool {
+        if self.left.contains(&rank) || self.gone.contains_key(&rank) {
+            return false;
+        }
+        let (culprit, why) = self.rumours.remove(&rank).unwrap_or_else(|| (rank, why.into()));
+        self.add(Fact { rank, culprit, why });
+        self.told.remove(&rank);
+        self.look_for_neighbours();
+        true
+    }
+
+    /// This process leaves because of `culprit`.
+    pub(crate) fn leave(&mut self, culprit: Rank, why: &str) {
+        if !self.gone.contains_key(&self.me) {
+            self.add(Fact { rank: self.me, culprit, why: why.into() });
+        }
+    }
+
+    fn add(&mut self, fact: Fact) {
+        self.gone.insert(fact.rank, self.facts.len());
+        self.facts.push(fact);
+    }
+
+    /// Whether this process has said that it leaves.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.gone.contains_key(&self.me)
+    }
+
+    /// `rank` has said that it leaves in good order: its end is nobody's fault.
+    pub(crate) fn leaves_well(&mut self, rank: Rank) {
+        self.left.insert(rank);
+    }
+
+    pub(crate) fn has_left(&self, rank: Rank) -> bool {
+        self.left.contains(&rank)
+    }
+
+    /// The next fact that `peer` has not been told.
+    pub(crate) fn owed(&self, peer: Rank) -> Option<&Fact> {
+        self.facts.get(self.told.get(&peer).copied().unwrap_or(0))
+    }
+
+    /// `peer` has been told what it was [owed](Flood::owed).
+    pub(crate) fn tell(&mut self, peer: Rank) {
+        *self.told.entry(peer).or_insert(0) += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;
