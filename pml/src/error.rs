@@ -11,10 +11,11 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum PmlError {
-    /// The peer's process has ended, or has broken the protocol and is treated as dead.
+    /// A process that was needed has ended, or has broken the protocol and is treated as dead. If the peer itself
+    /// left the job because another process was lost, that other is named.
     #[error("process {rank} is lost: {error}")]
     PeerLost {
-        /// The process's number in the job.
+        /// The number in the job of the process that is to blame.
         rank: u32,
         /// How that was noticed.
         error: LinkError,
@@ -24,7 +25,7 @@ pub enum PmlError {
         "no member of the communicator is left that could send; process {rank} went last: {error}"
     )]
     NobodyLeft {
-        /// One of the lost processes.
+        /// One of the lost processes, or the one that is to blame for its leaving.
         rank: u32,
         /// How it was lost.
         error: LinkError,

@@ -302,11 +302,11 @@ impl Pml {
         source: Source,
         tag: TagSel,
     ) -> Result<Option<(MessageId, Status)>, PmlError> {
-        match self.core.claim(comm, source, tag)? {
+        match self.core.claim(&mut self.bml, comm, source, tag)? {
             Some(found) => Ok(Some(found)),
             None => {
                 self.progress();
-                self.core.claim(comm, source, tag)
+                self.core.claim(&mut self.bml, comm, source, tag)
             }
         }
     }
@@ -407,11 +407,11 @@ impl Pml {
         source: Source,
         tag: TagSel,
     ) -> Result<Option<Status>, PmlError> {
-        match self.core.probe(comm, source, tag) {
+        match self.core.probe(&mut self.bml, comm, source, tag) {
             Ok(Some(status)) => Ok(Some(status)),
             Ok(None) => {
                 self.progress();
-                self.core.probe(comm, source, tag)
+                self.core.probe(&mut self.bml, comm, source, tag)
             }
             Err(error) => Err(error),
         }

@@ -222,8 +222,8 @@ pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
     }
 }
 
-/// Publishes where this process can be met, reads where the others can, and connects to them all. Gives
-/// how many processes of this host, with this one, may run on this one's processors.
+/// Publishes where this process can be met, reads where the others can, and notes that: links are made when they
+/// are needed, and to those that tell of deaths. Gives how many processes of this host, with this one, may run on this one's processors.
 fn meet(wireup: &mut dyn Wireup, bml: &mut Bml) -> Result<usize, Error> {
     let (me, size) = (wireup.rank(), wireup.size());
     let addresses = bml.addresses();
@@ -239,9 +239,10 @@ fn meet(wireup: &mut dyn Wireup, bml: &mut Bml) -> Result<usize, Error> {
         let theirs: Vec<(String, Address)> = (0..rails)
             .map(|index| card::read_rail(rank, &wireup.get(rank, &rail_key(index))?))
             .collect::<Result<_, Error>>()?;
-        bml.connect(Rank(rank), &theirs)?;
+        bml.introduce(Rank(rank), &theirs)?;
         sharing += usize::from(card::shares_processors(&text));
     }
+    bml.watch();
     let local = wireup.local_size().and_then(|local| usize::try_from(local).ok());
     Ok(local.unwrap_or(usize::MAX).min(sharing))
 }

@@ -4,15 +4,16 @@ use super::{Connection, World};
 use crate::error::Error;
 use crate::shared::State;
 use crate::wireup::{Wireup, WireupError};
-use gapless_bml::{PeerState, Rank};
+use gapless_bml::{LinkError, Rank};
 use gapless_pml::PmlError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a fence may still take once a peer is gone. Who leaves in good order passed the last
-/// fence, and the launcher is about to tell us so; who died never comes. Launchers that end the job
-/// for that do so sooner.
-const AFTER_LOSS: Duration = Duration::from_secs(5);
+/// How long peers are given to make room for our last word, once we leave because of a loss. Those that look have
+/// it at once.
+const LAST_WORD: Duration = Duration::from_millis(500);
+/// How long, if we leave in good order: whoever is not told takes us for dead.
+const GOODBYE: Duration = Duration::from_secs(5);
 
 impl World {
     /// Leaves the job in good order (`MPI_Finalize`, MPI 4.1 §11.2.2): waits until every process of
@@ -34,29 +35,68 @@ impl World {
         let Some(Connection(wireup)) = self.wireup.take() else { return Ok(()) };
         let mut wireup = wireup.into_inner().map_err(|_| Error::Poisoned)?;
         self.shared.lock()?.close();
-        // Nobody starts anything after the first fence, and everybody has told everybody what the last
-        // message was: so it is known when all has come, and what matches has matched. Nobody leaves
-        // before the second fence, by which all requests have ended everywhere. What was started here
-        // and still waits for room goes on its way before that.
-        let mut died = None;
+        // Nobody starts anything after the first fence, and everybody has told everybody who may wait for it what
+        // the last message was: so it is known when all has come, and what matches has matched. Nobody leaves
+        // before the second fence, by which all requests have ended everywhere. What was started here and still
+        // waits for room goes on its way before that. A death ends all of that: who died never comes.
         let left = self
-            .shared
-            .wait_until(|state| (!state.pml.is_busy()).then_some(()))
-            .and_then(|()| {
-                self.shared.lock()?.pml.say_farewell();
-                self.fence(&mut *wireup)
-            })
-            .and_then(|()| {
-                // Some launchers do not count the dead.
-                died = first_loss(&mut *self.shared.lock()?, wireup.size());
-                self.end_requests()
-            })
+            .wait_unless_lost(|state| (!state.pml.is_busy()).then_some(()))
+            .and_then(|()| self.fence(&mut *wireup))
+            // Some launchers do not count the dead; this does.
+            .and_then(|()| self.end_requests())
             .and_then(|()| self.fence(&mut *wireup));
+        self.say_why(left.as_ref().err());
         self.shared.abandon();
         self.end_thread();
         left?;
-        wireup.finalize()?;
-        died.map_or(Ok(()), |died| Err(died.into()))
+        Ok(wireup.finalize()?)
+    }
+
+    /// Makes progress until `ready` says so.
+    ///
+    /// # Errors
+    /// A process has died meanwhile, or before.
+    fn wait_unless_lost(
+        &self,
+        mut ready: impl FnMut(&mut State) -> Option<()>,
+    ) -> Result<(), Error> {
+        self.shared.wait_until(|state| match casualty(state) {
+            Some(loss) => Some(Err(loss.into())),
+            None => ready(state).map(Ok),
+        })?
+    }
+
+    /// Tells the peers why this end of their links ends now: it takes the loss that it leaves because of with it.
+    fn say_why(&self, error: Option<&Error>) {
+        let begun = Instant::now();
+        let Ok(mut state) = self.shared.lock() else { return };
+        let me = Rank(self.comm.rank());
+        let limit = if error.is_some() { LAST_WORD } else { GOODBYE };
+        let cause = casualty(&mut state);
+        let bml = state.pml.bml_mut();
+        match (error, cause) {
+            (None, _) => bml.leave_well(),
+            (Some(_), Some(PmlError::PeerLost { rank, error })) => {
+                bml.leave_because(Rank(rank), &error);
+            }
+            (Some(error), _) => {
+                bml.leave_because(me, &LinkError::PeerGone { reason: error.to_string() });
+            }
+        }
+        drop(state);
+        let told = self.shared.wait_until(|state| {
+            let told = state.pml.bml_mut().has_told_all();
+            (told || begun.elapsed() >= limit).then_some(told)
+        });
+        if !matches!(told, Ok(true)) {
+            tracing::info!("not every peer could be told why this process leaves");
+        }
+        // Memory that a lost peer may still write is not given back. In good order there is none.
+        if let Err(error) =
+            self.shared.wait_until(|state| (!state.pml.fears_the_lost()).then_some(()))
+        {
+            tracing::info!(%error, "memory that lost peers may write is given back");
+        }
     }
 
     /// Waits for all processes, and serves their requests meanwhile.
@@ -70,20 +110,16 @@ impl World {
         let mut loss = None;
         std::thread::scope(|threads| {
             let fence = threads.spawn(|| {
-                let since = std::cell::Cell::new(None::<Instant>);
-                let result = wireup.fence_while(&|| {
-                    if since.get().is_none() && hopeless.load(Ordering::Acquire) {
-                        since.set(Some(Instant::now()));
-                    }
-                    since.get().is_none_or(|since| since.elapsed() < AFTER_LOSS)
-                });
+                let result = wireup.fence_while(&|| !hopeless.load(Ordering::Acquire));
                 passed.store(true, Ordering::Release);
                 shared.ring();
                 result
             });
             let waited = shared.wait_until(|state| {
+                // Whoever has met us since it was said is told, too.
+                state.pml.say_farewell();
                 if loss.is_none() {
-                    loss = first_loss(state, size);
+                    loss = casualty(state);
                     hopeless.store(loss.is_some(), Ordering::Release);
                 }
                 passed.load(Ordering::Acquire).then_some(())
@@ -104,15 +140,19 @@ impl World {
 
     /// Ends all requests: those that match by going on, the others by calling them off.
     fn end_requests(&self) -> Result<(), Error> {
-        self.shared.wait_until(|state| state.pml.all_farewells().then_some(()))?;
+        self.wait_unless_lost(|state| {
+            state.pml.say_farewell();
+            state.pml.all_farewells().then_some(())
+        })?;
         {
             let mut state = self.shared.lock()?;
             state.pml.cancel_unmatched();
             state.pml.refuse_unreceived();
         }
         self.shared.ring();
-        self.shared
-            .wait_until(|state| (!state.pml.is_busy() && !state.pml.has_requests()).then_some(()))
+        self.wait_unless_lost(|state| {
+            (!state.pml.is_busy() && !state.pml.has_requests()).then_some(())
+        })
     }
 
     /// Ends the progress thread, if there is one.
@@ -123,11 +163,8 @@ impl World {
     }
 }
 
-/// The lowest peer that is known to be gone. Before the last fence that means that it died.
-fn first_loss(state: &mut State, size: u32) -> Option<PmlError> {
-    let bml = state.pml.bml_mut();
-    (0..size).find_map(|rank| match bml.state(Rank(rank)) {
-        PeerState::Lost(error) => Some(PmlError::PeerLost { rank, error: error.clone() }),
-        _ => None,
-    })
+/// The process that is to blame for the first loss, if any: whoever left in good order is none.
+fn casualty(state: &mut State) -> Option<PmlError> {
+    let (rank, error) = state.pml.bml_mut().casualty()?;
+    Some(PmlError::PeerLost { rank: rank.0, error })
 }

@@ -149,15 +149,11 @@ fn survivors_learn_of_a_death_from_the_node() {
     assert_eq!(err.matches("survived").count(), 2, "{}\n{out}\n{err}", output.status);
 }
 
-/// A launcher that leaves the others alone, and lets them wait at the fence for the dead for ever.
-#[test]
-fn survivors_do_not_wait_for_the_dead() {
-    let name = "dying::survivors_do_not_wait_for_the_dead";
-    if is_rank(name) {
-        return survive();
-    }
-    let server = Patient::start(3);
-    let ranks: Vec<_> = (0..3)
+/// Starts a test's body in so many processes under a launcher that leaves the others alone when one dies, and
+/// lets them wait at the fence for the dead for ever. All but `dead` must succeed.
+fn left_alone(size: usize, name: &str, dead: usize) {
+    let server = Patient::start(size);
+    let ranks: Vec<_> = (0..size)
         .map(|rank| {
             let mut command = std::process::Command::new(std::env::current_exe().unwrap());
             command.args(&again(name)[1..]).env(BODY, name).env_remove("PMI_FD");
@@ -168,8 +164,64 @@ fn survivors_do_not_wait_for_the_dead() {
     for (rank, output) in ranks.into_iter().enumerate() {
         let output = output.join().expect("no rank hangs");
         let (out, err) = (text(&output.stdout), text(&output.stderr));
-        assert_eq!(output.status.success(), rank != 1, "rank {rank}: {out}\n{err}");
+        assert_eq!(output.status.success(), rank != dead, "rank {rank}: {out}\n{err}");
     }
+}
+
+#[test]
+fn survivors_do_not_wait_for_the_dead() {
+    let name = "dying::survivors_do_not_wait_for_the_dead";
+    if is_rank(name) {
+        return survive();
+    }
+    left_alone(3, name, 1);
+}
+
+/// Two seconds are promised; a watchdog waits ten times as long.
+const PROMPT: Duration = Duration::from_secs(20);
+
+/// Waits for a message of `from`, which leaves because of rank 0, if it is not rank 0; and leaves then, too.
+fn be_a_link(world: World, from: u32) {
+    let begun = Instant::now();
+    let error = world.comm().recv(&mut [0u8], from, 7).expect_err("nobody sends this");
+    assert!(begun.elapsed() < PROMPT, "after {:?}: {error}", begun.elapsed());
+    assert_eq!(error.lost_rank(), Some(0), "{error}");
+    if world.rank().is_multiple_of(2) {
+        return drop(world);
+    }
+    let error = world.finalize().expect_err("rank 0 does not come");
+    assert_eq!(error.lost_rank(), Some(0), "{error}");
+    assert!(begun.elapsed() < PROMPT, "after {:?}: {error}", begun.elapsed());
+}
+
+/// Rank 0 dies, and each waits for the one before, which has no other reason to leave.
+#[test]
+fn a_chain_of_losses_ends_at_once_and_blames_who_died() {
+    let name = "dying::a_chain_of_losses_ends_at_once_and_blames_who_died";
+    if is_rank(name) {
+        let world = join();
+        match world.rank() {
+            0 => die(),
+            rank => be_a_link(world, rank - 1),
+        }
+        return;
+    }
+    left_alone(7, name, 0);
+}
+
+/// Likewise, where the chain goes along links that nobody had before: every fifth rank of 16.
+#[test]
+fn a_chain_of_losses_between_strangers_ends_at_once() {
+    let name = "dying::a_chain_of_losses_between_strangers_ends_at_once";
+    if is_rank(name) {
+        let world = join();
+        match world.rank() {
+            0 => die(),
+            rank => be_a_link(world, (rank + 16 - 5) % 16),
+        }
+        return;
+    }
+    left_alone(16, name, 0);
 }
 
 /// When the launcher is killed, its processes end: it kills them, or they find it gone.

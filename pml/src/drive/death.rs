@@ -5,7 +5,8 @@
 //! communicator is lost ([`PmlError::NobodyLeft`]). Requests whose buffer an engine or the transport
 //! is still working on end when that has ended.
 //!
-//! A peer that breaks the protocol is treated the same way, and not listened to any more.
+//! A peer that breaks the protocol is treated the same way, and not listened to any more. A peer that left because
+//! another was lost is not blamed itself: the error names that other.
 
 use crate::comm::Comm;
 use crate::drive::core::Core;
@@ -34,12 +35,17 @@ impl Core {
         if state.lost.is_some() {
             return;
         }
-        state.lost = Some(error.clone());
+        let (culprit, error) = match bml.blame(Rank(peer)) {
+            Some((culprit, error)) => (culprit.0, error),
+            None => (peer, error),
+        };
+        state.lost = Some((culprit, error.clone()));
+        state.near = false;
         self.lost += 1;
         state.reorder.clear();
         state.streams.clear();
         let outbox = std::mem::take(&mut state.outbox);
-        let fault = PmlError::PeerLost { rank: peer, error };
+        let fault = PmlError::PeerLost { rank: culprit, error };
         for item in outbox {
             if let Outgoing::Packing { id, slot, packed: completion @ Completion::Pending(_) } =
                 item
@@ -79,6 +85,16 @@ impl Core {
             self.lose_send(bml, id, &fault);
             self.lose_recall(id, &fault);
             self.lose_recv(bml, id, &fault);
+        }
+    }
+
+    /// A receive waits for `peer`, whose death is to be noticed, whether or not it ever sends.
+    #[inline]
+    pub(crate) fn approach(&mut self, bml: &mut Bml, peer: u32) {
+        let state = &mut self.peers[peer as usize];
+        if !state.near && state.lost.is_none() {
+            state.near = true;
+            bml.reach(Rank(peer));
         }
     }
 
@@ -137,10 +153,7 @@ impl Core {
             return Ok(());
         }
         if let Some(rank) = pattern.source {
-            return match &self.peers[rank as usize].lost {
-                None => Ok(()),
-                Some(error) => Err(PmlError::PeerLost { rank, error: error.clone() }),
-            };
+            return self.peers[rank as usize].fault().map_or(Ok(()), Err);
         }
         let mut last = None;
         for process in comm.peers().processes() {
@@ -149,7 +162,7 @@ impl Core {
             }
             match &self.peers[process as usize].lost {
                 None => return Ok(()),
-                Some(error) => last = Some((process, error.clone())),
+                Some(lost) => last = Some(lost.clone()),
             }
         }
         // Alone from the start: messages to myself.

@@ -22,7 +22,7 @@ use crate::request::{RequestId, Work};
 use crate::wire::Data;
 use crate::wire::Label;
 use crate::wire::{self, Verdict, What};
-use gapless_bml::{Bml, PeerState, Rank};
+use gapless_bml::{Bml, Rank};
 
 impl Core {
     /// Does what a note of `from` says.
@@ -82,11 +82,15 @@ impl Core {
         }
     }
 
+    /// Whoever has a link with us, and so may have sent something, or may wait for our word.
+    fn has_met(&self, bml: &Bml, peer: u32) -> bool {
+        self.peers[peer as usize].lost.is_none() && bml.has_met(Rank(peer))
+    }
+
     fn farewell(&mut self, bml: &mut Bml) {
         for peer in 0..u32::try_from(self.peers.len()).expect("ranks have 32 bits") {
-            if matches!(bml.state(Rank(peer)), PeerState::Up)
-                && self.peers[peer as usize].lost.is_none()
-            {
+            if !self.peers[peer as usize].told && self.has_met(bml, peer) {
+                self.peers[peer as usize].told = true;
                 self.enqueue(peer, Outgoing::Note(What::Farewell));
                 self.flush_peer(bml, peer);
             }
@@ -112,20 +116,20 @@ impl Pml {
         Ok(())
     }
 
-    /// Tells all peers that no message that is matched will follow. Nothing may be sent any more.
+    /// Tells all peers with whom there is a link, and that were not told before, that no message that is matched
+    /// will follow. Nothing may be sent any more. To be called again while peers are waited for: there may be new
+    /// links. Where there is none, nothing has been sent.
     pub fn say_farewell(&mut self) {
         self.core.farewell(&mut self.bml);
     }
 
-    /// Whether all peers that are not lost have said farewell: then every message that will ever
-    /// come has come, and what matches has been matched.
+    /// Whether all peers that are not lost, and with whom there is a link, have said farewell: then every
+    /// message that will ever come has come, and what matches has been matched. To be asked once no process
+    /// starts anything any more.
     #[must_use]
     pub fn all_farewells(&self) -> bool {
-        (0u32..).zip(&self.core.peers).all(|(rank, peer)| {
-            peer.farewell
-                || peer.lost.is_some()
-                || !matches!(self.bml.state(Rank(rank)), PeerState::Up)
-        })
+        let mut peers = (0u32..).zip(&self.core.peers);
+        peers.all(|(rank, peer)| peer.farewell || !self.core.has_met(&self.bml, rank))
     }
 
     /// Refuses all messages that no receive has taken, now and from now on, a matched probe's included; their sends end with
@@ -146,6 +150,12 @@ impl Pml {
             // A request that was released cannot be asked for, and can be cancelled all the same.
             self.core.take_back(id);
         }
+    }
+
+    /// Whether there are receives whose lost senders may still write to their memory.
+    #[must_use]
+    pub fn fears_the_lost(&self) -> bool {
+        !self.core.leaving_buffers.is_empty()
     }
 
     /// Whether an operation of this process is under way.

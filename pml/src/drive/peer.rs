@@ -6,6 +6,7 @@
 
 use crate::drive::core::{AM_TAG, Core};
 use crate::eager::unanswered::Offering;
+use crate::error::PmlError;
 use crate::matching::body::Numbered;
 use crate::matching::reorder::Reorder;
 use crate::request::RequestId;
@@ -29,7 +30,12 @@ pub(crate) struct Peer {
     pub(crate) streams: VecDeque<RequestId>,
     /// Whether it is in the list of peers with something to send.
     active: bool,
-    pub(crate) lost: Option<LinkError>,
+    /// Whom to blame if it is lost, and what became of that process.
+    pub(crate) lost: Option<(u32, LinkError)>,
+    /// It is not lost, and a link was asked for: by a send of the other end, or a receive of ours.
+    pub(crate) near: bool,
+    /// Whether it was told that nothing more to be matched will come.
+    pub(crate) told: bool,
     /// Whether it has said that nothing more to be matched will come.
     pub(crate) farewell: bool,
     /// Layouts of its that were fetched.
@@ -44,6 +50,13 @@ pub(crate) struct Peer {
     pub(crate) offering: Offering,
     /// What is known of granting it buffers.
     pub(crate) granting: Granting,
+}
+
+impl Peer {
+    /// How an operation ends that needs this peer, if it is lost.
+    pub(crate) fn fault(&self) -> Option<PmlError> {
+        self.lost.clone().map(|(rank, error)| PmlError::PeerLost { rank, error })
+    }
 }
 
 /// Something that waits for room in the transport.

@@ -127,7 +127,7 @@ impl Core {
         }
         let route = self.comms.route(comm, rank)?;
         let source = route.process;
-        if self.peers[source as usize].lost.is_some() {
+        if !self.peers[source as usize].near {
             return None;
         }
         let digest = self.digests.words(buffer.layout(), buffer.count());
@@ -175,7 +175,7 @@ impl Core {
         let peer = route.process;
         let label = Label { context: route.here, source: peer, tag };
         let state = &self.peers[peer as usize];
-        if state.lost.is_some() || !self.posted.is_free(label) {
+        if !state.near || !self.posted.is_free(label) {
             return None;
         }
         let sequence = state.reorder.straight()?;

@@ -71,11 +71,12 @@ impl Core {
     /// Takes out the message that a receive would take.
     pub(crate) fn claim(
         &mut self,
+        bml: &mut Bml,
         comm: &Comm,
         source: Source,
         tag: TagSel,
     ) -> Result<Option<(MessageId, Status)>, PmlError> {
-        let Some(status) = self.probe(comm, source, tag)? else { return Ok(None) };
+        let Some(status) = self.probe(bml, comm, source, tag)? else { return Ok(None) };
         let pattern = self.pattern(comm, source, tag)?;
         let Some((label, held)) = self.unexpected.take(pattern) else { return Ok(None) };
         let number = self.claims.next;
@@ -89,10 +90,8 @@ impl Core {
     pub(crate) fn unclaim(&mut self, message: &MessageId) -> Result<(Label, Arrival), PmlError> {
         let claim = self.claims.take(message).ok_or(PmlError::NoSuchMessage)?;
         let Some(held) = claim.held else {
-            let rank = claim.label.source;
-            let gone = || PmlError::Bug { what: "a message without a sender that is lost" };
-            let error = self.peers[rank as usize].lost.clone().ok_or_else(gone)?;
-            return Err(PmlError::PeerLost { rank, error });
+            let gone = PmlError::Bug { what: "a message without a sender that is lost" };
+            return Err(self.peers[claim.label.source as usize].fault().unwrap_or(gone));
         };
         Ok((claim.label, self.unkeep(claim.label, held)))
     }

@@ -160,6 +160,9 @@ impl Core {
         let held = self.unexpected.take(pattern);
         if held.is_none() {
             self.somebody_left(comm, pattern)?;
+            if let Some(source) = pattern.source {
+                self.approach(bml, source);
+            }
         }
         // SAFETY: the caller's promise is the one that a buffer takes.
         let buffer = unsafe { Buffer::promised(buffer, engine) };
@@ -208,6 +211,7 @@ impl Core {
     /// The message that a receive would take.
     pub(crate) fn probe(
         &mut self,
+        bml: &mut Bml,
         comm: &Comm,
         source: Source,
         tag: TagSel,
@@ -215,6 +219,9 @@ impl Core {
         let pattern = self.pattern(comm, source, tag)?;
         let Some((label, held)) = self.unexpected.peek(pattern) else {
             self.somebody_left(comm, pattern)?;
+            if let Some(source) = pattern.source {
+                self.approach(bml, source);
+            }
             return Ok(None);
         };
         let bytes = held.envelope().digest.bytes;

@@ -14,7 +14,7 @@ use crate::rndv::offer::Offered;
 use crate::wire::Data;
 use crate::wire::SendMode;
 use crate::wire::{EAGER_BYTES, Envelope, SERIAL_BYTES, Verdict};
-use gapless_bml::{Bml, Limits, PeerState, Rank, Token};
+use gapless_bml::{Bml, Limits, Rank, Token};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Completion, Region};
 
@@ -140,8 +140,8 @@ impl Core {
             self.enqueue(peer, Outgoing::Packing { id, slot, packed });
             return Ok(id);
         }
-        if let Some(error) = &self.peers[peer as usize].lost {
-            return Err(PmlError::PeerLost { rank: peer, error: error.clone() });
+        if let Some(fault) = self.peers[peer as usize].fault() {
+            return Err(fault);
         }
         if mode == SendMode::Buffered {
             // SAFETY: the caller's promise holds for the time of this call.
@@ -188,9 +188,8 @@ impl Core {
         if !buffer.space().cpu_accessible() {
             self.know_device(bml, engine, buffer.space());
         }
-        let state = &self.peers[peer as usize];
-        if let Some(error) = &state.lost {
-            return Err(PmlError::PeerLost { rank: peer, error: error.clone() });
+        if let Some(fault) = self.peers[peer as usize].fault() {
+            return Err(fault);
         }
         let limits = bml.limits(Rank(peer)).ok_or_else(|| unreachable(bml, peer))?;
         let mut link_eager = eager_payload(limits);
@@ -465,8 +464,8 @@ pub(crate) fn to_usize(len: u64) -> usize {
 }
 
 fn unreachable(bml: &Bml, rank: u32) -> PmlError {
-    match bml.state(Rank(rank)) {
-        PeerState::Lost(error) => PmlError::PeerLost { rank, error: error.clone() },
-        _ => PmlError::Unreachable { rank },
+    match bml.blame(Rank(rank)) {
+        Some((culprit, error)) => PmlError::PeerLost { rank: culprit.0, error },
+        None => PmlError::Unreachable { rank },
     }
 }

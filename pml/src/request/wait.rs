@@ -129,7 +129,7 @@ impl Pml {
     /// # Errors
     /// A rank or tag that is not there; nobody is left who could send.
     pub fn probe(&mut self, comm: &Comm, source: Source, tag: TagSel) -> Result<Status, PmlError> {
-        self.wait_for(|pml| pml.core.probe(comm, source, tag))
+        self.wait_for(|pml| pml.core.probe(&mut pml.bml, comm, source, tag))
     }
     /// Waits for a message and takes it, for [`imrecv`](Pml::imrecv) to receive (`MPI_Mprobe`, MPI
     /// 4.1 §3.8.2).
@@ -142,6 +142,6 @@ impl Pml {
         source: Source,
         tag: TagSel,
     ) -> Result<(MessageId, Status), PmlError> {
-        self.wait_for(|pml| pml.core.claim(comm, source, tag))
+        self.wait_for(|pml| pml.core.claim(&mut pml.bml, comm, source, tag))
     }
 }

@@ -232,9 +232,9 @@ impl Core {
                 };
                 let (way, from) = (incoming.protocol, incoming.from);
                 self.rule_out(id, way, &why);
-                match self.peers[from as usize].lost.clone() {
+                match self.peers[from as usize].fault() {
                     // It could have done without its sender, and now it cannot.
-                    Some(error) => self.fail_incoming(id, PmlError::PeerLost { rank: from, error }),
+                    Some(fault) => self.fail_incoming(id, fault),
                     None => return self.proceed(bml, id),
                 }
             }

@@ -10,13 +10,15 @@ use crate::request::send::{Send, SendStage, To};
 use crate::request::wait::Outcome;
 use crate::request::{RequestId, Work};
 use crate::rndv::Rendezvous;
+use crate::rndv::layouts::Published;
 use crate::rndv::protocol::Protocol;
+use crate::tuning::Config;
 use crate::wire::Data;
 use crate::wire::{
     self, CONTROL_MAX, DATA_BYTES, Envelope, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, RTS_BYTES,
     Rts, Verdict,
 };
-use gapless_bml::{Bml, Rank, RdmaRail, RemoteKey, Token};
+use gapless_bml::{Bml, Rank, RdmaRail, RemoteKey, ReserveError, Token};
 use gapless_dtype::{Convertor, Layout};
 use gapless_mem::Region;
 use std::sync::Arc;
@@ -29,6 +31,8 @@ pub(crate) struct Offered {
     pub(crate) registered: Option<(RdmaRail, RemoteKey)>,
     /// The flattened layout, if the receiver may need one.
     pub(crate) layout: Option<Arc<[u8]>>,
+    /// The link did not stand yet: the keys are still to be made.
+    pub(crate) late: bool,
     /// Whether the receiver has fetched it.
     pub(crate) fetched: bool,
     /// How the send will end: what should have made its data has failed, or an engine of ours.
@@ -41,6 +45,62 @@ pub(crate) struct Offered {
     pub(crate) unpacked: Option<PmlError>,
     /// It would be eager if nobody answered.
     pub(crate) short: bool,
+}
+
+/// What an offer gives its receiver to reach the buffer by.
+#[derive(Default)]
+struct Keys {
+    mapped: Option<RemoteKey>,
+    registered: Option<(RdmaRail, RemoteKey)>,
+    layout: Option<(u64, Arc<[u8]>)>,
+}
+
+impl Keys {
+    /// Keys for another process, over a link that stands.
+    fn new(
+        bml: &mut Bml,
+        peer: u32,
+        buffer: &Buffer,
+        published: &mut Published,
+        config: &Config,
+    ) -> Keys {
+        let typed = buffer.typed();
+        let share = config.share_device_buffers;
+        let touched = buffer.touched().map(|(_, touched)| touched);
+        let mut keys = Keys {
+            mapped: touched.and_then(|touched| map_key(bml, peer, touched, share)),
+            ..Keys::default()
+        };
+        let used = RTS_BYTES + keys.mapped.map_or(0, |key| key.as_bytes().len());
+        let fits = used + RemoteKey::MAX_BYTES <= Core::fragment_max(bml, peer);
+        if typed.space().cpu_accessible() && fits {
+            keys.registered = buffer.register(bml, Rank(peer));
+        }
+        let scattered = typed.as_contiguous().is_none();
+        if scattered && (keys.mapped.is_some() || keys.registered.is_some()) {
+            keys.layout = published.publish(typed.layout());
+            if keys.layout.is_none() {
+                // Nobody could read there without it.
+                keys.mapped = None;
+                if let Some((rail, key)) = keys.registered.take() {
+                    bml.deregister(rail, &key);
+                }
+            }
+        }
+        keys
+    }
+}
+
+impl Offered {
+    fn take(&mut self, keys: Keys) {
+        self.rts.mapped = keys.mapped;
+        self.rts.rdma = keys.registered.map(|(_, key)| key);
+        self.registered = keys.registered;
+        if let Some((id, bytes)) = keys.layout {
+            (self.rts.layout_id, self.rts.layout_bytes) = (id, bytes.len() as u64);
+            self.layout = Some(bytes);
+        }
+    }
 }
 
 /// A key with which `peer` can map memory of the user's; that of a device only if users `share` it,
@@ -76,34 +136,21 @@ impl Core {
     ) -> RequestId {
         let peer = to.peer;
         let fragment_max = Core::fragment_max(bml, peer);
+        // Keys are made for a link that stands.
+        let late =
+            self.peers[peer as usize].next_sequence == 0 && bml.reserve(Rank(peer), 0).is_err();
         let blocks =
             if buffer.typed().as_contiguous().is_some() { 1 } else { buffer.blocks().max(2) };
         let (low, span) = buffer.touched().map_or((0, 0), |(low, region)| (low, region.len()));
         let host = buffer.typed().space().cpu_accessible();
         let staged = self.staged_offer(bml, peer, buffer.typed().space());
-        let share = self.config.share_device_buffers;
-        let (mut mapped, mut registered, mut layout) = (None, None, None);
-        if peer != self.me {
-            mapped = buffer.touched().and_then(|(_, touched)| map_key(bml, peer, touched, share));
-            let used = RTS_BYTES + mapped.map_or(0, |key| key.as_bytes().len());
-            if host && used + RemoteKey::MAX_BYTES <= fragment_max {
-                registered = buffer.register(bml, Rank(peer));
-            }
-            if blocks > 1 && (mapped.is_some() || registered.is_some()) {
-                layout = self.published.publish(buffer.typed().layout());
-                if layout.is_none() {
-                    // Nobody could read there without it.
-                    mapped = None;
-                    if let Some((rail, key)) = registered.take() {
-                        bml.deregister(rail, &key);
-                    }
-                }
-            }
-        }
+        let keys = if late || peer == self.me {
+            Keys::default()
+        } else {
+            Keys::new(bml, peer, &buffer, &mut self.published, &self.config)
+        };
         let payload = fragment_max.saturating_sub(DATA_BYTES);
         let fragment = u32::try_from(payload).unwrap_or(u32::MAX);
-        let (layout_id, layout_bytes) =
-            layout.as_ref().map_or((0, 0), |(id, bytes)| (*id, bytes.len() as u64));
         let count = buffer.typed().count();
         let stage = SendStage::Eager { serial: 0 }; // replaced below, once the request has a name
         let send = Send { buffer, to, envelope, _copied: copied, stage };
@@ -116,23 +163,23 @@ impl Core {
             low,
             span,
             blocks,
-            layout_id,
-            layout_bytes,
+            layout_id: 0,
+            layout_bytes: 0,
             fragment: fragment.min(self.config.tuning.fragment_bytes).max(wire::FRAGMENT_MIN),
             depth: self.config.tuning.depth,
             host,
             staged,
             data,
-            mapped,
-            rdma: registered.map(|(_, key)| key),
+            mapped: None,
+            rdma: None,
             inline: 0..0,
         };
-        let layout = layout.map(|(_, bytes)| bytes);
         if let Some(send) = self.requests.send_mut(id) {
-            let offered = Offered {
+            let mut offered = Offered {
                 rts,
-                registered,
-                layout,
+                registered: None,
+                layout: None,
+                late,
                 fetched: false,
                 failed: None,
                 going: None,
@@ -140,6 +187,7 @@ impl Core {
                 unpacked: None,
                 short: false,
             };
+            offered.take(keys);
             send.stage = SendStage::Rendezvous(Box::new(offered));
         }
         self.enqueue(peer, Outgoing::Rts(id));
@@ -151,6 +199,21 @@ impl Core {
     pub(crate) fn attempt_rts(&mut self, bml: &mut Bml, peer: u32, id: RequestId) -> Attempt {
         let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
         let SendStage::Rendezvous(offered) = &mut send.stage else { return Attempt::Sent };
+        if offered.late {
+            match bml.reserve(Rank(peer), 0) {
+                Err(ReserveError::Full) => return Attempt::Waits(Outgoing::Rts(id)),
+                // What is wrong is found again below.
+                Err(_) => {}
+                Ok(_) => offered.take(Keys::new(
+                    bml,
+                    peer,
+                    &send.buffer,
+                    &mut self.published,
+                    &self.config,
+                )),
+            }
+            offered.late = false;
+        }
         let room = Core::fragment_max(bml, peer).saturating_sub(RTS_BYTES);
         let keys = [offered.rts.mapped, offered.rts.rdma].into_iter().flatten();
         let room = room.saturating_sub(keys.map(|key| key.as_bytes().len()).sum());

@@ -1,0 +1,106 @@
+//! What peers cost that are never talked to: memory, maps, descriptors; and a job whose ranks could not
+//! have a link to each of the others.
+
+mod common;
+
+use common::{BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, text};
+use gapless::Source;
+use gapless_bml::{Bml, Rank};
+use gapless_btl::{Address, Btl};
+use gapless_btl_sm::{Sm, SmConfig};
+use gapless_engine::HostEngine;
+use gapless_pml::{Config, Pml};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use std::sync::Arc;
+
+/// What a peer may cost that is never talked to, in bytes; a link costs about ten times as much.
+const PEER_BYTES: u64 = 20_000;
+
+/// What this process has: bytes of memory, maps, descriptors.
+fn holdings() -> [u64; 3] {
+    let read = |file: &str| std::fs::read_to_string(file).unwrap();
+    let pages: u64 = read("/proc/self/statm").split(' ').nth(1).unwrap().parse().unwrap();
+    let maps = read("/proc/self/maps").lines().count();
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    [pages * rustix::param::page_size() as u64, maps as u64, descriptors as u64]
+}
+
+/// An endpoint that knows these peers, and what it costs.
+fn endpoint(peers: &[Vec<(String, Address)>]) -> (Pml, [u64; 3]) {
+    let before = holdings();
+    let size = u32::try_from(peers.len() + 1).unwrap();
+    let mut bml = Bml::new(Rank(0), size);
+    bml.add(Box::new(Sm::new(SmConfig::new("peers", "rank 0")).unwrap()));
+    for (rank, addresses) in (1..).map(Rank).zip(peers) {
+        bml.introduce(rank, addresses).unwrap();
+    }
+    let pml = Pml::new(bml, vec![Arc::new(HostEngine)], Config::default());
+    let after = holdings();
+    let cost = [0, 1, 2].map(|at| after[at].saturating_sub(before[at]));
+    (pml, cost)
+}
+
+#[test]
+fn a_peer_that_is_never_talked_to_costs_little_memory_and_nothing_else() {
+    let name = "a_peer_that_is_never_talked_to_costs_little_memory_and_nothing_else";
+    if is_rank(name) {
+        let ends: Vec<Sm> = (1..=108)
+            .map(|rank| Sm::new(SmConfig::new("peers", format!("rank {rank}"))).unwrap())
+            .collect();
+        let addresses: Vec<_> =
+            ends.iter().map(|end| vec![(end.limits().name.to_owned(), end.address())]).collect();
+        // Whatever is set up once is there by the second time.
+        drop(endpoint(&addresses));
+        let (few, [bytes_8, maps_8, descriptors_8]) = endpoint(&addresses[..8]);
+        let (many, [bytes_108, maps_108, descriptors_108]) = endpoint(&addresses);
+        let a_peer = bytes_108.saturating_sub(bytes_8) / 100;
+        assert!(a_peer <= PEER_BYTES, "{a_peer} bytes: {bytes_8} for 8, {bytes_108} for 108");
+        // The allocator may need some.
+        assert!(maps_108 <= maps_8 + 20, "maps: {maps_8} for 8, {maps_108} for 108");
+        assert_eq!(descriptors_8, descriptors_108, "descriptors");
+        return drop((few, many, ends));
+    }
+    // In a process of its own: what other tests do is not measured.
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(&again(name)[1..]).env(BODY, name);
+    let output = finish(command, WATCHDOG);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert_ran(&output, 1);
+}
+
+/// Of 500 ranks under the usual limit of 1,024 descriptors, a quarter.
+#[test]
+fn many_ranks_fit_under_few_descriptors() {
+    const RANKS: u32 = 120;
+    const DESCRIPTORS: u64 = 128;
+    let name = "many_ranks_fit_under_few_descriptors";
+    if is_rank(name) {
+        let most = DESCRIPTORS.min(getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS));
+        let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(most) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let world = gapless::World::init().unwrap();
+        let (comm, rank) = (world.comm(), world.rank());
+        // To ranks with and without a link, and from them.
+        for distance in [1, 3, 57] {
+            let mut number = [0u32];
+            let (to, from) = ((rank + distance) % RANKS, (rank + RANKS - distance) % RANKS);
+            comm.scope(|s| {
+                let _ = s.isend(&[rank], to, 0)?;
+                let _ = s.irecv(&mut number, Source::Rank(from), 0)?;
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(number, [from]);
+        }
+        let [_, _, descriptors] = holdings();
+        assert!(descriptors < DESCRIPTORS, "{descriptors}");
+        return world.finalize().unwrap();
+    }
+    let mut command = gapless();
+    command.args(["run", "-n", &RANKS.to_string(), "-e", &format!("{BODY}={name}")]);
+    command.args(again(name));
+    let output = finish(command, WATCHDOG);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    assert_ran(&output, RANKS);
+}
