@@ -110,6 +110,8 @@ counts! {
     deaths,
     /// Links that were cut, in one direction.
     cuts,
+    /// Links that were made because somebody needed them.
+    calls,
     /// Operations that ended because a peer was lost.
     lost_operations,
     /// Communicators that a death kept from being made, by rank.
@@ -142,6 +144,7 @@ impl Coverage {
             deaths: world.deaths(),
             kept: world.kept,
             cuts: tally.cuts,
+            calls: tally.calls,
             parcels: tally.parcels,
             overtakings: tally.overtakings,
             lost_in_flight: tally.lost_in_flight,

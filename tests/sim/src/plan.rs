@@ -184,6 +184,8 @@ pub(crate) struct Plan {
     pub(crate) scripts: Vec<Vec<Step>>,
     pub(crate) faults: Vec<(u32, Fault)>,
     pub(crate) ending: Ending,
+    /// Whether ranks have links only to those they need, from the time when they do.
+    pub(crate) links_when_needed: bool,
     /// How many actions there were before any were left out.
     pub(crate) actions: u32,
 }
@@ -318,6 +320,8 @@ impl Plan {
             scripts: vec![Vec::new(); size as usize],
             faults: Vec::new(),
             ending: if rng.chance(30) { Ending::Leave } else { Ending::Drain },
+            // From a sequence of its own: the rest of a world is what it would be otherwise.
+            links_when_needed: Rng::new(seed ^ 0x6c69_6e6b).chance(60),
             actions: 0,
         };
         plan.write_scripts(&mut rng, &habits);

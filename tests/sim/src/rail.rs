@@ -77,6 +77,17 @@ impl Btl for Rail {
     }
 
     fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        let name = self.introduce(peer)?;
+        lock(&self.wire).connect(self.number, self.rank, self.peers[name.0 as usize]);
+        Ok(name)
+    }
+
+    fn has_met(&self, peer: PeerId) -> bool {
+        let met = |&peer: &u32| lock(&self.wire).has_met(self.number, self.rank, peer);
+        self.peers.get(peer.0 as usize).is_some_and(met)
+    }
+
+    fn introduce(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
         let bad = || LinkError::BadAddress { what: "not a rank".to_owned() };
         let rank = u32::from_le_bytes(peer.as_bytes().try_into().map_err(|_| bad())?);
         let name = self.names.get_mut(rank as usize).ok_or_else(bad)?;
@@ -91,7 +102,9 @@ impl Btl for Rail {
         let Some(&peer) = self.peers.get(to.0 as usize) else {
             return Err(LinkError::Unreachable { reason: format!("{to} is nobody") }.into());
         };
-        lock(&self.wire).reserve((self.number, self.rank, peer), to, len)
+        let mut wire = lock(&self.wire);
+        wire.call(self.number, self.rank, peer);
+        wire.reserve((self.number, self.rank, peer), to, len)
     }
 
     fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {

@@ -65,6 +65,7 @@ pub(crate) struct Tally {
     pub(crate) storms: u64,
     pub(crate) lost_in_flight: u64,
     pub(crate) cuts: u64,
+    pub(crate) calls: u64,
     pub(crate) gets: u64,
     pub(crate) maps: u64,
 }
@@ -97,6 +98,8 @@ pub(crate) struct Wire {
     knobs: Knobs,
     links: Vec<Link>,
     by_ends: BTreeMap<(usize, u32, u32), usize>,
+    /// Pairs of ranks that have asked for their link, by rail; the lower rank first.
+    met: BTreeSet<(usize, u32, u32)>,
     /// By rank and rail.
     inboxes: Vec<BTreeMap<(u64, u64), Item>>,
     serial: u64,
@@ -142,6 +145,7 @@ impl Wire {
             knobs: plan.knobs.clone(),
             links: Vec::new(),
             by_ends: BTreeMap::new(),
+            met: BTreeSet::new(),
             inboxes: (0..inboxes).map(|_| BTreeMap::new()).collect(),
             serial: 0,
             noticed: BTreeSet::new(),
@@ -193,6 +197,36 @@ impl Wire {
         let at = self.links.len() - 1;
         self.by_ends.insert((rail, from, to), at);
         at
+    }
+
+    /// Whether the link between two ranks was asked for.
+    pub(crate) fn has_met(&self, rail: usize, a: u32, b: u32) -> bool {
+        self.met.contains(&(rail, a.min(b), a.max(b)))
+    }
+
+    /// Notes that the link between two ranks stands from the beginning.
+    pub(crate) fn connect(&mut self, rail: usize, a: u32, b: u32) {
+        self.met.insert((rail, a.min(b), a.max(b)));
+    }
+
+    /// Somebody needs the link between two ranks: it stands a little later, or is found to be over if one of them
+    /// is dead.
+    pub(crate) fn call(&mut self, rail: usize, from: u32, to: u32) {
+        if self.has_met(rail, from, to) {
+            return;
+        }
+        self.connect(rail, from, to);
+        self.tally.calls += 1;
+        self.story.tell(self.now, from, Some(to), || format!("makes a link on rail {rail}"));
+        let now = self.now;
+        for (one, other) in [(from, to), (to, from)] {
+            let at = self.link(rail, one, other);
+            let link = &mut self.links[at];
+            link.up_at = link.up_at.max(now + link.latency_ns);
+        }
+        if self.dead.contains(&from) || self.dead.contains(&to) {
+            self.cut(rail, from, to);
+        }
     }
 
     /// Books credits that were given back since the last call.
@@ -360,6 +394,7 @@ impl Wire {
     /// Ends the link between two ranks on one rail. What arrives within one latency arrives; the rest
     /// is lost. Both ends hear of it within the rail's promise.
     pub(crate) fn cut(&mut self, rail: usize, a: u32, b: u32) {
+        self.connect(rail, a, b);
         for (from, to) in [(a, b), (b, a)] {
             self.harmed.insert((from, to));
             let at = self.link(rail, from, to);
@@ -405,7 +440,11 @@ impl Wire {
         self.story.tell(self.now, rank, None, || "dies".to_owned());
         for rail in 0..self.rails.len() {
             for other in (0..self.size).filter(|&other| other != rank) {
-                self.cut(rail, rank, other);
+                if self.has_met(rail, rank, other) {
+                    self.cut(rail, rank, other);
+                }
+                // The others learn of it from somebody, or when they call.
+                self.harmed.extend([(rank, other), (other, rank)]);
             }
         }
     }

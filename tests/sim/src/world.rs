@@ -100,8 +100,13 @@ impl World {
         let mut ranks = Vec::new();
         for (rank, mut bml) in (0..plan.size).zip(bmls) {
             for (peer, addresses) in (0..plan.size).zip(&addresses) {
-                bml.connect(Process(peer), addresses).expect("every rail reaches everybody");
+                let known = match plan.links_when_needed {
+                    true => bml.introduce(Process(peer), addresses),
+                    false => bml.connect(Process(peer), addresses),
+                };
+                known.expect("every rail reaches everybody");
             }
+            bml.watch();
             let mut pml = Pml::new(bml, vec![Arc::new(HostEngine)], config(&plan));
             pml.attach_buffer(plan.knobs.buffer_bytes).expect("the first buffer");
             ranks.push(Rank::new(rank, pml, &plan, Arc::clone(&wire)));
@@ -213,10 +218,13 @@ impl World {
                 }
             }
             Ending::Leave => {
-                for rank in self.living() {
-                    self.ranks[rank].pml.as_mut().expect("alive").say_farewell();
+                // Whoever is met meanwhile is told, too.
+                for _ in 0..2 {
+                    for rank in self.living() {
+                        self.ranks[rank].pml.as_mut().expect("alive").say_farewell();
+                    }
+                    self.run_all()?;
                 }
-                self.run_all()?;
                 for rank in self.living() {
                     let pml = self.ranks[rank].pml.as_mut().expect("alive");
                     if !pml.all_farewells() {
@@ -425,7 +433,9 @@ impl World {
         if self.ranks[rank as usize].is_alive() {
             self.ranks[rank as usize].die();
             lock(&self.wire).kill(rank);
-            let due = self.now() + self.plan.knobs.notice_ns_max + DEATH_GRACE_NS;
+            // A few hear of it from others, and call then.
+            let hops = if self.plan.links_when_needed { 6 } else { 1 };
+            let due = self.now() + hops * (self.plan.knobs.notice_ns_max + DEATH_GRACE_NS);
             self.schedule(due, Event::Mourned(rank));
         }
     }
