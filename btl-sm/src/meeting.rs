@@ -176,12 +176,14 @@ impl Sm {
         Ok(())
     }
 
-    /// Calls a peer if nobody has so far. One that cannot be called is lost.
+    /// Calls a peer if nobody has so far. One that cannot be called is lost, and sees an end if it waits at the door.
     #[cold]
     pub(crate) fn need(&mut self, id: u32) {
         if self.links[id as usize].state == State::Known
             && let Err(error) = self.call(id)
         {
+            let nonce = self.links[id as usize].card.nonce;
+            self.door.guests.retain(|(from, _), _| *from != nonce);
             self.die(id, error);
         }
     }

@@ -1,5 +1,6 @@
 //! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes,
-//! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`).
+//! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, a job of 500
+//! processes under the usual limit of 1,024 descriptors (`gapless/tests/peers.rs`).
 
 use crate::metadata::Checkout;
 use crate::{Failure, shell};
@@ -9,6 +10,11 @@ pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 
 /// Runs the test for `minutes`. It prints its seed and, for each process, what it took at most.
 pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<(), Failure> {
+    let mut many = shell::cargo();
+    many.current_dir(&checkout.root).args(["test", "-p", "gapless", "--test", "peers"]);
+    many.args(release.then_some("--release"));
+    many.args(["--", "--nocapture", "--exact", MANY]).env("GAPLESS_RANKS", "500");
+    shell::timed("500 ranks", || shell::run(&mut many)).0?;
     let mut command = shell::cargo();
     command.current_dir(&checkout.root).args(["test", "-p", "gapless-tests"]);
     command.args(release.then_some("--release"));
@@ -17,4 +23,5 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     shell::timed(&format!("soak, {minutes} min"), || shell::run(&mut command)).0
 }
 
+const MANY: &str = "many_ranks_fit_under_few_descriptors";
 const TEST: &str = "soak::eight_processes_exchange_everything_in_flat_memory";

@@ -25,7 +25,8 @@ impl World {
     /// outlive this call get [`Error::Finalized`] for anything new.
     ///
     /// # Errors
-    /// Another process died, which ends the wait for it within seconds under every launcher, or the
+    /// Another process died, or left because one did: the error names the one that died. Then nobody is waited for,
+    /// under any launcher, and operations that were under way end with an error here and at the peers. Or the
     /// launcher is gone.
     pub fn finalize(mut self) -> Result<(), Error> {
         self.leave()

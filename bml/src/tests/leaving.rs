@@ -1,0 +1,80 @@
+//! Words about who is gone: a process that leaves says why; what others say of a third is checked.
+
+use super::*;
+
+fn gone(reason: &str) -> LinkError {
+    LinkError::PeerGone { reason: reason.to_owned() }
+}
+
+/// Three ranks, each connected to the others.
+fn trio(hub: &Hub) -> [Bml; 3] {
+    let mut all = [0, 1, 2].map(|me| rank(&[(hub, named("x", 100))], me, 3));
+    let addresses = all.each_ref().map(Bml::addresses);
+    for (me, bml) in all.iter_mut().enumerate() {
+        for (peer, addresses) in (0u32..).zip(&addresses) {
+            if peer as usize != me {
+                bml.introduce(Rank(peer), addresses).unwrap();
+            }
+        }
+        bml.watch();
+    }
+    all
+}
+
+fn losses(events: &[Event]) -> Vec<u32> {
+    let lost = events.iter().filter_map(|event| match event {
+        Event::Lost { peer, .. } => Some(peer.0),
+        _ => None,
+    });
+    lost.collect()
+}
+
+#[test]
+fn a_peer_that_leaves_because_of_another_is_not_blamed() {
+    let [mut a, mut b, mut c] = trio(&Hub::new());
+    c.leave_because(Rank(1), &gone("it was killed"));
+    assert!(c.has_told_all());
+    assert_eq!(losses(&poll(&mut a)), [2], "at once, although its link stands");
+    assert_eq!(a.blame(Rank(2)), Some((Rank(1), gone("it was killed"))));
+    assert_eq!(a.casualty(), Some((Rank(1), gone("it was killed"))));
+    assert!(matches!(a.state(Rank(1)), PeerState::Up), "which is no reason to lose the other");
+    assert_eq!(a.blame(Rank(1)), None);
+    // The one that is blamed hears of it, too.
+    assert_eq!(losses(&poll(&mut b)), [2]);
+    drop(c);
+    assert_eq!(losses(&poll(&mut a)), [], "once");
+}
+
+#[test]
+fn a_peer_that_leaves_in_good_order_is_no_casualty() {
+    let [mut a, b, mut c] = trio(&Hub::new());
+    c.leave_well();
+    assert!(c.has_told_all());
+    assert_eq!(losses(&poll(&mut a)), []);
+    drop(c);
+    assert_eq!(losses(&poll(&mut a)), [2]);
+    assert_eq!(a.casualty(), None);
+    drop(b);
+    assert_eq!(losses(&poll(&mut a)), [1]);
+    assert_eq!(a.casualty().unwrap().0, Rank(1));
+}
+
+#[test]
+fn nobody_is_lost_on_anothers_word() {
+    let [mut a, mut b, mut c] = trio(&Hub::new());
+    let (rail, to_a) = c.path_for_tests(Rank(0), 0);
+    for (rank, culprit) in [(1u32, 1u32), (0, 0), (3, 1), (1, 3), (u32::MAX, u32::MAX)] {
+        let message = [&[2], &rank.to_le_bytes()[..], &culprit.to_le_bytes()[..], b"dead"].concat();
+        for len in [message.len(), 8, 5, 1] {
+            let btl = c.btl_for_tests(rail);
+            let mut slot = btl.reserve(to_a, len).unwrap();
+            slot.write(0, &message[..len]).unwrap();
+            btl.send(slot, Bml::CONTROL_TAG, Token::NONE);
+        }
+        assert_eq!(losses(&poll(&mut a)), []);
+    }
+    assert!([1, 2].iter().all(|&peer| matches!(a.state(Rank(peer)), PeerState::Up)));
+    say(&mut b, 0, 3, b"alive", Token::NONE);
+    assert!(matches!(&poll(&mut a)[..], [Event::Arrived { from: Rank(1), .. }]));
+    assert_eq!(a.casualty(), None);
+}
