@@ -12,7 +12,7 @@ use crate::rail::{Rail, RdmaRail};
 use crate::{BmlError, Handler, PeerState, RailSlot, Rank, TokenSpace, select};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{
-    Address, Allocation, AmTag, Btl, Events, Limits, LinkError, MapError, Mapped, PeerId, Rdma,
+    Address, Allocation, AmTag, Btl, Limits, LinkError, MapError, Mapped, PeerId, Queue, Rdma,
     RemoteKey, ReserveError, Short, Token,
 };
 use gapless_mem::{Device, Region};
@@ -41,7 +41,7 @@ pub struct Bml {
     /// The number of the handler of each tag; 0 is whoever is given to `poll`.
     by_tag: [u8; 256],
     /// Taken while polling, so that a handler cannot poll again.
-    events: Option<Box<Events>>,
+    events: Option<Box<Queue>>,
     round: u32,
     /// What peers that are given up, or left, are to be told: over which path, and the word.
     farewells: Vec<(usize, PeerId, u8)>,
@@ -91,7 +91,7 @@ impl Bml {
             ranges: Vec::new(),
             allocator: Some(OWN_RAIL),
             by_tag,
-            events: Some(Box::new(Events::with_capacity(EVENTS_PER_POLL))),
+            events: Some(Box::new(Queue::with_capacity(EVENTS_PER_POLL))),
             round: 0,
             farewells: Vec::new(),
             flood: Flood::new(me, size),
@@ -320,14 +320,14 @@ impl Bml {
         rail.btl.send(slot.slot, tag, TokenSpace::of(number).stamp(done));
     }
 
-    /// Sends a short message of a tag that nobody registered, if that can be done at once and the link
-    /// takes it eagerly; `false`, with nothing sent, if not. In order with [`send`](Bml::send).
+    /// Sends a short message, if that can be done at once and the link takes it eagerly; `false`, with nothing sent, if
+    /// not, and for [`Bml::CONTROL_TAG`]. In order with [`send`](Bml::send).
     #[inline]
     pub fn send_short(&mut self, to: Rank, tag: AmTag, message: Short<'_>) -> bool {
         let endpoint = self.endpoints.get_mut(to.0 as usize);
         let Some(carrier) = endpoint.and_then(Endpoint::carrier_mut) else { return false };
         let rail = &mut self.rails[carrier.rail];
-        if message.len() > rail.short_max || self.by_tag[usize::from(tag.0)] != 0 {
+        if message.len() > rail.short_max || self.by_tag[usize::from(tag.0)] == RESERVED {
             return false;
         }
         rail.stir();

@@ -50,21 +50,33 @@ pub enum Event {
     },
 }
 
-/// A layer above: takes the events of the tags it registered.
+/// What [`Bml::take_next`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing has come yet, or the transport does not look at one peer alone.
+    Nothing,
+    /// There is a message that was not taken: a poll has to see to it.
+    Kept,
+    /// The message was taken.
+    Taken,
+}
+
+/// A layer above: takes the messages and the events of the tags it registered.
 pub trait Handler {
     /// Takes one event. It may reserve, send and register through `bml`; polling from here does
     /// nothing, because its caller is polling already.
     fn handle(&mut self, bml: &mut Bml, event: Event);
 
-    /// Takes a short message of a tag that nobody registered, in its turn; `false`, with nothing
-    /// changed, if it should come as an event.
-    fn take(&mut self, from: Rank, tag: AmTag, message: Short<'_>) -> bool {
+    /// Takes a short message of its tags while the transport is still polled: nothing can be sent from here. `false`,
+    /// with nothing changed, if it should come as an event. Messages of one peer keep their order either way.
+    fn short(&mut self, from: Rank, tag: AmTag, message: Short<'_>) -> bool {
         let _ = (from, tag, message);
         false
     }
 
-    /// As [`take`](Handler::take), of a longer message, which goes back to the transport if it is taken.
-    fn take_fragment(&mut self, from: Rank, tag: AmTag, fragment: &Fragment) -> bool {
+    /// As [`short`](Handler::short), of a message in the transport's memory, which is the transport's again when this
+    /// returns.
+    fn fragment(&mut self, from: Rank, tag: AmTag, fragment: &Fragment) -> bool {
         let _ = (from, tag, fragment);
         false
     }
@@ -76,12 +88,12 @@ impl<H: Handler + ?Sized> Handler for &mut H {
     }
 
     #[inline]
-    fn take(&mut self, from: Rank, tag: AmTag, message: Short<'_>) -> bool {
-        (**self).take(from, tag, message)
+    fn short(&mut self, from: Rank, tag: AmTag, message: Short<'_>) -> bool {
+        (**self).short(from, tag, message)
     }
 
     #[inline]
-    fn take_fragment(&mut self, from: Rank, tag: AmTag, fragment: &Fragment) -> bool {
-        (**self).take_fragment(from, tag, fragment)
+    fn fragment(&mut self, from: Rank, tag: AmTag, fragment: &Fragment) -> bool {
+        (**self).fragment(from, tag, fragment)
     }
 }

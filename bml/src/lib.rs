@@ -5,8 +5,9 @@
 //! - **Sending**: [`Bml::reserve`] gives room in the best rail to a peer, [`Bml::send`] sends it. Messages to one
 //!   peer travel over one rail at a time: one that keeps them in order, if any does. [`Bml::limits`] says whether it
 //!   does. If it does not, a caller that needs order numbers its messages.
-//! - **Arriving**: [`Bml::poll`] hands each [`Event`] to the [`Handler`] that registered its active-message tag.
-//!   Endings ([`Event::Sent`], [`Event::Completed`]) go to the handler whose [`TokenSpace`] the token came from;
+//! - **Arriving**: [`Bml::poll`] offers each message at once to the [`Handler`] that registered its active-message
+//!   tag ([`Handler::short`], [`Handler::fragment`]). If the handler refuses it, the message comes as an [`Event`] when
+//!   the transport is free to send. Endings ([`Event::Sent`], [`Event::Completed`]) go to the handler whose [`TokenSpace`] the token came from;
 //!   [`Event::Lost`] goes to all.
 //! - **Waiting**: [`Bml::wait`] with a [`Waiter`] spins briefly, then yields, then blocks.
 //! - **Dying**: if a rail dies that was never used, and another rail reaches the peer, the other takes over silently.
@@ -54,7 +55,7 @@ mod waiter;
 pub use bml::Bml;
 pub use endpoint::PeerState;
 pub use error::BmlError;
-pub use event::{Event, Handler, Rank};
+pub use event::{Event, Handler, Next, Rank};
 pub use rail::{RailSlot, RdmaRail};
 pub use select::predicted_ns;
 pub use token::TokenSpace;
@@ -64,6 +65,6 @@ pub use waiter::{Patience, Step, Waiter};
 /// need not depend on the contract itself.
 pub use gapless_btl::{
     Access, Address, Allocation, AmTag, Btl, Extent, Fragment, Limits, LinkError, MapError, Mapped,
-    Mapping, Next, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, ReserveError, SHORT_BYTES,
-    Short, Slot, Token,
+    Mapping, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, ReserveError, SHORT_BYTES, Short,
+    Slot, Token,
 };

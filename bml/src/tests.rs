@@ -2,6 +2,7 @@
 
 mod death;
 mod leaving;
+mod offered;
 mod shifty;
 mod traffic;
 
@@ -96,7 +97,7 @@ fn the_better_of_two_rails_carries_everything() {
     for (hub, config, ring) in
         [(&slow_hub, named("slow", 9000), &rings[0]), (&fast_hub, named("fast", 90), &rings[1])]
     {
-        a.add(Box::new(Trace::new(Loopback::with(hub, config.clone()), ring.sink())));
+        a.add(Box::new(Trace::new(Loopback::with(hub, config.clone()), ring.listener())));
         b.add(Box::new(Loopback::with(hub, config)));
     }
     connect(&mut a, &mut b);
@@ -287,12 +288,12 @@ fn memory_comes_from_the_best_rail_that_maps() {
 fn devices_reach_every_rail() {
     let hub = Hub::new();
     let (ring, mut bml) = (Ring::new(9), Bml::new(Rank(0), 1));
-    bml.add(Box::new(Trace::new(Loopback::new(&hub), ring.sink())));
+    bml.add(Box::new(Trace::new(Loopback::new(&hub), ring.listener())));
     let device: Arc<dyn gapless_mem::Device> = Arc::new(gapless_mem::fake::FakeDevice::new(0));
     bml.attach(&device).unwrap();
     assert_eq!(ring.text(), "attach fake:0 -> ok\n");
     // Those that are added later, too.
-    bml.add(Box::new(Trace::new(Loopback::new(&hub), ring.sink())));
+    bml.add(Box::new(Trace::new(Loopback::new(&hub), ring.listener())));
     assert_eq!(ring.text(), "attach fake:0 -> ok\nattach fake:0 -> ok\n");
     assert_eq!(bml.devices().len(), 1);
 }

@@ -10,7 +10,7 @@
 //! empty them into a target, both larger than the last-level cache would like, so that each byte is
 //! copied twice, as in a real pipelined transfer; the fragments themselves stay in cache.
 
-use gapless_btl::{Address, AmTag, Btl, Event, Events, PeerId, ReserveError, Token};
+use gapless_btl::{Address, AmTag, Btl, Event, PeerId, Queue, ReserveError, Token};
 use gapless_btl_sm::{Sm, SmConfig};
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -58,7 +58,7 @@ fn pin(processor: &str) {
 struct Peer {
     sm: Sm,
     peer: PeerId,
-    events: Events,
+    events: Queue,
 }
 
 impl Peer {
@@ -67,7 +67,7 @@ impl Peer {
         let mut sm = Sm::new(SmConfig::new("pingpong", "echo"))?;
         println!("{}", hex(&sm.address()));
         let peer = sm.connect(&unhex(other)?)?;
-        Ok(Peer { sm, peer, events: Events::with_capacity(64) })
+        Ok(Peer { sm, peer, events: Queue::with_capacity(64) })
     }
 
     fn send(&mut self, tag: u8, len: usize, source: &[u8]) -> Result<(), Box<dyn Error>> {
@@ -82,7 +82,7 @@ impl Peer {
                 Err(ReserveError::Full) => std::hint::spin_loop(),
                 Err(error) => return Err(error.into()),
             }
-            if self.sm.poll(&mut self.events) > 0 {
+            if self.sm.poll(None, &mut self.events) > 0 {
                 return Err("something came in between".into());
             }
         }
@@ -91,7 +91,7 @@ impl Peer {
     /// The next message's tag and length; its bytes go to `target`.
     fn receive(&mut self, target: &mut [u8]) -> Result<(u8, usize), Box<dyn Error>> {
         loop {
-            if self.sm.poll(&mut self.events) > 0 {
+            if self.sm.poll(None, &mut self.events) > 0 {
                 let first = self.events.drain().next();
                 let Some(Event::Arrived { tag, fragment, .. }) = first else {
                     return Err(format!("{first:?}").into());
@@ -110,9 +110,9 @@ impl Peer {
         // Not zeros: pages that were never touched would be faulted in while we measure.
         let mut target = vec![1u8; STREAM_BYTES];
         let mut at = 0;
-        let mut batch = Events::with_capacity(8);
+        let mut batch = Queue::with_capacity(8);
         loop {
-            self.sm.poll(&mut batch);
+            self.sm.poll(None, &mut batch);
             for event in batch.drain() {
                 match event {
                     Event::Arrived { tag, fragment, .. } => {
@@ -145,10 +145,10 @@ fn alone() -> Result<(), Box<dyn Error>> {
     let mut far = Sm::new(SmConfig::new("alone", "far"))?;
     let to = near.connect(&far.address())?;
     far.connect(&near.address())?;
-    let mut events = Events::with_capacity(8);
+    let mut events = Queue::with_capacity(8);
     while let Err(ReserveError::Full) = near.reserve(to, 0) {
-        near.poll(&mut events);
-        far.poll(&mut events);
+        near.poll(None, &mut events);
+        far.poll(None, &mut events);
     }
     let mut target = vec![0u8; 65_536];
     let source = vec![7u8; 65_536];
@@ -161,7 +161,7 @@ fn alone() -> Result<(), Box<dyn Error>> {
                 let mut slot = near.reserve(to, len)?;
                 slot.write(0, &source[..len])?;
                 near.send(slot, AmTag(0), Token::NONE);
-                far.poll(&mut events);
+                far.poll(None, &mut events);
                 for event in events.drain() {
                     if let Event::Arrived { fragment, .. } = event {
                         fragment.read(0, &mut target[..len])?;
@@ -177,7 +177,7 @@ fn alone() -> Result<(), Box<dyn Error>> {
     for _ in 0..BATCHES {
         let start = Instant::now();
         for _ in 0..ROUNDS {
-            far.poll(&mut events);
+            far.poll(None, &mut events);
         }
         best = best.min(start.elapsed().as_secs_f64() / f64::from(ROUNDS));
     }
@@ -194,7 +194,7 @@ fn measure(near: &str, far: &str) -> Result<(), Box<dyn Error>> {
         .spawn()?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
-    let mut peer = Peer { sm, peer: PeerId(0), events: Events::with_capacity(8) };
+    let mut peer = Peer { sm, peer: PeerId(0), events: Queue::with_capacity(8) };
     peer.peer = peer.sm.connect(&unhex(line.trim())?)?;
 
     let source = vec![7u8; STREAM_BYTES];

@@ -12,9 +12,7 @@ use crate::ring::{Broken, Consumer, INLINE_BYTES, INLINE_WORDS, Kind, LINE_BYTES
 use crate::segment::{Segment, whole_pages};
 use crate::sync::{AtomicU64, Ordering};
 use crate::waker::Waker;
-use gapless_btl::{
-    AmTag, Event, Events, Fragment, LinkError, Next, PeerId, Reclaim, SHORT_BYTES, Short, Shorts,
-};
+use gapless_btl::{AmTag, Event, Fragment, LinkError, PeerId, Reclaim, SHORT_BYTES, Short, Sink};
 use std::sync::Arc;
 
 /// Bytes from one private buffer to the next.
@@ -77,6 +75,19 @@ pub(crate) struct Inbound {
     starved: bool,
 }
 
+/// What became of the next message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handed {
+    /// There is none.
+    Nothing,
+    /// It was taken.
+    Taken,
+    /// It was offered and refused.
+    Refused,
+    /// It does not lie in the ring, or breaks the rules: it was not offered.
+    NotInline,
+}
+
 fn corrupt(what: String) -> LinkError {
     LinkError::Corrupt { what }
 }
@@ -123,8 +134,8 @@ impl Inbound {
         self.consumer.is_due(self.home.waker.lane.ring())
     }
 
-    /// Moves up to `budget` messages from the ring to `shorts`, as far as it takes them, and else to
-    /// `events`; gives how many.
+    /// Moves up to `budget` messages from the ring to `sink`; gives how many. Behind one that it refuses all are events,
+    /// as far as there is room.
     ///
     /// # Errors
     /// [`LinkError::Corrupt`]: the peer broke the rules. What came before has been delivered.
@@ -132,134 +143,151 @@ impl Inbound {
     pub(crate) fn receive(
         &mut self,
         from: PeerId,
-        events: &mut Events,
-        shorts: Option<&mut dyn Shorts>,
+        sink: &mut dyn Sink,
         budget: usize,
     ) -> Result<usize, LinkError> {
         self.starved = false;
         if !self.is_due() {
             return Ok(0);
         }
-        self.receive_some(from, events, shorts, budget)
+        self.receive_some(from, sink, budget)
     }
 
     fn receive_some(
         &mut self,
         from: PeerId,
-        events: &mut Events,
-        shorts: Option<&mut dyn Shorts>,
+        sink: &mut dyn Sink,
         budget: usize,
     ) -> Result<usize, LinkError> {
         let mut taken = 0;
         let mut result = Ok(());
-        // Behind an event nothing is handed over directly: it would overtake.
-        if let Some(shorts) = shorts.filter(|_| events.is_empty()) {
-            while taken < budget && events.is_empty() {
-                match self.hand_over(from, shorts, events) {
-                    Ok(true) => taken += 1,
+        while taken < budget {
+            match self.hand_over(from, sink) {
+                Handed::Taken => taken += 1,
+                Handed::Nothing => break,
+                other => match self.hand_rest_over(other, from, sink, (&mut taken, budget)) {
+                    Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => {
                         result = Err(error);
                         break;
                     }
-                }
-            }
-        }
-        while result.is_ok() && taken < budget && !events.is_full() {
-            match self.next(from, events) {
-                Ok(true) => taken += 1,
-                Ok(false) => break,
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
+                },
             }
         }
         if taken > 0 {
-            self.consumer.give_back(self.home.waker.lane.ring());
-            self.home.waker.wake(Reason::Room);
+            self.pass_on();
         }
         result.map(|()| taken)
     }
 
-    /// Hands the next message over, if it is there, lies in the ring, and `shorts` takes it.
+    /// As [`receive`](Inbound::receive), of the next message alone; whether it was there and could be given.
+    ///
+    /// # Errors
+    /// As there.
     #[inline]
-    pub(crate) fn take_next(&mut self, from: PeerId, shorts: &mut dyn Shorts) -> Next {
-        let ring = self.home.waker.lane.ring();
-        let Some((tag, len)) = self.consumer.inline(ring) else {
-            return if self.is_due() { Next::Kept } else { Next::Nothing };
-        };
-        let taken = self.hand_inline_over(from, (AmTag(tag), len), shorts);
-        if taken {
-            self.consumer.give_back(self.home.waker.lane.ring());
-            self.home.waker.wake(Reason::Room);
-        }
-        Next::taken(taken)
-    }
-
-    /// Hands the next message over, if `shorts` takes it; a long one that it does not take becomes an
-    /// event. Whether there was one and it is gone from the ring.
-    #[inline]
-    fn hand_over(
+    pub(crate) fn receive_next(
         &mut self,
         from: PeerId,
-        shorts: &mut dyn Shorts,
-        events: &mut Events,
+        sink: &mut dyn Sink,
     ) -> Result<bool, LinkError> {
-        let ring = self.home.waker.lane.ring();
-        if let Some((tag, len)) = self.consumer.inline(ring) {
-            return Ok(self.hand_inline_over(from, (AmTag(tag), len), shorts));
+        let mut taken = 0;
+        match self.hand_over(from, sink) {
+            Handed::Taken => taken = 1,
+            Handed::Nothing => return Ok(false),
+            other => _ = self.hand_rest_over(other, from, sink, (&mut taken, 1))?,
         }
-        // What is wrong is found again, and said, by `next`.
-        let Ok(Some(Mark { kind: Kind::Slot, tag, len })) = self.consumer.peek(ring) else {
-            return Ok(false);
-        };
-        self.hand_slot_over(from, (AmTag(tag), len), shorts, events)
+        if taken > 0 {
+            self.pass_on();
+        }
+        Ok(taken > 0)
     }
 
-    /// Hands the next message over, of `len` bytes in the ring, if `shorts` takes it.
+    /// Gives the lines of messages that were taken back to the peer.
+    #[inline]
+    fn pass_on(&mut self) {
+        self.consumer.give_back(self.home.waker.lane.ring());
+        self.home.waker.wake(Reason::Room);
+    }
+
+    /// Hands the next message over, if it is there, lies in the ring, and `sink` takes it.
+    #[inline]
+    fn hand_over(&mut self, from: PeerId, sink: &mut dyn Sink) -> Handed {
+        let ring = self.home.waker.lane.ring();
+        let Some((tag, len)) = self.consumer.inline(ring) else {
+            return if self.is_due() { Handed::NotInline } else { Handed::Nothing };
+        };
+        if self.hand_inline_over(from, (AmTag(tag), len), sink) {
+            Handed::Taken
+        } else {
+            Handed::Refused
+        }
+    }
+
+    /// Hands over what [`hand_over`](Inbound::hand_over) could not, while fewer than `budget` messages were `taken`;
+    /// whether the next one may be offered again.
+    #[inline(never)]
+    fn hand_rest_over(
+        &mut self,
+        what: Handed,
+        from: PeerId,
+        sink: &mut dyn Sink,
+        (taken, budget): (&mut usize, usize),
+    ) -> Result<bool, LinkError> {
+        if sink.room() == 0 {
+            return Ok(false);
+        }
+        if what == Handed::NotInline {
+            let ring = self.home.waker.lane.ring();
+            let mark = self.consumer.peek(ring).map_err(|Broken(what)| corrupt(what))?;
+            let Some(Mark { kind: Kind::Slot, tag, len }) = mark else { return Ok(false) };
+            let (fragment, tag) = (self.open_slot(len)?, AmTag(tag));
+            *taken += 1;
+            if sink.fragment(from, tag, &fragment) {
+                return Ok(true);
+            }
+            sink.event(Event::Arrived { from, tag, fragment });
+        }
+        // Behind what was refused nothing is offered: it would overtake.
+        let room = sink.room().min(budget - *taken);
+        for _ in 0..room {
+            if !self.next(from, sink)? {
+                break;
+            }
+            *taken += 1;
+        }
+        Ok(false)
+    }
+
+    /// Hands the next message over, of `len` bytes in the ring, if `sink` takes it.
     #[inline]
     fn hand_inline_over(
         &mut self,
         from: PeerId,
         (tag, len): (AmTag, u16),
-        shorts: &mut dyn Shorts,
+        sink: &mut dyn Sink,
     ) -> bool {
         let ring = self.home.waker.lane.ring();
         let bytes = usize::from(len);
         let taken = if bytes <= LINE_BYTES {
             let mut words = [0; LINE_BYTES / 8];
             self.consumer.look(ring, &mut words);
-            shorts.take(from, tag, Short::new(&words, bytes))
+            sink.short(from, tag, Short::new(&words, bytes))
         } else if bytes <= MEDIUM_BYTES {
             let mut words = [0; MEDIUM_BYTES / 8];
             let words = &mut words[..bytes.div_ceil(8)];
             self.consumer.look(ring, words);
-            shorts.take(from, tag, Short::new(words, bytes))
+            sink.short(from, tag, Short::new(words, bytes))
         } else {
             let mut words = [0; INLINE_WORDS];
             let words = &mut words[..bytes.div_ceil(8)];
             self.consumer.look(ring, words);
-            shorts.take(from, tag, Short::new(words, bytes))
+            sink.short(from, tag, Short::new(words, bytes))
         };
         if taken {
             self.consumer.pass(len);
         }
         taken
-    }
-
-    fn hand_slot_over(
-        &mut self,
-        from: PeerId,
-        (tag, len): (AmTag, u16),
-        shorts: &mut dyn Shorts,
-        events: &mut Events,
-    ) -> Result<bool, LinkError> {
-        let fragment = self.open_slot(len)?;
-        if !shorts.take_fragment(from, tag, &fragment) {
-            events.push(Event::Arrived { from, tag, fragment });
-        }
-        Ok(true)
     }
 
     /// The slot that the next message, of `len` bytes in the ring, says it is in.
@@ -275,10 +303,8 @@ impl Inbound {
         Ok(unsafe { Fragment::new(region, index, Arc::clone(&self.pool)) })
     }
 
-    /// Moves the next message, if there is one, to `events`: built in place, because moving a
-    /// fragment costs more than anything else here.
-    #[inline]
-    fn next(&mut self, from: PeerId, events: &mut Events) -> Result<bool, LinkError> {
+    /// Gives the next message, if there is one, as an event.
+    fn next(&mut self, from: PeerId, sink: &mut dyn Sink) -> Result<bool, LinkError> {
         let ring = self.home.waker.lane.ring();
         let Some(mark) = self.consumer.peek(ring).map_err(|Broken(what)| corrupt(what))? else {
             return Ok(false);
@@ -306,7 +332,7 @@ impl Inbound {
             }
             Kind::Slot => {
                 let fragment = self.open_slot(mark.len)?;
-                events.push(Event::Arrived { from, tag: AmTag(mark.tag), fragment });
+                sink.event(Event::Arrived { from, tag: AmTag(mark.tag), fragment });
                 return Ok(true);
             }
         };
@@ -314,7 +340,7 @@ impl Inbound {
         // give to this fragment alone until it is reclaimed; no references to it are
         // made meanwhile.
         let fragment = unsafe { Fragment::new(region, index, Arc::clone(&self.pool)) };
-        events.push(Event::Arrived { from, tag: AmTag(mark.tag), fragment });
+        sink.event(Event::Arrived { from, tag: AmTag(mark.tag), fragment });
         Ok(true)
     }
 

@@ -15,8 +15,8 @@ use crate::segment::Segment;
 use crate::single_copy::{Probe, SingleCopy};
 use crate::sync::Fences;
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, Next, PeerId, Rdma,
-    ReserveError, Short, Shorts, Slot, Token,
+    Address, AmTag, Btl, Event, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError, Short, Sink,
+    Slot, Token,
 };
 use gapless_mem::{Device, DeviceError};
 use gapless_sync::membarrier;
@@ -39,23 +39,23 @@ const UNREPORTED: usize = 8192;
 /// Shared memory between the processes of one host, one user and one job.
 ///
 /// ```
-/// use gapless_btl::{AmTag, Btl, Event, Events, ReserveError, Token};
+/// use gapless_btl::{AmTag, Btl, Event, Queue, ReserveError, Token};
 /// use gapless_btl_sm::{Sm, SmConfig};
 ///
 /// let mut alice = Sm::new(SmConfig::new("a job", "alice"))?;
 /// let mut bob = Sm::new(SmConfig::new("a job", "bob"))?;
 /// let to_bob = alice.connect(&bob.address())?;
 /// bob.connect(&alice.address())?;
-/// let mut events = Events::with_capacity(16);
+/// let mut events = Queue::with_capacity(16);
 /// let mut slot = loop {
 ///     match alice.reserve(to_bob, 5) {
-///         Err(ReserveError::Full) => alice.poll(&mut events) + bob.poll(&mut events),
+///         Err(ReserveError::Full) => alice.poll(None, &mut events) + bob.poll(None, &mut events),
 ///         slot => break slot?,
 ///     };
 /// };
 /// slot.write(0, b"hello")?;
 /// alice.send(slot, AmTag(7), Token::NONE);
-/// while bob.poll(&mut events) == 0 {}
+/// while bob.poll(None, &mut events) == 0 {}
 /// let Some(Event::Arrived { tag: AmTag(7), fragment, .. }) = events.drain().next() else {
 ///     panic!("the message comes first");
 /// };
@@ -198,67 +198,71 @@ impl Sm {
             && (self.door.meeting > 0 || self.door.looked.elapsed() >= LOOK)
     }
 
+    /// Gives what waits for a poll, as far as there is room; how many events that is.
     #[inline]
-    fn report(&mut self, events: &mut Events) {
-        if self.outbox.is_empty() {
-            return;
-        }
-        while !events.is_full() {
-            let Some(event) = self.outbox.pop_front() else { return };
-            events.push(event);
-        }
+    fn report(&mut self, sink: &mut dyn Sink) -> usize {
+        if self.outbox.is_empty() { 0 } else { self.report_some(sink) }
+    }
+
+    fn report_some(&mut self, sink: &mut dyn Sink) -> usize {
+        let count = sink.room().min(self.outbox.len());
+        self.outbox.drain(..count).for_each(|event| sink.event(event));
+        count
     }
 
     /// Takes messages from every peer, beginning with another one each time.
     #[inline]
-    fn receive(&mut self, events: &mut Events, mut shorts: Option<&mut dyn Shorts>) -> usize {
+    fn receive(&mut self, sink: &mut dyn Sink) -> usize {
         let peers = self.active.len();
         self.turn = if self.turn + 1 < peers { self.turn + 1 } else { 0 };
         let mut at = self.turn;
         let mut taken = 0;
         for _ in 0..peers {
-            if events.is_full() {
-                break;
-            }
             let id = self.active[at];
             at = if at + 1 < peers { at + 1 } else { 0 };
             let Some(inbound) = &mut self.links[id as usize].inbound else { continue };
-            let shorts = shorts.as_mut().map(|shorts| &mut **shorts as &mut dyn Shorts);
-            match inbound.receive(PeerId(id), events, shorts, BATCH) {
+            match inbound.receive(PeerId(id), sink, BATCH) {
                 Ok(messages) => taken += messages,
-                Err(error) => {
-                    // Also of a peer that is dying already: nothing more of it is believed.
-                    self.die(id, error);
-                    self.links[id as usize].inbound = None;
-                }
+                Err(error) => self.disbelieve(id, error),
             }
         }
         taken
     }
 
+    /// A peer has broken the rules, perhaps one that is dying already: nothing more of it is believed.
+    #[cold]
+    fn disbelieve(&mut self, id: u32, error: LinkError) {
+        self.die(id, error);
+        self.links[id as usize].inbound = None;
+    }
+
+    /// Takes the next message of one peer.
+    #[inline]
+    fn receive_next(&mut self, from: PeerId, sink: &mut dyn Sink) -> usize {
+        let link = self.links.get_mut(from.0 as usize);
+        let Some(inbound) = link.and_then(|link| link.inbound.as_mut()) else { return 0 };
+        match inbound.receive_next(from, sink) {
+            Ok(taken) => usize::from(taken),
+            Err(error) => {
+                self.disbelieve(from.0, error);
+                0
+            }
+        }
+    }
+
     /// Ends what is dying and has delivered everything.
-    fn bury_dead(&mut self, events: &mut Events) {
+    fn bury_dead(&mut self) {
         let mut at = 0;
         while at < self.active.len() {
             let id = self.active[at];
-            let link = &mut self.links[id as usize];
-            if matches!(link.state, State::Dying(_)) {
-                let drained = match &mut link.inbound {
-                    None => true,
-                    // A full list says nothing about what is left.
-                    Some(_) if events.is_full() => false,
-                    Some(inbound) => match inbound.receive(PeerId(id), events, None, BATCH) {
-                        Ok(taken) => taken == 0 && !inbound.is_starved(),
-                        Err(_) => true,
-                    },
-                };
-                if drained {
-                    self.bury(id);
-                    self.active.swap_remove(at);
-                    continue;
-                }
+            let link = &self.links[id as usize];
+            let drained = link.inbound.as_ref().is_none_or(|inbound| !inbound.is_due());
+            if drained && matches!(link.state, State::Dying(_)) {
+                self.bury(id);
+                self.active.swap_remove(at);
+            } else {
+                at += 1;
             }
-            at += 1;
         }
     }
 
@@ -283,10 +287,9 @@ impl Sm {
         }
     }
 
-    /// Polls. Gives how many messages and events there were.
+    /// Polls for all that there is.
     #[inline]
-    fn poll_with(&mut self, events: &mut Events, shorts: Option<&mut dyn Shorts>) -> usize {
-        let before = events.len();
+    fn poll_all(&mut self, sink: &mut dyn Sink) -> usize {
         if self.tick() {
             self.look_around();
         }
@@ -296,26 +299,22 @@ impl Sm {
         if self.device_imports.has_released() || self.imports.has_released() {
             self.announce_released();
         }
-        self.report(events);
-        let reported = events.len() - before;
-        let received = self.receive(events, shorts);
-        let between = events.len();
+        let mut found = self.report(sink) + self.receive(sink);
         if self.dying > 0 {
-            self.bury_dead(events);
+            self.bury_dead();
         }
         if !self.single_copy.is_idle() {
             self.single_copy.step(&mut self.outbox);
         }
-        self.report(events);
-        let added = reported + received + (events.len() - between);
+        found += self.report(sink);
         if let Some(empty) = self.armed {
-            if added > 0 || empty + 1 >= EMPTY_POLLS {
+            if found > 0 || empty + 1 >= EMPTY_POLLS {
                 self.get_up();
             } else {
                 self.armed = Some(empty + 1);
             }
         }
-        added
+        found
     }
 
     /// Makes a new link's memory known to the devices we were told of.
@@ -444,20 +443,10 @@ impl Btl for Sm {
         }
     }
 
-    fn poll(&mut self, events: &mut Events) -> usize {
-        self.poll_with(events, None)
-    }
-
-    fn poll_short(&mut self, events: &mut Events, shorts: &mut dyn Shorts) -> usize {
-        self.poll_with(events, Some(shorts))
-    }
-
-    fn take_next(&mut self, from: PeerId, shorts: &mut dyn Shorts) -> Next {
-        let Some(link) = self.links.get_mut(from.0 as usize) else { return Next::Kept };
-        match &mut link.inbound {
-            // A peer that is dying is seen to by polls.
-            Some(inbound) if matches!(link.state, State::Up) => inbound.take_next(from, shorts),
-            _ => Next::Kept,
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        match only {
+            None => self.poll_all(sink),
+            Some(from) => self.receive_next(from, sink),
         }
     }
 

@@ -10,8 +10,8 @@ use crate::sync::Ordering;
 use crate::{SlotClass, Sm, SmConfig, socket};
 use gapless_btl::conformance::Fixture;
 use gapless_btl::{
-    AmTag, Btl, Event, Events, Fragment, LinkError, Mapped, Next, PeerId, ReserveError, Short,
-    Shorts, Slot, Token,
+    AmTag, Btl, Event, Fragment, LinkError, Mapped, PeerId, Queue, ReserveError, Short, Sink, Slot,
+    Token,
 };
 use gapless_mem::Region;
 use std::sync::atomic::AtomicU32;
@@ -206,17 +206,17 @@ struct Pair {
     b: Sm,
     to_b: PeerId,
     to_a: PeerId,
-    events: Events,
+    events: Queue,
 }
 
 impl Pair {
     fn of(mut a: Sm, mut b: Sm) -> Pair {
         let to_b = a.connect(&b.address()).unwrap();
         let to_a = b.connect(&a.address()).unwrap();
-        let mut pair = Pair { a, b, to_b, to_a, events: Events::with_capacity(64) };
+        let mut pair = Pair { a, b, to_b, to_a, events: Queue::with_capacity(64) };
         until("both links are up", || {
-            pair.a.poll(&mut pair.events);
-            pair.b.poll(&mut pair.events);
+            pair.a.poll(None, &mut pair.events);
+            pair.b.poll(None, &mut pair.events);
             let up = |end: &Sm, peer: PeerId| end.links[peer.0 as usize].state == State::Up;
             up(&pair.a, pair.to_b) && up(&pair.b, pair.to_a)
         });
@@ -235,7 +235,7 @@ impl Pair {
 
     /// What `b` hears.
     fn hear(&mut self) -> Vec<Event> {
-        self.b.poll(&mut self.events);
+        self.b.poll(None, &mut self.events);
         self.events.drain().collect()
     }
 }
@@ -262,10 +262,10 @@ fn a_slot_sent_twice_is_the_end_of_its_sender_alone() {
     let mut other = Sm::new(SmConfig::new(pair.a.config.job.clone(), "c")).unwrap();
     let to_other = pair.b.connect(&other.address()).unwrap();
     let other_to_b = other.connect(&pair.b.address()).unwrap();
-    let mut events = Events::with_capacity(8);
+    let mut events = Queue::with_capacity(8);
     until("the other is up", || {
-        other.poll(&mut events);
-        pair.b.poll(&mut events);
+        other.poll(None, &mut events);
+        pair.b.poll(None, &mut events);
         other.links[other_to_b.0 as usize].state == State::Up
     });
     let slot = pair.slot(1000);
@@ -295,7 +295,7 @@ fn a_slot_sent_twice_is_the_end_of_its_sender_alone() {
     });
     // The one that broke the rules is told that it is over.
     until("it knows", || {
-        pair.a.poll(&mut pair.events);
+        pair.a.poll(None, &mut pair.events);
         pair.events.drain().any(|event| matches!(event, Event::Lost { .. }))
     });
 }
@@ -311,25 +311,57 @@ fn an_impossible_head_is_noticed_when_room_is_needed() {
         }
     };
     assert!(matches!(error, ReserveError::Link(LinkError::Corrupt { .. })), "{error:?}");
-    assert_eq!(pair.a.poll(&mut pair.events), 1);
+    assert_eq!(pair.a.poll(None, &mut pair.events), 1);
     assert!(matches!(pair.events.drain().next(), Some(Event::Lost { .. })));
 }
 
-/// Takes all messages but those with a tag below 10, and notes the first byte of each.
+/// Takes all messages but those with a tag below 10, and notes the first byte of each; of those as well once they have
+/// come as events.
 #[derive(Debug)]
-struct Taken(Vec<u8>);
+struct Taken {
+    firsts: Vec<Option<u8>>,
+    events: Queue,
+    room: usize,
+}
 
-impl Shorts for Taken {
-    fn take(&mut self, _: PeerId, tag: AmTag, message: Short<'_>) -> bool {
-        self.0.extend((tag.0 >= 10).then(|| message.words()[0].to_ne_bytes()[0]));
+impl Taken {
+    fn new(room: usize) -> Taken {
+        Taken { firsts: Vec::new(), events: Queue::with_capacity(8), room }
+    }
+
+    /// Polls, notes what came as events, and gives how many were taken directly.
+    fn poll(&mut self, end: &mut Sm, only: Option<PeerId>) -> usize {
+        let before = self.firsts.len();
+        let found = end.poll(only, self);
+        let taken = self.firsts.len() - before;
+        assert_eq!(found, taken + self.events.len());
+        for event in self.events.drain() {
+            self.firsts.push(fragment(event).to_vec().unwrap().first().copied());
+        }
+        taken
+    }
+}
+
+impl Sink for Taken {
+    fn short(&mut self, _: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let first = message.words().first().map(|word| word.to_ne_bytes()[0]);
+        self.firsts.extend((tag.0 >= 10).then_some(first.filter(|_| !message.is_empty())));
         tag.0 >= 10
     }
 
-    fn take_fragment(&mut self, _: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
+    fn fragment(&mut self, _: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
         let mut first = [0];
         fragment.read(0, &mut first).unwrap();
-        self.0.extend((tag.0 >= 10).then_some(first[0]));
+        self.firsts.extend((tag.0 >= 10).then_some(Some(first[0])));
         tag.0 >= 10
+    }
+
+    fn event(&mut self, event: Event) {
+        self.events.event(event);
+    }
+
+    fn room(&self) -> usize {
+        self.room - self.events.len()
     }
 }
 
@@ -337,7 +369,7 @@ impl Shorts for Taken {
 fn messages_that_are_taken_directly_and_others_stay_in_order() {
     let (mut a, mut b) = Tiny.pair();
     let (to_b, _) = (a.connect(&b.address()).unwrap(), b.connect(&a.address()).unwrap());
-    let (mut events, mut taken) = (Events::with_capacity(4), Taken(Vec::new()));
+    let (mut events, mut taken) = (Queue::with_capacity(4), Taken::new(4));
     let mut sent = 0u8;
     let mut direct = 0;
     until("all messages have come", || {
@@ -355,59 +387,57 @@ fn messages_that_are_taken_directly_and_others_stay_in_order() {
             }),
         };
         sent += u8::from(left);
-        a.poll(&mut events);
+        a.poll(None, &mut events);
         if sent.is_multiple_of(5) || !left {
-            let before = taken.0.len();
-            b.poll_short(&mut events, &mut taken);
-            direct += taken.0.len() - before;
-            for event in events.drain() {
-                let Event::Arrived { fragment, .. } = event else { panic!("{event:?}") };
-                taken.0.push(fragment.to_vec().unwrap()[0]);
-            }
+            direct += taken.poll(&mut b, None);
         }
-        taken.0.len() == 200
+        taken.firsts.len() == 200
     });
-    assert!(taken.0.iter().copied().eq(0..200), "{taken:?}");
+    assert!(taken.firsts.iter().copied().eq((0..200).map(Some)), "{taken:?}");
     assert!(direct > 50, "{direct} were taken directly");
 }
 
-/// Takes messages of tags from 10 on, alone.
 #[test]
 fn the_next_message_is_taken_alone_or_left_as_it_is() {
     let (mut a, mut b) = Default.pair();
     let (to_b, from_a) = (a.connect(&b.address()).unwrap(), b.connect(&a.address()).unwrap());
-    let (mut events, mut taken) = (Events::with_capacity(4), Taken(Vec::new()));
-    assert_eq!(b.take_next(PeerId(7), &mut taken), Next::Kept, "nobody knows it");
+    let (mut events, mut taken) = (Queue::with_capacity(4), Taken::new(0));
+    assert_eq!(taken.poll(&mut b, Some(PeerId(7))), 0, "nobody knows it");
     until("the link is up", || {
-        a.poll(&mut events);
-        b.poll(&mut events);
+        a.poll(None, &mut events);
+        b.poll(None, &mut events);
         a.send_short(to_b, AmTag(10), Short::new(&[1; 140], 1120))
     });
-    until("it has come", || b.take_next(from_a, &mut taken) == Next::Taken);
-    assert_eq!(b.take_next(from_a, &mut taken), Next::Nothing);
+    until("it has come", || taken.poll(&mut b, Some(from_a)) == 1);
     assert!(a.send_short(to_b, AmTag(1), Short::new(&[2; 7], 56)));
     assert!(a.send_short(to_b, AmTag(10), Short::new(&[3], 0)));
-    let mut slot = a.reserve(to_b, 2000).unwrap();
-    slot.write(0, &[4]).unwrap();
-    a.send(slot, AmTag(10), Token::NONE);
-    for _ in 0..3 {
-        assert_eq!(b.take_next(from_a, &mut taken), Next::Kept, "of another tag");
-    }
-    let mut seen = |b: &mut Sm| {
-        until("it comes as an event", || b.poll(&mut events) > 0);
-        let first = events.drain().map(|event| match event {
-            Event::Arrived { fragment, .. } => fragment.to_vec().unwrap().first().copied(),
-            event => panic!("{event:?}"),
-        });
-        first.collect::<Vec<_>>()
+    let slot = |a: &mut Sm, tag: u8, first: u8| {
+        let mut slot = a.reserve(to_b, 2000).unwrap();
+        slot.write(0, &[first]).unwrap();
+        a.send(slot, AmTag(tag), Token::NONE);
     };
-    assert_eq!(seen(&mut b), [Some(2), None, Some(4)]);
-    let mut slot = a.reserve(to_b, 2000).unwrap();
-    slot.write(0, &[5]).unwrap();
-    a.send(slot, AmTag(10), Token::NONE);
-    assert_eq!(b.take_next(from_a, &mut taken), Next::Kept, "in a slot");
-    assert_eq!(seen(&mut b), [Some(5)]);
-    assert_eq!(taken.0, [1]);
+    slot(&mut a, 10, 4);
+    slot(&mut a, 1, 5);
+    for _ in 0..3 {
+        assert_eq!(taken.poll(&mut b, Some(from_a)), 0, "refused, and no room for it");
+    }
+    assert_eq!(taken.firsts, [Some(1)]);
+    taken.room = 1;
+    let mut next = |direct: usize, first: Option<u8>| {
+        assert_eq!(taken.poll(&mut b, Some(from_a)), direct);
+        assert_eq!(taken.firsts.pop(), Some(first));
+    };
+    next(0, Some(2));
+    next(1, None);
+    next(1, Some(4));
+    next(0, Some(5));
+    assert_eq!(taken.poll(&mut b, Some(from_a)), 0, "that was all");
+    slot(&mut a, 10, 6);
+    taken.room = 0;
+    assert_eq!(taken.poll(&mut b, Some(from_a)), 0, "there is no room, should it be refused");
+    taken.room = 8;
+    assert_eq!(taken.poll(&mut b, None), 1);
+    assert_eq!(taken.firsts, [Some(1), Some(6)]);
 }
 
 #[test]
@@ -424,10 +454,10 @@ fn everything_sent_before_a_death_is_delivered_into_a_short_list() {
     }
     let Pair { a, mut b, .. } = pair;
     drop(a);
-    let mut events = Events::with_capacity(1);
+    let mut events = Queue::with_capacity(1);
     let mut next = 0;
     until("the loss", || {
-        b.poll(&mut events);
+        b.poll(None, &mut events);
         events.drain().any(|event| match event {
             Event::Arrived { tag, .. } => {
                 assert_eq!(tag, AmTag(next));
@@ -449,9 +479,9 @@ fn freed_allocations_are_unmapped_by_peers_and_new_ones_are_not_confused_with_th
     let mapping = pair.b.map(pair.to_a, &key).unwrap();
     assert_eq!(mapping.region().len(), 10_000);
     drop(first);
-    pair.a.poll(&mut pair.events);
+    pair.a.poll(None, &mut pair.events);
     until("the notice", || {
-        pair.b.poll(&mut pair.events);
+        pair.b.poll(None, &mut pair.events);
         pair.b.map(pair.to_a, &key).is_err()
     });
     let second = pair.a.allocate(10_000).unwrap();
@@ -493,8 +523,8 @@ fn a_peer_that_shares_too_much_is_refused_before_it_hurts() {
     drop(kept);
     let again = pair.a.allocate(1).unwrap();
     until("there is room again", || {
-        pair.a.poll(&mut pair.events);
-        pair.b.poll(&mut pair.events);
+        pair.a.poll(None, &mut pair.events);
+        pair.b.poll(None, &mut pair.events);
         pair.a.key(pair.to_b, again.region()).is_some()
     });
     assert_eq!(pair.b.links[0].state, State::Up);
@@ -507,7 +537,7 @@ fn many_peers_meet_in_any_order() {
     let mut ends: Vec<_> =
         (0..PEERS).map(|rank| Sm::new(tiny(&job, &format!("rank {rank}"))).unwrap()).collect();
     let addresses: Vec<_> = ends.iter().map(Btl::address).collect();
-    let mut events = Events::with_capacity(16);
+    let mut events = Queue::with_capacity(16);
     // Each calls the others in an order of its own, itself among them.
     let whom = |rank: u8, step: u8| (rank * 7 + step) % PEERS;
     for (rank, end) in (0..).zip(&mut ends) {
@@ -515,7 +545,7 @@ fn many_peers_meet_in_any_order() {
             let address = &addresses[usize::from(whom(rank, step))];
             assert_eq!(end.connect(address).unwrap(), PeerId(step.into()));
         }
-        assert_eq!(end.poll(&mut events), 0);
+        assert_eq!(end.poll(None, &mut events), 0);
     }
     let mut sent = [0; PEERS as usize];
     let mut got = [0; PEERS as usize];
@@ -528,7 +558,7 @@ fn many_peers_meet_in_any_order() {
                 end.send(slot, AmTag(rank), Token::NONE);
                 *sent += 1;
             }
-            end.poll(&mut events);
+            end.poll(None, &mut events);
             for event in events.drain() {
                 let Event::Arrived { from, tag, .. } = event else { panic!("{event:?}") };
                 assert_eq!(whom(rank, u8::try_from(from.0).unwrap()), tag.0);

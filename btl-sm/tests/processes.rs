@@ -2,7 +2,7 @@
 //! once more, told by the environment which part to play.
 
 use gapless_btl::conformance::skip;
-use gapless_btl::{Access, Address, AmTag, Btl, Event, Events, Extent, LinkError, MapError};
+use gapless_btl::{Access, Address, AmTag, Btl, Event, Extent, LinkError, MapError, Queue};
 use gapless_btl::{PeerId, RdmaError, RemoteKey, ReserveError, Token};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_mem::Region;
@@ -164,7 +164,7 @@ fn mapped_segments() -> usize {
 
 /// Sends messages of many lengths and answers allocations, for ever.
 fn chatter(sm: &mut Sm, peer: PeerId) {
-    let mut events = Events::with_capacity(16);
+    let mut events = Queue::with_capacity(16);
     let mut number = 0usize;
     loop {
         match sm.reserve(peer, number * 131 % 9000) {
@@ -184,7 +184,7 @@ fn chatter(sm: &mut Sm, peer: PeerId) {
             let allocation = sm.mapped().unwrap().allocate(10_000).unwrap();
             let _ = sm.mapped().unwrap().key(peer, allocation.region());
         }
-        sm.poll(&mut events);
+        sm.poll(None, &mut events);
         drop(events.drain());
     }
 }
@@ -210,7 +210,7 @@ fn killed_at_any_moment_a_process_leaves_nothing_behind() {
     }
     let mut sm = open("judge");
     let before = descriptors("self");
-    let mut events = Events::with_capacity(32);
+    let mut events = Queue::with_capacity(32);
     for round in 0..12u32 {
         let mut victim = Actor::start(TEST, "victim");
         // Sometimes it is met before it dies, sometimes in the middle of it.
@@ -227,7 +227,7 @@ fn killed_at_any_moment_a_process_leaves_nothing_behind() {
                 victim.process.wait().unwrap();
                 killed = true;
             }
-            sm.poll(&mut events);
+            sm.poll(None, &mut events);
             let mut lost = false;
             for event in events.drain() {
                 assert!(!lost, "after the loss: {event:?}");
@@ -292,10 +292,10 @@ fn a_process_that_hides_is_not_reached_by_single_copy() {
             // SAFETY: `secret` lives until this process is killed, and nobody writes it.
             let key =
                 unsafe { sm.rdma().unwrap().register(Region::of(&secret), Access::Read) }.unwrap();
-            let mut events = Events::with_capacity(4);
+            let mut events = Queue::with_capacity(4);
             let mut slot = None;
             until("the link is up", || {
-                sm.poll(&mut events);
+                sm.poll(None, &mut events);
                 slot = sm.reserve(peer, key.as_bytes().len()).ok();
                 slot.is_some()
             });
@@ -303,7 +303,7 @@ fn a_process_that_hides_is_not_reached_by_single_copy() {
             slot.write(0, key.as_bytes()).unwrap();
             sm.send(slot, AmTag(1), Token::NONE);
             until("the end", || {
-                sm.poll(&mut events);
+                sm.poll(None, &mut events);
                 events.drain().any(|event| matches!(event, Event::Lost { .. }))
             });
             assert_eq!(secret, [5; 8]);
@@ -316,10 +316,10 @@ fn reached(test: &str, role: &str) -> Result<(), RdmaError> {
     let mut actor = Actor::start(test, role);
     let mut sm = open("seeker");
     let peer = meet_child(&mut sm, &mut actor);
-    let mut events = Events::with_capacity(4);
+    let mut events = Queue::with_capacity(4);
     let mut key = None;
     until("the key", || {
-        sm.poll(&mut events);
+        sm.poll(None, &mut events);
         for event in events.drain() {
             let Event::Arrived { fragment, .. } = event else { panic!("{event:?}") };
             key = RemoteKey::new(&fragment.to_vec().unwrap());
@@ -336,7 +336,7 @@ fn reached(test: &str, role: &str) -> Result<(), RdmaError> {
     assert_eq!(started.is_ok(), expected);
     started?;
     until("the transfer has ended", || {
-        sm.poll(&mut events);
+        sm.poll(None, &mut events);
         events
             .drain()
             .any(|event| matches!(event, Event::Completed(ended) if ended.result().is_ok()))
@@ -357,7 +357,7 @@ fn out_of_descriptors_is_an_error_and_passes() {
     }
     let mut sm = open("poor");
     let mut others: Vec<_> = (0..4).map(|n| open(&format!("peer {n}"))).collect();
-    let mut events = Events::with_capacity(8);
+    let mut events = Queue::with_capacity(8);
     let mut hoard = Vec::new();
     let error = loop {
         match std::fs::File::open("/dev/null") {
@@ -383,15 +383,15 @@ fn out_of_descriptors_is_an_error_and_passes() {
         hoard.push(file);
     }
     for _ in 0..100 {
-        assert_eq!(sm.poll(&mut events), 0);
+        assert_eq!(sm.poll(None, &mut events), 0);
         std::thread::sleep(Duration::from_micros(300));
     }
     assert!(sm.arm().is_none(), "callers wait: only the clock tells");
     hoard.clear();
     let to_other = sm.connect(&others[1].address()).unwrap();
     until("they meet", || {
-        sm.poll(&mut events);
-        others[1].poll(&mut events);
+        sm.poll(None, &mut events);
+        others[1].poll(None, &mut events);
         assert!(events.is_empty());
         sm.reserve(to_other, 1).is_ok() && others[1].reserve(to_sm, 1).is_ok()
     });
@@ -445,11 +445,11 @@ fn strangers_cost_few_descriptors_and_few_lines() {
         rustix::net::connect(&socket, &name).unwrap();
         socket
     };
-    let mut events = Events::with_capacity(8);
+    let mut events = Queue::with_capacity(8);
     let mut polled = |sm: &mut Sm| {
         for _ in 0..4 {
             sm.arm();
-            assert_eq!(sm.poll(&mut events), 0);
+            assert_eq!(sm.poll(None, &mut events), 0);
         }
     };
     let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -501,10 +501,10 @@ fn memory_does_not_take_the_descriptors_that_peers_need() {
     // Meeting goes on nevertheless; the other end, in this process as well, has no room for more.
     let to_other = sm.connect(&other.address()).unwrap();
     let to_sm = other.connect(&sm.address()).unwrap();
-    let mut events = Events::with_capacity(8);
+    let mut events = Queue::with_capacity(8);
     until("they meet", || {
-        sm.poll(&mut events);
-        other.poll(&mut events);
+        sm.poll(None, &mut events);
+        other.poll(None, &mut events);
         assert!(events.is_empty());
         sm.reserve(to_other, 1).is_ok() && other.reserve(to_sm, 1).is_ok()
     });
@@ -521,8 +521,8 @@ fn memory_does_not_take_the_descriptors_that_peers_need() {
     assert!(other.mapped().unwrap().map(to_sm, &key).is_ok(), "there is room again");
     kept.clear();
     for _ in 0..100 {
-        sm.poll(&mut events);
-        other.poll(&mut events);
+        sm.poll(None, &mut events);
+        other.poll(None, &mut events);
         assert!(events.is_empty(), "notices of what could not be mapped are understood");
     }
     sm.reserve(to_other, 1).unwrap();

@@ -73,7 +73,7 @@ pub use messages::{
     sender_that_never_polls, tokens_once, truncation, unsent_slots,
 };
 pub use room::no_more_than_there_is_room_for;
-pub use shorts::{quiet_until_something_comes, short_messages};
+pub use shorts::{one_peer_alone, quiet_until_something_comes, short_messages};
 
 use crate::{Btl, PeerId};
 
@@ -118,7 +118,7 @@ macro_rules! conformance {
             arming_wakes, poll_never_blocks, two_threads,
             order_and_exactly_once, send_fixes_the_order, every_size, truncation, back_pressure,
             sender_that_never_polls, no_more_than_there_is_room_for, parked_fragments, unsent_slots, tokens_once,
-            short_messages, quiet_until_something_comes,
+            short_messages, one_peer_alone, quiet_until_something_comes,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
             mapped_memory, mapped_keys_are_checked, recalled_memory,
             attaching_a_device, devices_reach_slots, mapped_device_memory, device_keys_are_checked,

@@ -24,8 +24,8 @@ mod tests;
 use crate::pool::HeapPool;
 use crate::random::Random;
 use crate::{
-    Abilities, AbilityId, Address, AmTag, Btl, Event, Events, Fragment, Limits, LinkError, Mapped,
-    PeerId, Rdma, RdmaLimits, ReserveError, Slot, Token,
+    Abilities, AbilityId, Address, AmTag, Btl, Event, Fragment, Limits, LinkError, Mapped, PeerId,
+    Queue, Rdma, RdmaLimits, ReserveError, Sink, Slot, Token, hand_out,
 };
 use gapless_mem::Device;
 use std::collections::{HashMap, VecDeque};
@@ -89,8 +89,10 @@ pub struct Fault<B> {
     polls: u64,
     /// Reports, each with the poll from which on it may be made.
     held: VecDeque<(u64, Event)>,
+    /// Those whose poll has come.
+    ready: VecDeque<Event>,
     /// Room for what the wrapped transport reports; absent while it does.
-    scratch: Option<Events>,
+    scratch: Option<Queue>,
     links: Vec<Link>,
     /// By the token that the wrapped transport was given instead.
     operations: HashMap<u64, Operation>,
@@ -121,6 +123,7 @@ impl<B: Btl> Fault<B> {
             storm: 0,
             polls: 0,
             held: VecDeque::new(),
+            ready: VecDeque::new(),
             scratch: None,
             links: Vec::new(),
             operations: HashMap::new(),
@@ -344,27 +347,25 @@ impl<B: Btl> Btl for Fault<B> {
         }
     }
 
-    fn poll(&mut self, events: &mut Events) -> usize {
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         self.polls += 1;
         self.storm = self.storm.saturating_sub(1);
-        if self.held.len() < HELD_MAX {
-            let mut scratch = self.scratch.take().unwrap_or_else(|| Events::with_capacity(64));
-            self.inner.poll(&mut scratch);
+        if self.held.len() + self.ready.len() < HELD_MAX {
+            let mut scratch = self.scratch.take().unwrap_or_else(|| Queue::with_capacity(64));
+            self.inner.poll(None, &mut scratch);
             scratch.drain().for_each(|event| self.take_in(event));
             self.scratch = Some(scratch);
         }
-        let before = events.len();
-        while !events.is_full() && self.held.front().is_some_and(|(due, _)| *due <= self.polls) {
-            if let Some((_, event)) = self.held.pop_front() {
-                events.push(event);
-            }
+        while self.held.front().is_some_and(|(due, _)| *due <= self.polls) {
+            self.ready.extend(self.held.pop_front().map(|(_, event)| event));
         }
-        events.len() - before
+        hand_out(&mut self.ready, only, sink)
     }
 
     fn arm(&mut self) -> Option<RawFd> {
         // What is held back is due by the count of polls: no descriptor tells.
-        if self.plan.delay_polls_max > 0 || !self.held.is_empty() { None } else { self.inner.arm() }
+        let quiet = self.held.is_empty() && self.ready.is_empty();
+        if self.plan.delay_polls_max > 0 || !quiet { None } else { self.inner.arm() }
     }
 
     fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {

@@ -17,8 +17,12 @@
 //!    outcome ([`ReserveError::Full`]), not an error: poll, then retry.
 //! 3. **Arrivals** are owned [`Fragment`]s. The receiver may park them, across threads, in any order; dropping one
 //!    returns its credit to the sender.
-//! 4. **Only one caller polls.** [`Btl::poll`] never blocks and does bounded work. A transport reports everything as
-//!    an [`Event`]. It adds no more events than the list has room for; the others wait for the next poll.
+//! 4. **Only one caller polls.** [`Btl::poll`] never blocks and does bounded work. A transport reports everything to
+//!    the caller's [`Sink`], once. It may offer a message ([`Sink::short`], [`Sink::fragment`]) before it reports the
+//!    message as an [`Event`]; a message that is taken is done. Once a poll has reported an event of a message, it
+//!    offers no later message of the same peer, which would overtake. It reports no more events than the sink has
+//!    room for ([`Sink::room`]); the others wait for the next poll, and so does a message that is refused then. A poll
+//!    for one peer gives the next message of this peer or nothing.
 //! 5. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link is up, `reserve` says `Full`. Both sides
 //!    call `connect`. Nothing from a peer is delivered before this side's `connect` to it has returned, and nothing
 //!    that came earlier is lost. A transport may offer to put a link off until it is needed: [`Btl::introduce`] and
@@ -45,8 +49,9 @@
 //! Then prove it, with the feature `conformance`: a `conformance::Fixture` that makes a connected pair
 //! and one line of `conformance!` test all of the above.
 //!
-//! Short cuts are optional: [`Btl::send_short`], [`Btl::poll_short`] and [`Btl::is_quiet`] have defaults by the calls
-//! above. A transport with its own versions keeps the order of those calls; the suite tests that, too.
+//! Short cuts are optional: [`Btl::send_short`] and [`Btl::is_quiet`] have defaults. A transport need not offer
+//! messages before it reports them as events, and may do nothing in a poll for one peer. A transport that keeps its
+//! reports in a queue gets all of [`Btl::poll`] from [`hand_out`]. The suite tests short cuts, too.
 //!
 //! # What is here to help
 //!
@@ -78,6 +83,7 @@ pub mod pool;
 mod random;
 #[allow(unsafe_code, reason = "declares the unsafe methods that transports implement")]
 mod rdma;
+mod sink;
 #[allow(unsafe_code, reason = "slots and fragments are the safe face of memory given by address")]
 mod slot;
 pub mod trace;
@@ -86,9 +92,10 @@ mod transport;
 pub use ability::{Abilities, AbilityId};
 pub use address::{Address, AmTag, PeerId, Token};
 pub use error::{LinkError, MapError, RdmaError, ReserveError};
-pub use event::{Event, Events};
+pub use event::Event;
 pub use limits::Limits;
 pub use mapped::{Allocation, Mapped, Mapping};
 pub use rdma::{Access, Ended, Extent, Rdma, RdmaLimits, RemoteKey, total_of};
+pub use sink::{Queue, Sink, hand_out};
 pub use slot::{Fragment, PoolHandle, Reclaim, Slot};
-pub use transport::{Btl, Next, SHORT_BYTES, Short, Shorts};
+pub use transport::{Btl, SHORT_BYTES, Short};

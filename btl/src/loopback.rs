@@ -11,7 +11,7 @@
 //! switched off in [`Config`]) in `abilities.rs`; memory of devices in `devices.rs`.
 //!
 //! ```
-//! use gapless_btl::{AmTag, Btl, Event, Events, Token, loopback::{Hub, Loopback}};
+//! use gapless_btl::{AmTag, Btl, Event, Queue, Token, loopback::{Hub, Loopback}};
 //! let hub = Hub::new();
 //! let (mut a, mut b) = (Loopback::new(&hub), Loopback::new(&hub));
 //! let to_b = a.connect(&b.address())?;
@@ -19,8 +19,8 @@
 //! let mut slot = a.reserve(to_b, 2)?;
 //! slot.write(0, b"hi")?;
 //! a.send(slot, AmTag(7), Token::NONE);
-//! let mut events = Events::with_capacity(8);
-//! b.poll(&mut events);
+//! let mut events = Queue::with_capacity(8);
+//! b.poll(None, &mut events);
 //! let Some(Event::Arrived { tag: AmTag(7), fragment, .. }) = events.drain().next() else { panic!() };
 //! assert_eq!(fragment.to_vec()?, b"hi");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -38,8 +38,8 @@ pub use hub::Hub;
 
 use crate::pool::HeapPool;
 use crate::{
-    AbilityId, Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma,
-    RdmaLimits, ReserveError, Slot, Token,
+    AbilityId, Address, AmTag, Btl, Event, Limits, LinkError, Mapped, PeerId, Rdma, RdmaLimits,
+    ReserveError, Sink, Slot, Token, hand_out,
 };
 use gapless_mem::Device;
 use hub::{End, Note};
@@ -276,14 +276,9 @@ impl Btl for Loopback {
         }
     }
 
-    fn poll(&mut self, events: &mut Events) -> usize {
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         self.collect();
-        let before = events.len();
-        while !events.is_full() {
-            let Some(event) = self.ready.pop_front() else { break };
-            events.push(event);
-        }
-        events.len() - before
+        hand_out(&mut self.ready, only, sink)
     }
 
     fn arm(&mut self) -> Option<RawFd> {

@@ -5,14 +5,14 @@
 //! [`Ring`] that keeps the last few. Polls that report nothing are not recorded.
 //!
 //! ```
-//! use gapless_btl::{AmTag, Btl, Events, Token, loopback::{Hub, Loopback}, trace::{Ring, Trace}};
+//! use gapless_btl::{AmTag, Btl, Queue, Token, loopback::{Hub, Loopback}, trace::{Ring, Trace}};
 //! let ring = Ring::new(100);
-//! let mut end = Trace::new(Loopback::new(&Hub::new()), ring.sink());
+//! let mut end = Trace::new(Loopback::new(&Hub::new()), ring.listener());
 //! let own = end.address();
 //! let me = end.connect(&own)?;
 //! let slot = end.reserve(me, 3)?;
 //! end.send(slot, AmTag(9), Token(1));
-//! end.poll(&mut Events::with_capacity(8));
+//! end.poll(None, &mut Queue::with_capacity(8));
 //! assert_eq!(ring.text(), "\
 //! connect -> peer 0
 //! reserve 3 bytes for peer 0 -> ok
@@ -30,22 +30,20 @@ mod record;
 pub use record::{Outcome, Record, Ring};
 
 use crate::{
-    Abilities, Address, AmTag, Btl, Events, Limits, LinkError, Mapped, PeerId, Rdma, RdmaLimits,
-    ReserveError, Slot, Token,
+    Abilities, Address, AmTag, Btl, Event, Fragment, Limits, LinkError, Mapped, PeerId, Rdma,
+    RdmaLimits, ReserveError, Short, Sink, Slot, Token,
 };
 use gapless_mem::Device;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// Where records go.
-pub type Sink = Box<dyn FnMut(Record) + Send>;
+/// Who gets the records.
+pub type Listener = Box<dyn FnMut(Record) + Send>;
 
 /// A transport that tells what goes through it. See the [module](self).
 pub struct Trace<B> {
     inner: B,
-    sink: Sink,
-    /// Room for what the wrapped transport reports; kept for callers that always have as much.
-    scratch: Option<Events>,
+    listener: Listener,
     rdma_limits: Option<RdmaLimits>,
     abilities: Abilities,
     peers: u32,
@@ -54,12 +52,12 @@ pub struct Trace<B> {
 }
 
 impl<B: Btl> Trace<B> {
-    /// Wraps a transport; `sink` gets each record at once, on the caller's thread.
+    /// Wraps a transport; `listener` gets each record at once, on the caller's thread.
     #[must_use]
-    pub fn new(mut inner: B, sink: Sink) -> Trace<B> {
+    pub fn new(mut inner: B, listener: Listener) -> Trace<B> {
         let mut abilities = Abilities::default();
         let rdma_limits = abilities.rdma(&mut inner).map(|rdma| rdma.rdma_limits().clone());
-        Trace { inner, sink, scratch: None, rdma_limits, abilities, peers: 0, reaches: Vec::new() }
+        Trace { inner, listener, rdma_limits, abilities, peers: 0, reaches: Vec::new() }
     }
 
     /// The wrapped transport.
@@ -68,7 +66,7 @@ impl<B: Btl> Trace<B> {
     }
 
     fn record(&mut self, record: Record) {
-        (self.sink)(record);
+        (self.listener)(record);
     }
 }
 
@@ -112,22 +110,8 @@ impl<B: Btl> Btl for Trace<B> {
         self.inner.send(slot, tag, done);
     }
 
-    fn poll(&mut self, events: &mut Events) -> usize {
-        // No more is taken than the caller has room for: the rest stays with the wrapped transport.
-        let room = events.room();
-        if room == 0 {
-            return 0;
-        }
-        let fitting = self.scratch.take().filter(|scratch| scratch.capacity() == room);
-        let mut scratch = fitting.unwrap_or_else(|| Events::with_capacity(room));
-        let before = events.len();
-        self.inner.poll(&mut scratch);
-        for event in scratch.drain() {
-            self.record(Record::of(&event));
-            events.push(event);
-        }
-        self.scratch = Some(scratch);
-        events.len() - before
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        self.inner.poll(only, &mut Told { sink, listener: &mut self.listener })
     }
 
     fn arm(&mut self) -> Option<RawFd> {
@@ -155,6 +139,43 @@ impl<B: Btl> Btl for Trace<B> {
     }
 }
 
+/// The caller's sink; what it takes is told.
+struct Told<'p> {
+    sink: &'p mut dyn Sink,
+    listener: &'p mut Listener,
+}
+
+impl Told<'_> {
+    /// Tells of a message if it was taken.
+    fn arrived(&mut self, taken: bool, from: PeerId, tag: AmTag, len: usize) -> bool {
+        if taken {
+            (self.listener)(Record::Arrived { from, len, tag });
+        }
+        taken
+    }
+}
+
+impl Sink for Told<'_> {
+    fn short(&mut self, from: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let taken = self.sink.short(from, tag, message);
+        self.arrived(taken, from, tag, message.len())
+    }
+
+    fn fragment(&mut self, from: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
+        let taken = self.sink.fragment(from, tag, fragment);
+        self.arrived(taken, from, tag, fragment.len())
+    }
+
+    fn event(&mut self, event: Event) {
+        (self.listener)(Record::of(&event));
+        self.sink.event(event);
+    }
+
+    fn room(&self) -> usize {
+        self.sink.room()
+    }
+}
+
 impl<B: std::fmt::Debug> std::fmt::Debug for Trace<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Trace").field(&self.inner).finish()
@@ -164,13 +185,14 @@ impl<B: std::fmt::Debug> std::fmt::Debug for Trace<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Queue;
     use crate::loopback::{Hub, Loopback};
 
     #[test]
     fn the_ring_keeps_the_last_records() {
         let ring = Ring::new(2);
         let hub = Hub::new();
-        let mut end = Trace::new(Loopback::new(&hub), ring.sink());
+        let mut end = Trace::new(Loopback::new(&hub), ring.listener());
         assert!(end.connect(&Address::new(b"?").unwrap()).is_err());
         assert!(end.reserve(PeerId(0), 1).is_err());
         let own = end.address();
@@ -182,22 +204,54 @@ mod tests {
     }
 
     #[test]
+    fn a_message_that_is_taken_at_once_is_told_like_others() {
+        /// Takes the first message and refuses the others.
+        struct One(usize, Queue);
+        impl Sink for One {
+            fn fragment(&mut self, _: PeerId, _: AmTag, _: &Fragment) -> bool {
+                self.0 += 1;
+                self.0 == 1
+            }
+            fn event(&mut self, event: Event) {
+                self.1.event(event);
+            }
+            fn room(&self) -> usize {
+                self.1.room()
+            }
+        }
+        let ring = Ring::new(100);
+        let mut end = Trace::new(Loopback::new(&Hub::new()), ring.listener());
+        let own = end.address();
+        let me = end.connect(&own).unwrap();
+        for len in [3, 4] {
+            let slot = end.reserve(me, len).unwrap();
+            end.send(slot, AmTag(9), Token::NONE);
+        }
+        let mut one = One(0, Queue::with_capacity(8));
+        assert_eq!(end.poll(None, &mut one), 2);
+        assert_eq!((one.0, one.1.len()), (2, 1));
+        let records = ring.records();
+        let told = |len| Record::Arrived { from: me, len, tag: AmTag(9) };
+        assert_eq!(records[records.len() - 2..], [told(3), told(4)]);
+    }
+
+    #[test]
     fn a_small_buffer_takes_what_it_can() {
         let ring = Ring::new(100);
-        let mut end = Trace::new(Loopback::new(&Hub::new()), ring.sink());
+        let mut end = Trace::new(Loopback::new(&Hub::new()), ring.listener());
         let own = end.address();
         let me = end.connect(&own).unwrap();
         for tag in 0..5 {
             let slot = end.reserve(me, 0).unwrap();
             end.send(slot, AmTag(tag), Token::NONE);
         }
-        let mut events = Events::with_capacity(2);
-        assert_eq!(end.poll(&mut events), 2);
-        assert_eq!(end.poll(&mut events), 0);
+        let mut events = Queue::with_capacity(2);
+        assert_eq!(end.poll(None, &mut events), 2);
+        assert_eq!(end.poll(None, &mut events), 0);
         drop(events.drain());
-        assert_eq!(end.poll(&mut events), 2);
-        let mut events = Events::with_capacity(100);
-        assert_eq!(end.poll(&mut events), 1);
+        assert_eq!(end.poll(None, &mut events), 2);
+        let mut events = Queue::with_capacity(100);
+        assert_eq!(end.poll(None, &mut events), 1);
         let arrived = |record: &Record| matches!(record, Record::Arrived { .. });
         assert_eq!(ring.records().iter().filter(|r| arrived(r)).count(), 5);
     }

@@ -1,8 +1,7 @@
 //! The contract itself.
 
 use crate::{
-    Address, AmTag, Events, Fragment, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError, Slot,
-    Token,
+    Address, AmTag, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError, Sink, Slot, Token,
 };
 use gapless_mem::Device;
 use std::os::fd::RawFd;
@@ -50,38 +49,6 @@ impl<'m> Short<'m> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-}
-
-/// What [`Btl::take_next`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Nothing has come yet.
-    Nothing,
-    /// A poll has to see to it: there is something that was not taken, or the transport cannot tell.
-    Kept,
-    /// The message was taken.
-    Taken,
-}
-
-impl Next {
-    /// Of a message that is there.
-    #[must_use]
-    #[inline]
-    pub fn taken(taken: bool) -> Next {
-        if taken { Next::Taken } else { Next::Kept }
-    }
-}
-
-/// Takes short messages as they are found, in the place of events.
-pub trait Shorts {
-    /// Takes a message; `false`, with nothing changed, if it should come as an event.
-    fn take(&mut self, from: PeerId, tag: AmTag, message: Short<'_>) -> bool;
-
-    /// As [`take`](Shorts::take), of a longer message in `fragment`, which goes back at once if it is taken.
-    fn take_fragment(&mut self, from: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
-        let _ = (from, tag, fragment);
-        false
     }
 }
 
@@ -135,9 +102,14 @@ pub trait Btl: Send {
     /// May panic if the slot is another transport's.
     fn send(&mut self, slot: Slot, tag: AmTag, done: Token);
 
-    /// Makes progress and reports what happened, up to what `events` has room for. Never blocks,
-    /// bounded work. Gives how many events were added.
-    fn poll(&mut self, events: &mut Events) -> usize;
+    /// Makes progress and gives what happened to `sink`: messages are offered, what is refused and all else comes as
+    /// events, as far as there is room. Never blocks, bounded work. Gives how many messages were taken and events
+    /// given, together.
+    ///
+    /// With `only`, looks at the next message of this peer alone: at most that is offered, or given if there is room,
+    /// and all else stays as it is. For whoever waits for just that message: it need not make progress, so a poll of
+    /// all is needed now and then. A transport that cannot look at one peer alone does nothing and gives 0.
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize;
 
     /// Sends a short message if that can be done at once, as `reserve`, writing and `send` with
     /// [`Token::NONE`] would; `false`, with nothing sent, if not: `reserve` says why.
@@ -152,22 +124,6 @@ pub trait Btl: Send {
             self.send(slot, tag, Token::NONE);
         }
         written
-    }
-
-    /// As [`poll`](Btl::poll), and may offer short messages to `shorts` first: in the order in which
-    /// they would have come as events, and none of them behind an event. Gives how many messages and
-    /// events there were.
-    fn poll_short(&mut self, events: &mut Events, shorts: &mut dyn Shorts) -> usize {
-        let _ = shorts;
-        self.poll(events)
-    }
-
-    /// Offers the next message of `from` alone to `shorts`, if it has come and is a short one that a poll would
-    /// offer. Unless it is taken, nothing changes. For whoever waits for just that message; a poll now and then is
-    /// needed all the same.
-    fn take_next(&mut self, from: PeerId, shorts: &mut dyn Shorts) -> Next {
-        let _ = (from, shorts);
-        Next::Kept
     }
 
     /// Whether a [`poll`](Btl::poll) now would find nothing and change nothing, where that can be told by
@@ -235,17 +191,11 @@ impl<B: Btl + ?Sized> Btl for Box<B> {
     fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
         (**self).send(slot, tag, done);
     }
-    fn poll(&mut self, events: &mut Events) -> usize {
-        (**self).poll(events)
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        (**self).poll(only, sink)
     }
     fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
         (**self).send_short(to, tag, message)
-    }
-    fn poll_short(&mut self, events: &mut Events, shorts: &mut dyn Shorts) -> usize {
-        (**self).poll_short(events, shorts)
-    }
-    fn take_next(&mut self, from: PeerId, shorts: &mut dyn Shorts) -> Next {
-        (**self).take_next(from, shorts)
     }
     fn is_quiet(&self) -> bool {
         (**self).is_quiet()

@@ -46,7 +46,7 @@ impl Fixture for Rough {
                 delay_polls_max: 5,
                 ..Plan::default()
             };
-            Fault::new(Trace::new(end, Ring::new(50).sink()), plan)
+            Fault::new(Trace::new(end, Ring::new(50).listener()), plan)
         };
         (rough(a, 1), rough(b, 2))
     }
@@ -62,7 +62,7 @@ impl Fixture for Boxed {
 
     fn pair(&mut self) -> (Self::Btl, Self::Btl) {
         let (a, b) = ends(&Config::default());
-        (Box::new(a), Box::new(Trace::new(b, Ring::new(50).sink())))
+        (Box::new(a), Box::new(Trace::new(b, Ring::new(50).listener())))
     }
 }
 

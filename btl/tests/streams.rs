@@ -11,7 +11,8 @@
 use gapless_btl::conformance::Fixture;
 use gapless_btl::pool::{Buffer, HeapPool};
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Events, Limits, LinkError, PeerId, ReserveError, Slot, Token,
+    Address, AmTag, Btl, Event, Limits, LinkError, PeerId, ReserveError, Sink, Slot, Token,
+    hand_out,
 };
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -284,7 +285,7 @@ impl Btl for Streams {
         let _ = Streams::flush(link, &mut self.ready);
     }
 
-    fn poll(&mut self, events: &mut Events) -> usize {
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         while let Ok((stream, _)) = self.listener.accept() {
             if stream.set_nonblocking(true).is_ok() {
                 let (head, head_got) = ([0; 8], 0);
@@ -317,12 +318,7 @@ impl Btl for Streams {
                 self.lose(at, error);
             }
         }
-        let before = events.len();
-        while !events.is_full() {
-            let Some(event) = self.ready.pop_front() else { break };
-            events.push(event);
-        }
-        events.len() - before
+        hand_out(&mut self.ready, only, sink)
     }
 }
 

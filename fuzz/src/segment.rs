@@ -5,7 +5,7 @@
 //! error.
 
 use crate::input::Input;
-use gapless_btl::{AmTag, Btl, Event, Events, Extent, Fragment, PeerId, RemoteKey, Token};
+use gapless_btl::{AmTag, Btl, Event, Extent, Fragment, PeerId, Queue, RemoteKey, Token};
 use gapless_btl_sm::{SlotClass, Sm, SmConfig};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, Region};
@@ -22,7 +22,7 @@ struct Pair {
     ends: [Sm; 2],
     peers: [PeerId; 2],
     kept: Vec<Fragment>,
-    events: Events,
+    events: Queue,
 }
 
 fn end(name: &str) -> Option<Sm> {
@@ -43,7 +43,7 @@ impl Pair {
         ends[0].attach(&device).ok()?;
         let addresses = ends.each_ref().map(Btl::address);
         let peers = [ends[0].connect(&addresses[1]).ok()?, ends[1].connect(&addresses[0]).ok()?];
-        let mut pair = Pair { ends, peers, kept: Vec::new(), events: Events::with_capacity(8) };
+        let mut pair = Pair { ends, peers, kept: Vec::new(), events: Queue::with_capacity(8) };
         for _ in 0..8 {
             pair.poll(0);
             pair.poll(1);
@@ -54,7 +54,7 @@ impl Pair {
     fn poll(&mut self, who: usize) {
         // Sockets are looked at when the descriptor is asked for, rings always.
         self.ends[who].arm();
-        self.ends[who].poll(&mut self.events);
+        self.ends[who].poll(None, &mut self.events);
         for event in self.events.drain() {
             let Event::Arrived { fragment, .. } = event else { continue };
             let bytes = fragment.to_vec().expect("host memory can be read");
@@ -159,7 +159,7 @@ pub(crate) fn run(bytes: &[u8]) {
     drop(rogue);
     for _ in 0..16 {
         honest.arm();
-        honest.poll(&mut events);
+        honest.poll(None, &mut events);
         events.drain().for_each(drop);
     }
     drop(honest);

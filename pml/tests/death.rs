@@ -135,7 +135,7 @@ fn what_was_registered_for_the_dead_is_given_back() {
     let config = Config { force: Some(Protocol::SingleCopy), ..Config::default() };
     let mut job = Job::build(2, config, &mut |rank, hub| {
         let end = Loopback::with(hub, link());
-        if rank == 0 { Box::new(Trace::new(end, ring.sink())) } else { Box::new(end) }
+        if rank == 0 { Box::new(Trace::new(end, ring.listener())) } else { Box::new(end) }
     });
     let from = Buffer::source(&bytes(100_000), 1, 1);
     let sends = [0, 1, 2].map(|tag| job.isend(0, &from, 1, tag));

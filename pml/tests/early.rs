@@ -3,14 +3,14 @@
 
 mod common;
 
+use common::ahead::offer_next;
 use common::{Buffer, Job, bytes, link};
-use gapless_bml::{Next, SHORT_BYTES, Short};
 use gapless_btl::loopback::{self, Loopback};
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Events, Limits, LinkError, PeerId, ReserveError, Shorts, Slot,
-    Token,
+    Address, AmTag, Btl, Event, Limits, LinkError, PeerId, Queue, ReserveError, Sink, Slot, Token,
+    hand_out,
 };
-use gapless_pml::{Config, Source, TagSel};
+use gapless_pml::{Config, Next, Source, TagSel};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,8 +29,8 @@ struct Late {
 
 impl Late {
     fn collect(&mut self) {
-        let mut events = Events::with_capacity(64);
-        self.inner.poll(&mut events);
+        let mut events = Queue::with_capacity(64);
+        self.inner.poll(None, &mut events);
         for event in events.drain() {
             if matches!(event, Event::Arrived { .. }) && !std::mem::replace(&mut self.any, true) {
                 self.first = Some(event);
@@ -65,36 +65,12 @@ impl Btl for Late {
         self.inner.send(slot, tag, done);
     }
 
-    fn poll(&mut self, events: &mut Events) -> usize {
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         self.collect();
-        let before = events.len();
-        while !events.is_full() {
-            let Some(event) = self.come.pop_front() else { break };
-            events.push(event);
+        match only {
+            Some(peer) => offer_next(&mut self.come, peer, sink),
+            None => hand_out(&mut self.come, None, sink),
         }
-        events.len() - before
-    }
-
-    fn take_next(&mut self, from: PeerId, shorts: &mut dyn Shorts) -> Next {
-        self.collect();
-        let (tag, fragment) = match self.come.front() {
-            None => return Next::Nothing,
-            Some(Event::Arrived { from: next, tag, fragment }) if *next == from => (tag, fragment),
-            Some(_) => return Next::Kept,
-        };
-        if fragment.len() > SHORT_BYTES {
-            return Next::Kept;
-        }
-        let mut bytes = fragment.to_vec().unwrap();
-        let len = bytes.len();
-        bytes.resize(len.next_multiple_of(8), 0);
-        let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().unwrap());
-        let words: Vec<u64> = bytes.chunks_exact(8).map(word).collect();
-        let taken = shorts.take(from, *tag, Short::new(&words, len));
-        if taken {
-            self.come.pop_front();
-        }
-        Next::taken(taken)
     }
 }
 

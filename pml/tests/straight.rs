@@ -4,14 +4,15 @@
 
 mod common;
 
+use common::ahead::offer_next;
 use common::{Buffer, Job, bytes, link};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Events, Limits, LinkError, Next, PeerId, ReserveError, SHORT_BYTES,
-    Short, Shorts, Slot, Token,
+    Address, AmTag, Btl, Event, Limits, LinkError, PeerId, Queue, ReserveError, Sink, Slot, Token,
+    hand_out,
 };
 use gapless_dtype::{Datatype, Layout, Primitive};
-use gapless_pml::{Config, PmlError, Source, TagSel};
+use gapless_pml::{Config, Next, PmlError, Source, TagSel};
 use std::collections::VecDeque;
 
 const FROM_0: Source = Source::Rank(0);
@@ -38,36 +39,14 @@ impl Btl for Ahead {
     fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
         self.inner.send(slot, tag, done);
     }
-    fn poll(&mut self, events: &mut Events) -> usize {
-        let before = events.len();
-        while !events.is_full()
-            && let Some(event) = self.waiting.pop_front()
-        {
-            events.push(event);
-        }
-        self.inner.poll(events);
-        events.len() - before
-    }
-    fn take_next(&mut self, from: PeerId, shorts: &mut dyn Shorts) -> Next {
-        let mut events = Events::with_capacity(64);
-        self.inner.poll(&mut events);
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        let mut events = Queue::with_capacity(64);
+        self.inner.poll(None, &mut events);
         self.waiting.extend(events.drain());
-        let Some(Event::Arrived { from: who, tag, fragment }) = self.waiting.front() else {
-            return if self.waiting.is_empty() { Next::Nothing } else { Next::Kept };
-        };
-        if *who != from || fragment.len() > SHORT_BYTES {
-            return Next::Kept;
+        match only {
+            Some(peer) => offer_next(&mut self.waiting, peer, sink),
+            None => hand_out(&mut self.waiting, None, sink),
         }
-        let mut all = fragment.to_vec().unwrap();
-        let len = all.len();
-        all.resize(len.next_multiple_of(8), 0xEE);
-        let words: Vec<u64> =
-            all.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
-        let taken = shorts.take(from, *tag, Short::new(&words, len));
-        if taken {
-            self.waiting.pop_front();
-        }
-        Next::taken(taken)
     }
 }
 

@@ -149,7 +149,7 @@ fn every_layout_over_every_link_by_every_protocol() {
                     None => vec![Box::new(end)],
                     Some(plan) => {
                         let ring = Ring::new(64);
-                        vec![Box::new(Trace::new(Fault::new(end, plan.clone()), ring.sink()))]
+                        vec![Box::new(Trace::new(Fault::new(end, plan.clone()), ring.listener()))]
                     }
                 }
             };

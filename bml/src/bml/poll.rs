@@ -3,66 +3,104 @@
 use super::{Bml, RESERVED};
 use crate::endpoint::{Ending, Endpoint};
 use crate::waiter::{Step, Waiter};
-use crate::{Event, Handler, Rank, TokenSpace};
-use gapless_btl::{AmTag, Fragment, LinkError, Next, PeerId, Short, Shorts};
+use crate::{Event, Handler, Next, Rank, TokenSpace};
+use gapless_btl::{AmTag, Fragment, LinkError, PeerId, Queue, Short, Sink};
 
-/// Hands short messages to whoever polls, if nobody registered their tag.
-struct Direct<'p, H> {
-    /// The rail that they come from.
+/// Takes what one rail says: offers messages to the handlers of their tags, and keeps events for later.
+struct Inlet<'p, H> {
+    /// The rail.
     at: usize,
     ranks: &'p [Rank],
     endpoints: &'p mut [Endpoint],
     by_tag: &'p [u8; 256],
+    handlers: &'p mut [Option<Box<dyn Handler + Send>>],
     rest: &'p mut H,
+    events: &'p mut Queue,
+    /// Messages that were taken when they were offered.
     taken: usize,
 }
 
-impl<H: Handler> Direct<'_, H> {
-    /// Who sends, if the message is for whoever polls. What is wrong with others is found again when they
-    /// come as events.
+impl<H: Handler> Inlet<'_, H> {
+    /// Who sends. What is wrong with others is found again when they come as events.
     #[inline]
-    fn rank(&mut self, from: PeerId, tag: AmTag) -> Option<Rank> {
+    fn rank(&mut self, from: PeerId) -> Option<Rank> {
         let rank = *self.ranks.get(from.0 as usize)?;
-        let ours = self.by_tag[usize::from(tag.0)] == 0;
-        (ours && self.endpoints[rank.0 as usize].heard(self.at)).then_some(rank)
+        self.endpoints[rank.0 as usize].heard(self.at).then_some(rank)
+    }
+
+    /// The handler that registered this tag; for bml's own there is none.
+    fn registered(&mut self, number: u8) -> Option<&mut (dyn Handler + Send + 'static)> {
+        self.handlers.get_mut(usize::from(number) - 1)?.as_deref_mut()
     }
 }
 
-impl<H: Handler> Shorts for Direct<'_, H> {
+impl<H: Handler> Sink for Inlet<'_, H> {
     #[inline]
-    fn take(&mut self, from: PeerId, tag: AmTag, message: Short<'_>) -> bool {
-        let Some(rank) = self.rank(from, tag) else { return false };
-        let taken = self.rest.take(rank, tag, message);
+    fn short(&mut self, from: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let Some(rank) = self.rank(from) else { return false };
+        let taken = match self.by_tag[usize::from(tag.0)] {
+            0 => self.rest.short(rank, tag, message),
+            number => self.registered(number).is_some_and(|all| all.short(rank, tag, message)),
+        };
         self.taken += usize::from(taken);
         taken
     }
 
     #[inline]
-    fn take_fragment(&mut self, from: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
-        let Some(rank) = self.rank(from, tag) else { return false };
-        let taken = self.rest.take_fragment(rank, tag, fragment);
+    fn fragment(&mut self, from: PeerId, tag: AmTag, fragment: &Fragment) -> bool {
+        let Some(rank) = self.rank(from) else { return false };
+        let taken = match self.by_tag[usize::from(tag.0)] {
+            0 => self.rest.fragment(rank, tag, fragment),
+            number => self.registered(number).is_some_and(|all| all.fragment(rank, tag, fragment)),
+        };
         self.taken += usize::from(taken);
         taken
     }
+
+    #[inline]
+    fn event(&mut self, event: gapless_btl::Event) {
+        self.events.event(event);
+    }
+
+    #[inline]
+    fn room(&self) -> usize {
+        self.events.room()
+    }
 }
 
-/// Takes one message of one tag.
+/// Takes one message of one tag; there is no room for anything else.
 struct One<F> {
     tag: AmTag,
     take: F,
+    next: Next,
 }
 
-impl<F: FnMut(Short<'_>) -> bool> Shorts for One<F> {
+impl<F: FnMut(Short<'_>) -> bool> Sink for One<F> {
     #[inline]
-    fn take(&mut self, _: PeerId, tag: AmTag, message: Short<'_>) -> bool {
-        tag == self.tag && (self.take)(message)
+    fn short(&mut self, _: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let taken = tag == self.tag && (self.take)(message);
+        self.next = if taken { Next::Taken } else { Next::Kept };
+        taken
+    }
+
+    fn fragment(&mut self, _: PeerId, _: AmTag, _: &Fragment) -> bool {
+        self.next = Next::Kept;
+        false
+    }
+
+    fn event(&mut self, event: gapless_btl::Event) {
+        tracing::error!(?event, "an event that there is no room for");
+    }
+
+    fn room(&self) -> usize {
+        0
     }
 }
 
 impl Bml {
-    /// Gives `take` the next message of `from`, if it has come, is a short one, and has this tag, which nobody
-    /// registered. Unless it is taken, nothing changes. For whoever waits for just that message: it looks at
-    /// one link and makes no progress with anything else.
+    /// Gives `take` the next message of `from`, if it has come, is a short one, and has this tag, whoever registered
+    /// it. Unless it is taken, nothing changes. For whoever waits for just that message: it looks at one link and
+    /// makes no progress with anything else.
     ///
     /// Called from a handler it does nothing.
     #[inline]
@@ -74,19 +112,19 @@ impl Bml {
     ) -> Next {
         let endpoint = self.endpoints.get_mut(from.0 as usize);
         let Some(path) = endpoint.and_then(Endpoint::carrier_mut) else { return Next::Kept };
-        if self.by_tag[usize::from(tag.0)] != 0 || self.events.is_none() {
+        if self.by_tag[usize::from(tag.0)] == RESERVED || self.events.is_none() {
             return Next::Kept;
         }
-        let rail = &mut self.rails[path.rail];
-        let next = rail.btl.take_next(path.peer, &mut One { tag, take });
-        path.used |= next == Next::Taken;
-        next
+        let mut one = One { tag, take, next: Next::Nothing };
+        self.rails[path.rail].btl.poll(Some(path.peer), &mut one);
+        path.used |= one.next == Next::Taken;
+        one.next
     }
 
-    /// Lets every transport make progress, and hands over what happened: arrivals to the handler of
-    /// their tag, endings to the handler of their token, the loss of a peer to all; what belongs to
-    /// no registered handler to `rest`. Never blocks, bounded work. Gives how many events there
-    /// were.
+    /// Lets every transport make progress, and hands over what happened: arrivals to the handler of their tag, endings
+    /// to the handler of their token, the loss of a peer to all; what belongs to no registered handler to `rest`. An
+    /// arrival is offered first ([`Handler::short`], [`Handler::fragment`]), and is an event only if it is refused.
+    /// Never blocks, bounded work. Gives how many messages and events there were.
     ///
     /// Called from a handler it does nothing.
     #[inline]
@@ -133,10 +171,18 @@ impl Bml {
         while at < self.rails.len() {
             if due(&self.rails[at]) {
                 let rail = &mut self.rails[at];
-                let (ranks, endpoints, by_tag) = (&rail.ranks, &mut self.endpoints, &self.by_tag);
-                let mut shorts = Direct { at, ranks, endpoints, by_tag, rest, taken: 0 };
-                rail.btl.poll_short(&mut events, &mut shorts);
-                let taken = shorts.taken;
+                let mut inlet = Inlet {
+                    at,
+                    ranks: &rail.ranks,
+                    endpoints: &mut self.endpoints,
+                    by_tag: &self.by_tag,
+                    handlers: &mut self.handlers,
+                    rest,
+                    events: &mut events,
+                    taken: 0,
+                };
+                rail.btl.poll(None, &mut inlet);
+                let taken = inlet.taken;
                 handled += taken;
                 if events.is_empty() && taken == 0 {
                     rail.was_quiet();

@@ -4,7 +4,7 @@
 use super::{Shared, named, pair, poll, say};
 use crate::{Bml, BmlError, Event, PeerState, Rank};
 use gapless_btl::loopback::{Hub, Loopback};
-use gapless_btl::{Address, AmTag, Btl, Events, LinkError, PeerId, ReserveError, Token};
+use gapless_btl::{Address, AmTag, Btl, LinkError, PeerId, Queue, ReserveError, Token};
 
 /// Rank 0 with two rails to rank 1, whose ends are given bare.
 fn two_rails() -> (Bml, [(Loopback, PeerId); 2]) {
@@ -26,8 +26,8 @@ fn two_rails() -> (Bml, [(Loopback, PeerId); 2]) {
 }
 
 fn heard(end: &mut Loopback) -> Vec<(AmTag, Vec<u8>)> {
-    let mut events = Events::with_capacity(9);
-    end.poll(&mut events);
+    let mut events = Queue::with_capacity(9);
+    end.poll(None, &mut events);
     let arrived = events.drain().filter_map(|event| match event {
         gapless_btl::Event::Arrived { tag, fragment, .. } => {
             Some((tag, fragment.to_vec().unwrap()))

@@ -5,8 +5,8 @@ use super::{connect, poll, rank};
 use crate::{Bml, Event, Rank, TokenSpace};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{
-    Access, Address, AmTag, Btl, Events, Extent, Limits, LinkError, Mapped, PeerId, Rdma,
-    ReserveError, Slot, Token,
+    Access, Address, AmTag, Btl, Extent, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
+    Sink, Slot, Token,
 };
 use gapless_mem::{Device, Region, fake::FakeDevice};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,9 +57,9 @@ impl Btl for Shifty {
     fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
         self.ends[FIRST].send(slot, tag, done);
     }
-    fn poll(&mut self, events: &mut Events) -> usize {
-        let own: usize = self.ends.iter_mut().map(|end| end.poll(events)).sum();
-        own + self.other.as_ref().map_or(0, |other| other.lock().unwrap().poll(events))
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        let own: usize = self.ends.iter_mut().map(|end| end.poll(only, sink)).sum();
+        own + self.other.as_ref().map_or(0, |other| other.lock().unwrap().poll(only, sink))
     }
     fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
         self.ends.iter_mut().try_for_each(|end| end.attach(device))

@@ -25,8 +25,8 @@ fn equipped(a: Sm, b: Sm) -> (Pair, Arc<FakeDevice>, Arc<FakeDevice>) {
 }
 
 fn poll(pair: &mut Pair) {
-    pair.a.poll(&mut pair.events);
-    pair.b.poll(&mut pair.events);
+    pair.a.poll(None, &mut pair.events);
+    pair.b.poll(None, &mut pair.events);
     assert!(pair.events.is_empty(), "{:?}", pair.events.drain().collect::<Vec<_>>());
 }
 
@@ -101,12 +101,12 @@ fn what_a_dead_peer_shared_is_let_go_of_when_nobody_uses_it() {
     assert_eq!(theirs.imported(), 2, "one is kept");
     let Pair { a, mut b, mut events, .. } = pair;
     drop(a);
-    until("the loss", || b.poll(&mut events) > 0);
+    until("the loss", || b.poll(None, &mut events) > 0);
     assert_eq!(theirs.imported(), 1);
     let user = std::thread::spawn(move || drop(two));
     user.join().unwrap();
     assert_eq!(theirs.imported(), 0, "on whatever thread");
-    b.poll(&mut events);
+    b.poll(None, &mut events);
 }
 
 #[test]
@@ -119,14 +119,14 @@ fn a_peer_that_dies_with_our_memory_mapped_has_let_go_of_it() {
     assert!(pair.a.withdraw(memory));
     let Pair { mut a, b, mut events, .. } = pair;
     drop(b);
-    until("the loss", || a.poll(&mut events) > 0);
+    until("the loss", || a.poll(None, &mut events) > 0);
     for _ in 0..100 {
         a.look_around();
         assert!(a.withdraw(memory), "the process lives, and uses it");
     }
     drop(mapping);
     until("that is known", || {
-        a.poll(&mut events);
+        a.poll(None, &mut events);
         !a.withdraw(memory)
     });
 }
@@ -152,14 +152,14 @@ fn a_peer_that_broke_the_rules_is_waited_for_while_it_uses_our_memory() {
         drop(wire);
         for end in [&mut a, &mut b] {
             until("the loss at both ends", || {
-                end.poll(&mut events);
+                end.poll(None, &mut events);
                 events.drain().any(|event| matches!(event, gapless_btl::Event::Lost { .. }))
             });
         }
         assert!(matches!(a.links[0].state, State::Lost(LinkError::Corrupt { .. })));
-        let mut used = |events: &mut gapless_btl::Events| {
-            a.poll(events);
-            b.poll(events);
+        let mut used = |events: &mut gapless_btl::Queue| {
+            a.poll(None, events);
+            b.poll(None, events);
             a.look_around();
             regions.iter().any(|region| a.recall(to_b, *region))
         };
@@ -188,10 +188,10 @@ fn a_peer_that_finds_our_socket_full_says_later_that_it_uses_nothing() {
     while socket::send(&wire, &[socket::RING], None) == Ok(true) {}
     drop(wire);
     b.die(to_a.0, LinkError::Corrupt { what: "a test says so".to_owned() });
-    until("the loss over there", || b.poll(&mut events) > 0);
+    until("the loss over there", || b.poll(None, &mut events) > 0);
     drop(mapping);
     drop(events.drain());
-    until("the loss here", || a.poll(&mut events) > 0);
+    until("the loss here", || a.poll(None, &mut events) > 0);
     for _ in 0..10_000 {
         a.look_around();
         assert!(a.recall(to_b, memory.region()), "what we know of has it mapped");

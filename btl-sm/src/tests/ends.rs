@@ -5,7 +5,7 @@ use super::{Default, Pair, Tiny, fragment, until};
 use crate::link::State;
 use crate::{Sm, socket};
 use gapless_btl::conformance::Fixture;
-use gapless_btl::{AmTag, Btl, Event, Events, Fragment, LinkError, PeerId, Short, Slot, Token};
+use gapless_btl::{AmTag, Btl, Event, Fragment, LinkError, PeerId, Queue, Short, Slot, Token};
 
 /// Sends a message of `len` bytes, the first of which is `number`.
 fn say(end: &mut Sm, to: PeerId, number: u8, len: usize) {
@@ -20,10 +20,10 @@ fn first(fragment: &Fragment) -> u8 {
 
 /// The first bytes of all messages until the loss.
 fn hear_out(end: &mut Sm) -> (Vec<u8>, LinkError) {
-    let mut events = Events::with_capacity(8);
+    let mut events = Queue::with_capacity(8);
     let (mut heard, mut lost) = (Vec::new(), None);
     until("the loss", || {
-        end.poll(&mut events);
+        end.poll(None, &mut events);
         for event in events.drain() {
             assert!(lost.is_none(), "after the loss: {event:?}");
             match event {
@@ -46,9 +46,9 @@ fn a_peer_that_died_before_its_greeting_was_accepted_is_heard_out() {
     let strangers: Vec<_> = (0..64).map(|_| socket::call(&place).unwrap().unwrap()).collect();
     let to_b = a.connect(&b.address()).unwrap();
     let to_a = b.connect(&a.address()).unwrap();
-    let mut events = Events::with_capacity(8);
+    let mut events = Queue::with_capacity(8);
     until("one end is up", || {
-        b.poll(&mut events);
+        b.poll(None, &mut events);
         b.links[to_a.0 as usize].state == State::Up
     });
     for number in 0..20 {
@@ -86,11 +86,11 @@ fn a_dead_peer_is_not_buried_while_messages_wait_for_buffers() {
     let Pair { a, mut b, to_a, mut events, .. } = pair;
     drop(a);
     until("the end is noticed", || {
-        b.poll(&mut events);
+        b.poll(None, &mut events);
         matches!(b.links[to_a.0 as usize].state, State::Dying(_)) || !events.is_empty()
     });
     for _ in 0..100 {
-        b.poll(&mut events);
+        b.poll(None, &mut events);
         assert!(events.is_empty(), "{:?}", events.drain().collect::<Vec<_>>());
     }
     assert!(kept.iter().map(first).eq(0..parked));

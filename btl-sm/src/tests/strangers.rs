@@ -6,7 +6,7 @@ use crate::config::SlotClass;
 use crate::geometry::Geometry;
 use crate::lane::Lane;
 use crate::{Sm, SmConfig, socket};
-use gapless_btl::{Address, AmTag, Btl, Event, Events, LinkError, Token};
+use gapless_btl::{Address, AmTag, Btl, Event, LinkError, Queue, Token};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -95,7 +95,7 @@ fn nobody_is_met_in_the_name_of_another() {
         let job = job();
         let (mut alice, mut bob) = (open(&job, "alice"), open(&job, "bob"));
         let (to_alice, to_bob) = (alice.address(), bob.address());
-        let mut events = Events::with_capacity(16);
+        let mut events = Queue::with_capacity(16);
         let mut impostor = None;
         if early {
             impostor = Some(Stranger::that(GREETS, [&to_alice, &to_bob]));
@@ -109,14 +109,14 @@ fn nobody_is_met_in_the_name_of_another() {
         let alice_there = bob.connect(&to_alice).unwrap();
         let mut sent = false;
         until("bob's message is there", || {
-            bob.poll(&mut events);
+            bob.poll(None, &mut events);
             assert!(events.is_empty());
             if let (false, Ok(mut slot)) = (sent, bob.reserve(alice_there, 3)) {
                 slot.write(0, b"bob").unwrap();
                 bob.send(slot, AmTag(1), Token::NONE);
                 sent = true;
             }
-            alice.poll(&mut events);
+            alice.poll(None, &mut events);
             events.drain().any(|event| match event {
                 Event::Arrived { from, fragment, .. } => {
                     assert_eq!(from, bob_there);

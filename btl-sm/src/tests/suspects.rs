@@ -7,7 +7,7 @@ use crate::imports::share_packet;
 use crate::link::State;
 use crate::segment::Segment;
 use crate::{Sm, SmConfig, socket};
-use gapless_btl::{Btl, Events, LinkError, Mapped};
+use gapless_btl::{Btl, LinkError, Mapped, Queue};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt};
 use std::io::{IoSlice, Write};
@@ -143,9 +143,9 @@ fn a_lost_peer_holds_nobody_up_by_what_it_sends() {
         // Two packets more, while it is mourned.
         near.by_ref().take(2).for_each(|file| send(&wire, &[socket::RING], vec![file]));
         b = soon("a lost peer", move || {
-            let mut events = Events::with_capacity(8);
+            let mut events = Queue::with_capacity(8);
             for _ in 0..100 {
-                b.poll(&mut events);
+                b.poll(None, &mut events);
                 b.look_around();
             }
             b

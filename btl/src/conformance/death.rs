@@ -6,7 +6,7 @@ use super::duo::{A, Duo, assert_message, message, poll, tag_of};
 use super::leaving::talk;
 use super::wake::{LEN, Wake, pile_up, reserve_once};
 use super::{Fixture, Suite};
-use crate::{Access, AmTag, Btl, Event, Events, Fragment, LinkError, PeerId};
+use crate::{Access, AmTag, Btl, Event, Fragment, LinkError, PeerId, Queue};
 use crate::{Rdma, RemoteKey, ReserveError, Token};
 use gapless_mem::{Device, HostDevice, Region};
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) fn meet_parent<F: Fixture>(fixture: &mut F) -> (F::Btl, PeerId) {
 
 /// Sends one message, polling while there is no room; false when the peer is lost.
 pub(super) fn send_one(end: &mut impl Btl, peer: PeerId, tag: AmTag, bytes: &[u8]) -> bool {
-    let mut events = Events::with_capacity(8);
+    let mut events = Queue::with_capacity(8);
     let watch = Watch::new("room for a message");
     loop {
         match end.reserve(peer, bytes.len()) {
@@ -51,7 +51,7 @@ pub(super) fn send_one(end: &mut impl Btl, peer: PeerId, tag: AmTag, bytes: &[u8
 fn poll_until_told(end: &mut impl Btl) {
     let (heard, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || heard.send(child::listen()));
-    let mut events = Events::with_capacity(8);
+    let mut events = Queue::with_capacity(8);
     let watch = Watch::new("the parent");
     while told.try_recv().is_err() {
         drop(poll(end, &mut events));
@@ -201,7 +201,7 @@ pub fn peer_killed_with_operations_pending(suite: &Suite, mut fixture: impl Fixt
         let mut kin = Kin::start(suite, "deaf");
         let peer = meet_child(&mut end, &mut kin);
         let mut wake = Wake::new(peer);
-        let mut events = Events::with_capacity(8);
+        let mut events = Queue::with_capacity(8);
         let mut parked: Vec<Fragment> = Vec::new();
         let watch = Watch::new("messages");
         while parked.len() < 11 {

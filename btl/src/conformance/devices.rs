@@ -10,7 +10,7 @@ use super::memory::map_by_message;
 use super::wake::Wake;
 use super::{Fixture, Suite};
 use crate::random::Random;
-use crate::{AmTag, Btl, Event, Events, MapError, Mapping, RemoteKey, Token};
+use crate::{AmTag, Btl, Event, MapError, Mapping, Queue, RemoteKey, Token};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, HostDevice, Region, Space};
 use std::sync::Arc;
@@ -352,7 +352,7 @@ pub fn peer_killed_while_mapped(suite: &Suite, mut fixture: impl Fixture) {
         let own = device(2);
         let (mut end, peer) = meet_parent(&mut fixture);
         _ = attach(&mut end, &own);
-        let mut events = Events::with_capacity(8);
+        let mut events = Queue::with_capacity(8);
         let watch = Watch::new("the link");
         while end.reserve(peer, 0).is_err() {
             drop(poll(&mut end, &mut events));
@@ -406,7 +406,7 @@ pub fn peer_killed_while_mapped(suite: &Suite, mut fixture: impl Fixture) {
 impl<T: Btl> Duo<T> {
     /// The next arrival at one end, as it is.
     fn take_fragment(&mut self, side: usize) -> crate::Fragment {
-        let mut events = Events::with_capacity(1);
+        let mut events = Queue::with_capacity(1);
         let watch = Watch::new("a message");
         loop {
             match poll(&mut self.ends[side], &mut events).pop() {

@@ -2,7 +2,7 @@
 
 use super::Fixture;
 use super::bench::Watch;
-use crate::{AmTag, Btl, Event, Events, LinkError, PeerId, ReserveError, Slot, Token};
+use crate::{AmTag, Btl, Event, LinkError, PeerId, Queue, ReserveError, Slot, Token};
 use std::collections::VecDeque;
 
 /// One end of a [`Duo`].
@@ -37,8 +37,8 @@ impl Seen {
 }
 
 /// Polls once and gives what was reported.
-pub(super) fn poll<T: Btl>(end: &mut T, events: &mut Events) -> Vec<Event> {
-    let added = end.poll(events);
+pub(super) fn poll<T: Btl>(end: &mut T, events: &mut Queue) -> Vec<Event> {
+    let added = end.poll(None, events);
     assert_eq!(added, events.len(), "`poll` gives how many events it added");
     assert!(added <= events.capacity(), "{added} events, and room for {}", events.capacity());
     events.drain().collect()
@@ -73,7 +73,7 @@ pub(super) struct Duo<T> {
     pub(super) peer: [PeerId; 2],
     /// What each end has heard and no test has looked at.
     pub(super) heard: [VecDeque<Seen>; 2],
-    events: Events,
+    events: Queue,
 }
 
 impl<T: Btl> Duo<T> {
@@ -98,7 +98,7 @@ impl<T: Btl> Duo<T> {
     /// Two ends that call each other so, connected as far as they are.
     pub(super) fn joined(ends: [T; 2], peer: [PeerId; 2]) -> Duo<T> {
         let heard = [VecDeque::new(), VecDeque::new()];
-        Duo { ends, peer, heard, events: Events::with_capacity(64) }
+        Duo { ends, peer, heard, events: Queue::with_capacity(64) }
     }
 
     /// Polls one end; messages give their credits back at once.

@@ -5,7 +5,7 @@ use super::duo::{A, B, Duo, tag_of};
 use super::meeting::readable;
 use super::wake::{LEN, Wake, last_word, pile_up, reserve_once};
 use super::{Fixture, Suite};
-use crate::{Btl, Events, PeerId, ReserveError, Token};
+use crate::{Btl, PeerId, Queue, ReserveError, Token};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ pub fn peer_dropped(_: &Suite, mut fixture: impl Fixture) {
 /// Sends until there is no room, at most `most` messages; gives how many. Takes one event at most of
 /// what comes meanwhile.
 pub(super) fn talk(end: &mut impl Btl, peer: PeerId, most: u64) -> u64 {
-    let mut events = Events::with_capacity(1);
+    let mut events = Queue::with_capacity(1);
     let (mut sent, mut refused) = (0, 0);
     while sent < most && refused < 20 {
         let bytes = last_word(sent, end);
@@ -48,7 +48,7 @@ pub(super) fn talk(end: &mut impl Btl, peer: PeerId, most: u64) -> u64 {
             }
             Err(ReserveError::Full) => {
                 refused += 1;
-                end.poll(&mut events);
+                end.poll(None, &mut events);
                 std::thread::yield_now();
             }
             Err(error) => panic!("{error}"),

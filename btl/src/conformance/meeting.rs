@@ -4,7 +4,7 @@ use super::bench::{Watch, looking_at_most, looks_max};
 use super::duo::{A, B, Duo, Seen, message, poll, tag_of};
 use super::{Fixture, Suite};
 use crate::random::Random;
-use crate::{Address, Btl, Event, Events, LinkError, PeerId, ReserveError, Token};
+use crate::{Address, Btl, Event, LinkError, PeerId, Queue, ReserveError, Token};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -60,7 +60,7 @@ pub fn bad_addresses(suite: &Suite, mut fixture: impl Fixture) {
 /// Nothing is delivered before `connect`, and nothing that came earlier is lost.
 pub fn early_arrivals(_: &Suite, mut fixture: impl Fixture) {
     let (mut a, mut b) = fixture.pair();
-    let mut events = Events::with_capacity(16);
+    let mut events = Queue::with_capacity(16);
     let to_b = a.connect(&b.address()).expect("the ends of a pair reach each other");
     let mut sent = 0;
     // The link may stand before the other side connects, or not.
@@ -105,7 +105,7 @@ pub fn introductions(_: &Suite, mut fixture: impl Fixture) {
         for connects in [false, true] {
             let (mut a, mut b) = fixture.pair();
             let (a_address, b_address) = (a.address(), b.address());
-            let mut events = Events::with_capacity(16);
+            let mut events = Queue::with_capacity(16);
             let to_b = a.introduce(&b_address).expect("the ends of a pair reach each other");
             assert_eq!(a.introduce(&b_address), Ok(to_b), "once more");
             let mut to_a = (!late).then(|| b.introduce(&a_address).expect("as above"));
@@ -151,7 +151,7 @@ pub fn introductions(_: &Suite, mut fixture: impl Fixture) {
 /// The own address is a peer like any other, or refused as unreachable.
 pub fn oneself(suite: &Suite, mut fixture: impl Fixture) {
     let (mut a, _b) = fixture.pair();
-    let mut events = Events::with_capacity(16);
+    let mut events = Queue::with_capacity(16);
     let me = match a.connect(&a.address()) {
         Ok(me) => me,
         Err(LinkError::Unreachable { reason }) => {
@@ -256,7 +256,7 @@ pub fn poll_never_blocks(_: &Suite, mut fixture: impl Fixture) {
     let (mut a, b) = fixture.pair();
     a.connect(&b.address()).expect("the ends of a pair reach each other");
     let polling = std::thread::spawn(move || {
-        let mut events = Events::with_capacity(4);
+        let mut events = Queue::with_capacity(4);
         (0..100).for_each(|_| assert!(poll(&mut a, &mut events).is_empty(), "nothing was sent"));
         a
     });
@@ -283,7 +283,7 @@ pub fn two_threads(_: &Suite, mut fixture: impl Fixture) {
 /// what their ends may still have to do for the other.
 fn play<T: Btl>(mut end: T, peer: PeerId, first: bool, finished: &AtomicU32) {
     const ROUNDS: u64 = 2000;
-    let mut events = Events::with_capacity(4);
+    let mut events = Queue::with_capacity(4);
     let (mut thrown, mut caught) = (0, 0);
     let mut watch = Watch::new("the ball");
     while thrown < ROUNDS || caught < ROUNDS {

@@ -4,7 +4,7 @@ use super::bench::Watch;
 use super::duo::{A, B, Duo, Seen, assert_message, message, poll, tag_of};
 use super::{Fixture, Suite};
 use crate::random::Random;
-use crate::{AmTag, Btl, Event, Events, Fragment, ReserveError, Slot, Token};
+use crate::{AmTag, Btl, Event, Fragment, Queue, ReserveError, Slot, Token};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Messages of random sizes, both ways at once: each arrives once, intact, in the order of `send`
@@ -210,7 +210,7 @@ pub fn parked_fragments(suite: &Suite, mut fixture: impl Fixture) {
     let mut random = Random::new(suite.seed());
     let mut duo = Duo::new(&mut fixture);
     let max = duo.ends[A].limits().max_fragment_bytes.min(5000);
-    let mut events = Events::with_capacity(7);
+    let mut events = Queue::with_capacity(7);
     let mut parked: Vec<(u64, usize, Fragment)> = Vec::new();
     let mut lengths = VecDeque::new();
     let (to_thread, others) = std::sync::mpsc::channel::<Fragment>();

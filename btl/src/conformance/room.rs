@@ -4,26 +4,17 @@ use super::bench::Watch;
 use super::duo::{A, B, Duo, Seen, message, tag_of};
 use super::{Fixture, Suite};
 use crate::random::Random;
-use crate::{AmTag, Btl, Events, PeerId, Short, Shorts, Token};
+use crate::{Btl, Queue, Token};
 
-/// Takes nothing.
-struct Refuser;
-
-impl Shorts for Refuser {
-    fn take(&mut self, _: PeerId, _: AmTag, _: Short<'_>) -> bool {
-        false
-    }
-}
-
-/// A poll adds no more events than the list has room for, none to a full one, and loses none: of
-/// messages, of ends, and of messages that are offered and not taken.
+/// A poll gives no more events than there is room for, none where there is none, and loses none: of messages, which
+/// may have been offered and are refused here, and of ends.
 pub fn no_more_than_there_is_room_for(suite: &Suite, mut fixture: impl Fixture) {
     const MESSAGES: u64 = 400;
     for room in 1..4 {
         let mut random = Random::new(suite.seed());
         let mut duo = Duo::new(&mut fixture);
         let ordered = duo.ends[A].limits().ordered;
-        let mut lists = [A, B].map(|_| Events::with_capacity(room));
+        let mut lists = [A, B].map(|_| Queue::with_capacity(room));
         let (mut sent, mut ended, mut came) = (0, 0, Vec::new());
         let watch = Watch::new("all messages and their ends");
         while ended < MESSAGES || came.len() as u64 != MESSAGES {
@@ -39,11 +30,8 @@ pub fn no_more_than_there_is_room_for(suite: &Suite, mut fixture: impl Fixture) 
             for side in [A, B] {
                 let list = &mut lists[side];
                 let before = list.len();
-                let added = if random.chance(500) {
-                    duo.ends[side].poll(list)
-                } else {
-                    duo.ends[side].poll_short(list, &mut Refuser)
-                };
+                let only = random.chance(300).then_some(duo.peer[side]);
+                let added = duo.ends[side].poll(only, list);
                 assert_eq!(list.len(), before + added, "a poll says how many there were");
                 assert!(list.len() <= room, "{} events, and room for {room}", list.len());
                 // Now and then the list is left as it is.

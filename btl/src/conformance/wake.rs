@@ -2,7 +2,7 @@
 
 use super::bench::Watch;
 use super::duo::{message, poll, tag_of};
-use crate::{AmTag, Btl, Event, Events, Fragment, LinkError, PeerId, ReserveError, Slot, Token};
+use crate::{AmTag, Btl, Event, Fragment, LinkError, PeerId, Queue, ReserveError, Slot, Token};
 use std::collections::BTreeMap;
 
 /// Lengths of messages in tests of death.
@@ -11,7 +11,7 @@ pub(super) const LEN: usize = 96;
 /// Listens to one peer until it is lost.
 pub(super) struct Wake {
     pub(super) peer: PeerId,
-    events: Events,
+    events: Queue,
     /// How often each token was given, less how often it came back.
     open: BTreeMap<u64, u32>,
     /// How operations failed.
@@ -32,7 +32,7 @@ impl Wake {
     pub(super) fn with_room(peer: PeerId, room: usize) -> Wake {
         Wake {
             peer,
-            events: Events::with_capacity(room),
+            events: Queue::with_capacity(room),
             open: BTreeMap::new(),
             failed: Vec::new(),
             messages: Vec::new(),

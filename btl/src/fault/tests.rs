@@ -14,8 +14,8 @@ fn pair(plan: Plan) -> (Fault<Loopback>, Loopback, PeerId, PeerId) {
 }
 
 fn poll(end: &mut impl Btl) -> Vec<Event> {
-    let mut events = Events::with_capacity(1000);
-    end.poll(&mut events);
+    let mut events = Queue::with_capacity(1000);
+    end.poll(None, &mut events);
     events.drain().collect()
 }
 
@@ -127,8 +127,8 @@ impl Btl for Unordered {
     fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
         self.0.send(slot, tag, done);
     }
-    fn poll(&mut self, events: &mut Events) -> usize {
-        self.0.poll(events)
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        self.0.poll(only, sink)
     }
 }
 

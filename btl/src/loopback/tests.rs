@@ -1,12 +1,12 @@
 //! What the conformance suite does not ask, because it is the loopback's own.
 
 use super::*;
-use crate::MapError;
+use crate::{MapError, Queue};
 use gapless_mem::{Region, fake::FakeDevice};
 
 fn poll(end: &mut Loopback) -> Vec<Event> {
-    let mut events = Events::with_capacity(64);
-    end.poll(&mut events);
+    let mut events = Queue::with_capacity(64);
+    end.poll(None, &mut events);
     events.drain().collect()
 }
 

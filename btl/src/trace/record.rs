@@ -1,6 +1,6 @@
 //! What is recorded, how it reads, and a place that keeps the last few.
 
-use super::Sink;
+use super::Listener;
 use crate::{AmTag, Event, LinkError, PeerId, Token};
 use std::collections::VecDeque;
 use std::fmt;
@@ -186,9 +186,9 @@ impl Ring {
         Ring { records: Arc::default(), capacity: capacity.max(1) }
     }
 
-    /// A sink that fills it, for [`Trace::new`](super::Trace::new).
+    /// A listener that fills it, for [`Trace::new`](super::Trace::new).
     #[must_use]
-    pub fn sink(&self) -> Sink {
+    pub fn listener(&self) -> Listener {
         let ring = self.clone();
         Box::new(move |record| {
             let mut records = ring.lock();

@@ -65,7 +65,7 @@ impl Broken {
     }
 
     /// A copy of the first `len` bytes; the original's room is free at once.
-    fn copy(&self, fragment: &Fragment, len: usize, damage: bool) -> Fragment {
+    pub(crate) fn copy(&self, fragment: &Fragment, len: usize, damage: bool) -> Fragment {
         let mut copy = self.copies.buffer(len).expect("as many as tests hold");
         fragment.read(0, &mut copy).expect("host memory");
         if damage {
@@ -175,8 +175,8 @@ impl Broken {
     /// Gives a peer up.
     fn end(&mut self, peer: PeerId, error: LinkError) {
         // What is under way with it ends first.
-        let mut events = gapless_btl::Events::with_capacity(4096);
-        gapless_btl::Btl::poll(&mut self.inner, &mut events);
+        let mut events = gapless_btl::Queue::with_capacity(4096);
+        gapless_btl::Btl::poll(&mut self.inner, None, &mut events);
         for event in events.drain() {
             match event {
                 Event::Arrived { from, .. } if from == peer => {}

@@ -1,13 +1,14 @@
 //! A transport around the loopback that breaks one promise, or none: what it sends, how it meets and how
-//! it is polled. What arrives is in `arriving.rs`, what moves without messages in `abilities.rs`.
+//! it is polled. What arrives is in `arriving.rs`, how it is told in `telling.rs`, what moves without messages in
+//! `abilities.rs`.
 
 use crate::arriving::Held;
 use crate::flaws::Flaw;
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::pool::HeapPool;
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, Mapping, Next, PeerId, Rdma,
-    ReserveError, SHORT_BYTES, Short, Shorts, Slot, Token,
+    Address, AmTag, Btl, Event, Limits, LinkError, Mapped, Mapping, PeerId, Queue, Rdma,
+    ReserveError, SHORT_BYTES, Short, Sink, Slot, Token,
 };
 use gapless_mem::{Device, Region};
 use std::collections::{HashSet, VecDeque};
@@ -132,12 +133,12 @@ impl Broken {
         }
         let greedy = matches!(
             self.flaw,
-            Flaw::DeathDropsTheRest | Flaw::IgnoresFull | Flaw::DropsWhatDoesNotFit
+            Flaw::DeathDropsTheRest | Flaw::IgnoresRoom | Flaw::DropsWhatDoesNotFit
         );
         let room = if greedy { 64 } else { room.saturating_sub(self.ready.len()) };
         if room > 0 {
-            let mut events = Events::with_capacity(room);
-            self.inner.poll(&mut events);
+            let mut events = Queue::with_capacity(room);
+            self.inner.poll(None, &mut events);
             events.drain().for_each(|event| self.take(event));
         }
         self.watch_fragments();
@@ -168,7 +169,7 @@ impl Btl for Broken {
             (_, id) => id,
         };
         if self.flaw == Flaw::LosesEarly {
-            self.inner.poll(&mut Events::with_capacity(1000));
+            self.inner.poll(None, &mut Queue::with_capacity(1000));
         }
         id
     }
@@ -244,22 +245,18 @@ impl Btl for Broken {
         }
     }
 
-    fn poll(&mut self, events: &mut Events) -> usize {
-        let before = events.len();
-        self.gather(events.room());
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        let room = sink.room();
+        self.gather(room);
         while self.flaw == Flaw::PollWaits && self.ready.is_empty() {
             std::thread::sleep(std::time::Duration::from_millis(1));
-            self.gather(events.room());
+            self.gather(room);
         }
-        while !events.is_full() || self.flaw == Flaw::IgnoresFull {
-            let Some(event) = self.ready.pop_front() else { break };
-            events.push(event);
-        }
+        let count = self.tell(only, sink);
         if self.flaw == Flaw::DropsWhatDoesNotFit {
             self.ready.clear();
         }
-        let added = events.len() - before;
-        if self.flaw == Flaw::Miscounts && added > 0 { added + 1 } else { added }
+        if self.flaw == Flaw::Miscounts && count > 0 { count + 1 } else { count }
     }
 
     fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
@@ -280,36 +277,6 @@ impl Btl for Broken {
             self.send(slot, tag, Token::NONE);
         }
         true
-    }
-
-    fn poll_short(&mut self, events: &mut Events, shorts: &mut dyn Shorts) -> usize {
-        if self.flaw != Flaw::OffersBehindEvents {
-            return self.poll(events);
-        }
-        let mut all = Events::with_capacity(events.room());
-        let count = self.poll(&mut all);
-        for (at, event) in all.drain().enumerate() {
-            match event {
-                Event::Arrived { from, tag, fragment }
-                    if at > 0 && shorts.take_fragment(from, tag, &fragment) => {}
-                event => events.push(event),
-            }
-        }
-        count
-    }
-
-    fn take_next(&mut self, from: PeerId, shorts: &mut dyn Shorts) -> Next {
-        if !matches!(self.flaw, Flaw::NextComesTwice | Flaw::NextLies) || from != PeerId(0) {
-            return Next::Kept;
-        }
-        if self.ready.is_empty() {
-            self.gather(1);
-        }
-        let Some(Event::Arrived { tag, fragment, .. }) = self.ready.front() else {
-            return Next::Nothing;
-        };
-        let taken = shorts.take_fragment(from, *tag, fragment);
-        Next::taken(taken || self.flaw == Flaw::NextLies)
     }
 
     fn is_quiet(&self) -> bool {

@@ -74,8 +74,8 @@ flaws! {
     OverwritesParked: parked_across_a_death, "changed while it was held";
 
     // 4. Polling
-    /// A poll adds what there is, whatever room there is.
-    IgnoresFull: no_more_than_there_is_room_for, "room for 1";
+    /// A poll gives what there is, whatever room there is.
+    IgnoresRoom: no_more_than_there_is_room_for, "room for 1";
     /// What a poll has no room for is lost.
     DropsWhatDoesNotFit: no_more_than_there_is_room_for, "takes too long";
     /// A poll says that there was one event more.
@@ -95,11 +95,25 @@ flaws! {
     /// A message by value has whole words.
     ShortsAreWords: short_messages, "all others";
     /// Messages are offered although one before them has become an event.
-    OffersBehindEvents: short_messages, "all others";
-    /// The next message is offered, taken, and comes again.
+    OffersBehindEvents: short_messages, "behind an event of its peer";
+    /// What was taken within the poll comes as an event, too.
+    TakenComesToo: short_messages, "all others";
+    /// What was refused comes as two events.
+    RefusedComesTwice: short_messages, "all others";
+    /// What was refused does not come.
+    RefusedIsLost: short_messages, "all messages takes too long";
+    /// What was refused when there was no room for its event does not come.
+    RefusedNeedsRoom: short_messages, "all messages takes too long";
+    /// A poll for one peer gives its next message, and it comes again.
     NextComesTwice: short_messages, "all others";
-    /// The next message is said to be taken whether or not it was.
-    NextLies: short_messages, "so many were taken";
+    /// A poll for one peer counts its next message whether or not it was taken.
+    NextLies: short_messages, "a poll says how many there were";
+    /// A poll for one peer is a poll of all.
+    IgnoresOnly: one_peer_alone, "only messages are due: Sent";
+    /// A poll for one peer gives the next message, whoever sent it.
+    NextIsAnyones: one_peer_alone, "there is no such peer";
+    /// A poll for one peer tells that it is lost.
+    NextIsTheLoss: one_peer_alone, "only messages are due: Lost";
     /// There is never anything to poll for.
     AlwaysQuiet: quiet_until_something_comes, "end of the quiet";
 

@@ -7,6 +7,7 @@ mod abilities;
 mod arriving;
 mod broken;
 mod flaws;
+mod telling;
 
 use broken::{BEYOND, Broken, pair};
 use flaws::{FLAWS, Flaw};

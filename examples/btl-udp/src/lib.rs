@@ -12,20 +12,20 @@
 //!
 //! ```
 //! use btl_udp::Udp;
-//! use gapless_btl::{AmTag, Btl, Event, Events, Token};
+//! use gapless_btl::{AmTag, Btl, Event, Queue, Token};
 //! let (mut a, mut b) = (Udp::new()?, Udp::new()?);
 //! let to_b = a.connect(&b.address())?;
 //! b.connect(&a.address())?;
-//! let mut events = Events::with_capacity(8);
+//! let mut events = Queue::with_capacity(8);
 //! let mut slot = loop {
 //!     match a.reserve(to_b, 2) {
 //!         Ok(slot) => break slot,
-//!         Err(_) => _ = (a.poll(&mut events), b.poll(&mut events)),
+//!         Err(_) => _ = (a.poll(None, &mut events), b.poll(None, &mut events)),
 //!     }
 //! };
 //! slot.write(0, b"hi")?;
 //! a.send(slot, AmTag(7), Token::NONE);
-//! while b.poll(&mut events) == 0 {}
+//! while b.poll(None, &mut events) == 0 {}
 //! let Some(Event::Arrived { tag: AmTag(7), fragment, .. }) = events.drain().next() else { panic!() };
 //! assert_eq!(fragment.to_vec()?, b"hi");
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -8,7 +8,7 @@ use crate::udp::LINGER;
 use crate::wire::{Acks, HEADER_BYTES, Header, Kind, Sessions};
 use crate::{Config, Faults, Udp};
 use gapless_btl::conformance::Fixture;
-use gapless_btl::{AmTag, Btl, Event, Events, LinkError, PeerId, ReserveError, Token};
+use gapless_btl::{AmTag, Btl, Event, LinkError, PeerId, Queue, ReserveError, Token};
 use std::time::{Duration, Instant};
 
 /// Ends with a configuration.
@@ -156,8 +156,8 @@ impl Patience {
 }
 
 fn poll(end: &mut Udp) -> Vec<Event> {
-    let mut events = Events::with_capacity(64);
-    end.poll(&mut events);
+    let mut events = Queue::with_capacity(64);
+    end.poll(None, &mut events);
     events.drain().collect()
 }
 

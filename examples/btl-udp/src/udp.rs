@@ -10,7 +10,8 @@ use crate::seq::Seq;
 use crate::socket::{Receive, Socket, system};
 use crate::wire::{Acks, HEADER_BYTES, Header, Hello, Kind, Sessions};
 use gapless_btl::{
-    Address, AmTag, Btl, Event, Events, Limits, LinkError, PeerId, ReserveError, Slot, Token,
+    Address, AmTag, Btl, Event, Limits, LinkError, PeerId, ReserveError, Sink, Slot, Token,
+    hand_out,
 };
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -302,20 +303,15 @@ impl Btl for Udp {
         }
     }
 
-    fn poll(&mut self, events: &mut Events) -> usize {
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         let now = Instant::now();
         self.progress(now, false);
-        let before = events.len();
-        while !events.is_full() {
-            let Some(event) = self.ready.pop_front() else { break };
-            events.push(event);
-        }
-        let added = events.len() - before;
-        self.armed &= added == 0;
+        let found = hand_out(&mut self.ready, only, sink);
+        self.armed &= found == 0;
         if self.armed {
             self.set_timer(now);
         }
-        added
+        found
     }
 
     fn arm(&mut self) -> Option<RawFd> {

@@ -25,9 +25,8 @@ use crate::tuning::Config;
 use crate::wire::Label;
 use crate::wire::SendMode;
 use crate::wire::{self, CONTROL_MAX, EAGER_BYTES, Head, Message, Verdict};
-use gapless_bml::{AmTag, Bml, Event, Fragment, Handler, Rank, SHORT_BYTES, Short};
+use gapless_bml::{AmTag, Bml, Event, Fragment, Handler, Rank, Short};
 use std::collections::VecDeque;
-use zerocopy::IntoBytes;
 
 /// The active-message tag of all messages of this crate. Tags up to 15 are reserved for it.
 pub const AM_TAG: AmTag = AmTag(0);
@@ -216,13 +215,7 @@ impl Core {
     /// Reads the header and hands the message on. An error is the sender's fault.
     fn dispatch(&mut self, bml: &mut Bml, from: u32, fragment: Fragment) -> Result<(), String> {
         let len = fragment.len();
-        if len <= SHORT_BYTES {
-            let mut words = [0u64; SHORT_BYTES / 8];
-            read(&fragment, &mut words.as_mut_bytes()[..len])?;
-            if self.take_short(from, &words[..len.div_ceil(8)], len) {
-                return Ok(());
-            }
-        } else if self.take_longer(from, &fragment) {
+        if self.take_fragment(from, &fragment) {
             return Ok(());
         }
         let mut first = [0; EAGER_BYTES];
@@ -482,12 +475,12 @@ impl Handler for Core {
     }
 
     #[inline]
-    fn take(&mut self, from: Rank, tag: AmTag, message: Short<'_>) -> bool {
+    fn short(&mut self, from: Rank, tag: AmTag, message: Short<'_>) -> bool {
         tag == AM_TAG && self.take_short(from.0, message.words(), message.len())
     }
 
     #[inline]
-    fn take_fragment(&mut self, from: Rank, tag: AmTag, fragment: &Fragment) -> bool {
-        tag == AM_TAG && self.take_longer(from.0, fragment)
+    fn fragment(&mut self, from: Rank, tag: AmTag, fragment: &Fragment) -> bool {
+        tag == AM_TAG && self.take_fragment(from.0, fragment)
     }
 }

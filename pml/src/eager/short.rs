@@ -256,7 +256,7 @@ impl Core {
     }
 
     /// As [`take_short`](Core::take_short), of a message in the transport's memory.
-    pub(crate) fn take_longer(&mut self, from: u32, fragment: &Fragment) -> bool {
+    pub(crate) fn take_fragment(&mut self, from: u32, fragment: &Fragment) -> bool {
         let mut header = [0; EAGER_WORDS];
         let Some(bytes) = fragment.len().checked_sub(EAGER_BYTES) else { return false };
         if fragment.read(0, header.as_mut_bytes()).is_err() {

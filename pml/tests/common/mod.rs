@@ -1,6 +1,7 @@
 //! Several endpoints in one thread, joined by loopback transports, and buffers for them.
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod ahead;
 pub(crate) mod engine;
 pub(crate) mod forged;
 pub(crate) mod lab;

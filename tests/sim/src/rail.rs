@@ -4,8 +4,8 @@ use crate::onesided::move_bytes;
 use crate::plan::RailPlan;
 use crate::wire::{Item, Wire, gone};
 use gapless_btl::{
-    AbilityId, Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma,
-    ReserveError, Slot, Token,
+    AbilityId, Address, AmTag, Btl, Event, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
+    Sink, Slot, Token,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -111,36 +111,39 @@ impl Btl for Rail {
         lock(&self.wire).send(slot, tag, done);
     }
 
-    fn poll(&mut self, events: &mut Events) -> usize {
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        if only.is_some() {
+            return 0;
+        }
         let mut wire = lock(&self.wire);
         let store = Arc::clone(&wire.store);
-        let before = events.len();
-        while !events.is_full() && events.len() - before < self.burst {
-            let Some(item) = wire.take(self.rank, self.number) else { break };
+        let most = self.burst.min(sink.room());
+        for told in 0..most {
+            let Some(item) = wire.take(self.rank, self.number) else { return told };
             let name = |rank: u32| self.names.get(rank as usize).copied().flatten();
             match item {
                 Item::Parcel { from, tag, region, index, .. } => {
                     let from = name(from).expect("all ranks are connected before they talk");
                     let fragment = store.fragment(region, index);
-                    events.push(Event::Arrived { from, tag, fragment });
+                    sink.event(Event::Arrived { from, tag, fragment });
                 }
                 Item::Sent { token, alive } => {
                     let result = if alive { Ok(()) } else { Err(gone()) };
-                    events.push(Event::Sent { token, result });
+                    sink.event(Event::Sent { token, result });
                 }
                 Item::Got { token, from, work } => {
                     let moved =
                         work.is_some_and(|work| move_bytes(&mut wire, (self.rank, from), &work));
                     let result = if moved { Ok(()) } else { Err(gone()) };
-                    events.push(self.completed(token, result));
+                    sink.event(self.completed(token, result));
                 }
                 Item::Lost { from } => {
                     let peer = name(from).expect("all ranks are connected before they die");
-                    events.push(Event::Lost { peer, error: gone() });
+                    sink.event(Event::Lost { peer, error: gone() });
                 }
             }
         }
-        events.len() - before
+        most
     }
 
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {

@@ -1,7 +1,7 @@
 //! What all of these tests share: a device with its engine, buffers in its memory that start as known
 //! nonsense in every byte, what must be in them in the end, and two connected processes.
 
-use gapless_btl::{Btl, Event, Events, PeerId, ReserveError, Slot};
+use gapless_btl::{Btl, Event, PeerId, Queue, ReserveError, Slot};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_dtype::naive::Typemap;
 use gapless_dtype_cuda::GpuEngine;
@@ -148,7 +148,7 @@ pub(crate) fn messages() -> Vec<Case> {
 pub(crate) struct End {
     pub(crate) sm: Sm,
     pub(crate) peer: PeerId,
-    events: Events,
+    events: Queue,
 }
 
 /// In the process that runs the test: starts the other, and meets it.
@@ -157,7 +157,7 @@ pub(crate) fn start(test: &str, part: &str, lab: &Lab) -> (End, Actor) {
     let mut sm = open(lab);
     let peer = sm.connect(&unhex(&actor.hear())).expect("the other process can be reached");
     actor.tell(&hex(&sm.address()));
-    (End { sm, peer, events: Events::with_capacity(16) }, actor)
+    (End { sm, peer, events: Queue::with_capacity(16) }, actor)
 }
 
 /// In the other process: meets the one that started it.
@@ -165,7 +165,7 @@ pub(crate) fn meet(lab: &Lab) -> End {
     let mut sm = open(lab);
     say(&hex(&sm.address()));
     let peer = sm.connect(&unhex(&listen())).expect("the first process can be reached");
-    End { sm, peer, events: Events::with_capacity(16) }
+    End { sm, peer, events: Queue::with_capacity(16) }
 }
 
 fn open(lab: &Lab) -> Sm {
@@ -177,7 +177,7 @@ fn open(lab: &Lab) -> Sm {
 impl End {
     /// What has come since.
     pub(crate) fn poll(&mut self) -> Vec<Event> {
-        self.sm.poll(&mut self.events);
+        self.sm.poll(None, &mut self.events);
         self.events.drain().collect()
     }
 

@@ -6,7 +6,7 @@
 //! those that it writes, and memory that messages were sent out of.
 
 use gapless::btl::{
-    Address, AmTag, Btl, Event, Events, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
+    Address, AmTag, Btl, Event, Limits, LinkError, Mapped, PeerId, Queue, Rdma, ReserveError, Sink,
     Slot, Token,
 };
 use gapless::wireup::{Wireup, WireupError};
@@ -374,9 +374,12 @@ impl Btl for Liar {
         }
     }
 
-    fn poll(&mut self, events: &mut Events) -> usize {
-        let mut own = Events::with_capacity(events.room().max(1));
-        let polled = self.sm.poll(&mut own);
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        if sink.room() == 0 {
+            return 0;
+        }
+        let mut own = Queue::with_capacity(sink.room());
+        let polled = self.sm.poll(only, &mut own);
         for event in own.drain() {
             if let Event::Arrived { tag, fragment, .. } = &event
                 && fragment.len() <= KEPT_BYTES
@@ -384,7 +387,7 @@ impl Btl for Liar {
             {
                 self.keep(*tag, bytes);
             }
-            events.push(event);
+            sink.event(event);
         }
         polled
     }
