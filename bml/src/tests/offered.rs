@@ -149,7 +149,7 @@ fn messages_by_value_are_for_all_tags() {
 fn whoever_waits_for_the_next_message_gets_it_whatever_its_tag() {
     let (mut a, mut b) = by_value();
     b.register(50..=59, Box::new(Taker("fifties", Diary::default()))).unwrap();
-    let mut look = |b: &mut Bml, tag: u8, wants: bool| {
+    let look = |b: &mut Bml, tag: u8, wants: bool| {
         let mut offered = 0;
         let next = b.take_next(Rank(0), AmTag(tag), |message| {
             assert_eq!((message.words(), message.len()), (&[u64::from(tag)][..], 8));
