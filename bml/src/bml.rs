@@ -431,6 +431,23 @@ impl Bml {
         });
         used.fold(false, |one, other| one | other)
     }
+
+    /// Takes the memory that `region` touches, which was granted to `peer`, back at once: over each transport the
+    /// peer has let go of it ([`Mapped::recall`]), or gets no more than the old pages
+    /// ([`Mapped::make_private`]). For whoever gives its messages up. Gives whether nothing of the peer touches
+    /// the memory from now on; memory of devices cannot be taken back from a peer that uses it.
+    #[must_use]
+    pub fn take_back(&mut self, peer: Rank, region: Region) -> bool {
+        let rails = self.rails.iter_mut();
+        let alone = rails.map(|rail| rail.take_back(peer, region));
+        alone.fold(true, |one, other| one & other)
+    }
+
+    /// Whether a panic has left a poll: what that poll had brought is lost, and no other one does anything.
+    #[must_use]
+    pub fn is_torn(&self) -> bool {
+        self.events.is_none()
+    }
 }
 
 #[cfg(test)]

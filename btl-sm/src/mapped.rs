@@ -56,7 +56,8 @@ impl Exports {
             return None;
         }
         let (&start, block) = self.live.range(..=region.start()).next_back()?;
-        let block = block.upgrade()?;
+        // What was made private is not what a peer would map.
+        let block = block.upgrade().filter(|block| !block.segment.is_private())?;
         let offset = region.start() - start;
         let end = offset.checked_add(region.len())?;
         (end <= block.len).then_some((block, offset))
@@ -74,6 +75,21 @@ impl Exports {
             (!over).then_some(block)
         });
         blocks.flatten().map(|block| block.number).collect()
+    }
+
+    /// The live allocations that `region` touches, with the bytes of each that it does: where they start, and how
+    /// many.
+    fn parts(&self, region: Region) -> Vec<(Arc<Block>, usize, usize)> {
+        let (from, to) = (region.start(), region.start().saturating_add(region.len()));
+        let live =
+            self.live.range(..to).filter_map(|(&start, block)| Some((start, block.upgrade()?)));
+        let parts = live.filter_map(|(start, block)| {
+            let end = to.min(start.saturating_add(block.len));
+            let at = from.max(start);
+            let len = end.checked_sub(at).filter(|len| *len > 0)?;
+            Some((block, usize::try_from(at - start).ok()?, usize::try_from(len).ok()?))
+        });
+        parts.collect()
     }
 
     /// The next number, of an allocation or a device's buffer: they have one sequence.
@@ -154,6 +170,8 @@ impl Sm {
 //    the device, found inside; the peer maps no more than the descriptor's memory.
 // 3., 4. `withdraw_device` and `recall_all` count who was sent what until its transport says that it has let go
 //    (RELEASED), or its process has ended.
+// 5. What a region touches lies in live allocations, which `parts` finds, or is not known to any peer; `make_private`
+//    gives their pages up for others.
 unsafe impl Mapped for Sm {
     fn id(&self) -> AbilityId {
         self.single_copy.ability
@@ -253,5 +271,17 @@ unsafe impl Mapped for Sm {
 
     fn recall(&mut self, peer: PeerId, region: Region) -> bool {
         self.recall_all(peer, region)
+    }
+
+    fn make_private(&mut self, region: Region) -> bool {
+        let parts = self.exports.parts(region);
+        region.space().cpu_accessible()
+            && parts.into_iter().all(|(block, at, len)| {
+                let made = block.segment.make_private(&block.file, at, len);
+                if let Err(error) = &made {
+                    tracing::error!(%error, "an allocation that cannot be made private");
+                }
+                made.is_ok()
+            })
     }
 }

@@ -12,7 +12,9 @@ use gapless_mem::{Device, DeviceError, Region, Space};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::collections::BTreeSet;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The seals that every segment carries before it is handed out.
@@ -30,6 +32,8 @@ pub(crate) struct Segment {
     devices: Mutex<Vec<Arc<dyn Device>>>,
     /// Whether there are any: regions then say so.
     pinned: AtomicBool,
+    /// Pages that nobody shares with us any more.
+    private: Mutex<BTreeSet<usize>>,
 }
 
 // SAFETY: a `Segment` owns its mapping; what is reached through it are atomics and addresses.
@@ -56,7 +60,8 @@ fn map(len: usize, file: Option<&OwnedFd>) -> rustix::io::Result<Segment> {
     }?;
     let base = NonNull::new(base.cast::<u8>()).ok_or(rustix::io::Errno::NOMEM)?;
     base.expose_provenance();
-    Ok(Segment { base, len, devices: Mutex::new(Vec::new()), pinned: AtomicBool::new(false) })
+    let (devices, pinned) = (Mutex::default(), AtomicBool::new(false));
+    Ok(Segment { base, len, devices, pinned, private: Mutex::default() })
 }
 
 impl Segment {
@@ -194,6 +199,71 @@ impl Segment {
         unsafe { device.register(self.whole()) }?;
         devices.push(Arc::clone(device));
         self.pinned.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether some of it was [made private](Segment::make_private).
+    pub(crate) fn is_private(&self) -> bool {
+        !self.private.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Puts pages of this process alone in the place of those of `file`, which this maps, that hold the `len`
+    /// bytes from `at` on, and has devices forget the segment. Other bytes of these pages may be in use
+    /// meanwhile.
+    ///
+    /// The new mapping is a private one of the same file: there the system copies a page when it is first
+    /// written to. So every page is written to, in one of the given bytes, which stays as it is. No store of
+    /// another thread is lost: until the copy is made it lands in the file, or makes the copy itself.
+    ///
+    /// # Errors
+    /// A device does not forget the memory; the system refused.
+    pub(crate) fn make_private(
+        &self,
+        file: &OwnedFd,
+        at: usize,
+        len: usize,
+    ) -> Result<(), LinkError> {
+        let page = rustix::param::page_size();
+        let end = at.checked_add(len).filter(|end| *end <= self.len);
+        let end = end.ok_or_else(|| LinkError::Incompatible {
+            what: format!("{len} bytes at {at} of a segment of {}", self.len),
+        })?;
+        let mut devices = self.devices();
+        for device in devices.drain(..) {
+            // SAFETY: it was registered with this device, and whoever takes memory back has waited for
+            // what worked on it.
+            unsafe { device.unregister(self.whole()) }
+                .map_err(|error| system("unregistering shared memory", error))?;
+        }
+        self.pinned.store(false, Ordering::Relaxed);
+        drop(devices);
+        let mut private = self.private.lock().unwrap_or_else(PoisonError::into_inner);
+        // Once more would bring the file's pages back.
+        let shared: Vec<usize> =
+            (at / page..end.div_ceil(page)).filter(|number| !private.contains(number)).collect();
+        for run in shared.chunk_by(|one, next| one + 1 == *next) {
+            let (start, bytes) = (run[0] * page, run.len() * page);
+            let place = self.place::<u8>(start, bytes).as_ptr().cast();
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+            // SAFETY: the pages are this mapping's own, and hold the same bytes afterwards; nobody but `drop`
+            // unmaps them. What refers to them are atomics, or bytes that nobody but this process writes.
+            unsafe { rustix::mm::mmap(place, bytes, protection, flags, file, start as u64) }
+                .map_err(|error| system("mmap", error))?;
+        }
+        for number in shared {
+            let byte = self.place::<AtomicU8>(at.max(number * page), 1);
+            // SAFETY: `place` proved that it lies inside the mapping; it is one of the given bytes, which
+            // nobody of this process works on.
+            let byte = unsafe { byte.as_ref() };
+            let mut value = byte.load(Ordering::Relaxed);
+            while let Err(now) =
+                byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                value = now;
+            }
+            private.insert(number);
+        }
         Ok(())
     }
 

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 mod devices;
 mod ends;
+mod private;
 mod strangers;
 mod suspects;
 

@@ -97,4 +97,12 @@ impl Abilities {
             None => self.mapped.is_some(),
         }
     }
+
+    /// [`Mapped::make_private`], likewise.
+    pub fn make_private(&mut self, btl: &mut (impl Btl + ?Sized), region: Region) -> bool {
+        match self.mapped(btl) {
+            Some(mapped) => mapped.make_private(region),
+            None => self.mapped.is_none(),
+        }
+    }
 }

@@ -128,6 +128,8 @@ impl fmt::Debug for Mapping {
 ///    touches mapped, nor can map it by a key that was made before.
 /// 4. [`recall`](Mapped::recall) answers `false` only if nothing of `peer`, its process or a device at work
 ///    for it, touches the memory from then on, nor can it map the memory by a key that was made before.
+/// 5. [`make_private`](Mapped::make_private) answers `true` only if nothing of any peer touches the memory from
+///    then on, and no byte of it changes.
 ///
 /// An implementation without `unsafe` is refused:
 ///
@@ -207,4 +209,16 @@ pub unsafe trait Mapped {
     /// when the link does, which a peer that lives may outlast. Who granted memory to be written gives it
     /// back to its user no sooner.
     fn recall(&mut self, peer: PeerId, region: Region) -> bool;
+
+    /// Takes the memory that `region` touches, of an [`Allocation`], back from all peers at once, whatever they
+    /// are doing: it gets pages of its own, with the same bytes at the same addresses, that no device knows;
+    /// peers keep the old pages. The allocation has no keys any more. For a process that gives its messages up,
+    /// and cannot wait until peers that live have let go ([`recall`](Mapped::recall)). Nothing of this process,
+    /// a device included, works on the memory meanwhile; the rest of the allocation may be in use.
+    ///
+    /// Gives whether the memory is this process's alone now. `false` is always right.
+    fn make_private(&mut self, region: Region) -> bool {
+        let _ = region;
+        false
+    }
 }

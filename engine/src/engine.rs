@@ -20,6 +20,7 @@ use std::sync::Arc;
 ///    that nothing was begun, or that all that was begun is over.
 /// 3. What does not fit is refused before anything is touched: a range outside the packed stream, a region
 ///    that is not as long as the range, memory of a space that it cannot work on.
+/// 4. A call that panics has begun nothing, or all that it has begun is over.
 ///
 /// An implementation without `unsafe` is refused:
 ///

@@ -1,7 +1,7 @@
 //! The one currency of asynchronous work: every engine and device call takes what it must come
 //! `after` and returns a [`Completion`].
 
-use crate::DeviceError;
+use crate::{DeviceError, abort_on_unwind};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use std::sync::Arc;
 /// 4. [`as_any`](Pending::as_any) gives `self`, and no other work.
 /// 5. What another process makes of [`export`](Pending::export)'s bytes while this value lives is over
 ///    no sooner than this work.
+/// 6. A panic says nothing of the work: it may go on, and may be asked again.
 ///
 /// ```compile_fail,E0200
 /// # use gapless_mem::{DeviceError, Pending};
@@ -93,6 +94,18 @@ impl Completion {
         }
     }
 
+    /// Waits until the work has ended, well or not; never unwinds. For whoever takes memory back: if the work
+    /// cannot even be asked (its [`poll`](Pending::poll) panics), the process aborts with one line.
+    pub fn drain(&self) {
+        if let Completion::Pending(work) = self {
+            abort_on_unwind("work on memory that is taken back cannot be waited for", || {
+                while let Ok(false) = work.poll() {
+                    std::thread::yield_now();
+                }
+            });
+        }
+    }
+
     /// Yields the processor until the work has ended: for tests and set-up, not for progress loops.
     ///
     /// # Errors
@@ -111,5 +124,41 @@ impl fmt::Debug for Completion {
             Completion::Ready => "Ready",
             Completion::Pending(_) => "Pending",
         })
+    }
+}
+
+/// Work that nobody looks after yet: unless it is [handed on](Begun::hand_on), dropping this waits for it
+/// ([`Completion::drain`]). So what is called in between may panic, and the memory of the work is still granted
+/// no longer than the work lasts.
+#[derive(Debug)]
+#[must_use = "dropping it waits for the work"]
+pub struct Begun(Completion);
+
+impl Begun {
+    /// Work that was just begun.
+    #[inline]
+    pub fn new(work: Completion) -> Begun {
+        Begun(work)
+    }
+
+    /// The work, to be asked.
+    #[must_use]
+    #[inline]
+    pub fn work(&self) -> &Completion {
+        &self.0
+    }
+
+    /// The work, for whoever looks after it from now on.
+    #[must_use]
+    #[inline]
+    pub fn hand_on(mut self) -> Completion {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Begun {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.drain();
     }
 }

@@ -105,6 +105,7 @@ pub struct DeviceProperties {
 ///    devices with one [`identity`](Device::identity) are one.
 /// 6. [`import_completion`](Device::import_completion) gives work that is over no sooner than what was
 ///    exported, or never.
+/// 7. A call that panics has begun nothing, or all that it has begun is over.
 ///
 /// An implementation without `unsafe` is refused:
 ///

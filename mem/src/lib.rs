@@ -5,7 +5,9 @@
 //! - [`Lease`]: a region and the owner that keeps its memory alive;
 //! - [`Device`]: the operations of a memory's owner: allocate, copy, order, export to and import from other
 //!   processes, register host memory;
-//! - [`Completion`]: the end of asynchronous work, for every device;
+//! - [`Completion`]: the end of asynchronous work, for every device; [`Begun`]: work that is waited for if the next
+//!   call panics;
+//! - [`abort`], [`abort_on_unwind`]: the end of the process where memory cannot be taken back;
 //! - [`HostDevice`]: plain memory; [`fake::FakeDevice`]: a pretend accelerator for tests, whose memory faults when
 //!   the CPU touches it.
 //!
@@ -24,6 +26,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod abort;
 #[allow(unsafe_code, reason = "the one place that touches memory by address")]
 mod access;
 #[allow(unsafe_code, reason = "declares the contract of work in flight")]
@@ -41,8 +44,9 @@ mod space;
 #[allow(unsafe_code, reason = "touches words by address")]
 mod word;
 
+pub use abort::{abort, abort_on_unwind};
 pub use access::{copy, fill, read, write};
-pub use completion::{Completion, Pending};
+pub use completion::{Begun, Completion, Pending};
 pub use device::{Device, DeviceError, DeviceProperties, Export};
 pub use host::HostDevice;
 pub use lease::Lease;

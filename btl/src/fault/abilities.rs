@@ -121,7 +121,7 @@ unsafe impl<B: Btl> Rdma for Fault<B> {
 
 // SAFETY: the numbers are those of the contract.
 // 1. The id is its own.
-// 2. to 4. What is not refused is answered by the ability that the wrapped transport has shown first; if that is
+// 2. to 5. What is not refused is answered by the ability that the wrapped transport has shown first; if that is
 //    shown no more, memory is taken to be in use.
 unsafe impl<B: Btl> Mapped for Fault<B> {
     fn id(&self) -> AbilityId {
@@ -155,5 +155,9 @@ unsafe impl<B: Btl> Mapped for Fault<B> {
 
     fn recall(&mut self, peer: PeerId, region: Region) -> bool {
         self.abilities.recall(&mut self.inner, peer, region)
+    }
+
+    fn make_private(&mut self, region: Region) -> bool {
+        self.abilities.make_private(&mut self.inner, region)
     }
 }

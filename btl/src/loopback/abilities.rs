@@ -234,6 +234,7 @@ fn allocation_of(end: &End, region: &Region) -> Option<(u64, u64)> {
 //    mappings.
 // 4. `recall` notes that the peer maps the allocation no more, and counts the holds of its mappings; of device
 //    memory it is `withdraw`.
+// 5. Keys were made for the ends that are known here; `recall` has answered for each.
 unsafe impl Mapped for Loopback {
     fn id(&self) -> AbilityId {
         self.ability
@@ -328,5 +329,11 @@ unsafe impl Mapped for Loopback {
         }
         shared.granted.retain(|(_, _, hold)| hold.strong_count() > 0);
         shared.granted.iter().any(|(whom, whole, _)| *whom == peer && overlap(*whole, region))
+    }
+
+    /// There are no other pages: it is so once nobody holds a mapping.
+    fn make_private(&mut self, region: Region) -> bool {
+        let peers = u32::try_from(self.peers.len()).expect("peers are named by 32 bits");
+        (0..peers).fold(true, |alone, peer| !self.recall(PeerId(peer), region) && alone)
     }
 }

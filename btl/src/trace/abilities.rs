@@ -128,4 +128,11 @@ unsafe impl<B: Btl> Mapped for Trace<B> {
         self.record(Record::Ability { call: "recall", peer: Some(peer), len, outcome });
         used
     }
+
+    fn make_private(&mut self, region: Region) -> bool {
+        let done = self.abilities.make_private(&mut self.inner, region);
+        let (len, outcome) = (region.len(), Outcome::Ok);
+        self.record(Record::Ability { call: "make_private", peer: None, len, outcome });
+        done
+    }
 }
