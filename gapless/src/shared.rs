@@ -264,7 +264,7 @@ fn lay_down(spent: Vec<Box<dyn Any + Send>>) {
 /// Waits until no engine works on any buffer. If that cannot even be found out, memory would be
 /// handed back that a device still writes to: then the process ends.
 fn end_engine_work(state: &mut State) {
-    let drained = catch_unwind(AssertUnwindSafe(|| state.pml.drain_engines()));
+    let drained = catch_unwind(AssertUnwindSafe(|| state.pml.take_back()));
     if drained.is_err() {
         std::process::abort();
     }

@@ -148,6 +148,17 @@ impl Begun {
         &self.0
     }
 
+    /// As [`Completion::wait`].
+    ///
+    /// # Errors
+    /// The work failed.
+    pub fn wait(mut self) -> Result<(), DeviceError> {
+        let ended = self.0.wait();
+        // It is over, and need not say so again.
+        self.0 = Completion::Ready;
+        ended
+    }
+
     /// The work, for whoever looks after it from now on.
     #[must_use]
     #[inline]

@@ -10,7 +10,7 @@ use gapless_bml::{
     Access, Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey, Token,
 };
 use gapless_engine::{Engine, EngineError, Typed};
-use gapless_mem::{Completion, Device, DeviceError, Region, Space};
+use gapless_mem::{Begun, Completion, Device, DeviceError, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ pub(crate) unsafe fn copy_out(
         let target = Region::of_mut(&mut copy);
         // SAFETY: the caller vouches for `typed`; `target` is the copy, which stays where it is until
         // the completion, waited for here.
-        let packed = unsafe { engines[engine].pack(typed, 0..bytes, target, &[]) }?;
+        let packed = Begun::new(unsafe { engines[engine].pack(typed, 0..bytes, target, &[]) }?);
         packed.wait()?;
     }
     Ok(copy)

@@ -6,5 +6,6 @@ pub(crate) mod death;
 pub(crate) mod inflight;
 pub(crate) mod leave;
 pub(crate) mod peer;
+mod take_back;
 
 pub use core::AM_TAG;

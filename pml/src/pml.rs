@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// one that waits, drives everything. It is not shared between threads.
 ///
 /// Dropping it ends everything under way, once engines have ended theirs; to peers this process is
-/// then lost.
+/// then lost. What peers were granted stays granted: see [`take_back`](Pml::take_back).
 pub struct Pml {
     pub(crate) bml: Bml,
     pub(crate) core: Core,
@@ -460,22 +460,8 @@ impl Pml {
         self.core.staging.bytes()
     }
 
-    /// Waits until no engine works on any buffer or slot any more, and forgets what they were
-    /// working on: for an endpoint that is being given up, whose callers take their memory back.
-    /// Requests that this concerns never end.
-    pub fn drain_engines(&mut self) {
-        self.core.drain_engines();
-    }
-
     fn tuning(&self) -> &Tuning {
         &self.core.config.tuning
-    }
-}
-
-impl Drop for Pml {
-    fn drop(&mut self) {
-        self.core.drain_engines();
-        self.core.staging.close(&mut self.bml);
     }
 }
 

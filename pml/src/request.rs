@@ -575,6 +575,12 @@ impl Requests {
         self.entries.len()
     }
 
+    /// All that requests do, or did, that are not light.
+    pub(crate) fn works_mut(&mut self) -> impl Iterator<Item = &mut Work> {
+        let all = self.lights.iter().zip(&mut self.entries);
+        all.filter(|(light, _)| light.phase == Phase::Heavy).map(|(_, entry)| &mut entry.work)
+    }
+
     /// All operations under way, for a peer's death.
     pub(crate) fn under_way(&mut self) -> impl Iterator<Item = (RequestId, &Work)> {
         for index in (0u32..).take(self.lights.len()) {

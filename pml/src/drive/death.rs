@@ -44,11 +44,15 @@ impl Core {
         self.lost += 1;
         state.reorder.clear();
         state.streams.clear();
-        let outbox = std::mem::take(&mut state.outbox);
         let fault = PmlError::PeerLost { rank: culprit, error };
-        for item in outbox {
-            if let Outgoing::Packing { id, slot, packed: completion @ Completion::Pending(_) } =
-                item
+        let packing = |item: &Outgoing| {
+            matches!(item, Outgoing::Packing { packed: Completion::Pending(_), .. })
+        };
+        // What engines pack comes first: the rest goes with slots of the transport's, which may panic.
+        let (at_work, rest): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.outbox).into_iter().partition(packing);
+        for item in at_work {
+            if let Outgoing::Packing { id, slot, packed: completion } = item
                 && let Some(send) = self.requests.send_mut(id)
             {
                 if let SendStage::Eager { serial } = send.stage {
@@ -59,6 +63,7 @@ impl Core {
                 self.in_flight.push(InFlight { completion, work });
             }
         }
+        drop(rest);
         let offers = self
             .unexpected
             .remove_if(|label, held| label.source == peer && matches!(held, Arrival::Rts(..)));

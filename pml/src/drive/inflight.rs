@@ -1,15 +1,17 @@
 //! Work that engines have not ended yet, and what follows when they have. Whatever the work reads
 //! or writes (slots, fragments, mappings, users' buffers) is held until then. The host's engine ends
 //! at once and leaves nothing here.
+//!
+//! Engines and completions are not ours, and may panic. So work is asked where it lies, and leaves the table
+//! when it is over: whatever unwinds, [`Pml::take_back`](crate::Pml::take_back) finds all that goes on.
 
 use crate::drive::core::Core;
-use crate::drive::peer::Outgoing;
 use crate::matching::body::Body;
 use crate::request::RequestId;
 use crate::request::recv::Matched;
 use gapless_bml::{Bml, RailSlot};
 use gapless_engine::EngineError;
-use gapless_mem::Completion;
+use gapless_mem::{Completion, DeviceError};
 use smallvec::SmallVec;
 
 /// Messages whose order is kept in mind while in-flight work is looked at.
@@ -38,20 +40,26 @@ pub(crate) enum Flight {
 }
 
 impl InFlight {
-    /// Whether it has ended, as far as that is asked: of a rendezvous' parts only the oldest is, which is noted in
-    /// `waiting` if it goes on.
-    fn has_ended(&self, waiting: &mut SmallVec<[RequestId; WAITING_MAX]>) -> bool {
-        let Flight::Part { id, .. } = self.work else {
-            return !matches!(self.completion.poll(), Ok(false));
+    /// How it has ended, if it has, as far as that is asked: of a rendezvous' parts only the oldest is, which is
+    /// noted in `waiting` if it goes on.
+    fn ended(
+        &self,
+        waiting: &mut SmallVec<[RequestId; WAITING_MAX]>,
+    ) -> Option<Result<(), DeviceError>> {
+        let part = match self.work {
+            Flight::Part { id, .. } => Some(id),
+            _ => None,
         };
-        if waiting.contains(&id) {
-            return false;
+        if part.is_some_and(|id| waiting.contains(&id)) {
+            return None;
         }
-        let ended = !matches!(self.completion.poll(), Ok(false));
-        if !ended && waiting.len() < WAITING_MAX {
+        let ended = self.completion.poll();
+        if let (Ok(false), Some(id)) = (&ended, part)
+            && waiting.len() < WAITING_MAX
+        {
             waiting.push(id);
         }
-        ended
+        ended.map(|over| over.then_some(())).transpose()
     }
 }
 
@@ -66,48 +74,16 @@ impl Core {
         // What is begun meanwhile comes behind, and is not asked about yet.
         let (mut at, mut end) = (0, self.in_flight.len());
         while at < end {
-            if !self.in_flight[at].has_ended(&mut waiting) {
+            let Some(result) = self.in_flight[at].ended(&mut waiting) else {
                 at += 1;
                 continue;
-            }
+            };
             let entry = self.in_flight.remove(at);
             end -= 1;
-            // What has ended, or failed, says so again.
-            let result = entry.completion.poll().map(drop).map_err(EngineError::from);
-            self.work_ended(bml, entry.work, result);
+            self.work_ended(bml, entry.work, result.map_err(EngineError::from));
             done += 1;
         }
         done
-    }
-
-    /// Waits until no engine works on anything of ours any more.
-    pub(crate) fn drain_engines(&mut self) {
-        // Nothing is begun any more.
-        self.again.clear();
-        self.unanswered.clear();
-        for peer in &mut self.peers {
-            peer.streams.clear();
-        }
-        let packing = self.peers.iter_mut().flat_map(|peer| peer.outbox.drain(..));
-        let packing = packing.filter_map(|item| match item {
-            Outgoing::Packing { slot, packed, .. } => Some((packed, slot)),
-            _ => None,
-        });
-        for (completion, _slot) in packing {
-            if let Err(error) = completion.wait() {
-                tracing::debug!(%error, "an engine failed at the end");
-            }
-        }
-        for InFlight { completion, work } in self.in_flight.drain(..) {
-            // No engine has anything to do with it, and it may need this thread to go on.
-            if let Flight::Await { .. } = work {
-                continue;
-            }
-            if let Err(error) = completion.wait() {
-                tracing::debug!(%error, "an engine failed at the end");
-            }
-            drop(work);
-        }
     }
 
     fn work_ended(&mut self, bml: &mut Bml, work: Flight, result: Result<(), EngineError>) {

@@ -145,20 +145,36 @@ impl Core {
     /// Sends what waits for one peer, until the transport has no room; gives how much was done.
     pub(crate) fn flush_peer(&mut self, bml: &mut Bml, peer: u32) -> usize {
         let mut done = 0;
-        while let Some(item) = self.peers[peer as usize].outbox.pop_front() {
+        while let Some(first) = self.peers[peer as usize].outbox.front() {
+            // Asked where it lies: an engine's word may be a panic.
+            let packed = match first {
+                Outgoing::Packing { packed, .. } => packed.poll(),
+                _ => Ok(true),
+            };
+            if packed == Ok(false) {
+                self.activate(peer);
+                self.pack_ahead(bml, peer);
+                return done;
+            }
+            let Some(item) = self.peers[peer as usize].outbox.pop_front() else { break };
+            if let Outgoing::Packing { id, slot, .. } = item {
+                self.send_packed(bml, peer, (id, slot), packed.map(drop));
+                done += 1;
+                continue;
+            }
             match self.attempt(bml, peer, item) {
                 Attempt::Sent => done += 1,
                 Attempt::Waits(rest) => {
                     // If the peer was lost by that, its queue was emptied for good.
-                    if self.peers[peer as usize].lost.is_none() {
-                        let packing = matches!(rest, Outgoing::Packing { .. });
-                        self.peers[peer as usize].outbox.push_front(rest);
-                        self.activate(peer);
-                        if packing {
-                            self.pack_ahead(bml, peer);
-                        }
+                    if self.peers[peer as usize].lost.is_some() {
+                        return done;
                     }
-                    return done;
+                    let packing = matches!(rest, Outgoing::Packing { .. });
+                    self.peers[peer as usize].outbox.push_front(rest);
+                    if !packing {
+                        self.activate(peer);
+                        return done;
+                    }
                 }
             }
         }
@@ -214,12 +230,16 @@ impl Core {
     fn attempt(&mut self, bml: &mut Bml, peer: u32, item: Outgoing) -> Attempt {
         match item {
             Outgoing::Eager(id) => match self.start_packing(bml, peer, id) {
-                Ok(Some(packing)) => self.attempt_packed(bml, peer, packing),
+                Ok(Some(Outgoing::Packing { slot, packed: Completion::Ready, .. })) => {
+                    self.send_packed(bml, peer, (id, slot), Ok(()));
+                    Attempt::Sent
+                }
+                Ok(Some(packing)) => Attempt::Waits(packing),
                 Ok(None) => Attempt::Waits(Outgoing::Eager(id)),
                 // The request has ended, one way or another.
                 Err(Gone) => Attempt::Sent,
             },
-            packing @ Outgoing::Packing { .. } => self.attempt_packed(bml, peer, packing),
+            packing @ Outgoing::Packing { .. } => Attempt::Waits(packing),
             Outgoing::Rts(id) => self.attempt_rts(bml, peer, id),
             Outgoing::Note(what) => {
                 let Some(mut slot) = self.reserve(bml, peer, wire::NOTE_BYTES) else {

@@ -233,7 +233,13 @@ impl Core {
         // memory of the host.
         let packed =
             unsafe { buffer::pack(&self.engines, engine, buffer, 0..bytes, &slot, EAGER_BYTES) };
-        let Ok(Completion::Ready) = packed else { return None };
+        match packed {
+            Ok(Completion::Ready) => {}
+            other => {
+                other.iter().for_each(Completion::drain);
+                return None;
+            }
+        }
         let digest = self.digests.words(buffer.layout(), buffer.count());
         let state = &mut self.peers[peer as usize];
         let sequence = state.next_sequence;

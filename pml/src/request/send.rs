@@ -4,7 +4,6 @@ use crate::buffer::{self, Buffer};
 use crate::choose::{Protocol, SingleCopyCosts, Situation, Touched, Ways};
 use crate::comm::Comm;
 use crate::drive::core::{AM_TAG, Core};
-use crate::drive::peer::Attempt;
 use crate::drive::peer::{Gone, Outgoing};
 use crate::error::PmlError;
 use crate::request::mode::Copied;
@@ -14,9 +13,9 @@ use crate::rndv::offer::Offered;
 use crate::wire::Data;
 use crate::wire::SendMode;
 use crate::wire::{EAGER_BYTES, Envelope, SERIAL_BYTES, Verdict};
-use gapless_bml::{Bml, Limits, Rank, Token};
+use gapless_bml::{Bml, Limits, RailSlot, Rank, Token};
 use gapless_engine::{EngineError, Typed};
-use gapless_mem::{Completion, Region};
+use gapless_mem::{Begun, Completion, DeviceError, Region};
 
 /// A send under way.
 #[derive(Debug)]
@@ -118,8 +117,7 @@ impl Core {
             }?;
             if mode == SendMode::Buffered && !matches!(packed, Completion::Ready) {
                 // Its memory is granted for the time of this call only.
-                packed.wait().map_err(EngineError::from)?;
-                packed = Completion::Ready;
+                Begun::new(std::mem::take(&mut packed)).wait().map_err(EngineError::from)?;
             }
             if let Completion::Ready = packed {
                 let sequence = self.peers[peer as usize].next_sequence;
@@ -355,22 +353,22 @@ impl Core {
     }
 
     /// Sends an eager message whose packing has ended.
-    pub(crate) fn attempt_packed(&mut self, bml: &mut Bml, peer: u32, item: Outgoing) -> Attempt {
-        let Outgoing::Packing { id, mut slot, packed } = item else { return Attempt::Waits(item) };
-        match packed.poll() {
-            Ok(true) => {}
-            Ok(false) => return Attempt::Waits(Outgoing::Packing { id, slot, packed }),
-            Err(error) => {
-                self.finish_eager(id, Err(EngineError::from(error).into()));
-                return Attempt::Sent;
-            }
+    pub(crate) fn send_packed(
+        &mut self,
+        bml: &mut Bml,
+        peer: u32,
+        (id, mut slot): (RequestId, RailSlot),
+        packed: Result<(), DeviceError>,
+    ) {
+        if let Err(error) = packed {
+            return self.finish_eager(id, Err(EngineError::from(error).into()));
         }
         // Numbered only if it leaves: who waits for a number that never comes waits for ever.
         let sequence = self.peers[peer as usize].next_sequence;
-        let Some(send) = self.requests.send_mut(id) else { return Attempt::Sent };
+        let Some(send) = self.requests.send_mut(id) else { return };
         let header = Envelope { sequence, ..send.envelope }.eager();
         let status = send.status(Protocol::Eager);
-        let SendStage::Eager { serial } = send.stage else { return Attempt::Sent };
+        let SendStage::Eager { serial } = send.stage else { return };
         let mut written = slot.write(0, &header);
         if serial != 0 {
             written = written.and_then(|()| slot.write(EAGER_BYTES, &serial.to_le_bytes()));
@@ -383,7 +381,6 @@ impl Core {
             Ok(()) => self.requests.finish_left(id, Left { status, peer, sequence }),
             Err(error) => self.finish_eager(id, Err(EngineError::from(error).into())),
         }
-        Attempt::Sent
     }
 
     /// What a receiver says of an eager message of ours that waits for that, or that was asked for back; `false` if the

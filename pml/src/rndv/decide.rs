@@ -37,7 +37,7 @@ pub(crate) struct Incoming {
     pub(super) ways: Ways,
     pub(crate) stage: Stage,
     /// One-sided operations under way.
-    pub(super) gets: u32,
+    pub(crate) gets: u32,
 }
 
 /// What a rendezvous waits for at its receiver.

@@ -25,7 +25,7 @@ use crate::rndv::staging::{Block, StagingPool};
 use crate::wire::cut::Cut;
 use gapless_bml::Mapping;
 use gapless_engine::EngineError;
-use gapless_mem::{Completion, Device, Region};
+use gapless_mem::{Begun, Completion, Device, Region};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -235,10 +235,13 @@ impl Course {
         let local = self.local_place(index)?;
         tally.packs += 1;
         let packed = buffer.pack_to(engines, range, local, &after(&[&self.worked[0]]))?;
-        self.works(packed.clone());
+        let packed = Begun::new(packed);
+        self.works(packed.work().clone());
         tally.copies += 1;
-        let earlier = after(&[&packed, &self.copied]);
-        match buffer::copy(&copier, ring, local, &earlier) {
+        let earlier = after(&[packed.work(), &self.copied]);
+        let copied = buffer::copy(&copier, ring, local, &earlier);
+        let packed = packed.hand_on();
+        match copied {
             Ok(copied) => {
                 self.copied = copied.clone();
                 Ok(copied.into())
@@ -271,15 +274,17 @@ impl Course {
             return self.copy(&copier, (to, ring), tally);
         }
         let local = self.local_place(index)?;
-        self.copy(&copier, (local, ring), tally)?;
+        let copied = Begun::new(self.copy(&copier, (local, ring), tally)?.completion);
         tally.unpacks += 1;
-        let earlier = after(&[&self.copied, &self.worked[0]]);
-        match buffer.unpack_after(engines, local, range, &earlier) {
+        let earlier = after(&[copied.work(), &self.worked[0]]);
+        let unpacked = buffer.unpack_after(engines, local, range, &earlier);
+        let copied = copied.hand_on();
+        match unpacked {
             Ok(unpacked) => {
                 self.works(unpacked.clone());
                 Ok(unpacked.into())
             }
-            Err(error) => Ok(Step::cut_short(self.copied.clone(), error)),
+            Err(error) => Ok(Step::cut_short(copied, error)),
         }
     }
 
