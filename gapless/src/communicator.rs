@@ -9,7 +9,7 @@ pub use message::Message;
 
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
-use crate::shared::Shared;
+use crate::shared::{Shared, Started, State};
 use crate::view::{View, ViewMut};
 use gapless_engine::Typed;
 use gapless_pml::{Comm, Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
@@ -56,18 +56,21 @@ impl Communicator {
 
     /// As [`send`](Communicator::send): what does not depend on the type of its argument.
     fn send_view(&self, view: &View<'_>, dest: u32, tag: i32) -> Result<Status, Error> {
-        let mut state = self.shared.lock()?;
-        self.shared.now_and_then(&mut state);
         // SAFETY: `view` borrows its memory for reading until this call returns.
-        let sent = unsafe { state.open()?.send_at_once(&self.comm, &view.typed, dest, tag) };
-        if let Some(status) = sent {
-            self.shared.rouse(&state);
-            return Ok(status);
-        }
+        let at_once =
+            |pml: &mut Pml| unsafe { pml.send_at_once(&self.comm, &view.typed, dest, tag) };
         // SAFETY: as above, and that is after the request has ended.
-        let id = unsafe { state.open()?.isend(&self.comm, &view.typed, dest, tag) }?;
-        self.shared.rouse(&state);
-        self.shared.wait_for(state, id)
+        let start = |pml: &mut Pml| unsafe { pml.isend(&self.comm, &view.typed, dest, tag) };
+        self.shared.finish(|state| {
+            self.shared.now_and_then(state);
+            let pml = state.open()?;
+            let started = match at_once(pml) {
+                Some(status) => Started::Over(status),
+                None => Started::UnderWay(start(pml)?),
+            };
+            self.shared.rouse(state);
+            Ok(started)
+        })
     }
 
     /// Receives and waits for the message (`MPI_Recv`, MPI 4.1 §3.2.4).
@@ -92,18 +95,20 @@ impl Communicator {
         source: Source,
         tag: TagSel,
     ) -> Result<Status, Error> {
-        let mut state = self.shared.lock()?;
         // SAFETY: `view` borrows its memory exclusively until this call returns.
-        let found =
-            unsafe { self.shared.look_for(&mut state, &self.comm, &view.typed, (source, tag)) }?;
-        if let Some(status) = found {
-            return Ok(status);
-        }
-        // SAFETY: `view` borrows its memory exclusively until this call returns, which is after
-        // the request has ended.
-        let id = unsafe { state.open()?.irecv(&self.comm, &view.typed, source, tag) }?;
-        self.shared.rouse(&state);
-        self.shared.wait_for(state, id)
+        let look = |state: &mut State| unsafe {
+            self.shared.look_for(state, &self.comm, &view.typed, (source, tag))
+        };
+        // SAFETY: as above, and that is after the request has ended.
+        let start = |pml: &mut Pml| unsafe { pml.irecv(&self.comm, &view.typed, source, tag) };
+        self.shared.finish(|state| {
+            if let Some(status) = look(state)? {
+                return Ok(Started::Over(status));
+            }
+            let id = start(state.open()?)?;
+            self.shared.rouse(state);
+            Ok(Started::UnderWay(id))
+        })
     }
 
     /// Waits for a message without receiving it (`MPI_Probe`, MPI 4.1 §3.8.1).
@@ -132,12 +137,14 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSel>,
     ) -> Result<Option<Status>, Error> {
-        let mut state = self.shared.lock()?;
-        state.open()?;
-        if state.progress() > 0 {
-            self.shared.rouse(&state);
-        }
-        Ok(state.pml.iprobe(&self.comm, source.into(), tag.into())?)
+        let (source, tag) = (source.into(), tag.into());
+        self.shared.with(|state| {
+            state.open()?;
+            if state.progress() > 0 {
+                self.shared.rouse(state);
+            }
+            Ok(state.pml.iprobe(&self.comm, source, tag)?)
+        })
     }
 
     /// Starts sending a buffer that is given away; it comes back from
@@ -197,7 +204,7 @@ impl Communicator {
         let (parked, typed) = owned.park()?;
         match start(&typed) {
             Ok(id) => {
-                self.shared.lock_anyway().parked.keep(id, Box::new(parked));
+                self.shared.with_anyway(|state| state.parked.keep(id, Box::new(parked)));
                 Ok(OwnedRequest::new(Arc::clone(&self.shared), id))
             }
             Err(error) => Err(Refused { error, buffer: crate::owned::unpark(parked) }),
@@ -222,14 +229,15 @@ impl Communicator {
 
     /// Starts something.
     #[inline]
-    fn start(
+    pub(crate) fn start(
         &self,
         start: impl FnOnce(&mut Pml) -> Result<RequestId, PmlError>,
     ) -> Result<RequestId, Error> {
-        let mut state = self.shared.lock()?;
-        let id = start(state.open()?)?;
-        self.shared.rouse(&state);
-        Ok(id)
+        self.shared.with(|state| {
+            let id = start(state.open()?)?;
+            self.shared.rouse(state);
+            Ok(id)
+        })
     }
 
     /// Starts a receive.

@@ -103,9 +103,10 @@ impl DeviceBuf {
 impl Drop for DeviceBuf {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
-        let mut state = self.shared.lock_anyway();
-        state.retired.push(memory);
-        state.free_retired();
+        self.shared.with_anyway(|state| {
+            state.retired.push(memory);
+            state.free_retired();
+        });
     }
 }
 
@@ -124,6 +125,9 @@ impl fmt::Debug for Owned {
 impl State {
     /// Has that freed, once the lock is let go of, that was given up and that no peer has mapped any more.
     pub(crate) fn free_retired(&mut self) {
+        if self.torn {
+            return;
+        }
         let bml = self.pml.bml_mut();
         let free = self.retired.extract_if(.., |memory| !bml.withdraw(memory.region));
         self.spent.extend(free.map(|memory| Box::new(memory) as _));

@@ -42,7 +42,7 @@ impl Shared {
         let call = Arc::new(Call(Mutex::new(Some(then))));
         let mut waker = Some(Waker::from(Arc::clone(&call)));
         // The lock is let go of before `waker` is dropped, who may be anybody by then.
-        let waits = self.lock().and_then(|mut state| Ok(state.pml.notify(id, &mut waker)?))?;
+        let waits = self.with(|state| Ok(state.pml.notify(id, &mut waker)?))?;
         if !waits {
             call.wake();
         }
@@ -159,11 +159,8 @@ impl Communicator {
         tag: i32,
         after: &[Completion],
     ) -> Result<RequestId, Error> {
-        let mut state = self.shared.lock()?;
         // SAFETY: the caller's promise is the one that is asked for.
-        let id = unsafe { state.open()?.isend_after(&self.comm, typed, dest, tag, after) }?;
-        self.shared.rouse(&state);
-        Ok(id)
+        self.start(|pml| unsafe { pml.isend_after(&self.comm, typed, dest, tag, after) })
     }
 }
 

@@ -207,7 +207,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     /// # Errors
     /// The world was left, or a thread panicked in it.
     pub fn cancel(&mut self) -> Result<bool, Error> {
-        self.shared.lock()?.cancel_or_recall(self.id)
+        self.shared.with(|state| state.cancel_or_recall(self.id))
     }
 
     /// Whether the operation has ended; makes progress.
@@ -225,7 +225,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     /// Takes the buffer out, once its request has ended (or nothing moves bytes any more).
     fn take_buffer(&mut self) -> B {
         self.done = true;
-        let kept = self.shared.lock_anyway().parked.buffers.remove(&self.id);
+        let kept = self.shared.with_anyway(|state| state.parked.buffers.remove(&self.id));
         let kept = kept.expect("a buffer stays until its request's handle takes it");
         let parked = kept.downcast::<B::Parked>().expect("kept as what it was parked as");
         parked.unpark()
@@ -235,7 +235,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
 impl<B: OwnedBuffer> Drop for OwnedRequest<B> {
     fn drop(&mut self) {
         if !self.done {
-            self.shared.lock_anyway().parked.abandon(self.id);
+            self.shared.with_anyway(|state| state.parked.abandon(self.id));
         }
     }
 }
@@ -276,11 +276,10 @@ mod tests {
             let (comm, count) = (world.comm(), Arc::new(AtomicU32::new(0)));
             let request = comm.irecv_owned(vec![0u8], 0, 1).unwrap();
             let farewell = Farewell(comm.clone(), Arc::clone(&count));
-            {
-                let mut state = comm.shared.lock_anyway();
+            comm.shared.with_anyway(|state| {
                 let memory = state.parked.buffers.remove(&request.id).unwrap();
                 state.parked.keep(request.id, Box::new((memory, farewell)));
-            }
+            });
             drop(request);
             comm.send(&[1u8], 0, 1).unwrap();
             let gone = (0..100).any(|_| {
@@ -304,13 +303,14 @@ mod tests {
         for _ in 0..2000 {
             drop(comm.isend_owned(vec![1u8], 0, 0).unwrap());
             comm.recv(&mut [0u8], 0, 0).unwrap();
-            most = most.max(comm.shared.lock_anyway().parked.buffers.len());
+            most = most.max(comm.shared.with_anyway(|state| state.parked.buffers.len()));
         }
         assert!(most < 1200, "{most} buffers were kept at a time");
         let left = (0..100).find(|_| {
-            let mut state = comm.shared.lock_anyway();
-            state.progress();
-            state.parked.buffers.len() == 500
+            comm.shared.with_anyway(|state| {
+                state.progress();
+                state.parked.buffers.len() == 500
+            })
         });
         assert!(left.is_some(), "only receives that nothing matches are left");
     }

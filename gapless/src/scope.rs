@@ -165,15 +165,16 @@ impl<'scope> Scope<'scope, '_> {
         start: impl FnOnce(&mut Pml) -> Result<RequestId, PmlError>,
     ) -> Result<Request<'scope>, Error> {
         let shared = &self.comm.shared;
-        let mut state = shared.lock()?;
-        state.open()?;
-        let State { pml, scopes, .. } = &mut *state;
-        // Before it is started: nothing may come between that and its being noted.
-        let list = scopes.room(&self.list, pml);
-        let id = start(pml)?;
-        list.push(id);
-        shared.rouse(&state);
-        Ok(Request { id, scope: PhantomData })
+        shared.with(|state| {
+            state.open()?;
+            let State { pml, scopes, .. } = &mut *state;
+            // Before it is started: nothing may come between that and its being noted.
+            let list = scopes.room(&self.list, pml);
+            let id = start(pml)?;
+            list.push(id);
+            shared.rouse(state);
+            Ok(Request { id, scope: PhantomData })
+        })
     }
 
     /// As [`isend`](Scope::isend), of a short message with nothing in its way; `None`, with nothing done, of
@@ -283,9 +284,10 @@ impl<'scope> Scope<'scope, '_> {
         let view = into.into();
         // SAFETY: as for `irecv`: whatever world the message is of.
         let id = unsafe { message.start(&view.typed, &self.comm.shared) }?;
-        let mut state = self.comm.shared.lock_anyway();
-        let State { pml, scopes, .. } = &mut *state;
-        scopes.room(&self.list, pml).push(id);
+        self.comm.shared.with_anyway(|state| {
+            let State { pml, scopes, .. } = state;
+            scopes.room(&self.list, pml).push(id);
+        });
         Ok(Request { id, scope: PhantomData })
     }
 
@@ -410,7 +412,7 @@ impl<'scope> Scope<'scope, '_> {
     /// # Errors
     /// The world was left, or a thread panicked in it.
     pub fn cancel(&self, request: &mut Request<'scope>) -> Result<bool, Error> {
-        self.comm.shared.lock()?.cancel_or_recall(request.id)
+        self.comm.shared.with(|state| state.cancel_or_recall(request.id))
     }
 
     fn first_ended(&self, requests: &[Request<'scope>]) -> Option<usize> {
@@ -427,14 +429,17 @@ impl<'scope> Scope<'scope, '_> {
     /// Waits for every request that is still under way.
     fn join(&self, cancel: bool) -> Result<(), Error> {
         let shared = &self.comm.shared;
-        if cancel && let Ok(mut state) = shared.lock() {
-            let all = self.list.number().map(|number| state.scopes.all(number));
-            for id in all.unwrap_or_default() {
-                // What has been matched goes on, and is waited for below.
-                if !matches!(state.cancel(id), Ok(true)) {
-                    let _ = state.pml.withdraw_send(id);
+        if cancel {
+            shared.with(|state| {
+                let all = self.list.number().map(|number| state.scopes.all(number));
+                for id in all.unwrap_or_default() {
+                    // What has been matched goes on, and is waited for below.
+                    if !matches!(state.cancel(id), Ok(true)) {
+                        let _ = state.pml.withdraw_send(id);
+                    }
                 }
-            }
+                Ok(())
+            })?;
         }
         let Some(number) = self.list.number() else { return Ok(()) };
         let mut first = Ok(());
@@ -468,7 +473,9 @@ impl<'scope> Scope<'scope, '_> {
         };
         let mut state = shared.lock()?;
         shared.now_and_then(&mut state);
-        if all_ended(&mut state).is_none() {
+        if all_ended(&mut state).is_some() {
+            state.done();
+        } else {
             shared.wait_held(state, all_ended)?;
         }
         first

@@ -7,6 +7,9 @@
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod short;
 
+pub(crate) mod guard;
+mod held;
+
 use crate::accelerators::Accelerators;
 use crate::device_buf::Owned;
 use crate::error::Error;
@@ -17,11 +20,11 @@ use gapless_bml::{Patience, Step, Waiter};
 use gapless_mem::{Device, Space};
 use gapless_pml::{Pml, RequestId, Status};
 use gapless_sync::{Gate, Pass};
+use guard::{give_up, wake};
+pub(crate) use held::{Held, Started};
 use rustix::event::{EventfdFlags, eventfd};
 use std::any::Any;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Poll, Waker};
@@ -59,6 +62,8 @@ pub(crate) struct State {
     pub(crate) pml: Pml,
     pub(crate) parked: Parked,
     stage: Stage,
+    /// A panic has left it in disorder: the message layer is not to be asked for anything.
+    pub(crate) torn: bool,
     /// Threads that are asleep, or about to be.
     sleepers: u32,
     /// Whether the progress thread is asleep, or about to be.
@@ -179,47 +184,14 @@ impl State {
     }
 }
 
-/// The lock, held. Letting go of it tells those who are to be told of requests that have ended.
-#[derive(Debug)]
-pub(crate) struct Held<'s> {
-    /// `None` only while it is dropped.
-    guard: Option<Pass<'s, State>>,
-}
-
-impl Deref for Held<'_> {
-    type Target = State;
-
-    #[inline]
-    fn deref(&self) -> &State {
-        self.guard.as_ref().expect("it is held until it is dropped")
-    }
-}
-
-impl DerefMut for Held<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut State {
-        self.guard.as_mut().expect("it is held until it is dropped")
-    }
-}
-
-impl Drop for Held<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.guard.as_ref().is_some_and(|state| state.owes()) {
-            self.wake();
-        }
-    }
-}
-
-impl Held<'_> {
-    #[cold]
-    fn wake(&mut self) {
-        let Some(mut state) = self.guard.take() else { return };
-        let (woken, spent) = (state.pml.take_woken(), std::mem::take(&mut state.spent));
-        drop(state);
-        wake(woken);
-        lay_down(spent);
-    }
+/// What the progress thread has found.
+enum Attended {
+    /// There is more to do, perhaps.
+    Something,
+    /// A peer has to make room, or an engine to end: nobody will ring.
+    Busy,
+    /// It is to sleep.
+    Nothing,
 }
 
 /// A thread that waits, where that is counted.
@@ -243,33 +215,6 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Tells them; what they do is their own affair.
-fn wake(woken: Vec<Waker>) {
-    for waker in woken {
-        if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-            tracing::error!("somebody who was told of a request's end panicked");
-        }
-    }
-}
-
-/// Drops what was given up under the lock; what its owners do then is their own affair.
-fn lay_down(spent: Vec<Box<dyn Any + Send>>) {
-    for one in spent {
-        if catch_unwind(AssertUnwindSafe(|| drop(one))).is_err() {
-            tracing::error!("a buffer panicked when it was dropped");
-        }
-    }
-}
-
-/// Waits until no engine works on any buffer. If that cannot even be found out, memory would be
-/// handed back that a device still writes to: then the process ends.
-fn end_engine_work(state: &mut State) {
-    let drained = catch_unwind(AssertUnwindSafe(|| state.pml.take_back()));
-    if drained.is_err() {
-        std::process::abort();
-    }
-}
-
 impl Shared {
     pub(crate) fn new(
         pml: Pml,
@@ -285,6 +230,7 @@ impl Shared {
             pml,
             parked,
             stage,
+            torn: false,
             sleepers: 0,
             dozing: false,
             unpolled: 0,
@@ -312,9 +258,9 @@ impl Shared {
     #[inline(always)] // its result is large, and this is what every call begins with
     pub(crate) fn lock(&self) -> Result<Held<'_>, Error> {
         match self.state.try_enter() {
-            Some(guard) if !self.state.is_poisoned() => Ok(Held { guard: Some(guard) }),
+            Some(guard) if !self.state.is_poisoned() => Ok(Held::new(guard)),
             taken => {
-                drop(taken);
+                taken.map(Pass::done);
                 self.lock_patiently()
             }
         }
@@ -324,20 +270,14 @@ impl Shared {
     #[cold]
     fn lock_patiently(&self) -> Result<Held<'_>, Error> {
         self.wanting.fetch_add(1, Ordering::Relaxed);
-        let mut guard = self.state.enter();
+        let guard = self.state.enter();
         self.wanting.fetch_sub(1, Ordering::Relaxed);
         if self.state.is_poisoned() {
-            // Whoever is told so takes its memory back: engines must have let go of it.
-            end_engine_work(&mut guard);
+            // Whoever is told so takes its memory back, as it may: the world was given up first.
+            guard.done();
             return Err(Error::Poisoned);
         }
-        Ok(Held { guard: Some(guard) })
-    }
-
-    /// The state, even after a panic: for buffers, whose table is always in order. After a panic
-    /// the message layer moves no more bytes.
-    pub(crate) fn lock_anyway(&self) -> Held<'_> {
-        Held { guard: Some(self.state.enter()) }
+        Ok(Held::new(guard))
     }
 
     /// Makes sleeping threads look again.
@@ -373,12 +313,8 @@ impl Shared {
 
     /// The world has been left: whoever still waits is told so.
     pub(crate) fn abandon(&self) {
-        let mut state = self.lock_anyway();
-        state.stage = Stage::Left;
         // Whoever waits is about to take its memory back.
-        end_engine_work(&mut state);
-        let woken = state.pml.take_all_wakers();
-        drop(state);
+        let woken = self.with_anyway(give_up);
         self.ring();
         wake(woken);
     }
@@ -422,9 +358,11 @@ impl Shared {
                         }
                     }
                     if let Some(value) = ready(&mut state) {
+                        state.done();
                         return Ok(value);
                     }
                     if state.stage == Stage::Left {
+                        state.done();
                         return Err(Error::Finalized);
                     }
                 }
@@ -441,9 +379,9 @@ impl Shared {
                 std::hint::spin_loop();
             }
             match step {
-                Step::Spin => drop(state),
+                Step::Spin => state.done(),
                 Step::Yield => {
-                    drop(state);
+                    state.done();
                     std::thread::yield_now();
                 }
                 Step::Block => self.sleep(state, &mut waiter)?,
@@ -458,18 +396,20 @@ impl Shared {
             if state.sleepers > 0 {
                 self.ring();
             }
+            state.done();
             return Ok(());
         }
         waiter.watch(self.alarm.as_raw_fd());
         state.sleepers += 1;
-        drop(state);
+        state.done();
         waiter.block();
-        let mut state = self.lock()?;
-        state.sleepers -= 1;
-        if state.sleepers == 0 {
-            self.quiet();
-        }
-        Ok(())
+        self.with(|state| {
+            state.sleepers -= 1;
+            if state.sleepers == 0 {
+                self.quiet();
+            }
+            Ok(())
+        })
     }
 
     /// What the progress thread does until `stop`: handles what comes while no other thread does.
@@ -482,35 +422,46 @@ impl Shared {
                 std::thread::sleep(OTHERS_POLL);
                 continue;
             }
-            let Ok(mut state) = self.lock() else { return };
-            if state.stage == Stage::Left {
-                return;
-            }
-            if state.progress() > 0 {
-                if state.sleepers > 0 {
-                    self.ring();
+            match self.with(|state| self.attend_once(state, &mut waiter)) {
+                Ok(Attended::Something) => {}
+                Ok(Attended::Busy) => std::thread::sleep(BUSY_NAP),
+                Ok(Attended::Nothing) => {
+                    waiter.block();
+                    let awake = self.with(|state| {
+                        state.dozing = false;
+                        if state.sleepers == 0 {
+                            self.quiet();
+                        }
+                        Ok(())
+                    });
+                    if awake.is_err() {
+                        return;
+                    }
                 }
-                continue;
-            }
-            if state.pml.is_busy() {
-                // A peer has to make room, or an engine to end: nobody will ring.
-                drop(state);
-                std::thread::sleep(BUSY_NAP);
-                continue;
-            }
-            if state.pml.arm(&mut waiter) > 0 || state.pml.is_busy() {
-                continue;
-            }
-            waiter.watch(self.alarm.as_raw_fd());
-            state.dozing = true;
-            drop(state);
-            waiter.block();
-            let Ok(mut state) = self.lock() else { return };
-            state.dozing = false;
-            if state.sleepers == 0 {
-                self.quiet();
+                Err(_) => return,
             }
         }
+    }
+
+    fn attend_once(&self, state: &mut State, waiter: &mut Waiter) -> Result<Attended, Error> {
+        if state.stage == Stage::Left {
+            return Err(Error::Finalized);
+        }
+        if state.progress() > 0 {
+            if state.sleepers > 0 {
+                self.ring();
+            }
+            return Ok(Attended::Something);
+        }
+        if state.pml.is_busy() {
+            return Ok(Attended::Busy);
+        }
+        if state.pml.arm(waiter) > 0 || state.pml.is_busy() {
+            return Ok(Attended::Something);
+        }
+        waiter.watch(self.alarm.as_raw_fd());
+        state.dozing = true;
+        Ok(Attended::Nothing)
     }
 
     /// From now on there is a progress thread.
@@ -522,18 +473,19 @@ impl Shared {
     pub(crate) fn poll(&self, id: RequestId, waker: &Waker) -> Poll<Result<Status, Error>> {
         // Cloned before the lock is taken, and what comes back is dropped after: wakers may do anything.
         let mut waker = Some(waker.clone());
-        let mut state = match self.lock() {
-            Ok(state) => state,
-            Err(error) => return Poll::Ready(Err(error)),
-        };
-        match state.pml.collect(id) {
-            Ok(Some(status)) => Poll::Ready(Ok(status)),
-            Err(error) => Poll::Ready(Err(error.into())),
-            Ok(None) if state.stage == Stage::Left => Poll::Ready(Err(Error::Finalized)),
-            Ok(None) => match state.pml.notify(id, &mut waker) {
-                Ok(_) => Poll::Pending,
-                Err(error) => Poll::Ready(Err(error.into())),
-            },
+        let polled = self.with(|state| {
+            let ended = state.pml.collect(id)?;
+            if ended.is_none() && state.stage == Stage::Left {
+                return Err(Error::Finalized);
+            }
+            if ended.is_none() {
+                state.pml.notify(id, &mut waker)?;
+            }
+            Ok(ended)
+        });
+        match polled.transpose() {
+            Some(result) => Poll::Ready(result),
+            None => Poll::Pending,
         }
     }
 
@@ -553,8 +505,9 @@ impl Shared {
         id: RequestId,
     ) -> Result<Status, Error> {
         self.now_and_then(&mut state);
-        if let Some(status) = state.pml.collect(id)? {
-            return Ok(status);
+        if let Some(result) = state.pml.collect(id).transpose() {
+            state.done();
+            return Ok(result?);
         }
         self.wait_held(state, |state| match state.pml.collect(id) {
             Ok(None) => None,
@@ -565,14 +518,15 @@ impl Shared {
 
     /// Makes progress once, and collects a request's result if it has ended.
     pub(crate) fn test(&self, id: RequestId) -> Result<Option<Status>, Error> {
-        let mut state = self.lock()?;
-        if state.progress() > 0 && state.sleepers > 0 {
-            self.ring();
-        }
-        match state.pml.collect(id)? {
-            None if state.stage == Stage::Left => Err(Error::Finalized),
-            result => Ok(result),
-        }
+        self.with(|state| {
+            if state.progress() > 0 && state.sleepers > 0 {
+                self.ring();
+            }
+            match state.pml.collect(id)? {
+                None if state.stage == Stage::Left => Err(Error::Finalized),
+                result => Ok(result),
+            }
+        })
     }
 
     /// Makes progress once, and then looks at the message layer.
@@ -580,13 +534,14 @@ impl Shared {
     /// # Errors
     /// A panic in another thread; the world has been left before.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Pml) -> T) -> Result<T, Error> {
-        let mut state = self.lock()?;
-        if state.progress() > 0 && state.sleepers > 0 {
-            self.ring();
-        }
-        if state.stage == Stage::Left {
-            return Err(Error::Finalized);
-        }
-        Ok(look(&state.pml))
+        self.with(|state| {
+            if state.progress() > 0 && state.sleepers > 0 {
+                self.ring();
+            }
+            match state.stage {
+                Stage::Left => Err(Error::Finalized),
+                Stage::Open | Stage::Closed => Ok(look(&state.pml)),
+            }
+        })
     }
 }

@@ -114,7 +114,8 @@ impl World {
         if len == 0 {
             return SharedBuf::heap(0);
         }
-        let allocated = self.shared.lock()?.open()?.bml_mut().allocate(len as u64);
+        let allocated =
+            self.shared.with(|state| Ok(state.open()?.bml_mut().allocate(len as u64)))?;
         match allocated {
             Some(Ok(allocation)) => match SharedBuf::mapped(allocation, len) {
                 Some(memory) => Ok(memory),
@@ -146,7 +147,7 @@ impl World {
     /// [`Error::NoDevice`]: no device of that space, or handles that nobody here knows; no memory left
     /// there.
     pub fn alloc_device(&self, space: Space, len: u64) -> Result<DeviceBuf, Error> {
-        let device = self.shared.lock()?.device(space)?;
+        let device = self.shared.with(|state| state.device(space))?;
         DeviceBuf::allocate(&self.shared, device, len)
     }
 
@@ -176,9 +177,10 @@ impl World {
     /// # Errors
     /// As [`withdraw`](World::withdraw).
     pub fn try_withdraw(&self, region: Region) -> Result<bool, Error> {
-        let mut state = self.shared.lock()?;
-        state.progress();
-        Ok(!state.pml.bml_mut().withdraw(region))
+        self.shared.with(|state| {
+            state.progress();
+            Ok(!state.pml.bml_mut().withdraw(region))
+        })
     }
 
     /// What messages of this process have done so far, by protocol: how many, how many fragments, launches,
@@ -187,7 +189,7 @@ impl World {
     /// # Errors
     /// The world was finalized, or a panic in another thread.
     pub fn counters(&self) -> Result<Counters, Error> {
-        Ok(self.shared.lock()?.open()?.counters())
+        self.shared.with(|state| Ok(state.open()?.counters()))
     }
 
     /// Sets `bytes` aside for [`Communicator::bsend`] (`MPI_Buffer_attach`, MPI 4.1 §3.6): what
@@ -197,7 +199,7 @@ impl World {
     /// # Errors
     /// A buffer is attached already.
     pub fn attach_buffer(&self, bytes: u64) -> Result<(), Error> {
-        Ok(self.shared.lock()?.open()?.attach_buffer(bytes)?)
+        self.shared.with(|state| Ok(state.open()?.attach_buffer(bytes)?))
     }
 
     /// Waits until every message in the attached buffer has left, and detaches it
@@ -212,10 +214,11 @@ impl World {
     /// Whether `peer`'s memory can be read by single copy, and whether it can be mapped.
     #[cfg(feature = "cli")]
     pub(crate) fn link(&self, peer: u32) -> Result<(bool, bool), Error> {
-        let mut state = self.shared.lock()?;
-        let bml = state.open()?.bml_mut();
-        let single_copy = bml.rdma(gapless_bml::Rank(peer)).is_some();
-        Ok((single_copy, bml.mapped(gapless_bml::Rank(peer)).is_some()))
+        self.shared.with(|state| {
+            let bml = state.open()?.bml_mut();
+            let single_copy = bml.rdma(gapless_bml::Rank(peer)).is_some();
+            Ok((single_copy, bml.mapped(gapless_bml::Rank(peer)).is_some()))
+        })
     }
 
     /// Changes how messages that start from now on are carried.
@@ -224,8 +227,10 @@ impl World {
         &self,
         change: impl FnOnce(&mut gapless_pml::Config),
     ) -> Result<(), Error> {
-        change(self.shared.lock()?.open()?.config_mut());
-        Ok(())
+        self.shared.with(|state| {
+            change(state.open()?.config_mut());
+            Ok(())
+        })
     }
 
     /// Ends all processes of the job (`MPI_Abort`, MPI 4.1 §9.3): asks the launcher to, and ends this

@@ -127,8 +127,8 @@ pub struct Pass<'g, T> {
     gate: &'g Gate<T>,
     /// `None` for the owner while the gate is its own.
     mutex: Option<MutexGuard<'g, ()>>,
-    /// The thread was panicking when it came.
-    panicking: bool,
+    /// What was done is done.
+    done: bool,
     thread: PhantomData<*const ()>,
 }
 
@@ -201,7 +201,16 @@ impl<T> Gate<T> {
 
     #[inline]
     fn pass<'g>(&'g self, mutex: Option<MutexGuard<'g, ()>>) -> Pass<'g, T> {
-        Pass { gate: self, mutex, panicking: std::thread::panicking(), thread: PhantomData }
+        Pass { gate: self, mutex, done: false, thread: PhantomData }
+    }
+}
+
+impl<T> Pass<'_, T> {
+    /// Lets go of the gate with its value in order. A pass that is dropped instead poisons the gate: by a panic, also
+    /// by one of a thread that was unwinding when it came.
+    #[inline]
+    pub fn done(mut self) {
+        self.done = true;
     }
 }
 
@@ -226,7 +235,7 @@ impl<T> DerefMut for Pass<'_, T> {
 impl<T> Drop for Pass<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if !self.panicking && std::thread::panicking() {
+        if !self.done {
             self.gate.poisoned.store(true, Ordering::Relaxed);
         }
         if self.mutex.is_none() {
@@ -261,6 +270,7 @@ mod tests {
                 std::hint::black_box(&mut pass.1);
                 pass.0 = before + 1;
                 pass.1 += 1;
+                pass.done();
             };
             std::thread::scope(|scope| {
                 for _ in 0..2 {
@@ -284,11 +294,12 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(gate.try_enter().is_none()));
         });
-        drop(pass);
-        assert!(gate.try_enter().is_some());
+        pass.done();
+        assert!(gate.try_enter().map(Pass::done).is_some());
         std::thread::scope(|scope| {
-            scope.spawn(|| drop(gate.enter()));
+            scope.spawn(|| gate.enter().done());
         });
+        assert!(!gate.is_poisoned());
         let pass = take(&gate);
         assert!(pass.mutex.is_some(), "it is a mutex now");
         assert!(gate.try_enter().is_none());
@@ -303,6 +314,28 @@ mod tests {
         }));
         assert!(panicked.is_err() && gate.is_poisoned());
         assert_eq!(*take(&gate), 1);
+    }
+
+    #[test]
+    fn a_panic_inside_poisons_although_the_thread_was_unwinding_before() {
+        struct Last<'g>(&'g Gate<i32>);
+
+        impl Drop for Last<'_> {
+            fn drop(&mut self) {
+                let inside = catch_unwind(AssertUnwindSafe(|| {
+                    let _pass = take(self.0);
+                    panic!("inside");
+                }));
+                assert!(inside.is_err());
+            }
+        }
+
+        let gate = Gate::new(1);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _last = Last(&gate);
+            panic!("outside");
+        }));
+        assert!(panicked.is_err() && gate.is_poisoned());
     }
 }
 
@@ -327,6 +360,17 @@ mod models {
     fn add(gate: &Gate<Cell<u32>>) {
         let pass = gate.try_enter().unwrap_or_else(|| gate.enter());
         pass.set(pass.get() + 1);
+        pass.done();
+    }
+
+    /// The same, if that takes no waiting; whether it did not.
+    fn count(gate: &Gate<Cell<u32>>) -> bool {
+        let pass = gate.try_enter();
+        pass.map(|pass| {
+            pass.set(pass.get() + 1);
+            pass.done();
+        })
+        .is_some()
     }
 
     fn model(others: usize, owners: u32, each: u32) {
@@ -365,11 +409,11 @@ mod models {
             let other = {
                 let gate = Arc::clone(&gate);
                 thread::spawn(move || {
-                    drop(gate.enter());
-                    gate.try_enter().map(|pass| pass.set(pass.get() + 1)).is_some()
+                    gate.enter().done();
+                    count(&gate)
                 })
             };
-            let taken = gate.try_enter().map(|pass| pass.set(pass.get() + 1)).is_some();
+            let taken = count(&gate);
             let also = other.join().unwrap();
             let pass = gate.try_enter().expect("nobody has it");
             assert_eq!(pass.get(), u32::from(taken) + u32::from(also));

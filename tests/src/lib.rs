@@ -113,6 +113,17 @@ pub fn job(
 /// # Panics
 /// If a rank does, or cannot join or leave.
 pub fn job_of(size: u32, builder: impl Fn(u32) -> Builder + Sync, body: impl Fn(&World) + Sync) {
+    worlds_of(size, builder, |world| {
+        body(&world);
+        world.finalize().expect("the threads part");
+    });
+}
+
+/// The same; `body` owns the world, and leaves it in its own way.
+///
+/// # Panics
+/// If a rank does, or cannot join.
+pub fn worlds_of(size: u32, builder: impl Fn(u32) -> Builder + Sync, body: impl Fn(World) + Sync) {
     let board = Arc::new((Mutex::new(Board::default()), Condvar::new()));
     std::thread::scope(|threads| {
         for rank in 0..size {
@@ -122,8 +133,7 @@ pub fn job_of(size: u32, builder: impl Fn(u32) -> Builder + Sync, body: impl Fn(
                 let wireup = Threads { rank, size, fences: 0, board };
                 let world = builder(rank).wireup(Box::new(wireup)).init();
                 let world = world.expect("the threads meet");
-                body(&world);
-                world.finalize().expect("the threads part");
+                body(world);
             });
         }
     });

@@ -51,20 +51,16 @@ impl Communicator {
         from: (impl Into<Source>, impl Into<TagSel>),
     ) -> Result<Status, Error> {
         let view = buffer.into();
-        let send = {
-            let mut state = self.shared.lock()?;
-            // SAFETY: `view` borrows its memory, which nobody writes during this call.
-            let send = unsafe { state.open()?.isend_copy(&self.comm, &view.typed, to.0, to.1) }?;
-            self.shared.rouse(&state);
-            send
-        };
+        // SAFETY: `view` borrows its memory, which nobody writes during this call.
+        let send =
+            self.start(|pml| unsafe { pml.isend_copy(&self.comm, &view.typed, to.0, to.1) })?;
         // SAFETY: `view` borrows its memory exclusively until this call returns, which is after the
         // request has ended; the copy is the send's own.
         match unsafe { self.start_recv(&view.typed, from.0.into(), from.1.into()) } {
             Ok(recv) => self.exchanged(recv, Ok(send)),
             Err(error) => {
                 // It goes on by itself.
-                self.shared.lock()?.pml.release(send)?;
+                self.shared.with(|state| Ok(state.pml.release(send)?))?;
                 Err(error)
             }
         }
@@ -79,10 +75,8 @@ impl Communicator {
                 received.and_then(|status| sent.map(|_| status))
             }
             Err(error) => {
-                if let Ok(mut state) = self.shared.lock() {
-                    // If that is too late, the message is on its way.
-                    let _ = state.cancel(recv);
-                }
+                // If that is too late, the message is on its way.
+                let _ = self.shared.with(|state| state.cancel(recv));
                 let _ = self.shared.wait(recv);
                 Err(error)
             }

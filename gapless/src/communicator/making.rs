@@ -13,12 +13,11 @@ impl Communicator {
         &self,
         start: impl FnOnce(&mut Pml) -> Result<CommRequest, PmlError>,
     ) -> Result<Option<Communicator>, Error> {
-        let request = {
-            let mut state = self.shared.lock()?;
+        let request = self.shared.with(|state| {
             let request = start(state.open()?)?;
-            self.shared.rouse(&state);
-            request
-        };
+            self.shared.rouse(state);
+            Ok(request)
+        })?;
         let made = self.shared.wait_until(|state| match state.open() {
             Ok(pml) => pml.collect_comm(request).map_err(Error::from).transpose(),
             Err(error) => Some(Err(error)),
@@ -130,7 +129,7 @@ impl Communicator {
     /// # Errors
     /// It is predefined; it was freed already.
     pub fn free(self) -> Result<(), Error> {
-        Ok(self.shared.lock()?.open()?.free(&self.comm)?)
+        self.shared.with(|state| Ok(state.open()?.free(&self.comm)?))
     }
 
     /// The group of its processes (of this side) (`MPI_Comm_group`).

@@ -7,7 +7,7 @@ use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
 use crate::shared::Shared;
 use crate::view::ViewMut;
 use gapless_engine::Typed;
-use gapless_pml::{MessageId, RequestId, Source, Status, TagSel};
+use gapless_pml::{MessageId, Pml, RequestId, Source, Status, TagSel};
 use std::sync::Arc;
 
 /// A message that a matched probe has taken (`MPI_Message`), to be received by
@@ -34,14 +34,14 @@ impl Communicator {
         source: impl Into<Source>,
         tag: impl Into<TagSel>,
     ) -> Result<Option<Message>, Error> {
-        let found = {
-            let mut state = self.shared.lock()?;
+        let (source, tag) = (source.into(), tag.into());
+        let found = self.shared.with(|state| {
             state.open()?;
             if state.progress() > 0 {
-                self.shared.rouse(&state);
+                self.shared.rouse(state);
             }
-            state.pml.improbe(&self.comm, source.into(), tag.into())?
-        };
+            Ok(state.pml.improbe(&self.comm, source, tag)?)
+        })?;
         Ok(found.map(|found| self.message(found)))
     }
 
@@ -128,26 +128,28 @@ impl Message {
         if !Arc::ptr_eq(&self.comm.shared, within) {
             return Err(gapless_pml::PmlError::NoSuchMessage.into());
         }
-        let mut state = within.lock()?;
-        let message = self.id.take().ok_or(gapless_pml::PmlError::NoSuchMessage)?;
         // SAFETY: the caller's promise is the one that is asked for.
-        let started = state.open().and_then(|pml| Ok(unsafe { pml.imrecv(&message, typed) }?));
-        if started.is_err() {
-            self.id = Some(message);
-        }
-        within.rouse(&state);
-        drop(state);
-        started
+        let start = |pml: &mut Pml, message: &_| unsafe { pml.imrecv(message, typed) };
+        within.with(|state| {
+            let message = self.id.take().ok_or(gapless_pml::PmlError::NoSuchMessage)?;
+            let started = state.open().and_then(|pml| Ok(start(pml, &message)?));
+            if started.is_err() {
+                self.id = Some(message);
+            }
+            within.rouse(state);
+            started
+        })
     }
 }
 
 impl Drop for Message {
     fn drop(&mut self) {
-        if let Some(message) = self.id.take()
-            && let Ok(mut state) = self.comm.shared.lock()
-            && let Ok(pml) = state.open()
-        {
-            pml.drop_message(&message);
+        if let Some(message) = self.id.take() {
+            // Of a world that was left nothing is to be dropped.
+            let _ = self.comm.shared.with(|state| {
+                state.open()?.drop_message(&message);
+                Ok(())
+            });
         }
     }
 }

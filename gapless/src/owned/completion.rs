@@ -10,9 +10,9 @@
 use super::{OwnedBuffer, OwnedRequest};
 use crate::error::Error;
 use crate::shared::Shared;
+use crate::shared::guard::contain;
 use gapless_pml::Status;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -74,9 +74,8 @@ where
         };
         if let Some((mut request, then, result)) = taken {
             let buffer = request.take_buffer();
-            if catch_unwind(AssertUnwindSafe(|| then(buffer, result))).is_err() {
-                tracing::error!("a function that was called at a request's end panicked");
-            }
+            let said = "a function that was called at a request's end panicked";
+            contain(said, || then(buffer, result));
         }
     }
 }

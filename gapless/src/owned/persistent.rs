@@ -4,7 +4,7 @@ use super::{Owned, OwnedBuffer, Park, Refused};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::Shared;
-use gapless_pml::{PmlError, RequestId, SendMode, Source, Status, TagSel};
+use gapless_pml::{Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
 use std::fmt;
 use std::sync::Arc;
 
@@ -84,15 +84,17 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// It is active; what [`Communicator::send_mode`] or [`Communicator::recv`] refuse.
     pub fn start(&mut self) -> Result<(), Error> {
         self.idle()?;
-        let mut state = self.shared.lock()?;
+        let Persistent { shared, what, active, .. } = self;
         // SAFETY: `memory` is this value's own, and is what the operation was described with. Until
         // the request has ended nobody gets at it: `buffer`, `buffer_mut` and `into_buffer` refuse
         // while it is active, dropping gives it to the world to keep, and a value that is forgotten
         // never frees it.
-        let id = unsafe { state.open()?.start(&mut self.what) }?;
-        self.active = Some(id);
-        self.shared.rouse(&state);
-        Ok(())
+        let mut start = |pml: &mut Pml| unsafe { pml.start(what) };
+        shared.with(|state| {
+            *active = Some(start(state.open()?)?);
+            shared.rouse(state);
+            Ok(())
+        })
     }
 
     /// Starts several (`MPI_Startall`).
@@ -140,7 +142,7 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// It is inactive.
     pub fn cancel(&mut self) -> Result<bool, Error> {
         let id = self.active.ok_or(Error::Inactive)?;
-        self.shared.lock()?.cancel_or_recall(id)
+        self.shared.with(|state| state.cancel_or_recall(id))
     }
 
     /// Whether something was started and not waited for.
@@ -192,9 +194,10 @@ impl<B: OwnedBuffer> Persistent<B> {
 impl<B: OwnedBuffer> Drop for Persistent<B> {
     fn drop(&mut self) {
         if let (Some(id), Some(memory)) = (self.active, self.memory.take()) {
-            let mut state = self.shared.lock_anyway();
-            state.parked.keep(id, Box::new(memory));
-            state.parked.abandon(id);
+            self.shared.with_anyway(|state| {
+                state.parked.keep(id, Box::new(memory));
+                state.parked.abandon(id);
+            });
         }
     }
 }

@@ -16,14 +16,14 @@ impl Shared {
     /// Does what neither waits nor ends anybody's request, if the lock is free; `None` if it is not, or `act` gives that.
     #[inline(always)] // what holds the lock stays in registers
     pub(crate) fn briefly<T>(&self, act: impl FnOnce(&mut State) -> Option<T>) -> Option<T> {
-        let mut state = self.state.try_enter()?;
+        let state = self.state.try_enter()?;
         if self.state.is_poisoned() {
+            state.done();
             return None;
         }
+        let mut state = Held::new(state);
         let done = act(&mut state);
-        if state.owes() {
-            drop(Held { guard: Some(state) });
-        }
+        state.done();
         done
     }
 

@@ -3,6 +3,7 @@
 use super::{Connection, World};
 use crate::error::Error;
 use crate::shared::State;
+use crate::shared::guard::caught;
 use crate::wireup::{Wireup, WireupError};
 use gapless_bml::{LinkError, Rank};
 use gapless_pml::PmlError;
@@ -35,7 +36,10 @@ impl World {
     pub(super) fn leave(&mut self) -> Result<(), Error> {
         let Some(Connection(wireup)) = self.wireup.take() else { return Ok(()) };
         let mut wireup = wireup.into_inner().map_err(|_| Error::Poisoned)?;
-        self.shared.lock()?.close();
+        self.shared.with(|state| {
+            state.close();
+            Ok(())
+        })?;
         // Nobody starts anything after the first fence, and everybody has told everybody who may wait for it what
         // the last message was: so it is known when all has come, and what matches has matched. Nobody leaves
         // before the second fence, by which all requests have ended everywhere. What was started here and still
@@ -70,21 +74,25 @@ impl World {
     /// Tells the peers why this end of their links ends now: it takes the loss that it leaves because of with it.
     fn say_why(&self, error: Option<&Error>) {
         let begun = Instant::now();
-        let Ok(mut state) = self.shared.lock() else { return };
         let me = Rank(self.comm.rank());
         let limit = if error.is_some() { LAST_WORD } else { GOODBYE };
-        let cause = casualty(&mut state);
-        let bml = state.pml.bml_mut();
-        match (error, cause) {
-            (None, _) => bml.leave_well(),
-            (Some(_), Some(PmlError::PeerLost { rank, error })) => {
-                bml.leave_because(Rank(rank), &error);
+        let said = self.shared.with(|state| {
+            let cause = casualty(state);
+            let bml = state.pml.bml_mut();
+            match (error, cause) {
+                (None, _) => bml.leave_well(),
+                (Some(_), Some(PmlError::PeerLost { rank, error })) => {
+                    bml.leave_because(Rank(rank), &error);
+                }
+                (Some(error), _) => {
+                    bml.leave_because(me, &LinkError::PeerGone { reason: error.to_string() });
+                }
             }
-            (Some(error), _) => {
-                bml.leave_because(me, &LinkError::PeerGone { reason: error.to_string() });
-            }
+            Ok(())
+        });
+        if said.is_err() {
+            return;
         }
-        drop(state);
         let told = self.shared.wait_until(|state| {
             let told = state.pml.bml_mut().has_told_all();
             (told || begun.elapsed() >= limit).then_some(told)
@@ -127,7 +135,7 @@ impl World {
             });
             // Whoever cannot serve messages any more does not wait for others for ever.
             hopeless.fetch_or(waited.is_err(), Ordering::AcqRel);
-            let fenced = fence.join().unwrap_or_else(|_| {
+            let fenced = caught(fence.join()).unwrap_or_else(|| {
                 let reason = "its thread panicked".to_owned();
                 Err(WireupError::LauncherGone { doing: "fence", reason })
             });
@@ -145,11 +153,11 @@ impl World {
             state.pml.say_farewell();
             state.pml.all_farewells().then_some(())
         })?;
-        {
-            let mut state = self.shared.lock()?;
+        self.shared.with(|state| {
             state.pml.cancel_unmatched();
             state.pml.refuse_unreceived();
-        }
+            Ok(())
+        })?;
         self.shared.ring();
         self.wait_unless_lost(|state| {
             (!state.pml.is_busy() && !state.pml.has_requests()).then_some(())

@@ -3,6 +3,7 @@
 use super::World;
 use crate::error::Error;
 use crate::shared::Shared;
+use crate::shared::guard::caught;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ impl ProgressThread {
         if self.thread.thread().id() == std::thread::current().id() {
             return;
         }
-        if self.thread.join().is_err() {
+        if caught(self.thread.join()).is_none() {
             tracing::error!("the progress thread panicked");
         }
     }

@@ -236,9 +236,10 @@ impl<'w> Link<'w> {
 
     /// What the transport promises, in seconds.
     fn latency(&self) -> Result<f64, Error> {
-        let mut state = self.world.comm().shared.lock()?;
-        let limits = state.open()?.bml_mut().limits(gapless_bml::Rank(self.peer));
-        Ok(limits.map_or(0.0, |limits| f64::from(limits.latency_ns) * 1e-9))
+        self.world.comm().shared.with(|state| {
+            let limits = state.open()?.bml_mut().limits(gapless_bml::Rank(self.peer));
+            Ok(limits.map_or(0.0, |limits| f64::from(limits.latency_ns) * 1e-9))
+        })
     }
 
     /// A protocol's bandwidth in MB/s.

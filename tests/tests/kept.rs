@@ -1,0 +1,236 @@
+//! Memory of a world that is given up while a peer, which lives and does what it was told, is about to write it: its
+//! owner gets it back as it is, and nothing changes it afterwards. Ranks are threads.
+
+#[allow(dead_code, reason = "the other tests' parts, too")]
+#[path = "device_paths/fake.rs"]
+mod fake;
+
+use fake::FakeEngine;
+use gapless::{
+    Communicator, Completion, Config, Datatype, Error, Primitive, Protocol, Region, Space, Tuning,
+    World,
+};
+use gapless_btl_sm::{Sm, SmConfig};
+use gapless_engine::{Engine, EngineError, Typed};
+use gapless_mem::fake::FakeDevice;
+use gapless_mem::{DeviceError, Pending};
+use gapless_tests::worlds_of;
+use std::any::Any;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Nothing here takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const BYTES: usize = 300_000;
+
+/// What both ranks see.
+#[derive(Default)]
+struct Scene {
+    /// The sender's engine was told to write the receiver's memory.
+    begun: AtomicBool,
+    /// It may.
+    go: AtomicBool,
+    /// It has.
+    written: AtomicBool,
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "waiting until {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// An engine whose work waits for the scene.
+struct Late(FakeEngine, Arc<Scene>);
+
+struct Work(Completion, Arc<Scene>);
+
+// SAFETY: the answers are those of the fake engine's work, which is not even asked before it may go on.
+unsafe impl Pending for Work {
+    fn poll(&self) -> Result<bool, DeviceError> {
+        if !self.1.go.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let ended = self.0.poll()?;
+        self.1.written.store(ended, Ordering::Release);
+        Ok(ended)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+// SAFETY: everything is the fake engine's, which keeps the contract.
+unsafe impl Engine for Late {
+    fn name(&self) -> &'static str {
+        "late"
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        self.0.serves(space)
+    }
+
+    unsafe fn pack(
+        &self,
+        src: &Typed,
+        range: Range<u64>,
+        dst: Region,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        // SAFETY: the caller's guarantees are handed on.
+        unsafe { self.0.pack(src, range, dst, after) }
+    }
+
+    unsafe fn unpack(
+        &self,
+        src: Region,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        // SAFETY: as above.
+        unsafe { self.0.unpack(src, dst, range, after) }
+    }
+
+    unsafe fn transfer(
+        &self,
+        src: &Typed,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        // SAFETY: as above.
+        let work = unsafe { self.0.transfer(src, dst, range, after) }?;
+        self.1.begun.store(true, Ordering::Release);
+        Ok(Completion::Pending(Arc::new(Work(work, Arc::clone(&self.1)))))
+    }
+}
+
+/// Work that nobody can ask.
+struct Mute;
+
+// SAFETY: it never says that it is over.
+unsafe impl Pending for Mute {
+    fn poll(&self) -> Result<bool, DeviceError> {
+        panic!("as the test wants")
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Panics with the lock held.
+fn poison(comm: &Communicator) {
+    let after = [Completion::Pending(Arc::new(Mute) as _)];
+    drop(comm.isend_owned_after(vec![1u8], comm.rank(), 99, &after));
+}
+
+/// How the receiver gives its world up while its receive is under way.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// A panic with the lock held.
+    Panic,
+    /// The world is dropped by a thread that unwinds.
+    Unwound,
+    /// Likewise; the buffer is the world's to keep, and comes back from the request.
+    Owned,
+}
+
+fn receive(world: World, scene: &Scene, how: End) {
+    let comm = world.comm().clone();
+    let mut memory = world.alloc(BYTES).unwrap();
+    assert!(memory.is_mappable());
+    memory.fill(7);
+    let granted = || {
+        until("the sender's engine is at work", || {
+            comm.iprobe(0, 5).unwrap();
+            scene.begun.load(Ordering::Acquire)
+        });
+    };
+    let mut memory = match how {
+        End::Panic | End::Unwound => {
+            let mut world = Some(world);
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                comm.scope::<(), _>(|s| {
+                    let _ = s.irecv(&mut memory, 0, 7)?;
+                    granted();
+                    if matches!(how, End::Panic) {
+                        poison(&comm);
+                    }
+                    let _gone = world.take();
+                    panic!("as the test wants");
+                })
+            }));
+            assert!(panicked.is_err());
+            memory
+        }
+        End::Owned => {
+            let request = comm.irecv_owned(memory, 0, 7).unwrap();
+            granted();
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                let _gone = world;
+                panic!("as the test wants");
+            }));
+            assert!(panicked.is_err());
+            let (memory, result) = request.wait();
+            assert_eq!(result, Err(Error::Finalized));
+            memory
+        }
+    };
+    // A reference, which nobody may write behind.
+    let bytes: &mut [u8] = &mut memory;
+    assert!(bytes.iter().all(|&byte| byte == 7), "{how:?}: nothing was written yet");
+    scene.go.store(true, Ordering::Release);
+    until("the sender has written", || scene.written.load(Ordering::Acquire));
+    assert!(bytes.iter().all(|&byte| byte == 7), "{how:?}: a peer writes behind a reference");
+    bytes.fill(9);
+    assert!(bytes.iter().all(|&byte| byte == 9), "{how:?}");
+}
+
+fn send(world: World, scene: &Scene) {
+    let comm = world.comm().clone();
+    let memory = world.alloc_device(Space::Fake { device: 0 }, BYTES as u64).unwrap();
+    let byte = Datatype::from(Primitive::Byte).commit().unwrap();
+    let sent = comm.scope(|s| {
+        let sent = s.isend(memory.view(0, &byte, BYTES as u64)?, 1, 7)?;
+        s.wait(sent)
+    });
+    assert_eq!(sent.unwrap().protocol, Protocol::MappedPut);
+    assert!(scene.written.load(Ordering::Acquire));
+    // The receiver does not come to the end of the job.
+    assert!(catch_unwind(AssertUnwindSafe(|| poison(&comm))).is_err());
+    assert_eq!(comm.send(&[1u8], 0, 0), Err(Error::Poisoned));
+}
+
+#[test]
+fn nobody_writes_behind_the_back_of_whoever_got_its_memory_back() {
+    for how in [End::Panic, End::Unwound, End::Owned] {
+        let scene = Arc::new(Scene::default());
+        let name = format!("kept {how:?} {}", std::process::id());
+        let builder = |rank: u32| {
+            let device = Arc::new(FakeDevice::new(0));
+            let fake = FakeEngine { device: Arc::clone(&device), polls: 0 };
+            let sm = Sm::new(SmConfig::new(name.clone(), format!("rank {rank}"))).unwrap();
+            World::builder()
+                .tuning(Tuning::default())
+                .config(Config { force: Some(Protocol::MappedPut), ..Config::default() })
+                .only(["sm"])
+                .transport(Box::new(sm))
+                .open_devices(false)
+                .engine(Arc::new(Late(fake, Arc::clone(&scene))))
+                .device(device as _)
+        };
+        worlds_of(2, builder, |world| match world.rank() {
+            0 => send(world, &scene),
+            _ => receive(world, &scene, how),
+        });
+    }
+}
