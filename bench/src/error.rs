@@ -3,9 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use gapless::cli::pingpong::MeasureError;
 use gapless::launch::{End, LaunchError};
 use gapless_btl::LinkError;
+use gapless_cli::pingpong::MeasureError;
 use gapless_dtype::{ConvertorError, TypeError};
 use gapless_engine::EngineError;
 use gapless_layouts::LayoutError;

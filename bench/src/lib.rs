@@ -15,7 +15,7 @@
 //! - between processes whose data is on GPUs, measures in pairs of processes of its own ([`p2p`]);
 //! - on a GPU, measures by the device's own clock ([`gpu`]), beside what users do without a datatype engine
 //!   ([`baselines`]);
-//! - runs on one processor, if the system lets it choose ([`Pinned`](gapless::cli::pingpong::Pinned)).
+//! - runs on one processor, if the system lets it choose ([`Pinned`](gapless_cli::pingpong::Pinned)).
 //!
 //! Units: bytes, seconds, GB/s of payload. A ratio is in speed: above 1, Gapless is faster.
 

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use gapless::cli::pingpong::{LINE, Places};
+use gapless_cli::pingpong::{LINE, Places};
 use gapless_dtype::{Convertor, Datatype, Primitive};
 use gapless_layouts::Side;
 use gapless_report::{Bytes, last_level_cache_bytes};

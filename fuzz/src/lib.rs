@@ -23,13 +23,6 @@ mod segment;
 mod tuning;
 mod wireup;
 
-// The launcher's side is a pure state machine inside the command; here it stands alone.
-#[allow(dead_code, reason = "the command's own")]
-#[path = "../../gapless/src/pmi.rs"]
-mod pmi;
-#[path = "../../gapless/src/launch/server.rs"]
-mod server;
-
 /// One target.
 #[derive(Debug)]
 pub struct Target {

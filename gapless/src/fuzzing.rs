@@ -1,6 +1,8 @@
 //! Doors for fuzzing, which only exist with `--cfg fuzzing`: what other processes publish, read as at
-//! start-up.
+//! start-up, and what they ask the launcher.
 
+#[cfg(feature = "launch")]
+pub use crate::launch::Requests;
 use crate::world::card;
 
 /// Reads a card and a transport's address; whatever comes of it.

@@ -324,6 +324,34 @@ impl Running {
     }
 }
 
+/// The launcher's side of PMI-1 for three processes that do not exist.
+#[cfg(fuzzing)]
+pub struct Requests(Server);
+
+#[cfg(fuzzing)]
+impl Requests {
+    /// Processes, numbered from 0.
+    pub const RANKS: usize = 3;
+
+    /// Nobody has asked anything.
+    #[must_use]
+    #[allow(clippy::new_without_default, reason = "a door")]
+    pub fn new() -> Requests {
+        Requests(Server::new(3))
+    }
+
+    /// The process `rank` ends.
+    pub fn end(&mut self, rank: usize) {
+        self.0.ended(rank);
+    }
+
+    /// The process `rank` asks this.
+    pub fn ask(&mut self, rank: usize, line: &str) {
+        let _ = self.0.answer(rank, &crate::pmi::Line::parse(line));
+        let _ = (self.0.missed(), self.0.counts_on(rank));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

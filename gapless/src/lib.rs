@@ -34,7 +34,7 @@
 //! - [`DeviceBuf`]: memory of devices, and how to share it with peers;
 //! - [`Parts`]: several messages out of and into one buffer at once;
 //! - [`tuning`]: the numbers by which protocols are chosen, and their file;
-//! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `cli`);
+//! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `launch`);
 //! - [`btl`]: to add a transport of one's own with [`Builder::transport`].
 //!
 //! # Threads
@@ -88,8 +88,6 @@
 
 #[allow(unsafe_code, reason = "passes on the promises that engines take")]
 mod accelerators;
-#[cfg(feature = "cli")]
-pub mod cli;
 #[allow(unsafe_code, reason = "keeps borrowed and parked memory until requests have ended")]
 mod communicator;
 #[allow(unsafe_code, reason = "frees memory of devices, and grants it to messages")]
@@ -98,7 +96,7 @@ mod error;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(feature = "cli")]
+#[cfg(feature = "launch")]
 #[allow(unsafe_code, reason = "prepares a child process between fork and exec")]
 pub mod launch;
 #[allow(unsafe_code, reason = "grants memory to requests that wait for other work")]
@@ -126,7 +124,7 @@ pub use parts::Parts;
 pub use scope::{Request, Scope};
 pub use shared_buf::SharedBuf;
 pub use view::{Element, View, ViewMut};
-pub use world::{Builder, World};
+pub use world::{Builder, Link, World};
 
 pub use gapless_btl as btl;
 pub use gapless_dtype::{Datatype, Distribution, Layout, Order, Primitive, Scalar};

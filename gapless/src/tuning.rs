@@ -25,9 +25,7 @@ mod text;
 
 pub use error::TuningError;
 pub use keys::{KEYS, Key, Unit, Value};
-#[cfg(feature = "cli")]
-pub(crate) use text::write_with;
-pub use text::{parse, write};
+pub use text::{parse, write, write_with};
 
 use gapless_pml::Tuning;
 use std::ffi::OsString;

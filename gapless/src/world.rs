@@ -16,9 +16,20 @@ use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
 use crate::wireup::Wireup;
 use gapless_mem::{Region, Space};
-use gapless_pml::Counters;
+use gapless_pml::{Config, Counters};
 use progress::ProgressThread;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the link to a peer can do: see [`World::link`].
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// What the transport that carries the messages promises; `None` unless the link is up.
+    pub limits: Option<gapless_btl::Limits>,
+    /// The peer's memory can be read by single copy.
+    pub single_copy: bool,
+    /// The peer's memory can be mapped.
+    pub mapped: bool,
+}
 
 /// This process's end of a job.
 ///
@@ -211,24 +222,38 @@ impl World {
         self.shared.wait_until(|state| state.pml.try_detach_buffer())
     }
 
-    /// Whether `peer`'s memory can be read by single copy, and whether it can be mapped.
-    #[cfg(feature = "cli")]
-    pub(crate) fn link(&self, peer: u32) -> Result<(bool, bool), Error> {
+    /// What this process's link to `peer` can do now. A link that is not up yet can do nothing.
+    ///
+    /// # Errors
+    /// The world has been left, or a thread has panicked.
+    pub fn link(&self, peer: u32) -> Result<Link, Error> {
+        let peer = gapless_bml::Rank(peer);
         self.shared.with(|state| {
             let bml = state.open()?.bml_mut();
-            let single_copy = bml.rdma(gapless_bml::Rank(peer)).is_some();
-            Ok((single_copy, bml.mapped(gapless_bml::Rank(peer)).is_some()))
+            Ok(Link {
+                limits: bml.limits(peer).cloned(),
+                single_copy: bml.rdma(peer).is_some(),
+                mapped: bml.mapped(peer).is_some(),
+            })
         })
     }
 
-    /// Changes how messages that start from now on are carried.
-    #[cfg(feature = "cli")]
-    pub(crate) fn configure(
-        &self,
-        change: impl FnOnce(&mut gapless_pml::Config),
-    ) -> Result<(), Error> {
+    /// How messages that start now are carried.
+    ///
+    /// # Errors
+    /// The world has been left, or a thread has panicked.
+    pub fn config(&self) -> Result<Config, Error> {
+        self.shared.with(|state| Ok(state.open()?.config().clone()))
+    }
+
+    /// Changes how messages that start from now on are carried; those under way go on as they began.
+    /// Processes may differ in it, as they may from the start.
+    ///
+    /// # Errors
+    /// The world has been left, or a thread has panicked.
+    pub fn set_config(&self, config: Config) -> Result<(), Error> {
         self.shared.with(|state| {
-            change(state.open()?.config_mut());
+            *state.open()?.config_mut() = config;
             Ok(())
         })
     }

@@ -2,8 +2,8 @@
 //!
 //! A compute node has often neither cargo nor a network. So what touches CUDA (every crate of the
 //! workspace that is `gapless-mem-cuda` or names it in its manifest) is built here, in release, and
-//! put into `gpu-bundle/`; of `gapless` only the programs, because its tests look for theirs where cargo
-//! put it, and need no GPU (those of the whole stack that do are in `tests/`). Unit tests stay at home
+//! put into `gpu-bundle/`; of `gapless` and `gapless-cli` only the programs: their tests need no GPU
+//! (those of the whole stack that do are in `tests/`), and look for the command where cargo put it. Unit tests stay at home
 //! too: none of them needs a GPU, and some are as long as the programs that they test.
 //!
 //! ```text
@@ -30,8 +30,8 @@ use crate::{Failure, shell};
 /// The crate that opens the CUDA driver.
 const DOOR: &str = "gapless-mem-cuda";
 
-/// The crate whose tests stay at home.
-const AT_HOME: &str = "gapless";
+/// The crates whose tests stay at home.
+const AT_HOME: [&str; 2] = ["gapless", "gapless-cli"];
 
 /// What stays at home although its crate travels: none of it involves a GPU.
 const HOST_ONLY: [&str; 2] = ["programs/halo2d", "tests/tests.resilience"];
@@ -60,7 +60,7 @@ pub(crate) fn run(checkout: &Checkout, bytes_max: u64) -> Result<(), Failure> {
     }
     let names: Vec<&str> = packages.iter().map(|package| package.name.as_str()).collect();
     let mut files = BTreeMap::new();
-    let tested: Vec<&str> = names.iter().copied().filter(|name| *name != AT_HOME).collect();
+    let tested: Vec<&str> = names.iter().copied().filter(|name| !AT_HOME.contains(name)).collect();
     let tests = build(checkout, &["test", "--no-run", "--test", "*"], &tested)?;
     files.extend(tests.iter().filter_map(Artifact::as_test));
     let with_programs: Vec<&str> = packages

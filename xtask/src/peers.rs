@@ -153,7 +153,7 @@ fn build(checkout: &Checkout, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         "-p",
         "gapless-peers",
         "-p",
-        "gapless",
+        "gapless-cli",
         "--bins",
     ]))?;
     let mut programs = vec![checkout.target.join("release/gapless-peers")];

@@ -40,6 +40,7 @@ const CHECKED_ALONE: &[&str] = &[
     "gapless",
     "gapless-bench",
     "gapless-bml",
+    "gapless-cli",
     "gapless-counts",
     "gapless-dtype-cuda",
     "gapless-kernels",

@@ -8,7 +8,7 @@
 //! `forwards` and `backwards` begin with nothing outstanding: so many are posted or sent, then all of them
 //! are matched, in the same order or from the last to the first; the time is one message's share of it all.
 
-use gapless::cli::pingpong::Pinned;
+use gapless_cli::pingpong::Pinned;
 use gapless_pml::RequestId;
 use gapless_report::{Curve, PlotError, Report, Row, Summary, curves};
 

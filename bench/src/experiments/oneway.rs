@@ -1,7 +1,7 @@
 //! `oneway`: messages of 1 B to 64 MiB between two processes through the whole stack, by layout and
 //! by protocol.
 //!
-//! The loop is `gapless pingpong`'s ([`gapless::cli::pingpong`]). For each protocol this program starts two
+//! The loop is `gapless pingpong`'s ([`gapless_cli::pingpong`]). For each protocol this program starts two
 //! processes of itself, which agree on nothing but their command line; rank 0 leaves its rows in a
 //! file.
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use gapless::launch::{self, Job};
-use gapless::cli::pingpong::{Measuring, Pinned, figures};
+use gapless_cli::pingpong::{Measuring, Pinned, figures};
 use gapless::{Config, Protocol, World};
 use gapless_layouts::Case;
 use gapless_report::{PlotError, Point, Report, Row, Series, lines};

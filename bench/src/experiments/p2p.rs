@@ -7,7 +7,7 @@
 
 use std::num::NonZeroU32;
 
-use gapless::cli::pingpong::{Ends, Where};
+use gapless_cli::pingpong::{Ends, Where};
 use gapless_report::{PlotError, Report};
 
 use crate::error::Failure;

@@ -3,7 +3,7 @@
 //!
 //! Ours and `memcpy` take turns, sample by sample, each with memory of its own.
 
-use gapless::cli::pingpong::Pinned;
+use gapless_cli::pingpong::Pinned;
 use gapless_layouts::{Case, Side, default_set};
 use gapless_report::{BarGroup, PlotError, Report, Row, bars};
 

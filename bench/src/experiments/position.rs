@@ -5,7 +5,7 @@
 //! for the runs of 64 bytes from a random byte on, which touches no data; `position+pack` packs them,
 //! and so also pays for the cache misses of memory that is larger and larger.
 
-use gapless::cli::pingpong::Pinned;
+use gapless_cli::pingpong::Pinned;
 use gapless_dtype::{Convertor, Datatype, Layout, Primitive, Run};
 use gapless_report::{Curve, PlotError, Report, Row, Summary, curves};
 

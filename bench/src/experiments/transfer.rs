@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use gapless::cli::pingpong::Pinned;
+use gapless_cli::pingpong::Pinned;
 use gapless_dtype::transfer;
 use gapless_layouts::{Case, Side};
 use gapless_report::{BarGroup, PlotError, Report, Row, bars};

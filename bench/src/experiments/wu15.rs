@@ -1,7 +1,7 @@
 //! `wu15`: Figure 15 of Wu et al. 2016: ping-pong of V while a kernel of the application's keeps a part of each
 //! GPU busy, by the length of fragments.
 
-use gapless::cli::pingpong::Where;
+use gapless_cli::pingpong::Where;
 use gapless_report::{Axis, PlotError, Report, Series, lines_by};
 
 use crate::error::Failure;

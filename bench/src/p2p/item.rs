@@ -2,7 +2,7 @@
 //! processes of a pair derive the same lists from the same options.
 
 use gapless::Protocol;
-use gapless::cli::pingpong::{Ends, Setting, Trial, Where};
+use gapless_cli::pingpong::{Ends, Setting, Trial, Where};
 use gapless_layouts::{Case, cases, papers};
 
 use super::marks::Kind;

@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gapless::cli::pingpong::{Ends, Setting, Where};
 use gapless::launch::{self, Job};
+use gapless_cli::pingpong::{Ends, Setting, Where};
 use gapless_mem_cuda::CudaDriver;
 use gapless_report::{Absent, Row};
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gapless::cli::pingpong::{Ends, Party, Step, Trial, Where};
+use gapless_cli::pingpong::{Ends, Party, Step, Trial, Where};
 use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 

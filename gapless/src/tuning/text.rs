@@ -176,8 +176,9 @@ pub fn write(tuning: &Tuning) -> String {
     write_with(tuning, |_| None)
 }
 
-/// As [`write`]; numbers for which `without` gives a reason are comments, with the reason behind them.
-pub(crate) fn write_with(tuning: &Tuning, without: impl Fn(&Key) -> Option<String>) -> String {
+/// As [`write`], but numbers for which `without` gives a reason are comments, each with its reason behind it.
+#[must_use]
+pub fn write_with(tuning: &Tuning, without: impl Fn(&Key) -> Option<String>) -> String {
     let mut tuning = tuning.clone();
     let mut text = format!("version = {VERSION}\n");
     let mut table = "";

@@ -38,8 +38,9 @@ pub(super) struct Banned {
     pub(super) why: &'static str,
 }
 
-/// What joins the layers, then every layer.
+/// The command, what joins the layers, then every layer.
 const ALL: &[&str] = &[
+    "gapless-cli",
     "gapless",
     "gapless-dtype",
     "gapless-mem",
@@ -63,7 +64,10 @@ const ALL: &[&str] = &[
 ];
 
 /// Every layer a program can be built from.
-const LAYERS: &[&str] = ALL.split_at(1).1;
+const LAYERS: &[&str] = ALL.split_at(2).1;
+
+/// Every layer, and what joins them.
+const STACK: &[&str] = ALL.split_at(1).1;
 
 /// One rule a crate. Crates that do not exist yet have theirs already; a crate without one is an error.
 pub(super) const RULES: &[Rule] = &[
@@ -209,6 +213,13 @@ pub(super) const RULES: &[Rule] = &[
         must_not_know: "tests and benches",
     },
     Rule {
+        package: "gapless-cli",
+        may: STACK,
+        features: &[],
+        tests_may: &[],
+        must_not_know: "tests and benches",
+    },
+    Rule {
         package: "gapless-tests",
         may: ALL,
         features: &[],
@@ -279,12 +290,12 @@ pub(super) const RESERVED: &[Reserved] = &[
     Reserved { name: "kuva", only: &["gapless-report"], why: "one crate plots" },
     Reserved {
         name: "clap",
-        only: &["gapless", "gapless-bench", "gapless-tests", "xtask"],
+        only: &["gapless-cli", "gapless-bench", "gapless-tests", "xtask"],
         why: "command lines belong to programs",
     },
     Reserved {
         name: "indicatif",
-        only: &["gapless", "gapless-bench"],
+        only: &["gapless-cli", "gapless-bench"],
         why: "progress bars belong to programs",
     },
 ];

@@ -1,6 +1,6 @@
 //! What was measured, and why the rest was not.
 
-use crate::tuning::{KEYS, Key, Unit, Value, write_with};
+use gapless::tuning::{KEYS, Key, Unit, Value, write_with};
 use gapless_pml::Tuning;
 use gapless_report::{Align, Table, Time};
 use std::collections::BTreeMap;
@@ -147,7 +147,7 @@ fn whole(value: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tuning::parse;
+    use gapless::tuning::parse;
 
     #[test]
     fn what_was_found_stands_in_the_file_and_the_rest_is_a_comment() {

@@ -1,8 +1,9 @@
-//! The `gapless` command: one file per verb.
+//! The `gapless` command: one file per verb. [`pingpong`] is a library, too: other programs measure with its loop.
 //!
 //! Every verb reports a problem in one line on standard error. Exit codes: 0 all is well, 1 it ran
 //! and something was wrong, 2 it was called wrongly, and for `run` whatever the job's first failure
 //! exited with.
+#![deny(unsafe_code)]
 
 mod explain;
 mod failure;

@@ -6,18 +6,18 @@
 //! `memcpy`. Copies rotate as messages do.
 
 use super::{Bench, Prepared, plan};
-use crate::cli::failure::Failure;
-use crate::cli::pingpong::devices::{Locked, Opened};
-use crate::cli::pingpong::ends::Where;
+use crate::failure::Failure;
+use crate::pingpong::devices::{Locked, Opened};
+use crate::pingpong::ends::Where;
 use gapless_mem::{DeviceError, Region};
 use gapless_report::{Samples, Summary};
 use std::time::{Duration, Instant};
 
 /// A plain copy, and how long it takes.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::cli::pingpong) struct Plain {
-    pub(in crate::cli::pingpong) name: &'static str,
-    pub(in crate::cli::pingpong) seconds: Summary,
+pub(in crate::pingpong) struct Plain {
+    pub(in crate::pingpong) name: &'static str,
+    pub(in crate::pingpong) seconds: Summary,
 }
 
 /// A copy within one space or from a device to another.
@@ -30,7 +30,7 @@ const UNPINNED: &str = "host copy";
 impl Bench<'_> {
     /// The plain copy between this process's place and the other's, of a contiguous message's bytes;
     /// and by way of page-locked memory, if `pinned` asks for it or there is no other way.
-    pub(in crate::cli::pingpong) fn plain(
+    pub(in crate::pingpong) fn plain(
         &mut self,
         prepared: &Prepared,
         pinned: bool,

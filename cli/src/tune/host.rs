@@ -2,7 +2,7 @@
 
 use super::clock::{real, repeat};
 use super::found::Found;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 use gapless_dtype::{Convertor, Datatype, Layout, Primitive, TypeError};
 use gapless_engine::EngineError;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! mapped, and what becomes of a mapping when its memory is freed is nowhere promised.
 
 use super::ends::Where;
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 use gapless_mem::{Completion, Device, Region};
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -7,8 +7,8 @@
 
 use super::found::Found;
 use super::link::Link;
-use crate::cli::failure::Failure;
-use crate::world::World;
+use crate::failure::Failure;
+use gapless::World;
 use std::time::Duration;
 
 /// The table of the file.
@@ -32,7 +32,7 @@ pub(super) use on_cuda::{assist, measure};
 mod on_cuda {
     use super::super::clock::{copy_seconds, real, repeat, slope_mb_s};
     use super::{Duration, Failure, Found, Link, TABLE, World};
-    use crate::cli::tune::host::scattered_doubles;
+    use crate::tune::host::scattered_doubles;
     use gapless_dtype::{Datatype, Layout, Primitive};
     use gapless_dtype_cuda::GpuEngine;
     use gapless_engine::{Engine, Typed};
@@ -323,7 +323,7 @@ mod on_cuda {
     }
 
     /// Rank 0: measures for about so long.
-    pub(in crate::cli::tune) fn measure(
+    pub(in crate::tune) fn measure(
         link: &Link<'_>,
         time: Duration,
         found: &mut Found,
@@ -392,7 +392,7 @@ mod on_cuda {
     }
 
     /// Rank 1: maps what rank 0 has exported, and tells how long that took; 0 if it cannot.
-    pub(in crate::cli::tune) fn assist(world: &World) -> Result<(), Failure> {
+    pub(in crate::tune) fn assist(world: &World) -> Result<(), Failure> {
         let (comm, peer) = (world.comm(), 1 - world.rank());
         let length = usize::try_from(comm.probe(peer, EXPORT)?.bytes).unwrap_or_default();
         let mut exported = vec![0u8; length];

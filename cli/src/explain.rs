@@ -6,7 +6,7 @@ use super::failure::Failure;
 use super::pingpong::{Ends, Where};
 use super::say;
 use super::selection::Selection;
-use crate::tuning::Location;
+use gapless::tuning::Location;
 use gapless_btl::Btl;
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_dtype::{Convertor, Datatype, Primitive};
@@ -63,7 +63,7 @@ impl Explain {
         };
         let mut link = Link::probe()?;
         let location = Location::of_environment();
-        let read = location.read().map_err(crate::Error::from)?;
+        let read = location.read().map_err(gapless::Error::from)?;
         let whose = match (&read, location.path()) {
             (Some(_), Some(path)) => format!("numbers of {}", path.display()),
             _ => "numbers, defaults until tuned".to_owned(),
@@ -96,7 +96,7 @@ impl Link {
     fn probe() -> Result<Link, Failure> {
         let config = SmConfig::new(format!("explain-{}", std::process::id()), "explain");
         let mut sm =
-            Sm::new(config).map_err(|error| crate::Error::Transport { name: "sm", error })?;
+            Sm::new(config).map_err(|error| gapless::Error::Transport { name: "sm", error })?;
         let single_copy = sm.rdma().map(|rdma| {
             let limits = rdma.rdma_limits();
             SingleCopyCosts {

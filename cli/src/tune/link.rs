@@ -10,11 +10,11 @@
 
 use super::clock::{copy_seconds, repeats, settled, slope_mb_s};
 use super::found::Found;
-use crate::cli::failure::Failure;
-use crate::error::Error;
-use crate::shared_buf::SharedBuf;
-use crate::world::World;
-use gapless_pml::{Protocol, Tuning};
+use crate::failure::Failure;
+use gapless::Error;
+use gapless::SharedBuf;
+use gapless::World;
+use gapless_pml::{Config, Protocol, Tuning};
 use std::time::{Duration, Instant};
 
 const ORDER: i32 = 1;
@@ -140,12 +140,10 @@ impl<'w> Link<'w> {
     }
 
     fn apply(&self, probe: Probe) -> Result<(), Error> {
-        self.world.configure(|config| {
-            config.force = Some(probe.way);
-            let tuning = Tuning { fragment_bytes: probe.fragment, ..Tuning::default() };
-            // Its limit is what is to be found.
-            config.tuning = Tuning { eager_bytes_max: u64::MAX, eager_bytes_sure: 0, ..tuning };
-        })
+        let tuning = Tuning { fragment_bytes: probe.fragment, ..Tuning::default() };
+        // Its limit is what is to be found.
+        let tuning = Tuning { eager_bytes_max: u64::MAX, eager_bytes_sure: 0, ..tuning };
+        self.world.set_config(Config { force: Some(probe.way), tuning, ..self.world.config()? })
     }
 
     fn len(probe: Probe) -> usize {
@@ -236,10 +234,8 @@ impl<'w> Link<'w> {
 
     /// What the transport promises, in seconds.
     fn latency(&self) -> Result<f64, Error> {
-        self.world.comm().shared.with(|state| {
-            let limits = state.open()?.bml_mut().limits(gapless_bml::Rank(self.peer));
-            Ok(limits.map_or(0.0, |limits| f64::from(limits.latency_ns) * 1e-9))
-        })
+        let limits = self.world.link(self.peer)?.limits;
+        Ok(limits.map_or(0.0, |limits| f64::from(limits.latency_ns) * 1e-9))
     }
 
     /// A protocol's bandwidth in MB/s.

@@ -34,7 +34,7 @@ use super::failure::Failure;
 use super::run::start;
 use super::selection::Selection;
 use super::spaces;
-use crate::launch::Job;
+use gapless::launch::Job;
 use gapless_pml::Protocol;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -125,7 +125,7 @@ impl Pingpong {
             path.as_deref().map_or(Ok(()), |path| check_folder(option, path))?;
         }
         let cases = self.selection.cases()?;
-        if self.as_rank || crate::wireup::is_launched() {
+        if self.as_rank || gapless::wireup::is_launched() {
             return rank::run(&self, &cases);
         }
         let job = Job {
@@ -137,7 +137,7 @@ impl Pingpong {
         };
         match start(&job) {
             // It has said what was wrong.
-            Err(Failure::Job { end: crate::launch::End::Code(_), code, .. }) => {
+            Err(Failure::Job { end: gapless::launch::End::Code(_), code, .. }) => {
                 Ok(ExitCode::from(code))
             }
             Ok(code) => {

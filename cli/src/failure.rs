@@ -1,7 +1,7 @@
 //! Why a verb ended without doing all it was asked for.
 
-use crate::error::Error;
-use crate::launch::LaunchError;
+use gapless::Error;
+use gapless::launch::LaunchError;
 use gapless_dtype::TypeError;
 use gapless_engine::EngineError;
 use gapless_layouts::LayoutError;
@@ -46,7 +46,7 @@ pub(super) enum Failure {
     #[error("{cases} of {all} layouts arrived with wrong bytes; the first: {first}")]
     WrongBytes { cases: usize, all: usize, first: String },
     #[error("rank {rank} {end}; the job was ended")]
-    Job { rank: u32, end: crate::launch::End, code: u8 },
+    Job { rank: u32, end: gapless::launch::End, code: u8 },
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
 }

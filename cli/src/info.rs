@@ -6,9 +6,9 @@
 use super::failure::Failure;
 use super::run::start;
 use super::{say, spaces};
-use crate::launch::Job;
-use crate::tuning::{self, Location};
-use crate::world::World;
+use gapless::launch::Job;
+use gapless::tuning::{self, Location};
+use gapless::{Link, World};
 use gapless_btl::Btl;
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_report::{Bytes, Machine};
@@ -91,10 +91,11 @@ fn tuning() -> String {
 
 fn features() -> String {
     let build = if cfg!(debug_assertions) { "debug build" } else { "release build" };
-    let mut features = vec!["cli"];
+    let mut features = Vec::new();
     features.extend(cfg!(feature = "cuda").then_some("cuda"));
     features.extend(cfg!(feature = "opencl").then_some("opencl"));
-    format!("{build}, {}, features {}", std::env::consts::ARCH, features.join(" "))
+    let features = if features.is_empty() { "none".to_owned() } else { features.join(" ") };
+    format!("{build}, {}, features {features}", std::env::consts::ARCH)
 }
 
 fn transport(sm: &Sm) -> String {
@@ -122,7 +123,7 @@ fn try_link() -> Result<ExitCode, Failure> {
         let _ = s.isend(&[1u8], peer, 0)?;
         Ok(())
     })?;
-    let (single_copy, mapped) = world.link(peer)?;
+    let Link { single_copy, mapped, .. } = world.link(peer)?;
     let shared = world.alloc(1 << 20)?.is_mappable();
     if world.rank() == 0 {
         let yes =

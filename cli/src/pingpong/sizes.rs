@@ -2,7 +2,7 @@
 
 use super::devices::Devices;
 use super::ends::{Ends, Where};
-use crate::cli::failure::Failure;
+use crate::failure::Failure;
 use gapless_layouts::Case;
 use gapless_report::{Bytes, last_level_cache_bytes};
 

@@ -1,7 +1,7 @@
 //! `gapless run`: the local launcher.
 
 use super::failure::Failure;
-use crate::launch::{self, Job, LaunchError};
+use gapless::launch::{self, Job, LaunchError};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::process::ExitCode;

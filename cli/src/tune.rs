@@ -1,5 +1,5 @@
 //! `gapless tune`: measures on this machine what the choice of protocols goes by, and writes it to the
-//! [tuning file](crate::tuning).
+//! [tuning file](gapless::tuning).
 //!
 //! Two processes of this program meet, as those of a job do; rank 0 says what is measured. What cannot be
 //! measured here (no GPU, a kernel that forbids single copy) is said, and stays a comment in the file:
@@ -15,10 +15,10 @@ mod link;
 use super::failure::Failure;
 use super::run::start;
 use super::{complain, say};
-use crate::launch::Job;
-use crate::tuning::{self, Location};
-use crate::world::World;
 use found::Found;
+use gapless::World;
+use gapless::launch::Job;
+use gapless::tuning::{self, Location};
 use gapless_pml::Tuning;
 use gapless_report::{Machine, write_atomically};
 use std::ffi::OsString;

@@ -19,10 +19,10 @@ use super::ends::Ends;
 use super::place::Places;
 use super::setting::Setting;
 use super::show::Ways;
-use crate::cli::failure::Failure;
-use crate::communicator::Communicator;
-use crate::error::Error;
-use crate::world::World;
+use crate::failure::Failure;
+use gapless::Communicator;
+use gapless::Error;
+use gapless::World;
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_layouts::{Case, Side};
 use gapless_pml::{Config, Protocol, Tally};
@@ -159,8 +159,7 @@ impl<'a> Bench<'a> {
             ],
         };
         let (comm, peer) = (world.comm(), 1 - world.rank());
-        let mut base = Config::default();
-        world.configure(|config| base = config.clone())?;
+        let base = world.config()?;
         let (scratch, looked, locked) = (Vec::new(), Vec::new(), None);
         Ok(Bench {
             world,
@@ -232,7 +231,7 @@ impl<'a> Bench<'a> {
     }
 
     fn carry(&self, as_told: Config) -> Result<(), Error> {
-        self.world.configure(|config| *config = as_told)
+        self.world.set_config(as_told)
     }
 
     /// Rank 1: does what it is told until there is no more. `before` hears which case comes.
