@@ -37,6 +37,9 @@ mod host;
 mod reduce_host;
 #[allow(unsafe_code, reason = "declares the unsafe method that reducers implement")]
 mod reducer;
+#[cfg(feature = "testkit")]
+#[allow(unsafe_code, reason = "hands the promises of callers on to an engine")]
+pub mod testkit;
 mod typed;
 
 pub use engine::Engine;

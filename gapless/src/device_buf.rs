@@ -137,68 +137,11 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Communicator, Source, TagSel, World};
+    use crate::{Source, TagSel, World};
     use gapless_mem::fake::FakeDevice;
-    use gapless_mem::{Completion, DeviceError, DeviceProperties, Space};
+    use gapless_mem::testkit::{Call, Wrapped};
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
-
-    /// A device that uses a world while it frees memory.
-    struct Talkative {
-        fake: FakeDevice,
-        comm: Communicator,
-        freed: AtomicU32,
-    }
-
-    // SAFETY: everything is handed on to the fake device, which keeps the contract.
-    unsafe impl Device for Talkative {
-        fn properties(&self) -> &DeviceProperties {
-            self.fake.properties()
-        }
-
-        fn space(&self) -> Space {
-            self.fake.space()
-        }
-
-        fn reaches(&self, space: Space) -> bool {
-            self.fake.reaches(space)
-        }
-
-        fn allocate(&self, len: u64) -> Result<Region, DeviceError> {
-            self.fake.allocate(len)
-        }
-
-        unsafe fn free(&self, region: Region) -> Result<(), DeviceError> {
-            let _ = self.comm.iprobe(Source::Any, TagSel::Any);
-            self.freed.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: the caller's promise.
-            unsafe { self.fake.free(region) }
-        }
-
-        unsafe fn copy(
-            &self,
-            dst: Region,
-            src: Region,
-            after: &[Completion],
-        ) -> Result<Completion, DeviceError> {
-            // SAFETY: the caller's promise.
-            unsafe { self.fake.copy(dst, src, after) }
-        }
-
-        unsafe fn copy_2d(
-            &self,
-            dst: Region,
-            dst_pitch: u64,
-            src: Region,
-            src_pitch: u64,
-            width: u64,
-            rows: u64,
-            after: &[Completion],
-        ) -> Result<Completion, DeviceError> {
-            // SAFETY: the caller's promise.
-            unsafe { self.fake.copy_2d(dst, dst_pitch, src, src_pitch, width, rows, after) }
-        }
-    }
 
     #[test]
     fn memory_is_freed_outside_of_the_lock() {
@@ -206,12 +149,18 @@ mod tests {
         std::thread::spawn(move || {
             let world = World::init().unwrap();
             let comm = world.comm().clone();
-            let freed = AtomicU32::new(0);
-            let fake = FakeDevice::new(0);
-            let device = Arc::new(Talkative { fake, comm: comm.clone(), freed });
-            let memory = DeviceBuf::allocate(&comm.shared, Arc::clone(&device) as _, 64).unwrap();
-            drop(memory);
-            done.send(device.freed.load(Ordering::Relaxed))
+            let freed = Arc::new(AtomicU32::new(0));
+            let (user, count) = (comm.clone(), Arc::clone(&freed));
+            // It uses the world while it frees memory.
+            let device = Wrapped::new(Arc::new(FakeDevice::new(0)), move |call| {
+                if matches!(call, Call::Free(_)) {
+                    let _ = user.iprobe(Source::Any, TagSel::Any);
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            });
+            drop(DeviceBuf::allocate(&comm.shared, Arc::new(device), 64).unwrap());
+            done.send(freed.load(Ordering::Relaxed))
         });
         let freed = ended.recv_timeout(Duration::from_secs(60));
         assert_eq!(freed, Ok(1), "it is freed, and nobody waits for itself");

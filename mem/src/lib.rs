@@ -41,6 +41,9 @@ mod host;
 mod lease;
 mod region;
 mod space;
+#[cfg(feature = "testkit")]
+#[allow(unsafe_code, reason = "hands the promises of callers on to a device")]
+pub mod testkit;
 #[allow(unsafe_code, reason = "touches words by address")]
 mod word;
 

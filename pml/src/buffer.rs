@@ -337,13 +337,14 @@ impl Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gapless_engine::testkit::{Work, Wrapper};
     use gapless_mem::fake::FakeDevice;
 
     /// The engine of a device that reaches the memory of others.
     struct Reaching(Arc<FakeDevice>);
 
     // SAFETY: it refuses everything.
-    unsafe impl Engine for Reaching {
+    unsafe impl Wrapper for Reaching {
         fn name(&self) -> &'static str {
             "reaching"
         }
@@ -356,34 +357,8 @@ mod tests {
             (space == self.0.space()).then(|| Arc::clone(&self.0) as Arc<dyn Device>)
         }
 
-        unsafe fn pack(
-            &self,
-            src: &Typed,
-            _: Range<u64>,
-            _: Region,
-            _: &[Completion],
-        ) -> Result<Completion, EngineError> {
-            Err(EngineError::WrongSpace { engine: "reaching", space: src.space() })
-        }
-
-        unsafe fn unpack(
-            &self,
-            _: Region,
-            dst: &Typed,
-            _: Range<u64>,
-            _: &[Completion],
-        ) -> Result<Completion, EngineError> {
-            Err(EngineError::WrongSpace { engine: "reaching", space: dst.space() })
-        }
-
-        unsafe fn transfer(
-            &self,
-            _: &Typed,
-            dst: &Typed,
-            _: Range<u64>,
-            _: &[Completion],
-        ) -> Result<Completion, EngineError> {
-            Err(EngineError::WrongSpace { engine: "reaching", space: dst.space() })
+        unsafe fn work(&self, work: Work, _: &[Completion]) -> Result<Completion, EngineError> {
+            Err(EngineError::WrongSpace { engine: "reaching", space: work.space() })
         }
     }
 

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::engine::FakeEngine;
 use common::{Buffer, Home, Job, bytes, link, strided};
 use gapless_btl::loopback::{self, Loopback};
+use gapless_engine::testkit::FakeEngine;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Space;
 use gapless_mem::fake::FakeDevice;

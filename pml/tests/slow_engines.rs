@@ -3,16 +3,16 @@
 
 mod common;
 
-use common::engine::FakeEngine;
 use common::forged::FIN;
 use common::lab::{Lab, config, layout};
 use common::rogue::{GET, Pair, free, open, serial_of, short};
 use common::{Buffer, Job, bytes, link};
 use gapless_btl::Btl;
 use gapless_btl::loopback::{Hub, Loopback};
-use gapless_engine::{Engine, EngineError, HostEngine, Typed};
+use gapless_engine::testkit::{FakeEngine, Work, Wrapper};
+use gapless_engine::{EngineError, HostEngine};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Completion, Device, Region, Space};
+use gapless_mem::{Completion, Device, Space};
 use gapless_pml::{Config, PmlError, Protocol, RequestId, SendMode, Source, TagSel, Tuning};
 use std::ops::Range;
 use std::sync::Arc;
@@ -126,35 +126,14 @@ impl Uneven {
         Uneven { device, attaches, paces, begun: AtomicUsize::new(0), under_way: Arc::default() }
     }
 
-    /// Has an engine that is as quick as it is due do the next piece.
-    fn next(
-        &self,
-        work: impl FnOnce(&FakeEngine) -> Result<Completion, EngineError>,
-    ) -> Result<Completion, EngineError> {
-        let pace = self.paces[self.begun.fetch_add(1, Ordering::Relaxed) % self.paces.len()];
-        let polls = match pace {
-            Ready => 0,
-            After(polls) | Fails(polls) => polls,
-        };
-        let under_way = Arc::clone(&self.under_way);
-        let engine = FakeEngine { under_way, ..FakeEngine::new(&self.device, polls) };
-        engine.broken.store(matches!(pace, Fails(_)), Ordering::Relaxed);
-        let completion = work(&engine)?;
-        if pace == Ready {
-            completion.wait()?;
-            return Ok(Completion::Ready);
-        }
-        Ok(completion)
-    }
-
     fn at_work(&self) -> i64 {
         self.under_way.load(Ordering::Relaxed)
     }
 }
 
-// SAFETY: every piece is the work of a `FakeEngine` on the same device, which keeps the contract; its completion is handed on, or
-// waited for.
-unsafe impl Engine for Uneven {
+// SAFETY: every piece is the work of a `FakeEngine` on the same device, which keeps the contract; its completion is
+// handed on, or waited for.
+unsafe impl Wrapper for Uneven {
     fn name(&self) -> &'static str {
         "uneven"
     }
@@ -167,37 +146,23 @@ unsafe impl Engine for Uneven {
         self.attaches.then(|| Arc::clone(&self.device) as _)
     }
 
-    unsafe fn pack(
-        &self,
-        src: &Typed,
-        range: Range<u64>,
-        dst: Region,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
+    unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {
+        let pace = self.paces[self.begun.fetch_add(1, Ordering::Relaxed) % self.paces.len()];
+        let polls = match pace {
+            Ready => 0,
+            After(polls) | Fails(polls) => polls,
+        };
+        // As quick as it is due.
+        let under_way = Arc::clone(&self.under_way);
+        let engine = FakeEngine { under_way, ..FakeEngine::new(&self.device, polls) };
+        engine.broken.store(matches!(pace, Fails(_)), Ordering::Relaxed);
         // SAFETY: the caller's guarantees are handed on.
-        self.next(|engine| unsafe { engine.pack(src, range, dst, after) })
-    }
-
-    unsafe fn unpack(
-        &self,
-        src: Region,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: as above.
-        self.next(|engine| unsafe { engine.unpack(src, dst, range, after) })
-    }
-
-    unsafe fn transfer(
-        &self,
-        src: &Typed,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: as above.
-        self.next(|engine| unsafe { engine.transfer(src, dst, range, after) })
+        let completion = unsafe { work.run(&engine, after) }?;
+        if pace == Ready {
+            completion.wait()?;
+            return Ok(Completion::Ready);
+        }
+        Ok(completion)
     }
 }
 

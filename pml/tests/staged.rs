@@ -3,13 +3,13 @@
 
 mod common;
 
-use common::engine::FakeEngine;
 use common::lab::{FRAGMENT, Lab, config, layout};
 use common::{Buffer, Home, link};
 use gapless_btl::Btl;
 use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Loopback};
 use gapless_dtype::testkit::Rng;
+use gapless_engine::testkit::FakeEngine;
 use gapless_pml::{Bounds, Config, PmlError, Protocol, Source, TagSel, Tuning};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

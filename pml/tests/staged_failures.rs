@@ -3,7 +3,6 @@
 
 mod common;
 
-use common::engine::FakeEngine;
 use common::lab::{FRAGMENT, Lab, config, layout};
 use common::rogue::{GET, HOST, PUT, Pair, free, offer, open, ready, reply_of, ring, serial_of};
 use common::rogue::{short, words};
@@ -12,6 +11,7 @@ use gapless_bml::Rank;
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, RemoteKey};
 use gapless_dtype::testkit::Rng;
+use gapless_engine::testkit::FakeEngine;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
 use gapless_mem::fake::FakeDevice;

@@ -3,13 +3,13 @@
 
 mod common;
 
-use common::engine::FakeEngine;
 use common::lab::{Lab, layout};
 use common::rogue::{GET, Pair, VERSION, serial_of, word};
 use common::{Buffer, Home, Job, link};
 use gapless_btl::Btl;
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_engine::HostEngine;
+use gapless_engine::testkit::FakeEngine;
 use gapless_pml::{Config, PmlError, Protocol, RequestId, SendMode, Source, TagSel, Tuning};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

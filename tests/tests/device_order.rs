@@ -1,16 +1,12 @@
 //! Memory of devices that messages share, and its end; sends after work, and streams that wait for
 //! receives. Ranks are threads with a device each: a pretended one, and CUDA's where there is any.
 
-#[allow(dead_code, reason = "the other tests' parts, too")]
-#[path = "device_paths/fake.rs"]
-mod fake;
-
-use fake::FakeEngine;
 use gapless::{
     Builder, Completion, Config, Datatype, Layout, Primitive, Protocol, Region, Space, Tuning,
     World,
 };
 use gapless_btl_sm::{Sm, SmConfig};
+use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, DeviceError, Pending};
 use gapless_mem_cuda::{CudaDevice, CudaDriver};
@@ -59,7 +55,7 @@ fn with_fakes(name: &str, config: &Config, body: impl Fn(&World, &Arc<FakeDevice
     let devices = [0; 2].map(|_| Arc::new(FakeDevice::with_delay(0, 2)));
     let builder = |rank: u32| {
         let device = &devices[rank as usize];
-        let engine = FakeEngine { device: Arc::clone(device), polls: 3 };
+        let engine = FakeEngine { attaches: false, ..FakeEngine::new(device, 3) };
         let builder = sm(rank, name).config(config.clone()).open_devices(false);
         builder.engine(Arc::new(engine)).device(Arc::clone(device) as _)
     };

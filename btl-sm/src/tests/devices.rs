@@ -8,7 +8,8 @@ use crate::{Sm, SmConfig, socket};
 use gapless_btl::conformance::Fixture;
 use gapless_btl::{Btl, LinkError, MapError, Mapped};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Completion, Device, DeviceError, DeviceProperties, Export, Region, Space};
+use gapless_mem::testkit::{Call, Wrapped};
+use gapless_mem::{Device, DeviceError, Export, Region, Space};
 use std::sync::Arc;
 
 fn attach<D: Device + 'static>(end: &mut Sm, device: &Arc<D>) -> Result<(), LinkError> {
@@ -233,76 +234,23 @@ fn lies_about_device_memory_are_refused() {
 }
 
 /// A device that takes no host memory.
-struct Stubborn(FakeDevice);
-
-// SAFETY: what is not refused is the fake device's answer, by which the contract holds.
-unsafe impl Device for Stubborn {
-    fn properties(&self) -> &DeviceProperties {
-        self.0.properties()
-    }
-    fn space(&self) -> Space {
-        self.0.space()
-    }
-    fn reaches(&self, space: Space) -> bool {
-        self.0.reaches(space)
-    }
-    fn allocate(&self, len: u64) -> Result<Region, DeviceError> {
-        self.0.allocate(len)
-    }
-    unsafe fn free(&self, region: Region) -> Result<(), DeviceError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.free(region) }
-    }
-    unsafe fn copy(
-        &self,
-        dst: Region,
-        src: Region,
-        after: &[Completion],
-    ) -> Result<Completion, DeviceError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.copy(dst, src, after) }
-    }
-    unsafe fn copy_2d(
-        &self,
-        dst: Region,
-        dst_pitch: u64,
-        src: Region,
-        src_pitch: u64,
-        width: u64,
-        rows: u64,
-        after: &[Completion],
-    ) -> Result<Completion, DeviceError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.copy_2d(dst, dst_pitch, src, src_pitch, width, rows, after) }
-    }
-    unsafe fn register(&self, _: Region) -> Result<(), DeviceError> {
-        let device = self.0.properties().name.clone();
-        Err(DeviceError::Failed { device, operation: "register", reason: "no more".to_owned() })
-    }
-    fn export(&self, region: Region) -> Result<Export, DeviceError> {
-        self.0.export(region)
-    }
-    fn import(&self, export: Export) -> Result<Region, DeviceError> {
-        self.0.import(export)
-    }
-    unsafe fn release(&self, region: Region) -> Result<(), DeviceError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.release(region) }
-    }
-    fn buffer_id(&self, region: Region) -> Option<u64> {
-        self.0.buffer_id(region)
-    }
-    fn allocation(&self, region: Region) -> Option<Region> {
-        self.0.allocation(region)
-    }
+fn stubborn(number: u32) -> Arc<impl Device> {
+    Arc::new(Wrapped::new(Arc::new(FakeDevice::new(number)), |call| match call {
+        Call::Register(_) => Err(DeviceError::Failed {
+            device: "stubborn".to_owned(),
+            operation: "register",
+            reason: "no more".to_owned(),
+        }),
+        _ => Ok(()),
+    }))
 }
 
 #[test]
 fn a_device_that_refuses_segments_shares_its_memory_all_the_same() {
     let (a, b) = Default.pair();
     let mut pair = Pair::of(a, b);
-    let ours = Arc::new(Stubborn(FakeDevice::new(0)));
-    let theirs = Arc::new(Stubborn(FakeDevice::new(1)));
+    let ours = stubborn(0);
+    let theirs = stubborn(1);
     for _ in 0..2 {
         let error = attach(&mut pair.a, &ours).unwrap_err();
         assert!(error.to_string().contains("no more"), "{error}");

@@ -7,6 +7,7 @@ use crate::sample::Sample;
 use crate::seed::rng;
 use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
+use gapless_engine::testkit::{Work, Wrapper};
 use gapless_engine::{Engine, EngineError, HostEngine, Typed};
 use gapless_mem::{Completion, HostDevice, Region, Space};
 use std::ops::Range;
@@ -68,15 +69,15 @@ impl Faulty {
 }
 
 /// Where a typed side's data begins and ends, and a gap in it: bytes from its region's start.
-fn places(typed: &Typed) -> (i64, i64, i64) {
+fn places(typed: &Typed) -> (i64, i64, Option<i64>) {
     let origin = typed.origin().cast_signed();
     let (low, high) = (typed.layout().true_lb(), typed.layout().true_ub());
-    (origin + low, origin + high, origin + low + 4)
+    (origin + low, origin + high, Some(origin + low + 4))
 }
 
 // SAFETY: it breaks the first rule on purpose, within the margins that the workbench has around every region; for
 // the rest it hands on to the host's engine, at once.
-unsafe impl Engine for Faulty {
+unsafe impl Wrapper for Faulty {
     fn name(&self) -> &'static str {
         "faulty"
     }
@@ -85,60 +86,50 @@ unsafe impl Engine for Faulty {
         HostEngine.serves(space)
     }
 
-    unsafe fn pack(
-        &self,
-        src: &Typed,
-        range: Range<u64>,
-        dst: Region,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let (part, less) = self.range(&range, src.packed_bytes());
-        let to = dst.sub(0, dst.len() - less)?;
-        if self.0 != Fault::Idle {
-            // SAFETY: the caller's own promise, for less.
-            unsafe { HostEngine.pack(src, part, to, after) }?;
-        }
-        self.after(dst, 0, dst.len().cast_signed(), None, src.region());
-        Ok(Completion::Ready)
-    }
-
-    unsafe fn unpack(
-        &self,
-        src: Region,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let (part, less) = self.range(&range, dst.packed_bytes());
-        let from = src.sub(0, src.len() - less)?;
-        if self.0 != Fault::Idle {
-            // SAFETY: the caller's own promise, for less.
-            unsafe { HostEngine.unpack(from, dst, part, after) }?;
-        }
-        let (first, last, gap) = places(dst);
-        self.after(dst.region(), first, last, Some(gap), src);
-        Ok(Completion::Ready)
-    }
-
-    unsafe fn transfer(
-        &self,
-        src: &Typed,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let (part, less) = self.range(&range, dst.packed_bytes());
-        if self.0 != Fault::Idle {
-            let mut stream = vec![0; crate::memory::index(part.end - part.start)];
-            let wire = Region::of_mut(&mut stream);
-            // SAFETY: the caller's own promise, and a buffer of this function.
-            unsafe { HostEngine.pack(src, part.clone(), wire, after) }?;
-            let there = range.start..range.end - less;
-            // SAFETY: as above.
-            unsafe { HostEngine.unpack(wire, dst, there, &[]) }?;
-        }
-        let (first, last, gap) = places(dst);
-        self.after(dst.region(), first, last, Some(gap), src.region());
+    unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {
+        let size = match &work {
+            Work::Pack(typed, ..) | Work::Unpack(_, typed, _) | Work::Transfer(_, typed, _) => {
+                typed.packed_bytes()
+            }
+        };
+        let range = match &work {
+            Work::Pack(_, range, _) | Work::Unpack(_, _, range) | Work::Transfer(_, _, range) => {
+                range.clone()
+            }
+        };
+        let (part, less) = self.range(&range, size);
+        let moves = self.0 != Fault::Idle;
+        let (written, (first, last, gap), read) = match work {
+            Work::Pack(src, _, dst) => {
+                let to = dst.sub(0, dst.len() - less)?;
+                if moves {
+                    // SAFETY: the caller's own promise, for less.
+                    unsafe { HostEngine.pack(&src, part, to, after) }?;
+                }
+                (dst, (0, dst.len().cast_signed(), None), src.region())
+            }
+            Work::Unpack(src, dst, _) => {
+                let from = src.sub(0, src.len() - less)?;
+                if moves {
+                    // SAFETY: the caller's own promise, for less.
+                    unsafe { HostEngine.unpack(from, &dst, part, after) }?;
+                }
+                (dst.region(), places(&dst), src)
+            }
+            Work::Transfer(src, dst, _) => {
+                if moves {
+                    let mut stream = vec![0; crate::memory::index(part.end - part.start)];
+                    let wire = Region::of_mut(&mut stream);
+                    // SAFETY: the caller's own promise, and a buffer of this function.
+                    unsafe { HostEngine.pack(&src, part.clone(), wire, after) }?;
+                    let there = range.start..range.end - less;
+                    // SAFETY: as above.
+                    unsafe { HostEngine.unpack(wire, &dst, there, &[]) }?;
+                }
+                (dst.region(), places(&dst), src.region())
+            }
+        };
+        self.after(written, first, last, gap, read);
         Ok(Completion::Ready)
     }
 }

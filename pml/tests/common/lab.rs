@@ -1,11 +1,11 @@
 //! Two ranks with a fake device, over a loopback that maps its memory.
 
-use super::engine::FakeEngine;
 use super::{Buffer, Home, Job, bytes, link, strided};
 use gapless_btl::Btl;
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_dtype::Layout;
 use gapless_engine::HostEngine;
+use gapless_engine::testkit::FakeEngine;
 use gapless_mem::Device;
 use gapless_mem::fake::FakeDevice;
 use gapless_pml::{Config, Protocol, Source, Status, TagSel, Tuning};

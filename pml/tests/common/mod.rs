@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 pub(crate) mod ahead;
-pub(crate) mod engine;
 pub(crate) mod forged;
 pub(crate) mod lab;
 pub(crate) mod rogue;

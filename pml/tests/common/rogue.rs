@@ -1,11 +1,11 @@
 //! An endpoint that shares a device with a peer which says whatever a test likes.
 
-use super::engine::FakeEngine;
 use super::lab::{FRAGMENT, config};
 use super::{Buffer, Home};
 use gapless_bml::{Bml, Event, Handler, Rank};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, RemoteKey, Token};
+use gapless_engine::testkit::FakeEngine;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
 use gapless_mem::fake::FakeDevice;

@@ -1,11 +1,11 @@
 //! An endpoint that shares a device with two peers, which say whatever a test likes.
 
-use super::engine::FakeEngine;
 use super::rogue::Inbox;
 use super::{Buffer, Home};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, RemoteKey, Token};
+use gapless_engine::testkit::FakeEngine;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, Region, Space};

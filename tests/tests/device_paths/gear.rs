@@ -1,7 +1,8 @@
 //! What a rank works with: a device of some kind, the engine of its memory, and buffers in it.
 
-use crate::fake::{FakeEngine, Unwilling};
+use crate::fake::unwilling;
 use gapless::{Config, CudaDriver, Engine, GpuEngine, OpenClDevice, World};
+use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, Region};
 use gapless_mem_cuda::{CudaDevice, Stream};
@@ -91,14 +92,13 @@ impl Gear {
         let (cuda, fake, stream) = (None, None, None);
         if !kind.is_cuda() && kind != Kind::OpenCl {
             let fake = Arc::new(FakeDevice::with_delay(0, 2));
-            let engine = FakeEngine { device: Arc::clone(&fake), polls: 3 };
+            let engine = FakeEngine { attaches: false, ..FakeEngine::new(&fake, 3) };
             let device: Arc<dyn Device> = match kind {
                 Kind::Fake => Arc::clone(&fake) as _,
-                _ => Arc::new(Unwilling {
-                    device: Arc::clone(&fake),
-                    exports: kind != Kind::FakeSealed,
-                    imports: kind != Kind::FakeBlind,
-                }),
+                _ => {
+                    let (exports, imports) = (kind != Kind::FakeSealed, kind != Kind::FakeBlind);
+                    Arc::new(unwilling(&fake, exports, imports))
+                }
             };
             let engines = vec![Arc::new(engine) as _];
             return Gear { kind, device, engines, cuda, fake: Some(fake), stream };

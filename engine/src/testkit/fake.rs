@@ -1,51 +1,54 @@
 //! An engine for the memory of a fake device: its work happens some polls after it was asked for, once
 //! what it must come after has ended.
 
-use gapless_engine::{Engine, EngineError, HostEngine, Typed};
+use super::{Work, Wrapper};
+use crate::{EngineError, HostEngine};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
+use gapless_mem::{Completion, Device, DeviceError, Pending, Space};
 use std::any::Any;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Works on a fake device's memory.
-pub(crate) struct FakeEngine {
-    pub(crate) device: Arc<FakeDevice>,
+/// Works on a fake device's memory, and on what that device has imported or registered.
+#[derive(Debug)]
+pub struct FakeEngine {
+    /// The device.
+    pub device: Arc<FakeDevice>,
     /// How often work is polled before it is done.
-    pub(crate) polls: u32,
+    pub polls: u32,
     /// Work fails from now on.
-    pub(crate) broken: AtomicBool,
+    pub broken: AtomicBool,
     /// Work fails after so many pieces; negative: never.
-    pub(crate) fails_after: AtomicI64,
+    pub fails_after: AtomicI64,
     /// Whether its device is attached to the transports.
-    pub(crate) attaches: bool,
+    pub attaches: bool,
     /// Pieces of work that have not ended.
-    pub(crate) under_way: Arc<AtomicI64>,
+    pub under_way: Arc<AtomicI64>,
     /// The most there were of them.
-    pub(crate) most: AtomicI64,
+    pub most: AtomicI64,
     /// All pieces, in their order.
-    pub(crate) pieces: Mutex<Vec<Piece>>,
+    pub pieces: Mutex<Vec<Piece>>,
     /// How often was asked whether a piece has ended.
-    pub(crate) asked: Arc<AtomicI64>,
+    pub asked: Arc<AtomicI64>,
 }
 
 /// What an engine was asked for.
 #[derive(Debug)]
-pub(crate) struct Piece {
-    pub(crate) bytes: u64,
+pub struct Piece {
+    /// Bytes that it moves.
+    pub bytes: u64,
     /// How many were under way.
-    pub(crate) others: i64,
+    pub others: i64,
     /// After which it comes, by their numbers; copies are left out.
-    pub(crate) after: Vec<usize>,
+    pub after: Vec<usize>,
 }
 
-type Work = Box<dyn FnOnce() -> Result<(), DeviceError> + Send>;
+type Job = Box<dyn FnOnce() -> Result<(), DeviceError> + Send>;
 
 struct State {
     polls: u32,
     after: Vec<Completion>,
-    work: Option<Work>,
+    work: Option<Job>,
     result: Result<(), DeviceError>,
 }
 
@@ -106,7 +109,9 @@ unsafe impl Pending for Later {
 }
 
 impl FakeEngine {
-    pub(crate) fn new(device: &Arc<FakeDevice>, polls: u32) -> FakeEngine {
+    /// An engine whose work takes so many polls, and which attaches its device.
+    #[must_use]
+    pub fn new(device: &Arc<FakeDevice>, polls: u32) -> FakeEngine {
         FakeEngine {
             device: Arc::clone(device),
             polls,
@@ -118,11 +123,6 @@ impl FakeEngine {
             pieces: Mutex::default(),
             asked: Arc::default(),
         }
-    }
-
-    fn alias(&self, typed: &Typed) -> Result<Typed, EngineError> {
-        let region = self.device.alias(typed.region())?;
-        Typed::new(region, typed.origin(), typed.layout(), typed.count())
     }
 
     fn later(
@@ -167,7 +167,7 @@ impl FakeEngine {
 // SAFETY: the host's engine does the work, by which the contract holds, on what the device shows of its memory: when
 // its completion is polled, after all of `after`. `alias` refuses what is not in live memory, and the rest, if it
 // does not fit, is refused then.
-unsafe impl Engine for FakeEngine {
+unsafe impl Wrapper for FakeEngine {
     fn name(&self) -> &'static str {
         "fake"
     }
@@ -180,42 +180,10 @@ unsafe impl Engine for FakeEngine {
         self.attaches.then(|| Arc::clone(&self.device) as _)
     }
 
-    unsafe fn pack(
-        &self,
-        src: &Typed,
-        range: Range<u64>,
-        dst: Region,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let (src, dst) = (self.alias(src)?, self.device.alias(dst)?);
-        let bytes = range.end - range.start;
+    unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {
+        let bytes = work.bytes();
+        let work = work.elsewhere(|region| self.device.alias(region))?;
         // SAFETY: the caller's guarantees hold until the completion, which runs this.
-        self.later(bytes, after, move || unsafe { HostEngine.pack(&src, range, dst, &[]) })
-    }
-
-    unsafe fn unpack(
-        &self,
-        src: Region,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let (src, dst) = (self.device.alias(src)?, self.alias(dst)?);
-        let bytes = range.end - range.start;
-        // SAFETY: as above.
-        self.later(bytes, after, move || unsafe { HostEngine.unpack(src, &dst, range, &[]) })
-    }
-
-    unsafe fn transfer(
-        &self,
-        src: &Typed,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let (src, dst) = (self.alias(src)?, self.alias(dst)?);
-        let bytes = range.end - range.start;
-        // SAFETY: as above.
-        self.later(bytes, after, move || unsafe { HostEngine.transfer(&src, &dst, range, &[]) })
+        self.later(bytes, after, move || unsafe { work.run(&HostEngine, &[]) })
     }
 }

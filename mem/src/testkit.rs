@@ -1,0 +1,169 @@
+//! For tests of what uses devices (feature `testkit`): a device that asks a function before each call.
+
+use crate::{Completion, Device, DeviceError, DeviceProperties, Export, Region, Space};
+use std::fmt;
+use std::sync::Arc;
+
+/// What a device is about to be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// [`Device::allocate`].
+    Allocate(u64),
+    /// [`Device::free`].
+    Free(Region),
+    /// [`Device::copy`] or [`Device::copy_2d`], into this region.
+    Copy(Region),
+    /// [`Device::register`].
+    Register(Region),
+    /// [`Device::unregister`].
+    Unregister(Region),
+    /// [`Device::export`].
+    Export(Region),
+    /// [`Device::import`].
+    Import,
+    /// [`Device::release`].
+    Release(Region),
+    /// [`Device::import_completion`].
+    ImportCompletion,
+}
+
+/// The device `device`, whose calls `before` hears of first, and may refuse.
+///
+/// ```
+/// use gapless_mem::fake::FakeDevice;
+/// use gapless_mem::testkit::{Call, Wrapped};
+/// use gapless_mem::{Device, DeviceError};
+/// use std::sync::Arc;
+///
+/// let what = "sharing its memory";
+/// let device = Wrapped::new(Arc::new(FakeDevice::new(0)), move |call| match call {
+///     Call::Export(_) => Err(DeviceError::Unsupported { what }),
+///     _ => Ok(()),
+/// });
+/// let memory = device.allocate(64)?;
+/// assert!(device.export(memory).is_err());
+/// # Ok::<(), DeviceError>(())
+/// ```
+pub struct Wrapped<F> {
+    device: Arc<dyn Device>,
+    before: F,
+}
+
+impl<F: Fn(Call) -> Result<(), DeviceError> + Send + Sync> Wrapped<F> {
+    /// Wraps `device`.
+    pub fn new(device: Arc<dyn Device>, before: F) -> Wrapped<F> {
+        Wrapped { device, before }
+    }
+}
+
+impl<F> fmt::Debug for Wrapped<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Wrapped").field(self.device.properties()).finish()
+    }
+}
+
+// SAFETY: what is not refused before anything was begun is the answer of one device, always the same, by which
+// the contract holds.
+unsafe impl<F: Fn(Call) -> Result<(), DeviceError> + Send + Sync> Device for Wrapped<F> {
+    fn properties(&self) -> &DeviceProperties {
+        self.device.properties()
+    }
+
+    fn space(&self) -> Space {
+        self.device.space()
+    }
+
+    fn reaches(&self, space: Space) -> bool {
+        self.device.reaches(space)
+    }
+
+    fn allocate(&self, len: u64) -> Result<Region, DeviceError> {
+        (self.before)(Call::Allocate(len))?;
+        self.device.allocate(len)
+    }
+
+    unsafe fn free(&self, region: Region) -> Result<(), DeviceError> {
+        (self.before)(Call::Free(region))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.device.free(region) }
+    }
+
+    unsafe fn copy(
+        &self,
+        dst: Region,
+        src: Region,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError> {
+        (self.before)(Call::Copy(dst))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.device.copy(dst, src, after) }
+    }
+
+    unsafe fn copy_2d(
+        &self,
+        dst: Region,
+        dst_pitch: u64,
+        src: Region,
+        src_pitch: u64,
+        width: u64,
+        rows: u64,
+        after: &[Completion],
+    ) -> Result<Completion, DeviceError> {
+        (self.before)(Call::Copy(dst))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.device.copy_2d(dst, dst_pitch, src, src_pitch, width, rows, after) }
+    }
+
+    unsafe fn register(&self, host: Region) -> Result<(), DeviceError> {
+        (self.before)(Call::Register(host))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.device.register(host) }
+    }
+
+    unsafe fn unregister(&self, host: Region) -> Result<(), DeviceError> {
+        (self.before)(Call::Unregister(host))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.device.unregister(host) }
+    }
+
+    fn export(&self, region: Region) -> Result<Export, DeviceError> {
+        (self.before)(Call::Export(region))?;
+        self.device.export(region)
+    }
+
+    fn import(&self, export: Export) -> Result<Region, DeviceError> {
+        (self.before)(Call::Import)?;
+        self.device.import(export)
+    }
+
+    unsafe fn release(&self, region: Region) -> Result<(), DeviceError> {
+        (self.before)(Call::Release(region))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.device.release(region) }
+    }
+
+    fn import_completion(&self, bytes: &[u8]) -> Result<Completion, DeviceError> {
+        (self.before)(Call::ImportCompletion)?;
+        self.device.import_completion(bytes)
+    }
+
+    fn identity(&self) -> Option<u128> {
+        self.device.identity()
+    }
+
+    fn takes_turns(&self) -> bool {
+        self.device.takes_turns()
+    }
+
+    fn buffer_id(&self, region: Region) -> Option<u64> {
+        self.device.buffer_id(region)
+    }
+
+    fn allocation(&self, region: Region) -> Option<Region> {
+        self.device.allocation(region)
+    }
+
+    fn locate(&self, address: u64) -> Option<Space> {
+        self.device.locate(address)
+    }
+}
