@@ -3,17 +3,16 @@
 
 mod common;
 
-use common::engine::FakeEngine;
 use common::lab::{Lab, config, layout};
 use common::{Buffer, Job, link};
 use gapless_btl::Btl;
 use gapless_btl::loopback::{Hub, Loopback};
-use gapless_engine::{Engine, EngineError, HostEngine, Typed};
+use gapless_engine::testkit::{FakeEngine, Work, Wrapper};
+use gapless_engine::{Engine, EngineError, HostEngine};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
 use gapless_pml::{Config, Protocol, SendMode, Source, TagSel};
 use std::any::Any;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -71,53 +70,23 @@ impl Panicky {
 }
 
 // SAFETY: `FakeEngine` does the work, and keeps the contract; what panics has begun nothing.
-unsafe impl Engine for Panicky {
+unsafe impl Wrapper for Panicky {
     fn name(&self) -> &'static str {
         "panicky"
     }
 
     fn serves(&self, space: Space) -> bool {
-        self.inner.serves(space)
+        Engine::serves(&*self.inner, space)
     }
 
     fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
-        self.inner.device(space).map(|_| Arc::clone(&self.device) as _)
+        Engine::device(&*self.inner, space).map(|_| Arc::clone(&self.device) as _)
     }
 
-    unsafe fn pack(
-        &self,
-        src: &Typed,
-        range: Range<u64>,
-        dst: Region,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        self.fuse.burn("pack");
+    unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {
+        self.fuse.burn("an engine");
         // SAFETY: the caller's guarantees are handed on.
-        self.shaky(unsafe { self.inner.pack(src, range, dst, &bare(after)) })
-    }
-
-    unsafe fn unpack(
-        &self,
-        src: Region,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        self.fuse.burn("unpack");
-        // SAFETY: as above.
-        self.shaky(unsafe { self.inner.unpack(src, dst, range, &bare(after)) })
-    }
-
-    unsafe fn transfer(
-        &self,
-        src: &Typed,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        self.fuse.burn("transfer");
-        // SAFETY: as above.
-        self.shaky(unsafe { self.inner.transfer(src, dst, range, &bare(after)) })
+        self.shaky(unsafe { work.run(&*self.inner, &bare(after)) })
     }
 }
 

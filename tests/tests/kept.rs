@@ -1,22 +1,16 @@
 //! Memory of a world that is given up while a peer, which lives and does what it was told, is about to write it: its
 //! owner gets it back as it is, and nothing changes it afterwards. Ranks are threads.
 
-#[allow(dead_code, reason = "the other tests' parts, too")]
-#[path = "device_paths/fake.rs"]
-mod fake;
-
-use fake::FakeEngine;
 use gapless::{
-    Communicator, Completion, Config, Datatype, Error, Primitive, Protocol, Region, Space, Tuning,
-    World,
+    Communicator, Completion, Config, Datatype, Error, Primitive, Protocol, Space, Tuning, World,
 };
 use gapless_btl_sm::{Sm, SmConfig};
-use gapless_engine::{Engine, EngineError, Typed};
+use gapless_engine::testkit::{FakeEngine, Work as Asked, Wrapper};
+use gapless_engine::{Engine, EngineError};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{DeviceError, Pending};
 use gapless_tests::worlds_of;
 use std::any::Any;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,46 +62,22 @@ unsafe impl Pending for Work {
 }
 
 // SAFETY: everything is the fake engine's, which keeps the contract.
-unsafe impl Engine for Late {
+unsafe impl Wrapper for Late {
     fn name(&self) -> &'static str {
         "late"
     }
 
     fn serves(&self, space: Space) -> bool {
-        self.0.serves(space)
+        Engine::serves(&self.0, space)
     }
 
-    unsafe fn pack(
-        &self,
-        src: &Typed,
-        range: Range<u64>,
-        dst: Region,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
+    unsafe fn work(&self, work: Asked, after: &[Completion]) -> Result<Completion, EngineError> {
+        let moves = matches!(work, Asked::Transfer(..));
         // SAFETY: the caller's guarantees are handed on.
-        unsafe { self.0.pack(src, range, dst, after) }
-    }
-
-    unsafe fn unpack(
-        &self,
-        src: Region,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: as above.
-        unsafe { self.0.unpack(src, dst, range, after) }
-    }
-
-    unsafe fn transfer(
-        &self,
-        src: &Typed,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: as above.
-        let work = unsafe { self.0.transfer(src, dst, range, after) }?;
+        let work = unsafe { work.run(&self.0, after) }?;
+        if !moves {
+            return Ok(work);
+        }
         self.1.begun.store(true, Ordering::Release);
         Ok(Completion::Pending(Arc::new(Work(work, Arc::clone(&self.1)))))
     }
@@ -217,7 +187,7 @@ fn nobody_writes_behind_the_back_of_whoever_got_its_memory_back() {
         let name = format!("kept {how:?} {}", std::process::id());
         let builder = |rank: u32| {
             let device = Arc::new(FakeDevice::new(0));
-            let fake = FakeEngine { device: Arc::clone(&device), polls: 0 };
+            let fake = FakeEngine { attaches: false, ..FakeEngine::new(&device, 0) };
             let sm = Sm::new(SmConfig::new(name.clone(), format!("rank {rank}"))).unwrap();
             World::builder()
                 .tuning(Tuning::default())
