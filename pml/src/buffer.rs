@@ -1,9 +1,8 @@
 //! Users' buffers, and the only code of this crate that has bytes moved in and out of them.
 //!
-//! A [`Buffer`] stands for the promise of whoever started the operation: the memory is valid, and
-//! nobody else touches it, until the request ends. A request ends only when no engine works on its
-//! buffer any more, and its buffer is used through its request alone; that is the proof behind
-//! every `unsafe` block here.
+//! A [`Buffer`] stands for its caller's promise: the memory is valid, and nothing else touches it, until the request
+//! ends. A request ends only when no engine works on its buffer any more, and its buffer is used through its request
+//! alone. That is the proof behind every `unsafe` block here.
 
 use crate::error::PmlError;
 use gapless_bml::{
@@ -14,7 +13,7 @@ use gapless_mem::{Begun, Completion, Device, DeviceError, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Engines, first come first asked.
+/// Engines, in the order in which they are asked.
 pub(crate) type Engines = Vec<Arc<dyn Engine>>;
 
 /// A user's buffer, promised until its request ends.
@@ -24,8 +23,8 @@ pub(crate) struct Buffer {
     engine: usize,
 }
 
-/// Which of `engines` works on the memory of `typed`: of a device's, rather that device's own than one that
-/// reaches it, because what peers share is mapped for the device that the memory is on.
+/// Which of `engines` works on the memory of `typed`. For device memory, that device's own engine comes before one
+/// that only reaches the memory, because peers map memory for the device that it is on.
 #[inline]
 pub(crate) fn engine_for(engines: &Engines, typed: &Typed) -> Result<usize, PmlError> {
     let space = typed.space();
@@ -42,11 +41,11 @@ pub(crate) fn host_engine(engines: &Engines) -> Option<usize> {
     engines.iter().position(|engine| engine.serves(Space::Host))
 }
 
-/// Longest data that is copied where a kernel could move it.
+/// Up to this length, data is copied even if a kernel could move it.
 const COPIED_MAX: u64 = 16 << 10;
 
-/// The device whose copy engine moves short data without gaps, which is `whole`, to or from a slot: as quick
-/// as a kernel, and it need not wait for this process's turn on a device that others use, too.
+/// The device whose copy engine moves short data without gaps (`whole`) to or from a slot. That is as quick as a
+/// kernel, and does not wait for this process's turn on a shared device.
 fn copier(engine: &dyn Engine, whole: Region, slot: Region) -> Option<Arc<dyn Device>> {
     let short = slot.len() <= COPIED_MAX && slot.space() == Space::Pinned;
     if !short || whole.space().cpu_accessible() {

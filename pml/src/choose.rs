@@ -1,8 +1,7 @@
 //! Which protocol carries a message: a pure function of the message, the link and the tuning.
 //!
-//! The sender asks whether the message goes eagerly; if not, it makes an offer and the receiver,
-//! which alone knows both layouts, asks again. Both use [`candidates`]; so does
-//! `gapless explain`.
+//! The sender asks whether a message is eager. If not, it makes an offer, and the receiver, which alone knows both
+//! layouts, asks again. Both use [`candidates`]; so does `gapless explain`.
 
 mod cost;
 mod recent;
@@ -37,7 +36,7 @@ pub struct Situation {
     /// Bytes from the first to the last that the sender's buffer touches, gaps included; as many as `bytes`
     /// where that is not known.
     pub sender_span: u64,
-    /// Runs of bytes in the receiver's buffer. The sender, who does not know it, takes its own.
+    /// Runs of bytes in the receiver's buffer. The sender does not know them, and assumes its own.
     pub receiver_blocks: u64,
     /// What is known of devices; `None` where both buffers are memory that a CPU may touch.
     pub devices: Option<DeviceEnds>,
@@ -58,7 +57,7 @@ pub struct Situation {
     /// Bytes of flattened layout that the receiver would have to fetch first; 0 if it knows the
     /// layout or needs none.
     pub layout_fetch_bytes: u64,
-    /// Longest layout that the receiver would fetch, and that it takes a sender to fetch.
+    /// Longest layout that the receiver would fetch, and that it expects a sender to fetch.
     pub layout_fetch_max: u64,
     /// Bytes of flattened layout that the sender would have to fetch of the receiver; 0 if it knows the
     /// layout or needs none.
@@ -66,8 +65,8 @@ pub struct Situation {
     /// How a move from layout to layout touches memory; `None` where a layout is not known yet, and where
     /// no device moves anything.
     pub touched: Option<Touched>,
-    /// Which staged ways there are; `None` where neither buffer lies in device memory, or where the
-    /// link maps nothing.
+    /// Which staged protocols are possible; `None` if neither buffer is in device memory, or if the link maps
+    /// nothing.
     pub staged: Option<Staging>,
 }
 
@@ -82,9 +81,8 @@ pub struct DeviceEnds {
     pub one_device: bool,
     /// Whether processes take turns on that one device, because no MPS server lets them share it.
     pub turns: bool,
-    /// Whether, of the two processes, the sender's is the one that moves their messages in both directions
-    /// where they would take turns: then the device need not change hands at all. It is the one with the
-    /// lower number; both directions agree on that without a word.
+    /// Whether the sender's process moves the messages of both directions where two processes would take turns; then
+    /// the device need not switch. It is the process with the lower number, so both agree without a message.
     pub sender_keeps: bool,
 }
 
@@ -122,8 +120,8 @@ impl Touched {
                 alike: true,
             };
         }
-        // In the order of the stream, a run is touched when its turn comes; but kernels transpose in tiles, so that
-        // what lies side by side is touched together.
+        // In the order of the stream, a run is touched when its turn comes. But kernels transpose in tiles, so
+        // neighbours in memory are touched together.
         let runs = |(layout, count): (&Layout, u64)| layout.blocks_of(count).unwrap_or(u64::MAX);
         let sectors = |side: (&Layout, u64)| {
             let bytes = side.0.size().saturating_mul(side.1);
@@ -139,12 +137,12 @@ impl Touched {
     }
 }
 
-/// How many times over a device that writes a layout's blocks counts each: 1, or 4 of a list whose neighbours in
-/// the stream lie pages apart in memory, which a look at a few of them tells. Each of those takes sectors of its
-/// own, and writes them in part: an H200 unpacks 64 MiB in blocks of 24 bytes in 86 µs where they ascend, and in
-/// 209 µs where they are shuffled.
+/// The factor by which blocks of a layout count for a device that writes them: 1, or 4 for a list whose neighbours in
+/// the stream lie pages apart in memory (a sample of them tells). Each such block has sectors of its own, and writes
+/// them in part: an H200 unpacks 64 MiB in blocks of 24 bytes in 86 µs if they ascend, and in 209 µs if they are
+/// shuffled.
 pub(crate) fn weight_of_blocks(layout: &Layout) -> u64 {
-    /// Neighbours that are looked at.
+    /// Size of the sample.
     const SOME: usize = 8;
     const PAGE: u64 = 4096;
     /// Longer blocks are mostly whole sectors.
@@ -181,7 +179,7 @@ pub struct Staging {
 pub struct Candidate {
     /// The protocol.
     pub protocol: Protocol,
-    /// Predicted one-way time in nanoseconds, also where it is impossible here.
+    /// Predicted one-way time in nanoseconds, also if it is impossible here.
     pub predicted_ns: f64,
     /// Why it is impossible here, if it is.
     pub excluded: Option<Excluded>,
@@ -234,8 +232,8 @@ pub fn candidates(situation: &Situation, tuning: &Tuning) -> [Candidate; Protoco
     })
 }
 
-/// The best of the protocols that are possible and that `allowed` lets pass; [`Protocol::Pipeline`]
-/// is always possible and the last resort. `force` wins where it is possible.
+/// The best of the protocols that are possible and that `allowed` contains. [`Protocol::Pipeline`] is always possible
+/// and the last resort. `force` wins if it is possible.
 #[must_use]
 pub fn choose(
     situation: &Situation,
@@ -256,7 +254,7 @@ pub fn choose(
         }
     }
     match force {
-        // Not possible after all; among the others, a forced rendezvous must stay one.
+        // Not possible; a forced rendezvous must stay a rendezvous.
         Some(Protocol::Eager) | None => best.0,
         Some(_) if best.0 == Protocol::Eager => Protocol::Pipeline,
         Some(_) => best.0,

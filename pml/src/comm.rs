@@ -1,10 +1,9 @@
 //! Communicators: a group of processes (or two) and contexts of their own (MPI 4.1 §7.2).
 //!
-//! A context is what keeps messages of one communicator from being received in another. Every
-//! process gives its own number to a communicator, and its peers name that number in what they send
-//! it: so making a communicator takes no search for one that is free everywhere, and any number of
-//! them can be made at once. Identifier `i` stands for the contexts `2i` (point to point) and
-//! `2i + 1` (collective).
+//! A context keeps messages of one communicator from being received in another. Every process gives its own number to
+//! a communicator, and its peers put that number into the messages that they send it. So making a communicator needs
+//! no search for a number that is free everywhere, and any number of communicators can be made at once. Identifier
+//! `i` stands for the contexts `2i` (point to point) and `2i + 1` (collective).
 
 #[allow(unsafe_code, reason = "starts messages with buffers of its own")]
 pub(crate) mod agree;
@@ -21,8 +20,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// How many communicators a process can have at once.
 pub const COMMS_MAX: u32 = 1 << INDEX_BITS;
 
-/// An identifier is a place in the table, and above it how often that was used before: whatever is
-/// late for a communicator that was freed is told from what was never there.
+/// An identifier is a place in the table and, above it, how often that place was used before. So a late message for a
+/// freed communicator differs from one for a communicator that never existed.
 const INDEX_BITS: u32 = 14;
 const GENERATION_BITS: u32 = 17;
 const GENERATIONS: u32 = 1 << GENERATION_BITS;
@@ -32,7 +31,7 @@ pub(crate) const IDS_END: u32 = 1 << (INDEX_BITS + GENERATION_BITS);
 /// The identifiers that the peers have given a communicator.
 #[derive(Debug)]
 enum Ids {
-    /// All the same.
+    /// All peers gave the same one.
     Same(u32),
     /// By rank.
     Each(Box<[u32]>),
@@ -197,7 +196,7 @@ impl Comm {
         2 * id + u32::from(self.collective)
     }
 
-    /// Numbers what is agreed on by the members; the same for all, because they do it in the same
+    /// Numbers the agreements of the members; all have the same numbers, because they start agreements in the same
     /// order.
     pub(crate) fn next_agreement(&self) -> u32 {
         self.inner.agreements.fetch_add(1, Ordering::Relaxed)
@@ -225,7 +224,7 @@ pub(crate) enum Lookup {
     Here,
     /// One that was freed.
     Gone,
-    /// Nothing: the sender made it up.
+    /// Nothing: the sender invented it.
     Never,
 }
 
@@ -235,11 +234,11 @@ pub(crate) struct Comms {
     slots: Vec<Slot>,
     /// Free places, the one that was freed longest ago first.
     free: VecDeque<u32>,
-    /// What was last asked of communicators that are known, by rank.
+    /// The last answers for known communicators, by rank.
     routes: [Route; ROUTES],
 }
 
-/// How many are remembered: what programs that exchange with their neighbours use in turn.
+/// How many answers are remembered: enough for programs that exchange with their neighbours in turn.
 const ROUTES: usize = 8;
 
 /// Who is behind a rank of a communicator, and the contexts of messages.

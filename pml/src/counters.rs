@@ -1,5 +1,4 @@
-//! What an endpoint has done, by protocol: so that an experiment can tell that a message went the way
-//! it was meant to go.
+//! What an endpoint has done, by protocol, so that an experiment can check which protocol carried a message.
 
 use crate::rndv::protocol::Protocol;
 
@@ -11,18 +10,18 @@ pub struct Tally {
     pub messages: u64,
     /// Packed bytes of these.
     pub bytes: u64,
-    /// Fragments that this end has begun to lay into, or to take out of, staging memory or slots.
+    /// Fragments that this end has started to put into, or to take out of, staging memory or slots.
     pub fragments: u64,
     /// Calls of an engine that pack: on a device, launches of kernels.
     pub packs: u64,
     /// Calls of an engine that unpack.
     pub unpacks: u64,
-    /// Copies that a device's copy engine was asked for.
+    /// Copies by a device's copy engine.
     pub copies: u64,
     /// Bytes that passed staging memory of either end.
     pub staged_bytes: u64,
-    /// Most fragments of one message that were under way at a time: begun and not known to have been
-    /// taken out (at the sender), or there and not taken out (at the receiver).
+    /// Most fragments of one message in flight at a time: started and not known to have been taken out (at the
+    /// sender), or arrived and not taken out (at the receiver).
     pub depth_max: u32,
 }
 
@@ -45,7 +44,7 @@ impl Counters {
         all.filter(|(_, tally)| *tally != Tally::default())
     }
 
-    /// The most fragments of one staged message that were under way at a time.
+    /// The most fragments of one staged message that were in flight at a time.
     #[must_use]
     pub fn depth_max(&self) -> u32 {
         Protocol::STAGED.into_iter().map(|way| self.of(way).depth_max).max().unwrap_or(0)

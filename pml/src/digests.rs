@@ -1,7 +1,7 @@
 //! Signature digests of buffers that are used again and again.
 //!
-//! A digest of `n` instances takes time logarithmic in `n`; for small messages that would be a large
-//! part of the whole.
+//! A digest of `n` instances takes time logarithmic in `n`; for a small message that would be a large part of its
+//! whole cost.
 
 use crate::hash::WordHasher;
 use crate::wire;
@@ -19,11 +19,11 @@ struct Entry {
     word: u64,
 }
 
-/// Digests by layout object and count; a newcomer takes the place of whoever has it.
+/// Digests by layout object and count; a new entry replaces the one in its place.
 #[derive(Debug)]
 pub(crate) struct Digests {
     entries: Box<[Option<Entry>; ENTRIES]>,
-    /// What was last asked for, which is among `entries`.
+    /// The last answer, which is among `entries`.
     last: Last,
 }
 

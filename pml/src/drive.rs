@@ -1,5 +1,5 @@
-//! The one loop that acts: what arrives is dispatched, work in flight is looked at, and what is left of
-//! a peer that is lost, or leaves, is brought to its end.
+//! The one loop that acts: it dispatches arrivals, checks work in flight, and ends what is left of a peer that is
+//! lost or leaves.
 
 pub(crate) mod core;
 pub(crate) mod death;

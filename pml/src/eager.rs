@@ -1,4 +1,4 @@
-//! Eager: header and packed data in one slot, without asking.
+//! Eager: header and packed data in one slot, without a rendezvous.
 //!
 //! ```text
 //! sender                      receiver
@@ -6,8 +6,8 @@
 //!   | complete                   | or kept until a receive matches it
 //! ```
 //!
-//! The send completes when its data is in the slot. What is too long for its receive is cut; the
-//! sender does not hear of it. The sender's side is in `request/send.rs`.
+//! The send completes when its data is in the slot. A message too long for its receive is truncated; the sender is
+//! not told. The sender's side is in `request/send.rs`.
 
 #[allow(unsafe_code, reason = "takes the caller's promise")]
 pub(crate) mod short;
@@ -29,7 +29,7 @@ use crate::wire::Envelope;
 use gapless_engine::EngineError;
 use gapless_mem::Completion;
 
-/// No rendezvous: nothing of it is begun by an offer. It is chosen like one.
+/// Eager is no rendezvous, so no offer starts it; it only takes part in the choice.
 pub(crate) const KIND: Kind = Kind {
     name: "eager",
     wire: 1,
@@ -44,7 +44,7 @@ pub(crate) const KIND: Kind = Kind {
 };
 
 impl Core {
-    /// Gives an eager message to its receive; `late`, if the receive should have been posted before.
+    /// Gives an eager message to its receive; `late` if the receive should have been posted before.
     pub(crate) fn receive_eager(
         &mut self,
         id: RequestId,

@@ -62,8 +62,8 @@ pub enum PmlError {
         /// What differs.
         error: SignatureError,
     },
-    /// A message was sent in ready mode, and no receive was posted for it (MPI 4.1 §3.4). Its
-    /// receive has got the data if the message was short enough to go without asking.
+    /// A message was sent in ready mode, and no receive was posted for it (MPI 4.1 §3.4). Its receive has got the
+    /// data if the message was short enough to be eager.
     #[error(
         "a message with tag {tag}, to or from rank {rank}, was sent in ready mode before its receive was posted"
     )]
@@ -121,7 +121,7 @@ pub enum PmlError {
     /// A message of a matched probe that was received or dropped already, or is another endpoint's.
     #[error("no such message: it has been received already, or is another endpoint's")]
     NoSuchMessage,
-    /// A persistent request was started while the last one it started is under way (MPI 4.1 §3.9).
+    /// A persistent request was started while the last one it started is in flight (MPI 4.1 §3.9).
     #[error("the persistent request is active: what it started has not been waited for")]
     StillActive,
     /// A communicator of another endpoint, or one that was freed.
@@ -167,7 +167,7 @@ pub enum PmlError {
         /// The rank.
         rank: u32,
     },
-    /// A range of ranks goes nowhere.
+    /// A range of ranks has stride 0.
     #[error("a range of ranks has stride 0")]
     StrideZero,
     /// A predefined communicator cannot be freed.

@@ -50,7 +50,7 @@ impl Pattern {
     }
 }
 
-/// Where a posted receive waits, for taking it back.
+/// Where a posted receive waits, so that it can be withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     class: u8,
@@ -91,7 +91,7 @@ impl Posted {
         self.classes[0].push(key_of(label, 0), self.next_stamp, request)
     }
 
-    /// Whether no receive can be meant by such a message: none names its label, and none has a wildcard.
+    /// Whether no receive can match such a message: none names its label, and none has a wildcard.
     #[inline]
     pub(crate) fn is_free(&self, label: Label) -> bool {
         self.wild == 0 && !self.classes[0].has(key_of(label, 0))
@@ -138,7 +138,7 @@ impl Posted {
         Some(request)
     }
 
-    /// Takes back a receive that no message has taken.
+    /// Withdraws a receive that no message has taken.
     pub(crate) fn withdraw(&mut self, place: Place) {
         self.classes[usize::from(place.class)].remove(place.cell);
         self.wild -= usize::from(place.class != 0);
@@ -240,7 +240,7 @@ impl<M> Unexpected<M> {
         (waiting.label == label).then_some(&mut waiting.message)
     }
 
-    /// Takes out all messages that `gone` picks: for a peer's death, not for every day.
+    /// Removes all messages that `gone` selects: for a peer's death only, because it is slow.
     pub(crate) fn remove_if(&mut self, mut gone: impl FnMut(Label, &M) -> bool) -> Vec<(Label, M)> {
         let numbers: Vec<u32> = self
             .messages
@@ -251,8 +251,8 @@ impl<M> Unexpected<M> {
         numbers.into_iter().map(|number| self.remove(number)).collect()
     }
 
-    /// Shows all messages to `look` until it says that it has found its own; whether it did. Takes time
-    /// in proportion to their number.
+    /// Shows all messages to `look` until it returns true; returns whether it did. Takes time in proportion to their
+    /// number.
     pub(crate) fn any_mut(&mut self, mut look: impl FnMut(Label, &mut M) -> bool) -> bool {
         self.messages.iter_mut().any(|(_, waiting)| look(waiting.label, &mut waiting.message))
     }

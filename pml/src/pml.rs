@@ -36,8 +36,7 @@ pub struct Pml {
 }
 
 impl Pml {
-    /// An endpoint for the process that `bml` is of. `engines` are asked in order which of them
-    /// serves a buffer's memory.
+    /// An endpoint for the process of `bml`. The first of `engines` that serves a buffer's memory is used.
     #[must_use]
     pub fn new(bml: Bml, engines: Vec<Arc<dyn Engine>>, config: Config) -> Pml {
         let (me, size) = (bml.me().0, bml.size());
@@ -110,7 +109,7 @@ impl Pml {
         dest: u32,
         tag: i32,
     ) -> Result<RequestId, PmlError> {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { self.isend_mode(comm, buffer, dest, tag, SendMode::Standard) }
     }
 
@@ -131,17 +130,17 @@ impl Pml {
         mode: SendMode,
     ) -> Result<RequestId, PmlError> {
         if mode == SendMode::Standard {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller's promise is passed on.
             if let Some(id) = unsafe { self.isend_short(comm, buffer, dest, tag) } {
                 return Ok(id);
             }
         }
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { self.core.isend(&mut self.bml, comm, buffer, (dest, tag), mode) }
     }
 
-    /// Sends in standard mode if that can be done at once and leaves nothing to wait for; `None`, with
-    /// nothing done, if not: then [`isend`](Pml::isend) does it, or says why it cannot be done.
+    /// Sends in standard mode if that can be done at once and leaves nothing to wait for. Otherwise it does nothing
+    /// and returns `None`: then [`isend`](Pml::isend) does it, or gives the error.
     ///
     /// # Safety
     /// For the time of this call, `buffer` describes memory that is valid for reads, and nothing writes
@@ -154,13 +153,13 @@ impl Pml {
         dest: u32,
         tag: i32,
     ) -> Option<Status> {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         let left = unsafe { self.core.send_short(&mut self.bml, comm, buffer, (dest, tag)) };
         left.map(|left| left.status)
     }
 
-    /// As [`isend`](Pml::isend), if that is a short message and nothing is in its way; `None`, with nothing done, if
-    /// not. For callers in a hurry: the name of the request comes in registers.
+    /// As [`isend`](Pml::isend), if the message is short and nothing must be waited for; otherwise it does nothing
+    /// and returns `None`. For latency-critical callers: the name of the request comes in registers.
     ///
     /// # Safety
     /// As [`isend`](Pml::isend).
@@ -171,13 +170,13 @@ impl Pml {
         dest: u32,
         tag: i32,
     ) -> Option<RequestId> {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         let left = unsafe { self.core.send_short(&mut self.bml, comm, buffer, (dest, tag)) };
         Some(self.core.requests.insert_left(&left?))
     }
 
-    /// As [`irecv`](Pml::irecv), if its buffer is plain and nothing is in its way; `None`, with nothing done, if
-    /// not. For callers in a hurry, as [`isend_short`](Pml::isend_short).
+    /// As [`irecv`](Pml::irecv), if its buffer is plain and nothing must be waited for; otherwise it does nothing and
+    /// returns `None`. For latency-critical callers, as [`isend_short`](Pml::isend_short).
     ///
     /// # Safety
     /// As [`irecv`](Pml::irecv).
@@ -189,13 +188,13 @@ impl Pml {
         tag: TagSel,
     ) -> Option<RequestId> {
         let (Source::Rank(rank), TagSel::Is(tag)) = (source, tag) else { return None };
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { self.core.recv_short(&mut self.bml, comm, buffer, (rank, tag)) }
     }
 
-    /// For a receive that waits right here: what it waits for, if that is a short message and no other receive or
-    /// message can come between. Nothing is posted: ask [`take_awaited`](Pml::take_awaited) a few times, and then
-    /// [`irecv`](Pml::irecv). Void once anything else was done with this endpoint.
+    /// For a blocking receive: what it waits for, if that is a short message and no other receive or message can come
+    /// between. Nothing is posted: call [`take_awaited`](Pml::take_awaited) a few times, and then
+    /// [`irecv`](Pml::irecv). The value is void after any other call of this endpoint.
     #[inline]
     pub fn awaited(
         &mut self,
@@ -211,14 +210,14 @@ impl Pml {
         self.core.comes_next(comm, buffer, (rank, tag))
     }
 
-    /// Receives what is awaited, if it is the next thing to come from its source and there.
+    /// Receives the awaited message, if it is the next one of its source and has arrived.
     ///
     /// # Safety
     /// For the time of this call, the buffer that `awaited` was made for describes memory that is valid for
     /// writes, and nothing else touches it. Nothing else was done with this endpoint since.
     #[inline]
     pub unsafe fn take_awaited(&mut self, awaited: &Awaited) -> Next {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { self.core.take_awaited(&mut self.bml, awaited) }
     }
 
@@ -237,7 +236,7 @@ impl Pml {
         dest: u32,
         tag: i32,
     ) -> Result<RequestId, PmlError> {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { self.core.isend_copy(&mut self.bml, comm, buffer, (dest, tag)) }
     }
 
@@ -259,7 +258,7 @@ impl Pml {
         source: Source,
         tag: TagSel,
     ) -> Result<RequestId, PmlError> {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         if let Some(id) = unsafe { self.irecv_short(comm, buffer, source, tag) } {
             return Ok(id);
         }
@@ -280,19 +279,19 @@ impl Pml {
         }
         let Persistent { comm, buffer, what, .. } = &*persistent;
         let id = match *what {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller's promise is passed on.
             Start::Send { dest, tag, mode } => unsafe {
                 self.isend_mode(comm, buffer, dest, tag, mode)
             },
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller's promise is passed on.
             Start::Recv { source, tag } => unsafe { self.irecv(comm, buffer, source, tag) },
         }?;
         persistent.active = Some(id);
         Ok(id)
     }
 
-    /// Takes the message that a receive would take now, for [`imrecv`](Pml::imrecv) to receive
-    /// (`MPI_Improbe`, MPI 4.1 §3.8.2); makes progress if there is none.
+    /// Takes the message that a receive would take now, for [`imrecv`](Pml::imrecv) to receive (`MPI_Improbe`, MPI
+    /// 4.1 §3.8.2). Makes progress if there is none.
     ///
     /// # Errors
     /// As [`iprobe`](Pml::iprobe).
@@ -324,7 +323,7 @@ impl Pml {
         message: &MessageId,
         buffer: &Typed,
     ) -> Result<RequestId, PmlError> {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { self.core.imrecv(&mut self.bml, message, buffer) }
     }
 
@@ -333,16 +332,14 @@ impl Pml {
         self.core.drop_claim(&mut self.bml, message);
     }
 
-    /// Lets everything under way make progress; gives how much happened. Never blocks, bounded
-    /// work.
+    /// Makes progress on everything in flight; returns how much happened. Never blocks; the work is bounded.
     #[inline]
     pub fn progress(&mut self) -> usize {
         let events = self.bml.poll_for(&mut self.core);
         self.pump(events)
     }
 
-    /// Whether [`progress`](Pml::progress) would do nothing, where that can be told by a look: a quick
-    /// question for whoever waits.
+    /// Whether [`progress`](Pml::progress) would do nothing, if a quick check can tell: for callers that wait.
     #[inline]
     #[must_use]
     pub fn is_quiet(&self) -> bool {
@@ -352,7 +349,7 @@ impl Pml {
             && !self.core.has_parked()
     }
 
-    /// What follows a poll that brought `events`.
+    /// The work after a poll that brought `events`.
     #[inline]
     pub(crate) fn pump(&mut self, events: usize) -> usize {
         let mut done = events;
@@ -378,8 +375,8 @@ impl Pml {
         self.core.requests.collect(id)
     }
 
-    /// Nobody will ask for the result (`MPI_Request_free`). The operation goes on, and its buffer
-    /// must stay valid until it has ended, which cannot be asked any more.
+    /// Drops the result in advance (`MPI_Request_free`). The operation goes on, and its buffer must stay valid until
+    /// it has ended, which can no longer be tested.
     ///
     /// # Errors
     /// There is no such request.
@@ -387,8 +384,8 @@ impl Pml {
         self.core.requests.release(id)
     }
 
-    /// Takes back a receive that no message has taken yet (`MPI_Cancel`): then the request ends
-    /// with [`PmlError::Cancelled`]. Gives whether there was time.
+    /// Withdraws a receive that no message has taken yet (`MPI_Cancel`): the request then ends with
+    /// [`PmlError::Cancelled`]. Returns whether it was in time.
     ///
     /// # Errors
     /// There is no such request.
@@ -417,7 +414,7 @@ impl Pml {
         }
     }
 
-    /// What a message from `buffer` to rank `dest` would depend on; the receiver's buffer is taken
+    /// What the choice for a message from `buffer` to rank `dest` would depend on; the receiver's buffer is assumed
     /// to be like the sender's.
     ///
     /// # Errors
@@ -453,8 +450,8 @@ impl Pml {
         self.core.counters.with(&self.core.requests.ended)
     }
 
-    /// Staging memory of devices and of the host: bytes kept, and how many of them messages have
-    /// now, or peers that were given up and have not let go of it.
+    /// Staging memory of devices and of the host: bytes kept, and how many of them messages use now, or lost peers
+    /// have not released.
     pub fn staging_bytes(&mut self) -> (u64, u64) {
         self.core.staging.look_back(&mut self.bml);
         self.core.staging.bytes()

@@ -1,8 +1,8 @@
-//! The table of requests: operations under way, and the results of those that have ended.
+//! The table of requests: operations in flight, and the results of those that have ended.
 //!
-//! Most requests are light: a short message that has left, a posted receive of one, or one that has ended well. What is
-//! known of those stands in a table of its own, a line or two each, which is written and read field by field: moving
-//! larger things about took longer than all the rest of a short message.
+//! Most requests are light: a short message that has left, a posted receive of one, or one that has ended well. These
+//! have a table of their own, a line or two each, which is written and read field by field: copying larger values
+//! took longer than all the rest of a short message.
 
 pub(crate) mod cancel;
 #[allow(unsafe_code, reason = "declares and hands on the obligations of sends")]
@@ -34,7 +34,7 @@ use std::task::Waker;
 
 /// Names an operation until its result is collected; then the name is void.
 ///
-/// One word, which stays in a register: whoever put two halves together in memory would wait for them.
+/// One word, which stays in a register: two halves that are assembled in memory would stall the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(u64);
 
@@ -51,7 +51,7 @@ impl RequestId {
         u32::from_le_bytes([a, b, c, d])
     }
 
-    /// How often the place had been given away before.
+    /// How often the place had been used before.
     #[inline]
     fn generation(self) -> u32 {
         let [.., a, b, c, d] = self.0.to_le_bytes();
@@ -79,7 +79,7 @@ pub(crate) enum Work {
     /// Boxed: most sends end at once and never get here.
     Send(Box<Send>),
     Recv(Recv),
-    /// An eager send that was asked for back, and waits for the answer.
+    /// An eager send that was withdrawn, and waits for the answer.
     Recalled(Recalled),
     /// It has ended; the result waits to be collected.
     Done(Result<Status, Box<PmlError>>),
@@ -96,7 +96,7 @@ pub(crate) struct Left {
     pub(crate) sequence: u32,
 }
 
-/// An eager message whose sender wants it back.
+/// An eager message that its sender withdraws.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recalled {
     /// The result, if it is too late.
@@ -111,22 +111,22 @@ pub(crate) struct Recalled {
 enum Phase {
     /// Not in use.
     Vacant,
-    /// It is none: [`Work`] has it.
+    /// Not light: [`Work`] has it.
     Heavy,
-    /// An eager send whose message has left: it has ended well, and can be asked for back.
+    /// An eager send whose message has left: it has ended well, and can be withdrawn.
     Left,
-    /// A posted receive; whoever wants more of it than is here gets a [`Work::Recv`] in its place.
+    /// A posted receive; a caller that needs the full state replaces it by a [`Work::Recv`].
     Posted,
     /// It has ended well; the result waits to be collected.
     Done,
 }
 
-/// A light request. Its message is eager. What means nothing in a phase is whatever was there before.
+/// A light request. Its message is eager. Fields without meaning in a phase keep their old values.
 #[derive(Debug)]
 struct Light {
     generation: u32,
     phase: Phase,
-    /// Whoever ends it has to look whether it was released, or somebody waits for it.
+    /// At its end, check whether it was released, or has a waker.
     watched: bool,
     /// Of a posted receive: the number of the engine for ordinary memory.
     engine: u8,
@@ -165,9 +165,9 @@ pub(crate) struct Brief {
 
 #[derive(Debug)]
 struct Entry {
-    /// Nobody will ask for the result.
+    /// The result will not be collected.
     released: bool,
-    /// Who is to be told of the end.
+    /// The waker to call at the end.
     waker: Option<Waker>,
     work: Work,
 }
@@ -177,9 +177,9 @@ struct Entry {
 pub enum Settled {
     /// It has ended well, and is gone.
     Well,
-    /// It is under way.
+    /// It is in flight.
     NotYet,
-    /// It is as it was: collecting it says why.
+    /// Unchanged: collecting it says why.
     Asks,
 }
 
@@ -190,7 +190,7 @@ pub(crate) struct Requests {
     lights: Vec<Light>,
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// Who is to be told now: their requests have ended.
+    /// Wakers to call now: their requests have ended.
     woken: Vec<Waker>,
     /// How many have ended well.
     pub(crate) ended: Counters,
@@ -300,7 +300,7 @@ impl Requests {
         Some(RequestId::new(index, light.generation))
     }
 
-    /// A send that is under way.
+    /// A send that is in flight.
     pub(crate) fn send_mut(&mut self, id: RequestId) -> Option<&mut Send> {
         match self.heavy_mut(id)? {
             Work::Send(send) => Some(send),
@@ -308,7 +308,7 @@ impl Requests {
         }
     }
 
-    /// A receive that is under way.
+    /// A receive that is in flight.
     pub(crate) fn recv_mut(&mut self, id: RequestId) -> Option<&mut Recv> {
         if self.light(id)?.phase == Phase::Posted {
             self.write_out(id.index());
@@ -319,7 +319,7 @@ impl Requests {
         }
     }
 
-    /// Puts a posted receive that is light down in full.
+    /// Turns a light posted receive into a full one.
     fn write_out(&mut self, index: u32) {
         let light = &mut self.lights[index as usize];
         light.phase = Phase::Heavy;
@@ -332,8 +332,8 @@ impl Requests {
         });
     }
 
-    /// Ends the posted receive at a place of the table, if it is light, a message that says this of itself is what it
-    /// takes, and `put` puts the data into its buffer; whether that is so. If not, nothing has changed.
+    /// Ends the posted receive at a place of the table, if it is light, takes a message of this description, and
+    /// `put` puts the data into its buffer; returns whether all this holds. If not, nothing has changed.
     #[inline]
     pub(crate) fn finish_brief(
         &mut self,
@@ -364,7 +364,7 @@ impl Requests {
         }
     }
 
-    /// Ends a request. Its result waits to be collected, or is dropped if nobody will ask.
+    /// Ends a request. Its result waits to be collected, or is dropped if the request was released.
     pub(crate) fn finish(&mut self, id: RequestId, result: Result<Status, PmlError>) {
         if self.light(id).is_some()
             && let Ok(status) = &result
@@ -391,7 +391,7 @@ impl Requests {
         }
     }
 
-    /// Ends a request that was recalled: that of a message which was counted when it left.
+    /// Ends a withdrawn request, whose message was counted when it left.
     pub(crate) fn finish_recalled(&mut self, id: RequestId, result: Result<Status, PmlError>) {
         self.end(id, result);
     }
@@ -416,13 +416,13 @@ impl Requests {
         Some(Left { status: light.status(), peer: light.peer, sequence: light.sequence })
     }
 
-    /// Has an eager send that has ended wait for what becomes of its message.
+    /// Makes an ended eager send wait for the fate of its message.
     pub(crate) fn recall(&mut self, id: RequestId, recalled: Recalled) {
         self.lights[id.index() as usize].phase = Phase::Heavy;
         self.entries[id.index() as usize].work = Work::Recalled(recalled);
     }
 
-    /// What a send that was asked for back waits for.
+    /// What a withdrawn send waits for.
     pub(crate) fn recalled(&self, id: RequestId) -> Option<Recalled> {
         match self.heavy(id)? {
             Work::Recalled(recalled) => Some(*recalled),
@@ -440,8 +440,8 @@ impl Requests {
         entry
     }
 
-    /// Has `waker` told when a request ends, in place of whoever was to be, who is in `waker` then; `false` if
-    /// it has ended.
+    /// Sets the waker for a request's end; `waker` then has the one that it replaces. Returns `false` if the request
+    /// has ended.
     pub(crate) fn notify(
         &mut self,
         id: RequestId,
@@ -459,7 +459,7 @@ impl Requests {
         !self.woken.is_empty()
     }
 
-    /// Those to be told now; with `all`, also those whose requests go on.
+    /// The wakers to call now; with `all`, also those whose requests go on.
     pub(crate) fn take_woken(&mut self, all: bool) -> Vec<Waker> {
         if all {
             self.woken.extend(self.entries.iter_mut().filter_map(|entry| entry.waker.take()));
@@ -473,7 +473,7 @@ impl Requests {
         light.buffer.let_go();
         light.generation = light.generation.wrapping_add(1);
         entry.work = Work::Vacant;
-        // Nobody's, or somebody's who is told now: in here it is not dropped.
+        // It has no waker, or its waker is called now: none is dropped in here.
         if let Some(waker) = entry.waker.take() {
             self.woken.push(waker);
         }
@@ -498,7 +498,7 @@ impl Requests {
         }
     }
 
-    /// Takes the result of a request that has ended; `None` while it is under way.
+    /// Takes the result of a request that has ended; `None` while it is in flight.
     #[inline]
     pub(crate) fn collect(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
         let light = self.lights.get_mut(id.index() as usize).ok_or(PmlError::NoSuchRequest)?;
@@ -533,7 +533,7 @@ impl Requests {
         result.map(Some).map_err(|error| *error)
     }
 
-    /// As [`collect`](Requests::collect), for whoever does not want to know more than that it went well.
+    /// As [`collect`](Requests::collect), for callers that only need to know that it went well.
     #[inline]
     pub(crate) fn collect_quietly(&mut self, id: RequestId) -> Settled {
         let Some(light) = self.lights.get_mut(id.index() as usize) else { return Settled::Asks };
@@ -551,7 +551,7 @@ impl Requests {
         Settled::Well
     }
 
-    /// Nobody will ask for the result any more. The operation goes on.
+    /// The result will not be collected. The operation goes on.
     pub(crate) fn release(&mut self, id: RequestId) -> Result<(), PmlError> {
         if self.is_done(id)? {
             self.vacate(id.index());
@@ -561,7 +561,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Whether any operation is under way.
+    /// Whether any operation is in flight.
     pub(crate) fn any_under_way(&self) -> bool {
         self.lights.iter().zip(&self.entries).any(|(light, entry)| match light.phase {
             Phase::Posted => true,

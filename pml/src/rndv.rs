@@ -1,7 +1,8 @@
 //! Rendezvous: long messages are offered by the sender (RTS), and the receiver decides which *protocol* carries them.
 //!
-//! A protocol is one file: a static [`Kind`] with everything that is decided by it, and for each end a value that implements
-//! [`Rendezvous`] while a message is under way. `protocol.rs` lists them, a line each. So a new protocol is a file and a line.
+//! A protocol is one file: a static [`Kind`] with everything that the protocol decides, and for each end a value that
+//! implements [`Rendezvous`] while a message is in flight. `protocol.rs` lists them, a line each. So a new protocol
+//! is a file and a line.
 //!
 //! `drive.rs` takes a rendezvous out of its request, calls it with a [`Cx`], puts it back, and does what its [`Step`] says.
 //! `offer.rs` and `decide.rs` have what all protocols share at the sender and at the receiver.
@@ -55,9 +56,9 @@ use single_copy::Scratch;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// One end of a message under way by one protocol.
+/// One end of a message in flight by one protocol.
 pub(crate) trait Rendezvous: Debug + Send {
-    /// The other end has sent a message of this rendezvous. [`Step::Broken`] says that it may not.
+    /// The other end has sent a message of this rendezvous. [`Step::Broken`]: it must not.
     fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step;
 
     /// An engine's or the transport's work on `part` has ended.
@@ -75,50 +76,50 @@ pub(crate) trait Rendezvous: Debug + Send {
         Turn::Over
     }
 
-    /// The peer is gone. [`Step::Going`]: it is not needed any more. Else the request fails: after this call only
-    /// [`landed`](Rendezvous::landed) is called, its steps mean nothing, and the request ends when every part has landed and
-    /// nobody has [`granted`](Rendezvous::granted) memory any more.
+    /// The peer is gone. [`Step::Going`]: it is not needed any more. Otherwise the request fails. After this call
+    /// only [`landed`](Rendezvous::landed) is called, and its steps are ignored. The request ends when every part has
+    /// landed and no peer has [`granted`](Rendezvous::granted) memory any more.
     fn lost(&mut self, cx: &mut Cx<'_>) -> Step;
 
-    /// Memory of the request's buffer that the peer may still access when it was lost.
+    /// Memory of the request's buffer that the peer could still access when it was lost.
     fn granted(&self) -> Option<Region> {
         None
     }
 
-    /// At the sender: whether the receiver may still decide otherwise. Its offer then stands, and another decision
-    /// [stops](Rendezvous::stop) this one.
+    /// At the sender: whether the receiver may still choose another protocol. The offer then stays valid, and another
+    /// decision [stops](Rendezvous::stop) this one.
     fn is_tentative(&self) -> bool {
         false
     }
 
-    /// The receiver has decided otherwise.
+    /// The receiver has chosen another protocol.
     fn stop(&mut self, cx: &mut Cx<'_>) {
         let _ = cx;
     }
 }
 
-/// What becomes of a rendezvous after a call.
+/// The state of a rendezvous after a call.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// It goes on.
     Going,
     /// It goes on, and wants to be polled.
     Again,
-    /// All is done at this end, by this protocol. If [`Cx::fail`] was called, the request fails.
+    /// This end is done, by this protocol. If [`Cx::fail`] was called, the request fails.
     Done(Protocol),
-    /// It comes to nothing, and nobody works on the buffer. At the receiver another protocol is chosen, which begins at byte
-    /// 0; at the sender the offer stands again.
+    /// The protocol has failed, and nobody works on the buffer. The receiver chooses another protocol, which restarts
+    /// from byte 0; at the sender the offer is valid again.
     Refused(String),
     /// The peer has broken the protocol: it is lost.
     Broken(String),
 }
 
-/// What became of a turn to send a fragment.
+/// The result of a turn to send a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// One was sent, or is being packed.
     Sent,
-    /// As many as may be are being packed.
+    /// The maximum of fragments is being packed.
     Busy,
     /// The transport has no room.
     Full,
@@ -136,10 +137,10 @@ pub(crate) struct Heard<'m> {
     pub(crate) fragment: Fragment,
 }
 
-/// How a rendezvous begins. Without a value it has ended already, as the step says.
+/// The start of a rendezvous. Without a value it has ended already, as the step says.
 pub(crate) type Opened = (Option<Box<dyn Rendezvous>>, Step);
 
-/// A protocol: all that is decided by which one it is.
+/// A protocol: everything that depends on which one it is.
 pub(crate) struct Kind {
     /// What reports print and [`Config::force`] takes.
     pub(crate) name: &'static str,
@@ -151,19 +152,19 @@ pub(crate) struct Kind {
     pub(crate) exclude: fn(&Situation, &Tuning) -> Option<Excluded>,
     /// Predicted one-way time in nanoseconds.
     pub(crate) cost: fn(&Situation, &Tuning) -> f64,
-    /// Whether it stays closed to a peer, once it was [closed](Cx::close), for a message like this.
+    /// Whether it stays excluded for a peer, once it was [closed](Cx::close), for a message like this.
     pub(crate) stays_closed: fn(&Situation) -> bool,
     /// At the receiver, before the choice: adds what this protocol depends on.
     pub(crate) consider: fn(&mut Cx<'_>, &mut Situation),
-    /// At the receiver: begins. The context's situation is the one that was chosen by.
+    /// At the receiver: starts. The context's situation is the one of the choice.
     pub(crate) open_recv: fn(&mut Cx<'_>, &Situation) -> Opened,
-    /// At the sender: whether a message begins this protocol, and what then begins.
+    /// At the sender: whether a message starts this protocol, and its start.
     pub(crate) opens: fn(&Message) -> bool,
     pub(crate) open_send: fn(&mut Cx<'_>, &Heard<'_>) -> Opened,
 }
 
 impl Kind {
-    /// What a kind starts from: one that is impossible.
+    /// The base of every kind: one that is impossible.
     pub(crate) const NONE: Kind = Kind {
         name: "",
         wire: 0,
@@ -197,9 +198,9 @@ pub(crate) struct Cx<'a> {
     pub(crate) at_receiver: Option<AtReceiver<'a>>,
     /// Where the sender's buffer is registered.
     registered: Option<&'a mut Option<(RdmaRail, RemoteKey)>>,
-    /// What the request will report, although the rendezvous goes on.
+    /// The result of the request, although the rendezvous goes on.
     pub(crate) failure: &'a mut Option<PmlError>,
-    /// One-sided operations of a receiver that are under way.
+    /// One-sided operations of a receiver in flight.
     pub(crate) gets: &'a mut u32,
     in_flight: &'a mut Vec<InFlight>,
     id: RequestId,
@@ -224,11 +225,11 @@ pub(crate) struct AtReceiver<'a> {
 pub(crate) struct Effects {
     /// Something waits in the peer's outbox.
     wrote: bool,
-    /// The peer's queues are to be looked at.
+    /// The peer's queues must be checked.
     active: bool,
     /// The request takes turns to send fragments.
     streams: bool,
-    /// The link broke, or (`true`) stands and cannot be used.
+    /// The link broke, or (`true`) is up but cannot be used.
     broken: Option<(LinkError, bool)>,
 }
 
@@ -254,7 +255,7 @@ impl Cx<'_> {
         }
     }
 
-    /// Sends a flattened layout, in pieces, to whoever knows this rendezvous by the name `reply`.
+    /// Sends a flattened layout, in pieces, to the rendezvous that its peer calls `reply`.
     pub(crate) fn layout(&mut self, reply: u64, piece: usize, bytes: Arc<[u8]>) {
         self.state.outbox.push_back(Outgoing::Layout { reply, next: 0, piece, bytes });
         self.effects.active = true;
@@ -289,19 +290,19 @@ impl Cx<'_> {
         self.bml.limits(Rank(self.peer)).map_or(256, |limits| limits.max_fragment_bytes)
     }
 
-    /// Has the request take turns with others to send fragments.
+    /// Makes the request take turns with others to send fragments.
     pub(crate) fn stream(&mut self) {
         self.effects.streams = true;
         self.effects.active = true;
     }
 
-    /// Has those that take turns looked at again.
+    /// Makes the driver check again those that take turns.
     pub(crate) fn activate(&mut self) {
         self.effects.active = true;
     }
 
-    /// Has [`Rendezvous::landed`] called for `part` when `completion` has ended. Of the parts of a request only the
-    /// oldest is asked about: asking a device costs a microsecond.
+    /// Makes the driver call [`Rendezvous::landed`] for `part` when `completion` has ended. Of the parts of a request
+    /// only the oldest is checked: asking a device costs a microsecond.
     pub(crate) fn follow(&mut self, part: u64, completion: Completion) {
         let work = Flight::Part { id: self.id, part };
         self.in_flight.push(InFlight { completion, work });
@@ -310,18 +311,18 @@ impl Cx<'_> {
     /// The request will fail with this, unless it fails already.
     pub(crate) fn fail(&mut self, error: impl Into<PmlError>) {
         match self.failure {
-            // A message that was cut is the lesser evil.
+            // Truncation is the lesser error.
             Some(PmlError::Truncated { .. }) | None => *self.failure = Some(error.into()),
             Some(_) => {}
         }
     }
 
-    /// Whether the request fails for another reason than a message that was cut: what still arrives is dropped.
+    /// Whether the request fails for another reason than truncation: data that still arrives is dropped.
     pub(crate) fn is_failed(&self) -> bool {
         !matches!(self.failure, None | Some(PmlError::Truncated { .. }))
     }
 
-    /// At the sender: the offer is taken, and its keys are of no more use.
+    /// At the sender: the offer is taken, and its keys are no longer needed.
     pub(crate) fn take_keys(&mut self) {
         if let Some((rail, key)) = self.registered.as_mut().and_then(|registered| registered.take())
         {
@@ -329,7 +330,7 @@ impl Cx<'_> {
         }
     }
 
-    /// A protocol cannot carry messages with this peer, as far as anybody can tell.
+    /// A protocol cannot carry messages with this peer, as far as is known.
     pub(crate) fn close(&mut self, way: Protocol, why: &str) {
         let closed = &mut self.state.closed;
         if !std::mem::replace(&mut closed[way.index()], true) {

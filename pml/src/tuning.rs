@@ -8,11 +8,11 @@
 /// machines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
-    /// Longest message that may be sent without asking. The transport's own limit also holds.
+    /// Longest message that may be eager. The transport's own limit also holds.
     pub eager_bytes_max: u64,
-    /// Up to here eager is certain to win, and nothing else is considered.
+    /// Up to this length eager is certain to win, and nothing else is considered.
     pub eager_bytes_sure: u64,
-    /// What a rendezvous costs both ends besides the latencies of its messages.
+    /// The cost of a rendezvous to both ends besides the latencies of its messages.
     pub rendezvous_ns: f64,
     /// Two copies through a ring whose fragments stay in cache. A slower rail's own bandwidth
     /// replaces it.
@@ -21,34 +21,34 @@ pub struct Tuning {
     pub mapped_mb_s: f64,
     /// Mapping a peer's memory: a lookup, as a rule.
     pub map_ns: f64,
-    /// One copy by the kernel (`process_vm_readv`): its bandwidth where pages are the usual
-    /// 4 KiB, 270 ns each. The rail's own estimate replaces it where that is lower.
+    /// One copy by the kernel (`process_vm_readv`): its bandwidth for pages of 4 KiB, 270 ns each. The rail's own
+    /// estimate replaces it if that is lower.
     pub single_copy_mb_s: f64,
-    /// What one run of bytes costs an engine, in a loop over runs.
+    /// The cost of one run of bytes to an engine, in a loop over runs.
     pub block_ns: f64,
     /// Bandwidth of fetching and decoding a flattened layout.
     pub layout_mb_s: f64,
     /// Fragment size of the pipeline. The transport's own limit also holds.
     pub fragment_bytes: u32,
-    /// Fragments that one message may have in work at once, where engines work asynchronously.
+    /// Fragments of one message in flight at once, if engines work asynchronously.
     pub depth: u32,
     /// Bytes that one call of single copy moves at most, so that other messages get their turn.
     pub single_copy_batch_bytes: u64,
-    /// Longest fragments of the staged protocols, which move device memory. How long they are is
-    /// derived from the other numbers.
+    /// Longest fragments of the staged protocols, which move device memory. Their actual length is derived from the
+    /// other numbers.
     pub staged_fragment_bytes: u32,
-    /// Shortest fragments that a staged message is cut into, if it is longer: where this is as much as
-    /// `staged_fragment_bytes`, all have that length.
+    /// Shortest fragments that a staged message is cut into, if it is longer. If this equals `staged_fragment_bytes`,
+    /// all have that length.
     pub staged_least_bytes: u32,
-    /// Fragments of one staged message in work at once; at most 64.
+    /// Fragments of one staged message in flight at once; at most 64.
     pub staged_depth: u32,
     /// The call that launches a kernel or a copy.
     pub launch_ns: f64,
     /// The same, and until its end is noticed.
     pub launch_wait_ns: f64,
-    /// How long a device's copy engine rests between two copies.
+    /// The gap of a device's copy engine between two copies.
     pub copy_gap_ns: f64,
-    /// How long a launch waits where processes take turns on one device, because there is no MPS.
+    /// How long a launch waits if processes take turns on one device, because there is no MPS.
     pub turn_ns: f64,
     /// Kernels within one device: packing, unpacking, moving from layout to layout.
     pub device_mb_s: f64,
@@ -62,8 +62,8 @@ pub struct Tuning {
     pub peer_load_mb_s: f64,
     /// Copy engines between two devices.
     pub peer_copy_mb_s: f64,
-    /// Contiguous messages between devices that map each other's memory are copied by the copy engine
-    /// from this length on; a kernel is under way sooner.
+    /// The copy engine copies contiguous messages of this length or more between devices that map each other's
+    /// memory; below it a kernel starts sooner.
     pub copy_bytes_min: u64,
     /// Copy engines from a device to page-locked host memory.
     pub to_host_mb_s: f64,
@@ -127,13 +127,12 @@ impl Default for Tuning {
 pub struct Config {
     /// The cost model's numbers.
     pub tuning: Tuning,
-    /// Uses this protocol wherever it is possible, whatever it costs: for experiments and tests.
+    /// Uses this protocol whenever it is possible, whatever it costs: for experiments and tests.
     pub force: Option<crate::Protocol>,
-    /// Whether peers on this host may map the device memory that messages are sent from and received
-    /// into, where devices can: one kernel then moves a message from layout to layout, and nothing is
-    /// staged. Some drivers (CUDA's) leave it undefined to free memory that another process has mapped,
-    /// so whoever frees such memory has it withdrawn first
-    /// ([`Bml::withdraw`](gapless_bml::Bml::withdraw)); a program that cannot says no here.
+    /// Whether peers on this host may map the device memory of messages, if devices can: one kernel then moves a
+    /// message from layout to layout, and nothing is staged. With some drivers (CUDA's) freeing memory that another
+    /// process has mapped is undefined, so a program must withdraw such memory first
+    /// ([`Bml::withdraw`](gapless_bml::Bml::withdraw)). A program that cannot must say no here.
     pub share_device_buffers: bool,
     /// What may be kept at most.
     pub bounds: Bounds,
@@ -150,7 +149,7 @@ impl Default for Config {
     }
 }
 
-/// What may be kept at most; beyond a bound a slower way is taken or a peer is refused.
+/// What may be kept at most; beyond a bound a slower protocol is used or a peer is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bounds {
     /// Messages per peer that wait for their receive in the transport's memory; more are copied
@@ -162,8 +161,8 @@ pub struct Bounds {
     pub layout_cache_entries: usize,
     /// Fragments that one call of `progress` sends to one peer; 0 counts as 1.
     pub fragments_per_progress: u32,
-    /// Staging memory that is kept of each device, and of the host for each peer's messages through
-    /// it, in bytes. A message that finds none left takes a way without staging.
+    /// Staging memory that is kept of each device, and of the host for each peer's messages through it, in bytes. A
+    /// message that finds none left uses a protocol without staging.
     pub staging_bytes: u64,
 }
 

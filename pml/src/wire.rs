@@ -40,12 +40,11 @@
 //!         32 | packed data …
 //! ```
 //!
-//! `serial` names a rendezvous at its sender, `reply` at its receiver: 64-bit counters that are
-//! never used again. `context`, `tag` and the sender's process number (which the transport knows)
-//! are what messages are matched by; `sequence` numbers the matched messages of a sender to a
-//! receiver. `hash`, `elements` and the data's length are the signature's digest. `low` and `span`
-//! are the bytes that the sender's buffer touches, relative to displacement 0; keys stand for just
-//! these. Whatever is 0 must be 0.
+//! `serial` names a rendezvous at its sender, `reply` at its receiver: 64-bit counters that are never used again.
+//! Messages are matched by `context`, `tag` and the sender's process number (which the transport knows). `sequence`
+//! numbers the matched messages of a sender to a receiver. `hash`, `elements` and the data's length are the
+//! signature's digest. `low` and `span` are the bytes that the sender's buffer touches, relative to displacement 0;
+//! keys stand for exactly these. Bytes shown as 0 must be 0.
 
 mod cts;
 pub(crate) mod cut;
@@ -75,7 +74,7 @@ use std::ops::Range;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of everything in this file. Peers with another one are refused.
+/// Version of everything in this file. Peers with another version are refused.
 pub(crate) const VERSION: u8 = 6;
 
 /// Most bytes of a flattened layout that an RTS carries; longer ones are fetched.
@@ -84,7 +83,7 @@ pub const INLINE_LAYOUT_MAX: usize = 1024;
 /// Longest control message: an RTS with two keys and a layout.
 pub(crate) const CONTROL_MAX: usize = RTS_BYTES + 2 * RemoteKey::MAX_BYTES + INLINE_LAYOUT_MAX;
 
-/// Shortest fragments that may be wished: transports hold at least 256 bytes.
+/// Shortest fragments that may be wished: transports take at least 256 bytes.
 pub(crate) const FRAGMENT_MIN: u32 = 128;
 
 /// Length of an eager message's header, in bytes: what it takes of its slot.
@@ -192,7 +191,7 @@ pub(crate) fn fin(serial: u64, verdict: Verdict) -> [u8; FIN_BYTES] {
     short(kind::FIN, verdict.code(), serial)
 }
 
-/// The sender cannot go on.
+/// The sender's engine has failed.
 pub(crate) fn abort(reply: u64) -> [u8; FIN_BYTES] {
     short(kind::ABORT, 0, reply)
 }
@@ -314,7 +313,7 @@ fn exactly<W: FromBytes + KnownLayout + Immutable>(message: &[u8]) -> Result<W, 
     })
 }
 
-/// Whatever is reserved must be 0, so that it can mean something one day.
+/// Reserved fields must be 0, so that they can get a meaning one day.
 fn reserved(bytes: &[u8]) -> Result<(), String> {
     if bytes.iter().all(|&byte| byte == 0) {
         return Ok(());
@@ -323,7 +322,8 @@ fn reserved(bytes: &[u8]) -> Result<(), String> {
 }
 
 impl Message {
-    /// The name that the rendezvous of this message has at whoever gets it; `None` if it begins one, or is about none.
+    /// The name that the rendezvous of this message has at its receiver; `None` if the message starts one, or is
+    /// about none.
     pub(crate) fn name(&self) -> Option<u64> {
         Some(match self {
             Message::Rts(_) | Message::Note(_) | Message::Payload { .. } => return None,
@@ -342,8 +342,7 @@ impl Message {
         })
     }
 
-    /// Reads a control message: the whole of it, except for LAYOUT-DATA and PAYLOAD, where the header is
-    /// enough.
+    /// Reads a control message: the whole of it, except for LAYOUT-DATA and PAYLOAD, whose header is enough.
     pub(crate) fn parse(message: &[u8]) -> Result<Message, String> {
         match message.first().copied().unwrap_or(0) {
             kind::RTS => {

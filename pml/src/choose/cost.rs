@@ -1,6 +1,6 @@
-//! The cost model: how long each protocol would take for a message, by the numbers of [`Tuning`]. Times in
-//! nanoseconds. Estimates, to compare by: what all protocols share is left out or rough. Here is what the
-//! formulas have in common; `host`, `device` and `staged` have them.
+//! The cost model: how long each protocol would take for a message, by the numbers of [`Tuning`], in nanoseconds. The
+//! results are estimates for comparison: costs that all protocols share are left out or rough. This file has what the
+//! formulas of `host`, `device` and `staged` have in common.
 
 mod device;
 mod host;
@@ -42,7 +42,7 @@ impl Model<'_> {
         self.t.pipeline_mb_s.min(self.s.bandwidth_mb_s.max(1.0))
     }
 
-    /// RTS and whatever answers it.
+    /// RTS and its answer.
     fn handshake_ns(&self) -> f64 {
         2.0 * self.s.latency_ns + self.t.rendezvous_ns
     }

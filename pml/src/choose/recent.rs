@@ -1,8 +1,8 @@
-//! Choices that were made a moment ago. A program sends the same messages again and again, and to predict
-//! what every protocol would take costs microseconds: what was chosen in a situation is chosen in an equal one.
+//! The last choices. A program sends the same messages again and again, and predicting the time of every protocol
+//! costs microseconds. So equal situations reuse the last choice.
 //!
-//! Pure: the answer is that of [`choose`], for as long as tuning and wishes are the same; whoever changes
-//! these [forgets](Recent::forget) what was chosen by them.
+//! Pure: the answer is that of [`choose`] as long as tuning and wishes stay the same. A caller that changes them must
+//! [forget](Recent::forget) the choices.
 
 use super::{Protocol, Situation, choose};
 use crate::tuning::Tuning;
@@ -55,12 +55,12 @@ struct Choice {
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     choices: Vec<Choice>,
-    /// Whose place the next one takes.
+    /// The entry that the next choice replaces.
     next: usize,
 }
 
 impl Recent {
-    /// What [`choose`] says, with the same tuning and force as at all calls since it last forgot.
+    /// The answer of [`choose`], with the same tuning and force as at all calls since the last `forget`.
     pub(crate) fn choose(
         &mut self,
         situation: &Situation,
@@ -83,7 +83,7 @@ impl Recent {
         protocol
     }
 
-    /// Tuning or wishes are others from now on.
+    /// Tuning or wishes have changed.
     pub(crate) fn forget(&mut self) {
         self.choices.clear();
         self.next = 0;

@@ -1,4 +1,4 @@
-//! Making communicators: the members tell each other what they call it.
+//! Making communicators: each member tells the others its number for the new one.
 //!
 //! ```text
 //! members                 leader                        leader of the other side
@@ -8,13 +8,12 @@
 //!   | <-- preface, table - | to each                    |
 //! ```
 //!
-//! Every member then comes to the same conclusion (`table.rs`). The messages travel in the collective
-//! context of the communicator that the new one is made of, each agreement with a tag of its own: so
-//! any number can be under way, in any order, and all make progress whenever this process does. A
-//! member may use the new communicator before others know it: they have named it already, and keep
-//! its messages.
+//! Every member then comes to the same conclusion (`table.rs`). The messages travel in the collective context of the
+//! parent communicator, each agreement with a tag of its own. So any number can be in flight, in any order, and all
+//! make progress whenever this process does. A member may use the new communicator before others know it: they have
+//! reserved their identifiers already, and keep its messages.
 //!
-//! If a member is lost before all have been heard, everybody else is told who it was.
+//! If a member is lost before all have been heard, all others are told which.
 
 mod calls;
 mod table;
@@ -34,7 +33,7 @@ use slab::Slab;
 use table::{ENTRY_BYTES, Entry, NO_ID, PREFACE_BYTES, Preface, Purpose};
 use zerocopy::IntoBytes;
 
-/// Agreements under way or concluded. They own the buffers of their messages until these have ended.
+/// Agreements in flight or concluded. They own the buffers of their messages until these have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Agreements {
     all: Slab<Entered>,
@@ -201,12 +200,12 @@ impl Pml {
         steps: &mut usize,
     ) -> Option<Result<Option<Comm>, PmlError>> {
         loop {
-            // Also in failure, nothing is given up before every request has ended.
+            // Also after a failure, an agreement is kept until every request has ended.
             while let Some(&request) = agreement.requests.last() {
                 match self.core.requests.collect(request) {
                     Ok(None) => return None,
                     Ok(Some(_)) => {}
-                    // Whoever dies while it is told has been heard.
+                    // A member that dies while it receives the answer has already been heard.
                     Err(_) if agreement.step == Step::Tell => {}
                     Err(error) => agreement.failure = Some(error),
                 }
@@ -483,7 +482,7 @@ impl Pml {
         result
     }
 
-    /// A member that tells nonsense is lost: whatever it says would take the place of a communicator.
+    /// A member that sends nonsense is lost: it would invalidate the communicator.
     fn corrupt(&mut self, comm: &Comm, rank: u32, what: String) -> PmlError {
         let Ok(process) = comm.process(rank) else {
             return PmlError::Bug { what: "an answer of nobody" };

@@ -1,5 +1,5 @@
-//! The state of an endpoint, and what becomes of each event. Every protocol adds its part in a file
-//! of its own; nothing here waits.
+//! The state of an endpoint, and the handling of each event. Every protocol adds its part in a file of its own;
+//! nothing here waits.
 
 use crate::buffer::{self, Engines};
 use crate::choose::{Protocol, Recent};
@@ -53,11 +53,11 @@ pub(crate) struct Core {
     /// Peers with something to send.
     pub(crate) active: Vec<u32>,
     pub(crate) comms: Comms,
-    /// Rendezvous under way, by the number they have here.
+    /// Rendezvous in flight, by their number here.
     pub(crate) serials: FastMap<u64, RequestId>,
     next_serial: u64,
     pub(crate) in_flight: Vec<InFlight>,
-    /// Receives whose senders have yet to say that the data is there, by process and serial.
+    /// Receives whose senders have not yet said that the data is there, by process and serial.
     pub(crate) deferred: FastMap<(u32, u64), RequestId>,
     /// Offers whose data follows if nobody answers.
     pub(crate) unanswered: VecDeque<Unanswered>,
@@ -67,7 +67,7 @@ pub(crate) struct Core {
     pub(crate) again: Vec<RequestId>,
     pub(crate) published: Published,
     pub(crate) scratch: Scratch,
-    /// What staged messages lie in on their way.
+    /// The staging memory of staged messages.
     pub(crate) staging: StagingPool,
     /// Receives whose lost senders may still write to their buffers.
     pub(crate) leaving_buffers: Vec<RequestId>,
@@ -78,7 +78,7 @@ pub(crate) struct Core {
     pub(crate) recent: Recent,
     /// How many peers are lost.
     pub(crate) lost: u32,
-    /// What no receive waits for is refused: this process leaves.
+    /// Messages without a receive are refused: this process leaves.
     pub(crate) leaving: bool,
     /// Room for buffered sends.
     pub(crate) attached: Option<Attached>,
@@ -128,7 +128,7 @@ impl Core {
         (of(0), of(2))
     }
 
-    /// What follows the transports' events: engines' work, retries, messages that wait.
+    /// The work after the transports' events: ended work of engines, retries, waiting messages.
     pub(crate) fn pump(&mut self, bml: &mut Bml) -> usize {
         let mut done = 0;
         if !self.in_flight.is_empty() {
@@ -181,7 +181,7 @@ impl Core {
         self.refuse_held(bml, Verdict::Unreceived, |label, _| label.context / 2 == id);
     }
 
-    /// Makes a communicator known. Messages of it may have come before, of its members only.
+    /// Makes a communicator known. Its messages may have come before; only its members' are kept.
     pub(crate) fn adopt(&mut self, bml: &mut Bml, comm: &Comm) {
         self.comms.insert(comm);
         let strangers = self.unexpected.remove_if(|label, _| {
@@ -194,7 +194,7 @@ impl Core {
         }
     }
 
-    /// Names a rendezvous of ours; never the same twice.
+    /// A name for a rendezvous here; never the same twice.
     pub(crate) fn new_serial(&mut self, id: RequestId) -> u64 {
         let serial = self.next_serial;
         self.next_serial += 1;
@@ -229,7 +229,7 @@ impl Core {
                     let message = Arrival::Eager(envelope, body);
                     return self.in_order(bml, from, Numbered::Message(message));
                 }
-                // The straight way: it is the next one, and its receive is waiting.
+                // The fast path: it is the next message, and its receive is waiting.
                 let label = envelope.label(from);
                 let id = self.posted.take(label).and_then(|index| self.requests.id_at(index));
                 match id {
@@ -273,7 +273,7 @@ impl Core {
         }
     }
 
-    /// Refuses messages of a communicator here to whose group their sender does not belong.
+    /// Refuses messages whose sender is not in the communicator's group.
     fn check_member(&self, from: u32, context: u32) -> Result<(), String> {
         match self.comms.of_context(context) {
             Some(comm) if comm.rank_of(from).is_none() => {
@@ -289,7 +289,7 @@ impl Core {
         let reorder = &mut self.peers[from as usize].reorder;
         match reorder.turn(sequence).map_err(|error| error.to_string())? {
             Turn::Early => {
-                // In the transport's memory it might keep the message that is due from arriving.
+                // In the transport's memory it might prevent the due message from arriving.
                 arrival.copy_out(&mut self.pool).map_err(|error| error.to_string())?;
                 reorder.hold(sequence, arrival);
                 Ok(())
@@ -301,7 +301,7 @@ impl Core {
         }
     }
 
-    /// Delivers messages that came early and whose turn it is.
+    /// Delivers early messages that are due now.
     fn release_held(&mut self, bml: &mut Bml, from: u32) -> Result<(), String> {
         while let Some(next) = self.peers[from as usize].reorder.next_held() {
             self.deliver(bml, from, next)?;
@@ -309,7 +309,7 @@ impl Core {
         Ok(())
     }
 
-    /// Finds the receive of a message, or keeps the message for it; does what a note says.
+    /// Finds the receive of a message, or keeps the message for it; carries out a note.
     fn deliver(&mut self, bml: &mut Bml, from: u32, next: Numbered) -> Result<(), String> {
         let arrival = match next {
             Numbered::Message(arrival) => arrival,
@@ -363,7 +363,7 @@ impl Core {
                 Ok(())
             }
             Arrival::Rts(rts, _) if rts.envelope.mode == SendMode::Ready => {
-                // Its sender has been told already, and holds it no more.
+                // Its sender was told already, and has released it.
                 let failure = Some(PmlError::NotReady { rank: 0, tag: label.tag });
                 let protocol = Protocol::Pipeline;
                 self.finish_recv(id, Matched { from, tag: label.tag, bytes: 0, protocol, failure });
@@ -419,7 +419,7 @@ impl Core {
         Ok(())
     }
 
-    /// Books a message out that was taken from the unexpected ones.
+    /// Removes the records of a message that was taken from the unexpected ones.
     pub(crate) fn unkeep(&mut self, label: Label, held: Arrival) -> Arrival {
         if matches!(held, Arrival::Eager(_, Body::Parked(_))) {
             self.peers[label.source as usize].parked -= 1;
@@ -427,15 +427,15 @@ impl Core {
         held
     }
 
-    /// Returns the transport's memory that unexpected messages lie in. Called when nothing else
-    /// happens: whatever their receives wait for may need that memory to arrive.
+    /// Copies unexpected messages out of the transport's memory and returns it. Called when nothing else happens,
+    /// because the messages that their receives wait for may need that memory to arrive.
     pub(crate) fn spill(&mut self) {
         if self.claims.has_parked() {
             self.spill_claims();
         }
         while let Some((number, label)) = self.parked.pop_front() {
-            // The number may stand for another message by now; then there is nothing to do, or the
-            // other one is copied a little early.
+            // The number may name another message by now. Then there is nothing to do, or that message is copied a
+            // little early.
             let Some(held) = self.unexpected.get_mut(number, label) else { continue };
             if matches!(held, Arrival::Eager(_, Body::Parked(_))) {
                 match held.copy_out(&mut self.pool) {

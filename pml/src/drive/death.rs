@@ -29,7 +29,7 @@ impl Core {
         bml.give_up(Rank(peer), error);
     }
 
-    /// A peer is gone, or is not to be trusted any more.
+    /// A peer is gone, or not trusted any more.
     pub(crate) fn lose(&mut self, bml: &mut Bml, peer: u32, error: LinkError) {
         let state = &mut self.peers[peer as usize];
         if state.lost.is_some() {
@@ -139,7 +139,7 @@ impl Core {
         }
     }
 
-    /// An engine has let go of the buffer of a send that has failed.
+    /// An engine has released the buffer of a send that has failed.
     pub(crate) fn drained(&mut self, id: RequestId) {
         let Some(send) = self.requests.send_mut(id) else { return };
         if let SendStage::Draining { packing, result } = &mut send.stage {
@@ -151,7 +151,7 @@ impl Core {
         }
     }
 
-    /// Whether somebody is left whose message a new receive could get.
+    /// Whether a member is left whose message a new receive could get.
     #[inline]
     pub(crate) fn somebody_left(&self, comm: &Comm, pattern: Pattern) -> Result<(), PmlError> {
         if self.lost == 0 {

@@ -14,10 +14,10 @@ use gapless_engine::EngineError;
 use gapless_mem::{Completion, DeviceError};
 use smallvec::SmallVec;
 
-/// Messages whose order is kept in mind while in-flight work is looked at.
+/// Messages whose order is remembered while in-flight work is checked.
 const WAITING_MAX: usize = 16;
 
-/// Work under way.
+/// Work in flight.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) completion: Completion,
@@ -29,13 +29,13 @@ pub(crate) struct InFlight {
 pub(crate) enum Flight {
     /// A part of a rendezvous, which holds what the work needs.
     Part { id: RequestId, part: u64 },
-    /// An eager message whose peer is lost is packed into its slot, for nothing.
+    /// An eager message to a lost peer is packed into its slot, without use.
     Wasted { id: RequestId, slot: RailSlot },
     /// The data of an offer that nobody answers is packed into its slot.
     Payload { id: RequestId, slot: RailSlot },
     /// An eager message is unpacked.
     Unpack { id: RequestId, body: Body, matched: Matched },
-    /// Work of the caller's, which a send waits for; what is `left` comes after.
+    /// Work of the caller's, which a send waits for; the work in `left` comes after.
     Await { id: RequestId, left: Vec<Completion> },
 }
 
@@ -64,14 +64,14 @@ impl InFlight {
 }
 
 impl Core {
-    /// Looks which work has ended; gives how much.
+    /// Checks which work has ended; returns how much.
     ///
-    /// To ask a device costs a microsecond, and the parts of a message end one after the
-    /// other: only the oldest of each is asked about. While it goes on, the next part is begun.
+    /// Asking a device costs a microsecond, and the parts of a message end one after the other: only the oldest part
+    /// of each message is checked. While it goes on, the next part is started.
     pub(crate) fn poll_in_flight(&mut self, bml: &mut Bml) -> usize {
         let mut done = 0;
         let mut waiting: SmallVec<[RequestId; WAITING_MAX]> = SmallVec::new();
-        // What is begun meanwhile comes behind, and is not asked about yet.
+        // Work started meanwhile is appended, and not checked yet.
         let (mut at, mut end) = (0, self.in_flight.len());
         while at < end {
             let Some(result) = self.in_flight[at].ended(&mut waiting) else {

@@ -1,5 +1,4 @@
-//! Taking messages back, and leaving: so that every send ends, and no message that was matched is
-//! lost.
+//! Withdrawing messages, and leaving, so that every send ends, and no matched message is lost.
 //!
 //! ```text
 //! sender                          receiver
@@ -70,7 +69,7 @@ impl Core {
         verdict: Verdict,
     ) {
         match arrival.serial() {
-            // The sender of one that was sent too early was told when it came.
+            // The sender of a message that was sent too early was told when it came.
             Ok(Some(serial)) if !arrival.is_late_offer() => {
                 self.send_control(bml, from, &wire::fin(serial, verdict));
             }
@@ -99,13 +98,11 @@ impl Core {
 }
 
 impl Pml {
-    /// Asks for a send back that no receive may ever take, because its memory is wanted: it then ends
-    /// with [`PmlError::Cancelled`], if it has not been received by the time its receiver reads of
-    /// this. A send that was matched, or has left, goes on. Either way it ends once the receiver has
-    /// made progress, or is lost.
+    /// Withdraws a send that no receive may ever take, because its memory is needed. If its receiver has not received
+    /// it when it reads of this, the send ends with [`PmlError::Cancelled`]. A send that was matched, or has left,
+    /// goes on. Either way it ends once the receiver has made progress, or is lost.
     ///
-    /// Unlike [`cancel_send`](Pml::cancel_send) it leaves sends alone whose memory nobody needs any
-    /// more.
+    /// Unlike [`cancel_send`](Pml::cancel_send), this does not touch sends whose memory is free already.
     ///
     /// # Errors
     /// There is no such request.
@@ -132,8 +129,8 @@ impl Pml {
         peers.all(|(rank, peer)| peer.farewell || !self.core.has_met(&self.bml, rank))
     }
 
-    /// Refuses all messages that no receive has taken, now and from now on, a matched probe's included; their sends end with
-    /// [`PmlError::Unreceived`], those that need no answer excepted.
+    /// Refuses all messages that no receive has taken, now and from now on, a matched probe's included. Their sends
+    /// end with [`PmlError::Unreceived`], except those that need no answer.
     pub fn refuse_unreceived(&mut self) {
         self.core.leaving = true;
         self.core.staging.leave(&mut self.bml);
@@ -147,7 +144,7 @@ impl Pml {
         let receives = receives.filter(|(_, work)| matches!(work, Work::Recv(_)));
         let ids: Vec<RequestId> = receives.map(|(id, _)| id).collect();
         for id in ids {
-            // A request that was released cannot be asked for, and can be cancelled all the same.
+            // The caller cannot test a released request, but it can be cancelled.
             self.core.take_back(id);
         }
     }

@@ -1,8 +1,8 @@
-//! What an endpoint keeps for each peer, and how what waits for room in the transport gets there.
+//! What an endpoint keeps for each peer, and how waiting messages get room in the transport.
 //!
-//! Messages that are matched leave in the order of their `isend`; so while anything waits in a
-//! peer's outbox, everything later queues behind it. Fragments of the pipeline need no order and
-//! come after the outbox, in turns between the messages they belong to.
+//! Matched messages leave in the order of their `isend`. So while anything waits in a peer's outbox, everything later
+//! queues behind it. Fragments of the pipeline need no order and come after the outbox, in turns between the messages
+//! they belong to.
 
 use crate::drive::core::{AM_TAG, Core};
 use crate::eager::unanswered::Offering;
@@ -19,7 +19,7 @@ use gapless_mem::Completion;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What is known of, and under way with, one peer.
+/// What is known of one peer, and what is in flight with it.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     /// The number of the next matched message to it.
@@ -38,13 +38,13 @@ pub(crate) struct Peer {
     pub(crate) told: bool,
     /// Whether it has said that nothing more to be matched will come.
     pub(crate) farewell: bool,
-    /// Layouts of its that were fetched.
+    /// Layouts that were fetched from it.
     pub(crate) layouts: Fetched,
     /// Unexpected messages in the transport's memory.
     pub(crate) parked: u32,
     /// Protocols that are impossible with it, by their place among all.
     pub(crate) closed: [bool; Protocol::ALL.len()],
-    /// How often in a row a staged way found no key, likewise.
+    /// How often in a row a staged protocol found no key, likewise.
     pub(crate) unkeyed: [u8; Protocol::ALL.len()],
     /// What is known of offering it short messages out of device memory.
     pub(crate) offering: Offering,
@@ -125,7 +125,7 @@ impl Core {
         self.activate(peer);
     }
 
-    /// Sends what waits, for all peers; gives how much was done.
+    /// Sends waiting messages, for all peers; returns how many were sent.
     pub(crate) fn flush_all(&mut self, bml: &mut Bml) -> usize {
         let mut done = 0;
         let mut at = 0;
@@ -142,7 +142,7 @@ impl Core {
         done
     }
 
-    /// Sends what waits for one peer, until the transport has no room; gives how much was done.
+    /// Sends waiting messages for one peer, until the transport has no room; returns how many were sent.
     pub(crate) fn flush_peer(&mut self, bml: &mut Bml, peer: u32) -> usize {
         let mut done = 0;
         while let Some(first) = self.peers[peer as usize].outbox.front() {
@@ -212,7 +212,7 @@ impl Core {
         done
     }
 
-    /// Starts to pack eager messages that stand right behind those that are being packed.
+    /// Starts to pack the eager messages that directly follow those being packed.
     fn pack_ahead(&mut self, bml: &mut Bml, peer: u32) {
         for at in 0..PACKING_MAX {
             let outbox = &mut self.peers[peer as usize].outbox;
@@ -236,7 +236,7 @@ impl Core {
                 }
                 Ok(Some(packing)) => Attempt::Waits(packing),
                 Ok(None) => Attempt::Waits(Outgoing::Eager(id)),
-                // The request has ended, one way or another.
+                // The request has ended meanwhile.
                 Err(Gone) => Attempt::Sent,
             },
             packing @ Outgoing::Packing { .. } => Attempt::Waits(packing),
@@ -290,12 +290,12 @@ impl Core {
                 None
             }
             Err(error) => {
-                // Every length is checked against the link's limits first; a rail that has changed
-                // them under way can do no better than this.
+                // Every length is checked against the link's limits first. If a rail has changed its limits since,
+                // the message cannot be sent.
                 tracing::error!(peer, %error, "a message that the link does not take");
                 let error = LinkError::Incompatible { what: error.to_string() };
                 self.lose(bml, peer, error.clone());
-                // The link itself still stands: the peer would wait for us.
+                // The link itself is up: the peer would wait for us.
                 bml.give_up(Rank(peer), error);
                 None
             }
@@ -312,7 +312,7 @@ impl Core {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Streamed {
     Sent,
-    /// As many fragments as may be are being packed.
+    /// The maximum of fragments is being packed.
     Busy,
     /// The transport has no room.
     Full,

@@ -1,9 +1,9 @@
-//! The straight way of short messages: eager ones in standard mode that are small enough to be handed to
-//! and by the transport by value, between plain host memory on both sides.
+//! The fast path of short messages: eager ones in standard mode, between plain host memory on both sides, small
+//! enough to be passed to and by the transport by value.
 //!
-//! This is what most messages of most programs are, so both ends have a way that does nothing but what
-//! they need. It is taken if everything is as usual; at the first thing that is not, nothing has been
-//! changed, and `request/send.rs` or `drive/core.rs` do all of it. The bytes on the wire are the same.
+//! Most messages of most programs are like this, so both ends have a path with only the necessary work. It first
+//! checks all conditions; if one does not hold, nothing has been changed, and `request/send.rs` or `drive/core.rs`
+//! handle the message. The bytes on the wire are the same.
 
 use crate::buffer;
 use crate::comm::Comm;
@@ -21,23 +21,23 @@ use zerocopy::IntoBytes;
 
 /// Words of a message that fits a line of the shared-memory transport.
 const LINE_WORDS: usize = 7;
-/// Words of one that fits a few.
+/// Words of a message that fits a few lines.
 const MEDIUM_WORDS: usize = 4 * LINE_WORDS;
 /// Words of the longest.
 const WORDS: usize = SHORT_BYTES / 8;
 /// Most bytes of data.
 const DATA_MAX: u64 = (SHORT_BYTES - EAGER_BYTES) as u64;
 
-/// One in so many receives that are posted looks whether messages have come.
+/// One in so many posted receives checks whether messages have come.
 const POSTS_PER_LOOK: u32 = 16;
 
-/// A receive that is not posted, because nothing can come between it and the next message of its source: if that
-/// is what it expects, there is nothing to be matched.
+/// A receive that is not posted, because nothing can come between it and the next message of its source. If that
+/// message is the expected one, nothing needs matching.
 #[derive(Debug)]
 pub struct Awaited {
-    /// The header of the message, to the last bit.
+    /// The exact header of the message.
     header: [u64; EAGER_WORDS],
-    /// The memory that it is written to: a promise that whoever asks renews.
+    /// The memory that it is written to: every caller renews the promise for it.
     address: u64,
     bytes: u64,
     peer: u32,
@@ -56,7 +56,7 @@ impl Awaited {
 }
 
 impl Core {
-    /// Sends at once what can be; `None`, with nothing done, for everything else.
+    /// Sends at once if possible; `None`, with nothing done, otherwise.
     ///
     /// # Safety
     /// For the time of this call, `buffer` describes memory that is valid for reads, and nothing writes it.
@@ -83,7 +83,7 @@ impl Core {
             return None;
         }
         if bytes > DATA_MAX {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller's promise is passed on.
             return unsafe { self.send_in_slot(bml, comm, buffer, (peer, rank, tag)) };
         }
         let sequence = state.next_sequence;
@@ -91,7 +91,7 @@ impl Core {
         let header = wire::eager_words((route.there, tag, sequence), digest);
         let len = to_usize(bytes);
         let sent = if len <= 8 * (LINE_WORDS - EAGER_WORDS) {
-            // SAFETY: the caller's promise is handed on.
+            // SAFETY: the caller's promise is passed on.
             unsafe { fill_and_send::<LINE_WORDS>(bml, peer, header, address, len) }
         } else if len <= 8 * (MEDIUM_WORDS - EAGER_WORDS) {
             // SAFETY: as above.
@@ -108,7 +108,7 @@ impl Core {
         Some(Left { status, peer, sequence })
     }
 
-    /// Starts a receive that is most likely for a short message; `None`, with nothing done, for everything else.
+    /// Starts a receive that is most likely for a short message; `None`, with nothing done, otherwise.
     ///
     /// # Safety
     /// As [`Pml::irecv`](crate::Pml::irecv).
@@ -134,7 +134,7 @@ impl Core {
         let (context, posted) = (route.here, &mut self.posted);
         let brief = Brief { engine, rank, peer: source, tag, context, digest };
         let label = Label { context, source, tag };
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         let promise = |place: &mut Stretch| unsafe { place.promise(buffer, (address, bytes)) };
         let post = |index| posted.post_straight(label, index);
         let id = self.requests.insert_brief(&brief, promise, post);
@@ -145,9 +145,9 @@ impl Core {
         Some(id)
     }
 
-    /// Gives messages of `from` that have come to their receives, up to the first that has none. Who posts many
-    /// receives meets the messages half-way so; not each as it comes, because looking for what is being
-    /// written delays whoever writes it.
+    /// Gives messages of `from` that have come to their receives, up to the first that has none. A caller that posts
+    /// many receives takes messages in batches in this way: looking for a message that is being written delays its
+    /// writer.
     #[inline(never)]
     fn take_what_came(&mut self, bml: &mut Bml, from: u32) {
         for _ in 0..2 * POSTS_PER_LOOK {
@@ -158,8 +158,8 @@ impl Core {
         }
     }
 
-    /// What to wait for in the place of a posted receive; `None` if messages of that kind are not short, or some
-    /// other receive or message may come between.
+    /// What to wait for instead of a posted receive; `None` if such messages are not short, or some other receive or
+    /// message may come between.
     #[inline]
     pub(crate) fn comes_next(
         &mut self,
@@ -185,7 +185,7 @@ impl Core {
         Some(Awaited { header, address, bytes, peer, rank, tag })
     }
 
-    /// Receives what is awaited, if it is the next message of its source and there.
+    /// Receives the awaited message, if it is the next one of its source and has arrived.
     ///
     /// # Safety
     /// For the time of this call, the memory that `awaited` was made for is valid for writes, and nothing else
@@ -212,7 +212,7 @@ impl Core {
         next
     }
 
-    /// Sends at once what is too long to be handed over by value and still certainly eager.
+    /// Sends a message at once that is too long to be passed by value but certainly eager.
     ///
     /// # Safety
     /// As [`send_short`](Core::send_short).
@@ -229,7 +229,7 @@ impl Core {
         }
         let len = EAGER_BYTES + to_usize(bytes);
         let mut slot = self.reserve(bml, peer, len)?;
-        // SAFETY: the caller's promise is handed on; it is done when this returns, because both are
+        // SAFETY: the caller's promise is passed on; it is done when this returns, because both are
         // memory of the host.
         let packed =
             unsafe { buffer::pack(&self.engines, engine, buffer, 0..bytes, &slot, EAGER_BYTES) };
@@ -309,7 +309,7 @@ fn low(word: u64) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Puts a message of `len` bytes of data together in at most `N` words, and sends it; whether it left.
+/// Assembles a message of `len` bytes of data in at most `N` words, and sends it; returns whether it left.
 ///
 /// # Safety
 /// `len` bytes from `address` on are memory that is valid for reads, and nothing writes it.
@@ -323,7 +323,7 @@ unsafe fn fill_and_send<const N: usize>(
 ) -> bool {
     let mut words = [0; N];
     words[..EAGER_WORDS].copy_from_slice(&header);
-    // SAFETY: the caller's promise is handed on.
+    // SAFETY: the caller's promise is passed on.
     unsafe { get_words(address, &mut words[EAGER_WORDS..], len) };
     bml.send_short(Rank(peer), AM_TAG, Short::new(&words, EAGER_BYTES + len))
 }

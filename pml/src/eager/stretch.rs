@@ -1,12 +1,12 @@
 //! Short messages' buffers: memory of the host without gaps, as an address and a length.
 //!
-//! A [`Stretch`] is what a [`Buffer`] comes to in the most frequent case, in a quarter of the room. Bytes go
-//! in and out of it by words that are held in registers: a word that is put together in memory from shorter
-//! stores cannot be forwarded to the load that follows, which then waits until all stores before it have reached
-//! the cache, and those of the message before wait for the receiver's. That took longer than all the rest.
+//! A [`Stretch`] is a [`Buffer`] in the most frequent case, in a quarter of the room. Bytes go in and out of it by
+//! words that are kept in registers. A word that is assembled in memory from shorter stores cannot be forwarded to
+//! the load that follows. That load then waits until all earlier stores have reached the cache, and the stores of the
+//! message before wait for the receiver's cache. That took longer than all the rest.
 //!
-//! It stands for the same promise as a [`Buffer`]: the memory is valid, and nobody else touches it, until
-//! the request ends.
+//! It stands for the same promise as a [`Buffer`]: the memory is valid, and nothing else touches it, until the
+//! request ends.
 
 use crate::buffer::Buffer;
 use gapless_dtype::Layout;
@@ -40,7 +40,7 @@ impl Stretch {
         Stretch { address: 0, bytes: 0, layout: None, count: 0 }
     }
 
-    /// Becomes no memory, as far as there is something to drop. Whoever does this has used it for the last time.
+    /// Becomes no memory, so that nothing is left to drop. The caller has used it for the last time.
     #[inline]
     pub(crate) fn let_go(&mut self) {
         if self.layout.is_some() {
@@ -69,7 +69,7 @@ impl Stretch {
         }
     }
 
-    /// Copies the first `len` bytes of `words` into it, if it has just as many; whether it has.
+    /// Copies the first `len` bytes of `words` into it, if it has exactly that length; returns whether it has.
     #[inline]
     pub(crate) fn put(&self, words: &[u64], len: usize) -> bool {
         if self.bytes != len as u64 {
@@ -80,8 +80,8 @@ impl Stretch {
         true
     }
 
-    /// Copies a message in memory of the host or shared with it into it, if it has just as many bytes; whether it
-    /// has.
+    /// Copies a message in memory of the host, or shared with it, into this buffer, if the lengths are equal; returns
+    /// whether they are.
     #[inline]
     pub(crate) fn put_region(&self, data: &Region) -> bool {
         if self.bytes != data.len() {
@@ -201,8 +201,7 @@ pub(crate) unsafe fn put_words(to: u64, words: &[u64], len: usize) {
     }
 }
 
-/// Asks the cache for what a message is about to be read from, or written to: all lines at once, and before they
-/// are needed.
+/// Prefetches the memory that a message is about to be read from, or written to: all lines at once, early.
 #[inline]
 pub(crate) fn expect(address: u64, len: u64, writes: bool) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -229,7 +228,7 @@ pub(crate) fn expect(address: u64, len: u64, writes: bool) {
     let _ = (address, len, writes);
 }
 
-/// As many lines as are asked for ahead at most, in bytes.
+/// Bytes that are prefetched at most.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const EXPECTED_MAX: u64 = 2048;
 

@@ -9,16 +9,16 @@
 //!   | <---------------- FIN(eager) -- |
 //! ```
 //!
-//! One kernel that moves a message from layout to layout is quicker than one that packs and another that unpacks, and where
-//! two processes take turns on a device it is ten times as quick. But an eager send ends although its receive is posted
-//! later, and programs rely on that. So an offer that nobody answers is followed by the data. Whoever receives it puts it in
-//! the place of the offer, if that still waits there, and answers; if the receive has begun, it drops the data, and the
-//! message goes on as was decided. Either way the message is matched in its turn.
+//! One kernel that moves a message from layout to layout is quicker than one that packs and another that unpacks; if
+//! two processes take turns on a device it is ten times as quick. But an eager send ends even if its receive is
+//! posted later, and programs rely on that. So the data follows an offer that nobody answers. If the offer still
+//! waits, the receiver puts the data in its place and answers. If the receive has started, the receiver drops the
+//! data, and the message goes on by the chosen protocol. Either way the message is matched in order.
 //!
-//! Where offers are answered by other protocols, or by nobody, messages to that peer are eager again for a while.
+//! If other protocols, or nobody, answer the offers, messages to that peer are eager again for a while.
 //!
-//! Two processes that both send first both end as long as both make progress. More is not promised for device memory: a
-//! message whose sender makes no progress for those 50 µs does not leave.
+//! If two processes both send first, both sends end as long as both processes make progress. More is not promised for
+//! device memory: a message whose sender makes no progress for those 50 µs does not leave.
 
 use crate::choose::{Protocol, Ways};
 use crate::drive::core::{AM_TAG, Core};
@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 /// How long an offer waits for an answer before its data is packed.
 const PATIENCE: Duration = Duration::from_micros(50);
 
-/// Offers whose data is packed at a time: they take slots of the link.
+/// Offers whose data is packed at a time: each takes a slot of the link.
 const PACKING_MAX: u32 = 16;
 
 /// Offers in a row that were not moved by one kernel, before messages to that peer are eager again for a while.
@@ -51,7 +51,7 @@ const REST: u8 = 64;
 /// What is known of offering short messages to a peer.
 #[derive(Debug, Default)]
 pub(crate) struct Offering {
-    /// Offers in a row that came to nothing better than eager.
+    /// Offers in a row that were not better than eager.
     vain: u8,
     /// Messages that are eager before another is offered.
     resting: u8,
@@ -83,14 +83,15 @@ pub(crate) struct Unanswered {
 
 /// What became of an attempt to have data follow its offer.
 enum Followed {
-    /// It does, or need not.
+    /// The data follows, or need not.
     Over,
     /// The transport has no room, or the offer has not left.
     Waits,
 }
 
 impl Core {
-    /// Whether a message that would be eager had better be offered: out of device memory that the receiver may map.
+    /// Whether a message that would be eager should be offered: its data is in device memory that the receiver may
+    /// map.
     pub(crate) fn is_better_offered(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
         let config = &self.config;
         let ordered = bml.limits(Rank(peer)).is_some_and(|limits| limits.ordered);
@@ -112,7 +113,7 @@ impl Core {
         self.recent.choose(&situation, &self.config.tuning, None, ways) != Protocol::Eager
     }
 
-    /// Has the data of an offer follow if nobody answers.
+    /// Makes the data of an offer follow if nobody answers.
     pub(crate) fn expect_answer(&mut self, id: RequestId) {
         if let Some(send) = self.requests.send_mut(id)
             && let SendStage::Rendezvous(offered) = &mut send.stage
@@ -122,7 +123,7 @@ impl Core {
         self.unanswered.push_back(Unanswered { id, since: Instant::now() });
     }
 
-    /// Looks which offers have waited for too long; gives how many wait no more. They stand in their order.
+    /// Checks which offers have waited for too long; returns how many no longer wait. They are in order of age.
     pub(crate) fn poll_unanswered(&mut self, bml: &mut Bml) -> usize {
         let (before, now) = (self.unanswered.len(), Instant::now());
         let mut at = 0;
@@ -192,7 +193,7 @@ impl Core {
         self.payloads = self.payloads.saturating_sub(1);
         let Some(send) = self.requests.send_mut(id) else { return };
         let SendStage::Rendezvous(offered) = &mut send.stage else {
-            // The send has ended meanwhile, but for this.
+            // Only this has kept the send from ending.
             drop(slot);
             return self.drained(id);
         };
@@ -213,7 +214,7 @@ impl Core {
         bml.send(slot, AM_TAG, Token::NONE);
     }
 
-    /// The data of an offer has followed: takes the place of the offer, unless its receive has begun. Takes time in
+    /// The data of an offer has arrived: it replaces the offer, unless the receive has started. Takes time in
     /// proportion to the messages that wait here, as a note on one of them does.
     pub(crate) fn payload(
         &mut self,
@@ -236,7 +237,7 @@ impl Core {
                 wrong = Some(format!("{bytes} bytes of data for an offer of others"));
             } else if let Some(fragment) = data.take() {
                 let mut arrival = Arrival::Eager(envelope, Body::Parked(fragment));
-                // In the transport's memory it might keep what its receive waits for from arriving.
+                // In the transport's memory it might prevent the message from arriving that its receive waits for.
                 match arrival.copy_out(pool) {
                     Ok(()) => *held = arrival,
                     Err(error) => wrong = Some(error.to_string()),
@@ -255,7 +256,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a send, unless an engine still reads its buffer: then when that has ended.
+    /// Ends a send at once, or when no engine reads its buffer any more.
     pub(crate) fn finish_offered(&mut self, id: RequestId, packing: bool, result: Outcome) {
         match self.requests.send_mut(id) {
             Some(send) if packing => send.stage = SendStage::Draining { packing: 1, result },

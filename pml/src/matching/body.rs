@@ -9,7 +9,7 @@ use gapless_mem::{DeviceError, Region};
 /// A message's bytes, header included.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// In the transport's memory; dropping it returns the credit. A sender may still scribble on it.
+    /// In the transport's memory; dropping it returns the credit. Its sender may still overwrite it.
     Parked(Fragment),
     /// Copied out.
     Copied(Vec<u8>),
@@ -40,7 +40,7 @@ impl Body {
     }
 }
 
-/// A message that is numbered: it takes part in matching, or says something about those that do.
+/// A numbered message: it takes part in matching, or is a note about those that do.
 #[derive(Debug)]
 pub(crate) enum Numbered {
     Message(Arrival),

@@ -4,10 +4,9 @@
 //! takes constant time: the front of a key, removing any entry, appending. Memory is recycled; in
 //! a steady state nothing is allocated.
 //!
-//! What costs when very many keys wait is not computing but the cache misses of a table that no
-//! cache holds. So a key has one place of 16 bytes, which is gone when its last entry is; keys
-//! with neighbouring tags lie next to each other, because programs that use many tags count; and
-//! the key that is used again and again is kept beside the table.
+//! If very many keys wait, the cost is not computing but the cache misses of a table larger than any cache. So a key
+//! has one place of 16 bytes, which is freed with its last entry. Keys with neighbouring tags are neighbours, because
+//! programs that use many tags count. The most used key is kept beside the table.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -78,7 +77,7 @@ struct Link {
     stamp: u64,
 }
 
-/// The entries themselves, in lists that begin wherever somebody keeps their first one.
+/// The entries themselves, in lists; the owner of a list keeps its first entry.
 #[derive(Debug)]
 struct Links {
     links: Vec<Link>,
@@ -176,7 +175,7 @@ impl Index {
             }
             self.heat((context, source), tag);
         }
-        // Word by word: a key that was put together elsewhere would have to be waited for.
+        // Word by word: reading a key that was just assembled from shorter stores would stall.
         self.links.append(&mut self.hot.1, (Key { context, source, tag }, stamp, item))
     }
 

@@ -1,4 +1,4 @@
-//! Puts the messages of one sender back into the order of sending, where the rail does not.
+//! Restores the order of sending for the messages of one sender, if the rail does not keep it.
 //!
 //! Only messages that are matched (eager messages and RTS) are numbered; the rest may come in any
 //! order. On an ordered rail every message is the next one and nothing is ever held.
@@ -15,7 +15,7 @@ pub(crate) enum OutOfWindow {
     TooFar { sequence: u32, next: u32, window: u32 },
 }
 
-/// Where a message stands in the order.
+/// A message's place in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// It is the next one: handle it, then ask [`Reorder::next_held`].
@@ -38,7 +38,7 @@ impl<M> Default for Reorder<M> {
 }
 
 impl<M> Reorder<M> {
-    /// How far ahead a message may be, and so how many can be held.
+    /// How early a message may be, and so how many can be kept.
     pub(crate) const WINDOW: u32 = 4096;
 
     /// Whether a message is the next one; if so, the one after it is from now on.

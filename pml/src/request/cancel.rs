@@ -1,4 +1,4 @@
-//! `MPI_Cancel` of sends (MPI 4.1 §3.8.4): a message that no receive has taken is taken back.
+//! `MPI_Cancel` of sends (MPI 4.1 §3.8.4): withdraws a message that no receive has taken.
 //!
 //! ```text
 //! not left yet       nobody else knows of it: it is dropped here, and the request has ended
@@ -11,9 +11,9 @@
 //!                    | <---------------- FIN(received) -- | or it was taken, or is here no more
 //! ```
 //!
-//! The receiver decides: a note is numbered like the messages, so it is read after the one it is
-//! about, and a message is taken by a receive or by a note, never both. An eager send has ended
-//! when its data has left; asked for back, it is under way again until the answer has come.
+//! The receiver decides. A note is numbered like the messages, so it is read after the message that it names; a
+//! message is taken by a receive or by a note, never both. An eager send has ended when its data has left; once
+//! withdrawn, it is in flight again until the answer has come.
 //!
 //! What a receiver does for a note takes time in proportion to the messages that wait there.
 
@@ -32,7 +32,7 @@ use gapless_bml::Bml;
 use gapless_mem::Completion;
 
 impl Core {
-    /// Asks for a send back, whether it needs an answer or has left long ago.
+    /// Withdraws a send, whether it needs an answer or has left long ago.
     pub(crate) fn cancel_send(&mut self, bml: &mut Bml, id: RequestId) -> Result<(), PmlError> {
         if !self.requests.is_done(id)? {
             self.withdraw(bml, id);
@@ -49,7 +49,7 @@ impl Core {
         Ok(())
     }
 
-    /// Asks for a send back that is under way.
+    /// Withdraws a send in flight.
     pub(crate) fn withdraw(&mut self, bml: &mut Bml, id: RequestId) {
         let Some(send) = self.requests.send_mut(id) else { return };
         let peer = send.to.peer;
@@ -99,7 +99,7 @@ impl Core {
         true
     }
 
-    /// The sender of an eager message wants it back.
+    /// The sender of an eager message withdraws it.
     pub(crate) fn recall(&mut self, bml: &mut Bml, from: u32, sequence: u32, serial: u64) {
         let mut messages = self.unexpected.remove_if(|label, held| {
             let eager = matches!(held, Arrival::Eager(..)) && held.serial() == Ok(None);
@@ -137,7 +137,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Whoever could have said what became of a message is lost.
+    /// The receiver is lost, so the fate of the message stays unknown.
     pub(crate) fn lose_recall(&mut self, id: RequestId, fault: &PmlError) {
         if let Some(Recalled { serial, .. }) = self.requests.recalled(id) {
             self.end_recall(id, serial, Err(fault.clone()));
@@ -151,14 +151,13 @@ impl Core {
 }
 
 impl Pml {
-    /// Asks for a send back (`MPI_Cancel`, MPI 4.1 §3.8.4). Returns at once. Once the receiver has
-    /// made progress, the request ends either with [`PmlError::Cancelled`], and then no receive gets
-    /// the message, or as it would have, and then one has got it or will. Unlike other sends that
-    /// need no answer, it may end with [`PmlError::PeerLost`]: then nobody knows.
+    /// Withdraws a send (`MPI_Cancel`, MPI 4.1 §3.8.4). Returns at once. Once the receiver has made progress, the
+    /// request ends. Either it ends with [`PmlError::Cancelled`], and no receive gets the message, or it ends as it
+    /// would have, and a receive has got the message or will. Unlike other sends that need no answer, it may end with
+    /// [`PmlError::PeerLost`]: then the outcome is unknown.
     ///
-    /// A send whose result is there, but not collected, can be asked for back as long as its message
-    /// was short and waits for its receive; otherwise nothing changes. A buffered send whose message
-    /// was copied is done and cannot be.
+    /// A send whose result is not collected yet can be withdrawn as long as its message was short and waits for its
+    /// receive; otherwise nothing changes. A buffered send whose message was copied is done and cannot be withdrawn.
     ///
     /// # Errors
     /// There is no such request.

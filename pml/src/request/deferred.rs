@@ -1,5 +1,5 @@
-//! Sends that wait for work of the caller's: its message is matched at once, in its turn, and its data is
-//! read only when that work has ended.
+//! Sends that wait for work of the caller's: the message is matched at once, in order, and its data is read only when
+//! that work has ended.
 //!
 //! ```text
 //! sender                                receiver
@@ -11,12 +11,11 @@
 //!   | <----------------- FIN(refused) - |
 //! ```
 //!
-//! Short messages go this way, too: one that went eagerly would need its data to leave in its turn, and
-//! those behind it would wait for work that may wait for them. Nothing is told to engines before the
-//! work has ended, for the same reason: their streams are for all messages.
+//! Short messages are offered, too. An eager message's data would have to leave in order, and later messages would
+//! wait for work that may wait for them. For the same reason engines are told nothing before the work has ended:
+//! their streams serve all messages.
 //!
-//! What a receiver does for a note on a message that nobody has matched takes time in proportion to the
-//! messages that wait there.
+//! The cost of a note on an unmatched message is in proportion to the messages that wait at the receiver.
 
 use crate::buffer::Buffer;
 use crate::comm::Comm;
@@ -65,7 +64,7 @@ impl Core {
             // SAFETY: the caller's promise, and all work that it names has ended.
             return unsafe { self.isend(bml, comm, buffer, (rank, tag), SendMode::Standard) };
         };
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         let id = unsafe { self.offer_later(bml, comm, buffer, (rank, tag)) }?;
         let work = Flight::Await { id, left };
         self.in_flight.push(InFlight { completion, work });
@@ -102,8 +101,8 @@ impl Core {
         self.flush_peer(bml, peer);
     }
 
-    /// Has a receive wait for its sender's word, or end for want of data; whether it does. An error is the
-    /// sender's: it has offered two messages by one name, and could speak of one only.
+    /// Makes a receive wait for its sender's note, or end for want of data; returns whether it does. An error is the
+    /// sender's: it has offered two messages under one name.
     pub(crate) fn defer(&mut self, bml: &mut Bml, id: RequestId) -> Result<bool, String> {
         let Some((incoming, _)) = self.incoming(id) else { return Ok(true) };
         Ok(match incoming.rts.data {
@@ -129,7 +128,7 @@ impl Core {
         })
     }
 
-    /// A sender says what has become of the data of an offer. One that is not known was refused.
+    /// A note on the data of an offer. An unknown offer was refused.
     pub(crate) fn data_told(&mut self, bml: &mut Bml, from: u32, serial: u64, data: Data) {
         if let Some(id) = self.deferred.remove(&(from, serial)) {
             let Some((incoming, _)) = self.incoming(id) else { return };
@@ -162,12 +161,12 @@ impl Core {
 }
 
 impl Pml {
-    /// As [`isend`](Pml::isend), of data that is there only when all of `after` have ended: kernels on
-    /// the caller's streams that write it, for instance. Which receive gets it is settled as if it were
-    /// sent now; messages that are sent later are not held up. If some of that work fails, the send ends
-    /// with its error, and the receive with [`PmlError::SenderFailed`].
+    /// As [`isend`](Pml::isend), of data that is ready only when all of `after` have ended: kernels on the caller's
+    /// streams that write it, for instance. The message is matched as if it were sent now; later messages are not
+    /// delayed. If some of that work fails, the send ends with its error, and the receive with
+    /// [`PmlError::SenderFailed`].
     ///
-    /// Nothing moves unless this endpoint makes progress after the work has ended.
+    /// The data moves only if this endpoint makes progress after the work has ended.
     ///
     /// # Safety
     /// As [`isend`](Pml::isend); what writes the memory must be among what `after` stands for.
@@ -182,13 +181,13 @@ impl Pml {
         tag: i32,
         after: &[Completion],
     ) -> Result<RequestId, PmlError> {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { self.core.isend_after(&mut self.bml, comm, buffer, (dest, tag), after) }
     }
 }
 
 impl Core {
-    /// Offers a message whose data is there later.
+    /// Offers a message whose data comes later.
     ///
     /// # Safety
     /// As [`Pml::isend_after`].

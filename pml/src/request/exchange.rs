@@ -32,9 +32,8 @@ impl Pml {
         self.exchanged(recv, send)
     }
 
-    /// Sends what `buffer` describes, and receives a message into the same memory
-    /// (`MPI_Sendrecv_replace`), whatever its layout; gives the status of the receive. What is sent is
-    /// copied first.
+    /// Sends the data that `buffer` describes, and receives a message into the same memory (`MPI_Sendrecv_replace`),
+    /// whatever its layout; returns the status of the receive. The data is copied before it is sent.
     ///
     /// # Safety
     /// Until this returns, `buffer` describes memory that is valid for reads and writes and that

@@ -14,7 +14,7 @@
 //!   | ends with NotReady                   | so does the receive that takes it
 //! ```
 //!
-//! A rendezvous is synchronous by nature: whoever answers it has matched it.
+//! A rendezvous is always synchronous: its answer proves the match.
 
 use crate::drive::core::Core;
 use crate::error::PmlError;
@@ -71,9 +71,8 @@ impl Core {
 }
 
 impl Pml {
-    /// Sets `bytes` aside for buffered sends (`MPI_Buffer_attach`, MPI 4.1 §3.6): what they copy at a
-    /// time is at most so much, [`BUFFERED_OVERHEAD`] for each message included. The memory is
-    /// allocated message by message.
+    /// Reserves `bytes` for buffered sends (`MPI_Buffer_attach`, MPI 4.1 §3.6): the most that their copies take at a
+    /// time, [`BUFFERED_OVERHEAD`] for each message included. The memory is allocated message by message.
     ///
     /// # Errors
     /// A buffer is attached already.

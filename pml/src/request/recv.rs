@@ -46,7 +46,7 @@ impl From<i32> for TagSel {
     }
 }
 
-/// A receive under way.
+/// A receive in flight.
 #[derive(Debug)]
 pub(crate) struct Recv {
     pub(crate) buffer: Buffer,
@@ -230,7 +230,7 @@ impl Core {
         Ok(Some(Status { source, tag: label.tag, bytes, protocol }))
     }
 
-    /// Takes back a receive that no message has taken; whether there was time.
+    /// Withdraws a receive that no message has taken; returns whether it was in time.
     pub(crate) fn cancel(&mut self, id: RequestId) -> Result<bool, PmlError> {
         if self.requests.is_done(id)? {
             return Ok(false);
@@ -238,7 +238,7 @@ impl Core {
         Ok(self.take_back(id))
     }
 
-    /// As [`cancel`](Core::cancel), whether anybody will ask for the result or not.
+    /// As [`cancel`](Core::cancel), also for released requests.
     pub(crate) fn take_back(&mut self, id: RequestId) -> bool {
         let Some(recv) = self.requests.recv_mut(id) else { return false };
         let RecvStage::Posted(place) = recv.stage else { return false };

@@ -17,7 +17,7 @@ use gapless_bml::{Bml, Limits, RailSlot, Rank, Token};
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::{Begun, Completion, DeviceError, Region};
 
-/// A send under way.
+/// A send in flight.
 #[derive(Debug)]
 pub(crate) struct Send {
     pub(crate) buffer: Buffer,
@@ -46,13 +46,13 @@ pub(crate) enum SendStage {
     Eager { serial: u64 },
     /// Synchronous and eager: it has left; the receive.
     Unanswered { serial: u64 },
-    /// Offered: the receiver's answer, or the end of what it has decided for.
+    /// Offered: the receiver's answer, or the end of the chosen protocol.
     Rendezvous(Box<Offered>),
-    /// It has ended so, but for engines that still read the buffer.
+    /// It has ended with this result, but engines still read the buffer.
     Draining { packing: u32, result: Outcome },
 }
 
-/// A send whose arguments are right.
+/// A send with checked arguments.
 pub(crate) struct Ready {
     pub(crate) to: To,
     pub(crate) engine: usize,
@@ -163,7 +163,7 @@ impl Core {
         (rank, tag): (u32, i32),
     ) -> Result<RequestId, PmlError> {
         let ready = self.check_send(bml, comm, buffer, (rank, tag), SendMode::Standard)?;
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         unsafe { self.send_copy(bml, ready, buffer, false) }
     }
 
@@ -215,7 +215,7 @@ impl Core {
     ) -> Result<RequestId, PmlError> {
         let bytes = buffer.packed_bytes();
         let share = if attached { Some(self.take_share(bytes)?) } else { None };
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         let copy = unsafe { buffer::copy_out(&self.engines, ready.engine, buffer) }?;
         let typed = Typed::contiguous(Region::of(&copy));
         let engine = buffer::engine_for(&self.engines, &typed)?;
@@ -237,7 +237,7 @@ impl Core {
         Ok(self.requests.insert(Work::Done(Ok(Status { source: rank, tag, bytes, protocol }))))
     }
 
-    /// Has an eager message leave as soon as those before it have, and there is room.
+    /// Makes an eager message leave as soon as earlier ones have left, and there is room.
     #[cold]
     fn queue_eager(
         &mut self,
@@ -289,7 +289,7 @@ impl Core {
         self.recent.choose(&situation, tuning, force, Ways::ALL) == Protocol::Eager
     }
 
-    /// What a sender expects of a message: the receiver's buffer is taken to be like its own.
+    /// The situation as the sender sees it: the receiver's buffer is assumed to be like its own.
     pub(crate) fn expectation(&self, bml: &mut Bml, peer: u32, buffer: &Typed) -> Situation {
         let blocks = buffer.layout().blocks_of(buffer.count()).unwrap_or(u64::MAX).max(1);
         let devices = self.device_ends(bml, !buffer.space().cpu_accessible(), 0, buffer.space());
@@ -300,7 +300,7 @@ impl Core {
         Situation {
             bytes: buffer.packed_bytes(),
             sender_blocks: blocks,
-            // Matters to ways that a sender does not choose.
+            // Only matters to protocols that a sender does not choose.
             sender_span: buffer.packed_bytes(),
             receiver_blocks: blocks,
             devices,
@@ -308,7 +308,7 @@ impl Core {
             link_eager_bytes: limits.map_or(0, eager_payload),
             latency_ns: limits.map_or(0.0, |limits| f64::from(limits.latency_ns)),
             bandwidth_mb_s: limits.map_or(1.0, |limits| f64::from(limits.bandwidth_mb_s)),
-            // Whether the memory really can be mapped shows when a key is asked for.
+            // Whether the memory can really be mapped is known when a key is requested.
             mapped: false,
             grants: false,
             single_copy,
@@ -363,7 +363,7 @@ impl Core {
         if let Err(error) = packed {
             return self.finish_eager(id, Err(EngineError::from(error).into()));
         }
-        // Numbered only if it leaves: who waits for a number that never comes waits for ever.
+        // Numbered only if it leaves: the receiver would wait for ever for a missing number.
         let sequence = self.peers[peer as usize].next_sequence;
         let Some(send) = self.requests.send_mut(id) else { return };
         let header = Envelope { sequence, ..send.envelope }.eager();
@@ -383,8 +383,8 @@ impl Core {
         }
     }
 
-    /// What a receiver says of an eager message of ours that waits for that, or that was asked for back; `false` if the
-    /// request does not.
+    /// The receiver's answer on an eager message of ours that waits for it, or was withdrawn; `false` if the request
+    /// does not wait for one.
     pub(crate) fn answered_eager(
         &mut self,
         from: u32,
@@ -416,7 +416,7 @@ impl Core {
 }
 
 impl Send {
-    /// How it ends by what its receiver says.
+    /// The result by the receiver's verdict.
     pub(crate) fn outcome(&self, verdict: Verdict) -> Outcome {
         let (rank, tag) = (self.to.rank, self.envelope.tag);
         match verdict {

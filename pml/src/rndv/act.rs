@@ -1,5 +1,5 @@
-//! The driver: the only code that calls a protocol. It takes a rendezvous out of its request, calls it, puts it back, and
-//! does what its step says.
+//! The driver: the only code that calls a protocol. It takes a rendezvous out of its request, calls it, puts it back,
+//! and carries out its step.
 
 use super::decide::{Incoming, Stage};
 use super::offer::Offered;
@@ -20,7 +20,7 @@ use gapless_engine::EngineError;
 use gapless_mem::DeviceError;
 
 impl Core {
-    /// A message of a rendezvous: given to the end of it that is here. An error is its sender's fault.
+    /// A message of a rendezvous: given to the end that is here. An error is its sender's fault.
     pub(crate) fn heard(
         &mut self,
         bml: &mut Bml,
@@ -92,7 +92,7 @@ impl Core {
         self.blame(bml, id, landed);
     }
 
-    /// Polls those that asked for it; gives how many want that no more.
+    /// Polls the rendezvous that asked for it; returns how many no longer want it.
     pub(crate) fn poll_again(&mut self, bml: &mut Bml) -> usize {
         let waiting = std::mem::take(&mut self.again);
         let before = waiting.len();
@@ -125,7 +125,7 @@ impl Core {
         }
     }
 
-    /// Has every protocol add to a situation what it depends on.
+    /// Lets every protocol add to a situation what it depends on.
     pub(super) fn consider(&mut self, bml: &mut Bml, id: RequestId, s: &mut Situation) {
         let _ = self.enter(bml, id, |_, cx| {
             for way in Protocol::ALL {
@@ -134,7 +134,7 @@ impl Core {
         });
     }
 
-    /// Begins a protocol at the receiver.
+    /// Starts a protocol at the receiver.
     pub(super) fn open_recv(
         &mut self,
         bml: &mut Bml,
@@ -150,7 +150,7 @@ impl Core {
         let Some((step, called)) = opened else { return Step::Going };
         match &step {
             Step::Again => self.poll_later(id),
-            // First: what it has sent may find the link gone, and this receive has all it wants.
+            // First: what it has sent may find the link gone, and this receive is complete.
             Step::Done(by) => self.end_incoming(id, *by),
             Step::Going | Step::Refused(_) | Step::Broken(_) => {}
         }
@@ -158,7 +158,7 @@ impl Core {
         step
     }
 
-    /// Begins a protocol at the sender.
+    /// Starts a protocol at the sender.
     pub(super) fn open_send(
         &mut self,
         bml: &mut Bml,
@@ -177,7 +177,7 @@ impl Core {
             Step::Again => self.poll_later(id),
             Step::Done(by) => self.end_going(bml, id, by),
             Step::Broken(what) => broken = Some(what),
-            // The receiver was told, and the offer stands.
+            // The receiver was told, and the offer stays valid.
             Step::Going | Step::Refused(_) => {}
         }
         self.carry_out(bml, called);
@@ -196,7 +196,7 @@ impl Core {
         }
     }
 
-    /// Calls a rendezvous, and does what its step says. An error is the peer's fault.
+    /// Calls a rendezvous, and carries out its step. An error is the peer's fault.
     pub(super) fn call(
         &mut self,
         bml: &mut Bml,
@@ -209,7 +209,7 @@ impl Core {
             return Ok(());
         };
         let done = if called.lost {
-            // Whatever it says: it ends when nobody works on it any more.
+            // Its step is ignored: it ends when nobody works on it any more.
             self.settle(bml, id);
             Ok(())
         } else {
@@ -242,7 +242,7 @@ impl Core {
         Ok(())
     }
 
-    /// A rendezvous at the sender came to nothing: the offer stands.
+    /// A rendezvous at the sender has failed: the offer stays valid.
     fn forget_going(&mut self, id: RequestId) {
         if let Some(send) = self.requests.send_mut(id)
             && let SendStage::Rendezvous(offered) = &mut send.stage
@@ -267,7 +267,7 @@ impl Core {
         }
     }
 
-    /// Whether a rendezvous has failed for the loss of its peer: it only waits for what works on its buffer.
+    /// Whether a rendezvous has failed because its peer was lost: it only waits for work on its buffer.
     fn is_lost(&self, id: RequestId) -> bool {
         match self.requests.heavy(id) {
             Some(Work::Send(send)) => self.peers[send.to.peer as usize].lost.is_some(),
@@ -284,7 +284,7 @@ impl Core {
         }
     }
 
-    /// What a peer is to blame for, outside of the handling of a message of its.
+    /// A fault of a peer's that is found outside of the handling of its messages.
     fn blame(&mut self, bml: &mut Bml, id: RequestId, done: Result<(), String>) {
         let Err(what) = done else { return };
         let peer = match self.requests.heavy(id) {
@@ -320,7 +320,7 @@ impl Core {
         self.settle(bml, id);
     }
 
-    /// Ends a request that has failed for the loss of its peer, once nobody works on its buffer any more.
+    /// Ends a request that has failed because its peer was lost, once nobody works on its buffer any more.
     fn settle(&mut self, bml: &mut Bml, id: RequestId) {
         let parts = |work: &Flight| matches!(work, Flight::Part { id: of, .. } if *of == id);
         if self.in_flight.iter().any(|entry| parts(&entry.work)) {
@@ -344,7 +344,7 @@ impl Core {
         }
     }
 
-    /// Ends receives whose lost senders have let go of their buffers; gives how many.
+    /// Ends receives whose lost senders have released their buffers; returns how many.
     pub(crate) fn poll_leaving(&mut self, bml: &mut Bml) -> usize {
         let mut done = 0;
         for id in std::mem::take(&mut self.leaving_buffers) {
@@ -363,7 +363,7 @@ impl Core {
         done
     }
 
-    /// Does what was left to do when a call was over.
+    /// Carries out what is left after a call.
     fn carry_out(&mut self, bml: &mut Bml, called: Called) {
         let Called { peer, id, effects, .. } = called;
         if effects.streams {

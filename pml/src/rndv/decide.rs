@@ -1,7 +1,7 @@
-//! The receiver's side of what all rendezvous have in common: an offer is matched, and a protocol chosen for it.
+//! The receiver's side of what all rendezvous have in common: an offer is matched, and its protocol chosen.
 //!
-//! A receive that takes nothing (it has no room, or the types differ) answers FIN at once. Whenever
-//! a protocol fails, the receiver rules it out and chooses again; the pipeline is the last resort.
+//! A receive that takes nothing (it has no room, or the types differ) answers FIN at once. If a protocol fails, the
+//! receiver excludes it and chooses again; the pipeline is the last resort.
 
 use crate::buffer::Buffer;
 use crate::choose::{Situation, Touched, Ways, weight_of_blocks};
@@ -28,7 +28,7 @@ pub(crate) struct Incoming {
     pub(crate) reply: u64,
     /// Bytes that are received: as many as were sent, or as there is room for.
     pub(crate) room: u64,
-    /// What will be reported at the end, although all is received that can be.
+    /// The result at the end, although everything possible is received.
     pub(crate) failure: Option<PmlError>,
     /// The sender's layout, once it is known.
     pub(crate) layout: Option<Layout>,
@@ -49,7 +49,7 @@ pub(crate) enum Stage {
     Deferred,
     /// The sender's layout.
     Fetching(Fetch),
-    /// The end of what was decided for.
+    /// The end of the chosen protocol.
     Going(Box<dyn Rendezvous>),
 }
 
@@ -70,7 +70,7 @@ impl Incoming {
         }
     }
 
-    /// How moving it from layout to layout would touch memory, where the sender's layout is known.
+    /// How moving the message from layout to layout would touch memory, if the sender's layout is known.
     fn touched(&self, to: &Typed) -> Option<Touched> {
         let to = (to.layout(), to.count());
         match &self.layout {
@@ -181,7 +181,7 @@ impl Core {
         Ok(())
     }
 
-    /// Chooses among the protocols that are left, and starts what was chosen.
+    /// Picks a protocol among those still possible and starts it.
     pub(crate) fn proceed(&mut self, bml: &mut Bml, id: RequestId) -> Result<(), String> {
         loop {
             let Some(situation) = self.situation_of(bml, id) else { return Ok(()) };

@@ -32,11 +32,11 @@ impl Core {
         }
     }
 
-    /// What a sender of a buffer in `space` tells of staging.
+    /// What a sender of a buffer in `space` says about staging.
     pub(crate) fn staged_offer(&self, bml: &mut Bml, peer: u32, space: Space) -> StagedOffer {
         let device = device_of(bml, space);
         let host = space.cpu_accessible();
-        // Nothing is staged between two host buffers; who sends one knows no device, as a rule.
+        // Nothing is staged between two host buffers, and such a sender mostly knows no device.
         if peer == self.me || !(host || device.is_some()) || bml.mapped(Rank(peer)).is_none() {
             return StagedOffer::default();
         }
@@ -49,7 +49,7 @@ impl Core {
         }
     }
 
-    /// Which staged ways there are between a sender and a buffer of ours in `space`.
+    /// Which staged protocols are possible between a sender and a buffer of ours in `space`.
     pub(crate) fn staging(
         &self,
         bml: &mut Bml,
@@ -75,8 +75,7 @@ impl Core {
         })
     }
 
-    /// The same as a sender expects it, who takes the receiver's device to be another one like its
-    /// own.
+    /// The same as a sender expects it: it assumes that the receiver's device is another one like its own.
     pub(crate) fn expected_staging(
         &self,
         bml: &mut Bml,

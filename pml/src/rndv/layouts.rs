@@ -7,11 +7,11 @@
 //!   | LAYOUT-DATA(offset) ----------------> | all there: unflatten, which trusts nothing
 //! ```
 //!
-//! The other way round, for a buffer that the sender may write (`rndv/mapped_put.rs`): the sender asks, the receiver sends.
-//! There are no two names alike, so the same messages serve.
+//! For a buffer that the sender may write (`rndv/mapped_put.rs`) the roles are swapped: the sender asks, the receiver
+//! sends. No two names are equal, so the same messages serve.
 //!
-//! An identifier stands for one layout for ever: it is a counter. Both caches are bounded in bytes
-//! and entries; what has not been used for the longest time goes first.
+//! An identifier names one layout for ever: it is a counter. Both caches are bounded in bytes and entries; the least
+//! recently used entries leave first.
 
 use crate::digests::identity;
 use crate::drive::core::{AM_TAG, Core};
@@ -36,7 +36,7 @@ pub(crate) struct Published {
     uses: u64,
     entries_max: usize,
     bytes_max: u64,
-    /// Layouts that turned out to be longer than all that is kept, flattened.
+    /// Layouts that turned out to be longer than the whole cache, when flattened.
     too_long: VecDeque<WeakLayout>,
 }
 
@@ -65,8 +65,8 @@ impl Published {
         }
     }
 
-    /// The identifier and the bytes of a layout; `None` if it is longer than all that is kept, so that every
-    /// message would have it flattened anew, and fetched.
+    /// The identifier and the bytes of a layout; `None` if it is longer than the whole cache, so that it would be
+    /// flattened and fetched anew for every message.
     pub(crate) fn publish(&mut self, layout: &Layout) -> Option<(u64, Arc<[u8]>)> {
         let address = identity(layout);
         self.uses += 1;
@@ -74,7 +74,7 @@ impl Published {
             entry.used = self.uses;
             return Some((entry.id, Arc::clone(&entry.flat)));
         }
-        // As long as it is remembered, its identity is not given to another.
+        // While it is remembered, no other layout gets its identity.
         if self.too_long.iter().any(|known| known.id() == layout.id()) {
             return None;
         }
@@ -120,7 +120,7 @@ impl Fetched {
         Some(layout.clone())
     }
 
-    /// Decodes a layout and keeps it. `Ok(None)`: it may be sound, but is more than is decoded here.
+    /// Decodes a layout and keeps it. `Ok(None)`: it may be sound, but exceeds this decoder's bounds.
     pub(crate) fn insert(
         &mut self,
         id: u64,
@@ -151,8 +151,8 @@ impl Fetched {
     }
 }
 
-/// Whether a layout was refused for its size and not for its contents: committing has no such bounds
-/// for signatures, so an honest peer may have one.
+/// Whether a layout was refused for its size and not for its contents: commit has no such bounds for signatures, so
+/// an honest peer may have one.
 fn is_beyond_bounds(fault: &FlattenFault) -> bool {
     use SignatureDecodeError as Signature;
     matches!(
@@ -203,7 +203,7 @@ impl Core {
         let Some((incoming, _)) = self.incoming(id) else { return };
         let from = incoming.from;
         let piece = Core::fragment_max(bml, from).saturating_sub(LAYOUT_BYTES) as u64;
-        // What the sender can put into one slot, by its own wish for fragments.
+        // The sender can put this much into one slot, by its own fragment wish.
         let piece = piece.min(u64::from(incoming.rts.fragment)).max(1);
         let length = incoming.rts.layout_bytes;
         // `choose` has compared the length with the bound.

@@ -46,7 +46,7 @@ fn exclude(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
     (s.layout_fetch_bytes > s.layout_fetch_max).then_some(Excluded::LayoutTooLong)
 }
 
-/// What the other end has told of its buffer.
+/// What the other end says about its buffer.
 #[derive(Clone, Copy)]
 pub(super) struct Far<'a> {
     /// The bytes it touches, relative to displacement 0.
@@ -69,8 +69,8 @@ pub(super) fn remote(far: Far<'_>, mapping: &Mapping) -> Result<Typed, String> {
         let whole = mapped.sub(0, span).map_err(|error| error.to_string())?;
         return Ok(Typed::contiguous(whole));
     };
-    // The mapping starts at displacement `low`. Where that is behind displacement 0, the region
-    // below begins before the mapping: only bytes from `low` on are touched, as `check_layout` found.
+    // The mapping starts at displacement `low`. If that is after displacement 0, the region below starts before the
+    // mapping: only bytes from `low` on are touched, as `check_layout` found.
     let (region, origin) = match u64::try_from(low) {
         Ok(before) => {
             let start = mapped.address().wrapping_sub(before);
@@ -81,7 +81,7 @@ pub(super) fn remote(far: Far<'_>, mapping: &Mapping) -> Result<Typed, String> {
     Typed::new(region, origin, layout, count).map_err(|error| error.to_string())
 }
 
-/// Maps what an offer is of. An error says whether other messages would meet it, too.
+/// Maps the memory of an offer. An error says whether other messages would fail, too.
 fn start(cx: &mut Cx<'_>) -> Result<(Mapping, Typed), (String, bool)> {
     let once = |why: String| (why, false);
     let rts = cx.rts;
@@ -112,8 +112,8 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
             return (None, Step::Refused(why));
         }
     };
-    // Neither side has gaps, and a copy engine is quicker than a kernel. It makes a detour of host
-    // memory that its device does not know.
+    // Neither side has gaps, and a copy engine is quicker than a kernel. For host memory that its device does not
+    // know, it would need a detour.
     let least = cx.config.tuning.copy_bytes_min;
     let known = mapping.region().space() != Space::Host;
     let typed = cx.buffer.typed();
@@ -141,7 +141,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
 #[derive(Debug)]
 pub(super) struct Moving {
     way: Protocol,
-    /// What it moves out of, held until it has ended.
+    /// The memory that it reads, kept until it has ended.
     _mapping: Option<Mapping>,
 }
 

@@ -1,5 +1,5 @@
-//! Mapped, the other way round: the sender maps the receiver's memory and moves from layout to layout with
-//! one copy. The receiver grants it access to its buffer meanwhile.
+//! Mapped, with the ends swapped: the sender maps the receiver's memory and moves from layout to layout with one
+//! copy. The receiver grants it access to its buffer meanwhile.
 //!
 //! ```text
 //! sender                             receiver
@@ -11,18 +11,16 @@
 //!   | complete                         |
 //! ```
 //!
-//! It serves where two processes take turns on a device: then one of them moves all messages of the two,
-//! out of the other's memory or into it, and the device need not change hands; where the receiver's
-//! side of device memory is the denser one; and where a device writes the memory of its peer's host, which
-//! it does at the full rate of the bus. Between hosts the receiver does the same work and need not
-//! ask, so that there it must be forced.
+//! It has three uses. If two processes take turns on a device, one of them moves all messages of the two, out of the
+//! other's memory or into it, and the device need not switch. If the receiver's side of device memory is the denser
+//! one, the sender should write it. And a device writes its peer's host memory at the full rate of the bus. Between
+//! hosts the receiver does the same work without a GRANT, so there this protocol must be forced.
 //!
-//! What cannot be done is refused (REFUSE), and so is work that has failed, once no engine does any more:
-//! the offer stands, and the receiver chooses another protocol. The key stands for the bytes that the
-//! receiver's buffer touches; its layout is checked to touch just these before anything is written. The
-//! receive of a sender that is lost ends when the transport says that the peer has let go of the
-//! memory, or that its process is gone ([`Mapped::recall`](gapless_bml::Mapped::recall)): a
-//! peer that was given up may live, and write, for long.
+//! The sender refuses (REFUSE) what it cannot do, and failed work once no engine works any more. The offer stays
+//! valid, and the receiver chooses another protocol. The key stands for the bytes that the receiver's buffer touches;
+//! its layout is checked to touch exactly these before anything is written. If the sender is lost, the receive ends
+//! when the transport says that the peer has released the memory, or that its process is gone
+//! ([`Mapped::recall`](gapless_bml::Mapped::recall)): a lost peer may live, and write, for long.
 
 use super::mapped::{Far, remote};
 use super::offer::{map_key, packed_size};
@@ -51,7 +49,7 @@ pub(super) const KIND: Kind = Kind {
         None => Model::new(s, tuning).mapped_put(),
         Some(ends) => Model::new(s, tuning).direct_put(ends),
     },
-    // `consider` has seen to that.
+    // `consider` has checked that.
     stays_closed: |_| false,
     consider,
     open_recv,
@@ -75,7 +73,7 @@ fn exclude(s: &Situation, _: &Tuning) -> Option<Excluded> {
 /// a device, before no more is granted for them.
 const REFUSALS_MAX: u8 = 8;
 
-/// Messages in a row that a peer could not write for the moment before it is not asked for a while.
+/// Messages in a row that a peer could not write for now before it is not asked for a while.
 const EXHAUSTED_MAX: u8 = 8;
 
 /// How long that is, in messages whose buffer would have been granted.
@@ -87,15 +85,15 @@ const REST: u8 = 64;
 pub(crate) struct Granting {
     /// How often in a row it was refused, or found no key.
     refused: [u8; 2],
-    /// How often in a row the peer could make no use of one for the moment.
+    /// How often in a row the peer could not use one for now.
     exhausted: [u8; 2],
-    /// Messages that go another way before the peer is asked again.
+    /// Messages that use another protocol before the peer is asked again.
     resting: [u8; 2],
     /// Layouts of ours that it has fetched, by their names, and may have forgotten since.
     fetched: FastMap<u64, ()>,
 }
 
-/// What a receiver's buffer has to do with whether it is granted to its sender.
+/// What decides whether a receiver's buffer is granted to its sender.
 fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     let share = cx.config.share_device_buffers;
     let forced = cx.config.force == Some(Protocol::MappedPut);
@@ -113,7 +111,7 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
             touched.is_some_and(|(_, region)| map_key(cx.bml, cx.peer, region, share).is_some())
         }
         (true, false) => false,
-        // Its key is asked for when it is needed: to export memory takes time.
+        // Its key is requested when it is needed: exporting memory takes time.
         (false, false) => {
             share && device_of(cx.bml, space).is_some() && cx.bml.mapped(Rank(cx.peer)).is_some()
         }
@@ -178,7 +176,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     (Some(Box::new(Granted { region, layout })), Step::Going)
 }
 
-/// The buffer cannot be granted, or its sender could not make use of it; nobody works on it.
+/// The buffer cannot be granted, or its sender could not use it; nobody works on it.
 fn not_granted(cx: &mut Cx<'_>, why: Why) -> Step {
     let host = cx.buffer.typed().space().cpu_accessible();
     let text = match why {
@@ -212,7 +210,7 @@ struct Granted {
 }
 
 impl Granted {
-    /// The sender asks how the buffer is laid out.
+    /// The sender asks for the buffer's layout.
     fn layout_request(&mut self, cx: &mut Cx<'_>, serial: u64, piece: u64) -> Option<()> {
         let fits = cx.fragment_max().saturating_sub(LAYOUT_BYTES);
         let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits)?;
@@ -265,13 +263,13 @@ impl Rendezvous for Granted {
     }
 }
 
-/// A send that writes its receiver's memory, or learns how that is laid out.
+/// A send that writes its receiver's memory, or fetches its layout.
 #[derive(Debug)]
 struct Putting {
     grant: Grant,
     /// The receiver's layout, on its way here.
     fetch: Option<Fetch>,
-    /// What an engine writes, held until it has ended.
+    /// The memory that an engine writes, kept until it has ended.
     mapping: Option<Mapping>,
 }
 
@@ -308,7 +306,7 @@ impl Putting {
         };
         match known {
             Some(Some(layout)) => self.put(cx, Some(layout)),
-            // More than is decoded here, or kept.
+            // Beyond the decoder's bounds, or the cache's.
             Some(None) => self.stop_putting(cx, Why::Exhausted),
             None if grant.layout_bytes > cx.config.bounds.layout_cache_bytes => {
                 self.stop_putting(cx, Why::Exhausted)
@@ -382,7 +380,7 @@ impl Putting {
         Step::Done(Protocol::MappedPut)
     }
 
-    /// This protocol comes to nothing; no engine works on the receiver's buffer.
+    /// This protocol has failed; no engine works on the receiver's buffer.
     fn stop_putting(&self, cx: &mut Cx<'_>, why: Why) -> Step {
         cx.control(&wire::refuse(self.grant.reply, why));
         Step::Refused("the receiver's buffer cannot be written".to_owned())

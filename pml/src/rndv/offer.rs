@@ -35,13 +35,13 @@ pub(crate) struct Offered {
     pub(crate) late: bool,
     /// Whether the receiver has fetched it.
     pub(crate) fetched: bool,
-    /// How the send will end: what should have made its data has failed, or an engine of ours.
+    /// The result of the send: the work that should have made its data has failed, or an engine of ours.
     pub(crate) failed: Option<PmlError>,
-    /// What the receiver has decided for. Without it the offer stands.
+    /// The chosen protocol. Without it the offer is valid.
     pub(crate) going: Option<Box<dyn Rendezvous>>,
     /// An engine packs the data, because nobody has answered.
     pub(crate) packing: bool,
-    /// Why the data could not be packed, and the message was asked back.
+    /// Why the data could not be packed, and the message was withdrawn.
     pub(crate) unpacked: Option<PmlError>,
     /// It would be eager if nobody answered.
     pub(crate) short: bool,
@@ -259,7 +259,7 @@ impl Core {
                 (false, _) => unknown(&heard.message),
             };
         }
-        // Whoever does not wait for our word would have us read what is being written.
+        // A peer that does not wait for our note would have us read data that is still being written.
         if offered.rts.data != Data::There && !matches!(heard.message, Message::Fin { .. }) {
             let serial = offered.rts.serial;
             return Err(format!("rendezvous {serial} is begun before its data is there"));
@@ -278,7 +278,7 @@ impl Core {
         }
     }
 
-    /// The receiver asks how a buffer that was offered is laid out.
+    /// The receiver asks for the layout of an offered buffer.
     fn layout_wanted(
         &mut self,
         bml: &mut Bml,
@@ -301,7 +301,7 @@ impl Core {
         Ok(())
     }
 
-    /// The receiver has what it wants of an offer that stands, or wants nothing.
+    /// The receiver has what it needs of a valid offer, or wants nothing.
     fn answered(&mut self, bml: &mut Bml, id: RequestId, verdict: Verdict) {
         let Some(send) = self.requests.send_mut(id) else { return };
         let outcome = send.outcome(verdict);
@@ -314,7 +314,7 @@ impl Core {
         self.end_offer(bml, id, result);
     }
 
-    /// Ends a send that was offered, on which nobody works any more: takes its keys and its name back.
+    /// Ends a send that was offered, on which nobody works any more: withdraws its keys and its name.
     pub(crate) fn end_offer(&mut self, bml: &mut Bml, id: RequestId, result: Outcome) {
         let Some(send) = self.requests.send_mut(id) else { return };
         let SendStage::Rendezvous(offered) = &mut send.stage else { return };

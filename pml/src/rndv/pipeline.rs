@@ -37,9 +37,9 @@ pub(super) const KIND: Kind = Kind {
     ..Kind::NONE
 };
 
-/// Length of fragments of a message without gaps between hosts: short ones have both ends at work sooner, long ones
-/// have them look for each other less often. Rows are better off with longer ones, in which fewer of them are cut.
-/// 64 KiB take 6.0 us in fragments of 16 KiB, 6.3 of 32, 8.1 of 64; 1 MiB takes 59, 57, 61; more gains nothing.
+/// Length of fragments of a message without gaps between hosts. Short fragments let both ends work sooner; long ones
+/// need fewer waits for each other. Rows need longer fragments, which cut fewer of them. 64 KiB take 6.0 us in
+/// fragments of 16 KiB, 6.3 of 32, 8.1 of 64; 1 MiB takes 59, 57, 61; longer fragments gain nothing.
 fn plain_fragment(bytes: u64) -> u32 {
     match bytes {
         0..0x2_0001 => 16 << 10,
@@ -103,7 +103,7 @@ struct Sender {
     depth: u32,
     /// Slots that engines pack into, by the fragments' offsets.
     packing: Vec<(u64, RailSlot)>,
-    /// Nothing more is sent.
+    /// No more is sent.
     stopped: bool,
 }
 
@@ -197,7 +197,7 @@ struct Receiver {
     pieces: Pieces,
     /// Fragments that engines unpack, by their offsets.
     unpacking: Vec<(u64, Fragment)>,
-    /// Nothing more comes: the sender has given up, or is lost.
+    /// No more comes: the sender has failed, or is lost.
     over: bool,
 }
 

@@ -17,7 +17,7 @@ macro_rules! protocols {
             /// All of them.
             pub const ALL: [Protocol; [$(Protocol::$name),+].len()] = [$(Protocol::$name),+];
 
-            /// What is decided by which one it is.
+            /// What depends on which one it is.
             pub(crate) fn kind(self) -> &'static Kind {
                 match self {
                     $(Protocol::$name => &$kind,)+
@@ -28,7 +28,7 @@ macro_rules! protocols {
 }
 
 protocols! {
-    /// Header and packed data in one slot, without asking.
+    /// Header and packed data in one slot, without a rendezvous.
     Eager = eager::KIND,
     /// RTS, CTS, then packed fragments through slots: two copies.
     Pipeline = pipeline::KIND,
@@ -48,7 +48,7 @@ protocols! {
     /// Device memory: the sender packs into staging memory of its own device, the receiver unpacks
     /// straight out of it.
     StagedGet = staged::GET,
-    /// The same, but the receiver has a copy engine fetch the fragment before it unpacks (§5.2.1).
+    /// The same, but the receiver's copy engine fetches the fragment before it is unpacked (§5.2.1).
     StagedGetCopy = staged::GET_COPY,
     /// Through page-locked host memory that both ends map (§4.2): pack, copy down, copy up, unpack;
     /// a side in host memory packs or unpacks there itself.
@@ -58,7 +58,7 @@ protocols! {
 }
 
 impl Protocol {
-    /// Those that go through staging memory, fragment by fragment.
+    /// The protocols through staging memory, fragment by fragment.
     pub const STAGED: [Protocol; 6] = [
         Protocol::StagedPut,
         Protocol::StagedPutCopy,
@@ -80,7 +80,7 @@ impl Protocol {
         Protocol::ALL.into_iter().find(|protocol| protocol.name() == name)
     }
 
-    /// Whether it goes through staging memory, fragment by fragment.
+    /// Whether it uses staging memory, fragment by fragment.
     #[must_use]
     pub fn is_staged(self) -> bool {
         Protocol::STAGED.contains(&self)

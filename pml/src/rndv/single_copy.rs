@@ -37,11 +37,11 @@ pub(super) const KIND: Kind = Kind {
 /// Pieces of one operation at most, whatever the transport would take.
 const PIECES_MAX: usize = 1024;
 
-/// How far the reading is.
+/// The progress of the reading.
 #[derive(Debug)]
 struct Getting {
     position: u64,
-    /// Where the operation under way ends; `None` if none is.
+    /// Where the operation in flight ends; `None` if none is.
     batch_end: Option<u64>,
     /// The sender is lost: nothing more is read.
     lost: bool,

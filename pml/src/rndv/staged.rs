@@ -17,16 +17,15 @@
 //!                                             ■
 //! ```
 //!
-//! FREE(n): fragments below `n` may be laid. The ring has `depth` places, and fragment `i` lies in place
-//! `i` modulo the depth; a receiver's buffer without gaps that the sender can map is a ring with a
-//! place for every fragment, and there is nothing to take out or to free.
+//! FREE(n): fragments below `n` may be put into the ring. The ring has `depth` places, and fragment `i` lies in place
+//! `i` modulo the depth. A receiver's buffer without gaps that the sender can map is a ring with a place for every
+//! fragment: nothing is taken out or freed.
 //!
-//! What cannot be had is no error: REFUSE (or, of a RING, simply another decision) leaves the offer
-//! standing, and the receiver chooses again among the other ways. If the sender's engine fails, it
-//! says ABORT once none of its engines works any more, and waits for FIN, because a FREE may be on its
-//! way. If the receiver's fails, it takes the other fragments and drops them. If a peer is lost, staging
-//! memory goes back when our engines have ended, and what the peer may write to when the transport
-//! says that it has it no more.
+//! A lack of resources is no error. REFUSE (or, for a RING, simply another decision) leaves the offer valid, and the
+//! receiver chooses another protocol. If the sender's engine fails, it says ABORT once none of its engines works any
+//! more, and waits for FIN, because a FREE may be in flight. If the receiver's engine fails, it takes the other
+//! fragments and drops them. If a peer is lost, staging memory is freed when our engines have ended; memory that the
+//! peer may write is freed when the transport says that the peer has released it.
 
 pub(crate) mod course;
 mod receiver;
@@ -56,7 +55,7 @@ pub(super) const PUT: Kind = Kind {
     wire: 6,
     exclude: between_devices,
     cost: |s, tuning| Model::new(s, tuning).staged(Protocol::StagedPut),
-    // Both puts depend on the same, which is looked at once.
+    // Both puts depend on the same facts, which are checked once.
     consider,
     open_recv: |cx, s| receiver::open(cx, Protocol::StagedPut, s),
     ..STAGED
@@ -128,11 +127,11 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     }
 }
 
-/// Messages in a row that find no key for a protocol before it is given up for good: a transport may be
-/// short of keys for a moment.
+/// Messages in a row that find no key for a protocol before it is excluded for good: a transport may be out of keys
+/// for a moment.
 const UNKEYED_MAX: u8 = 8;
 
-/// Why a protocol is impossible after all.
+/// Why a protocol turns out to be impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Obstacle {
     /// Another message may use it.
@@ -167,13 +166,13 @@ pub(super) fn map_peer(
     mapped.map_for(peer, key, user)
 }
 
-/// Whether a failure to map is one that other messages would meet, too.
+/// Whether other messages would also fail to map.
 pub(super) fn lasts(error: &MapError) -> bool {
     matches!(error, MapError::Device(_) | MapError::System { .. })
 }
 
 impl Protocol {
-    /// Whether the sender lays fragments into memory of the receiver.
+    /// Whether the sender puts fragments into memory of the receiver.
     pub(crate) fn puts(self) -> bool {
         matches!(self, Protocol::StagedPut | Protocol::StagedPutCopy)
     }
@@ -188,7 +187,7 @@ impl Protocol {
         matches!(self, Protocol::CopyInOut | Protocol::ZeroCopyInOut)
     }
 
-    /// Those that need the same of a link, this one included.
+    /// The protocols that need the same of a link, this one included.
     fn kin(self) -> &'static [Protocol] {
         match self {
             Protocol::StagedPut | Protocol::StagedPutCopy => {
@@ -204,7 +203,7 @@ impl Protocol {
         }
     }
 
-    /// Whether a copy engine stands between a ring that the sender keeps and a buffer in `space`.
+    /// Whether a copy engine is between a ring that the sender keeps and a buffer in `space`.
     fn copies(self, space: Space, sender: bool) -> bool {
         match self {
             Protocol::StagedGetCopy => !sender,
@@ -214,8 +213,7 @@ impl Protocol {
     }
 }
 
-/// Gives a course a copier, and memory to pack into where the buffer has gaps; whether there is
-/// any.
+/// Gives a course a copier, and memory to pack into if the buffer has gaps; returns whether there is any.
 fn second_stop(cx: &mut Cx<'_>, course: &mut Course) -> bool {
     let typed = cx.buffer.typed();
     let Some(device) = device_of(cx.bml, typed.space()) else { return false };
@@ -230,7 +228,7 @@ fn second_stop(cx: &mut Cx<'_>, course: &mut Course) -> bool {
     true
 }
 
-/// What an engine's step on a fragment came to at once; `None` if it is followed, as the part of that number.
+/// The immediate result of an engine's step on a fragment; `None` if it is in flight, as the part of that number.
 fn follow(
     cx: &mut Cx<'_>,
     index: u64,
@@ -248,7 +246,7 @@ fn follow(
     }
 }
 
-/// What became of a part: what could not even be begun after it has failed.
+/// The result of a part; a half that could not be started fails after it.
 fn outcome(
     failed: &mut Vec<(u64, EngineError)>,
     part: u64,

@@ -1,21 +1,20 @@
-//! Staging memory: what fragments of device memory lie in between two engines.
+//! Staging memory: the memory of fragments between two engines.
 //!
-//! A slab is allocated once, of a device or of the host, and kept: transports export it whole and
-//! peers map it once, so that a message that uses it again finds keys and mappings cached. Slabs are
-//! bounded in bytes, per device and for the host. Nobody waits for one: a message that finds none
-//! takes another way.
+//! A slab of a device or of the host is allocated once and kept. Transports export it whole and peers map it once, so
+//! that later messages find keys and mappings cached. Slabs are bounded in bytes, per device and for the host. Nobody
+//! waits for a slab: a message that finds none uses another protocol.
 //!
-//! A slab that a peer may still write to, although its message is over (the peer was given up), is
-//! *leaving* until the transport says that nobody has it mapped. Lengths are in bytes.
+//! A slab whose message is over may still be written by a lost peer. It is *leaving* until the transport says that
+//! nobody has it mapped. Lengths are in bytes.
 
 use gapless_bml::{Allocation, Bml};
 use gapless_mem::{Device, Region, Space};
 use std::sync::Arc;
 
-/// Slabs are multiples of this: what drivers give out, so that nothing else is exported with them.
+/// Slabs are multiples of this, the drivers' unit of allocation, so that nothing else is exported with them.
 const GRAIN: u64 = 2 << 20;
 
-/// Part of a slab that one message has. It goes back with [`StagingPool::give`].
+/// Part of a slab that one message uses. [`StagingPool::give`] takes it back.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Block {
@@ -73,8 +72,8 @@ pub(crate) fn device_of(bml: &Bml, space: Space) -> Option<Arc<dyn Device>> {
 }
 
 impl StagingPool {
-    /// `len` bytes of the memory of `device`, or of host memory that peers and devices reach; `None`
-    /// if that would exceed `bound`, or nobody has that much.
+    /// `len` bytes of the memory of `device`, or of host memory that peers and devices reach; `None` if that would
+    /// exceed `bound`, or if the memory is not available.
     pub(crate) fn take(
         &mut self,
         bml: &mut Bml,
@@ -102,7 +101,7 @@ impl StagingPool {
         bound: u64,
     ) -> Option<usize> {
         let whole = len.checked_next_multiple_of(GRAIN).filter(|whole| *whole <= bound)?;
-        // Idle slabs that nobody has mapped make room at once; where they are too few, all of them stay.
+        // Idle slabs that nobody has mapped are freed at once; if that is not enough, all of them stay.
         let kept = self.slabs.iter().filter(|slab| slab.state != State::Idle && slab.is_of(device));
         let kept: u64 = kept.map(|slab| slab.region.len()).sum();
         if kept.saturating_add(whole) > bound {
@@ -149,7 +148,7 @@ impl StagingPool {
         idle.sort_by_key(|slab| slab.region.len());
         let slab = idle.pop()?;
         if slab.is_mapped(bml) {
-            // Its peers are asked to let go of it; until then it counts, and is nobody's.
+            // Its peers are asked to release it; until then it counts, and no message gets it.
             slab.state = State::Leaving;
         } else {
             slab.free();
@@ -157,7 +156,7 @@ impl StagingPool {
         Some(())
     }
 
-    /// Looks which slabs peers have let go of.
+    /// Checks which slabs peers have released.
     pub(crate) fn look_back(&mut self, bml: &mut Bml) {
         for slab in self.slabs.iter_mut().filter(|slab| slab.state == State::Leaving) {
             if !slab.is_mapped(bml) {
@@ -166,12 +165,12 @@ impl StagingPool {
         }
     }
 
-    /// Takes back what no engine and no peer uses any more.
+    /// Takes back memory that no engine and no peer uses any more.
     pub(crate) fn give(&mut self, block: Block) {
         self.slabs[block.slab].state = State::Idle;
     }
 
-    /// Takes back what a peer may still write to.
+    /// Takes back memory that a peer may still write.
     pub(crate) fn give_late(&mut self, block: Block) {
         let slab = &mut self.slabs[block.slab];
         debug_assert!(
@@ -181,7 +180,7 @@ impl StagingPool {
         slab.state = State::Leaving;
     }
 
-    /// This process leaves: peers are asked to let go of what no message uses.
+    /// This process leaves: peers are asked to release memory that no message uses.
     pub(crate) fn leave(&mut self, bml: &mut Bml) {
         let idle = self.slabs.iter_mut().filter(|slab| slab.state == State::Idle);
         for slab in idle.filter(|slab| slab.owner.is_some()) {

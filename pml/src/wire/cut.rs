@@ -1,13 +1,12 @@
-//! How a staged message is cut into fragments: as both ends know it from four numbers.
+//! How a staged message is cut into fragments, which both ends derive from four numbers.
 //!
 //! ```text
 //! head = 2                      tail = 2
 //! |f/4| f/2 |   f   |   f   | … | rest | f/2 |f/4|
 //! ```
 //!
-//! What goes over the link first is short where the link waits for it to be packed, and so is what goes
-//! last where the message waits for it to be unpacked. In between fragments are long, because each costs
-//! launches and a gap.
+//! The first fragment over the link is short if the link waits for it to be packed, the last one if the message waits
+//! for it to be unpacked. Fragments in between are long, because each costs launches and a gap.
 
 use std::ops::Range;
 

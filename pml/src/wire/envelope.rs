@@ -5,7 +5,7 @@ use gapless_dtype::SignatureDigest;
 use zerocopy::little_endian::{I32, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// How a message was sent; 0 is whatever needs nothing of the receiver.
+/// How a message was sent; 0 asks nothing of the receiver.
 pub(super) const SYNCHRONOUS: u16 = 1;
 const READY: u16 = 2;
 
@@ -17,16 +17,15 @@ pub enum SendMode {
     Standard,
     /// Not before a receive has taken the message (`MPI_Ssend`).
     Synchronous,
-    /// As standard; the sender promises that the receive is posted (`MPI_Rsend`). Where it is not,
-    /// that receive ends with [`PmlError::NotReady`], having got the data if the message was short; a
-    /// longer message is not carried, and its send ends with the same error.
+    /// As standard; the sender promises that the receive is posted (`MPI_Rsend`). If it is not, the receive ends with
+    /// [`PmlError::NotReady`], with the data if the message was short. A longer message is not carried, and its send
+    /// ends with the same error.
     Ready,
-    /// At once: what cannot leave now is copied (`MPI_Bsend`) to room that was set aside by
-    /// [`Pml::attach_buffer`].
+    /// At once: a message that cannot leave now is copied (`MPI_Bsend`) to the room of [`Pml::attach_buffer`].
     Buffered,
 }
 
-/// What a message carries to be matched by. Sources are process numbers of the job.
+/// The fields by which a message is matched. Sources are process numbers of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) context: u32,

@@ -52,7 +52,7 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// With the layout behind it, or without: then the sender has it, or asks for it.
+    /// With the layout behind it, or without: then the sender has the layout, or asks for it.
     pub(crate) fn wire(&self, layout: &[u8]) -> Vec<u8> {
         let key = self.key.as_bytes();
         let wire = GrantWire {

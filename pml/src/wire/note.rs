@@ -25,15 +25,15 @@ const _: () = assert!(size_of::<NoteWire>() == NOTE_BYTES);
 /// What a note says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// The sender wants the message with this serial back.
+    /// The sender withdraws the message with this serial.
     Withdraw { serial: u64 },
-    /// The sender wants its eager message of this number back, and an answer to this serial.
+    /// The sender withdraws its eager message of this number, and wants an answer to this serial.
     Recall { sequence: u32, serial: u64 },
     /// The data of the offer with this serial is there.
     Go { serial: u64 },
     /// It will never be.
     Fail { serial: u64 },
-    /// No message that is matched will follow: the sender leaves the job.
+    /// No more messages that are matched will follow: the sender leaves the job.
     Farewell,
 }
 

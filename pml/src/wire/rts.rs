@@ -15,7 +15,7 @@ pub(crate) enum Data {
     There,
     /// The sender will say when.
     Later,
-    /// It will never be: what should have made it has failed.
+    /// It will never be: the work that should have made it has failed.
     Never,
 }
 
@@ -48,21 +48,21 @@ const _: () = assert!(size_of::<RtsWire>() == RTS_BYTES);
 
 /// Its buffer lies in memory of a device that can stage.
 const DEVICE: u8 = 1;
-/// It can lay fragments into host memory that its receiver maps.
+/// It can put fragments into host memory that its receiver maps.
 const THROUGH_HOST: u8 = 2;
 /// The data is there later.
 const LATER: u8 = 1;
 
-/// What a sender tells of staging.
+/// What a sender says about staging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StagedOffer {
     /// Whether its buffer lies in memory of a device that can stage.
     pub(crate) device: bool,
-    /// Whether it can lay fragments into host memory that its receiver maps.
+    /// Whether it can put fragments into host memory that its receiver maps.
     pub(crate) through_host: bool,
     /// Fragment size in bytes that it wishes; 0 if it cannot stage.
     pub(crate) fragment: u32,
-    /// Fragments in work at once that it wishes.
+    /// Fragments in flight at once that it wishes.
     pub(crate) depth: u32,
     /// Which device it is; 0 if that is not known.
     pub(crate) mark: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Rts {
     pub(crate) layout_bytes: u64,
     /// Fragment size in bytes that the sender wishes.
     pub(crate) fragment: u32,
-    /// Fragments in work at once that the sender wishes.
+    /// Fragments in flight at once that the sender wishes.
     pub(crate) depth: u32,
     /// Whether the sender's buffer is memory that a CPU may touch.
     pub(crate) host: bool,

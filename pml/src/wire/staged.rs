@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) const OPEN_BYTES: usize = 40;
 /// Length of RING without its key, in bytes.
 pub(crate) const RING_BYTES: usize = 16;
-/// Most fragments in work at once.
+/// Most fragments in flight at once.
 pub(crate) const DEPTH_MAX: u32 = 64;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -56,9 +56,9 @@ pub(crate) struct Open {
     /// The packed bytes that are wanted, from 0 on, and their fragments, of which the longest has
     /// [`FRAGMENT_MIN`] bytes at least.
     pub(crate) cut: Cut,
-    /// Fragments in work at once at most; 1 to [`DEPTH_MAX`].
+    /// Fragments in flight at once at most; 1 to [`DEPTH_MAX`].
     pub(crate) depth: u32,
-    /// The key stands for the receiver's buffer: fragments go where they belong, not around a ring.
+    /// The key stands for the receiver's buffer: fragments go to their final place, not around a ring.
     pub(crate) direct: bool,
     /// Where the sender puts fragments, if it does.
     pub(crate) key: Option<RemoteKey>,
@@ -73,7 +73,7 @@ pub(crate) struct Ring {
     pub(crate) key: RemoteKey,
 }
 
-/// Why a sender refuses a way.
+/// Why a sender refuses a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     /// Its staging memory is all in use.
@@ -191,17 +191,17 @@ impl Ring {
     }
 }
 
-/// Fragment `index` lies in its place.
+/// Fragment `index` is in its place.
 pub(crate) fn ready(reply: u64, index: u64) -> [u8; 32] {
     words(kind::READY, [reply, index, 0])
 }
 
-/// Fragments below `limit` may be laid into their places.
+/// Fragments below `limit` may be put into their places.
 pub(crate) fn free(serial: u64, limit: u64) -> [u8; 32] {
     words(kind::FREE, [serial, limit, 0])
 }
 
-/// The sender cannot go this way; its offer stands.
+/// The sender cannot use this protocol; its offer stays valid.
 pub(crate) fn refuse(reply: u64, why: Why) -> [u8; 16] {
     short(kind::REFUSE, why.code(), reply)
 }

@@ -5,15 +5,15 @@ use crate::rndv::protocol::Protocol;
 /// What became of a message that waits for an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// A receive took it, this way.
+    /// A receive took it, by this protocol.
     Received(Protocol),
     /// A receive took it, but could use nothing of it.
     Refused,
     /// It was sent in ready mode, and no receive was posted.
     NotReady,
-    /// Its sender has asked for it back, and no receive had taken it.
+    /// Its sender has withdrawn it, and no receive had taken it.
     Withdrawn,
-    /// Its receiver leaves the job, or has freed the communicator, and received it not.
+    /// Its receiver leaves the job, or has freed the communicator, without receiving it.
     Unreceived,
 }
 

@@ -5,8 +5,8 @@ use crate::choose::DeviceEnds;
 use gapless_dtype::Footprint;
 
 impl Model<'_> {
-    /// The kernels of both ends, so many times in turn: where processes take turns on a device, each waits
-    /// for its own.
+    /// The kernels of both ends, so many times in turn: if processes take turns on a device, each waits for its own
+    /// turn.
     pub(super) fn turns_ns(&self, times: f64) -> f64 {
         let turns = self.s.devices.is_some_and(|ends| ends.turns);
         if turns { times * self.t.turn_ns } else { 0.0 }
@@ -35,7 +35,7 @@ impl Model<'_> {
     pub(crate) fn device_eager(&self, ends: &DeviceEnds) -> f64 {
         let (s, t) = (self.s, self.t);
         let launches = f64::from(u8::from(ends.sender)) + f64::from(u8::from(ends.receiver));
-        // Short data without gaps goes by the copy engine, which waits for nobody.
+        // The copy engine moves short data without gaps, and waits for no turn.
         let kernels = s.sender_blocks > 1 || s.receiver_blocks > 1;
         s.latency_ns
             + launches * t.launch_wait_ns
@@ -90,7 +90,7 @@ impl Model<'_> {
             + self.between_ns(ends, mb_s, s.touched.map(|touched| touched.read_sectors))
     }
 
-    /// Into the receiver's memory, which the sender's device maps: the same, the other way round.
+    /// Into the receiver's memory, which the sender's device maps: as above, with the ends swapped.
     pub(crate) fn direct_put(&self, ends: &DeviceEnds) -> f64 {
         let (s, t) = (self.s, self.t);
         let gapless = s.sender_blocks <= 1 && s.receiver_blocks <= 1;
@@ -114,10 +114,9 @@ impl Model<'_> {
             + self.between_ns(ends, mb_s, s.touched.map(|touched| touched.written_sectors))
     }
 
-    /// One launch from layout to layout, at `mb_s` over the link or within a device. The side across the link
-    /// is touched in `sectors`, where that is known: what lies apart costs a sector for each piece of it, while
-    /// runs that are neighbours in memory cost nothing. A side on the own device costs what its runs do, at the
-    /// same time.
+    /// One launch from layout to layout, at `mb_s` over the link or within a device. The side across the link is
+    /// touched in `sectors`, if known: scattered runs cost a sector for each piece, neighbouring runs cost nothing. A
+    /// side on the device itself costs what its runs cost, at the same time.
     fn between_ns(&self, ends: &DeviceEnds, mb_s: f64, sectors: Option<u64>) -> f64 {
         /// Rows from this length on are moved by the copy engine as fast as one piece.
         const ROW: u64 = 256;
@@ -134,10 +133,10 @@ impl Model<'_> {
         moved.max(blocks + copy_ns(s.bytes, t.device_mb_s))
     }
 
-    /// What a device's change of hands costs a message that one process moves alone: a turn, unless it is the
-    /// process that moves all messages of the two (`keeps`). That one has the device already, as a rule.
+    /// The cost of a switch of the device to a message that one process moves alone: a turn, unless that process
+    /// moves all messages of the two (`keeps`). It then mostly has the device already.
     fn keeping_ns(&self, keeps: bool) -> f64 {
-        /// Of its messages, those that find the other process on the device all the same.
+        /// The share of its messages that find the other process on the device nevertheless.
         const INTERRUPTED: f64 = 0.05;
         self.turns_ns(if keeps { INTERRUPTED } else { 1.0 })
     }

@@ -5,11 +5,11 @@ use crate::choose::SingleCopyCosts;
 
 /// Bytes in a cache line.
 const LINE: u64 = 64;
-/// What a line costs, of which only a part is wanted, in runs of a loop over runs: in the pipeline, whose two
-/// ends each read or write it; and from layout to layout, where one processor does both.
+/// The cost of a line that is wanted only in part, in runs of a loop over runs: in the pipeline, whose two ends each
+/// read or write it, and from layout to layout, where one processor does both.
 const PIPELINE_LINE: f64 = 1.0;
 const MAPPED_LINE: f64 = 6.5;
-/// What a run costs from layout to layout, likewise.
+/// The cost of a run from layout to layout, in the same unit.
 const MAPPED_BLOCK: f64 = 0.17;
 
 impl Model<'_> {
@@ -27,9 +27,9 @@ impl Model<'_> {
         self.handshake_ns() + self.s.latency_ns + copy_ns.max(blocks_ns) + lines_ns
     }
 
-    /// From layout to layout. One processor does what two share in the pipeline, but it walks both sides at once,
-    /// and along the grain of memory where they are alike: runs cost little, and lines that are
-    /// touched for a part of them cost most.
+    /// From layout to layout. One processor does the work that two share in the pipeline, but it walks both sides at
+    /// once, in the order of memory if they are alike. So runs cost little, and lines that are touched only in part
+    /// cost most.
     fn moved_ns(&self) -> f64 {
         let blocks_ns = self.blocks() * MAPPED_BLOCK * self.t.block_ns;
         let lines_ns = self.wasted_lines() * MAPPED_LINE * self.t.block_ns;
@@ -48,7 +48,7 @@ impl Model<'_> {
         before + self.fetch_ns() + self.moved_ns()
     }
 
-    /// The same work, done by the sender, which hears of the buffer first and tells when it is done.
+    /// The same work, done by the sender, which first receives a GRANT and reports the end.
     pub(crate) fn mapped_put(&self) -> f64 {
         let before = self.handshake_ns() + self.s.latency_ns + self.t.map_ns;
         before + self.layout_ns(self.s.granted_layout_bytes) + self.moved_ns()

@@ -1,39 +1,38 @@
 //! The cost model's formulas for staged messages, and how they are cut into fragments.
 //!
-//! A message passes a chain of stages, each of which works on another fragment at the same time. The slowest
-//! sets the *pace*; it has nothing to do while those before it work on the first fragment, and those behind
-//! it go on for the last one.
+//! A message passes a chain of stages; each works on another fragment at the same time. The slowest stage sets the
+//! *pace*. It idles while the stages before it work on the first fragment; the stages after it finish the last one.
 
 use super::{Model, copy_ns, real};
 use crate::choose::{Protocol, Situation, Staging};
 use crate::tuning::Tuning;
 use crate::wire::cut::{Cut, Shape};
 
-/// What a device loses between two kernels that fill it, one of which begins as the other's last blocks leave it
-/// room.
+/// What a device loses between two kernels that fill it, if the second starts while the first one's last blocks still
+/// run.
 const KERNEL_GAP_NS: f64 = 800.0;
 
-/// The same where one begins when the other has ended: shorter fragments do, which are waited for, and all beside
-/// a copier.
+/// The same if the second starts when the first has ended. That holds for shorter fragments, which the other end
+/// waits for, and for all fragments beside a copier.
 const KERNEL_END_NS: f64 = 3_000.0;
 
-/// What a processor that copies fragments does for each besides.
+/// The extra cost of each fragment on a processor that copies fragments.
 const HOST_GAP_NS: f64 = 2_000.0;
 
-/// A gap that was measured as none at all, within the noise, is taken for this.
+/// The least gap: a tuner may measure none within the noise.
 const GAP_LEAST_NS: f64 = 1.0;
 
 /// Fragments start at multiples of this, and ramps of two steps at multiples of a page, so that kernels move
 /// whole vectors.
 const GRAIN: u64 = 16 << 10;
 
-/// Steps of a ramp, where there is one: more would save less than they cost.
+/// Steps of a ramp, if there is one: more would save less than they cost.
 const STEPS: u8 = 2;
 
-/// What is done with all bytes of a message at one point of its way.
+/// Work on all bytes of a message at one stage.
 #[derive(Clone, Copy)]
 struct Stage {
-    /// Of the device, or of the processor where it does the work itself.
+    /// Of the device, or of the processor if it does the work itself.
     work: f64,
     /// After each fragment.
     gap: f64,
@@ -50,7 +49,7 @@ impl Stage {
         Stage { work, gap: KERNEL_GAP_NS, short_gap: KERNEL_END_NS, launches: 1.0 }
     }
 
-    /// A kernel beside a copier: each fragment's comes after the last one's.
+    /// A kernel beside a copier: each fragment waits for the one before.
     fn kernel_in_turn(work: f64) -> Stage {
         Stage { gap: KERNEL_END_NS, ..Stage::kernel(work) }
     }
@@ -83,15 +82,15 @@ impl Chain {
         (1..self.0.len()).fold(0, slower)
     }
 
-    /// Work before it, and behind it.
+    /// The work of the stages before it, and after it.
     fn beside(&self) -> (f64, f64) {
         let sum = |stages: &[Stage]| stages.iter().map(|stage| stage.work).sum();
         let pace = self.pace();
         (sum(&self.0[..pace]), sum(&self.0[pace + 1..]))
     }
 
-    /// What a cut costs beside the slowest stage's work: what it loses between fragments, and waits for the
-    /// first and the last one.
+    /// The cost of a cut beside the slowest stage's work: the gaps between fragments, and the waits for the first and
+    /// the last one.
     fn cost(&self, cut: &Cut) -> f64 {
         let end = real(cut.end());
         let share = |index: u64| {
@@ -169,7 +168,7 @@ impl Model<'_> {
         let shape = self.shape(&chain, staging, turns);
         let Some(cut) = Cut::new(s.bytes.max(1), shape) else { return f64::MAX };
         let total = real(cut.total());
-        // The pace may be the processor's that launches.
+        // The processor that launches may set the pace.
         let work = chain.0[chain.pace()].work;
         let pace = chain.launches().into_iter().fold(work + chain.cost(&cut), |pace, launches| {
             pace.max(total * launches * t.launch_ns)
@@ -177,20 +176,20 @@ impl Model<'_> {
         let waited = (t.launch_wait_ns - t.launch_ns).max(0.0);
         let launched = chain.launches().into_iter().filter(|launches| *launches > 0.0);
         let once: f64 = launched.map(|launches| launches * t.launch_ns + waited).sum();
-        // The receiver's buffer is mapped like any other of the user's; rings stay mapped.
+        // The receiver's buffer is mapped like any buffer of a user; rings stay mapped.
         let import_ns = match (staging.direct && protocol.puts(), staging.one_device) {
             (false, _) => 0.0,
             (true, true) => t.import_same_ns,
             (true, false) => t.import_ns,
         } / f64::from(t.import_uses.max(1));
-        // READY, and where the ring is the sender's RING and FREE. Between devices get also takes longer to
-        // begin: 10 to 30 µs, between two H200s.
+        // READY, and RING and FREE if the ring is the sender's. Between devices, get also starts later: 10 to 30 µs,
+        // between two H200s.
         let asked = if protocol.puts() { 0.0 } else { 2.0 * s.latency_ns + t.rendezvous_ns };
         let begun = protocol.puts() || protocol.through_host();
         let asked = asked + if begun { 0.0 } else { t.launch_wait_ns };
         let words = s.latency_ns + t.rendezvous_ns + asked;
-        // Both ends' kernels work in turn, as many fragments at a time as there are places; copies to and from
-        // the host wait for nobody.
+        // Both ends' kernels work in turn, with as many fragments at a time as there are places; copies to and from
+        // the host wait for no turn.
         let gapless_through_host = matches!(protocol, Protocol::CopyInOut)
             && s.sender_blocks <= 1
             && s.receiver_blocks <= 1;
@@ -205,15 +204,14 @@ impl Model<'_> {
         once + words + import_ns + pace + turns
     }
 
-    /// Lengths of the fragments: so that the pace is kept up from soon after the beginning until shortly
-    /// before the end, and is not broken too often in between.
+    /// Lengths of the fragments: the pace should be kept from soon after the start until shortly before the end, with
+    /// few gaps in between.
     ///
-    /// With fragments of `f` bytes the slowest stage waits for `f` bytes of the others, and there are
-    /// `bytes / f` gaps; their sum is least at a square root. Ramps make the first and the last fragment a half or
-    /// a quarter of the others, where a stage beside the slowest is quick enough that it is ready with a
-    /// fragment before the next, twice as long, has come, and where that saves more than the gaps of more
-    /// fragments cost. Where processes take turns on a device (`turns`),
-    /// every fragment waits for one, and long ones are best.
+    /// With fragments of `f` bytes the slowest stage waits for `f` bytes of the others, and there are `bytes / f`
+    /// gaps; their sum is least at a square root. Ramps make the first and the last fragment a half or a quarter of
+    /// the others. They are used if a stage beside the slowest is quick enough to finish a fragment before the next,
+    /// twice as long, has come, and if that saves more than the gaps of more fragments cost. If processes take turns
+    /// on a device (`turns`), every fragment waits for a turn, and long ones are best.
     fn shape(&self, chain: &Chain, staging: &Staging, turns: bool) -> Shape {
         let (bytes, t) = (self.s.bytes.max(1), self.t);
         let wish = staging.fragment_bytes.max(1);
@@ -261,7 +259,7 @@ fn rounded(bytes: f64, wish: u32) -> u32 {
     u32::try_from(bytes.next_multiple_of(GRAIN)).unwrap_or(wish).min(wish)
 }
 
-/// Lengths of the fragments of a message that goes a staged way; see the notes on `Model::shape`.
+/// Lengths of the fragments of a staged message; see the notes on `Model::shape`.
 pub(crate) fn staged_shape(
     protocol: Protocol,
     s: &Situation,

@@ -39,7 +39,7 @@ impl Pml {
         }
     }
 
-    /// Begins an agreement of all members of `parent`, and of both its sides.
+    /// Starts an agreement of all members of `parent`, on both its sides.
     fn begin(&mut self, purpose: Purpose, parent: &Comm, mine: Entry) -> CommRequest {
         let number = parent.next_agreement() % NUMBERS;
         let tag = AGREEMENT | number.cast_signed();
@@ -77,7 +77,7 @@ impl Pml {
 
     /// Starts to make a communicator of the same group or groups with contexts of its own
     /// (`MPI_Comm_idup`, MPI 4.1 §7.4.2). Collective: all members start these calls in the same order
-    /// for each parent; any number may be under way, for one parent and for several.
+    /// for each parent; any number may be in flight, for one parent and for several.
     ///
     /// # Errors
     /// The parent is not a communicator of this endpoint. A member that is lost is what
@@ -150,7 +150,7 @@ impl Pml {
     }
 
     /// Starts to make a communicator of `group`, whose members alone call this
-    /// (`MPI_Comm_create_group`, MPI 4.1 §7.4.2). The tag tells calls apart that are under way at once
+    /// (`MPI_Comm_create_group`, MPI 4.1 §7.4.2). The tag tells calls apart that are in flight at once
     /// in the same processes.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use crate::error::PmlError;
 use zerocopy::little_endian::{I32, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Stands where a process had no identifier left.
+/// Marks a process that had no identifier left.
 pub(super) const NO_ID: u32 = u32::MAX;
 
 /// What one member tells.
@@ -70,7 +70,7 @@ pub(super) const PREFACE_BYTES: usize = 16;
 const _: () = assert!(size_of::<Preface>() == PREFACE_BYTES);
 
 impl Preface {
-    /// A table of so many entries of the teller's side and of the other follows.
+    /// So many entries of this side and of the other follow.
     pub(super) fn fine(local: usize, remote: usize) -> Preface {
         let count = |len: usize| U32::new(u32::try_from(len).expect("a group has 32-bit ranks"));
         Preface { failed: 0.into(), culprit: 0.into(), local: count(local), remote: count(remote) }

@@ -1,4 +1,4 @@
-//! The way of fragments between a buffer and the ring, at either end.
+//! The course of fragments between a buffer and the ring, at either end.
 //!
 //! ```text
 //! out   buffer ──pack──► ring            in   ring ──unpack──► buffer
@@ -6,16 +6,15 @@
 //!       buffer ─────────copy───► ring         ring ─────copy────► buffer        (no gaps)
 //! ```
 //!
-//! Fragment `i` lies in place `i` modulo the depth of whatever it passes; where there is a place for every
-//! fragment, each lies where it does in the stream, and nothing is left between them. Each end names the
-//! ring by a region of its own: its staging memory, its buffer, or a mapping of the other's.
+//! Fragment `i` lies in place `i` modulo the depth of each memory that it passes. If there is a place for every
+//! fragment, each has the same offset as in the stream, without gaps between them. Each end names the ring by a
+//! region of its own: its staging memory, its buffer, or a mapping of the other's.
 //!
-//! Side by side, fragments would share the device and the link, and all end when the last one does: the other
-//! end would have nothing to do until then. So an end's work on a fragment comes *after* its work on the one
-//! before the last: the device begins one as the other's last blocks leave it room, where one after the other it
-//! would rest for 3 µs between two kernels (between two H200s 64 MiB in four kernels take 191 µs so, and 202 one
-//! after the other). Copies, kernels beside a copier, and fragments that are shorter than others, for which the
-//! other end waits, come after the last.
+//! Side by side, fragments would share the device and the link, and all would end when the last one does; the other
+//! end would idle until then. So an end's kernel for a fragment waits for the fragment two before it. The device
+//! starts one kernel while the last blocks of another still run; one after the other, it would idle for 3 µs between
+//! two kernels (between two H200s 64 MiB in four kernels take 191 µs so, and 202 one after the other). Copies,
+//! kernels beside a copier, and shorter fragments, for which the other end waits, wait for the fragment just before.
 
 use super::window::Window;
 use crate::buffer::{self, Buffer, Engines};
@@ -35,25 +34,25 @@ pub(crate) struct Course {
     pub(crate) way: Protocol,
     cut: Cut,
     pub(crate) window: Window,
-    /// Fragments below it may be begun.
+    /// Fragments below it may be started.
     pub(crate) limit: u64,
     /// The ring is the receiver's buffer: each fragment lies where it belongs.
     pub(crate) direct: bool,
     /// What the ring is here.
     pub(crate) ring: Option<Ring>,
-    /// The second stop, where there is one.
+    /// The second stop, if there is one.
     pub(crate) local: Option<Block>,
-    /// Who copies, where somebody does.
+    /// Who copies, if anyone does.
     pub(crate) copier: Option<Arc<dyn Device>>,
     /// Fragments that engines work on.
     pub(crate) working: u32,
-    /// The engine's work on the fragment that was begun last, and on the one before, as far as there may be any.
+    /// The engine's work on the last fragment that was started, and on the one before, if it may still run.
     worked: [Completion; 2],
     /// The copier's.
     copied: Completion,
 }
 
-/// The ring, by whoever keeps it.
+/// The ring, by its owner.
 #[derive(Debug)]
 pub(crate) enum Ring {
     /// Staging memory of ours.
@@ -64,16 +63,15 @@ pub(crate) enum Ring {
     Buffer(Region),
 }
 
-/// Work that was begun.
+/// Work that was started.
 pub(crate) struct Step {
     pub(crate) completion: Completion,
-    /// What became of the rest, which could not be begun: the fragment fails once `completion` is
-    /// there.
+    /// The result of the rest, which could not be started: the fragment fails once `completion` has ended.
     pub(crate) failed: Option<EngineError>,
 }
 
 impl Step {
-    /// Work of which the second half could not be begun.
+    /// Work whose second half could not be started.
     fn cut_short(completion: Completion, error: EngineError) -> Step {
         Step { completion, failed: Some(error) }
     }
@@ -86,7 +84,7 @@ impl From<Completion> for Step {
 }
 
 impl Course {
-    /// A message that is cut so, in a ring of `depth` places.
+    /// A message with this cut, in a ring of `depth` places.
     pub(crate) fn new(way: Protocol, cut: Cut, depth: u32) -> Course {
         Course {
             way,
@@ -108,7 +106,7 @@ impl Course {
         self.cut
     }
 
-    /// Makes do with fewer places; nothing was begun yet.
+    /// Reduces the number of places; nothing was started yet.
     pub(crate) fn narrow(&mut self, depth: u32) {
         self.window = Window::new(self.total(), depth);
     }
@@ -132,7 +130,7 @@ impl Course {
         u64::from(self.window.depth()) * self.cut.longest()
     }
 
-    /// Bytes that must be where fragments are put.
+    /// Bytes that must exist where fragments are put.
     pub(crate) fn reach_bytes(&self) -> u64 {
         if self.direct { self.cut.end() } else { self.ring_bytes() }
     }
@@ -165,13 +163,13 @@ impl Course {
         self.place(index, local.region(), self.is_flat())
     }
 
-    /// The fragment that may be begun next, by who begins them in order.
+    /// The next fragment that may be started, for callers that start them in order.
     pub(crate) fn next(&self) -> Option<u64> {
         let next = self.window.next();
         (next < self.limit.min(self.window.reach())).then_some(next)
     }
 
-    /// Where a fragment is in the stream, and in the ring; it is begun.
+    /// Where a fragment is in the stream, and in the ring; marks it as started.
     fn begin(&self, index: u64, tally: &mut Tally) -> Result<(Range<u64>, Region), EngineError> {
         let ring = self.ring_place(index)?;
         tally.fragments += 1;
@@ -179,7 +177,7 @@ impl Course {
         Ok((self.cut.range(index), ring))
     }
 
-    /// A fragment has ended; where it was the last one begun, nothing need come after it.
+    /// A fragment has ended; if it was the last one started, nothing needs to wait for it.
     pub(crate) fn ended(&mut self, index: u64) {
         self.working -= 1;
         self.window.end(index);
@@ -199,7 +197,7 @@ impl Course {
         }
     }
 
-    /// What the engine's work on a fragment comes after, if it goes straight between buffer and ring.
+    /// What the engine's work on a fragment waits for, if it goes straight between buffer and ring.
     fn earlier(&self, range: &Range<u64>) -> SmallVec<[Completion; 2]> {
         let [last, before] = &self.worked;
         let shorter = range.end - range.start < self.cut.longest();
@@ -212,7 +210,7 @@ impl Course {
         *before = std::mem::replace(last, work);
     }
 
-    /// Lays a fragment into its place.
+    /// Puts a fragment into its place.
     pub(crate) fn gather(
         &mut self,
         engines: &Engines,
@@ -288,7 +286,7 @@ impl Course {
         }
     }
 
-    /// A copy, after the one before.
+    /// A copy, which waits for the one before.
     fn copy(
         &mut self,
         copier: &Arc<dyn Device>,
@@ -312,7 +310,7 @@ impl Course {
     }
 }
 
-/// Those of some work that may not have ended: what other work is to come after.
+/// The parts of some work that may not have ended: other work will wait for them.
 fn after(works: &[&Completion]) -> SmallVec<[Completion; 2]> {
     let pending = works.iter().filter(|work| matches!(work, Completion::Pending(_)));
     pending.map(|work| (*work).clone()).collect()

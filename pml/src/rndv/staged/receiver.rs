@@ -21,7 +21,7 @@ struct Receiver {
     /// Fragments may come.
     going: bool,
     over: Over,
-    /// What could not be begun after parts that are under way.
+    /// The error of a half that could not be started, while parts are in flight.
     failed: Vec<(u64, EngineError)>,
 }
 
@@ -29,7 +29,7 @@ struct Receiver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
     No,
-    /// It has given up, and waits for FIN.
+    /// It has failed, and waits for FIN.
     Aborted,
     Lost,
 }
@@ -52,10 +52,10 @@ pub(super) fn open(cx: &mut Cx<'_>, way: Protocol, s: &Situation) -> Opened {
     }
 }
 
-/// A course to ask the sender for, with the key of a ring where it puts; or why not.
+/// A course to request of the sender, with the key of a ring if it puts; or why that is impossible.
 type Asked = Result<(Course, Option<RemoteKey>), (&'static str, Obstacle)>;
 
-/// A ring for the sender, or the buffer itself where it has no gaps and a key.
+/// A ring for the sender, or the buffer itself if it has no gaps and a key.
 fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
     let (bound, share) = (cx.config.bounds.staging_bytes, cx.config.share_device_buffers);
     let (_, room) = cx.receipt();
@@ -84,7 +84,7 @@ fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
     Ok((course, key))
 }
 
-/// What is needed here to take fragments out of a ring of the sender's.
+/// The memory needed here to take fragments out of a ring of the sender's.
 fn open_get(cx: &mut Cx<'_>, mut course: Course) -> Asked {
     let space = cx.buffer.typed().space();
     if course.way.copies(space, false) && !second_stop(cx, &mut course) {
@@ -119,7 +119,7 @@ fn impossible(cx: &mut Cx<'_>, way: Protocol, why: &str, obstacle: Obstacle) -> 
             *unkeyed >= UNKEYED_MAX
         }
     };
-    // What its kin needs is the same.
+    // Its relatives need the same.
     for kin in way.kin() {
         if lasting {
             cx.close(*kin, why);
@@ -151,7 +151,7 @@ impl Receiver {
         let user = if host { Space::Host } else { cx.buffer.typed().space() };
         let mapping = match map_peer(cx.bml, cx.peer, &ring.key, user) {
             Ok(mapping) => mapping,
-            // The sender takes its ring back when it hears of the next decision.
+            // The sender takes its ring back when it receives the next decision.
             Err(error) => {
                 let lasts = lasts(&error);
                 let obstacle = if lasts { Obstacle::Lasting } else { Obstacle::Passing };
@@ -169,7 +169,7 @@ impl Receiver {
         Step::Going
     }
 
-    /// A fragment lies in its place.
+    /// A fragment is in its place.
     fn ready(&mut self, cx: &mut Cx<'_>, index: u64) -> Step {
         let course = &mut self.course;
         if !self.going || index >= course.limit {
@@ -191,7 +191,7 @@ impl Receiver {
         }
     }
 
-    /// A fragment is out of its place, or lost there.
+    /// A fragment was taken out of its place, or lost there.
     fn taken_out(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
         let course = &mut self.course;
         course.ended(index);
@@ -237,7 +237,8 @@ impl Receiver {
         Step::Done(way)
     }
 
-    /// The sender is lost, and no engine of ours works any more. What the sender may still write to is kept until it cannot.
+    /// The sender is lost, and no engine of ours works any more. Memory that the sender may still write is kept until
+    /// it cannot.
     fn let_go(&mut self, cx: &mut Cx<'_>) {
         if self.granted().is_none() {
             let late = self.course.way.puts();
@@ -245,7 +246,7 @@ impl Receiver {
         }
     }
 
-    /// The sender cannot do what was decided.
+    /// The sender cannot carry out the decision.
     fn refused(&mut self, cx: &mut Cx<'_>, why: Why) -> Step {
         let course = &self.course;
         if !course.window.is_fresh() || (self.going && !course.way.puts()) {
@@ -259,7 +260,7 @@ impl Receiver {
         self.impossible(cx, text, why.into())
     }
 
-    /// The sender gives up.
+    /// The sender has failed.
     fn aborted(&mut self, cx: &mut Cx<'_>) -> Step {
         self.over = Over::Aborted;
         *cx.failure = Some(PmlError::SenderFailed { rank: cx.peer });

@@ -1,4 +1,4 @@
-//! A staged message at its sender: fragments are laid into the ring as places are free.
+//! A staged message at its sender: fragments are put into the ring as places are free.
 
 use super::course::{Course, Ring};
 use super::{follow, lasts, map_peer, outcome, second_stop};
@@ -16,9 +16,9 @@ struct Sender {
     course: Course,
     /// The receiver was told of the ring, and has not mapped it yet.
     tentative: bool,
-    /// It comes to nothing; why is in the request.
+    /// It has failed; the request has the error.
     stopped: bool,
-    /// What could not be begun after parts that are under way.
+    /// The error of a half that could not be started, while parts are in flight.
     failed: Vec<(u64, EngineError)>,
 }
 
@@ -28,7 +28,7 @@ impl Sender {
     }
 }
 
-/// The receiver has decided for a staged protocol.
+/// The receiver has chosen a staged protocol.
 pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
     let Message::Open(open) = &heard.message else { return (None, unexpected(&heard.message)) };
     let (bytes, told) = (cx.buffer.bytes(), cx.rts.staged);
@@ -67,13 +67,13 @@ pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
     }
 }
 
-/// This protocol is impossible here; the offer stands.
+/// This protocol is impossible here; the offer stays valid.
 fn refuse(cx: &mut Cx<'_>, open: &Open, why: Why) -> Opened {
     cx.control(&wire::refuse(open.reply, why));
     (None, Step::Refused("the sender cannot".to_owned()))
 }
 
-/// Tells the receiver of a ring of ours; it may still decide otherwise.
+/// Tells the receiver of a ring of ours; it may still choose another protocol.
 fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
     let bound = cx.config.bounds.staging_bytes;
     let space = cx.buffer.typed().space();
@@ -99,17 +99,17 @@ fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
 }
 
 impl Sender {
-    /// Begins fragments while there is room, until an engine has one to work on.
+    /// Starts fragments while there is room, until an engine has one to work on.
     ///
-    /// No more than that one: a launch takes microseconds, in which the first fragment may have ended, and
-    /// its receiver waits to hear of it. The next is launched when the work under way has been looked at.
+    /// It starts no more than that: a launch takes microseconds, in which the first fragment may have ended, and its
+    /// receiver waits for READY. The next is launched after the work in flight has been checked.
     fn advance(&mut self, cx: &mut Cx<'_>) -> Step {
         loop {
             if self.stopped {
                 return Step::Going;
             }
             let course = &mut self.course;
-            // The receiver cannot begin before it has the first, which is short: nothing delays the word.
+            // The receiver cannot start before it has the first, which is short: nothing delays its READY.
             if course.way.gets() && course.window.next() == 1 && course.window.in_work() == 1 {
                 return Step::Again;
             }
@@ -136,7 +136,7 @@ impl Sender {
         }
     }
 
-    /// A fragment lies in its place, or will not.
+    /// A fragment is in its place, or never will be.
     fn gathered(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
         let way = self.course.way;
         match result {
@@ -154,7 +154,7 @@ impl Sender {
             return Step::Going;
         }
         cx.control(&wire::ready(self.reply, index));
-        // Who got fragments out of our ring says so at the end.
+        // A receiver that takes fragments out of our ring sends FIN at the end.
         if self.course.window.complete() && way.puts() {
             self.course.release(cx.staging, false);
             return Step::Done(way);
@@ -162,7 +162,7 @@ impl Sender {
         Step::Going
     }
 
-    /// It has failed, and its engines have ended. FIN ends it, unless nobody is left to say that.
+    /// It has failed, and its engines have ended. FIN ends it, unless the peer is lost.
     fn stop_all(&mut self, cx: &mut Cx<'_>) {
         if cx.state.lost.is_some() {
             self.course.release(cx.staging, false);
@@ -171,7 +171,7 @@ impl Sender {
         }
     }
 
-    /// The receiver's last word.
+    /// The receiver's FIN.
     fn fin(&mut self, cx: &mut Cx<'_>, verdict: Verdict) -> Step {
         let way = self.course.way;
         let received = verdict == Verdict::Received(way) && self.course.window.complete();
@@ -182,7 +182,7 @@ impl Sender {
         Step::Done(way)
     }
 
-    /// More fragments may be laid.
+    /// More fragments may be put into the ring.
     fn freed(&mut self, cx: &mut Cx<'_>, limit: u64) -> Step {
         let (now, most) = (self.course.limit, self.course.window.reach());
         if limit <= now || limit > most {

@@ -1,4 +1,4 @@
-//! Which fragments of a staged message are in work: as many as the ring has places, each once.
+//! Which fragments of a staged message are in flight: at most as many as the ring has places, each once.
 
 use crate::wire::DEPTH_MAX;
 
@@ -10,7 +10,7 @@ pub(crate) struct Window {
     total: u64,
     /// All fragments before it have ended.
     first: u64,
-    /// Bit `i`: fragment `first + i` was begun.
+    /// Bit `i`: fragment `first + i` was started.
     begun: u64,
     /// Bit `i`: it has ended.
     ended: u64,
@@ -26,21 +26,20 @@ impl Window {
         self.depth
     }
 
-    /// One past the last fragment that has a place: it may be laid there once those before the
-    /// window have ended.
+    /// One past the last fragment that has a place. It may be put there once those before the window have ended.
     pub(crate) fn reach(&self) -> u64 {
         self.first.saturating_add(u64::from(self.depth)).min(self.total)
     }
 
-    /// The next fragment, for who begins them in order.
+    /// The next fragment, for callers that start them in order.
     pub(crate) fn next(&self) -> u64 {
         self.first + u64::from(u64::BITS - self.begun.leading_zeros())
     }
 
-    /// Notes that a fragment is begun.
+    /// Notes that a fragment was started.
     ///
     /// # Errors
-    /// It has no place, or was begun before.
+    /// It has no place, or was started before.
     pub(crate) fn begin(&mut self, index: u64) -> Result<(), String> {
         if !(self.first..self.reach()).contains(&index) {
             return Err(format!(
@@ -57,7 +56,7 @@ impl Window {
         Ok(())
     }
 
-    /// Notes that a fragment that was begun has ended.
+    /// Notes that a started fragment has ended.
     pub(crate) fn end(&mut self, index: u64) {
         debug_assert!((self.first..self.reach()).contains(&index), "begun before");
         self.ended |= 1 << (index - self.first);
@@ -67,12 +66,12 @@ impl Window {
         self.begun = self.begun.checked_shr(done).unwrap_or(0);
     }
 
-    /// Fragments that are begun and have not ended.
+    /// Fragments that were started and have not ended.
     pub(crate) fn in_work(&self) -> u32 {
         (self.begun & !self.ended).count_ones()
     }
 
-    /// Whether nothing was begun yet.
+    /// Whether nothing was started yet.
     pub(crate) fn is_fresh(&self) -> bool {
         self.next() == 0
     }
