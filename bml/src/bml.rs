@@ -1,7 +1,6 @@
 //! [`Bml`] itself: the rails, the peers and the handlers, and how one finds the other.
 //!
-//! On the way of a message there are two indexed loads and one virtual call: no locks, no hashing,
-//! no allocation.
+//! A message costs two indexed loads and one virtual call here: no locks, no hashing, no allocation.
 
 mod deaths;
 mod poll;
@@ -23,7 +22,7 @@ use std::sync::Arc;
 const EVENTS_PER_POLL: usize = 64;
 /// The index of the built-in loopback.
 const OWN_RAIL: usize = 0;
-/// In the table of tags: nobody but bml.
+/// In the table of tags: bml's own.
 const RESERVED: u8 = u8::MAX;
 
 /// All transports of this process, the peers they reach, and the handlers of what arrives.
@@ -38,7 +37,7 @@ pub struct Bml {
     ranges: Vec<RangeInclusive<u8>>,
     /// The rail that allocates memory for peers to map: the best to others, or the loopback.
     allocator: Option<usize>,
-    /// The number of the handler of each tag; 0 is whoever is given to `poll`.
+    /// The number of the handler of each tag; 0 is the handler given to `poll`.
     by_tag: [u8; 256],
     /// Taken while polling, so that a handler cannot poll again.
     events: Option<Box<Queue>>,
@@ -62,8 +61,8 @@ pub struct Bml {
 }
 
 impl Bml {
-    /// The active-message tag that bml keeps for itself: it tells a peer that was given up because
-    /// one of several rails died.
+    /// The active-message tag that bml keeps for itself: it tells a peer that it is lost to us, because one of
+    /// several rails died.
     pub const CONTROL_TAG: AmTag = AmTag(u8::MAX);
 
     /// Process `me` of `size`, with the loopback to itself and no transports yet.
@@ -148,9 +147,9 @@ impl Bml {
         select::order(&limits).into_iter().map(|i| indices[i]).collect()
     }
 
-    /// Starts links to `peer` over every transport that both ends have, given what its
-    /// [`addresses`](Bml::addresses) returned there. Does not wait: until a link stands, `reserve`
-    /// says `Full`. Connecting again is harmless, and takes up transports added since.
+    /// Starts links to `peer` over every transport that both ends have, given what its [`addresses`](Bml::addresses)
+    /// returned there. Does not wait: until a link is up, `reserve` says `Full`. Connecting again is harmless, and
+    /// uses transports added since.
     ///
     /// # Errors
     /// No transport that keeps order reaches it; it is gone; two ranks with one address.
@@ -345,8 +344,8 @@ impl Bml {
         Some((path.peer, rail.rdma()?))
     }
 
-    /// The rail that [`rdma`](Bml::rdma) would use now: a registration that is made there is undone
-    /// there, whatever has become of the peer by then.
+    /// The rail that [`rdma`](Bml::rdma) would use now. A registration that is made there must be undone there,
+    /// whatever has become of the peer by then.
     pub fn rdma_rail(&mut self, peer: Rank) -> Option<RdmaRail> {
         self.rdma_path(peer).map(|path| RdmaRail(path.rail))
     }
@@ -369,8 +368,8 @@ impl Bml {
         path.copied()
     }
 
-    /// Mapping the memory of `peer`, over the rail that [`allocate`](Bml::allocate) uses if it
-    /// reaches the peer, else over the best that maps.
+    /// Mapping the memory of `peer`, over the rail of [`allocate`](Bml::allocate) if it reaches the peer, otherwise
+    /// over the best rail that maps.
     pub fn mapped(&mut self, peer: Rank) -> Option<(PeerId, &mut dyn Mapped)> {
         let allocator = self.allocator;
         let paths = self.endpoints.get(peer.0 as usize)?.paths();
@@ -389,8 +388,8 @@ impl Bml {
         Some(self.rails[at].mapped()?.allocate(len))
     }
 
-    /// Makes a device known to all transports, those to come too: whoever opens a device calls this,
-    /// at the latest before the first message that involves it. Asking again is cheap.
+    /// Makes a device known to all transports, later ones too. Call this after opening a device, at the latest before
+    /// the first message that needs it. Asking again is cheap.
     ///
     /// # Errors
     /// The first refusal; the other transports were asked nevertheless. Messages of those that
@@ -409,9 +408,8 @@ impl Bml {
         &self.devices
     }
 
-    /// Ends all keys of the device memory that `region` touches, over all transports; see
-    /// [`Mapped::withdraw`]. Gives whether a peer may still have it mapped: then poll and ask again
-    /// before freeing it.
+    /// Ends all keys of the device memory that `region` touches, over all transports; see [`Mapped::withdraw`].
+    /// Returns whether a peer may still have it mapped: then poll and ask again before freeing it.
     pub fn withdraw(&mut self, region: Region) -> bool {
         let rails = self.rails.iter_mut();
         let mapped = rails.map(|rail| {
@@ -421,8 +419,8 @@ impl Bml {
         mapped.fold(false, |one, other| one | other)
     }
 
-    /// Has `peer`, which is lost, let go of the memory that `region` touches, over all transports; see
-    /// [`Mapped::recall`]. Gives whether it may still use it: then poll and ask again.
+    /// Makes `peer`, which is lost, release the memory that `region` touches, over all transports; see
+    /// [`Mapped::recall`]. Returns whether it may still use it: then poll and ask again.
     pub fn recall(&mut self, peer: Rank, region: Region) -> bool {
         let rails = self.rails.iter_mut();
         let used = rails.map(|rail| {

@@ -13,14 +13,14 @@ pub enum PeerState {
     Lost(LinkError),
 }
 
-/// One way to a peer.
+/// One path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
     /// Index of the rail.
     pub(crate) rail: usize,
     /// The peer's name there.
     pub(crate) peer: PeerId,
-    /// Whether anything was reserved, sent or received here: what was under way when it dies is
+    /// Whether anything was reserved, sent or received here: what was in flight when it dies is
     /// then unknown.
     pub(crate) used: bool,
 }
@@ -30,13 +30,13 @@ pub(crate) struct Path {
 pub(crate) enum Ending {
     /// There was no such path (any more).
     Nothing,
-    /// Another path carries on, nothing is missing.
+    /// Another path takes over, nothing is missing.
     Survived,
-    /// The peer is lost; the paths that still stand.
+    /// The peer is lost; the paths that remain.
     Lost(Vec<Path>),
 }
 
-/// All ways to one peer, best first.
+/// All paths to one peer, best first.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     state: PeerState,
@@ -69,8 +69,8 @@ impl Endpoint {
         self.paths.first_mut()
     }
 
-    /// Takes a new list of paths, best first; what was used stays used, and a carrier in use stays
-    /// the carrier, so that messages never overtake each other on different rails.
+    /// Takes a new list of paths, best first. A used path stays used, and a carrier in use stays the carrier, so that
+    /// messages never overtake each other on different rails.
     pub(crate) fn set_paths(&mut self, mut paths: Vec<Path>) {
         for path in &mut paths {
             if let Some(old) = self.paths.iter().find(|old| old.rail == path.rail) {

@@ -1,4 +1,4 @@
-//! What bml tells the layers above, in terms of ranks.
+//! The events of bml for the layers above, in terms of ranks.
 
 use crate::Bml;
 use gapless_btl::{AmTag, Fragment, LinkError, Short, Token};
@@ -26,11 +26,11 @@ pub enum Event {
         /// Its bytes; dropping it returns its credit.
         fragment: Fragment,
     },
-    /// A message that was sent with a token is out of our hands.
+    /// A message that was sent with a token has left; its slot is free.
     Sent {
         /// The token of [`Bml::send`].
         token: Token,
-        /// Whether the link still stood.
+        /// Whether the link was still up.
         result: Result<(), LinkError>,
     },
     /// An RDMA operation has ended.

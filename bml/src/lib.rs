@@ -61,8 +61,8 @@ pub use select::predicted_ns;
 pub use token::TokenSpace;
 pub use waiter::{Patience, Step, Waiter};
 
-/// The words of the transport contract that this crate's interface speaks, so that the layers above
-/// need not depend on the contract itself.
+/// The types of the transport contract that this crate's interface uses, so that the layers above need not depend on
+/// the contract itself.
 pub use gapless_btl::{
     Access, Address, Allocation, AmTag, Btl, Extent, Fragment, Limits, LinkError, MapError, Mapped,
     Mapping, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, ReserveError, SHORT_BYTES, Short,

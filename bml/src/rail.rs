@@ -14,7 +14,7 @@ const QUIET_STRIDE: u32 = 16;
 /// A transport and the ranks behind its peers.
 pub(crate) struct Rail {
     pub(crate) btl: Box<dyn Btl>,
-    /// Those of its abilities that memory is granted to.
+    /// Its abilities that memory is granted to.
     abilities: Abilities,
     /// Who is behind each [`PeerId`].
     pub(crate) ranks: Vec<Rank>,
@@ -22,7 +22,7 @@ pub(crate) struct Rail {
     pub(crate) short_max: usize,
     /// Polls in a row that reported nothing, up to [`QUIET_POLLS`].
     quiet: u32,
-    /// The built-in loopback: has something to say only if we did something with it.
+    /// The built-in loopback: it has events only after we used it.
     own: bool,
     /// The quickest rail to others, polled every time.
     pub(crate) first: bool,
@@ -46,7 +46,7 @@ impl Rail {
         self.abilities.mapped(&mut *self.btl)
     }
 
-    /// The token and the result of an operation that was begun here.
+    /// The token and the result of an operation that was started here.
     pub(crate) fn ended(&self, ended: Ended) -> Option<(Token, Result<(), LinkError>)> {
         self.abilities.ended(ended)
     }
@@ -113,13 +113,13 @@ impl Rail {
         self.first || self.quiet < QUIET_POLLS || round.is_multiple_of(QUIET_STRIDE)
     }
 
-    /// Whether polling it would find nothing, if that can be told by a look.
+    /// Whether polling it would find nothing, if a quick check can tell.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         (self.own && self.quiet > 0) || self.btl.is_quiet()
     }
 
-    /// Something was asked of it, or came from it: it is worth polling.
+    /// It was used, or had an event: it is worth polling.
     #[inline]
     pub(crate) fn stir(&mut self) {
         self.quiet = 0;

@@ -1,4 +1,4 @@
-//! Whose token is it: the upper 8 bits of a token on a rail say which handler hears of its end.
+//! The owner of a token: the upper 8 bits of a token on a rail name the handler that is told of its end.
 
 use gapless_btl::Token;
 
@@ -41,7 +41,7 @@ impl TokenSpace {
         Token((u64::from(self.0) << VALUE_BITS) | (token.0 & VALUE_MASK))
     }
 
-    /// Takes a stamped token apart: the handler's number, and what it had put in.
+    /// Splits a stamped token into the handler's number and the handler's value.
     pub(crate) fn unstamp(token: Token) -> (u8, Token) {
         (token.0.to_be_bytes()[0], Token(token.0 & VALUE_MASK))
     }

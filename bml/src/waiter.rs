@@ -1,8 +1,8 @@
-//! How to wait: spin while it is likely to be short, then let others run, then sleep.
+//! How to wait: spin while the wait is likely to be short, then let others run, then sleep.
 //!
-//! Spinning alone costs milliseconds a message once there are more processes than cores, because
-//! the peer that we wait for is not running; so then there is no spinning. Every sleep is bounded,
-//! so that a peer's death is noticed however the transport learns of it.
+//! If there are more processes than cores, spinning costs milliseconds a message, because the awaited peer is not
+//! running; so then there is no spinning. Every sleep is bounded, so that a peer's death is noticed however the
+//! transport learns of it.
 
 use std::os::fd::RawFd;
 
@@ -33,7 +33,7 @@ impl Patience {
     }
 }
 
-/// What to do about a poll that found nothing.
+/// What to do after a poll that found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Poll again at once.
@@ -44,7 +44,7 @@ pub enum Step {
     Block,
 }
 
-/// The state of one wait after another; reuse it, so that its list is allocated once.
+/// The state of waits; reuse it, so that its list is allocated once.
 #[derive(Debug)]
 pub struct Waiter {
     patience: Patience,
@@ -69,7 +69,7 @@ impl Waiter {
         Waiter { patience, empty: 0, descriptors: Vec::new(), by_clock: false }
     }
 
-    /// Starts afresh: something happened, or another wait begins.
+    /// Starts afresh: something happened, or another wait starts.
     pub fn stir(&mut self) {
         self.empty = 0;
     }

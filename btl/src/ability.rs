@@ -1,17 +1,17 @@
-//! Which ability is whose. [`Btl`] is a safe trait: nothing keeps a transport from showing another's
-//! ability, or none, where memory was granted to the first. Whoever grants memory through a transport asks
-//! here, and is answered by the ability that it was granted to, or by none.
+//! Which transport owns an ability. [`Btl`] is a safe trait: a transport could show another's ability, or none, after
+//! memory was granted to its own. A caller that grants memory through a transport asks here, and gets the ability
+//! that the memory was granted to, or none.
 
 use crate::{Btl, Ended, LinkError, Mapped, Rdma, RemoteKey, Token};
 use gapless_mem::Region;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The name of a [`Rdma`] or [`Mapped`] in this process: no two that are made have the same.
+/// The name of a [`Rdma`] or [`Mapped`] in this process; each new one is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AbilityId(u64);
 
 impl AbilityId {
-    /// A name that nobody has.
+    /// A new name.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "no two are equal")]
     pub fn new() -> AbilityId {
@@ -20,7 +20,7 @@ impl AbilityId {
     }
 }
 
-/// The abilities that one transport has shown first: the only ones that are used from then on.
+/// The first abilities that one transport has shown: only these are used from then on.
 #[derive(Debug, Default)]
 pub struct Abilities {
     rdma: Option<AbilityId>,
@@ -54,15 +54,15 @@ impl Abilities {
         self.mapped
     }
 
-    /// The token and the result of an operation of the transport's [`Rdma`]; `None` of another's, which says
+    /// The token and the result of an operation of the transport's [`Rdma`]; `None` for another ability, which says
     /// nothing about memory that was granted here.
     #[must_use]
     pub fn ended(&self, ended: Ended) -> Option<(Token, Result<(), LinkError>)> {
         (self.rdma == Some(ended.by())).then(|| ended.into_parts())
     }
 
-    /// [`Rdma::deregister`]. If the transport does not show the ability any more, memory that peers can reach
-    /// cannot be taken back: the process aborts.
+    /// [`Rdma::deregister`]. If the transport does not show the ability any more, the memory cannot be taken back
+    /// from peers: the process aborts.
     pub fn deregister(&mut self, btl: &mut (impl Btl + ?Sized), key: &RemoteKey) {
         match self.rdma(btl) {
             Some(rdma) => rdma.deregister(key),
@@ -77,7 +77,7 @@ impl Abilities {
         }
     }
 
-    /// [`Mapped::withdraw`]. If the transport does not show the ability any more, peers may have the memory.
+    /// [`Mapped::withdraw`]. If the transport does not show the ability any more, peers may still have the memory.
     pub fn withdraw(&mut self, btl: &mut (impl Btl + ?Sized), region: Region) -> bool {
         match self.mapped(btl) {
             Some(mapped) => mapped.withdraw(region),

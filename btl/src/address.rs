@@ -44,6 +44,6 @@ pub struct AmTag(pub u8);
 pub struct Token(pub u64);
 
 impl Token {
-    /// The caller does not want to hear of the end.
+    /// The caller is not told of the end.
     pub const NONE: Token = Token(u64::MAX);
 }

@@ -51,7 +51,7 @@ pub enum LinkError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ReserveError {
-    /// No room now, or the link does not stand yet: poll, then retry. An outcome, not a failure.
+    /// No room now, or the link is not up yet: poll, then retry. An outcome, not a failure.
     #[error("no room now: poll, then retry")]
     Full,
     /// Longer than [`max_fragment_bytes`](crate::Limits::max_fragment_bytes).

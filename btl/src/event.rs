@@ -14,14 +14,14 @@ pub enum Event {
         /// Its bytes.
         fragment: Fragment,
     },
-    /// A slot that was sent with a token other than [`Token::NONE`] is out of our hands.
+    /// A slot that was sent with a token other than [`Token::NONE`] has left.
     Sent {
         /// The token of [`Btl::send`](crate::Btl::send).
         token: Token,
-        /// Whether the link still stood.
+        /// Whether the link was still up.
         result: Result<(), LinkError>,
     },
-    /// An RDMA operation has ended: the bytes are where they should be, or the link is not.
+    /// An RDMA operation has ended: the bytes are in place, or the link is down.
     Completed(Ended),
     /// A peer is gone; comes once, after everything else that concerns it.
     Lost {

@@ -1,10 +1,9 @@
 //! A transport that misbehaves as far as the contract allows, from a seed.
 //!
-//! [`Fault`] wraps any [`Btl`] and is one. What it does ([`Plan`]) is all permitted: `Full` at any
-//! time, reports that come late, one-sided operations and mappings refused, a link that dies,
-//! messages out of order where [`Limits::ordered`] is false. There it can also repeat messages, which
-//! no transport may: for layers that number them and do not rely on it. What works over
-//! `Fault` with many seeds does not rely on luck.
+//! [`Fault`] wraps any [`Btl`] and is one. All that it does ([`Plan`]) is permitted: `Full` at any time, late
+//! reports, refused one-sided operations and mappings, a link that dies, messages out of order if [`Limits::ordered`]
+//! is false. In that case it can also repeat messages, which no transport may: for layers that number them and do not
+//! rely on it. Code that works over `Fault` with many seeds does not rely on luck.
 //!
 //! ```
 //! use gapless_btl::{Btl, fault::{Fault, Plan}, loopback::{Hub, Loopback}};
@@ -34,7 +33,7 @@ use std::sync::Arc;
 
 /// Reports held back at most; while there are more, the wrapped transport is not polled.
 const HELD_MAX: usize = 4096;
-/// Copies of duplicated messages under way at most.
+/// Copies of duplicated messages at a time, at most.
 const COPIES_MAX: usize = 64;
 
 /// What goes wrong, and how often. The default is nothing.
@@ -42,8 +41,8 @@ const COPIES_MAX: usize = 64;
 pub struct Plan {
     /// Equal seeds and equal calls give equal faults.
     pub seed: u64,
-    /// How many in 1000 `reserve`s begin a storm of [`ReserveError::Full`] (and one-sided
-    /// operations of [`RdmaError::Full`](crate::RdmaError::Full)).
+    /// How many in 1000 `reserve`s start a storm of [`ReserveError::Full`] (and one-sided operations of
+    /// [`RdmaError::Full`](crate::RdmaError::Full)).
     pub full_per_mille: u16,
     /// The longest storm, in calls of `reserve`, `get`, `put` and `poll`.
     pub full_calls_max: u32,
@@ -138,7 +137,7 @@ impl<B: Btl> Fault<B> {
         &mut self.inner
     }
 
-    /// Changes what goes wrong from now on; the seed is not looked at again.
+    /// Changes the faults from now on; the new seed is ignored.
     pub fn set_plan(&mut self, plan: Plan) {
         self.plan = plan;
         self.storm = 0;
@@ -177,7 +176,7 @@ impl<B: Btl> Fault<B> {
         }
     }
 
-    /// Whether a storm blows, for one call.
+    /// Whether a storm answers this call.
     fn full(&mut self) -> bool {
         if self.storm == 0 && self.random.chance(self.plan.full_per_mille) {
             let longest = usize::try_from(self.plan.full_calls_max).unwrap_or(usize::MAX);
@@ -188,7 +187,7 @@ impl<B: Btl> Fault<B> {
         full
     }
 
-    /// Stands in for the caller's token, so that the end can be told apart by peer.
+    /// Replaces the caller's token, so that ends can be told apart by peer.
     fn stand_in(&mut self, peer: PeerId, token: Token) -> Token {
         let number = self.next_operation;
         self.next_operation += 1;
@@ -219,12 +218,12 @@ impl<B: Btl> Fault<B> {
     fn hold(&mut self, event: Event) {
         let latest = usize::try_from(self.plan.delay_polls_max).unwrap_or(0);
         let own = self.polls + self.random.below(latest + 1) as u64;
-        // Never before what happened earlier.
+        // Never before earlier reports.
         let earlier = self.held.back().map_or(0, |(due, _)| *due);
         self.held.push_back((own.max(earlier), event));
     }
 
-    /// Keeps an arrival; where order is not promised, perhaps out of turn and twice.
+    /// Keeps an arrival; without a promise of order, perhaps out of order and twice.
     fn hold_arrival(&mut self, from: PeerId, tag: AmTag, fragment: Fragment) {
         if self.inner.limits().ordered {
             return self.hold(Event::Arrived { from, tag, fragment });
@@ -262,7 +261,7 @@ impl<B: Btl> Fault<B> {
                 }
             }
             Event::Completed(ended) => {
-                // Of another ability than the one that operations were handed on to.
+                // Of another ability than the one that operations were passed to.
                 let Some((token, result)) = self.abilities.ended(ended) else { return };
                 if let Some((Operation { peer, token }, result)) = self.ended(token, result) {
                     if token != Token::NONE {

@@ -1,11 +1,11 @@
-//! What a transport promises, in numbers that policies need.
+//! The promises of a transport, in numbers.
 
 /// A transport's promises. Constant for the transport's lifetime.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// Short name, e.g. `"sm"`: the same at both ends, used to pair addresses.
     pub name: &'static str,
-    /// The longest message, in bytes, worth sending without asking first.
+    /// The longest message, in bytes, worth sending eagerly.
     pub eager_bytes: usize,
     /// The longest message one slot can hold, in bytes; at least `eager_bytes` and at least 256.
     pub max_fragment_bytes: usize,

@@ -1,10 +1,9 @@
 //! The smallest complete transport: endpoints within one process, joined by a [`Hub`].
 //!
-//! It is what `bml` sends to itself with, what the layers above are tested with (dozens of ranks in
-//! one thread, or one per thread), and the example to read before writing a transport. It is
-//! ordered, never copies a message (the slot's buffer becomes the fragment) and is bounded: each
-//! link has [`Config::slots`] buffers, and a receiver that parks them makes its sender see
-//! [`ReserveError::Full`]. Dropping one end is the death of that peer.
+//! `bml` uses it to send to its own process, and tests of the layers above use it (dozens of ranks in one thread, or
+//! one per thread). It is the example to read before writing a transport. It is ordered, never copies a message (the
+//! slot's buffer becomes the fragment) and is bounded: each link has [`Config::slots`] buffers, and a receiver that
+//! parks them makes its sender see [`ReserveError::Full`]. Dropping one end is the death of that peer.
 //!
 //! Where things are: [`Hub`] and what ends know of each other in `hub.rs`; the optional abilities
 //! ([`Rdma`], [`Mapped`]: plain copies within the process, each can be
@@ -62,9 +61,9 @@ pub struct Config {
     pub latency_ns: u32,
     /// [`Limits::bandwidth_mb_s`].
     pub bandwidth_mb_s: u32,
-    /// [`Limits::ordered`]. It keeps order anyway; [`Fault`](crate::fault::Fault) around it need not.
+    /// [`Limits::ordered`]. It keeps order anyway; [`Fault`](crate::fault::Fault) around it may not.
     pub ordered: bool,
-    /// Messages to one peer that can be under way, at least 1.
+    /// Messages to one peer that can be in flight, at least 1.
     pub slots: usize,
     /// Whether it has [`Rdma`].
     pub rdma: bool,
@@ -105,17 +104,17 @@ pub struct Loopback {
     peers: Vec<Peer>,
     /// By the peer's number in the hub.
     names: HashMap<u32, PeerId>,
-    /// What the next polls report.
+    /// Events for the next polls.
     ready: VecDeque<Event>,
-    /// What ends sent that we have not connected to yet.
+    /// Messages of ends that we have not connected to yet.
     early: Vec<Note>,
-    /// Emptied inboxes go back and forth, so that neither allocates.
+    /// Emptied inboxes are exchanged, so that neither side allocates.
     spare: Vec<Note>,
     /// The end of the bell that `arm` gives out, once it has been asked for.
     bell: Option<UnixStream>,
     /// The name of its [`Rdma`] and its [`Mapped`].
     ability: AbilityId,
-    /// Those whose memory can be mapped.
+    /// Devices whose memory can be mapped.
     devices: Vec<Arc<dyn Device>>,
 }
 
@@ -160,8 +159,8 @@ impl Loopback {
         }
     }
 
-    /// Reports waiting beyond this make `reserve`, `get` and `put` say `Full`, so that a sender that
-    /// never polls stays bounded.
+    /// More waiting reports than this make `reserve`, `get` and `put` say `Full`, so that a sender that never polls
+    /// stays bounded.
     fn ready_max(&self) -> usize {
         4 * self.config.slots.max(16)
     }
@@ -173,7 +172,7 @@ impl Loopback {
         if peer.lost || peer.end.is_gone() { Err(gone()) } else { Ok(peer) }
     }
 
-    /// Turns what has come into the inbox into reports.
+    /// Turns the notes of the inbox into reports.
     fn collect(&mut self) {
         if !self.end.take_notes(&mut self.spare) {
             return;
@@ -245,7 +244,7 @@ impl Btl for Loopback {
         let number = end.number();
         let pool = HeapPool::new(self.config.slots.max(1), self.limits.max_fragment_bytes);
         self.peers.push(Peer { end, pool, lost: false });
-        // What it had sent by the time it was gone is in the inbox now, and comes first.
+        // Everything that it had sent before its end is in the inbox now, and comes first.
         self.collect();
         self.names.insert(number, id);
         for note in std::mem::take(&mut self.early) {
@@ -290,7 +289,7 @@ impl Btl for Loopback {
             self.bell = Some(ours);
         }
         let bell = self.bell.as_mut()?;
-        // Old rings are forgotten before the bell is armed anew; what comes after that rings.
+        // Old rings are cleared before the bell is armed again; later notes ring it.
         let mut rings = [0u8; 64];
         while matches!(bell.read(&mut rings), Ok(1..)) {}
         let waiting = !self.ready.is_empty();

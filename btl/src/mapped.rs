@@ -3,37 +3,35 @@
 //!
 //! # Devices
 //!
-//! The exporting end names its memory by a region in the space of an attached device; what is
-//! exported is the whole allocation that the region lies in, once, found again by the device's
-//! [buffer id](gapless_mem::Device::buffer_id). Memory without one (of a device that cannot tell a
-//! buffer from another that took its address) has no key.
+//! The exporting end names its memory by a region in the space of an attached device. The whole allocation that the
+//! region lies in is exported, once, and identified by the device's [buffer id](gapless_mem::Device::buffer_id).
+//! Memory without a buffer id (of a device that cannot tell a buffer from a later one at its address) has no key.
 //!
-//! The importing end chooses which of its attached devices maps: [`Mapped::map_for`] takes the space
-//! of the device that will work on the memory, and only that device is asked; [`Mapped::map`] leaves
-//! it to the transport, which asks those of the exporter's kind in the order of attachment. The
-//! region lies in the space that the device answers with, mostly its own, whichever device of the
-//! host the bytes are on.
+//! The importing end chooses which of its attached devices maps. [`Mapped::map_for`] takes the space of the device
+//! that will work on the memory, and asks only that device. [`Mapped::map`] leaves the choice to the transport, which
+//! asks devices of the exporter's kind in the order of attachment. The region lies in the space that the device
+//! answers with, mostly its own, whichever device of the host the bytes are on.
 //!
-//! Work on a mapping is ordered by the layers above: what a device has yet to finish travels as the
-//! bytes of [`Pending::export`](gapless_mem::Pending::export) in a message, and becomes a completion
-//! again by [`Device::import_completion`](gapless_mem::Device::import_completion). The exporter holds
-//! its completion until the importer says that it is through.
+//! The layers above order the work on a mapping. Unfinished work of a device travels as the bytes of
+//! [`Pending::export`](gapless_mem::Pending::export) in a message, and becomes a completion again by
+//! [`Device::import_completion`](gapless_mem::Device::import_completion). The exporter keeps its completion until the
+//! importer has released it.
 //!
-//! A mapping may be read and written: whoever gives a key away says in its own protocol what the peer
-//! may write, and when; without a word a key is for reading.
+//! A mapping may be read and written. The protocol that gives a key away says what the peer may write, and when;
+//! without such a rule a key is for reading.
 //!
-//! Device memory, unlike an [`Allocation`], is not kept alive by those who map it: some drivers
-//! (CUDA's, of what `cuMemAlloc` gave) leave it undefined to free what others have mapped. So whoever
-//! made keys of it calls [`Mapped::withdraw`] before freeing, until nobody has it any more. Memory
-//! that was freed without that, and even allocated anew at the same address, is noticed by its buffer
-//! id at the next [`Mapped::key`]: the old keys end, the new memory has keys of its own.
+//! Device memory, unlike an [`Allocation`], is not kept alive by its mappings: with some drivers (CUDA's, for memory
+//! of `cuMemAlloc`) freeing mapped memory is undefined. So an owner that made keys of it calls [`Mapped::withdraw`]
+//! before freeing, until no peer has it mapped any more. If memory was freed without that, and even allocated again
+//! at the same address, the next [`Mapped::key`] notices it by its buffer id: the old keys end, the new memory has
+//! keys of its own.
 
 use crate::{AbilityId, MapError, PeerId, RemoteKey};
 use gapless_mem::{Lease, Region, Space};
 use std::fmt;
 
-/// Memory of ours that peers can map. It has one owner, which alone may make references to it: it cannot be
-/// cloned. The memory is freed when that, the last [`lease`](Allocation::lease) and the last key in use are
+/// Memory of ours that peers can map. It has one owner, the only one that may make references to it: it cannot be
+/// cloned. The memory is freed when the owner, the last [`lease`](Allocation::lease) and the last key in use are
 /// gone.
 ///
 /// ```compile_fail,E0599
@@ -62,7 +60,7 @@ impl Allocation {
         self.lease.region()
     }
 
-    /// The bytes, and what keeps them.
+    /// The bytes, and their owner.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease
@@ -75,7 +73,7 @@ impl fmt::Debug for Allocation {
     }
 }
 
-/// A peer's memory, mapped here. Counted: whatever uses it, completions included, holds a clone.
+/// A peer's memory, mapped here. Counted: every user, completions included, keeps a clone.
 #[derive(Clone)]
 pub struct Mapping {
     lease: Lease,
@@ -94,14 +92,14 @@ impl Mapping {
         Mapping { lease }
     }
 
-    /// The bytes that the key stood for. The peer may write them at any time; so may the mapper, where
-    /// the peer's protocol lets it.
+    /// The bytes of the key. The peer may write them at any time; so may the mapper, if the peer's protocol allows
+    /// it.
     #[must_use]
     pub fn region(&self) -> Region {
         self.lease.region()
     }
 
-    /// The bytes, and what keeps them mapped.
+    /// The bytes, and the owner of the mapping.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease
@@ -117,11 +115,11 @@ impl fmt::Debug for Mapping {
 /// Makes a peer's memory a region of ours.
 ///
 /// # Safety
-/// Memory that peers were given keys of is freed, or handed back to its user, on the word of an
-/// implementation. So it keeps these rules:
+/// Callers free memory that peers had keys of, or give it back to its user, because an implementation says that they
+/// may. So it keeps these rules:
 ///
-/// 1. [`id`](Mapped::id) is the same at every call, and no other ability's. (A wrapper that hands everything
-///    on may answer with what it wraps.)
+/// 1. [`id`](Mapped::id) is the same at every call, and no other ability's. (A wrapper that passes everything on may
+///    answer with what it wraps.)
 /// 2. A [`key`](Mapped::key) stands for the bytes of its region and no others, and lets `peer` alone map
 ///    them.
 /// 3. [`withdraw`](Mapped::withdraw) answers `false` only if no peer has device memory that the region
@@ -162,18 +160,17 @@ pub unsafe trait Mapped {
     /// The operating system refused.
     fn allocate(&mut self, len: u64) -> Result<Allocation, MapError>;
 
-    /// A key with which `peer` can map `region`, if it lies inside one live [`Allocation`] of this
-    /// transport, or inside one allocation of an attached device that can export it, and the peer
-    /// can map at all; else `None`: use another protocol. Sends the peer what it needs first, so a
-    /// message that carries the key may follow at once.
+    /// A key with which `peer` can map `region`. The region must lie inside one live [`Allocation`] of this
+    /// transport, or inside one allocation of an attached device that can export it, and the peer must be able to
+    /// map. Otherwise `None`: use another protocol. Sends the peer what it needs first, so a message that carries the
+    /// key may follow at once.
     ///
-    /// Exports of device memory are cached, within bounds: the key of a buffer that many others
-    /// were shared after may find nothing any more
-    /// ([`Unavailable`](crate::MapError::Unavailable)). While the key is in use the memory must not
-    /// be freed; see [`withdraw`](Mapped::withdraw).
+    /// Exports of device memory are cached, within bounds: after many others were shared, a buffer's key may be void
+    /// ([`Unavailable`](crate::MapError::Unavailable)). While the key is in use the memory must not be freed; see
+    /// [`withdraw`](Mapped::withdraw).
     fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey>;
 
-    /// Maps what `peer` gave the key for, by whichever attached device can if it is a device's:
+    /// Maps the memory of `peer`'s key, by any attached device that can if it is a device's:
     /// [`map_for`](Mapped::map_for) with [`Space::Host`].
     ///
     /// # Errors
@@ -182,19 +179,18 @@ pub unsafe trait Mapped {
         self.map_for(peer, key, Space::Host)
     }
 
-    /// Maps what `peer` gave the key for, so that the attached device whose space `user` is can
-    /// work on it. Where `user` is the host's, or the memory is, any that can maps. Cached: asking
-    /// again is cheap.
+    /// Maps the memory of `peer`'s key, so that the attached device with the space `user` can work on it. If `user`
+    /// or the memory is the host's, any device that can maps it. Cached: asking again is cheap.
     ///
     /// # Errors
     /// The key is damaged, the memory cannot be mapped (any more), no attached device is of its
     /// kind, or the device refuses.
     fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError>;
 
-    /// Ends all keys of the device memory that `region` touches: from now on nobody maps it anew,
-    /// and peers let go of it as soon as nothing there uses it. Gives whether a peer may still have
-    /// it mapped: then poll and ask again before freeing it. That ends when the peers' work on it
-    /// does, or with the peers. A new [`key`](Mapped::key) shares the memory anew.
+    /// Ends all keys of the device memory that `region` touches: from now on no peer can map it, and peers release it
+    /// as soon as they do not use it. Returns whether a peer may still have it mapped: then poll and ask again before
+    /// freeing it. That ends when the peers' work on it does, or with the peers. A new [`key`](Mapped::key) shares
+    /// the memory again.
     ///
     /// False at once for an [`Allocation`], which lives until the last mapping is gone.
     fn withdraw(&mut self, region: Region) -> bool {
@@ -202,12 +198,11 @@ pub unsafe trait Mapped {
         false
     }
 
-    /// Has `peer`, which was given up, let go of the memory that `region` touches, of an [`Allocation`] or
-    /// of a device: its keys to it end for good when it hears of this, and what it has mapped is let go
-    /// of there as soon as nothing uses it. Gives whether the peer, or a device at work for it, may still read or write
-    /// the memory: then poll and ask again. That ends when its work does, or with its process; not
-    /// when the link does, which a peer that lives may outlast. Who granted memory to be written gives it
-    /// back to its user no sooner.
+    /// Makes `peer`, which is lost, release the memory that `region` touches, of an [`Allocation`] or of a device.
+    /// Its keys to the memory end for good when it receives this, and it releases its mappings as soon as it does not
+    /// use them. Returns whether the peer, or a device that works for it, may still read or write the memory: then
+    /// poll and ask again. That ends when its work does, or with its process; not with the link, which a living peer
+    /// may outlast. Memory that was granted for writing must not be given back to its user before.
     fn recall(&mut self, peer: PeerId, region: Region) -> bool;
 
     /// Takes the memory that `region` touches, of an [`Allocation`], back from all peers at once, whatever they

@@ -1,5 +1,5 @@
-//! Heap memory given out by address: what pools and the loopback's allocations stand on, and,
-//! with slots, the only place of this crate that touches raw memory.
+//! Heap memory by address, for pools and the loopback's allocations: with slots, the only place of this crate that
+//! touches raw memory.
 
 use gapless_mem::{Region, Space};
 use std::alloc::Layout;

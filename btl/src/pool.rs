@@ -1,11 +1,10 @@
 //! A pool of heap buffers, for transports whose slots and fragments need no special memory: with
 //! it a transport over sockets is written without `unsafe`.
 //!
-//! A buffer is in exactly one hand at a time, and each hand owns it: the pool (free), a [`Slot`]
-//! (someone packs a message), a [`Buffer`] (the transport reads or fills it), a [`Fragment`] (the
-//! receiver works on a message). [`HeapPool::slot`], [`HeapPool::open`],
-//! [`HeapPool::buffer`] and [`Buffer::into_fragment`] move it on; dropping any of them frees it.
-//! Buffers are allocated when first needed, never moved, and reused without clearing. Lengths are
+//! A buffer has exactly one owner at a time: the pool (free), a [`Slot`] (a caller packs a message), a [`Buffer`]
+//! (the transport reads or fills it), or a [`Fragment`] (the receiver works on a message). [`HeapPool::slot`],
+//! [`HeapPool::open`], [`HeapPool::buffer`] and [`Buffer::into_fragment`] change the owner; dropping any of them
+//! frees the buffer. Buffers are allocated when first needed, never moved, and reused without clearing. Lengths are
 //! in bytes. Taking and giving back is lock-free, from any thread.
 //!
 //! ```
@@ -46,10 +45,10 @@ pub struct HeapPool {
 struct Shared {
     buffer_bytes: usize,
     buffers: Box<[OnceLock<HeapMemory>]>,
-    /// How many buffers have ever been given out; those beyond are not on the free list.
+    /// How many buffers have ever been given out; later ones are not on the free list.
     touched: AtomicU32,
-    /// The free list, a stack: the top's index below, a count above that changes with every
-    /// exchange so that a top that left and came back is not taken for one that stayed.
+    /// The free list, a stack: the top's index below, above it a count that changes with every exchange, so that a
+    /// top that left and came back is noticed.
     top: AtomicU64,
     /// What lies beneath each buffer on the free list.
     beneath: Box<[AtomicU32]>,
@@ -201,7 +200,7 @@ impl fmt::Debug for HeapPool {
     }
 }
 
-/// A buffer in the hands of the transport: plain bytes.
+/// A buffer that the transport owns: plain bytes.
 pub struct Buffer {
     /// Where it goes back to; `None` once it has become a fragment.
     shared: Option<Arc<Shared>>,

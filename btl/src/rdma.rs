@@ -12,8 +12,7 @@ pub struct Extent {
     pub len: u64,
 }
 
-/// What lets a peer reach a region: bytes that travel in messages and that only the transport that
-/// made them reads.
+/// Lets a peer reach a region: bytes that travel in messages and that only the transport that made them reads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RemoteKey {
     bytes: [u8; RemoteKey::MAX_BYTES],
@@ -68,8 +67,8 @@ pub enum Access {
     Write,
 }
 
-/// The end of a one-sided operation: the ability that was asked for it touches its local memory no more.
-/// Transports hand it on in [`Event::Completed`](crate::Event::Completed); nobody can make it up.
+/// The end of a one-sided operation: its ability does not touch its local memory any more. Transports pass it on in
+/// [`Event::Completed`](crate::Event::Completed); safe code cannot make one.
 ///
 /// ```compile_fail,E0133
 /// # use gapless_btl::{AbilityId, Ended, Token};
@@ -105,7 +104,7 @@ impl Ended {
         self.token
     }
 
-    /// How it ended: the bytes are where they should be, or the link is not.
+    /// How it ended: the bytes are in place, or the link is down.
     ///
     /// # Errors
     /// The link's, as a value.
@@ -122,14 +121,14 @@ impl Ended {
 /// Moves bytes between local regions and a peer's, without the peer's help.
 ///
 /// # Safety
-/// Memory is granted to operations, and taken back, on the word of an implementation. So it keeps these
-/// rules:
+/// Memory is granted to operations, and taken back, because an implementation says that they have ended. So it keeps
+/// these rules:
 ///
-/// 1. [`id`](Rdma::id) is the same at every call, and no other ability's. (A wrapper that hands everything
-///    on, events too, may answer with what it wraps.)
-/// 2. [`get`](Rdma::get) writes the pieces of `local`, [`put`](Rdma::put) reads them, and neither touches
-///    other memory of this process. They are through with them when the operation's [`Ended`] is made, and
-///    touch nothing if they give an error.
+/// 1. [`id`](Rdma::id) is the same at every call, and no other ability's. (A wrapper that passes everything on,
+///    events too, may answer with what it wraps.)
+/// 2. [`get`](Rdma::get) writes the pieces of `local`, [`put`](Rdma::put) reads them, and neither touches other
+///    memory of this process. They do not touch the pieces once the operation's [`Ended`] is made, and touch nothing
+///    if they give an error.
 /// 3. A key gives access to the registered bytes, of the registered kind, and to no others.
 ///    [`deregister`](Rdma::deregister) ends that for operations that begin later, as far as the peer cannot
 ///    read all memory of this process anyway.
@@ -173,9 +172,9 @@ pub unsafe trait Rdma {
     /// Lets peers reach `local`, until [`deregister`](Rdma::deregister).
     ///
     /// # Safety
-    /// Until then, and until operations that peers began with the key are over, `local` describes memory
-    /// that stays valid for reads and that nothing writes while a peer reads it; with [`Access::Write`]
-    /// also valid for writes, and no reference of this process covers it while a peer works on it.
+    /// Until then, and until operations that peers started with the key are over, `local` describes memory that stays
+    /// valid for reads and that nothing writes while a peer reads it; with [`Access::Write`] also valid for writes,
+    /// and no reference of this process covers it while a peer works on it.
     ///
     /// # Errors
     /// The space cannot be reached, or the transport has no more registrations.
@@ -189,7 +188,7 @@ pub unsafe trait Rdma {
     ///
     /// # Safety
     /// `local` describes memory valid for writes until the event, that nothing else touches; for good, if
-    /// `done` is [`Token::NONE`]. No other operation under way has the token `done`.
+    /// `done` is [`Token::NONE`]. No other operation in flight has the token `done`.
     ///
     /// # Errors
     /// Refused before any byte moved; `Full` is an outcome.
@@ -207,7 +206,7 @@ pub unsafe trait Rdma {
     ///
     /// # Safety
     /// `local` describes memory valid for reads until the event, that nothing else writes; for good, if
-    /// `done` is [`Token::NONE`]. No other operation under way has the token `done`. If the peer is of this
+    /// `done` is [`Token::NONE`]. No other operation in flight has the token `done`. If the peer is of this
     /// process, `key` is registered there.
     ///
     /// # Errors

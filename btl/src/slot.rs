@@ -40,8 +40,8 @@ pub unsafe trait Reclaim: Send + Sync {
     unsafe fn reclaim(&self, index: u64);
 }
 
-/// The handle of a pool that a slot carries. It only keeps the pool alive: nothing can be reclaimed
-/// through it, so whoever holds it cannot free what others use.
+/// The handle of a pool that a slot carries. It only keeps the pool alive: nothing can be reclaimed through it, so
+/// its holder cannot free other slots.
 #[derive(Clone)]
 pub struct PoolHandle(Arc<dyn Reclaim>);
 
@@ -64,7 +64,7 @@ impl fmt::Debug for PoolHandle {
     }
 }
 
-/// What slots and fragments share: bytes, and the way home.
+/// What slots and fragments share: bytes, and their pool.
 struct Pooled {
     region: Region,
     index: u64,
@@ -166,7 +166,7 @@ impl Slot {
     #[inline]
     pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
         // SAFETY: `Slot::new`'s caller guarantees the region until the slot is given back, and
-        // `&mut self` that no other use of this slot is under way.
+        // `&mut self` that no other use of this slot is in flight.
         unsafe { gapless_mem::write(&self.region(), offset as u64, bytes) }
     }
 
@@ -190,8 +190,8 @@ impl Slot {
         (region, index)
     }
 
-    /// Like [`into_parts`](Slot::into_parts), and gives the pool's handle back too, so that a
-    /// transport in a hurry can use it for the next slot instead of counting down and up.
+    /// Like [`into_parts`](Slot::into_parts), and also returns the pool's handle, so that a fast transport can reuse
+    /// it for the next slot instead of counting down and up.
     #[must_use]
     #[inline]
     pub fn into_parts_and_pool(mut self) -> (Region, u64, Option<PoolHandle>) {
@@ -222,9 +222,9 @@ impl Fragment {
     /// Makes a fragment of the whole of `region`, for the implementation of a transport.
     ///
     /// # Safety
-    /// `region` describes memory that stays valid for reads, and that no exclusive reference of
-    /// this process covers, until `pool` reclaims `index`; until then no other slot or fragment of
-    /// `pool` has that index. Another process may write it: readers copy first and look afterwards.
+    /// `region` describes memory that stays valid for reads, and that no exclusive reference of this process covers,
+    /// until `pool` reclaims `index`; until then no other slot or fragment of `pool` has that index. Another process
+    /// may write it: readers copy first and check the copy.
     #[must_use]
     #[inline]
     pub unsafe fn new(region: Region, index: u64, pool: Arc<dyn Reclaim>) -> Fragment {
@@ -245,8 +245,8 @@ impl Fragment {
         self.pooled.region.is_empty()
     }
 
-    /// Its bytes, as a region that engines can unpack from; valid for reads while the fragment
-    /// lives. The sender may still scribble on it.
+    /// Its bytes, as a region that engines can unpack from; valid for reads while the fragment lives. The sender may
+    /// still overwrite it.
     #[must_use]
     #[inline]
     pub fn region(&self) -> Region {

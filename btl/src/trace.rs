@@ -1,4 +1,4 @@
-//! A transport that tells what goes through it.
+//! A transport that records its calls and events.
 //!
 //! [`Trace`] wraps any [`Btl`] and is one. Each call and each event becomes a [`Record`], which
 //! goes to a function of the caller's, for instance `|r| tracing::trace!("{r}")`, or into a
@@ -40,7 +40,7 @@ use std::sync::Arc;
 /// Who gets the records.
 pub type Listener = Box<dyn FnMut(Record) + Send>;
 
-/// A transport that tells what goes through it. See the [module](self).
+/// A transport that records its calls and events. See the [module](self).
 pub struct Trace<B> {
     inner: B,
     listener: Listener,

@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// Most bytes of a [`Short`] message.
 pub const SHORT_BYTES: usize = 1120;
 
-/// A message that is short enough to be handed over by value, in words: what is sent and received most
-/// often never needs a slot, a fragment or an event.
+/// A message that is short enough to be passed by value, in words: the most frequent messages never need a slot, a
+/// fragment or an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Short<'m> {
     words: &'m [u64],
@@ -19,7 +19,7 @@ pub struct Short<'m> {
 }
 
 impl<'m> Short<'m> {
-    /// A message of `len` bytes, which lie in `words` as in memory; what is behind them means nothing.
+    /// A message of `len` bytes, which lie in `words` as in memory; bytes after them are ignored.
     ///
     /// # Panics
     /// There are not as many words, or more bytes than [`SHORT_BYTES`].
@@ -58,13 +58,12 @@ pub trait Btl: Send {
     /// What it promises.
     fn limits(&self) -> &Limits;
 
-    /// How peers reach this end. Published by the caller; the transport is ready to be met from
-    /// the moment this returns.
+    /// How peers reach this end. The caller publishes it; peers may connect from the moment this returns.
     fn address(&self) -> Address;
 
-    /// Starts a link to the process behind `peer`, and names it. Does not wait for the peer; asking
-    /// again with the same address gives the same name. The own address is a peer like any other
-    /// where the transport can reach its own process, else [`LinkError::Unreachable`].
+    /// Starts a link to the process behind `peer`, and names it. Does not wait for the peer; asking again with the
+    /// same address gives the same name. The own address is a peer like any other if the transport can reach its own
+    /// process, otherwise [`LinkError::Unreachable`].
     ///
     /// # Errors
     /// The address is not of this transport, or the peer cannot be reached.
@@ -132,38 +131,35 @@ pub trait Btl: Send {
         false
     }
 
-    /// Prepares to block: from now on, whatever would make [`poll`](Btl::poll) report something
-    /// makes the returned descriptor readable, until a `poll` has reported something. The caller
-    /// arms, polls once more (something may have come in between; a `poll` that reports nothing
-    /// leaves it armed), and then blocks on the descriptor. Arming again is cheap, gives the same
-    /// descriptor, and makes it unreadable unless something waits. The descriptor stays open while
-    /// the transport lives. `None`: this transport must be polled by the clock.
+    /// Prepares to block: from now on, anything that would make [`poll`](Btl::poll) report something makes the
+    /// returned descriptor readable, until a `poll` has reported something. The caller arms, polls once more
+    /// (something may have come in between; a `poll` that reports nothing leaves it armed), and then blocks on the
+    /// descriptor. Arming again is cheap, gives the same descriptor, and makes it unreadable unless something waits.
+    /// The descriptor stays open while the transport lives. `None`: this transport must be polled by the clock.
     fn arm(&mut self) -> Option<RawFd> {
         None
     }
 
-    /// Makes a device known, at the first message that involves it: registers own and mapped
-    /// segments with it, those to come too, so that its engines can pack straight into slots (whose
-    /// regions then lie in [`Space::Pinned`](gapless_mem::Space::Pinned)), and lets
-    /// [`Mapped`] export and import its memory. Segments are unregistered before they are unmapped.
-    /// Asking again is cheap. By default nothing to do: slots stay ordinary host memory, which
-    /// engines reach by staging; so it is with devices that cannot register any.
+    /// Makes a device known, at the first message that needs it. Registers own and mapped segments with it, later
+    /// ones too, so that its engines can pack straight into slots (whose regions then lie in
+    /// [`Space::Pinned`](gapless_mem::Space::Pinned)), and lets [`Mapped`] export and import its memory. Segments are
+    /// unregistered before they are unmapped. Asking again is cheap. By default it does nothing: slots stay ordinary
+    /// host memory, which engines reach by staging. The same holds for devices that cannot register any.
     ///
     /// # Errors
-    /// The device refused a segment: its messages will be staged. Its memory can be mapped
-    /// nevertheless, where it could before.
+    /// The device refused a segment: its messages will be staged. If its memory could be mapped before, it still can.
     fn attach(&mut self, device: &Arc<dyn Device>) -> Result<(), LinkError> {
         let _ = device;
         Ok(())
     }
 
-    /// Moving bytes without the peer's help, where the wire can: always the same ability. Whoever grants it
-    /// memory takes no word of another ([`Abilities`](crate::Abilities)).
+    /// One-sided operations, if the wire has them: always the same ability. Callers that grant it memory do not
+    /// accept another one ([`Abilities`](crate::Abilities)).
     fn rdma(&mut self) -> Option<&mut dyn Rdma> {
         None
     }
 
-    /// Mapping a peer's memory, where the wire can: likewise.
+    /// Mapping a peer's memory, if the wire can: likewise.
     fn mapped(&mut self) -> Option<&mut dyn Mapped> {
         None
     }

@@ -1,4 +1,4 @@
-//! The one loop that asks transports what happened, and the way from there to the handlers.
+//! The one loop that polls transports, and the path from there to the handlers.
 
 use super::{Bml, RESERVED};
 use crate::endpoint::{Ending, Endpoint};
@@ -132,7 +132,7 @@ impl Bml {
         self.poll_for(&mut rest)
     }
 
-    /// As [`poll`](Bml::poll), for a handler whose type is known: what it takes at once costs one call less.
+    /// As [`poll`](Bml::poll), for a handler whose type is known: messages that it takes at once cost one call less.
     #[inline]
     pub fn poll_for<H: Handler>(&mut self, rest: &mut H) -> usize {
         self.round = self.round.wrapping_add(1);
@@ -140,7 +140,7 @@ impl Bml {
         self.poll_where(rest, |rail| rail.due(round))
     }
 
-    /// Whether a [`poll`](Bml::poll) would find nothing, where transports can tell by a look.
+    /// Whether a [`poll`](Bml::poll) would find nothing, if transports can tell by a quick check.
     #[inline]
     #[must_use]
     pub fn is_quiet(&self) -> bool {
@@ -230,8 +230,8 @@ impl Bml {
         fragment: Fragment,
         rest: &mut dyn Handler,
     ) {
-        // A transport that invents peers, or still delivers from one that is lost: nobody can use
-        // the message, and its credit goes back.
+        // A transport that invents peers, or still delivers from a lost one: the message is dropped, and its credit
+        // returns.
         let Some(rank) = self.rails[rail].rank(from) else { return };
         if !self.endpoints[rank.0 as usize].heard(rail) {
             return;
@@ -305,9 +305,9 @@ impl Bml {
         handled
     }
 
-    /// The first half of blocking, for callers that share this `Bml` behind a lock and must not hold
-    /// it while they sleep: arms every transport and looks once more. If that finds nothing (0),
-    /// the caller lets go of the lock and calls [`Waiter::block`].
+    /// The first half of blocking, for callers that share this `Bml` behind a lock and must not hold it while they
+    /// sleep: arms every transport and polls once more. If that finds nothing (0), the caller releases the lock and
+    /// calls [`Waiter::block`].
     pub fn arm(&mut self, waiter: &mut Waiter, mut rest: &mut dyn Handler) -> usize {
         waiter.disarm();
         for rail in self.rails.iter_mut().filter(|rail| !rail.is_own()) {
@@ -319,7 +319,7 @@ impl Bml {
         self.poll_where(&mut rest, |_| true)
     }
 
-    /// Arms every transport, looks once more, and blocks until one of them has something.
+    /// Arms every transport, polls once more, and blocks until one of them has something.
     fn block(&mut self, waiter: &mut Waiter, mut rest: &mut dyn Handler) -> usize {
         let handled = self.arm(waiter, rest);
         if handled > 0 {

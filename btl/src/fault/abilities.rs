@@ -34,7 +34,7 @@ impl<B: Btl> Fault<B> {
         self.abilities.mapped(&mut self.inner).ok_or(MapError::Unavailable { reason })
     }
 
-    /// Everything that comes before a one-sided operation: gives the token to use.
+    /// The checks before a one-sided operation; returns the token to use.
     fn begin(&mut self, peer: PeerId, done: Token) -> Result<Token, RdmaError> {
         if let Some(error) = self.cut_of(peer) {
             return Err(RdmaError::Link(error.clone()));
@@ -44,7 +44,7 @@ impl<B: Btl> Fault<B> {
         if self.full() {
             return Err(RdmaError::Full);
         }
-        // Followed even if the caller does not ask: a cut waits for it.
+        // Followed even if the caller does not want the end: a cut waits for it.
         Ok(self.stand_in(peer, done))
     }
 

@@ -1,6 +1,6 @@
-//! The loopback's optional abilities. Everything is within one process, so one-sided operations are
-//! copies that have ended when they return (their events come with the next poll), and a mapping is
-//! a counted hold on the allocation.
+//! The loopback's optional abilities. Everything is within one process, so one-sided operations are copies that have
+//! ended when they return (their events come with the next poll), and a mapping is a counted reference to the
+//! allocation.
 //!
 //! Keys, big-endian: kind (1 byte), end (4), registration or allocation (8), then for a
 //! registration its length (8), for an allocation or a device's buffer offset (8), length (8) and the
@@ -312,7 +312,7 @@ unsafe impl Mapped for Loopback {
         lock(&self.end.shared).exported.withdraw(region)
     }
 
-    /// Of a device's memory the keys of all ends are ended.
+    /// For a device's memory, the keys of all ends are ended.
     fn recall(&mut self, peer: PeerId, region: Region) -> bool {
         // One that is gone may have left an engine at work.
         let peer = self.peers.get(peer.0 as usize).map(|peer| peer.end.number());

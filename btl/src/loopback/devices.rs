@@ -8,7 +8,7 @@ use gapless_mem::{Device, Lease, Region, Space};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// Buffers that one end shares at a time; the oldest goes first.
+/// Buffers that one end shares at a time; the oldest leaves first.
 const BUFFERS: usize = 64;
 
 /// What mappings hold.
@@ -85,7 +85,7 @@ impl Loopback {
         }
         let whole = device.allocation(region)?;
         let offset = offset_in(whole, region)?;
-        // What was at these addresses before has been freed.
+        // The buffer that was at these addresses before has been freed.
         exports.withdraw(whole);
         if exports.live.len() >= BUFFERS
             && let Some((&oldest, _)) = exports.live.first_key_value()

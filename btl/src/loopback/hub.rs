@@ -1,5 +1,5 @@
-//! What the ends of a hub know of each other: a numbered list of ends, each with an inbox that
-//! others put notes into, and the memory it lets them reach.
+//! What the ends of a hub share: a numbered list of ends, each with an inbox for other ends' notes, and the memory
+//! that others may reach.
 
 use super::devices::Exports;
 use crate::memory::HeapMemory;
@@ -103,7 +103,7 @@ impl std::fmt::Debug for Hub {
 pub(super) enum Note {
     /// A message.
     Message { from: u32, tag: AmTag, fragment: Fragment },
-    /// There will be no more from there.
+    /// No more will come from there.
     Gone { from: u32 },
 }
 
@@ -128,7 +128,7 @@ impl Inbox {
         if std::mem::take(&mut self.armed)
             && let Some(bell) = &mut self.bell
         {
-            // A bell that is full has been rung.
+            // A full bell has been rung.
             let _ = bell.write(&[1]);
         }
     }
@@ -148,9 +148,9 @@ pub(super) struct SharedMemory {
     pub(super) registered: BTreeMap<u64, (Region, Access)>,
     /// Allocations by address, with their numbers; dead ones are swept at the next allocation.
     pub(super) allocated: BTreeMap<u64, (u64, Weak<HeapMemory>)>,
-    /// What others have mapped of them: by whom, all of it, and what the mapping holds.
+    /// What others have mapped: who, the whole allocation, and what the mapping keeps alive.
     pub(super) granted: Vec<(u32, Region, Weak<Granted>)>,
-    /// By whom, and which allocations, are not to be mapped any more.
+    /// Peers and allocations that must not be mapped any more.
     pub(super) recalled: BTreeSet<(u32, u64)>,
     /// Buffers of devices.
     pub(super) exported: Exports,
@@ -160,7 +160,7 @@ pub(super) struct SharedMemory {
 pub(super) struct End {
     number: u32,
     inbox: Mutex<Inbox>,
-    /// Whether the inbox has notes: looked at before the lock is taken.
+    /// Whether the inbox has notes: checked before the lock is taken.
     stirred: AtomicBool,
     gone: AtomicBool,
     pub(super) shared: Mutex<SharedMemory>,
