@@ -1,13 +1,13 @@
-//! Engines for device memory, made when a message first involves it.
+//! Engines for device memory, made when a message first needs one.
 //!
-//! The engine that a world asks before the host's stands for all devices of this process: asked
-//! whether it serves a space, it opens the driver, the device and its engine, and keeps them. So a process
-//! without CUDA or OpenCL starts normally, and opens no driver it does not need. What could not be opened is
-//! tried again, seldom: a device may be another process's for a while, or without memory for a context.
-//! A device that was opened is attached to the transports before the next message.
+//! The world asks one engine for all devices of this process before the host's engine. Asked whether it serves a
+//! space, it opens the driver, the device and its engine, and keeps them. So a process without CUDA or OpenCL starts
+//! normally, and opens no driver it does not need. A device that could not be opened is tried again, seldom: another
+//! process may use it for a while, or it may have no memory for a context. An opened device is attached to the
+//! transports before the next message.
 //!
-//! Views vouch for the handles in their spaces: whoever made one has promised so. A space that comes from safe
-//! code ([`World::alloc_device`](crate::World::alloc_device)) is only opened if its handles are known.
+//! Views vouch for the handles in their spaces: their makers have promised so. A space that comes from safe code
+//! ([`World::alloc_device`](crate::World::alloc_device)) is only opened if its handles are known.
 
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 mod shelf;
@@ -45,7 +45,7 @@ impl Accelerators {
         Accelerators { opens, ..Accelerators::default() }
     }
 
-    /// Opens the device of a space that nobody vouches for.
+    /// Opens the device of a space whose handles nobody has vouched for.
     ///
     /// # Errors
     /// Why there is none.
@@ -67,7 +67,7 @@ impl Accelerators {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// The devices that wait to be attached, which they are now.
+    /// The devices that waited to be attached; they count as attached now.
     pub(crate) fn take_fresh(&self) -> Vec<Arc<dyn Device>> {
         self.any.store(false, Ordering::Relaxed);
         std::mem::take(&mut *lock(&self.fresh))
@@ -153,7 +153,7 @@ mod on_demand {
     }
 
     impl Accelerators {
-        /// The engine of a space that a view is in, made now if it was not before.
+        /// The engine of a view's space, made now if it does not exist.
         fn engine(&self, space: Space) -> Option<GpuEngine> {
             let which = Which::of(space)?;
             // SAFETY: asked for by the message layer alone, about views, whose makers vouch for their
@@ -162,15 +162,15 @@ mod on_demand {
             self.take(space, which, || unsafe { which.open() }).ok()
         }
 
-        /// Makes the engine of a space that comes from anywhere: handles are followed only if another
-        /// device of this process has them.
+        /// Makes the engine of a space of unknown origin: its handles are used only if another device of this process
+        /// has them.
         pub(super) fn open_known(&self, space: Space) -> Result<(), String> {
             let found = match Which::of(space).ok_or("no device is opened for such memory")? {
                 #[cfg(feature = "cuda")]
                 which @ Which::Cuda { ordinal } => self.take(space, which, || cuda(ordinal)),
                 #[cfg(feature = "opencl")]
                 which @ Which::OpenCl { .. } => {
-                    // Before anything is kept under this name: safe code can make up any number of them.
+                    // Before anything is kept under this name: safe code can invent any number of names.
                     let device = OpenClDevice::known(space).map_err(|error| error.to_string())?;
                     self.take(space, which, || opencl(device))
                 }

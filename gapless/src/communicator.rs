@@ -18,8 +18,8 @@ use std::sync::Arc;
 /// A group of processes that exchange messages which no other communicator sees (MPI 4.1 §7.2).
 /// Cheap to clone; clones are the same communicator.
 ///
-/// Ranks count from 0 within the communicator; tags are not negative. Every call that waits ends
-/// when the peer it waits for is gone, with an error that names it.
+/// Ranks count from 0 within the communicator; tags are not negative. Every call that waits ends when its peer is
+/// gone, with an error that names the peer.
 #[derive(Clone, Debug)]
 pub struct Communicator {
     pub(crate) shared: Arc<Shared>,
@@ -54,7 +54,7 @@ impl Communicator {
         self.send_view(&data.into(), dest, tag)
     }
 
-    /// As [`send`](Communicator::send): what does not depend on the type of its argument.
+    /// The part of [`send`](Communicator::send) that does not depend on the type of its argument.
     fn send_view(&self, view: &View<'_>, dest: u32, tag: i32) -> Result<Status, Error> {
         // SAFETY: `view` borrows its memory for reading until this call returns.
         let at_once =
@@ -88,7 +88,7 @@ impl Communicator {
         self.recv_view(&mut into.into(), source.into(), tag.into())
     }
 
-    /// As [`recv`](Communicator::recv), likewise.
+    /// The same part of [`recv`](Communicator::recv).
     fn recv_view(
         &self,
         view: &mut ViewMut<'_>,
@@ -147,8 +147,7 @@ impl Communicator {
         })
     }
 
-    /// Starts sending a buffer that is given away; it comes back from
-    /// [`OwnedRequest::wait`].
+    /// Starts sending a buffer that the request takes over; [`OwnedRequest::wait`] returns it.
     ///
     /// # Errors
     /// As [`send`](Communicator::send); the layout does not fit. The buffer comes back with the
@@ -177,8 +176,7 @@ impl Communicator {
         self.start_owned(data.into(), |typed| unsafe { self.start_send(typed, dest, tag, mode) })
     }
 
-    /// Starts receiving into a buffer that is given away; it comes back from
-    /// [`OwnedRequest::wait`].
+    /// Starts receiving into a buffer that the request takes over; [`OwnedRequest::wait`] returns it.
     ///
     /// # Errors
     /// As [`recv`](Communicator::recv); the layout does not fit. The buffer comes back with the
@@ -194,8 +192,8 @@ impl Communicator {
         self.start_owned(into.into(), |typed| unsafe { self.start_recv(typed, source, tag) })
     }
 
-    /// Starts an operation on memory that this function has taken over: nothing refers to it, and
-    /// it stays until the request has ended, whatever becomes of the handle.
+    /// Starts an operation on memory that this function has taken over: nothing refers to it, and it stays until the
+    /// request has ended, whatever happens to the handle.
     pub(crate) fn start_owned<B: OwnedBuffer>(
         &self,
         owned: Owned<B>,

@@ -3,16 +3,15 @@
 //!
 //! # Memory that peers have mapped
 //!
-//! Long messages between devices of one host go without staging where they can: the receiver's device
-//! maps the sender's memory (CUDA IPC) and moves from layout to layout by one kernel, or the sender's
-//! maps the receiver's. A mapping costs milliseconds to make and is kept. CUDA does not define what
-//! happens if memory is freed while another process has it mapped; so whoever frees memory that messages
-//! were sent from or received into says so first: [`World::withdraw`](crate::World::withdraw), then
-//! `cudaFree`. What comes from `alloc_device` does that by itself.
+//! Long messages between devices of one host avoid staging if they can: the receiver's device maps the sender's
+//! memory (CUDA IPC) and moves from layout to layout by one kernel, or the sender's device maps the receiver's. A
+//! mapping costs milliseconds to make and is kept. CUDA does not define what happens if memory is freed while another
+//! process has it mapped. So before you free memory that messages used, call
+//! [`World::withdraw`](crate::World::withdraw), then `cudaFree`. Memory from `alloc_device` does that by itself.
 //! [`Config::share_device_buffers`](crate::Config::share_device_buffers) switches such mapping off.
 //!
-//! Who is trusted: a peer that has memory mapped is a process of the same job and the same user. The
-//! library there reads and writes it only for messages under way; a hostile one could at any time.
+//! Who is trusted: a peer that has memory mapped is a process of the same job and the same user. The library there
+//! reads and writes it only for messages in flight; a hostile one could at any time.
 
 use crate::error::Error;
 use crate::shared::{Shared, State};
@@ -22,8 +21,8 @@ use gapless_mem::{Device, Region};
 use std::fmt;
 use std::sync::Arc;
 
-/// Memory of a device. Dropping it has peers let go of it and then frees it: at once, or when they have;
-/// at the latest when the world and all its handles are gone.
+/// Memory of a device. Dropping it makes peers release it and then frees it: at once, or when they have; at the
+/// latest when the world and all its handles are gone.
 pub struct DeviceBuf {
     shared: Arc<Shared>,
     /// `None` only while it is being dropped.
@@ -59,8 +58,7 @@ impl DeviceBuf {
         Ok(DeviceBuf { shared, memory: Some(Owned { device, region }), region })
     }
 
-    /// The bytes, as a region: for other libraries, and for kernels. What is in them at first is
-    /// arbitrary.
+    /// The bytes, as a region: for other libraries, and for kernels. Their first contents are arbitrary.
     #[must_use]
     pub fn region(&self) -> Region {
         self.region
@@ -72,9 +70,8 @@ impl DeviceBuf {
         Arc::clone(&self.memory.as_ref().expect("it is taken only when it is dropped").device)
     }
 
-    /// `count` instances of `layout` in it, to be sent; displacement 0 is `origin` bytes into it. Work
-    /// of your own that writes them has to be over, or is named
-    /// ([`Scope::isend_after`](crate::Scope::isend_after)).
+    /// `count` instances of `layout` in it, to be sent; displacement 0 is `origin` bytes into it. Work of your own
+    /// that writes them must have ended, or be named ([`Scope::isend_after`](crate::Scope::isend_after)).
     ///
     /// # Errors
     /// The instances reach outside, or their bytes overflow 64 bits.
@@ -123,7 +120,7 @@ impl fmt::Debug for Owned {
 }
 
 impl State {
-    /// Has that freed, once the lock is let go of, that was given up and that no peer has mapped any more.
+    /// Frees, once the lock is released, the dropped memory that no peer has mapped any more.
     pub(crate) fn free_retired(&mut self) {
         if self.torn {
             return;

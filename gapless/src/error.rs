@@ -17,7 +17,7 @@ pub enum Error {
     /// A message failed or was refused.
     #[error(transparent)]
     Message(#[from] PmlError),
-    /// The launcher failed: the processes of the job could not find each other, or not leave together.
+    /// The launcher failed: the processes of the job could not find each other, or could not leave together.
     #[error("{0}")]
     Wireup(#[from] WireupError),
     /// A peer could not be reached.
@@ -89,7 +89,7 @@ pub enum Error {
     /// A persistent request that was not started was waited for.
     #[error("the persistent request is inactive: nothing was started")]
     Inactive,
-    /// The world was finalized; communicators that outlive it are of no more use.
+    /// The world was finalized; communicators that outlive it cannot be used.
     #[error("the world has been finalized")]
     Finalized,
     /// The tuning file cannot be used; see [`tuning`](crate::tuning).

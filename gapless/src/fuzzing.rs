@@ -5,7 +5,7 @@
 pub use crate::launch::Requests;
 use crate::world::card;
 
-/// Reads a card and a transport's address; whatever comes of it.
+/// Reads a card and a transport's address; the result is ignored.
 pub fn card(text: &str) {
     let _ = card::check(1, text);
     let _ = card::shares_processors(text);

@@ -1,10 +1,9 @@
 //! The local launcher: starts the processes of a job on this host, speaks PMI-1 to them, passes
 //! signals on, and ends them all when one fails.
 //!
-//! One thread, one `poll(2)` loop; every process is watched through a pidfd, so nothing depends on
-//! signal timing. Processes form groups of their own: what they start dies with them. If the
-//! launcher itself is killed, the kernel kills its processes (`PR_SET_PDEATHSIG`) and closes their
-//! PMI sockets.
+//! One thread, one `poll(2)` loop. A pidfd watches every process, so nothing depends on signal timing. Each process
+//! has its own process group: whatever it starts dies with it. If the launcher itself is killed, the kernel kills its
+//! processes (`PR_SET_PDEATHSIG`) and closes their PMI sockets.
 
 mod child;
 mod output;
@@ -78,7 +77,7 @@ pub enum End {
     Code(i32),
     /// This signal killed it.
     Signal(i32),
-    /// It exited with 0, but left a job that still counted on it.
+    /// It exited with 0, but left a job whose others still waited for it.
     Deserted,
     /// It exited with 0, but the others wait for it at a barrier.
     Missed,
@@ -117,7 +116,7 @@ impl Outcome {
             (_, Some((_, End::Deserted | End::Missed))) => 1,
             (None, None) => 0,
         };
-        // What does not fit a byte must not come out as success.
+        // A code that does not fit a byte must not become success.
         u8::try_from(code & 0xff).ok().filter(|&byte| byte != 0 || code == 0).unwrap_or(1)
     }
 }
@@ -215,7 +214,7 @@ impl Running {
         self.terminate();
     }
 
-    /// Asks all processes to end, and sets the time when they will be made to.
+    /// Asks all processes to end, and sets the time of `SIGKILL`.
     fn terminate(&mut self) {
         if self.kill_at.is_none() {
             self.kill_at = Some(Instant::now() + GRACE);
@@ -288,7 +287,7 @@ impl Running {
             }
             Source::Pmi(rank) => self.serve(rank),
             Source::Process(rank) => {
-                // What it said before it ended counts.
+                // Its last requests still count.
                 self.serve(rank);
                 if let Some(end) = self.children[rank].reap() {
                     self.server.ended(rank);

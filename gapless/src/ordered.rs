@@ -1,4 +1,4 @@
-//! Order between messages and other work: sends that come after it, and work that comes after receives.
+//! Order between messages and other work: sends after work, and work after receives.
 //!
 //! ```text
 //! a stream of the caller's:  kernel that writes ── event ─┐
@@ -8,9 +8,9 @@
 //! a stream of the caller's:  gate ── the stream waits, no thread does ────────────────┴── kernel that reads
 //! ```
 //!
-//! Neither happens by itself: somebody has to make progress, a thread that waits for anything or the
-//! world's progress thread ([`Builder::progress_thread`](crate::Builder::progress_thread)). A program whose
-//! only thread waits for a stream that waits for a message needs the latter.
+//! Some thread must make progress: a thread that waits for anything, or the world's progress thread
+//! ([`Builder::progress_thread`](crate::Builder::progress_thread)). A program whose only thread waits for a stream
+//! that waits for a message needs the latter.
 
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -37,7 +37,7 @@ impl<F: FnOnce() + Send + 'static> Wake for Call<F> {
 }
 
 impl Shared {
-    /// Has `then` called when a request has ended: at once, if it has.
+    /// Calls `then` when a request has ended: at once, if it has.
     fn when_done(&self, id: RequestId, then: impl FnOnce() + Send + 'static) -> Result<(), Error> {
         let call = Arc::new(Call(Mutex::new(Some(then))));
         let mut waker = Some(Waker::from(Arc::clone(&call)));
@@ -51,9 +51,9 @@ impl Shared {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Starts sending what is there only when all of `after` have ended: kernels on streams of yours that
-    /// write it, say, whose completion `CudaStream::record` gives. Which receive takes the message is
-    /// settled as if it were sent now; messages sent later do not wait for it. The data is not read before.
+    /// Starts sending data that is ready only when all of `after` have ended: kernels on your streams that write it,
+    /// say, whose completion `CudaStream::record` gives. The message is matched as if it were sent now; later
+    /// messages do not wait for it. The data is not read before.
     ///
     /// If some of that work fails, the send ends with its error, and the receive with
     /// [`PmlError::SenderFailed`](crate::PmlError::SenderFailed).
@@ -75,12 +75,11 @@ impl<'scope> Scope<'scope, '_> {
         })
     }
 
-    /// Has `then` called when an operation has ended, well or not (a [wait](Scope::wait) tells): at once if
-    /// it has, else in whatever thread finds that out, which holds no lock meanwhile. It may be called after
-    /// the scope has ended, and should not wait. One function for each operation: a second one takes the
-    /// first one's place.
+    /// Calls `then` when an operation has ended, well or not (a [wait](Scope::wait) tells). That is at once if it has
+    /// ended; otherwise in the thread that finds its end, which holds no lock meanwhile. The call may come after the
+    /// scope has ended, and should not wait. An operation has one function: a second one replaces the first.
     ///
-    /// This is how a stream waits for a receive and no thread does: `then` opens its gate.
+    /// So a stream waits for a receive and no thread does: `then` opens its gate.
     ///
     /// ```no_run
     /// # #[cfg(feature = "cuda")]
@@ -103,9 +102,8 @@ impl<'scope> Scope<'scope, '_> {
     /// # fn main() {}
     /// ```
     ///
-    /// While a gate is closed, whatever waits for its device waits with it (see `CudaGate`): have a
-    /// message of the kind received once before the first gate, so that kernels are loaded and memory is
-    /// mapped.
+    /// While a gate is closed, all work that waits for its device waits with it (see `CudaGate`). Receive one message
+    /// of the kind before the first gate, so that kernels are loaded and memory is mapped.
     ///
     /// # Errors
     /// A panic in another thread.
@@ -119,8 +117,7 @@ impl<'scope> Scope<'scope, '_> {
 }
 
 impl<B: OwnedBuffer> OwnedRequest<B> {
-    /// As [`Scope::when_done`]. Awaiting the request, or [`on_done`](OwnedRequest::on_done), takes the
-    /// function's place.
+    /// As [`Scope::when_done`]. Awaiting the request, or [`on_done`](OwnedRequest::on_done), replaces the function.
     ///
     /// # Errors
     /// A panic in another thread.
@@ -130,7 +127,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
 }
 
 impl Communicator {
-    /// As [`Scope::isend_after`], of a buffer that is given away.
+    /// As [`Scope::isend_after`], of a buffer that the request takes over.
     ///
     /// # Errors
     /// As there. The buffer comes back with the error.
@@ -147,7 +144,7 @@ impl Communicator {
         })
     }
 
-    /// Starts a send that comes after other work.
+    /// Starts a send after other work.
     ///
     /// # Safety
     /// Until the request has ended, the memory is valid for reads, and only work that `after` stands for

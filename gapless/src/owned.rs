@@ -1,8 +1,7 @@
 //! Requests that own their buffer: they may outlive the call that started them.
 //!
-//! The buffer goes to the world, which keeps it until the request has ended, and comes back from
-//! [`OwnedRequest::wait`]. The handle may be dropped or forgotten: the operation goes on, the
-//! buffer stays where it is, and is freed when nothing can touch it any more.
+//! The world keeps the buffer until the request has ended; [`OwnedRequest::wait`] returns it. The handle may be
+//! dropped or forgotten: then the operation goes on, and the buffer is freed when nothing can touch it any more.
 
 mod buffer;
 mod completion;
@@ -25,7 +24,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// A buffer and the layout of a message in it, both given away.
+/// A buffer and the layout of a message in it, both passed to a request.
 #[derive(Clone, Debug)]
 pub struct Owned<B> {
     pub(crate) buffer: B,
@@ -102,18 +101,17 @@ impl<B> From<Refused<B>> for Error {
     }
 }
 
-/// Buffers of requests under way, kept by the world.
+/// Buffers of requests in flight, kept by the world.
 #[derive(Default)]
 pub(crate) struct Parked {
     buffers: HashMap<RequestId, Box<dyn Any + Send>>,
-    /// Requests whose handle was dropped, the one that was looked at longest ago first.
+    /// Requests whose handle was dropped, the least recently checked first.
     abandoned: VecDeque<RequestId>,
-    /// How many looks those abandoned since the last reaping have earned.
+    /// How many checks those abandoned since the last reaping have earned.
     looks: usize,
 }
 
-/// Abandoned requests that are looked at each time; so receives that nothing ever matches cost no
-/// more, however many they are.
+/// Abandoned requests that are checked each time, so that any number of receives that never match costs no more.
 const LOOKS: usize = 16;
 
 impl Parked {
@@ -121,16 +119,15 @@ impl Parked {
         self.buffers.insert(id, parked);
     }
 
-    /// From now on nobody but [`reap`](Parked::reap) takes the buffer of `id`.
+    /// From now on only [`reap`](Parked::reap) takes the buffer of `id`.
     pub(crate) fn abandon(&mut self, id: RequestId) {
         self.abandoned.push_back(id);
-        // One more than a request each, so that those that have ended do not pile up behind those
-        // that have not.
+        // One more than a request each, so that ended requests do not pile up behind others.
         self.looks += 2;
     }
 
-    /// Gives up the buffers of abandoned requests that have ended, to be dropped outside of the lock: looks
-    /// at some, at the others next time.
+    /// Returns the buffers of abandoned requests that have ended, to be dropped outside of the lock: checks some now,
+    /// the others next time.
     pub(crate) fn reap(&mut self, pml: &mut Pml, spent: &mut Vec<Box<dyn Any + Send>>) {
         let looks = LOOKS + std::mem::take(&mut self.looks);
         for _ in 0..looks.min(self.abandoned.len()) {
@@ -178,9 +175,8 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
         self.id
     }
 
-    /// Waits until the operation has ended; gives the buffer back, and how it went. Once the world
-    /// has been left, an operation that has not ended by then never will, and is
-    /// [`Error::Finalized`].
+    /// Waits until the operation has ended; returns the buffer, and the result. Once the world has been left, an
+    /// operation that has not ended never will, and gives [`Error::Finalized`].
     pub fn wait(mut self) -> (B, Result<Status, Error>) {
         let result = self.shared.wait(self.id);
         (self.take_buffer(), result)
@@ -189,7 +185,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     /// The buffer and the result if the operation has ended, else the handle again.
     ///
     /// # Errors
-    /// Still under way.
+    /// Still in flight.
     pub fn test(mut self) -> Result<(B, Result<Status, Error>), OwnedRequest<B>> {
         match self.shared.test(self.id) {
             Ok(None) => Err(self),
@@ -198,10 +194,9 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
         }
     }
 
-    /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Whether it was;
-    /// [`wait`](OwnedRequest::wait) then reports
-    /// [`PmlError::Cancelled`](gapless_pml::PmlError::Cancelled). A send is asked for back, and the
-    /// answer is `false`: waiting for it tells whether it was cancelled or received, once its receiver
+    /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Returns whether it did;
+    /// [`wait`](OwnedRequest::wait) then reports [`PmlError::Cancelled`](gapless_pml::PmlError::Cancelled). A send is
+    /// withdrawn, and the answer is `false`: waiting tells whether it was cancelled or received, once its receiver
     /// has made progress.
     ///
     /// # Errors
@@ -216,7 +211,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     /// A panic in another thread.
     pub fn is_done(&self) -> Result<bool, Error> {
         match self.shared.look(|pml| pml.is_done(self.id) != Ok(false)) {
-            // It will never go on.
+            // It will never make progress.
             Err(Error::Finalized) => Ok(true),
             looked => looked,
         }
@@ -246,7 +241,7 @@ impl<B: OwnedBuffer> fmt::Debug for OwnedRequest<B> {
     }
 }
 
-/// Puts a buffer together again whose operation was not started.
+/// Reassembles a buffer whose operation was not started.
 pub(crate) fn unpark<B: OwnedBuffer>(parked: B::Parked) -> B {
     parked.unpark()
 }

@@ -1,6 +1,5 @@
-//! Several messages out of and into one buffer at once: a halo exchange sends the rim of an array
-//! and receives the ghost cells around it, which the borrow checker cannot tell apart. Here the
-//! bytes themselves are compared.
+//! Several messages out of and into one buffer at once. A halo exchange sends the rim of an array and receives the
+//! ghost cells around it, which the borrow checker cannot tell apart. Here the bytes themselves are compared.
 
 use crate::error::Error;
 use crate::view::{Element, View, ViewMut, fit, region_of};
@@ -12,9 +11,9 @@ use std::marker::PhantomData;
 /// Bytes of the buffer, `start..end`, in ascending order and apart from each other.
 type Stretches = Vec<(u64, u64)>;
 
-/// Lends one buffer to several messages, as long as none writes what another uses.
+/// Divides one buffer among several messages, as long as none writes what another uses.
 ///
-/// Lending takes time in proportion to the layouts' blocks, about as much as packing them.
+/// Taking a part costs time in proportion to the layouts' blocks, about as much as packing them.
 ///
 /// ```
 /// use gapless::{Datatype, Parts, Primitive, World};
@@ -42,18 +41,18 @@ pub struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Takes a buffer, none of which is taken yet.
+    /// All of a buffer; no part is in use yet.
     #[must_use]
     pub fn of<T: Element>(slice: &'a mut [T]) -> Parts<'a> {
         let region = region_of(slice.as_mut_ptr(), slice.len());
         Parts { region, read: Vec::new(), written: Vec::new(), memory: PhantomData }
     }
 
-    /// Lends `count` instances of `layout` for reading; displacement 0 is `origin` bytes into the
-    /// buffer. Parts that are only read may overlap.
+    /// `count` instances of `layout`, for reading; displacement 0 is `origin` bytes into the buffer. Parts that are
+    /// only read may overlap.
     ///
     /// # Errors
-    /// Bytes that are taken for writing; instances that reach outside the buffer.
+    /// Bytes in use for writing; instances that reach outside the buffer.
     pub fn view(&mut self, origin: u64, layout: &Layout, count: u64) -> Result<View<'a>, Error> {
         let typed = fit(self.region, origin, layout, count)?;
         let stretches = stretches(&typed)?;
@@ -62,10 +61,10 @@ impl<'a> Parts<'a> {
         Ok(View::of_typed(typed))
     }
 
-    /// Lends `count` instances of `layout` for writing.
+    /// `count` instances of `layout`, for writing.
     ///
     /// # Errors
-    /// Bytes that are taken already; instances that reach outside the buffer.
+    /// Bytes in use already; instances that reach outside the buffer.
     pub fn view_mut(
         &mut self,
         origin: u64,

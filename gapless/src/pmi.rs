@@ -26,7 +26,7 @@ impl Line {
     }
 }
 
-/// Whether a key or value can stand in a line.
+/// Whether a key or value can be part of a line.
 pub(crate) fn valid_word(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_graphic())
 }

@@ -1,9 +1,8 @@
 //! Non-blocking operations on borrowed memory.
 //!
-//! A request must not outlive the memory it works on, and no guarantee can rest on a handle's
-//! `Drop` running. So requests on borrowed memory exist only inside [`Communicator::scope`], which
-//! does not return, not even by a panic, before all of them have ended: the pattern of
-//! [`std::thread::scope`].
+//! A request must not outlive the memory it works on, and no guarantee can rely on a handle's `Drop` running. So
+//! requests on borrowed memory exist only inside [`Communicator::scope`], which does not return, not even by a panic,
+//! before all of them have ended: the pattern of [`std::thread::scope`].
 
 mod under_way;
 
@@ -19,7 +18,7 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use under_way::{List, is_gone};
 
-/// A stretch of the program in which messages are under way; see [`Communicator::scope`].
+/// A part of the program in which messages are in flight; see [`Communicator::scope`].
 ///
 /// `'scope` is the time in which requests exist, `'env` that of what they borrow; both are
 /// invariant, so that neither can be shortened or stretched.
@@ -31,7 +30,7 @@ pub struct Scope<'scope, 'env: 'scope> {
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// An operation under way in a scope. Dropping it is fine: the scope's end waits for it.
+/// An operation in flight in a scope. Dropping it is fine: the scope's end waits for it.
 #[derive(Debug)]
 #[must_use = "wait for it, or let the scope's end do so"]
 pub struct Request<'scope> {
@@ -46,16 +45,15 @@ impl Request<'_> {
 }
 
 impl Communicator {
-    /// Runs `body`, in which messages can be started on borrowed memory, and waits for all of them
-    /// before it returns.
+    /// Runs `body`, in which messages can be started on borrowed memory, and waits for all of them before it returns.
     ///
-    /// If `body` fails or panics, receives that no message has matched are cancelled, and so are sends
-    /// that are waiting for a receive; the rest is waited for all the same. To take a send back its
-    /// receiver is asked, so this lasts until that process has made progress once (a call that
-    /// waits, a test, a progress thread), or is lost; not until it receives. Otherwise the first failure among the requests that `body` did
-    /// not wait for itself is this call's.
+    /// If `body` fails or panics, receives that no message has matched are cancelled, and so are sends that are
+    /// waiting for a receive; the rest is waited for. The receiver is asked before a send is withdrawn. So this lasts
+    /// until that process has made progress once (a call that waits, a test, a progress thread), or is lost; not
+    /// until it receives. Otherwise this call returns the first failure among the requests that `body` did not wait
+    /// for itself.
     ///
-    /// Memory that is received into cannot be looked at before the scope has ended:
+    /// Memory that is received into cannot be read before the scope has ended:
     ///
     /// ```compile_fail,E0502
     /// # fn main() -> Result<(), gapless::Error> {
@@ -70,7 +68,7 @@ impl Communicator {
     /// # }
     /// ```
     ///
-    /// nor memory that is sent be changed:
+    /// nor can memory that is sent be changed:
     ///
     /// ```compile_fail,E0506
     /// # fn main() -> Result<(), gapless::Error> {
@@ -84,7 +82,7 @@ impl Communicator {
     /// # }
     /// ```
     ///
-    /// nor be dropped:
+    /// nor dropped:
     ///
     /// ```compile_fail,E0505
     /// # fn main() -> Result<(), gapless::Error> {
@@ -158,7 +156,7 @@ impl<'scope> Scope<'scope, '_> {
         self.comm
     }
 
-    /// Starts something that the scope's end waits for.
+    /// Starts an operation that the scope's end waits for.
     #[inline]
     pub(crate) fn start(
         &self,
@@ -177,14 +175,13 @@ impl<'scope> Scope<'scope, '_> {
         })
     }
 
-    /// As [`isend`](Scope::isend), of a short message with nothing in its way; `None`, with nothing done, of
-    /// anything else.
+    /// As [`isend`](Scope::isend), of a short message that can leave at once; otherwise `None`, with nothing done.
     ///
     /// # Safety
     /// `typed` describes memory that is borrowed for `'scope`.
     #[inline(never)]
     unsafe fn isend_short(&self, typed: &Typed, dest: u32, tag: i32) -> Option<RequestId> {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         self.start_short(|pml| unsafe { pml.isend_short(&self.comm.comm, typed, dest, tag) })
     }
 
@@ -194,7 +191,7 @@ impl<'scope> Scope<'scope, '_> {
     /// `typed` describes memory that is exclusively borrowed for `'scope`.
     #[inline(never)]
     unsafe fn irecv_short(&self, typed: &Typed, source: Source, tag: TagSel) -> Option<RequestId> {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is passed on.
         self.start_short(|pml| unsafe { pml.irecv_short(&self.comm.comm, typed, source, tag) })
     }
 
@@ -204,7 +201,7 @@ impl<'scope> Scope<'scope, '_> {
         shared.briefly(|state| {
             state.open().ok()?;
             let State { pml, scopes, .. } = &mut *state;
-            // Before it is started: nothing may come between that and its being noted.
+            // Before it is started: it must be noted at once after the start.
             let list = scopes.room(&self.list, pml);
             let id = start(pml)?;
             list.push(id);
@@ -303,7 +300,7 @@ impl<'scope> Scope<'scope, '_> {
     /// §3.7.3).
     ///
     /// # Errors
-    /// Still under way.
+    /// Still in flight.
     pub fn test(&self, request: Request<'scope>) -> Result<Result<Status, Error>, Request<'scope>> {
         let id = request.id;
         self.comm.shared.test(id).transpose().ok_or(request)
@@ -356,7 +353,7 @@ impl<'scope> Scope<'scope, '_> {
     /// How all of them went, in their order, if all have ended (`MPI_Testall`, MPI 4.1 §3.7.5).
     ///
     /// # Errors
-    /// Some are still under way: all of them again, none is taken.
+    /// Some are still in flight: all of them again, none is taken.
     pub fn test_all(
         &self,
         requests: Vec<Request<'scope>>,
@@ -405,9 +402,9 @@ impl<'scope> Scope<'scope, '_> {
         ended
     }
 
-    /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Whether it was; waiting
-    /// for it then reports [`PmlError::Cancelled`]. A send is asked for back, and the answer is `false`:
-    /// waiting for it tells whether it was cancelled or received, once its receiver has made progress.
+    /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Returns whether it did; waiting then
+    /// reports [`PmlError::Cancelled`]. A send is withdrawn, and the answer is `false`: waiting tells whether it was
+    /// cancelled or received, once its receiver has made progress.
     ///
     /// # Errors
     /// The world was left, or a thread panicked in it.
@@ -426,7 +423,7 @@ impl<'scope> Scope<'scope, '_> {
         Some(found.unwrap_or(0))
     }
 
-    /// Waits for every request that is still under way.
+    /// Waits for every request that is still in flight.
     fn join(&self, cancel: bool) -> Result<(), Error> {
         let shared = &self.comm.shared;
         if cancel {

@@ -1,8 +1,8 @@
 //! What all handles of a world share: the message layer behind a lock, and how threads wait.
 //!
-//! The lock is held while messages are handled, never while a thread yields or sleeps. A thread
-//! that handled events wakes those that sleep (through an event descriptor beside the transports'
-//! own), because their requests may be among what ended.
+//! The lock is held while messages are handled, never while a thread yields or sleeps. A thread that handled events
+//! wakes those that sleep (through an event descriptor beside the transports' own), because their requests may have
+//! ended.
 
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod short;
@@ -30,27 +30,27 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// Polls in a row that one thread makes without letting go of the lock, unless others want it.
+/// Polls in a row that one thread makes without releasing the lock, unless others want it.
 const POLLS_PER_TURN: u32 = 32;
 
-/// One in so many looks whether anything has come is a poll in any case.
+/// One in so many quick checks is a full poll in any case.
 const LOOKS_PER_POLL: u32 = 8;
 
 /// One in so many calls that need not wait makes progress.
 const CALLS_PER_POLL: u32 = 32;
 
-/// How long the progress thread looks away while other threads are waiting, and so polling.
+/// How long the progress thread pauses while other threads wait, and so poll.
 const OTHERS_POLL: Duration = Duration::from_millis(1);
 
-/// How long it sleeps while work of its own waits for somebody else.
+/// How long it sleeps while its own work waits for a peer or an engine.
 const BUSY_NAP: Duration = Duration::from_micros(50);
 
-/// How far the world has come.
+/// The state of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Messages are exchanged.
     Open,
-    /// It is being left: nothing new starts, what is under way goes on.
+    /// It is being left: nothing new starts, operations in flight go on.
     Closed,
     /// It has been left: no byte moves any more.
     Left,
@@ -70,14 +70,13 @@ pub(crate) struct State {
     dozing: bool,
     /// Calls that did not have to wait.
     unpolled: u32,
-    /// What scopes have under way.
+    /// The operations of scopes in flight.
     pub(crate) scopes: Scopes,
     /// Devices that are opened on demand.
     accelerators: Arc<Accelerators>,
-    /// Memory of devices that was given up while peers may have it mapped. Below the transports: what is
-    /// left goes after they have.
+    /// Dropped memory of devices that peers may have mapped. Below the transports: the rest is freed after them.
     pub(crate) retired: Vec<Owned>,
-    /// What nobody needs any more, to be dropped once the lock is let go of: it may call us.
+    /// Values to drop once the lock is released: their `Drop` may call us.
     pub(crate) spent: Vec<Box<dyn Any + Send>>,
 }
 
@@ -87,12 +86,12 @@ pub(crate) struct Shared {
     state: Gate<State>,
     /// Threads that want the lock.
     wanting: AtomicU32,
-    /// Readable while sleepers should look again.
+    /// Readable when sleepers should check again.
     alarm: OwnedFd,
     /// Threads that wait for something, and so poll; counted only if there is a progress thread.
     waiting: AtomicU32,
     has_thread: AtomicBool,
-    /// How to wait; asked for once, because counting processors takes system calls.
+    /// How to wait; determined once, because counting processors takes system calls.
     patience: Patience,
 }
 
@@ -116,7 +115,7 @@ impl State {
         }
     }
 
-    /// The device whose memory `space` is, opened now if need be. Nobody vouches for the space.
+    /// The device of the memory `space`, opened now if necessary. Nobody has vouched for the space.
     pub(crate) fn device(&mut self, space: Space) -> Result<Arc<dyn Device>, Error> {
         let find = |pml: &mut Pml| {
             let devices = pml.bml_mut().devices();
@@ -127,7 +126,7 @@ impl State {
         }
         let nowhere = |reason| Error::NoDevice { space, reason };
         self.accelerators.open(space).map_err(nowhere)?;
-        // What was opened by asking is attached by this.
+        // This attaches a device that was just opened.
         let found = find(self.open()?);
         found.ok_or_else(|| nowhere("another kind of memory is its device's own".to_owned()))
     }
@@ -144,8 +143,8 @@ impl State {
         Ok(self.pml.cancel_recv(id)?)
     }
 
-    /// Cancels a receive that has no message yet, and asks for a send back; whether it was cancelled
-    /// by the time this returns.
+    /// Cancels a receive that has no message yet, or withdraws a send; whether it was cancelled by the time this
+    /// returns.
     pub(crate) fn cancel_or_recall(&mut self, id: RequestId) -> Result<bool, Error> {
         if self.cancel(id)? {
             return Ok(true);
@@ -154,19 +153,19 @@ impl State {
         Ok(false)
     }
 
-    /// Whether something is to be done once the lock is let go of.
+    /// Whether work remains for when the lock is released.
     #[inline]
     fn owes(&self) -> bool {
         self.pml.has_woken() || !self.spent.is_empty()
     }
 
-    /// Whether [`progress`](State::progress) would do nothing, as far as a look tells.
+    /// Whether [`progress`](State::progress) would do nothing, as far as a quick check tells.
     #[inline]
     fn is_quiet(&self) -> bool {
         self.pml.is_quiet() && !self.parked.has_abandoned() && self.retired.is_empty()
     }
 
-    /// Handles what has come; nothing once the world has been left.
+    /// Handles arrivals; does nothing once the world has been left.
     #[inline]
     pub(crate) fn progress(&mut self) -> usize {
         if self.stage == Stage::Left {
@@ -176,7 +175,7 @@ impl State {
         if self.parked.has_abandoned() {
             self.parked.reap(&mut self.pml, &mut self.spent);
         }
-        // That peers have let go is no event that would be counted.
+        // A release by peers is no counted event.
         if !self.retired.is_empty() {
             self.free_retired();
         }
@@ -194,7 +193,7 @@ enum Attended {
     Nothing,
 }
 
-/// A thread that waits, where that is counted.
+/// A waiting thread, if they are counted.
 struct Waiting<'s>(Option<&'s AtomicU32>);
 
 impl Waiting<'_> {
@@ -251,7 +250,7 @@ impl Shared {
         })
     }
 
-    /// The state, for whoever is about to use the message layer.
+    /// The state, to use the message layer.
     ///
     /// # Errors
     /// A panic has left it in disorder.
@@ -266,7 +265,7 @@ impl Shared {
         }
     }
 
-    /// Who has to wait for the lock is counted.
+    /// Callers that wait for the lock are counted.
     #[cold]
     fn lock_patiently(&self) -> Result<Held<'_>, Error> {
         self.wanting.fetch_add(1, Ordering::Relaxed);
@@ -280,24 +279,23 @@ impl Shared {
         Ok(Held::new(guard))
     }
 
-    /// Makes sleeping threads look again.
+    /// Makes sleeping threads check again.
     pub(crate) fn ring(&self) {
-        // Full means that it rings already.
+        // A full counter is readable already.
         let _ = rustix::io::write(&self.alarm, &1u64.to_ne_bytes());
     }
 
-    /// Something was started: it may have ended what sleeping threads wait for (a message to this
-    /// process itself).
+    /// An operation was started: it may have ended a sleeping thread's wait (a message to this process itself).
     #[inline]
     pub(crate) fn rouse(&self, state: &State) {
-        // Who sleeps in the progress thread need not hear of messages that others handle, but of
-        // those that wait for somebody to see to them.
+        // A sleeping progress thread need not know of messages that others handle, but of work that waits for a
+        // thread to drive it.
         if state.sleepers > 0 || state.dozing && state.pml.is_busy() {
             self.ring();
         }
     }
 
-    /// Makes progress in one of so many calls that need not wait, so that a program that never has to
+    /// Makes progress in one of so many calls that need not wait, so that a program that never has to wait still
     /// answers its peers, and learns of their end.
     #[inline]
     pub(crate) fn now_and_then(&self, state: &mut State) {
@@ -311,7 +309,7 @@ impl Shared {
         let _ = rustix::io::read(&self.alarm, &mut [0u8; 8]);
     }
 
-    /// The world has been left: whoever still waits is told so.
+    /// The world has been left: waiting callers are told so.
     pub(crate) fn abandon(&self) {
         // Whoever waits is about to take its memory back.
         let woken = self.with_anyway(give_up);
@@ -331,7 +329,7 @@ impl Shared {
         self.wait_held(state, ready)
     }
 
-    /// As [`wait_until`](Shared::wait_until), of whoever has the lock already.
+    /// As [`wait_until`](Shared::wait_until), if the caller has the lock already.
     pub(crate) fn wait_held<'s, T>(
         &'s self,
         state: Held<'s>,
@@ -347,7 +345,7 @@ impl Shared {
             };
             let mut step = Step::Spin;
             for turn in 0..POLLS_PER_TURN {
-                // Between polls a look is enough: while the lock is held, nobody else changes anything.
+                // Between polls a quick check is enough: while the lock is held, no other thread changes anything.
                 let mut handled = 0;
                 if turn.is_multiple_of(LOOKS_PER_POLL) || !state.is_quiet() {
                     handled = state.progress();
@@ -368,7 +366,7 @@ impl Shared {
                 }
                 if handled == 0 {
                     step = match waiter.step() {
-                        // Work of our own waits for room at a peer: polling is what moves it.
+                        // Our own work waits for room at a peer: only polling moves it.
                         Step::Block if state.pml.is_busy() => Step::Yield,
                         step => step,
                     };
@@ -412,8 +410,8 @@ impl Shared {
         })
     }
 
-    /// What the progress thread does until `stop`: handles what comes while no other thread does.
-    /// Asleep it is woken by the transports; a sleep lasts 50 ms at most.
+    /// What the progress thread does until `stop`: handles arrivals while no other thread does. The transports wake
+    /// it; a sleep lasts 50 ms at most.
     pub(crate) fn attend(&self, stop: &AtomicBool) {
         let patience = Patience { spins: 0, yields: 0, ..self.patience };
         let mut waiter = Waiter::with(patience);
@@ -469,9 +467,9 @@ impl Shared {
         self.has_thread.store(true, Ordering::Relaxed);
     }
 
-    /// The result of a request if it has ended; else `waker` is told when it has.
+    /// The result of a request if it has ended; otherwise `waker` is called when it has.
     pub(crate) fn poll(&self, id: RequestId, waker: &Waker) -> Poll<Result<Status, Error>> {
-        // Cloned before the lock is taken, and what comes back is dropped after: wakers may do anything.
+        // Cloned before the lock is taken, and the replaced one is dropped after: wakers may do anything.
         let mut waker = Some(waker.clone());
         let polled = self.with(|state| {
             let ended = state.pml.collect(id)?;
@@ -498,7 +496,7 @@ impl Shared {
         self.wait_for(state, id)
     }
 
-    /// As [`wait`](Shared::wait), of whoever has the lock already.
+    /// As [`wait`](Shared::wait), if the caller has the lock already.
     pub(crate) fn wait_for<'s>(
         &'s self,
         mut state: Held<'s>,

@@ -3,12 +3,11 @@
 //!
 //! # Who is trusted
 //!
-//! A peer that has been sent a message out of this memory, or has sent one into it, has it mapped. It is a
-//! process of the same job and the same user, which could just as well attach a debugger to this one; the
-//! library there reads what is being sent, and writes what is being received, while the message is under
-//! way. A peer that is malicious all the same could write to it while a `&[u8]` of it exists here, which
-//! Rust does not allow for. Data that must not change under a reader's hands while hostile code runs
-//! under the same user belongs in ordinary memory: that is never mapped.
+//! A peer that was sent a message out of this memory, or has sent one into it, has it mapped. It is a process of the
+//! same job and the same user, which could just as well attach a debugger to this one. The library there reads data
+//! that is being sent, and writes data that is being received, while the message is in flight. A malicious peer could
+//! still write to the memory while a `&[u8]` of it exists here, which Rust does not allow. If data must not change
+//! under a reader while hostile code runs under the same user, keep it in ordinary memory: that is never mapped.
 
 use crate::error::Error;
 use gapless_btl::Allocation;
@@ -25,7 +24,7 @@ pub struct SharedBuf {
     mappable: bool,
 }
 
-/// Heap memory, where no transport can map.
+/// Heap memory, if no transport can map.
 struct Heap {
     device: HostDevice,
     region: Region,
@@ -41,7 +40,7 @@ impl Drop for Heap {
 }
 
 impl SharedBuf {
-    /// Takes what a transport allocated, if it is at least `len` bytes that the CPU can touch.
+    /// Takes an allocation of a transport, if it is at least `len` bytes that the CPU can touch.
     pub(crate) fn mapped(allocation: Allocation, len: usize) -> Option<SharedBuf> {
         let region = allocation.region();
         let fits = region.len() >= len as u64 && region.as_ptr().is_some();
@@ -67,7 +66,7 @@ impl SharedBuf {
         Region::new(all.space(), all.address(), all.offset(), self.len as u64)
     }
 
-    /// Whether peers on this host can map it; if not, it is as good as any other memory.
+    /// Whether peers on this host can map it; if not, it is like any other memory.
     #[must_use]
     pub fn is_mappable(&self) -> bool {
         self.mappable

@@ -1,15 +1,15 @@
 //! The tuning file: the cost model's numbers, as `gapless tune` measured them on this machine.
 //!
-//! A world reads it when it starts, unless it is given its numbers
+//! A world reads it when it starts, unless the program gives the numbers
 //! ([`Builder::tuning`](crate::Builder::tuning), [`Builder::config`](crate::Builder::config)):
 //!
 //! - the file that the variable `GAPLESS_TUNING` names, which must exist; an empty value means none;
 //! - else `gapless/tuning.toml` in `$XDG_CONFIG_HOME`, or in `~/.config` if that is not set; if there is
 //!   no such file, the [defaults](Tuning::default) are used.
 //!
-//! The file is TOML of one version; every number has a key of its own ([`Key`]) and may be missing,
-//! nothing else may stand there. A file that cannot be used is an error that names it, the key and the
-//! line, and not a silent return to the defaults: whoever tuned wants to know.
+//! The file is TOML of one version. Every number has a key of its own ([`Key`]) and may be missing; other keys are
+//! refused. A file that cannot be used is an error that names file, line and key, not a silent return to the
+//! defaults: a user who tuned wants to know.
 //!
 //! ```
 //! let text = "version = 1\n[host]\nfragment_bytes = 65536\n";
@@ -86,7 +86,7 @@ impl Location {
         }
     }
 
-    /// The numbers that stand there; `None` if there is no file and need not be.
+    /// The numbers in the file; `None` if there is no file and none is required.
     ///
     /// # Errors
     /// A named file that is missing; a file that cannot be read or is wrong.
@@ -100,7 +100,7 @@ impl Location {
     }
 }
 
-/// The numbers that the environment of this process says: those of the file, or the defaults.
+/// The numbers by the environment of this process: those of the file, or the defaults.
 ///
 /// # Errors
 /// As [`Location::read`].

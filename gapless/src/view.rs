@@ -1,7 +1,7 @@
 //! Views: borrowed memory and the layout of a message in it.
 //!
-//! A view is checked once, when it is made: every byte that its layout touches lies inside the
-//! borrowed memory. So the calls that take one cannot read or write anything else.
+//! A view is checked once, when it is made: every byte that its layout touches lies inside the borrowed memory. So
+//! calls that take a view cannot read or write anything else.
 
 use crate::error::Error;
 use crate::shared_buf::SharedBuf;
@@ -53,14 +53,14 @@ pub(crate) fn region_of<T>(start: *const T, len: usize) -> Region {
 #[inline]
 fn elements<T: Element>(region: Region, len: usize) -> Typed {
     if T::PRIMITIVE == Primitive::Uint8 {
-        // What most programs mean by bytes: they match everything of their size.
+        // Most programs use these as bytes: they match everything of their size.
         return Typed::contiguous(region);
     }
     Typed::new(region, 0, element_layout::<T>(), len as u64)
         .expect("a slice's elements lie in the slice")
 }
 
-/// What a message is read from: borrowed memory, `count` instances of a layout in it.
+/// The source of a message: borrowed memory, and `count` instances of a layout in it.
 ///
 /// ```
 /// use gapless::{Datatype, Primitive, View};
@@ -78,8 +78,8 @@ pub struct View<'a> {
     memory: PhantomData<&'a [u8]>,
 }
 
-/// What a message is written to: exclusively borrowed memory, `count` instances of a layout in it.
-/// Bytes between the layout's blocks are not touched.
+/// The destination of a message: exclusively borrowed memory, and `count` instances of a layout in it. Bytes between
+/// the layout's blocks are not touched.
 #[derive(Debug)]
 pub struct ViewMut<'a> {
     pub(crate) typed: Typed,
@@ -111,8 +111,8 @@ impl<'a> View<'a> {
         Ok(View { typed, memory: PhantomData })
     }
 
-    /// `count` instances of `layout` in memory of any space, which the borrow checker knows nothing
-    /// of: a device's, for instance.
+    /// `count` instances of `layout` in memory of any space that the borrow checker does not know: a device's, for
+    /// instance.
     ///
     /// # Safety
     /// For all of `'a`, `region` describes memory that is valid for reads by whatever engine serves

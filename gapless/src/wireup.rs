@@ -1,7 +1,7 @@
-//! How the processes of a job learn of each other: who am I, how many are we, and a small store of
+//! How the processes of a job find each other: the number of this process, the size of the job, and a small store of
 //! keys and values with a fence, used once at start-up to exchange transport addresses.
 //!
-//! Whoever started this process is found out from its environment ([`detect`]):
+//! The environment of this process tells who started it ([`detect`]):
 //!
 //! | launcher | language | seen by |
 //! |---|---|---|
@@ -10,13 +10,12 @@
 //! | Open MPI's `mpirun`, PRRTE's `prun`, Slurm's `pmix` | PMIx ([`Pmix`]) | `PMIX_NAMESPACE` |
 //! | none | none: a job of one ([`Single`]) | |
 //!
-//! PMI-1 goes first: it is what our own launcher sets, which may itself run under another. A launcher
-//! of which only a part is there (variables without a server, a library that is missing) is an error
-//! of one line, never a job of one.
+//! PMI-1 comes first: our own launcher sets it, and may itself run under another launcher. A launcher that is only
+//! partly present (variables without a server, a library that is missing) is a one-line error, never a job of one.
 //!
-//! A launcher starts processes and carries their cards, no more: how processes of a host meet, and
-//! how they notice a death, is the transports' affair and the same under every launcher. Every wait
-//! for a launcher is bounded by [`Limits`] or ends when it or a peer dies.
+//! A launcher only starts processes and carries their cards. How processes of a host meet, and how they notice a
+//! death, is up to the transports and the same under every launcher. Every wait for a launcher is bounded by
+//! [`Limits`] or ends when it or a peer dies.
 
 mod detect;
 mod error;
@@ -36,8 +35,8 @@ pub use pmi1::Pmi1;
 pub use pmix::Pmix;
 pub use single::Single;
 
-/// A job as its launcher shows it. Keys and values are words: printable ASCII without white space,
-/// and no `=` in keys.
+/// A job as its launcher shows it. Keys and values are words: printable ASCII without white space, and keys without
+/// `=`.
 pub trait Wireup: Send {
     /// This process's number, below [`size`](Wireup::size).
     fn rank(&self) -> u32;
@@ -45,7 +44,7 @@ pub trait Wireup: Send {
     /// How many processes the job has.
     fn size(&self) -> u32;
 
-    /// How many of them run on this host, where the launcher says so.
+    /// How many of them run on this host, if the launcher says so.
     fn local_size(&self) -> Option<u32>;
 
     /// A name of the job, the same in every process and unlike other jobs'; at most 120 bytes.
@@ -64,9 +63,9 @@ pub trait Wireup: Send {
     /// The launcher is gone; somebody did not come in time.
     fn fence(&mut self) -> Result<(), WireupError>;
 
-    /// As [`fence`](Wireup::fence), but waits for as long as `go_on` says so, which is asked several
-    /// times a second: for processes that know by other means that a peer has died. The launcher
-    /// is of no more use after that.
+    /// As [`fence`](Wireup::fence), but waits as long as `go_on` returns true; it is called several times a second.
+    /// For processes that learn in other ways that a peer has died. The launcher cannot be used after an end without
+    /// all.
     ///
     /// # Errors
     /// The launcher is gone; [`WireupError::GivenUp`].
@@ -87,9 +86,9 @@ pub trait Wireup: Send {
     /// The launcher is gone.
     fn finalize(&mut self) -> Result<(), WireupError>;
 
-    /// Asks the launcher to end all processes of the job (`MPI_Abort`, MPI 4.1 §9.3), and to exit
-    /// with `code`. Returns once it has been told, or could not be: whoever calls this ends its own
-    /// process next, by which every launcher notices.
+    /// Asks the launcher to end all processes of the job (`MPI_Abort`, MPI 4.1 §9.3), and to exit with `code`.
+    /// Returns once it has been told, or could not be told. The caller then ends its own process, which every
+    /// launcher notices.
     fn abort(&mut self, code: i32) {
         let _ = code;
     }
@@ -98,8 +97,8 @@ pub trait Wireup: Send {
 /// Longest name of a job.
 const JOB_BYTES_MAX: usize = 120;
 
-/// A job's name from what the launcher calls it, which may be longer than transports can carry: the
-/// end of a long name is replaced by a number made of all of it (FNV-1a).
+/// A job's name from the launcher's name, which may be longer than transports can carry: the end of a long name is
+/// replaced by a number made of all of it (FNV-1a).
 fn job_name(launcher: &str) -> String {
     if launcher.len() <= JOB_BYTES_MAX {
         return launcher.to_owned();

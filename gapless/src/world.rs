@@ -49,9 +49,9 @@ pub struct Link {
 /// # }
 /// ```
 ///
-/// All processes of the job must call [`finalize`](World::finalize) or drop their world; dropping
-/// does the same as well as it can, and says nothing about failures. While a thread unwinds,
-/// dropping only leaves: the launcher then ends the job.
+/// All processes of the job must call [`finalize`](World::finalize) or drop their world. Dropping does the same as
+/// well as it can, without reporting failures. While a thread unwinds, dropping only leaves: the launcher then ends
+/// the job.
 #[derive(Debug)]
 pub struct World {
     shared: Arc<Shared>,
@@ -72,15 +72,15 @@ impl std::fmt::Debug for Connection {
 }
 
 impl World {
-    /// Joins the job that this process's launcher started, or is a job of one. Waits for the other
-    /// processes of the job to come as far.
+    /// Joins the job that this process's launcher started, or is a job of one. Waits for the other processes of the
+    /// job to do the same.
     ///
     /// A process is in its launcher's job once at a time. When it has left, it may join again under
     /// `gapless run`; other launchers do not take it again. Jobs of one, without a launcher, are not counted.
     ///
     /// # Errors
-    /// A launcher that is half there or gone; a peer that is incompatible or cannot be reached; a
-    /// transport that cannot be set up; a [tuning file](crate::tuning) that is wrong.
+    /// A launcher that is only partly present or gone; a peer that is incompatible or cannot be reached; a transport
+    /// that cannot be set up; an invalid [tuning file](crate::tuning).
     pub fn init() -> Result<World, Error> {
         World::builder().init()
     }
@@ -115,9 +115,9 @@ impl World {
         &self.myself
     }
 
-    /// `len` zeroed bytes that peers on this host can map, so that messages out of them move with
-    /// one copy; heap memory where no transport can do that. For large, long-lived buffers: an
-    /// allocation costs system calls and whole pages.
+    /// `len` zeroed bytes that peers on this host can map, so that messages out of them move with one copy; heap
+    /// memory if no transport can do that. For large, long-lived buffers: an allocation costs system calls and whole
+    /// pages.
     ///
     /// # Errors
     /// There is no such memory.
@@ -146,27 +146,25 @@ impl World {
         }
     }
 
-    /// `len` bytes of the device whose memory `space` is. They may be shared with peers, and are freed only
-    /// when no peer has them mapped any more; what else is said of device memory stands at
-    /// [`DeviceBuf`].
+    /// `len` bytes of the device with the memory `space`. They may be shared with peers, and are freed only when no
+    /// peer has them mapped any more; see [`DeviceBuf`] for the rest.
     ///
-    /// An OpenCL space has to be that of a device that this process has opened or made (`OpenClDevice`), or
-    /// of another device in its context: other handles are refused, because numbers that are no handles
-    /// cannot be told from those that are.
+    /// An OpenCL space must be that of a device that this process has opened or made (`OpenClDevice`), or of another
+    /// device in its context. Other handles are refused, because invalid numbers cannot be told from handles.
     ///
     /// # Errors
-    /// [`Error::NoDevice`]: no device of that space, or handles that nobody here knows; no memory left
+    /// [`Error::NoDevice`]: no device of that space, or handles that this process does not know; no memory left
     /// there.
     pub fn alloc_device(&self, space: Space, len: u64) -> Result<DeviceBuf, Error> {
         let device = self.shared.with(|state| state.device(space))?;
         DeviceBuf::allocate(&self.shared, device, len)
     }
 
-    /// Has peers let go of the device memory that `region` touches, and waits until they have: to be
-    /// called before memory is freed (`cudaFree`) that messages were sent from or received into and that
-    /// did not come from [`alloc_device`](World::alloc_device). Messages in it must have ended. A peer
-    /// lets go when it next makes progress (a call that waits, a test, a progress thread), or dies; memory
-    /// that nobody has mapped is given up at once. Later messages may share it again.
+    /// Makes peers release the device memory that `region` touches, and waits until they have. Call this before you
+    /// free (`cudaFree`) memory that messages used and that did not come from [`alloc_device`](World::alloc_device).
+    /// Messages in it must have ended. A peer releases it when it next makes progress (a call that waits, a test, a
+    /// progress thread), or dies; for memory that nobody has mapped this returns at once. Later messages may share it
+    /// again.
     ///
     /// # Errors
     /// A panic in another thread.
@@ -176,7 +174,7 @@ impl World {
             (!mapped).then_some(())
         });
         match gone {
-            // Its links are gone, and with them what they shared.
+            // Its links are gone, and with them the shared memory.
             Err(Error::Finalized) => Ok(()),
             other => other,
         }
@@ -194,8 +192,8 @@ impl World {
         })
     }
 
-    /// What messages of this process have done so far, by protocol: how many, how many fragments, launches,
-    /// copies and staged bytes, and how deep their pipelines were.
+    /// What messages of this process have done so far, by protocol: their number, fragments, launches, copies and
+    /// staged bytes, and how deep their pipelines were.
     ///
     /// # Errors
     /// The world was finalized, or a panic in another thread.
@@ -203,9 +201,8 @@ impl World {
         self.shared.with(|state| Ok(state.open()?.counters()))
     }
 
-    /// Sets `bytes` aside for [`Communicator::bsend`] (`MPI_Buffer_attach`, MPI 4.1 §3.6): what
-    /// buffered sends copy at a time is at most so much,
-    /// [`BUFFERED_OVERHEAD`](crate::BUFFERED_OVERHEAD) for each message included.
+    /// Reserves `bytes` for [`Communicator::bsend`] (`MPI_Buffer_attach`, MPI 4.1 §3.6): the most that copies of
+    /// buffered sends take at a time, [`BUFFERED_OVERHEAD`](crate::BUFFERED_OVERHEAD) for each message included.
     ///
     /// # Errors
     /// A buffer is attached already.
@@ -258,9 +255,8 @@ impl World {
         })
     }
 
-    /// Ends all processes of the job (`MPI_Abort`, MPI 4.1 §9.3): asks the launcher to, and ends this
-    /// process with `code`. Where there is no launcher, or it cannot be told, the others learn of
-    /// this process's end as of any death.
+    /// Ends all processes of the job (`MPI_Abort`, MPI 4.1 §9.3): asks the launcher to, and ends this process with
+    /// `code`. Without a launcher, or if it cannot be told, the others notice this process's end as any death.
     pub fn abort(&self, code: i32) -> ! {
         if let Some(Connection(wireup)) = &self.wireup {
             wireup.lock().unwrap_or_else(PoisonError::into_inner).abort(code);

@@ -1,13 +1,13 @@
-//! What is opened when it is first needed, kept if that went well, and tried again later if not.
+//! Things that are opened when first needed, kept if that succeeds, and tried again later if not.
 //!
-//! Each thing has a lock of its own while it is being opened: who wants the same one waits for it, who wants
-//! another does not. Opening a device takes from milliseconds to seconds.
+//! Each thing has its own lock while it is being opened: callers that want the same one wait for it, callers that
+//! want another do not. Opening a device takes from milliseconds to seconds.
 
 use super::lock;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long a failure stands before the next attempt; twice as long after each further one …
+/// How long a failure counts before the next attempt; twice as long after each further one …
 const RETRY_MIN: Duration = Duration::from_secs(1);
 
 /// … up to this.
@@ -25,24 +25,24 @@ enum Known<E> {
 
 /// What has been tried so far.
 struct Attempts<E> {
-    /// Set by the one that went well, for those who waited for it.
+    /// Set by the attempt that succeeded, for those who waited for it.
     open: Option<E>,
-    /// Those that went wrong.
+    /// Failed attempts.
     failures: u32,
-    /// No sooner than this is the next one.
+    /// The earliest time of the next attempt.
     next: Option<Instant>,
 }
 
-/// What has come of asking.
+/// The result of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found<E> {
     /// It was there.
     Known(E),
-    /// It was opened now; true if that had gone wrong before.
+    /// It was opened now; true if an attempt had failed before.
     Opened(E, bool),
-    /// It could not be opened now, for this reason, so many times together.
+    /// It could not be opened now, for this reason; so many attempts have failed.
     Failed(String, u32),
-    /// It could not be opened lately.
+    /// An attempt failed recently.
     FailedBefore,
 }
 
@@ -53,7 +53,7 @@ impl<K, E> Default for Shelf<K, E> {
 }
 
 impl<K: Copy + PartialEq, E: Clone> Shelf<K, E> {
-    /// What is for `key`; opened by `open` if it is not there and has not just refused.
+    /// The thing for `key`; opened by `open` if it is not there and no attempt has just failed.
     pub(super) fn get(
         &self,
         key: K,
@@ -92,7 +92,7 @@ impl<K: Copy + PartialEq, E: Clone> Shelf<K, E> {
             Err(why) => {
                 let wait = RETRY_MIN.saturating_mul(1 << attempts.failures.min(16)).min(RETRY_MAX);
                 attempts.failures = attempts.failures.saturating_add(1);
-                // Counted from when it is known: an attempt may take longer than the wait.
+                // Counted from the end of the attempt, which may take longer than the wait.
                 attempts.next = now().checked_add(wait);
                 Found::Failed(why, attempts.failures)
             }

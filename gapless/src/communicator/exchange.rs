@@ -39,8 +39,8 @@ impl Communicator {
         self.exchanged(recv, send)
     }
 
-    /// Sends what `buffer` shows, and receives into the same memory (`MPI_Sendrecv_replace`),
-    /// whatever its layout; gives the status of the receive. What is sent is copied first.
+    /// Sends the data that `buffer` describes, and receives into the same memory (`MPI_Sendrecv_replace`), whatever
+    /// its layout; returns the status of the receive. The data is copied before it is sent.
     ///
     /// # Errors
     /// As [`sendrecv`](Communicator::sendrecv); there is no memory for the copy.
@@ -66,7 +66,7 @@ impl Communicator {
         }
     }
 
-    /// Sees both ends of an exchange end.
+    /// Waits until both operations of an exchange have ended.
     fn exchanged(&self, recv: RequestId, send: Result<RequestId, Error>) -> Result<Status, Error> {
         match send {
             Ok(send) => {

@@ -1,6 +1,6 @@
-//! Communicators made of communicators (MPI 4.1 §7.4, §7.6). All of these calls are collective and
-//! wait for the other members; several threads may be in them at once, with parents of their own.
-//! If a member dies, everybody is told which: see [`Error::lost_rank`].
+//! Communicators made of communicators (MPI 4.1 §7.4, §7.6). All of these calls are collective and wait for the other
+//! members; several threads may be in them at once, each with its own parent. If a member dies, all members are told
+//! which: see [`Error::lost_rank`].
 
 use super::Communicator;
 use crate::error::Error;
@@ -36,9 +36,9 @@ impl Communicator {
         made.ok_or(Error::Message(PmlError::Bug { what: "a duplicate for nobody" }))
     }
 
-    /// A communicator of those members that give the same `color`, in the order of their keys, and of
-    /// their ranks where keys are equal (`MPI_Comm_split`, MPI 4.1 §7.4.2); `None` for whoever gives
-    /// no color. Collective as [`dup`](Communicator::dup).
+    /// A communicator of those members that give the same `color`, in the order of their keys, and of their ranks if
+    /// keys are equal (`MPI_Comm_split`, MPI 4.1 §7.4.2); `None` for members that give no color. Collective as
+    /// [`dup`](Communicator::dup).
     ///
     /// ```
     /// # fn main() -> Result<(), gapless::Error> {
@@ -123,8 +123,8 @@ impl Communicator {
     }
 
     /// Frees this communicator in this process (`MPI_Comm_free`, MPI 4.1 §7.4.3), for all clones: at once, or when
-    /// the last operation on it has ended. What comes for it is dropped from then on. Never needed for correctness: a process can have
-    /// 16,384 of them.
+    /// the last operation on it has ended. Messages that come for it after that are dropped. Never needed for
+    /// correctness: a process can have 16,384 of them.
     ///
     /// # Errors
     /// It is predefined; it was freed already.

@@ -1,5 +1,5 @@
-//! Matched probe (MPI 4.1 §3.8.2): a message is taken first, and received later by whoever took it.
-//! With several threads that is the only probe whose answer still holds when the receive comes.
+//! Matched probe (MPI 4.1 §3.8.2): a message is taken first, and received later by the caller that took it. With
+//! several threads no other probe's answer is still true when the receive comes.
 
 use super::Communicator;
 use crate::error::Error;
@@ -101,7 +101,7 @@ impl Message {
         shared.wait(id)
     }
 
-    /// Starts to receive it into a buffer that is given away (`MPI_Imrecv`).
+    /// Starts to receive it into a buffer that the request takes over (`MPI_Imrecv`).
     ///
     /// # Errors
     /// As [`recv`](Message::recv); the layout does not fit. The buffer comes back with the error, the

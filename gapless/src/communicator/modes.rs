@@ -53,7 +53,7 @@ impl Communicator {
         self.send_mode(data, dest, tag, SendMode::Ready)
     }
 
-    /// Sends without waiting for anybody: what cannot leave now is copied to the buffer of
+    /// Sends without waiting: a message that cannot leave now is copied to the buffer of
     /// [`World::attach_buffer`](crate::World::attach_buffer) (`MPI_Bsend`).
     ///
     /// ```

@@ -37,7 +37,7 @@ impl Child {
             .env("MPI_LOCALRANKID", rank.to_string())
             .env("MPI_LOCALNRANKS", job.ranks.to_string())
             .process_group(0);
-        // What another launcher told us is not for them.
+        // Another launcher's variables are not for them.
         for (name, _) in std::env::vars_os() {
             if is_of_another_launcher(&name.to_string_lossy()) {
                 command.env_remove(name);
@@ -175,7 +175,7 @@ impl Child {
         };
         self.process = None;
         self.pmi = None;
-        // What it left running in its group goes with it.
+        // Processes that it left running in its group end with it.
         let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
         Some(match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => End::Code(code),

@@ -11,12 +11,12 @@ const VALUE_BYTES_MAX: usize = 1024;
 /// Keys that one process may put.
 const KEYS_MAX: usize = 256;
 
-/// What the launcher is to do about a request.
+/// What the launcher must do about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Send this line to the process that asked.
     Reply(String),
-    /// Nothing yet: others have to come first.
+    /// Nothing yet: others have to ask first.
     Wait,
     /// Send this line to every process.
     Release(String),
@@ -48,7 +48,7 @@ impl Server {
         Server { job, processes, store: HashMap::new() }
     }
 
-    /// Whether the others count on `rank`: it has joined them and not left in good order.
+    /// Whether the others wait for `rank`: it has joined them and not left in good order.
     pub(super) fn counts_on(&self, rank: usize) -> bool {
         self.processes[rank].initialized && !self.processes[rank].finalized
     }
@@ -71,7 +71,7 @@ impl Server {
         match request.get("cmd").unwrap_or("") {
             "init" => {
                 self.processes[rank].initialized = true;
-                // It may come again once it has left.
+                // It may join again once it has left.
                 self.processes[rank].finalized = false;
                 reply("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0".to_owned())
             }

@@ -1,5 +1,5 @@
-//! Which buffers a request may own, and how they are kept meanwhile: taken apart, so that no
-//! reference to their memory exists while the message layer moves bytes in it.
+//! Which buffers a request may own, and their form meanwhile: raw parts, so that no reference to their memory exists
+//! while the message layer moves bytes in it.
 
 use crate::shared_buf::SharedBuf;
 use crate::view::{Element, element_layout, region_of};
@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 
 /// Memory that a request can own: `Vec<T>`, `Box<[T]>` and [`SharedBuf`]. Sealed.
 pub trait OwnedBuffer: Send + 'static {
-    /// What it consists of.
+    /// Its parts.
     type Item;
 
     /// The buffer taken apart.
@@ -36,7 +36,7 @@ pub trait Park<B: ?Sized + OwnedBuffer>: Send + 'static {
     where
         B: Sized;
     fn region(&self) -> Region;
-    /// Only while nothing is under way with it.
+    /// Only while nothing is in flight with it.
     fn items(&self) -> &[B::Item];
     /// Likewise.
     fn items_mut(&mut self) -> &mut [B::Item];

@@ -1,11 +1,11 @@
 //! Completion without waiting: a request as a [`Future`], and a function to be called at its end.
 //!
-//! No runtime is needed, and none is favoured. Somebody has to make progress, though: a thread that
-//! waits for anything, [`World::block_on`](crate::World::block_on), or the world's progress thread
+//! No runtime is needed or preferred. Some thread must make progress, though: a thread that waits for anything,
+//! [`World::block_on`](crate::World::block_on), or the world's progress thread
 //! ([`Builder::progress_thread`](crate::Builder::progress_thread)).
 //!
-//! Requests on borrowed memory are no futures: a future may be forgotten, and no guarantee can rest
-//! on its being dropped.
+//! Requests on borrowed memory are not futures: a future may be forgotten, and no guarantee can rely on its being
+//! dropped.
 
 use super::{OwnedBuffer, OwnedRequest};
 use crate::error::Error;
@@ -17,7 +17,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Gives what [`OwnedRequest::wait`] gives.
+/// Returns what [`OwnedRequest::wait`] returns.
 ///
 /// # Panics
 /// If it is polled again after it was ready.
@@ -35,11 +35,10 @@ impl<B: OwnedBuffer> Future for OwnedRequest<B> {
 }
 
 impl<B: OwnedBuffer> OwnedRequest<B> {
-    /// Calls `then` with the buffer and the result once the operation has ended, in whatever thread
-    /// finds that out: this one, if it has ended already; one that makes progress; the one that leaves
-    /// the world, if that comes first ([`Error::Finalized`]). No lock is held meanwhile, so it may
-    /// start other operations; it should not wait for them. If it panics, that is reported as an event
-    /// and goes no further.
+    /// Calls `then` with the buffer and the result once the operation has ended. The call comes from the thread that
+    /// finds the end: this one, if it has ended already; one that makes progress; or the one that leaves the world,
+    /// if that comes first ([`Error::Finalized`]). No lock is held meanwhile, so it may start other operations; it
+    /// should not wait for them. If it panics, that is reported as an event and goes no further.
     pub fn on_done<F>(self, then: F)
     where
         F: FnOnce(B, Result<Status, Error>) + Send + 'static,
@@ -50,7 +49,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     }
 }
 
-/// What is to be called at a request's end.
+/// The function to call at a request's end.
 struct Callback<B: OwnedBuffer, F> {
     shared: Arc<Shared>,
     call: Mutex<Option<(OwnedRequest<B>, F)>>,
@@ -61,7 +60,7 @@ where
     B: OwnedBuffer,
     F: FnOnce(B, Result<Status, Error>) + Send + 'static,
 {
-    /// Calls it if the request has ended, else has itself woken at its end.
+    /// Calls it if the request has ended; otherwise registers itself as the waker.
     fn look(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
         let taken = {

@@ -8,8 +8,8 @@ use gapless_pml::{Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
 use std::fmt;
 use std::sync::Arc;
 
-/// A send or receive that is described once. While it is inactive its buffer can be looked at and
-/// changed, while it is active it cannot.
+/// A send or receive that is described once. Its buffer can be read and changed while it is inactive, not while it is
+/// active.
 ///
 /// ```
 /// # fn main() -> Result<(), gapless::Error> {
@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// # }
 /// ```
 ///
-/// Dropping it is `MPI_Request_free`: what is under way goes on, and its buffer is freed after that.
+/// Dropping it is `MPI_Request_free`: what is in flight goes on, and its buffer is freed after that.
 pub struct Persistent<B: OwnedBuffer> {
     shared: Arc<Shared>,
     what: gapless_pml::Persistent,
@@ -41,8 +41,8 @@ pub struct Persistent<B: OwnedBuffer> {
 }
 
 impl Communicator {
-    /// Describes a send of a buffer, which is given away (`MPI_Send_init` and its like). Rank and tag
-    /// are checked when it is started.
+    /// Describes a send of a buffer, which it takes over (`MPI_Send_init` and its like). Rank and tag are checked
+    /// when it is started.
     ///
     /// # Errors
     /// The layout does not fit.
@@ -59,8 +59,8 @@ impl Communicator {
         Ok(Persistent { shared, what, memory: Some(memory), active: None })
     }
 
-    /// Describes a receive into a buffer, which is given away (`MPI_Recv_init`). Rank and tag are
-    /// checked when it is started.
+    /// Describes a receive into a buffer, which it takes over (`MPI_Recv_init`). Rank and tag are checked when it is
+    /// started.
     ///
     /// # Errors
     /// The layout does not fit.
@@ -110,7 +110,7 @@ impl<B: OwnedBuffer> Persistent<B> {
         several.into_iter().try_for_each(Persistent::start)
     }
 
-    /// Waits until what was started has ended; then it is inactive.
+    /// Waits until the operation has ended; then it is inactive.
     ///
     /// # Errors
     /// The operation failed; it is inactive.
@@ -121,7 +121,7 @@ impl<B: OwnedBuffer> Persistent<B> {
         result
     }
 
-    /// The result of what was started if it has ended; then it is inactive.
+    /// The result if the operation has ended; then it is inactive.
     ///
     /// # Errors
     /// The operation failed; it was inactive.
@@ -134,9 +134,9 @@ impl<B: OwnedBuffer> Persistent<B> {
         result
     }
 
-    /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Whether it was; waiting for
-    /// it then reports [`PmlError::Cancelled`]. A send is asked for back, and the answer is `false`:
-    /// waiting for it tells whether it was cancelled or received, once its receiver has made progress.
+    /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Returns whether it did; waiting then
+    /// reports [`PmlError::Cancelled`]. A send is withdrawn, and the answer is `false`: waiting tells whether it was
+    /// cancelled or received, once its receiver has made progress.
     ///
     /// # Errors
     /// It is inactive.
@@ -145,7 +145,7 @@ impl<B: OwnedBuffer> Persistent<B> {
         self.shared.with(|state| state.cancel_or_recall(id))
     }
 
-    /// Whether something was started and not waited for.
+    /// Whether it was started and not waited for.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.active.is_some()
@@ -169,10 +169,10 @@ impl<B: OwnedBuffer> Persistent<B> {
         self.memory.as_mut().map(Park::items_mut).ok_or(Error::Inactive)
     }
 
-    /// Gives the buffer back, and forgets the description; waits for what is under way.
+    /// Returns the buffer, and forgets the description; waits for an operation in flight.
     ///
     /// # Errors
-    /// What was under way failed; the buffer is lost only with the thread that panicked.
+    /// The operation in flight failed; the buffer is lost only with the thread that panicked.
     pub fn into_buffer(mut self) -> Result<B, Refused<B>> {
         let ended = if self.is_active() { self.wait().map(drop) } else { Ok(()) };
         let buffer = self.memory.take().map(Park::unpark);

@@ -41,7 +41,7 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
     /// What all of them give, in their order, if all have ended (`MPI_Testall`).
     ///
     /// # Errors
-    /// Some are still under way: all of them again.
+    /// Some are still in flight: all of them again.
     pub fn test_all(requests: Vec<OwnedRequest<B>>) -> Result<Vec<Ended<B>>, Vec<OwnedRequest<B>>> {
         // After a panic elsewhere every request counts as ended; waiting for it says why.
         if requests.iter().all(|request| request.is_done().unwrap_or(true)) {

@@ -1,16 +1,16 @@
-//! What scopes have under way. The lists lie with the message layer, behind its lock, which whoever
-//! starts or waits for a request holds anyway.
+//! The operations of scopes in flight. The lists are kept with the message layer, behind its lock, which every caller
+//! that starts or waits for a request holds anyway.
 //!
-//! A list may also name requests whose results have been collected: taking those out one by one
-//! would cost more than finding, now and then, that they are gone. A name is good for one request only.
+//! A list may also name requests whose results have been collected: removing those one by one would cost more than a
+//! sweep now and then. A name is valid for one request only.
 
 use gapless_pml::{Pml, PmlError, RequestId};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The shortest list that is looked through for requests that are gone.
+/// The shortest list that is swept for collected requests.
 const TIDY_MIN: usize = 64;
 
-/// Which list a scope has; none before it starts anything. Only touched by who holds the lock.
+/// Which list a scope has; none before it starts anything. Only the holder of the lock touches it.
 #[derive(Debug, Default)]
 pub(super) struct List(AtomicU32);
 
@@ -26,7 +26,7 @@ impl List {
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
     lists: Vec<UnderWay>,
-    /// Numbers of those that no scope has.
+    /// Numbers of unused lists.
     free: Vec<u32>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Scopes {
 #[derive(Debug, Default)]
 pub(crate) struct UnderWay {
     ids: Vec<RequestId>,
-    /// At this length it is time to look for what is gone.
+    /// At this length the list is swept.
     tidy_at: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Short cuts for short messages: the lock is held for as long as it takes, and nothing is moved about in memory.
+//! Short cuts for short messages: the lock is held for the whole operation, and nothing is copied in memory.
 
 use super::{Held, Shared, State};
 use crate::error::Error;
@@ -6,14 +6,15 @@ use gapless_engine::Typed;
 use gapless_pml::{Comm, Next, Source, Status, TagSel};
 use std::sync::atomic::Ordering;
 
-/// How often a message that is waited for is looked for before its receive is posted.
+/// How often an awaited message is looked for before its receive is posted.
 const LOOKS: u32 = 256;
 
-/// Looks without a pause between them: a message that answers one's own comes within fewer.
+/// Looks without a pause in between: a reply to our own message comes within fewer.
 const TIGHT_LOOKS: u32 = 128;
 
 impl Shared {
-    /// Does what neither waits nor ends anybody's request, if the lock is free; `None` if it is not, or `act` gives that.
+    /// Does work that neither waits nor ends a request, if the lock is free; `None` if it is not, or if `act` returns
+    /// that.
     #[inline(always)] // what holds the lock stays in registers
     pub(crate) fn briefly<T>(&self, act: impl FnOnce(&mut State) -> Option<T>) -> Option<T> {
         let state = self.state.try_enter()?;
@@ -27,9 +28,9 @@ impl Shared {
         done
     }
 
-    /// Receives a short message for whoever has the lock and waits for nothing else, as far as a few looks go. Who is
-    /// looking keeps nobody waiting: after a microsecond or two, or as soon as somebody wants the lock, the receive
-    /// is posted like any other.
+    /// Receives a short message for a caller that has the lock and waits for nothing else, within a few looks.
+    /// Looking delays nobody: after a microsecond or two, or as soon as another thread wants the lock, the receive is
+    /// posted like any other.
     ///
     /// # Safety
     /// Until this returns, `typed` describes memory that is valid for writes, and nothing else touches it.

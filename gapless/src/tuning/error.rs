@@ -8,7 +8,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum TuningError {
-    /// It was named, and is not there.
+    /// It was named, and does not exist.
     #[error("tuning file {path:?} does not exist; `gapless tune --output` writes one")]
     Missing {
         /// The file.
@@ -22,7 +22,7 @@ pub enum TuningError {
         /// Why.
         reason: String,
     },
-    /// No tuner wrote it.
+    /// Too long to be a tuner's.
     #[error("tuning file {path:?} is longer than {most} bytes")]
     TooLong {
         /// The file.
@@ -40,7 +40,7 @@ pub enum TuningError {
         /// What is wrong there.
         what: String,
     },
-    /// It does not say which version it is of.
+    /// It has no version.
     #[error(
         "tuning file {path:?} does not begin with a version (`version = {VERSION}`); write it anew \
          with `gapless tune`"
@@ -49,7 +49,7 @@ pub enum TuningError {
         /// The file.
         path: PathBuf,
     },
-    /// It is of another version.
+    /// It has another version.
     #[error(
         "tuning file {path:?}, line {line}: version {found}, and this build reads version \
          {VERSION}; write it anew with `gapless tune`"
@@ -62,7 +62,7 @@ pub enum TuningError {
         /// Its version.
         found: String,
     },
-    /// A key that means nothing.
+    /// An unknown key.
     #[error("tuning file {path:?}, line {line}: there is no number {key:?}{}", did_you_mean(near))]
     UnknownKey {
         /// The file.
@@ -71,7 +71,7 @@ pub enum TuningError {
         line: usize,
         /// The key, with its table.
         key: String,
-        /// A key that was perhaps meant; empty if none is like it.
+        /// A similar key; empty if there is none.
         near: String,
     },
     /// A value of another kind.
@@ -83,12 +83,12 @@ pub enum TuningError {
         line: usize,
         /// The key, with its table.
         key: String,
-        /// What stands there.
+        /// The value in the file.
         found: String,
-        /// What should.
+        /// The expected kind of value.
         wanted: String,
     },
-    /// A number that cannot be: negative, no number, or beyond what any machine does.
+    /// An impossible number: negative, no number, or beyond any machine.
     #[error(
         "tuning file {path:?}, line {line}: {key} is {value}, which is not from {least} to {most} {unit}"
     )]
@@ -99,13 +99,13 @@ pub enum TuningError {
         line: usize,
         /// The key, with its table.
         key: String,
-        /// What stands there.
+        /// The value in the file.
         value: String,
-        /// The least that is taken.
+        /// The least that is accepted.
         least: f64,
-        /// The most that is taken.
+        /// The most that is accepted.
         most: f64,
-        /// Of what.
+        /// Its unit.
         unit: &'static str,
     },
 }

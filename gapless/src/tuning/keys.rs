@@ -1,9 +1,9 @@
-//! Every number of the cost model, by name: where it stands in the file, what it means and what it
-//! can be. Reading, writing and measuring go by this list.
+//! Every number of the cost model, by name: its place in the file, its meaning and its bounds. Reading, writing and
+//! measuring use this list.
 
 use gapless_pml::Tuning;
 
-/// What a number is of.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Nanoseconds.
@@ -29,7 +29,7 @@ impl Unit {
     }
 }
 
-/// A number, as it stands in a [`Tuning`].
+/// A number in a [`Tuning`].
 #[derive(Debug)]
 pub enum Value<'t> {
     /// Of any value.
@@ -43,19 +43,19 @@ pub enum Value<'t> {
 /// One number of the cost model.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// The table that it stands in.
+    /// Its table.
     pub table: &'static str,
-    /// Its name there.
+    /// Its name in the table.
     pub name: &'static str,
-    /// What it is of.
+    /// Its unit.
     pub unit: Unit,
     /// The least that makes sense.
     pub least: f64,
     /// The most that makes sense.
     pub most: f64,
-    /// What it means, in a line.
+    /// Its meaning, in a line.
     pub what: &'static str,
-    /// Where it is.
+    /// Its place in a [`Tuning`].
     pub value: for<'t> fn(&'t mut Tuning) -> Value<'t>,
 }
 
@@ -73,10 +73,10 @@ impl Key {
     }
 }
 
-/// Longest time that anything is said to take: ten seconds.
+/// Longest time that is accepted: ten seconds.
 const NS_MAX: f64 = 1e10;
 
-/// Highest bandwidth that anything is said to have: a petabyte a second.
+/// Highest bandwidth that is accepted: a petabyte a second.
 const MB_S_MAX: f64 = 1e9;
 
 /// A time.

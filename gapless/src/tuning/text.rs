@@ -1,5 +1,5 @@
-//! The text of a tuning file: read with positions, so that whatever is wrong can be named; written with
-//! what each number means beside it.
+//! The text of a tuning file: read with positions, so that errors can name them; written with the meaning of each
+//! number beside it.
 
 use super::keys::{KEYS, Key, Value};
 use super::{TuningError, VERSION};
@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 use toml_edit::{Document, Item, Table};
 
-/// Names shown in errors are cut there, in characters.
+/// Names shown in errors are cut to this many characters.
 const SHOWN_MAX: usize = 60;
 
 /// A file being read.
@@ -91,7 +91,7 @@ impl Source<'_> {
             (Value::Real(slot), whole, float) if whole.is_some() || float.is_some() => {
                 #[expect(clippy::cast_precision_loss, reason = "what it loses is far out of range")]
                 let value = whole.map(|whole| whole as f64).or(float).unwrap_or(f64::NAN);
-                // Written so that what is no number is outside.
+                // Written so that NaN is out of range.
                 if !(value >= key.least && value <= key.most) {
                     return Err(range(value.to_string()));
                 }
@@ -148,7 +148,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Tuning, TuningError> {
         what: shown(&error.message().replace('\n', ", ")),
     })?;
     let root = document.as_table();
-    // Of another version anything may be different: that is said first.
+    // In another version anything may be different, so it is checked first.
     source.version(root)?;
     let mut tuning = Tuning::default();
     for (table_name, item) in root.iter().filter(|(name, _)| *name != "version") {

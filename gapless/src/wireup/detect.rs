@@ -10,9 +10,8 @@ enum Language {
     Pmix,
 }
 
-/// Finds the launcher of this process from its environment, and talks to it. A process is in its launcher's
-/// job once at a time; whether it may join again after it has left is the launcher's affair (`gapless run`
-/// allows it).
+/// Finds the launcher of this process from its environment, and connects to it. A process is in its launcher's job
+/// once at a time; the launcher decides whether it may join again after it has left (`gapless run` allows it).
 ///
 /// # Errors
 /// [`WireupError::Joined`], [`WireupError::OnlyOnce`];
@@ -30,7 +29,7 @@ pub fn detect() -> Result<Box<dyn Wireup>, WireupError> {
     })
 }
 
-/// Whether a launcher started this process, or something that looks like half of one.
+/// Whether a launcher started this process, or part of one seems to be present.
 #[must_use]
 pub fn is_launched() -> bool {
     !matches!(find(&|name| std::env::var_os(name), &is_open), Ok(None))
@@ -74,7 +73,7 @@ fn find(
     Ok(None)
 }
 
-/// Slurm starts processes without any language unless told to; then nobody can find anybody.
+/// Slurm starts processes without any protocol unless told to; then no process can find another.
 fn warn_of_slurm(variable: &dyn Fn(&str) -> Option<OsString>) {
     let tasks = variable("SLURM_STEP_NUM_TASKS").and_then(|tasks| tasks.into_string().ok());
     if let Some(tasks) = tasks.filter(|tasks| tasks != "1") {

@@ -1,5 +1,5 @@
-//! What went wrong with a launcher, at start-up or when a job is left: each a sentence of one line that
-//! names the culprit.
+//! What went wrong with a launcher, at start-up or when a job is left: each a one-line sentence that names the
+//! culprit.
 
 use thiserror::Error;
 
@@ -28,7 +28,7 @@ pub enum WireupError {
     /// A process is in its launcher's job once at a time.
     #[error("this process is in its launcher's job already: finalize or drop that world first")]
     Joined,
-    /// This process was in its launcher's job and has left it, and the launcher does not take it again.
+    /// This process has left its launcher's job, and the launcher does not let it join again.
     #[error("the launcher does not take a process again that has left its job ({reason})")]
     OnlyOnce {
         /// What it did.
@@ -37,15 +37,15 @@ pub enum WireupError {
     /// The launcher is gone, or its connection is.
     #[error("the launcher is gone ({doing}: {reason})")]
     LauncherGone {
-        /// What was being asked.
+        /// The operation.
         doing: &'static str,
         /// What the system said.
         reason: String,
     },
-    /// The launcher is there, but says nothing.
+    /// The launcher does not answer.
     #[error("the launcher has not answered for {} ms ({doing})", waited.as_millis())]
     Late {
-        /// What was being asked.
+        /// The operation.
         doing: &'static str,
         /// How long was waited.
         waited: std::time::Duration,
@@ -57,7 +57,7 @@ pub enum WireupError {
         waited.as_secs_f64()
     )]
     NotGathered {
-        /// How many there should be.
+        /// How many there are.
         size: u32,
         /// How long was waited.
         waited: std::time::Duration,
@@ -80,7 +80,7 @@ pub enum WireupError {
         what: &'static str,
         /// The version.
         theirs: String,
-        /// What would do.
+        /// The versions that are known.
         known: &'static str,
     },
     /// The launcher speaks PMIx, but its library cannot be used here.
@@ -94,7 +94,7 @@ pub enum WireupError {
     /// The PMIx library reported a failure.
     #[error("the launcher refused {doing}: {reason} ({status})")]
     Refused {
-        /// What was being asked.
+        /// The operation.
         doing: &'static str,
         /// The library's name of the status.
         reason: String,

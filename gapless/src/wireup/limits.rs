@@ -1,4 +1,4 @@
-//! How long a launcher is waited for.
+//! How long to wait for a launcher.
 
 use super::WireupError;
 use std::time::{Duration, Instant};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// Names how many seconds processes wait for each other at start-up.
 const START_SECONDS: &str = "GAPLESS_START_SECONDS";
 
-/// How long a launcher is waited for. Fences when a world is left have no limit in time; they end
-/// when a peer's death is noticed.
+/// How long to wait for a launcher. Fences when a world is left have no limit in time; they end when a peer's death
+/// is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// For each answer that needs no other process. 30 s, unless `gathering` is less.
@@ -28,7 +28,7 @@ impl Limits {
         Limits { answer: gathering.min(Duration::from_secs(30)), gathering }
     }
 
-    /// The limits that this process's environment asks for.
+    /// The limits by this process's environment.
     ///
     /// # Errors
     /// `GAPLESS_START_SECONDS` is set, but is no number above 0 and up to 86,400.
@@ -47,22 +47,22 @@ impl Limits {
     }
 }
 
-/// What ends a wait that nothing else has ended.
+/// The end of a wait without an answer.
 #[derive(Clone, Copy)]
 pub(super) enum Wait<'a> {
     /// The launcher alone has to answer: this long at most.
     Answer(Duration),
     /// All of so many processes have to come: this long at most.
     Gathering(Duration, u32),
-    /// For as long as this says so.
+    /// As long as this returns true.
     While(&'a dyn Fn() -> bool),
 }
 
-/// How often [`Wait::While`] is asked.
+/// How often [`Wait::While`] is called.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
 impl Wait<'_> {
-    /// How long may be slept now until this is asked again, in a wait that began at `begun`.
+    /// How long to sleep until the next check, in a wait that started at `begun`.
     ///
     /// # Errors
     /// The wait is over.

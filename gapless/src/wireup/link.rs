@@ -1,8 +1,7 @@
-//! Lines to and from a launcher, over whatever stream: inherited or connected to.
+//! Lines to and from a launcher, over any stream: inherited or connected.
 //!
-//! The stream is not trusted to end a line, or to say anything at all: lines are bounded, and so is
-//! every wait. After a wait that was given up nothing more is said, because the next answer would
-//! belong to the question before.
+//! The stream is not trusted to end a line, or to answer at all: lines are bounded, and so is every wait. After a
+//! wait without an answer nothing more is sent, because the next answer would belong to the question before.
 
 use super::WireupError;
 use super::limits::Wait;
@@ -20,13 +19,12 @@ use std::time::{Duration, Instant};
 const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// A stream of lines. It stays open until this process ends, unless [`into_stream`](Link::into_stream) is called:
-/// hydra kills whoever hangs up without having finalized, at once, and so before an error could be
-/// told.
+/// hydra kills a process that hangs up without having finalized, at once, and so before an error could be reported.
 #[derive(Debug)]
 pub(super) struct Link {
     stream: ManuallyDrop<OwnedFd>,
     pending: Vec<u8>,
-    /// What was being done when the connection became useless.
+    /// What was in progress when the connection became useless.
     broken: Option<&'static str>,
 }
 
@@ -123,7 +121,7 @@ impl Link {
         }
     }
 
-    /// Sleeps until the stream is ready, or it is time to ask again whether to go on.
+    /// Sleeps until the stream is ready, or until the next check whether to go on.
     fn ready(
         &self,
         flags: PollFlags,
@@ -150,8 +148,8 @@ pub(super) fn is_socket(raw: RawFd) -> bool {
     kind(raw) == Some("a socket")
 }
 
-/// What an open descriptor is; `None` if the number is nobody's. Asks the kernel, not `/proc`, which containers
-/// leave out.
+/// What an open descriptor is; `None` if the number is not open. Asks the kernel, not `/proc`, which containers may
+/// not have.
 fn kind(raw: RawFd) -> Option<&'static str> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `fstat` takes any number and refuses those that are not open; it writes nothing but a `stat`, for
@@ -172,8 +170,8 @@ fn kind(raw: RawFd) -> Option<&'static str> {
     })
 }
 
-/// Takes over the descriptor that a launcher left and told of in `variable`, once it is known to be
-/// an open socket. To be called once for a descriptor; see [`Seat`](super::seat::Seat).
+/// Takes over the descriptor that a launcher named in `variable`, after a check that it is an open socket. Call it
+/// once for a descriptor; see [`Seat`](super::seat::Seat).
 ///
 /// # Errors
 /// It is none.
@@ -189,7 +187,7 @@ pub(super) fn adopt(variable: &'static str, descriptor: u32) -> Result<OwnedFd, 
     // SAFETY: `raw` is open (the kernel has just said so) and was handed to this process by its launcher for
     // this one use; callers document that it is taken over once.
     let owned = unsafe { OwnedFd::from_raw_fd(raw) };
-    // Not for our own children: they would keep the launcher from noticing our end.
+    // Not for our own children: they would hide our end from the launcher.
     let flags = rustix::io::FdFlags::CLOEXEC;
     rustix::io::fcntl_setfd(&owned, flags).map_err(|error| wrong(error.to_string()))?;
     Ok(owned)

@@ -1,4 +1,4 @@
-//! Values that are longer than a launcher carries, cut into pieces that it does.
+//! Values that are longer than a launcher carries, cut into pieces.
 //!
 //! ```text
 //! key                  first piece: how many pieces there are, ':', and the value's beginning
@@ -43,7 +43,7 @@ pub(super) fn cut(
     Ok(pieces)
 }
 
-/// Puts together what [`cut`] has cut, asking `get` for each piece.
+/// Joins the pieces of [`cut`], asking `get` for each.
 ///
 /// # Errors
 /// Those of `get`; pieces that [`cut`] never makes.

@@ -1,13 +1,12 @@
 //! The client side of PMI-1: a line of `key=value` words for each request, a line for each answer.
 //! Spoken by our launcher, by MPICH's and Intel's hydra, and by Slurm's `pmi2`.
 //!
-//! Two ways to the launcher: an inherited descriptor (`PMI_FD`, with `PMI_RANK` and `PMI_SIZE`), or
-//! a place to connect to (`PMI_PORT`), where this process says its number (`PMI_ID`) and is told
-//! the rest.
+//! A process reaches the launcher through an inherited descriptor (`PMI_FD`, with `PMI_RANK` and `PMI_SIZE`), or by
+//! connecting to an address (`PMI_PORT`), where it sends its number (`PMI_ID`) and is told the rest.
 //!
-//! The launcher's store is one for all processes, so keys carry their publisher's number. Hydra cuts
-//! keys and values silently when they are as long as the limits it states, because those count C's
-//! final zero; hence all is kept one byte below.
+//! The launcher has one store for all processes, so keys carry their publisher's number. Hydra cuts keys and values
+//! silently when they are as long as its stated limits, because those count C's final zero; so all texts stay one
+//! byte below.
 
 use super::limits::Wait;
 use super::link::{Link, connect};
@@ -26,7 +25,7 @@ const LOCAL_SIZE: &str = "MPI_LOCALNRANKS";
 /// The version spoken here.
 const VERSION: &str = "1";
 
-/// What limits a launcher may state: less cannot carry our keys, more is not believed.
+/// The limits that a launcher may state: below, our keys do not fit; above, they are not believed.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 32..=4096;
 const VALUE_BYTES: std::ops::RangeInclusive<usize> = 64..=8192;
 
@@ -41,7 +40,7 @@ pub struct Pmi1 {
     size: u32,
     local_size: Option<u32>,
     limits: Limits,
-    /// What the launcher calls its store.
+    /// The launcher's name of its store.
     store: String,
     job: String,
     key_bytes_max: usize,
@@ -144,7 +143,7 @@ impl Pmi1 {
         limits: Limits,
     ) -> Result<Pmi1, WireupError> {
         let (store, job) = (String::new(), String::new());
-        // What PMI-1's reference implementation says, until the launcher does.
+        // The values of PMI-1's reference implementation, until the launcher states its own.
         let (key_bytes_max, value_bytes_max) = (63, 1023);
         let mut pmi = Pmi1 {
             link: Some(link),
@@ -237,7 +236,7 @@ impl Pmi1 {
     }
 }
 
-/// The launcher's keys are one for all processes.
+/// The launcher has one set of keys for all processes.
 fn stored_key(rank: u32, key: &str) -> String {
     format!("{rank}.{key}")
 }

@@ -1,9 +1,9 @@
 //! The client side of PMIx, as Open MPI's `mpirun`, PRRTE's `prun` and Slurm's `pmix` plugin serve it.
 //!
-//! PMIx is not a protocol to be spoken but a library to be called: `libpmix`, opened at run time
-//! (`library.rs`), so that nothing is needed where nothing is launched by it. Its calls have no bound
-//! of their own; all but `abort` are therefore made by one thread, and waited for as long as
-//! [`Limits`] says. A call that does not come back keeps that thread, and the launcher counts as gone.
+//! PMIx is not a protocol but a library, `libpmix`. It is opened at run time (`library.rs`), so that only processes
+//! launched by PMIx need it. Its calls have no bound of their own. So one thread makes all of them but `abort`, and
+//! callers wait for it as long as [`Limits`] says. A call that does not return keeps that thread, and the launcher
+//! counts as gone.
 
 #[allow(unsafe_code, reason = "calls libpmix, and reads what it hands out")]
 mod library;
@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 pub(super) const NAMESPACE: &str = "PMIX_NAMESPACE";
 pub(super) const RANK: &str = "PMIX_RANK";
-/// What names of variables begin with that tell where the server is; one for each version.
+/// Variables with this prefix tell where the server is; one for each version.
 const SERVER: &str = "PMIX_SERVER_URI";
-/// Names the library's file, where the loader does not find it.
+/// Names the library's file, if the loader does not find it.
 const LIBRARY: &str = "GAPLESS_PMIX";
 const LIBRARY_DEFAULT: &str = "libpmix.so.2";
 
@@ -46,7 +46,7 @@ pub struct Pmix {
     local_size: Option<u32>,
     job: String,
     limits: Limits,
-    /// Whether something was put that the server does not have yet.
+    /// Whether a value was put that the server does not have yet.
     uncommitted: bool,
     /// `None` once it was left.
     seat: Option<Seat>,
@@ -222,12 +222,12 @@ type Task = Box<dyn FnOnce(&Library) + Send>;
 struct Worker {
     library: Library,
     tasks: Sender<Task>,
-    /// The call that has not come back.
+    /// The call that has not returned.
     stuck: Option<&'static str>,
 }
 
 impl Worker {
-    /// Starts the thread; it ends with this value, unless a call does not come back.
+    /// Starts the thread; it ends with this value, unless a call does not return.
     fn start(library: Library) -> Result<Worker, WireupError> {
         let (tasks, waiting) = mpsc::channel::<Task>();
         let thread = std::thread::Builder::new().name("gapless-pmix".to_owned());
@@ -238,7 +238,7 @@ impl Worker {
         }
     }
 
-    /// Calls the library; failures are told in its words.
+    /// Calls the library; failures carry its own words.
     fn ask<T: Send + 'static>(
         &mut self,
         doing: &'static str,
@@ -291,7 +291,7 @@ impl Worker {
         let begun = Instant::now();
         let (done, result) = mpsc::channel();
         let task: Task = Box::new(move |library| {
-            // Nobody waits any more: then nobody wants to know.
+            // Nobody waits for the result any more.
             let _ = done.send(call(library));
         });
         let ended = || gone(doing, "the thread that calls PMIx has ended".to_owned());

@@ -1,22 +1,21 @@
-//! This process's seat in its launcher's job: taken by one world at a time, and by another when that one has
-//! left, if the launcher plays along.
+//! This process's seat in its launcher's job. One world has it at a time; another may take it when that one has left,
+//! if the launcher allows it.
 //!
-//! A descriptor that a launcher left (`PMI_FD`) is a number in the environment, which is as good as long as
-//! nobody else has a descriptor of that number. So it is taken over once, and kept open here between
-//! worlds: the number is never anybody else's.
+//! A descriptor that a launcher left (`PMI_FD`) is a number in the environment, valid only while no other file gets
+//! that number. So it is taken over once, and kept open here between worlds: no other file ever has its number.
 
 use super::{WireupError, link};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is known of all seats: there is one.
+/// The state of the seat; there is one.
 struct Seats {
     taken: bool,
     /// Whether a world has left already.
     left: bool,
-    /// Descriptors that were taken over, by their numbers; `None` while a world has one, and for ever if
-    /// that did not leave in good order.
+    /// Descriptors that were taken over, by their numbers; `None` while a world has one, and for ever if that world
+    /// did not leave in good order.
     descriptors: BTreeMap<u32, Option<OwnedFd>>,
 }
 
@@ -32,7 +31,7 @@ fn seats() -> MutexGuard<'static, Seats> {
 pub(super) struct Seat {
     /// The number of the descriptor that came with it, if any.
     descriptor: Option<u32>,
-    /// Another world had it before.
+    /// Whether another world had it before.
     again: bool,
 }
 
@@ -49,10 +48,10 @@ impl Seat {
         Ok(Seat { descriptor: None, again: seats.left })
     }
 
-    /// The connection over the descriptor that the launcher left and told of in `variable`.
+    /// The connection over the descriptor that the launcher named in `variable`.
     ///
     /// # Errors
-    /// It is none; a world before did not leave in good order, and what it was told last is not known.
+    /// It is none; or an earlier world did not leave in good order, and its last answer is unknown.
     pub(super) fn connection(
         &mut self,
         variable: &'static str,
@@ -70,7 +69,7 @@ impl Seat {
         Ok(stream)
     }
 
-    /// For launchers that must not even be asked again.
+    /// For launchers that must not be asked again.
     ///
     /// # Errors
     /// Another world was in the job before.
@@ -81,7 +80,7 @@ impl Seat {
         }
     }
 
-    /// Leaves in good order; `stream` is what [`connection`](Seat::connection) gave, if it did.
+    /// Leaves in good order; `stream` is the one of [`connection`](Seat::connection), if there was one.
     pub(super) fn leave(self, stream: Option<OwnedFd>) {
         let mut seats = seats();
         seats.left = true;
@@ -90,7 +89,7 @@ impl Seat {
         }
     }
 
-    /// A launcher that refuses at the second time does not let a process join again.
+    /// A launcher that refuses the second time does not let a process join again.
     pub(super) fn explain(&self, error: WireupError) -> WireupError {
         match error {
             WireupError::OnlyOnce { .. } => error,

@@ -1,4 +1,4 @@
-//! Choices about a world, and how it comes to be: transports, addresses, connections.
+//! Choices about a world, and its start: transports, addresses, connections.
 
 use super::progress::ProgressThread;
 use super::{Connection, World, card};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 /// The name of the built-in shared-memory transport.
 const SM: &str = "sm";
 
-/// A launcher that says more than this is wrong: the tables of so many processes would take all memory.
+/// A launcher that states more than this is wrong: tables for so many processes would take all memory.
 const PROCESSES_MAX: u32 = 1 << 20;
 
 /// Under which key every process publishes its card.
@@ -51,8 +51,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds a transport beside the built-in one. For each peer the best that reaches it is used, by
-    /// the [limits](gapless_btl::Limits) that they promise.
+    /// Adds a transport beside the built-in one. For each peer the best transport that reaches it is used, by the
+    /// promised [limits](gapless_btl::Limits).
     #[must_use]
     pub fn transport(mut self, transport: Box<dyn Btl>) -> Builder {
         self.transports.push(transport);
@@ -83,36 +83,33 @@ impl Builder {
         self.engine(Arc::new(engine)).device(device)
     }
 
-    /// Makes a device known to the transports: its engine (given with [`engine`](Builder::engine))
-    /// can then pack straight into their memory. A device that refuses that memory is served by
-    /// staging.
+    /// Makes a device known to the transports: its engine (given with [`engine`](Builder::engine)) can then pack
+    /// straight into their memory. If a device refuses that memory, its messages are staged.
     #[must_use]
     pub fn device(mut self, device: Arc<dyn Device>) -> Builder {
         self.devices.push(device);
         self
     }
 
-    /// Whether to open the devices that messages involve, and make engines for them, as far as
-    /// none of those given serves them. The default; without it, messages in such memory are
-    /// refused.
+    /// Whether to open the devices of messages, and make engines for them, if none of the given engines serves them.
+    /// This is the default; without it, messages in such memory are refused.
     #[must_use]
     pub fn open_devices(mut self, yes: bool) -> Builder {
         self.no_detection = !yes;
         self
     }
 
-    /// Whether a thread makes progress while no other is in a call. Not the default: messages that are
-    /// handled by several threads in turn take longer. The thread sleeps while nothing comes (50 ms at
-    /// a time at most) and while others wait and so make progress themselves; leaving the world ends
-    /// it.
+    /// Whether a thread makes progress while no other is in a call. Off by default: messages that several threads
+    /// handle in turn take longer. The thread sleeps while nothing arrives (50 ms at a time at most) and while others
+    /// wait and so make progress themselves. Leaving the world ends it.
     #[must_use]
     pub fn progress_thread(mut self, yes: bool) -> Builder {
         self.progress_thread = yes;
         self
     }
 
-    /// Sets how messages are carried, the cost model's numbers included: no
-    /// [tuning file](crate::tuning) is read then. To change something else only, begin with
+    /// Sets how messages are carried, the cost model's numbers included: no [tuning file](crate::tuning) is read
+    /// then. To change only something else, start with
     /// `Config { tuning: gapless::tuning::load()?, ..Config::default() }`.
     #[must_use]
     pub fn config(mut self, config: Config) -> Builder {
@@ -128,7 +125,7 @@ impl Builder {
         self
     }
 
-    /// The configuration, with numbers from where they are to come from.
+    /// The configuration, with the numbers of its source.
     fn settled(&mut self) -> Result<Config, Error> {
         let (config, tuning) = (self.config.take(), self.tuning.take());
         Ok(match (config, tuning) {
@@ -150,7 +147,7 @@ impl Builder {
     /// # Errors
     /// As [`World::init`]; a transport was chosen that does not exist.
     pub fn init(mut self) -> Result<World, Error> {
-        // First of all: a file that is wrong should not cost the peers a start.
+        // First of all: an invalid file should not cost the peers a start.
         let config = self.settled()?;
         let mut wireup = match self.wireup.take() {
             Some(wireup) => wireup,
@@ -185,7 +182,7 @@ impl Builder {
         Ok(World { shared, comm, myself, wireup: Some(Connection(Mutex::new(wireup))), thread })
     }
 
-    /// The transports to use: those given, and the built-in one where there is anybody to reach.
+    /// The transports to use: those given, and the built-in one if there is any peer to reach.
     fn chosen(&mut self, wireup: &dyn Wireup) -> Result<Vec<Box<dyn Btl>>, Error> {
         let known: Vec<&str> =
             self.transports.iter().map(|btl| btl.limits().name).chain([SM]).collect();
@@ -203,7 +200,7 @@ impl Builder {
             let config = SmConfig::new(wireup.job(), format!("rank {}", wireup.rank()));
             match Sm::new(config) {
                 Ok(sm) => chosen.push(Box::new(sm)),
-                // Whoever is alone, or has other transports, can do without.
+                // A process that is alone, or has other transports, needs none.
                 Err(error) if wireup.size() == 1 || !chosen.is_empty() => {
                     tracing::warn!(%error, "no shared memory between processes");
                 }

@@ -1,5 +1,5 @@
-//! What every process publishes about itself: a card by which peers see that they would understand
-//! its messages, and where each of its transports can be met. All texts are single words.
+//! What every process publishes about itself: a card by which peers check that they would understand its messages,
+//! and the addresses of its transports. All texts are single words.
 
 use crate::error::Error;
 use gapless_btl::Address;
@@ -34,8 +34,7 @@ pub(crate) fn write(rails: usize) -> String {
     words.join(",")
 }
 
-/// The processors that this thread may use, a bit each, the lowest first; none where the system does
-/// not tell.
+/// The processors that this thread may use, a bit each, the lowest first; none if the system does not tell.
 fn processors() -> Vec<u8> {
     let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
     let byte = |first: usize| {
@@ -46,9 +45,8 @@ fn processors() -> Vec<u8> {
     bytes
 }
 
-/// Whether a process of this host with this card may run on processors that this thread may use.
-/// Launchers bind processes to processors of their own: those do not disturb each other, however few
-/// each of them sees.
+/// Whether a process of this host with this card may run on processors that this thread may use. If launchers bind
+/// processes to separate processors, those do not disturb each other, however few each of them has.
 pub(crate) fn shares_processors(card: &str) -> bool {
     let theirs = word(card, "processors").and_then(from_hexadecimal).unwrap_or_default();
     share(&processors(), &theirs)
@@ -99,7 +97,7 @@ fn from_hexadecimal(digits: &str) -> Option<Vec<u8>> {
     bytes.map(|byte| u8::from_str_radix(byte, 16).ok()).collect()
 }
 
-/// The other way round.
+/// The reverse.
 pub(crate) fn read_rail(rank: u32, word: &str) -> Result<(String, Address), Error> {
     let read = || {
         let (name, digits) = word.split_once(':')?;

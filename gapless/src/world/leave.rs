@@ -17,13 +17,13 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 const GOODBYE: Duration = Duration::from_secs(5);
 
 impl World {
-    /// Leaves the job in good order (`MPI_Finalize`, MPI 4.1 §11.2.2): waits until every process of
-    /// the job is here, ends what is still under way, and tells the launcher.
+    /// Leaves the job in good order (`MPI_Finalize`, MPI 4.1 §11.2.2): waits until every process of the job is here,
+    /// ends all operations in flight, and tells the launcher.
     ///
-    /// Every operation under way ends: whatever matches is received and sent in full; receives that no
-    /// message matches are cancelled ([`PmlError::Cancelled`]), sends that no receive matches end
-    /// with [`PmlError::Unreceived`], those excepted that ended before. Communicators and requests that
-    /// outlive this call get [`Error::Finalized`] for anything new.
+    /// Every operation ends. Messages that match are received and sent in full; receives that no message matches are
+    /// cancelled ([`PmlError::Cancelled`]); sends that no receive matches end with [`PmlError::Unreceived`], unless
+    /// they ended before. Communicators and requests that outlive this call get [`Error::Finalized`] for anything
+    /// new.
     ///
     /// # Errors
     /// Another process died, or left because one did: the error names the one that died. Then nobody is waited for,
@@ -133,7 +133,7 @@ impl World {
                 }
                 passed.load(Ordering::Acquire).then_some(())
             });
-            // Whoever cannot serve messages any more does not wait for others for ever.
+            // A process that cannot serve messages any more does not wait for others for ever.
             hopeless.fetch_or(waited.is_err(), Ordering::AcqRel);
             let fenced = caught(fence.join()).unwrap_or_else(|| {
                 let reason = "its thread panicked".to_owned();
@@ -147,7 +147,7 @@ impl World {
         })
     }
 
-    /// Ends all requests: those that match by going on, the others by calling them off.
+    /// Ends all requests: matched ones by completing them, the others by cancelling them.
     fn end_requests(&self) -> Result<(), Error> {
         self.wait_unless_lost(|state| {
             state.pml.say_farewell();

@@ -34,8 +34,8 @@ impl ProgressThread {
         Ok(ProgressThread { stop, thread })
     }
 
-    /// Ends it: at once if it is awake, at the end of its sleep (50 ms) at the latest. If this is the thread
-    /// itself, which may be at work for whoever drops the world, it ends when that work has.
+    /// Ends it: at once if it is awake, otherwise at the end of its sleep (50 ms at most). If the caller is this
+    /// thread itself, which may run a function that drops the world, it ends after that function.
     pub(super) fn end(self, shared: &Shared) {
         self.stop.store(true, Ordering::Release);
         shared.ring();
@@ -48,7 +48,7 @@ impl ProgressThread {
     }
 }
 
-/// Wakes whoever drives a future.
+/// Wakes the thread that drives a future.
 struct Bell {
     rung: AtomicBool,
     shared: Arc<Shared>,
@@ -91,7 +91,7 @@ impl World {
             }
             let rung = || bell.rung.swap(false, Ordering::AcqRel);
             if self.shared.wait_until(|_| rung().then_some(())).is_err() {
-                // Our own requests are ready by now; others may have somebody else to wake them.
+                // Our own requests are ready by now; others may have another waker.
                 std::thread::sleep(NAP);
             }
         }

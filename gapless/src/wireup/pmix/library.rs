@@ -89,7 +89,7 @@ const _: () = assert!(offset_of!(Value, kind) == 0 && offset_of!(Value, data) ==
 const _: () = assert!(size_of::<Data>() == 8);
 const _: () = assert!(size_of::<Handed>() == 128 && offset_of!(Handed, value) == 0);
 
-/// What a key was found to hold.
+/// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Text(String),
@@ -211,7 +211,7 @@ impl Library {
         checked(unsafe { (self.put)(SCOPE_GLOBAL, key.as_ptr(), value) })
     }
 
-    /// Sends on what was put.
+    /// Sends the published values.
     pub(super) fn commit(&self) -> Result<(), Status> {
         // SAFETY: takes nothing.
         checked(unsafe { (self.commit)() })
