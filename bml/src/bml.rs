@@ -71,7 +71,7 @@ impl Bml {
     /// If `me` is not below `size`.
     #[must_use]
     pub fn new(me: Rank, size: u32) -> Bml {
-        assert!(me.0 < size, "{me} in a job of {size} processes");
+        assert!(me.0 < size, "no {me} in a job of {size} processes");
         let mut own = Loopback::with(&Hub::new(), Config { name: "self", ..Config::default() });
         let address = own.address();
         let peer = own.connect(&address).expect("a fresh loopback reaches itself");

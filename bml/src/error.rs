@@ -10,7 +10,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum BmlError {
     /// A rank outside the job.
-    #[error("{rank} in a job of {size} processes")]
+    #[error("no {rank} in a job of {size} processes")]
     NoSuchRank {
         /// The rank that was named.
         rank: Rank,

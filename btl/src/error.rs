@@ -55,7 +55,7 @@ pub enum ReserveError {
     #[error("no room now: poll, then retry")]
     Full,
     /// Longer than [`max_fragment_bytes`](crate::Limits::max_fragment_bytes).
-    #[error("{len} bytes asked for, but a fragment holds at most {max}")]
+    #[error("{len} bytes requested, but a fragment holds at most {max}")]
     TooLong {
         /// Bytes asked for.
         len: usize,
@@ -81,7 +81,7 @@ pub enum RdmaError {
         reason: String,
     },
     /// The local and remote sides have different lengths.
-    #[error("{local} local bytes against {remote} remote bytes")]
+    #[error("{local} local bytes, but {remote} remote bytes")]
     LengthMismatch {
         /// Bytes of the local side.
         local: u64,
@@ -97,7 +97,7 @@ pub enum RdmaError {
         max: usize,
     },
     /// A piece that leaves the memory the key stands for.
-    #[error("{len} bytes at offset {offset} leave the key's {key_len} bytes")]
+    #[error("{len} bytes at offset {offset} exceed the key's {key_len} bytes")]
     OutOfRange {
         /// Where the piece starts.
         offset: u64,

@@ -54,7 +54,7 @@ pub enum Error {
         text: String,
     },
     /// A choice of transports that leaves none.
-    #[error("no transport is called {name:?}; there are: {known}")]
+    #[error("there is no transport {name:?}; known are: {known}")]
     NoSuchTransport {
         /// The name that was given.
         name: String,

@@ -96,13 +96,13 @@ pub enum PmlError {
     #[error("a buffer is attached already")]
     BufferAttached,
     /// The sender could not read its own buffer (its engine or device failed).
-    #[error("process {rank} could not go on sending: its engine failed")]
+    #[error("process {rank} stopped sending: its engine failed")]
     SenderFailed {
         /// The sender's number in the job.
         rank: u32,
     },
     /// A rank that the communicator does not have.
-    #[error("rank {rank} in a communicator of {size}")]
+    #[error("no rank {rank} in a communicator of {size}")]
     InvalidRank {
         /// The rank that was given.
         rank: u32,
@@ -122,7 +122,7 @@ pub enum PmlError {
     #[error("no such message: it has been received already, or is another endpoint's")]
     NoSuchMessage,
     /// A persistent request was started while the last one it started is in flight (MPI 4.1 §3.9).
-    #[error("the persistent request is active: what it started has not been waited for")]
+    #[error("the persistent request is active: wait for the operation that it started")]
     StillActive,
     /// A communicator of another endpoint, or one that was freed.
     #[error("the communicator was freed, or is another endpoint's")]
@@ -156,10 +156,10 @@ pub enum PmlError {
     #[error("the group does not consist of members of the communicator, this process among them")]
     NotAMember,
     /// Not something that is done with an intercommunicator.
-    #[error("this is not done with an intercommunicator")]
+    #[error("an intercommunicator does not support this call")]
     InterComm,
     /// Something that is done with an intercommunicator.
-    #[error("this is only done with an intercommunicator")]
+    #[error("this call needs an intercommunicator")]
     IntraComm,
     /// A list of ranks has one of them twice.
     #[error("rank {rank} is given twice")]

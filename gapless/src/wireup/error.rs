@@ -29,7 +29,7 @@ pub enum WireupError {
     #[error("this process is in its launcher's job already: finalize or drop that world first")]
     Joined,
     /// This process has left its launcher's job, and the launcher does not let it join again.
-    #[error("the launcher does not take a process again that has left its job ({reason})")]
+    #[error("this launcher does not let a process join again that has left its job ({reason})")]
     OnlyOnce {
         /// What it did.
         reason: String,
@@ -74,7 +74,7 @@ pub enum WireupError {
         answer: String,
     },
     /// The launcher, or its library, is of a version that this build does not know.
-    #[error("{what} is of version {theirs:?}; known are {known}")]
+    #[error("{what} has version {theirs:?}; this build knows {known}")]
     Version {
         /// Whose version.
         what: &'static str,

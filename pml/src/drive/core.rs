@@ -464,7 +464,8 @@ impl Handler for Core {
                 self.arrived(bml, from, fragment);
             }
             Event::Arrived { from: Rank(from), tag, .. } => {
-                let what = format!("a message with active-message tag {}, which nobody has", tag.0);
+                let what =
+                    format!("a message with active-message tag {}, which has no handler", tag.0);
                 self.give_up(bml, from, what);
             }
             Event::Completed { token, result } => self.got(bml, token.0, result),

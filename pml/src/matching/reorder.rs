@@ -11,7 +11,7 @@ use thiserror::Error;
 pub(crate) enum OutOfWindow {
     #[error("message {sequence} came twice (message {next} is due)")]
     Duplicate { sequence: u32, next: u32 },
-    #[error("message {sequence} is more than {window} ahead of message {next}, which is due")]
+    #[error("message {sequence} is more than {window} after message {next}, which is due")]
     TooFar { sequence: u32, next: u32, window: u32 },
 }
 

@@ -29,7 +29,7 @@ impl Core {
         bytes: &[u8],
         fragment: Fragment,
     ) -> Result<(), String> {
-        let unknown = || format!("{message:?} for what is not under way");
+        let unknown = || format!("{message:?} for a rendezvous that is not in flight");
         let name = message.name().ok_or_else(unknown)?;
         let id = *self.serials.get(&name).ok_or_else(unknown)?;
         if let Message::Fin { verdict, .. } = message

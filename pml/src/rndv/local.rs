@@ -27,7 +27,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     let (_, room) = cx.receipt();
     let source = cx.at_receiver.as_ref().and_then(|at| at.source);
     let Some(source) = source else {
-        return (None, Step::Refused("its send is not under way".to_owned()));
+        return (None, Step::Refused("its send is not in flight".to_owned()));
     };
     match cx.buffer.fetch_local(cx.engines, source, 0..room) {
         Ok(Completion::Ready) => {

@@ -262,7 +262,7 @@ impl Core {
         // A peer that does not wait for our note would have us read data that is still being written.
         if offered.rts.data != Data::There && !matches!(heard.message, Message::Fin { .. }) {
             let serial = offered.rts.serial;
-            return Err(format!("rendezvous {serial} is begun before its data is there"));
+            return Err(format!("rendezvous {serial} was started before its data is there"));
         }
         if let Message::LayoutRequest { reply, piece, .. } = heard.message {
             return self.layout_wanted(bml, id, reply, piece);

@@ -25,7 +25,7 @@ impl Pieces {
     pub(crate) fn take(&mut self, offset: u64, len: u64) -> Result<(), String> {
         let wrong = |what| Err(format!("a fragment of {len} bytes at {offset} {what}"));
         if offset < self.start || offset >= self.end {
-            return wrong("that was not asked for");
+            return wrong("that was not requested");
         }
         let from_start = offset - self.start;
         if !from_start.is_multiple_of(self.piece) || len != self.piece.min(self.end - offset) {

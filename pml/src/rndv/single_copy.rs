@@ -83,7 +83,7 @@ impl Scratch {
             (count, taken) = local.iov(&mut self.local_runs, remote_taken);
         }
         if taken == 0 || taken != remote_taken {
-            return Err(format!("{taken} local bytes against {remote_taken} remote ones"));
+            return Err(format!("{taken} local bytes, but {remote_taken} remote bytes"));
         }
         let typed = buffer.typed();
         for run in &self.local_runs[..count] {

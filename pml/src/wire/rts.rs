@@ -174,7 +174,7 @@ impl Rts {
             return Err(format!("a span of {} bytes from {}", wire.span.get(), wire.low.get()));
         }
         if wire.space > 1 || wire.staged > DEVICE | THROUGH_HOST || wire.later > LATER {
-            return Err("an RTS with an unknown space or way".to_owned());
+            return Err("an RTS with an unknown space, staging or later".to_owned());
         }
         let staged = StagedOffer {
             device: wire.staged & DEVICE != 0,

@@ -135,7 +135,7 @@ pub(super) fn check(
     }
     let fits = |id: u32| id < IDS_END || id == NO_ID;
     if !local.iter().chain(remote).all(|e| fits(e.id.get()) && fits(e.side.get())) {
-        return Err("an identifier that nobody can have given".to_owned());
+        return Err("an impossible identifier".to_owned());
     }
     Ok(())
 }

@@ -139,7 +139,7 @@ impl Receiver {
     fn ring(&mut self, cx: &mut Cx<'_>, ring: &RingMessage) -> Step {
         let course = &mut self.course;
         if self.going || course.way.puts() || ring.depth > course.window.depth() {
-            let what = format!("a ring of {} places that was not asked for", ring.depth);
+            let what = format!("a ring of {} places that was not requested", ring.depth);
             return Step::Broken(what);
         }
         course.narrow(ring.depth);
@@ -250,7 +250,7 @@ impl Receiver {
     fn refused(&mut self, cx: &mut Cx<'_>, why: Why) -> Step {
         let course = &self.course;
         if !course.window.is_fresh() || (self.going && !course.way.puts()) {
-            return Step::Broken("a protocol that was refused after it was begun".to_owned());
+            return Step::Broken("a protocol that was refused after it had started".to_owned());
         }
         let text = match why {
             Why::Exhausted => "the sender has no memory for it now",

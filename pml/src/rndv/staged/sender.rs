@@ -176,7 +176,7 @@ impl Sender {
         let way = self.course.way;
         let received = verdict == Verdict::Received(way) && self.course.window.complete();
         if self.course.working > 0 || !(self.stopped || received) {
-            return Step::Broken(format!("{verdict:?} of a staged message that is under way"));
+            return Step::Broken(format!("{verdict:?} of a staged message in flight"));
         }
         self.course.release(cx.staging, false);
         Step::Done(way)
