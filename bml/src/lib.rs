@@ -7,8 +7,8 @@
 //!   does. If it does not, a caller that needs order numbers its messages.
 //! - **Arriving**: [`Bml::poll`] offers each message at once to the [`Handler`] that registered its active-message
 //!   tag ([`Handler::short`], [`Handler::fragment`]). If the handler refuses it, the message comes as an [`Event`] when
-//!   the transport is free to send. Endings ([`Event::Sent`], [`Event::Completed`]) go to the handler whose [`TokenSpace`] the token came from;
-//!   [`Event::Lost`] goes to all.
+//!   the transport is free to send. Endings ([`Event::Sent`], [`Event::Completed`]) go to the handler whose
+//!   [`TokenSpace`] the token came from; [`Event::Lost`] goes to all.
 //! - **Waiting**: [`Bml::wait`] with a [`Waiter`] spins briefly, then yields, then blocks.
 //! - **Dying**: if a rail dies that was never used, and another rail reaches the peer, the other takes over silently.
 //!   Otherwise the peer is lost, and reported exactly once.

@@ -134,8 +134,8 @@ impl Inbound {
         self.consumer.is_due(self.home.waker.lane.ring())
     }
 
-    /// Moves up to `budget` messages from the ring to `sink`; gives how many. Behind one that it refuses all are events,
-    /// as far as there is room.
+    /// Moves up to `budget` messages from the ring to `sink`; gives how many. Those behind one that it refuses are
+    /// events, as far as there is room.
     ///
     /// # Errors
     /// [`LinkError::Corrupt`]: the peer broke the rules. What came before has been delivered.

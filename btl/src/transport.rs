@@ -101,9 +101,9 @@ pub trait Btl: Send {
     /// May panic if the slot is another transport's.
     fn send(&mut self, slot: Slot, tag: AmTag, done: Token);
 
-    /// Makes progress and gives what happened to `sink`: messages are offered, what is refused and all else comes as
-    /// events, as far as there is room. Never blocks, bounded work. Gives how many messages were taken and events
-    /// given, together.
+    /// Makes progress and reports to `sink`: messages are offered first; what is refused, and all else, is given as
+    /// events, as far as there is room. Never blocks, bounded work. Returns the number of messages taken plus that of
+    /// events given.
     ///
     /// With `only`, looks at the next message of this peer alone: at most that is offered, or given if there is room,
     /// and all else stays as it is. For whoever waits for just that message: it need not make progress, so a poll of

@@ -51,9 +51,16 @@ impl Btl for Ahead {
 }
 
 fn job(size: u32) -> Job {
-    Job::build(size, Config::default(), &mut |_, hub: &Hub| {
+    let mut job = Job::build(size, Config::default(), &mut |_, hub: &Hub| {
         Box::new(Ahead { inner: Loopback::with(hub, link()), waiting: VecDeque::new() })
-    })
+    });
+    // The first receive from a process makes the link, and is posted.
+    let (from, to) = (Buffer::source(&bytes(0), 1, 0), Buffer::target(&bytes(0), 1));
+    let received = job.irecv(1, &to, FROM_0, TagSel::Is(0));
+    let sent = job.isend(0, &from, 1, 0);
+    job.finish(1, received).unwrap();
+    job.finish(0, sent).unwrap();
+    job
 }
 
 /// What becomes of a receive that waits: `None` if it has to be posted.

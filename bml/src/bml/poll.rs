@@ -40,7 +40,9 @@ impl<H: Handler> Sink for Inlet<'_, H> {
         let Some(rank) = self.rank(from) else { return false };
         let taken = match self.by_tag[usize::from(tag.0)] {
             0 => self.rest.short(rank, tag, message),
-            number => self.registered(number).is_some_and(|all| all.short(rank, tag, message)),
+            number => {
+                self.registered(number).is_some_and(|handler| handler.short(rank, tag, message))
+            }
         };
         self.taken += usize::from(taken);
         taken
@@ -51,7 +53,9 @@ impl<H: Handler> Sink for Inlet<'_, H> {
         let Some(rank) = self.rank(from) else { return false };
         let taken = match self.by_tag[usize::from(tag.0)] {
             0 => self.rest.fragment(rank, tag, fragment),
-            number => self.registered(number).is_some_and(|all| all.fragment(rank, tag, fragment)),
+            number => {
+                self.registered(number).is_some_and(|handler| handler.fragment(rank, tag, fragment))
+            }
         };
         self.taken += usize::from(taken);
         taken

@@ -5,7 +5,7 @@ use crate::{Bml, Event, Handler, Next, PeerState, Rank};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{
     Address, AmTag, Btl, Fragment, Limits, LinkError, PeerId, Queue, ReserveError, Short, Sink,
-    Slot, Token, hand_out,
+    Slot, Token,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -89,7 +89,10 @@ impl Btl for ByValue {
             self.1.pop_front();
             taken += 1;
         }
-        if only.is_some() { taken } else { taken + hand_out(&mut self.1, only, sink) }
+        // Behind what was refused, all are events.
+        let count = if only.is_some() { 0 } else { sink.room().min(self.1.len()) };
+        self.1.drain(..count).for_each(|event| sink.event(event));
+        taken + count
     }
 }
 
