@@ -362,8 +362,12 @@ impl Bml {
         let endpoint = self.endpoints.get(peer.0 as usize)?;
         let rails = &mut self.rails;
         let path = endpoint.paths().iter().find(|path| {
-            let rdma = rails[path.rail].rdma();
-            rdma.is_some_and(|rdma| rdma.reaches(path.peer) == Some(true))
+            let rail = &mut rails[path.rail];
+            let reaches = rail.rdma().map(|rdma| rdma.reaches(path.peer));
+            if reaches == Some(None) {
+                rail.meet(path.peer);
+            }
+            reaches == Some(Some(true))
         });
         path.copied()
     }
@@ -379,6 +383,7 @@ impl Bml {
             path.or_else(|| paths.iter().find(|path| rails[path.rail].mapped().is_some()))?;
         let rail = &mut self.rails[path.rail];
         rail.stir();
+        rail.meet(path.peer);
         Some((path.peer, rail.mapped()?))
     }
 

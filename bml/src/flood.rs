@@ -125,10 +125,13 @@ impl Flood {
         true
     }
 
-    /// This process leaves because of `culprit`.
-    pub(crate) fn leave(&mut self, culprit: Rank, why: &str) {
+    /// This process leaves: because of the first death that it knows of, or else because of itself, as `why` says.
+    pub(crate) fn leave(&mut self, why: &str) {
         if !self.gone.contains_key(&self.me) {
-            self.add(Fact { rank: self.me, culprit, why: why.into() });
+            let rank = self.me;
+            let own = || Fact { rank, culprit: rank, why: why.into() };
+            let fact = self.facts.first().map_or_else(own, |first| Fact { rank, ..first.clone() });
+            self.add(fact);
         }
     }
 

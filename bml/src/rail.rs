@@ -104,6 +104,15 @@ impl Rail {
         }
     }
 
+    /// Has the link to a peer made, if nobody has asked for it so far.
+    pub(crate) fn meet(&mut self, peer: PeerId) {
+        if !self.btl.has_met(peer) {
+            self.stir();
+            // No room is no harm: the link was asked for. A peer that is gone is reported by a poll.
+            drop(self.btl.reserve(peer, 0));
+        }
+    }
+
     /// Whether it should be polled in this round.
     #[inline]
     pub(crate) fn due(&self, round: u32) -> bool {

@@ -9,7 +9,7 @@ use gapless_bml::{Bml, Rank};
 use gapless_btl::{Address, Btl};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::HostEngine;
-use gapless_pml::{Config, Pml};
+use gapless_pml::{Config, Pml, Protocol};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::sync::Arc;
 
@@ -109,4 +109,25 @@ fn many_ranks_fit_under_few_descriptors() {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
     assert_ran(&output, ranks);
+}
+
+/// A message that is sent before there is a link goes by the protocol that the link allows, as later ones do.
+#[test]
+fn the_first_message_goes_by_the_same_protocol_as_the_second() {
+    let name = "the_first_message_goes_by_the_same_protocol_as_the_second";
+    let config = Config { force: Some(Protocol::SingleCopy), ..Config::default() };
+    let builder = || gapless::World::builder().config(config);
+    common::ranks_with(2, name, builder, |world| {
+        let comm = world.comm();
+        let mut memory = vec![1u8; 1 << 20];
+        if comm.rank() == 0 {
+            comm.send(&memory, 1, 0).unwrap();
+            comm.send(&memory, 1, 0).unwrap();
+        } else {
+            let first = comm.recv(&mut memory, 0, 0).unwrap().protocol;
+            let second = comm.recv(&mut memory, 0, 0).unwrap().protocol;
+            assert_eq!(first, second, "where single copy is forbidden, both are something else");
+        }
+        world.finalize().unwrap();
+    });
 }

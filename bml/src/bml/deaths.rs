@@ -75,12 +75,7 @@ impl Bml {
         else {
             return;
         };
-        let rail = &mut self.rails[path.rail];
-        if !rail.btl.has_met(path.peer) {
-            rail.stir();
-            // No room is no harm: it was asked for. A peer that is gone is reported by a poll.
-            drop(rail.btl.reserve(path.peer, 0));
-        }
+        self.rails[path.rail].meet(path.peer);
     }
 
     /// Whether a link to `peer` was asked for, here or there, and stands or is about to: else nothing can have
@@ -122,10 +117,11 @@ impl Bml {
         self.settle();
     }
 
-    /// Tells all peers that are linked, now or later, that this process leaves because of `culprit`, which may be
-    /// itself; `error` says what became of it. Those peers lose this process as soon as they read that.
-    pub fn leave_because(&mut self, culprit: Rank, error: &LinkError) {
-        self.flood.leave(culprit, &reason(error));
+    /// Tells all peers that are linked, now or later, that this process leaves: because of the first death that it
+    /// knows of, or if there was none, because of itself, as `error` says. Those peers lose this process as soon as
+    /// they read that.
+    pub fn leave_because(&mut self, error: &LinkError) {
+        self.flood.leave(&reason(error));
         self.owing = true;
         self.settle();
     }

@@ -209,10 +209,16 @@ fn who_leaves_in_good_order_is_no_fact() {
     flood.leaves_well(Rank(1));
     assert!(!flood.lose(Rank(1), "its end") && flood.has_left(Rank(1)));
     assert_eq!(flood.owed(Rank(2)), None);
-    flood.leave(Rank(2), "it died");
-    flood.leave(Rank(3), "a second reason");
-    assert!(flood.is_leaving());
-    assert_eq!(flood.owed(Rank(3)).unwrap().culprit, Rank(2));
+    let mut alone = Flood::new(Rank(0), 4);
+    alone.leave("the launcher is gone");
+    assert!(alone.is_leaving());
+    assert_eq!(alone.owed(Rank(3)).map(|fact| (fact.rank, fact.culprit)), Some((Rank(0), Rank(0))));
+    assert!(flood.lose(Rank(2), "it died"));
+    flood.leave("rank 2 is lost");
+    flood.leave("a second reason");
+    flood.tell(Rank(3));
+    let fact = flood.owed(Rank(3)).unwrap();
+    assert_eq!((fact.rank, fact.culprit, &*fact.why), (Rank(0), Rank(2), "it died"));
     flood.tell(Rank(3));
     assert_eq!(flood.owed(Rank(3)), None);
 }

@@ -30,19 +30,33 @@ fn losses(events: &[Event]) -> Vec<u32> {
 }
 
 #[test]
-fn a_peer_that_leaves_because_of_another_is_not_blamed() {
-    let [mut a, mut b, mut c] = trio(&Hub::new());
-    c.leave_because(Rank(1), &gone("it was killed"));
+fn a_peer_that_leaves_because_of_a_death_is_not_blamed() {
+    let [mut a, b, mut c] = trio(&Hub::new());
+    drop(b);
+    assert_eq!(losses(&poll(&mut c)), [1]);
+    c.leave_because(&gone("rank 1 is lost"));
     assert!(c.has_told_all());
-    assert_eq!(losses(&poll(&mut a)), [2], "at once, although its link stands");
-    assert_eq!(a.blame(Rank(2)), Some((Rank(1), gone("it was killed"))));
-    assert_eq!(a.casualty(), Some((Rank(1), gone("it was killed"))));
-    assert!(matches!(a.state(Rank(1)), PeerState::Up), "which is no reason to lose the other");
-    assert_eq!(a.blame(Rank(1)), None);
-    // The one that is blamed hears of it, too.
-    assert_eq!(losses(&poll(&mut b)), [2]);
+    let mut lost = losses(&poll(&mut a));
+    lost.sort_unstable();
+    assert_eq!(lost, [1, 2], "at once, although the link to one of them is up");
+    assert_eq!(a.blame(Rank(2)).unwrap().0, Rank(1));
+    assert_eq!(a.casualty().unwrap().0, Rank(1));
     drop(c);
     assert_eq!(losses(&poll(&mut a)), [], "once");
+}
+
+#[test]
+fn a_peer_that_leaves_for_a_reason_of_its_own_says_so() {
+    let [mut a, mut b, mut c] = trio(&Hub::new());
+    c.leave_because(&gone("its launcher has died"));
+    for end in [&mut a, &mut b] {
+        assert_eq!(losses(&poll(end)), [2]);
+        let (culprit, error) = end.blame(Rank(2)).unwrap();
+        assert_eq!(culprit, Rank(2));
+        assert!(error.to_string().contains("its launcher has died"), "{error}");
+    }
+    assert!(matches!(a.state(Rank(1)), PeerState::Up), "which is no reason to lose another");
+    assert_eq!(a.blame(Rank(1)), None);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::shared::State;
 use crate::shared::guard::caught;
 use crate::wireup::{Wireup, WireupError};
-use gapless_bml::{LinkError, Rank};
+use gapless_bml::LinkError;
 use gapless_pml::PmlError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -74,19 +74,12 @@ impl World {
     /// Tells the peers why this end of their links ends now: it takes the loss that it leaves because of with it.
     fn say_why(&self, error: Option<&Error>) {
         let begun = Instant::now();
-        let me = Rank(self.comm.rank());
         let limit = if error.is_some() { LAST_WORD } else { GOODBYE };
         let said = self.shared.with(|state| {
-            let cause = casualty(state);
             let bml = state.pml.bml_mut();
-            match (error, cause) {
-                (None, _) => bml.leave_well(),
-                (Some(_), Some(PmlError::PeerLost { rank, error })) => {
-                    bml.leave_because(Rank(rank), &error);
-                }
-                (Some(error), _) => {
-                    bml.leave_because(me, &LinkError::PeerGone { reason: error.to_string() });
-                }
+            match error {
+                None => bml.leave_well(),
+                Some(error) => bml.leave_because(&LinkError::PeerGone { reason: error.to_string() }),
             }
             Ok(())
         });

@@ -27,7 +27,9 @@ unsafe impl Mapped for Rail {
     fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
         let peer = *self.peers.get(peer.0 as usize)?;
         let mut wire = lock(&self.wire);
-        if wire.has_noticed(self.number, self.rank, peer) {
+        if wire.has_noticed(self.number, self.rank, peer)
+            || !wire.has_met(self.number, self.rank, peer)
+        {
             return None;
         }
         let (start, len) = wire.buffers.range(..=region.address()).next_back()?;

@@ -4,7 +4,7 @@
 use crate::rail::{Rail, lock};
 use crate::wire::{Item, Wire, Work, gone};
 use gapless_btl::{
-    AbilityId, Access, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError, RdmaLimits,
+    AbilityId, Access, Btl, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError, RdmaLimits,
     RemoteKey, Token, total_of,
 };
 use gapless_mem::Region;
@@ -70,8 +70,8 @@ unsafe impl Rdma for Rail {
         &self.rdma_limits
     }
 
-    fn reaches(&self, _peer: PeerId) -> Option<bool> {
-        Some(true)
+    fn reaches(&self, peer: PeerId) -> Option<bool> {
+        self.has_met(peer).then_some(true)
     }
 
     unsafe fn register(&mut self, local: Region, _access: Access) -> Result<RemoteKey, RdmaError> {

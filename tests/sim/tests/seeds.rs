@@ -42,7 +42,7 @@ const FLOORS_PER_1000: Coverage = Coverage {
     refused: 200,
     deaths: 90,
     cuts: 600,
-    calls: 4000,
+    calls: 10000,
     lost_operations: 200,
     unmade: 40,
     parcels: 55000,
