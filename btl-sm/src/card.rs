@@ -5,7 +5,7 @@
 
 use crate::config::SlotClass;
 use crate::geometry::{CLASSES, Geometry};
-use crate::socket::HELLO;
+use crate::wire::HELLO;
 use gapless_btl::{Address, LinkError};
 use std::fmt::Write as _;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -5,46 +5,14 @@
 //! noticed, or for want of room, least recently used first), peers are told, and each answers when
 //! nothing there uses it any more: until then it is *leaving*, and its owner waits with freeing it.
 
-use crate::imports::{SHARED, freed_packet, make_key};
 use crate::sm::Sm;
-use crate::socket::{self, PACKET_BYTES};
+use crate::socket;
+use crate::wire::{SHARED, device_packet, freed_packet, kind_of, make_key};
 use gapless_btl::{PeerId, RemoteKey};
 use gapless_mem::{Device, DeviceError, Region, Space};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-
-/// Bytes of a packet before what the device exported: its kind, the device's, how many descriptors,
-/// the buffer's number and its length.
-pub(crate) const HEAD_BYTES: usize = 19;
-
-/// What kind of device a space belongs to, on the wire; `None` where nothing is exported.
-pub(crate) fn kind_of(space: Space) -> Option<u8> {
-    match space {
-        Space::Cuda { .. } => Some(1),
-        Space::OpenCl { .. } => Some(2),
-        Space::Fake { .. } => Some(3),
-        Space::Host | Space::Pinned | Space::Managed => None,
-    }
-}
-
-/// The packet that makes a buffer known; `None` if what the device exported does not fit it.
-pub(crate) fn device_packet(
-    kind: u8,
-    descriptors: u8,
-    number: u64,
-    len: u64,
-    bytes: &[u8],
-) -> Option<Vec<u8>> {
-    if HEAD_BYTES + bytes.len() > PACKET_BYTES {
-        return None;
-    }
-    let mut packet = vec![socket::DEVICE, kind, descriptors];
-    packet.extend(number.to_ne_bytes());
-    packet.extend(len.to_ne_bytes());
-    packet.extend(bytes);
-    Some(packet)
-}
 
 /// Where `part` starts in `whole`, if it lies inside.
 fn offset_in(whole: Region, part: Region) -> Option<u64> {

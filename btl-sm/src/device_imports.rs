@@ -5,9 +5,8 @@
 //! to a bound in bytes and in number and then released, least recently used first; those in use are
 //! counted and outlive everything. When the owner wants the memory back, the last of them is reported.
 
-use crate::device_exports::{HEAD_BYTES, kind_of};
-use crate::imports::word;
 use crate::leash::Leash;
+use crate::wire::{DeviceShare, kind_of};
 use gapless_btl::{LinkError, MapError, Mapping, PeerId};
 use gapless_mem::{Device, Export, Lease, Region, Space};
 use rustix::fd::OwnedFd;
@@ -124,25 +123,18 @@ impl DeviceImports {
     pub(crate) fn offered(
         &mut self,
         peer: PeerId,
-        packet: &[u8],
+        shared: DeviceShare<'_>,
         file: Option<OwnedFd>,
     ) -> Result<(), LinkError> {
-        let Some((number, len)) = word(packet, 3).zip(word(packet, 11)) else {
-            return Err(corrupt(format!("a device's memory in {} bytes", packet.len())));
-        };
-        let has_file = match packet[2] {
-            0 if file.is_some() => {
-                return Err(corrupt("a device's memory with one descriptor too many".to_owned()));
-            }
-            0 => false,
-            1 => true,
-            many => return Err(corrupt(format!("a device's memory with {many} descriptors"))),
-        };
+        let DeviceShare { kind, has_file, buffer: number, len, bytes } = shared;
+        if file.is_some() && !has_file {
+            return Err(corrupt("a device's memory with one descriptor too many".to_owned()));
+        }
         if self.leaving.contains(&(peer, number)) || self.knows(peer, number) {
             return Err(corrupt(format!("buffer {number} was shared twice")));
         }
-        let bytes = packet[HEAD_BYTES..].into();
-        let offer = Offer { kind: packet[1], len, bytes, has_file, file, imports: Vec::new() };
+        let bytes = bytes.into();
+        let offer = Offer { kind, len, bytes, has_file, file, imports: Vec::new() };
         self.known.insert((peer, number), offer);
         Ok(())
     }

@@ -6,73 +6,12 @@
 
 use crate::leash::Leash;
 use crate::segment::Segment;
+use crate::wire::{SHARED, read_key};
 use gapless_btl::{LinkError, MapError, Mapping, PeerId, RemoteKey};
 use gapless_mem::{Device, Lease};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-
-/// Allocations that one process may share with one peer at a time: their descriptors count against
-/// the receiver's limit on open files, which is often 1,024.
-pub(crate) const SHARED: usize = 256;
-
-/// Key: the owner's nonce, then allocation, offset and length in 8 bytes each.
-const KEY_BYTES: usize = 40;
-
-/// Makes the key to a piece of an allocation.
-pub(crate) fn make_key(owner: [u8; 16], allocation: u64, offset: u64, len: u64) -> RemoteKey {
-    let mut bytes = [0; KEY_BYTES];
-    bytes[..16].copy_from_slice(&owner);
-    for (at, number) in [allocation, offset, len].into_iter().enumerate() {
-        bytes[16 + 8 * at..24 + 8 * at].copy_from_slice(&number.to_ne_bytes());
-    }
-    RemoteKey::new(&bytes).expect("40 bytes fit a key")
-}
-
-pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
-}
-
-/// What stands in a key of the process `owner`: allocation, offset, length.
-///
-/// # Errors
-/// It is no key of that process.
-pub(crate) fn read_key(owner: [u8; 16], key: &RemoteKey) -> Result<[u64; 3], MapError> {
-    let bytes = key.as_bytes();
-    if bytes.len() != KEY_BYTES || bytes[..16] != owner {
-        return Err(MapError::BadKey { what: "it is none of this peer's".to_owned() });
-    }
-    Ok([16, 24, 32].map(|at| word(bytes, at).unwrap_or(u64::MAX)))
-}
-
-/// The packet that goes with an allocation's descriptor.
-pub(crate) fn share_packet(allocation: u64, len: u64) -> [u8; 17] {
-    let mut packet = [crate::socket::SHARE; 17];
-    packet[1..9].copy_from_slice(&allocation.to_ne_bytes());
-    packet[9..].copy_from_slice(&len.to_ne_bytes());
-    packet
-}
-
-/// The packet that tells of an allocation's end.
-pub(crate) fn freed_packet(allocation: u64) -> [u8; 9] {
-    number_packet(crate::socket::FREED, allocation)
-}
-
-/// The packet that asks a peer to let go of an allocation.
-pub(crate) fn recall_packet(allocation: u64) -> [u8; 9] {
-    number_packet(crate::socket::RECALL, allocation)
-}
-
-/// The packet that tells the owner of memory that nothing uses it here.
-pub(crate) fn released_packet(buffer: u64) -> [u8; 9] {
-    number_packet(crate::socket::RELEASED, buffer)
-}
-
-fn number_packet(kind: u8, number: u64) -> [u8; 9] {
-    let mut packet = [kind; 9];
-    packet[1..].copy_from_slice(&number.to_ne_bytes());
-    packet
-}
 
 /// The system's refusal says nothing about the link.
 pub(crate) fn refused(error: LinkError) -> MapError {
@@ -138,14 +77,11 @@ impl Imports {
     pub(crate) fn offered(
         &mut self,
         peer: PeerId,
-        packet: &[u8],
+        allocation: u64,
+        len: u64,
         file: Option<OwnedFd>,
     ) -> Result<(), LinkError> {
         let corrupt = |what: String| LinkError::Corrupt { what };
-        let (allocation, len) = word(packet, 1)
-            .zip(word(packet, 9))
-            .filter(|_| packet.len() == 17)
-            .ok_or_else(|| corrupt(format!("a descriptor with {} bytes", packet.len())))?;
         let len =
             usize::try_from(len).map_err(|_| corrupt(format!("an allocation of {len} bytes")))?;
         let same = |(owner, number, _): &(PeerId, u64, _)| (*owner, *number) == (peer, allocation);
@@ -187,8 +123,8 @@ impl Imports {
     ///
     /// # Errors
     /// It broke the rules.
-    pub(crate) fn freed(&mut self, peer: PeerId, packet: &[u8]) -> Result<(), LinkError> {
-        self.remove(peer, packet)?;
+    pub(crate) fn freed(&mut self, peer: PeerId, number: u64) -> Result<(), LinkError> {
+        self.remove(peer, number)?;
         self.count_out(peer);
         Ok(())
     }
@@ -197,23 +133,21 @@ impl Imports {
     ///
     /// # Errors
     /// It broke the rules.
-    pub(crate) fn recall(&mut self, peer: PeerId, packet: &[u8]) -> Result<(), LinkError> {
-        let (number, import) = self.remove(peer, packet)?;
+    pub(crate) fn recall(&mut self, peer: PeerId, number: u64) -> Result<(), LinkError> {
+        let import = self.remove(peer, number)?;
         self.recalled.push((peer, number, import.mapped));
         Ok(())
     }
 
-    /// Forgets an allocation whose number is in a packet.
-    fn remove(&mut self, peer: PeerId, packet: &[u8]) -> Result<(u64, Import), LinkError> {
-        let number = word(packet, 1).filter(|_| packet.len() == 9);
-        let known = number.and_then(|it| Some((it, self.known.remove(&(peer, it))?)));
-        let Some((number, mut import)) = known else {
-            let what = format!("it freed an allocation that it had not shared: {packet:02x?}");
+    /// Forgets an allocation.
+    fn remove(&mut self, peer: PeerId, number: u64) -> Result<Import, LinkError> {
+        let Some(mut import) = self.known.remove(&(peer, number)) else {
+            let what = format!("it freed allocation {number}, which it had not shared");
             return Err(LinkError::Corrupt { what });
         };
         self.dropped(&import);
         import.kept = None;
-        Ok((number, import))
+        Ok(import)
     }
 
     /// Whether there is something that [`take_released`](Imports::take_released) would give.
@@ -342,13 +276,14 @@ impl Imports {
 mod tests {
     use super::*;
     use crate::sync::Ordering;
+    use crate::wire::make_key;
 
     const OWNER: [u8; 16] = [5; 16];
     const PEER: PeerId = PeerId(0);
 
     fn offer(imports: &mut Imports, allocation: u64, len: usize) -> Segment {
         let (segment, file) = Segment::create(len, false).unwrap();
-        imports.offered(PEER, &share_packet(allocation, len as u64), Some(file)).unwrap();
+        imports.offered(PEER, allocation, len as u64, Some(file)).unwrap();
         segment
     }
 
@@ -368,7 +303,7 @@ mod tests {
         assert_eq!((imports.kept, imports.kept_bytes), (2, 8192));
         let again = map(&mut imports, &make_key(OWNER, 0, 64, 8)).unwrap();
         assert_eq!(first.region(), again.region(), "a mapping in use is found again");
-        imports.freed(PEER, &freed_packet(0)).unwrap();
+        imports.freed(PEER, 0).unwrap();
         imports.forget(PEER);
         assert_eq!((imports.kept, imports.kept_bytes), (0, 0));
         let segment = first.lease().owner().unwrap().clone().downcast::<Held>().unwrap();
@@ -390,11 +325,8 @@ mod tests {
             assert!(error.to_string().contains(what), "{error}");
         }
         let (_segment, file) = Segment::create(4096, false).unwrap();
-        assert!(imports.offered(PEER, &share_packet(3, 4096), Some(file)).is_err());
-        let (_segment, file) = Segment::create(4096, false).unwrap();
-        assert!(imports.offered(PEER, &[2; 5], Some(file)).is_err());
-        assert!(imports.freed(PEER, &freed_packet(9)).is_err());
-        assert!(imports.freed(PEER, &[3]).is_err());
+        assert!(imports.offered(PEER, 3, 4096, Some(file)).is_err());
+        assert!(imports.freed(PEER, 9).is_err());
     }
 
     /// Its number is free again once nothing uses it here, and the owner was told so.
@@ -403,10 +335,10 @@ mod tests {
         let mut imports = Imports::new(1 << 20, 8);
         let _segment = offer(&mut imports, 1, 4096);
         let mapping = map(&mut imports, &make_key(OWNER, 1, 0, 8)).unwrap();
-        imports.recall(PEER, &recall_packet(1)).unwrap();
+        imports.recall(PEER, 1).unwrap();
         assert!(imports.take_released().is_empty(), "it is used");
         let (_again, file) = Segment::create(4096, false).unwrap();
-        let error = imports.offered(PEER, &share_packet(1, 4096), Some(file)).unwrap_err();
+        let error = imports.offered(PEER, 1, 4096, Some(file)).unwrap_err();
         assert!(error.to_string().contains("shared twice"), "{error}");
         drop(mapping);
         assert_eq!(imports.take_released(), [(PEER, 1)]);
@@ -417,7 +349,7 @@ mod tests {
     fn an_allocation_shorter_than_announced_is_refused() {
         let mut imports = Imports::new(1 << 20, 8);
         let (_segment, file) = Segment::create(4096, false).unwrap();
-        imports.offered(PEER, &share_packet(1, 8192), Some(file)).unwrap();
+        imports.offered(PEER, 1, 8192, Some(file)).unwrap();
         let error = map(&mut imports, &make_key(OWNER, 1, 0, 8192)).unwrap_err();
         assert!(matches!(error, MapError::Link(LinkError::Corrupt { .. })), "{error}");
     }

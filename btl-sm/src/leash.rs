@@ -17,10 +17,10 @@
 //! sooner. That is also so if it only broke the rules, or we did in its eyes, and lives. A BYE that finds
 //! the socket full, because its receiver has not looked for long, is said later.
 
-use crate::imports::recall_packet;
 use crate::link::Link;
 use crate::sm::Sm;
-use crate::socket::{self, PACKET_BYTES, Received, Socket};
+use crate::socket::{self, Received, Socket};
+use crate::wire::{self, PACKET_BYTES, recall_packet};
 use gapless_btl::{LinkError, PeerId};
 use gapless_mem::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -85,7 +85,7 @@ impl Owed {
 /// Says BYE and hangs up, or does nothing where there is no room: whether that is done with. It is so for a
 /// peer that is gone, too.
 fn say_bye(socket: &OwnedFd) -> bool {
-    let done = socket::send(socket, &[socket::BYE], None) != Ok(false);
+    let done = socket::send(socket, &[wire::BYE], None) != Ok(false);
     if done {
         // Fragments that are still parked hold the socket as well.
         socket::hang_up(socket);
@@ -148,7 +148,7 @@ impl Mourned {
                 return is_ready(&self.socket, PollFlags::HUP) && self.lets_go();
             }
             match socket::receive(&self.socket, &mut packet) {
-                Ok(Received::Packet(_, None)) if packet[0] == socket::BYE => self.said = true,
+                Ok(Received::Packet(_, None)) if packet[0] == wire::BYE => self.said = true,
                 // Too late for anything else.
                 Ok(Received::Packet(_, None) | Received::Robbed(_)) => {}
                 // What was on its way when the link ended is memory, or a device's.
@@ -321,7 +321,7 @@ mod tests {
         let (socket, mourned, child) = peer();
         // Small, so that the system can be asked for more.
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
-        while socket::send(&socket, &[socket::RING], None) == Ok(true) {}
+        while socket::send(&socket, &[wire::RING], None) == Ok(true) {}
         (Leash::new(&socket, owed), mourned, child)
     }
 

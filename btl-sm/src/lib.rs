@@ -88,6 +88,8 @@ mod suspect;
 mod tests;
 #[cfg(not(loom))]
 mod waker;
+#[cfg(not(loom))]
+mod wire;
 
 #[cfg(not(loom))]
 pub use config::{SlotClass, SmConfig};

@@ -1,12 +1,11 @@
 //! Our allocations that peers can map: sealed memfds, and who knows of them; and the ability itself,
 //! whose other half, memory of devices, stands in `device_exports.rs` and `device_imports.rs`.
 
-use crate::imports::{
-    SHARED, freed_packet, make_key, read_key, refused, released_packet, share_packet,
-};
+use crate::imports::refused;
 use crate::segment::{Segment, whole_pages};
 use crate::sm::Sm;
 use crate::socket;
+use crate::wire::{SHARED, freed_packet, make_key, read_key, released_packet, share_packet};
 use gapless_btl::{AbilityId, Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
 use gapless_mem::{Lease, Region, Space};
 use rustix::fd::OwnedFd;

@@ -9,6 +9,7 @@
 //! Transfers run in steps of a bounded number of bytes, the first at once, the rest in polls.
 
 use crate::sm::Sm;
+use crate::wire::CopyKey;
 use gapless_btl::{
     AbilityId, Access, Ended, Event, Extent, LinkError, PeerId, Rdma, RdmaError, RdmaLimits,
     RemoteKey, Token, total_of,
@@ -299,38 +300,17 @@ fn refused(direction: Direction, error: i32) -> LinkError {
     }
 }
 
-/// What a key says: an address in the memory of the process with this number, a length, and whether
-/// it may be written (1) or not (0).
-fn make_key(owner: [u8; 16], address: u64, len: u64, access: Access) -> RemoteKey {
-    let mut bytes = [0; 33];
-    bytes[..16].copy_from_slice(&owner);
-    bytes[16..24].copy_from_slice(&address.to_ne_bytes());
-    bytes[24..32].copy_from_slice(&len.to_ne_bytes());
-    bytes[32] = u8::from(access == Access::Write);
-    RemoteKey::new(&bytes).expect("33 bytes fit a key")
-}
-
+/// Address and length of what a key stands for.
 fn read_key(
     owner: [u8; 16],
     key: &RemoteKey,
     direction: Direction,
 ) -> Result<(u64, u64), RdmaError> {
-    let bad = |what: &str| RdmaError::BadKey { what: what.to_owned() };
-    let bytes: &[u8; 33] = key.as_bytes().try_into().map_err(|_| bad("not 33 bytes"))?;
-    if bytes[..16] != owner {
-        return Err(bad("another process made it"));
+    let key = CopyKey::read(owner, key)?;
+    match direction {
+        Direction::Put if !key.writable => Err(RdmaError::ReadOnly),
+        Direction::Get | Direction::Put => Ok((key.address, key.len)),
     }
-    let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
-    let (address, len) = (word(16), word(24));
-    if address.checked_add(len).is_none() {
-        return Err(bad("its memory wraps around"));
-    }
-    match (bytes[32], direction) {
-        (1, _) | (0, Direction::Get) => {}
-        (0, Direction::Put) => return Err(RdmaError::ReadOnly),
-        _ => return Err(bad("neither readable nor writable")),
-    }
-    Ok((address, len))
 }
 
 impl Sm {
@@ -408,7 +388,9 @@ unsafe impl Rdma for Sm {
             let device = "process_vm_readv".to_owned();
             return Err(DeviceError::WrongSpace { device, space: local.space() }.into());
         }
-        Ok(make_key(self.card.nonce, local.start(), local.len(), access))
+        let writable = access == Access::Write;
+        let key = CopyKey { address: local.start(), len: local.len(), writable };
+        Ok(key.write(self.card.nonce))
     }
 
     fn deregister(&mut self, _key: &RemoteKey) {}
@@ -462,10 +444,11 @@ mod tests {
 
     #[test]
     fn keys_survive_and_foreign_ones_are_refused() {
-        let key = make_key([7; 16], 4096, 100, Access::Read);
+        let make_key = |address, len, writable| CopyKey { address, len, writable }.write([7; 16]);
+        let key = make_key(4096, 100, false);
         assert_eq!(read_key([7; 16], &key, Direction::Get).unwrap(), (4096, 100));
         assert!(matches!(read_key([8; 16], &key, Direction::Get), Err(RdmaError::BadKey { .. })));
-        let wrapping = make_key([7; 16], u64::MAX, 2, Access::Write);
+        let wrapping = make_key(u64::MAX, 2, true);
         assert!(matches!(
             read_key([7; 16], &wrapping, Direction::Get),
             Err(RdmaError::BadKey { .. })

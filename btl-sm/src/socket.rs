@@ -19,25 +19,6 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 
-/// First byte of a packet: somebody should wake up.
-pub(crate) const RING: u8 = 0;
-/// First byte of a packet: a greeting.
-pub(crate) const HELLO: u8 = 1;
-/// First byte of a packet: a descriptor of shared memory comes along.
-pub(crate) const SHARE: u8 = 2;
-/// First byte of a packet: shared memory was freed, or is to be.
-pub(crate) const FREED: u8 = 3;
-/// First byte of a packet: a device's memory is shared.
-pub(crate) const DEVICE: u8 = 4;
-/// First byte of a packet: nothing uses memory any more that was to be freed, or is recalled.
-pub(crate) const RELEASED: u8 = 5;
-/// First byte of a packet: an allocation is not to be used here any more.
-pub(crate) const RECALL: u8 = 6;
-/// First byte of a packet, and the last of all: nothing here uses memory of the peer's any more.
-pub(crate) const BYE: u8 = 7;
-
-/// Longest packet in bytes.
-pub(crate) const PACKET_BYTES: usize = 256;
 /// As many descriptors can come along with a packet (the kernel's bound). There is room for all, because the
 /// kernel itself closes those without.
 const DESCRIPTORS_MAX: usize = 253;

@@ -2,12 +2,11 @@
 //! tests that need to see the inside.
 
 use crate::card::Hello;
-use crate::device_exports::device_packet;
-use crate::imports::{freed_packet, released_packet, share_packet};
 use crate::link::State;
 use crate::segment::Segment;
 use crate::sync::Ordering;
-use crate::{SlotClass, Sm, SmConfig, socket};
+use crate::wire::{device_packet, freed_packet, released_packet, share_packet};
+use crate::{SlotClass, Sm, SmConfig, socket, wire};
 use gapless_btl::conformance::Fixture;
 use gapless_btl::{
     AmTag, Btl, Event, Fragment, LinkError, Mapped, PeerId, Queue, ReserveError, Short, Sink, Slot,
@@ -129,12 +128,12 @@ fn scribble(from: &mut Sm, to: PeerId, variant: u32) -> bool {
         13 => theirs.returned().iter().for_each(|word| word.store(u32::MAX, Ordering::Release)),
         14 => outbound.lane().sleep().store(u32::MAX, Ordering::Release),
         15 => packet(&[99, 1, 2, 3]),
-        16 => packet(&[socket::SHARE; 17]),
+        16 => packet(&[wire::SHARE; 17]),
         17 => packet(&freed_packet(12)),
-        18 => packet(&[socket::FREED]),
-        19 => packet(&[socket::HELLO; 96]),
-        20 => packet(&[socket::RING; 256]),
-        21 => drop(socket::send(&wire, &[socket::SHARE; 3], Some(&file))),
+        18 => packet(&[wire::FREED]),
+        19 => packet(&[wire::HELLO; 96]),
+        20 => packet(&[wire::RING; 256]),
+        21 => drop(socket::send(&wire, &[wire::SHARE; 3], Some(&file))),
         22 => {
             let _ = socket::send(&wire, &share_packet(0, 1 << 40), Some(&file));
             let _ = socket::send(&wire, &share_packet(0, 1 << 40), Some(&file));
@@ -143,9 +142,9 @@ fn scribble(from: &mut Sm, to: PeerId, variant: u32) -> bool {
             (0..8).for_each(|word| line.scribble(word, 0xAAAA_5555_DEAD_0003));
         }),
         24 => from.meet_as_someone_else(to),
-        25 => packet(&[socket::DEVICE, 3, 0, 1, 2]),
+        25 => packet(&[wire::DEVICE, 3, 0, 1, 2]),
         26 => packet(&released_packet(3)),
-        27 => packet(&[socket::RELEASED; 4]),
+        27 => packet(&[wire::RELEASED; 4]),
         28 => packet(&device(2, 8)),
         29 => {
             packet(&device(0, 8));
@@ -512,7 +511,7 @@ fn a_peer_that_shares_too_much_is_refused_before_it_hurts() {
     let mut pair = Pair::new();
     let mut kept = Vec::new();
     let mut refused = 0;
-    for _ in 0..crate::imports::SHARED + 10 {
+    for _ in 0..wire::SHARED + 10 {
         let allocation = pair.a.allocate(1).unwrap();
         match pair.a.key(pair.to_b, allocation.region()) {
             Some(_) => kept.push(allocation),
@@ -520,7 +519,7 @@ fn a_peer_that_shares_too_much_is_refused_before_it_hurts() {
         }
         pair.b.look_around();
     }
-    assert_eq!((kept.len(), refused), (crate::imports::SHARED, 10));
+    assert_eq!((kept.len(), refused), (wire::SHARED, 10));
     drop(kept);
     let again = pair.a.allocate(1).unwrap();
     until("there is room again", || {

@@ -4,6 +4,7 @@ use crate::doze::{Reason, must_ring};
 use crate::lane::Lane;
 use crate::socket::{self, Socket};
 use crate::sync::{AtomicU32, Fences};
+use crate::wire;
 use std::sync::Arc;
 
 /// What it takes to wake one peer; shared by the link and the fragments that came over it.
@@ -35,6 +36,6 @@ impl Waker {
     fn ring(&self) {
         // A full socket is readable at the other end and so wakes as well; a broken one means that
         // nobody is there to be woken.
-        let _ = socket::send(&self.socket, &[socket::RING], None);
+        let _ = socket::send(&self.socket, &[wire::RING], None);
     }
 }

@@ -2,11 +2,10 @@
 //! Nobody is held up by them, however they come.
 
 use super::{Pair, job};
-use crate::device_exports::device_packet;
-use crate::imports::share_packet;
 use crate::link::State;
 use crate::segment::Segment;
-use crate::{Sm, SmConfig, socket};
+use crate::wire::{device_packet, share_packet};
+use crate::{Sm, SmConfig, socket, wire};
 use gapless_btl::{Btl, LinkError, Mapped, Queue};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt};
@@ -81,7 +80,7 @@ fn sent(packet: &[u8], files: Vec<OwnedFd>, more: Vec<OwnedFd>) -> State {
     let wire = pair.a.links[0].outgoing.clone().unwrap();
     send(&wire, packet, files);
     for file in more {
-        send(&wire, &[socket::RING], vec![file]);
+        send(&wire, &[wire::RING], vec![file]);
     }
     let mut b = pair.b;
     soon("a peer", move || {
@@ -118,7 +117,7 @@ fn a_peer_holds_nobody_up_by_what_it_sends() {
     corrupt(sent(&share, some(1), some(2)), "no shared memory");
     corrupt(sent(&share, some(2), some(0)), "2 descriptors");
     corrupt(sent(&device, some(1), some(0)), "no device");
-    corrupt(sent(&[socket::RING], some(1), some(1)), "with a descriptor");
+    corrupt(sent(&[wire::RING], some(1), some(1)), "with a descriptor");
     // What is memory, or may be a device's, is taken.
     let (_segment, memory) = Segment::create(4096, false).unwrap();
     assert_eq!(sent(&share, vec![memory.try_clone().unwrap()], some(0)), State::Up);
@@ -141,7 +140,7 @@ fn a_lost_peer_holds_nobody_up_by_what_it_sends() {
     let mut b = pair.b;
     for _ in 0..3 {
         // Two packets more, while it is mourned.
-        near.by_ref().take(2).for_each(|file| send(&wire, &[socket::RING], vec![file]));
+        near.by_ref().take(2).for_each(|file| send(&wire, &[wire::RING], vec![file]));
         b = soon("a lost peer", move || {
             let mut events = Queue::with_capacity(8);
             for _ in 0..100 {
