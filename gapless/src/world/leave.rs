@@ -79,7 +79,9 @@ impl World {
             let bml = state.pml.bml_mut();
             match error {
                 None => bml.leave_well(),
-                Some(error) => bml.leave_because(&LinkError::PeerGone { reason: error.to_string() }),
+                Some(error) => {
+                    bml.leave_because(&LinkError::PeerGone { reason: error.to_string() })
+                }
             }
             Ok(())
         });
