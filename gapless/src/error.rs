@@ -103,7 +103,7 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
-    /// A panic in another thread left the message layer in an unknown state.
+    /// A panic left the message layer in an unknown state. Requests never end; their memory was taken back.
     #[error("a panic inside the message layer has ended all communication of this process")]
     Poisoned,
 }

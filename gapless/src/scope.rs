@@ -1,8 +1,9 @@
 //! Non-blocking operations on borrowed memory.
 //!
 //! A request must not outlive the memory it works on, and no guarantee can rely on a handle's `Drop` running. So
-//! requests on borrowed memory exist only inside [`Communicator::scope`], which does not return, not even by a panic,
-//! before all of them have ended: the pattern of [`std::thread::scope`].
+//! requests on borrowed memory exist only inside [`Communicator::scope`]. It does not return, not even by a panic,
+//! before all of them have ended, or the world was given up and their memory taken back: the pattern of
+//! [`std::thread::scope`].
 
 mod under_way;
 
@@ -223,7 +224,8 @@ impl<'scope> Scope<'scope, '_> {
     ) -> Result<Request<'scope>, Error> {
         let view = data.into();
         // SAFETY: the memory is borrowed for `'scope`, which ends after `join`; and `join` runs
-        // whatever `body` does, and returns when all requests have ended.
+        // whatever `body` does, and returns when all requests have ended, or the world was given up, which
+        // takes memory back first.
         match unsafe { self.isend_short(&view.typed, dest, tag) } {
             Some(id) => Ok(Request { id, scope: PhantomData }),
             None => self.isend_mode(view, dest, tag, SendMode::Standard),
@@ -244,7 +246,8 @@ impl<'scope> Scope<'scope, '_> {
     ) -> Result<Request<'scope>, Error> {
         let view = data.into();
         // SAFETY: the memory is borrowed for `'scope`, which ends after `join`; and `join` runs
-        // whatever `body` does, and returns when all requests have ended.
+        // whatever `body` does, and returns when all requests have ended, or the world was given up, which
+        // takes memory back first.
         self.start(|pml| unsafe { pml.isend_mode(&self.comm.comm, &view.typed, dest, tag, mode) })
     }
 

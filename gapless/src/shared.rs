@@ -259,7 +259,7 @@ impl Shared {
         match self.state.try_enter() {
             Some(guard) if !self.state.is_poisoned() => Ok(Held::new(guard)),
             taken => {
-                taken.map(Pass::done);
+                taken.into_iter().for_each(Pass::done);
                 self.lock_patiently()
             }
         }
@@ -489,8 +489,8 @@ impl Shared {
 
     /// Waits for one request and collects its result.
     ///
-    /// Does not return before the request has ended, except with [`Error::Poisoned`] or
-    /// [`Error::Finalized`], after which nothing touches any buffer any more.
+    /// Does not return, or unwind, before the request has ended, except when the world was given up
+    /// ([`Error::Poisoned`], [`Error::Finalized`]): then all memory of the host was taken back.
     pub(crate) fn wait(&self, id: RequestId) -> Result<Status, Error> {
         let state = self.lock()?;
         self.wait_for(state, id)

@@ -5,9 +5,11 @@
 //!
 //! A peer that was sent a message out of this memory, or has sent one into it, has it mapped. It is a process of the
 //! same job and the same user, which could just as well attach a debugger to this one. The library there reads data
-//! that is being sent, and writes data that is being received, while the message is in flight. A malicious peer could
-//! still write to the memory while a `&[u8]` of it exists here, which Rust does not allow. If data must not change
-//! under a reader while hostile code runs under the same user, keep it in ordinary memory: that is never mapped.
+//! that is being sent, and writes data that is being received, while the message is in flight. A receive ends when no
+//! peer writes its memory any more; a world that is given up before that exchanges the pages for private ones. A
+//! malicious peer could still write to the memory while a `&[u8]` of it exists here, which Rust does not allow. If
+//! data must not change under a reader while hostile code runs under the same user, keep it in ordinary memory: that
+//! is never mapped.
 
 use crate::error::Error;
 use gapless_btl::Allocation;
@@ -83,14 +85,15 @@ impl Deref for SharedBuf {
     fn deref(&self) -> &[u8] {
         // SAFETY: the allocation is `len` initialised bytes (zeroed at first), valid while it is
         // held. It is the process's only way to them, and cannot be cloned, so whoever writes here has
-        // `&mut self`. What peers may do is the module's first paragraph.
+        // `&mut self`. Peers write it only while it is granted to a receive, which borrows or owns it, and
+        // ends, or is given up, when they cannot any more; the module's first paragraphs say who is trusted.
         unsafe { std::slice::from_raw_parts(self.pointer(), self.len) }
     }
 }
 
 impl DerefMut for SharedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`, and `&mut self` is exclusive; peers only read.
+        // SAFETY: as for `deref`, and `&mut self` is exclusive; peers that read it get arbitrary bytes.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.len) }
     }
 }

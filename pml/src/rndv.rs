@@ -81,7 +81,7 @@ pub(crate) trait Rendezvous: Debug + Send {
     /// landed and no peer has [`granted`](Rendezvous::granted) memory any more.
     fn lost(&mut self, cx: &mut Cx<'_>) -> Step;
 
-    /// Memory of the request's buffer that the peer could still access when it was lost.
+    /// Memory of the request's buffer that the peer may write now, also after it was lost.
     fn granted(&self) -> Option<Region> {
         None
     }

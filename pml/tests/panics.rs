@@ -232,9 +232,10 @@ fn message(
             let pml = lab.job.pml(rank);
             let world = pml.world();
             match (step, rank) {
-                // SAFETY: the buffers stay until the end of this function.
                 (0, _) => {
-                    ids[0] = unsafe { pml.isend_mode(&world, &from.typed(), 1, 0, mode) }.ok()
+                    // SAFETY: the buffers stay until the end of this function.
+                    let sent = unsafe { pml.isend_mode(&world, &from.typed(), 1, 0, mode) };
+                    ids[0] = sent.ok();
                 }
                 (1, _) => {
                     let (source, tag) = (Source::Rank(0), TagSel::Any);

@@ -334,6 +334,7 @@ unsafe impl Mapped for Loopback {
     /// There are no other pages: it is so once nobody holds a mapping.
     fn make_private(&mut self, region: Region) -> bool {
         let peers = u32::try_from(self.peers.len()).expect("peers are named by 32 bits");
-        (0..peers).fold(true, |alone, peer| !self.recall(PeerId(peer), region) && alone)
+        // All of them are asked.
+        (0..peers).filter(|&peer| self.recall(PeerId(peer), region)).count() == 0
     }
 }
