@@ -11,7 +11,7 @@ pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 /// Runs the test for `minutes`. It prints its seed and, for each process, what it took at most.
 pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<(), Failure> {
     let mut many = shell::cargo();
-    many.current_dir(&checkout.root).args(["test", "-p", "gapless", "--test", "peers"]);
+    many.current_dir(&checkout.root).args(["test", "-p", "gapless-cli", "--test", "peers"]);
     many.args(release.then_some("--release"));
     many.args(["--", "--nocapture", "--exact", MANY]).env("GAPLESS_RANKS", "500");
     shell::timed("500 ranks", || shell::run(&mut many)).0?;
