@@ -1,7 +1,7 @@
-//! Credit return: how a buffer that was lent comes back to whoever lent it, told by stores alone.
+//! Credit return: how a buffer in flight comes back to its owner, told by stores alone.
 //!
 //! ```text
-//! borrower                          lender
+//! holder                            owner
 //!   reads (or writes) the buffer      looks: acquire
 //!   gives back: release               uses the buffer again
 //! ```
@@ -9,17 +9,17 @@
 //! A slot of a lane carries a generation: the sender counts how often it has sent it, the receiver
 //! stores the count that it has done with. So nothing is ever cleared, and what a confused receiver
 //! stores about an earlier use is not taken for this one's. A private buffer has a flag that its
-//! owner clears when it lends it again. Whoever drops a reserved slot unsent may do so on any thread;
+//! owner clears when it sends it again. Whoever drops a reserved slot unsent may do so on any thread;
 //! [`Dropped`] gathers those.
 //!
 //! Built with `--cfg loom` too: `loom_tests` explores all of it.
 
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
-/// The borrower of a slot has done with use number `generation`.
+/// The holder of a slot has done with use number `generation`.
 #[inline]
 pub(crate) fn give_back(returned: &AtomicU32, generation: u32) {
-    // Release: the lender overwrites what was read before this.
+    // Release: the owner overwrites what was read before this.
     returned.store(generation, Ordering::Release);
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn is_back(returned: &AtomicU32, generation: u32) -> bool {
     returned.load(Ordering::Acquire) == generation
 }
 
-/// One flag for each of a set of buffers: whether its borrower has let go of it.
+/// One flag for each of a set of buffers: whether its holder has let go of it.
 pub(crate) struct Flags(Box<[AtomicBool]>);
 
 impl Flags {
@@ -38,7 +38,7 @@ impl Flags {
         Flags((0..buffers).map(|_| AtomicBool::new(false)).collect())
     }
 
-    /// The borrower lets go; `false` for a buffer that is not there.
+    /// The holder lets go; `false` for a buffer that is not there.
     #[inline]
     pub(crate) fn set(&self, buffer: usize) -> bool {
         let flag = self.0.get(buffer);
@@ -46,13 +46,13 @@ impl Flags {
         flag.inspect(|flag| flag.store(true, Ordering::Release)).is_some()
     }
 
-    /// Whether the borrower has let go.
+    /// Whether the holder has let go.
     #[inline]
     pub(crate) fn is_set(&self, buffer: usize) -> bool {
         self.0[buffer].load(Ordering::Acquire)
     }
 
-    /// The lender lends it anew. Relaxed: the message that tells the borrower comes after.
+    /// The owner sends it anew. Relaxed: the message that tells the holder comes after.
     #[inline]
     pub(crate) fn clear(&self, buffer: usize) {
         self.0[buffer].store(false, Ordering::Relaxed);

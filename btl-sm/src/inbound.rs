@@ -320,7 +320,7 @@ impl Inbound {
                             self.starved = true;
                             return Ok(false);
                         };
-                        self.buffers.lend(buffer);
+                        self.buffers.mark_in_flight(buffer);
                         buffer
                     }
                 };

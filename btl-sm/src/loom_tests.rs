@@ -261,7 +261,7 @@ impl Lane {
         let Some(slot) = books.take(back) else { return false };
         self.slot.set(u64::from(generation));
         push(&self.ring, producer, 0, &[u64::from(generation) << 32 | u64::from(slot)]);
-        books.lend(slot);
+        books.mark_in_flight(slot);
         true
     }
 
@@ -352,7 +352,7 @@ fn a_private_buffer_is_used_again_only_after_its_fragment() {
         }
         back.clear(0);
         buffer.set(2);
-        assert!(!back.is_set(0), "let go of what was lent just now");
+        assert!(!back.is_set(0), "let go of what was sent just now");
         keeper.join().unwrap();
     });
 }

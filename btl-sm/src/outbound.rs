@@ -243,7 +243,7 @@ impl Outbound {
             let number = u32::try_from(slot).expect("the geometry bounds it");
             let owner = self.classes.iter_mut().rfind(|(class, _)| class.first <= slot);
             if let Some((_, recycler)) = owner {
-                recycler.lend(number);
+                recycler.mark_in_flight(number);
             }
         } else {
             let words = self.home.tiny.words(index * STRIDE, TINY_BYTES / 8);

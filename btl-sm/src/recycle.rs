@@ -2,46 +2,46 @@
 //!
 //! Buffers come back out of order and through flags that somebody else sets, so whether one is back
 //! is the caller's answer (`back`). A few buffers that are used over and over stay in the cache, so
-//! those that came back go out again first, and fresh ones only when more than `window` are out.
+//! those that came back go out again first, and fresh ones only when more than `window` are in flight.
 
 use std::collections::VecDeque;
 
 /// How many buffers are looked at before giving up: bounds the work of one call.
 const LOOKS: usize = 64;
 
-/// Free and lent buffers, by number. Its memory is allocated once.
+/// Buffers, free and in flight, by number. Its memory is allocated once.
 #[derive(Debug)]
 pub(crate) struct Recycler {
     free: Vec<u32>,
     /// Oldest first, save those that were looked at and not back.
-    lent: VecDeque<u32>,
+    in_flight: VecDeque<u32>,
     window: usize,
-    /// The buffer lent last, if [`reuse`](Recycler::reuse) may look at it.
+    /// The buffer that left last, if [`reuse`](Recycler::reuse) may look at it.
     last: Option<u32>,
 }
 
 impl Recycler {
-    /// Buffers `first .. first + count`, all free. While no more than `window` are lent, nobody
+    /// Buffers `first .. first + count`, all free. While no more than `window` are in flight, nobody
     /// asks whether they are back.
     pub(crate) fn new(first: u32, count: u32, window: usize) -> Recycler {
-        let lent = VecDeque::with_capacity(count as usize);
-        Recycler { free: (first..first + count).rev().collect(), lent, window, last: None }
+        let in_flight = VecDeque::with_capacity(count as usize);
+        Recycler { free: (first..first + count).rev().collect(), in_flight, window, last: None }
     }
 
-    /// The buffer lent last, if it is back: it stays lent, to whoever asked.
+    /// The buffer that left last, if it is back: it stays in flight, for whoever asked.
     #[cfg(not(loom))]
     #[inline]
     pub(crate) fn reuse(&self, back: impl FnOnce(u32) -> bool) -> Option<u32> {
         self.last.filter(|&last| back(last))
     }
 
-    /// A free buffer, to be followed by [`lend`](Recycler::lend) or [`put`](Recycler::put).
+    /// A free buffer, to be followed by [`mark_in_flight`](Recycler::mark_in_flight) or [`put`](Recycler::put).
     pub(crate) fn take(&mut self, mut back: impl FnMut(u32) -> bool) -> Option<u32> {
-        if self.lent.len() >= self.window || self.free.is_empty() {
-            let mut looks = self.lent.len().min(LOOKS);
+        if self.in_flight.len() >= self.window || self.free.is_empty() {
+            let mut looks = self.in_flight.len().min(LOOKS);
             while looks > 0 {
                 looks -= 1;
-                let Some(oldest) = self.lent.pop_front() else { break };
+                let Some(oldest) = self.in_flight.pop_front() else { break };
                 if back(oldest) {
                     if self.last == Some(oldest) {
                         self.last = None;
@@ -49,7 +49,7 @@ impl Recycler {
                     self.free.push(oldest);
                     continue;
                 }
-                self.lent.push_back(oldest);
+                self.in_flight.push_back(oldest);
                 if !self.free.is_empty() {
                     break;
                 }
@@ -59,8 +59,8 @@ impl Recycler {
     }
 
     /// The buffer has left our hands; `back` will tell when it has returned.
-    pub(crate) fn lend(&mut self, buffer: u32) {
-        self.lent.push_back(buffer);
+    pub(crate) fn mark_in_flight(&mut self, buffer: u32) {
+        self.in_flight.push_back(buffer);
         self.last = Some(buffer);
     }
 
@@ -81,20 +81,20 @@ mod tests {
         for _ in 0..5 {
             let buffer = recycler.take(|_| true).unwrap();
             assert_eq!(buffer, 10);
-            recycler.lend(buffer);
+            recycler.mark_in_flight(buffer);
         }
     }
 
     #[test]
-    fn the_last_one_is_reused_only_while_it_is_lent() {
+    fn the_last_one_is_reused_only_while_it_is_in_flight() {
         let mut recycler = Recycler::new(0, 2, 1);
         assert_eq!(recycler.reuse(|_| true), None);
         let buffer = recycler.take(|_| true).unwrap();
-        recycler.lend(buffer);
+        recycler.mark_in_flight(buffer);
         assert_eq!(recycler.reuse(|_| false), None);
         assert_eq!(recycler.reuse(|_| true), Some(buffer));
         assert_eq!(recycler.take(|_| true), Some(buffer));
-        assert_eq!(recycler.reuse(|_| true), None, "it is free, not lent");
+        assert_eq!(recycler.reuse(|_| true), None, "it is free, not in flight");
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
         let all: Vec<_> = (0..200)
             .map(|_| {
                 let buffer = recycler.take(|_| false).unwrap();
-                recycler.lend(buffer);
+                recycler.mark_in_flight(buffer);
                 buffer
             })
             .collect();
@@ -120,7 +120,7 @@ mod tests {
         let mut recycler = Recycler::new(0, 8, 4);
         for _ in 0..4 {
             let buffer = recycler.take(|_| panic!("asked")).unwrap();
-            recycler.lend(buffer);
+            recycler.mark_in_flight(buffer);
         }
         let mut asked = 0;
         recycler.take(|_| {
