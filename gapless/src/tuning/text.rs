@@ -176,7 +176,7 @@ pub fn write(tuning: &Tuning) -> String {
     write_with(tuning, |_| None)
 }
 
-/// As [`write`], but numbers for which `without` gives a reason are comments, each with its reason behind it.
+/// As [`write()`], but numbers for which `without` gives a reason are comments, each with its reason behind it.
 #[must_use]
 pub fn write_with(tuning: &Tuning, without: impl Fn(&Key) -> Option<String>) -> String {
     let mut tuning = tuning.clone();

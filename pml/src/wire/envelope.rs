@@ -18,10 +18,11 @@ pub enum SendMode {
     /// Not before a receive has taken the message (`MPI_Ssend`).
     Synchronous,
     /// As standard; the sender promises that the receive is posted (`MPI_Rsend`). If it is not, the receive ends with
-    /// [`PmlError::NotReady`], with the data if the message was short. A longer message is not carried, and its send
-    /// ends with the same error.
+    /// [`PmlError::NotReady`](crate::PmlError::NotReady), with the data if the message was short. A longer message
+    /// is not carried, and its send ends with the same error.
     Ready,
-    /// At once: a message that cannot leave now is copied (`MPI_Bsend`) to the room of [`Pml::attach_buffer`].
+    /// At once: a message that cannot leave now is copied (`MPI_Bsend`) to the room of
+    /// [`Pml::attach_buffer`](crate::Pml::attach_buffer).
     Buffered,
 }
 
