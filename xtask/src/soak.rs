@@ -1,6 +1,6 @@
 //! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes,
 //! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, a job of 500
-//! processes under the usual limit of 1,024 descriptors (`gapless/tests/peers.rs`).
+//! processes under the usual limit of 1,024 descriptors (`cli/tests/peers.rs`).
 
 use crate::metadata::Checkout;
 use crate::{Failure, shell};
