@@ -16,11 +16,13 @@ mod polled;
 pub(crate) mod recv;
 #[allow(unsafe_code, reason = "takes the caller's promise")]
 pub(crate) mod send;
+mod status;
 pub(crate) mod wait;
 
 pub use mode::BUFFERED_OVERHEAD;
 pub use persistent::Persistent;
 pub use recv::{Source, TagSel};
+pub use status::{RequestId, Status};
 pub use wait::Outcome;
 
 use crate::choose::Protocol;
@@ -31,47 +33,6 @@ use crate::matching::Place;
 use crate::request::recv::{Recv, RecvStage};
 use crate::request::send::Send;
 use std::task::Waker;
-
-/// Names an operation until its result is collected; then the name is void.
-///
-/// One word, which stays in a register: two halves that are assembled in memory would stall the reader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RequestId(u64);
-
-impl RequestId {
-    #[inline]
-    fn new(index: u32, generation: u32) -> RequestId {
-        RequestId(u64::from(generation) << 32 | u64::from(index))
-    }
-
-    /// Its place in the table.
-    #[inline]
-    pub(crate) fn index(self) -> u32 {
-        let [a, b, c, d, ..] = self.0.to_le_bytes();
-        u32::from_le_bytes([a, b, c, d])
-    }
-
-    /// How often the place had been used before.
-    #[inline]
-    fn generation(self) -> u32 {
-        let [.., a, b, c, d] = self.0.to_le_bytes();
-        u32::from_le_bytes([a, b, c, d])
-    }
-}
-
-/// How an operation ended, or what a probe saw.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// The other end's rank in the communicator.
-    pub source: u32,
-    /// The message's tag.
-    pub tag: i32,
-    /// Packed bytes received (sent).
-    pub bytes: u64,
-    /// How the message was carried. A probe sees `Eager` or, for a rendezvous whose protocol is
-    /// not chosen yet, `Pipeline`.
-    pub protocol: Protocol,
-}
 
 /// What a request is doing that is not light.
 #[derive(Debug)]
