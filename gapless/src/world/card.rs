@@ -6,7 +6,7 @@ use gapless_btl::Address;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 /// Raised whenever messages of the layers above the transports change.
-const WIRE_VERSION: u32 = 5;
+const WIRE_VERSION: u32 = 6;
 
 /// What must be the same at both ends, by name.
 fn traits() -> Vec<(&'static str, String)> {
@@ -132,10 +132,10 @@ mod tests {
             text.contains("rank 7") && text.contains("middle here") | text.contains("middle there"),
             "{text}"
         );
-        for card in ["", "x", "wire-version:5", &write(1).replace("transports", "t")] {
+        for card in ["", "x", "wire-version:6", &write(1).replace("transports", "t")] {
             assert!(matches!(check(1, card), Err(Error::BadCard { rank: 1, .. })), "{card}");
         }
-        let future = write(1).replace("wire-version:5", "wire-version:999");
+        let future = write(1).replace("wire-version:6", "wire-version:999");
         assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
     }
 
