@@ -47,12 +47,48 @@ pub enum Call {
 pub struct Wrapped<F> {
     device: Arc<dyn Device>,
     before: F,
+    around: Option<Box<Around>>,
 }
+
+/// Starts a copy after the completions that it is given.
+pub type StartCopy<'a> = &'a mut dyn FnMut(&[Completion]) -> Result<Completion, DeviceError>;
+
+/// Starts a copy that is to come after some completions, and answers for it.
+type Around = dyn Fn(&[Completion], StartCopy<'_>) -> Result<Completion, DeviceError> + Send + Sync;
 
 impl<F: Fn(Call) -> Result<(), DeviceError> + Send + Sync> Wrapped<F> {
     /// Wraps `device`.
     pub fn new(device: Arc<dyn Device>, before: F) -> Wrapped<F> {
-        Wrapped { device, before }
+        Wrapped { device, before, around: None }
+    }
+
+    /// Has `around` start all copies: it may change what they come after, and how their ends are told.
+    ///
+    /// # Safety
+    /// A completion that `around` returns does not end before its copy, and what it starts the copy after does not
+    /// end before what it was given.
+    #[must_use]
+    pub unsafe fn around_copies(
+        self,
+        around: impl Fn(&[Completion], StartCopy<'_>) -> Result<Completion, DeviceError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Wrapped<F> {
+        Wrapped { around: Some(Box::new(around)), ..self }
+    }
+
+    fn copied(
+        &self,
+        dst: Region,
+        after: &[Completion],
+        start: StartCopy<'_>,
+    ) -> Result<Completion, DeviceError> {
+        (self.before)(Call::Copy(dst))?;
+        match &self.around {
+            Some(around) => around(after, start),
+            None => start(after),
+        }
     }
 }
 
@@ -62,8 +98,8 @@ impl<F> fmt::Debug for Wrapped<F> {
     }
 }
 
-// SAFETY: what is not refused before anything was begun is the answer of one device, always the same, by which
-// the contract holds.
+// SAFETY: a call is refused before it has begun anything, or the wrapped device, which keeps the contract, answers it.
+// Of a copy's end `around` tells, as whoever gave it has promised.
 unsafe impl<F: Fn(Call) -> Result<(), DeviceError> + Send + Sync> Device for Wrapped<F> {
     fn properties(&self) -> &DeviceProperties {
         self.device.properties()
@@ -94,9 +130,9 @@ unsafe impl<F: Fn(Call) -> Result<(), DeviceError> + Send + Sync> Device for Wra
         src: Region,
         after: &[Completion],
     ) -> Result<Completion, DeviceError> {
-        (self.before)(Call::Copy(dst))?;
-        // SAFETY: the caller's promise.
-        unsafe { self.device.copy(dst, src, after) }
+        // SAFETY: the caller's promise; what comes first is as late as what the caller named (`around_copies`).
+        let mut start = |after: &[Completion]| unsafe { self.device.copy(dst, src, after) };
+        self.copied(dst, after, &mut start)
     }
 
     unsafe fn copy_2d(
@@ -109,9 +145,11 @@ unsafe impl<F: Fn(Call) -> Result<(), DeviceError> + Send + Sync> Device for Wra
         rows: u64,
         after: &[Completion],
     ) -> Result<Completion, DeviceError> {
-        (self.before)(Call::Copy(dst))?;
-        // SAFETY: the caller's promise.
-        unsafe { self.device.copy_2d(dst, dst_pitch, src, src_pitch, width, rows, after) }
+        let mut start = |after: &[Completion]| {
+            // SAFETY: as in `copy`.
+            unsafe { self.device.copy_2d(dst, dst_pitch, src, src_pitch, width, rows, after) }
+        };
+        self.copied(dst, after, &mut start)
     }
 
     unsafe fn register(&self, host: Region) -> Result<(), DeviceError> {

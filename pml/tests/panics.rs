@@ -10,7 +10,8 @@ use gapless_btl::loopback::{Hub, Loopback};
 use gapless_engine::testkit::{FakeEngine, Work, Wrapper};
 use gapless_engine::{Engine, EngineError, HostEngine};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Completion, Device, DeviceError, Pending, Region, Space};
+use gapless_mem::testkit::{Call, StartCopy, Wrapped};
+use gapless_mem::{Completion, Device, DeviceError, Pending, Space};
 use gapless_pml::{Config, Protocol, SendMode, Source, TagSel};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +49,7 @@ unsafe impl Pending for Shaky {
 /// A fake engine behind a fuse, whose copies are, too.
 struct Panicky {
     inner: Arc<FakeEngine>,
-    device: Arc<Copier>,
+    device: Arc<dyn Device>,
     fuse: Arc<Fuse>,
 }
 
@@ -80,7 +81,7 @@ unsafe impl Wrapper for Panicky {
     }
 
     fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
-        Engine::device(&*self.inner, space).map(|_| Arc::clone(&self.device) as _)
+        Engine::device(&*self.inner, space).map(|_| Arc::clone(&self.device))
     }
 
     unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {
@@ -88,13 +89,6 @@ unsafe impl Wrapper for Panicky {
         // SAFETY: the caller's guarantees are handed on.
         self.shaky(unsafe { work.run(&*self.inner, &bare(after)) })
     }
-}
-
-/// A fake device whose copies panic; counts those that have not ended.
-struct Copier {
-    inner: Arc<FakeDevice>,
-    fuse: Arc<Fuse>,
-    under_way: Arc<AtomicI64>,
 }
 
 /// A copy, counted until it has ended.
@@ -115,75 +109,28 @@ unsafe impl Pending for Counted {
     }
 }
 
-// SAFETY: everything is handed on to the fake device, which keeps the contract; what panics has begun nothing.
-unsafe impl Device for Copier {
-    fn properties(&self) -> &gapless_mem::DeviceProperties {
-        self.inner.properties()
-    }
-
-    fn space(&self) -> Space {
-        self.inner.space()
-    }
-
-    fn reaches(&self, space: Space) -> bool {
-        self.inner.reaches(space)
-    }
-
-    fn allocate(&self, len: u64) -> Result<Region, DeviceError> {
-        self.inner.allocate(len)
-    }
-
-    unsafe fn free(&self, region: Region) -> Result<(), DeviceError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.free(region) }
-    }
-
-    unsafe fn copy(
-        &self,
-        dst: Region,
-        src: Region,
-        after: &[Completion],
-    ) -> Result<Completion, DeviceError> {
-        self.fuse.burn("copy");
-        // SAFETY: the caller's promise.
-        let copy = unsafe { self.inner.copy(dst, src, &bare(after)) }?;
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        let counted = Counted(copy, Arc::clone(&self.under_way), AtomicI64::new(1));
+/// The fake device, exporting nothing, with copies over the fuse; `under_way` counts those that have not ended.
+fn copier(
+    device: &Arc<FakeDevice>,
+    fuse: &Arc<Fuse>,
+    under_way: &Arc<AtomicI64>,
+) -> Arc<dyn Device> {
+    let (fuse, under_way) = (Arc::clone(fuse), Arc::clone(under_way));
+    let what = "sharing its memory";
+    let device = Wrapped::new(Arc::clone(device) as _, move |call| match call {
+        Call::Export(_) | Call::Import => Err(DeviceError::Unsupported { what }),
+        _ => Ok(()),
+    });
+    let around = move |after: &[Completion], start: StartCopy<'_>| {
+        fuse.burn("copy");
+        let copy = start(&bare(after))?;
+        under_way.fetch_add(1, Ordering::Relaxed);
+        let counted = Counted(copy, Arc::clone(&under_way), AtomicI64::new(1));
         let counted = Completion::Pending(Arc::new(counted));
-        Ok(Completion::Pending(Arc::new(Shaky(counted, Arc::clone(&self.fuse)))))
-    }
-
-    unsafe fn copy_2d(
-        &self,
-        dst: Region,
-        dst_pitch: u64,
-        src: Region,
-        src_pitch: u64,
-        width: u64,
-        rows: u64,
-        after: &[Completion],
-    ) -> Result<Completion, DeviceError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.copy_2d(dst, dst_pitch, src, src_pitch, width, rows, after) }
-    }
-
-    unsafe fn register(&self, host: Region) -> Result<(), DeviceError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.register(host) }
-    }
-
-    unsafe fn unregister(&self, host: Region) -> Result<(), DeviceError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.unregister(host) }
-    }
-
-    fn buffer_id(&self, region: Region) -> Option<u64> {
-        self.inner.buffer_id(region)
-    }
-
-    fn allocation(&self, region: Region) -> Option<Region> {
-        self.inner.allocation(region)
-    }
+        Ok(Completion::Pending(Arc::new(Shaky(counted, Arc::clone(&fuse)))))
+    };
+    // SAFETY: `Counted` and `Shaky` answer as the copy does; `bare` leaves out only what panics, not what is waited for.
+    Arc::new(unsafe { device.around_copies(around) })
 }
 
 /// Two ranks with a fake device; the engine of `shaky` panics at its call `at`.
@@ -196,10 +143,8 @@ fn lab(config: Config, shaky: u32, at: i64) -> Lab {
     let mut job = Job::with_engines(2, config, &mut rail, &[Arc::new(HostEngine)]);
     for (rank, engine) in (0..).zip(&engines) {
         let fuse = Arc::new(Fuse(AtomicI64::new(if rank == shaky { at } else { -1 })));
-        let under_way = Arc::clone(&engine.under_way);
-        let copier = Copier { inner: Arc::clone(&device), fuse: Arc::clone(&fuse), under_way };
-        let inner = Arc::clone(engine);
-        let engine = Panicky { inner, device: Arc::new(copier), fuse };
+        let (inner, device) = (Arc::clone(engine), copier(&device, &fuse, &engine.under_way));
+        let engine = Panicky { inner, device, fuse };
         job.pml(rank).add_engine(Arc::new(engine));
     }
     Lab { job, device, engines }
