@@ -238,6 +238,8 @@ impl GpuEngine {
 // 2. The lane waits for `after` before it is given anything; its record, behind all of it, is the completion. After an
 //    error `InFlight` drains the lane, and others that had a part.
 // 3. `shared.pack` and `shared.move_between` check ranges, lengths and spaces before a lane is taken.
+// 4. Work of others, whose completions may panic, is asked before a lane is taken; what unwinds after that drops
+//    `InFlight`, as an error does.
 unsafe impl Engine for GpuEngine {
     fn name(&self) -> &'static str {
         self.shared.accelerator.name()

@@ -67,6 +67,8 @@ pub(crate) struct Log {
     pub(crate) ops: Vec<(usize, Op)>,
     /// Calls until one fails.
     pub(crate) fails_in: Option<usize>,
+    /// It panics instead.
+    pub(crate) panics: bool,
     /// The device is lost: whatever it is asked fails, and so has all work that had not ended.
     pub(crate) lost: Arc<AtomicBool>,
     /// Nothing is written down.
@@ -156,6 +158,10 @@ impl MockLane {
         }
         if let Some(left) = &mut log.fails_in {
             if *left == 0 {
+                if log.panics {
+                    drop(log);
+                    panic!("a call of the driver's, as the test wants");
+                }
                 return Err(DeviceError::Unsupported { what: "what the test says" }.into());
             }
             *left -= 1;

@@ -309,6 +309,7 @@ impl CudaDevice {
 // 5. The space is the ordinal, which never changes. Ranges, numbers, spaces and the UUID are the driver's answers;
 //    it counts buffers up, as `vmm.rs` does.
 // 6. An imported event ends with what it was recorded behind, or with later work.
+// 7. Only work of others panics, which `wait_for` asks before the copy is enqueued.
 unsafe impl Device for CudaDevice {
     fn properties(&self) -> &DeviceProperties {
         &self.properties

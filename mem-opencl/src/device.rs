@@ -224,6 +224,7 @@ impl OpenClDevice {
 // 4., 6. `import` and `import_completion` are the defaults, which refuse.
 // 5. The space is the context, device and queue that it was made with; `buffer_id` counts up, and is of buffers in
 //    the table only. `allocation`, `locate` and `identity` say nothing.
+// 7. Only work of others panics, which `WaitList::of` asks before the first command is enqueued.
 unsafe impl Device for OpenClDevice {
     fn properties(&self) -> &DeviceProperties {
         &self.properties

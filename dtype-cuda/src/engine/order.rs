@@ -7,6 +7,7 @@ use crate::mock::{Mock, Op, allocations, number};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_mem::DeviceError;
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -231,21 +232,30 @@ fn everything(bench: &Bench, host: &mut [u8]) -> Result<(), EngineError> {
 
 #[test]
 fn whatever_fails_leaves_nothing_in_flight_and_nothing_behind() {
-    whatever_fails(1);
+    whatever_fails(1, false);
 }
 
 #[test]
 fn nor_does_it_while_several_threads_write() {
-    whatever_fails(5);
+    whatever_fails(5, false);
 }
 
-fn whatever_fails(writers: usize) {
+/// Rule 4 of the engine's contract.
+#[test]
+fn nor_does_what_panics() {
+    whatever_fails(1, true);
+    whatever_fails(5, true);
+}
+
+fn whatever_fails(writers: usize, panics: bool) {
     let config = Config { piece_bytes: 4096, chunk_bytes: 4096, writers, ..Config::default() };
     let mut host = vec![0; 1 << 16];
     for fails_in in 0.. {
         let bench = Bench::new(config.clone());
         bench.mock.log().fails_in = Some(fails_in);
-        let done = everything(&bench, &mut host);
+        bench.mock.log().panics = panics;
+        let done = catch_unwind(AssertUnwindSafe(|| everything(&bench, &mut host)));
+        let done = done.unwrap_or(Err(DeviceError::Unsupported { what: "a panic" }.into()));
         let asked = bench.mock.log().ops.len();
         bench.mock.log().fails_in = None;
         if done.is_ok() {
