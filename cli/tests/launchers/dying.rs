@@ -165,6 +165,7 @@ fn left_alone(size: usize, name: &str, dead: usize) {
         let output = output.join().expect("no rank hangs");
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert_eq!(output.status.success(), rank != dead, "rank {rank}: {out}\n{err}");
+        err.lines().filter(|line| line.starts_with("rank ")).for_each(|line| println!("{line}"));
     }
 }
 
@@ -186,6 +187,7 @@ fn be_a_link(world: World, from: u32) {
     let error = world.comm().recv(&mut [0u8], from, 7).expect_err("nobody sends this");
     assert!(begun.elapsed() < PROMPT, "after {:?}: {error}", begun.elapsed());
     assert_eq!(error.lost_rank(), Some(0), "{error}");
+    eprintln!("\nrank {} lost its peer after {:?}", world.rank(), begun.elapsed());
     if world.rank().is_multiple_of(2) {
         return drop(world);
     }
