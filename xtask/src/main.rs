@@ -23,6 +23,7 @@ mod deps;
 mod fuzz;
 mod kernels;
 mod metadata;
+mod odd;
 mod peers;
 mod shell;
 mod skips;
@@ -59,6 +60,9 @@ enum Chore {
         /// Only the workspace, in one go
         #[arg(long)]
         quick: bool,
+        /// The workspace on odd machines, a round each: all of them, or those named, with commas between them
+        #[arg(long, value_name = "NAMES", num_args = 0..=1, default_missing_value = "all")]
+        odd: Option<String>,
     },
     /// Build the tests that need a GPU into gpu-bundle/ and gpu-bundle.tar.gz, to be carried to where one is
     GpuBundle {
@@ -147,6 +151,9 @@ pub(crate) enum Failure {
         /// How many.
         number: u64,
     },
+    /// An argument names nothing.
+    #[error("{0}")]
+    Argument(String),
     /// Tools are missing and cannot be installed by this user.
     #[error("missing: {0}; see the line to run above")]
     Missing(String),
@@ -157,7 +164,8 @@ fn main() -> ExitCode {
     let done = Checkout::find().and_then(|checkout| match arguments.chore {
         Chore::Deps => deps::run(&checkout),
         Chore::Kernels { check } => kernels::run(&checkout, check),
-        Chore::Test { quick } => test::run(&checkout, quick),
+        Chore::Test { odd: Some(names), .. } => test::odd(&checkout, &names),
+        Chore::Test { quick, .. } => test::run(&checkout, quick),
         Chore::GpuBundle { max_bytes } => bundle::run(&checkout, max_bytes),
         Chore::Fuzz { seconds, targets } => fuzz::run(&checkout, seconds, &targets),
         Chore::Counts { bless } => counts::run(&checkout, bless),

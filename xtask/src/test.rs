@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use crate::metadata::Checkout;
 use crate::skips::{self, SkipLog};
-use crate::{Failure, fuzz, shell, tools};
+use crate::{Failure, fuzz, odd, shell, tools};
 use tally::Tally;
 
 /// Crates whose passing tests print what they covered, which libtest would keep to itself.
@@ -112,6 +112,32 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
         let path = checkout.fuzz().join("Cargo.toml");
         let path = path.to_string_lossy();
         step("fuzz, the short run".to_owned(), &["--manifest-path", &path], &fuzz)?;
+    }
+    summarise(&steps, &log)
+}
+
+/// Runs the workspace's tests on machines that are odd in the ways named: [`odd`].
+pub(crate) fn odd(checkout: &Checkout, names: &str) -> Result<(), Failure> {
+    let oddities = odd::named(names).map_err(Failure::Argument)?;
+    let log = SkipLog::start(&checkout.target.join("xtask"))?;
+    shell::timed("tools", || tools::set_up(&log)).0?;
+    // Documentation's tests are compiled where they run, which is not what is odd.
+    let tests = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
+    let mut build = shell::cargo();
+    build.args(tests).arg("--no-run").current_dir(&checkout.root);
+    shell::timed("build", || shell::run(&mut build)).0?;
+    let mut steps = Vec::new();
+    for oddity in oddities {
+        let Some((prefix, _company)) = oddity.prepare(checkout, &log)? else { continue };
+        let mut command = shell::cargo();
+        command.args(tests).current_dir(&checkout.root).env(skips::VARIABLE, log.path());
+        let mut command = prefix.before(&command);
+        let counted = || {
+            shell::show(&command);
+            count(command.stdin(Stdio::null()))
+        };
+        let (tally, took) = shell::timed(oddity.name, counted);
+        steps.push(Step { name: format!("a machine with {}", oddity.name), took, tally: tally? });
     }
     summarise(&steps, &log)
 }

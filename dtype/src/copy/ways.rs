@@ -89,7 +89,7 @@ impl Level {
         #[cfg(target_arch = "x86_64")]
         {
             let has_512 = || is_x86_feature_detected!("avx512f");
-            if self >= Level::Avx512 && has_512() {
+            if self >= Level::Avx512 && has_512() && !pretend::lesser() {
                 return Level::Avx512;
             }
             if self >= Level::Avx2 && is_x86_feature_detected!("avx2") {
@@ -97,6 +97,28 @@ impl Level {
             }
         }
         Level::Baseline
+    }
+}
+
+/// Tests can say that this processor is a lesser one: `GAPLESS_TEST_WITHOUT_AVX512`, if it is set.
+#[cfg(all(target_arch = "x86_64", any(test, feature = "testkit")))]
+mod pretend {
+    use std::sync::LazyLock;
+
+    static LESSER: LazyLock<bool> =
+        LazyLock::new(|| std::env::var_os("GAPLESS_TEST_WITHOUT_AVX512").is_some());
+
+    #[inline]
+    pub(super) fn lesser() -> bool {
+        *LESSER
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(any(test, feature = "testkit"))))]
+mod pretend {
+    #[inline]
+    pub(super) const fn lesser() -> bool {
+        false
     }
 }
 
