@@ -8,7 +8,7 @@ mod modes;
 pub use message::Message;
 
 use crate::error::Error;
-use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
+use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Park, Refused};
 use crate::shared::{Shared, Started, State};
 use crate::view::{View, ViewMut};
 use gapless_engine::Typed;
@@ -122,7 +122,7 @@ impl Communicator {
     ) -> Result<Status, Error> {
         let (source, tag) = (source.into(), tag.into());
         self.shared.wait_until(|state| match state.open() {
-            Ok(pml) => pml.iprobe(&self.comm, source, tag).map_err(Error::from).transpose(),
+            Ok(pml) => pml.find(&self.comm, source, tag).map_err(Error::from).transpose(),
             Err(error) => Some(Err(error)),
         })?
     }
@@ -143,7 +143,7 @@ impl Communicator {
             if state.progress() > 0 {
                 self.shared.rouse(state);
             }
-            Ok(state.pml.iprobe(&self.comm, source, tag)?)
+            Ok(state.pml.find(&self.comm, source, tag)?)
         })
     }
 
@@ -205,7 +205,7 @@ impl Communicator {
                 self.shared.with_anyway(|state| state.parked.keep(id, Box::new(parked)));
                 Ok(OwnedRequest::new(Arc::clone(&self.shared), id))
             }
-            Err(error) => Err(Refused { error, buffer: crate::owned::unpark(parked) }),
+            Err(error) => Err(Refused { error, buffer: parked.unpark() }),
         }
     }
 

@@ -103,6 +103,7 @@ pub mod launch;
 mod ordered;
 #[allow(unsafe_code, reason = "takes buffers apart and puts them together again")]
 mod owned;
+#[allow(unsafe_code, reason = "views of parts of one buffer that are found to be apart")]
 mod parts;
 mod pmi;
 #[allow(unsafe_code, reason = "grants memory to requests until the scope has joined them")]

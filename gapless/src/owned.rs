@@ -9,12 +9,11 @@ mod persistent;
 mod several;
 
 pub use buffer::OwnedBuffer;
-use buffer::Park;
+pub(crate) use buffer::Park;
 pub use persistent::Persistent;
 
 use crate::error::Error;
 use crate::shared::Shared;
-use crate::view::fit;
 use gapless_dtype::Layout;
 use gapless_engine::Typed;
 use gapless_pml::{Pml, RequestId, Status};
@@ -52,8 +51,8 @@ impl<B: OwnedBuffer> Owned<B> {
         let parked = B::Parked::park(self.buffer);
         let region = parked.region();
         let typed = match (&self.shape, B::element()) {
-            (Some((origin, layout, count)), _) => fit(region, *origin, layout, *count),
-            (None, Some(element)) => fit(region, 0, element, elements),
+            (Some((origin, layout, count)), _) => Typed::new(region, *origin, layout, *count),
+            (None, Some(element)) => Typed::new(region, 0, element, elements),
             (None, None) => Ok(Typed::contiguous(region)),
         };
         match typed {
@@ -239,11 +238,6 @@ impl<B: OwnedBuffer> fmt::Debug for OwnedRequest<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OwnedRequest({:?})", self.id)
     }
-}
-
-/// Reassembles a buffer whose operation was not started.
-pub(crate) fn unpark<B: OwnedBuffer>(parked: B::Parked) -> B {
-    parked.unpark()
 }
 
 #[cfg(test)]

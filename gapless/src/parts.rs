@@ -2,7 +2,7 @@
 //! ghost cells around it, which the borrow checker cannot tell apart. Here the bytes themselves are compared.
 
 use crate::error::Error;
-use crate::view::{Element, View, ViewMut, fit, region_of};
+use crate::view::{Element, View, ViewMut, region_of};
 use gapless_dtype::{Layout, Run};
 use gapless_engine::Typed;
 use gapless_mem::Region;
@@ -54,11 +54,13 @@ impl<'a> Parts<'a> {
     /// # Errors
     /// Bytes in use for writing; instances that reach outside the buffer.
     pub fn view(&mut self, origin: u64, layout: &Layout, count: u64) -> Result<View<'a>, Error> {
-        let typed = fit(self.region, origin, layout, count)?;
+        let typed = Typed::new(self.region, origin, layout, count)?;
         let stretches = stretches(&typed)?;
         self.written.iter().try_for_each(|taken| apart(taken, &stretches))?;
         self.read.push(stretches);
-        Ok(View::of_typed(typed))
+        // SAFETY: the buffer is borrowed exclusively for `'a`, and `typed` lies inside. No part that is written, now or
+        // later, has a byte of it (`apart`).
+        Ok(unsafe { View::of_typed(typed) })
     }
 
     /// `count` instances of `layout`, for writing.
@@ -71,11 +73,12 @@ impl<'a> Parts<'a> {
         layout: &Layout,
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
-        let typed = fit(self.region, origin, layout, count)?;
+        let typed = Typed::new(self.region, origin, layout, count)?;
         let stretches = stretches(&typed)?;
         self.read.iter().chain(&self.written).try_for_each(|taken| apart(taken, &stretches))?;
         self.written.push(stretches);
-        Ok(ViewMut::of_typed(typed))
+        // SAFETY: as in `view`; no other part has a byte of it.
+        Ok(unsafe { ViewMut::of_typed(typed) })
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::error::Error;
 use crate::shared_buf::SharedBuf;
 use gapless_dtype::{Datatype, Layout, Primitive, Scalar};
-use gapless_engine::{EngineError, Typed};
+use gapless_engine::Typed;
 use gapless_mem::{Region, Space};
 use half::{bf16, f16};
 use num_complex::Complex;
@@ -131,8 +131,11 @@ impl<'a> View<'a> {
         Ok(View { typed: Typed::new(region, origin, layout, count)?, memory: PhantomData })
     }
 
-    /// A view of memory that the caller keeps borrowed for `'a` and free of writers.
-    pub(crate) fn of_typed(typed: Typed) -> View<'a> {
+    /// A view of memory that is borrowed already.
+    ///
+    /// # Safety
+    /// For all of `'a` the memory that `typed` describes is valid for reads, and nothing writes it.
+    pub(crate) unsafe fn of_typed(typed: Typed) -> View<'a> {
         View { typed, memory: PhantomData }
     }
 
@@ -185,8 +188,11 @@ impl<'a> ViewMut<'a> {
         Ok(ViewMut { typed: Typed::new(region, origin, layout, count)?, memory: PhantomData })
     }
 
-    /// A view of memory that the caller keeps borrowed for `'a` and free of other users.
-    pub(crate) fn of_typed(typed: Typed) -> ViewMut<'a> {
+    /// A view of memory that is borrowed already.
+    ///
+    /// # Safety
+    /// For all of `'a` the memory that `typed` describes is valid for reads and writes, and nothing else uses it.
+    pub(crate) unsafe fn of_typed(typed: Typed) -> ViewMut<'a> {
         ViewMut { typed, memory: PhantomData }
     }
 
@@ -270,16 +276,6 @@ impl<'a> From<&'a mut ViewMut<'_>> for ViewMut<'a> {
     fn from(view: &'a mut ViewMut<'_>) -> ViewMut<'a> {
         view.reborrow()
     }
-}
-
-/// Checks that a layout fits memory that is not borrowed but owned.
-pub(crate) fn fit(
-    region: Region,
-    origin: u64,
-    layout: &Layout,
-    count: u64,
-) -> Result<Typed, EngineError> {
-    Typed::new(region, origin, layout, count)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod link;
 mod pieces;
 mod pmi1;
 mod pmix;
+#[allow(unsafe_code, reason = "takes each descriptor over once")]
 mod seat;
 mod single;
 

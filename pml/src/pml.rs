@@ -301,13 +301,24 @@ impl Pml {
         source: Source,
         tag: TagSel,
     ) -> Result<Option<(MessageId, Status)>, PmlError> {
-        match self.core.claim(&mut self.bml, comm, source, tag)? {
-            Some(found) => Ok(Some(found)),
-            None => {
-                self.progress();
-                self.core.claim(&mut self.bml, comm, source, tag)
-            }
+        if let Some(found) = self.claim(comm, source, tag)? {
+            return Ok(Some(found));
         }
+        self.progress();
+        self.claim(comm, source, tag)
+    }
+
+    /// As [`improbe`](Pml::improbe), without progress.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn claim(
+        &mut self,
+        comm: &Comm,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<Option<(MessageId, Status)>, PmlError> {
+        self.core.claim(&mut self.bml, comm, source, tag)
     }
 
     /// Starts to receive a message that a matched probe has taken (`MPI_Imrecv`, MPI 4.1 §3.8.3).
@@ -404,14 +415,24 @@ impl Pml {
         source: Source,
         tag: TagSel,
     ) -> Result<Option<Status>, PmlError> {
-        match self.core.probe(&mut self.bml, comm, source, tag) {
-            Ok(Some(status)) => Ok(Some(status)),
-            Ok(None) => {
-                self.progress();
-                self.core.probe(&mut self.bml, comm, source, tag)
-            }
-            Err(error) => Err(error),
+        if let Some(status) = self.find(comm, source, tag)? {
+            return Ok(Some(status));
         }
+        self.progress();
+        self.find(comm, source, tag)
+    }
+
+    /// As [`iprobe`](Pml::iprobe), without progress.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn find(
+        &mut self,
+        comm: &Comm,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<Option<Status>, PmlError> {
+        self.core.probe(&mut self.bml, comm, source, tag)
     }
 
     /// What the choice for a message from `buffer` to rank `dest` would depend on; the receiver's buffer is assumed

@@ -40,7 +40,7 @@ impl Communicator {
             if state.progress() > 0 {
                 self.shared.rouse(state);
             }
-            Ok(state.pml.improbe(&self.comm, source, tag)?)
+            Ok(state.pml.claim(&self.comm, source, tag)?)
         })?;
         Ok(found.map(|found| self.message(found)))
     }
@@ -70,7 +70,7 @@ impl Communicator {
     ) -> Result<Message, Error> {
         let (source, tag) = (source.into(), tag.into());
         let found = self.shared.wait_until(|state| match state.open() {
-            Ok(pml) => pml.improbe(&self.comm, source, tag).map_err(Error::from).transpose(),
+            Ok(pml) => pml.claim(&self.comm, source, tag).map_err(Error::from).transpose(),
             Err(error) => Some(Err(error)),
         })??;
         Ok(self.message(found))

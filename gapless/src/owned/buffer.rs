@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 
 /// Memory that a request can own: `Vec<T>`, `Box<[T]>` and [`SharedBuf`]. Sealed.
 pub trait OwnedBuffer: Send + 'static {
-    /// Its parts.
+    /// The type of its elements.
     type Item;
 
     /// The buffer taken apart.
@@ -36,10 +36,12 @@ pub trait Park<B: ?Sized + OwnedBuffer>: Send + 'static {
     where
         B: Sized;
     fn region(&self) -> Region;
-    /// Only while nothing is in flight with it.
-    fn items(&self) -> &[B::Item];
-    /// Likewise.
-    fn items_mut(&mut self) -> &mut [B::Item];
+    /// # Safety
+    /// As long as the elements are borrowed, no operation is in flight with the buffer.
+    unsafe fn items(&self) -> &[B::Item];
+    /// # Safety
+    /// As [`items`](Park::items).
+    unsafe fn items_mut(&mut self) -> &mut [B::Item];
 }
 
 /// A list's memory, as raw parts.
@@ -70,13 +72,17 @@ impl<T> RawList<T> {
 }
 
 impl<T> RawList<T> {
-    fn slice(&self) -> &[T] {
-        // SAFETY: the parts are those of a `Vec` of so many elements, which this owns; whoever calls
-        // `items` knows of no message that writes them, and `&self` keeps other callers from it.
+    /// # Safety
+    /// As [`Park::items`].
+    unsafe fn slice(&self) -> &[T] {
+        // SAFETY: the parts are those of a `Vec` of so many elements, which this owns; no operation writes them, as the
+        // caller says, and `&self` keeps other callers from it.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    fn slice_mut(&mut self) -> &mut [T] {
+    /// # Safety
+    /// As [`Park::items`].
+    unsafe fn slice_mut(&mut self) -> &mut [T] {
         // SAFETY: as in `slice`, and `&mut self` is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
@@ -119,12 +125,14 @@ impl<T: Element> Park<Vec<T>> for RawList<T> {
         region_of(self.start.as_ptr(), self.len)
     }
 
-    fn items(&self) -> &[T] {
-        self.slice()
+    unsafe fn items(&self) -> &[T] {
+        // SAFETY: the caller's promise.
+        unsafe { self.slice() }
     }
 
-    fn items_mut(&mut self) -> &mut [T] {
-        self.slice_mut()
+    unsafe fn items_mut(&mut self) -> &mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { self.slice_mut() }
     }
 }
 
@@ -155,12 +163,14 @@ impl<T: Element> Park<Box<[T]>> for RawList<T> {
         region_of(self.start.as_ptr(), self.len)
     }
 
-    fn items(&self) -> &[T] {
-        self.slice()
+    unsafe fn items(&self) -> &[T] {
+        // SAFETY: the caller's promise.
+        unsafe { self.slice() }
     }
 
-    fn items_mut(&mut self) -> &mut [T] {
-        self.slice_mut()
+    unsafe fn items_mut(&mut self) -> &mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { self.slice_mut() }
     }
 }
 
@@ -190,11 +200,11 @@ impl Park<SharedBuf> for SharedBuf {
         SharedBuf::region(self)
     }
 
-    fn items(&self) -> &[u8] {
+    unsafe fn items(&self) -> &[u8] {
         self
     }
 
-    fn items_mut(&mut self) -> &mut [u8] {
+    unsafe fn items_mut(&mut self) -> &mut [u8] {
         self
     }
 }
@@ -205,7 +215,7 @@ mod tests {
 
     fn round_trip<B: OwnedBuffer + Clone + PartialEq + std::fmt::Debug>(buffer: B) {
         let parked = B::Parked::park(buffer.clone());
-        assert_eq!(parked.region(), parked.region());
+        assert_eq!(parked.region().len(), (buffer.elements() * size_of::<B::Item>()) as u64);
         assert_eq!(parked.unpark(), buffer);
         drop(B::Parked::park(buffer));
     }

@@ -157,7 +157,9 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// It is active.
     pub fn buffer(&self) -> Result<&[B::Item], Error> {
         self.idle()?;
-        self.memory.as_ref().map(Park::items).ok_or(Error::Inactive)
+        let memory = self.memory.as_ref().ok_or(Error::Inactive)?;
+        // SAFETY: nothing is in flight (`idle`), and `start` needs this value exclusively.
+        Ok(unsafe { memory.items() })
     }
 
     /// The buffer, to be changed.
@@ -166,13 +168,15 @@ impl<B: OwnedBuffer> Persistent<B> {
     /// It is active.
     pub fn buffer_mut(&mut self) -> Result<&mut [B::Item], Error> {
         self.idle()?;
-        self.memory.as_mut().map(Park::items_mut).ok_or(Error::Inactive)
+        let memory = self.memory.as_mut().ok_or(Error::Inactive)?;
+        // SAFETY: as in `buffer`.
+        Ok(unsafe { memory.items_mut() })
     }
 
     /// Returns the buffer, and forgets the description; waits for an operation in flight.
     ///
     /// # Errors
-    /// The operation in flight failed; the buffer is lost only with the thread that panicked.
+    /// The operation in flight failed; the error has the buffer.
     pub fn into_buffer(mut self) -> Result<B, Refused<B>> {
         let ended = if self.is_active() { self.wait().map(drop) } else { Ok(()) };
         let buffer = self.memory.take().map(Park::unpark);

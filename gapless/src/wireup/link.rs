@@ -170,12 +170,17 @@ fn kind(raw: RawFd) -> Option<&'static str> {
     })
 }
 
-/// Takes over the descriptor that a launcher named in `variable`, after a check that it is an open socket. Call it
-/// once for a descriptor; see [`Seat`](super::seat::Seat).
+/// Takes over the descriptor that a launcher named in `variable`, after a check that it is an open socket.
+///
+/// # Safety
+/// Nobody in this process owns a descriptor of this number: it is called once for each.
 ///
 /// # Errors
 /// It is none.
-pub(super) fn adopt(variable: &'static str, descriptor: u32) -> Result<OwnedFd, WireupError> {
+pub(super) unsafe fn adopt(
+    variable: &'static str,
+    descriptor: u32,
+) -> Result<OwnedFd, WireupError> {
     let wrong = |problem| WireupError::Environment { set: variable, variable, problem };
     let raw = RawFd::try_from(descriptor).ok().filter(|&raw| raw > 2);
     let raw = raw.ok_or_else(|| wrong(format!("{descriptor}, not a descriptor of a launcher")))?;
@@ -184,8 +189,7 @@ pub(super) fn adopt(variable: &'static str, descriptor: u32) -> Result<OwnedFd, 
         Some(kind) => return Err(wrong(format!("{raw}, which is {kind}, not a socket"))),
         None => return Err(wrong(format!("{raw}, which is not open"))),
     }
-    // SAFETY: `raw` is open (the kernel has just said so) and was handed to this process by its launcher for
-    // this one use; callers document that it is taken over once.
+    // SAFETY: `raw` is open (the kernel has just said so), and nobody owns it, as the caller says.
     let owned = unsafe { OwnedFd::from_raw_fd(raw) };
     // Not for our own children: they would hide our end from the launcher.
     let flags = rustix::io::FdFlags::CLOEXEC;
