@@ -251,9 +251,9 @@ impl Running {
             .iter()
             .map(|(_, descriptor)| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
             .collect();
-        let timeout = self.kill_at.map(|at| {
+        let timeout = self.kill_at.and_then(|at| {
             let left = at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20));
-            Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) }
+            Timespec::try_from(left).ok()
         });
         match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) => {}
@@ -334,7 +334,7 @@ impl Requests {
 
     /// Nobody has asked anything.
     #[must_use]
-    #[allow(clippy::new_without_default, reason = "a door")]
+    #[allow(clippy::new_without_default, reason = "only fuzzing makes one")]
     pub fn new() -> Requests {
         Requests(Server::new(3))
     }

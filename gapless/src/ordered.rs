@@ -53,7 +53,9 @@ impl Shared {
 impl<'scope> Scope<'scope, '_> {
     /// Starts sending data that is ready only when all of `after` have ended: kernels on your streams that write it,
     /// say, whose completion `CudaStream::record` gives. The message is matched as if it were sent now; later
-    /// messages do not wait for it. The data is not read before.
+    /// messages do not wait for it. The data is not read before. Completions of your own making
+    /// ([`Pending`](gapless_mem::Pending)) are polled with the world's lock held, and must not use the world then; they
+    /// may when they are dropped.
     ///
     /// If some of that work fails, the send ends with its error, and the receive with
     /// [`PmlError::SenderFailed`](crate::PmlError::SenderFailed).

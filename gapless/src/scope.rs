@@ -434,7 +434,7 @@ impl<'scope> Scope<'scope, '_> {
                 let all = self.list.number().map(|number| state.scopes.all(number));
                 for id in all.unwrap_or_default() {
                     // What has been matched goes on, and is waited for below.
-                    if !matches!(state.cancel(id), Ok(true)) {
+                    if matches!(state.cancel(id), Ok(false)) {
                         let _ = state.pml.withdraw_send(id);
                     }
                 }

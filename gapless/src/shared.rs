@@ -139,7 +139,13 @@ impl State {
     }
 
     /// Cancels a receive that has no message yet; whether it was cancelled.
+    ///
+    /// # Errors
+    /// The world has been left; there is no such request.
     pub(crate) fn cancel(&mut self, id: RequestId) -> Result<bool, Error> {
+        if self.stage == Stage::Left {
+            return Err(Error::Finalized);
+        }
         Ok(self.pml.cancel_recv(id)?)
     }
 

@@ -169,15 +169,10 @@ impl World {
     /// # Errors
     /// A panic in another thread.
     pub fn withdraw(&self, region: Region) -> Result<(), Error> {
-        let gone = self.shared.wait_until(|state| {
+        self.shared.wait_until(|state| {
             let mapped = state.pml.bml_mut().withdraw(region);
             (!mapped).then_some(())
-        });
-        match gone {
-            // Its links are gone, and with them the shared memory.
-            Err(Error::Finalized) => Ok(()),
-            other => other,
-        }
+        })
     }
 
     /// As [`withdraw`](World::withdraw), without waiting: whether the memory may be freed now. If not,
@@ -196,7 +191,7 @@ impl World {
     /// staged bytes, and how deep their pipelines were.
     ///
     /// # Errors
-    /// The world was finalized, or a panic in another thread.
+    /// A panic in another thread.
     pub fn counters(&self) -> Result<Counters, Error> {
         self.shared.with(|state| Ok(state.open()?.counters()))
     }
@@ -214,7 +209,7 @@ impl World {
     /// (`MPI_Buffer_detach`); gives its size in bytes, 0 if there is none.
     ///
     /// # Errors
-    /// The world has been left, or a thread has panicked.
+    /// A thread has panicked.
     pub fn detach_buffer(&self) -> Result<u64, Error> {
         self.shared.wait_until(|state| state.pml.try_detach_buffer())
     }
@@ -222,7 +217,7 @@ impl World {
     /// What this process's link to `peer` can do now. A link that is not up yet can do nothing.
     ///
     /// # Errors
-    /// The world has been left, or a thread has panicked.
+    /// A thread has panicked.
     pub fn link(&self, peer: u32) -> Result<Link, Error> {
         let peer = gapless_bml::Rank(peer);
         self.shared.with(|state| {
@@ -238,7 +233,7 @@ impl World {
     /// How messages that start now are carried.
     ///
     /// # Errors
-    /// The world has been left, or a thread has panicked.
+    /// A thread has panicked.
     pub fn config(&self) -> Result<Config, Error> {
         self.shared.with(|state| Ok(state.open()?.config().clone()))
     }
@@ -247,7 +242,7 @@ impl World {
     /// Processes may differ in it, as they may from the start.
     ///
     /// # Errors
-    /// The world has been left, or a thread has panicked.
+    /// A thread has panicked.
     pub fn set_config(&self, config: Config) -> Result<(), Error> {
         self.shared.with(|state| {
             *state.open()?.config_mut() = config;

@@ -1,6 +1,6 @@
 //! What the library calls, or drops, on behalf of its user may use the library: no lock is held meanwhile.
 
-use gapless::{Communicator, Completion, OwnedRequest, Source, TagSel, World};
+use gapless::{Communicator, Completion, Error, OwnedRequest, Source, TagSel, World};
 use gapless_mem::{DeviceError, Pending};
 use std::any::Any;
 use std::future::Future;
@@ -106,8 +106,8 @@ fn wakers_are_cloned_and_dropped_outside_of_the_lock() {
 #[derive(Default)]
 struct Hand(AtomicBool);
 
-// SAFETY: nothing is at work behind it, so nothing touches memory, before or after it says that it has ended; once it has, it says so
-// for ever.
+// SAFETY: nothing is at work behind it, so nothing touches memory, before or after it says that it has ended; once it
+// has, it says so for ever.
 unsafe impl Pending for Hand {
     fn poll(&self) -> Result<bool, DeviceError> {
         Ok(self.0.load(Ordering::Relaxed))
@@ -116,6 +116,56 @@ unsafe impl Pending for Hand {
     fn as_any(&self) -> &dyn Any {
         self
     }
+}
+
+/// The same, and uses the world when it is dropped.
+struct Parting(Arc<Hand>, #[expect(dead_code, reason = "it is dropped")] Farewell);
+
+// SAFETY: as for `Hand`, whose answers these are.
+unsafe impl Pending for Parting {
+    fn poll(&self) -> Result<bool, DeviceError> {
+        self.0.poll()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[test]
+fn what_a_send_has_waited_for_is_dropped_outside_of_the_lock() {
+    soon(|| {
+        let world = World::init().unwrap();
+        let (comm, count) = (world.comm(), Arc::new(AtomicU32::new(0)));
+        let hands: [Arc<Hand>; 3] = Default::default();
+        let parting = |hand: &Arc<Hand>| {
+            let farewell = Farewell(comm.clone(), Arc::clone(&count));
+            Completion::Pending(Arc::new(Parting(Arc::clone(hand), farewell)) as _)
+        };
+        let sent = comm.isend_owned_after(vec![7u8], 0, 1, &hands.each_ref().map(parting)).unwrap();
+        let mut byte = [0u8];
+        for (ended, hand) in (0..).zip(&hands) {
+            assert!(count.load(Ordering::Relaxed) <= ended);
+            hand.0.store(true, Ordering::Relaxed);
+            comm.iprobe(0, 9).unwrap();
+        }
+        comm.recv(&mut byte, 0, 1).unwrap();
+        assert_eq!((byte, count.load(Ordering::Relaxed)), ([7], 3));
+        sent.wait().1.unwrap();
+        world.finalize().unwrap();
+    });
+}
+
+#[test]
+fn what_has_ended_is_not_cancelled_by_a_world_that_is_left() {
+    let world = World::init().unwrap();
+    let comm = world.comm().clone();
+    let mut sent = comm.isend_owned(vec![7u8], 0, 1).unwrap();
+    comm.recv(&mut [0u8], 0, 1).unwrap();
+    world.finalize().unwrap();
+    assert_eq!(sent.cancel(), Err(Error::Finalized));
+    let (buffer, ended) = sent.wait();
+    assert_eq!((buffer, ended.map(|status| status.bytes)), (vec![7], Ok(1)));
 }
 
 /// A world goes while its own thread is at work for it: that thread cannot be waited for there.

@@ -32,7 +32,9 @@ use crate::error::PmlError;
 use crate::matching::Place;
 use crate::request::recv::{Recv, RecvStage};
 use crate::request::send::Send;
-use std::task::Waker;
+use gapless_mem::{Completion, Pending};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
 
 /// What a request is doing that is not light.
 #[derive(Debug)]
@@ -142,6 +144,13 @@ pub enum Settled {
     NotYet,
     /// Unchanged: collecting it says why.
     Asks,
+}
+
+/// Work of the caller's that is over, dropped where wakers are called.
+struct Spent(#[expect(dead_code, reason = "it is dropped")] Arc<dyn Pending>);
+
+impl Wake for Spent {
+    fn wake(self: Arc<Self>) {}
 }
 
 /// All requests of an endpoint.
@@ -413,6 +422,14 @@ impl Requests {
         }
         std::mem::swap(&mut self.watch(id.index()).waker, waker);
         Ok(true)
+    }
+
+    /// Keeps a completion of the caller's until wakers are called: with it goes what may be anybody's, and may want to
+    /// use the endpoint.
+    pub(crate) fn lay_down(&mut self, completion: Completion) {
+        if let Completion::Pending(work) = completion {
+            self.woken.push(Waker::from(Arc::new(Spent(work))));
+        }
     }
 
     #[inline]

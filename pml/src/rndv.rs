@@ -4,8 +4,8 @@
 //! implements [`Rendezvous`] while a message is in flight. `protocol.rs` lists them, a line each. So a new protocol
 //! is a file and a line.
 //!
-//! `drive.rs` takes a rendezvous out of its request, calls it with a [`Cx`], puts it back, and does what its [`Step`] says.
-//! `offer.rs` and `decide.rs` have what all protocols share at the sender and at the receiver.
+//! `act.rs` takes a rendezvous out of its request, calls it with a [`Cx`], puts it back, and does what its [`Step`]
+//! says. `offer.rs` and `decide.rs` have what all protocols share at the sender and at the receiver.
 //!
 //! ```text
 //! sender                     receiver
@@ -39,15 +39,16 @@ pub(crate) mod staging;
 use crate::buffer::{Buffer, Engines};
 use crate::choose::{Excluded, Situation, Ways};
 use crate::counters::Counters;
+use crate::drive::core::Core;
 use crate::drive::inflight::{Flight, InFlight};
-use crate::drive::peer::{Outgoing, Peer};
+use crate::drive::peer::{Outgoing, Peer, reserve};
 use crate::error::PmlError;
 use crate::request::RequestId;
 use crate::rndv::layouts::Published;
 use crate::rndv::staging::StagingPool;
 use crate::tuning::{Config, Tuning};
 use crate::wire::{self, Message, Rts, Verdict};
-use gapless_bml::{Bml, Fragment, LinkError, RailSlot, Rank, RdmaRail, RemoteKey, ReserveError};
+use gapless_bml::{Bml, Fragment, LinkError, RailSlot, RdmaRail, RemoteKey};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Region};
@@ -269,25 +270,15 @@ impl Cx<'_> {
 
     /// Room for a fragment; `None` if there is none now.
     pub(crate) fn reserve(&mut self, len: usize) -> Option<RailSlot> {
-        match self.bml.reserve(Rank(self.peer), len) {
-            Ok(slot) => Some(slot),
-            Err(ReserveError::Full) => None,
-            Err(ReserveError::Link(error)) => {
-                self.effects.broken = Some((error, false));
-                None
-            }
-            Err(error) => {
-                tracing::error!(peer = self.peer, %error, "a fragment that the link does not take");
-                let error = LinkError::Incompatible { what: error.to_string() };
-                self.effects.broken = Some((error, true));
-                None
-            }
-        }
+        reserve(self.bml, self.peer, len).unwrap_or_else(|broken| {
+            self.effects.broken = Some(broken);
+            None
+        })
     }
 
     /// Most bytes that a message to the peer can have.
     pub(crate) fn fragment_max(&self) -> usize {
-        self.bml.limits(Rank(self.peer)).map_or(256, |limits| limits.max_fragment_bytes)
+        Core::fragment_max(self.bml, self.peer)
     }
 
     /// Makes the request take turns with others to send fragments.

@@ -161,8 +161,7 @@ pub struct Bounds {
     pub layout_cache_entries: usize,
     /// Fragments that one call of `progress` sends to one peer; 0 counts as 1.
     pub fragments_per_progress: u32,
-    /// Staging memory that is kept of each device, and of the host for each peer's messages through it, in bytes. A
-    /// message that finds none left uses a protocol without staging.
+    /// Staging memory that is kept of each device, and of the host, in bytes. A message that finds none left uses a protocol without staging.
     pub staging_bytes: u64,
 }
 

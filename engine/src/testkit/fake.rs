@@ -7,7 +7,7 @@ use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Completion, Device, DeviceError, Pending, Space};
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Works on a fake device's memory, and on what that device has imported or registered.
 #[derive(Debug)]
@@ -74,7 +74,8 @@ impl Later {
 unsafe impl Pending for Later {
     fn poll(&self) -> Result<bool, DeviceError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        let mut state = self.state.lock().unwrap();
+        // Nothing has changed where another's work panicked.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for at in 0..state.after.len() {
             match state.after[at].poll() {
                 Ok(true) => {}
@@ -176,8 +177,8 @@ unsafe impl Wrapper for FakeEngine {
         space == self.device.space()
     }
 
-    fn device(&self, _: Space) -> Option<Arc<dyn Device>> {
-        self.attaches.then(|| Arc::clone(&self.device) as _)
+    fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
+        (self.attaches && self.serves(space)).then(|| Arc::clone(&self.device) as _)
     }
 
     unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {

@@ -124,8 +124,8 @@ impl Shared {
         }
     }
 
-    /// The same as [`with`](Shared::with), even after a panic: for buffers, whose table is always in order. After a panic the message layer
-    /// moves no more bytes, and is not to be asked for anything.
+    /// As [`with`](Shared::with), also after a panic. Only for the table of buffers, which a panic cannot damage: the
+    /// message layer moves no more bytes, and is not to be asked for anything.
     pub(crate) fn with_anyway<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = Held::new(self.state.enter());
         let value = act(&mut state);

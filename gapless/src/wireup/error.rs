@@ -17,6 +17,14 @@ pub enum WireupError {
         /// What is wrong with it.
         problem: String,
     },
+    /// A variable of the user's makes no sense.
+    #[error("{variable} is {problem}")]
+    Setting {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The launcher says that the job has more processes than there can be.
     #[error("the launcher says that the job has {size} processes; there can be {max}")]
     TooManyProcesses {

@@ -42,7 +42,7 @@ impl Limits {
         let gathering = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         gathering.filter(|limit| !limit.is_zero()).map(Limits::of).ok_or_else(|| {
             let problem = format!("{text:?}, not a number of seconds up to a day");
-            WireupError::Environment { set: START_SECONDS, variable: "it", problem }
+            WireupError::Setting { variable: START_SECONDS, problem }
         })
     }
 }

@@ -30,6 +30,7 @@ use gapless_bml::LinkError;
 use gapless_engine::Typed;
 use gapless_mem::Region;
 use slab::Slab;
+use std::mem::ManuallyDrop;
 use table::{ENTRY_BYTES, Entry, NO_ID, PREFACE_BYTES, Preface, Purpose};
 use zerocopy::IntoBytes;
 
@@ -149,13 +150,19 @@ impl Pml {
             let Some(entered) = self.agreements.all.get_mut(key) else { continue };
             let state = std::mem::replace(&mut entered.state, State::Away);
             let state = match state {
-                State::Open(mut agreement) => match self.advance(&mut agreement, &mut steps) {
-                    None => State::Open(agreement),
-                    Some(result) => {
-                        self.agreements.open -= 1;
-                        State::Concluded(self.settle(&agreement, result))
+                State::Open(agreement) => {
+                    // A panic leaks it: messages may still be written to its tables.
+                    let mut agreement = ManuallyDrop::new(agreement);
+                    let result = self.advance(&mut agreement, &mut steps);
+                    let agreement = ManuallyDrop::into_inner(agreement);
+                    match result {
+                        None => State::Open(agreement),
+                        Some(result) => {
+                            self.agreements.open -= 1;
+                            State::Concluded(self.settle(&agreement, result))
+                        }
                     }
-                },
+                }
                 state => state,
             };
             if let Some(entered) = self.agreements.all.get_mut(key) {
@@ -252,7 +259,9 @@ impl Pml {
     }
 
     /// Starts an agreement.
-    fn enter(&mut self, mut agreement: Agreement) -> CommRequest {
+    fn enter(&mut self, agreement: Agreement) -> CommRequest {
+        // As in `agree_all`.
+        let mut agreement = ManuallyDrop::new(Box::new(agreement));
         if agreement.leader == self.core.me {
             self.gather(&mut agreement);
         } else {
@@ -261,7 +270,7 @@ impl Pml {
         let number = self.agreements.next;
         self.agreements.next += 1;
         self.agreements.open += 1;
-        let state = State::Open(Box::new(agreement));
+        let state = State::Open(ManuallyDrop::into_inner(agreement));
         let index = self.agreements.all.insert(Entered { number, state });
         CommRequest { index, number }
     }

@@ -78,9 +78,12 @@ impl Core {
                 at += 1;
                 continue;
             };
-            let entry = self.in_flight.remove(at);
+            let InFlight { completion, work } = self.in_flight.remove(at);
             end -= 1;
-            self.work_ended(bml, entry.work, result.map_err(EngineError::from));
+            if matches!(work, Flight::Await { .. }) {
+                self.requests.lay_down(completion);
+            }
+            self.work_ended(bml, work, result.map_err(EngineError::from));
             done += 1;
         }
         done

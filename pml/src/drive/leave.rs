@@ -145,7 +145,7 @@ impl Pml {
         let ids: Vec<RequestId> = receives.map(|(id, _)| id).collect();
         for id in ids {
             // The caller cannot test a released request, but it can be cancelled.
-            self.core.take_back(id);
+            self.core.cancel_any(id);
         }
     }
 

@@ -282,29 +282,38 @@ impl Core {
 
     /// Room for a message; `None` if there is none now. A link that is gone takes the peer with it.
     pub(crate) fn reserve(&mut self, bml: &mut Bml, peer: u32, len: usize) -> Option<RailSlot> {
-        match bml.reserve(Rank(peer), len) {
-            Ok(slot) => Some(slot),
-            Err(ReserveError::Full) => None,
-            Err(ReserveError::Link(error)) => {
-                self.lose(bml, peer, error);
-                None
-            }
-            Err(error) => {
-                // Every length is checked against the link's limits first. If a rail has changed its limits since,
-                // the message cannot be sent.
-                tracing::error!(peer, %error, "a message that the link does not take");
-                let error = LinkError::Incompatible { what: error.to_string() };
-                self.lose(bml, peer, error.clone());
-                // The link itself is up: the peer would wait for us.
+        reserve(bml, peer, len).unwrap_or_else(|(error, is_up)| {
+            self.lose(bml, peer, error.clone());
+            if is_up {
+                // The peer would wait for us.
                 bml.give_up(Rank(peer), error);
-                None
             }
-        }
+            None
+        })
     }
 
     /// Most bytes that a message to `peer` can have.
     pub(crate) fn fragment_max(bml: &Bml, peer: u32) -> usize {
         bml.limits(Rank(peer)).map_or(256, |limits| limits.max_fragment_bytes)
+    }
+}
+
+/// Room for a message; `None` if there is none now. An error says whether the link is up all the same.
+pub(crate) fn reserve(
+    bml: &mut Bml,
+    peer: u32,
+    len: usize,
+) -> Result<Option<RailSlot>, (LinkError, bool)> {
+    match bml.reserve(Rank(peer), len) {
+        Ok(slot) => Ok(Some(slot)),
+        Err(ReserveError::Full) => Ok(None),
+        Err(ReserveError::Link(error)) => Err((error, false)),
+        Err(error) => {
+            // Every length is checked against the link's limits first. If a rail has changed its limits since, the
+            // message cannot be sent.
+            tracing::error!(peer, %error, "a message that the link does not take");
+            Err((LinkError::Incompatible { what: error.to_string() }, true))
+        }
     }
 }
 

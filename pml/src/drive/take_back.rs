@@ -20,13 +20,17 @@ impl Core {
             }
         }
         for InFlight { completion, work } in &self.in_flight {
-            // An engine has no part in what is awaited, and that may need this thread to go on.
+            // Awaited work is the caller's: no engine is at work for it, and it may need this thread.
             if !matches!(work, Flight::Await { .. }) {
                 completion.drain();
             }
         }
         // Only now: what goes with them may be anybody's, and panic.
-        self.in_flight.clear();
+        for InFlight { completion, work } in self.in_flight.drain(..) {
+            if let Flight::Await { left, .. } = work {
+                [completion].into_iter().chain(left).for_each(|it| self.requests.lay_down(it));
+            }
+        }
         self.again.clear();
         self.unanswered.clear();
         for peer in &mut self.peers {
@@ -75,9 +79,11 @@ impl Handler for Ending<'_> {
 impl Pml {
     /// Takes all memory back: from engines and one-sided operations, which are waited for, and from peers that
     /// were granted memory of the host to write, whatever they are doing (`Bml::take_back`). For an
-    /// endpoint that is given up, also after a panic has left a call of it. Requests under way never end, and nothing
-    /// but [`collect`](Pml::collect), [`is_done`](Pml::is_done), [`notify`](Pml::notify) and
-    /// [`take_all_wakers`](Pml::take_all_wakers) may be called afterwards.
+    /// endpoint that is given up, also after a panic has left a call of it. Requests in flight never end. Afterwards
+    /// nothing may be called but what asks for results ([`collect`](Pml::collect),
+    /// [`collect_quietly`](Pml::collect_quietly), [`is_done`](Pml::is_done), [`release`](Pml::release)), what concerns
+    /// wakers ([`notify`](Pml::notify), [`has_woken`](Pml::has_woken), [`take_woken`](Pml::take_woken),
+    /// [`take_all_wakers`](Pml::take_all_wakers)), and `Bml::recall` and `Bml::withdraw`.
     ///
     /// Memory of devices cannot be taken back from peers: they may write it until they let go of it
     /// (`Bml::recall`, `Bml::withdraw`).

@@ -229,8 +229,8 @@ impl Core {
         }
         let len = EAGER_BYTES + to_usize(bytes);
         let mut slot = self.reserve(bml, peer, len)?;
-        // SAFETY: the caller's promise is passed on; it is done when this returns, because both are
-        // memory of the host.
+        // SAFETY: the caller's promise holds for all of this call, and when it ends nothing packs any more: work that
+        // is pending is drained below.
         let packed =
             unsafe { buffer::pack(&self.engines, engine, buffer, 0..bytes, &slot, EAGER_BYTES) };
         match packed {

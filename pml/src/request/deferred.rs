@@ -35,7 +35,7 @@ use gapless_engine::{EngineError, Typed};
 use gapless_mem::Completion;
 use std::collections::hash_map::Entry;
 
-/// The first of them that has not ended, and those behind it.
+/// Those of them that have not ended.
 fn outstanding(after: &[Completion]) -> Result<Vec<Completion>, EngineError> {
     let mut left = Vec::new();
     for completion in after {
@@ -79,11 +79,15 @@ impl Core {
         mut left: Vec<Completion>,
         result: Result<(), EngineError>,
     ) {
-        let Some(send) = self.requests.send_mut(id) else { return };
-        if let (Ok(()), Some(completion)) = (&result, left.pop()) {
+        if result.is_ok()
+            && self.requests.send_mut(id).is_some()
+            && let Some(completion) = left.pop()
+        {
             self.in_flight.push(InFlight { completion, work: Flight::Await { id, left } });
             return;
         }
+        left.into_iter().for_each(|completion| self.requests.lay_down(completion));
+        let Some(send) = self.requests.send_mut(id) else { return };
         let peer = send.to.peer;
         let SendStage::Rendezvous(offered) = &mut send.stage else { return };
         let serial = offered.rts.serial;

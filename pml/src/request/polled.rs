@@ -43,7 +43,7 @@ impl Pml {
         self.core.requests.notify(id, waker)
     }
 
-    /// Whether a request has a waker.
+    /// Whether [`take_woken`](Pml::take_woken) would give any.
     #[must_use]
     #[inline]
     pub fn has_woken(&self) -> bool {
@@ -51,7 +51,8 @@ impl Pml {
     }
 
     /// The wakers of ended requests, for the caller to [wake](Waker::wake) once it has released the endpoint, which
-    /// they may want to use.
+    /// they may want to use. Completions that a send has [waited for](Pml::isend_after) come as wakers, too: waking one
+    /// drops it.
     pub fn take_woken(&mut self) -> Vec<Waker> {
         self.core.requests.take_woken(false)
     }

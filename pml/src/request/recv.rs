@@ -235,11 +235,11 @@ impl Core {
         if self.requests.is_done(id)? {
             return Ok(false);
         }
-        Ok(self.take_back(id))
+        Ok(self.cancel_any(id))
     }
 
     /// As [`cancel`](Core::cancel), also for released requests.
-    pub(crate) fn take_back(&mut self, id: RequestId) -> bool {
+    pub(crate) fn cancel_any(&mut self, id: RequestId) -> bool {
         let Some(recv) = self.requests.recv_mut(id) else { return false };
         let RecvStage::Posted(place) = recv.stage else { return false };
         self.posted.withdraw(place);
