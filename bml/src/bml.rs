@@ -305,7 +305,7 @@ impl Bml {
     }
 
     /// Sends what the slot holds. Messages to one peer arrive in the order of `send`. Unless `done`
-    /// is [`Token::NONE`], one [`Event::Sent`](crate::Event::Sent) with it follows, for the handler
+    /// is [`Token::NONE`], one [`RankEvent::Sent`](crate::RankEvent::Sent) with it follows, for the handler
     /// of `tag`; only the lower 56 bits of the token come back.
     ///
     /// # Panics

@@ -14,9 +14,9 @@ impl fmt::Display for Rank {
     }
 }
 
-/// One thing that happened.
+/// One thing that happened, in terms of ranks. A transport reports it as [`gapless_btl::Event`], in terms of peers.
 #[derive(Debug)]
-pub enum Event {
+pub enum RankEvent {
     /// An active message has arrived in full.
     Arrived {
         /// Who sent it.
@@ -65,7 +65,7 @@ pub enum Next {
 pub trait Handler {
     /// Takes one event. It may reserve, send and register through `bml`; polling from here does
     /// nothing, because its caller is polling already.
-    fn handle(&mut self, bml: &mut Bml, event: Event);
+    fn handle(&mut self, bml: &mut Bml, event: RankEvent);
 
     /// Takes a short message of its tags while the transport is still polled: nothing can be sent from here. `false`,
     /// with nothing changed, if it should come as an event. Messages of one peer keep their order either way.
@@ -83,7 +83,7 @@ pub trait Handler {
 }
 
 impl<H: Handler + ?Sized> Handler for &mut H {
-    fn handle(&mut self, bml: &mut Bml, event: Event) {
+    fn handle(&mut self, bml: &mut Bml, event: RankEvent) {
         (**self).handle(bml, event);
     }
 

@@ -6,9 +6,9 @@
 //!   peer travel over one rail at a time: one that keeps them in order, if any does. [`Bml::limits`] says whether it
 //!   does. If it does not, a caller that needs order numbers its messages.
 //! - **Arriving**: [`Bml::poll`] offers each message at once to the [`Handler`] that registered its active-message
-//!   tag ([`Handler::short`], [`Handler::fragment`]). If the handler refuses it, the message comes as an [`Event`] when
-//!   the transport is free to send. Endings ([`Event::Sent`], [`Event::Completed`]) go to the handler whose
-//!   [`TokenSpace`] the token came from; [`Event::Lost`] goes to all.
+//!   tag ([`Handler::short`], [`Handler::fragment`]). If the handler refuses it, the message comes as an [`RankEvent`] when
+//!   the transport is free to send. Endings ([`RankEvent::Sent`], [`RankEvent::Completed`]) go to the handler whose
+//!   [`TokenSpace`] the token came from; [`RankEvent::Lost`] goes to all.
 //! - **Waiting**: [`Bml::wait`] with a [`Waiter`] spins briefly, then yields, then blocks.
 //! - **Dying**: if a rail dies that was never used, and another rail reaches the peer, the other takes over silently.
 //!   Otherwise the peer is lost, and reported exactly once.
@@ -19,12 +19,12 @@
 //! transport at all. Nothing here knows datatypes or matching. Lengths are in bytes.
 //!
 //! ```
-//! use gapless_bml::{Bml, Event, Handler, Rank};
+//! use gapless_bml::{Bml, RankEvent, Handler, Rank};
 //! use gapless_btl::{AmTag, Token};
 //! struct Print(Vec<Vec<u8>>);
 //! impl Handler for Print {
-//!     fn handle(&mut self, _: &mut Bml, event: Event) {
-//!         if let Event::Arrived { fragment, .. } = event {
+//!     fn handle(&mut self, _: &mut Bml, event: RankEvent) {
+//!         if let RankEvent::Arrived { fragment, .. } = event {
 //!             self.0.push(fragment.to_vec().unwrap());
 //!         }
 //!     }
@@ -55,7 +55,7 @@ mod waiter;
 pub use bml::Bml;
 pub use endpoint::PeerState;
 pub use error::BmlError;
-pub use event::{Event, Handler, Next, Rank};
+pub use event::{Handler, Next, Rank, RankEvent};
 pub use rail::{RailSlot, RdmaRail};
 pub use select::predicted_ns;
 pub use token::TokenSpace;

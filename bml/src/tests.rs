@@ -6,18 +6,18 @@ mod offered;
 mod shifty;
 mod traffic;
 
-use crate::{Bml, BmlError, Event, Handler, PeerState, Rank, TokenSpace};
+use crate::{Bml, BmlError, Handler, PeerState, Rank, RankEvent, TokenSpace};
 use gapless_btl::loopback::{Config, Hub, Loopback};
-use gapless_btl::trace::{Record, Ring, Trace};
+use gapless_btl::trace::{Record, Recorder, Trace};
 use gapless_btl::{Access, AmTag, LinkError, ReserveError, Token};
 use std::sync::{Arc, Mutex};
 
 /// Keeps what it is given.
 #[derive(Default)]
-struct Log(Vec<Event>);
+struct Log(Vec<RankEvent>);
 
 impl Handler for Log {
-    fn handle(&mut self, bml: &mut Bml, event: Event) {
+    fn handle(&mut self, bml: &mut Bml, event: RankEvent) {
         assert_eq!(bml.poll(&mut Log::default()), 0, "handlers do not poll");
         self.0.push(event);
     }
@@ -25,16 +25,16 @@ impl Handler for Log {
 
 /// A registered handler's log, which its test can see.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<Event>>>);
+struct Shared(Arc<Mutex<Vec<RankEvent>>>);
 
 impl Handler for Shared {
-    fn handle(&mut self, _: &mut Bml, event: Event) {
+    fn handle(&mut self, _: &mut Bml, event: RankEvent) {
         self.0.lock().unwrap().push(event);
     }
 }
 
 impl Shared {
-    fn take(&self) -> Vec<Event> {
+    fn take(&self) -> Vec<RankEvent> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
@@ -68,7 +68,7 @@ fn say(bml: &mut Bml, to: u32, tag: u8, text: &[u8], done: Token) {
     bml.send(slot, AmTag(tag), done);
 }
 
-fn poll(bml: &mut Bml) -> Vec<Event> {
+fn poll(bml: &mut Bml) -> Vec<RankEvent> {
     let mut log = Log::default();
     bml.poll(&mut log);
     log.0
@@ -79,9 +79,11 @@ fn messages_reach_their_rank() {
     let hub = Hub::new();
     let (mut a, mut b) = pair(&[(&hub, named("x", 100))]);
     say(&mut a, 1, 3, b"hello", Token(5));
-    assert!(matches!(&poll(&mut a)[..], [Event::Sent { token: Token(5), result: Ok(()) }]));
+    assert!(matches!(&poll(&mut a)[..], [RankEvent::Sent { token: Token(5), result: Ok(()) }]));
     let events = poll(&mut b);
-    let [Event::Arrived { from: Rank(0), tag: AmTag(3), fragment }] = &events[..] else { panic!() };
+    let [RankEvent::Arrived { from: Rank(0), tag: AmTag(3), fragment }] = &events[..] else {
+        panic!()
+    };
     assert_eq!(fragment.to_vec().unwrap(), b"hello");
     assert_eq!(a.state(Rank(1)), &PeerState::Up);
     assert_eq!(a.limits(Rank(1)).unwrap().name, "x");
@@ -91,13 +93,14 @@ fn messages_reach_their_rank() {
 #[test]
 fn the_better_of_two_rails_carries_everything() {
     let (slow_hub, fast_hub) = (Hub::new(), Hub::new());
-    let rings = [Ring::new(1000), Ring::new(1000)];
+    let recorders = [Recorder::new(1000), Recorder::new(1000)];
     let (mut a, mut b) = (Bml::new(Rank(0), 2), rank(&[], 1, 2));
     // Found by what they promise, not by when they were added.
-    for (hub, config, ring) in
-        [(&slow_hub, named("slow", 9000), &rings[0]), (&fast_hub, named("fast", 90), &rings[1])]
-    {
-        a.add(Box::new(Trace::new(Loopback::with(hub, config.clone()), ring.listener())));
+    for (hub, config, recorder) in [
+        (&slow_hub, named("slow", 9000), &recorders[0]),
+        (&fast_hub, named("fast", 90), &recorders[1]),
+    ] {
+        a.add(Box::new(Trace::new(Loopback::with(hub, config.clone()), recorder.listener())));
         b.add(Box::new(Loopback::with(hub, config)));
     }
     connect(&mut a, &mut b);
@@ -106,10 +109,10 @@ fn the_better_of_two_rails_carries_everything() {
         say(&mut a, 1, 0, text, Token::NONE);
     }
     assert_eq!(poll(&mut b).len(), 2);
-    let sends = |ring: &Ring| {
-        ring.records().iter().filter(|record| matches!(record, Record::Send { .. })).count()
+    let sends = |recorder: &Recorder| {
+        recorder.records().iter().filter(|record| matches!(record, Record::Send { .. })).count()
     };
-    assert_eq!(rings.each_ref().map(sends), [0, 2]);
+    assert_eq!(recorders.each_ref().map(sends), [0, 2]);
 }
 
 #[test]
@@ -181,7 +184,7 @@ fn what_comes_before_connect_waits() {
     say(&mut a, 1, 4, b"early", Token::NONE);
     assert!(poll(&mut b).is_empty(), "from a rank that was never connected");
     b.connect(Rank(0), &a.addresses()).unwrap();
-    assert!(matches!(&poll(&mut b)[..], [Event::Arrived { from: Rank(0), .. }]));
+    assert!(matches!(&poll(&mut b)[..], [RankEvent::Arrived { from: Rank(0), .. }]));
 }
 
 #[test]
@@ -222,12 +225,12 @@ fn events_go_to_the_handler_of_their_tag_or_token() {
     say(&mut a, 1, 50, b"theirs", Token(1));
     say(&mut a, 1, 60, b"rest", Token(2));
     say(&mut a, 1, 59, b"unnamed", Token::NONE);
-    assert!(matches!(&poll(&mut a)[..], [Event::Sent { token: Token(2), .. }]));
-    assert!(matches!(&at_a.take()[..], [Event::Sent { token: Token(1), .. }]));
-    assert!(matches!(&poll(&mut b)[..], [Event::Arrived { tag: AmTag(60), .. }]));
+    assert!(matches!(&poll(&mut a)[..], [RankEvent::Sent { token: Token(2), .. }]));
+    assert!(matches!(&at_a.take()[..], [RankEvent::Sent { token: Token(1), .. }]));
+    assert!(matches!(&poll(&mut b)[..], [RankEvent::Arrived { tag: AmTag(60), .. }]));
     assert!(matches!(
         &at_b.take()[..],
-        [Event::Arrived { tag: AmTag(50), .. }, Event::Arrived { tag: AmTag(59), .. }]
+        [RankEvent::Arrived { tag: AmTag(50), .. }, RankEvent::Arrived { tag: AmTag(59), .. }]
     ));
     assert!(other.take().is_empty());
 }
@@ -252,8 +255,11 @@ fn one_sided_operations_end_at_the_handler_that_stamped() {
         // SAFETY: as above; the events are taken below.
         unsafe { rdma.get(peer, &local, &key, &remote, token) }.unwrap();
     }
-    assert!(matches!(&poll(&mut a)[..], [Event::Completed { token: Token(9), result: Ok(()) }]));
-    assert!(matches!(&log.take()[..], [Event::Completed { token: Token(9), result: Ok(()) }]));
+    assert!(matches!(
+        &poll(&mut a)[..],
+        [RankEvent::Completed { token: Token(9), result: Ok(()) }]
+    ));
+    assert!(matches!(&log.take()[..], [RankEvent::Completed { token: Token(9), result: Ok(()) }]));
     let mut back = [0; 8];
     // SAFETY: as above; the operations have ended.
     unsafe { gapless_mem::read(&local[0], 0, &mut back) }.unwrap();
@@ -287,14 +293,14 @@ fn memory_comes_from_the_best_rail_that_maps() {
 #[test]
 fn devices_reach_every_rail() {
     let hub = Hub::new();
-    let (ring, mut bml) = (Ring::new(9), Bml::new(Rank(0), 1));
-    bml.add(Box::new(Trace::new(Loopback::new(&hub), ring.listener())));
+    let (recorder, mut bml) = (Recorder::new(9), Bml::new(Rank(0), 1));
+    bml.add(Box::new(Trace::new(Loopback::new(&hub), recorder.listener())));
     let device: Arc<dyn gapless_mem::Device> = Arc::new(gapless_mem::fake::FakeDevice::new(0));
     bml.attach(&device).unwrap();
-    assert_eq!(ring.text(), "attach fake:0 -> ok\n");
+    assert_eq!(recorder.text(), "attach fake:0 -> ok\n");
     // Those that are added later, too.
-    bml.add(Box::new(Trace::new(Loopback::new(&hub), ring.listener())));
-    assert_eq!(ring.text(), "attach fake:0 -> ok\nattach fake:0 -> ok\n");
+    bml.add(Box::new(Trace::new(Loopback::new(&hub), recorder.listener())));
+    assert_eq!(recorder.text(), "attach fake:0 -> ok\nattach fake:0 -> ok\n");
     assert_eq!(bml.devices().len(), 1);
 }
 

@@ -1,6 +1,6 @@
 //! Once warm, a message through bml allocates nothing: counted by the allocator.
 
-use gapless_bml::{Bml, Event, Handler, Rank};
+use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{AmTag, Token};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -35,10 +35,10 @@ struct Count {
 }
 
 impl Handler for Count {
-    fn handle(&mut self, _: &mut Bml, event: Event) {
+    fn handle(&mut self, _: &mut Bml, event: RankEvent) {
         match event {
-            Event::Arrived { .. } => self.arrived += 1,
-            Event::Sent { .. } => self.ended += 1,
+            RankEvent::Arrived { .. } => self.arrived += 1,
+            RankEvent::Sent { .. } => self.ended += 1,
             other => panic!("{other:?}"),
         }
     }

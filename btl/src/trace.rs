@@ -2,18 +2,18 @@
 //!
 //! [`Trace`] wraps any [`Btl`] and is one. Each call and each event becomes a [`Record`], which
 //! goes to a function of the caller's, for instance `|r| tracing::trace!("{r}")`, or into a
-//! [`Ring`] that keeps the last few. Polls that report nothing are not recorded.
+//! [`Recorder`] that keeps the last few. Polls that report nothing are not recorded.
 //!
 //! ```
-//! use gapless_btl::{AmTag, Btl, Queue, Token, loopback::{Hub, Loopback}, trace::{Ring, Trace}};
-//! let ring = Ring::new(100);
-//! let mut end = Trace::new(Loopback::new(&Hub::new()), ring.listener());
+//! use gapless_btl::{AmTag, Btl, Queue, Token, loopback::{Hub, Loopback}, trace::{Recorder, Trace}};
+//! let recorder = Recorder::new(100);
+//! let mut end = Trace::new(Loopback::new(&Hub::new()), recorder.listener());
 //! let own = end.address();
 //! let me = end.connect(&own)?;
 //! let slot = end.reserve(me, 3)?;
 //! end.send(slot, AmTag(9), Token(1));
 //! end.poll(None, &mut Queue::with_capacity(8));
-//! assert_eq!(ring.text(), "\
+//! assert_eq!(recorder.text(), "\
 //! connect -> peer 0
 //! reserve 3 bytes for peer 0 -> ok
 //! send 3 bytes to peer 0, tag 9, token 1
@@ -27,7 +27,7 @@
 mod abilities;
 mod record;
 
-pub use record::{Outcome, Record, Ring};
+pub use record::{Outcome, Record, Recorder};
 
 use crate::{
     Abilities, Address, AmTag, Btl, Event, Fragment, Limits, LinkError, Mapped, PeerId, Rdma,
@@ -190,14 +190,14 @@ mod tests {
 
     #[test]
     fn the_ring_keeps_the_last_records() {
-        let ring = Ring::new(2);
+        let recorder = Recorder::new(2);
         let hub = Hub::new();
-        let mut end = Trace::new(Loopback::new(&hub), ring.listener());
+        let mut end = Trace::new(Loopback::new(&hub), recorder.listener());
         assert!(end.connect(&Address::new(b"?").unwrap()).is_err());
         assert!(end.reserve(PeerId(0), 1).is_err());
         let own = end.address();
         end.connect(&own).unwrap();
-        let records = ring.records();
+        let records = recorder.records();
         assert_eq!(records.len(), 2);
         assert!(matches!(&records[0], Record::Reserve { outcome: Outcome::Refused(_), .. }));
         assert_eq!(records[1], Record::Connect { result: Ok(PeerId(0)) });
@@ -219,8 +219,8 @@ mod tests {
                 self.1.room()
             }
         }
-        let ring = Ring::new(100);
-        let mut end = Trace::new(Loopback::new(&Hub::new()), ring.listener());
+        let recorder = Recorder::new(100);
+        let mut end = Trace::new(Loopback::new(&Hub::new()), recorder.listener());
         let own = end.address();
         let me = end.connect(&own).unwrap();
         for len in [3, 4] {
@@ -230,15 +230,15 @@ mod tests {
         let mut one = One(0, Queue::with_capacity(8));
         assert_eq!(end.poll(None, &mut one), 2);
         assert_eq!((one.0, one.1.len()), (2, 1));
-        let records = ring.records();
+        let records = recorder.records();
         let told = |len| Record::Arrived { from: me, len, tag: AmTag(9) };
         assert_eq!(records[records.len() - 2..], [told(3), told(4)]);
     }
 
     #[test]
     fn a_small_buffer_takes_what_it_can() {
-        let ring = Ring::new(100);
-        let mut end = Trace::new(Loopback::new(&Hub::new()), ring.listener());
+        let recorder = Recorder::new(100);
+        let mut end = Trace::new(Loopback::new(&Hub::new()), recorder.listener());
         let own = end.address();
         let me = end.connect(&own).unwrap();
         for tag in 0..5 {
@@ -253,6 +253,6 @@ mod tests {
         let mut events = Queue::with_capacity(100);
         assert_eq!(end.poll(None, &mut events), 1);
         let arrived = |record: &Record| matches!(record, Record::Arrived { .. });
-        assert_eq!(ring.records().iter().filter(|r| arrived(r)).count(), 5);
+        assert_eq!(recorder.records().iter().filter(|r| arrived(r)).count(), 5);
     }
 }

@@ -3,7 +3,7 @@
 use gapless_btl::conformance::Fixture;
 use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{Config, Hub, Loopback};
-use gapless_btl::trace::{Ring, Trace};
+use gapless_btl::trace::{Recorder, Trace};
 
 fn ends(config: &Config) -> (Loopback, Loopback) {
     let hub = Hub::new();
@@ -46,7 +46,7 @@ impl Fixture for Rough {
                 delay_polls_max: 5,
                 ..Plan::default()
             };
-            Fault::new(Trace::new(end, Ring::new(50).listener()), plan)
+            Fault::new(Trace::new(end, Recorder::new(50).listener()), plan)
         };
         (rough(a, 1), rough(b, 2))
     }
@@ -62,7 +62,7 @@ impl Fixture for Boxed {
 
     fn pair(&mut self) -> (Self::Btl, Self::Btl) {
         let (a, b) = ends(&Config::default());
-        (Box::new(a), Box::new(Trace::new(b, Ring::new(50).listener())))
+        (Box::new(a), Box::new(Trace::new(b, Recorder::new(50).listener())))
     }
 }
 

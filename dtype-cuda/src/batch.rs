@@ -28,7 +28,7 @@ const FUSED_MAX: u64 = 16 << 20;
 
 /// One request of a batch: bytes `range` of `typed`'s packed stream, on their way to or from `packed`.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct BatchItem {
     /// The user's buffer.
     pub typed: Typed,
     /// Which bytes of its packed stream.
@@ -92,7 +92,7 @@ impl Shared {
     pub(crate) fn tasks<'a>(
         &self,
         direction: Direction,
-        requests: &'a [Request],
+        requests: &'a [BatchItem],
         budget: Option<NonZeroU32>,
     ) -> Result<Vec<Task<'a>>, EngineError> {
         let tasks = requests.iter().map(|request| {
@@ -240,7 +240,7 @@ impl GpuEngine {
     pub unsafe fn batch(
         &self,
         direction: Direction,
-        requests: &[Request],
+        requests: &[BatchItem],
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
         let shared = &*self.shared;
@@ -262,7 +262,7 @@ impl GpuEngine {
     pub fn batch_launches(
         &self,
         direction: Direction,
-        requests: &[Request],
+        requests: &[BatchItem],
     ) -> Result<Vec<Launched>, EngineError> {
         let tasks = self.shared.tasks(direction, requests, self.budget)?;
         self.shared.batch_launches(&tasks)

@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::prepare::pieces;
 use crate::recent::Recent;
 use crate::shared::{Shared, Task};
-use crate::staging::Rings;
+use crate::staging::StagingRings;
 use crate::writers::Writers;
 use gapless_dtype::Layout;
 use gapless_engine::{Engine, EngineError, Typed};
@@ -102,7 +102,7 @@ impl GpuEngine {
             shared_out: Recent::default(),
             laid_out: Recent::default(),
             left_over: Recent::default(),
-            rings: Rings::new(config.piece_bytes),
+            rings: StagingRings::new(config.piece_bytes),
             writers: Writers::new(config.writers),
             memory: Memory::new(accelerator.device(), config.plan_bytes / 2),
             config,
@@ -305,10 +305,4 @@ impl std::fmt::Debug for GpuEngine {
 }
 
 #[cfg(test)]
-mod hostile;
-#[cfg(test)]
-mod order;
-#[cfg(test)]
-mod peers;
-#[cfg(all(test, feature = "opencl"))]
 mod tests;

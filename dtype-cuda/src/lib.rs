@@ -107,9 +107,6 @@ mod form;
 mod lanes;
 #[allow(unsafe_code, reason = "frees device memory")]
 mod memory;
-#[cfg(test)]
-#[allow(unsafe_code, reason = "implements lanes, which take work by address")]
-mod mock;
 mod nest;
 #[cfg(feature = "opencl")]
 mod opencl;
@@ -128,10 +125,13 @@ mod shared;
 #[allow(unsafe_code, reason = "launches kernels and copies by address")]
 mod staged;
 mod staging;
+#[cfg(test)]
+#[allow(unsafe_code, reason = "implements lanes, which take work by address")]
+mod tests;
 mod triangle;
 mod writers;
 
-pub use batch::Request;
+pub use batch::BatchItem;
 pub use cache::PlanStatistics;
 pub use config::{Config, Copied, Launched};
 #[cfg(feature = "cuda")]

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::plan::{MapWriter, Patch, Patches, Pieces, PlanKind, PlanSpec};
 use crate::plans::DevicePlan;
 use crate::shared::Shared;
-use crate::staging::Ring;
+use crate::staging::StagingRing;
 use crate::writers::{Broken, Script, Written};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
@@ -138,7 +138,7 @@ impl Source {
     }
 
     /// Writing begins: the ring's blank pieces are the writers'.
-    fn open(&self, shared: &Shared, ring: &mut Ring) {
+    fn open(&self, shared: &Shared, ring: &mut StagingRing) {
         let Source::Threads(script, _) = self else { return };
         while let Some(piece) = ring.blank() {
             script.give(piece);
@@ -149,14 +149,18 @@ impl Source {
     }
 
     /// No more is written; the ring has its pieces back.
-    fn close(&self, ring: &mut Ring) {
+    fn close(&self, ring: &mut StagingRing) {
         if let Source::Threads(script, _) = self {
             script.stop().into_iter().for_each(|piece| ring.give(piece));
         }
     }
 
     /// The next piece, once it is written; `None` when there is no more.
-    fn next(&mut self, shared: &Shared, ring: &mut Ring) -> Result<Option<Written>, EngineError> {
+    fn next(
+        &mut self,
+        shared: &Shared,
+        ring: &mut StagingRing,
+    ) -> Result<Option<Written>, EngineError> {
         match self {
             Source::InOrder(writer) => {
                 let blank = match ring.blank() {
@@ -217,7 +221,7 @@ impl Draft<'_> {
     fn write(
         &self,
         source: &mut Source,
-        ring: &mut Ring,
+        ring: &mut StagingRing,
         on_ready: OnReady<'_>,
     ) -> Result<(), EngineError> {
         let Some(plan) = &self.plan else { return Ok(()) };
@@ -261,7 +265,7 @@ impl Draft<'_> {
         &self,
         plan: &DevicePlan,
         Written { mut piece, patches, .. }: Written,
-        ring: &mut Ring,
+        ring: &mut StagingRing,
     ) -> Result<Completion, EngineError> {
         let end = self.send(plan, piece.region(), &patches);
         if let Ok(end) = &end {

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::plan::{MapWriter, Patches, PlanKind, PlanSpec};
 use crate::prepare::{in_any_order, piece_bytes, pieces};
-use crate::staging::Rings;
+use crate::staging::StagingRings;
 use crate::writers::{Script, Writers};
 use gapless_dtype::Layout;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub fn rehearse(layout: &Layout, config: &Config, times: usize) -> Rehearsal {
     assert!(spec.bytes < u64::MAX, "no plan has more than 2³² blocks");
     let len = piece_bytes(&config, spec.bytes);
     let writers = Writers::new(config.writers);
-    let mut staging: Vec<_> = (0..pieces(&config)).map(|_| Rings::plain(len)).collect();
+    let mut staging: Vec<_> = (0..pieces(&config)).map(|_| StagingRings::plain(len)).collect();
     let mut rehearsal = Rehearsal { plan_bytes: spec.bytes, pieces: 0, times: Vec::new() };
     for _ in 0..times {
         let begin = Instant::now();

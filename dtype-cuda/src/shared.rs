@@ -12,7 +12,7 @@ use crate::plan::PlanSpec;
 use crate::plans::DevicePlan;
 use crate::prepare::{OnReady, prepare};
 use crate::recent::{Pair, Placed, Recent};
-use crate::staging::Rings;
+use crate::staging::StagingRings;
 use crate::triangle::Shares;
 use crate::writers::Writers;
 use gapless_dtype::Layout;
@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     pub(crate) laid_out: Recent<Placed, Option<Arc<Launches>>>,
     /// What they were to do beside copy engines.
     pub(crate) left_over: Recent<Placed, Result<Arc<Launches>, Unfit>>,
-    pub(crate) rings: Rings,
+    pub(crate) rings: StagingRings,
     pub(crate) writers: Writers,
     pub(crate) memory: Arc<Memory>,
     pub(crate) config: Config,

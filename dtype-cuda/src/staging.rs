@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 #[cfg_attr(not(feature = "opencl"), allow(dead_code, reason = "CUDA's memory waits in its pool"))]
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Rings that are kept; more exist only while as many threads prepare.
+/// StagingRings that are kept; more exist only while as many threads prepare.
 const KEPT: usize = 2;
 
 /// Host memory of ours.
@@ -38,15 +38,15 @@ pub(crate) struct Piece {
 
 /// Pieces that are written, uploaded and written again.
 #[derive(Default)]
-pub(crate) struct Ring {
+pub(crate) struct StagingRing {
     blank: Vec<Piece>,
     /// On their way, oldest first.
     busy: VecDeque<Piece>,
 }
 
-/// Rings that nobody uses.
-pub(crate) struct Rings {
-    idle: Mutex<Vec<Ring>>,
+/// StagingRings that nobody uses.
+pub(crate) struct StagingRings {
+    idle: Mutex<Vec<StagingRing>>,
     piece_bytes: usize,
 }
 
@@ -94,7 +94,7 @@ fn pinned_bytes(buffer: &mut PinnedBuffer) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(pointer, len) }
 }
 
-impl Ring {
+impl StagingRing {
     /// A piece that may be written, if there is one.
     pub(crate) fn blank(&mut self) -> Option<Piece> {
         self.blank.pop()
@@ -143,7 +143,7 @@ fn outlive(bytes: Box<[u8]>, upload: &Completion, patience: Duration) {
     }
 }
 
-impl Drop for Ring {
+impl Drop for StagingRing {
     fn drop(&mut self) {
         for piece in self.blank.drain(..).chain(self.busy.drain(..)) {
             if !matches!(piece.busy.poll(), Ok(false)) {
@@ -158,12 +158,12 @@ impl Drop for Ring {
     }
 }
 
-impl Rings {
-    pub(crate) fn new(piece_bytes: usize) -> Rings {
-        Rings { idle: Mutex::default(), piece_bytes }
+impl StagingRings {
+    pub(crate) fn new(piece_bytes: usize) -> StagingRings {
+        StagingRings { idle: Mutex::default(), piece_bytes }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Ring>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<StagingRing>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -172,7 +172,7 @@ impl Rings {
         &self,
         device: &dyn Accelerator,
         pieces: usize,
-    ) -> Result<Ring, EngineError> {
+    ) -> Result<StagingRing, EngineError> {
         let mut ring = self.idle().pop().unwrap_or_default();
         while ring.blank.len() + ring.busy.len() < pieces {
             ring.blank.push(self.piece(device)?);
@@ -194,7 +194,7 @@ impl Rings {
     }
 
     /// Keeps a ring for the next who prepares, with `pieces` pieces at most.
-    pub(crate) fn give(&self, mut ring: Ring, pieces: usize) {
+    pub(crate) fn give(&self, mut ring: StagingRing, pieces: usize) {
         let kept = pieces.saturating_sub(ring.busy.len());
         ring.blank.truncate(kept);
         let mut idle = self.idle();
@@ -228,18 +228,18 @@ mod tests {
         }
     }
 
-    fn ring(polls: u32) -> (Ring, Arc<Upload>) {
+    fn ring(polls: u32) -> (StagingRing, Arc<Upload>) {
         let upload = Arc::new(Upload(AtomicU32::new(polls)));
         let busy = Completion::Pending(Arc::clone(&upload) as Arc<dyn Pending>);
         let memory = HostMemory::Plain(vec![1; 64].into());
-        (Ring { blank: Vec::new(), busy: VecDeque::from([Piece { memory, busy }]) }, upload)
+        (StagingRing { blank: Vec::new(), busy: VecDeque::from([Piece { memory, busy }]) }, upload)
     }
 
     #[test]
     fn a_ring_that_had_to_be_long_is_kept_short() {
-        let rings = Rings::new(64);
+        let rings = StagingRings::new(64);
         let (mut long, _upload) = ring(u32::MAX);
-        long.blank.extend((0..50).map(|_| Rings::plain(64)));
+        long.blank.extend((0..50).map(|_| StagingRings::plain(64)));
         rings.give(long, 4);
         let mut kept = rings.idle().pop().unwrap();
         assert_eq!((kept.blank.len(), kept.busy.len()), (3, 1));

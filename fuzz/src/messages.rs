@@ -2,7 +2,7 @@
 //! receives and cancels. Then the peer dies, and every request must end.
 
 use crate::input::Input;
-use gapless_bml::{Bml, Event, Handler, Rank};
+use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Allocation, RemoteKey, Token};
 use gapless_dtype::{Datatype, Layout, Primitive};
@@ -25,8 +25,8 @@ const TURNS: usize = 10_000;
 struct Inbox(Vec<Vec<u8>>);
 
 impl Handler for Inbox {
-    fn handle(&mut self, _: &mut Bml, event: Event) {
-        if let Event::Arrived { fragment, .. } = event
+    fn handle(&mut self, _: &mut Bml, event: RankEvent) {
+        if let RankEvent::Arrived { fragment, .. } = event
             && let Ok(bytes) = fragment.to_vec()
         {
             self.0.push(bytes);

@@ -134,7 +134,7 @@ pub use gapless_dtype_cuda::GpuEngine;
 pub use gapless_engine::Engine;
 pub use gapless_mem::{Completion, Device, Region, Space};
 #[cfg(feature = "cuda")]
-pub use gapless_mem_cuda::{CudaDevice, CudaDriver, Gate as CudaGate, Stream as CudaStream};
+pub use gapless_mem_cuda::{CudaDevice, CudaDriver, Stream as CudaStream, StreamGate as CudaGate};
 #[cfg(feature = "opencl")]
 pub use gapless_mem_opencl::OpenClDevice;
 pub use gapless_pml::{

@@ -138,7 +138,7 @@ impl CudaDevice {
 mod tests {
     use super::*;
     use crate::CudaDriver;
-    use crate::driver::fake::{self, State};
+    use crate::driver::tests::fake::{self, State};
     use gapless_mem::{Device, Region};
 
     fn facts(start: u64, len: u64, buffer_id: u64) -> PointerFacts {

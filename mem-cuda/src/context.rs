@@ -225,7 +225,7 @@ impl std::fmt::Debug for Context {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::fake::{self, State};
+    use crate::driver::tests::fake::{self, State};
 
     fn context() -> Arc<Context> {
         Context::open(fake::driver(), 0).unwrap()

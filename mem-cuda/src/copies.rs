@@ -327,7 +327,7 @@ impl CudaDevice {
 mod tests {
     use super::*;
     use crate::CudaDriver;
-    use crate::driver::fake::{self, State};
+    use crate::driver::tests::fake::{self, State};
 
     const HERE: Space = Space::Cuda { device: 0 };
 

@@ -437,7 +437,7 @@ impl std::fmt::Debug for CudaDevice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::fake::{self, State};
+    use crate::driver::tests::fake::{self, State};
     use crate::error::code;
 
     #[test]

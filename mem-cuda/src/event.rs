@@ -208,7 +208,7 @@ impl std::fmt::Debug for CudaPending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::fake::{self, State};
+    use crate::driver::tests::fake::{self, State};
 
     fn pending(context: &Arc<Context>) -> Completion {
         let event = context.event(EventUse::Order).unwrap();

@@ -96,12 +96,12 @@ impl Word {
 /// first time. The thread that is to open it must do none of that before. Other streams go on, although they
 /// share a few queues of the hardware (64 streams were tried on an H200; see `tests/hardware/gate.rs`).
 #[must_use = "a gate that is dropped is open"]
-pub struct Gate {
+pub struct StreamGate {
     context: Arc<Context>,
     word: Word,
 }
 
-impl Gate {
+impl StreamGate {
     /// Lets the stream go on. All that this thread wrote before is there for the stream's later work.
     pub fn open(&self) {
         self.word.write(self.word.number);
@@ -114,22 +114,22 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
+impl Drop for StreamGate {
     fn drop(&mut self) {
         self.open();
         lock(&self.context.words.0).push(self.word);
     }
 }
 
-impl std::fmt::Debug for Gate {
+impl std::fmt::Debug for StreamGate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = if self.is_open() { "open" } else { "closed" };
-        write!(f, "Gate on {}, {state}", self.context.name)
+        write!(f, "StreamGate on {}, {state}", self.context.name)
     }
 }
 
 impl CudaDevice {
-    /// Whether streams of this device can wait at a [`Gate`]: the driver has the call and says that
+    /// Whether streams of this device can wait at a [`StreamGate`]: the driver has the call and says that
     /// the device's streams can work on memory.
     #[must_use]
     pub fn has_gates(&self) -> bool {
@@ -152,7 +152,7 @@ impl Stream {
     /// [`DeviceError::Unsupported`] where [`CudaDevice::has_gates`] says no, and of a
     /// stream that is being captured; the driver's refusal (no page-locked memory left, say). The stream is
     /// then as it was.
-    pub fn gate(&self) -> Result<Gate, CudaError> {
+    pub fn gate(&self) -> Result<StreamGate, CudaError> {
         let context = self.context();
         let function = context.driver.wait_value_function().filter(|_| can(context));
         let Some(function) = function else {
@@ -169,7 +169,7 @@ impl Stream {
             context.driver.stream_wait_value(function, self.raw(), word.device, word.number)
         };
         match waits {
-            Ok(()) => Ok(Gate { context: Arc::clone(context), word }),
+            Ok(()) => Ok(StreamGate { context: Arc::clone(context), word }),
             Err(fault) => {
                 lock(&context.words.0).push(before);
                 Err(context.fault(fault))
@@ -181,7 +181,7 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::fake::{self, State};
+    use crate::driver::tests::fake::{self, State};
 
     fn stream() -> Stream {
         let context = Context::open(fake::driver(), 0).unwrap();
@@ -226,7 +226,7 @@ mod tests {
         let words: std::collections::HashSet<u64> = waits().iter().map(|wait| wait.0).collect();
         assert_eq!(words.len(), 1, "one at a time needs one word");
         // More than a page of them at once.
-        let many: Vec<Gate> = (0..200).map(|_| stream.gate().unwrap()).collect();
+        let many: Vec<StreamGate> = (0..200).map(|_| stream.gate().unwrap()).collect();
         let words: std::collections::HashSet<u64> = waits()[1000..].iter().map(|w| w.0).collect();
         assert_eq!(words.len(), 200);
         assert!(many.iter().all(|gate| !gate.is_open()));

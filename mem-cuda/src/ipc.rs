@@ -23,7 +23,7 @@ use std::sync::Mutex;
 
 /// An allocation of another process that is mapped here, or one of ours that came back.
 #[derive(Debug)]
-struct Mapping {
+struct Import {
     identity: Identity,
     /// Regions that were imported and not released.
     users: u64,
@@ -47,7 +47,7 @@ enum How {
 
 /// What is mapped, by first address here.
 #[derive(Debug, Default)]
-pub(crate) struct Imports(Mutex<HashMap<u64, Mapping>>);
+pub(crate) struct Imports(Mutex<HashMap<u64, Import>>);
 
 impl CudaDevice {
     /// [`Device::export`](gapless_mem::Device::export), with errors of this crate.
@@ -127,13 +127,13 @@ impl CudaDevice {
         // Only memory of our own can stand at an address that is in the table: what was there has
         // been freed and allocated anew, and its users have yet to release it.
         let before = mapped.get(&start).map_or(0, |old| old.users);
-        mapped.insert(start, Mapping { users: before + 1, ..mapping });
+        mapped.insert(start, Import { users: before + 1, ..mapping });
         Ok(region)
     }
 
     /// Memory of this process, found again by what was remembered when it was exported; and it must still
     /// be there.
-    fn own(&self, key: &MemoryKey) -> Result<(u64, Mapping), CudaError> {
+    fn own(&self, key: &MemoryKey) -> Result<(u64, Import), CudaError> {
         if !Exported::of_this_process().has(key) {
             let reason = "this process has not exported such memory";
             return Err(CudaError::Malformed { object: "memory key", reason });
@@ -157,7 +157,7 @@ impl CudaDevice {
                 facts.space
             }
         };
-        let mapping = Mapping {
+        let mapping = Import {
             identity: key.identity(),
             users: 1,
             size: key.size,
@@ -173,11 +173,11 @@ impl CudaDevice {
         &self,
         key: &MemoryKey,
         descriptor: Option<OwnedFd>,
-    ) -> Result<(u64, Mapping), CudaError> {
+    ) -> Result<(u64, Import), CudaError> {
         let context = self.context();
         let _bound = context.bind()?;
         let fault = |fault| context.fault(fault);
-        let mapping = |size, how| Mapping {
+        let mapping = |size, how| Import {
             identity: key.identity(),
             users: 1,
             size,
@@ -255,7 +255,7 @@ impl CudaDevice {
             Space::Cuda { .. } => {
                 let start = region.start();
                 let mapped = lock(&self.imports().0);
-                let covers = |at: u64, mapping: &Mapping| {
+                let covers = |at: u64, mapping: &Import| {
                     start.checked_sub(at).is_some_and(|offset| offset < mapping.size)
                 };
                 match mapped.get(&region.address()).filter(|found| covers(region.address(), found))
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn memory_of_our_own_is_found_only_if_it_was_exported() {
         use crate::CudaDriver;
-        use crate::driver::fake::{self, State};
+        use crate::driver::tests::fake::{self, State};
         use gapless_mem::Device;
         fake::set(State::default());
         let device = CudaDriver::of(fake::driver()).unwrap().device(0).unwrap();
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn what_lies_on_another_device_is_known_wherever_it_is_mapped() {
         use crate::CudaDriver;
-        use crate::driver::fake::{self, State};
+        use crate::driver::tests::fake::{self, State};
         fake::set(State::default());
         let device = CudaDriver::of(fake::driver()).unwrap().device(0).unwrap();
         let identity = |start, uuid| {
@@ -395,7 +395,7 @@ mod tests {
             key.identity()
         };
         for (start, elsewhere) in [(1000, true), (1100, false), (5000, true)] {
-            let mapping = Mapping {
+            let mapping = Import {
                 identity: identity(start, [u8::from(elsewhere); 16]),
                 users: 1,
                 size: 100,

@@ -6,7 +6,7 @@
 //! - [`CudaDevice`]: allocate, copy (one- and two-dimensional, in all directions), register host
 //!   memory, export and import memory and completions, find out where an address lies;
 //! - [`Stream`], [`Mark`]: order work and measure it; completions are pooled events;
-//! - [`Gate`]: a stream waits for the host, without a thread that waits;
+//! - [`StreamGate`]: a stream waits for the host, without a thread that waits;
 //! - [`Module`], [`Function`], [`Grid`], [`Argument`]: launch kernels;
 //! - [`PinnedBuffer`]: page-locked host memory from a pool;
 //! - [`Mps`]: whether processes share the device or take turns.
@@ -77,7 +77,7 @@ pub use attributes::PointerFacts;
 pub use device::{CudaDevice, CudaDriver};
 pub use error::CudaError;
 pub use event::CudaPending;
-pub use gate::Gate;
+pub use gate::StreamGate;
 pub use module::{Argument, Function, FunctionProperties, Grid, Module, PARAMETERS_MAX};
 pub use mps::Mps;
 pub use pinned::PinnedBuffer;

@@ -298,7 +298,7 @@ impl std::fmt::Debug for Mark {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::fake::{self, State};
+    use crate::driver::tests::fake::{self, State};
     use gapless_mem::Pending;
     use std::any::Any;
     use std::sync::atomic::{AtomicU32, Ordering};

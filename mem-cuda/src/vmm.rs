@@ -5,7 +5,7 @@
 //! it, so nothing undefined happens when the exporter frees it first.
 
 use crate::context::{Context, lock};
-use crate::driver::Allocation;
+use crate::driver::MemoryHandle;
 use crate::{CudaDevice, CudaError};
 use gapless_mem::Region;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 struct Block {
     /// Bytes mapped.
     len: u64,
-    allocation: Allocation,
+    allocation: MemoryHandle,
     /// Different for every allocation of this process. The top bit is set, so that it is no
     /// driver's buffer id.
     id: u64,
@@ -93,7 +93,7 @@ impl Vmm {
     fn place(
         &self,
         context: &Context,
-        allocation: Allocation,
+        allocation: MemoryHandle,
         len: u64,
         devices: &[c_int],
     ) -> Result<u64, CudaError> {
@@ -153,7 +153,7 @@ impl Vmm {
     }
 }
 
-fn release(context: &Context, allocation: Allocation) {
+fn release(context: &Context, allocation: MemoryHandle) {
     if let Err(fault) = context.driver.vmm_release(allocation) {
         context.grumble(fault);
     }

@@ -64,7 +64,7 @@ pub(crate) use grant::{GRANT_BYTES, Grant};
 pub(crate) use note::{NOTE_BYTES, Note, What, note};
 use rts::RtsWire;
 pub(crate) use rts::{Data, Rts, StagedOffer};
-pub(crate) use staged::{DEPTH_MAX, Open, Ring, Why, free, ready, refuse};
+pub(crate) use staged::{DEPTH_MAX, Open, RingOffer, Why, free, ready, refuse};
 use staged::{OpenWire, RingWire};
 pub(crate) use verdict::Verdict;
 
@@ -240,7 +240,7 @@ pub(crate) enum Message {
         length: u64,
     },
     Open(Open),
-    Ring(Ring),
+    Ring(RingOffer),
     Ready {
         reply: u64,
         index: u64,
@@ -388,7 +388,7 @@ impl Message {
             kind::RING => {
                 let (wire, key) = RingWire::read_from_prefix(message)
                     .map_err(|_| format!("a RING of {} bytes", message.len()))?;
-                Ring::check(&wire, key).map(Message::Ring)
+                RingOffer::check(&wire, key).map(Message::Ring)
             }
             kind::READY | kind::FREE => {
                 let wire: WordsWire = exactly(message)?;

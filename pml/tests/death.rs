@@ -5,7 +5,7 @@ mod common;
 use common::{Buffer, Job, bytes, link};
 use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Loopback};
-use gapless_btl::trace::{Record, Ring, Trace};
+use gapless_btl::trace::{Record, Recorder, Trace};
 use gapless_pml::{Bounds, Config, PmlError, Protocol, RequestId, Source, TagSel, Tuning};
 
 const WAYS: [Protocol; 4] =
@@ -131,11 +131,11 @@ fn what_had_arrived_in_full_can_still_be_received() {
 
 #[test]
 fn what_was_registered_for_the_dead_is_given_back() {
-    let ring = Ring::new(1000);
+    let recorder = Recorder::new(1000);
     let config = Config { force: Some(Protocol::SingleCopy), ..Config::default() };
     let mut job = Job::build(2, config, &mut |rank, hub| {
         let end = Loopback::with(hub, link());
-        if rank == 0 { Box::new(Trace::new(end, ring.listener())) } else { Box::new(end) }
+        if rank == 0 { Box::new(Trace::new(end, recorder.listener())) } else { Box::new(end) }
     });
     let from = Buffer::source(&bytes(100_000), 1, 1);
     let sends = [0, 1, 2].map(|tag| job.isend(0, &from, 1, tag));
@@ -145,10 +145,10 @@ fn what_was_registered_for_the_dead_is_given_back() {
         assert!(!lost_or_done(&mut job, 0, 1, send, "an offer to the dead"));
     }
     let count = |name| {
-        let calls = ring.records().into_iter();
+        let calls = recorder.records().into_iter();
         calls.filter(|r| matches!(r, Record::Ability { call, .. } if *call == name)).count()
     };
-    assert_eq!((count("register"), count("deregister")), (3, 3), "{}", ring.text());
+    assert_eq!((count("register"), count("deregister")), (3, 3), "{}", recorder.text());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Buffer, bytes};
-use gapless_bml::{Bml, Event, Handler, Rank};
+use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, LinkError, Token};
 use gapless_dtype::testkit::Rng;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 struct Inbox(Vec<Vec<u8>>, bool);
 
 impl Handler for Inbox {
-    fn handle(&mut self, _: &mut Bml, event: Event) {
+    fn handle(&mut self, _: &mut Bml, event: RankEvent) {
         match event {
-            Event::Arrived { fragment, .. } => self.0.push(fragment.to_vec().unwrap()),
-            Event::Lost { .. } => self.1 = true,
+            RankEvent::Arrived { fragment, .. } => self.0.push(fragment.to_vec().unwrap()),
+            RankEvent::Lost { .. } => self.1 = true,
             _ => {}
         }
     }

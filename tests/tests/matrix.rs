@@ -4,7 +4,7 @@ use gapless::btl::Btl;
 use gapless::{Config, Protocol, Source, TagSel, View, ViewMut, World};
 use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Hub, Loopback};
-use gapless_btl::trace::{Ring, Trace};
+use gapless_btl::trace::{Recorder, Trace};
 use gapless_dtype::naive::Typemap;
 use gapless_layouts::{Case, Side, cases};
 use gapless_tests::{byte_at, job};
@@ -148,8 +148,8 @@ fn every_layout_over_every_link_by_every_protocol() {
                 match &link.plan {
                     None => vec![Box::new(end)],
                     Some(plan) => {
-                        let ring = Ring::new(64);
-                        vec![Box::new(Trace::new(Fault::new(end, plan.clone()), ring.listener()))]
+                        let recorder = Recorder::new(64);
+                        vec![Box::new(Trace::new(Fault::new(end, plan.clone()), recorder.listener()))]
                     }
                 }
             };

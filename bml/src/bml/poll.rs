@@ -3,7 +3,7 @@
 use super::{Bml, RESERVED};
 use crate::endpoint::{Ending, Endpoint};
 use crate::waiter::{Step, Waiter};
-use crate::{Event, Handler, Next, Rank, TokenSpace};
+use crate::{Handler, Next, Rank, RankEvent, TokenSpace};
 use gapless_btl::{AmTag, Fragment, LinkError, PeerId, Queue, Short, Sink};
 
 /// Takes what one rail says: offers messages to the handlers of their tags, and keeps events for later.
@@ -211,7 +211,7 @@ impl Bml {
             }
             gapless_btl::Event::Sent { token, result } => {
                 let (number, token) = TokenSpace::unstamp(token);
-                self.hand(number, Event::Sent { token, result }, rest);
+                self.hand(number, RankEvent::Sent { token, result }, rest);
             }
             gapless_btl::Event::Completed(ended) => {
                 let rail = &self.rails[rail];
@@ -220,7 +220,7 @@ impl Bml {
                     return;
                 };
                 let (number, token) = TokenSpace::unstamp(token);
-                self.hand(number, Event::Completed { token, result }, rest);
+                self.hand(number, RankEvent::Completed { token, result }, rest);
             }
             gapless_btl::Event::Lost { peer, error } => self.lost(rail, peer, &error, rest),
         }
@@ -242,12 +242,12 @@ impl Bml {
         }
         match self.by_tag[usize::from(tag.0)] {
             RESERVED => self.control(rank, &fragment, rest),
-            number => self.hand(number, Event::Arrived { from: rank, tag, fragment }, rest),
+            number => self.hand(number, RankEvent::Arrived { from: rank, tag, fragment }, rest),
         }
     }
 
     /// Gives an event to handler `number`.
-    fn hand(&mut self, number: u8, event: Event, rest: &mut dyn Handler) {
+    fn hand(&mut self, number: u8, event: RankEvent, rest: &mut dyn Handler) {
         if number == 0 {
             return rest.handle(self, event);
         }
@@ -285,7 +285,7 @@ impl Bml {
         self.count_loss(peer);
         let handlers = u8::try_from(self.handlers.len()).unwrap_or(RESERVED);
         for number in 0..=handlers {
-            self.hand(number, Event::Lost { peer, error: error.clone() }, rest);
+            self.hand(number, RankEvent::Lost { peer, error: error.clone() }, rest);
         }
     }
 

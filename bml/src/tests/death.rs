@@ -2,7 +2,7 @@
 //! alone.
 
 use super::{Shared, named, pair, poll, say};
-use crate::{Bml, BmlError, Event, PeerState, Rank};
+use crate::{Bml, BmlError, PeerState, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Address, AmTag, Btl, LinkError, PeerId, Queue, ReserveError, Token};
 
@@ -50,16 +50,18 @@ fn the_death_of_a_peer_reaches_every_handler_once() {
     a.send(held, AmTag(1), Token(4));
     let mut events = poll(&mut a);
     events.extend((0..10).flat_map(|_| poll(&mut a)));
-    assert!(matches!(&events[..], [Event::Lost { peer: Rank(1), .. }]), "{events:?}");
+    assert!(matches!(&events[..], [RankEvent::Lost { peer: Rank(1), .. }]), "{events:?}");
     let first = logs[0].take();
-    let [Event::Sent { token: Token(4), result: Err(_) }, Event::Lost { peer: Rank(1), .. }] =
-        &first[..]
+    let [
+        RankEvent::Sent { token: Token(4), result: Err(_) },
+        RankEvent::Lost { peer: Rank(1), .. },
+    ] = &first[..]
     else {
         panic!("{first:?}")
     };
     let second = logs[1].take();
     assert!(
-        matches!(&second[..], [Event::Arrived { .. }, Event::Lost { peer: Rank(1), .. }]),
+        matches!(&second[..], [RankEvent::Arrived { .. }, RankEvent::Lost { peer: Rank(1), .. }]),
         "{second:?}"
     );
     let gone = |error: &LinkError| matches!(error, LinkError::PeerGone { .. });
@@ -84,7 +86,7 @@ fn another_rail_takes_over_from_one_that_was_never_used() {
     assert_eq!(heard(&mut second), [(AmTag(5), b"on".to_vec())]);
     // The last rail takes the peer with it.
     drop(second);
-    assert!(matches!(&poll(&mut a)[..], [Event::Lost { peer: Rank(1), .. }]));
+    assert!(matches!(&poll(&mut a)[..], [RankEvent::Lost { peer: Rank(1), .. }]));
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn a_used_rail_takes_the_peer_with_it_and_the_peer_is_told() {
     // A slot is enough: whoever holds it will send it there.
     let held = a.reserve(Rank(1), 1).unwrap();
     drop(first);
-    assert!(matches!(&poll(&mut a)[..], [Event::Lost { peer: Rank(1), .. }]));
+    assert!(matches!(&poll(&mut a)[..], [RankEvent::Lost { peer: Rank(1), .. }]));
     assert_eq!(heard(&mut second), [(Bml::CONTROL_TAG, vec![1])]);
     // What it still says is not delivered, and its later death is no news.
     let slot = second.reserve(to_a, 1).unwrap();
@@ -102,7 +104,7 @@ fn a_used_rail_takes_the_peer_with_it_and_the_peer_is_told() {
     drop(second);
     assert!(poll(&mut a).is_empty());
     a.send(held, AmTag(0), Token(3));
-    assert!(matches!(&poll(&mut a)[..], [Event::Sent { token: Token(3), result: Err(_) }]));
+    assert!(matches!(&poll(&mut a)[..], [RankEvent::Sent { token: Token(3), result: Err(_) }]));
 }
 
 #[test]
@@ -120,7 +122,7 @@ fn a_farewell_waits_for_room() {
         slots.push(slot);
     }
     drop(first);
-    assert!(matches!(&poll(&mut a)[..], [Event::Lost { .. }]));
+    assert!(matches!(&poll(&mut a)[..], [RankEvent::Lost { .. }]));
     poll(&mut a);
     assert!(heard(&mut second).is_empty());
     slots.clear();
@@ -138,7 +140,7 @@ fn a_peer_that_is_given_up_is_told_over_every_rail() {
     a.give_up(Rank(1), nonsense());
     assert!(matches!(a.state(Rank(1)), PeerState::Lost(LinkError::Corrupt { .. })));
     let lost = poll(&mut a);
-    let [Event::Lost { peer: Rank(1), error }] = &lost[..] else { panic!("{lost:?}") };
+    let [RankEvent::Lost { peer: Rank(1), error }] = &lost[..] else { panic!("{lost:?}") };
     assert_eq!(*error, nonsense());
     assert!(poll(&mut a).is_empty(), "once, and what it still says is not delivered");
     for end in [&mut first, &mut second] {
@@ -152,12 +154,12 @@ fn giving_up_ends_both_sides() {
     let hub = Hub::new();
     let (mut a, mut b) = pair(&[(&hub, named("x", 100))]);
     a.give_up(Rank(1), LinkError::Corrupt { what: "nonsense".to_owned() });
-    assert!(matches!(&poll(&mut a)[..], [Event::Lost { peer: Rank(1), .. }]));
+    assert!(matches!(&poll(&mut a)[..], [RankEvent::Lost { peer: Rank(1), .. }]));
     let lost = poll(&mut b);
     assert!(
         matches!(
             &lost[..],
-            [Event::Lost { peer: Rank(0), error: LinkError::PeerGone { reason } }]
+            [RankEvent::Lost { peer: Rank(0), error: LinkError::PeerGone { reason } }]
                 if reason.contains("gave this process up")
         ),
         "{lost:?}"
@@ -173,7 +175,7 @@ fn a_peer_that_gives_us_up_is_lost() {
         slot.write(0, kind).unwrap();
         second.send(slot, Bml::CONTROL_TAG, Token::NONE);
     }
-    assert!(matches!(&poll(&mut a)[..], [Event::Lost { peer: Rank(1), .. }]));
+    assert!(matches!(&poll(&mut a)[..], [RankEvent::Lost { peer: Rank(1), .. }]));
     assert!(a.reserve(Rank(1), 1).is_err());
 }
 

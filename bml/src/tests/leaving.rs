@@ -21,9 +21,9 @@ fn trio(hub: &Hub) -> [Bml; 3] {
     all
 }
 
-fn losses(events: &[Event]) -> Vec<u32> {
+fn losses(events: &[RankEvent]) -> Vec<u32> {
     let lost = events.iter().filter_map(|event| match event {
-        Event::Lost { peer, .. } => Some(peer.0),
+        RankEvent::Lost { peer, .. } => Some(peer.0),
         _ => None,
     });
     lost.collect()
@@ -89,6 +89,6 @@ fn nobody_is_lost_on_anothers_word() {
     }
     assert!([1, 2].iter().all(|&peer| matches!(a.state(Rank(peer)), PeerState::Up)));
     say(&mut b, 0, 3, b"alive", Token::NONE);
-    assert!(matches!(&poll(&mut a)[..], [Event::Arrived { from: Rank(1), .. }]));
+    assert!(matches!(&poll(&mut a)[..], [RankEvent::Arrived { from: Rank(1), .. }]));
     assert_eq!(a.casualty(), None);
 }

@@ -1,7 +1,7 @@
 //! Messages that are offered while the transport is still polled: every handler gets those of its tags, in their turn.
 
 use super::{named, pair, rank, say};
-use crate::{Bml, Event, Handler, Next, PeerState, Rank};
+use crate::{Bml, Handler, Next, PeerState, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{
     Address, AmTag, Btl, Fragment, Limits, LinkError, PeerId, Queue, ReserveError, Short, Sink,
@@ -38,10 +38,10 @@ impl Taker {
 }
 
 impl Handler for Taker {
-    fn handle(&mut self, _: &mut Bml, event: Event) {
+    fn handle(&mut self, _: &mut Bml, event: RankEvent) {
         self.1.note(match event {
-            Event::Arrived { from, tag, .. } => format!("{} event {} of {from}", self.0, tag.0),
-            Event::Lost { peer, .. } => format!("{} loss of {peer}", self.0),
+            RankEvent::Arrived { from, tag, .. } => format!("{} event {} of {from}", self.0, tag.0),
+            RankEvent::Lost { peer, .. } => format!("{} loss of {peer}", self.0),
             other => panic!("{other:?}"),
         });
     }

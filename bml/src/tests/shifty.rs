@@ -2,7 +2,7 @@
 //! operations, or give a peer a second name: nothing that was granted comes back on their word.
 
 use super::{connect, poll, rank};
-use crate::{Bml, Event, Rank, TokenSpace};
+use crate::{Bml, Rank, RankEvent, TokenSpace};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{
     Access, Address, AmTag, Btl, Extent, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
@@ -137,7 +137,10 @@ fn the_end_of_anothers_operation_ends_nothing() {
     let (peer, rdma) = a.rdma(Rank(1)).unwrap();
     // SAFETY: as above.
     unsafe { rdma.get(peer, &[leaked()], &key, &remote, token) }.unwrap();
-    assert!(matches!(&poll(&mut a)[..], [Event::Completed { token: Token(9), result: Ok(()) }]));
+    assert!(matches!(
+        &poll(&mut a)[..],
+        [RankEvent::Completed { token: Token(9), result: Ok(()) }]
+    ));
 }
 
 #[test]

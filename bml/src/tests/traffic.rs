@@ -1,7 +1,7 @@
 //! Many messages: under faults, between threads that sleep, and to oneself.
 
 use super::{Log, named, poll, say};
-use crate::{Bml, Event, Handler, Patience, Rank, Waiter};
+use crate::{Bml, Handler, Patience, Rank, RankEvent, Waiter};
 use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{AmTag, ReserveError, Token};
@@ -13,16 +13,16 @@ struct Counter {
 }
 
 impl Handler for Counter {
-    fn handle(&mut self, _: &mut Bml, event: Event) {
+    fn handle(&mut self, _: &mut Bml, event: RankEvent) {
         match event {
-            Event::Arrived { from, fragment, .. } => {
+            RankEvent::Arrived { from, fragment, .. } => {
                 let mut number = [0; 8];
                 fragment.read(0, &mut number).unwrap();
                 let next = &mut self.next[from.0 as usize];
                 assert_eq!(u64::from_le_bytes(number), *next, "from {from}");
                 *next += 1;
             }
-            Event::Sent { result, .. } => {
+            RankEvent::Sent { result, .. } => {
                 result.unwrap();
                 self.ended += 1;
             }
@@ -144,8 +144,8 @@ fn waiting_sleeps_by_the_clock_if_a_rail_must_be_polled() {
 struct Echo(u32);
 
 impl Handler for Echo {
-    fn handle(&mut self, bml: &mut Bml, event: Event) {
-        let Event::Arrived { from, tag, fragment } = event else { panic!("{event:?}") };
+    fn handle(&mut self, bml: &mut Bml, event: RankEvent) {
+        let RankEvent::Arrived { from, tag, fragment } = event else { panic!("{event:?}") };
         let mut waiter = Waiter::with(Patience::new(2, 1));
         assert_eq!(bml.wait(&mut waiter, &mut Log::default()), 0);
         if self.0 > 0 {

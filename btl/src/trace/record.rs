@@ -174,25 +174,25 @@ impl fmt::Display for Record {
 
 /// Keeps the last records. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Ring {
+pub struct Recorder {
     records: Arc<Mutex<VecDeque<Record>>>,
     capacity: usize,
 }
 
-impl Ring {
+impl Recorder {
     /// Room for `capacity` records (at least 1); older ones make place.
     #[must_use]
-    pub fn new(capacity: usize) -> Ring {
-        Ring { records: Arc::default(), capacity: capacity.max(1) }
+    pub fn new(capacity: usize) -> Recorder {
+        Recorder { records: Arc::default(), capacity: capacity.max(1) }
     }
 
     /// A listener that fills it, for [`Trace::new`](super::Trace::new).
     #[must_use]
     pub fn listener(&self) -> Listener {
-        let ring = self.clone();
+        let recorder = self.clone();
         Box::new(move |record| {
-            let mut records = ring.lock();
-            if records.len() == ring.capacity {
+            let mut records = recorder.lock();
+            if records.len() == recorder.capacity {
                 records.pop_front();
             }
             records.push_back(record);

@@ -3,7 +3,7 @@
 use super::CudaAccelerator;
 use super::lane::StreamLane;
 use crate::accelerator::Lane;
-use crate::batch::Request;
+use crate::batch::BatchItem;
 use crate::engine::GpuEngine;
 use crate::lanes::{Held, Hold};
 use crate::memory::Block;
@@ -124,7 +124,7 @@ impl OnStream<'_> {
     pub unsafe fn batch(
         &self,
         direction: Direction,
-        requests: &[Request],
+        requests: &[BatchItem],
     ) -> Result<(), EngineError> {
         let tasks = self.shared().tasks(direction, requests, self.engine.budget)?;
         let mut held = Held::new();

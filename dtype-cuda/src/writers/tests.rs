@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::plan::{Patch, PlanSpec};
-use crate::staging::Rings;
+use crate::staging::StagingRings;
 use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Layout, Primitive};
 
@@ -104,7 +104,7 @@ impl Drop for Begun {
 
 fn begin(pieces: Pieces, memory: usize, piece_bytes: usize) -> Begun {
     let script = Script::new(pieces);
-    (0..memory).for_each(|_| script.give(Rings::plain(piece_bytes)));
+    (0..memory).for_each(|_| script.give(StagingRings::plain(piece_bytes)));
     Begun(script)
 }
 

@@ -8,7 +8,7 @@ use crate::sample::{Sample, range};
 use crate::seed::{cases, fail, rng};
 use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
-use gapless_dtype_cuda::Request;
+use gapless_dtype_cuda::BatchItem;
 use gapless_engine::{EngineError, Typed};
 use gapless_kernels::{Direction, Family, Kernel, Width};
 use gapless_mem::Region;
@@ -31,7 +31,7 @@ pub(crate) fn batches_are_their_requests(gpu: &Gpu) {
             let one = side(&*gpu.memory, sample, align.0, &mut rng).unwrap();
             let wire = packed(&*gpu.memory, &part, align.1, &mut rng);
             let (region, whole) = (wire.region, one.typed.clone());
-            requests.push(Request { typed: whole, range: part, packed: region });
+            requests.push(BatchItem { typed: whole, range: part, packed: region });
             typed.push(one);
             wires.push(wire);
         }
@@ -92,12 +92,12 @@ impl<'a> Together<'a> {
         Together { samples, parts, memory, wire, typed, packed }
     }
 
-    fn requests(&self) -> Vec<Request> {
+    fn requests(&self) -> Vec<BatchItem> {
         let request = |(turn, origin, part, at): &(usize, u64, Range<u64>, u64)| {
             let sample = &self.samples[*turn];
             let typed = Typed::new(self.typed.region(), *origin, &sample.layout, sample.count);
             let packed = self.packed.part(*at, part.end - part.start);
-            Request { typed: typed.unwrap(), range: part.clone(), packed }
+            BatchItem { typed: typed.unwrap(), range: part.clone(), packed }
         };
         self.parts.iter().map(request).collect()
     }
@@ -173,8 +173,8 @@ pub(crate) fn small_requests_are_fused(gpu: &Gpu) {
     let vector = Datatype::vector(16, 1, 3, &Primitive::Double.into()).unwrap().commit().unwrap();
     let memory = Buffer::new(&*gpu.memory, 26 * 512);
     let wire = Buffer::new(&*gpu.memory, 26 * 128);
-    let requests: Vec<Request> = (0..26)
-        .map(|face| Request {
+    let requests: Vec<BatchItem> = (0..26)
+        .map(|face| BatchItem {
             typed: Typed::new(memory.region(), face * 512, &vector, 1).unwrap(),
             range: 0..128,
             packed: wire.part(face * 128, 128),
@@ -194,16 +194,16 @@ pub(crate) fn a_batch_with_a_misfit_does_nothing(gpu: &Gpu) {
     let bytes = noise(&mut rng, 1_024);
     let memory = Buffer::holding(&*gpu.memory, &bytes);
     let wire = Buffer::holding(&*gpu.memory, &bytes);
-    let good = |at: u64| Request {
+    let good = |at: u64| BatchItem {
         typed: Typed::new(memory.region(), at * 192, &vector, 1).unwrap(),
         range: 0..64,
         packed: wire.part(at * 64, 64),
     };
     let foreign = gapless_mem::Space::Fake { device: 2 };
     let wrong = [
-        Request { packed: wire.part(512, 63), ..good(4) },
-        Request { range: 1..65, ..good(4) },
-        Request { packed: Region::new(foreign, 4_096, 0, 64), ..good(4) },
+        BatchItem { packed: wire.part(512, 63), ..good(4) },
+        BatchItem { range: 1..65, ..good(4) },
+        BatchItem { packed: Region::new(foreign, 4_096, 0, 64), ..good(4) },
     ];
     for wrong in wrong {
         for direction in [Direction::Pack, Direction::Unpack] {

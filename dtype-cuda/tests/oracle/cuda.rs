@@ -10,7 +10,7 @@ use crate::seed::{cases, fail, rng, skip};
 use crate::suite::{stamp_every_engines, stamp_gpus};
 use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
-use gapless_dtype_cuda::{GpuEngine, Request};
+use gapless_dtype_cuda::{BatchItem, GpuEngine};
 use gapless_engine::{Engine as _, EngineError, Typed};
 use gapless_kernels::Direction;
 use gapless_mem::{Device, HostDevice, Region, Space};
@@ -299,7 +299,7 @@ fn the_users_stream_orders_everything() {
             unsafe { on.unpack(second.region, &to.typed, part.clone()) }.unwrap();
         } else {
             let typed = to.typed.clone();
-            let request = Request { typed, range: part.clone(), packed: second.region };
+            let request = BatchItem { typed, range: part.clone(), packed: second.region };
             // SAFETY: as above.
             unsafe { on.batch(Direction::Unpack, &[request]) }.unwrap();
         }

@@ -82,8 +82,8 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{self, State};
     use super::*;
+    use crate::driver::tests::fake::{self, State};
 
     #[test]
     fn an_older_driver_lacks_it() {

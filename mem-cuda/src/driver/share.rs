@@ -16,7 +16,7 @@ pub(crate) const HANDLE: usize = 64;
 
 /// Memory of a device without an address. Ends with [`Driver::vmm_release`].
 #[derive(Debug)]
-pub(crate) struct Allocation(u64);
+pub(crate) struct MemoryHandle(u64);
 
 /// Devices that may read and write a mapping.
 pub(crate) type Access<'a> = &'a [c_int];
@@ -112,7 +112,7 @@ impl Driver {
     }
 
     /// Memory of `device` that can be exported as a descriptor.
-    pub(crate) fn vmm_create(&self, device: c_int, len: u64) -> Result<Allocation, Fault> {
+    pub(crate) fn vmm_create(&self, device: c_int, len: u64) -> Result<MemoryHandle, Fault> {
         let _whatever_others_capture = Relaxed::new(self);
         let mut handle = 0;
         let property = property(device);
@@ -121,11 +121,11 @@ impl Driver {
         let answer =
             unsafe { (self.api.vmm_create)(&raw mut handle, size(len), &raw const property, 0) };
         check("cuMemCreate", answer)?;
-        Ok(Allocation(handle))
+        Ok(MemoryHandle(handle))
     }
 
     /// Gives memory up; it is freed once nothing maps or holds it.
-    pub(crate) fn vmm_release(&self, allocation: Allocation) -> Result<(), Fault> {
+    pub(crate) fn vmm_release(&self, allocation: MemoryHandle) -> Result<(), Fault> {
         let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: an allocation of ours, consumed here: it ends once.
         let answer = unsafe { (self.api.vmm_release)(allocation.0) };
@@ -163,7 +163,7 @@ impl Driver {
         &self,
         address: u64,
         len: u64,
-        allocation: &Allocation,
+        allocation: &MemoryHandle,
     ) -> Result<(), Fault> {
         let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the caller vouches for the addresses; the driver refuses a length that is not
@@ -205,7 +205,7 @@ impl Driver {
     }
 
     /// A descriptor that stands for the memory in any process.
-    pub(crate) fn vmm_export(&self, allocation: &Allocation) -> Result<OwnedFd, Fault> {
+    pub(crate) fn vmm_export(&self, allocation: &MemoryHandle) -> Result<OwnedFd, Fault> {
         let _whatever_others_capture = Relaxed::new(self);
         let mut raw: c_int = -1;
         let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
@@ -216,7 +216,7 @@ impl Driver {
     }
 
     /// The memory that a descriptor stands for; wrong descriptors are refused.
-    pub(crate) fn vmm_import(&self, descriptor: BorrowedFd<'_>) -> Result<Allocation, Fault> {
+    pub(crate) fn vmm_import(&self, descriptor: BorrowedFd<'_>) -> Result<MemoryHandle, Fault> {
         let _whatever_others_capture = Relaxed::new(self);
         let mut handle = 0;
         let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
@@ -226,7 +226,7 @@ impl Driver {
         // SAFETY: `handle` is writable for the call and the descriptor open.
         let answer = unsafe { (self.api.vmm_import)(&raw mut handle, number, kind) };
         check("cuMemImportFromShareableHandle", answer)?;
-        Ok(Allocation(handle))
+        Ok(MemoryHandle(handle))
     }
 
     /// A dma-buf for device memory, for network adapters. Start and length must be multiples of the

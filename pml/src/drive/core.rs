@@ -25,7 +25,7 @@ use crate::tuning::Config;
 use crate::wire::Label;
 use crate::wire::SendMode;
 use crate::wire::{self, CONTROL_MAX, EAGER_BYTES, Head, Message, Verdict};
-use gapless_bml::{AmTag, Bml, Event, Fragment, Handler, Rank, Short};
+use gapless_bml::{AmTag, Bml, Fragment, Handler, Rank, RankEvent, Short};
 use std::collections::VecDeque;
 
 /// The active-message tag of all messages of this crate. Tags up to 15 are reserved for it.
@@ -458,20 +458,20 @@ fn read(fragment: &Fragment, into: &mut [u8]) -> Result<(), String> {
 }
 
 impl Handler for Core {
-    fn handle(&mut self, bml: &mut Bml, event: Event) {
+    fn handle(&mut self, bml: &mut Bml, event: RankEvent) {
         match event {
-            Event::Arrived { from: Rank(from), tag: AM_TAG, fragment } => {
+            RankEvent::Arrived { from: Rank(from), tag: AM_TAG, fragment } => {
                 self.arrived(bml, from, fragment);
             }
-            Event::Arrived { from: Rank(from), tag, .. } => {
+            RankEvent::Arrived { from: Rank(from), tag, .. } => {
                 let what =
                     format!("a message with active-message tag {}, which has no handler", tag.0);
                 self.give_up(bml, from, what);
             }
-            Event::Completed { token, result } => self.got(bml, token.0, result),
+            RankEvent::Completed { token, result } => self.got(bml, token.0, result),
             // Nothing is sent with a token.
-            Event::Sent { .. } => {}
-            Event::Lost { peer: Rank(peer), error } => self.lose(bml, peer, error),
+            RankEvent::Sent { .. } => {}
+            RankEvent::Lost { peer: Rank(peer), error } => self.lose(bml, peer, error),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::pml::Pml;
 use crate::request::Work;
 use crate::request::recv::{Recv, RecvStage};
 use crate::rndv::decide::{Incoming, Stage};
-use gapless_bml::{Bml, Event, Handler, Rank};
+use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_mem::{Region, abort, abort_on_unwind};
 
 impl Core {
@@ -66,8 +66,8 @@ impl Core {
 struct Ending<'c>(&'c mut Core);
 
 impl Handler for Ending<'_> {
-    fn handle(&mut self, _: &mut Bml, event: Event) {
-        if let Event::Completed { token, .. } = event
+    fn handle(&mut self, _: &mut Bml, event: RankEvent) {
+        if let RankEvent::Completed { token, .. } = event
             && let Some(&id) = self.0.serials.get(&token.0)
             && let Some((incoming, _)) = self.0.incoming(id)
         {

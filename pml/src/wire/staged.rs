@@ -66,7 +66,7 @@ pub(crate) struct Open {
 
 /// Where the receiver gets fragments from: the sender's answer to an OPEN without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ring {
+pub(crate) struct RingOffer {
     pub(crate) reply: u64,
     /// As in OPEN, or less.
     pub(crate) depth: u32,
@@ -170,7 +170,7 @@ impl Open {
     }
 }
 
-impl Ring {
+impl RingOffer {
     pub(crate) fn wire(&self) -> Vec<u8> {
         let key = self.key.as_bytes();
         let wire = RingWire {
@@ -184,10 +184,10 @@ impl Ring {
         [wire.as_bytes(), key].concat()
     }
 
-    pub(super) fn check(wire: &RingWire, key: &[u8]) -> Result<Ring, String> {
+    pub(super) fn check(wire: &RingWire, key: &[u8]) -> Result<RingOffer, String> {
         reserved(&[wire.zero])?;
         let key = key_of(key, wire.key)?.ok_or("a RING without a key")?;
-        Ok(Ring { reply: wire.reply.get(), depth: depth_of(wire.depth)?, key })
+        Ok(RingOffer { reply: wire.reply.get(), depth: depth_of(wire.depth)?, key })
     }
 }
 
@@ -223,7 +223,7 @@ mod tests {
         for way in Protocol::STAGED {
             assert_eq!(Message::parse(&open(way).wire()), Ok(Message::Open(open(way))));
         }
-        let ring = Ring { reply: 8, depth: 64, key: RemoteKey::new(&[1; 80]).unwrap() };
+        let ring = RingOffer { reply: 8, depth: 64, key: RemoteKey::new(&[1; 80]).unwrap() };
         assert_eq!(Message::parse(&ring.wire()), Ok(Message::Ring(ring)));
         let found = Message::parse(&ready(5, 6));
         assert_eq!(found, Ok(Message::Ready { reply: 5, index: 6 }));
@@ -267,7 +267,7 @@ mod tests {
         cases.push(Open { direct: true, ..open(Protocol::StagedGet) }.wire());
         let key = open(Protocol::StagedPut).key;
         cases.push(Open { key, ..open(Protocol::CopyInOut) }.wire());
-        let ring = Ring { reply: 8, depth: 1, key: RemoteKey::new(&[1; 9]).unwrap() }.wire();
+        let ring = RingOffer { reply: 8, depth: 1, key: RemoteKey::new(&[1; 9]).unwrap() }.wire();
         cases.extend([ring[..16].to_vec(), ring[..15].to_vec()]);
         let mut bad = ready(1, 2);
         bad[24] = 1;

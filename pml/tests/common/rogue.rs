@@ -2,7 +2,7 @@
 
 use super::lab::{FRAGMENT, config};
 use super::{Buffer, Home};
-use gapless_bml::{Bml, Event, Handler, Rank};
+use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, RemoteKey, Token};
 use gapless_engine::testkit::FakeEngine;
@@ -17,10 +17,10 @@ use std::sync::Arc;
 pub(crate) struct Inbox(pub(crate) Vec<Vec<u8>>, pub(crate) bool);
 
 impl Handler for Inbox {
-    fn handle(&mut self, _: &mut Bml, event: Event) {
+    fn handle(&mut self, _: &mut Bml, event: RankEvent) {
         match event {
-            Event::Arrived { fragment, .. } => self.0.push(fragment.to_vec().unwrap()),
-            Event::Lost { .. } => self.1 = true,
+            RankEvent::Arrived { fragment, .. } => self.0.push(fragment.to_vec().unwrap()),
+            RankEvent::Lost { .. } => self.1 = true,
             _ => {}
         }
     }

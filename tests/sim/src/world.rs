@@ -35,7 +35,7 @@ pub(crate) const DRAIN_NUMBERS: u32 = 1 << 24;
 const TURNS_MAX: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum SimEvent {
     Turn(u32),
     /// There may be room again that this rank waits for.
     Room(u32),
@@ -51,7 +51,7 @@ pub(crate) struct World {
     pub(crate) ranks: Vec<Rank>,
     pub(crate) journal: Journal,
     shapes: Shapes,
-    queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    queue: BinaryHeap<Reverse<(u64, u64, SimEvent)>>,
     serial: u64,
     /// When each rank had its last turn.
     last_turn: Vec<Option<u64>>,
@@ -131,13 +131,13 @@ impl World {
         }
     }
 
-    fn schedule(&mut self, at_ns: u64, event: Event) {
+    fn schedule(&mut self, at_ns: u64, event: SimEvent) {
         self.serial += 1;
         self.queue.push(Reverse((at_ns, self.serial, event)));
     }
 
     fn wake(&mut self, rank: u32, at_ns: u64) {
-        self.schedule(at_ns, Event::Turn(rank));
+        self.schedule(at_ns, SimEvent::Turn(rank));
     }
 
     fn now(&self) -> u64 {
@@ -151,7 +151,7 @@ impl World {
             let (Fault::Kill { at_ns, .. }
             | Fault::LastWords { at_ns, .. }
             | Fault::Cut { at_ns, .. }) = self.plan.faults[at].1;
-            self.schedule(at_ns, Event::Fault(at));
+            self.schedule(at_ns, SimEvent::Fault(at));
         }
         for rank in 0..self.plan.size {
             let start = self.rng.below(2_000);
@@ -310,20 +310,20 @@ impl World {
     fn run_events(&mut self) -> Result<(), Failure> {
         while let Some(Reverse((at_ns, _, event))) = self.queue.pop() {
             lock(&self.wire).now = at_ns;
-            if let Event::Room(rank) = event {
+            if let SimEvent::Room(rank) = event {
                 self.looks[rank as usize].remove(&at_ns);
             }
             match event {
-                Event::Room(rank) if !self.is_busy(rank as usize) => {}
-                Event::Turn(rank) | Event::Room(rank) => {
+                SimEvent::Room(rank) if !self.is_busy(rank as usize) => {}
+                SimEvent::Turn(rank) | SimEvent::Room(rank) => {
                     // Woken twice for one moment, it looks once.
                     let before = self.last_turn[rank as usize].replace(at_ns);
                     if self.ranks[rank as usize].is_alive() && before != Some(at_ns) {
                         self.turn(rank)?;
                     }
                 }
-                Event::Fault(at) => self.strike(at),
-                Event::Mourned(gone) => self.mourned(gone)?,
+                SimEvent::Fault(at) => self.strike(at),
+                SimEvent::Mourned(gone) => self.mourned(gone)?,
             }
             self.pass_wakes();
         }
@@ -347,7 +347,7 @@ impl World {
             if looks.range(at_ns + 1..=at_ns + LATE_NS).next().is_none() {
                 let due = at_ns + 1 + self.rng.below(LATE_NS);
                 looks.insert(due);
-                self.schedule(due, Event::Room(rank));
+                self.schedule(due, SimEvent::Room(rank));
             }
         }
         for (at_ns, rank) in wakes {
@@ -436,7 +436,7 @@ impl World {
             // A few hear of it from others, and call then.
             let hops = if self.plan.links_when_needed { 6 } else { 1 };
             let due = self.now() + hops * (self.plan.knobs.notice_ns_max + DEATH_GRACE_NS);
-            self.schedule(due, Event::Mourned(rank));
+            self.schedule(due, SimEvent::Mourned(rank));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use gapless_dtype_cuda::{OnStream, Request};
+use gapless_dtype_cuda::{BatchItem, OnStream};
 use gapless_kernels::Direction;
 
 use super::{Laid, Spot};
@@ -61,13 +61,13 @@ impl Queue<'_> {
 }
 
 /// Requests to be fused.
-pub struct Parts(Vec<Request>);
+pub struct Parts(Vec<BatchItem>);
 
 impl Parts {
     /// Whole subjects and where their packed bytes go.
     #[must_use]
     pub fn of(parts: impl IntoIterator<Item = (Laid, Spot)>) -> Parts {
-        let request = |(laid, packed): (Laid, Spot)| Request {
+        let request = |(laid, packed): (Laid, Spot)| BatchItem {
             range: 0..laid.payload(),
             typed: laid.0,
             packed: packed.0,
@@ -77,7 +77,7 @@ impl Parts {
 
     /// The requests, for asking what they would launch.
     #[must_use]
-    pub fn requests(&self) -> &[Request] {
+    pub fn requests(&self) -> &[BatchItem] {
         &self.0
     }
 }

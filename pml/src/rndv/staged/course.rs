@@ -39,7 +39,7 @@ pub(crate) struct Course {
     /// The ring is the receiver's buffer: each fragment lies where it belongs.
     pub(crate) direct: bool,
     /// What the ring is here.
-    pub(crate) ring: Option<Ring>,
+    pub(crate) ring: Option<RingMemory>,
     /// The second stop, if there is one.
     pub(crate) local: Option<Block>,
     /// Who copies, if anyone does.
@@ -54,7 +54,7 @@ pub(crate) struct Course {
 
 /// The ring, by its owner.
 #[derive(Debug)]
-pub(crate) enum Ring {
+pub(crate) enum RingMemory {
     /// Staging memory of ours.
     Own(Block),
     /// Memory of the other end.
@@ -147,9 +147,9 @@ impl Course {
 
     fn ring_place(&self, index: u64) -> Result<Region, EngineError> {
         let ring = match &self.ring {
-            Some(Ring::Own(block)) => block.region(),
-            Some(Ring::Theirs(mapping)) => mapping.region(),
-            Some(Ring::Buffer(region)) => *region,
+            Some(RingMemory::Own(block)) => block.region(),
+            Some(RingMemory::Theirs(mapping)) => mapping.region(),
+            Some(RingMemory::Buffer(region)) => *region,
             None => {
                 return Err(EngineError::LengthMismatch { region: 0, range: self.ring_bytes() });
             }
@@ -301,7 +301,7 @@ impl Course {
     /// Gives staging memory back; `late` if the other end may still write it. No engine works.
     pub(crate) fn release(&mut self, pool: &mut StagingPool, late: bool) {
         debug_assert_eq!(self.working, 0, "an engine works on staging memory");
-        if let Some(Ring::Own(block)) = self.ring.take() {
+        if let Some(RingMemory::Own(block)) = self.ring.take() {
             if late { pool.give_late(block) } else { pool.give(block) }
         }
         if let Some(block) = self.local.take() {

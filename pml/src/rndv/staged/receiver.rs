@@ -1,6 +1,6 @@
 //! A staged message at its receiver: fragments are taken out of the ring as they come.
 
-use super::course::{Course, Ring};
+use super::course::{Course, RingMemory};
 use super::{Obstacle, UNKEYED_MAX, follow, lasts, map_peer, outcome, second_stop};
 use crate::choose::{self, Situation};
 use crate::error::PmlError;
@@ -9,7 +9,7 @@ use crate::rndv::protocol::Protocol;
 use crate::rndv::staging::device_of;
 use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
 use crate::wire::cut::Cut;
-use crate::wire::{self, DEPTH_MAX, Message, Open, Ring as RingMessage, Verdict, Why};
+use crate::wire::{self, DEPTH_MAX, Message, Open, RingOffer, Verdict, Why};
 use gapless_bml::{Rank, RemoteKey};
 use gapless_engine::EngineError;
 use gapless_mem::{Completion, Region, Space};
@@ -66,7 +66,7 @@ fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
     if let Some((key, whole)) = direct {
         course.direct = true;
         course.limit = course.total();
-        course.ring = Some(Ring::Buffer(whole));
+        course.ring = Some(RingMemory::Buffer(whole));
         return Ok((course, Some(key)));
     }
     let device = device.ok_or(("its device is not attached", Obstacle::Passing))?;
@@ -80,7 +80,7 @@ fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
         cx.staging.give(block);
         return Err(("staging memory has no key", Obstacle::NoKey));
     }
-    course.ring = Some(Ring::Own(block));
+    course.ring = Some(RingMemory::Own(block));
     Ok((course, key))
 }
 
@@ -136,7 +136,7 @@ impl Receiver {
     }
 
     /// The sender has told of its ring.
-    fn ring(&mut self, cx: &mut Cx<'_>, ring: &RingMessage) -> Step {
+    fn ring(&mut self, cx: &mut Cx<'_>, ring: &RingOffer) -> Step {
         let course = &mut self.course;
         if self.going || course.way.puts() || ring.depth > course.window.depth() {
             let what = format!("a ring of {} places that was not requested", ring.depth);
@@ -162,7 +162,7 @@ impl Receiver {
         if there < needed {
             return Step::Broken(format!("a ring of {there} bytes instead of {needed}"));
         }
-        course.ring = Some(Ring::Theirs(mapping));
+        course.ring = Some(RingMemory::Theirs(mapping));
         course.limit = course.window.reach();
         self.going = true;
         cx.control(&wire::free(cx.rts.serial, course.limit));
@@ -294,7 +294,7 @@ impl Rendezvous for Receiver {
 
     fn granted(&self) -> Option<Region> {
         match self.course.ring {
-            Some(Ring::Buffer(region)) => Some(region),
+            Some(RingMemory::Buffer(region)) => Some(region),
             _ => None,
         }
     }

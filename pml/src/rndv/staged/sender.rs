@@ -1,11 +1,11 @@
 //! A staged message at its sender: fragments are put into the ring as places are free.
 
-use super::course::{Course, Ring};
+use super::course::{Course, RingMemory};
 use super::{follow, lasts, map_peer, outcome, second_stop};
 use crate::rndv::protocol::Protocol;
 use crate::rndv::staging::device_of;
 use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
-use crate::wire::{self, Message, Open, Ring as RingMessage, Verdict, Why};
+use crate::wire::{self, Message, Open, RingOffer, Verdict, Why};
 use gapless_bml::Rank;
 use gapless_engine::EngineError;
 
@@ -55,7 +55,7 @@ pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
         let what = format!("an OPEN with a key for {there} bytes instead of {needed}");
         return (None, Step::Broken(what));
     }
-    course.ring = Some(Ring::Theirs(mapping));
+    course.ring = Some(RingMemory::Theirs(mapping));
     if open.way == Protocol::StagedPutCopy && !second_stop(cx, &mut course) {
         return refuse(cx, open, Why::Exhausted);
     }
@@ -86,7 +86,7 @@ fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
         let (peer, mapped) = cx.bml.mapped(Rank(cx.peer))?;
         mapped.key(peer, ring.region())
     });
-    course.ring = ring.map(Ring::Own);
+    course.ring = ring.map(RingMemory::Own);
     let stops = !open.way.copies(space, true) || second_stop(cx, &mut course);
     let unkeyed = key.is_none() && course.ring.is_some();
     let Some(key) = key.filter(|_| stops) else {
@@ -94,7 +94,7 @@ fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
         return refuse(cx, open, if unkeyed { Why::NoKey } else { Why::Exhausted });
     };
     let (reply, depth) = (open.reply, course.window.depth());
-    cx.control_long(RingMessage { reply, depth, key }.wire());
+    cx.control_long(RingOffer { reply, depth, key }.wire());
     (Some(Box::new(Sender::new(reply, course, true))), Step::Going)
 }
 

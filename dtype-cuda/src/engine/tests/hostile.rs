@@ -1,11 +1,11 @@
 //! Numbers at their limits: huge counts, extents and displacements of both signs, ranges at the ends. Whatever
 //! they are, a call lays out launches or says why not; nothing overflows.
 
-use super::*;
-use crate::Request;
-use crate::mock::Mock;
+use crate::BatchItem;
+use crate::engine::*;
 use crate::plan::PlanSpec;
 use crate::shared::CALL_BYTES_MAX;
+use crate::tests::mock::Mock;
 use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
 
@@ -99,8 +99,8 @@ fn range(rng: &mut Rng, size: u64) -> Range<u64> {
 fn ask(
     engine: &GpuEngine,
     direction: Direction,
-    one: &Request,
-    other: Option<&Request>,
+    one: &BatchItem,
+    other: Option<&BatchItem>,
 ) -> Vec<(u64, Result<(), EngineError>)> {
     let len = one.packed.len();
     let mut answers = vec![(
@@ -142,7 +142,7 @@ fn numbers_at_their_limits_overflow_nothing() {
         let address = *rng.pick(&[0u64, 1, 2, 4, 8, 16, 1 << 47, (1 << 62) + 4]);
         let packed = Region::new(space, address, 0, range.end - range.start);
         let direction = *rng.pick(&[Direction::Pack, Direction::Unpack]);
-        let one = Request { typed, range, packed };
+        let one = BatchItem { typed, range, packed };
         let engine = engine.with_budget(budget);
         let answers = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             ask(&engine, direction, &one, before.as_ref())
@@ -174,7 +174,7 @@ fn lengths_that_no_memory_has_are_refused_and_not_listed() {
     };
     refused(engine.launches(Direction::Pack, &side, 0..1 << 62, all));
     refused(engine.transfer_launches(&side, &side, 1..1 << 62));
-    let request = Request { typed: side, range: 0..1 << 62, packed: all };
+    let request = BatchItem { typed: side, range: 0..1 << 62, packed: all };
     refused(engine.batch_launches(Direction::Unpack, &[request]));
 }
 

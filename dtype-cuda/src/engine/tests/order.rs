@@ -1,9 +1,9 @@
 //! Who waits for whom, and what lives how long, on a pretend vendor whose work never ends by itself.
 
-use super::*;
-use crate::Request;
+use crate::BatchItem;
+use crate::engine::*;
 use crate::lanes::Held;
-use crate::mock::{Mock, Op, allocations, number};
+use crate::tests::mock::{Mock, Op, allocations, number};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_mem::DeviceError;
 use std::collections::BTreeSet;
@@ -222,7 +222,7 @@ fn everything(bench: &Bench, host: &mut [u8]) -> Result<(), EngineError> {
     unsafe { bench.engine.transfer(&side, &other, 0..vector.size(), &[]) }?;
     let request = |typed: &Typed, at| {
         let packed = bench.packed.sub(at, typed.packed_bytes())?;
-        Ok::<_, EngineError>(Request { typed: typed.clone(), range: 0..packed.len(), packed })
+        Ok::<_, EngineError>(BatchItem { typed: typed.clone(), range: 0..packed.len(), packed })
     };
     let requests = [request(&side, 0)?, request(&other, 30_000)?, request(&other, 40_000)?];
     // SAFETY: as above.

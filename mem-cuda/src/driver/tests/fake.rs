@@ -1,7 +1,7 @@
 //! A pretend driver for tests without a GPU: one device, events that end after some queries, and
 //! answers that a test chooses. Its state belongs to the thread, as each test does.
 
-use super::{Api, Driver};
+use crate::driver::{Api, Driver};
 use cudarc::driver::sys::{CUctx_st, CUdeviceptr, CUevent_st, CUipcMemHandle, CUstream_st, CUuuid};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_uint, c_void};

@@ -1,9 +1,9 @@
 //! What goes by the copy engine between two devices: on a pretend vendor whose copies of rows are real, byte
 //! by byte against the host's engine; and what does not.
 
-use super::*;
-use crate::mock::{Mock, Op, number};
+use crate::engine::*;
 use crate::plan::PlanSpec;
+use crate::tests::mock::{Mock, Op, number};
 use gapless_dtype::testkit::Rng;
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::HostEngine;
