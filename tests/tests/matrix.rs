@@ -149,7 +149,10 @@ fn every_layout_over_every_link_by_every_protocol() {
                     None => vec![Box::new(end)],
                     Some(plan) => {
                         let recorder = Recorder::new(64);
-                        vec![Box::new(Trace::new(Fault::new(end, plan.clone()), recorder.listener()))]
+                        vec![Box::new(Trace::new(
+                            Fault::new(end, plan.clone()),
+                            recorder.listener(),
+                        ))]
                     }
                 }
             };
@@ -203,13 +206,10 @@ fn the_halo_exchange_runs_over_any_transport() {
             }
         };
         job(6, &Config::default(), transports, |world| {
-            let plate = exchange::Plate { rows: 31, columns: 43, steps: 12 };
-            let summary = exchange::run(world.comm(), plate).unwrap();
+            let plate = gapless_halo2d::Plate { rows: 31, columns: 43, steps: 12 };
+            let summary = gapless_halo2d::run(world.comm(), plate).unwrap();
             assert_eq!(summary.wrong, 0, "{}: {summary:?}", link.name);
             assert!(summary.sent_bytes > 0);
         });
     }
 }
-
-#[path = "../../gapless/examples/halo2d/exchange.rs"]
-mod exchange;

@@ -34,7 +34,7 @@ const DOOR: &str = "gapless-mem-cuda";
 const AT_HOME: [&str; 2] = ["gapless", "gapless-cli"];
 
 /// What stays at home although its crate travels: none of it involves a GPU.
-const HOST_ONLY: [&str; 2] = ["programs/halo2d", "tests/tests.resilience"];
+const HOST_ONLY: [&str; 1] = ["tests/tests.resilience"];
 
 /// How long a packed bundle may be before `gpu-bundle` warns: many places limit what may be carried to a GPU
 /// machine.

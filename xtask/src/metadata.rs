@@ -25,6 +25,9 @@ pub(crate) struct Package {
     pub(crate) name: String,
     /// Every dependency its manifest names, for any target and feature.
     pub(crate) dependencies: Vec<Dependency>,
+    /// Its manifest.
+    #[serde(default)]
+    pub(crate) manifest_path: PathBuf,
     /// Its libraries, programs, tests, ….
     #[serde(default)]
     pub(crate) targets: Vec<Target>,
@@ -101,7 +104,7 @@ impl Checkout {
         self.root.join("fuzz")
     }
 
-    /// The manifests of `examples/*`, each a workspace of its own, sorted.
+    /// The manifests of those of `examples/*` that are workspaces of their own, sorted.
     pub(crate) fn examples(&self) -> Vec<PathBuf> {
         let Ok(folders) = fs::read_dir(self.root.join("examples")) else {
             return Vec::new();
@@ -110,6 +113,9 @@ impl Checkout {
             .flatten()
             .map(|folder| folder.path().join("Cargo.toml"))
             .filter(|manifest| manifest.is_file())
+            .filter(|manifest| {
+                self.packages.iter().all(|package| package.manifest_path != *manifest)
+            })
             .collect();
         manifests.sort();
         manifests

@@ -1,4 +1,4 @@
-//! Gapless's own halo exchange, not a line changed, over this transport alone:
+//! The halo exchange of `examples/halo2d` over this transport alone:
 //!
 //! ```text
 //! cargo run --example halo2d_udp -- -n 4
@@ -7,14 +7,10 @@
 //! With `-n N` it starts itself N times; without, it is one process of whatever launcher started it
 //! (`gapless run -n 4 …/halo2d_udp`).
 
-#[allow(unreachable_pub, reason = "public for whoever includes it")]
-#[path = "../../../gapless/examples/halo2d/exchange.rs"]
-mod exchange;
-
 use btl_udp::Udp;
-use exchange::{Plate, Summary, run};
 use gapless::World;
 use gapless::launch::{self, Job};
+use gapless_halo2d::{Plate, Summary, run};
 use std::error::Error;
 use std::process::ExitCode;
 

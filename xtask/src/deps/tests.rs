@@ -47,7 +47,12 @@ fn kind(kind: &str, name: &str) -> Dependency {
 }
 
 fn package(name: &str, dependencies: Vec<Dependency>) -> Package {
-    Package { name: name.into(), dependencies, targets: vec![Target { kind: vec!["lib".into()] }] }
+    Package {
+        name: name.into(),
+        manifest_path: "".into(),
+        dependencies,
+        targets: vec![Target { kind: vec!["lib".into()] }],
+    }
 }
 
 fn found(packages: &[Package]) -> Vec<String> {

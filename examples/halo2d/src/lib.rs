@@ -5,30 +5,32 @@
 //! column is a vector type, sent and received in place, without packing by hand. The result is
 //! compared with the whole plate computed by one process, bit by bit.
 
+#![forbid(unsafe_code)]
+
 use gapless::{Communicator, Datatype, Error, Layout, Parts, Primitive};
 
 /// The plate, and how long it is watched.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plate {
+pub struct Plate {
     /// Rows of cells, at least as many as there are processes.
-    pub(crate) rows: usize,
+    pub rows: usize,
     /// Columns of cells, at least as many as there are processes.
-    pub(crate) columns: usize,
+    pub columns: usize,
     /// Steps in time.
-    pub(crate) steps: usize,
+    pub steps: usize,
 }
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Summary {
+pub struct Summary {
     /// Rows and columns of the grid of processes.
-    pub(crate) grid: (usize, usize),
+    pub grid: (usize, usize),
     /// This process's rows and columns of cells.
-    pub(crate) block: (usize, usize),
+    pub block: (usize, usize),
     /// Bytes that this process sent in all.
-    pub(crate) sent_bytes: u64,
+    pub sent_bytes: u64,
     /// Cells of this process that differ from the serial computation.
-    pub(crate) wrong: usize,
+    pub wrong: usize,
 }
 
 const CELL: u64 = 8;
@@ -39,7 +41,7 @@ const OUTSIDE: f64 = 0.0;
 ///
 /// # Errors
 /// A neighbour is lost; the plate is too small or too large.
-pub(crate) fn run(comm: &Communicator, plate: Plate) -> Result<Summary, Error> {
+pub fn run(comm: &Communicator, plate: Plate) -> Result<Summary, Error> {
     let mut block = Block::new(comm, plate)?;
     let mut sent_bytes = 0;
     for _ in 0..plate.steps {

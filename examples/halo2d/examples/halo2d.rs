@@ -5,12 +5,10 @@
 //! cargo run --release -- run -n 4 target/release/examples/halo2d
 //! ```
 //!
-//! What is worth reading is in `exchange.rs`.
+//! The exchange itself is the library: `src/lib.rs`.
 
-mod exchange;
-
-use exchange::{Plate, run};
 use gapless::{Error, World};
+use gapless_halo2d::{Plate, run};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
