@@ -158,7 +158,7 @@ impl Card {
     /// Whether the process behind `self` can be reached from the one behind `own`.
     ///
     /// # Errors
-    /// Says what stands between them.
+    /// It cannot be reached; the reason says why.
     pub(crate) fn check_reachable(&self, own: &Card) -> Result<(), LinkError> {
         let away = |reason: String| Err(LinkError::Unreachable { reason });
         if self.job != own.job {

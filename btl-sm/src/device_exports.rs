@@ -57,10 +57,10 @@ impl DeviceExports {
         DeviceExports { live, leaving, clock: 0, max, said }
     }
 
-    /// A device does not export some memory: said once for each, since every message in it would say so.
+    /// A device does not export some memory. The warning comes once for each space, not with every message.
     fn refused(&mut self, space: Space, error: &DeviceError) {
         if self.said.insert(space) {
-            tracing::warn!(%space, %error, "this memory cannot be shared with other processes: messages in it take slower ways");
+            tracing::warn!(%space, %error, "this memory cannot be shared with other processes: messages in it use slower protocols");
         } else {
             tracing::debug!(%space, %error, "device memory is not shared");
         }

@@ -248,17 +248,17 @@ impl DeviceImports {
         }))
     }
 
-    /// A device does not map a peer's memory: said once for each, since every message would say so.
+    /// A device does not map a peer's memory. The warning comes once for each space, not with every message.
     fn refused(&mut self, peer: PeerId, space: Space, error: &MapError) {
         let peer = peer.0;
         if self.said.insert((peer, space)) {
-            tracing::warn!(peer, %space, %error, "a peer's device memory cannot be mapped here: its messages take slower ways");
+            tracing::warn!(peer, %space, %error, "a peer's device memory cannot be mapped here: its messages use slower protocols");
         } else {
             tracing::debug!(peer, %space, %error, "device memory is not mapped");
         }
     }
 
-    /// A buffer, by way of a device.
+    /// Imports a buffer through a device.
     fn import(
         &mut self,
         name: Name,

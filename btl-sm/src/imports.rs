@@ -190,7 +190,7 @@ impl Imports {
         }
     }
 
-    /// Maps what `key` of the process `owner` stands for. New mappings are made known to `devices`.
+    /// Maps the memory that `key` of the process `owner` names. New mappings are made known to `devices`.
     ///
     /// # Errors
     /// A damaged or foreign key, memory that was freed, or the system refused.

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// Bytes from one private buffer to the next.
 const STRIDE: usize = 1152;
-/// Messages of as many bytes take the room of four lines on their way through registers and cache, longer ones that of
-/// the longest.
+/// Messages up to this length pass through registers and cache in the room of four lines, longer ones in that of the
+/// longest.
 const MEDIUM_BYTES: usize = 4 * LINE_BYTES;
 /// Private buffers that are in use before we look whether any came back.
 const WINDOW: usize = 1;
@@ -32,7 +32,7 @@ const _: () = assert!(
 
 /// What fragments keep alive and come home to.
 struct Home {
-    /// The peer's lane and the way to wake the peer.
+    /// The peer's lane, and what wakes the peer.
     waker: Arc<Waker>,
     private: Segment,
     /// Per private buffer: whether its fragment is gone.
@@ -42,7 +42,7 @@ struct Home {
 }
 
 // SAFETY: the numbers are those of the contract.
-// 1. The lane, by way of `waker`, and the private buffers are mappings that end with this value.
+// 1. The lane, which `waker` keeps, and the private buffers are mappings that end with this value.
 // 2. A private buffer is used again once its mark in `back` is set, a slot claimed again once `held` was released:
 //    both are done here alone. Which slot the peer writes next is the peer's affair.
 // 3., 4. It changes atomics, and rings the peer's bell by a call that does not wait.
@@ -71,7 +71,7 @@ pub(crate) struct Inbound {
     consumer: Consumer,
     buffers: Recycler,
     descriptor: [AtomicU64; 2],
-    /// All private buffers are out: the ring stands still.
+    /// All private buffers are in use: nothing is taken from the ring.
     starved: bool,
 }
 

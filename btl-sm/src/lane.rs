@@ -9,7 +9,7 @@ use gapless_btl::LinkError;
 use gapless_mem::Region;
 use rustix::fd::OwnedFd;
 
-/// Bytes of a slot that are fetched ahead of writing; those behind are while these are written.
+/// Bytes of a slot that are prefetched before writing; the later ones are while these are written.
 const EXPECTED_MAX: usize = 2048;
 
 /// A segment and what lies where in it.

@@ -151,7 +151,7 @@ impl Mourned {
                 Ok(Received::Packet(_, None)) if packet[0] == wire::BYE => self.said = true,
                 // Too late for anything else.
                 Ok(Received::Packet(_, None) | Received::Robbed(_)) => {}
-                // What was on its way when the link ended is memory, or a device's.
+                // What was in flight when the link ended is shared memory, or a device's.
                 Ok(Received::Packet(_, Some(file))) => self.deaf = file.of_device().is_err(),
                 Ok(Received::Nothing) => return false,
                 Err(LinkError::Corrupt { .. }) => self.deaf = true,
@@ -254,7 +254,7 @@ mod tests {
     use std::process::{Child, Command};
     use std::time::{Duration, Instant};
 
-    /// A leash's two ends, and a process that stands for the peer's.
+    /// A leash's two ends, and a process that plays the peer's.
     fn peer() -> (Arc<Socket>, Mourned, Process) {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (theirs, ours) =

@@ -61,7 +61,7 @@ impl Ring {
         View { lines: &self.lines, head: &self.head }
     }
 
-    /// What a sender does when somebody may sleep: the bell stands for the socket.
+    /// What a sender does when somebody may sleep: the bell plays the socket.
     fn ring_if_asleep(&self, reason: Reason) {
         if must_ring(&self.sleep, &self.rung, Fences::Symmetric, reason) {
             self.bell.store(1, Ordering::Release);

@@ -1,5 +1,5 @@
 //! Our allocations that peers can map: sealed memfds, and who knows of them; and the ability itself,
-//! whose other half, memory of devices, stands in `device_exports.rs` and `device_imports.rs`.
+//! whose other half, memory of devices, is in `device_exports.rs` and `device_imports.rs`.
 
 use crate::imports::refused;
 use crate::segment::{Segment, whole_pages};
@@ -248,7 +248,7 @@ unsafe impl Mapped for Sm {
         }
         let [number, offset, len] = read_key(owner, key)?;
         if !self.imports.knows(peer, number) && !self.device_imports.knows(peer, number) {
-            // What it stands for was sent before the key: it is in the socket.
+            // The peer sent the descriptor before the key: it is in the socket.
             self.read_packets(peer.0);
         }
         let result = if self.device_imports.knows(peer, number) {

@@ -20,7 +20,7 @@
 //! The consumer gives lines back by storing how many it has consumed (`head`); the producer keeps a
 //! private copy and looks again only when that one says "full". The two sides are different
 //! processes that need not trust each other: [`Producer`] refuses a `head` that runs backwards or
-//! ahead, and [`Consumer`] checks every mark, so a peer can spoil its own messages and no more.
+//! past what it wrote, and [`Consumer`] checks every mark, so a peer can spoil its own messages and no more.
 
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
@@ -40,7 +40,7 @@ pub(crate) const INLINE_BYTES: usize = MESSAGE_LINES * LINE_BYTES;
 #[repr(C, align(64))]
 pub(crate) struct Line {
     words: [AtomicU64; WORDS],
-    /// Who uses the payload: loom never has a store overtake a load that stands before it, and so
+    /// Who uses the payload: loom never has a store overtake an earlier load, and so
     /// would not miss the order that keeps a line from being written while it is read.
     #[cfg(loom)]
     user: loom::cell::Cell<()>,
@@ -81,7 +81,7 @@ impl Line {
         self.words[word].store(value, Ordering::Release);
     }
 
-    /// A word as it stands.
+    /// The word's value now.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn word(&self, word: usize) -> u64 {
         self.words[word].load(Ordering::Acquire)

@@ -203,7 +203,7 @@ impl SingleCopy {
         }
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
@@ -300,7 +300,7 @@ fn refused(direction: Direction, error: i32) -> LinkError {
     }
 }
 
-/// Address and length of what a key stands for.
+/// Address and length of the memory that a key names.
 fn read_key(
     owner: [u8; 16],
     key: &RemoteKey,

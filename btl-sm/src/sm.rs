@@ -468,9 +468,9 @@ impl Btl for Sm {
 
     /// Announces sleep to all peers and gives the epoll descriptor of our sockets.
     ///
-    /// The announcement stands until a poll reports something, or for four polls that do not: the
-    /// poll before blocking does not call it off. `None` while something is under way that no
-    /// descriptor tells of (a single-copy transfer in steps, a full socket, parked messages that
+    /// The announcement holds until a poll reports something, or for four polls that do not: the
+    /// poll before blocking does not call it off. `None` while something is in flight that no
+    /// descriptor reports (a single-copy transfer in steps, a full socket, parked messages that
     /// have taken all buffers).
     fn arm(&mut self) -> Option<RawFd> {
         let starved = |link: &Link| link.inbound.as_ref().is_some_and(|half| half.is_starved());

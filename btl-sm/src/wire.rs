@@ -191,7 +191,7 @@ pub(crate) fn make_key(owner: [u8; 16], number: u64, offset: u64, len: u64) -> R
     RemoteKey::new(&bytes).expect("40 bytes fit a key")
 }
 
-/// What stands in a key of the process `owner`: the number of an allocation or a buffer, offset, length.
+/// What a key of the process `owner` says: the number of an allocation or a buffer, offset, length.
 ///
 /// # Errors
 /// It is no key of that process.

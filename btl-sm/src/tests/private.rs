@@ -69,7 +69,7 @@ fn stores_beside_what_is_taken_back_are_not_lost() {
         let (memory, _mapping, page) = shared(&mut pair);
         let ours = memory.region();
         let count = ours.sub(page as u64 * 2 + 64, 8).unwrap();
-        let (stop, begun) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (stop, started) = (AtomicBool::new(false), AtomicBool::new(false));
         let address = count.as_ptr().unwrap().expose_provenance();
         let total = std::thread::scope(|threads| {
             let counting = threads.spawn(|| {
@@ -80,11 +80,11 @@ fn stores_beside_what_is_taken_back_are_not_lost() {
                 while !stop.load(Ordering::Relaxed) {
                     total += 1;
                     place.store(place.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-                    begun.store(true, Ordering::Relaxed);
+                    started.store(true, Ordering::Relaxed);
                 }
                 total
             });
-            while !begun.load(Ordering::Relaxed) {
+            while !started.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
             assert!(pair.a.make_private(ours.sub(page as u64, page as u64 + 64).unwrap()));

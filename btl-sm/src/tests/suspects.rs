@@ -29,10 +29,10 @@ fn lingering() -> (OwnedFd, TcpStream) {
 
 /// Sends a packet with these, and keeps no copy of them.
 fn send(to: &OwnedFd, packet: &[u8], files: Vec<OwnedFd>) {
-    let lent: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+    let attached: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(lent.is_empty() || control.push(SendAncillaryMessage::ScmRights(&lent)));
+    assert!(attached.is_empty() || control.push(SendAncillaryMessage::ScmRights(&attached)));
     rustix::net::sendmsg(to, &[IoSlice::new(packet)], &mut control, SendFlags::empty()).unwrap();
 }
 
