@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// Requests of more bytes gain nothing from company.
 const FUSED_MAX: u64 = 16 << 20;
 
-/// One request of a batch: bytes `range` of `typed`'s packed stream, on their way to or from `packed`.
+/// One item of a batch: bytes `range` of `typed`'s packed stream go to or come from `packed`.
 #[derive(Clone, Debug)]
 pub struct BatchItem {
     /// The user's buffer.

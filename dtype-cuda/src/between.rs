@@ -89,7 +89,7 @@ impl Between<'_> {
         same(self.range, shape, self.from.1.place, self.to.1.place, self.budget).ok()
     }
 
-    /// The launches of two forms, if they need no plan and there is a better way than one by one.
+    /// The launches of two forms, if they need no plan and there is something better than to move block after block.
     pub(crate) fn by_form(&self, twins: &Twins) -> Option<Launches> {
         let (source, target) = (closed(form(self.from.0))?, closed(form(self.to.0))?);
         let (one, other) = (self.from.0.layout(), self.to.0.layout());

@@ -90,7 +90,7 @@ pub(crate) enum Found<'a, P> {
 pub(crate) struct Building<'a, P> {
     cache: &'a Cache<P>,
     layout: Layout,
-    /// `None` if another plan of the same layout is on its way.
+    /// `None` if another plan of the same layout is being made.
     site: Option<Arc<Site<P>>>,
 }
 

@@ -30,10 +30,10 @@ pub struct Config {
     /// none. The default is half the processors that the process may use, up to 8: where each process is
     /// bound to one, as MPI's launchers do, that is 1.
     ///
-    /// The caller's thread never depends on the others: it writes what they have not begun. A child of
+    /// The caller's thread never depends on the others: it writes what they have not started. A child of
     /// `fork`, which has none of them, goes on alone.
     pub writers: usize,
-    /// Whether packed data goes to and from pinned host memory by way of the device's own memory and its
+    /// Whether packed data goes to and from pinned host memory through the device's own memory and its
     /// copy engine. By default kernels store to pinned memory, and load from it, directly.
     pub staged_host: bool,
     /// From so many bytes on, what is rows of 256 bytes or more goes between two GPUs by the copy engine,

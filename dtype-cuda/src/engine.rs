@@ -157,7 +157,7 @@ impl GpuEngine {
     }
 
     /// What a pack or an unpack would launch, for reports. Nothing is launched or prepared. Memory that
-    /// only copies reach is packed by way of the device, in parts: the launch told is of one for all.
+    /// only copies reach is packed through the device's memory, in parts; the report shows one launch for all.
     ///
     /// # Errors
     /// As for [`pack`](Engine::pack).

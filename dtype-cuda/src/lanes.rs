@@ -41,7 +41,7 @@ pub(crate) struct Retired(VecDeque<(Completion, Held)>);
 #[derive(Default)]
 pub(crate) struct Track {
     pub(crate) retired: Retired,
-    /// A chunk on its way between device and host; the lane's order keeps calls from sharing it.
+    /// A chunk between device and host; the lane's order keeps calls from sharing it.
     pub(crate) chunk: Option<Arc<Block>>,
     /// The end of what the lane was used for last.
     pub(crate) last: Completion,
@@ -126,7 +126,7 @@ impl Lanes {
     /// nothing to do, or else the next; always one that no other thread is busy with, if there is one.
     ///
     /// A driver may launch a little sooner on a stream that it has just used, and there is nothing to gain from
-    /// another one where nothing is under way.
+    /// another one where nothing is in flight.
     pub(crate) fn take(&self, preferred: Option<usize>) -> (usize, MutexGuard<'_, Track>) {
         let free = |number: usize| Some((number, self.tracks[number].try_lock().ok()?));
         let idle = || {

@@ -1,4 +1,4 @@
-//! Device memory of the engine's own: plans, and chunks on their way to or from the host.
+//! Device memory of the engine's own: plans, and chunks that go to or come from the host.
 //!
 //! The driver takes long to allocate and waits for the device before it frees; so blocks are kept for
 //! reuse, up to a bound. Whoever owns a [`Block`] keeps it until the work that uses it has ended. Units: bytes.
@@ -58,7 +58,7 @@ impl Memory {
         }
         match self.device.allocate(len) {
             Err(DeviceError::OutOfMemory { .. }) => {
-                // Perhaps what is kept stands in the way.
+                // Perhaps the memory that is kept for reuse is what is missing.
                 self.free_idle();
                 self.device.allocate(len).map(block)
             }

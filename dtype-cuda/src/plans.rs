@@ -34,7 +34,7 @@ impl DevicePlan {
         self.block.region()
     }
 
-    /// Everything is written or on its way; `upload` is the end of that.
+    /// Everything is written or being uploaded; `upload` is the end of that.
     pub(crate) fn uploaded_by(&self, upload: Completion) {
         // A plan is written once.
         let _ = self.uploaded.set(upload);
@@ -46,7 +46,7 @@ impl DevicePlan {
     }
 
     /// What is enqueued on `lane` from now on finds the whole plan: the upload may have been enqueued on
-    /// another lane, and be on its way still.
+    /// another lane, and still be in flight.
     ///
     /// # Errors
     /// The upload failed, or the device refuses.

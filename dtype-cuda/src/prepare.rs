@@ -35,7 +35,7 @@ const ROUNDS: u64 = 2;
 /// whole plan, which covers any number of instances. Returning `false` says that no more of it is needed.
 pub(crate) type OnReady<'a> = &'a mut dyn FnMut(&DevicePlan, u64) -> Result<bool, EngineError>;
 
-/// Pieces of staging memory in a ring: each writer has one, and some are on their way.
+/// Pieces of staging memory in a ring: each writer has one, and some are in flight.
 pub(crate) fn pieces(config: &Config) -> usize {
     config.writers + 3
 }
@@ -71,7 +71,7 @@ impl Drop for Source {
     }
 }
 
-/// A plan that is being written, and its lanes. Dropped before its end, it waits for what is on its way to
+/// A plan that is being written, and its lanes. Dropped before its end, it waits for what is in flight to
 /// it, and for kernels that use it already.
 struct Draft<'a> {
     shared: &'a Shared,
@@ -115,7 +115,7 @@ pub(crate) fn prepare(
     };
     let mut ring = shared.rings.take(&*shared.accelerator, staging)?;
     let uploads = shared.accelerator.uploads().unwrap_or(lane);
-    // After the ring: if writing fails, the ring is dropped when nothing is on its way from it.
+    // After the ring: if writing fails, the ring is dropped when nothing from it is in flight.
     let mut draft = Draft { shared, lane, uploads, plan: Some(DevicePlan::new(spec, block)) };
     source.open(shared, &mut ring);
     let done = draft.write(&mut source, &mut ring, on_ready);
@@ -271,7 +271,7 @@ impl Draft<'_> {
         if let Ok(end) = &end {
             piece.used_by(end.clone());
         }
-        // If that failed, some of it may be on its way: the ring lives until the lane is drained (`drop`).
+        // If that failed, some of it may be in flight: the ring lives until the lane is drained (`drop`).
         ring.sent(piece);
         end
     }

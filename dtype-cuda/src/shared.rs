@@ -1,4 +1,4 @@
-//! What all handles of an engine share, and the way of one piece of work onto a lane: closed form or plan,
+//! What all handles of an engine share, and how one piece of work gets onto a lane: closed form or plan,
 //! launches, and whatever the work keeps alive.
 
 use crate::accelerator::{Accelerator, Lane, Spot, unfit};

@@ -24,7 +24,7 @@ const PARTS: u64 = 8;
 const PART_MIN: u64 = 2 << 20;
 
 /// A lane and the chunk on it.
-struct Way<'a> {
+struct Route<'a> {
     lane: &'a dyn Lane,
     chunk: Region,
 }
@@ -80,7 +80,7 @@ impl Shared {
             None => Some(self.whole_plan(lane, job.typed.layout(), held)?),
         };
         let plan = plan.as_deref();
-        let first = Way { lane, chunk: self.chunk(kept, held)? };
+        let first = Route { lane, chunk: self.chunk(kept, held)? };
         let another = if job.len() > part_bytes(job.len(), self.config.chunk_bytes) {
             self.another(lane)
         } else {
@@ -93,7 +93,7 @@ impl Shared {
         let mut flight = InFlight::new(other);
         // What the first lane waits for, the second one does, and for the plan's upload with it.
         other.wait_for(&[lane.record()?])?;
-        let second = Way { lane: other, chunk: self.chunk(&mut track.chunk, flight.held())? };
+        let second = Route { lane: other, chunk: self.chunk(&mut track.chunk, flight.held())? };
         // SAFETY: the caller's own promise; the chunks are held, and the first lane waits for the second.
         unsafe { self.parts(&[first, second], job, typed, packed, plan) }?;
         let completion = other.record()?;
@@ -104,13 +104,13 @@ impl Shared {
         Ok(())
     }
 
-    /// The parts, in turn over the ways.
+    /// The parts, in turn over the routes.
     ///
     /// # Safety
     /// As for [`staged`](Shared::staged); the chunks stay allocated until their lanes have passed the work.
     unsafe fn parts(
         &self,
-        ways: &[Way<'_>],
+        routes: &[Route<'_>],
         job: &Job<'_>,
         typed: Spot,
         packed: Region,
@@ -123,39 +123,45 @@ impl Shared {
         });
         // A part's kernel is enqueued before the copy of the part before: host memory that is not
         // page-locked is copied by this thread, which would hold it up.
-        let mut packing: Option<(&Way<'_>, Part<'_>)> = None;
+        let mut packing: Option<(&Route<'_>, Part<'_>)> = None;
         for (number, begin) in parts {
-            let way = &ways[usize::try_from(number).unwrap_or(0) % ways.len()];
+            let route = &routes[usize::try_from(number).unwrap_or(0) % routes.len()];
             let end = job.end.min(begin + step);
             let part = Part {
                 job: job.part(begin, end),
                 packed: packed.sub(begin - job.start, end - begin)?,
-                chunk: way.chunk.sub(begin % ALIGNED, end - begin)?,
+                chunk: route.chunk.sub(begin % ALIGNED, end - begin)?,
             };
             if job.direction == Direction::Unpack {
                 // SAFETY: the caller vouches for the packed region; the chunk is the lane's.
-                unsafe { way.lane.copy(part.chunk, part.packed) }?;
-            } else if ways.len() == 1
-                && let Some((way, part)) = packing.take()
+                unsafe { route.lane.copy(part.chunk, part.packed) }?;
+            } else if routes.len() == 1
+                && let Some((route, part)) = packing.take()
             {
                 // SAFETY: as above.
-                unsafe { way.lane.copy(part.packed, part.chunk) }?;
+                unsafe { route.lane.copy(part.packed, part.chunk) }?;
             }
             // SAFETY: the caller vouches for the typed side; the chunk is the lane's, and as long as the
             // part.
             unsafe {
-                self.enqueue_by(way.lane, &part.job, typed, spot(way.chunk, begin % ALIGNED), plan)
+                self.enqueue_by(
+                    route.lane,
+                    &part.job,
+                    typed,
+                    spot(route.chunk, begin % ALIGNED),
+                    plan,
+                )
             }?;
             if job.direction == Direction::Pack
-                && let Some((way, part)) = packing.replace((way, part))
+                && let Some((route, part)) = packing.replace((route, part))
             {
                 // SAFETY: as above.
-                unsafe { way.lane.copy(part.packed, part.chunk) }?;
+                unsafe { route.lane.copy(part.packed, part.chunk) }?;
             }
         }
-        if let Some((way, part)) = packing {
+        if let Some((route, part)) = packing {
             // SAFETY: as above.
-            unsafe { way.lane.copy(part.packed, part.chunk) }?;
+            unsafe { route.lane.copy(part.packed, part.chunk) }?;
         }
         Ok(())
     }

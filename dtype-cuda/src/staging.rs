@@ -1,7 +1,7 @@
 //! Host memory that plans are written into before they are uploaded: rings of a few pieces.
 //!
 //! A ring belongs to one preparation at a time and goes back to the engine afterwards. A piece is used
-//! again once its upload has ended; so a preparation writes some while others are on their way. Units: bytes.
+//! again once its upload has ended; so a preparation writes some pieces while others are in flight. Units: bytes.
 
 use crate::accelerator::Accelerator;
 use gapless_engine::EngineError;
@@ -40,7 +40,7 @@ pub(crate) struct Piece {
 #[derive(Default)]
 pub(crate) struct StagingRing {
     blank: Vec<Piece>,
-    /// On their way, oldest first.
+    /// In flight, oldest first.
     busy: VecDeque<Piece>,
 }
 
@@ -88,7 +88,7 @@ fn pinned_bytes(buffer: &mut PinnedBuffer) -> &mut [u8] {
     let region = buffer.region();
     let Some(pointer) = region.as_ptr() else { return &mut [] };
     let len = usize::try_from(region.len()).unwrap_or(0);
-    // SAFETY: the buffer owns `len` bytes of page-locked memory at `pointer` and lends them exclusively. They
+    // SAFETY: the buffer owns `len` bytes of page-locked memory at `pointer`, and it is borrowed exclusively. They
     // are initialised: the system zeroes pages before a process sees them, and what is used again was
     // written by its last user. The device's reads of them have ended (`Piece::bytes`).
     unsafe { std::slice::from_raw_parts_mut(pointer, len) }
@@ -106,13 +106,13 @@ impl StagingRing {
         self.blank.push(piece);
     }
 
-    /// Takes a piece that is on its way, after those that it has.
+    /// Takes a piece that is in flight, after those that it has.
     pub(crate) fn sent(&mut self, piece: Piece) {
         self.busy.push_back(piece);
     }
 
     /// The piece whose upload was enqueued first: once that has ended, if `wait`, or if it has. `None` if
-    /// it has not, or none is on its way.
+    /// it has not, or none is in flight.
     ///
     /// # Errors
     /// That upload failed: the device's error, which later work would get as well.
@@ -216,7 +216,7 @@ mod tests {
     struct Upload(AtomicU32);
 
     #[expect(unsafe_code, reason = "work that ends after some questions")]
-    // SAFETY: it was lent no memory that anybody frees before it is over; it ends once.
+    // SAFETY: it works on no memory that anybody frees before it is over; it ends once.
     unsafe impl Pending for Upload {
         fn poll(&self) -> Result<bool, DeviceError> {
             let less = |left: u32| left.checked_sub(1);

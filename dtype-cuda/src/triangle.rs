@@ -32,7 +32,7 @@ pub(crate) struct Shares {
     pub(crate) rest: SmallVec<[(TransferSide, u64); 2]>,
 }
 
-/// How runs with one beginning or one end lie: which way a rectangle's rows follow each other.
+/// How runs with one beginning or one end lie: in which direction a rectangle's rows follow each other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Anchor {
     Begin,

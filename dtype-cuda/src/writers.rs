@@ -3,10 +3,10 @@
 //! A [`Script`] is one plan being written. Whoever writes takes a blank piece of staging memory and with it the
 //! next number, writes that piece, and puts it down; the thread that asked for the plan picks pieces up by
 //! number, uploads them, and gives the memory back. A number is taken only together with memory, so the lowest
-//! piece that is not written is always being written, or waits for memory on its way: nobody waits for each
+//! piece that is not written is always being written, or waits for memory in flight: nobody waits for each
 //! other in a ring.
 //!
-//! The thread that asked depends on no other: it writes itself what nobody has begun. Others start at the
+//! The thread that asked depends on no other: it writes itself what nobody has started. Others start at the
 //! first plan that is worth it and wait, between plans, for a message. Staging memory changes hands by value;
 //! no thread sees another's. Read first: `prepare.rs`.
 
@@ -151,7 +151,7 @@ impl Script {
         self.changed.notify_all();
     }
 
-    /// Writes pieces until all are begun.
+    /// Writes pieces until all are started.
     fn help(&self) {
         self.desk().others += 1;
         while let Some((number, piece)) = self.claim(true) {
@@ -159,7 +159,7 @@ impl Script {
         }
     }
 
-    /// Writes a piece that nobody has begun, if there is memory and too few others do; whether it did.
+    /// Writes a piece that nobody has started, if there is memory and too few others do; whether it did.
     pub(crate) fn write_one(&self) -> bool {
         if self.desk().others >= ENOUGH {
             return false;
@@ -187,7 +187,7 @@ impl Script {
         Ok(Some(written))
     }
 
-    /// Whether piece `number` is not begun for lack of memory: that is all on its way.
+    /// Whether piece `number` is not started for lack of memory: all of it is in flight.
     pub(crate) fn lacks_memory(&self, number: usize) -> bool {
         let desk = self.desk();
         desk.next <= number && desk.blank.is_empty()
@@ -213,13 +213,13 @@ impl Script {
         self.put.load(Ordering::Acquire)
     }
 
-    /// No more is begun.
+    /// No more pieces are started.
     pub(crate) fn give_up(&self) {
         self.desk().stopped = true;
         self.changed.notify_all();
     }
 
-    /// Ends all writing; the memory that is not on its way.
+    /// Ends all writing. Gives the memory that is not in flight.
     pub(crate) fn stop(&self) -> Vec<Piece> {
         self.give_up();
         let mut desk = self.desk();

@@ -37,7 +37,7 @@ pub struct OnStream<'a> {
     pub(super) lane: StreamLane<'a>,
     /// What work on the stream uses, each once.
     used: RefCell<Held>,
-    /// A chunk on its way between device and host; the stream's order keeps calls from sharing it.
+    /// A chunk between device and host; the stream's order keeps calls from sharing it.
     chunk: RefCell<Option<Arc<Block>>>,
 }
 

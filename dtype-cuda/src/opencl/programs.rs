@@ -1,4 +1,4 @@
-//! The kernels of a device: a program for each width and way, built when it is first needed.
+//! The kernels of a device: a program for each width and direction, built when it is first needed.
 
 use crate::accelerator::{KERNELS, number};
 use gapless_kernels::{Kernel, opencl_source};

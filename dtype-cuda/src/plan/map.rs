@@ -49,7 +49,7 @@ struct State {
     word: u64,
     /// Words of the last block that are not.
     rest: u64,
-    /// Blocks begun: shifts written.
+    /// Blocks started: shifts written.
     blocks: u64,
     /// Units written.
     units: u64,
@@ -185,7 +185,7 @@ impl MapWriter {
                 }
             }
             if self.fetched.is_empty() && !self.fetch() {
-                // The last unit may be full, or have begun.
+                // The last unit may be full, or already started.
                 if !self.state.word.is_multiple_of(UNIT) {
                     let Some(last) = units.first_mut() else { return };
                     *last = self.state.close();

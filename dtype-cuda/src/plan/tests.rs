@@ -90,8 +90,8 @@ fn find(side: &TransferSide, device: &Device, byte: u64) -> i64 {
             let block = device.number(unit, 4);
             let begins = device.number(unit + 4, 4).cast_unsigned() & 0xffff_ffff;
             assert_eq!(begins & 1, 0, "bit 0 is not set");
-            let begun = begins & (0xffff_ffff >> (31 - word % 32));
-            let block = (block.cast_unsigned() & 0xffff_ffff) + u64::from(begun.count_ones());
+            let started = begins & (0xffff_ffff >> (31 - word % 32));
+            let block = (block.cast_unsigned() & 0xffff_ffff) + u64::from(started.count_ones());
             let shift =
                 device.number(plan.shifts + block * u64::from(plan.shift_bytes), plan.shift_bytes);
             plan.displacement

@@ -74,7 +74,7 @@ pub(crate) struct Log {
     /// Nothing is written down.
     pub(crate) quiet: bool,
     /// Lanes on which calls began, in order.
-    pub(crate) begun: Vec<usize>,
+    pub(crate) started: Vec<usize>,
     /// What lies on another device, by its address.
     pub(crate) elsewhere: Vec<u64>,
     ends: Vec<(usize, Arc<AtomicBool>)>,
@@ -173,7 +173,7 @@ impl MockLane {
 
 impl Lane for MockLane {
     fn begin(&self) {
-        self.log().begun.push(self.number);
+        self.log().started.push(self.number);
     }
 
     fn is_ours(&self) -> bool {

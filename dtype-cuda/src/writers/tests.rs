@@ -84,9 +84,9 @@ fn pick_up(script: &Script, plan: &mut Plan) -> Result<(), Broken> {
 }
 
 /// A plan to be written. A test that fails gives it up, so that its writers end.
-struct Begun(Arc<Script>);
+struct Started(Arc<Script>);
 
-impl std::ops::Deref for Begun {
+impl std::ops::Deref for Started {
     type Target = Arc<Script>;
 
     fn deref(&self) -> &Arc<Script> {
@@ -94,7 +94,7 @@ impl std::ops::Deref for Begun {
     }
 }
 
-impl Drop for Begun {
+impl Drop for Started {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.give_up();
@@ -102,10 +102,10 @@ impl Drop for Begun {
     }
 }
 
-fn begin(pieces: Pieces, memory: usize, piece_bytes: usize) -> Begun {
+fn begin(pieces: Pieces, memory: usize, piece_bytes: usize) -> Started {
     let script = Script::new(pieces);
     (0..memory).for_each(|_| script.give(StagingRings::plain(piece_bytes)));
-    Begun(script)
+    Started(script)
 }
 
 #[test]
@@ -212,9 +212,9 @@ fn writing_that_is_given_up_ends_and_gives_its_memory_back() {
             }
         }
         assert_eq!(script.stop().len() + held.len(), 6, "after {taken}");
-        assert!(!script.write_one(), "nothing is begun any more");
+        assert!(!script.write_one(), "nothing is started any more");
     }
-    // Dropped with a plan under way: the threads end.
+    // Dropped while a plan is being written: the threads end.
     let script = begin(Pieces::of(&layout, &spec, 4096).unwrap(), 6, 4096);
     pool.call(&script, script.count());
     script.give_up();

@@ -1,4 +1,4 @@
-//! Every way through the engine once, on whatever OpenCL device there is (PoCL in CI), byte by byte
+//! Every path through the engine once, on whatever OpenCL device there is (PoCL in CI), byte by byte
 //! against the host's engine. The large suite is in `tests/`.
 
 use crate::engine::*;
@@ -93,7 +93,7 @@ fn layouts() -> Vec<(&'static str, Layout, u64)> {
 }
 
 #[test]
-fn every_way_moves_every_byte() {
+fn every_path_moves_every_byte() {
     let config = Config { piece_bytes: 4096, chunk_bytes: 4096, ..Config::default() };
     let Some(engine) = engine(config) else { return };
     let device = engine.device();

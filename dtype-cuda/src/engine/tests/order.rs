@@ -118,7 +118,7 @@ fn what_comes_after_work_goes_on_its_lane() {
 }
 
 #[test]
-fn another_lane_waits_for_an_upload_that_is_on_its_way_and_for_none_that_has_ended() {
+fn another_lane_waits_for_an_upload_in_flight_and_for_none_that_has_ended() {
     let bench = Bench::new(Config::default());
     let list = Bench::list();
     let prepared = number(&bench.engine.prepare(&list).unwrap());
@@ -188,7 +188,7 @@ fn long_ways_through_chunks_take_two_lanes_but_none_beside_a_callers_stream() {
     let (side, range) = (bench.side(&list), 0..list.size());
     let lanes = |ops: &[(usize, Op)]| ops.iter().map(|(on, _)| *on).collect::<BTreeSet<_>>();
     bench.ops();
-    bench.mock.log().begun.clear();
+    bench.mock.log().started.clear();
 
     let shared = &*bench.engine.shared;
     let task = shared.pack(Direction::Pack, &side, &range, wire, None).unwrap();
@@ -197,12 +197,12 @@ fn long_ways_through_chunks_take_two_lanes_but_none_beside_a_callers_stream() {
     unsafe { shared.run(callers, &mut None, &task, &mut Held::new(), None) }.unwrap();
     let ops = bench.ops();
     assert_eq!(lanes(&ops), BTreeSet::from([UPLOADS + 1]), "{ops:?}");
-    assert!(launches(&ops) > 2 && bench.mock.log().begun.is_empty());
+    assert!(launches(&ops) > 2 && bench.mock.log().started.is_empty());
 
     // SAFETY: as above.
     unsafe { bench.engine.pack(&side, range, wire, &[]) }.unwrap();
     assert_eq!(lanes(&bench.ops()), BTreeSet::from([0, 1]));
-    assert_eq!(BTreeSet::from_iter(bench.mock.log().begun.clone()), BTreeSet::from([0, 1]));
+    assert_eq!(BTreeSet::from_iter(bench.mock.log().started.clone()), BTreeSet::from([0, 1]));
     let (_, track) = shared.lanes.take_another().unwrap();
     assert!(!track.last.is_known_over(), "neither lane passes for idle");
 }

@@ -221,7 +221,7 @@ fn within_a_device_and_for_little_kernels_do_it() {
 }
 
 #[test]
-fn a_copy_that_fails_is_told_and_what_was_begun_is_waited_for() {
+fn a_copy_that_fails_is_reported_and_started_copies_are_waited_for() {
     let bench = Bench::new();
     let layout = commit(Datatype::vector(64, 64, 100, &double()).unwrap());
     let typed = Typed::new(bench.here, 0, &layout, 1).unwrap();
@@ -251,7 +251,7 @@ fn most_of_a_triangle_is_copied_and_kernels_do_the_rest_on_another_lane() {
     let size = triangle.size();
     let src = Typed::new(bench.here, 16, &triangle, 1).unwrap();
     let dst = Typed::new(bench.there, 64, &again, 1).unwrap();
-    let begun = {
+    let started = {
         let small = commit(Datatype::vector(5, 1, 2, &double()).unwrap());
         let typed = Typed::new(bench.here, 0, &small, 1).unwrap();
         // SAFETY: the pretend vendor copies only what lives; here and below.
@@ -259,7 +259,8 @@ fn most_of_a_triangle_is_copied_and_kernels_do_the_rest_on_another_lane() {
     };
     bench.ops();
     // SAFETY: as above.
-    let done = unsafe { bench.engine.transfer(&src, &dst, 0..size, std::slice::from_ref(&begun)) };
+    let done =
+        unsafe { bench.engine.transfer(&src, &dst, 0..size, std::slice::from_ref(&started)) };
     let ops = std::mem::take(&mut bench.mock.log().ops);
     let lane = ops[0].0;
     match ops.as_slice() {
@@ -272,13 +273,13 @@ fn most_of_a_triangle_is_copied_and_kernels_do_the_rest_on_another_lane() {
             (four, Op::Wait(end_too)),
             (five, Op::Record(last)),
         ] => {
-            assert_eq!([begin, begin_too], [&number(&begun); 2]);
+            assert_eq!([begin, begin_too], [&number(&started); 2]);
             assert_eq!((end, *last), (end_too, number(&done.unwrap())));
             assert!([four, five].iter().all(|&&on| on == lane));
             assert!([two, beside, three].iter().all(|&&on| on != lane));
             assert!(copies.iter().all(|(on, op)| *on == lane && matches!(op, Op::Rows(..))));
             assert_eq!(copies.len(), 3);
-            assert!(bench.mock.log().begun.ends_with(&[lane, *beside]), "both begin");
+            assert!(bench.mock.log().started.ends_with(&[lane, *beside]), "both begin");
         }
         _ => panic!("{ops:?}"),
     }
