@@ -18,7 +18,7 @@ const WIDTH: usize = 4;
 
 /// Which engine of the device a copy uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum CopyEngine {
     /// From the host.
     Up = 0,
     /// To the host.
@@ -29,14 +29,16 @@ enum Way {
     Peer = 3,
 }
 
-impl Way {
-    fn of(dst: Space, src: Space) -> Way {
+impl CopyEngine {
+    fn of(dst: Space, src: Space) -> CopyEngine {
         let host = |space| matches!(space, Space::Host | Space::Pinned);
         match (dst, src) {
-            (Space::Cuda { device: to }, Space::Cuda { device: from }) if to != from => Way::Peer,
-            (dst, src) if host(src) && !host(dst) => Way::Up,
-            (dst, src) if host(dst) && !host(src) => Way::Down,
-            _ => Way::Local,
+            (Space::Cuda { device: to }, Space::Cuda { device: from }) if to != from => {
+                CopyEngine::Peer
+            }
+            (dst, src) if host(src) && !host(dst) => CopyEngine::Up,
+            (dst, src) if host(dst) && !host(src) => CopyEngine::Down,
+            _ => CopyEngine::Local,
         }
     }
 }
@@ -80,7 +82,7 @@ impl Plan {
     }
 }
 
-/// The completion of what has just been enqueued on a stream of ours. After an error nothing of it is under way:
+/// The completion of what has just been enqueued on a stream of ours. After an error nothing of it is in flight:
 /// an earlier row may have been enqueued, or everything but the event.
 fn end_of(stream: &Stream, copied: Result<(), CudaError>) -> Result<Completion, CudaError> {
     let end = copied.and_then(|()| stream.record());
@@ -91,17 +93,17 @@ fn end_of(stream: &Stream, copied: Result<(), CudaError>) -> Result<Completion, 
 }
 
 impl CudaDevice {
-    /// The stream for a copy: that of work which it comes after, if it is one for copies this way (a link
+    /// The stream for a copy: that of work which it comes after, if it is one for copies in this direction (a link
     /// between two streams costs microseconds), or else the next.
-    fn lane(&self, way: Way, after: &[Completion]) -> Result<&Stream, CudaError> {
+    fn lane(&self, engine: CopyEngine, after: &[Completion]) -> Result<&Stream, CudaError> {
         let lanes = self.lanes();
-        let made = lanes.streams[way as usize].iter().filter_map(OnceLock::get);
+        let made = lanes.streams[engine as usize].iter().filter_map(OnceLock::get);
         let follows = |stream: &&Stream| after.iter().any(|work| stream.recorded(work));
         if let Some(stream) = made.into_iter().find(follows) {
             return Ok(stream);
         }
-        let turn = lanes.next[way as usize].fetch_add(1, Ordering::Relaxed) % WIDTH;
-        let lane = &lanes.streams[way as usize][turn];
+        let turn = lanes.next[engine as usize].fetch_add(1, Ordering::Relaxed) % WIDTH;
+        let lane = &lanes.streams[engine as usize][turn];
         if let Some(stream) = lane.get() {
             return Ok(stream);
         }
@@ -183,7 +185,7 @@ impl CudaDevice {
         if dst.is_empty() && after.iter().all(|work| matches!(work, Completion::Ready)) {
             return Ok(Completion::Ready);
         }
-        let stream = self.lane(Way::of(dst.space(), src.space()), after)?;
+        let stream = self.lane(CopyEngine::of(dst.space(), src.space()), after)?;
         let _bound = self.context().bind()?;
         stream.wait_for(after)?;
         // SAFETY: the caller vouches for both regions until the completion, which comes after.
@@ -256,7 +258,7 @@ impl CudaDevice {
         rows: u64,
         after: &[Completion],
     ) -> Result<Completion, CudaError> {
-        let stream = self.lane(Way::of(dst.space(), src.space()), after)?;
+        let stream = self.lane(CopyEngine::of(dst.space(), src.space()), after)?;
         let _bound = self.context().bind()?;
         stream.wait_for(after)?;
         // SAFETY: the caller vouches for every row until the completion, which comes after.
@@ -333,12 +335,12 @@ mod tests {
 
     #[test]
     fn directions() {
-        assert_eq!(Way::of(HERE, Space::Host), Way::Up);
-        assert_eq!(Way::of(Space::Pinned, HERE), Way::Down);
-        assert_eq!(Way::of(HERE, HERE), Way::Local);
-        assert_eq!(Way::of(HERE, Space::Cuda { device: 1 }), Way::Peer);
-        assert_eq!(Way::of(Space::Host, Space::Pinned), Way::Local);
-        assert_eq!(Way::of(Space::Managed, Space::Host), Way::Up);
+        assert_eq!(CopyEngine::of(HERE, Space::Host), CopyEngine::Up);
+        assert_eq!(CopyEngine::of(Space::Pinned, HERE), CopyEngine::Down);
+        assert_eq!(CopyEngine::of(HERE, HERE), CopyEngine::Local);
+        assert_eq!(CopyEngine::of(HERE, Space::Cuda { device: 1 }), CopyEngine::Peer);
+        assert_eq!(CopyEngine::of(Space::Host, Space::Pinned), CopyEngine::Local);
+        assert_eq!(CopyEngine::of(Space::Managed, Space::Host), CopyEngine::Up);
     }
 
     #[test]
@@ -431,7 +433,7 @@ mod tests {
         // SAFETY: the pretend driver copies nothing.
         let error = unsafe { device.copy_after(at(64, 8), at(128, 8), &[]) }.unwrap_err();
         assert!(matches!(error, CudaError::Failed { code: 2, .. }), "{error}");
-        // Copied, and looked at until nothing was under way.
+        // Copied, and queried until nothing was in flight.
         assert_eq!(fake::with(|state| (state.copies.len(), state.queries)), (1, 0));
         // One row is on the stream when the next is refused.
         fake::set(State { queries: 3, copy_fails_from: 1, ..State::default() });

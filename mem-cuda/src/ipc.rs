@@ -124,7 +124,7 @@ impl CudaDevice {
             self.map(&key, export.descriptors.into_iter().next())?
         };
         let region = Region::new(mapping.space, start, key.offset, key.len);
-        // Only memory of our own can stand at an address that is in the table: what was there has
+        // Only memory of our own can lie at an address that is in the table: what was there has
         // been freed and allocated anew, and its users have yet to release it.
         let before = mapped.get(&start).map_or(0, |old| old.users);
         mapped.insert(start, Import { users: before + 1, ..mapping });

@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     Descriptor = 2,
 }
 
-/// What stands in a memory key.
+/// What a memory key says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryKey {
     pub(crate) kind: Kind,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_survive_the_way() {
+    fn keys_survive_the_wire() {
         for kind in [Kind::Handle, Kind::Descriptor] {
             let key = MemoryKey { kind, ..key() };
             let bytes = key.encode();

@@ -29,7 +29,7 @@ impl Module {
     ///
     /// # Safety
     /// The CUDA tools made the image, and nothing has changed it since: the driver believes what
-    /// stands in it. (An image that was cut off is noticed.)
+    /// it says. (An image that was cut off is noticed.)
     ///
     /// # Errors
     /// An image that is incomplete, not for this device, or too new for this driver.

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 
 /// What is known of other devices, by ordinal: the peer's context, held while access is on, or
-/// `None` where there is no way.
+/// `None` if there is none.
 #[derive(Debug, Default)]
 pub(crate) struct Peers(Mutex<HashMap<u32, Option<Arc<Context>>>>);
 

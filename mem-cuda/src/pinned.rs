@@ -101,7 +101,7 @@ impl PinnedPool {
             Ok(address) => return Ok(buffer(address, size)),
             Err(fault) => fault,
         };
-        // Perhaps what is kept stands in the way.
+        // Perhaps the memory that is kept for reuse is what is missing.
         self.free_idle();
         match self.context.driver.host_alloc(size) {
             Ok(address) => Ok(buffer(address, size)),

@@ -188,7 +188,7 @@ impl Stream {
         freed.map_err(|fault| context.fault(fault))
     }
 
-    /// Waits, yielding, until no work on the stream is under way: for calls that have enqueued some and
+    /// Waits, yielding, until no work on the stream is in flight: for calls that have enqueued some and
     /// then fail, because whoever is told of an error takes the memory back. It lasts as long as the work.
     pub fn drain(&self) {
         while match self.is_idle() {

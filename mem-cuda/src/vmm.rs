@@ -76,7 +76,7 @@ impl Vmm {
         self.place(context, allocation, rounded, devices)
     }
 
-    /// Maps what a descriptor of another process stands for, `len` bytes, says that process. The
+    /// Maps the memory of another process's descriptor, `len` bytes according to that process. The
     /// context is bound.
     pub(crate) fn import(
         &self,

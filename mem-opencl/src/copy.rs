@@ -205,7 +205,7 @@ pub(crate) unsafe fn rows(
             match unsafe { linear(device, to, from, after) } {
                 Ok(copied) => last = copied,
                 Err(error) => {
-                    // An error means that nothing is under way any more; so it is, however that row ended.
+                    // An error means that nothing is in flight any more. That holds, however that row ended.
                     let _ = last.wait();
                     return Err(error);
                 }

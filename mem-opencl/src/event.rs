@@ -78,7 +78,7 @@ impl OpenClDevice {
         }
     }
 
-    /// The completion of a command just enqueued, which is also sent on its way. After an error the command has
+    /// The completion of a command just enqueued, which is also flushed. After an error the command has
     /// ended.
     pub(crate) fn started(&self, event: cl_event) -> Result<Completion, DeviceError> {
         let command = Command {

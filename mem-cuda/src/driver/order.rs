@@ -111,7 +111,7 @@ impl Driver {
         ended("cuStreamQuery", answer)
     }
 
-    /// Whether the stream is being captured into a graph, or a capture stands in its way (the default
+    /// Whether the stream is being captured into a graph, or a capture keeps it from work (the default
     /// stream, while another is captured).
     pub(crate) fn stream_is_captured(&self, stream: &RawStream) -> Result<bool, Fault> {
         let _whatever_others_capture = Relaxed::new(self);
@@ -156,14 +156,14 @@ impl Driver {
         check("cuEventDestroy", answer)
     }
 
-    /// From now on the event stands for all work that is on the stream.
+    /// From now on the event marks the end of all work that is on the stream.
     pub(crate) fn event_record(&self, event: &RawEvent, stream: &RawStream) -> Result<(), Fault> {
         // SAFETY: stream and event live while they are borrowed.
         let answer = unsafe { (self.api.event_record)(event.0, stream.0) };
         check("cuEventRecord", answer)
     }
 
-    /// Whether the work that the event stands for has ended.
+    /// Whether the work before the event has ended.
     pub(crate) fn event_query(&self, event: &RawEvent) -> Result<bool, Fault> {
         let _whatever_others_capture = Relaxed::new(self);
         // SAFETY: the event lives while it is borrowed.

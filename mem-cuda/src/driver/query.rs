@@ -132,7 +132,7 @@ impl Driver {
 
     /// Gives it back.
     pub(crate) fn primary_release(&self, context: RawContext) -> Result<(), Fault> {
-        // SAFETY: undoes the one `primary_retain` that `context` stands for.
+        // SAFETY: undoes the one `primary_retain` that made `context`.
         let answer = unsafe { (self.api.primary_release)(context.device) };
         check("cuDevicePrimaryCtxRelease", answer)
     }

@@ -204,7 +204,7 @@ impl Driver {
         check("cuMemSetAccess", answer)
     }
 
-    /// A descriptor that stands for the memory in any process.
+    /// A descriptor by which any process can map the memory.
     pub(crate) fn vmm_export(&self, allocation: &MemoryHandle) -> Result<OwnedFd, Fault> {
         let _whatever_others_capture = Relaxed::new(self);
         let mut raw: c_int = -1;
@@ -215,7 +215,7 @@ impl Driver {
         descriptor("cuMemExportToShareableHandle", answer, raw)
     }
 
-    /// The memory that a descriptor stands for; wrong descriptors are refused.
+    /// The memory of a descriptor; wrong descriptors are refused.
     pub(crate) fn vmm_import(&self, descriptor: BorrowedFd<'_>) -> Result<MemoryHandle, Fault> {
         let _whatever_others_capture = Relaxed::new(self);
         let mut handle = 0;

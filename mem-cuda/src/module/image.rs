@@ -1,5 +1,5 @@
 //! Whether a kernel image is all there. The driver is given an address only and finds the end by what
-//! stands in the image; one that was cut off would make it read on.
+//! the image says; one that was cut off would make it read on.
 
 use crate::CudaError;
 

@@ -34,7 +34,7 @@ impl Application<'_> {
         unsafe { self.add.launch(&self.stream, Grid::line(2, 128), &arguments) }.unwrap();
         meanwhile(&self.stream);
         let mut graph: CUgraph = std::ptr::null_mut();
-        // SAFETY: the capture was begun above.
+        // SAFETY: the capture was started above.
         let ended = unsafe { sys::cuStreamEndCapture(handle, &raw mut graph) };
         check(&format!("{what}, {mode:?}: the capture was ended by it"), ended);
         let mut nodes = 0;
@@ -59,7 +59,7 @@ impl Application<'_> {
 
 type Step = (&'static str, fn(&Arc<CudaDevice>));
 
-/// Everything that is done with a device while messages are under way.
+/// Everything that is done with a device while messages are in flight.
 const STEPS: &[Step] = &[
     ("allocating and freeing", |device| {
         drop(Memory::on(device, 8 << 20));
