@@ -128,7 +128,7 @@ impl Link {
         [from, from && to && self.ends.0[0].is_device()]
     }
 
-    /// Which staged ways there are, for a receiver's buffer with so many blocks.
+    /// Which staged protocols there are, for a receiver's buffer with so many blocks.
     fn staging(&self, blocks: u64, shared: bool, tuning: &Tuning) -> Option<Staging> {
         // OpenCL's memory has no keys.
         let ends = self

@@ -115,7 +115,7 @@ fn transport(sm: &Sm) -> String {
 fn try_link() -> Result<ExitCode, Failure> {
     let world = World::init()?;
     let peer = 1 - world.rank().min(1);
-    // A message each way: by then the link stands, and has been probed.
+    // A message in each direction: after it the link is up, and has been probed.
     let comm = world.comm();
     let mut word = [0u8];
     comm.scope(|s| {

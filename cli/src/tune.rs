@@ -103,7 +103,7 @@ impl Tune {
 
     /// What both processes do.
     fn measure(&self, target: Option<&Path>) -> Result<ExitCode, Failure> {
-        // As it comes: an older file must not colour the numbers, nor a broken one be in the way.
+        // The built-in tuning: an older file must not change the numbers, and a broken one must not stop this.
         let world = World::builder().tuning(Tuning::default()).init()?;
         let budget = Duration::from_secs_f64(self.budget);
         let mut found = Found::default();

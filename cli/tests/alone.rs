@@ -95,7 +95,7 @@ fn memory_for_peers_is_memory() {
     memory[99_999] = 1;
     assert_eq!(world.alloc(0).unwrap().len(), 0);
     assert!(world.alloc(usize::MAX).is_err());
-    // It may outlive the world, even under way to a receive that never comes.
+    // It may outlive the world, even in flight to a receive that is never posted.
     let request = world.comm().isend_owned(memory, 0, 0).unwrap();
     drop(world);
     let (memory, result) = request.wait();

@@ -86,7 +86,7 @@ fn after_an_offer_that_was_never_answered() {
     });
 }
 
-/// Rank 1 is killed while a large message between both is under way.
+/// Rank 1 is killed while a large message between both is in flight.
 fn during(name: &str, protocol: Protocol, dying_sends: bool) {
     const LEN: usize = 256 << 20;
     orphans(2, name, &[1], WATCHDOG + SLACK, |builder| {

@@ -36,8 +36,8 @@ fn exchange(world: &World, seed: u64) -> Option<Protocol> {
 /// Rank 0 may be read at first, and then hides: the receiver is refused when it reads, and chooses
 /// again. Root may read everything, so the job runs as nobody then.
 #[test]
-fn what_single_copy_is_refused_comes_by_another_way() {
-    const TEST: &str = "what_single_copy_is_refused_comes_by_another_way";
+fn what_single_copy_is_refused_comes_by_another_protocol() {
+    const TEST: &str = "what_single_copy_is_refused_comes_by_another_protocol";
     if std::env::var_os("PMI_FD").is_some() {
         return ranks_with(2, TEST, forced, |world| {
             let open = exchange(&world, 1);
@@ -47,8 +47,10 @@ fn what_single_copy_is_refused_comes_by_another_way() {
             let hidden = exchange(&world, 2);
             match open {
                 None => {}
-                // No process may read another here; then both came by another way.
-                Some(way) if way != Protocol::SingleCopy => println!("unreadable: {way:?}"),
+                // No process may read another here; then both came by another protocol.
+                Some(protocol) if protocol != Protocol::SingleCopy => {
+                    println!("unreadable: {protocol:?}")
+                }
                 Some(_) => assert_eq!(hidden, Some(Protocol::Pipeline)),
             }
             world.finalize().unwrap();

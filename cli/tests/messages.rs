@@ -64,7 +64,7 @@ fn exchange_64_mib(world: &World) {
     shared.copy_from_slice(&pattern(LEN, u64::from(comm.rank())));
     let heap = shared.to_vec();
     let expected = pattern(LEN, u64::from(peer));
-    // Borrowed.
+    // From the caller's memory.
     let mut into = vec![0u8; LEN];
     comm.scope(|s| {
         let sent = s.isend(&heap, peer, 0)?;
@@ -274,7 +274,7 @@ fn requests_are_waited_for_singly_and_together() {
             let ended = s.test_all(requests).expect("all have ended");
             assert!(ended.iter().all(Result::is_ok));
             assert_eq!(s.wait_all(Vec::new())?.len(), 0);
-            assert_eq!(s.test_all(Vec::new()).expect("none is under way").len(), 0);
+            assert_eq!(s.test_all(Vec::new()).expect("none is in flight").len(), 0);
             assert!(s.test_any(&mut Vec::new()).is_none());
             assert!(s.wait_any(&mut Vec::new()).is_none());
             assert!(s.wait_some(&mut Vec::new()).is_empty());

@@ -217,7 +217,7 @@ fn messages_move_while_nobody_is_in_a_call() {
         || World::builder().progress_thread(true),
         |world: World| {
             let comm = world.comm();
-            // A rendezvous each way: neither ends without the other process's progress.
+            // A rendezvous in each direction: neither ends without the other process's progress.
             let out = pattern(300_000, u64::from(comm.rank()));
             let send = comm.isend_owned(out, 1 - comm.rank(), 0).unwrap();
             let recv = comm.irecv_owned(vec![0u8; 300_000], 1 - comm.rank(), 0).unwrap();
@@ -339,7 +339,7 @@ fn several_owned_requests_are_waited_for() {
 fn leaving_ends_everything_and_drops_no_pair() {
     ranks(2, "leaving_ends_everything_and_drops_no_pair", |world: World| {
         let (comm, peer) = (world.comm().clone(), 1 - world.rank());
-        // All of it is under way when this process leaves; some of it matches, some does not.
+        // All of these are in flight when this process leaves; some match, some do not.
         let mut pairs = Vec::new();
         for (tag, len) in (0i32..).zip([8usize, 9000, 500_000, 3_000_000]) {
             let seed = u64::from(comm.rank()) + 10;

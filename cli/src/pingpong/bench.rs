@@ -18,7 +18,7 @@ use super::devices::{Devices, Locked};
 use super::ends::Ends;
 use super::place::Places;
 use super::setting::Setting;
-use super::show::Ways;
+use super::show::Protocols;
 use crate::failure::Failure;
 use gapless::Communicator;
 use gapless::Error;
@@ -215,9 +215,9 @@ impl<'a> Bench<'a> {
     }
 
     /// What this process has done so far by the protocols of a round trip.
-    pub(super) fn tally(&self, ways: Ways) -> Result<Tally, Error> {
+    pub(super) fn tally(&self, protocols: Protocols) -> Result<Tally, Error> {
         let counters = self.world.counters()?;
-        let sum = ways.all().map(|way| counters.of(way)).reduce(|a, b| Tally {
+        let sum = protocols.all().map(|protocol| counters.of(protocol)).reduce(|a, b| Tally {
             messages: a.messages + b.messages,
             bytes: a.bytes + b.bytes,
             fragments: a.fragments + b.fragments,
@@ -284,7 +284,7 @@ impl<'a> Bench<'a> {
     pub(super) fn verify(
         &mut self,
         prepared: &Prepared,
-    ) -> Result<(Ways, Result<(), Wrong>), Failure> {
+    ) -> Result<(Protocols, Result<(), Wrong>), Failure> {
         let bytes = prepared.send.layout.size().saturating_mul(prepared.send.count);
         let mut found = self.verify_once(prepared)?;
         for _ in 1..if bytes <= SETTLED_BYTES { SETTLING } else { 1 } {
@@ -297,12 +297,15 @@ impl<'a> Bench<'a> {
     }
 
     /// One message there and back, compared at both ends at the same time.
-    fn verify_once(&mut self, prepared: &Prepared) -> Result<(Ways, Result<(), Wrong>), Failure> {
+    fn verify_once(
+        &mut self,
+        prepared: &Prepared,
+    ) -> Result<(Protocols, Result<(), Wrong>), Failure> {
         self.comm.send(&Order::Verify(prepared.subject).words(), self.peer, ORDER)?;
         self.refill(prepared)?;
         self.comm.recv(&mut [0u64; 0], self.peer, VERDICT)?;
         let ping = self.send_one(prepared)?;
-        let ways = Ways { ping, pong: self.receive(prepared)? };
+        let protocols = Protocols { ping, pong: self.receive(prepared)? };
         let here = self.check(prepared)?;
         let mut words = [0u64; 4];
         self.comm.recv(&mut words, self.peer, VERDICT)?;
@@ -313,7 +316,7 @@ impl<'a> Bench<'a> {
                 Err(Wrong { offset, found: byte(found), expected: byte(expected) })
             }
         };
-        Ok((ways, here.and(there)))
+        Ok((protocols, here.and(there)))
     }
 
     fn send_one(&self, prepared: &Prepared) -> Result<Protocol, Error> {

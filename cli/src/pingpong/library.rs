@@ -191,10 +191,10 @@ impl Party {
             each(Step::Before(first + index));
             let payload = trial.case.payload_bytes;
             let prepared = bench.prepare(Subject::Case(index))?;
-            let (ways, verdict) = bench.verify(&prepared)?;
-            let before = bench.tally(ways)?;
+            let (protocols, verdict) = bench.verify(&prepared)?;
+            let before = bench.tally(protocols)?;
             let rotating = bench.time(&prepared, false, trial.seconds, None)?;
-            let tallies = [before, bench.tally(ways)?];
+            let tallies = [before, bench.tally(protocols)?];
             let key = (payload, trial.pinned);
             let plain = match known.iter().find(|(of, _)| *of == key) {
                 Some((_, plain)) => plain.clone(),
@@ -209,7 +209,7 @@ impl Party {
                 name: trial.case.name.clone(),
                 source: show::source_name(Source::Alloc),
                 ends: trial.ends,
-                ways,
+                protocols,
                 payload_bytes: payload,
                 blocks: prepared.send.layout.blocks_of(prepared.send.count).unwrap_or(u64::MAX),
                 rotating,

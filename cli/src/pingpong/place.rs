@@ -3,7 +3,7 @@
 //! A layout's buffer may be a hundred times as large as what is sent of it. So the places of one
 //! layout in an arena may interleave: each begins at a multiple of a cache line where none of the
 //! lines that it touches belongs to an earlier place. They are used in shuffled order, so that what
-//! the hardware fetches ahead is of no use to the next message.
+//! the hardware prefetches is of no use to the next message.
 
 use gapless_dtype::{Convertor, Layout, Run};
 use gapless_layouts::Side;
@@ -11,7 +11,7 @@ use gapless_layouts::Side;
 /// Bytes of a cache line.
 pub const LINE: u64 = 64;
 
-/// Places that stand side by side begin at multiples of this, as allocations of a device's do.
+/// Places that lie side by side begin at multiples of this, as a device's allocations do.
 const DEVICE_LINES: u64 = 256;
 /// Line tests after which looking for further places ends.
 const TESTS_MAX: u64 = 100_000_000;
@@ -128,19 +128,19 @@ impl Places {
         let last = (arena_bytes - buffer_bytes) / LINE;
         let mut taken = Taken(vec![0; index(arena_bytes / LINE / 64 + 2)]);
         let (mut tests, mut reached) = (0, 0);
-        // What was in the way of one place is often in the way of the next.
-        let mut in_the_way = 0;
+        // The line that blocked one place often blocks the next.
+        let mut blocking = 0;
         for shift in 0..=last {
             let mut free = |at: usize| {
                 let (from, count) = lines[at];
                 taken.is_free(from + shift, count, &mut tests)
             };
-            let blocked = match lines.is_empty() || free(in_the_way) {
+            let blocked = match lines.is_empty() || free(blocking) {
                 true => (0..lines.len()).find(|&at| !free(at)),
-                false => Some(in_the_way),
+                false => Some(blocking),
             };
             match blocked {
-                Some(at) => in_the_way = at,
+                Some(at) => blocking = at,
                 None => {
                     lines.iter().for_each(|&(from, count)| taken.take(from + shift, count));
                     places.starts.push(shift * LINE);

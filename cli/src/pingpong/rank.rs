@@ -116,7 +116,7 @@ pub(super) fn follow(
     Bench::new(world, devices, course)?.obey(before)
 }
 
-/// Rank 0's end of a pass, with the other's under way.
+/// Rank 0's end of a pass, while the other end runs.
 pub(super) fn lead<'a>(
     world: &'a World,
     devices: &'a mut Devices,
@@ -181,17 +181,17 @@ impl Pass<'_> {
     fn measure(&mut self, index: usize, case: &Case) -> Result<Shown, Failure> {
         let (seconds, iterations) = (self.options.time, self.options.iterations);
         let prepared = self.bench.prepare(Subject::Case(index))?;
-        let (ways, verdict) = self.bench.verify(&prepared)?;
-        let before = self.bench.tally(ways)?;
+        let (protocols, verdict) = self.bench.verify(&prepared)?;
+        let before = self.bench.tally(protocols)?;
         let rotating = self.bench.time(&prepared, false, seconds * 0.5, iterations)?;
-        let tallies = [before, self.bench.tally(ways)?];
+        let tallies = [before, self.bench.tally(protocols)?];
         let resident = self.bench.time(&prepared, true, seconds * 0.1, iterations)?;
         let reference = self.reference(case.payload_bytes)?;
         Ok(Shown {
             name: case.name.clone(),
             source: show::source_name(self.source),
             ends: self.options.space,
-            ways,
+            protocols,
             payload_bytes: case.payload_bytes,
             blocks: prepared.send.layout.blocks_of(case.send.count).unwrap_or(u64::MAX),
             rotating,

@@ -15,12 +15,12 @@ use std::process::ExitCode;
 
 /// What carried the messages of a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ways {
+pub(super) struct Protocols {
     pub(super) ping: Protocol,
     pub(super) pong: Protocol,
 }
 
-impl Ways {
+impl Protocols {
     /// Each once, in one order whichever went first.
     pub(super) fn all(self) -> impl Iterator<Item = Protocol> {
         let (first, last) = (self.ping.min(self.pong), self.ping.max(self.pong));
@@ -28,7 +28,7 @@ impl Ways {
     }
 }
 
-impl fmt::Display for Ways {
+impl fmt::Display for Protocols {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.all().map(Protocol::name).collect();
         f.pad(&names.join("+"))
@@ -39,7 +39,7 @@ impl fmt::Display for Ways {
 pub(super) struct Shown {
     pub(super) name: String,
     pub(super) source: &'static str,
-    pub(super) ways: Ways,
+    pub(super) protocols: Protocols,
     pub(super) payload_bytes: u64,
     pub(super) blocks: u64,
     /// One-way times, over buffers that rotate.
@@ -132,7 +132,7 @@ impl Outcome {
                 shown.resident.map_or("-".to_owned(), |it| Rate(it.gbps(payload)).to_string()),
                 shown.over(shown.contiguous),
                 shown.over(shown.plain.first().map(|plain| plain.seconds)),
-                shown.ways.to_string(),
+                shown.protocols.to_string(),
                 if shown.verdict.is_ok() { "right" } else { "WRONG" }.to_owned(),
             ]));
         }
@@ -183,7 +183,7 @@ impl Shown {
             true => format!("{} ({})", self.name, self.source),
             false => self.name.clone(),
         };
-        let (protocol, space) = (self.ways.to_string(), self.ends.to_string());
+        let (protocol, space) = (self.protocols.to_string(), self.ends.to_string());
         let mut row = Row::new(name, "oneway", space, protocol, self.payload_bytes, self.rotating)
             .blocks(self.blocks)
             .verified(self.verdict.is_ok())
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn both_protocols_of_a_round_trip_are_named() {
         let (a, b) = (Protocol::Mapped, Protocol::MappedPut);
-        let named = |ping, pong| Ways { ping, pong }.to_string();
+        let named = |ping, pong| Protocols { ping, pong }.to_string();
         assert_eq!(named(a, a), "mapped");
         assert_eq!(named(a, b), "mapped+mapped-put");
         assert_eq!(named(b, a), "mapped+mapped-put");

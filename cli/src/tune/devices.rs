@@ -61,7 +61,7 @@ mod on_cuda {
     /// Nothing here lasts longer; whoever hangs is left.
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// Work that was begun and has not been seen to end: a device that hangs, or a call that failed half-way,
+    /// Work that was started and has not been seen to end: a device that hangs, or a call that failed half-way,
     /// may still touch any memory that is measured with.
     static OUTSTANDING: AtomicU32 = AtomicU32::new(0);
 
@@ -87,7 +87,7 @@ mod on_cuda {
             if OUTSTANDING.load(Ordering::Relaxed) > 0 {
                 return;
             }
-            // SAFETY: allocated in `new`, for this value alone; all work that was begun has been seen to end.
+            // SAFETY: allocated in `new`, for this value alone; all work that was started has been seen to end.
             let freed = unsafe { self.device.free(self.region) };
             debug_assert!(freed.is_ok(), "{freed:?}");
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Runs in the layout that is packed: it stays in cache, as fragments do.
 const RUNS: u64 = 8192;
 
-/// Runs of so many doubles, one to four doubles apart: a list that no pattern stands for.
+/// Runs of so many doubles, one to four doubles apart: a list that no pattern describes.
 pub(super) fn scattered_doubles(runs: u64, doubles: u64) -> Result<Layout, TypeError> {
     let mut at = 0;
     let displacements: Vec<i64> = (0..runs)

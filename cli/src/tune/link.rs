@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! rank 0                                  rank 1
-//!   | order: way, bytes, fragment, count -> | sets the same
+//!   | order: protocol, bytes, fragment, count -> | sets the same
 //!   | message ---------------------------> |  count times
 //!   | <--------------------------- message |
 //! ```
@@ -45,7 +45,7 @@ pub(super) struct Link<'w> {
     out: SharedBuf,
     inbox: SharedBuf,
     heap: Vec<u8>,
-    /// When nothing new is begun any more: the machine is slower than anybody thought.
+    /// When nothing new is started any more: the machine is slower than anybody thought.
     end: Option<Instant>,
 }
 
@@ -60,7 +60,7 @@ enum Order {
 /// How messages go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Probe {
-    way: Protocol,
+    protocol: Protocol,
     bytes: u64,
     fragment: u32,
 }
@@ -70,22 +70,24 @@ impl Order {
         match self {
             Order::Done => [0; 5],
             Order::Devices => [1, 0, 0, 0, 0],
-            Order::Bounce(Probe { way, bytes, fragment }, count) => {
-                let way = Protocol::ALL.iter().position(|known| *known == way).unwrap_or(0);
-                [2, way as u64, bytes, fragment.into(), count as u64]
+            Order::Bounce(Probe { protocol, bytes, fragment }, count) => {
+                let protocol =
+                    Protocol::ALL.iter().position(|known| *known == protocol).unwrap_or(0);
+                [2, protocol as u64, bytes, fragment.into(), count as u64]
             }
         }
     }
 
-    fn read([kind, way, bytes, fragment, count]: [u64; 5]) -> Order {
+    fn read([kind, protocol, bytes, fragment, count]: [u64; 5]) -> Order {
         let index = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         match kind {
             0 => Order::Done,
             1 => Order::Devices,
             _ => {
-                let way = Protocol::ALL.get(index(way)).copied().unwrap_or(Protocol::Pipeline);
+                let protocol =
+                    Protocol::ALL.get(index(protocol)).copied().unwrap_or(Protocol::Pipeline);
                 let fragment = u32::try_from(fragment).unwrap_or(u32::MAX);
-                Order::Bounce(Probe { way, bytes, fragment }, index(count))
+                Order::Bounce(Probe { protocol, bytes, fragment }, index(count))
             }
         }
     }
@@ -143,7 +145,11 @@ impl<'w> Link<'w> {
         let tuning = Tuning { fragment_bytes: probe.fragment, ..Tuning::default() };
         // Its limit is what is to be found.
         let tuning = Tuning { eager_bytes_max: u64::MAX, eager_bytes_sure: 0, ..tuning };
-        self.world.set_config(Config { force: Some(probe.way), tuning, ..self.world.config()? })
+        self.world.set_config(Config {
+            force: Some(probe.protocol),
+            tuning,
+            ..self.world.config()?
+        })
     }
 
     fn len(probe: Probe) -> usize {
@@ -152,7 +158,8 @@ impl<'w> Link<'w> {
 
     fn send(&self, probe: Probe) -> Result<Protocol, Error> {
         let len = Link::len(probe);
-        let from = if probe.way == Protocol::Mapped { &self.out[..len] } else { &self.heap[..len] };
+        let from =
+            if probe.protocol == Protocol::Mapped { &self.out[..len] } else { &self.heap[..len] };
         Ok(self.world.comm().send(from, self.peer, DATA)?.protocol)
     }
 
@@ -165,7 +172,7 @@ impl<'w> Link<'w> {
     fn bounce(&mut self, probe: Probe, count: usize) -> Result<(Vec<f64>, Protocol), Failure> {
         self.order(Order::Bounce(probe, count))?;
         self.apply(probe)?;
-        let (mut readings, mut carried) = (Vec::with_capacity(count), probe.way);
+        let (mut readings, mut carried) = (Vec::with_capacity(count), probe.protocol);
         for _ in 0..count {
             let start = Instant::now();
             self.send(probe)?;
@@ -181,10 +188,10 @@ impl<'w> Link<'w> {
             return Ok(Err("the time ran out: the machine is busy".to_owned()));
         }
         let (warm, carried) = self.bounce(probe, 3)?;
-        if carried != probe.way {
+        if carried != probe.protocol {
             return Ok(Err(format!(
                 "{} is not possible here: {carried} took its place",
-                probe.way
+                probe.protocol
             )));
         }
         let each = 2.0 * settled(warm).unwrap_or(1e-3);
@@ -201,11 +208,11 @@ impl<'w> Link<'w> {
         let part = time.div_f64(PARTS);
         self.end = Some(Instant::now() + time * 2);
         let fragment = Tuning::default().fragment_bytes;
-        let probe = |way, bytes| Probe { way, bytes, fragment };
+        let probe = |protocol, bytes| Probe { protocol, bytes, fragment };
         if let Ok(tiny) = self.one_way(probe(Protocol::Eager, TINY), part)? {
             found.latency(tiny);
         }
-        // What the model takes a message's way to last, whatever it does.
+        // What the model counts for a message's journey, whatever is measured here.
         let latency = self.latency()?;
 
         if let Ok(rate) = self.rate(Protocol::Pipeline, part, found, "pipeline_mb_s")? {
@@ -241,14 +248,14 @@ impl<'w> Link<'w> {
     /// A protocol's bandwidth in MB/s.
     fn rate(
         &mut self,
-        way: Protocol,
+        protocol: Protocol,
         time: Duration,
         found: &mut Found,
         name: &str,
     ) -> Result<Result<f64, String>, Failure> {
         let fragment = Tuning::default().fragment_bytes;
-        let short = self.one_way(Probe { way, bytes: SHORT, fragment }, time)?;
-        let long = self.one_way(Probe { way, bytes: LONG, fragment }, time)?;
+        let short = self.one_way(Probe { protocol, bytes: SHORT, fragment }, time)?;
+        let long = self.one_way(Probe { protocol, bytes: LONG, fragment }, time)?;
         let rate = short.and_then(|short| Ok(slope_mb_s((SHORT, short), (LONG, long?))));
         match &rate {
             Ok(rate) => found.set("host", name, *rate),
@@ -263,7 +270,7 @@ impl<'w> Link<'w> {
         let mut best = (usual, f64::INFINITY);
         let sizes = FRAGMENTS.into_iter().filter(|size| *size != usual);
         for fragment in std::iter::once(usual).chain(sizes) {
-            let probe = Probe { way: Protocol::Pipeline, bytes: LONG, fragment };
+            let probe = Probe { protocol: Protocol::Pipeline, bytes: LONG, fragment };
             let Ok(seconds) = self.one_way(probe, time)? else { continue };
             let enough = if best.1.is_finite() { best.1 * WORTH } else { f64::INFINITY };
             if seconds < enough {
@@ -279,7 +286,7 @@ impl<'w> Link<'w> {
         let fragment = Tuning::default().fragment_bytes;
         let mut most = TINY;
         for bytes in [TINY, 1 << 10, 2 << 10, 4 << 10, 8 << 10] {
-            let mut one = |way| self.one_way(Probe { way, bytes, fragment }, time);
+            let mut one = |protocol| self.one_way(Probe { protocol, bytes, fragment }, time);
             let (eager, pipeline) = (one(Protocol::Eager)?, one(Protocol::Pipeline)?);
             match (eager, pipeline) {
                 (Ok(eager), Ok(pipeline)) if eager > pipeline => {

@@ -183,9 +183,9 @@ const PROMPT: Duration = Duration::from_secs(20);
 
 /// Waits for a message of `from`, which leaves because of rank 0, if it is not rank 0; and leaves then, too.
 fn be_a_link(world: World, from: u32) {
-    let begun = Instant::now();
+    let started = Instant::now();
     let error = world.comm().recv(&mut [0u8], from, 7).expect_err("nobody sends this");
-    assert!(begun.elapsed() < PROMPT, "after {:?}: {error}", begun.elapsed());
+    assert!(started.elapsed() < PROMPT, "after {:?}: {error}", started.elapsed());
     assert_eq!(error.lost_rank(), Some(0), "{error}");
     eprintln!("\nrank {} lost its peer after {:?}", world.rank(), begun.elapsed());
     if world.rank().is_multiple_of(2) {
@@ -193,7 +193,7 @@ fn be_a_link(world: World, from: u32) {
     }
     let error = world.finalize().expect_err("rank 0 does not come");
     assert_eq!(error.lost_rank(), Some(0), "{error}");
-    assert!(begun.elapsed() < PROMPT, "after {:?}: {error}", begun.elapsed());
+    assert!(started.elapsed() < PROMPT, "after {:?}: {error}", started.elapsed());
 }
 
 /// Rank 0 dies, and each waits for the one before, which has no other reason to leave.
@@ -235,8 +235,8 @@ fn a_killed_launcher_leaves_nobody_behind() {
         println!("\nready");
         // The launcher is killed meanwhile. Who is still here finds that out at the latest when it
         // wants to leave.
-        let (parent, begun) = (rustix::process::getppid(), Instant::now());
-        while rustix::process::getppid() == parent && begun.elapsed() < WATCHDOG {
+        let (parent, started) = (rustix::process::getppid(), Instant::now());
+        while rustix::process::getppid() == parent && started.elapsed() < WATCHDOG {
             std::thread::sleep(Duration::from_millis(5));
         }
         let error = world.finalize().expect_err("the launcher is gone");

@@ -200,10 +200,10 @@ fn a_fence_is_waited_for_as_long_as_the_caller_likes() {
     });
     let mut pmi = Pmi1::start(ours.into(), 0, 2, None, SHORT).unwrap();
     pmi.fence_while(&|| true).unwrap();
-    let begun = Instant::now();
-    let error = pmi.fence_while(&|| begun.elapsed() < SHORT.answer).unwrap_err();
+    let started = Instant::now();
+    let error = pmi.fence_while(&|| started.elapsed() < SHORT.answer).unwrap_err();
     assert_eq!(error, WireupError::GivenUp);
-    assert!(begun.elapsed() < IN_TIME);
+    assert!(started.elapsed() < IN_TIME);
     assert!(matches!(pmi.fence(), Err(WireupError::LauncherGone { .. })), "it is of no more use");
     drop((pmi, server));
 }

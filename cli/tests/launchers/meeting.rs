@@ -57,7 +57,7 @@ fn values_are_carried_whatever_their_length() {
     pass_under_each(2, "meeting::values_are_carried_whatever_their_length", || {
         const LENGTHS: [usize; 9] = [1, 62, 1017, 1018, 1019, 1023, 1024, 1025, 40_000];
         let text = |rank: u32, len: usize| -> String {
-            // All that may stand in a value, from different places.
+            // Every character that a value may hold, from different places.
             let bytes =
                 (0..len).filter_map(|at| (b'!'..=b'~').nth((at * 7 + len + rank as usize) % 94));
             String::from_utf8(bytes.collect()).unwrap()

@@ -29,7 +29,7 @@ const UNPINNED: &str = "host copy";
 
 impl Bench<'_> {
     /// The plain copy between this process's place and the other's, of a contiguous message's bytes;
-    /// and by way of page-locked memory, if `pinned` asks for it or there is no other way.
+    /// and one through page-locked memory, if `pinned` asks for it or nothing else is possible.
     pub(in crate::pingpong) fn plain(
         &mut self,
         prepared: &Prepared,
