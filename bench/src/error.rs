@@ -162,6 +162,14 @@ pub enum Failure {
         /// The second.
         end: String,
     },
+    /// A row that a page quotes and its report does not have.
+    #[error("{} has no row {row:?}", path.display())]
+    NoRow {
+        /// The report.
+        path: PathBuf,
+        /// What was looked for.
+        row: String,
+    },
     /// The operating system refused something.
     #[error("cannot {action} {}: {error}", path.display())]
     Io {

@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn names_are_their_own() {
         let mut names: Vec<&str> = ALL.iter().map(|entry| entry.name).collect();
-        names.extend(["all", "list", "summary", "help"]);
+        names.extend(["all", "list", "page", "summary", "help"]);
         let count = names.len();
         names.sort_unstable();
         names.dedup();

@@ -43,13 +43,15 @@ pub fn command() -> Command {
         .subcommand(Command::new("all").about("Runs every experiment with its defaults"))
         .subcommand(
             Command::new("summary")
-                .about("Puts a summary of the reports in --out into a document, between its marks")
-                .arg(Arg::new("document").required(true).value_parser(value_parser!(PathBuf)))
+                .about("Puts tables of the reports in --out into README.md there, between its marks"),
+        )
+        .subcommand(
+            Command::new("page")
+                .about("Puts the figures that matter, of the reports below --out, between a document's marks")
                 .arg(
-                    Arg::new("section")
-                        .long("section")
-                        .default_value("")
-                        .help("Which marks, if the document has several pairs"),
+                    Arg::new("document")
+                        .default_value("BENCHMARKS.md")
+                        .value_parser(value_parser!(PathBuf)),
                 ),
         )
         .subcommands(ALL.iter().map(Entry::command));
@@ -80,10 +82,10 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
                 other => other,
             }
         }),
-        "summary" => {
-            let document: &PathBuf = own.get_one("document").expect("clap asks for it");
-            let section: &String = own.get_one("section").expect("it has a default");
-            crate::summary::update(&common.out, document, section)
+        "summary" => crate::summary::update(&common.out),
+        "page" => {
+            let document: &PathBuf = own.get_one("document").expect("it has a default");
+            crate::page::update(&common.out, document)
         }
         name => {
             let entry = ALL.iter().find(|entry| entry.name == name);

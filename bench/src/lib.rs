@@ -33,6 +33,7 @@ pub mod experiments;
 pub mod figures;
 pub mod gpu;
 pub mod p2p;
+pub mod page;
 pub mod random;
 pub mod rotation;
 pub mod subjects;

@@ -1,18 +1,21 @@
-//! The figures that a document quotes, taken from the reports and from nowhere else.
+//! The tables of a folder of reports, taken from the reports and from nowhere else.
 //!
-//! `figures summary BENCHMARKS.md --out bench/results/cpu` replaces what stands between two marks of
-//! the document; `--section h200` has marks of its own. Reports that are not there are left out.
+//! `figures summary --out bench/results/cpu` replaces what stands between two marks of `README.md` in that folder; a
+//! folder without one gets one. Reports that are not there are left out. [`crate::page`] fills the marks of
+//! `BENCHMARKS.md` in the same way.
 
 use std::fs;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use gapless_report::{Bytes, Rate, Report, Row, Summary, Time, write_atomically};
 
 use crate::error::Failure;
 use crate::experiments::ALL;
 
-/// The line before the summary of a section; most documents have one, without a name.
+/// The document in a folder of reports.
+const DOCUMENT: &str = "README.md";
+
+/// The line before what is generated; a document with several parts names them.
 #[must_use]
 pub fn begin(section: &str) -> String {
     format!("<!-- figures{}: begin -->", named(section))
@@ -31,19 +34,38 @@ fn named(section: &str) -> String {
 /// Payloads below this are in the reports only.
 const PACK_BYTES_MIN: u64 = 1 << 20;
 
-/// Replaces the summary of `section` in `document` by one of the reports in `folder`.
+/// Puts the tables of the reports in `folder` into the document there.
 ///
 /// # Errors
-/// A report that does not hold together, a document that has no marks or cannot be replaced.
-pub fn update(folder: &Path, document: &Path, section: &str) -> Result<(), Failure> {
-    let text = fs::read_to_string(document).map_err(Failure::io("read", document))?;
+/// A report that does not hold together, a document that has no marks or cannot be written.
+pub fn update(folder: &Path) -> Result<(), Failure> {
+    let document = folder.join(DOCUMENT);
+    if !document.exists() {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let text = format!("# Results: {name}\n\n{}\n{}\n", begin(""), end(""));
+        write_atomically(&document, text.as_bytes())?;
+    }
+    let text = fs::read_to_string(&document).map_err(Failure::io("read", &document))?;
+    let text = replaced(&text, &document, "", &of(folder)?)?;
+    Ok(write_atomically(&document, text.as_bytes())?)
+}
+
+/// `text`, which `document` has, with `part` between the marks of `section`.
+///
+/// # Errors
+/// There are no such marks.
+pub(crate) fn replaced(
+    text: &str,
+    document: &Path,
+    section: &str,
+    part: &str,
+) -> Result<String, Failure> {
     let (first, last) = (begin(section), end(section));
     let no_marks =
         || Failure::NoMarks { path: document.to_owned(), begin: first.clone(), end: last.clone() };
     let begin = text.find(&first).ok_or_else(no_marks)? + first.len();
     let end = begin + text[begin..].find(&last).ok_or_else(no_marks)?;
-    let text = format!("{}\n\n{}{}", &text[..begin], of(folder)?, &text[end..]);
-    Ok(write_atomically(document, text.as_bytes())?)
+    Ok(format!("{}\n\n{part}{}", &text[..begin], &text[end..]))
 }
 
 /// The summary of the reports in `folder`, as Markdown.
@@ -58,15 +80,11 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
             continue;
         }
         let report = Report::read_json(&path)?;
-        let changed = fs::metadata(&path).and_then(|data| data.modified());
-        let date = date(changed.map_err(Failure::io("read", &path))?);
-        text += &format!("### {}: {}\n\n", entry.name, entry.about);
-        text += &format!(
-            "`{}` at {}, {date}; {}.\n\n",
-            report.command,
-            report.commit,
-            machine(&report)
-        );
+        text += &format!("## {}: {}\n\n{}.\n\n", entry.name, entry.about, origin(&report));
+        for drawing in drawings(folder, entry.name)? {
+            text += &format!("![{drawing}]({drawing}.svg)\n");
+        }
+        text.push('\n');
         text += &match entry.name {
             "pack" => pack(&report),
             "transfer" => transfer(&report),
@@ -83,6 +101,34 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
         text.push('\n');
     }
     Ok(text)
+}
+
+/// The command, the commit and the machine of a report.
+pub(crate) fn origin(report: &Report) -> String {
+    format!("`{}` at {}; {}", report.command, report.commit, machine(report))
+}
+
+/// The names of an experiment's plots in `folder`, sorted.
+fn drawings(folder: &Path, name: &str) -> Result<Vec<String>, Failure> {
+    let is_of = |stem: &str, name: &str| {
+        stem.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    let longer = |stem: &str| {
+        ALL.iter().any(|other| other.name.len() > name.len() && is_of(stem, other.name))
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(Failure::io("read", folder))? {
+        let path = entry.map_err(Failure::io("read", folder))?.path();
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        if path.extension().is_some_and(|kind| kind == "svg")
+            && is_of(&stem, name)
+            && !longer(&stem)
+        {
+            found.push(stem.into_owned());
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// Every row in a line of its own: what the pictures show.
@@ -318,13 +364,13 @@ fn machine(report: &Report) -> String {
     format!("{cpus}-core {} {kind}, last-level cache {cache}", machine.cpu)
 }
 
-fn head(columns: &[&str]) -> String {
+pub(crate) fn head(columns: &[&str]) -> String {
     let rule: Vec<&str> =
         columns.iter().enumerate().map(|(at, _)| if at == 0 { "---" } else { "---:" }).collect();
     format!("| {} |\n| {} |\n", columns.join(" | "), rule.join(" | "))
 }
 
-fn line(cells: &[String]) -> String {
+pub(crate) fn line(cells: &[String]) -> String {
     format!("| {} |\n", cells.join(" | "))
 }
 
@@ -333,7 +379,7 @@ fn ratio(row: &Row, reference: &str) -> String {
 }
 
 /// Half the distance between the quartiles, relative to the median.
-fn spread(seconds: &Summary) -> String {
+pub(crate) fn spread(seconds: &Summary) -> String {
     let (q1, q3) = (seconds.q1.unwrap_or(seconds.min), seconds.q3.unwrap_or(seconds.max));
     format!("±{:.0} %", 50.0 * (q3 - q1) / seconds.median)
 }
@@ -443,55 +489,44 @@ fn oneway(report: &Report) -> String {
     text + "\nOrdinary memory and each protocol by force are in the report and the plots.\n"
 }
 
-/// Year, month and day in UTC (Hinnant, "chrono-compatible low-level date algorithms": years begin in
-/// March, so that leap days come last).
-fn date(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let days = seconds / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_based = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_based + 2) / 5 + 1;
-    let month = if march_based < 10 { march_based + 3 } else { march_based - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn dates() {
-        for (seconds, text) in [
-            (0, "1970-01-01"),
-            (951_782_400, "2000-02-29"),
-            (1_709_251_199, "2024-02-29"),
-            (1_709_251_200, "2024-03-01"),
-            (4_102_444_799, "2099-12-31"),
-        ] {
-            assert_eq!(date(UNIX_EPOCH + Duration::from_secs(seconds)), text);
-        }
-    }
 
     #[test]
     fn only_what_stands_between_the_marks_changes() {
-        let folder = tempfile::tempdir().unwrap();
-        let document = folder.path().join("document.md");
-        for section in ["", "h200"] {
+        let document = Path::new("document.md");
+        for section in ["", "gpu"] {
             let (first, last, other) = (begin(section), end(section), begin("other"));
             let before = format!("before\n{other}\n{first}\nold\n{last}\nafter\n");
-            fs::write(&document, before).unwrap();
-            update(folder.path(), &document, section).unwrap();
-            update(folder.path(), &document, section).unwrap();
-            let text = fs::read_to_string(&document).unwrap();
-            assert_eq!(text, format!("before\n{other}\n{first}\n\n{last}\nafter\n"));
+            let once = replaced(&before, document, section, "new\n").unwrap();
+            assert_eq!(once, format!("before\n{other}\n{first}\n\nnew\n{last}\nafter\n"));
+            assert_eq!(replaced(&once, document, section, "new\n").unwrap(), once);
         }
-        fs::write(&document, "no marks").unwrap();
-        assert!(matches!(update(folder.path(), &document, ""), Err(Failure::NoMarks { .. })));
+        let wrong = replaced("no marks", document, "", "");
+        assert!(matches!(wrong, Err(Failure::NoMarks { .. })));
+    }
+
+    #[test]
+    fn a_folder_without_a_document_gets_one() {
+        let folder = tempfile::tempdir().unwrap();
+        update(folder.path()).unwrap();
+        let document = folder.path().join(DOCUMENT);
+        let text = fs::read_to_string(&document).unwrap();
+        assert!(text.starts_with("# Results: "), "{text}");
+        fs::write(&document, text + "mine\n").unwrap();
+        update(folder.path()).unwrap();
+        assert!(fs::read_to_string(&document).unwrap().ends_with("-->\nmine\n"));
+    }
+
+    #[test]
+    fn plots_belong_to_the_experiment_with_the_longest_name() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["p2p-v.svg", "p2p.svg", "p2p-matrix-v.svg", "p2p.json", "p2pq.svg"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(drawings(folder.path(), "p2p").unwrap(), ["p2p", "p2p-v"]);
+        assert_eq!(drawings(folder.path(), "p2p-matrix").unwrap(), ["p2p-matrix-v"]);
     }
 
     #[test]

@@ -220,12 +220,11 @@ fn a_summary_quotes_the_reports() {
     for name in ["position", "matching"] {
         assert!(figures(&[name, "--quick", "--out", out]).status.success());
     }
-    let document = folder.path().join("document.md");
-    std::fs::write(&document, "<!-- figures: begin -->\n<!-- figures: end -->\n").unwrap();
-    let output = figures(&["summary", document.to_str().unwrap(), "--out", out]);
+    let output = figures(&["summary", "--out", out]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let written = std::fs::read_to_string(&document).unwrap();
-    for part in ["### position", "| 1000 |", "### matching", "unexpected, random", "ns |"] {
+    let written = std::fs::read_to_string(folder.path().join("README.md")).unwrap();
+    let plot = "](position.svg)";
+    for part in ["## position", plot, "| 1000 |", "## matching", "unexpected, random", "ns |"] {
         assert!(written.contains(part), "{part} is missing:\n{written}");
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Printed and written: for every piece of work the ratios, their spread, whether its mark is met, and where runs are
 //! shorter than cache lines what memory allows. A whole run writes `bench/results/cpu/peers.json`, a figure of each
-//! family of work beside it, and its tables into `BENCHMARKS.md`. A library that fails at a piece of work is started
+//! family of work beside it, and its tables into `README.md` there. A library that fails at a piece of work is started
 //! again, and what it failed at is named.
 //!
 //! Units: bytes, seconds; ratios are speeds of ours over another's.
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     #[arg(long)]
     only: Option<String>,
     /// Folder for the report and the figures, or a file NAME.json for the report alone; without it a whole run
-    /// writes to bench/results/cpu and into BENCHMARKS.md, and any other nowhere
+    /// writes to bench/results/cpu and the tables into README.md there, and any other nowhere
     #[arg(long)]
     out: Option<PathBuf>,
     /// Measures nothing: makes figures and tables of this report
@@ -81,7 +81,7 @@ pub(crate) fn run(checkout: &Checkout, options: &Options) -> Result<(), Failure>
         None => {}
     }
     if whole && options.out.is_none() {
-        report.put_into(&checkout.root.join("BENCHMARKS.md"), USUAL)?;
+        report.put_into(&checkout.root.join(USUAL).join("README.md"))?;
     }
     match report.not_measured.len() {
         0 => Ok(()),

@@ -158,8 +158,8 @@ impl Report {
         (marked.clone().filter(|row| row.met == Some(true)).count(), marked.count(), beyond)
     }
 
-    /// The tables, with links to the figures in `folder`.
-    fn markdown(&self, folder: &str) -> String {
+    /// The tables, with links to the figures, which lie beside the document.
+    fn markdown(&self) -> String {
         let mut text = String::new();
         let (met, marks, beyond) = self.marks();
         let _ = write!(
@@ -186,7 +186,7 @@ impl Report {
             }
             let _ = write!(
                 text,
-                "\n### {}\n\n![{}]({folder}/peers-{}.svg)\n\n\
+                "\n### {}\n\n![{}](peers-{}.svg)\n\n\
                  | work | time | ÷ memcpy | ÷ Open MPI | ÷ MPICH | most ÷ memcpy | mark | |\n\
                  | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |\n",
                 family.title, family.name, family.name
@@ -199,9 +199,9 @@ impl Report {
     }
 
     /// Puts the tables between the marks of `document`.
-    pub(super) fn put_into(&self, document: &Path, folder: &str) -> Result<(), Failure> {
+    pub(super) fn put_into(&self, document: &Path) -> Result<(), Failure> {
         let text = fs::read_to_string(document).map_err(at(document))?;
-        let Some(text) = replaced(&text, &self.markdown(folder)) else {
+        let Some(text) = replaced(&text, &self.markdown()) else {
             let what = format!("the lines {BEGIN} and {END} in {}", document.display());
             return Err(Failure::Missing(what));
         };
@@ -308,14 +308,23 @@ mod tests {
     #[test]
     fn only_what_stands_between_the_marks_is_replaced() {
         let document = format!("before\n{BEGIN}\nold\n{END}\nafter\n");
-        let text = replaced(&document, &report().markdown("results")).unwrap();
+        let text = replaced(&document, &report().markdown()).unwrap();
         assert!(text.starts_with("before\n<!-- peers: begin -->\n\n`cargo xtask peers` at abc"));
         assert!(text.ends_with("\n<!-- peers: end -->\nafter\n") && !text.contains("old"));
         assert!(text.contains("| pack xface 8 MiB | 10.0 µs | 0.10 ±0 % |"));
-        assert!(text.contains("(results/peers-lists.svg)") && text.contains("pack V 1: said"));
-        let again = replaced(&text, &report().markdown("results")).unwrap();
+        assert!(text.contains("(peers-lists.svg)") && text.contains("pack V 1: said"));
+        let again = replaced(&text, &report().markdown()).unwrap();
         assert_eq!(again, text);
         assert_eq!(replaced("no marks", ""), None);
+    }
+
+    #[test]
+    fn the_tables_are_those_of_the_committed_report() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/results/cpu"));
+        let report = Report::read(&folder.join("peers.json")).unwrap();
+        let text = fs::read_to_string(folder.join("README.md")).unwrap();
+        let now = replaced(&text, &report.markdown()).unwrap();
+        assert!(text == now, "run: cargo xtask peers --from bench/results/cpu/peers.json");
     }
 
     #[test]

@@ -1,0 +1,109 @@
+//! The part of the page that compares with other libraries: rows of the report of `cargo xtask peers`, whose schema
+//! `xtask/src/peers/report.rs` has.
+
+use std::fs;
+use std::path::Path;
+
+use gapless_report::Time;
+use serde::Deserialize;
+
+use crate::error::Failure;
+use crate::summary::{head, line};
+
+/// Of the marks.
+pub(super) const SECTION: &str = "host";
+
+/// Below the folder of all results.
+const REPORT: &str = "cpu/peers.json";
+
+/// What the page calls a piece of work, and its line in the report.
+const PICKS: &[(&str, &str)] = &[
+    ("message, 1 B", "message contiguous 1"),
+    ("message, 1 KiB", "message contiguous 1024"),
+    ("messages of 8 B, 64 in flight, each", "rate 8 64"),
+    ("message, 64 KiB", "message contiguous 65536"),
+    ("message, 8 MiB", "message contiguous 8388608"),
+    ("message, sub-matrix, 8 MiB", "message V 8388608"),
+    ("message, triangle, 8 MiB", "message T 8388608"),
+    ("message, transposed matrix, 8 MiB", "message X 8388608"),
+    ("message, list of 24 B blocks, 8 MiB", "message list3 8388608"),
+    ("`World::alloc`: 8 MiB", "message-alloc contiguous 8388608"),
+    ("`World::alloc`: sub-matrix, 8 MiB", "message-alloc V 8388608"),
+    ("`World::alloc`: triangle, 8 MiB", "message-alloc T 8388608"),
+    ("`World::alloc`: transposed matrix, 8 MiB", "message-alloc X 8388608"),
+    ("`World::alloc`: list of 8 B blocks, 8 MiB", "message-alloc list1 8388608"),
+    ("`World::alloc`: list of 24 B blocks, 8 MiB", "message-alloc list3 8388608"),
+    ("pack sub-matrix, 64 KiB", "pack V 65536"),
+    ("pack sub-matrix, 8 MiB", "pack V 8388608"),
+    ("unpack sub-matrix, 8 MiB", "unpack V 8388608"),
+    ("pack triangle, 8 MiB", "pack T 8388608"),
+    ("pack transposed matrix, 8 MiB", "pack X 8388608"),
+    ("pack records of 28 of 32 B, 8 MiB", "pack struct 8388608"),
+    ("unpack records of 28 of 32 B, 8 MiB", "unpack struct 8388608"),
+    ("pack list of 24 B blocks, 8 MiB", "pack list3 8388608"),
+    ("unpack list of 24 B blocks, 8 MiB", "unpack list3 8388608"),
+    ("pack shuffled list of 24 B blocks, 8 MiB", "pack list3s 8388608"),
+    ("pack x-face, 32 B in each row, 8 MiB", "pack xface 8388608"),
+    ("make a list type of a million blocks", "create 1000000"),
+];
+
+#[derive(Deserialize)]
+struct Peers {
+    command: String,
+    commit: String,
+    cpu: String,
+    processors: usize,
+    rows: Vec<Work>,
+}
+
+#[derive(Deserialize)]
+struct Work {
+    work: String,
+    seconds: f64,
+    over_memcpy: Ratio,
+    over_openmpi: Ratio,
+    over_mpich: Ratio,
+    floor: Option<Floor>,
+    met: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Ratio {
+    median: f64,
+}
+
+#[derive(Deserialize)]
+struct Floor {
+    over_memcpy: f64,
+}
+
+/// The part, as Markdown.
+pub(super) fn part(results: &Path) -> Result<String, Failure> {
+    let path = results.join(REPORT);
+    let text = fs::read_to_string(&path).map_err(Failure::io("read", &path))?;
+    let peers: Peers =
+        serde_json::from_str(&text).map_err(|error| Failure::io("read", &path)(error.into()))?;
+    let met = peers.rows.iter().filter(|row| row.met == Some(true)).count();
+    let marks = peers.rows.iter().filter(|row| row.met.is_some()).count();
+    let mut text = format!(
+        "`{}` at {}; {}, {} processors.\n{met} of the run's {marks} targets are met.\n\n",
+        peers.command, peers.commit, peers.cpu, peers.processors
+    );
+    text += &head(&["what", "time", "÷ memcpy", "÷ floor", "÷ Open MPI", "÷ MPICH"]);
+    for (said, work) in PICKS {
+        let row = peers.rows.iter().find(|row| row.work == *work);
+        let missing = || Failure::NoRow { path: path.clone(), row: (*work).to_owned() };
+        let row = row.ok_or_else(missing)?;
+        let floor = row.floor.as_ref().map(|floor| row.over_memcpy.median / floor.over_memcpy);
+        text += &line(&[
+            (*said).to_owned(),
+            Time(row.seconds).to_string(),
+            format!("{:.2}", row.over_memcpy.median),
+            floor.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
+            format!("{:.2}", row.over_openmpi.median),
+            format!("{:.2}", row.over_mpich.median),
+        ]);
+    }
+    text.push('\n');
+    Ok(text)
+}
