@@ -2,14 +2,14 @@
 //!
 //! All checks run even when one fails, cheapest first, and the failures are listed at the end.
 
-mod files;
+pub(crate) mod files;
 mod purity;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::metadata::Checkout;
-use crate::{Failure, counts, deps, fuzz, kernels, shell, test, tools};
+use crate::{Failure, counts, deps, fuzz, kernels, shell, test, tools, unsafe_code};
 
 /// The release of cargo-deny that `deny.toml` is written for.
 const CARGO_DENY: &str = "0.20.2";
@@ -21,6 +21,7 @@ const CHECKS: &[Check] = &[
     ("file sizes", files::run),
     ("dependency rules", deps::run),
     ("pure modules", purity::run),
+    ("table of unsafe code", unsafe_table),
     ("format", format),
     ("clippy", clippy),
     ("dtype without features", dtype_alone),
@@ -59,6 +60,10 @@ fn instruction_counts(checkout: &Checkout) -> Result<(), Failure> {
 
 fn kernel_images(checkout: &Checkout) -> Result<(), Failure> {
     kernels::run(checkout, true)
+}
+
+fn unsafe_table(checkout: &Checkout) -> Result<(), Failure> {
+    unsafe_code::run(checkout, true)
 }
 
 fn format(checkout: &Checkout) -> Result<(), Failure> {

@@ -7,6 +7,7 @@
 //! - `fuzz` lets libFuzzer at everything that other processes can write;
 //! - `counts` counts the instructions of the paths that matter and compares them with committed counts;
 //! - `peers` compares Gapless with Open MPI and MPICH on this machine, in one run;
+//! - `unsafe` makes the table of unsafe code, `docs/unsafe.md`;
 //! - `soak` has eight processes exchange messages for minutes or days, and looks whether memory stays flat;
 //! - `valgrind` runs the unit tests of the crates with `unsafe` code under memcheck;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
@@ -30,6 +31,7 @@ mod skips;
 mod soak;
 mod test;
 mod tools;
+mod unsafe_code;
 mod valgrind;
 
 use std::process::ExitCode;
@@ -86,6 +88,12 @@ enum Chore {
     },
     /// Compare Gapless with Open MPI and MPICH, work by work, in one run
     Peers(peers::Options),
+    /// Make docs/unsafe.md: where unsafe code is, and why
+    Unsafe {
+        /// Only compare it with the sources
+        #[arg(long)]
+        check: bool,
+    },
     /// Eight processes, random layouts and sizes, every byte compared, flat memory
     Soak {
         /// How long
@@ -170,6 +178,7 @@ fn main() -> ExitCode {
         Chore::Fuzz { seconds, targets } => fuzz::run(&checkout, seconds, &targets),
         Chore::Counts { bless } => counts::run(&checkout, bless),
         Chore::Peers(options) => peers::run(&checkout, &options),
+        Chore::Unsafe { check } => unsafe_code::run(&checkout, check),
         Chore::Soak { minutes, release } => soak::run(&checkout, minutes, release),
         Chore::Valgrind { packages } => valgrind::run(&checkout, &packages),
         Chore::Ci { checks } => ci::run(&checkout, checks),

@@ -31,7 +31,7 @@ pub(super) fn run(checkout: &Checkout) -> Result<(), Failure> {
 }
 
 /// Every `.rs` file below a folder, or the one file, sorted; build outputs and hidden folders left out.
-pub(super) fn rust_files(root: &Path) -> Result<Vec<PathBuf>, Failure> {
+pub(crate) fn rust_files(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     let mut open = vec![root.to_owned()];
     while let Some(path) = open.pop() {
@@ -57,7 +57,7 @@ pub(super) fn rust_files(root: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-pub(super) fn read(path: &Path) -> Result<String, Failure> {
+pub(crate) fn read(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|source| failure(path, source))
 }
 
