@@ -187,7 +187,7 @@ fn be_a_link(world: World, from: u32) {
     let error = world.comm().recv(&mut [0u8], from, 7).expect_err("nobody sends this");
     assert!(started.elapsed() < PROMPT, "after {:?}: {error}", started.elapsed());
     assert_eq!(error.lost_rank(), Some(0), "{error}");
-    eprintln!("\nrank {} lost its peer after {:?}", world.rank(), begun.elapsed());
+    eprintln!("\nrank {} lost its peer after {:?}", world.rank(), started.elapsed());
     if world.rank().is_multiple_of(2) {
         return drop(world);
     }
