@@ -88,7 +88,7 @@ impl Communicator {
         self.recv_view(&mut into.into(), source.into(), tag.into())
     }
 
-    /// The same part of [`recv`](Communicator::recv).
+    /// The part of [`recv`](Communicator::recv) that does not depend on its types.
     fn recv_view(
         &self,
         view: &mut ViewMut<'_>,

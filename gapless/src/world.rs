@@ -50,8 +50,8 @@ pub struct Link {
 /// ```
 ///
 /// All processes of the job must call [`finalize`](World::finalize) or drop their world. Dropping does the same as
-/// well as it can, without reporting failures. While a thread unwinds, dropping only leaves: the launcher then ends
-/// the job.
+/// well as it can, without reporting failures. A world that is dropped while its thread panics is given up without
+/// waiting for the others: the launcher then ends the job.
 #[derive(Debug)]
 pub struct World {
     shared: Arc<Shared>,

@@ -4,7 +4,7 @@ use std::io::Write;
 
 /// Says why in one line on standard error, and aborts the process.
 pub fn abort(why: &str) -> ! {
-    // Whoever has closed it does not hear.
+    // If standard error is closed, the line is lost.
     let _ = writeln!(std::io::stderr(), "gapless: {why}");
     std::process::abort()
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Names the part that this process is to play.
 const PART: &str = "GAPLESS_ABORT_PART";
 
-/// Work that ends after so many questions; those before some of them panic.
+/// Work that ends after so many polls; if `panics`, every poll panics.
 struct Work {
     left: AtomicU32,
     panics: bool,

@@ -28,7 +28,7 @@ pub struct FakeEngine {
     pub most: AtomicI64,
     /// All pieces, in their order.
     pub pieces: Mutex<Vec<Piece>>,
-    /// How often was asked whether a piece has ended.
+    /// Polls of pieces.
     pub asked: Arc<AtomicI64>,
 }
 
@@ -39,7 +39,7 @@ pub struct Piece {
     pub bytes: u64,
     /// How many were under way.
     pub others: i64,
-    /// After which it comes, by their numbers; copies are left out.
+    /// Numbers of the pieces that it waits for; copies are left out.
     pub after: Vec<usize>,
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn contain(said: &str, act: impl FnOnce()) {
     }
 }
 
-/// Tells them; what they do is their own affair.
+/// Calls the wakers; a panic goes to the log.
 pub(super) fn wake(woken: Vec<Waker>) {
     for waker in woken {
         contain("somebody who was told of a request's end panicked", || waker.wake());

@@ -27,8 +27,8 @@ impl World {
     ///
     /// # Errors
     /// Another process died, or left because one did: the error names the one that died. Then nobody is waited for,
-    /// under any launcher, and operations that were under way end with an error here and at the peers. Or the
-    /// launcher is gone.
+    /// under any launcher, but for memory that a lost peer may still write (RELIABILITY.md). Operations in flight end
+    /// with an error here and at the peers. Or the launcher is gone.
     pub fn finalize(mut self) -> Result<(), Error> {
         self.leave()
     }
@@ -40,10 +40,9 @@ impl World {
             state.close();
             Ok(())
         })?;
-        // Nobody starts anything after the first fence, and everybody has told everybody who may wait for it what
-        // the last message was: so it is known when all has come, and what matches has matched. Nobody leaves
-        // before the second fence, by which all requests have ended everywhere. What was started here and still
-        // waits for room goes on its way before that. A death ends all of that: who died never comes.
+        // After the first fence nobody starts anything. Farewells then tell each process that all messages for it have
+        // arrived. By the second fence all requests have ended everywhere. What was started here and still waits for
+        // room is sent before. A death ends both waits: who died never comes.
         let left = self
             .wait_unless_lost(|state| (!state.pml.is_busy()).then_some(()))
             .and_then(|()| self.fence(&mut *wireup))

@@ -42,7 +42,7 @@ pub(crate) struct Agreements {
     pub(crate) open: usize,
     /// Communicators that were freed while they were in use.
     leaving: Vec<Comm>,
-    /// So many looks later their use is looked at again: a look costs as much as there are requests.
+    /// Calls to skip before it is checked again whether they are in use, which takes as long as there are requests.
     pause: usize,
     next: u64,
 }
