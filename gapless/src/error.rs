@@ -31,6 +31,18 @@ pub enum Error {
         /// Why.
         error: LinkError,
     },
+    /// This process may open too few files for its job.
+    #[error(
+        "a process of a job of {size} opens {needed} files or more, and the limit of this one is {limit} (ulimit -n)"
+    )]
+    TooFewDescriptors {
+        /// Processes of the job.
+        size: u32,
+        /// What it needs at least.
+        needed: u64,
+        /// What the system allows.
+        limit: u64,
+    },
     /// A process whose build or machine differs so much that its messages would be misread.
     #[error("rank {rank} is incompatible: {what} is {theirs} there and {ours} here")]
     Incompatible {

@@ -9,6 +9,7 @@ mod child;
 mod output;
 mod server;
 
+use crate::descriptors;
 use child::Child;
 use output::Prefixer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -51,6 +52,18 @@ pub enum LaunchError {
     BadRanks {
         /// How many were asked for.
         ranks: u32,
+    },
+    /// The launcher may open too few files.
+    #[error(
+        "to start {ranks} processes the launcher opens {needed} files, and its limit is {limit} (ulimit -n)"
+    )]
+    TooFewDescriptors {
+        /// How many were asked for.
+        ranks: u32,
+        /// What it needs.
+        needed: u64,
+        /// What the system allows.
+        limit: u64,
     },
     /// The program could not be started.
     #[error("cannot start {program}: {error}")]
@@ -121,6 +134,9 @@ impl Outcome {
     }
 }
 
+/// Files that the launcher has open besides: its signals', its input and outputs, and what starting a process takes.
+const OWN_FILES: u64 = 32;
+
 fn system(operation: &'static str) -> impl Fn(std::io::Error) -> LaunchError {
     move |error| LaunchError::System { operation, error }
 }
@@ -134,6 +150,13 @@ pub fn run(job: &Job) -> Result<Outcome, LaunchError> {
     if job.ranks == 0 || job.ranks > RANKS_MAX {
         return Err(LaunchError::BadRanks { ranks: job.ranks });
     }
+    // The link and the process of each, and where its output comes out.
+    let needed = OWN_FILES + u64::from(job.ranks) * if job.prefix { 4 } else { 2 };
+    descriptors::raise(needed, needed).map_err(|limit| LaunchError::TooFewDescriptors {
+        ranks: job.ranks,
+        needed,
+        limit,
+    })?;
     let signals = Signals::register()?;
     let mut running = Running::start(job)?;
     let outcome = running.until_all_ended(&signals);

@@ -90,6 +90,7 @@
 mod accelerators;
 #[allow(unsafe_code, reason = "keeps borrowed and parked memory until requests have ended")]
 mod communicator;
+mod descriptors;
 #[allow(unsafe_code, reason = "frees memory of devices, and grants it to messages")]
 mod device_buf;
 mod error;

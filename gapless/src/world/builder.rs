@@ -6,6 +6,7 @@ use crate::accelerators::Accelerators;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use crate::accelerators::OnDemand;
 use crate::communicator::Communicator;
+use crate::descriptors;
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::wireup::{self, Wireup, WireupError};
@@ -157,6 +158,9 @@ impl Builder {
         if size > PROCESSES_MAX {
             return Err(WireupError::TooManyProcesses { size, max: PROCESSES_MAX }.into());
         }
+        let needed = descriptors::least(size);
+        descriptors::raise(descriptors::most(size), needed)
+            .map_err(|limit| Error::TooFewDescriptors { size, needed, limit })?;
         let mut bml = Bml::new(Rank(rank), size);
         for transport in self.chosen(&*wireup)? {
             bml.add(transport);

@@ -7,6 +7,7 @@ use crate::shared::guard::caught;
 use crate::wireup::{Wireup, WireupError};
 use gapless_bml::LinkError;
 use gapless_pml::PmlError;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -111,13 +112,15 @@ impl World {
         let shared = &self.shared;
         let (passed, hopeless) = (AtomicBool::new(false), AtomicBool::new(false));
         let mut loss = None;
-        std::thread::scope(|threads| {
-            let fence = threads.spawn(|| {
+        let done = std::thread::scope(|threads| {
+            let thread = std::thread::Builder::new().name("gapless-fence".to_owned());
+            let fence = thread.spawn_scoped(threads, || {
                 let result = wireup.fence_while(&|| !hopeless.load(Ordering::Acquire));
                 passed.store(true, Ordering::Release);
                 shared.ring();
                 result
             });
+            let fence = fence.ok()?;
             let waited = shared.wait_until(|state| {
                 // Whoever has met us since it was said is told, too.
                 state.pml.say_farewell();
@@ -133,12 +136,32 @@ impl World {
                 let reason = "its thread panicked".to_owned();
                 Err(WireupError::LauncherGone { doing: "fence", reason })
             });
-            waited?;
-            match (fenced, loss) {
+            Some(waited.and(match (fenced, loss) {
                 (Err(WireupError::GivenUp), Some(loss)) => Err(loss.into()),
                 (fenced, _) => fenced.map_err(Error::from),
-            }
-        })
+            }))
+        });
+        done.unwrap_or_else(|| self.fence_alone(wireup))
+    }
+
+    /// The same where the system gives no thread: serves the others as often as the launcher is asked for its answer.
+    fn fence_alone(&self, wireup: &mut dyn Wireup) -> Result<(), Error> {
+        let loss = RefCell::new(Ok(()));
+        let goes_on = || {
+            let served = self.shared.with(|state| {
+                state.progress();
+                state.pml.say_farewell();
+                casualty(state).map_or(Ok(()), |loss| Err(loss.into()))
+            });
+            let goes_on = served.is_ok();
+            *loss.borrow_mut() = served;
+            goes_on
+        };
+        let fenced = wireup.fence_while(&goes_on);
+        match (fenced, loss.into_inner()) {
+            (Err(WireupError::GivenUp), Err(loss)) => Err(loss),
+            (fenced, _) => fenced.map_err(Error::from),
+        }
     }
 
     /// Ends all requests: matched ones by completing them, the others by cancelling them.

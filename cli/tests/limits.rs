@@ -1,0 +1,99 @@
+//! Processes that the system allows little: open files, threads.
+
+mod common;
+
+use common::{BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, text};
+use gapless::{Source, World};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::process::Command;
+
+/// A command that may open so many files.
+fn with_files(limit: u64, command: &Command) -> Command {
+    let mut limited = Command::new("prlimit");
+    limited.arg(format!("--nofile={limit}:{limit}")).arg(command.get_program());
+    limited.args(command.get_args());
+    let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    limited.envs(variables);
+    limited
+}
+
+#[test]
+fn a_launcher_that_may_open_too_few_files_says_how_many_it_needs() {
+    let mut command = gapless();
+    command.args(["run", "-n", "30", "true"]);
+    let output = finish(with_files(50, &command), WATCHDOG);
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.lines().count() == 1, "{said}");
+    assert!(said.contains("30 processes") && said.contains("limit is 50 (ulimit -n)"), "{said}");
+}
+
+#[test]
+fn a_process_that_may_open_too_few_files_says_how_many_it_needs() {
+    let name = "a_process_that_may_open_too_few_files_says_how_many_it_needs";
+    if is_rank(name) {
+        let limit = Rlimit { current: Some(12), maximum: Some(12) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        eprintln!("{}", World::init().expect_err("12 are not enough for 4 processes"));
+        std::process::exit(3);
+    }
+    let mut command = gapless();
+    command.args(["run", "-n", "4", "-e", &format!("{BODY}={name}")]).args(again(name));
+    let output = finish(command, WATCHDOG);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("job of 4") && said.contains("12 (ulimit -n)"), "{said}");
+}
+
+/// The soft limit is raised, as far as the hard one lets it.
+#[test]
+fn a_low_soft_limit_does_not_matter() {
+    let name = "a_low_soft_limit_does_not_matter";
+    if is_rank(name) {
+        let limit = Rlimit { current: Some(12), maximum: Some(200) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let world = World::init().unwrap();
+        pass_around(&world);
+        return world.finalize().unwrap();
+    }
+    let mut command = gapless();
+    command.args(["run", "-n", "4", "-e", &format!("{BODY}={name}")]).args(again(name));
+    assert_ran(&finish(command, WATCHDOG), 4);
+}
+
+/// Every new thread asks for a stack that no address space has room for.
+#[test]
+fn a_job_whose_processes_get_no_threads_works_and_ends_well() {
+    let name = "a_job_whose_processes_get_no_threads_works_and_ends_well";
+    if is_rank(name) {
+        let refused = std::thread::Builder::new().spawn(|| {});
+        assert!(refused.is_err(), "this process has no thread to spare");
+        let world = World::init().unwrap();
+        pass_around(&world);
+        return world.finalize().unwrap();
+    }
+    let mut command = gapless();
+    let stack = format!("RUST_MIN_STACK={}", 1u64 << 50);
+    command.args(["run", "-n", "4", "-e", &stack, "-e", &format!("{BODY}={name}")]);
+    let output = finish(
+        {
+            command.args(again(name));
+            command
+        },
+        WATCHDOG,
+    );
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert_ran(&output, 4);
+}
+
+/// Each rank sends its number to the next one.
+fn pass_around(world: &World) {
+    let (comm, rank, size) = (world.comm(), world.rank(), world.size());
+    let (mine, mut theirs) = ([rank], [0u32]);
+    comm.scope(|s| {
+        let _ = s.irecv(&mut theirs, Source::Any, 0)?;
+        let _ = s.isend(&mine, (rank + 1) % size, 0)?;
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(theirs, [(rank + size - 1) % size]);
+}
