@@ -80,11 +80,10 @@ pub fn of(folder: &Path) -> Result<String, Failure> {
             continue;
         }
         let report = Report::read_json(&path)?;
-        text += &format!("## {}: {}\n\n{}.\n\n", entry.name, entry.about, origin(&report));
+        text += &format!("### {}: {}\n\n{}.\n\n", entry.name, entry.about, origin(&report));
         for drawing in drawings(folder, entry.name)? {
-            text += &format!("![{drawing}]({drawing}.svg)\n");
+            text += &format!("![{drawing}]({drawing}.svg)\n\n");
         }
-        text.push('\n');
         text += &match entry.name {
             "pack" => pack(&report),
             "transfer" => transfer(&report),

@@ -224,7 +224,7 @@ fn a_summary_quotes_the_reports() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let written = std::fs::read_to_string(folder.path().join("README.md")).unwrap();
     let plot = "](position.svg)";
-    for part in ["## position", plot, "| 1000 |", "## matching", "unexpected, random", "ns |"] {
+    for part in ["### position", plot, "| 1000 |", "### matching", "unexpected, random", "ns |"] {
         assert!(written.contains(part), "{part} is missing:\n{written}");
     }
 }
