@@ -119,7 +119,7 @@ pub fn job_of(size: u32, builder: impl Fn(u32) -> Builder + Sync, body: impl Fn(
     });
 }
 
-/// The same; `body` owns the world, and leaves it in its own way.
+/// The same; `body` owns the world and ends it itself.
 ///
 /// # Panics
 /// If a rank does, or cannot join.

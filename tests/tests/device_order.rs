@@ -60,7 +60,7 @@ fn with_fakes(name: &str, config: &Config, body: impl Fn(&World, &Arc<FakeDevice
         builder.engine(Arc::new(engine)).device(Arc::clone(device) as _)
     };
     job_of(2, builder, |world| {
-        // Keys can be had once the link stands, which the first message may be too early for.
+        // There are keys once the link is up. That may be too late for the first message.
         meet(world);
         body(world, &devices[world.rank() as usize]);
     });
@@ -96,7 +96,7 @@ fn memory_from_the_world_is_mapped_and_freed_when_the_peer_has_let_go() {
                 let status = world.comm().send(view, 1, 0).unwrap();
                 assert_eq!(status.protocol, Protocol::Mapped);
                 drop(memory);
-                // As long as rank 1 stands still, it is there.
+                // As long as rank 1 does nothing, the memory is there.
                 assert!(device.alias(region).is_ok(), "freed while a peer has it mapped");
                 meet(world);
             } else {

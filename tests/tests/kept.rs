@@ -25,7 +25,7 @@ const BYTES: usize = 300_000;
 #[derive(Default)]
 struct Scene {
     /// The sender's engine was told to write the receiver's memory.
-    begun: AtomicBool,
+    started: AtomicBool,
     /// It may.
     go: AtomicBool,
     /// It has.
@@ -78,7 +78,7 @@ unsafe impl Wrapper for Late {
         if !moves {
             return Ok(work);
         }
-        self.1.begun.store(true, Ordering::Release);
+        self.1.started.store(true, Ordering::Release);
         Ok(Completion::Pending(Arc::new(Work(work, Arc::clone(&self.1)))))
     }
 }
@@ -103,7 +103,7 @@ fn poison(comm: &Communicator) {
     drop(comm.isend_owned_after(vec![1u8], comm.rank(), 99, &after));
 }
 
-/// How the receiver gives its world up while its receive is under way.
+/// How the receiver gives its world up while its receive is in flight.
 #[derive(Clone, Copy, Debug)]
 enum End {
     /// A panic with the lock held.
@@ -122,7 +122,7 @@ fn receive(world: World, scene: &Scene, how: End) {
     let granted = || {
         until("the sender's engine is at work", || {
             comm.iprobe(0, 5).unwrap();
-            scene.begun.load(Ordering::Acquire)
+            scene.started.load(Ordering::Acquire)
         });
     };
     let mut memory = match how {

@@ -98,7 +98,7 @@ fn expected(case: &Case, sent: &[u8], mut into: Vec<u8>) -> Vec<u8> {
     into
 }
 
-/// A message there and one back, borrowed and from memory that can be mapped; each byte compared.
+/// A message there and one back, from memory of the heap and from memory that can be mapped; each byte compared.
 fn exchange(world: &World, case: &Case, index: u64, what: &str) {
     let comm = world.comm();
     let (me, peer) = (u64::from(comm.rank()), 1 - comm.rank());

@@ -10,7 +10,7 @@
 //!   message and the end of the receive: [`in_order`] looks whether some order of matches fits.
 //!
 //! Both also say what probes may see. Pairs of ranks that lost a link are judged less strictly: what
-//! was under way may be missing, from some point on.
+//! was in flight may be missing, from some point on.
 
 use crate::journal::{End, Failure, Journal, Sent, Taken, digest};
 use crate::plan::{Ending, Mode, Plan};

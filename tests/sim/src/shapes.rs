@@ -7,12 +7,12 @@ use gapless_dtype::{Datatype, Layout, Primitive};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// How many ways there are to lay elements out.
+/// How many shapes there are.
 pub(crate) const SHAPES: u8 = 8;
 /// Bytes on both sides of a buffer that belong to nobody.
 const MARGIN: usize = 24;
 
-/// So many elements, laid out in one way.
+/// So many elements of one shape.
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) layout: Layout,

@@ -1,5 +1,5 @@
 //! Everything between the ranks: links with their own latency and bandwidth, credits, storms of
-//! "full", messages under way, deaths, and the virtual clock. Times are in virtual nanoseconds.
+//! "full", messages in flight, deaths, and the virtual clock. Times are in virtual nanoseconds.
 //!
 //! Each link (one direction between two ranks on one rail) draws from a sequence of its own, so that
 //! leaving some messages out of a world changes the rest as little as possible.
@@ -44,7 +44,7 @@ pub(crate) struct Link {
     rng: Rng,
     latency_ns: u64,
     picoseconds_per_byte: u64,
-    /// Before this the link does not stand.
+    /// Before this the link is not up.
     up_at: u64,
     /// The wire is taken until then.
     free_at: u64,
@@ -204,13 +204,13 @@ impl Wire {
         self.met.contains(&(rail, a.min(b), a.max(b)))
     }
 
-    /// Notes that the link between two ranks stands from the beginning.
+    /// Notes that the link between two ranks is up from the beginning.
     pub(crate) fn connect(&mut self, rail: usize, a: u32, b: u32) {
         self.met.insert((rail, a.min(b), a.max(b)));
     }
 
-    /// Somebody needs the link between two ranks: it stands a little later, or is found to be over if one of them
-    /// is dead.
+    /// Somebody needs the link between two ranks. It is up a little later, or, if one of them is dead, is reported
+    /// lost.
     pub(crate) fn call(&mut self, rail: usize, from: u32, to: u32) {
         if self.has_met(rail, from, to) {
             return;
@@ -283,7 +283,7 @@ impl Wire {
         Ok(self.store.slot(peer, len, at))
     }
 
-    /// Puts a message on its way.
+    /// Puts a message in flight.
     pub(crate) fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
         let (region, index) = slot.into_parts();
         let at = self.store.home(index).expect("a slot of this world");
@@ -418,7 +418,7 @@ impl Wire {
         }
     }
 
-    /// One-sided operations of `rank` that are under way with a peer fail now.
+    /// One-sided operations of `rank` that are in flight with a peer fail now.
     fn end_gets(&mut self, rank: u32, rail: usize, peer: u32) {
         let (inbox, now) = (self.inbox(rank, rail), self.now);
         let pending = self.inboxes[inbox].iter().filter(|(key, item)| {

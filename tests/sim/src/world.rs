@@ -1,6 +1,6 @@
-//! A world: ranks that take turns on a virtual clock. A rank is given its turn when its script goes
-//! on or when its rails have something for it; it sleeps as a real process does, after arming, so
-//! that an endpoint which forgets to say that it is busy is found out by standing still.
+//! A world: ranks that take turns on a virtual clock. A rank gets a turn when its script continues
+//! or when its rails have something for it. It sleeps as a real process does, after arming. So an
+//! endpoint that forgets to say that it is busy is found: its rank never wakes.
 
 use crate::journal::{Failure, Journal};
 use crate::oracle::Case;
@@ -19,14 +19,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::{Arc, Mutex};
 
-/// A survivor knows of a death, and has ended what needed the dead, within this time after the rails
-/// had to tell.
+/// Within this time after the rails must report a death, a survivor knows of it and has ended every operation that
+/// needed the dead rank.
 const DEATH_GRACE_NS: u64 = 20_000_000;
-/// A rank looks so much after something has come, at most.
+/// A rank looks at most so long after something has arrived.
 const LATE_NS: u64 = 300;
 /// Turns without effect after which a busy rank waits for its rails.
 const IDLE_TURNS: u32 = 6;
-/// How often whoever has a farewell to say polls by the clock, and how often in vain at most.
+/// How often a rank with a farewell to send polls by the clock, and how often in vain at most.
 const CLOCK_NS: u64 = 1_000_000;
 const CLOCK_ROUNDS: u32 = 12;
 /// Numbers of receives that end a world start here.
@@ -44,7 +44,7 @@ enum SimEvent {
     Mourned(u32),
 }
 
-/// A world under way.
+/// A world that is running.
 pub(crate) struct World {
     pub(crate) plan: Plan,
     pub(crate) wire: Shared,

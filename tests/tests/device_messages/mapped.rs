@@ -89,7 +89,7 @@ fn offer(end: &mut End, lab: &Lab, index: usize, case: &Case) -> (Memory, Memory
         Completion::Pending(work) => work.export().expect("a completion that others can wait for"),
         Completion::Ready => Vec::new(),
     };
-    // The link stands before keys are made.
+    // The link is up before keys are made.
     drop(end.reserve(0, drop));
     let peer = end.peer;
     let mut key = |region| end.sm.key(peer, region).expect("device memory has keys");
@@ -98,7 +98,7 @@ fn offer(end: &mut End, lab: &Lab, index: usize, case: &Case) -> (Memory, Memory
     (memory, staging, done)
 }
 
-/// Every message arrives both ways, byte for byte, and nothing beside it changes; then the owner
+/// Every message arrives in both directions, byte for byte, and nothing beside it changes; then the owner
 /// gets its memory back and frees it, so that the next buffers take the same addresses.
 pub(crate) fn arrive(test: &str, lab: &Lab) {
     let cases = messages();

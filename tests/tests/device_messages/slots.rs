@@ -49,7 +49,7 @@ struct Incoming {
     /// Its memory.
     memory: Memory,
     arrived: u64,
-    /// Work under way, with the arrivals that it reads.
+    /// Work in flight, with the arrivals that it reads.
     work: Vec<(Completion, Fragment)>,
 }
 

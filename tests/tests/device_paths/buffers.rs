@@ -52,14 +52,14 @@ fn same_address_as(mut member: Member) {
         let world = gear.world(&mut member, config).expect("they meet");
         let (me, peer) = (world.rank(), 1 - world.rank());
         let (mut seen, mut again) = (HashSet::new(), 0u64);
-        let mut ways = HashSet::new();
+        let mut protocols = HashSet::new();
         for round in 0..rounds {
             let letter = |from: u32| Letter::row(seed ^ u64::from(from) << 40 ^ round, bytes);
             let (out, inn) = (letter(me), letter(peer));
             let both = Exchange::prepare(&gear, &out, &inn);
             let ended = both.run(world.comm(), peer, 0, [&out, &inn], false).expect("both start");
             let [_, received] = ended.map(|end| end.expect("both end"));
-            ways.insert(received.protocol.name());
+            protocols.insert(received.protocol.name());
             both.compare(&out, &inn, &format!("{}, seed {seed}, round {round}", name(force)));
             // Peers of the pretended device keep what was freed: they must notice by themselves.
             let silently = gear.kind == Kind::Fake && round.is_multiple_of(2);
@@ -69,7 +69,7 @@ fn same_address_as(mut member: Member) {
             }
         }
         say(&format!(
-            "{:<18} {again} of {} addresses came again, by {ways:?}",
+            "{:<18} {again} of {} addresses came again, by {protocols:?}",
             name(force),
             2 * rounds
         ));
@@ -106,7 +106,7 @@ fn many_buffers_as(mut member: Member) {
                 (Exchange::prepare(&gear, &out, &inn), out, inn)
             })
             .collect();
-        let mut ways = HashSet::new();
+        let mut protocols = HashSet::new();
         for round in 0..2 {
             for at in 0..buffers {
                 // Forwards, then backwards: the last ones are remembered, the first ones are not.
@@ -114,7 +114,7 @@ fn many_buffers_as(mut member: Member) {
                 let (both, out, inn) = &all[usize::try_from(at).expect("few")];
                 let ended = both.run(world.comm(), peer, 0, [out, inn], false).expect("both start");
                 let [_, received] = ended.map(|end| end.expect("both end"));
-                ways.insert(received.protocol.name());
+                protocols.insert(received.protocol.name());
             }
         }
         for (at, (both, out, inn)) in all.into_iter().enumerate() {
@@ -122,13 +122,16 @@ fn many_buffers_as(mut member: Member) {
             both.out.free(&world);
             both.inn.free(&world);
         }
-        say(&format!("{:<18} {buffers} buffers each way, twice, by {ways:?}", name(force)));
+        say(&format!(
+            "{:<18} {buffers} buffers in each direction, twice, by {protocols:?}",
+            name(force)
+        ));
         world.finalize().expect("they part");
     }
     say("clean");
 }
 
-/// No staging memory, hardly any, or none left while many messages are under way: they take other ways.
+/// No staging memory, hardly any, or none left while many messages are in flight: they use other protocols.
 pub(crate) fn no_staging(test: &str, kind: Kind) {
     if let Some(member) = Member::of_crew() {
         return no_staging_as(member);
@@ -149,13 +152,14 @@ fn no_staging_as(mut member: Member) {
             let mut config = Config { force, ..tuned(bytes) };
             config.bounds.staging_bytes = bound;
             let world = gear.world(&mut member, config).expect("they meet");
-            let ways = crowd(&world, &gear, seed, messages, bytes);
-            let staged = Protocol::STAGED.into_iter().any(|way| ways.contains(way.name()));
-            assert!(bound > 0 || !staged, "{}: {ways:?} without staging memory", name(force));
+            let protocols = crowd(&world, &gear, seed, messages, bytes);
+            let staged =
+                Protocol::STAGED.into_iter().any(|protocol| protocols.contains(protocol.name()));
+            assert!(bound > 0 || !staged, "{}: {protocols:?} without staging memory", name(force));
             // The others need some at both ends, and both ends may have granted theirs.
             let one = force == Some(Protocol::StagedPut) && bound > 0;
-            assert!(!one || staged, "{}: {ways:?} with some staging memory", name(force));
-            say(&format!("{:<18} {bound} bytes of staging: by {ways:?}", name(force)));
+            assert!(!one || staged, "{}: {protocols:?} with some staging memory", name(force));
+            say(&format!("{:<18} {bound} bytes of staging: by {protocols:?}", name(force)));
             world.finalize().expect("they part");
         }
     }
@@ -178,7 +182,7 @@ fn no_staging_as(mut member: Member) {
     say("clean");
 }
 
-/// Many messages each way at once; how they went.
+/// Many messages in each direction at once; the protocols that carried them.
 fn crowd(
     world: &World,
     gear: &Gear,
@@ -194,10 +198,10 @@ fn crowd(
     let all: Vec<Exchange> =
         letters.iter().map(|(out, inn)| Exchange::prepare(gear, out, inn)).collect();
     let ended = Exchange::run_all(&all, world.comm(), peer, &letters).expect("all start");
-    let mut ways = HashSet::new();
+    let mut protocols = HashSet::new();
     for ((end, both), (out, inn)) in ended.into_iter().zip(all).zip(&letters) {
         let [_, received] = end.map(|end| end.expect("all end"));
-        ways.insert(received.protocol.name());
+        protocols.insert(received.protocol.name());
         both.compare(out, inn, &format!("seed {seed}, one of {messages}"));
         both.out.free(world);
         both.inn.free(world);
@@ -205,5 +209,5 @@ fn crowd(
     // And the world goes on.
     let (out, inn) = (letter(me, messages), letter(peer, messages));
     exchange(world, gear, Some(peer), [&out, &inn], 0, "after a crowd");
-    ways
+    protocols
 }

@@ -9,7 +9,7 @@ use gapless_mem::Region;
 use gapless_tests::actor::say;
 use gapless_tests::crew::{Crew, Member};
 
-/// Messages each way.
+/// Messages in each direction.
 const ROUNDS: u64 = 6;
 
 pub(crate) fn host_memory_is_granted(test: &str, kind: Kind) {
@@ -21,12 +21,12 @@ pub(crate) fn host_memory_is_granted(test: &str, kind: Kind) {
     let rows = listen(&mut Crew::start(test, &[&part, &part], |_, _| {}), test);
     // OpenCL's devices know no memory of others.
     let sure = kind != Kind::OpenCl;
-    for way in ["mapped-put", "mapped"] {
-        // Not before the link stands, which takes a message; layouts that have to be fetched may not be.
+    for protocol in ["mapped-put", "mapped"] {
+        // Not the first message, before which the link is not up. Layouts that must be fetched need not be granted.
         let least = 2 * ROUNDS / 3 - 1;
-        let so = |row: &&String| row.ends_with(&format!("by {way}"));
+        let so = |row: &&String| row.ends_with(&format!("by {protocol}"));
         let count = rows.iter().filter(so).count();
-        assert!(!sure || count as u64 >= least, "{test}: {count} by {way}: {rows:#?}");
+        assert!(!sure || count as u64 >= least, "{test}: {count} by {protocol}: {rows:#?}");
     }
 }
 

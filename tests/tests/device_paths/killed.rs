@@ -39,17 +39,19 @@ pub(crate) fn peers_are_killed(test: &str, kind: Kind) {
     let mut figures = BTreeMap::new();
     let begin = Instant::now();
     let mut slowest = Duration::ZERO;
-    // Every way, in turns that begin anywhere.
-    let ways: Vec<&str> = Protocol::ALL
+    // Every protocol in turn, starting anywhere.
+    let protocols: Vec<&str> = Protocol::ALL
         .into_iter()
-        .filter(|way| !matches!(way, Protocol::Eager | Protocol::Local | Protocol::SingleCopy))
+        .filter(|protocol| {
+            !matches!(protocol, Protocol::Eager | Protocol::Local | Protocol::SingleCopy)
+        })
         .map(Protocol::name)
         .collect();
-    let first = Rng::new(seed).index(ways.len());
+    let first = Rng::new(seed).index(protocols.len());
     for number in 0..jobs(kind) {
         let seed = seed.wrapping_add(number);
-        let way = ways[(first + usize::try_from(number).expect("few")) % ways.len()];
-        slowest = slowest.max(job(test, kind, seed, way, &mut figures));
+        let protocol = protocols[(first + usize::try_from(number).expect("few")) % protocols.len()];
+        slowest = slowest.max(job(test, kind, seed, protocol, &mut figures));
     }
     let took = begin.elapsed().as_secs_f64();
     let killed = jobs(kind) * u64::from(VICTIMS);
@@ -64,15 +66,15 @@ fn job(
     test: &str,
     kind: Kind,
     seed: u64,
-    way: &str,
+    protocol: &str,
     figures: &mut BTreeMap<String, u64>,
 ) -> Duration {
     let mut rng = Rng::new(seed);
     let bytes = if kind.is_cuda() { 24 << 20 } else { 300 << 10 };
-    let part = format!("killed {} {way} {seed} {bytes}", kind.name());
+    let part = format!("killed {} {protocol} {seed} {bytes}", kind.name());
     let parts = vec![part; VICTIMS as usize + 1];
     let mut crew = Crew::start(test, &parts, |_, _| {});
-    let what = format!("{test}: {way} forced, seed {seed}");
+    let what = format!("{test}: {protocol} forced, seed {seed}");
     let mut lost = BTreeSet::new();
     let mut hear = |crew: &mut Crew,
                     within: Duration,
@@ -106,7 +108,7 @@ fn job(
             }
         }
     };
-    hear(&mut crew, BEGIN, &|_, line| line == "begun");
+    hear(&mut crew, BEGIN, &|_, line| line == "started");
     let mut slowest = Duration::ZERO;
     for victim in 1..=VICTIMS {
         let longest = *rng.pick(&[1_000, 20_000, 100_000]);
@@ -152,7 +154,7 @@ fn rank(mut member: Member) {
             }
         }
         if step == 0 {
-            say("begun");
+            say("started");
         }
         step += 1;
     }
@@ -178,7 +180,7 @@ fn rank(mut member: Member) {
     say("clean");
 }
 
-/// One message each way, compared if both ended well. A peer's death is the only error there may be.
+/// One message in each direction, compared if both ended well. A peer's death is the only error there may be.
 fn talk(
     world: &World,
     gear: &Gear,

@@ -78,9 +78,9 @@ impl Letter {
 }
 
 /// How often each protocol carried a message.
-pub(crate) type Ways = BTreeMap<&'static str, u64>;
+pub(crate) type Carried = BTreeMap<&'static str, u64>;
 
-/// The buffers of one message each way.
+/// The buffers of one message in each direction.
 pub(crate) struct Exchange {
     pub(crate) out: Held,
     pub(crate) inn: Held,
@@ -94,7 +94,7 @@ impl Exchange {
         }
     }
 
-    /// Both messages at once: the send is under way before the receive is posted, if `late`. How each ended; the
+    /// Both messages at once: the send is in flight before the receive is posted, if `late`. How each ended; the
     /// error is that of a message that could not be started.
     ///
     /// # Errors
@@ -194,8 +194,8 @@ impl Letter {
     }
 }
 
-/// One message each way with a peer (or with oneself), compared in every byte; who carried the one that came
-/// is counted.
+/// One message in each direction with a peer (or with oneself), compared in every byte. Gives the protocol of the one
+/// that arrived.
 ///
 /// # Panics
 /// A wrong byte, a wrong length, or any error but that of a receive that is too short.

@@ -1,5 +1,5 @@
 //! Messages between memories of devices, two processes over shared memory, one protocol after the other; and
-//! what happens when something is in the way: buffers freed and allocated anew, too many of them, no staging
+//! what happens when something fails: buffers freed and allocated anew, too many of them, no staging
 //! memory, memory that cannot be shared, a peer that is killed.
 //!
 //! Every test is a job of real processes ([`gapless_tests::crew`]) and runs on each kind of device that the

@@ -3,14 +3,14 @@
 
 use crate::gear::{Gear, Kind};
 use crate::heard::Warnings;
-use crate::letters::{Exchange, Letter, Ways, exchange};
+use crate::letters::{Carried, Exchange, Letter, exchange};
 use crate::{Words, listen, seed, tuned};
 use gapless::{Config, Protocol};
 use gapless_tests::actor::say;
 use gapless_tests::crew::{Crew, Member};
 use std::process::Command;
 
-/// Messages each way by each protocol, the longest, and the length of those that fill a pipeline.
+/// Messages in each direction by each protocol, the longest, and the length of those that fill a pipeline.
 pub(crate) fn extent(kind: Kind) -> [u64; 3] {
     match kind {
         Kind::Fake => [16, 300 << 10, 768 << 10],
@@ -30,7 +30,9 @@ pub(crate) fn applies(kind: Kind, protocol: Protocol) -> bool {
             matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo | Kind::CudaVmm)
         }
         Protocol::MappedPut => matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo),
-        way if way.is_staged() => matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo),
+        protocol if protocol.is_staged() => {
+            matches!(kind, Kind::Fake | Kind::CudaOne | Kind::CudaTwo)
+        }
         _ => false,
     }
 }
@@ -54,10 +56,10 @@ pub(crate) fn every_protocol_with(
     let part = format!("every {} {} {steps} {bytes_max} {long}", kind.name(), seed(test));
     let mut crew = Crew::start(test, &[&part, &part], with);
     let rows = listen(&mut crew, test);
-    for way in Protocol::ALL {
-        let row = rows.iter().find(|row| row.split_whitespace().next() == Some(way.name()));
-        let row = row.unwrap_or_else(|| panic!("{test}: nothing was said of {way}"));
-        assert!(!row.contains("VOID") || !sure(kind, way), "{test}: {row}");
+    for protocol in Protocol::ALL {
+        let row = rows.iter().find(|row| row.split_whitespace().next() == Some(protocol.name()));
+        let row = row.unwrap_or_else(|| panic!("{test}: nothing was said of {protocol}"));
+        assert!(!row.contains("VOID") || !sure(kind, protocol), "{test}: {row}");
     }
     rows
 }
@@ -73,8 +75,8 @@ pub(crate) fn every_protocol_as(mut member: Member) {
         let config = Config { force: Some(force), ..tuned(long) };
         let world = gear.world(&mut member, config).expect("they meet");
         let (me, peer) = (world.rank(), 1 - world.rank());
-        let mut ways = Ways::new();
-        let mut count = |way: Protocol| *ways.entry(way.name()).or_default() += 1;
+        let mut carried = Carried::new();
+        let mut count = |protocol: Protocol| *carried.entry(protocol.name()).or_default() += 1;
         let seed = seed ^ salt << 24;
         for step in 0..steps {
             let letter = |from, to| Letter::of(seed, from, to, step, bytes_max);
@@ -99,7 +101,7 @@ pub(crate) fn every_protocol_as(mut member: Member) {
         let tally = world.counters().expect("an open world").of(force);
         let depth = if force.is_staged() { tally.depth_max } else { 0 };
         assert!(tally.messages == 0 || !force.is_staged() || depth >= 2, "{force}: {tally:?}");
-        say(&format!("{}, depth {depth}", row(force, &ways)));
+        say(&format!("{}, depth {depth}", row(force, &carried)));
         world.finalize().expect("they part");
         assert!(gear.imported().is_none_or(|left| left == 0), "{force}: peers' memory is mapped");
     }
@@ -109,18 +111,18 @@ pub(crate) fn every_protocol_as(mut member: Member) {
     say("clean");
 }
 
-/// How many messages went the forced way; a row of which none did is void, and says so.
-fn row(force: Protocol, ways: &Ways) -> String {
-    let so = ways.get(force.name()).copied().unwrap_or(0);
-    let others = ways.iter().filter(|(name, _)| **name != force.name());
+/// How many messages the forced protocol carried. If it carried none, the row says that it is void.
+fn row(force: Protocol, carried: &Carried) -> String {
+    let forced = carried.get(force.name()).copied().unwrap_or(0);
+    let others = carried.iter().filter(|(name, _)| **name != force.name());
     let others: Vec<String> = others.map(|(name, count)| format!("{count} {name}")).collect();
     let others = if others.is_empty() { String::new() } else { format!(", {}", others.join(", ")) };
-    let verdict = if so == 0 { "VOID, none went so" } else { "ok" };
-    format!("{force:<18} {so:>4} as forced{others}: {verdict}")
+    let verdict = if forced == 0 { "VOID, none used it" } else { "ok" };
+    format!("{force:<18} {forced:>4} as forced{others}: {verdict}")
 }
 
 /// Both ranks start sending before either receives or waits, and both finish, several fragments of a message being
-/// under way at a time.
+/// in flight at a time.
 pub(crate) fn both_send_first(test: &str, kind: Kind) {
     if let Some(member) = Member::of_crew() {
         return both_send_first_as(member);
@@ -135,21 +137,22 @@ fn both_send_first_as(mut member: Member) {
     let mut words = Words::of(&part);
     let gear = Gear::open(words.word(), member.rank);
     let (seed, bytes) = (words.number(), words.size());
-    let ways = [None, Some(Protocol::Pipeline), Some(Protocol::Mapped), Some(Protocol::MappedPut)];
-    for force in ways.into_iter().chain(Protocol::STAGED.map(Some)) {
+    let protocols =
+        [None, Some(Protocol::Pipeline), Some(Protocol::Mapped), Some(Protocol::MappedPut)];
+    for force in protocols.into_iter().chain(Protocol::STAGED.map(Some)) {
         let config = Config { force, ..tuned(bytes) };
         let world = gear.world(&mut member, config).expect("they meet");
         let (me, peer) = (world.rank(), 1 - world.rank());
         // As long as can be where the library chooses; the others are held against it elsewhere.
         let bytes = if force.is_some() && bytes > 64 << 20 { 64 << 20 } else { bytes };
-        // Gaps at both ends, and a layout that the other end can know: every way is possible, none is direct.
+        // Gaps at both ends, and a layout that the other end can know: every protocol is possible, none is direct.
         let letter = |from: u32| Letter::comb(seed ^ u64::from(from) << 8, bytes);
         let (out, inn) = (letter(me), letter(peer));
-        // Until the link stands, which takes a message, the sender's memory has no key.
+        // The link is up after one message. Until then the sender's memory has no key.
         let (first, theirs) = (Letter::row(u64::from(me), 64), Letter::row(u64::from(peer), 64));
         exchange(&world, &gear, Some(peer), [&first, &theirs], 1, "the first message");
         let both = Exchange::prepare(&gear, &out, &inn);
-        // Both sends are under way before there is a receive.
+        // Both sends are in flight before there is a receive.
         let ended = both.run(world.comm(), peer, 0, [&out, &inn], true).expect("both start");
         let [sent, received] = ended.map(|end| end.expect("both end"));
         let forced = force.map_or("the cost model".to_owned(), |force| force.to_string());

@@ -1,4 +1,4 @@
-//! Memory that cannot be shared, at either end: messages take other ways, and it is said once.
+//! Memory that cannot be shared, at either end: messages use other protocols, and a warning comes once.
 
 use crate::gear::Kind;
 use crate::protocols::{applies, every_protocol_as, every_protocol_with, extent};
@@ -9,7 +9,7 @@ use gapless_tests::crew::Member;
 /// What is said when memory of ours cannot be shared, and when a peer's cannot be mapped.
 const WARNINGS: [&str; 2] = ["cannot be shared with", "cannot be mapped here"];
 
-/// Every protocol, on memory that cannot be shared; who says so says it once in the life of a world.
+/// Every protocol, on memory that cannot be shared; a rank warns of it once in the life of a world.
 pub(crate) fn falls_back(test: &str, kind: Kind) {
     if let Some(member) = Member::of_crew() {
         return every_protocol_as(member);

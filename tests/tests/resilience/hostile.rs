@@ -189,7 +189,7 @@ struct Chat {
     lost: Option<Error>,
 }
 
-/// One message each way. Whatever comes of them, bytes beside the receive's are as before; not so in
+/// One message in each direction. Whatever comes of them, bytes beside the receive's are as before; not so in
 /// a hostile process, whose heap may have moved to where it still scribbles.
 fn chat(world: &World, comm: &Communicator, peer: u32, seed: u64, step: u64, chat: &mut Chat) {
     let me = comm.rank();

@@ -1,6 +1,6 @@
 //! What a hostile process is made of: [`Memory`], its own, which it overwrites behind its own back;
 //! [`Scribbler`], which does so to every segment that it has mapped; [`Liar`], a transport that
-//! changes messages on their way; [`Mask`], which makes the others take it for shared memory.
+//! changes messages in flight; [`Mask`], which makes the others take it for shared memory.
 //!
 //! Whatever is mapped here is shared with a victim: the rings, flags and slots that the victim reads,
 //! those that it writes, and memory that messages were sent out of.

@@ -1,4 +1,4 @@
-//! What the stack stands: neighbours that scribble over shared memory, processes that are killed at
+//! What the stack survives: neighbours that scribble over shared memory, processes that are killed at
 //! any moment, and hours of random traffic. Each test is a job of real processes ([`gapless_tests::crew`]);
 //! their figures are in RELIABILITY.md.
 //!

@@ -229,7 +229,7 @@ impl Traffic {
         Traffic { seed, bytes_max, first_tag: 0, live, step: 0, compared: 0, bytes: 0 }
     }
 
-    /// One message each way, and one with a word, with everyone who lives. Whoever is lost is
+    /// One message in each direction, and one with a word, with everyone who lives. Whoever is lost is
     /// lost for all further steps.
     ///
     /// # Panics

@@ -1,5 +1,5 @@
-//! What a rank does about requests that are under way: waiting in all of MPI's ways, taking back,
-//! collecting, and winding up.
+//! What a rank does about requests in flight: waiting with each of MPI's calls, cancelling, collecting, and
+//! winding up.
 
 use super::{Made, Pending, Rank, SCRIBBLE, What};
 use crate::journal::{End, Failure, Journal, digest};
@@ -232,12 +232,12 @@ impl Rank {
         Ok(())
     }
 
-    /// What the oldest request that is under way is of.
+    /// The message or receive of the oldest request in flight.
     pub(crate) fn oldest(&self, journal: &Journal) -> String {
         self.pending.first().map_or("nothing".to_owned(), |pending| name(pending.what, journal))
     }
 
-    /// An operation that is under way and that nobody but `peer` can end.
+    /// An operation in flight that nobody but `peer` can end.
     pub(crate) fn needs(&mut self, peer: u32, journal: &Journal) -> Option<String> {
         let found = self.pending.clone().into_iter().find(|pending| {
             let theirs = match pending.what {
@@ -249,7 +249,7 @@ impl Rank {
         found.map(|pending| name(pending.what, journal))
     }
 
-    /// A receive from anybody that is under way although everybody else is lost.
+    /// A receive from anybody that is still in flight although everybody else is lost.
     pub(crate) fn hopeless(&mut self, plan: &Plan, journal: &Journal) -> Option<String> {
         let found = self.pending.clone().into_iter().find(|pending| {
             let What::Recv(at) = pending.what else { return false };

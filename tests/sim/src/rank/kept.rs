@@ -24,7 +24,7 @@ pub(super) enum Op {
 }
 
 impl Rank {
-    /// Starts a kept operation once more, as message or receive `number`; one that is under way must
+    /// Starts a kept operation once more, as message or receive `number`; one that is in flight must
     /// refuse.
     pub(super) fn restart(
         &mut self,

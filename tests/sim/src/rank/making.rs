@@ -23,7 +23,7 @@ impl Rank {
             // What it is made of was cut away.
             None => {}
             Some(Err(error)) => {
-                let what = format!("communicator {comm} cannot be begun: {error}");
+                let what = format!("communicator {comm} cannot be started: {error}");
                 return Err(Failure::new(what, &[rank]));
             }
         }
