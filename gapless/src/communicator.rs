@@ -66,7 +66,7 @@ impl Communicator {
             let pml = state.open()?;
             let started = match at_once(pml) {
                 Some(status) => Started::Over(status),
-                None => Started::UnderWay(start(pml)?),
+                None => Started::InFlight(start(pml)?),
             };
             self.shared.rouse(state);
             Ok(started)
@@ -107,7 +107,7 @@ impl Communicator {
             }
             let id = start(state.open()?)?;
             self.shared.rouse(state);
-            Ok(Started::UnderWay(id))
+            Ok(Started::InFlight(id))
         })
     }
 

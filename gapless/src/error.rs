@@ -81,7 +81,7 @@ pub enum Error {
     Buffer(#[from] EngineError),
     /// Part of a buffer that another message uses; see [`Parts`](crate::Parts).
     #[error("bytes {start}..{end} of the buffer are in use by another message")]
-    Lent {
+    InUse {
         /// The first such byte.
         start: u64,
         /// The one after the last of its stretch.

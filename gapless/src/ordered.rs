@@ -149,8 +149,7 @@ impl Communicator {
     /// Starts a send after other work.
     ///
     /// # Safety
-    /// Until the request has ended, the memory is valid for reads, and only work that `after` stands for
-    /// writes to it.
+    /// Until the request has ended, the memory is valid for reads, and only the work of `after` writes to it.
     unsafe fn start_send_after(
         &self,
         typed: &Typed,

@@ -117,7 +117,7 @@ fn apart(taken: &Stretches, wanted: &Stretches) -> Result<(), Error> {
     while let (Some(&&(a_start, a_end)), Some(&&(b_start, b_end))) = (a.peek(), b.peek()) {
         let (start, end) = (a_start.max(b_start), a_end.min(b_end));
         if start < end {
-            return Err(Error::Lent { start, end });
+            return Err(Error::InUse { start, end });
         }
         if a_end <= b_end {
             a.next();
@@ -146,10 +146,10 @@ mod tests {
         parts.view(2, &even, 1).unwrap();
         parts.view(2, &even, 1).unwrap();
         let error = parts.view_mut(30, &vector(1, 3, 1), 1).unwrap_err();
-        assert_eq!(error, Error::Lent { start: 30, end: 32 });
+        assert_eq!(error, Error::InUse { start: 30, end: 32 });
         assert!(matches!(
             parts.view(0, &vector(1, 1, 1), 1),
-            Err(Error::Lent { start: 0, end: 1 })
+            Err(Error::InUse { start: 0, end: 1 })
         ));
         // Backwards, and out of order.
         assert!(parts.view_mut(60, &vector(7, 1, -4), 1).is_ok());

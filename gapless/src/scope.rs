@@ -5,9 +5,9 @@
 //! before all of them have ended, or the world was given up and their memory taken back: the pattern of
 //! [`std::thread::scope`].
 
-mod under_way;
+mod in_flight;
 
-pub(crate) use under_way::Scopes;
+pub(crate) use in_flight::Scopes;
 
 use crate::communicator::{Communicator, Message};
 use crate::error::Error;
@@ -15,9 +15,9 @@ use crate::shared::State;
 use crate::view::{View, ViewMut};
 use gapless_engine::Typed;
 use gapless_pml::{Pml, PmlError, RequestId, SendMode, Settled, Source, Status, TagSel};
+use in_flight::{List, is_gone};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use under_way::{List, is_gone};
 
 /// A part of the program in which messages are in flight; see [`Communicator::scope`].
 ///

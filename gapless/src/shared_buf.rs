@@ -84,7 +84,7 @@ impl Deref for SharedBuf {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: the allocation is `len` initialised bytes (zeroed at first), valid while it is
-        // held. It is the process's only way to them, and cannot be cloned, so whoever writes here has
+        // held. This value is the process's only access to them, and cannot be cloned, so whoever writes here has
         // `&mut self`. Peers write it only while it is granted to a receive, which borrows or owns it, and
         // ends, or is given up, when they cannot any more; the module's first paragraphs say who is trusted.
         unsafe { std::slice::from_raw_parts(self.pointer(), self.len) }

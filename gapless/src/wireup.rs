@@ -65,7 +65,7 @@ pub trait Wireup: Send {
     fn fence(&mut self) -> Result<(), WireupError>;
 
     /// As [`fence`](Wireup::fence), but waits as long as `go_on` returns true; it is called several times a second.
-    /// For processes that learn in other ways that a peer has died. Once this has given up, the launcher cannot be
+    /// For processes that learn by other means that a peer has died. Once this has given up, the launcher cannot be
     /// used any more.
     ///
     /// # Errors

@@ -238,7 +238,7 @@ impl World {
         self.shared.with(|state| Ok(state.open()?.config().clone()))
     }
 
-    /// Changes how messages that start from now on are carried; those under way go on as they began.
+    /// Changes how messages that start from now on are carried. It does not affect messages in flight.
     /// Processes may differ in it, as they may from the start.
     ///
     /// # Errors

@@ -144,13 +144,13 @@ fn a_panic_with_the_lock_held_is_known_although_the_thread_was_unwinding() {
 /// A pretended engine, whose work ends only while a thread panics and asks for it.
 struct Slow {
     device: Arc<FakeDevice>,
-    under_way: Arc<AtomicU32>,
+    in_flight: Arc<AtomicU32>,
     mute: bool,
 }
 
 struct Work {
     left: AtomicU32,
-    under_way: Arc<AtomicU32>,
+    in_flight: Arc<AtomicU32>,
     mute: bool,
 }
 
@@ -163,7 +163,7 @@ unsafe impl Pending for Work {
         }
         let left = self.left.load(Ordering::Relaxed);
         if left == 1 {
-            self.under_way.fetch_sub(1, Ordering::Relaxed);
+            self.in_flight.fetch_sub(1, Ordering::Relaxed);
         }
         self.left.store(left.saturating_sub(1), Ordering::Relaxed);
         Ok(left <= 1)
@@ -176,9 +176,9 @@ unsafe impl Pending for Work {
 
 impl Slow {
     fn work(&self) -> Result<Completion, EngineError> {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        let (left, under_way) = (AtomicU32::new(50), Arc::clone(&self.under_way));
-        Ok(Completion::Pending(Arc::new(Work { left, under_way, mute: self.mute })))
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let (left, in_flight) = (AtomicU32::new(50), Arc::clone(&self.in_flight));
+        Ok(Completion::Pending(Arc::new(Work { left, in_flight, mute: self.mute })))
     }
 }
 
@@ -226,15 +226,15 @@ unsafe impl Engine for Slow {
 /// A world, with an engine that is slow.
 fn slow(mute: bool) -> (World, Arc<AtomicU32>) {
     let device = Arc::new(FakeDevice::new(0));
-    let under_way = Arc::new(AtomicU32::new(0));
-    let engine = Slow { device: Arc::clone(&device), under_way: Arc::clone(&under_way), mute };
+    let in_flight = Arc::new(AtomicU32::new(0));
+    let engine = Slow { device: Arc::clone(&device), in_flight: Arc::clone(&in_flight), mute };
     let builder = World::builder().open_devices(false);
     let world = builder.engine(Arc::new(engine)).device(device as _).init().unwrap();
-    (world, under_way)
+    (world, in_flight)
 }
 
 /// Sends memory of the device, until its engine is at work, and then panics with the lock held.
-fn break_off(world: &World, under_way: &AtomicU32) {
+fn break_off(world: &World, in_flight: &AtomicU32) {
     let byte = gapless::Datatype::from(gapless::Primitive::Byte).commit().unwrap();
     let memory = world.alloc_device(Space::Fake { device: 0 }, 100_000).unwrap();
     let mut into = vec![0u8; 100_000];
@@ -242,10 +242,10 @@ fn break_off(world: &World, under_way: &AtomicU32) {
     let _ = comm.scope(|s| {
         let _ = s.isend(memory.view(0, &byte, 100_000)?, 0, 1)?;
         let _ = s.irecv(&mut into, 0, 1)?;
-        while under_way.load(Ordering::Relaxed) == 0 {
+        while in_flight.load(Ordering::Relaxed) == 0 {
             comm.iprobe(0, 5)?;
         }
-        assert!(under_way.load(Ordering::Relaxed) > 0);
+        assert!(in_flight.load(Ordering::Relaxed) > 0);
         trap(comm);
         let _ = comm.recv(&mut [0u8], 0, 2);
         Ok(())
@@ -263,7 +263,7 @@ impl Wake for Told {
 #[test]
 fn a_panic_with_the_lock_held_ends_work_on_memory_and_every_wait() {
     soon(|| {
-        let (world, under_way) = slow(false);
+        let (world, in_flight) = slow(false);
         let comm = world.comm().clone();
         let waits = {
             let comm = comm.clone();
@@ -275,8 +275,8 @@ fn a_panic_with_the_lock_held_ends_work_on_memory_and_every_wait() {
         let mut poll = || awaited.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(poll().is_pending());
         // The panic meets this thread, or the other one.
-        let panicked = panics(|| break_off(&world, &under_way));
-        assert_eq!(under_way.load(Ordering::Relaxed), 0, "an engine works on memory given back");
+        let panicked = panics(|| break_off(&world, &in_flight));
+        assert_eq!(in_flight.load(Ordering::Relaxed), 0, "an engine works on memory given back");
         match waits.join() {
             Ok(told) => assert!(panicked && told == Err(Error::Poisoned), "{told:?}"),
             Err(payload) => {
@@ -301,8 +301,8 @@ const PART: &str = "GAPLESS_PANIC_PART";
 #[test]
 fn work_that_cannot_be_waited_for_ends_the_process_with_one_line() {
     if std::env::var_os(PART).is_some() {
-        let (world, under_way) = slow(true);
-        let _ = panics(|| break_off(&world, &under_way));
+        let (world, in_flight) = slow(true);
+        let _ = panics(|| break_off(&world, &in_flight));
         std::process::exit(0);
     }
     let test = "work_that_cannot_be_waited_for_ends_the_process_with_one_line";

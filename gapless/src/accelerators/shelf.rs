@@ -151,20 +151,20 @@ mod tests {
     fn opening_one_does_not_hold_up_another() {
         let shelf: Shelf<u8, char> = Shelf::default();
         let opened = AtomicU32::new(0);
-        let (begun, has_begun) = channel();
+        let (started, has_started) = channel();
         let (go_on, may_go_on) = channel::<()>();
         std::thread::scope(|threads| {
             let (shelf, opened) = (&shelf, &opened);
             threads.spawn(move || {
                 let slowly = || {
                     opened.fetch_add(1, Ordering::Relaxed);
-                    begun.send(()).unwrap();
+                    started.send(()).unwrap();
                     may_go_on.recv().unwrap();
                     Ok('a')
                 };
                 assert_eq!(shelf.get(1, Instant::now, slowly), Found::Opened('a', false));
             });
-            has_begun.recv().unwrap();
+            has_started.recv().unwrap();
             let same = threads.spawn(|| {
                 let again = || {
                     opened.fetch_add(1, Ordering::Relaxed);

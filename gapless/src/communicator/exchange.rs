@@ -75,7 +75,7 @@ impl Communicator {
                 received.and_then(|status| sent.map(|_| status))
             }
             Err(error) => {
-                // If that is too late, the message is on its way.
+                // If that is too late, the message is in flight, and the wait ends with it.
                 let _ = self.shared.with(|state| state.cancel(recv));
                 let _ = self.shared.wait(recv);
                 Err(error)

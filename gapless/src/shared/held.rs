@@ -7,11 +7,11 @@ use gapless_pml::{RequestId, Status};
 use gapless_sync::Pass;
 use std::ops::{Deref, DerefMut};
 
-/// An operation that was begun.
+/// An operation that was started.
 pub(crate) enum Started {
     /// It has ended already.
     Over(Status),
-    UnderWay(RequestId),
+    InFlight(RequestId),
 }
 
 /// The lock, held. Letting go of it ([`done`](Held::done)) tells those who are to be told of requests that have
@@ -112,7 +112,7 @@ impl Shared {
     ) -> Result<Status, Error> {
         let mut state = self.lock()?;
         match begin(&mut state) {
-            Ok(Started::UnderWay(id)) => self.wait_for(state, id),
+            Ok(Started::InFlight(id)) => self.wait_for(state, id),
             Ok(Started::Over(status)) => {
                 state.done();
                 Ok(status)

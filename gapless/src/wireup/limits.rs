@@ -62,16 +62,16 @@ pub(super) enum Wait<'a> {
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
 impl Wait<'_> {
-    /// How long to sleep until the next check, in a wait that started at `begun`.
+    /// How long to sleep until the next check, in a wait that started at `started`.
     ///
     /// # Errors
     /// The wait is over.
     pub(super) fn slice(
         &self,
         doing: &'static str,
-        begun: Instant,
+        started: Instant,
     ) -> Result<Duration, WireupError> {
-        let waited = begun.elapsed();
+        let waited = started.elapsed();
         match *self {
             Wait::While(go_on) if go_on() => Ok(ASK_EVERY),
             Wait::While(_) => Err(WireupError::GivenUp),

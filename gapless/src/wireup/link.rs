@@ -85,12 +85,12 @@ impl Link {
     }
 
     fn write(&self, bytes: &[u8], doing: &'static str, wait: Wait<'_>) -> Result<(), WireupError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut left = bytes;
         while !left.is_empty() {
             match send(&*self.stream, left, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(sent) => left = &left[sent..],
-                Err(Errno::AGAIN) => self.ready(PollFlags::OUT, doing, begun, wait)?,
+                Err(Errno::AGAIN) => self.ready(PollFlags::OUT, doing, started, wait)?,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(gone(doing, &error.to_string())),
             }
@@ -99,7 +99,7 @@ impl Link {
     }
 
     fn read(&mut self, doing: &'static str, wait: Wait<'_>) -> Result<Line, WireupError> {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             if let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.pending.drain(..=end).collect();
@@ -114,7 +114,7 @@ impl Link {
             match recv(&*self.stream, &mut bytes, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Err(gone(doing, "it closed the connection")),
                 Ok((len, _)) => self.pending.extend_from_slice(&bytes[..len]),
-                Err(Errno::AGAIN) => self.ready(PollFlags::IN, doing, begun, wait)?,
+                Err(Errno::AGAIN) => self.ready(PollFlags::IN, doing, started, wait)?,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(gone(doing, &error.to_string())),
             }
@@ -126,10 +126,10 @@ impl Link {
         &self,
         flags: PollFlags,
         doing: &'static str,
-        begun: Instant,
+        started: Instant,
         wait: Wait<'_>,
     ) -> Result<(), WireupError> {
-        let slice = wait.slice(doing, begun)?;
+        let slice = wait.slice(doing, started)?;
         // Rounded up, so that nothing spins at the end of a wait.
         let slice = Timespec::try_from(slice + Duration::from_millis(1)).ok();
         match poll(&mut [PollFd::new(&*self.stream, flags)], slice.as_ref()) {

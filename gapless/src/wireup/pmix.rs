@@ -288,7 +288,7 @@ impl Worker {
         if let Some(stuck) = self.stuck {
             return Err(gone(doing, format!("{stuck} has not come back")));
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let (done, result) = mpsc::channel();
         let task: Task = Box::new(move |library| {
             // Nobody waits for the result any more.
@@ -297,7 +297,7 @@ impl Worker {
         let ended = || gone(doing, "the thread that calls PMIx has ended".to_owned());
         self.tasks.send(task).map_err(|_| ended())?;
         loop {
-            let slice = wait.slice(doing, begun).inspect_err(|_| self.stuck = Some(doing))?;
+            let slice = wait.slice(doing, started).inspect_err(|_| self.stuck = Some(doing))?;
             match result.recv_timeout(slice) {
                 Ok(value) => return Ok(value),
                 Err(RecvTimeoutError::Timeout) => {}

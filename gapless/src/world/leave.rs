@@ -73,7 +73,7 @@ impl World {
 
     /// Tells the peers why this end of their links ends now: it takes the loss that it leaves because of with it.
     fn say_why(&self, error: Option<&Error>) {
-        let begun = Instant::now();
+        let started = Instant::now();
         let limit = if error.is_some() { LAST_WORD } else { GOODBYE };
         let said = self.shared.with(|state| {
             let bml = state.pml.bml_mut();
@@ -90,7 +90,7 @@ impl World {
         }
         let told = self.shared.wait_until(|state| {
             let told = state.pml.bml_mut().has_told_all();
-            (told || begun.elapsed() >= limit).then_some(told)
+            (told || started.elapsed() >= limit).then_some(told)
         });
         if !matches!(told, Ok(true)) {
             tracing::info!("not every peer could be told why this process leaves");

@@ -25,20 +25,20 @@ impl List {
 /// The lists of all scopes.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
-    lists: Vec<UnderWay>,
+    lists: Vec<InFlight>,
     /// Numbers of unused lists.
     free: Vec<u32>,
 }
 
 /// The requests of one scope.
 #[derive(Debug, Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct InFlight {
     ids: Vec<RequestId>,
     /// At this length the list is swept.
     tidy_at: usize,
 }
 
-impl UnderWay {
+impl InFlight {
     /// Appends a request; there is room.
     #[inline]
     pub(super) fn push(&mut self, id: RequestId) {
@@ -56,22 +56,22 @@ impl UnderWay {
 impl Scopes {
     /// The list of a scope, with room for one more request.
     #[inline]
-    pub(super) fn room(&mut self, list: &List, pml: &Pml) -> &mut UnderWay {
+    pub(super) fn room(&mut self, list: &List, pml: &Pml) -> &mut InFlight {
         let number = match list.number() {
             Some(number) => number,
             None => self.take(list),
         };
-        let under_way = &mut self.lists[number as usize];
-        if under_way.ids.len() >= under_way.tidy_at {
-            under_way.grow(pml);
+        let in_flight = &mut self.lists[number as usize];
+        if in_flight.ids.len() >= in_flight.tidy_at {
+            in_flight.grow(pml);
         }
-        under_way
+        in_flight
     }
 
     #[cold]
     fn take(&mut self, list: &List) -> u32 {
         let number = self.free.pop().unwrap_or_else(|| {
-            self.lists.push(UnderWay::default());
+            self.lists.push(InFlight::default());
             u32::try_from(self.lists.len() - 1).expect("fewer than 2^32 scopes at a time")
         });
         list.0.store(number + 1, Ordering::Relaxed);
