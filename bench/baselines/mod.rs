@@ -1,4 +1,4 @@
-//! What users do without a datatype engine, as fast as it goes: the peers that every figure stands beside.
+//! What users do without a datatype engine, as fast as possible: what every figure is compared with.
 //!
 //! - [`memcpy`]: `cudaMemcpy` of contiguous bytes: what memory can do;
 //! - [`memcpy_2d`]: `cudaMemcpy2D`, for rows at one distance;

@@ -182,7 +182,7 @@ impl Duo {
     fn start(&mut self, typed: &Typed, tag: i32) -> Result<RequestId, Failure> {
         let world = self.ends[0].world();
         // SAFETY: callers describe `outbox`, which outlives both ends. Only `write` changes it, of
-        // which the worst that a request still under way can see is another number: the memory is
+        // which the worst that a request in flight can see is another number: the memory is
         // never covered by a reference, and everything happens in one thread.
         Ok(unsafe { self.ends[0].isend(&world, typed, 1, tag) }?)
     }

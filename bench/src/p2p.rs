@@ -1,7 +1,7 @@
 //! Messages between two processes whose data lies in the memory of GPUs, measured in their own processes.
 //!
 //! - [`item`]: what is sent, where, how, and what it is to reach; pure;
-//! - [`marks`]: how rows are judged: a row that went another way than its mark means is *void*;
+//! - [`marks`]: how rows are judged: a row whose protocol is not one that its mark is for is *void*;
 //! - [`job`]: pairs of processes: started, watched, and started again for what is left when one fails;
 //! - [`process`]: one of the two; [`occupier`]: the kernel that keeps a part of a GPU busy meanwhile;
 //! - [`mps`]: whether processes share a GPU at the same time or in turns.

@@ -154,7 +154,7 @@ impl Rotating {
     }
 
     /// Where the next operation works: the place after the last one's, or always the first if it is
-    /// to be `resident`. The cursor stands at the first packed byte.
+    /// to be `resident`. The cursor is at the first packed byte.
     pub fn turn(&mut self, resident: bool) -> Range<usize> {
         self.convertor.seek(0).expect("every convertor has a beginning");
         if resident {

@@ -81,7 +81,7 @@ impl Duo {
         self.finish(0, sent);
     }
 
-    /// Many messages on their way at once.
+    /// Many messages in flight at once.
     fn many(&mut self, ids: &mut Vec<RequestId>) {
         ids.extend((0..WINDOW).map(|_| self.receive(TAG)));
         for _ in 0..WINDOW {

@@ -260,7 +260,7 @@ impl Bench {
         Ok(samples.medians())
     }
 
-    /// Time of a message, of many on their way at once.
+    /// Time of a message, of many in flight at once.
     fn rate(&mut self, bytes: u64, window: usize, within: Duration) -> Result<Medians, Anything> {
         self.subject(false, "contiguous", bytes)?;
         let Some(subject) = &mut self.current else { return Err("it was made above".into()) };

@@ -100,8 +100,8 @@ fn link(options: &Options, sites: &Sites) -> Pair {
     // not move.
     let forced = ["mapped", "eager"].map(protocol);
     for &bytes in LATENCIES.iter().filter(|_| sites.are_two()) {
-        for way in forced.into_iter().flatten() {
-            items.push(sized(Shape::Contiguous, bytes).by(way).judged(Kind::Free));
+        for protocol in forced.into_iter().flatten() {
+            items.push(sized(Shape::Contiguous, bytes).by(protocol).judged(Kind::Free));
         }
         items.push(sized(Shape::V, bytes));
     }

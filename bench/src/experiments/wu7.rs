@@ -31,20 +31,20 @@ const QUICK_EDGES: [u64; 2] = [64, 128];
 
 /// Where packed bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Route {
     Device,
     ThroughHost,
     ZeroCopy,
 }
 
-impl Way {
-    const ALL: [Way; 3] = [Way::Device, Way::ThroughHost, Way::ZeroCopy];
+impl Route {
+    const ALL: [Route; 3] = [Route::Device, Route::ThroughHost, Route::ZeroCopy];
 
     fn name(self) -> &'static str {
         match self {
-            Way::Device => "d2d",
-            Way::ThroughHost => "d2d2h",
-            Way::ZeroCopy => "0cpy",
+            Route::Device => "d2d",
+            Route::ThroughHost => "d2d2h",
+            Route::ZeroCopy => "0cpy",
         }
     }
 }
@@ -106,10 +106,10 @@ impl Experiment for Wu7 {
             for &n in edges {
                 progress.set_message(format!("{name} n={n}"));
                 for &(plans, engine) in plans {
-                    for way in Way::ALL {
+                    for route in Route::ALL {
                         let case = format!("{name} n={n}");
-                        session.attempt(&case, way.name(), |session| {
-                            one(session, &make(n)?, plans, engine, way, &host).map(|row| vec![row])
+                        session.attempt(&case, route.name(), |session| {
+                            one(session, &make(n)?, plans, engine, route, &host).map(|row| vec![row])
                         });
                     }
                 }
@@ -125,9 +125,9 @@ impl Experiment for Wu7 {
 
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
         let mut drawings = Vec::new();
-        for (layout, way) in ["V", "T"].into_iter().flat_map(|it| Way::ALL.map(|way| (it, way))) {
+        for (layout, route) in ["V", "T"].into_iter().flat_map(|it| Route::ALL.map(|route| (it, route))) {
             let mut all: Vec<Curve> = Vec::new();
-            for row in report.rows.iter().filter(|row| row.op == way.name()) {
+            for row in report.rows.iter().filter(|row| row.op == route.name()) {
                 let Some((name, n)) = row.case.split_once(" n=") else { continue };
                 let Ok(n) = n.parse::<u64>() else { continue };
                 if !name.starts_with(layout) {
@@ -145,8 +145,8 @@ impl Experiment for Wu7 {
                 continue;
             }
             let gpu = super::wu6::gpu(report);
-            let title = format!("{layout}: pack and unpack, {} ({gpu})", way.name());
-            let suffix = format!("-{}-{}", layout.to_lowercase(), way.name());
+            let title = format!("{layout}: pack and unpack, {} ({gpu})", route.name());
+            let suffix = format!("-{}-{}", layout.to_lowercase(), route.name());
             drawings.push(Drawing { suffix, svg: curves(&title, "N", &all)? });
         }
         if drawings.is_empty() { Err(PlotError::Empty) } else { Ok(drawings) }
@@ -158,39 +158,39 @@ fn one(
     subject: &Subject,
     plans: Plans,
     engine: &GpuEngine,
-    way: Way,
+    route: Route,
     host: &Spot,
 ) -> Result<Row, Failure> {
     let lab = session.lab;
     let host = host.sub(0, subject.payload)?;
     let cold = matches!(plans, Plans::Neither | Plans::Pipelined);
-    let pack = |laid: &Laid, packed: &Spot| match way {
-        Way::Device => lab.pack(engine, laid, packed),
-        Way::ZeroCopy => lab.pack(engine, laid, &host),
-        Way::ThroughHost => {
+    let pack = |laid: &Laid, packed: &Spot| match route {
+        Route::Device => lab.pack(engine, laid, packed),
+        Route::ZeroCopy => lab.pack(engine, laid, &host),
+        Route::ThroughHost => {
             lab.pack(engine, laid, packed)?;
             lab.copy(lab.stream(), &host, packed)?;
             lab.settle()
         }
     };
-    let unpack = |packed: &Spot, laid: &Laid| match way {
-        Way::Device => lab.unpack(engine, packed, laid),
-        Way::ZeroCopy => lab.unpack(engine, &host, laid),
-        Way::ThroughHost => {
+    let unpack = |packed: &Spot, laid: &Laid| match route {
+        Route::Device => lab.unpack(engine, packed, laid),
+        Route::ZeroCopy => lab.unpack(engine, &host, laid),
+        Route::ThroughHost => {
             lab.copy(lab.stream(), packed, &host)?;
             lab.settle()?;
             lab.unpack(engine, packed, laid)
         }
     };
     // What is looked at lies in host memory wherever the bytes go there.
-    let seen = (way != Way::Device).then_some(host);
+    let seen = (route != Route::Device).then_some(host);
     let staging = lab.arenas().packed.sub(0, subject.payload)?;
     engine.forget(&subject.layout);
     session.proof.pack(subject, seen, &mut |laid, spot| {
-        pack(laid, if way == Way::Device { spot } else { &staging })
+        pack(laid, if route == Route::Device { spot } else { &staging })
     })?;
     session.proof.unpack(subject, seen, &mut |spot, laid| {
-        unpack(if way == Way::Device { spot } else { &staging }, laid)
+        unpack(if route == Route::Device { spot } else { &staging }, laid)
     })?;
     let mut places = session.places(subject)?;
     let time = timed_calls(session.seconds() / 2.0, || {
@@ -210,12 +210,12 @@ fn one(
         Ok(spent)
     })?;
     let (laid, packed) = places.first();
-    let target = if way == Way::ZeroCopy { &host } else { packed };
+    let target = if route == Route::ZeroCopy { &host } else { packed };
     let launched = launches(engine, Direction::Pack, laid, target)?;
     let row = session.row(subject, Direction::Pack, time, &launched);
     let kernel = row.protocol.clone();
     let mut row = row.with("kernel", kernel).with("clock", "whole calls");
-    way.name().clone_into(&mut row.op);
+    route.name().clone_into(&mut row.op);
     plans.name().clone_into(&mut row.protocol);
     Ok(row)
 }

@@ -27,20 +27,20 @@ const QUICK_LENGTHS: [u64; 2] = [64, 512];
 
 /// From the device to where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Target {
     Device,
     ThroughDevice,
     Host,
 }
 
-impl Way {
-    const ALL: [Way; 3] = [Way::Device, Way::ThroughDevice, Way::Host];
+impl Target {
+    const ALL: [Target; 3] = [Target::Device, Target::ThroughDevice, Target::Host];
 
     fn name(self) -> &'static str {
         match self {
-            Way::Device => "d2d",
-            Way::ThroughDevice => "d2d2h",
-            Way::Host => "d2h",
+            Target::Device => "d2d",
+            Target::ThroughDevice => "d2d2h",
+            Target::Host => "d2h",
         }
     }
 }
@@ -62,11 +62,11 @@ impl Experiment for Wu8 {
         for count in BLOCKS {
             for &len in &lengths {
                 progress.set_message(format!("{count} × {len}"));
-                for way in Way::ALL {
+                for target in Target::ALL {
                     let case = format!("{count} blocks len={len}");
-                    session.attempt(&case, way.name(), |session| {
+                    session.attempt(&case, target.name(), |session| {
                         let subject = subject::rows(count, len)?;
-                        one(session, &subject, way, &host).map(|row| vec![row])
+                        one(session, &subject, target, &host).map(|row| vec![row])
                     });
                 }
                 progress.inc(1);
@@ -117,7 +117,7 @@ impl Experiment for Wu8 {
 fn one(
     session: &mut Session<'_>,
     subject: &Subject,
-    way: Way,
+    target: Target,
     host: &Spot,
 ) -> Result<Row, Failure> {
     let lab = session.lab;
@@ -131,33 +131,33 @@ fn one(
         lab.copy(lab.stream(), &host, packed)?;
         lab.settle()
     };
-    let ours = |laid: &Laid, packed: &Spot| match way {
-        Way::Device => lab.pack(engine, laid, packed),
-        Way::Host => lab.pack(engine, laid, &host),
-        Way::ThroughDevice => {
+    let ours = |laid: &Laid, packed: &Spot| match target {
+        Target::Device => lab.pack(engine, laid, packed),
+        Target::Host => lab.pack(engine, laid, &host),
+        Target::ThroughDevice => {
             lab.pack(engine, laid, packed)?;
             bring(packed)
         }
     };
     let theirs = |laid: &Laid, packed: &Spot| {
-        let to = if way == Way::Host { &host } else { packed };
+        let to = if target == Target::Host { &host } else { packed };
         rows.go(lab, Direction::Pack, subject, laid, to)?;
-        match way {
-            Way::ThroughDevice => bring(packed),
+        match target {
+            Target::ThroughDevice => bring(packed),
             _ => lab.settle(),
         }
     };
     let staging = lab.arenas().packed.sub(0, subject.payload)?;
-    let seen = (way != Way::Device).then_some(host);
+    let seen = (target != Target::Device).then_some(host);
     for go in [&ours as &dyn Fn(&Laid, &Spot) -> Result<(), Failure>, &theirs] {
         session.proof.pack(subject, seen, &mut |laid, spot| {
-            go(laid, if way == Way::Device { spot } else { &staging })
+            go(laid, if target == Target::Device { spot } else { &staging })
         })?;
     }
     let mut mine = session.places(subject)?;
     let mut other = session.places(subject)?.opposite();
-    let target = if way == Way::Host { host } else { staging };
-    let launched = launches(engine, Direction::Pack, mine.first().0, &target)?;
+    let written = if target == Target::Host { host } else { staging };
+    let launched = launches(engine, Direction::Pack, mine.first().0, &written)?;
     let mut calls: Vec<Operation<'_>> = vec![
         Box::new(|| {
             let (laid, packed) = mine.turn();
@@ -172,6 +172,6 @@ fn one(
     drop(calls);
     let row = session.row(subject, Direction::Pack, times[0], &launched);
     let mut row = row.against("cudaMemcpy2D", times[1]).with("clock", "whole calls");
-    way.name().clone_into(&mut row.op);
+    target.name().clone_into(&mut row.op);
     Ok(row)
 }

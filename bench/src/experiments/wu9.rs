@@ -54,7 +54,7 @@ fn point(row: &Row, at: u64) -> Point {
     Point { payload_bytes: at, gbps: row.gbps, spread }
 }
 
-/// A line for each layout, place and way that was asked for.
+/// A line for each layout, place and protocol that was asked for.
 fn name(row: &Row) -> String {
     let layout = row.case.split(' ').next().unwrap_or_default();
     let asked = row.op.strip_prefix("oneway, ").map_or(String::new(), |asked| format!(", {asked}"));

@@ -195,7 +195,7 @@ impl Lab {
         &self.engine
     }
 
-    /// An engine of its own, with other ways.
+    /// An engine of its own, with another configuration.
     ///
     /// # Errors
     /// What the driver refuses.
@@ -446,7 +446,7 @@ impl Lab {
     }
 }
 
-/// An engine's ways: room for all plans, and what `change` does.
+/// An engine's configuration: room for all plans, and what `change` does.
 fn configured(change: impl FnOnce(&mut Config)) -> Config {
     let keep_all = |config: &mut Config| config.plan_bytes = PLAN_BYTES;
     let mut config = Config::default();

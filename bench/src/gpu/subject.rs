@@ -13,7 +13,7 @@ use crate::random::Random;
 const DOUBLE: u64 = 8;
 /// Displacement 0 lies at a multiple of this in its place.
 const ALIGNMENT: u64 = 256;
-/// Blocks of a list that stands for a perturbed regular layout.
+/// Blocks of a list that describes a perturbed regular layout.
 pub const PERTURBED_BLOCKS_MAX: u64 = 1 << 23;
 
 /// A layout to be packed and unpacked.

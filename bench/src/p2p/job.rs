@@ -225,11 +225,11 @@ impl Runner<'_> {
             let ended = self.start(pair, next, &environment, &file);
             let lines = read(&file)?;
             let finished = matches!(lines.last(), Some(Line::Ended));
-            let begun = lines.iter().filter_map(|line| match line {
-                Line::Begun(item) => Some(*item),
+            let started = lines.iter().filter_map(|line| match line {
+                Line::Started(item) => Some(*item),
                 _ => None,
             });
-            let last = begun.max();
+            let last = started.max();
             let mut measured = vec![false; pair.items.len()];
             for line in lines {
                 if let Line::Measured(item, row) = line {
@@ -431,10 +431,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("rows");
         assert!(read(&file).unwrap().is_empty());
-        let whole = serde_json::to_string(&Line::Begun(3)).unwrap();
+        let whole = serde_json::to_string(&Line::Started(3)).unwrap();
         std::fs::write(&file, format!("{whole}\n{{\"Measured\":[3,{{\"ca")).unwrap();
         let lines = read(&file).unwrap();
-        assert!(matches!(lines[..], [Line::Begun(3)]), "{lines:?}");
+        assert!(matches!(lines[..], [Line::Started(3)]), "{lines:?}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What messages between GPUs are to reach, as data, and how a row is judged by it.
 //!
-//! A mark means a way: layout to layout or through staging memory for GPUs that reach each other, through
-//! host memory for those that do not. A row that went another way says nothing about its mark: it is
-//! *void*, counted and told as such, and not met.
+//! A mark is for certain protocols: layout to layout or through staging memory for GPUs that reach each other,
+//! through host memory for those that do not. A row of another protocol says nothing about its mark: it is
+//! *void*, counted and reported as such, and not met.
 
 use gapless_report::{Mark, Row, Time};
 
@@ -97,8 +97,8 @@ pub fn judge(mut row: Row, kind: Kind) -> Row {
         return row;
     }
     let meant = meant(kind);
-    // There and back may go two ways.
-    let strange = row.protocol.split('+').any(|way| !meant.contains(&way));
+    // There and back may use two protocols.
+    let strange = row.protocol.split('+').any(|protocol| !meant.contains(&protocol));
     let void = !meant.is_empty() && strange;
     if void {
         let ran = format!("ran {}, means {}", row.protocol, meant.join(" or "));
@@ -118,7 +118,7 @@ pub fn judge(mut row: Row, kind: Kind) -> Row {
     }
 }
 
-/// The field of a row that went another way than its mark means.
+/// The field of a row whose protocol is not one that its mark is for.
 pub const VOID: &str = "void";
 /// The value of a latency mark that cannot be judged.
 const NEVER: f64 = 1e9;

@@ -24,7 +24,7 @@ use gapless_report::Row;
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Line {
     /// This item comes next.
-    Begun(usize),
+    Started(usize),
     /// Its figures.
     Measured(usize, Box<Row>),
     /// No more come.
@@ -134,7 +134,7 @@ pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Resu
                 if let Err(failure) = occupiers.set(item, rank) {
                     failed.get_or_insert(failure);
                 }
-                Line::Begun(options.from + at)
+                Line::Started(options.from + at)
             }
             Step::Row(at, row) => Line::Measured(options.from + at, row),
         };
