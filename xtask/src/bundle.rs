@@ -248,12 +248,12 @@ mod tests {
         assert!(warning.ends_with("is long"), "{warning}");
     }
 
-    /// A folder with a script that stands for a test program, and what `run.sh` makes of it.
+    /// A folder with a script in a test program's place, and what `run.sh` makes of it.
     fn run_script(program: &str) -> (bool, String, tempfile::TempDir) {
         run_script_with(program, None)
     }
 
-    /// The same, beside a script that stands for the program that measures.
+    /// The same, beside a script in the place of the program that measures.
     fn run_script_with(program: &str, figures: Option<&str>) -> (bool, String, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let place = |name: &str, text: &str| {

@@ -48,7 +48,7 @@ enum Violation {
     NotOptional { package: String, on: String },
     /// A test's dependency on a crate that is neither below nor listed.
     TestsBeyond { package: String, on: String },
-    /// A test's dependency on a crate that itself stands on the one under test.
+    /// A test's dependency on a crate that itself depends on the one under test.
     TestCycle { package: String, on: String },
     /// A crate of others that is another crate's to use.
     NotYours { package: String, on: String, why: &'static str },
@@ -72,7 +72,10 @@ impl fmt::Display for Violation {
                 write!(f, "{package}: its tests must not depend on {on}, which is not below it")
             }
             Self::TestCycle { package, on } => {
-                write!(f, "{package}: its tests must not depend on {on}, which stands on {package}")
+                write!(
+                    f,
+                    "{package}: its tests must not depend on {on}, which depends on {package}"
+                )
             }
             Self::NotYours { package, on, why } => {
                 write!(f, "{package}: must not depend on {on} ({why})")
@@ -181,7 +184,7 @@ fn check_others(package: &Package, reserved: &[Reserved], banned: &[Banned]) -> 
     violations
 }
 
-/// What each crate of ours stands on, through normal and build dependencies, itself left out.
+/// The crates of ours that each depends on, through normal and build dependencies, itself left out.
 fn reachable<'a>(
     packages: &'a [Package],
     ours: &BTreeSet<&str>,

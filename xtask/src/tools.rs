@@ -31,8 +31,8 @@ enum Probe {
     File(&'static [&'static str]),
 }
 
-/// Everything used today. A C linker comes with every Rust installation that can link; it stands here
-/// for the user who has none and wonders at the message.
+/// Everything used today. A C linker comes with every Rust installation that can link; it is listed
+/// for users who have none and need to know why linking fails.
 const TOOLS: &[Tool] = &[
     Tool {
         probe: Probe::Program("cc"),

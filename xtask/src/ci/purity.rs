@@ -99,7 +99,7 @@ fn outward(source: &str) -> Vec<(usize, &'static str, &'static str)> {
     found
 }
 
-/// Whether `word` stands in `code` and is not the end or the beginning of a longer name.
+/// Whether `word` occurs in `code` and is not the end or the beginning of a longer name.
 fn contains_word(code: &str, word: &str) -> bool {
     let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).any(|(at, _)| {

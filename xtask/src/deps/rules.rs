@@ -1,8 +1,8 @@
 //! Who may depend on whom: the map of the layers, as data.
 //!
-//! A crate's normal and build dependencies on crates of ours must stand in its rule; what only a feature
-//! turns on may stand apart, and must then be optional. Tests may use more: whatever lies below the
-//! crate, and what the rule adds, but never a crate that itself stands on the one under test.
+//! A crate's rule lists the crates of ours that it may have as normal and build dependencies. Those that only a
+//! feature turns on are listed apart, and must be optional. Tests may use more: whatever lies below the
+//! crate, and what the rule adds, but never a crate that itself depends on the one under test.
 
 /// What one crate of ours may know.
 pub(super) struct Rule {

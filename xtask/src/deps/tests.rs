@@ -113,7 +113,7 @@ fn tests_must_not_stand_on_what_stands_on_the_crate() {
         [
             "roof: its tests must not depend on shed, which is not below it",
             // Listed for the floor's tests, and still refused.
-            "floor: its tests must not depend on shed, which stands on floor",
+            "floor: its tests must not depend on shed, which depends on floor",
         ]
     );
 }
@@ -178,13 +178,13 @@ fn the_map_is_a_ladder() {
         }
         assert!(
             !stands_on[rule.package].contains(rule.package),
-            "{} stands on itself",
+            "{} depends on itself",
             rule.package
         );
         for test in rule.tests_may {
             assert!(
                 !stands_on[test].contains(rule.package),
-                "{}'s tests may use {test}, which stands on it",
+                "{}'s tests may use {test}, which depends on it",
                 rule.package
             );
         }

@@ -13,7 +13,7 @@ use super::work::{Ratio, Row};
 use crate::Failure;
 use crate::metadata::Checkout;
 
-/// What stands before and behind our part of the document.
+/// The lines before and behind our part of the document.
 const BEGIN: &str = "<!-- peers: begin -->";
 const END: &str = "<!-- peers: end -->";
 

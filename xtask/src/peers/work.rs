@@ -87,13 +87,13 @@ impl Ratios {
 /// What is asked of the ratios.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Mark {
-    /// Not behind the best peer, and a fifth ahead or as fast as `memcpy`.
+    /// No slower than the best peer; and a fifth faster, or as fast as `memcpy`.
     Pack,
     /// So many times as fast as the best peer.
     Best(f64),
     /// At most three times as long as copying the list.
     Commit,
-    /// 0.85 of `memcpy`, and a fifth ahead of both peers.
+    /// 0.85 of `memcpy`, and a fifth faster than both peers.
     Contiguous,
     /// Half as fast again as the best peer, or 0.9 of `memcpy`.
     Message,
@@ -135,7 +135,7 @@ pub(super) struct Floor {
     pub(super) over_best: f64,
 }
 
-/// A piece of work and what was measured of it, as it stands in the report.
+/// A piece of work and what was measured of it, as in the report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) work: String,
