@@ -17,10 +17,10 @@ use std::sync::Arc;
 /// 1. A call writes the bytes of its range and no others: `dst`, or those bytes of `dst`'s packed stream.
 ///    It reads nothing outside the two regions.
 /// 2. It touches them not before all of `after` have ended, and not once its completion has. An error means
-///    that nothing was begun, or that all that was begun is over.
+///    that nothing was started, or that all that was started is over.
 /// 3. What does not fit is refused before anything is touched: a range outside the packed stream, a region
 ///    that is not as long as the range, memory of a space that it cannot work on.
-/// 4. A call that panics has begun nothing, or all that it has begun is over.
+/// 4. A call that panics has started nothing, or all that it has started is over.
 ///
 /// An implementation without `unsafe` is refused:
 ///
@@ -39,7 +39,7 @@ use std::sync::Arc;
 ///         dst: Region,
 ///         after: &[Completion],
 ///     ) -> Result<Completion, EngineError> {
-///         Ok(Completion::Ready) // although a thread may have just begun
+///         Ok(Completion::Ready) // although a thread may have just started
 ///     }
 /// #   unsafe fn unpack(
 /// #       &self, _: Region, _: &Typed, _: Range<u64>, _: &[Completion],

@@ -88,7 +88,7 @@ impl ReduceOp {
 /// 1. [`reduce`](Reducer::reduce) writes the bytes `range` of `dst`'s packed stream and no others. It
 ///    reads nothing outside the two regions.
 /// 2. It touches them not before all of `after` have ended, and not once its completion has. An error means
-///    that nothing was begun, or that all that was begun is over.
+///    that nothing was started, or that all that was started is over.
 /// 3. What does not fit is refused before anything is touched: a range outside the packed stream or within
 ///    an element, a `src` that is not as long, other elements, memory of a space that it cannot work on.
 ///

@@ -87,7 +87,7 @@ impl Pair {
         key.map_or(Vec::new(), |key| key.as_bytes()[..16].to_vec())
     }
 
-    /// The honest end maps, and reads, what a key of the rogue's making stands for.
+    /// The honest end maps, and reads, the memory that the rogue's key names.
     fn use_key(&mut self, key: &[u8], input: &mut Input<'_>) {
         let Some(key) = RemoteKey::new(key) else { return };
         let peer = self.peers[0];

@@ -1,5 +1,5 @@
-//! Tuning files: whatever stands in one, it is refused in a line or read, and then every number is inside
-//! its bounds and is written back as it was.
+//! Tuning files: any file is refused in one line, or read. If it is read, every number is inside its bounds and is
+//! written back as it was.
 
 use crate::input::Input;
 use gapless::tuning::{BYTES_MAX, KEYS, TuningError, Value, parse, write};

@@ -1,4 +1,4 @@
-//! What launchers, and processes by way of them, say at start-up. The first byte says who speaks.
+//! What launchers, and processes through them, say at start-up. The first byte says who speaks.
 
 use gapless::wireup::{Limits, Pmi1, Wireup};
 use std::io::{Read as _, Write as _};

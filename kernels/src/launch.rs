@@ -46,7 +46,7 @@ const ONCE_MAX: u64 = 24 << 20;
 /// Tiles that are worth whole threads: with fewer, those that look words up move half as many each, as their
 /// time is that of the lookups. On an H200.
 const TILES_ENOUGH: u32 = 1056;
-/// Blocks of a budget that have twice as much on the way each, at most: so few are bound by how long memory
+/// Blocks of a budget that have twice as much in flight each, at most: so few are bound by how long memory
 /// takes to answer. On an H200.
 const LONG_BLOCKS_MAX: u32 = 16;
 /// Threads of 32 that are not idle, at least.

@@ -165,8 +165,8 @@ impl Encoder {
     #[must_use]
     pub fn at(&self, word: u64) -> Option<i64> {
         let unit = self.units.get(usize::try_from(word / u64::from(UNIT_WORDS)).ok()?)?;
-        let begun = unit.begins & (u32::MAX >> (31 - (word % u64::from(UNIT_WORDS))));
-        let shift = self.shifts.get((unit.block + begun.count_ones()) as usize)?;
+        let started = unit.begins & (u32::MAX >> (31 - (word % u64::from(UNIT_WORDS))));
+        let shift = self.shifts.get((unit.block + started.count_ones()) as usize)?;
         (word < self.words).then(|| shift + word.cast_signed())
     }
 }

@@ -91,7 +91,7 @@ pub struct DeviceProperties {
 ///    dropped.
 /// 2. [`copy`](Device::copy) and [`copy_2d`](Device::copy_2d) read the bytes of `src` and write those of
 ///    `dst` and touch no others: not before all of `after` have ended, and not once the completion has.
-///    An error means that nothing was begun, or that all that was begun is over.
+///    An error means that nothing was started, or that all that was started is over.
 /// 3. [`register`](Device::register) gives nobody else access to `host`. After
 ///    [`unregister`](Device::unregister), [`free`](Device::free) or [`release`](Device::release) the
 ///    device does not touch the memory any more.
@@ -105,7 +105,7 @@ pub struct DeviceProperties {
 ///    devices with one [`identity`](Device::identity) are one.
 /// 6. [`import_completion`](Device::import_completion) gives work that is over no sooner than what was
 ///    exported, or never.
-/// 7. A call that panics has begun nothing, or all that it has begun is over.
+/// 7. A call that panics has started nothing, or all that it has started is over.
 ///
 /// An implementation without `unsafe` is refused:
 ///

@@ -98,7 +98,7 @@ impl<F> fmt::Debug for Wrapped<F> {
     }
 }
 
-// SAFETY: a call is refused before it has begun anything, or the wrapped device, which keeps the contract, answers it.
+// SAFETY: a call is refused before it has started anything, or the wrapped device, which keeps the contract, answers it.
 // Of a copy's end `around` tells, as whoever gave it has promised.
 unsafe impl<F: Fn(Call) -> Result<(), DeviceError> + Send + Sync> Device for Wrapped<F> {
     fn properties(&self) -> &DeviceProperties {

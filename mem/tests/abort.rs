@@ -41,7 +41,7 @@ fn what_cannot_be_waited_for_ends_the_process_with_one_line() {
     match std::env::var(PART).as_deref() {
         Ok("drain") => Completion::Pending(Work::new(0, true)).drain(),
         Ok("begun") => drop(Begun::new(Completion::Pending(Work::new(0, true)))),
-        Ok("unwind") => abort_on_unwind("what was begun is half done", || panic!("no")),
+        Ok("unwind") => abort_on_unwind("what was started is half done", || panic!("no")),
         _ => {}
     }
     if std::env::var_os(PART).is_some() {
@@ -51,7 +51,7 @@ fn what_cannot_be_waited_for_ends_the_process_with_one_line() {
     for (part, line) in [
         ("drain", "gapless: work on memory that is taken back cannot be waited for"),
         ("begun", "gapless: work on memory that is taken back cannot be waited for"),
-        ("unwind", "gapless: what was begun is half done"),
+        ("unwind", "gapless: what was started is half done"),
     ] {
         let test = "what_cannot_be_waited_for_ends_the_process_with_one_line";
         let child = Command::new(std::env::current_exe().unwrap())
@@ -70,8 +70,8 @@ fn what_cannot_be_waited_for_ends_the_process_with_one_line() {
 fn work_is_waited_for_if_what_comes_next_panics() {
     let work = Work::new(5, false);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        let begun = Begun::new(Completion::Pending(Arc::clone(&work) as _));
-        assert!(!begun.work().poll().unwrap());
+        let started = Begun::new(Completion::Pending(Arc::clone(&work) as _));
+        assert!(!started.work().poll().unwrap());
         panic!("in the next call");
     }));
     assert!(panicked.is_err());

@@ -57,8 +57,8 @@ mod primitive {
     }
 }
 
-/// The same as loom has it. Of membarrier(2) it knows nothing: a fence on either side stands for it, which
-/// is what the barrier makes of what the other processor runs.
+/// The same as loom has it. Of membarrier(2) it knows nothing: a fence on either side models it, since
+/// the barrier acts as a fence on the other processor.
 #[cfg(loom)]
 mod primitive {
     use loom::sync::atomic::fence;
@@ -219,7 +219,7 @@ impl<T> Deref for Pass<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this pass is the only one there is, and lends the value only as it is borrowed itself.
+        // SAFETY: this pass is the only one there is, and the reference borrows it.
         unsafe { &*self.gate.value.get() }
     }
 }

@@ -37,7 +37,7 @@ pub struct FakeEngine {
 pub struct Piece {
     /// Bytes that it moves.
     pub bytes: u64,
-    /// How many were under way.
+    /// How many others were in flight.
     pub others: i64,
     /// Numbers of the pieces that it waits for; copies are left out.
     pub after: Vec<usize>,

@@ -40,7 +40,7 @@ impl Channel {
         outcome
     }
 
-    /// Whether the bad wire swallows what goes another way than through this channel.
+    /// Whether the bad wire swallows a datagram that is not sent through this channel.
     pub(crate) fn swallows(&mut self) -> bool {
         self.wire.as_mut().is_some_and(|wire| wire.fate() == Fate::Drop)
     }

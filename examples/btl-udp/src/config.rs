@@ -18,9 +18,9 @@ pub struct Config {
     pub max_fragment_bytes: usize,
     /// [`Limits::eager_bytes`](gapless_btl::Limits), at most `max_fragment_bytes`.
     pub eager_bytes: usize,
-    /// Messages to and from one peer that there are buffers for, 2 to 64 each way.
+    /// Messages to and from one peer that there are buffers for, 2 to 64 in each direction.
     pub window: u32,
-    /// Bytes under way to one peer, at least one message: what the peer's socket buffer holds.
+    /// Bytes in flight to one peer, at least one message: what the peer's socket buffer holds.
     pub flying_bytes: usize,
     /// A bad wire, for tests.
     pub faults: Option<Faults>,

@@ -383,7 +383,7 @@ impl Link {
         (self.sender.end(), self.receiver.next())
     }
 
-    /// Before the link stands: other numbers than random ones.
+    /// Before the link is up: other numbers than random ones.
     pub(crate) fn number_from(&mut self, first: Seq) {
         assert!(!self.is_up() && self.sender.is_empty());
         self.first = first;

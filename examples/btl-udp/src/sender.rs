@@ -26,9 +26,9 @@ const OVERHEAD_BYTES: usize = 1024;
 enum Place {
     /// Here; it has never gone out.
     Queued,
-    /// Under way since `at`, as the `turn`-th datagram; `first` if it went out once.
+    /// In flight since `at`, as the `turn`-th datagram; `first` if it went out once.
     Flying { at: Instant, turn: u64, first: bool },
-    /// Lost under way.
+    /// Lost in flight.
     Missing,
     /// With the peer, which lacks an earlier one.
     Landed,
@@ -47,7 +47,7 @@ pub(crate) struct Sender {
     /// The number of the queue's first.
     base: Seq,
     /// How many of the queue have gone out at least once: those before the first `Queued`.
-    begun: u32,
+    started: u32,
     /// The first message that the peer has no room for.
     edge: Seq,
     flying: u32,
@@ -71,13 +71,13 @@ pub(crate) struct Outgoing<'a> {
 }
 
 impl Sender {
-    /// Numbers messages from `first` on. No more than `flying_bytes_max` bytes are under way at a
+    /// Numbers messages from `first` on. No more than `flying_bytes_max` bytes are in flight at a
     /// time, but always one message.
     pub(crate) fn new(first: Seq, flying_bytes_max: usize) -> Sender {
         Sender {
             queue: VecDeque::with_capacity(WINDOW_MAX as usize),
             base: first,
-            begun: 0,
+            started: 0,
             edge: first,
             flying: 0,
             flying_bytes: 0,
@@ -106,8 +106,8 @@ impl Sender {
     /// Whether messages wait for the peer's permission alone, which may have been lost.
     pub(crate) fn waits_for_room(&self) -> bool {
         self.flying == 0
-            && self.begun < self.queued()
-            && !self.base.plus(self.begun).is_before(self.edge)
+            && self.started < self.queued()
+            && !self.base.plus(self.started).is_before(self.edge)
     }
 
     fn queued(&self) -> u32 {
@@ -116,14 +116,15 @@ impl Sender {
 
     /// The index of what goes out next: what is missing first, then what never went.
     fn next(&self) -> Option<usize> {
-        let begun = self.begun as usize;
+        let started = self.started as usize;
         if self.flying >= self.burst {
             return None;
         }
-        let missing = self.queue.iter().take(begun).position(|m| m.place == Place::Missing);
+        let missing = self.queue.iter().take(started).position(|m| m.place == Place::Missing);
         let next = missing.or_else(|| {
-            let free = begun < self.queue.len() && self.base.plus(self.begun).is_before(self.edge);
-            free.then_some(begun)
+            let free =
+                started < self.queue.len() && self.base.plus(self.started).is_before(self.edge);
+            free.then_some(started)
         })?;
         let bytes = self.flying_bytes + self.queue[next].buffer.len() + OVERHEAD_BYTES;
         (self.flying == 0 || bytes <= self.flying_bytes_max).then_some(next)
@@ -144,7 +145,7 @@ impl Sender {
         let Some(index) = self.next() else { return Token::NONE };
         let message = &mut self.queue[index];
         let first = message.place == Place::Queued;
-        self.begun += u32::from(first);
+        self.started += u32::from(first);
         self.turns += 1;
         message.place = Place::Flying { at: now, turn: self.turns, first };
         self.flying += 1;
@@ -174,7 +175,7 @@ impl Sender {
     pub(crate) fn acknowledged(&mut self, acks: &Acks, now: Instant) -> Result<(), String> {
         let Acks { ack, sack, edge } = *acks;
         let wrong = |what: &str| {
-            Err(format!("{what}: {acks:?} with {} from {:?} on under way", self.begun, self.base))
+            Err(format!("{what}: {acks:?} with {} from {:?} on in flight", self.started, self.base))
         };
         if edge.within(ack, WINDOW_MAX).is_none() {
             return wrong("room for fewer than none or more than a window");
@@ -183,11 +184,11 @@ impl Sender {
             // Old news, overtaken by what we know already.
             return Ok(());
         }
-        let Some(through) = ack.within(self.base, self.begun) else {
+        let Some(through) = ack.within(self.base, self.started) else {
             return wrong("an acknowledgement of what was not sent");
         };
         let beyond = 64 - sack.leading_zeros();
-        if beyond > 0 && through + beyond >= self.begun {
+        if beyond > 0 && through + beyond >= self.started {
             return wrong("a selective acknowledgement of what was not sent");
         }
         let mut news = through > 0;
@@ -203,7 +204,7 @@ impl Sender {
         }
         self.queue.drain(..through as usize);
         self.base = ack;
-        self.begun -= through;
+        self.started -= through;
         if self.edge.is_before(edge) {
             self.edge = edge;
         }
@@ -217,7 +218,7 @@ impl Sender {
     }
 
     fn give_up_overtaken(&mut self) {
-        for message in self.queue.iter_mut().take(self.begun as usize) {
+        for message in self.queue.iter_mut().take(self.started as usize) {
             if let Place::Flying { turn, .. } = message.place
                 && turn + OVERTAKEN_BY <= self.arrived_turn
             {
@@ -238,7 +239,7 @@ impl Sender {
         if self.deadline.is_none_or(|deadline| now < deadline) {
             return;
         }
-        for message in self.queue.iter_mut().take(self.begun as usize) {
+        for message in self.queue.iter_mut().take(self.started as usize) {
             if matches!(message.place, Place::Flying { .. }) {
                 message.place = Place::Missing;
             }
@@ -249,7 +250,7 @@ impl Sender {
 
     /// The link has ended: the tokens of what never went out.
     pub(crate) fn fail(&mut self) -> impl Iterator<Item = Token> + '_ {
-        (self.flying, self.flying_bytes, self.begun, self.deadline) = (0, 0, 0, None);
+        (self.flying, self.flying_bytes, self.started, self.deadline) = (0, 0, 0, None);
         self.queue.drain(..).map(|message| message.done).filter(|&done| done != Token::NONE)
     }
 }

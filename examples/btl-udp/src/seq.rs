@@ -2,7 +2,7 @@
 //! them compare as long as they are less than 2³¹ apart, and windows are at most
 //! [`WINDOW_MAX`] long.
 
-/// The most messages under way in one direction of a link: what a selective acknowledgement can
+/// The most messages in flight in one direction of a link: what a selective acknowledgement can
 /// speak of.
 pub(crate) const WINDOW_MAX: u32 = 64;
 

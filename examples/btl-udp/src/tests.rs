@@ -28,7 +28,7 @@ impl Fixture for Ends {
     fn garbage(&mut self, from: &mut Udp, to: PeerId, variant: u32) -> bool {
         let Some(bytes) = garbage(from, to, variant) else { return false };
         let (header, payload) = bytes.split_at(bytes.len().min(HEADER_BYTES));
-        let socket = from.links[to.0 as usize].socket().expect("the link stands");
+        let socket = from.links[to.0 as usize].socket().expect("the link is up");
         let parts = [std::io::IoSlice::new(header), std::io::IoSlice::new(payload)];
         let mut control = rustix::net::SendAncillaryBuffer::default();
         let flags = rustix::net::SendFlags::empty();
@@ -40,7 +40,7 @@ impl Fixture for Ends {
 /// A datagram that no well-behaved peer sends, from the peer's own port.
 fn garbage(from: &Udp, to: PeerId, variant: u32) -> Option<Vec<u8>> {
     let link = &from.links[to.0 as usize];
-    // What the two healthy messages before this left: one sent, one heard, each way.
+    // What the two healthy messages before this left: one sent and one received in each direction.
     let (sent, heard) = (link.numbers().0, link.numbers().1);
     let room = Acks { ack: heard, sack: 0, edge: heard.plus(8) };
     let good = Header {

@@ -1,6 +1,6 @@
 //! The transport itself: the door, the links, and how the caller sleeps.
 //!
-//! One epoll descriptor stands for everything that can wake the caller: the door, the socket of each
+//! One epoll descriptor covers everything that can wake the caller: the door, the socket of each
 //! link that is up, a timer for the next deadline of any link, and a bell for what is ready already.
 
 use crate::card::{Card, this_host};

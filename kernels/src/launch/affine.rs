@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Words that runs have on average at least, for threads to step from one to the next.
 const STEPPING: u64 = 64;
 
-/// Words that a thread has on the way at once where blocks loop, unpacking (`OF_RUNS` in `strips.cl-cu`): few
+/// Words that a thread has in flight at once where blocks loop, unpacking (`OF_RUNS` in `strips.cl-cu`): few
 /// blocks are bound by how long memory takes to answer.
 const LONG: u32 = 14;
 

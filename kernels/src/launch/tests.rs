@@ -44,8 +44,8 @@ fn mapped_at(shape: &Mapped, word: u32, width: i64, encoder: &Encoder) -> i64 {
     let rest = word - instance * shape.size;
     let planned = (rest >> shape.finer) as usize + usize::try_from(shape.units / 8 * 32).unwrap();
     let unit = encoder.units()[planned / 32];
-    let begun = unit.begins & (u32::MAX >> (31 - planned % 32));
-    let shift = encoder.shifts()[(unit.block + begun.count_ones()) as usize];
+    let started = unit.begins & (u32::MAX >> (31 - planned % 32));
+    let shift = encoder.shifts()[(unit.block + started.count_ones()) as usize];
     i64::from(instance) * shape.extent + shift * shape.scale + i64::from(rest) * width
 }
 
