@@ -10,6 +10,7 @@ use crate::{Bml, BmlError, Handler, PeerState, Rank, RankEvent, TokenSpace};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::trace::{Record, Recorder, Trace};
 use gapless_btl::{Access, AmTag, LinkError, ReserveError, Token};
+use gapless_mem::Lease;
 use std::sync::{Arc, Mutex};
 
 /// Keeps what it is given.
@@ -273,7 +274,7 @@ fn memory_comes_from_the_best_rail_that_maps() {
     let (mut a, mut b) = pair(&hubs);
     let memory = a.allocate(100).unwrap().unwrap();
     let (peer, mapped) = a.mapped(Rank(1)).unwrap();
-    let key = mapped.key(peer, memory.region()).expect("allocated by the rail that maps");
+    let key = mapped.key(peer, memory.lease()).expect("allocated by the rail that maps");
     let (peer, mapped) = b.mapped(Rank(0)).unwrap();
     assert_eq!(mapped.map(peer, &key).unwrap().region().len(), 100);
     // Connected to itself over the same transport, a process maps its own memory.
@@ -281,13 +282,13 @@ fn memory_comes_from_the_best_rail_that_maps() {
     a.connect(Rank(0), &own).unwrap();
     assert_eq!(a.limits(Rank(0)).unwrap().name, "self");
     let (peer, mapped) = a.mapped(Rank(0)).unwrap();
-    let key = mapped.key(peer, memory.region()).unwrap();
+    let key = mapped.key(peer, memory.lease()).unwrap();
     assert!(mapped.map(peer, &key).is_ok());
     // Without any other transport the loopback gives memory.
     let mut single = Bml::new(Rank(0), 1);
     let memory = single.allocate(10).unwrap().unwrap();
     let (peer, mapped) = single.mapped(Rank(0)).unwrap();
-    assert!(mapped.key(peer, memory.region()).is_some());
+    assert!(mapped.key(peer, memory.lease()).is_some());
 }
 
 #[test]
@@ -305,13 +306,16 @@ fn devices_reach_every_rail() {
 }
 
 #[test]
+#[allow(unsafe_code, reason = "vouches for memory of a device")]
 fn device_memory_is_mapped_and_withdrawn_over_the_rail() {
     let mut bml = Bml::new(Rank(0), 1);
     let device: Arc<dyn gapless_mem::Device> = Arc::new(gapless_mem::fake::FakeDevice::new(0));
     let memory = device.allocate(64).unwrap();
+    // SAFETY: the device has just given it, and nobody frees it.
+    let lease = unsafe { Lease::kept_by_caller(memory) };
     let key = |bml: &mut Bml| {
         let (peer, mapped) = bml.mapped(Rank(0)).unwrap();
-        mapped.key(peer, memory).map(|key| mapped.map(peer, &key).unwrap())
+        mapped.key(peer, &lease).map(|key| mapped.map(peer, &key).unwrap())
     };
     assert!(key(&mut bml).is_none(), "not attached");
     bml.attach(&device).unwrap();

@@ -166,7 +166,7 @@ impl Sm {
 // SAFETY: the numbers are those of the contract.
 // 1. The id is made with the transport, and the same for single copy.
 // 2. A key names an allocation or a buffer whose descriptor is sent to the peer alone, and a range in it that `find`, or
-//    the device, found inside; the peer maps no more than the descriptor's memory.
+//    the device, found inside; the peer maps no more than the descriptor's memory. Of the lease only the region is used.
 // 3., 4. `withdraw_device` and `recall_all` count who was sent what until its transport says that it has let go
 //    (RELEASED), or its process has ended.
 // 5. What a region touches lies in live allocations, which `parts` finds, or is not known to any peer; `make_private`
@@ -207,7 +207,8 @@ unsafe impl Mapped for Sm {
         Ok(unsafe { Allocation::new(lease) })
     }
 
-    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
+    fn key(&mut self, peer: PeerId, memory: &Lease) -> Option<RemoteKey> {
+        let region = memory.region();
         self.announce_freed();
         if !region.space().cpu_accessible() {
             return self.device_key(peer, region);

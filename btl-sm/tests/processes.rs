@@ -182,7 +182,7 @@ fn chatter(sm: &mut Sm, peer: PeerId) {
         }
         if number.is_multiple_of(64) {
             let allocation = sm.mapped().unwrap().allocate(10_000).unwrap();
-            let _ = sm.mapped().unwrap().key(peer, allocation.region());
+            let _ = sm.mapped().unwrap().key(peer, allocation.lease());
         }
         sm.poll(None, &mut events);
         drop(events.drain());
@@ -511,13 +511,13 @@ fn memory_does_not_take_the_descriptors_that_peers_need() {
     let hoard: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     for (hoard, allocation) in [(hoard, &kept[0]), (Vec::new(), &kept[1])] {
         // First all descriptors are taken, then only those are left that are not for memory.
-        let key = sm.mapped().unwrap().key(to_other, allocation.region()).unwrap();
+        let key = sm.mapped().unwrap().key(to_other, allocation.lease()).unwrap();
         let refused = other.mapped().unwrap().map(to_sm, &key).unwrap_err();
         assert!(matches!(refused, MapError::Unavailable { .. }), "{refused}");
         drop(hoard);
     }
     kept.truncate(3);
-    let key = sm.mapped().unwrap().key(to_other, kept[2].region()).unwrap();
+    let key = sm.mapped().unwrap().key(to_other, kept[2].lease()).unwrap();
     assert!(other.mapped().unwrap().map(to_sm, &key).is_ok(), "there is room again");
     kept.clear();
     for _ in 0..100 {

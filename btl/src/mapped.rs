@@ -120,8 +120,8 @@ impl fmt::Debug for Mapping {
 ///
 /// 1. [`id`](Mapped::id) is the same at every call, and no other ability's. (A wrapper that passes everything on may
 ///    answer with what it wraps.)
-/// 2. A [`key`](Mapped::key) stands for the bytes of its region and no others, and lets `peer` alone map
-///    them.
+/// 2. A [`key`](Mapped::key) stands for the bytes of its lease and no others, and lets `peer` alone map
+///    them. Nothing keeps a clone of the lease once the call has returned.
 /// 3. [`withdraw`](Mapped::withdraw) answers `false` only if no peer has device memory that the region
 ///    touches mapped, nor can map it by a key that was made before.
 /// 4. [`recall`](Mapped::recall) answers `false` only if nothing of `peer`, its process or a device at work
@@ -133,14 +133,14 @@ impl fmt::Debug for Mapping {
 ///
 /// ```compile_fail,E0200
 /// # use gapless_btl::{AbilityId, Allocation, MapError, Mapped, Mapping, PeerId, RemoteKey};
-/// # use gapless_mem::{Region, Space};
+/// # use gapless_mem::{Lease, Region, Space};
 /// struct Nothing(AbilityId);
 /// impl Mapped for Nothing {
 /// #   fn id(&self) -> AbilityId { self.0 }
 /// #   fn allocate(&mut self, _: u64) -> Result<Allocation, MapError> {
 /// #       Err(MapError::Unavailable { reason: String::new() })
 /// #   }
-/// #   fn key(&mut self, _: PeerId, _: Region) -> Option<RemoteKey> { None }
+/// #   fn key(&mut self, _: PeerId, _: &Lease) -> Option<RemoteKey> { None }
 /// #   fn map_for(&mut self, _: PeerId, _: &RemoteKey, _: Space) -> Result<Mapping, MapError> {
 /// #       Err(MapError::Unavailable { reason: String::new() })
 /// #   }
@@ -160,15 +160,24 @@ pub unsafe trait Mapped {
     /// The operating system refused.
     fn allocate(&mut self, len: u64) -> Result<Allocation, MapError>;
 
-    /// A key with which `peer` can map `region`. The region must lie inside one live [`Allocation`] of this
+    /// A key with which `peer` can map `memory`. The memory must lie inside one live [`Allocation`] of this
     /// transport, or inside one allocation of an attached device that can export it, and the peer must be able to
     /// map. Otherwise `None`: use another protocol. Sends the peer what it needs first, so a message that carries the
     /// key may follow at once.
     ///
+    /// *How long the memory stays.* The lease shows that the memory is there, for the time of this call; nothing keeps
+    /// a clone of it. A key keeps no memory, and needs none to stay. What a peer has mapped of an [`Allocation`] stays
+    /// until its mapping is gone, by the transport's own means, and keys of one that was freed map nothing. Whoever
+    /// frees memory of a device [withdraws](Mapped::withdraw) it before, whether or not it has asked for keys.
+    ///
+    /// *What is granted.* Nothing yet: a key only says where. The message that carries it grants the bytes of the key,
+    /// for reading or for writing, until the peer says that it is done, or [`recall`](Mapped::recall) does. While they
+    /// are granted for reading, nobody here writes them; while they are granted for writing, nobody here touches them,
+    /// and no reference of this process covers them.
+    ///
     /// Exports of device memory are cached, within bounds: after many others were shared, a buffer's key may be void
-    /// ([`Unavailable`](crate::MapError::Unavailable)). While the key is in use the memory must not be freed; see
-    /// [`withdraw`](Mapped::withdraw).
-    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey>;
+    /// ([`Unavailable`](crate::MapError::Unavailable)).
+    fn key(&mut self, peer: PeerId, memory: &Lease) -> Option<RemoteKey>;
 
     /// Maps the memory of `peer`'s key, by any attached device that can if it is a device's:
     /// [`map_for`](Mapped::map_for) with [`Space::Host`].

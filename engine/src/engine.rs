@@ -66,9 +66,10 @@ pub unsafe trait Engine: Send + Sync {
     /// Gathers bytes `range` of `src`'s packed stream into `dst`, which is as long as the range.
     ///
     /// # Safety
-    /// Until the completion, `src` describes memory valid for reads that nothing else writes (an
-    /// overlapping write by another process yields arbitrary bytes, nothing worse), and `dst`
-    /// memory valid for writes that nothing else touches and that does not overlap `src`.
+    /// Until the completion, `src` describes memory valid for reads that nothing else writes, and `dst`
+    /// memory valid for writes that nothing else touches and that does not overlap `src`. Memory that is shared
+    /// with another process, and that no reference covers, may be touched meanwhile: by that process, and by other
+    /// work on it here. Then bytes are arbitrary, nothing worse.
     ///
     /// # Errors
     /// Ranges and lengths that do not fit, spaces it does not serve, the device's failure.

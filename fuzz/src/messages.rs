@@ -87,7 +87,7 @@ impl Pair {
         let (requests, buffers, grantable) = (Vec::new(), Vec::new(), Vec::new());
         let own = rogue.allocate(BUFFER as u64).expect("a rail maps").expect("memory");
         let (peer, mapped) = rogue.mapped(Rank(0)).expect("a rail maps");
-        let key = mapped.key(peer, own.region()).expect("its own memory");
+        let key = mapped.key(peer, own.lease()).expect("its own memory");
         let inbox = Inbox::default();
         Pair { pml, rogue, inbox, requests, buffers, grantable, own, key }
     }

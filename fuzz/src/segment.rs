@@ -82,7 +82,7 @@ impl Pair {
         let (peer, mapped) = (self.peers[1], self.ends[1].mapped());
         let key = mapped.and_then(|mapped| {
             let home = mapped.allocate(1).ok()?;
-            mapped.key(peer, home.region())
+            mapped.key(peer, home.lease())
         });
         key.map_or(Vec::new(), |key| key.as_bytes()[..16].to_vec())
     }

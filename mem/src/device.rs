@@ -159,7 +159,9 @@ pub unsafe trait Device: Send + Sync {
     ///
     /// # Safety
     /// Both regions describe memory that stays valid until the completion, `dst` writable, `src`
-    /// readable; they do not overlap; nothing else writes `src` or touches `dst` until then.
+    /// readable; they do not overlap; nothing else writes `src` or touches `dst` until then. Memory that is shared
+    /// with another process, and that no reference covers, may be touched meanwhile: by that process, and by other
+    /// work on it here. Then bytes are arbitrary, nothing worse.
     ///
     /// # Errors
     /// A space it does not reach, unequal lengths, or the driver's failure.

@@ -1,22 +1,33 @@
 //! Users' buffers, and the only code of this crate that has bytes moved in and out of them.
 //!
-//! A [`Buffer`] stands for its caller's promise: the memory is valid, and nothing else touches it, until the request
-//! ends. A request ends only when no engine works on its buffer any more, and its buffer is used through its request
-//! alone. That is the proof behind every `unsafe` block here.
+//! A [`Buffer`] stands for its caller's promise: the memory is valid, and nothing else touches it, while the buffer or
+//! a clone of it lives. Everything else that engines touch has an owner: a slot, a message's [`Body`], a [`Place`] in
+//! staging memory or a mapping, a [`Remote`] buffer in a mapping. What starts work takes the owner, and gives a
+//! [`Transfer`], which has it, and a clone of the buffer, until the work is over. That is the proof behind the
+//! `unsafe` blocks here; there is none that callers of safe functions would have to add to.
+
+mod access;
+mod place;
+mod remote;
+mod transfer;
+
+pub(crate) use access::{Listed, Room};
+pub(crate) use place::Place;
+pub(crate) use remote::{Far, Remote};
+pub(crate) use transfer::{Held, Transfer};
 
 use crate::error::PmlError;
-use gapless_bml::{
-    Access, Bml, Extent, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey, Token,
-};
+use crate::matching::body::Body;
+use gapless_bml::{Fragment, RailSlot};
 use gapless_engine::{Engine, EngineError, Typed};
-use gapless_mem::{Begun, Completion, Device, DeviceError, Region, Space};
+use gapless_mem::{Begun, Device, DeviceError, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Engines, in the order in which they are asked.
 pub(crate) type Engines = Vec<Arc<dyn Engine>>;
 
-/// A user's buffer, promised until its request ends.
+/// A user's buffer, promised while it or a clone of it lives.
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer {
     typed: Typed,
@@ -54,39 +65,47 @@ fn copier(engine: &dyn Engine, whole: Region, slot: Region) -> Option<Arc<dyn De
     engine.device(whole.space()).filter(|device| device.space() == whole.space())
 }
 
-/// Gathers `range` of `typed` into `slot`, from `offset` on.
+/// Copies `range` of `typed` into `slot`, from `offset` on, if the CPU reaches both and there are no gaps; `None`, with
+/// nothing done, otherwise.
 ///
 /// # Safety
-/// `typed` describes memory valid for reads until the completion, which nothing writes.
-pub(crate) unsafe fn pack(
-    engines: &Engines,
-    engine: usize,
+/// For the time of this call, `typed` describes memory valid for reads, which nothing writes.
+#[inline]
+pub(crate) unsafe fn copy_in(
     typed: &Typed,
     range: Range<u64>,
-    slot: &RailSlot,
+    slot: &mut RailSlot,
     offset: usize,
-) -> Result<Completion, EngineError> {
-    let target = slot.region().sub(offset as u64, range.end - range.start)?;
-    if let Some(whole) = typed.as_contiguous()
-        && whole.space().cpu_accessible()
-        && target.space().cpu_accessible()
-    {
-        let source = whole.sub(range.start, target.len())?;
-        // SAFETY: the caller vouches for `source`; `target` is the slot's, which is ours alone
-        // while we hold it, and which our caller holds until the completion: now.
-        unsafe { gapless_mem::copy(&target, &source) }?;
-        return Ok(Completion::Ready);
+) -> Option<Result<(), EngineError>> {
+    let whole = typed.as_contiguous().filter(|whole| whole.space().cpu_accessible())?;
+    let place = slot.region();
+    if !place.space().cpu_accessible() {
+        return None;
     }
-    if let Some(whole) = typed.as_contiguous()
-        && let Some(device) = copier(&*engines[engine], whole, target)
-    {
-        let source = whole.sub(range.start, target.len())?;
-        // SAFETY: as for the engine below.
-        return Ok(unsafe { device.copy(target, source, &[]) }?);
-    }
-    // SAFETY: the caller vouches for the source; the target is the slot's, which our caller holds
-    // until the completion.
-    unsafe { engines[engine].pack(typed, range, target, &[]) }
+    let parts = place
+        .sub(offset as u64, range.end - range.start)
+        .and_then(|target| Ok((target, whole.sub(range.start, target.len())?)));
+    Some(match parts {
+        // SAFETY: the caller vouches for the source. The target lies in the slot, whose memory is valid while it
+        // lives, and `&mut` shows that nobody else works on it; so they do not overlap.
+        Ok((target, source)) => {
+            unsafe { gapless_mem::copy(&target, &source) }.map_err(EngineError::from)
+        }
+        Err(error) => Err(error.into()),
+    })
+}
+
+/// Copies a fragment from `offset` on to `target`, if that is as long as the rest of the fragment and the CPU reaches
+/// both; gives whether it has.
+///
+/// # Safety
+/// For the time of this call, `target` describes memory valid for writes, which nothing else touches.
+#[inline]
+pub(crate) unsafe fn copy_from(fragment: &Fragment, offset: u64, target: &Region) -> bool {
+    let Ok(data) = fragment.region().sub(offset, target.len()) else { return false };
+    // SAFETY: the caller vouches for the target. The data lies in the fragment, whose memory is valid for reads while
+    // it lives (its sender may write it: then these are arbitrary bytes).
+    unsafe { gapless_mem::copy(target, &data) }.is_ok()
 }
 
 /// All of `typed`, packed, in memory of the host. Waits for the engine.
@@ -118,30 +137,17 @@ pub(crate) unsafe fn copy_out(
     Ok(copy)
 }
 
-/// Has a device copy between a buffer or staging memory and a place of a ring, once all of `after`
-/// have ended.
-///
-/// Both are parts of what our callers hold until the completion: promised buffers, staging memory,
-/// mappings.
-pub(crate) fn copy(
-    device: &Arc<dyn Device>,
-    to: Region,
-    from: Region,
-    after: &[Completion],
-) -> Result<Completion, DeviceError> {
-    // SAFETY: both are valid until the completion, as said above; one is of a buffer or of staging
-    // memory that is not part of the ring, so they do not overlap; a place of a ring, of staging
-    // memory or of a buffer is one fragment's alone until its work has ended.
-    unsafe { device.copy(to, from, after) }
-}
-
 impl Buffer {
     /// Takes the promise.
     ///
     /// # Safety
-    /// Until the request that this buffer is given to has ended, `typed` describes memory that is
-    /// valid for reads and, for a receive, writes; until then nothing else writes to it and, for a
-    /// receive, nothing else touches it.
+    /// While this buffer or a clone of it lives, `typed` describes memory that is valid for reads and, for a receive,
+    /// writes; meanwhile nothing else writes to it (but work that a send waits for before it reads) and, for a receive,
+    /// nothing else touches it. Its region is memory that stays allocated, unless it is [`Region::bottom`].
+    ///
+    /// A request keeps its buffer until it has ended. Clones are made for the time of a call, and for [`Transfer`]s of
+    /// the request, all of which are over before it ends. So who promises the memory until a request has ended may make
+    /// the buffer for that request.
     pub(crate) unsafe fn promised(typed: &Typed, engine: usize) -> Buffer {
         Buffer { typed: typed.clone(), engine }
     }
@@ -165,171 +171,90 @@ impl Buffer {
         self.typed.layout().blocks_of(self.typed.count()).unwrap_or(u64::MAX)
     }
 
-    /// The bytes it touches, relative to displacement 0, and where they are.
-    pub(crate) fn touched(&self) -> Option<(i64, Region)> {
+    /// The bytes it touches: where they begin relative to displacement 0 and in its region, and how many they span.
+    fn bounds(&self) -> Option<(i64, u64, u64)> {
         let (low, high) = self.typed.convertor().ok()?.bounds()?;
         let start = i128::from(self.typed.origin()) + i128::from(low);
         let span = u64::try_from(i128::from(high) - i128::from(low)).ok()?;
-        let region = self.typed.region().sub(u64::try_from(start).ok()?, span).ok()?;
-        Some((low, region))
+        Some((low, u64::try_from(start).ok()?, span))
     }
 
-    /// Gathers `range` into `slot`, from `offset` on. The slot is held until the completion.
+    /// The bytes it touches, relative to displacement 0, and where they are.
+    pub(crate) fn touched(&self) -> Option<(i64, Region)> {
+        let (low, start, span) = self.bounds()?;
+        Some((low, self.typed.region().sub(start, span).ok()?))
+    }
+
+    /// Gathers `range` into `slot`, from `offset` on.
+    #[inline]
     pub(crate) fn pack(
         &self,
         engines: &Engines,
         range: Range<u64>,
-        slot: &RailSlot,
+        mut slot: RailSlot,
         offset: usize,
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: the promise this buffer stands for; its request has not ended.
-        unsafe { pack(engines, self.engine, &self.typed, range, slot, offset) }
+    ) -> Result<Transfer<RailSlot>, EngineError> {
+        // SAFETY: this buffer's promise.
+        if let Some(copied) = unsafe { copy_in(&self.typed, range.clone(), &mut slot, offset) } {
+            return copied.map(|()| Transfer::over(slot));
+        }
+        let engine = &engines[self.engine];
+        let target = slot.region().sub(offset as u64, range.end - range.start)?;
+        let short = self.typed.as_contiguous();
+        let short = short.and_then(|whole| Some((whole, copier(&**engine, whole, target)?)));
+        let work = if let Some((whole, device)) = short {
+            let source = whole.sub(range.start, target.len())?;
+            // SAFETY: as for the engine below.
+            unsafe { device.copy(target, source, &[]) }?
+        } else {
+            // SAFETY: the source is this buffer, promised while the transfer has a clone of it. The target lies in the
+            // slot, whose memory is its holder's alone: the transfer's, until the work is over.
+            unsafe { engine.pack(&self.typed, range, target, &[]) }?
+        };
+        Ok(Transfer::new(Begun::new(work), self, slot))
     }
 
-    /// Scatters `source` to `range`. Whatever `source` lies in is held until the completion.
+    /// Scatters what lies in `body` from `offset` on to `range`.
     pub(crate) fn unpack(
         &self,
         engines: &Engines,
-        source: Region,
+        body: Body,
+        offset: u64,
         range: Range<u64>,
-    ) -> Result<Completion, EngineError> {
-        if let Some(whole) = self.typed.as_contiguous()
-            && whole.space().cpu_accessible()
-            && source.space().cpu_accessible()
-        {
-            let target = whole.sub(range.start, range.end - range.start)?;
-            // SAFETY: the promise this buffer stands for covers `target`; `source` lies in a
-            // fragment or a message of ours.
-            unsafe { gapless_mem::copy(&target, &source) }?;
-            return Ok(Completion::Ready);
+    ) -> Result<Transfer<Body>, EngineError> {
+        let engine = &engines[self.engine];
+        let source = body.region().sub(offset, range.end - range.start)?;
+        if let Some(whole) = self.typed.as_contiguous() {
+            let target = whole.sub(range.start, source.len())?;
+            if whole.space().cpu_accessible() && source.space().cpu_accessible() {
+                // SAFETY: this buffer's promise covers the target; the source lies in `body`, which is held here.
+                unsafe { gapless_mem::copy(&target, &source) }?;
+                return Ok(Transfer::over(body));
+            }
+            if let Some(device) = copier(&**engine, whole, source) {
+                // SAFETY: as for the engine below.
+                let work = unsafe { device.copy(target, source, &[]) }?;
+                return Ok(Transfer::new(Begun::new(work), self, body));
+            }
         }
-        if let Some(whole) = self.typed.as_contiguous()
-            && let Some(device) = copier(&*engines[self.engine], whole, source)
-        {
-            let target = whole.sub(range.start, range.end - range.start)?;
-            // SAFETY: as for the engine below.
-            return Ok(unsafe { device.copy(target, source, &[]) }?);
-        }
-        // SAFETY: the promise this buffer stands for; our callers hold what `source` lies in until
-        // the completion.
-        unsafe { engines[self.engine].unpack(source, &self.typed, range, &[]) }
-    }
-
-    /// Gathers `range` into `target`, once all of `after` have ended: staging memory, a mapping of
-    /// the peer's or a ring, which our callers hold until the completion, and which no other fragment
-    /// has meanwhile.
-    pub(crate) fn pack_to(
-        &self,
-        engines: &Engines,
-        range: Range<u64>,
-        target: Region,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: the promise this buffer stands for; its request has not ended. Staging memory is
-        // nobody's but ours, and a place of a ring is given to one fragment at a time: the peer reads
-        // it when it was told to, and whatever a peer writes there regardless, it spoils its own
-        // message.
-        unsafe { engines[self.engine].pack(&self.typed, range, target, after) }
-    }
-
-    /// Scatters `source` to `range`, once all of `after` have ended; `source` as the target above.
-    pub(crate) fn unpack_after(
-        &self,
-        engines: &Engines,
-        source: Region,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        // SAFETY: the promise this buffer stands for; our callers hold what `source` lies in until
-        // the completion. A peer that writes it meanwhile changes what its own message says.
-        unsafe { engines[self.engine].unpack(source, &self.typed, range, after) }
-    }
-
-    /// Moves `range` of `remote`, which lies in `mapping`, to the same range of this buffer. Our caller
-    /// holds the mapping until the completion.
-    pub(crate) fn fetch_mapped(
-        &self,
-        engines: &Engines,
-        mapping: &Mapping,
-        remote: &Typed,
-        range: Range<u64>,
-    ) -> Result<Completion, EngineError> {
-        debug_assert_eq!(mapping.region().space(), remote.space(), "where it is mapped");
-        // SAFETY: `remote` lies in the mapping, which our caller holds until the completion (its
-        // owner may write it: arbitrary bytes, nothing worse); this buffer is promised.
-        unsafe { engines[self.engine].transfer(remote, &self.typed, range, &[]) }
-    }
-
-    /// Has a device copy the first `len` bytes of `from` to `into`: one is this buffer, which has no gaps, the
-    /// other memory in a mapping, which our caller holds until the completion.
-    pub(crate) fn copy_mapped(
-        &self,
-        device: &Arc<dyn Device>,
-        (into, from): (Region, Region),
-        len: u64,
-    ) -> Result<Completion, EngineError> {
-        debug_assert!(self.typed.as_contiguous().is_some_and(|own| [into, from].contains(&own)));
-        Ok(copy(device, into.sub(0, len)?, from.sub(0, len)?, &[])?)
-    }
-
-    /// Moves `range` of this buffer to the same range of `remote`, which lies in `mapping`. Our caller holds
-    /// the mapping until the completion.
-    pub(crate) fn put_mapped(
-        &self,
-        engines: &Engines,
-        mapping: &Mapping,
-        remote: &Typed,
-        range: Range<u64>,
-    ) -> Result<Completion, EngineError> {
-        debug_assert_eq!(mapping.region().space(), remote.space(), "where it is mapped");
-        // SAFETY: this buffer is promised; `remote` lies in the mapping, which our caller holds until the
-        // completion, and of which this range is granted for writing: no reference of this process covers it, and
-        // its owner leaves it alone until it hears of the end. What an owner does regardless changes what it
-        // receives, nothing else.
-        unsafe { engines[self.engine].transfer(&self.typed, remote, range, &[]) }
+        // SAFETY: the target is this buffer, promised while the transfer has a clone of it. The source lies in `body`,
+        // whose memory is valid for reads while the transfer has it. A peer that writes it changes its own message.
+        let work = unsafe { engine.unpack(source, &self.typed, range, &[]) }?;
+        Ok(Transfer::new(Begun::new(work), self, body))
     }
 
     /// Moves `range` of another buffer of this process to the same range of this one.
     pub(crate) fn fetch_local(
         &self,
         engines: &Engines,
-        source: &Buffer,
+        source: Buffer,
         range: Range<u64>,
-    ) -> Result<Completion, EngineError> {
+    ) -> Result<Transfer<Buffer>, EngineError> {
         let engine = if self.typed.space().cpu_accessible() { source.engine } else { self.engine };
-        // SAFETY: both buffers are promised until their requests end, which is after the
-        // completion; that they do not overlap follows from the receive's promise that nothing
-        // else touches its memory.
-        unsafe { engines[engine].transfer(&source.typed, &self.typed, range, &[]) }
-    }
-
-    /// Lets peers read what this buffer touches, until deregistered.
-    pub(crate) fn register(&self, bml: &mut Bml, peer: Rank) -> Option<(RdmaRail, RemoteKey)> {
-        let (_, touched) = self.touched()?;
-        let rail = bml.rdma_rail(peer)?;
-        let (id, rdma) = bml.rdma(peer)?;
-        if rdma.reaches(id) != Some(true) {
-            return None;
-        }
-        // SAFETY: the memory is promised for reads, without a writer, until the request ends, and
-        // the key, which is for reading only, is given back before that.
-        unsafe { rdma.register(touched, Access::Read) }.ok().map(|key| (rail, key))
-    }
-
-    /// Reads `remote` of the memory behind `key` at `peer` into the pieces `local` of this buffer.
-    pub(crate) fn get(
-        &self,
-        bml: &mut Bml,
-        peer: Rank,
-        local: &[Region],
-        (key, remote): (&RemoteKey, &[Extent]),
-        done: Token,
-    ) -> Result<(), RdmaError> {
-        let unavailable = || RdmaError::Unavailable { reason: "no rail reads memory".to_owned() };
-        let (id, rdma) = bml.rdma(peer).ok_or_else(unavailable)?;
-        // SAFETY: `local` are pieces of this buffer (its convertor made them), which is promised
-        // until its request ends: after the event.
-        unsafe { rdma.get(id, local, key, remote, done) }
+        // SAFETY: both buffers are promised while the transfer has them; that they do not overlap follows from the
+        // receive's promise that nothing else touches its memory.
+        let work = unsafe { engines[engine].transfer(&source.typed, &self.typed, range, &[]) }?;
+        Ok(Transfer::new(Begun::new(work), self, source))
     }
 }
 
@@ -337,6 +262,7 @@ impl Buffer {
 mod tests {
     use super::*;
     use gapless_engine::testkit::{Work, Wrapper};
+    use gapless_mem::Completion;
     use gapless_mem::fake::FakeDevice;
 
     /// The engine of a device that reaches the memory of others.

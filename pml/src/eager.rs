@@ -17,17 +17,16 @@ pub(crate) mod unanswered;
 
 pub use short::Awaited;
 
+use crate::buffer::Transfer;
 use crate::choose::{Excluded, Model, Protocol};
 use crate::drive::core::Core;
-use crate::drive::inflight::{Flight, InFlight};
+use crate::drive::inflight::InFlight;
 use crate::error::PmlError;
 use crate::matching::body::Body;
 use crate::request::RequestId;
 use crate::request::recv::{Matched, RecvStage};
 use crate::rndv::Kind;
 use crate::wire::Envelope;
-use gapless_engine::EngineError;
-use gapless_mem::Completion;
 
 /// Eager is no rendezvous, so no offer starts it; it only takes part in the choice.
 pub(crate) const KIND: Kind = Kind {
@@ -73,25 +72,21 @@ impl Core {
             Ok(()) => None,
         };
         let matched = Matched { failure, ..matched };
-        let data = body.region().sub(envelope.eager_bytes() as u64, len);
-        let unpacked = match data {
-            Ok(_) if len == 0 => Ok(Completion::Ready),
-            Ok(data) => recv.buffer.unpack(&self.engines, data, 0..len),
-            Err(error) => Err(EngineError::from(error)),
+        let unpacked = match len {
+            0 => Ok(Transfer::over(body)),
+            _ => recv.buffer.unpack(&self.engines, body, envelope.eager_bytes() as u64, 0..len),
         };
-        match unpacked {
-            Ok(Completion::Ready) => {
+        match unpacked.map(Transfer::now) {
+            Ok(Ok(body)) => {
                 self.finish_recv(id, matched);
                 self.pool.give(body);
             }
-            Ok(completion) => {
+            Ok(Err(unpacking)) => {
                 recv.stage = RecvStage::Unpacking { from };
-                let work = Flight::Unpack { id, body, matched };
-                self.in_flight.push(InFlight { completion, work });
+                self.in_flight.push(InFlight::Unpack { id, unpacking, matched });
             }
             Err(error) => {
                 self.finish_recv(id, Matched { failure: Some(error.into()), ..matched });
-                self.pool.give(body);
             }
         }
     }

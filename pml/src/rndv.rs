@@ -36,11 +36,11 @@ pub(crate) mod staged;
 #[allow(unsafe_code, reason = "frees the staging memory that it allocated")]
 pub(crate) mod staging;
 
-use crate::buffer::{Buffer, Engines};
+use crate::buffer::{Buffer, Engines, Held, Transfer};
 use crate::choose::{Excluded, Situation, Ways};
 use crate::counters::Counters;
 use crate::drive::core::Core;
-use crate::drive::inflight::{Flight, InFlight};
+use crate::drive::inflight::InFlight;
 use crate::drive::peer::{Outgoing, Peer, reserve};
 use crate::error::PmlError;
 use crate::request::RequestId;
@@ -51,7 +51,7 @@ use crate::wire::{self, Message, Rts, Verdict};
 use gapless_bml::{Bml, Fragment, LinkError, RailSlot, RdmaRail, RemoteKey};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
-use gapless_mem::{Completion, Region};
+use gapless_mem::Region;
 use protocol::Protocol;
 use single_copy::Scratch;
 use std::fmt::Debug;
@@ -62,8 +62,8 @@ pub(crate) trait Rendezvous: Debug + Send {
     /// The other end has sent a message of this rendezvous. [`Step::Broken`]: it must not.
     fn heard(&mut self, cx: &mut Cx<'_>, heard: Heard<'_>) -> Step;
 
-    /// An engine's or the transport's work on `part` has ended.
-    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<(), EngineError>) -> Step;
+    /// An engine's or the transport's work on `part` has ended; without an error, this is the memory that it touched.
+    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step;
 
     /// Polled at each step of progress, after [`Step::Again`].
     fn again(&mut self, cx: &mut Cx<'_>) -> Step {
@@ -292,11 +292,11 @@ impl Cx<'_> {
         self.effects.active = true;
     }
 
-    /// Makes the driver call [`Rendezvous::landed`] for `part` when `completion` has ended. Of the parts of a request
+    /// Makes the driver call [`Rendezvous::landed`] for `part` when `transfer` has ended. Of the parts of a request
     /// only the oldest is checked: asking a device costs a microsecond.
-    pub(crate) fn follow(&mut self, part: u64, completion: Completion) {
-        let work = Flight::Part { id: self.id, part };
-        self.in_flight.push(InFlight { completion, work });
+    pub(crate) fn follow(&mut self, part: u64, transfer: Transfer<impl Into<Held>>) {
+        let (id, transfer) = (self.id, transfer.part());
+        self.in_flight.push(InFlight::Part { id, part, transfer });
     }
 
     /// The request will fail with this, unless it fails already.

@@ -5,7 +5,7 @@ mod common;
 
 use common::lab::{Lab, config, layout};
 use common::rogue::{Pair, offer, ready, serial_of, short, word, words};
-use common::{Buffer, CANARY, Home, bytes, link, strided};
+use common::{Buffer, CANARY, Home, bytes, lease_of, link, strided};
 use gapless_bml::Rank;
 use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::Loopback;
@@ -473,7 +473,7 @@ fn a_receiver_that_answers_twice_is_lost_and_the_engine_ends_first() {
         let around = pair.device.allocate(SIZE + 200).unwrap();
         let inner = around.sub(100, SIZE).unwrap();
         let (peer, mapped) = pair.rogue.mapped(Rank(0)).unwrap();
-        let key = mapped.key(peer, inner).unwrap();
+        let key = mapped.key(peer, &lease_of(inner)).unwrap();
         let first = grant(serial, SIZE, SIZE, None, &key);
         let again = match second {
             5 => short(5, 0, serial),
@@ -509,9 +509,9 @@ fn what_is_granted_is_written_and_nothing_around_it() {
     let serial = serial_of(&pair.heard(2));
     let to = Buffer::target_in(&bytes(SIZE), 1, pair.home());
     // All but the first and the last 24 bytes of it.
-    let inner = to.region().sub(24, SIZE).unwrap();
+    let inner = to.lease(24, SIZE);
     let (peer, mapped) = pair.rogue.mapped(Rank(0)).unwrap();
-    let key = mapped.key(peer, inner).unwrap();
+    let key = mapped.key(peer, &inner).unwrap();
     pair.inject(&grant(serial, SIZE - 5, SIZE, None, &key));
     assert_eq!(pair.pml.test(send).unwrap().map(|status| status.protocol), Some(PUT));
     let done = pair.heard(12);

@@ -10,7 +10,7 @@ use common::{Buffer, CANARY, Home, bytes, needs};
 use gapless_bml::Rank;
 use gapless_btl::RemoteKey;
 use gapless_dtype::{Datatype, Layout, Primitive};
-use gapless_mem::Region;
+use gapless_mem::Lease;
 use gapless_pml::{Protocol, RequestId};
 
 /// So few that a list of them goes with the message that tells of it.
@@ -29,16 +29,16 @@ fn gaps(low: i64) -> Layout {
 const LOWS: [i64; 4] = [0, 1, 5000, -300];
 
 /// The bytes of a buffer that its layout touches, cut short by `missing`.
-fn touched(buffer: &Buffer, shape: &Layout, missing: u64) -> Region {
+fn touched(buffer: &Buffer, shape: &Layout, missing: u64) -> Lease {
     let told = Told::of(shape);
     let (_, origin) = needs(shape, 1);
     let start = origin.checked_add_signed(told.low).unwrap();
-    buffer.region().sub(start, told.span - missing).unwrap()
+    buffer.lease(start, told.span - missing)
 }
 
-fn key_of(pair: &mut Pair, region: Region) -> RemoteKey {
+fn key_of(pair: &mut Pair, memory: &Lease) -> RemoteKey {
     let (peer, mapped) = pair.rogue.mapped(Rank(0)).unwrap();
-    mapped.key(peer, region).unwrap()
+    mapped.key(peer, memory).unwrap()
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn nothing_is_read_through_a_key_that_is_shorter_than_the_buffer() {
                 let allocation = pair.rogue.allocate(needs(&shape, 1).0).unwrap().unwrap();
                 let from =
                     Buffer::source_in(&shape, 1, 5, Home::Mapped(allocation.lease().clone()));
-                let key = key_of(&mut pair, touched(&from, &shape, missing));
+                let key = key_of(&mut pair, &touched(&from, &shape, missing));
                 let to = Buffer::target(&bytes(SIZE), 1);
                 let recv = pair.recv(&to);
                 pair.inject(&Told::of(&shape).rts(0, Some(&key)));
@@ -91,7 +91,7 @@ fn nothing_is_written_through_a_key_that_is_shorter_than_the_buffer() {
                 pair.turn();
                 let serial = serial_of(&pair.heard(forged::RTS));
                 let to = Buffer::target_in(&shape, 1, pair.home());
-                let key = key_of(&mut pair, touched(&to, &shape, missing));
+                let key = key_of(&mut pair, &touched(&to, &shape, missing));
                 pair.inject(&Told::of(&shape).grant(serial, SIZE, &key));
                 if missing == 0 {
                     assert_eq!(word_at(&pair.heard(forged::READY), 8), REPLY, "{what}");

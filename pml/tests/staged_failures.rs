@@ -376,9 +376,9 @@ fn a_staged_sender_writes_nothing_beyond_its_places() {
     let around = 512;
     let len = 3 * u64::from(FRAGMENT);
     let to = Buffer::target_in(&layout(len + 2 * around, false), 1, pair.home());
-    let inner = to.region().sub(around, len).unwrap();
+    let inner = to.lease(around, len);
     let (peer, mapped) = pair.rogue.mapped(Rank(0)).unwrap();
-    let key = mapped.key(peer, inner).unwrap();
+    let key = mapped.key(peer, &inner).unwrap();
     pair.inject(&open(PUT, serial, SIZE, 3, Some(&key)));
     for limit in 4..=FRAGMENTS {
         pair.inject(&free(serial, limit));

@@ -49,7 +49,7 @@ fn an_offer_is_answered_by_its_receiver_alone() {
         let serial = serial_of(&trio.heard(OTHER, forged::RTS));
         // Where the third would have the message.
         let catch = Buffer::target_in(&bytes(SIZE), 1, trio.home());
-        let key = trio.key(THIRD, catch.region().sub(24, SIZE).unwrap());
+        let key = trio.key(THIRD, &catch.lease(24, SIZE));
         let answer = match what {
             "cts" => forged::cts(serial, 500, SIZE),
             "fin" => short(forged::FIN, BY_PIPELINE, serial),
@@ -145,7 +145,7 @@ fn a_layout_that_a_put_waits_for_is_its_receivers() {
     let (_, origin) = common::needs(&shape, 1);
     let to = Buffer::target_in(&shape, 1, trio.home());
     let told = Told { inline: false, ..Told::of(&shape) };
-    let key = trio.key(OTHER, to.region().sub(origin, told.span).unwrap());
+    let key = trio.key(OTHER, &to.lease(origin, told.span));
     trio.inject(OTHER, &told.grant(serial, SIZE, &key));
     trio.heard(OTHER, forged::LAYOUT_REQUEST);
     // Not even the right one is taken from somebody else.
@@ -250,7 +250,7 @@ fn a_layout_that_a_receive_waits_for_is_its_senders() {
     let allocation = trio.rogue(OTHER).allocate(len).unwrap().unwrap();
     let from = Buffer::source_in(&shape, 1, 5, Home::Mapped(allocation.lease().clone()));
     let told = Told { inline: false, ..Told::of(&shape) };
-    let key = trio.key(OTHER, from.region().sub(origin, told.span).unwrap());
+    let key = trio.key(OTHER, &from.lease(origin, told.span));
     let to = Buffer::target(&bytes(SIZE), 1);
     let recv = trio.recv(&to, Source::Rank(OTHER));
     trio.inject(OTHER, &told.rts(0, Some(&key)));

@@ -8,7 +8,7 @@ use gapless_btl::{
     Access, Address, AmTag, Btl, Extent, Limits, LinkError, Mapped, PeerId, Rdma, ReserveError,
     Sink, Slot, Token,
 };
-use gapless_mem::{Device, Region, fake::FakeDevice};
+use gapless_mem::{Device, Lease, Region, fake::FakeDevice};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -86,6 +86,7 @@ fn pair(hub: &Hub, shifty: Shifty) -> (Bml, Bml) {
 }
 
 #[test]
+#[allow(unsafe_code, reason = "vouches for memory of a device")]
 fn what_was_lent_to_one_ability_is_asked_back_of_no_other() {
     let hub = Hub::new();
     let shifty = Shifty::new(&hub);
@@ -96,13 +97,15 @@ fn what_was_lent_to_one_ability_is_asked_back_of_no_other() {
     b.attach(&device).unwrap();
     let host = a.allocate(64).unwrap().unwrap();
     let far = device.allocate(64).unwrap();
-    let mut map = |region: Region| {
+    let mut map = |lease: &Lease| {
         let (peer, mapped) = a.mapped(Rank(1)).unwrap();
-        let key = mapped.key(peer, region).unwrap();
+        let key = mapped.key(peer, lease).unwrap();
         let (peer, mapped) = b.mapped(Rank(0)).unwrap();
         mapped.map(peer, &key).unwrap()
     };
-    let mappings = [map(host.region()), map(far)];
+    // SAFETY: the device has just given it, and nobody frees it.
+    let lease = unsafe { Lease::kept_by_caller(far) };
+    let mappings = [map(host.lease()), map(&lease)];
     for whose in [SECOND, NOBODY] {
         shown.store(whose, Ordering::Relaxed);
         assert!(a.mapped(Rank(1)).is_none(), "it is another one");
@@ -154,7 +157,7 @@ fn memory_is_recalled_from_a_peer_by_all_its_names() {
     let memory = a.allocate(64).unwrap().unwrap();
     let (peer, mapped) = a.mapped(Rank(1)).unwrap();
     assert_eq!(peer, PeerId(1), "the name that it was given later");
-    let key = mapped.key(peer, memory.region()).unwrap();
+    let key = mapped.key(peer, memory.lease()).unwrap();
     let (peer, mapped) = b.mapped(Rank(0)).unwrap();
     let mapping = mapped.map(peer, &key).unwrap();
     assert!(a.recall(Rank(1), memory.region()), "it is mapped");

@@ -5,10 +5,10 @@ use crate::link::State;
 use crate::wire::{device_packet, make_key};
 use crate::{Sm, SmConfig, socket, wire};
 use gapless_btl::conformance::Fixture;
-use gapless_btl::{Btl, LinkError, MapError, Mapped};
+use gapless_btl::{Btl, LinkError, MapError, Mapped, RemoteKey};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::testkit::{Call, Wrapped};
-use gapless_mem::{Device, DeviceError, Export, Region, Space};
+use gapless_mem::{Device, DeviceError, Export, Lease, Region, Space};
 use std::sync::Arc;
 
 fn attach<D: Device + 'static>(end: &mut Sm, device: &Arc<D>) -> Result<(), LinkError> {
@@ -24,6 +24,13 @@ fn equipped(a: Sm, b: Sm) -> (Pair, Arc<FakeDevice>, Arc<FakeDevice>) {
     (pair, ours, theirs)
 }
 
+/// A key of the first for memory that it has.
+fn key(pair: &mut Pair, region: Region) -> Option<RemoteKey> {
+    // SAFETY: these tests free no memory during this call, which keeps nothing of the lease.
+    let lease = unsafe { Lease::kept_by_caller(region) };
+    pair.a.key(pair.to_b, &lease)
+}
+
 fn poll(pair: &mut Pair) {
     pair.a.poll(None, &mut pair.events);
     pair.b.poll(None, &mut pair.events);
@@ -37,7 +44,7 @@ fn both_caches_keep_their_bounds() {
     let (mut pair, ours, theirs) = equipped(open("a"), open("b"));
     let buffers: Vec<Region> = (0..8).map(|_| ours.allocate(4096).unwrap()).collect();
     for memory in &buffers {
-        let key = pair.a.key(pair.to_b, *memory).unwrap();
+        let key = key(&mut pair, *memory).unwrap();
         let mapping = pair.b.map(pair.to_a, &key).unwrap();
         assert!(theirs.imported() <= 3, "two that are kept, and one in use");
         drop(mapping);
@@ -51,7 +58,7 @@ fn both_caches_keep_their_bounds() {
         pair.a.links[0].leaving.is_empty()
     });
     let last = ours.allocate(4096).unwrap();
-    assert!(pair.a.key(pair.to_b, last).is_some());
+    assert!(key(&mut pair, last).is_some());
     assert!(pair.a.device_exports.counts().1 <= 1, "{:?}", pair.a.device_exports.counts());
     for memory in buffers.iter().chain([&last]) {
         until("it is let go of", || {
@@ -69,7 +76,7 @@ fn the_importing_process_chooses_the_device() {
     let second = Arc::new(FakeDevice::new(2));
     attach(&mut pair.b, &second).unwrap();
     let memory = ours.allocate(4096).unwrap();
-    let key = pair.a.key(pair.to_b, memory).unwrap();
+    let key = key(&mut pair, memory).unwrap();
     for (user, space) in [
         (Space::Host, first.space()),
         (first.space(), first.space()),
@@ -94,7 +101,7 @@ fn what_a_dead_peer_shared_is_let_go_of_when_nobody_uses_it() {
     let (mut pair, ours, theirs) = equipped(a, b);
     let buffers = [ours.allocate(10).unwrap(), ours.allocate(10).unwrap()];
     let [one, two] = buffers.map(|memory| {
-        let key = pair.a.key(pair.to_b, memory).unwrap();
+        let key = key(&mut pair, memory).unwrap();
         pair.b.map(pair.to_a, &key).unwrap()
     });
     drop(one);
@@ -114,7 +121,7 @@ fn a_peer_that_dies_with_our_memory_mapped_has_let_go_of_it() {
     let (a, b) = Default.pair();
     let (mut pair, ours, _theirs) = equipped(a, b);
     let memory = ours.allocate(10).unwrap();
-    let key = pair.a.key(pair.to_b, memory).unwrap();
+    let key = key(&mut pair, memory).unwrap();
     let mapping = pair.b.map(pair.to_a, &key).unwrap();
     assert!(pair.a.withdraw(memory));
     let Pair { mut a, b, mut events, .. } = pair;
@@ -140,7 +147,7 @@ fn a_peer_that_broke_the_rules_is_waited_for_while_it_uses_our_memory() {
         let host = pair.a.allocate(10_000).unwrap();
         let regions = [ours.allocate(10).unwrap(), host.region()];
         let mappings = regions.map(|region| {
-            let key = pair.a.key(pair.to_b, region).unwrap();
+            let key = key(&mut pair, region).unwrap();
             pair.b.map(pair.to_a, &key).unwrap()
         });
         let Pair { mut a, mut b, to_b, mut events, .. } = pair;
@@ -181,7 +188,7 @@ fn a_peer_that_finds_our_socket_full_says_later_that_it_uses_nothing() {
     let (a, b) = Default.pair();
     let mut pair = Pair::of(a, b);
     let memory = pair.a.allocate(10_000).unwrap();
-    let key = pair.a.key(pair.to_b, memory.region()).unwrap();
+    let key = pair.a.key(pair.to_b, memory.lease()).unwrap();
     let mapping = pair.b.map(pair.to_a, &key).unwrap();
     let Pair { mut a, mut b, to_b, to_a, mut events } = pair;
     let wire = b.links[0].outgoing.clone().unwrap();
@@ -257,7 +264,7 @@ fn a_device_that_refuses_segments_shares_its_memory_all_the_same() {
     assert!(attach(&mut pair.b, &theirs).is_err());
     assert_eq!(pair.slot(1000).region().space(), Space::Host, "to be staged");
     let memory = ours.allocate(64).unwrap();
-    let key = pair.a.key(pair.to_b, memory).unwrap();
+    let key = key(&mut pair, memory).unwrap();
     assert_eq!(pair.b.map(pair.to_a, &key).unwrap().region().space(), theirs.space());
 }
 
@@ -271,7 +278,7 @@ fn registered_slots_say_so_and_later_links_and_mappings_are_registered_too() {
     let before = (ours.registered().len(), theirs.registered().len());
     let allocation = pair.a.allocate(10_000).unwrap();
     assert_eq!(allocation.region().space(), Space::Pinned);
-    let key = pair.a.key(pair.to_b, allocation.region()).unwrap();
+    let key = pair.a.key(pair.to_b, allocation.lease()).unwrap();
     let mapping = pair.b.map(pair.to_a, &key).unwrap();
     assert_eq!(mapping.region().space(), Space::Pinned);
     let now = (ours.registered().len(), theirs.registered().len());

@@ -24,7 +24,7 @@ fn read(region: Region, at: usize) -> u8 {
 fn shared(pair: &mut Pair) -> (Allocation, Mapping, usize) {
     let page = rustix::param::page_size();
     let memory = pair.a.allocate(5 * page as u64).unwrap();
-    let key = pair.a.key(pair.to_b, memory.region()).unwrap();
+    let key = pair.a.key(pair.to_b, memory.lease()).unwrap();
     let mapping = pair.b.map(pair.to_a, &key).unwrap();
     (memory, mapping, page)
 }
@@ -56,7 +56,8 @@ fn a_peer_that_writes_on_is_not_seen_any_more() {
     assert_eq!((read(ours, page), read(ours, 2 * page), read(ours, 0)), (1, 3, 2));
     (0..5 * page).for_each(|at| write(theirs, at, 4));
     assert_eq!((read(ours, page), read(ours, 2 * page), read(ours, 0)), (1, 3, 2));
-    assert!(pair.a.key(pair.to_b, ours).is_none(), "a peer would map other pages than ours");
+    let key = pair.a.key(pair.to_b, memory.lease());
+    assert!(key.is_none(), "a peer would map other pages than ours");
     assert!(pair.a.make_private(Region::of(&[0u8; 8])), "other memory is nobody's");
     assert!(!pair.a.make_private(device.allocate(8).unwrap()), "a device's cannot be");
 }

@@ -132,7 +132,7 @@ fn a_peer_holds_nobody_up_by_what_it_sends() {
 fn a_lost_peer_holds_nobody_up_by_what_it_sends() {
     let mut pair = Pair::new();
     let memory = pair.b.allocate(4096).unwrap();
-    assert!(pair.b.key(pair.to_a, memory.region()).is_some());
+    assert!(pair.b.key(pair.to_a, memory.lease()).is_some());
     let wire = pair.a.links[0].outgoing.clone().unwrap();
     send(&wire, &[99], Vec::new());
     let (near, far): (Vec<OwnedFd>, Vec<TcpStream>) = (0..6).map(|_| lingering()).unzip();

@@ -9,7 +9,7 @@ use crate::{
     Access, AmTag, Btl, Extent, LinkError, MapError, Mapping, RdmaError, RemoteKey, Token,
 };
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Device, HostDevice, Region};
+use gapless_mem::{Device, HostDevice, Lease, Region};
 
 /// Host memory that is never freed, and that only its test and operations it starts touch.
 #[derive(Clone, Copy)]
@@ -323,7 +323,8 @@ pub fn mapped_memory(suite: &Suite, mut fixture: impl Fixture) {
         assert!(read(&region).iter().all(|&byte| byte == 0), "zeroed");
         let (offset, part) = (len / 3, len - len / 3 - len / 5);
         let part = region.sub(offset, part).expect("inside");
-        let Some(key) = mapped.key(peer, part) else {
+        let lease = memory.lease().sub(offset, part.len()).expect("inside");
+        let Some(key) = mapped.key(peer, &lease) else {
             return suite.skip("the peer cannot map memory here");
         };
         let mapping = map_by_message(&mut duo, &key).expect("a good key");
@@ -336,7 +337,7 @@ pub fn mapped_memory(suite: &Suite, mut fixture: impl Fixture) {
         assert_eq!(again.region(), mapping.region(), "mapped once");
         // It outlives the owner's hold, and the owner's end.
         let right = read(&part);
-        drop((memory, again));
+        drop((memory, lease, again));
         duo.expect_health();
         assert_eq!(read(&mapping.region()), right);
     }
@@ -345,7 +346,7 @@ pub fn mapped_memory(suite: &Suite, mut fixture: impl Fixture) {
         let len = 4096 * (1 + round % 3);
         let mapped = duo.ends[A].mapped().expect("as before");
         let memory = mapped.allocate(len).expect("memory that was given back");
-        let key = mapped.key(peer, memory.region()).expect("it gave one before");
+        let key = mapped.key(peer, memory.lease()).expect("it gave one before");
         write(&memory.region().sub(0, 100).expect("inside"), &message(round, 100));
         let mapping = map_by_message(&mut duo, &key).expect("a good key");
         assert_eq!(read(&mapping.region().sub(0, 100).expect("inside")), message(round, 100));
@@ -362,9 +363,11 @@ pub fn recalled_memory(suite: &Suite, mut fixture: impl Fixture) {
         return suite.skip("the transport does not map memory");
     };
     let memory = [0; 3].map(|_| mapped.allocate(10_000).expect("memory for a test"));
-    let [granted, unseen, other] = memory.each_ref().map(|memory| memory.region());
+    let [granted, unseen, _] = memory.each_ref().map(|memory| memory.region());
     let part = granted.sub(100, 50).expect("inside");
-    let keys = [part, unseen, other].map(|region| mapped.key(peer, region));
+    let lease = memory[0].lease().sub(100, 50).expect("inside");
+    let leases = [&lease, memory[1].lease(), memory[2].lease()];
+    let keys = leases.map(|lease| mapped.key(peer, lease));
     let [Some(key), Some(unseen_key), Some(other_key)] = keys else {
         return suite.skip("the peer cannot map memory here");
     };
@@ -407,19 +410,17 @@ pub fn mapped_keys_are_checked(suite: &Suite, mut fixture: impl Fixture) {
         return suite.skip("the transport does not map memory");
     };
     let memory = mapped.allocate(8192).expect("memory for a test");
-    let region = memory.region();
-    let Some(key) = mapped.key(peer, region) else {
+    let Some(key) = mapped.key(peer, memory.lease()) else {
         return suite.skip("the peer cannot map memory here");
     };
-    assert!(mapped.key(peer, Ground::new(64).0).is_none(), "heap memory");
-    for (before, len) in [(0, 8193), (1, 10), (0, u64::MAX)] {
-        let outside = Region::new(region.space(), region.start() - before, 0, len);
-        assert!(mapped.key(peer, outside).is_none(), "{len} bytes from {before} before");
-    }
     let device = FakeDevice::new(0);
     let fake = device.allocate(64).expect("fake memory");
-    assert!(mapped.key(peer, fake).is_none(), "a device's memory");
-    assert!(mapped.key(crate::PeerId(77), region).is_none(), "nobody is called that");
+    for (elsewhere, what) in [(Ground::new(64).0, "heap memory"), (fake, "a device's memory")] {
+        // SAFETY: the memory was just allocated, and is freed with the device or never.
+        let lease = unsafe { Lease::kept_by_caller(elsewhere) };
+        assert!(mapped.key(peer, &lease).is_none(), "{what}");
+    }
+    assert!(mapped.key(crate::PeerId(77), memory.lease()).is_none(), "nobody is called that");
     assert!(mapped.allocate(u64::MAX).is_err(), "more than there is");
     assert!(mapped.allocate(u64::MAX / 2).is_err(), "more than there is");
 

@@ -5,7 +5,7 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Ended, Event, Extent, LinkError, MapError, Mapped, Mapping,
     PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::{Region, Space};
+use gapless_mem::{Lease, Region, Space};
 
 const REFUSED: &str = "refused on purpose";
 
@@ -133,12 +133,12 @@ unsafe impl<B: Btl> Mapped for Fault<B> {
         self.inner_mapped()?.allocate(len)
     }
 
-    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
+    fn key(&mut self, peer: PeerId, memory: &Lease) -> Option<RemoteKey> {
         self.allow_mapped().ok()?;
         if self.cut_of(peer).is_some() {
             return None;
         }
-        self.abilities.mapped(&mut self.inner)?.key(peer, region)
+        self.abilities.mapped(&mut self.inner)?.key(peer, memory)
     }
 
     fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {

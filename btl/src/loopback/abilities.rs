@@ -264,7 +264,8 @@ unsafe impl Mapped for Loopback {
         Ok(unsafe { Allocation::new(lease) })
     }
 
-    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
+    fn key(&mut self, peer: PeerId, memory: &Lease) -> Option<RemoteKey> {
+        let region = memory.region();
         let whom = u64::from(self.peer(peer).ok()?.end.number());
         if !region.space().cpu_accessible() {
             let (number, offset) = self.export(region)?;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{MapError, Queue};
-use gapless_mem::{Region, fake::FakeDevice};
+use gapless_mem::{Lease, fake::FakeDevice};
 
 fn poll(end: &mut Loopback) -> Vec<Event> {
     let mut events = Queue::with_capacity(64);
@@ -81,11 +81,7 @@ fn a_freed_allocation_cannot_be_mapped() {
     let to_a = b.connect(&a.address()).unwrap();
     let to_b = a.connect(&b.address()).unwrap();
     let memory = a.allocate(100).unwrap();
-    let key = a.key(to_b, memory.region().sub(10, 90).unwrap()).unwrap();
-    assert!(
-        a.key(to_b, Region::new(gapless_mem::Space::Host, memory.region().start(), 0, 101))
-            .is_none()
-    );
+    let key = a.key(to_b, &memory.lease().sub(10, 90).unwrap()).unwrap();
     let mapping = b.map(to_a, &key).unwrap();
     assert_eq!(mapping.region().start(), memory.region().start() + 10);
     drop(memory);
@@ -96,6 +92,7 @@ fn a_freed_allocation_cannot_be_mapped() {
 
 /// Or its recall would say nothing of who has the memory.
 #[test]
+#[allow(unsafe_code, reason = "vouches for memory of a device")]
 fn a_key_is_for_the_peer_that_it_was_made_for() {
     let hub = Hub::new();
     let [mut owner, mut friend, mut thief] = [(); 3].map(|()| Loopback::new(&hub));
@@ -106,8 +103,10 @@ fn a_key_is_for_the_peer_that_it_was_made_for() {
     for end in [&mut owner, &mut friend, &mut thief] {
         end.attach(&device).unwrap();
     }
-    for region in [memory.region(), far] {
-        let key = owner.key(to_friend, region).unwrap();
+    // SAFETY: the device has just given it, and nobody frees it.
+    let far = unsafe { Lease::kept_by_caller(far) };
+    for lease in [memory.lease(), &far] {
+        let key = owner.key(to_friend, lease).unwrap();
         let to_owner = thief.connect(&owner.address()).unwrap();
         assert!(matches!(thief.map(to_owner, &key), Err(MapError::BadKey { .. })));
         let to_owner = friend.connect(&owner.address()).unwrap();

@@ -5,7 +5,7 @@ use crate::{
     AbilityId, Access, Allocation, Btl, Extent, MapError, Mapped, Mapping, PeerId, Rdma, RdmaError,
     RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::{Region, Space};
+use gapless_mem::{Lease, Region, Space};
 
 impl<B: Btl> Trace<B> {
     fn ability<T, E: std::fmt::Display>(
@@ -103,9 +103,9 @@ unsafe impl<B: Btl> Mapped for Trace<B> {
         self.ability("allocate", None, len, result)
     }
 
-    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
-        let key = self.abilities.mapped(&mut self.inner)?.key(peer, region);
-        self.ability("key", Some(peer), region.len(), key.ok_or("no key")).ok()
+    fn key(&mut self, peer: PeerId, memory: &Lease) -> Option<RemoteKey> {
+        let key = self.abilities.mapped(&mut self.inner)?.key(peer, memory);
+        self.ability("key", Some(peer), memory.region().len(), key.ok_or("no key")).ok()
     }
 
     fn map_for(&mut self, peer: PeerId, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {

@@ -6,7 +6,7 @@ use gapless_btl::{
     AbilityId, Access, Allocation, Btl, Ended, Event, Extent, MapError, Mapped, Mapping, PeerId,
     Rdma, RdmaError, RdmaLimits, RemoteKey, Token,
 };
-use gapless_mem::{Region, Space};
+use gapless_mem::{Lease, Region, Space};
 
 /// Keys that are given out at most where they run out.
 const KEYS_MAX: u32 = 20;
@@ -135,8 +135,8 @@ unsafe impl Mapped for Broken {
         Ok(memory)
     }
 
-    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
-        let key = self.inner_mapped().key(peer, region);
+    fn key(&mut self, peer: PeerId, memory: &Lease) -> Option<RemoteKey> {
+        let key = self.inner_mapped().key(peer, memory);
         self.keys += u32::from(key.is_some());
         match self.flaw {
             Flaw::RunsOutOfKeys if self.keys > KEYS_MAX => None,

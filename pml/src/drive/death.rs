@@ -10,7 +10,7 @@
 
 use crate::comm::Comm;
 use crate::drive::core::Core;
-use crate::drive::inflight::{Flight, InFlight};
+use crate::drive::inflight::InFlight;
 use crate::drive::peer::Outgoing;
 use crate::error::PmlError;
 use crate::matching::Pattern;
@@ -19,7 +19,6 @@ use crate::request::recv::RecvStage;
 use crate::request::send::SendStage;
 use crate::request::{RequestId, Work};
 use gapless_bml::{Bml, LinkError, Rank};
-use gapless_mem::Completion;
 
 impl Core {
     /// A peer has broken the protocol: it is lost to us, and told so.
@@ -45,22 +44,19 @@ impl Core {
         state.reorder.clear();
         state.streams.clear();
         let fault = PmlError::PeerLost { rank: culprit, error };
-        let packing = |item: &Outgoing| {
-            matches!(item, Outgoing::Packing { packed: Completion::Pending(_), .. })
-        };
+        let packing = |item: &Outgoing| matches!(item, Outgoing::Packing { packing, .. } if packing.is_pending());
         // What engines pack comes first: the rest goes with slots of the transport's, which may panic.
         let (at_work, rest): (Vec<_>, Vec<_>) =
             std::mem::take(&mut state.outbox).into_iter().partition(packing);
         for item in at_work {
-            if let Outgoing::Packing { id, slot, packed: completion } = item
+            if let Outgoing::Packing { id, packing } = item
                 && let Some(send) = self.requests.send_mut(id)
             {
                 if let SendStage::Eager { serial } = send.stage {
                     self.serials.remove(&serial);
                 }
                 send.stage = SendStage::Draining { packing: 1, result: Err(fault.clone()) };
-                let work = Flight::Wasted { id, slot };
-                self.in_flight.push(InFlight { completion, work });
+                self.in_flight.push(InFlight::Wasted { id, packing });
             }
         }
         drop(rest);

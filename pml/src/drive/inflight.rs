@@ -1,10 +1,11 @@
-//! Work that engines have not ended yet, and what follows when they have. Whatever the work reads
-//! or writes (slots, fragments, mappings, users' buffers) is held until then. The host's engine ends
-//! at once and leaves nothing here.
+//! Work that engines have not ended yet, and what follows when they have. Each is a [`Transfer`], which holds whatever
+//! the work reads or writes (slots, fragments, mappings, users' buffers) until then. The host's engine ends at once and
+//! leaves nothing here.
 //!
 //! Engines and completions are not ours, and may panic. So work is asked where it lies, and leaves the table
 //! when it is over: whatever unwinds, [`Pml::take_back`](crate::Pml::take_back) finds all that goes on.
 
+use crate::buffer::{Held, Transfer};
 use crate::drive::core::Core;
 use crate::matching::body::Body;
 use crate::request::RequestId;
@@ -19,41 +20,60 @@ const WAITING_MAX: usize = 16;
 
 /// Work in flight.
 #[derive(Debug)]
-pub(crate) struct InFlight {
-    pub(crate) completion: Completion,
-    pub(crate) work: Flight,
-}
-
-/// What the work is, and what it needs.
-#[derive(Debug)]
-pub(crate) enum Flight {
-    /// A part of a rendezvous, which holds what the work needs.
-    Part { id: RequestId, part: u64 },
+pub(crate) enum InFlight {
+    /// A part of a rendezvous.
+    Part { id: RequestId, part: u64, transfer: Transfer<Held> },
     /// An eager message to a lost peer is packed into its slot, without use.
-    Wasted { id: RequestId, slot: RailSlot },
+    Wasted { id: RequestId, packing: Transfer<RailSlot> },
     /// The data of an offer that nobody answers is packed into its slot.
-    Payload { id: RequestId, slot: RailSlot },
+    Payload { id: RequestId, packing: Transfer<RailSlot> },
     /// An eager message is unpacked.
-    Unpack { id: RequestId, body: Body, matched: Matched },
+    Unpack { id: RequestId, unpacking: Transfer<Body>, matched: Matched },
     /// Work of the caller's, which a send waits for; the work in `left` comes after.
-    Await { id: RequestId, left: Vec<Completion> },
+    Await { id: RequestId, completion: Completion, left: Vec<Completion> },
 }
 
 impl InFlight {
+    /// Whether it is over. Never blocks.
+    fn poll(&mut self) -> Result<bool, DeviceError> {
+        match self {
+            InFlight::Part { transfer, .. } => transfer.poll(),
+            InFlight::Wasted { packing, .. } | InFlight::Payload { packing, .. } => packing.poll(),
+            InFlight::Unpack { unpacking, .. } => unpacking.poll(),
+            InFlight::Await { completion, .. } => completion.poll(),
+        }
+    }
+
+    /// Waits until engines and devices touch nothing for it any more; never unwinds.
+    pub(crate) fn drain(&self) {
+        match self {
+            InFlight::Part { transfer, .. } => transfer.drain(),
+            InFlight::Wasted { packing, .. } | InFlight::Payload { packing, .. } => packing.drain(),
+            InFlight::Unpack { unpacking, .. } => unpacking.drain(),
+            // It touches nothing of ours, and may need this thread to go on.
+            InFlight::Await { .. } => {}
+        }
+    }
+
+    /// Whether it is a part of this rendezvous.
+    pub(crate) fn is_part_of(&self, request: RequestId) -> bool {
+        matches!(self, InFlight::Part { id, .. } if *id == request)
+    }
+
     /// How it has ended, if it has, as far as that is asked: of a rendezvous' parts only the oldest is, which is
     /// noted in `waiting` if it goes on.
     fn ended(
-        &self,
+        &mut self,
         waiting: &mut SmallVec<[RequestId; WAITING_MAX]>,
     ) -> Option<Result<(), DeviceError>> {
-        let part = match self.work {
-            Flight::Part { id, .. } => Some(id),
+        let part = match self {
+            InFlight::Part { id, .. } => Some(*id),
             _ => None,
         };
         if part.is_some_and(|id| waiting.contains(&id)) {
             return None;
         }
-        let ended = self.completion.poll();
+        let ended = self.poll();
         if let (Ok(false), Some(id)) = (&ended, part)
             && waiting.len() < WAITING_MAX
         {
@@ -78,33 +98,39 @@ impl Core {
                 at += 1;
                 continue;
             };
-            let InFlight { completion, work } = self.in_flight.remove(at);
+            let entry = self.in_flight.remove(at);
             end -= 1;
-            if matches!(work, Flight::Await { .. }) {
-                self.requests.lay_down(completion);
-            }
-            self.work_ended(bml, work, result.map_err(EngineError::from));
+            self.work_ended(bml, entry, result.map_err(EngineError::from));
             done += 1;
         }
         done
     }
 
-    fn work_ended(&mut self, bml: &mut Bml, work: Flight, result: Result<(), EngineError>) {
+    fn work_ended(&mut self, bml: &mut Bml, work: InFlight, result: Result<(), EngineError>) {
         match work {
-            Flight::Part { id, part } => self.landed(bml, id, part, result),
-            Flight::Wasted { id, slot } => {
-                drop(slot);
+            InFlight::Part { id, part, transfer } => {
+                let held = transfer.end();
+                self.landed(bml, id, part, result.map(|()| held));
+            }
+            InFlight::Wasted { id, packing } => {
+                drop(packing);
                 self.drained(id);
             }
-            Flight::Payload { id, slot } => self.payload_packed(bml, id, slot, result),
-            Flight::Unpack { id, body, mut matched } => {
+            InFlight::Payload { id, packing } => {
+                self.payload_packed(bml, id, packing.end(), result);
+            }
+            InFlight::Unpack { id, unpacking, mut matched } => {
                 if let Err(error) = result {
                     matched.failure = Some(error.into());
                 }
+                let body = unpacking.end();
                 self.finish_recv(id, matched);
                 self.pool.give(body);
             }
-            Flight::Await { id, left } => self.awaited(bml, id, left, result),
+            InFlight::Await { id, completion, left } => {
+                self.requests.lay_down(completion);
+                self.awaited(bml, id, left, result);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 //! queues behind it. Fragments of the pipeline need no order and come after the outbox, in turns between the messages
 //! they belong to.
 
+use crate::buffer::Transfer;
 use crate::drive::core::{AM_TAG, Core};
 use crate::eager::unanswered::Offering;
 use crate::error::PmlError;
@@ -15,7 +16,6 @@ use crate::rndv::mapped_put::Granting;
 use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Note, What};
 use gapless_bml::{Bml, LinkError, RailSlot, Rank, ReserveError, Token};
-use gapless_mem::Completion;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -64,8 +64,8 @@ impl Peer {
 pub(crate) enum Outgoing {
     /// An eager message, not packed yet.
     Eager(RequestId),
-    /// An eager message that an engine is packing.
-    Packing { id: RequestId, slot: RailSlot, packed: Completion },
+    /// An eager message that an engine packs, or that waits for those before it.
+    Packing { id: RequestId, packing: Transfer<RailSlot> },
     /// An offer.
     Rts(RequestId),
     /// A note about messages before it.
@@ -145,10 +145,10 @@ impl Core {
     /// Sends waiting messages for one peer, until the transport has no room; returns how many were sent.
     pub(crate) fn flush_peer(&mut self, bml: &mut Bml, peer: u32) -> usize {
         let mut done = 0;
-        while let Some(first) = self.peers[peer as usize].outbox.front() {
+        while let Some(first) = self.peers[peer as usize].outbox.front_mut() {
             // Asked where it lies: an engine's word may be a panic.
             let packed = match first {
-                Outgoing::Packing { packed, .. } => packed.poll(),
+                Outgoing::Packing { packing, .. } => packing.poll(),
                 _ => Ok(true),
             };
             if packed == Ok(false) {
@@ -157,8 +157,8 @@ impl Core {
                 return done;
             }
             let Some(item) = self.peers[peer as usize].outbox.pop_front() else { break };
-            if let Outgoing::Packing { id, slot, .. } = item {
-                self.send_packed(bml, peer, (id, slot), packed.map(drop));
+            if let Outgoing::Packing { id, packing } = item {
+                self.send_packed(bml, peer, (id, packing.end()), packed.map(drop));
                 done += 1;
                 continue;
             }
@@ -219,7 +219,10 @@ impl Core {
             match outbox.get(at) {
                 Some(Outgoing::Packing { .. }) => {}
                 Some(&Outgoing::Eager(id)) => match self.start_packing(bml, peer, id) {
-                    Ok(Some(packing)) => self.peers[peer as usize].outbox[at] = packing,
+                    Ok(Some(packing)) => {
+                        let packing = Outgoing::Packing { id, packing };
+                        self.peers[peer as usize].outbox[at] = packing;
+                    }
                     Ok(None) | Err(_) => return,
                 },
                 _ => return,
@@ -230,11 +233,13 @@ impl Core {
     fn attempt(&mut self, bml: &mut Bml, peer: u32, item: Outgoing) -> Attempt {
         match item {
             Outgoing::Eager(id) => match self.start_packing(bml, peer, id) {
-                Ok(Some(Outgoing::Packing { slot, packed: Completion::Ready, .. })) => {
-                    self.send_packed(bml, peer, (id, slot), Ok(()));
-                    Attempt::Sent
-                }
-                Ok(Some(packing)) => Attempt::Waits(packing),
+                Ok(Some(packing)) => match packing.now() {
+                    Ok(slot) => {
+                        self.send_packed(bml, peer, (id, slot), Ok(()));
+                        Attempt::Sent
+                    }
+                    Err(packing) => Attempt::Waits(Outgoing::Packing { id, packing }),
+                },
                 Ok(None) => Attempt::Waits(Outgoing::Eager(id)),
                 // The request has ended meanwhile.
                 Err(Gone) => Attempt::Sent,

@@ -2,7 +2,7 @@
 //! is given up, or a panic has left it, and nobody can tell what is whole.
 
 use crate::drive::core::Core;
-use crate::drive::inflight::{Flight, InFlight};
+use crate::drive::inflight::InFlight;
 use crate::drive::peer::Outgoing;
 use crate::pml::Pml;
 use crate::request::Work;
@@ -15,19 +15,14 @@ impl Core {
     /// Waits until no engine works on anything of ours any more; nothing new is begun.
     fn drain_engines(&mut self) {
         for item in self.peers.iter().flat_map(|peer| &peer.outbox) {
-            if let Outgoing::Packing { packed, .. } = item {
-                packed.drain();
+            if let Outgoing::Packing { packing, .. } = item {
+                packing.drain();
             }
         }
-        for InFlight { completion, work } in &self.in_flight {
-            // Awaited work is the caller's: no engine is at work for it, and it may need this thread.
-            if !matches!(work, Flight::Await { .. }) {
-                completion.drain();
-            }
-        }
+        self.in_flight.iter().for_each(InFlight::drain);
         // Only now: what goes with them may be anybody's, and panic.
-        for InFlight { completion, work } in self.in_flight.drain(..) {
-            if let Flight::Await { left, .. } = work {
+        for work in self.in_flight.drain(..) {
+            if let InFlight::Await { completion, left, .. } = work {
                 [completion].into_iter().chain(left).for_each(|it| self.requests.lay_down(it));
             }
         }

@@ -16,7 +16,6 @@ use crate::wire::Label;
 use crate::wire::{self, EAGER_BYTES, EAGER_STANDARD, EAGER_WORDS};
 use gapless_bml::{Bml, Fragment, Next, Rank, SHORT_BYTES, Short, Token};
 use gapless_engine::Typed;
-use gapless_mem::Completion;
 use zerocopy::IntoBytes;
 
 /// Words of a message that fits a line of the shared-memory transport.
@@ -223,23 +222,14 @@ impl Core {
         buffer: &Typed,
         (peer, rank, tag): (u32, u32, i32),
     ) -> Option<Left> {
-        let (bytes, engine) = (buffer.packed_bytes(), self.host?);
+        let bytes = buffer.packed_bytes();
         if bytes > eager_payload(bml.limits(Rank(peer))?) {
             return None;
         }
         let len = EAGER_BYTES + to_usize(bytes);
         let mut slot = self.reserve(bml, peer, len)?;
-        // SAFETY: the caller's promise holds for all of this call, and when it ends nothing packs any more: work that
-        // is pending is drained below.
-        let packed =
-            unsafe { buffer::pack(&self.engines, engine, buffer, 0..bytes, &slot, EAGER_BYTES) };
-        match packed {
-            Ok(Completion::Ready) => {}
-            other => {
-                other.iter().for_each(Completion::drain);
-                return None;
-            }
-        }
+        // SAFETY: the caller's promise is for the time of this call.
+        unsafe { buffer::copy_in(buffer, 0..bytes, &mut slot, EAGER_BYTES) }?.ok()?;
         let digest = self.digests.words(buffer.layout(), buffer.count());
         let state = &mut self.peers[peer as usize];
         let sequence = state.next_sequence;
@@ -269,8 +259,7 @@ impl Core {
             return false;
         }
         self.take_straight(from, &header, |buffer| {
-            let data = fragment.region().sub(EAGER_BYTES as u64, bytes as u64);
-            data.is_ok_and(|data| buffer.put_region(&data))
+            buffer.put_fragment(fragment, EAGER_BYTES as u64, bytes as u64)
         })
     }
 

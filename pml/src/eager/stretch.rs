@@ -8,7 +8,8 @@
 //! It stands for the same promise as a [`Buffer`]: the memory is valid, and nothing else touches it, until the
 //! request ends.
 
-use crate::buffer::Buffer;
+use crate::buffer::{self, Buffer};
+use gapless_bml::Fragment;
 use gapless_dtype::Layout;
 use gapless_engine::Typed;
 use gapless_mem::{Region, Space};
@@ -80,16 +81,16 @@ impl Stretch {
         true
     }
 
-    /// Copies a message in memory of the host, or shared with it, into this buffer, if the lengths are equal; returns
-    /// whether they are.
+    /// Copies the `len` bytes of a message that follow its first `offset` into this buffer, if it has exactly that
+    /// length; returns whether it has.
     #[inline]
-    pub(crate) fn put_region(&self, data: &Region) -> bool {
-        if self.bytes != data.len() {
+    pub(crate) fn put_fragment(&self, fragment: &Fragment, offset: u64, len: u64) -> bool {
+        if self.bytes != len {
             return false;
         }
         let to = Region::new(Space::Host, self.address, 0, self.bytes);
-        // SAFETY: the promise this stands for; its request has not ended. `data` is a message of our caller's.
-        unsafe { gapless_mem::copy(&to, data) }.is_ok()
+        // SAFETY: the promise this stands for; its request has not ended.
+        unsafe { buffer::copy_from(fragment, offset, &to) }
     }
 
     /// The same buffer in full, on which engine number `engine` works.
@@ -100,7 +101,7 @@ impl Stretch {
             Some(layout) => Typed::new(region, 0, layout, self.count)
                 .expect("instances without gaps from displacement 0 on fill their bytes"),
         };
-        // SAFETY: the promise this stands for, handed on.
+        // SAFETY: the promise this stands for: until its request has ended, which keeps the buffer.
         unsafe { Buffer::promised(&typed, engine) }
     }
 }

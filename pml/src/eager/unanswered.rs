@@ -20,9 +20,10 @@
 //! If two processes both send first, both sends end as long as both processes make progress. More is not promised for
 //! device memory: a message whose sender makes no progress for those 50 µs does not leave.
 
+use crate::buffer::Transfer;
 use crate::choose::{Protocol, Ways};
 use crate::drive::core::{AM_TAG, Core};
-use crate::drive::inflight::{Flight, InFlight};
+use crate::drive::inflight::InFlight;
 use crate::matching::body::{Arrival, Body};
 use crate::request::RequestId;
 use crate::request::send::{SendStage, to_usize};
@@ -33,7 +34,6 @@ use crate::wire::SendMode;
 use crate::wire::{self, PAYLOAD_BYTES, Verdict};
 use gapless_bml::{Bml, Fragment, RailSlot, Rank, Token};
 use gapless_engine::{EngineError, Typed};
-use gapless_mem::Completion;
 use std::time::{Duration, Instant};
 
 /// How long an offer waits for an answer before its data is packed.
@@ -158,14 +158,14 @@ impl Core {
             return Followed::Waits;
         };
         let Some(send) = self.requests.send_mut(id) else { return Followed::Over };
-        let packed = send.buffer.pack(&self.engines, 0..bytes, &slot, PAYLOAD_BYTES);
+        let packed = send.buffer.pack(&self.engines, 0..bytes, slot, PAYLOAD_BYTES);
         let SendStage::Rendezvous(offered) = &mut send.stage else { return Followed::Over };
-        match packed {
-            Ok(Completion::Ready) => self.send_payload(bml, id, slot),
-            Ok(completion) => {
+        match packed.map(Transfer::now) {
+            Ok(Ok(slot)) => self.send_payload(bml, id, slot),
+            Ok(Err(packing)) => {
                 offered.packing = true;
                 self.payloads += 1;
-                self.in_flight.push(InFlight { completion, work: Flight::Payload { id, slot } });
+                self.in_flight.push(InFlight::Payload { id, packing });
             }
             Err(error) => self.ask_back(bml, id, error),
         }

@@ -18,7 +18,7 @@
 //! What a receiver does for a note takes time in proportion to the messages that wait there.
 
 use crate::drive::core::Core;
-use crate::drive::inflight::{Flight, InFlight};
+use crate::drive::inflight::InFlight;
 use crate::drive::peer::Outgoing;
 use crate::error::PmlError;
 use crate::matching::body::Arrival;
@@ -29,7 +29,6 @@ use crate::request::{Left, Recalled, RequestId};
 use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Verdict, What};
 use gapless_bml::Bml;
-use gapless_mem::Completion;
 
 impl Core {
     /// Withdraws a send, whether it needs an answer or has left long ago.
@@ -81,15 +80,13 @@ impl Core {
         match item {
             None => return false,
             // An engine still reads the buffer.
-            Some(Outgoing::Packing {
-                slot, packed: completion @ Completion::Pending(_), ..
-            }) => {
+            Some(Outgoing::Packing { packing, .. }) if packing.is_pending() => {
                 let Some(send) = self.requests.send_mut(id) else { return true };
                 if let SendStage::Eager { serial } = send.stage {
                     self.serials.remove(&serial);
                 }
                 send.stage = SendStage::Draining { packing: 1, result: Err(PmlError::Cancelled) };
-                self.in_flight.push(InFlight { completion, work: Flight::Wasted { id, slot } });
+                self.in_flight.push(InFlight::Wasted { id, packing });
             }
             Some(Outgoing::Rts(_)) => {
                 self.end_offer(bml, id, Err(PmlError::Cancelled));

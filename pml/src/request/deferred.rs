@@ -20,7 +20,7 @@
 use crate::buffer::Buffer;
 use crate::comm::Comm;
 use crate::drive::core::Core;
-use crate::drive::inflight::{Flight, InFlight};
+use crate::drive::inflight::InFlight;
 use crate::drive::peer::Outgoing;
 use crate::error::PmlError;
 use crate::matching::body::Arrival;
@@ -66,8 +66,7 @@ impl Core {
         };
         // SAFETY: the caller's promise is passed on.
         let id = unsafe { self.offer_later(bml, comm, buffer, (rank, tag)) }?;
-        let work = Flight::Await { id, left };
-        self.in_flight.push(InFlight { completion, work });
+        self.in_flight.push(InFlight::Await { id, completion, left });
         Ok(id)
     }
 
@@ -83,7 +82,7 @@ impl Core {
             && self.requests.send_mut(id).is_some()
             && let Some(completion) = left.pop()
         {
-            self.in_flight.push(InFlight { completion, work: Flight::Await { id, left } });
+            self.in_flight.push(InFlight::Await { id, completion, left });
             return;
         }
         left.into_iter().for_each(|completion| self.requests.lay_down(completion));

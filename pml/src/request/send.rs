@@ -1,6 +1,6 @@
 //! Sends: starting one, and the states it goes through.
 
-use crate::buffer::{self, Buffer};
+use crate::buffer::{self, Buffer, Transfer, copy_in};
 use crate::choose::{Protocol, SingleCopyCosts, Situation, Touched, Ways};
 use crate::comm::Comm;
 use crate::drive::core::{AM_TAG, Core};
@@ -15,7 +15,7 @@ use crate::wire::SendMode;
 use crate::wire::{EAGER_BYTES, Envelope, SERIAL_BYTES, Verdict};
 use gapless_bml::{Bml, Limits, RailSlot, Rank, Token};
 use gapless_engine::{EngineError, Typed};
-use gapless_mem::{Begun, Completion, DeviceError, Region};
+use gapless_mem::{DeviceError, Region};
 
 /// A send in flight.
 #[derive(Debug)]
@@ -109,34 +109,37 @@ impl Core {
         if outbox_empty
             && let Some(mut slot) = self.reserve(bml, peer, EAGER_BYTES + to_usize(bytes))
         {
-            let engine = ready.engine;
-            // SAFETY: the caller's promise holds for the time of this call and until the request
-            // has ended, which is not before the packing has.
-            let mut packed = unsafe {
-                buffer::pack(&self.engines, engine, buffer, 0..bytes, &slot, EAGER_BYTES)
-            }?;
-            if mode == SendMode::Buffered && !matches!(packed, Completion::Ready) {
-                // Its memory is granted for the time of this call only.
-                Begun::new(std::mem::take(&mut packed)).wait().map_err(EngineError::from)?;
+            // SAFETY: the caller's promise holds for the time of this call.
+            if let Some(copied) = unsafe { copy_in(buffer, 0..bytes, &mut slot, EAGER_BYTES) } {
+                copied?;
+            } else {
+                // SAFETY: the caller's promise is the one that a buffer takes. In buffered mode it is dropped, and its
+                // work has ended, before this returns.
+                let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
+                let mut packing = buffer.pack(&self.engines, 0..bytes, slot, EAGER_BYTES)?;
+                if mode == SendMode::Buffered {
+                    packing.wait().map_err(EngineError::from)?;
+                }
+                match packing.now() {
+                    Ok(packed) => slot = packed,
+                    Err(packing) => {
+                        let (to, envelope) = (ready.to, ready.envelope);
+                        let stage = SendStage::Eager { serial: 0 };
+                        let send = Send { buffer, to, envelope, _copied: None, stage };
+                        let id = self.requests.insert(Work::Send(Box::new(send)));
+                        self.enqueue(peer, Outgoing::Packing { id, packing });
+                        return Ok(id);
+                    }
+                }
             }
-            if let Completion::Ready = packed {
-                let sequence = self.peers[peer as usize].next_sequence;
-                slot.write(0, &Envelope { sequence, ..ready.envelope }.eager())
-                    .map_err(EngineError::from)?;
-                self.next_sequence(peer);
-                bml.send(slot, AM_TAG, Token::NONE);
-                let protocol = Protocol::Eager;
-                let status = Status { source: rank, tag, bytes, protocol };
-                return Ok(self.requests.insert_left(&Left { status, peer, sequence }));
-            }
-            // SAFETY: the caller's promise is the one that a buffer takes.
-            let buffer = unsafe { Buffer::promised(buffer, engine) };
-            let stage = SendStage::Eager { serial: 0 };
-            let envelope = ready.envelope;
-            let send = Send { buffer, to: ready.to, envelope, _copied: None, stage };
-            let id = self.requests.insert(Work::Send(Box::new(send)));
-            self.enqueue(peer, Outgoing::Packing { id, slot, packed });
-            return Ok(id);
+            let sequence = self.peers[peer as usize].next_sequence;
+            slot.write(0, &Envelope { sequence, ..ready.envelope }.eager())
+                .map_err(EngineError::from)?;
+            self.next_sequence(peer);
+            bml.send(slot, AM_TAG, Token::NONE);
+            let protocol = Protocol::Eager;
+            let status = Status { source: rank, tag, bytes, protocol };
+            return Ok(self.requests.insert_left(&Left { status, peer, sequence }));
         }
         if let Some(fault) = self.peers[peer as usize].fault() {
             return Err(fault);
@@ -334,7 +337,7 @@ impl Core {
         bml: &mut Bml,
         peer: u32,
         id: RequestId,
-    ) -> Result<Option<Outgoing>, Gone> {
+    ) -> Result<Option<Transfer<RailSlot>>, Gone> {
         let send = self.requests.send_mut(id).ok_or(Gone)?;
         let (bytes, start) = (send.buffer.bytes(), send.envelope.eager_bytes());
         let Some(slot) = self.reserve(bml, peer, start + to_usize(bytes)) else {
@@ -343,8 +346,8 @@ impl Core {
             return Ok(None);
         };
         let send = self.requests.send_mut(id).ok_or(Gone)?;
-        match send.buffer.pack(&self.engines, 0..bytes, &slot, start) {
-            Ok(packed) => Ok(Some(Outgoing::Packing { id, slot, packed })),
+        match send.buffer.pack(&self.engines, 0..bytes, slot, start) {
+            Ok(packing) => Ok(Some(packing)),
             Err(error) => {
                 self.finish_eager(id, Err(error.into()));
                 Err(Gone)

@@ -4,10 +4,9 @@
 use super::decide::{Incoming, Stage};
 use super::offer::Offered;
 use super::{AtReceiver, Cx, Effects, Heard, Rendezvous, Step, Turn};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Held};
 use crate::choose::Situation;
 use crate::drive::core::Core;
-use crate::drive::inflight::Flight;
 use crate::drive::peer::Streamed;
 use crate::error::PmlError;
 use crate::request::recv::{Recv, RecvStage};
@@ -76,6 +75,7 @@ impl Core {
             operation: "get",
             reason: error.to_string(),
         };
+        let result = result.map(|()| Held::Nothing);
         let result = result.map_err(|error| EngineError::from(failed(error)));
         self.landed(bml, id, 0, result);
     }
@@ -86,7 +86,7 @@ impl Core {
         bml: &mut Bml,
         id: RequestId,
         part: u64,
-        result: Result<(), EngineError>,
+        result: Result<Held, EngineError>,
     ) {
         let landed = self.call(bml, id, |going, cx| going.landed(cx, part, result));
         self.blame(bml, id, landed);
@@ -322,8 +322,7 @@ impl Core {
 
     /// Ends a request that has failed because its peer was lost, once nobody works on its buffer any more.
     fn settle(&mut self, bml: &mut Bml, id: RequestId) {
-        let parts = |work: &Flight| matches!(work, Flight::Part { id: of, .. } if *of == id);
-        if self.in_flight.iter().any(|entry| parts(&entry.work)) {
+        if self.in_flight.iter().any(|work| work.is_part_of(id)) {
             return;
         }
         if self.requests.send_mut(id).is_some() {

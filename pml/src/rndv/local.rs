@@ -6,9 +6,9 @@
 
 use super::mapped::Moving;
 use super::{Cx, Kind, Opened, Step};
+use crate::buffer::Transfer;
 use crate::choose::{Excluded, Model, Situation};
 use crate::rndv::protocol::Protocol;
-use gapless_mem::Completion;
 
 pub(super) const KIND: Kind = Kind {
     name: "local",
@@ -29,14 +29,15 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     let Some(source) = source else {
         return (None, Step::Refused("its send is not in flight".to_owned()));
     };
-    match cx.buffer.fetch_local(cx.engines, source, 0..room) {
-        Ok(Completion::Ready) => {
+    let moved = cx.buffer.fetch_local(cx.engines, source.clone(), 0..room);
+    match moved.map(Transfer::now) {
+        Ok(Ok(_)) => {
             cx.received(Protocol::Local);
             (None, Step::Done(Protocol::Local))
         }
-        Ok(completion) => {
-            cx.follow(0, completion);
-            (Some(Box::new(Moving::here(Protocol::Local))), Step::Going)
+        Ok(Err(moving)) => {
+            cx.follow(0, moving);
+            (Some(Box::new(Moving(Protocol::Local))), Step::Going)
         }
         Err(error) => (None, Step::Refused(error.to_string())),
     }

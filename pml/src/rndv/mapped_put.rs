@@ -22,10 +22,9 @@
 //! when the transport says that the peer has released the memory, or that its process is gone
 //! ([`Mapped::recall`](gapless_bml::Mapped::recall)): a lost peer may live, and write, for long.
 
-use super::mapped::{Far, remote};
-use super::offer::{map_key, packed_size};
 use super::staged::{lasts, map_peer};
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, unexpected};
+use crate::buffer::{Far, Held, Remote, Transfer};
 use crate::choose::{Excluded, Model, Situation};
 use crate::hash::FastMap;
 use crate::rndv::layouts::Fetch;
@@ -35,10 +34,10 @@ use crate::tuning::Tuning;
 use crate::wire::{
     self, FRAGMENT_MIN, GRANT_BYTES, Grant, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, Why,
 };
-use gapless_bml::{Mapping, Rank, RemoteKey};
+use gapless_bml::{Rank, RemoteKey};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
-use gapless_mem::{Completion, Region, Space};
+use gapless_mem::{Region, Space};
 use std::sync::Arc;
 
 pub(super) const KIND: Kind = Kind {
@@ -106,10 +105,7 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     }
     s.grants = match (from_host, host) {
         (true, true) if !forced => false,
-        (_, true) => {
-            let touched = cx.buffer.touched();
-            touched.is_some_and(|(_, region)| map_key(cx.bml, cx.peer, region, share).is_some())
-        }
+        (_, true) => cx.buffer.key(cx.bml, cx.peer, share).is_some(),
         (true, false) => false,
         // Its key is requested when it is needed: exporting memory takes time.
         (false, false) => {
@@ -141,9 +137,8 @@ fn inline_max(cx: &Cx<'_>) -> usize {
 fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     let share = cx.config.share_device_buffers;
     let (reply, room) = cx.receipt();
-    let touched = cx.buffer.touched();
-    let key = touched.and_then(|(_, region)| map_key(cx.bml, cx.peer, region, share));
-    let Some(((low, region), key)) = touched.zip(key) else {
+    let key = cx.buffer.key(cx.bml, cx.peer, share);
+    let Some(((low, region), key)) = cx.buffer.touched().zip(key) else {
         return (None, not_granted(cx, Why::NoKey));
     };
     let typed = cx.buffer.typed();
@@ -250,7 +245,7 @@ impl Rendezvous for Granted {
         }
     }
 
-    fn landed(&mut self, _: &mut Cx<'_>, _: u64, _: Result<(), EngineError>) -> Step {
+    fn landed(&mut self, _: &mut Cx<'_>, _: u64, _: Result<Held, EngineError>) -> Step {
         Step::Going
     }
 
@@ -269,8 +264,6 @@ struct Putting {
     grant: Grant,
     /// The receiver's layout, on its way here.
     fetch: Option<Fetch>,
-    /// The memory that an engine writes, kept until it has ended.
-    mapping: Option<Mapping>,
 }
 
 /// The receiver grants access to its buffer.
@@ -282,7 +275,7 @@ fn open_send(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
     if grant.end > bytes {
         return (None, Step::Broken(format!("a GRANT for {} bytes of {bytes}", grant.end)));
     }
-    let mut putting = Putting { grant: **grant, fetch: None, mapping: None };
+    let mut putting = Putting { grant: **grant, fetch: None };
     let step = putting.start(cx, inline);
     match step {
         Step::Going => (Some(Box::new(putting)), step),
@@ -324,16 +317,6 @@ impl Putting {
     /// Moves the data into the receiver's memory.
     fn put(&mut self, cx: &mut Cx<'_>, layout: Option<Layout>) -> Step {
         let Grant { end, count, low, span, .. } = self.grant;
-        if let Some(layout) = &layout {
-            let packed = match packed_size(layout, count, low, span) {
-                Ok(packed) => packed,
-                Err(what) => return Step::Broken(what),
-            };
-            if end > packed {
-                let what = format!("a GRANT for {end} bytes of a buffer for {packed}");
-                return Step::Broken(what);
-            }
-        }
         let typed = cx.buffer.typed();
         let mapping = match map_peer(cx.bml, cx.peer, &self.grant.key, typed.space()) {
             Ok(mapping) => mapping,
@@ -343,27 +326,28 @@ impl Putting {
                 return self.stop_putting(cx, why);
             }
         };
-        let remote = match remote(Far { low, span, count, layout: layout.as_ref() }, &mapping) {
+        let far = Far { low, span, count, layout: layout.as_ref() };
+        let remote = match Remote::new(far, mapping) {
             Ok(remote) => remote,
             Err(what) => return Step::Broken(what),
         };
+        let packed = remote.typed().packed_bytes();
+        if end > packed {
+            let what = format!("a GRANT for {end} bytes of a buffer for {packed}");
+            return Step::Broken(what);
+        }
         // Neither side has gaps, and a copy engine is quicker than a kernel.
         let least = cx.config.tuning.copy_bytes_min;
-        let known = mapping.region().space() != Space::Host;
-        let copier = device_of(cx.bml, typed.space()).filter(|_| known && end >= least);
-        let sides = remote.as_contiguous().zip(typed.as_contiguous());
-        let moved = match (copier, sides) {
-            (Some(copier), Some((into, from))) => {
-                cx.counters.tally(Protocol::MappedPut).copies += 1;
-                cx.buffer.copy_mapped(&copier, (into, from), end)
-            }
-            _ => cx.buffer.put_mapped(cx.engines, &mapping, &remote, 0..end),
-        };
-        match moved {
-            Ok(Completion::Ready) => self.done(cx),
-            Ok(completion) => {
-                self.mapping = Some(mapping);
-                cx.follow(0, completion);
+        let known = remote.typed().space() != Space::Host;
+        let gapless = [remote.typed(), typed].iter().all(|side| side.as_contiguous().is_some());
+        let copier = device_of(cx.bml, typed.space());
+        let copier = copier.filter(|_| known && gapless && end >= least);
+        cx.counters.tally(Protocol::MappedPut).copies += u64::from(copier.is_some());
+        let moved = cx.buffer.put(cx.engines, copier.as_ref(), remote, end);
+        match moved.map(Transfer::now) {
+            Ok(Ok(_)) => self.done(cx),
+            Ok(Err(moving)) => {
+                cx.follow(0, moving);
                 Step::Going
             }
             Err(error) => {
@@ -408,10 +392,9 @@ impl Rendezvous for Putting {
     }
 
     /// An engine has moved the data, or failed to.
-    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<(), EngineError>) -> Step {
-        self.mapping = None;
+    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<Held, EngineError>) -> Step {
         match result {
-            Ok(()) => self.done(cx),
+            Ok(_) => self.done(cx),
             Err(error) => {
                 tracing::debug!(%error, "an engine that did not write the receiver's buffer");
                 self.stop_putting(cx, Why::Exhausted)

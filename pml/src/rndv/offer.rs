@@ -20,7 +20,6 @@ use crate::wire::{
 };
 use gapless_bml::{Bml, Rank, RdmaRail, RemoteKey, ReserveError, Token};
 use gapless_dtype::{Convertor, Layout};
-use gapless_mem::Region;
 use std::sync::Arc;
 
 /// A rendezvous at its sender.
@@ -66,11 +65,7 @@ impl Keys {
     ) -> Keys {
         let typed = buffer.typed();
         let share = config.share_device_buffers;
-        let touched = buffer.touched().map(|(_, touched)| touched);
-        let mut keys = Keys {
-            mapped: touched.and_then(|touched| map_key(bml, peer, touched, share)),
-            ..Keys::default()
-        };
+        let mut keys = Keys { mapped: buffer.key(bml, peer, share), ..Keys::default() };
         let used = RTS_BYTES + keys.mapped.map_or(0, |key| key.as_bytes().len());
         let fits = used + RemoteKey::MAX_BYTES <= Core::fragment_max(bml, peer);
         if typed.space().cpu_accessible() && fits {
@@ -101,16 +96,6 @@ impl Offered {
             self.layout = Some(bytes);
         }
     }
-}
-
-/// A key with which `peer` can map memory of the user's; that of a device only if users `share` it,
-/// who must withdraw it before they free it.
-pub(crate) fn map_key(bml: &mut Bml, peer: u32, touched: Region, share: bool) -> Option<RemoteKey> {
-    if !touched.space().cpu_accessible() && !share {
-        return None;
-    }
-    let (id, mapped) = bml.mapped(Rank(peer))?;
-    mapped.key(id, touched)
 }
 
 /// The packed bytes of `count` instances of a peer's layout, which must touch just `span` bytes from `low` on.

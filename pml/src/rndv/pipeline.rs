@@ -13,16 +13,17 @@
 //! A part is named by its offset.
 
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, Turn, unexpected};
+use crate::buffer::{Held, Transfer};
 use crate::choose::{Model, Situation};
 use crate::drive::core::AM_TAG;
 use crate::error::PmlError;
+use crate::matching::body::Body;
 use crate::request::send::to_usize;
 use crate::rndv::pieces::Pieces;
 use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Cts, DATA_BYTES, Message};
-use gapless_bml::{Fragment, RailSlot, Token};
+use gapless_bml::Token;
 use gapless_engine::EngineError;
-use gapless_mem::Completion;
 
 pub(super) const KIND: Kind = Kind {
     name: "pipeline",
@@ -69,7 +70,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     };
     cx.control(&cts.wire());
     let pieces = Pieces::new(0, room, u64::from(fragment));
-    let receiver = Receiver { pieces, unpacking: Vec::new(), over: false };
+    let receiver = Receiver { pieces, unpacking: 0, over: false };
     (Some(Box::new(receiver)), Step::Going)
 }
 
@@ -88,8 +89,7 @@ fn open_send(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
     cx.take_keys();
     cx.stream();
     let Cts { reply, offset, end, fragment, depth, .. } = *cts;
-    let packing = Vec::new();
-    let sender = Sender { reply, next: offset, end, fragment, depth, packing, stopped: false };
+    let sender = Sender { reply, next: offset, end, fragment, depth, packing: 0, stopped: false };
     (Some(Box::new(sender)), Step::Going)
 }
 
@@ -101,8 +101,8 @@ struct Sender {
     end: u64,
     fragment: u32,
     depth: u32,
-    /// Slots that engines pack into, by the fragments' offsets.
-    packing: Vec<(u64, RailSlot)>,
+    /// Fragments that engines pack.
+    packing: u32,
     /// No more is sent.
     stopped: bool,
 }
@@ -118,7 +118,7 @@ impl Sender {
     }
 
     fn is_done(&self) -> bool {
-        self.packing.is_empty() && (self.stopped || self.next >= self.end)
+        self.packing == 0 && (self.stopped || self.next >= self.end)
     }
 }
 
@@ -133,7 +133,7 @@ impl Rendezvous for Sender {
             // The rest is with an engine; `landed` ends the request.
             return Turn::Over;
         }
-        if self.packing.len() >= self.depth as usize {
+        if self.packing >= self.depth {
             return Turn::Busy;
         }
         let start = self.next;
@@ -144,18 +144,18 @@ impl Rendezvous for Sender {
         let packed = slot
             .write(0, &wire::data(self.reply, start))
             .map_err(EngineError::from)
-            .and_then(|()| cx.buffer.pack(cx.engines, start..end, &slot, DATA_BYTES));
+            .and_then(|()| cx.buffer.pack(cx.engines, start..end, slot, DATA_BYTES));
         let tally = cx.counters.tally(Protocol::Pipeline);
         (tally.fragments, tally.packs) = (tally.fragments + 1, tally.packs + 1);
-        match packed {
-            Ok(Completion::Ready) => {
+        match packed.map(Transfer::now) {
+            Ok(Ok(slot)) => {
                 self.next = end;
                 cx.bml.send(slot, AM_TAG, Token::NONE);
             }
-            Ok(completion) => {
+            Ok(Err(packing)) => {
                 self.next = end;
-                self.packing.push((start, slot));
-                cx.follow(start, completion);
+                self.packing += 1;
+                cx.follow(start, packing);
             }
             Err(error) => self.stop(cx, error),
         }
@@ -167,15 +167,11 @@ impl Rendezvous for Sender {
     }
 
     /// An engine has packed a fragment, or failed to.
-    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<(), EngineError>) -> Step {
-        let place = self.packing.iter().position(|(start, _)| *start == part);
-        let slot = place.map(|place| self.packing.swap_remove(place).1);
+    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<Held, EngineError>) -> Step {
+        self.packing -= 1;
         match result {
-            Ok(()) => {
-                if let Some(slot) = slot.filter(|_| !self.stopped) {
-                    cx.bml.send(slot, AM_TAG, Token::NONE);
-                }
-            }
+            Ok(Held::Slot(slot)) if !self.stopped => cx.bml.send(slot, AM_TAG, Token::NONE),
+            Ok(_) => {}
             Err(error) => self.stop(cx, error),
         }
         if self.is_done() {
@@ -195,15 +191,15 @@ impl Rendezvous for Sender {
 #[derive(Debug)]
 struct Receiver {
     pieces: Pieces,
-    /// Fragments that engines unpack, by their offsets.
-    unpacking: Vec<(u64, Fragment)>,
+    /// Fragments that engines unpack.
+    unpacking: u32,
     /// No more comes: the sender has failed, or is lost.
     over: bool,
 }
 
 impl Receiver {
     fn step(&self) -> Step {
-        match self.unpacking.is_empty() && (self.over || self.pieces.complete()) {
+        match self.unpacking == 0 && (self.over || self.pieces.complete()) {
             true => Step::Done(Protocol::Pipeline),
             false => Step::Going,
         }
@@ -227,17 +223,15 @@ impl Rendezvous for Receiver {
             return Step::Broken(what);
         }
         if !cx.is_failed() {
-            let data = match fragment.region().sub(DATA_BYTES as u64, len) {
-                Ok(data) => data,
-                Err(error) => return Step::Broken(error.to_string()),
-            };
             let tally = cx.counters.tally(Protocol::Pipeline);
             (tally.fragments, tally.unpacks) = (tally.fragments + 1, tally.unpacks + 1);
-            match cx.buffer.unpack(cx.engines, data, offset..offset + len) {
-                Ok(Completion::Ready) => {}
-                Ok(completion) => {
-                    self.unpacking.push((offset, fragment));
-                    cx.follow(offset, completion);
+            let (body, range) = (Body::Parked(fragment), offset..offset + len);
+            let unpacked = cx.buffer.unpack(cx.engines, body, DATA_BYTES as u64, range);
+            match unpacked.map(Transfer::now) {
+                Ok(Ok(_)) => {}
+                Ok(Err(unpacking)) => {
+                    self.unpacking += 1;
+                    cx.follow(offset, unpacking);
                 }
                 Err(error) => cx.fail(error),
             }
@@ -246,8 +240,8 @@ impl Rendezvous for Receiver {
     }
 
     /// An engine has unpacked a fragment, or failed to.
-    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<(), EngineError>) -> Step {
-        self.unpacking.retain(|(offset, _)| *offset != part);
+    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<Held, EngineError>) -> Step {
+        self.unpacking -= 1;
         if let Err(error) = result
             && !self.over
         {

@@ -11,14 +11,13 @@
 //! transport allows. After a failure another protocol carries all of the message.
 
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, unexpected};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Held, Listed, Room};
 use crate::choose::{Excluded, Model, Situation};
 use crate::rndv::protocol::Protocol;
 use crate::wire::Rts;
 use gapless_bml::{Extent, Rank, RdmaError, RemoteKey, Token, TokenSpace};
 use gapless_dtype::{Convertor, Layout, Run};
 use gapless_engine::EngineError;
-use gapless_mem::Region;
 
 pub(super) const KIND: Kind = Kind {
     name: "single-copy",
@@ -50,71 +49,66 @@ struct Getting {
 /// Lists that every operation fills anew.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    local_runs: Vec<Run>,
-    remote_runs: Vec<Run>,
-    local: Vec<Region>,
-    remote: Vec<Extent>,
+    local: Room,
+    remote: RemoteRoom,
+}
+
+#[derive(Debug, Default)]
+struct RemoteRoom {
+    runs: Vec<Run>,
+    extents: Vec<Extent>,
 }
 
 impl Scratch {
-    fn prepare(&mut self, pieces: usize) {
-        self.local_runs.resize(pieces, Run::default());
-        self.remote_runs.resize(pieces, Run::default());
-        self.local.clear();
-        self.remote.clear();
+    /// Lists at most `pieces` pieces of either end from packed byte `position` on, up to `bytes`.
+    fn list<'b>(
+        &'b mut self,
+        far: (&Rts, Option<&Layout>),
+        buffer: &'b Buffer,
+        (position, bytes): (u64, u64),
+        pieces: usize,
+    ) -> Result<(Listed<'b>, &'b [Extent]), String> {
+        let Scratch { local, remote } = self;
+        local.resize(pieces);
+        let mut there = remote.list(far, (position, bytes), pieces)?;
+        let local = buffer.list(local, position, there).map_err(|error| error.to_string())?;
+        let here = local.bytes();
+        if here < there {
+            // This side ran out of pieces first: fewer bytes need no more pieces there.
+            there = remote.list(far, (position, here), pieces)?;
+        }
+        if here == 0 || here != there {
+            return Err(format!("{here} local bytes, but {there} remote bytes"));
+        }
+        Ok((local, &remote.extents))
     }
+}
 
-    /// Lists the pieces from packed byte `position` on, up to `bytes`; gives how many bytes.
+impl RemoteRoom {
+    /// Lists pieces of the sender's memory; gives how many bytes they have.
     fn list(
         &mut self,
-        far: (&Rts, Option<&Layout>),
-        buffer: &Buffer,
-        position: u64,
-        bytes: u64,
-    ) -> Result<u64, String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let mut local = buffer.typed().convertor().map_err(|error| text(&error))?;
-        local.seek(position).map_err(|error| text(&error))?;
-        let (mut count, mut taken) = local.iov(&mut self.local_runs, bytes);
-        let remote_taken = self.list_remote(far, position, taken)?;
-        if remote_taken < taken {
-            // The remote side ran out of pieces first: fewer bytes need no more pieces here.
-            local.seek(position).map_err(|error| text(&error))?;
-            (count, taken) = local.iov(&mut self.local_runs, remote_taken);
-        }
-        if taken == 0 || taken != remote_taken {
-            return Err(format!("{taken} local bytes, but {remote_taken} remote bytes"));
-        }
-        let typed = buffer.typed();
-        for run in &self.local_runs[..count] {
-            let start = i128::from(typed.origin()) + i128::from(run.displacement);
-            let start = u64::try_from(start).map_err(|error| text(&error))?;
-            self.local.push(typed.region().sub(start, run.len).map_err(|error| text(&error))?);
-        }
-        Ok(taken)
-    }
-
-    fn list_remote(
-        &mut self,
         (rts, layout): (&Rts, Option<&Layout>),
-        position: u64,
-        bytes: u64,
+        (position, bytes): (u64, u64),
+        pieces: usize,
     ) -> Result<u64, String> {
+        self.runs.resize(pieces, Run::default());
+        self.extents.clear();
         if rts.blocks == 1 {
-            self.remote.push(Extent { offset: position, len: bytes });
+            self.extents.push(Extent { offset: position, len: bytes });
             return Ok(bytes);
         }
         let layout = layout.ok_or("the layout is not known")?;
         let mut remote = Convertor::new(layout, rts.count).map_err(|error| error.to_string())?;
         remote.seek(position).map_err(|error| error.to_string())?;
-        let (count, taken) = remote.iov(&mut self.remote_runs, bytes);
-        for run in &self.remote_runs[..count] {
+        let (count, taken) = remote.iov(&mut self.runs, bytes);
+        for run in &self.runs[..count] {
             // The key starts at displacement `low`.
             let offset = i128::from(run.displacement) - i128::from(rts.low);
             let offset = u64::try_from(offset).map_err(|error| error.to_string())?;
             let end = offset.checked_add(run.len).filter(|end| *end <= rts.span);
             end.ok_or("a run outside the offer's span")?;
-            self.remote.push(Extent { offset, len: run.len });
+            self.extents.push(Extent { offset, len: run.len });
         }
         Ok(taken)
     }
@@ -147,19 +141,16 @@ impl Getting {
         let peer = Rank(cx.peer);
         let (_, rdma) = cx.bml.rdma(peer).ok_or_else(|| unavailable("no rail reads memory"))?;
         let pieces = rdma.rdma_limits().max_pieces.clamp(1, PIECES_MAX);
-        cx.scratch.prepare(pieces);
         let layout = cx.at_receiver.as_ref().and_then(|at| at.layout);
         let bytes = batch.min(room - self.position);
-        let taken = cx
+        let (local, remote) = cx
             .scratch
-            .list((cx.rts, layout), cx.buffer, self.position, bytes)
+            .list((cx.rts, layout), cx.buffer, (self.position, bytes), pieces)
             .map_err(|reason| RdmaError::Unavailable { reason })?;
         let token: Token =
             TokenSpace::REST.token(reply).ok_or_else(|| unavailable("2^56 receives"))?;
-        let remote = (&key, &cx.scratch.remote[..]);
-        cx.buffer.get(cx.bml, peer, &cx.scratch.local, remote, token)?;
-        *cx.gets += 1;
-        self.batch_end = Some(self.position + taken);
+        local.get(cx.bml, peer, (&key, remote), token, cx.gets)?;
+        self.batch_end = Some(self.position + local.bytes());
         Ok(())
     }
 }
@@ -175,15 +166,15 @@ impl Rendezvous for Getting {
     }
 
     /// An operation has ended.
-    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<(), EngineError>) -> Step {
+    fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<Held, EngineError>) -> Step {
         let Some(end) = self.batch_end.take().filter(|_| !self.lost) else { return Step::Going };
         let (_, room) = cx.receipt();
         match result {
-            Ok(()) if end == room => {
+            Ok(_) if end == room => {
                 cx.received(Protocol::SingleCopy);
                 Step::Done(Protocol::SingleCopy)
             }
-            Ok(()) => {
+            Ok(_) => {
                 self.position = end;
                 self.next(cx)
             }

@@ -32,8 +32,8 @@ mod receiver;
 mod sender;
 mod window;
 
-use super::offer::map_key;
 use super::{Cx, Kind};
+use crate::buffer::Held;
 use crate::choose::{Excluded, Model, Situation};
 use crate::rndv::protocol::Protocol;
 use crate::rndv::staging::device_of;
@@ -41,7 +41,7 @@ use crate::wire::{Message, Why};
 use course::{Course, Step as Work};
 use gapless_bml::{Bml, MapError, Mapping, Rank, RemoteKey};
 use gapless_engine::EngineError;
-use gapless_mem::{Completion, Space};
+use gapless_mem::Space;
 
 /// What all staged protocols have in common.
 const STAGED: Kind = Kind {
@@ -120,10 +120,9 @@ fn through_host(s: &Situation, _: &crate::tuning::Tuning) -> Option<Excluded> {
 fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     let (_, room) = cx.receipt();
     let share = cx.config.share_device_buffers;
-    let whole = cx.buffer.typed().as_contiguous().and_then(|whole| whole.sub(0, room).ok());
-    if let (Some(staging), Some(whole)) = (&mut s.staged, whole) {
+    if let Some(staging) = &mut s.staged {
         staging.direct =
-            staging.receiver_device && map_key(cx.bml, cx.peer, whole, share).is_some();
+            staging.receiver_device && cx.buffer.start_key(cx.bml, cx.peer, room, share).is_some();
     }
 }
 
@@ -236,12 +235,14 @@ fn follow(
     step: Result<Work, EngineError>,
 ) -> Option<Result<(), EngineError>> {
     match step {
-        Ok(Work { completion: completion @ Completion::Pending(_), failed: rest }) => {
-            failed.extend(rest.map(|error| (index, error)));
-            cx.follow(index, completion);
-            None
-        }
-        Ok(Work { failed, .. }) => Some(failed.map_or(Ok(()), Err)),
+        Ok(Work { moving, failed: rest }) => match moving.now() {
+            Ok(_) => Some(rest.map_or(Ok(()), Err)),
+            Err(moving) => {
+                failed.extend(rest.map(|error| (index, error)));
+                cx.follow(index, moving);
+                None
+            }
+        },
         Err(error) => Some(Err(error)),
     }
 }
@@ -250,8 +251,9 @@ fn follow(
 fn outcome(
     failed: &mut Vec<(u64, EngineError)>,
     part: u64,
-    result: Result<(), EngineError>,
+    result: Result<Held, EngineError>,
 ) -> Result<(), EngineError> {
+    let result = result.map(drop);
     let rest = failed.iter().position(|(index, _)| *index == part);
     match rest.map(|at| failed.swap_remove(at)) {
         Some((_, error)) => result.and(Err(error)),

@@ -6,10 +6,15 @@
 //!
 //! A slab whose message is over may still be written by a lost peer. It is *leaving* until the transport says that
 //! nobody has it mapped. Lengths are in bytes.
+//!
+//! A slab is a lease, and so are its blocks and the places in them. So the memory of one that is freed here is there
+//! until the last work on it has ended.
 
-use gapless_bml::{Allocation, Bml};
-use gapless_mem::{Device, Region, Space};
+use crate::buffer::Place;
+use gapless_bml::Bml;
+use gapless_mem::{Device, Lease, Region, Space};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Slabs are multiples of this, the drivers' unit of allocation, so that nothing else is exported with them.
 const GRAIN: u64 = 2 << 20;
@@ -19,12 +24,35 @@ const GRAIN: u64 = 2 << 20;
 #[must_use]
 pub(crate) struct Block {
     slab: usize,
-    region: Region,
+    place: Place,
 }
 
 impl Block {
-    pub(crate) fn region(&self) -> Region {
-        self.region
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+}
+
+/// What a slab is a lease of, if it is a device's memory.
+struct DeviceMemory {
+    device: Arc<dyn Device>,
+    region: Region,
+    /// No peer has it mapped, nor can map it any more. Without that, it is left to the end of the process: some
+    /// drivers mind.
+    unshared: AtomicBool,
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if !self.unshared.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: `add` got it from this device for this value, which is dropped once. Whatever of this process uses
+        // it has a lease that this value is the owner of. Peers do not: so `Slab::free` was told, which sets the flag.
+        let freed = unsafe { self.device.free(self.region) };
+        if let Err(error) = freed {
+            tracing::warn!(%error, "staging memory that cannot be freed");
+        }
     }
 }
 
@@ -36,16 +64,12 @@ enum State {
     Leaving,
 }
 
-/// Whose memory a slab is.
-enum Owner {
-    Device(Arc<dyn Device>),
-    Host { _memory: Allocation },
-}
-
+/// Memory that was allocated once.
 struct Slab {
-    /// All of it; a slab that was freed is empty.
-    region: Region,
-    owner: Option<Owner>,
+    /// All of it; `None` if it was freed.
+    place: Option<Place>,
+    /// `None` if it is the host's.
+    device: Option<Arc<DeviceMemory>>,
     state: State,
 }
 
@@ -84,13 +108,13 @@ impl StagingPool {
         self.look_back(bml);
         let idle = (0..self.slabs.len()).filter(|&at| {
             let slab = &self.slabs[at];
-            slab.state == State::Idle && slab.region.len() >= len && slab.is_of(device)
+            slab.state == State::Idle && slab.len() >= len && slab.is_of(device)
         });
-        let best = idle.min_by_key(|&at| self.slabs[at].region.len());
+        let best = idle.min_by_key(|&at| self.slabs[at].len());
         let slab = best.or_else(|| self.add(bml, device, len, bound))?;
+        let place = self.slabs[slab].place.as_ref()?.sub(0, len).ok()?;
         self.slabs[slab].state = State::Busy;
-        let region = self.slabs[slab].region.sub(0, len).ok()?;
-        Some(Block { slab, region })
+        Some(Block { slab, place })
     }
 
     fn add(
@@ -103,31 +127,41 @@ impl StagingPool {
         let whole = len.checked_next_multiple_of(GRAIN).filter(|whole| *whole <= bound)?;
         // Idle slabs that nobody has mapped are freed at once; if that is not enough, all of them stay.
         let kept = self.slabs.iter().filter(|slab| slab.state != State::Idle && slab.is_of(device));
-        let kept: u64 = kept.map(|slab| slab.region.len()).sum();
+        let kept: u64 = kept.map(Slab::len).sum();
         if kept.saturating_add(whole) > bound {
             return None;
         }
         while self.bytes_of(device).saturating_add(whole) > bound {
             self.drop_idle(bml, device)?;
         }
-        let (region, owner) = match device {
+        let (lease, device) = match device {
             Some(device) => match device.allocate(whole) {
-                Ok(region) => (region, Owner::Device(Arc::clone(device))),
+                Ok(region) => {
+                    let (device, unshared) = (Arc::clone(device), AtomicBool::new(false));
+                    let memory = Arc::new(DeviceMemory { device, region, unshared });
+                    // SAFETY: the device has just given this memory, which `memory` alone frees, when it is dropped.
+                    let lease = unsafe { Lease::new(region, Arc::clone(&memory) as _) };
+                    (lease, Some(memory))
+                }
                 Err(error) => {
                     tracing::debug!(%error, "no staging memory");
                     return None;
                 }
             },
             None => match bml.allocate(whole)? {
-                Ok(memory) => (memory.region(), Owner::Host { _memory: memory }),
+                // The allocation, which could make references to it, is dropped.
+                Ok(memory) => (memory.lease().clone(), None),
                 Err(error) => {
                     tracing::debug!(%error, "no staging memory of the host");
                     return None;
                 }
             },
         };
-        let slab = Slab { region, owner: Some(owner), state: State::Idle };
-        let vacant = self.slabs.iter().position(|slab| slab.owner.is_none());
+        // SAFETY: a device, or `Allocation::new`, vouches that memory of these leases is valid for reads and writes;
+        // it is new, and nobody has made a reference to it.
+        let place = unsafe { Place::new(lease) };
+        let slab = Slab { place: Some(place), device, state: State::Idle };
+        let vacant = self.slabs.iter().position(|slab| slab.place.is_none());
         let at = vacant.unwrap_or(self.slabs.len());
         match vacant {
             Some(at) => self.slabs[at] = slab,
@@ -138,14 +172,14 @@ impl StagingPool {
 
     /// Bytes that there are of a device, or of the host.
     fn bytes_of(&self, device: Option<&Arc<dyn Device>>) -> u64 {
-        self.slabs.iter().filter(|slab| slab.is_of(device)).map(|slab| slab.region.len()).sum()
+        self.slabs.iter().filter(|slab| slab.is_of(device)).map(Slab::len).sum()
     }
 
     /// Frees the longest slab that nobody uses; `None` if there is none.
     fn drop_idle(&mut self, bml: &mut Bml, device: Option<&Arc<dyn Device>>) -> Option<()> {
         let idle = self.slabs.iter_mut().filter(|slab| slab.state == State::Idle);
         let mut idle: Vec<_> = idle.filter(|slab| slab.is_of(device)).collect();
-        idle.sort_by_key(|slab| slab.region.len());
+        idle.sort_by_key(|slab| slab.len());
         let slab = idle.pop()?;
         if slab.is_mapped(bml) {
             // Its peers are asked to release it; until then it counts, and no message gets it.
@@ -174,7 +208,7 @@ impl StagingPool {
     pub(crate) fn give_late(&mut self, block: Block) {
         let slab = &mut self.slabs[block.slab];
         debug_assert!(
-            matches!(slab.owner, Some(Owner::Device(_))),
+            slab.device.is_some(),
             "transports say of memory of devices only that peers have let go of it"
         );
         slab.state = State::Leaving;
@@ -183,7 +217,7 @@ impl StagingPool {
     /// This process leaves: peers are asked to release memory that no message uses.
     pub(crate) fn leave(&mut self, bml: &mut Bml) {
         let idle = self.slabs.iter_mut().filter(|slab| slab.state == State::Idle);
-        for slab in idle.filter(|slab| slab.owner.is_some()) {
+        for slab in idle.filter(|slab| slab.place.is_some()) {
             if slab.is_mapped(bml) {
                 slab.state = State::Leaving;
             }
@@ -194,11 +228,11 @@ impl StagingPool {
     /// end of the process: some drivers mind.
     pub(crate) fn close(&mut self, bml: &mut Bml) {
         for slab in &mut self.slabs {
-            if slab.owner.is_some() && slab.is_mapped(bml) {
-                tracing::debug!(bytes = slab.region.len(), "staging memory that a peer has mapped");
-                continue;
+            if slab.is_mapped(bml) {
+                tracing::debug!(bytes = slab.len(), "staging memory that a peer has mapped");
+            } else {
+                slab.free();
             }
-            slab.free();
         }
         self.slabs.clear();
     }
@@ -206,36 +240,36 @@ impl StagingPool {
     /// Bytes kept, and how many of them messages have.
     pub(crate) fn bytes(&self) -> (u64, u64) {
         let sum = |pass: fn(&Slab) -> bool| {
-            self.slabs.iter().filter(|slab| pass(slab)).map(|slab| slab.region.len()).sum()
+            self.slabs.iter().filter(|slab| pass(slab)).map(Slab::len).sum()
         };
         (sum(|_| true), sum(|slab| slab.state != State::Idle))
     }
 }
 
 impl Slab {
+    fn len(&self) -> u64 {
+        self.place.as_ref().map_or(0, |place| place.region().len())
+    }
+
     fn is_of(&self, device: Option<&Arc<dyn Device>>) -> bool {
-        match (&self.owner, device) {
-            (Some(Owner::Device(own)), Some(device)) => Arc::ptr_eq(own, device),
-            (Some(Owner::Host { .. }), None) => true,
+        match (&self.device, device) {
+            (Some(own), Some(device)) => Arc::ptr_eq(&own.device, device),
+            (None, None) => self.place.is_some(),
             _ => false,
         }
     }
 
     /// Whether a peer may have it mapped; ends its keys.
     fn is_mapped(&self, bml: &mut Bml) -> bool {
-        matches!(self.owner, Some(Owner::Device(_))) && bml.withdraw(self.region)
+        self.device.as_ref().is_some_and(|memory| bml.withdraw(memory.region))
     }
 
+    /// Frees it, as soon as nothing of this process works on it any more. No peer has it mapped.
     fn free(&mut self) {
-        if let Some(Owner::Device(device)) = self.owner.take() {
-            // SAFETY: `add` got it from this device, the owner is taken only once, and both callers
-            // know that no message has it, so no engine, and that no peer has it mapped.
-            let freed = unsafe { device.free(self.region) };
-            if let Err(error) = freed {
-                tracing::warn!(%error, "staging memory that cannot be freed");
-            }
+        if let Some(memory) = self.device.take() {
+            memory.unshared.store(true, Ordering::Relaxed);
         }
-        self.region = Region::new(self.region.space(), 0, 0, 0);
+        self.place = None;
     }
 }
 
@@ -243,5 +277,26 @@ impl std::fmt::Debug for StagingPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (kept, used) = self.bytes();
         write!(f, "Staging of {kept} bytes, {used} in use")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_bml::Rank;
+    use gapless_mem::fake::FakeDevice;
+
+    #[test]
+    fn a_slab_that_is_freed_stays_until_the_last_work_on_it_has_ended() {
+        let device: Arc<dyn Device> = Arc::new(FakeDevice::new(0));
+        let (mut bml, mut pool) = (Bml::new(Rank(0), 1), StagingPool::default());
+        let block = pool.take(&mut bml, Some(&device), 100, 4 * GRAIN).unwrap();
+        let place = block.place().sub(10, 20).unwrap();
+        let region = place.region();
+        pool.give(block);
+        pool.close(&mut bml);
+        assert!(device.allocation(region).is_some(), "work on it may go on");
+        drop(place);
+        assert!(device.allocation(region).is_none(), "it was freed");
     }
 }

@@ -171,6 +171,13 @@ pub(crate) struct Buffer {
     count: u64,
 }
 
+/// Memory of a fake device that an endpoint has attached.
+pub(crate) fn lease_of(region: Region) -> Lease {
+    assert!(!region.space().cpu_accessible());
+    // SAFETY: no test frees memory of these devices, so it is there while the device is.
+    unsafe { Lease::kept_by_caller(region) }
+}
+
 /// The byte that fills receive buffers.
 pub(crate) const CANARY: u8 = 0xC7;
 /// Bytes around what the layout touches.
@@ -229,6 +236,16 @@ impl Buffer {
 
     pub(crate) fn region(&self) -> Region {
         self.region
+    }
+
+    /// A part of it, kept while this buffer lives; not of the heap's, which has no keys.
+    pub(crate) fn lease(&self, offset: u64, len: u64) -> Lease {
+        let whole = match &self.home {
+            Home::Heap => unreachable!("memory that nobody can map"),
+            Home::Mapped(lease) => lease.clone(),
+            Home::Fake(_) => lease_of(self.region),
+        };
+        whole.sub(offset, len).unwrap()
     }
 
     pub(crate) fn typed(&self) -> Typed {

@@ -1,7 +1,7 @@
 //! An endpoint that shares a device with a peer which says whatever a test likes.
 
 use super::lab::{FRAGMENT, config};
-use super::{Buffer, Home};
+use super::{Buffer, Home, lease_of};
 use gapless_bml::{Bml, Handler, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, RemoteKey, Token};
@@ -107,7 +107,7 @@ impl Pair {
     pub(crate) fn rogue_key(&mut self, len: u64) -> RemoteKey {
         let region = self.device.allocate(len).unwrap();
         let (peer, mapped) = self.rogue.mapped(Rank(0)).unwrap();
-        mapped.key(peer, region).unwrap()
+        mapped.key(peer, &lease_of(region)).unwrap()
     }
 
     pub(crate) fn assert_lost(&mut self, id: RequestId, what: &str) {

@@ -1,14 +1,14 @@
 //! An endpoint that shares a device with two peers, which say whatever a test likes.
 
 use super::rogue::Inbox;
-use super::{Buffer, Home};
+use super::{Buffer, Home, lease_of};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{Btl, RemoteKey, Token};
 use gapless_engine::testkit::FakeEngine;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::fake::FakeDevice;
-use gapless_mem::{Device, Region, Space};
+use gapless_mem::{Device, Lease, Space};
 use gapless_pml::{AM_TAG, Config, Pml, PmlError, RequestId, SendMode, Source, TagSel};
 use std::sync::Arc;
 
@@ -101,15 +101,15 @@ impl Trio {
     }
 
     /// A rogue's key for memory of its own.
-    pub(crate) fn key(&mut self, rank: u32, region: Region) -> RemoteKey {
+    pub(crate) fn key(&mut self, rank: u32, memory: &Lease) -> RemoteKey {
         let (peer, mapped) = self.rogue(rank).mapped(Rank(0)).unwrap();
-        mapped.key(peer, region).unwrap()
+        mapped.key(peer, memory).unwrap()
     }
 
     /// A rogue's key for some memory of the device.
     pub(crate) fn some_key(&mut self, rank: u32, len: u64) -> RemoteKey {
         let region = self.device.allocate(len).unwrap();
-        self.key(rank, region)
+        self.key(rank, &lease_of(region))
     }
 
     /// A rogue is lost to the endpoint, and was told so.

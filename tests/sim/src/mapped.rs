@@ -24,7 +24,8 @@ unsafe impl Mapped for Rail {
         Err(MapError::Unavailable { reason: "ranks' buffers can all be mapped".to_owned() })
     }
 
-    fn key(&mut self, peer: PeerId, region: Region) -> Option<RemoteKey> {
+    fn key(&mut self, peer: PeerId, memory: &Lease) -> Option<RemoteKey> {
+        let region = memory.region();
         let peer = *self.peers.get(peer.0 as usize)?;
         let mut wire = lock(&self.wire);
         if wire.has_noticed(self.number, self.rank, peer)

@@ -12,7 +12,7 @@ use super::scene::{End, Lab, Memory, assert_bytes, expected, meet, messages, see
 use gapless_btl::{AmTag, Btl, Event, Mapped, RemoteKey, Token};
 use gapless_engine::Engine;
 use gapless_layouts::Case;
-use gapless_mem::Completion;
+use gapless_mem::{Completion, Lease};
 use gapless_tests::actor::{listen, part, say, until};
 use std::sync::Arc;
 
@@ -92,7 +92,11 @@ fn offer(end: &mut End, lab: &Lab, index: usize, case: &Case) -> (Memory, Memory
     // The link is up before keys are made.
     drop(end.reserve(0, drop));
     let peer = end.peer;
-    let mut key = |region| end.sm.key(peer, region).expect("device memory has keys");
+    let mut key = |region| {
+        // SAFETY: both buffers live over this call, which keeps nothing of the lease.
+        let lease = unsafe { Lease::kept_by_caller(region) };
+        end.sm.key(peer, &lease).expect("device memory has keys")
+    };
     let (packed, typed) = (key(packed), key(memory.region));
     send(end, &Offer { index: index as u64, packed, typed, completion }.write());
     (memory, staging, done)

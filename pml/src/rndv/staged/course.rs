@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Fragment `i` lies in place `i` modulo the depth of each memory that it passes. If there is a place for every
-//! fragment, each has the same offset as in the stream, without gaps between them. Each end names the ring by a
-//! region of its own: its staging memory, its buffer, or a mapping of the other's.
+//! fragment, each has the same offset as in the stream, without gaps between them. Each end has the ring in its own
+//! way: its staging memory, its buffer, or a mapping of the other's.
 //!
 //! Side by side, fragments would share the device and the link, and all would end when the last one does; the other
 //! end would idle until then. So an end's kernel for a fragment waits for the fragment two before it. The device
@@ -17,14 +17,14 @@
 //! kernels beside a copier, and shorter fragments, for which the other end waits, wait for the fragment just before.
 
 use super::window::Window;
-use crate::buffer::{self, Buffer, Engines};
+use crate::buffer::{Buffer, Engines, Place, Transfer};
 use crate::counters::Tally;
 use crate::rndv::protocol::Protocol;
 use crate::rndv::staging::{Block, StagingPool};
 use crate::wire::cut::Cut;
 use gapless_bml::Mapping;
 use gapless_engine::EngineError;
-use gapless_mem::{Begun, Completion, Device, Region};
+use gapless_mem::{Completion, Device, Region};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -59,27 +59,30 @@ pub(crate) enum RingMemory {
     Own(Block),
     /// Memory of the other end.
     Theirs(Mapping),
-    /// Our own buffer, which the other end writes.
+    /// This part of our own buffer, which the other end writes. Nothing is put there or taken out here.
     Buffer(Region),
 }
 
+/// Work on a fragment.
+pub(crate) type Moving = Transfer<SmallVec<[Place; 2]>>;
+
 /// Work that was started.
 pub(crate) struct Step {
-    pub(crate) completion: Completion,
-    /// The result of the rest, which could not be started: the fragment fails once `completion` has ended.
+    pub(crate) moving: Moving,
+    /// The result of the rest, which could not be started: the fragment fails once `moving` has ended.
     pub(crate) failed: Option<EngineError>,
 }
 
 impl Step {
-    /// Work whose second half could not be started.
-    fn cut_short(completion: Completion, error: EngineError) -> Step {
-        Step { completion, failed: Some(error) }
+    /// Nothing is to be done.
+    pub(crate) fn nothing() -> Step {
+        Transfer::over(SmallVec::new()).into()
     }
 }
 
-impl From<Completion> for Step {
-    fn from(completion: Completion) -> Step {
-        Step { completion, failed: None }
+impl From<Moving> for Step {
+    fn from(moving: Moving) -> Step {
+        Step { moving, failed: None }
     }
 }
 
@@ -136,7 +139,7 @@ impl Course {
     }
 
     /// Where a fragment lies, in a memory with a place for every fragment (`flat`) or in a ring.
-    fn place(&self, index: u64, of: Region, flat: bool) -> Result<Region, EngineError> {
+    fn place(&self, index: u64, of: &Place, flat: bool) -> Result<Place, EngineError> {
         let range = self.cut.range(index);
         let start = match flat {
             true => range.start,
@@ -145,22 +148,22 @@ impl Course {
         Ok(of.sub(start, range.end - range.start)?)
     }
 
-    fn ring_place(&self, index: u64) -> Result<Region, EngineError> {
-        let ring = match &self.ring {
-            Some(RingMemory::Own(block)) => block.region(),
-            Some(RingMemory::Theirs(mapping)) => mapping.region(),
-            Some(RingMemory::Buffer(region)) => *region,
-            None => {
-                return Err(EngineError::LengthMismatch { region: 0, range: self.ring_bytes() });
-            }
-        };
-        self.place(index, ring, self.direct || self.is_flat())
+    fn ring_place(&self, index: u64) -> Result<Place, EngineError> {
+        let flat = self.direct || self.is_flat();
+        match &self.ring {
+            Some(RingMemory::Own(block)) => self.place(index, block.place(), flat),
+            Some(RingMemory::Theirs(mapping)) => self.place(index, &Place::from(mapping), flat),
+            Some(RingMemory::Buffer(_)) | None => Err(self.no_place()),
+        }
     }
 
-    fn local_place(&self, index: u64) -> Result<Region, EngineError> {
-        let none = || EngineError::LengthMismatch { region: 0, range: self.ring_bytes() };
-        let local = self.local.as_ref().ok_or_else(none)?;
-        self.place(index, local.region(), self.is_flat())
+    fn local_place(&self, index: u64) -> Result<Place, EngineError> {
+        let local = self.local.as_ref().ok_or_else(|| self.no_place())?;
+        self.place(index, local.place(), self.is_flat())
+    }
+
+    fn no_place(&self) -> EngineError {
+        EngineError::LengthMismatch { region: 0, range: self.ring_bytes() }
     }
 
     /// The next fragment that may be started, for callers that start them in order.
@@ -169,12 +172,12 @@ impl Course {
         (next < self.limit.min(self.window.reach())).then_some(next)
     }
 
-    /// Where a fragment is in the stream, and in the ring; marks it as started.
-    fn begin(&self, index: u64, tally: &mut Tally) -> Result<(Range<u64>, Region), EngineError> {
-        let ring = self.ring_place(index)?;
+    /// Where a fragment is in the stream, and in the ring; counts it.
+    fn begin(&self, index: u64, tally: &mut Tally) -> Result<(Range<u64>, Place), EngineError> {
+        let (range, ring) = (self.cut.range(index), self.ring_place(index)?);
         tally.fragments += 1;
-        tally.staged_bytes += if self.direct { 0 } else { ring.len() };
-        Ok((self.cut.range(index), ring))
+        tally.staged_bytes += if self.direct { 0 } else { range.end - range.start };
+        Ok((range, ring))
     }
 
     /// A fragment has ended; if it was the last one started, nothing needs to wait for it.
@@ -221,31 +224,26 @@ impl Course {
         let (range, ring) = self.begin(index, tally)?;
         let Some(copier) = self.copier.clone() else {
             tally.packs += 1;
-            let earlier = self.earlier(&range);
-            let packed = buffer.pack_to(engines, range, ring, &earlier)?;
-            self.works(packed.clone());
-            return Ok(packed.into());
+            let packing = buffer.gather(engines, range.clone(), ring, &self.earlier(&range))?;
+            self.works(packing.work().clone());
+            return Ok(packing.into());
         };
-        if let Some(whole) = buffer.typed().as_contiguous() {
-            let from = whole.sub(range.start, ring.len())?;
-            return self.copy(&copier, (ring, from), tally);
+        if buffer.typed().as_contiguous().is_some() {
+            tally.copies += 1;
+            let copying = buffer.copy_to(&copier, range, ring, &after(&[&self.copied]))?;
+            self.copied = copying.work().clone();
+            return Ok(copying.into());
         }
-        let local = self.local_place(index)?;
+        let places = (self.local_place(index)?, ring);
         tally.packs += 1;
-        let packed = buffer.pack_to(engines, range, local, &after(&[&self.worked[0]]))?;
-        let packed = Begun::new(packed);
-        self.works(packed.work().clone());
+        let earlier = (&after(&[&self.worked[0]])[..], &after(&[&self.copied])[..]);
+        let chain = buffer.gather_and_copy((engines, &copier), range, places, earlier)?;
         tally.copies += 1;
-        let earlier = after(&[packed.work(), &self.copied]);
-        let copied = buffer::copy(&copier, ring, local, &earlier);
-        let packed = packed.hand_on();
-        match copied {
-            Ok(copied) => {
-                self.copied = copied.clone();
-                Ok(copied.into())
-            }
-            Err(error) => Ok(Step::cut_short(packed, error.into())),
+        self.works(chain.first);
+        if chain.failed.is_none() {
+            self.copied = chain.transfer.work().clone();
         }
+        Ok(Step { moving: chain.transfer, failed: chain.failed })
     }
 
     /// Takes a fragment out of its place.
@@ -256,46 +254,32 @@ impl Course {
         index: u64,
         tally: &mut Tally,
     ) -> Result<Step, EngineError> {
-        let (range, ring) = self.begin(index, tally)?;
         if self.direct {
-            return Ok(Completion::Ready.into());
+            tally.fragments += 1;
+            return Ok(Step::nothing());
         }
+        let (range, ring) = self.begin(index, tally)?;
         let Some(copier) = self.copier.clone() else {
             tally.unpacks += 1;
-            let earlier = self.earlier(&range);
-            let unpacked = buffer.unpack_after(engines, ring, range, &earlier)?;
-            self.works(unpacked.clone());
-            return Ok(unpacked.into());
+            let unpacking = buffer.scatter(engines, ring, range.clone(), &self.earlier(&range))?;
+            self.works(unpacking.work().clone());
+            return Ok(unpacking.into());
         };
-        if let Some(whole) = buffer.typed().as_contiguous() {
-            let to = whole.sub(range.start, ring.len())?;
-            return self.copy(&copier, (to, ring), tally);
-        }
-        let local = self.local_place(index)?;
-        let copied = Begun::new(self.copy(&copier, (local, ring), tally)?.completion);
-        tally.unpacks += 1;
-        let earlier = after(&[copied.work(), &self.worked[0]]);
-        let unpacked = buffer.unpack_after(engines, local, range, &earlier);
-        let copied = copied.hand_on();
-        match unpacked {
-            Ok(unpacked) => {
-                self.works(unpacked.clone());
-                Ok(unpacked.into())
-            }
-            Err(error) => Ok(Step::cut_short(copied, error)),
-        }
-    }
-
-    /// A copy, which waits for the one before.
-    fn copy(
-        &mut self,
-        copier: &Arc<dyn Device>,
-        (to, from): (Region, Region),
-        tally: &mut Tally,
-    ) -> Result<Step, EngineError> {
         tally.copies += 1;
-        self.copied = buffer::copy(copier, to, from, &after(&[&self.copied]))?;
-        Ok(self.copied.clone().into())
+        if buffer.typed().as_contiguous().is_some() {
+            let copying = buffer.copy_from(&copier, ring, range, &after(&[&self.copied]))?;
+            self.copied = copying.work().clone();
+            return Ok(copying.into());
+        }
+        let places = (ring, self.local_place(index)?);
+        let earlier = (&after(&[&self.copied])[..], &after(&[&self.worked[0]])[..]);
+        let chain = buffer.copy_and_scatter((engines, &copier), places, range, earlier)?;
+        tally.unpacks += 1;
+        self.copied = chain.first;
+        if chain.failed.is_none() {
+            self.works(chain.transfer.work().clone());
+        }
+        Ok(Step { moving: chain.transfer, failed: chain.failed })
     }
 
     /// Gives staging memory back; `late` if the other end may still write it. No engine works.

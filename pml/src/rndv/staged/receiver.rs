@@ -1,10 +1,10 @@
 //! A staged message at its receiver: fragments are taken out of the ring as they come.
 
-use super::course::{Course, RingMemory};
+use super::course::{Course, RingMemory, Step as Work};
 use super::{Obstacle, UNKEYED_MAX, follow, lasts, map_peer, outcome, second_stop};
+use crate::buffer::Held;
 use crate::choose::{self, Situation};
 use crate::error::PmlError;
-use crate::rndv::offer::map_key;
 use crate::rndv::protocol::Protocol;
 use crate::rndv::staging::device_of;
 use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
@@ -12,7 +12,7 @@ use crate::wire::cut::Cut;
 use crate::wire::{self, DEPTH_MAX, Message, Open, RingOffer, Verdict, Why};
 use gapless_bml::{Rank, RemoteKey};
 use gapless_engine::EngineError;
-use gapless_mem::{Completion, Region, Space};
+use gapless_mem::{Region, Space};
 
 /// A staged message at its receiver.
 #[derive(Debug)]
@@ -62,8 +62,8 @@ fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
     let typed = cx.buffer.typed();
     let device = device_of(cx.bml, typed.space());
     let whole = typed.as_contiguous().and_then(|whole| whole.sub(0, room).ok());
-    let direct = whole.and_then(|whole| map_key(cx.bml, cx.peer, whole, share).zip(Some(whole)));
-    if let Some((key, whole)) = direct {
+    let key = cx.buffer.start_key(cx.bml, cx.peer, room, share);
+    if let Some((key, whole)) = key.zip(whole) {
         course.direct = true;
         course.limit = course.total();
         course.ring = Some(RingMemory::Buffer(whole));
@@ -74,8 +74,8 @@ fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
     let block = cx.staging.take(cx.bml, Some(&device), len, bound);
     let block = block.ok_or(("staging memory is exhausted", Obstacle::Passing))?;
     course.limit = course.window.reach();
-    let region = block.region();
-    let key = cx.bml.mapped(Rank(cx.peer)).and_then(|(peer, mapped)| mapped.key(peer, region));
+    let lease = block.place().lease();
+    let key = cx.bml.mapped(Rank(cx.peer)).and_then(|(peer, mapped)| mapped.key(peer, lease));
     if key.is_none() {
         cx.staging.give(block);
         return Err(("staging memory has no key", Obstacle::NoKey));
@@ -145,7 +145,7 @@ impl Receiver {
         course.narrow(ring.depth);
         let (needed, host) = (course.ring_bytes(), course.way.through_host());
         // With ramps, fewer places may take more than a place for every fragment.
-        if course.local.as_ref().is_some_and(|local| local.region().len() < needed) {
+        if course.local.as_ref().is_some_and(|local| local.place().region().len() < needed) {
             return self.impossible(cx, "a ring of too few places", Obstacle::Passing);
         }
         let user = if host { Space::Host } else { cx.buffer.typed().space() };
@@ -182,7 +182,7 @@ impl Receiver {
         let (way, there) = (course.way, course.window.in_work());
         cx.counters.saw_depth(way, u64::from(there));
         let step = match cx.is_failed() {
-            true => Ok(Completion::Ready.into()),
+            true => Ok(Work::nothing()),
             false => course.scatter(cx.engines, cx.buffer, index, cx.counters.tally(way)),
         };
         match follow(cx, index, &mut self.failed, step) {
@@ -279,7 +279,7 @@ impl Rendezvous for Receiver {
         }
     }
 
-    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<(), EngineError>) -> Step {
+    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step {
         let result = outcome(&mut self.failed, part, result);
         self.taken_out(cx, part, result)
     }

@@ -2,6 +2,7 @@
 
 use super::course::{Course, RingMemory};
 use super::{follow, lasts, map_peer, outcome, second_stop};
+use crate::buffer::Held;
 use crate::rndv::protocol::Protocol;
 use crate::rndv::staging::device_of;
 use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
@@ -84,7 +85,7 @@ fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
     let ring = cx.staging.take(cx.bml, owner.as_ref(), course.ring_bytes(), bound);
     let key = ring.as_ref().and_then(|ring| {
         let (peer, mapped) = cx.bml.mapped(Rank(cx.peer))?;
-        mapped.key(peer, ring.region())
+        mapped.key(peer, ring.place().lease())
     });
     course.ring = ring.map(RingMemory::Own);
     let stops = !open.way.copies(space, true) || second_stop(cx, &mut course);
@@ -209,7 +210,7 @@ impl Rendezvous for Sender {
         self.advance(cx)
     }
 
-    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<(), EngineError>) -> Step {
+    fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step {
         let result = outcome(&mut self.failed, part, result);
         match self.gathered(cx, part, result) {
             Step::Going => self.advance(cx),

@@ -1,0 +1,133 @@
+//! What transports are told of a buffer: keys, registrations, the pieces that they read into.
+
+use super::Buffer;
+use gapless_bml::{Access, Bml, Extent, Rank, RdmaError, RdmaRail, RemoteKey, Token};
+use gapless_dtype::Run;
+use gapless_engine::EngineError;
+use gapless_mem::{Lease, Region};
+
+impl Buffer {
+    /// A key with which `peer` can map what this buffer touches; of a device's memory only if users `share` it, who
+    /// must withdraw it before they free it.
+    pub(crate) fn key(&self, bml: &mut Bml, peer: u32, share: bool) -> Option<RemoteKey> {
+        let (_, start, span) = self.bounds()?;
+        self.key_of(bml, peer, (start, span), share)
+    }
+
+    /// Likewise, of the first `len` bytes of a buffer without gaps.
+    pub(crate) fn start_key(
+        &self,
+        bml: &mut Bml,
+        peer: u32,
+        len: u64,
+        share: bool,
+    ) -> Option<RemoteKey> {
+        let start = self.typed.stretch().filter(|_| len <= self.bytes())?;
+        self.key_of(bml, peer, (start, len), share)
+    }
+
+    /// Likewise, of `len` bytes from `start` on of its region.
+    fn key_of(
+        &self,
+        bml: &mut Bml,
+        peer: u32,
+        (start, len): (u64, u64),
+        share: bool,
+    ) -> Option<RemoteKey> {
+        let whole = self.typed.region();
+        if (!whole.space().cpu_accessible() && !share) || whole == Region::bottom() {
+            return None;
+        }
+        let part = whole.sub(start, len).ok()?;
+        let (id, mapped) = bml.mapped(Rank(peer))?;
+        // SAFETY: it is a part of the region of this buffer, which is promised to stay while the buffer lives. The
+        // buffer is borrowed over the call, and nothing keeps a clone of the lease after it (rule 2 of `Mapped`).
+        let lease = unsafe { Lease::kept_by_caller(part) };
+        mapped.key(id, &lease)
+    }
+
+    /// Lets peers read what this buffer touches, until deregistered.
+    pub(crate) fn register(&self, bml: &mut Bml, peer: Rank) -> Option<(RdmaRail, RemoteKey)> {
+        let (_, touched) = self.touched()?;
+        let rail = bml.rdma_rail(peer)?;
+        let (id, rdma) = bml.rdma(peer)?;
+        if rdma.reaches(id) != Some(true) {
+            return None;
+        }
+        // SAFETY: the memory is promised for reads, without a writer, while a buffer of the request lives. The key is
+        // for reading only; `Offered::registered` has it, and `end_offer`, the one end of an offer, gives it back.
+        unsafe { rdma.register(touched, Access::Read) }.ok().map(|key| (rail, key))
+    }
+
+    /// Lists the pieces of memory that bytes from `position` on lie in: at most as many as there is room for in
+    /// `room`, and at most `bytes` bytes.
+    pub(crate) fn list<'b>(
+        &'b self,
+        room: &'b mut Room,
+        position: u64,
+        bytes: u64,
+    ) -> Result<Listed<'b>, EngineError> {
+        let Room { runs, regions } = room;
+        regions.clear();
+        let mut convertor = self.typed.convertor()?;
+        convertor.seek(position)?;
+        let (count, taken) = convertor.iov(runs, bytes);
+        for run in &runs[..count] {
+            let start = i128::from(self.typed.origin()) + i128::from(run.displacement);
+            let whole = self.typed.region();
+            // What is negative is not in the region either.
+            regions.push(whole.sub(u64::try_from(start).unwrap_or(u64::MAX), run.len)?);
+        }
+        Ok(Listed { _buffer: self, regions, bytes: taken })
+    }
+}
+
+/// Where a buffer's pieces are listed; used again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    runs: Vec<Run>,
+    regions: Vec<Region>,
+}
+
+impl Room {
+    /// For this many pieces.
+    pub(crate) fn resize(&mut self, pieces: usize) {
+        self.runs.resize(pieces, Run::default());
+    }
+}
+
+/// Pieces of a buffer; [`Buffer::list`] alone makes them.
+pub(crate) struct Listed<'b> {
+    _buffer: &'b Buffer,
+    regions: &'b [Region],
+    bytes: u64,
+}
+
+impl Listed<'_> {
+    /// Their length.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Reads `remote` of the memory behind `key` at `peer` into the pieces. `gets` counts the operations of the
+    /// buffer's request that have not ended, of which there is one at most; the request does not end before.
+    pub(crate) fn get(
+        &self,
+        bml: &mut Bml,
+        peer: Rank,
+        (key, remote): (&RemoteKey, &[Extent]),
+        done: Token,
+        gets: &mut u32,
+    ) -> Result<(), RdmaError> {
+        if *gets > 0 {
+            return Err(RdmaError::Full);
+        }
+        let unavailable = || RdmaError::Unavailable { reason: "no rail reads memory".to_owned() };
+        let (id, rdma) = bml.rdma(peer).ok_or_else(unavailable)?;
+        // SAFETY: the convertor of the buffer made the pieces. The buffer is promised until its request ends, which
+        // is after the event: `gets` is 1 until then. So there is no other operation with this request's token.
+        unsafe { rdma.get(id, self.regions, key, remote, done) }?;
+        *gets += 1;
+        Ok(())
+    }
+}

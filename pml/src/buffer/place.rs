@@ -1,0 +1,190 @@
+//! Where fragments lie between two engines, and what is done with them there.
+
+use super::{Buffer, Engines, Transfer};
+use gapless_bml::Mapping;
+use gapless_engine::EngineError;
+use gapless_mem::{Begun, Completion, Device, Lease, OutOfRange, Region};
+use smallvec::SmallVec;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Staging memory of ours, a mapping of the other end's, or a part of either. While it lives, its region is valid for
+/// reads and writes, and no reference of this process covers it. The other end may use it at the same time, and so may
+/// other work of ours if the other end names one memory for two messages: then bytes of these messages are mixed.
+#[derive(Clone, Debug)]
+pub(crate) struct Place(Lease);
+
+impl Place {
+    /// Takes memory that is staging memory from now on.
+    ///
+    /// # Safety
+    /// While the lease or a part of it lives, its region is valid for reads and writes, and no reference of this
+    /// process covers it.
+    pub(crate) unsafe fn new(lease: Lease) -> Place {
+        Place(lease)
+    }
+
+    pub(crate) fn lease(&self) -> &Lease {
+        &self.0
+    }
+
+    pub(crate) fn region(&self) -> Region {
+        self.0.region()
+    }
+
+    /// The `len` bytes from `offset` on.
+    pub(crate) fn sub(&self, offset: u64, len: u64) -> Result<Place, OutOfRange> {
+        self.0.sub(offset, len).map(Place)
+    }
+}
+
+impl From<&Mapping> for Place {
+    fn from(mapping: &Mapping) -> Place {
+        // A mapping is just such memory: `Mapping::new` demands it of who makes one.
+        Place(mapping.lease().clone())
+    }
+}
+
+/// Two pieces of work on a fragment, one after the other.
+pub(crate) struct Chain {
+    /// Both, or the first if the second could not be started.
+    pub(crate) transfer: Transfer<SmallVec<[Place; 2]>>,
+    /// The first.
+    pub(crate) first: Completion,
+    /// Why the second could not be started.
+    pub(crate) failed: Option<EngineError>,
+}
+
+impl Buffer {
+    /// Gathers `range` into `place`, once all of `after` have ended.
+    pub(crate) fn gather(
+        &self,
+        engines: &Engines,
+        range: Range<u64>,
+        place: Place,
+        after: &[Completion],
+    ) -> Result<Transfer<SmallVec<[Place; 2]>>, EngineError> {
+        // SAFETY: the source is this buffer, promised while the transfer has a clone of it. The target is a place,
+        // which is valid for writes, and no reference's, while the transfer has it.
+        let work = unsafe { engines[self.engine].pack(&self.typed, range, place.region(), after) }?;
+        Ok(Transfer::new(Begun::new(work), self, SmallVec::from_iter([place])))
+    }
+
+    /// Scatters what lies in `place` to `range`, once all of `after` have ended.
+    pub(crate) fn scatter(
+        &self,
+        engines: &Engines,
+        place: Place,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Transfer<SmallVec<[Place; 2]>>, EngineError> {
+        let engine = &engines[self.engine];
+        // SAFETY: the target is this buffer, promised while the transfer has a clone of it. The source is a place,
+        // which is valid for reads while the transfer has it.
+        let work = unsafe { engine.unpack(place.region(), &self.typed, range, after) }?;
+        Ok(Transfer::new(Begun::new(work), self, SmallVec::from_iter([place])))
+    }
+
+    /// Gathers `range` into `local`, once all of the first list have ended; then has `device` copy it to `ring`, once
+    /// all of the second have ended, too.
+    pub(crate) fn gather_and_copy(
+        &self,
+        (engines, device): (&Engines, &Arc<dyn Device>),
+        range: Range<u64>,
+        (local, ring): (Place, Place),
+        (packed_after, copied_after): (&[Completion], &[Completion]),
+    ) -> Result<Chain, EngineError> {
+        let engine = &engines[self.engine];
+        // SAFETY: as in `gather`; `local` is in the transfer that `chain` makes.
+        let packed = unsafe { engine.pack(&self.typed, range, local.region(), packed_after) }?;
+        Ok(self.chain(packed, copied_after, [local, ring], |[local, ring], after| {
+            // SAFETY: both are places, valid for reads and writes, and no reference's, while the transfer has them. A
+            // ring and a second stop are different memory.
+            Ok(unsafe { device.copy(ring.region(), local.region(), after) }?)
+        }))
+    }
+
+    /// Has `device` copy `ring` to `local`, once all of the first list have ended; then scatters that to `range`, once
+    /// all of the second have ended, too.
+    pub(crate) fn copy_and_scatter(
+        &self,
+        (engines, device): (&Engines, &Arc<dyn Device>),
+        (ring, local): (Place, Place),
+        range: Range<u64>,
+        (copied_after, unpacked_after): (&[Completion], &[Completion]),
+    ) -> Result<Chain, EngineError> {
+        // SAFETY: both are places, valid for reads and writes, and no reference's, while the transfer that `chain`
+        // makes has them. A ring and a second stop are different memory.
+        let copied = unsafe { device.copy(local.region(), ring.region(), copied_after) }?;
+        let engine = &engines[self.engine];
+        Ok(self.chain(copied, unpacked_after, [ring, local], |[_, local], after| {
+            // SAFETY: as in `scatter`.
+            unsafe { engine.unpack(local.region(), &self.typed, range, after) }
+        }))
+    }
+
+    /// Starts work that comes after `first` and all of `others`; both touch this buffer and `places` only.
+    fn chain(
+        &self,
+        first: Completion,
+        others: &[Completion],
+        places: [Place; 2],
+        second: impl FnOnce(&[Place; 2], &[Completion]) -> Result<Completion, EngineError>,
+    ) -> Chain {
+        let begun = Begun::new(first.clone());
+        let before = [&first].into_iter().chain(others);
+        let after: SmallVec<[Completion; 2]> =
+            before.filter(|it| is_pending(it)).cloned().collect();
+        let (work, failed) = match second(&places, &after) {
+            Ok(second) => {
+                // It touches the places not before the first is over, nor, then, is it over itself: whoever waits for
+                // it waits for both. (If the places are empty, the first touches nothing either.)
+                let _ = begun.hand_on();
+                (Begun::new(second), None)
+            }
+            Err(error) => (begun, Some(error)),
+        };
+        Chain { transfer: Transfer::new(work, self, SmallVec::from(places)), first, failed }
+    }
+
+    /// Has `device` copy `range` of this buffer, which has no gaps, to `place`, once all of `after` have ended.
+    pub(crate) fn copy_to(
+        &self,
+        device: &Arc<dyn Device>,
+        range: Range<u64>,
+        place: Place,
+        after: &[Completion],
+    ) -> Result<Transfer<SmallVec<[Place; 2]>>, EngineError> {
+        let source = self.gapless_part(range)?;
+        // SAFETY: the source is of this buffer, promised while the transfer has a clone of it. The target is a place,
+        // which is valid for writes, and no reference's, while the transfer has it; nobody's buffer lies in one.
+        let work = unsafe { device.copy(place.region(), source, after) }?;
+        Ok(Transfer::new(Begun::new(work), self, SmallVec::from_iter([place])))
+    }
+
+    /// Has `device` copy `place` to `range` of this buffer, which has no gaps, once all of `after` have ended.
+    pub(crate) fn copy_from(
+        &self,
+        device: &Arc<dyn Device>,
+        place: Place,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Transfer<SmallVec<[Place; 2]>>, EngineError> {
+        let target = self.gapless_part(range)?;
+        // SAFETY: as in `copy_to`, the other way round.
+        let work = unsafe { device.copy(target, place.region(), after) }?;
+        Ok(Transfer::new(Begun::new(work), self, SmallVec::from_iter([place])))
+    }
+
+    /// Where `range` lies, if there are no gaps.
+    fn gapless_part(&self, range: Range<u64>) -> Result<Region, EngineError> {
+        let whole = self.typed.as_contiguous();
+        let whole = whole.unwrap_or(Region::new(self.typed.space(), 0, 0, 0));
+        Ok(whole.sub(range.start, range.end - range.start)?)
+    }
+}
+
+/// Whether work may go on.
+fn is_pending(work: &Completion) -> bool {
+    matches!(work, Completion::Pending(_))
+}

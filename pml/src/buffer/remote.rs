@@ -1,0 +1,129 @@
+//! The other end's buffer, mapped here.
+
+use super::{Buffer, Engines, Transfer};
+use crate::rndv::offer::packed_size;
+use gapless_bml::Mapping;
+use gapless_dtype::Layout;
+use gapless_engine::{EngineError, Typed};
+use gapless_mem::{Begun, Device, Region};
+use std::sync::Arc;
+
+/// What the other end says about its buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Far<'a> {
+    /// The bytes it touches, relative to displacement 0.
+    pub(crate) low: i64,
+    pub(crate) span: u64,
+    /// Instances of the layout.
+    pub(crate) count: u64,
+    /// `None` if it has no gaps.
+    pub(crate) layout: Option<&'a Layout>,
+}
+
+/// The other end's buffer in a mapping of what it touches. Every byte that it touches lies in the mapping.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    typed: Typed,
+    /// Keeps the memory, which is valid for reads and writes, and which no reference of this process covers.
+    _mapping: Mapping,
+}
+
+impl Remote {
+    /// Finds the buffer in the mapping. An error says what the other end got wrong.
+    pub(crate) fn new(far: Far<'_>, mapping: Mapping) -> Result<Remote, String> {
+        let Far { low, span, count, layout } = far;
+        let mapped = mapping.region();
+        if mapped.len() < span {
+            return Err(format!("a key for {} bytes of a buffer that spans {span}", mapped.len()));
+        }
+        let typed = match layout {
+            None => Typed::contiguous(mapped.sub(0, span).map_err(|error| error.to_string())?),
+            Some(layout) => {
+                // It touches `span` bytes from displacement `low` on, and the mapping starts with these.
+                packed_size(layout, count, low, span)?;
+                Self::place(mapped, low, span, layout, count)?
+            }
+        };
+        Ok(Remote { typed, _mapping: mapping })
+    }
+
+    fn place(
+        mapped: Region,
+        low: i64,
+        span: u64,
+        layout: &Layout,
+        count: u64,
+    ) -> Result<Typed, String> {
+        // If displacement 0 is before the mapping, the region below starts before it: only bytes from `low` on are
+        // touched.
+        let (region, origin) = match u64::try_from(low) {
+            Ok(before) => {
+                let start = mapped.address().wrapping_sub(before);
+                let len = before.saturating_add(span);
+                (Region::new(mapped.space(), start, mapped.offset(), len), 0)
+            }
+            Err(_) => (mapped, low.unsigned_abs()),
+        };
+        Typed::new(region, origin, layout, count).map_err(|error| error.to_string())
+    }
+
+    /// What engines work on.
+    pub(crate) fn typed(&self) -> &Typed {
+        &self.typed
+    }
+}
+
+impl Buffer {
+    /// Moves the first `bytes` of `remote` to the start of this buffer: `device` copies them, if one is given and
+    /// neither side has gaps, else the engine moves them.
+    pub(crate) fn fetch(
+        &self,
+        engines: &Engines,
+        device: Option<&Arc<dyn Device>>,
+        remote: Remote,
+        bytes: u64,
+    ) -> Result<Transfer<Remote>, EngineError> {
+        let sides = (remote.typed().as_contiguous(), self.typed.as_contiguous());
+        let work = match (device, sides) {
+            (Some(device), (Some(from), Some(into))) => {
+                let (into, from) = (into.sub(0, bytes)?, from.sub(0, bytes)?);
+                // SAFETY: as for the engine below.
+                unsafe { device.copy(into, from, &[]) }?
+            }
+            _ => {
+                let engine = &engines[self.engine];
+                // SAFETY: all that `remote` touches is valid for reads while the transfer has it (its owner may write
+                // it: then these are arbitrary bytes). This buffer is promised while the transfer has a clone of it.
+                unsafe { engine.transfer(remote.typed(), &self.typed, 0..bytes, &[]) }?
+            }
+        };
+        Ok(Transfer::new(Begun::new(work), self, remote))
+    }
+
+    /// Moves the first `bytes` of this buffer to the start of `remote`, as [`fetch`](Buffer::fetch) does the other way
+    /// round.
+    pub(crate) fn put(
+        &self,
+        engines: &Engines,
+        device: Option<&Arc<dyn Device>>,
+        remote: Remote,
+        bytes: u64,
+    ) -> Result<Transfer<Remote>, EngineError> {
+        let sides = (self.typed.as_contiguous(), remote.typed().as_contiguous());
+        let work = match (device, sides) {
+            (Some(device), (Some(from), Some(into))) => {
+                let (into, from) = (into.sub(0, bytes)?, from.sub(0, bytes)?);
+                // SAFETY: as for the engine below.
+                unsafe { device.copy(into, from, &[]) }?
+            }
+            _ => {
+                let engine = &engines[self.engine];
+                // SAFETY: this buffer is promised while the transfer has a clone of it. All that `remote` touches is
+                // valid for writes, and no reference's of this process, while the transfer has it. Its owner
+                // was asked for it; what an owner does to it meanwhile changes what it receives, nothing else.
+                unsafe { engine.transfer(&self.typed, remote.typed(), 0..bytes, &[]) }?
+            }
+        };
+        Ok(Transfer::new(Begun::new(work), self, remote))
+    }
+}
