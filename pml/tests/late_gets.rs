@@ -1,0 +1,186 @@
+//! A transport that reads memory late: whoever takes memory back waits until it has.
+
+mod common;
+
+use common::{Buffer, Job, bytes};
+use gapless_btl::loopback::{Hub, Loopback};
+use gapless_btl::{
+    AbilityId, Access, Address, AmTag, Btl, Extent, Limits, LinkError, Mapped, PeerId, Rdma,
+    RdmaError, RdmaLimits, RemoteKey, ReserveError, Sink, Slot, Token,
+};
+use gapless_mem::Region;
+use gapless_pml::{Config, Protocol, Source, TagSel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Polls that an operation takes.
+const POLLS: u32 = 50;
+
+struct Operation {
+    peer: PeerId,
+    local: Vec<Region>,
+    key: RemoteKey,
+    remote: Vec<Extent>,
+    done: Token,
+    /// Polls until it begins.
+    left: u32,
+}
+
+/// A loopback whose operations begin, and end, late.
+struct Late {
+    inner: Loopback,
+    operations: Vec<Operation>,
+    /// How many have not begun.
+    waiting: Arc<AtomicU32>,
+}
+
+impl Late {
+    fn new(hub: &Hub, waiting: &Arc<AtomicU32>) -> Late {
+        let (inner, operations) = (Loopback::with(hub, common::link()), Vec::new());
+        Late { inner, operations, waiting: Arc::clone(waiting) }
+    }
+
+    fn begin(&mut self, operation: &Operation) {
+        let Operation { peer, local, key, remote, done, .. } = operation;
+        let inner = self.inner.rdma().expect("a loopback reads memory");
+        // SAFETY: the caller of `get` guarantees this until the event, which the loopback makes after this call.
+        let begun = unsafe { inner.get(*peer, local, key, remote, *done) };
+        begun.expect("the peer lives, and has registered its memory");
+    }
+}
+
+impl Btl for Late {
+    fn limits(&self) -> &Limits {
+        self.inner.limits()
+    }
+
+    fn address(&self) -> Address {
+        self.inner.address()
+    }
+
+    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        self.inner.connect(peer)
+    }
+
+    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
+        self.inner.reserve(to, len)
+    }
+
+    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
+        self.inner.send(slot, tag, done);
+    }
+
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        let mut operations = std::mem::take(&mut self.operations);
+        operations.iter_mut().for_each(|operation| operation.left -= 1);
+        let (due, later) = operations.into_iter().partition(|operation| operation.left == 0);
+        self.operations = later;
+        let due: Vec<Operation> = due;
+        for operation in &due {
+            self.begin(operation);
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.inner.poll(only, sink)
+    }
+
+    fn rdma(&mut self) -> Option<&mut dyn Rdma> {
+        Some(self)
+    }
+
+    fn mapped(&mut self) -> Option<&mut dyn Mapped> {
+        None
+    }
+}
+
+// SAFETY: the numbers are those of the contract.
+// 1. The id is the loopback's, which makes the events.
+// 2. An operation is the loopback's, later; `put` refuses.
+// 3. The keys are the loopback's.
+// 4. What `get` does is to note the operation.
+unsafe impl Rdma for Late {
+    fn id(&self) -> AbilityId {
+        Rdma::id(&self.inner)
+    }
+
+    fn rdma_limits(&self) -> &RdmaLimits {
+        self.inner.rdma_limits()
+    }
+
+    fn reaches(&self, peer: PeerId) -> Option<bool> {
+        self.inner.reaches(peer)
+    }
+
+    unsafe fn register(&mut self, local: Region, access: Access) -> Result<RemoteKey, RdmaError> {
+        // SAFETY: the caller's guarantee, passed on.
+        unsafe { self.inner.register(local, access) }
+    }
+
+    fn deregister(&mut self, key: &RemoteKey) {
+        self.inner.deregister(key);
+    }
+
+    unsafe fn get(
+        &mut self,
+        peer: PeerId,
+        local: &[Region],
+        key: &RemoteKey,
+        remote: &[Extent],
+        done: Token,
+    ) -> Result<(), RdmaError> {
+        let (local, key, remote) = (local.to_vec(), *key, remote.to_vec());
+        self.operations.push(Operation { peer, local, key, remote, done, left: POLLS });
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    unsafe fn put(
+        &mut self,
+        _: PeerId,
+        _: &[Region],
+        _: &RemoteKey,
+        _: &[Extent],
+        _: Token,
+    ) -> Result<(), RdmaError> {
+        Err(RdmaError::Unavailable { reason: "this one only reads".to_owned() })
+    }
+}
+
+fn job(waiting: &Arc<AtomicU32>) -> Job {
+    let config = Config { force: Some(Protocol::SingleCopy), ..Config::default() };
+    Job::build(2, config, &mut |_, hub| Box::new(Late::new(hub, waiting)))
+}
+
+#[test]
+fn memory_is_taken_back_after_one_sided_work_has_ended() {
+    let waiting = Arc::new(AtomicU32::new(0));
+    let mut job = job(&waiting);
+    let (shape, left) = (bytes(100_000), || waiting.load(Ordering::Relaxed));
+    let (from, to) = (Buffer::source(&shape, 1, 7), Buffer::target(&shape, 1));
+    let recv = job.irecv(1, &to, Source::Rank(0), TagSel::Any);
+    job.isend(0, &from, 1, 0);
+    job.until("the offer", |_| (left() == 1).then_some(()));
+    job.pml(1).take_back();
+    assert_eq!(left(), 0, "it was not waited for");
+    to.assert_received(&from.packed(), "the operation");
+    assert_eq!(job.pml(1).is_done(recv).ok(), Some(false), "its request never ends");
+}
+
+#[test]
+fn a_receive_ends_after_one_sided_work_has_ended_although_its_sender_is_lost() {
+    let waiting = Arc::new(AtomicU32::new(0));
+    let mut job = job(&waiting);
+    let (shape, left) = (bytes(100_000), || waiting.load(Ordering::Relaxed));
+    let (from, to) = (Buffer::source(&shape, 1, 7), Buffer::target(&shape, 1));
+    let recv = job.irecv(1, &to, Source::Rank(0), TagSel::Any);
+    job.isend(0, &from, 1, 0);
+    job.until("the offer", |_| (left() == 1).then_some(()));
+    let lost = gapless_bml::LinkError::Incompatible { what: "as the test wants".to_owned() };
+    job.pml(1).bml_mut().give_up(gapless_bml::Rank(0), lost);
+    // The sender, which would hear of it and take its memory back, does nothing.
+    let ended = (0..1000 * POLLS).find_map(|_| {
+        job.pml(1).progress();
+        job.pml(1).test(recv).transpose()
+    });
+    assert!(matches!(ended, Some(Err(_))), "{ended:?}");
+    assert_eq!(left(), 0, "it was not waited for");
+}
