@@ -86,7 +86,8 @@ impl Mapping {
     /// While the lease's owner lives, its region describes memory that is valid for reads and writes,
     /// whatever the peer does (with memory of a device: unless it frees it without
     /// [`Mapped::withdraw`], where the device's driver minds), and that no reference of this process
-    /// covers.
+    /// covers while the mapping is used. If the peer is of this process, whoever gave the key keeps the last of
+    /// that.
     #[must_use]
     pub unsafe fn new(lease: Lease) -> Mapping {
         Mapping { lease }
@@ -125,9 +126,12 @@ impl fmt::Debug for Mapping {
 /// 3. [`withdraw`](Mapped::withdraw) answers `false` only if no peer has device memory that the region
 ///    touches mapped, nor can map it by a key that was made before.
 /// 4. [`recall`](Mapped::recall) answers `false` only if nothing of `peer`, its process or a device at work
-///    for it, touches the memory from then on, nor can it map the memory by a key that was made before.
-/// 5. [`make_private`](Mapped::make_private) answers `true` only if nothing of any peer touches the memory from
-///    then on, and no byte of it changes.
+///    for it, touches the memory through a mapping from then on, nor can it map the memory by a key that was made
+///    before.
+/// 5. [`make_private`](Mapped::make_private) answers `true` only if nothing of any peer touches the memory through a
+///    mapping from then on, and no byte of it changes.
+///
+/// Rules 4 and 5 say nothing of one-sided operations: registrations end by [`Rdma::deregister`](crate::Rdma::deregister).
 ///
 /// An implementation without `unsafe` is refused:
 ///
@@ -217,8 +221,9 @@ pub unsafe trait Mapped {
     /// Takes the memory that `region` touches, of an [`Allocation`], back from all peers at once, whatever they
     /// are doing: it gets pages of its own, with the same bytes at the same addresses, that no device knows;
     /// peers keep the old pages. The allocation has no keys any more. For a process that gives its messages up,
-    /// and cannot wait until peers that live have let go ([`recall`](Mapped::recall)). Nothing of this process,
-    /// a device included, works on the memory meanwhile; the rest of the allocation may be in use.
+    /// and cannot wait until peers that live have let go ([`recall`](Mapped::recall)). Meanwhile nothing of this
+    /// process works on the memory, and no device works on any byte of the allocation; other threads may use the rest
+    /// of the allocation.
     ///
     /// Gives whether the memory is this process's alone now. `false` is always right.
     fn make_private(&mut self, region: Region) -> bool {

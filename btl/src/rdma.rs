@@ -132,7 +132,7 @@ impl Ended {
 /// 3. A key gives access to the registered bytes, of the registered kind, and to no others.
 ///    [`deregister`](Rdma::deregister) ends that for operations that begin later, as far as the peer cannot
 ///    read all memory of this process anyway.
-/// 4. A call that panics has begun nothing, or all that it has begun is over.
+/// 4. A call that panics leaves no operation in flight.
 ///
 /// An implementation without `unsafe` is refused:
 ///

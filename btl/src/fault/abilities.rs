@@ -66,6 +66,8 @@ impl<B: Btl> Fault<B> {
 // 1. The id is its own.
 // 2., 3. What is not refused before is handed on to the ability that the wrapped transport has shown first, with a
 //    stand-in for the token, which no other operation has; it ends when that one's end has come.
+// 4. The wrapped call is the last thing that may panic: it leaves no operation in flight then, by its own rule 4. What
+//    comes after it forgets an operation that was refused.
 unsafe impl<B: Btl> Rdma for Fault<B> {
     fn id(&self) -> AbilityId {
         self.ability

@@ -163,6 +163,7 @@ fn accessible(region: &Region) -> Result<(), RdmaError> {
 // 2. `one_sided` copies between the pieces, at once, after all checks; it makes the `Ended` then.
 // 3. A key is looked up in the list of what is registered, with its length and its kind, under the lock that
 //    `deregister` takes.
+// 4. `one_sided` copies before it returns or unwinds, so no operation is ever in flight between calls.
 unsafe impl Rdma for Loopback {
     fn id(&self) -> AbilityId {
         self.ability
@@ -304,8 +305,8 @@ unsafe impl Mapped for Loopback {
         shared.granted.push((self.end.number(), whole, Arc::downgrade(&hold)));
         // SAFETY: `sub` found `region` inside the memory, which the hold keeps.
         let lease = unsafe { Lease::new(region, hold) };
-        // SAFETY: it is valid for reads and writes; that its owner makes references to it is part of what
-        // the peers agree on.
+        // SAFETY: the hold keeps it valid for reads and writes. "No reference of this process covers it while the
+        // mapping is used": the peer is of this process, so "whoever gave the key keeps" that.
         Ok(unsafe { Mapping::new(lease) })
     }
 

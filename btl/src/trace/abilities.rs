@@ -20,6 +20,19 @@ impl<B: Btl> Trace<B> {
         result
     }
 
+    /// As [`ability`](Trace::ability), of an operation that has begun if `result` is `Ok`: a listener that panics
+    /// must not unwind past it.
+    fn operation(
+        &mut self,
+        call: &'static str,
+        peer: PeerId,
+        len: u64,
+        result: Result<(), RdmaError>,
+    ) -> Result<(), RdmaError> {
+        let why = "a listener panicked while a one-sided operation was in flight";
+        gapless_mem::abort_on_unwind(why, || self.ability(call, Some(peer), len, result))
+    }
+
     fn inner_rdma(&mut self) -> Result<&mut dyn Rdma, RdmaError> {
         let reason = "the transport has no one-sided operations".to_owned();
         self.abilities.rdma(&mut self.inner).ok_or(RdmaError::Unavailable { reason })
@@ -35,8 +48,11 @@ fn total(remote: &[Extent]) -> u64 {
     remote.iter().fold(0, |sum, piece| sum.saturating_add(piece.len))
 }
 
-// SAFETY: everything is handed on, events too, to the ability that the wrapped transport has shown first; the id is that
-// one's.
+// SAFETY: the numbers are those of the contract.
+// 1. to 3. Everything is handed on, events too, to the ability that the wrapped transport has shown first; the id is that
+//    one's.
+// 4. If the wrapped call panics, it leaves no operation in flight, by its own rule 4. If the listener panics after an
+//    operation has begun, the process aborts.
 unsafe impl<B: Btl> Rdma for Trace<B> {
     fn id(&self) -> AbilityId {
         self.abilities.rdma_id().expect("`rdma` gives out only what the transport has")
@@ -73,7 +89,7 @@ unsafe impl<B: Btl> Rdma for Trace<B> {
         let rdma = self.inner_rdma();
         // SAFETY: the caller's guarantee, passed on.
         let result = rdma.and_then(|rdma| unsafe { rdma.get(peer, local, key, remote, done) });
-        self.ability("get", Some(peer), total(remote), result)
+        self.operation("get", peer, total(remote), result)
     }
 
     unsafe fn put(
@@ -87,7 +103,7 @@ unsafe impl<B: Btl> Rdma for Trace<B> {
         let rdma = self.inner_rdma();
         // SAFETY: the caller's guarantee, passed on.
         let result = rdma.and_then(|rdma| unsafe { rdma.put(peer, local, key, remote, done) });
-        self.ability("put", Some(peer), total(remote), result)
+        self.operation("put", peer, total(remote), result)
     }
 }
 
@@ -131,8 +147,7 @@ unsafe impl<B: Btl> Mapped for Trace<B> {
 
     fn make_private(&mut self, region: Region) -> bool {
         let done = self.abilities.make_private(&mut self.inner, region);
-        let (len, outcome) = (region.len(), Outcome::Ok);
-        self.record(Record::Ability { call: "make_private", peer: None, len, outcome });
-        done
+        let result = done.then_some(()).ok_or("peers may touch the memory");
+        self.ability("make_private", None, region.len(), result).is_ok()
     }
 }

@@ -15,6 +15,7 @@ fn bad(what: &str) -> MapError {
 // 2. A key is the number of a rank, the peer that may map, and a region that was found in one of its buffers.
 // 3. There is no memory of devices.
 // 4. Whoever maps moves data within a call of its endpoint or not at all, and recalled memory is mapped no more.
+// 5. `make_private` is the contract's own, which always answers `false`.
 unsafe impl Mapped for Rail {
     fn id(&self) -> AbilityId {
         self.ability
@@ -67,7 +68,8 @@ unsafe impl Mapped for Rail {
         wire.heard(|tap| tap.operation("map", self.rank, &numbers));
         // SAFETY: `key` saw that it is a rank's buffer. Ranks keep their buffers until the world has ended.
         let lease = unsafe { Lease::kept_by_caller(region) };
-        // SAFETY: as above; they write them between calls of endpoints only, when nothing is being moved.
+        // SAFETY: as above. "No reference of this process covers it while the mapping is used": mappings are used within
+        // calls of endpoints, and ranks, which gave the key, make references to their buffers between calls only.
         Ok(unsafe { Mapping::new(lease) })
     }
 

@@ -61,6 +61,7 @@ impl Rail {
 // 2. `move_bytes` writes the pieces when the operation's one item is taken off the wire, with its end; a lost peer's items
 //    lose their work. `put` refuses.
 // 3. A key is looked up among those that are registered when the bytes are moved.
+// 4. The item is put on the wire as the last step of `get`: a call that panics before has put none there.
 unsafe impl Rdma for Rail {
     fn id(&self) -> AbilityId {
         self.ability
