@@ -65,8 +65,8 @@ pub use meeting::{
     limits_make_sense, oneself, poll_never_blocks, two_threads,
 };
 pub use memory::{
-    mapped_keys_are_checked, mapped_memory, rdma_at_every_alignment, rdma_in_many_pieces,
-    rdma_refuses_what_is_wrong, recalled_memory,
+    mapped_keys_are_checked, mapped_memory, memory_made_private, rdma_at_every_alignment,
+    rdma_in_many_pieces, rdma_refuses_what_is_wrong, recalled_memory,
 };
 pub use messages::{
     back_pressure, every_size, order_and_exactly_once, parked_fragments, send_fixes_the_order,
@@ -120,7 +120,7 @@ macro_rules! conformance {
             sender_that_never_polls, no_more_than_there_is_room_for, parked_fragments, unsent_slots, tokens_once,
             short_messages, one_peer_alone, quiet_until_something_comes,
             rdma_at_every_alignment, rdma_in_many_pieces, rdma_refuses_what_is_wrong,
-            mapped_memory, mapped_keys_are_checked, recalled_memory,
+            mapped_memory, mapped_keys_are_checked, recalled_memory, memory_made_private,
             attaching_a_device, devices_reach_slots, mapped_device_memory, device_keys_are_checked,
             device_memory_freed_and_reused, device_buffers_beyond_the_cache,
             peer_dropped, last_words, death_in_a_crowd, parked_across_a_death, death_wakes,

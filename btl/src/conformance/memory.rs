@@ -402,6 +402,39 @@ pub fn recalled_memory(suite: &Suite, mut fixture: impl Fixture) {
     duo.expect_health();
 }
 
+/// Memory that is made private keeps its bytes, mapped by a peer or not. If the transport says that it is this
+/// process's alone, nothing shows that the peer writes later.
+pub fn memory_made_private(suite: &Suite, mut fixture: impl Fixture) {
+    let mut duo = Duo::new(&mut fixture);
+    let peer = duo.peer[A];
+    if duo.ends[A].mapped().is_none() {
+        return suite.skip("the transport does not map memory");
+    }
+    for held in [true, false] {
+        let mapped = duo.ends[A].mapped().expect("as before");
+        let memory = mapped.allocate(20_000).expect("memory for a test");
+        let region = memory.region();
+        let Some(key) = mapped.key(peer, region) else {
+            return suite.skip("the peer cannot map memory here");
+        };
+        let mapping = map_by_message(&mut duo, &key).expect("a good key");
+        let bytes = message(5, 20_000);
+        write(&mapping.region(), &bytes);
+        let mut mappings: Vec<Mapping> = [mapping].into_iter().filter(|_| held).collect();
+        let part = region.sub(5000, 9000).expect("inside");
+        let alone = duo.ends[A].mapped().expect("as before").make_private(part);
+        let case = format!("mapped {held}, private {alone}");
+        assert!(read(&region) == bytes, "{case}: bytes changed when memory was made private");
+        mappings.extend(map_by_message(&mut duo, &key));
+        for mapping in &mappings {
+            write(&mapping.region(), &[0xee; 20_000]);
+        }
+        let unchanged = read(&part) == bytes[5000..14_000];
+        assert!(!alone || unchanged, "{case}: what a peer wrote later shows");
+    }
+    duo.expect_health();
+}
+
 /// Memory that was not allocated for mapping has no key, and damaged keys map nothing.
 pub fn mapped_keys_are_checked(suite: &Suite, mut fixture: impl Fixture) {
     let mut duo = Duo::new(&mut fixture);

@@ -161,4 +161,8 @@ unsafe impl Mapped for Broken {
     fn recall(&mut self, peer: PeerId, region: Region) -> bool {
         self.flaw != Flaw::ForgetsRecalls && self.inner_mapped().recall(peer, region)
     }
+
+    fn make_private(&mut self, region: Region) -> bool {
+        self.flaw == Flaw::StaysShared || self.inner_mapped().make_private(region)
+    }
 }

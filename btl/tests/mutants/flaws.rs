@@ -198,6 +198,8 @@ flaws! {
     KeysForAnything: mapped_keys_are_checked, "heap memory";
     /// What was recalled can be mapped.
     ForgetsRecalls: recalled_memory, "mapped over there";
+    /// Memory that a peer has mapped is said to be private.
+    StaysShared: memory_made_private, "wrote later shows";
 
     // 9. Devices
     /// A device is held for ever.
