@@ -69,10 +69,9 @@ impl Abilities {
             None if self.rdma.is_none() => {}
             None => {
                 let name = btl.limits().name;
-                eprintln!(
-                    "gapless: transport {name} hides the ability that memory is registered with"
-                );
-                std::process::abort();
+                gapless_mem::abort(&format!(
+                    "transport {name} hides the ability that memory is registered with"
+                ));
             }
         }
     }
