@@ -21,8 +21,8 @@
 //!    the caller's [`Sink`], once. It may offer a message ([`Sink::short`], [`Sink::fragment`]) before it reports the
 //!    message as an [`Event`]; a message that is taken is done. Once a poll has reported an event of a message, it
 //!    offers no later message of the same peer, which would overtake. It reports no more events than the sink has
-//!    room for ([`Sink::room`]); the others wait for the next poll, and so does a message that is refused then. A poll
-//!    for one peer gives the next message of this peer or nothing.
+//!    room for ([`Sink::room`]); events without room wait for the next poll; so does a message that is refused while
+//!    there is no room. A poll for one peer gives the next message of this peer or nothing.
 //! 5. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link is up, `reserve` says `Full`. Both sides
 //!    call `connect`. Nothing from a peer is delivered before this side's `connect` to it has returned, and nothing
 //!    that came earlier is lost. A transport may offer to put a link off until it is needed: [`Btl::introduce`] and

@@ -1,9 +1,10 @@
-//! The one way in for what arrives: [`Sink`], and two things made of queues of events.
+//! The one way in for what arrives: [`Sink`]; [`Queue`], a sink that keeps events; and [`hand_out`], for transports that
+//! keep theirs in a queue.
 
 use crate::{AmTag, Event, Fragment, PeerId, Short};
 use std::collections::VecDeque;
 
-/// Where everything goes that a transport has to say while it is [polled](crate::Btl::poll).
+/// Receives the messages and events of a [poll](crate::Btl::poll).
 ///
 /// A message is offered first, by [`short`](Sink::short) if the transport has it by value, else by
 /// [`fragment`](Sink::fragment). This is the first phase: it runs inside the poll, so nothing can be sent from there.
@@ -30,9 +31,10 @@ pub trait Sink {
     fn room(&self) -> usize;
 }
 
-/// A bounded list of events: the sink of whoever refuses every message and looks at the events after the poll.
+/// A sink that refuses every message and keeps the events, to be looked at after the poll.
 ///
-/// Its memory is allocated once.
+/// Memory for `capacity` events is allocated once. A transport that gives more than there is [`room`](Sink::room) for
+/// loses none: the list grows.
 #[derive(Debug)]
 pub struct Queue {
     list: Vec<Event>,
@@ -75,7 +77,6 @@ impl Queue {
 }
 
 impl Sink for Queue {
-    /// Beyond its capacity the list grows rather than lose the event.
     #[inline]
     fn event(&mut self, event: Event) {
         self.list.push(event);
@@ -138,13 +139,13 @@ mod tests {
     use crate::{LinkError, Token};
 
     /// Takes messages of tags from 10 on.
-    struct Some10 {
+    struct FromTag10 {
         taken: Vec<u8>,
         events: Queue,
         room: usize,
     }
 
-    impl Sink for Some10 {
+    impl Sink for FromTag10 {
         fn fragment(&mut self, _: PeerId, tag: AmTag, _: &Fragment) -> bool {
             assert!(self.events.is_empty(), "nothing is offered behind an event");
             self.taken.extend((tag.0 >= 10).then_some(tag.0));
@@ -160,8 +161,8 @@ mod tests {
         }
     }
 
-    fn sink(room: usize) -> Some10 {
-        Some10 { taken: Vec::new(), events: Queue::with_capacity(9), room }
+    fn sink(room: usize) -> FromTag10 {
+        FromTag10 { taken: Vec::new(), events: Queue::with_capacity(9), room }
     }
 
     /// Messages by sender and tag; an event that is none in front.

@@ -111,7 +111,7 @@ impl<B: Btl> Btl for Trace<B> {
     }
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
-        self.inner.poll(only, &mut Told { sink, listener: &mut self.listener })
+        self.inner.poll(only, &mut Recorded { sink, listener: &mut self.listener })
     }
 
     fn arm(&mut self) -> Option<RawFd> {
@@ -139,14 +139,14 @@ impl<B: Btl> Btl for Trace<B> {
     }
 }
 
-/// The caller's sink; what it takes is told.
-struct Told<'p> {
+/// The caller's sink; what it takes is recorded.
+struct Recorded<'p> {
     sink: &'p mut dyn Sink,
     listener: &'p mut Listener,
 }
 
-impl Told<'_> {
-    /// Tells of a message if it was taken.
+impl Recorded<'_> {
+    /// Records a message if it was taken.
     fn arrived(&mut self, taken: bool, from: PeerId, tag: AmTag, len: usize) -> bool {
         if taken {
             (self.listener)(Record::Arrived { from, len, tag });
@@ -155,7 +155,7 @@ impl Told<'_> {
     }
 }
 
-impl Sink for Told<'_> {
+impl Sink for Recorded<'_> {
     fn short(&mut self, from: PeerId, tag: AmTag, message: Short<'_>) -> bool {
         let taken = self.sink.short(from, tag, message);
         self.arrived(taken, from, tag, message.len())
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_taken_at_once_is_told_like_others() {
+    fn a_message_that_is_taken_at_once_is_recorded_like_others() {
         /// Takes the first message and refuses the others.
         struct One(usize, Queue);
         impl Sink for One {
@@ -231,8 +231,31 @@ mod tests {
         assert_eq!(end.poll(None, &mut one), 2);
         assert_eq!((one.0, one.1.len()), (2, 1));
         let records = recorder.records();
-        let told = |len| Record::Arrived { from: me, len, tag: AmTag(9) };
-        assert_eq!(records[records.len() - 2..], [told(3), told(4)]);
+        let arrived = |len| Record::Arrived { from: me, len, tag: AmTag(9) };
+        assert_eq!(records[records.len() - 2..], [arrived(3), arrived(4)]);
+    }
+
+    #[test]
+    fn memory_that_is_not_made_private_is_recorded_as_refused() {
+        let recorder = Recorder::new(100);
+        let mut end = Trace::new(Loopback::new(&Hub::new()), recorder.listener());
+        let own = end.address();
+        let me = end.connect(&own).unwrap();
+        let mapped = end.mapped().unwrap();
+        let memory = mapped.allocate(64).unwrap();
+        let key = mapped.key(me, memory.lease()).unwrap();
+        let mapping = mapped.map(me, &key).unwrap();
+        for (mapping, private) in [(Some(mapping), false), (None, true)] {
+            assert_eq!(end.mapped().unwrap().make_private(memory.region()), private);
+            let records = recorder.records();
+            let Some(Record::Ability { call: "make_private", len: 64, outcome, .. }) =
+                records.last()
+            else {
+                panic!("{records:?}")
+            };
+            assert_eq!(*outcome == Outcome::Ok, private, "{outcome}");
+            drop(mapping);
+        }
     }
 
     #[test]

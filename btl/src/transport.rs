@@ -126,7 +126,8 @@ pub trait Btl: Send {
     }
 
     /// Whether a [`poll`](Btl::poll) now would find nothing and change nothing, where that can be told by
-    /// a few loads; `false` where it cannot. Whoever waits asks this between polls.
+    /// a few loads; `false` where it cannot. Whoever waits asks this between polls. Deaths and new links, which
+    /// transports look for by the clock, do not count: poll now and then.
     fn is_quiet(&self) -> bool {
         false
     }
