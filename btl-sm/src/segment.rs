@@ -208,8 +208,8 @@ impl Segment {
     }
 
     /// Puts pages of this process alone in the place of those of `file`, which this maps, that hold the `len`
-    /// bytes from `at` on, and has devices forget the segment. Other bytes of these pages may be in use
-    /// meanwhile.
+    /// bytes from `at` on, and has devices forget the segment. No device works on any byte of it; other threads may
+    /// use other bytes of these pages meanwhile.
     ///
     /// The new mapping is a private one of the same file: there the system copies a page when it is first
     /// written to. So every page is written to, in one of the given bytes, which stays as it is. No store of
@@ -228,15 +228,7 @@ impl Segment {
         let end = end.ok_or_else(|| LinkError::Incompatible {
             what: format!("{len} bytes at {at} of a segment of {}", self.len),
         })?;
-        let mut devices = self.devices();
-        for device in devices.drain(..) {
-            // SAFETY: it was registered with this device, and whoever takes memory back has waited for
-            // what worked on it.
-            unsafe { device.unregister(self.whole()) }
-                .map_err(|error| system("unregistering shared memory", error))?;
-        }
-        self.pinned.store(false, Ordering::Relaxed);
-        drop(devices);
+        self.unregister_all()?;
         let mut private = self.private.lock().unwrap_or_else(PoisonError::into_inner);
         // Once more would bring the file's pages back.
         let shared: Vec<usize> =
@@ -250,21 +242,43 @@ impl Segment {
             // unmaps them. What refers to them are atomics, or bytes that nobody but this process writes.
             unsafe { rustix::mm::mmap(place, bytes, protection, flags, file, start as u64) }
                 .map_err(|error| system("mmap", error))?;
-        }
-        for number in shared {
-            let byte = self.place::<AtomicU8>(at.max(number * page), 1);
-            // SAFETY: `place` proved that it lies inside the mapping; it is one of the given bytes, which
-            // nobody of this process works on.
-            let byte = unsafe { byte.as_ref() };
-            let mut value = byte.load(Ordering::Relaxed);
-            while let Err(now) =
-                byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed)
-            {
-                value = now;
+            // Noted at once: the next run may be refused.
+            for &number in run {
+                let byte = self.place::<AtomicU8>(at.max(number * page), 1);
+                // SAFETY: `place` proved that it lies inside the mapping; it is one of the given bytes, which
+                // nobody of this process works on.
+                let byte = unsafe { byte.as_ref() };
+                let mut value = byte.load(Ordering::Relaxed);
+                while let Err(now) =
+                    byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed)
+                {
+                    value = now;
+                }
+                private.insert(number);
             }
-            private.insert(number);
         }
         Ok(())
+    }
+
+    /// Has all devices forget the segment, on which none of them works.
+    ///
+    /// # Errors
+    /// A device refused; it and those not yet asked still know the segment.
+    fn unregister_all(&self) -> Result<(), LinkError> {
+        let mut devices = self.devices();
+        let mut result = Ok(());
+        while let Some(device) = devices.last() {
+            // SAFETY: it was registered with this device. By the contract of `Mapped::make_private` no device works on
+            // any byte of the allocation: work of devices is started by unsafe calls, whose callers answer for its
+            // memory until it has ended.
+            result = unsafe { device.unregister(self.whole()) };
+            if result.is_err() {
+                break;
+            }
+            devices.pop();
+        }
+        self.pinned.store(!devices.is_empty(), Ordering::Relaxed);
+        result.map_err(|error| system("unregistering shared memory", error))
     }
 
     /// Undoes [`register`](Segment::register), if it happened.
@@ -363,45 +377,4 @@ impl std::fmt::Debug for Segment {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_mappings_show_the_same_bytes() {
-        let (ours, file) = Segment::create(8192, true).unwrap();
-        let theirs = Segment::adopt(&file, 8192).unwrap();
-        ours.words(4096, 2)[1].store(7, Ordering::Relaxed);
-        assert_eq!(theirs.words(4104, 1)[0].load(Ordering::Relaxed), 7);
-    }
-
-    #[test]
-    fn wrong_files_are_refused() {
-        let (_segment, file) = Segment::create(8192, false).unwrap();
-        assert!(matches!(Segment::adopt(&file, 4096), Err(LinkError::Corrupt { .. })));
-        let open = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
-        rustix::fs::ftruncate(&open, 4096).unwrap();
-        let error = Segment::adopt(&open, 4096).unwrap_err();
-        assert!(error.to_string().contains("seals"), "{error}");
-        let other = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
-        assert!(Segment::adopt(&other, 4096).unwrap_err().to_string().contains("sealed"));
-    }
-
-    #[test]
-    fn huge_pages_of_a_peer_are_refused() {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-        let file = match rustix::fs::memfd_create("huge", flags) {
-            Ok(file) => file,
-            Err(error) => return gapless_btl::conformance::skip("huge pages", &error.to_string()),
-        };
-        let len = 1 << 30;
-        rustix::fs::ftruncate(&file, len as u64).unwrap();
-        rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
-        assert!(Segment::adopt(&file, len).unwrap_err().to_string().contains("file system"));
-    }
-
-    #[test]
-    #[should_panic(expected = "leave a segment")]
-    fn views_stay_inside() {
-        let _ = Segment::private(4096).unwrap().words(4096, 1);
-    }
-}
+mod tests;
