@@ -177,7 +177,7 @@ fn no_message_is_slept_through() {
         });
         let mut consumer = Consumer::default();
         Sleeper::default().lie_down(&ring.sleep, false);
-        Fences::Symmetric.patient();
+        assert!(Fences::Symmetric.patient());
         let seen = pop(&ring, &mut consumer).is_some();
         producer.join().unwrap();
         assert!(seen || ring.bell.load(Ordering::Acquire) == 1, "slept through a message");
@@ -202,13 +202,13 @@ fn every_sleep_is_rung_for_by_itself() {
         let mut got = 0;
         for _ in 0..2 {
             sleeper.lie_down(&ring.sleep, false);
-            Fences::Symmetric.patient();
+            assert!(Fences::Symmetric.patient());
             got += u32::from(pop(&ring, &mut consumer).is_some());
             sleeper.get_up(&ring.sleep);
             ring.bell.store(0, Ordering::Release);
         }
         sleeper.lie_down(&ring.sleep, false);
-        Fences::Symmetric.patient();
+        assert!(Fences::Symmetric.patient());
         while pop(&ring, &mut consumer).is_some() {
             got += 1;
         }
@@ -230,7 +230,7 @@ fn no_room_is_slept_through() {
             receiver.ring_if_asleep(Reason::Room);
         });
         Sleeper::default().lie_down(&ring.sleep, true);
-        Fences::Symmetric.patient();
+        assert!(Fences::Symmetric.patient());
         let room = producer.fits(ring.view(), 1).unwrap();
         consumer.join().unwrap();
         assert!(room || ring.bell.load(Ordering::Acquire) == 1, "slept through room");

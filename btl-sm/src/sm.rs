@@ -283,7 +283,15 @@ impl Sm {
         if let (Some(_), Some(outbound)) = (self.armed, &link.outbound) {
             link.sleeper.lie_down(outbound.lane().sleep(), link.lacks_room);
             // The last look follows in this very poll.
-            link.fences().patient();
+            if !link.fences().patient() {
+                self.die(
+                    id,
+                    crate::system(
+                        "membarrier",
+                        "it worked before; the peer could be slept through",
+                    ),
+                );
+            }
         }
     }
 
@@ -471,7 +479,7 @@ impl Btl for Sm {
     /// The announcement holds until a poll reports something, or for four polls that do not: the
     /// poll before blocking does not call it off. `None` while something is in flight that no
     /// descriptor reports (a single-copy transfer in steps, a full socket, parked messages that
-    /// have taken all buffers).
+    /// have taken all buffers), and if the system's barrier fails.
     fn arm(&mut self) -> Option<RawFd> {
         let starved = |link: &Link| link.inbound.as_ref().is_some_and(|half| half.is_starved());
         let unanswered = |link: &Link| link.state == State::Meeting && !link.has_greeted();
@@ -493,8 +501,7 @@ impl Btl for Sm {
             }
         }
         self.armed = Some(0);
-        fences.patient();
-        Some(self.door.epoll.as_raw_fd())
+        fences.patient().then(|| self.door.epoll.as_raw_fd())
     }
 
     /// Registers all segments, and those to come as far as the device takes them. Whether it does or

@@ -35,18 +35,15 @@ impl Fences {
         }
     }
 
-    /// The patient side: between announcing sleep and looking for messages a last time.
-    #[cfg(not(loom))]
-    pub(crate) fn patient(self) {
+    /// The patient side: between announcing sleep and looking for messages a last time. `false`: the hurried side may
+    /// not see the announcement, so there is no sleeping.
+    #[must_use]
+    pub(crate) fn patient(self) -> bool {
         fence(Ordering::SeqCst);
-        if self == Fences::Asymmetric {
-            gapless_sync::membarrier::barrier();
+        match self {
+            Fences::Symmetric => true,
+            #[cfg(not(loom))]
+            Fences::Asymmetric => gapless_sync::membarrier::barrier(),
         }
-    }
-
-    /// As above, under loom.
-    #[cfg(loom)]
-    pub(crate) fn patient(self) {
-        fence(Ordering::SeqCst);
     }
 }

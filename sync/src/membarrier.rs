@@ -23,6 +23,7 @@ pub fn register() -> bool {
 
 /// A full barrier on every processor that runs a registered process; whether it took place. After a
 /// successful [`register`] the kernel knows the command, and it has no other way to fail.
+#[must_use]
 pub fn barrier() -> bool {
     let fenced = membarrier(GLOBAL_EXPEDITED);
     if !fenced {
