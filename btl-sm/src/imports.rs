@@ -6,8 +6,8 @@
 
 use crate::leash::Leash;
 use crate::segment::Segment;
-use crate::wire::{SHARED, read_key};
-use gapless_btl::{LinkError, MapError, Mapping, PeerId, RemoteKey};
+use crate::wire::SHARED;
+use gapless_btl::{LinkError, MapError, Mapping, PeerId};
 use gapless_mem::{Device, Lease};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
@@ -142,7 +142,7 @@ impl Imports {
     /// Forgets an allocation.
     fn remove(&mut self, peer: PeerId, number: u64) -> Result<Import, LinkError> {
         let Some(mut import) = self.known.remove(&(peer, number)) else {
-            let what = format!("it freed allocation {number}, which it had not shared");
+            let what = format!("it named allocation {number}, which it has not shared");
             return Err(LinkError::Corrupt { what });
         };
         self.dropped(&import);
@@ -190,21 +190,21 @@ impl Imports {
         }
     }
 
-    /// Maps the memory that `key` of the process `owner` names. New mappings are made known to `devices`.
+    /// Maps `len` bytes at `offset` of an allocation, by its owner and number. New mappings are made known to the
+    /// `devices`.
     ///
     /// # Errors
-    /// A damaged or foreign key, memory that was freed, or the system refused.
+    /// They leave it; it was freed; the system refused.
     pub(crate) fn map(
         &mut self,
-        peer: PeerId,
-        owner: [u8; 16],
-        key: &RemoteKey,
-        devices: &[Arc<dyn Device>],
-        leash: Option<&Arc<Leash>>,
+        name: (PeerId, u64),
+        offset: u64,
+        len: u64,
+        (devices, leash): (&[Arc<dyn Device>], Option<&Arc<Leash>>),
     ) -> Result<Mapping, MapError> {
         let bad = |what: String| MapError::BadKey { what };
-        let [allocation, offset, len] = read_key(owner, key)?;
-        let Some(import) = self.known.get_mut(&(peer, allocation)) else {
+        let allocation = name.1;
+        let Some(import) = self.known.get_mut(&name) else {
             let reason = format!("allocation {allocation} was freed, or never shared");
             return Err(MapError::Unavailable { reason });
         };
@@ -249,7 +249,8 @@ impl Imports {
         // taken; it stays mapped while it is held.
         let lease = unsafe { Lease::new(region, held) };
         #[allow(unsafe_code, reason = "vouches for a segment that it has mapped")]
-        // SAFETY: it is mapped for reading and writing, and references to it are made nowhere.
+        // SAFETY: the segment is mapped for reading and writing, and its seals keep it valid whatever the peer does. "No
+        // reference of this process covers" this mapping: references to bytes of it are made nowhere.
         Ok(unsafe { Mapping::new(lease) })
     }
 
@@ -276,7 +277,8 @@ impl Imports {
 mod tests {
     use super::*;
     use crate::sync::Ordering;
-    use crate::wire::make_key;
+    use crate::wire::{make_key, read_key};
+    use gapless_btl::RemoteKey;
 
     const OWNER: [u8; 16] = [5; 16];
     const PEER: PeerId = PeerId(0);
@@ -288,7 +290,8 @@ mod tests {
     }
 
     fn map(imports: &mut Imports, key: &RemoteKey) -> Result<Mapping, MapError> {
-        imports.map(PEER, OWNER, key, &[], None)
+        let [number, offset, len] = read_key(OWNER, key)?;
+        imports.map((PEER, number), offset, len, (&[], None))
     }
 
     #[test]

@@ -309,7 +309,7 @@ impl Inbound {
         let Some(mark) = self.consumer.peek(ring).map_err(|Broken(what)| corrupt(what))? else {
             return Ok(false);
         };
-        let (region, index) = match mark.kind {
+        let fragment = match mark.kind {
             Kind::Inline => {
                 let back = &self.home.back;
                 let is_back = |buffer: u32| back.is_set(buffer as usize);
@@ -328,18 +328,13 @@ impl Inbound {
                 back.clear(index);
                 let into = self.home.private.words(index * STRIDE, INLINE_WORDS);
                 self.consumer.take(ring, mark.len, into);
-                (self.home.private.region(index * STRIDE, usize::from(mark.len)), index as u64)
+                let region = self.home.private.region(index * STRIDE, usize::from(mark.len));
+                // SAFETY: the bytes lie in a mapping that `pool` keeps, in a buffer that our books give to this
+                // fragment alone until it is reclaimed; no references to it are made meanwhile.
+                unsafe { Fragment::new(region, index as u64, Arc::clone(&self.pool)) }
             }
-            Kind::Slot => {
-                let fragment = self.open_slot(mark.len)?;
-                sink.event(Event::Arrived { from, tag: AmTag(mark.tag), fragment });
-                return Ok(true);
-            }
+            Kind::Slot => self.open_slot(mark.len)?,
         };
-        // SAFETY: the bytes lie in a mapping that `pool` keeps, in a buffer that our books
-        // give to this fragment alone until it is reclaimed; no references to it are
-        // made meanwhile.
-        let fragment = unsafe { Fragment::new(region, index, Arc::clone(&self.pool)) };
         sink.event(Event::Arrived { from, tag: AmTag(mark.tag), fragment });
         Ok(true)
     }

@@ -173,7 +173,7 @@ impl Link {
         }
     }
 
-    /// Why it is ending or has ended.
+    /// Whether it is ending or has ended.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, State::Dying(_) | State::Lost(_))
     }

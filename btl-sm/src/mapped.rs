@@ -257,7 +257,7 @@ unsafe impl Mapped for Sm {
             self.device_imports.map((peer, number), offset, len, user, (&self.attached, leash))
         } else {
             let leash = self.links[peer.0 as usize].leash.as_ref();
-            self.imports.map(peer, owner, key, &self.devices, leash)
+            self.imports.map((peer, number), offset, len, (&self.devices, leash))
         };
         if let Err(MapError::Link(error)) = &result {
             self.die(peer.0, error.clone());

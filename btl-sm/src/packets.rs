@@ -110,10 +110,7 @@ impl Sm {
         if !self.device_imports.knows(peer, number) {
             return self.imports.freed(peer, number);
         }
-        if self.links[id as usize].unsent.len() >= UNREAD {
-            let what = format!("it has not read {UNREAD} packets");
-            return Err(LinkError::Corrupt { what });
-        }
+        self.check_unread(id)?;
         if self.device_imports.freed(peer, number) {
             self.imports.count_out(peer);
             self.links[id as usize].tell(&released_packet(number));
@@ -124,13 +121,22 @@ impl Sm {
 
     /// An allocation is not to be used here any more.
     fn take_recall(&mut self, id: u32, number: u64) -> Result<(), LinkError> {
+        self.check_unread(id)?;
         self.imports.recall(PeerId(id), number)?;
-        if self.links[id as usize].unsent.len() >= UNREAD {
-            let what = format!("it has not read {UNREAD} packets");
-            return Err(LinkError::Corrupt { what });
-        }
         self.announce_released();
         Ok(())
+    }
+
+    /// Before a packet that is answered by one: whether the peer reads what it is sent.
+    ///
+    /// # Errors
+    /// It has not read too many packets.
+    fn check_unread(&self, id: u32) -> Result<(), LinkError> {
+        if self.links[id as usize].unsent.len() < UNREAD {
+            return Ok(());
+        }
+        let what = format!("it has not read {UNREAD} packets");
+        Err(LinkError::Corrupt { what })
     }
 
     /// A peer has let go of memory.

@@ -370,6 +370,8 @@ impl Sm {
 //    operation to the one after which it leaves the queue, with its `Ended`. What is refused never enters it.
 // 3. A key is an address, a length and a kind, which the peer's transport keeps to; the kernel lets the peer, of the same
 //    user, read and write all of this process's memory anyway.
+// 4. An operation enters the queue as the last step of a call, unless the call works on it at once: then `step` has
+//    taken it out of the queue, and the kernel has returned from each of its calls, so what unwinds ends it.
 unsafe impl Rdma for Sm {
     fn id(&self) -> AbilityId {
         self.single_copy.ability
