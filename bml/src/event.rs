@@ -53,7 +53,8 @@ pub enum RankEvent {
 /// What [`Bml::take_next`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing has come yet, or the transport does not look at one peer alone.
+    /// Nothing has come yet, or the transport does not offer it here: the message is not a short one, or the transport
+    /// does not look at one peer alone.
     Nothing,
     /// There is a message that was not taken: a poll has to see to it.
     Kept,

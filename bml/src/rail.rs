@@ -67,8 +67,8 @@ impl Rail {
         names.fold(false, |used, (peer, _)| abilities.recall(&mut **btl, peer, region) | used)
     }
 
-    /// Takes the memory back from `rank`, whatever that is doing, and from all others if need be; whether nobody of
-    /// this transport's uses it any more.
+    /// Takes the memory back from `rank`, whatever that is doing, and from all others if need be; whether `rank`
+    /// does not use it any more.
     pub(crate) fn take_back(&mut self, rank: Rank, region: Region) -> bool {
         !self.recall(rank, region) || self.abilities.make_private(&mut *self.btl, region)
     }
