@@ -6,10 +6,10 @@
 //!   peer travel over one rail at a time: one that keeps them in order, if any does. [`Bml::limits`] says whether it
 //!   does. If it does not, a caller that needs order numbers its messages.
 //! - **Arriving**: [`Bml::poll`] offers each message at once to the [`Handler`] that registered its active-message
-//!   tag ([`Handler::short`], [`Handler::fragment`]). If the handler refuses it, the message comes as an [`RankEvent`] when
-//!   the transport is free to send. Endings ([`RankEvent::Sent`], [`RankEvent::Completed`]) go to the handler whose
+//!   tag ([`Handler::short`], [`Handler::fragment`]). If the handler refuses it, the message comes as a [`RankEvent`]
+//!   when the transport is free to send. Endings ([`RankEvent::Sent`], [`RankEvent::Completed`]) go to the handler whose
 //!   [`TokenSpace`] the token came from; [`RankEvent::Lost`] goes to all.
-//! - **Waiting**: [`Bml::wait`] with a [`Waiter`] spins briefly, then yields, then blocks.
+//! - **Waiting**: [`Bml::wait`] with a [`Waiter`] spins as long as that is likely to pay ([`Spin`]), then blocks.
 //! - **Dying**: if a rail dies that was never used, and another rail reaches the peer, the other takes over silently.
 //!   Otherwise the peer is lost, and reported exactly once.
 //! - **Links when needed**: a peer that was [introduced](Bml::introduce) costs a row until the first message. A
@@ -47,6 +47,7 @@ mod event;
 mod flood;
 mod rail;
 mod select;
+mod spin;
 #[cfg(test)]
 mod tests;
 mod token;
@@ -58,8 +59,9 @@ pub use error::BmlError;
 pub use event::{Handler, Next, Rank, RankEvent};
 pub use rail::{RailSlot, RdmaRail};
 pub use select::predicted_ns;
+pub use spin::Spin;
 pub use token::TokenSpace;
-pub use waiter::{Patience, Step, Waiter};
+pub use waiter::{Patience, Step, Waiter, now_ns};
 
 /// The types of the transport contract that this crate's interface uses, so that the layers above need not depend on
 /// the contract itself.

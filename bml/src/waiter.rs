@@ -1,17 +1,24 @@
-//! How to wait: spin while the wait is likely to be short, then let others run, then sleep.
+//! How to wait: spin while the wait is likely to be short, then sleep.
 //!
 //! If there are more processes than cores, spinning costs milliseconds a message, because the awaited peer is not
-//! running; so then there is no spinning. Every sleep is bounded, so that a peer's death is noticed however the
-//! transport learns of it.
+//! running; so then there is no spinning, but a few yields. Every sleep is bounded, so that a peer's death is noticed
+//! however the transport learns of it.
 
+use crate::spin::Spin;
 use std::os::fd::RawFd;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Polls between two looks at the clock.
+const POLLS_PER_LOOK: u32 = 32;
 
 /// How long each stage of waiting lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Polls in a row that find nothing before the processor is yielded.
-    pub spins: u32,
-    /// Yields in a row after which nothing is found before the process sleeps.
+    /// How long polls that find nothing follow each other without a pause, at most; see [`Spin`].
+    pub spin: Duration,
+    /// Where there is no spinning: polls in a row that find nothing, each followed by a yield, before the process
+    /// sleeps.
     pub yields: u32,
     /// The longest sleep, in milliseconds; 0 never sleeps.
     pub block_ms: u16,
@@ -25,11 +32,18 @@ impl Patience {
     pub fn new(local_ranks: usize, cores: usize) -> Patience {
         let crowded = local_ranks > cores;
         Patience {
-            spins: if crowded { 0 } else { 20_000 },
-            yields: if crowded { 32 } else { 200 },
+            spin: if crowded { Duration::ZERO } else { Duration::from_micros(1000) },
+            yields: if crowded { 32 } else { 0 },
             block_ms: 50,
             clock_ms: 1,
         }
+    }
+
+    /// Whether waits spin at all.
+    #[inline]
+    #[must_use]
+    pub fn spins(&self) -> bool {
+        !self.spin.is_zero()
     }
 }
 
@@ -48,11 +62,19 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Waiter {
     patience: Patience,
+    spin: Spin,
     /// Polls in a row that found nothing.
     empty: u32,
     descriptors: Vec<libc::pollfd>,
     /// Whether some transport must be polled by the clock.
     by_clock: bool,
+}
+
+/// The time, for [`Spin`].
+#[must_use]
+pub fn now_ns() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Waiter {
@@ -66,27 +88,34 @@ impl Waiter {
     /// With one's own patience.
     #[must_use]
     pub fn with(patience: Patience) -> Waiter {
-        Waiter { patience, empty: 0, descriptors: Vec::new(), by_clock: false }
+        let spin = Spin::new(patience.spin);
+        Waiter { patience, spin, empty: 0, descriptors: Vec::new(), by_clock: false }
     }
 
     /// Starts afresh: something happened, or another wait starts.
     pub fn stir(&mut self) {
         self.empty = 0;
+        self.spin.found();
     }
 
     /// What to do now that a poll found nothing.
     #[inline]
     pub fn step(&mut self) -> Step {
         self.empty = self.empty.saturating_add(1);
-        if self.empty <= self.patience.spins {
-            Step::Spin
-        } else if self.patience.block_ms == 0
-            || self.empty - self.patience.spins <= self.patience.yields
-        {
-            Step::Yield
-        } else {
-            Step::Block
+        if self.patience.spins() {
+            let goes_on = !self.empty.is_multiple_of(POLLS_PER_LOOK) || self.spin.look(now_ns());
+            if goes_on {
+                return Step::Spin;
+            }
+        } else if self.empty <= self.patience.yields {
+            return Step::Yield;
         }
+        if self.patience.block_ms == 0 { Step::Yield } else { Step::Block }
+    }
+
+    /// Before a sleep that no transport ends: none is armed.
+    pub fn rest(&mut self) {
+        self.disarm();
     }
 
     pub(crate) fn disarm(&mut self) {
@@ -120,6 +149,7 @@ impl Waiter {
             self.descriptors.clear();
             self.sleep(self.patience.clock_ms.min(self.patience.block_ms));
         }
+        self.spin.slept(now_ns());
     }
 
     #[allow(unsafe_code, reason = "poll(2) on plain descriptor numbers")]
@@ -140,19 +170,27 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn spins_then_yields_then_blocks_then_starts_afresh() {
-        let patience = Patience { spins: 2, yields: 1, block_ms: 1, clock_ms: 1 };
+    fn yields_then_blocks_then_starts_afresh() {
+        let patience = Patience { spin: Duration::ZERO, yields: 2, block_ms: 1, clock_ms: 1 };
         let mut waiter = Waiter::with(patience);
-        let steps: Vec<_> = (0..5).map(|_| waiter.step()).collect();
-        assert_eq!(steps, [Step::Spin, Step::Spin, Step::Yield, Step::Block, Step::Block]);
+        let steps: Vec<_> = (0..4).map(|_| waiter.step()).collect();
+        assert_eq!(steps, [Step::Yield, Step::Yield, Step::Block, Step::Block]);
         waiter.stir();
-        assert_eq!(waiter.step(), Step::Spin);
+        assert_eq!(waiter.step(), Step::Yield);
+    }
+
+    #[test]
+    fn spins_first_and_blocks_in_the_end() {
+        let spin = Duration::from_nanos(1);
+        let mut waiter = Waiter::with(Patience { spin, ..Patience::new(1, 1) });
+        assert!((1..POLLS_PER_LOOK).all(|_| waiter.step() == Step::Spin));
+        assert!((0..u32::MAX).any(|_| waiter.step() == Step::Block));
     }
 
     #[test]
     fn a_crowd_never_spins() {
-        assert_eq!(Patience::new(3, 2).spins, 0);
-        assert!(Patience::new(2, 2).spins > 0);
+        assert!(!Patience::new(3, 2).spins());
+        assert!(Patience::new(2, 2).spins());
         let mut waiter = Waiter::with(Patience { block_ms: 0, ..Patience::new(9, 1) });
         assert!((0..1000).all(|_| waiter.step() == Step::Yield));
     }
@@ -161,7 +199,8 @@ mod tests {
     fn a_ring_ends_the_sleep_and_a_bad_descriptor_does_not_prolong_it() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"!").unwrap();
-        let patience = Patience { spins: 0, yields: 0, block_ms: u16::MAX, clock_ms: 1 };
+        let patience =
+            Patience { spin: Duration::ZERO, yields: 0, block_ms: u16::MAX, clock_ms: 1 };
         let mut waiter = Waiter::with(patience);
         waiter.arm(Some(theirs.as_raw_fd()));
         waiter.block(); // would take a minute

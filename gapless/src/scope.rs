@@ -11,7 +11,7 @@ pub(crate) use in_flight::Scopes;
 
 use crate::communicator::{Communicator, Message};
 use crate::error::Error;
-use crate::shared::State;
+use crate::shared::{Look, State};
 use crate::view::{View, ViewMut};
 use gapless_engine::Typed;
 use gapless_pml::{Pml, PmlError, RequestId, SendMode, Settled, Source, Status, TagSel};
@@ -319,13 +319,16 @@ impl<'scope> Scope<'scope, '_> {
     ) -> Result<Vec<Status>, Error> {
         let ids: Vec<_> = requests.into_iter().map(|request| request.id).collect();
         let mut ended = Vec::with_capacity(ids.len());
-        let all_ended = self.comm.shared.wait_until(|state| {
+        let state = self.comm.shared.lock()?;
+        self.comm.shared.wait_held(state, |state| {
             while let Some(&id) = ids.get(ended.len()) {
-                ended.push(state.pml.collect(id).transpose()?);
+                match state.pml.collect(id).transpose() {
+                    Some(result) => ended.push(result),
+                    None => return Look::Until(id),
+                }
             }
-            Some(())
-        });
-        all_ended?;
+            Look::Found(())
+        })?;
         ended.into_iter().map(|result| Ok(result?)).collect()
     }
 
@@ -451,11 +454,11 @@ impl<'scope> Scope<'scope, '_> {
                         at += 1;
                         continue;
                     }
-                    Settled::NotYet => return None,
+                    Settled::NotYet => return Look::Until(id),
                     Settled::Asks => {}
                 }
                 match state.pml.collect(id) {
-                    Ok(None) => return None,
+                    Ok(None) => return Look::Until(id),
                     Ok(Some(_)) => {}
                     // The body has waited for it.
                     result if is_gone(&result) => {}
@@ -469,11 +472,11 @@ impl<'scope> Scope<'scope, '_> {
                 at += 1;
             }
             state.scopes.give_back(number);
-            Some(())
+            Look::Found(())
         };
         let mut state = shared.lock()?;
         shared.now_and_then(&mut state);
-        if all_ended(&mut state).is_some() {
+        if let Look::Found(()) = all_ended(&mut state) {
             state.done();
         } else {
             shared.wait_held(state, all_ended)?;

@@ -1,14 +1,15 @@
 //! What all handles of a world share: the message layer behind a lock, and how threads wait.
 //!
-//! The lock is held while messages are handled, never while a thread yields or sleeps. A thread that handled events
-//! wakes those that sleep (through an event descriptor beside the transports' own), because their requests may have
-//! ended.
+//! The lock is held while messages are handled, never while a thread yields or sleeps. Of the threads that wait one
+//! polls (`waiting.rs`). A thread that handled events wakes those whose requests have ended, and those that sleep on
+//! the alarm (an event descriptor beside the transports' own).
 
 #[allow(unsafe_code, reason = "hands its caller's promise on")]
 mod short;
 
 pub(crate) mod guard;
 mod held;
+mod waiting;
 
 use crate::accelerators::Accelerators;
 use crate::device_buf::Owned;
@@ -16,10 +17,10 @@ use crate::error::Error;
 use crate::owned::Parked;
 use crate::scope::Scopes;
 use crate::world::attach;
-use gapless_bml::{Patience, Step, Waiter};
+use gapless_bml::{Patience, Spin, Waiter};
 use gapless_mem::{Device, Space};
 use gapless_pml::{Pml, RequestId, Status};
-use gapless_sync::{Gate, Pass};
+use gapless_sync::{Followers, Gate, Pass};
 use guard::{give_up, wake};
 pub(crate) use held::{Held, Started};
 use rustix::event::{EventfdFlags, eventfd};
@@ -29,12 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
-
-/// Polls in a row that one thread makes without releasing the lock, unless others want it.
-const POLLS_PER_TURN: u32 = 32;
-
-/// One in so many quick checks is a full poll in any case.
-const LOOKS_PER_POLL: u32 = 8;
+pub(crate) use waiting::Look;
 
 /// One in so many calls that need not wait makes progress.
 const CALLS_PER_POLL: u32 = 32;
@@ -64,7 +60,11 @@ pub(crate) struct State {
     stage: Stage,
     /// A panic has left it in disorder: the message layer is not to be asked for anything.
     pub(crate) torn: bool,
-    /// Threads that are asleep, or about to be.
+    /// Which of the threads that wait polls.
+    followers: Followers,
+    /// How long it spins.
+    spin: Spin,
+    /// Threads that are asleep on the alarm, or about to be.
     sleepers: u32,
     /// Whether the progress thread is asleep, or about to be.
     dozing: bool,
@@ -86,7 +86,7 @@ pub(crate) struct Shared {
     state: Gate<State>,
     /// Threads that want the lock.
     wanting: AtomicU32,
-    /// Readable when sleepers should check again.
+    /// Readable when those who sleep on it should check again.
     alarm: OwnedFd,
     /// Threads that wait for something, and so poll; counted only if there is a progress thread.
     waiting: AtomicU32,
@@ -199,27 +199,6 @@ enum Attended {
     Nothing,
 }
 
-/// A waiting thread, if they are counted.
-struct Waiting<'s>(Option<&'s AtomicU32>);
-
-impl Waiting<'_> {
-    fn new(shared: &Shared) -> Waiting<'_> {
-        let counted = shared.has_thread.load(Ordering::Relaxed).then_some(&shared.waiting);
-        if let Some(waiting) = counted {
-            waiting.fetch_add(1, Ordering::Relaxed);
-        }
-        Waiting(counted)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if let Some(waiting) = self.0 {
-            waiting.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
 impl Shared {
     pub(crate) fn new(
         pml: Pml,
@@ -231,11 +210,15 @@ impl Shared {
             .map_err(|e| Error::System { operation: "eventfd", reason: e.to_string() })?;
         let parked = Parked::default();
         let (stage, retired) = (Stage::Open, Vec::new());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let patience = Patience::new(local_ranks, cores);
         let state = State {
             pml,
             parked,
             stage,
             torn: false,
+            followers: Followers::default(),
+            spin: Spin::new(patience.spin),
             sleepers: 0,
             dozing: false,
             unpolled: 0,
@@ -244,8 +227,6 @@ impl Shared {
             retired,
             spent: Vec::new(),
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let patience = Patience::new(local_ranks, cores);
         Ok(Shared {
             state: Gate::new(state),
             wanting: AtomicU32::new(0),
@@ -323,103 +304,10 @@ impl Shared {
         wake(woken);
     }
 
-    /// Makes progress until `ready` gives something.
-    ///
-    /// # Errors
-    /// A panic in another thread; the world has been left before.
-    pub(crate) fn wait_until<T>(
-        &self,
-        ready: impl FnMut(&mut State) -> Option<T>,
-    ) -> Result<T, Error> {
-        let state = self.lock()?;
-        self.wait_held(state, ready)
-    }
-
-    /// As [`wait_until`](Shared::wait_until), if the caller has the lock already.
-    pub(crate) fn wait_held<'s, T>(
-        &'s self,
-        state: Held<'s>,
-        mut ready: impl FnMut(&mut State) -> Option<T>,
-    ) -> Result<T, Error> {
-        let mut waiter = Waiter::with(self.patience);
-        let _waiting = Waiting::new(self);
-        let mut held = Some(state);
-        loop {
-            let mut state = match held.take() {
-                Some(state) => state,
-                None => self.lock()?,
-            };
-            let mut step = Step::Spin;
-            for turn in 0..POLLS_PER_TURN {
-                // Between polls a quick check is enough: while the lock is held, no other thread changes anything.
-                let mut handled = 0;
-                if turn.is_multiple_of(LOOKS_PER_POLL) || !state.is_quiet() {
-                    handled = state.progress();
-                    if handled > 0 {
-                        waiter.stir();
-                        if state.sleepers > 0 {
-                            self.ring();
-                        }
-                    }
-                    if let Some(value) = ready(&mut state) {
-                        state.done();
-                        return Ok(value);
-                    }
-                    if state.stage == Stage::Left {
-                        state.done();
-                        return Err(Error::Finalized);
-                    }
-                }
-                if handled == 0 {
-                    step = match waiter.step() {
-                        // Our own work waits for room at a peer: only polling moves it.
-                        Step::Block if state.pml.is_busy() => Step::Yield,
-                        step => step,
-                    };
-                }
-                if step != Step::Spin || self.wanting.load(Ordering::Relaxed) > 0 {
-                    break;
-                }
-                std::hint::spin_loop();
-            }
-            match step {
-                Step::Spin => state.done(),
-                Step::Yield => {
-                    state.done();
-                    std::thread::yield_now();
-                }
-                Step::Block => self.sleep(state, &mut waiter)?,
-            }
-        }
-    }
-
-    /// Sleeps until a transport has something, another thread rings, or patience ends.
-    fn sleep(&self, mut state: Held<'_>, waiter: &mut Waiter) -> Result<(), Error> {
-        if state.pml.arm(waiter) > 0 || state.pml.is_busy() {
-            waiter.stir();
-            if state.sleepers > 0 {
-                self.ring();
-            }
-            state.done();
-            return Ok(());
-        }
-        waiter.watch(self.alarm.as_raw_fd());
-        state.sleepers += 1;
-        state.done();
-        waiter.block();
-        self.with(|state| {
-            state.sleepers -= 1;
-            if state.sleepers == 0 {
-                self.quiet();
-            }
-            Ok(())
-        })
-    }
-
     /// What the progress thread does until `stop`: handles arrivals while no other thread does. The transports wake
     /// it; a sleep lasts 50 ms at most.
     pub(crate) fn attend(&self, stop: &AtomicBool) {
-        let patience = Patience { spins: 0, yields: 0, ..self.patience };
+        let patience = Patience { spin: Duration::ZERO, yields: 0, ..self.patience };
         let mut waiter = Waiter::with(patience);
         while !stop.load(Ordering::Acquire) {
             if self.waiting.load(Ordering::Relaxed) > 0 {
@@ -514,9 +402,9 @@ impl Shared {
             return Ok(result?);
         }
         self.wait_held(state, |state| match state.pml.collect(id) {
-            Ok(None) => None,
-            Ok(Some(status)) => Some(Ok(status)),
-            Err(error) => Some(Err(Error::from(error))),
+            Ok(None) => Look::Until(id),
+            Ok(Some(status)) => Look::Found(Ok(status)),
+            Err(error) => Look::Found(Err(Error::from(error))),
         })?
     }
 

@@ -5,6 +5,7 @@ use crate::{Bml, Handler, Patience, Rank, RankEvent, Waiter};
 use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{Config, Hub, Loopback};
 use gapless_btl::{AmTag, ReserveError, Token};
+use std::time::Duration;
 
 /// Checks that what comes from each rank comes in order, and counts.
 struct Counter {
@@ -99,7 +100,8 @@ fn sleepers_wake_each_other() {
     std::thread::scope(|scope| {
         let players = [(a, true), (b, false)].map(|(mut bml, first)| {
             scope.spawn(move || {
-                let patience = Patience { spins: 1, yields: 1, block_ms: 50, clock_ms: 1 };
+                let patience =
+                    Patience { spin: Duration::ZERO, yields: 1, block_ms: 50, clock_ms: 1 };
                 let mut waiter = Waiter::with(patience);
                 let to = 1 - bml.me().0;
                 let mut counter = Counter { next: vec![0; 2], ended: 0 };
@@ -130,7 +132,7 @@ fn waiting_sleeps_by_the_clock_if_a_rail_must_be_polled() {
     // With delays no descriptor can tell.
     let plan = Plan { delay_polls_max: 3, ..Plan::default() };
     bml.add(Box::new(Fault::new(Loopback::with(&hub, named("x", 9)), plan)));
-    let patience = Patience { spins: 0, yields: 0, block_ms: u16::MAX, clock_ms: 1 };
+    let patience = Patience { spin: Duration::ZERO, yields: 0, block_ms: u16::MAX, clock_ms: 1 };
     let mut waiter = Waiter::with(patience);
     for _ in 0..5 {
         // A minute each if it were not so.

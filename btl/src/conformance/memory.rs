@@ -414,7 +414,7 @@ pub fn memory_made_private(suite: &Suite, mut fixture: impl Fixture) {
         let mapped = duo.ends[A].mapped().expect("as before");
         let memory = mapped.allocate(20_000).expect("memory for a test");
         let region = memory.region();
-        let Some(key) = mapped.key(peer, region) else {
+        let Some(key) = mapped.key(peer, memory.lease()) else {
             return suite.skip("the peer cannot map memory here");
         };
         let mapping = map_by_message(&mut duo, &key).expect("a good key");

@@ -48,7 +48,7 @@ impl Shared {
         self.now_and_then(state);
         let pml = state.open()?;
         let Some(awaited) = pml.awaited(comm, typed, source, tag) else { return Ok(None) };
-        let looks = if self.patience.spins > 0 { LOOKS } else { 1 };
+        let looks = if self.patience.spins() { LOOKS } else { 1 };
         for look in 0..looks {
             // SAFETY: the caller's promise; while the lock is held nobody else does anything with `pml`.
             match unsafe { pml.take_awaited(&awaited) } {

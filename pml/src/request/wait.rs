@@ -1,7 +1,7 @@
 //! Calls that wait, and calls on several requests (MPI 4.1 §3.7.3, §3.7.5).
 //!
 //! A wait ends when its request ends, at the latest when the peer is lost. While this process has work of its own to
-//! finish it polls; otherwise it waits as the [`Waiter`](gapless_bml::Waiter) says: spin, yield, block.
+//! finish it polls; otherwise it waits as the [`Waiter`](gapless_bml::Waiter) says: spin or yield, then block.
 
 use crate::comm::Comm;
 use crate::error::PmlError;

@@ -71,7 +71,7 @@ impl Job {
             }
             let mut pml = Pml::new(bml, engines.to_vec(), config.clone());
             pml.set_waiter(Waiter::with(Patience {
-                spins: 0,
+                spin: std::time::Duration::ZERO,
                 yields: 0,
                 block_ms: 1,
                 clock_ms: 1,

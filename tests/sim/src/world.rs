@@ -18,6 +18,7 @@ use gapless_pml::{Bounds, Config, Pml, Protocol, Tuning};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Within this time after the rails must report a death, a survivor knows of it and has ended every operation that
 /// needed the dead rank.
@@ -123,7 +124,12 @@ impl World {
             idle: vec![0; size],
             looks: vec![BTreeSet::new(); size],
             rng: Rng::new(seed ^ 0x7074),
-            waiter: Waiter::with(Patience { spins: 0, yields: 0, block_ms: 0, clock_ms: 0 }),
+            waiter: Waiter::with(Patience {
+                spin: Duration::ZERO,
+                yields: 0,
+                block_ms: 0,
+                clock_ms: 0,
+            }),
             turns: 0,
             drained: DRAIN_NUMBERS,
             kept: 0,

@@ -1,0 +1,409 @@
+//! How threads wait: one leads, the others follow (`gapless_sync::Followers`).
+//!
+//! The leader polls, and handles what comes for all. It spins as long as that is likely to pay (`gapless_bml::Spin`),
+//! and then sleeps where the transports wake it. A follower that waits for one request sleeps until that has ended or
+//! it is its turn to lead. Whoever waits for anything else sleeps on the alarm, which is rung when something was
+//! handled.
+
+use super::{Held, Shared, Stage, State};
+use crate::error::Error;
+use gapless_bml::{Waiter, now_ns};
+use gapless_pml::RequestId;
+use gapless_sync::{Parker, Ticket};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Waker;
+use std::time::Duration;
+
+/// Quick checks in a row that a leader makes without releasing the lock, unless others want it.
+const LOOKS_PER_TURN: u32 = 32;
+
+/// The same if others follow, and how long it then pauses without the lock: a leader that the system interrupts while
+/// it has the lock holds up all threads.
+const SHARED_TURN: (u32, u32) = (8, 32);
+
+/// One in so many quick checks is a full poll in any case.
+const LOOKS_PER_POLL: u32 = 8;
+
+/// How long a follower sleeps at a time, at most. In tests of this crate a lost word is a hang.
+const NAP: Duration =
+    if cfg!(test) { Duration::from_secs(3600) } else { Duration::from_millis(50) };
+
+/// How often a leader looks whether those that want the lock have had it, and after how many looks it yields in
+/// between.
+const GIVE_WAY: (u32, u32) = (64, 48);
+
+/// What a waiting caller finds.
+#[derive(Debug)]
+pub(crate) enum Look<T> {
+    /// What it waits for.
+    Found(T),
+    /// Nothing before this request has ended.
+    Until(RequestId),
+    /// Nothing yet; anything may change that.
+    NotYet,
+}
+
+impl<T> From<Option<T>> for Look<T> {
+    fn from(found: Option<T>) -> Look<T> {
+        found.map_or(Look::NotYet, Look::Found)
+    }
+}
+
+/// What comes after a leader's turn.
+enum Next {
+    /// Another.
+    Turn,
+    Yield,
+    Sleep,
+}
+
+/// A waiting thread, if they are counted.
+struct Waiting<'s>(Option<&'s AtomicU32>);
+
+impl Waiting<'_> {
+    fn new(shared: &Shared) -> Waiting<'_> {
+        let counted = shared.has_thread.load(Ordering::Relaxed).then_some(&shared.waiting);
+        if let Some(waiting) = counted {
+            waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        Waiting(counted)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(waiting) = self.0 {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One wait.
+struct Wait {
+    ticket: Ticket,
+    waiter: Waiter,
+    /// Turns in a row after which the leader yielded.
+    yields: u32,
+    /// Where it sleeps as a follower; made when it first does.
+    parker: Option<Arc<Parker>>,
+}
+
+impl Shared {
+    /// Makes progress until `ready` gives something.
+    ///
+    /// # Errors
+    /// A panic in another thread; the world has been left before.
+    pub(crate) fn wait_until<T>(
+        &self,
+        mut ready: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, Error> {
+        let state = self.lock()?;
+        self.wait_held(state, |state| ready(state).into())
+    }
+
+    /// As [`wait_until`](Shared::wait_until), if the caller has the lock already, and `ready` may say what it waits
+    /// for.
+    pub(crate) fn wait_held<'s, T>(
+        &'s self,
+        state: Held<'s>,
+        mut ready: impl FnMut(&mut State) -> Look<T>,
+    ) -> Result<T, Error> {
+        let _waiting = Waiting::new(self);
+        let waiter = Waiter::with(self.patience);
+        let mut wait = Wait { ticket: Ticket::default(), waiter, yields: 0, parker: None };
+        let mut held = Some(state);
+        loop {
+            let mut state = match held.take() {
+                Some(state) => state,
+                None => self.lock()?,
+            };
+            let eager = self.patience.spins() && !state.spin.is_shy();
+            let before = wait.ticket;
+            if state.followers.lead(&mut wait.ticket, eager) {
+                if wait.ticket != before {
+                    state.spin.start();
+                }
+                if let Some(found) = self.lead(state, &mut wait, &mut ready)? {
+                    return Ok(found);
+                }
+                continue;
+            }
+            let look = ready(&mut state);
+            if let Look::Found(found) = look {
+                self.retire(state, &wait);
+                return Ok(found);
+            }
+            if state.stage == Stage::Left {
+                self.retire(state, &wait);
+                return Err(Error::Finalized);
+            }
+            match look {
+                Look::Until(id) => self.follow(state, &mut wait, id)?,
+                _ => self.listen(state, &mut wait)?,
+            }
+        }
+    }
+
+    /// One turn of the leader, and the pause after it.
+    fn lead<T>(
+        &self,
+        mut state: Held<'_>,
+        wait: &mut Wait,
+        ready: &mut impl FnMut(&mut State) -> Look<T>,
+    ) -> Result<Option<T>, Error> {
+        let spins = self.patience.spins();
+        let alone = state.followers.sleeping() == 0;
+        let looks = match (spins, alone) {
+            (true, true) => LOOKS_PER_TURN,
+            (true, false) => SHARED_TURN.0,
+            (false, _) => 1,
+        };
+        let mut quiet = true;
+        for turn in 0..looks {
+            // Between polls a quick check is enough: while the lock is held, no other thread changes anything.
+            if turn.is_multiple_of(LOOKS_PER_POLL) || !state.is_quiet() {
+                if state.progress() > 0 {
+                    quiet = false;
+                    state.spin.found();
+                    if state.sleepers > 0 {
+                        self.ring();
+                    }
+                }
+                if let Look::Found(found) = ready(&mut state) {
+                    state.spin.found();
+                    self.retire(state, wait);
+                    return Ok(Some(found));
+                }
+                if state.stage == Stage::Left {
+                    self.retire(state, wait);
+                    return Err(Error::Finalized);
+                }
+                if state.owes() {
+                    // Others are to be told.
+                    break;
+                }
+            }
+            if self.is_wanted() {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        let wanted = self.is_wanted();
+        if wanted {
+            // Waiting for the lock is no sign that the processor is wanted.
+            state.spin.pause();
+        }
+        let mut next = if !quiet {
+            wait.yields = 0;
+            Next::Turn
+        } else if spins {
+            if state.spin.look(now_ns()) { Next::Turn } else { Next::Sleep }
+        } else {
+            wait.yields += 1;
+            if wait.yields <= self.patience.yields { Next::Yield } else { Next::Sleep }
+        };
+        if matches!(next, Next::Sleep) && state.pml.is_busy() {
+            // Our own work waits for room at a peer, or for an engine: only polling moves it.
+            next = Next::Yield;
+        }
+        match next {
+            Next::Turn => {
+                let told = state.owes();
+                state.done();
+                if told {
+                    // Those who were told may need this processor.
+                    std::thread::yield_now();
+                } else if wanted {
+                    self.give_way();
+                } else if !alone {
+                    (0..SHARED_TURN.1).for_each(|_| std::hint::spin_loop());
+                }
+            }
+            Next::Yield => {
+                state.done();
+                std::thread::yield_now();
+            }
+            Next::Sleep => self.sleep(state, wait)?,
+        }
+        Ok(None)
+    }
+
+    #[inline]
+    fn is_wanted(&self) -> bool {
+        self.wanting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Lets those have the lock that want it: a mutex favours who has just released it.
+    fn give_way(&self) {
+        let (looks, tight) = GIVE_WAY;
+        for look in 0..looks {
+            if !self.is_wanted() {
+                return;
+            }
+            if look < tight {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// The leader sleeps until a transport has something, another thread rings, or patience ends.
+    fn sleep(&self, mut state: Held<'_>, wait: &mut Wait) -> Result<(), Error> {
+        if state.pml.arm(&mut wait.waiter) > 0 || state.pml.is_busy() {
+            state.spin.found();
+            if state.sleepers > 0 {
+                self.ring();
+            }
+            state.done();
+            return Ok(());
+        }
+        state.followers.doze(wait.ticket);
+        self.block(state, wait)
+    }
+
+    /// Sleeps until a thread rings that leads: what the caller waits for is not one request.
+    fn listen(&self, state: Held<'_>, wait: &mut Wait) -> Result<(), Error> {
+        wait.waiter.rest();
+        self.block(state, wait)
+    }
+
+    /// Sleeps on the alarm and whatever else is armed.
+    fn block(&self, mut state: Held<'_>, wait: &mut Wait) -> Result<(), Error> {
+        wait.waiter.watch(self.alarm.as_raw_fd());
+        state.sleepers += 1;
+        state.done();
+        wait.waiter.block();
+        self.with(|state| {
+            state.sleepers -= 1;
+            if state.sleepers == 0 {
+                self.quiet();
+            }
+            state.spin.slept(now_ns());
+            Ok(())
+        })
+    }
+
+    /// Sleeps until the request has ended, or it is this thread's turn to lead.
+    fn follow(&self, mut state: Held<'_>, wait: &mut Wait, id: RequestId) -> Result<(), Error> {
+        let parker = wait.parker.get_or_insert_default();
+        let mut waker = Some(Waker::from(Arc::clone(parker)));
+        // A request that is not there is over as well: the caller looks again.
+        let goes_on = matches!(state.pml.notify(id, &mut waker), Ok(true));
+        if goes_on {
+            state.followers.follow(parker);
+        }
+        state.done();
+        // The one that was replaced may do anything when it is dropped.
+        drop(waker);
+        if goes_on {
+            parker.park(NAP);
+            self.with(|state| {
+                state.followers.rise(parker);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The caller stops waiting: if it led, another does from now on.
+    #[inline]
+    fn retire(&self, mut state: Held<'_>, wait: &Wait) {
+        let next = state.followers.retire(wait.ticket);
+        if next.is_none() && state.sleepers > 0 && !state.followers.are_led() {
+            // Whoever sleeps on the alarm may lead as well.
+            self.ring();
+        }
+        state.done();
+        if let Some(next) = next {
+            next.unpark();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::World;
+    use crate::communicator::Communicator;
+    use std::sync::mpsc;
+    use std::thread::yield_now;
+
+    const THREADS: i32 = 4;
+
+    /// Waits until so many threads follow, and one leads.
+    fn gathered(comm: &Communicator, count: usize) {
+        let ready = |comm: &Communicator| {
+            let seen = comm
+                .shared
+                .with(|state| Ok(state.followers.are_led() && state.followers.sleeping() == count));
+            seen.unwrap()
+        };
+        while !ready(comm) {
+            yield_now();
+        }
+    }
+
+    /// Threads that each wait for a message of their own; the messages come when all wait, in the order of `tags`.
+    fn wait_for(world: &World, tags: &[i32]) {
+        let comm = world.comm();
+        let (over, ended) = mpsc::channel();
+        std::thread::scope(|threads| {
+            for tag in 0..THREADS {
+                let over = over.clone();
+                threads.spawn(move || {
+                    let mut received = [0i32];
+                    comm.recv(&mut received, comm.rank(), tag).unwrap();
+                    assert_eq!(received, [tag]);
+                    over.send(tag).unwrap();
+                });
+            }
+            for (sent, tag) in tags.iter().enumerate() {
+                gathered(comm, tags.len() - sent - 1);
+                comm.send(&[*tag], comm.rank(), *tag).unwrap();
+                // A sleeper is told of its request's end, and a leader's departure makes another lead.
+                assert_eq!(ended.recv().unwrap(), *tag);
+            }
+        });
+        let left = comm.shared.with(|state| {
+            Ok((state.followers.are_led(), state.followers.sleeping(), state.sleepers))
+        });
+        assert_eq!(left.unwrap(), (false, 0, 0));
+    }
+
+    #[test]
+    fn one_thread_polls_the_others_sleep_and_every_one_is_told() {
+        let world = World::init().unwrap();
+        wait_for(&world, &[0, 1, 2, 3]);
+        wait_for(&world, &[3, 2, 1, 0]);
+        wait_for(&world, &[2, 0, 3, 1]);
+        world.finalize().unwrap();
+    }
+
+    #[test]
+    fn who_waits_for_one_of_several_is_told_while_another_leads() {
+        let world = World::init().unwrap();
+        let comm = world.comm();
+        std::thread::scope(|threads| {
+            threads.spawn(|| comm.recv(&mut [0u8], comm.rank(), 0).unwrap());
+            gathered(comm, 0);
+            let any = threads.spawn(|| {
+                let each = [1, 2].map(|tag| comm.irecv_owned(vec![0u8], comm.rank(), tag).unwrap());
+                let mut each = Vec::from(each);
+                let (index, (bytes, result)) = crate::OwnedRequest::wait_any(&mut each).unwrap();
+                result.unwrap();
+                comm.send(&[1u8], comm.rank(), 1).unwrap();
+                each.remove(0).wait().1.unwrap();
+                (index, bytes)
+            });
+            while comm.shared.with(|state| Ok(state.sleepers)).unwrap() == 0 {
+                yield_now();
+            }
+            comm.send(&[9u8], comm.rank(), 2).unwrap();
+            assert_eq!(any.join().unwrap(), (1, vec![9]));
+            comm.send(&[7u8], comm.rank(), 0).unwrap();
+        });
+        world.finalize().unwrap();
+    }
+}
