@@ -140,9 +140,7 @@ impl Communicator {
         let (source, tag) = (source.into(), tag.into());
         self.shared.with(|state| {
             state.open()?;
-            if state.progress() > 0 {
-                self.shared.rouse(state);
-            }
+            self.shared.drive(state);
             Ok(state.pml.find(&self.comm, source, tag)?)
         })
     }

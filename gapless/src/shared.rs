@@ -287,12 +287,25 @@ impl Shared {
     #[inline]
     pub(crate) fn now_and_then(&self, state: &mut State) {
         state.unpolled = state.unpolled.wrapping_add(1);
-        if state.unpolled.is_multiple_of(CALLS_PER_POLL) && state.progress() > 0 {
-            self.rouse(state);
+        if state.unpolled.is_multiple_of(CALLS_PER_POLL) {
+            self.drive(state);
         }
     }
 
-    fn quiet(&self) {
+    /// Makes progress, and tells threads that sleep if there was any.
+    pub(crate) fn drive(&self, state: &mut State) -> usize {
+        let handled = state.progress();
+        if handled > 0 {
+            self.rouse(state);
+        }
+        handled
+    }
+
+    /// A sleeper has woken: the ring is over, unless it is meant for others, too.
+    fn quiet(&self, state: &State) {
+        if state.sleepers > 0 || state.dozing {
+            return;
+        }
         let _ = rustix::io::read(&self.alarm, &mut [0u8; 8]);
     }
 
@@ -321,9 +334,7 @@ impl Shared {
                     waiter.block();
                     let awake = self.with(|state| {
                         state.dozing = false;
-                        if state.sleepers == 0 {
-                            self.quiet();
-                        }
+                        self.quiet(state);
                         Ok(())
                     });
                     if awake.is_err() {
@@ -339,16 +350,17 @@ impl Shared {
         if state.stage == Stage::Left {
             return Err(Error::Finalized);
         }
-        if state.progress() > 0 {
-            if state.sleepers > 0 {
-                self.ring();
-            }
+        if self.drive(state) > 0 {
             return Ok(Attended::Something);
         }
         if state.pml.is_busy() {
             return Ok(Attended::Busy);
         }
-        if state.pml.arm(waiter) > 0 || state.pml.is_busy() {
+        let handled = state.pml.arm(waiter);
+        if handled > 0 {
+            self.rouse(state);
+        }
+        if handled > 0 || state.pml.is_busy() {
             return Ok(Attended::Something);
         }
         waiter.watch(self.alarm.as_raw_fd());
@@ -411,9 +423,7 @@ impl Shared {
     /// Makes progress once, and collects a request's result if it has ended.
     pub(crate) fn test(&self, id: RequestId) -> Result<Option<Status>, Error> {
         self.with(|state| {
-            if state.progress() > 0 && state.sleepers > 0 {
-                self.ring();
-            }
+            self.drive(state);
             match state.pml.collect(id)? {
                 None if state.stage == Stage::Left => Err(Error::Finalized),
                 result => Ok(result),
@@ -427,9 +437,7 @@ impl Shared {
     /// A panic in another thread; the world has been left before.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Pml) -> T) -> Result<T, Error> {
         self.with(|state| {
-            if state.progress() > 0 && state.sleepers > 0 {
-                self.ring();
-            }
+            self.drive(state);
             match state.stage {
                 Stage::Left => Err(Error::Finalized),
                 Stage::Open | Stage::Closed => Ok(look(&state.pml)),

@@ -182,7 +182,7 @@ impl World {
     /// As [`withdraw`](World::withdraw).
     pub fn try_withdraw(&self, region: Region) -> Result<bool, Error> {
         self.shared.with(|state| {
-            state.progress();
+            self.shared.drive(state);
             Ok(!state.pml.bml_mut().withdraw(region))
         })
     }

@@ -37,9 +37,7 @@ impl Communicator {
         let (source, tag) = (source.into(), tag.into());
         let found = self.shared.with(|state| {
             state.open()?;
-            if state.progress() > 0 {
-                self.shared.rouse(state);
-            }
+            self.shared.drive(state);
             Ok(state.pml.claim(&self.comm, source, tag)?)
         })?;
         Ok(found.map(|found| self.message(found)))

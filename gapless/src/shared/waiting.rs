@@ -164,12 +164,9 @@ impl Shared {
         for turn in 0..looks {
             // Between polls a quick check is enough: while the lock is held, no other thread changes anything.
             if turn.is_multiple_of(LOOKS_PER_POLL) || !state.is_quiet() {
-                if state.progress() > 0 {
+                if self.drive(&mut state) > 0 {
                     quiet = false;
                     state.spin.found();
-                    if state.sleepers > 0 {
-                        self.ring();
-                    }
                 }
                 if let Look::Found(found) = ready(&mut state) {
                     state.spin.found();
@@ -278,9 +275,7 @@ impl Shared {
         wait.waiter.block();
         self.with(|state| {
             state.sleepers -= 1;
-            if state.sleepers == 0 {
-                self.quiet();
-            }
+            self.quiet(state);
             state.spin.slept(now_ns());
             Ok(())
         })

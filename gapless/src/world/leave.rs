@@ -149,7 +149,7 @@ impl World {
         let loss = RefCell::new(Ok(()));
         let goes_on = || {
             let served = self.shared.with(|state| {
-                state.progress();
+                self.shared.drive(state);
                 state.pml.say_farewell();
                 casualty(state).map_or(Ok(()), |loss| Err(loss.into()))
             });

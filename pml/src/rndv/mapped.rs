@@ -63,6 +63,23 @@ fn start(cx: &mut Cx<'_>) -> Result<Remote, (String, bool)> {
     Remote::new(far, mapping).map_err(once)
 }
 
+/// The copy engine that moves `bytes` bytes between this end's buffer and the other's, if neither has gaps and it is
+/// quicker than a kernel. For host memory that its device does not know it would need a detour.
+pub(super) fn copier(
+    cx: &mut Cx<'_>,
+    by: Protocol,
+    remote: &Remote,
+    bytes: u64,
+) -> Option<Arc<dyn Device>> {
+    let own = cx.buffer.typed();
+    let gapless = [own, remote.typed()].iter().all(|side| side.as_contiguous().is_some());
+    let known = remote.typed().space() != Space::Host;
+    let pays = gapless && known && bytes >= cx.config.tuning.copy_bytes_min;
+    let copier = device_of(cx.bml, own.space()).filter(|_| pays);
+    cx.counters.tally(by).copies += u64::from(copier.is_some());
+    copier
+}
+
 /// Moves the data out of the sender's memory.
 fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     let (_, room) = cx.receipt();
@@ -75,12 +92,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
             return (None, Step::Refused(why));
         }
     };
-    // Neither side has gaps, and a copy engine is quicker than a kernel. For host memory that its device does not
-    // know, it would need a detour.
-    let least = cx.config.tuning.copy_bytes_min;
-    let known = remote.typed().space() != Space::Host;
-    let space = cx.buffer.typed().space();
-    let copier = device_of(cx.bml, space).filter(|_| known && room >= least);
+    let copier = copier(cx, Protocol::Mapped, &remote, room);
     let moved = cx.buffer.fetch(cx.engines, copier.as_ref(), remote, room);
     match moved.map(Transfer::now) {
         Ok(Ok(_)) => {

@@ -336,13 +336,7 @@ impl Putting {
             let what = format!("a GRANT for {end} bytes of a buffer for {packed}");
             return Step::Broken(what);
         }
-        // Neither side has gaps, and a copy engine is quicker than a kernel.
-        let least = cx.config.tuning.copy_bytes_min;
-        let known = remote.typed().space() != Space::Host;
-        let gapless = [remote.typed(), typed].iter().all(|side| side.as_contiguous().is_some());
-        let copier = device_of(cx.bml, typed.space());
-        let copier = copier.filter(|_| known && gapless && end >= least);
-        cx.counters.tally(Protocol::MappedPut).copies += u64::from(copier.is_some());
+        let copier = mapped::copier(cx, Protocol::MappedPut, &remote, end);
         let moved = cx.buffer.put(cx.engines, copier.as_ref(), remote, end);
         match moved.map(Transfer::now) {
             Ok(Ok(_)) => self.done(cx),
