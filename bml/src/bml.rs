@@ -61,8 +61,8 @@ pub struct Bml {
 }
 
 impl Bml {
-    /// The active-message tag that bml keeps for itself: it tells a peer that it is lost to us, because one of
-    /// several rails died.
+    /// The active-message tag that bml keeps for itself: processes tell each other of deaths, of leaving, and whom they
+    /// have given up.
     pub const CONTROL_TAG: AmTag = AmTag(u8::MAX);
 
     /// Process `me` of `size`, with the loopback to itself and no transports yet.
@@ -330,8 +330,9 @@ impl Bml {
             return false;
         }
         rail.stir();
-        carrier.used = true;
-        rail.btl.send_short(carrier.peer, tag, message)
+        let sent = rail.btl.send_short(carrier.peer, tag, message);
+        carrier.used |= sent;
+        sent
     }
 
     /// One-sided operations with `peer`, over the best rail whose wire and permissions allow them

@@ -4,7 +4,7 @@
 use super::{Shared, named, pair, poll, say};
 use crate::{Bml, BmlError, PeerState, Rank, RankEvent};
 use gapless_btl::loopback::{Hub, Loopback};
-use gapless_btl::{Address, AmTag, Btl, LinkError, PeerId, Queue, ReserveError, Token};
+use gapless_btl::{Address, AmTag, Btl, LinkError, PeerId, Queue, ReserveError, Short, Token};
 
 /// Rank 0 with two rails to rank 1, whose ends are given bare.
 fn two_rails() -> (Bml, [(Loopback, PeerId); 2]) {
@@ -90,6 +90,22 @@ fn another_rail_takes_over_from_one_that_was_never_used() {
 }
 
 #[test]
+fn a_rail_without_room_for_a_short_message_is_not_used() {
+    let (mut a, [(first, _), (mut second, _)]) = two_rails();
+    let (rail, peer) = a.path_for_tests(Rank(1), 0);
+    let mut slots = Vec::new();
+    while let Ok(slot) = a.btl_for_tests(rail).reserve(peer, 1) {
+        slots.push(slot);
+    }
+    let message = Short::new(&[7], 8);
+    assert!(!a.send_short(Rank(1), AmTag(5), message), "there is no room");
+    drop((slots, first));
+    assert!(poll(&mut a).is_empty(), "nothing was sent, so nothing is missing");
+    assert!(a.send_short(Rank(1), AmTag(5), message));
+    assert_eq!(heard(&mut second), [(AmTag(5), 7u64.to_ne_bytes().to_vec())]);
+}
+
+#[test]
 fn a_used_rail_takes_the_peer_with_it_and_the_peer_is_told() {
     let (mut a, [(first, _), (mut second, to_a)]) = two_rails();
     // A slot is enough: whoever holds it will send it there.
@@ -170,9 +186,9 @@ fn giving_up_ends_both_sides() {
 #[test]
 fn a_peer_that_gives_us_up_is_lost() {
     let (mut a, [_first, (mut second, to_a)]) = two_rails();
-    for kind in [&[2][..], &[], &[1], &[1]] {
+    for kind in [[1], [1]] {
         let mut slot = second.reserve(to_a, kind.len()).unwrap();
-        slot.write(0, kind).unwrap();
+        slot.write(0, &kind).unwrap();
         second.send(slot, Bml::CONTROL_TAG, Token::NONE);
     }
     assert!(matches!(&poll(&mut a)[..], [RankEvent::Lost { peer: Rank(1), .. }]));
