@@ -3,18 +3,28 @@
 //! ```text
 //!  a link ends ──► fact ──► to the neighbours: ranks r ± 2^k, or the next ones that are not gone
 //!                   ▲
-//!  a neighbour's fact ──► rumour ──► a link of one's own, which ends or cannot be made
+//!  a peer's fact ──► rumour ──► a link of one's own, which ends or cannot be made
 //! ```
 //!
 //! Nobody is taken for gone on another's word: a rumour only has this process try a link of its own, and says whom
-//! to blame once that has ended. Each rank has links to the next one up and the next one down that are not gone, so
-//! the survivors form a ring, whoever dies; the other neighbours make the way short. A neighbour is told all facts,
-//! those too that are older than the link. Each process passes on one fact a rank at most, so a flood ends.
+//! to blame once that has ended. On the word of one peer, links to few ranks are tried at a time: the next one when
+//! one of those has shown the peer right.
+//!
+//! Each rank has links to the next one up and the next one down that are not gone, so the survivors form a ring,
+//! whoever dies; the other neighbours make the way short. A neighbour is told all facts, those too that are older than
+//! the link. Each process passes on one fact a rank at most, so a flood ends.
+//!
+//! The ring has two gaps. A rank that broke a protocol may live on: whoever has given it up looks for another
+//! neighbour, but the rank's other neighbours do not, and it may pass nothing on. A rank that has left in good order
+//! stays a neighbour: a job's ranks leave so together.
 //!
 //! Pure: losses and messages come in, facts and neighbours go out.
 
 use crate::Rank;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Ranks to which links are tried at a time because one peer says that they are gone.
+const CHECKS: usize = 16;
 
 /// A rank that is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,12 +39,23 @@ pub(crate) struct Fact {
 /// What becomes of a message about a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// Nothing: it is known, or cannot be.
+    /// Nobody who keeps the rules says so.
+    Nonsense,
+    /// There is nothing to do: it is known, cannot be, is being checked, or waits for its turn.
     Stale,
     /// A link of our own has to show it.
     Rumour,
     /// The rank says so of itself, and is gone as of now.
     Testimony,
+}
+
+/// The ranks that one peer says are gone, and whose links have not ended.
+#[derive(Debug, Default)]
+struct Claims {
+    /// At most [`CHECKS`].
+    checked: BTreeSet<Rank>,
+    /// Those that are checked later.
+    waiting: BTreeSet<Rank>,
 }
 
 /// All that is known of ranks that are gone.
@@ -48,8 +69,14 @@ pub(crate) struct Flood {
     gone: BTreeMap<Rank, usize>,
     /// What others say of ranks whose links have not ended here.
     rumours: BTreeMap<Rank, (Rank, Box<str>)>,
+    /// Who says so.
+    claims: BTreeMap<Rank, Claims>,
+    /// Ranks whose turn to be checked has come.
+    due: Vec<Rank>,
     /// Ranks that have left in good order.
     left: BTreeSet<Rank>,
+    /// Ranks that were given up, or have given this one up, though they may live.
+    cut_off: BTreeSet<Rank>,
     /// How many facts each peer has been told.
     told: BTreeMap<Rank, usize>,
     /// Whom to tell.
@@ -64,7 +91,10 @@ impl Flood {
             facts: Vec::new(),
             gone: BTreeMap::new(),
             rumours: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            due: Vec::new(),
             left: BTreeSet::new(),
+            cut_off: BTreeSet::new(),
             told: BTreeMap::new(),
             neighbours: Vec::new(),
         };
@@ -86,7 +116,9 @@ impl Flood {
                 let at = |offset: u64| if up { me + offset } else { me + size - offset };
                 let ranks = (step..size).map(|offset| at(offset) % size);
                 let mut ranks = ranks.map(|rank| Rank(u32::try_from(rank).expect("below size")));
-                found.extend(ranks.find(|rank| !self.gone.contains_key(rank)));
+                let none =
+                    |rank: &Rank| self.gone.contains_key(rank) || self.cut_off.contains(rank);
+                found.extend(ranks.find(|rank| !none(rank)));
             }
             step *= 2;
         }
@@ -100,8 +132,10 @@ impl Flood {
 
     /// `from` says that `rank` is gone because of `culprit`.
     pub(crate) fn hear(&mut self, from: Rank, rank: Rank, culprit: Rank, why: &str) -> Heard {
-        let strangers = rank.0 >= self.size || culprit.0 >= self.size;
-        if strangers || rank == self.me || self.gone.contains_key(&rank) {
+        if rank.0 >= self.size || culprit.0 >= self.size {
+            return Heard::Nonsense;
+        }
+        if rank == self.me || self.gone.contains_key(&rank) {
             return Heard::Stale;
         }
         if from == rank {
@@ -110,11 +144,39 @@ impl Flood {
         }
         // The first word counts: the others only repeat it.
         self.rumours.entry(rank).or_insert_with(|| (culprit, why.into()));
+        if self.claims.values().any(|claims| claims.checked.contains(&rank)) {
+            return Heard::Stale;
+        }
+        let claims = self.claims.entry(from).or_default();
+        if claims.checked.len() == CHECKS {
+            claims.waiting.insert(rank);
+            return Heard::Stale;
+        }
+        claims.checked.insert(rank);
         Heard::Rumour
+    }
+
+    /// The link to `rank` has ended: whoever said that it is gone is believed another word.
+    fn settle(&mut self, rank: Rank) {
+        for claims in self.claims.values_mut() {
+            claims.waiting.remove(&rank);
+            if claims.checked.remove(&rank)
+                && let Some(next) = claims.waiting.pop_first()
+            {
+                claims.checked.insert(next);
+                self.due.push(next);
+            }
+        }
+    }
+
+    /// The ranks whose turn to be checked has come since this was last asked.
+    pub(crate) fn take_due(&mut self) -> Vec<Rank> {
+        std::mem::take(&mut self.due)
     }
 
     /// The link to `rank` has ended, as `why` says. Gives whether that is to be passed on.
     pub(crate) fn lose(&mut self, rank: Rank, why: &str) -> bool {
+        self.settle(rank);
         if self.left.contains(&rank) || self.gone.contains_key(&rank) {
             return false;
         }
@@ -123,6 +185,14 @@ impl Flood {
         self.told.remove(&rank);
         self.look_for_neighbours();
         true
+    }
+
+    /// This process has given `rank` up, or was given up by it: there is no link any more, though it may live.
+    pub(crate) fn cut_off(&mut self, rank: Rank) {
+        self.settle(rank);
+        if self.cut_off.insert(rank) {
+            self.look_for_neighbours();
+        }
     }
 
     /// This process leaves: because of the first death that it knows of, or else because of itself, as `why` says.

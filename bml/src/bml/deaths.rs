@@ -53,23 +53,29 @@ fn reason(error: &LinkError) -> String {
 
 impl Bml {
     /// Keeps links to ranks r ± 2^k from now on, learns of deaths from them, and tells them of those that are
-    /// seen here. To be called once all peers are [introduced](Bml::introduce). With it a loss is noticed though
-    /// this process never had to do with the peer: the loss of a peer on another's word is
-    /// always checked with a link of one's own.
+    /// seen here. To be called once all peers are [introduced](Bml::introduce). Losses of peers without a link are
+    /// noticed, too: what others say is checked by a link of one's own.
     pub fn watch(&mut self) {
         self.watches = true;
         self.keep_links();
     }
 
+    /// Has the links made that are needed after a link has ended: to check what others said, and to neighbours.
     fn keep_links(&mut self) {
+        for rank in self.flood.take_due() {
+            self.reach(rank);
+        }
+        if !self.watches {
+            return;
+        }
         for at in 0.. {
             let Some(&peer) = self.flood.neighbours().get(at) else { return };
             self.reach(peer);
         }
     }
 
-    /// Has the link to `peer` made, if nobody has needed it so far: for whoever waits for a peer that may never
-    /// have to be sent anything. Sending does it by itself.
+    /// Has the link to `peer` made, if nobody has needed it so far. Call this before waiting for a peer to which
+    /// nothing is sent.
     pub fn reach(&mut self, peer: Rank) {
         let Some(path) = self.endpoints.get(peer.0 as usize).and_then(|end| end.carrier()).copied()
         else {
@@ -78,8 +84,8 @@ impl Bml {
         self.rails[path.rail].meet(path.peer);
     }
 
-    /// Whether a link to `peer` was asked for, here or there, and stands or is about to: else nothing can have
-    /// come from it.
+    /// Whether a link to `peer` was asked for, here or there, and stands or is about to. If not, it cannot have sent
+    /// anything.
     #[must_use]
     pub fn has_met(&self, peer: Rank) -> bool {
         let Some(endpoint) = self.endpoints.get(peer.0 as usize) else { return false };
@@ -172,12 +178,12 @@ impl Bml {
 
     /// The link to a peer has ended: which is a fact, unless it is alive and broke the rules, or we did.
     pub(super) fn note_loss(&mut self, peer: Rank, error: &LinkError) {
-        if matches!(error, LinkError::PeerGone { .. }) && self.flood.lose(peer, &reason(error)) {
-            self.owing = true;
-            if self.watches {
-                self.keep_links();
-            }
+        if matches!(error, LinkError::PeerGone { .. }) {
+            self.owing |= self.flood.lose(peer, &reason(error));
+        } else {
+            self.flood.cut_off(peer);
         }
+        self.keep_links();
     }
 
     /// Notes that somebody is lost, for [`casualty`](Bml::casualty).
@@ -195,12 +201,19 @@ impl Bml {
         let known = fragment.len() <= GONE_BYTES + TEXT_MAX && fragment.read(0, message).is_ok();
         match (&*message, read_gone(message)) {
             ([FAREWELL], _) if known => {
-                let reason = "it gave this process up when one of their links died".to_owned();
-                self.lose_by_word(from, &LinkError::PeerGone { reason }, rest);
+                let reason =
+                    "it gave this process up: a link between them died, or a protocol was broken";
+                self.flood.cut_off(from);
+                self.keep_links();
+                self.lose_by_word(from, &LinkError::PeerGone { reason: reason.to_owned() }, rest);
             }
             ([LEFT], _) if known => self.flood.leaves_well(from),
             ([GONE, ..], Some((rank, culprit, why))) if known => {
                 match self.flood.hear(from, rank, culprit, &why) {
+                    Heard::Nonsense => {
+                        let what = format!("{rank} is said to be gone because of {culprit}");
+                        self.give_up(from, LinkError::Corrupt { what });
+                    }
                     Heard::Stale => {}
                     Heard::Rumour => {
                         tracing::debug!(peer = %from, %rank, %culprit, why, "a rank is said to be gone");
@@ -215,8 +228,9 @@ impl Bml {
                 }
             }
             (message, _) => {
-                let kind = message.first();
-                tracing::warn!(peer = %from, ?kind, "a control message of an unknown kind");
+                let (kind, len) = (message.first(), fragment.len());
+                let what = format!("a control message of {len} bytes, whose kind is {kind:?}");
+                self.give_up(from, LinkError::Corrupt { what });
             }
         }
     }
@@ -244,6 +258,8 @@ impl Bml {
         let left = endpoint.lose(error.clone());
         self.say_farewells(&left);
         self.given_up.push((peer, error));
+        self.flood.cut_off(peer);
+        self.keep_links();
     }
 
     /// Has peers told that they were given up, over paths that still stand.

@@ -1,8 +1,9 @@
-//! Whole jobs of floods, in which ranks die at any time: all survivors learn of all deaths, and of nothing else.
+//! Whole jobs of floods, in which ranks die and leave at any time: all survivors learn of all that are gone, and of
+//! nothing else.
 
 use super::*;
 
-/// A generator of numbers that nobody needs to guess.
+/// A small xorshift generator.
 struct Random(u64);
 
 impl Random {
@@ -14,13 +15,21 @@ impl Random {
     }
 }
 
+/// What ranks tell each other.
+enum Word {
+    Gone(Fact),
+    Left,
+}
+
 /// A job: what each rank knows, and the links between them.
 struct Job {
     floods: Vec<Flood>,
     alive: Vec<bool>,
     links: BTreeSet<(u32, u32)>,
-    /// Facts under way: from, to, fact.
-    posted: Vec<(Rank, Rank, Fact)>,
+    /// Words under way: from, to, word.
+    posted: Vec<(Rank, Rank, Word)>,
+    /// Links that end once what was posted over them has come: from a rank that has ended, to whom.
+    ending: BTreeSet<(u32, u32)>,
     messages: usize,
 }
 
@@ -31,6 +40,7 @@ impl Job {
             alive: vec![true; size as usize],
             links: BTreeSet::new(),
             posted: Vec::new(),
+            ending: BTreeSet::new(),
             messages: 0,
         };
         (0..size).for_each(|rank| job.keep_links(rank));
@@ -56,48 +66,101 @@ impl Job {
     }
 
     fn lose(&mut self, rank: u32, peer: u32) {
-        if self.floods[rank as usize].lose(Rank(peer), "nobody listens") {
+        let news = self.floods[rank as usize].lose(Rank(peer), "nobody listens");
+        for other in self.floods[rank as usize].take_due() {
+            self.reach(rank, other.0);
+        }
+        if news {
             self.keep_links(rank);
             self.spread(rank);
         }
     }
 
-    /// Posts what neighbours are owed.
+    /// Whom a rank has links to.
+    fn linked(&self, rank: u32) -> Vec<u32> {
+        let links = self.links.iter().filter(|&&(a, b)| a == rank || b == rank);
+        links.map(|&(a, b)| if a == rank { b } else { a }).collect()
+    }
+
+    /// Posts what neighbours are owed, and if the rank leaves, all that it has links to.
     fn spread(&mut self, rank: u32) {
+        let flood = &self.floods[rank as usize];
+        let audience = match flood.is_leaving() {
+            true => self.linked(rank).into_iter().map(Rank).collect(),
+            false => flood.neighbours().to_vec(),
+        };
         let flood = &mut self.floods[rank as usize];
-        for peer in flood.neighbours().to_vec() {
+        for peer in audience {
             while let Some(fact) = flood.owed(peer).cloned() {
                 flood.tell(peer);
-                self.posted.push((Rank(rank), peer, fact));
-                self.messages += 1;
+                if fact.rank != peer {
+                    self.posted.push((Rank(rank), peer, Word::Gone(fact)));
+                    self.messages += 1;
+                }
             }
         }
     }
 
     /// Ends a rank, and all that it has not sent.
     fn kill(&mut self, rank: u32) {
+        self.posted.retain(|(from, _, _)| from.0 != rank);
+        self.end(rank);
+    }
+
+    /// Ends a rank. What it has sent comes before its links end.
+    fn end(&mut self, rank: u32) {
         self.alive[rank as usize] = false;
-        self.posted.retain(|(from, to, _)| from.0 != rank && to.0 != rank);
-        let ended: Vec<_> =
-            self.links.iter().copied().filter(|&(a, b)| a == rank || b == rank).collect();
-        for (a, b) in ended {
-            self.links.remove(&(a, b));
-            let survivor = if a == rank { b } else { a };
-            if self.alive[survivor as usize] {
-                self.lose(survivor, rank);
-            }
+        self.posted.retain(|(_, to, _)| to.0 != rank);
+        self.ending.retain(|(_, to)| *to != rank);
+        let linked = self.linked(rank);
+        for &peer in linked.iter().filter(|peer| self.alive[**peer as usize]) {
+            self.ending.insert((rank, peer));
+        }
+        self.links.retain(|&(a, b)| a != rank && b != rank);
+        for peer in linked {
+            self.end_link(rank, peer);
         }
     }
 
-    /// Delivers one message, any one.
+    /// Ends the link to a rank that has ended, if nothing of it is under way any more.
+    fn end_link(&mut self, from: u32, to: u32) {
+        let under_way = |job: &Job| job.posted.iter().any(|(a, b, _)| (a.0, b.0) == (from, to));
+        if self.ending.contains(&(from, to)) && !under_way(self) {
+            self.ending.remove(&(from, to));
+            self.lose(to, from);
+        }
+    }
+
+    /// A rank leaves, because of a death that it knows of or for a reason of its own, and lives on.
+    fn leave(&mut self, rank: u32) {
+        self.floods[rank as usize].leave("its launcher is gone");
+        self.spread(rank);
+    }
+
+    /// A rank leaves in good order, and ends.
+    fn leave_well(&mut self, rank: u32) {
+        for peer in self.linked(rank) {
+            self.posted.push((Rank(rank), Rank(peer), Word::Left));
+        }
+        self.end(rank);
+    }
+
+    /// Delivers one message, any one. Nothing comes from a peer that is lost.
     fn deliver(&mut self, random: &mut Random) {
         let at = random.below(self.posted.len());
-        let (from, to, fact) = self.posted.swap_remove(at);
-        let heard = self.floods[to.0 as usize].hear(from, fact.rank, fact.culprit, &fact.why);
-        assert_ne!(heard, Heard::Testimony, "nobody leaves here");
-        if heard == Heard::Rumour {
-            self.reach(to.0, fact.rank.0);
+        let (from, to, word) = self.posted.swap_remove(at);
+        let flood = &mut self.floods[to.0 as usize];
+        match word {
+            _ if flood.fact(from).is_some() => {}
+            Word::Left => flood.leaves_well(from),
+            Word::Gone(fact) => match flood.hear(from, fact.rank, fact.culprit, &fact.why) {
+                Heard::Nonsense => panic!("nobody lies here"),
+                Heard::Stale => {}
+                Heard::Rumour => self.reach(to.0, fact.rank.0),
+                Heard::Testimony => self.lose(to.0, from.0),
+            },
         }
+        self.end_link(from.0, to.0);
     }
 
     fn settle(&mut self, random: &mut Random) {
@@ -106,14 +169,30 @@ impl Job {
         }
     }
 
+    /// Each survivor knows of all that are gone, and of no others. Each blames the gone rank itself, or whom that rank
+    /// left because of.
     fn check(&self, what: &str) {
-        for (rank, flood) in self.floods.iter().enumerate() {
-            if self.alive[rank] {
-                for peer in 0..self.alive.len() {
-                    let known = flood.fact(Rank(u32::try_from(peer).unwrap())).is_some();
-                    assert_eq!(known, !self.alive[peer], "{what}: what {rank} knows of {peer}");
+        for (rank, flood) in self.floods.iter().enumerate().filter(|&(rank, _)| self.alive[rank]) {
+            for (peer, own) in (0..).map(Rank).zip(&self.floods) {
+                let (fact, alive) = (flood.fact(peer), self.alive[peer.0 as usize]);
+                assert_eq!(fact.is_none(), alive, "{what}: what {rank} knows of {peer}");
+                let left = own.fact(peer).map(|fact| fact.culprit);
+                if let Some(culprit) = fact.map(|fact| fact.culprit) {
+                    let right = culprit == peer || Some(culprit) == left;
+                    assert!(
+                        right,
+                        "{what}: {rank} blames {culprit} for {peer}, which says {left:?}"
+                    );
                 }
             }
+        }
+    }
+
+    /// Survivors say of one rank alone that `peer` is gone because of it.
+    fn check_culprit(&self, peer: u32, culprit: u32, what: &str) {
+        for (rank, flood) in self.floods.iter().enumerate().filter(|&(rank, _)| self.alive[rank]) {
+            let fact = flood.fact(Rank(peer)).map(|fact| fact.culprit);
+            assert_eq!(fact, Some(Rank(culprit)), "{what}: whom {rank} blames for {peer}");
         }
     }
 }
@@ -159,6 +238,94 @@ fn everybody_learns_of_all_deaths_whenever_they_happen() {
     }
 }
 
+#[test]
+fn everybody_blames_the_death_that_others_left_because_of() {
+    for size in 3..=70 {
+        let mut random = Random(u64::from(size) * 77 + 1);
+        let mut job = Job::new(size);
+        let mut other = |not: &[u32]| loop {
+            let rank = u32::try_from(random.below(size as usize)).unwrap();
+            if !not.contains(&rank) {
+                return rank;
+            }
+        };
+        let dead = other(&[]);
+        let left = other(&[dead]);
+        job.kill(dead);
+        job.settle(&mut random);
+        job.leave(left);
+        if size % 2 == 0 {
+            job.settle(&mut random);
+        }
+        job.end(left);
+        job.settle(&mut random);
+        let what = format!("{size} ranks without {dead}, and without {left}, which left");
+        job.check(&what);
+        job.check_culprit(left, dead, &what);
+    }
+}
+
+#[test]
+fn everybody_learns_of_all_that_leave_while_others_die() {
+    for seed in 1..600u64 {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let size = 2 + random.below(69);
+        let mut job = Job::new(u32::try_from(size).unwrap());
+        for _ in 0..random.below(size) {
+            for _ in 0..random.below(4 * size) {
+                if !job.posted.is_empty() {
+                    job.deliver(&mut random);
+                }
+            }
+            let rank = u32::try_from(random.below(size)).unwrap();
+            match (job.alive[rank as usize], job.floods[rank as usize].is_leaving()) {
+                (false, _) => {}
+                (true, true) => job.end(rank),
+                (true, false) if random.below(2) == 0 => job.leave(rank),
+                (true, false) => job.kill(rank),
+            }
+        }
+        for rank in (0..).take(size) {
+            if job.floods[rank as usize].is_leaving() && job.alive[rank as usize] {
+                job.end(rank);
+            }
+        }
+        job.settle(&mut random);
+        job.check(&format!("seed {seed}: {size} ranks"));
+    }
+}
+
+/// In the middle of floods, too: whoever was told does not take it for a death.
+#[test]
+fn who_leaves_in_good_order_is_not_gone() {
+    for seed in 1..200u64 {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let size = 2 + random.below(69);
+        let mut job = Job::new(u32::try_from(size).unwrap());
+        for _ in 0..random.below(size) {
+            for _ in 0..random.below(4 * size) {
+                if !job.posted.is_empty() {
+                    job.deliver(&mut random);
+                }
+            }
+            let rank = u32::try_from(random.below(size)).unwrap();
+            match (job.alive[rank as usize], random.below(2)) {
+                (false, _) => {}
+                (true, 0) => job.leave_well(rank),
+                (true, _) => job.kill(rank),
+            }
+        }
+        job.settle(&mut random);
+        for (rank, flood) in job.floods.iter().enumerate().filter(|&(rank, _)| job.alive[rank]) {
+            for peer in (0..).take(size).map(Rank) {
+                let wrong = flood.fact(peer).is_some()
+                    && (job.alive[peer.0 as usize] || flood.has_left(peer));
+                assert!(!wrong, "seed {seed}: {rank} takes {peer} for dead");
+            }
+        }
+    }
+}
+
 /// A whole row of the ring dies at once, so that nobody who had a link to those inside is left.
 #[test]
 fn a_row_of_deaths_is_found_from_its_ends() {
@@ -190,17 +357,57 @@ fn rumours_are_no_facts_and_name_the_culprit() {
     let mut flood = Flood::new(Rank(3), 8);
     assert_eq!(flood.hear(Rank(1), Rank(5), Rank(6), "it died"), Heard::Rumour);
     assert_eq!(flood.fact(Rank(5)), None);
-    assert_eq!(flood.hear(Rank(2), Rank(5), Rank(7), "a liar says"), Heard::Rumour);
+    assert_eq!(flood.hear(Rank(2), Rank(5), Rank(7), "a liar says"), Heard::Stale);
     assert!(flood.lose(Rank(5), "nobody listens") && !flood.lose(Rank(5), "again"));
     let fact = flood.fact(Rank(5)).unwrap();
     assert_eq!((fact.culprit, &*fact.why), (Rank(6), "it died"));
     assert_eq!(flood.hear(Rank(1), Rank(5), Rank(5), "late"), Heard::Stale);
-    for (rank, culprit) in [(3, 3), (8, 1), (1, 8), (u32::MAX, 0)] {
-        assert_eq!(flood.hear(Rank(1), Rank(rank), Rank(culprit), "nonsense"), Heard::Stale);
+    for (rank, culprit) in [(8, 1), (1, 8), (u32::MAX, 0)] {
+        assert_eq!(flood.hear(Rank(1), Rank(rank), Rank(culprit), "nonsense"), Heard::Nonsense);
     }
+    assert_eq!(flood.hear(Rank(1), Rank(3), Rank(3), "we live"), Heard::Stale);
     assert_eq!(flood.hear(Rank(1), Rank(1), Rank(5), "it died"), Heard::Testimony);
     assert!(flood.lose(Rank(1), "it left"));
     assert_eq!(flood.fact(Rank(1)).unwrap().culprit, Rank(5));
+}
+
+#[test]
+fn few_links_are_tried_at_a_time_on_one_peers_word() {
+    let (liar, honest) = (Rank(1), Rank(2));
+    let mut flood = Flood::new(Rank(0), 100);
+    let hear = |flood: &mut Flood, from, rank| flood.hear(from, Rank(rank), Rank(rank), "dead");
+    let most = u32::try_from(CHECKS).unwrap();
+    for rank in 10..10 + most {
+        assert_eq!(hear(&mut flood, liar, rank), Heard::Rumour);
+    }
+    for rank in 10..90 {
+        assert_eq!(hear(&mut flood, liar, rank), Heard::Stale, "{rank} is checked, or waits");
+    }
+    assert_eq!(flood.take_due(), []);
+    // What another says is checked at once.
+    assert_eq!(hear(&mut flood, honest, 10), Heard::Stale, "it is being checked");
+    assert_eq!(hear(&mut flood, honest, 50), Heard::Rumour);
+    assert!(flood.lose(Rank(50), "nobody listens"));
+    assert_eq!(flood.take_due(), [], "none of the liar's was shown to be right");
+    // Each that ends, however it does, lets the next one be checked.
+    assert!(flood.lose(Rank(10), "nobody listens"));
+    flood.cut_off(Rank(11));
+    assert_eq!(flood.take_due(), [10 + most, 11 + most].map(Rank));
+    for rank in 12..90 {
+        flood.lose(Rank(rank), "nobody listens");
+    }
+    assert_eq!(flood.take_due().len(), 80 - CHECKS - 3, "none twice, nor 50");
+    assert_eq!(hear(&mut flood, liar, 91), Heard::Rumour);
+}
+
+#[test]
+fn another_neighbour_is_looked_for_in_the_place_of_one_that_was_given_up() {
+    let mut flood = Flood::new(Rank(0), 8);
+    assert_eq!(flood.neighbours(), [1, 2, 4, 6, 7].map(Rank));
+    flood.cut_off(Rank(1));
+    flood.cut_off(Rank(4));
+    assert_eq!(flood.neighbours(), [2, 3, 5, 6, 7].map(Rank));
+    assert_eq!(flood.fact(Rank(1)), None, "it may live");
 }
 
 #[test]

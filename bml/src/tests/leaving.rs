@@ -1,6 +1,7 @@
 //! Words about who is gone: a process that leaves says why; what others say of a third is checked.
 
 use super::*;
+use gapless_btl::{Btl, PeerId};
 
 fn gone(reason: &str) -> LinkError {
     LinkError::PeerGone { reason: reason.to_owned() }
@@ -73,18 +74,43 @@ fn a_peer_that_leaves_in_good_order_is_no_casualty() {
     assert_eq!(a.casualty().unwrap().0, Rank(1));
 }
 
+/// The control message that says that `rank` is gone.
+fn gone_because(rank: u32, culprit: u32) -> Vec<u8> {
+    [&[2], &rank.to_le_bytes()[..], &culprit.to_le_bytes()[..], b"dead"].concat()
+}
+
+fn say_control(btl: &mut dyn Btl, to: PeerId, message: &[u8]) {
+    let mut slot = btl.reserve(to, message.len()).unwrap();
+    slot.write(0, message).unwrap();
+    btl.send(slot, Bml::CONTROL_TAG, Token::NONE);
+}
+
+#[test]
+fn whoever_says_nonsense_of_others_is_given_up() {
+    let whole = gone_because(1, 1);
+    let mut cases = vec![vec![], vec![0], vec![4, 0], vec![255; 9], vec![1, 0], [2; 200].to_vec()];
+    cases.extend([1, 5, 8].map(|len| whole[..len].to_vec()));
+    cases.extend([(3, 1), (1, 3), (u32::MAX, u32::MAX)].map(|(a, b)| gone_because(a, b)));
+    for message in cases {
+        let [mut a, mut b, mut c] = trio(&Hub::new());
+        let (rail, to_a) = c.path_for_tests(Rank(0), 0);
+        say_control(c.btl_for_tests(rail), to_a, &message);
+        let lost = [losses(&poll(&mut a)), losses(&poll(&mut a))].concat();
+        assert_eq!(lost, [2], "{message:?}");
+        let corrupt = matches!(a.state(Rank(2)), PeerState::Lost(LinkError::Corrupt { .. }));
+        assert!(corrupt, "{message:?}: {:?}", a.state(Rank(2)));
+        assert_eq!(losses(&poll(&mut c)), [0], "it is told");
+        say(&mut b, 0, 3, b"alive", Token::NONE);
+        assert!(matches!(&poll(&mut a)[..], [Event::Arrived { from: Rank(1), .. }]));
+    }
+}
+
 #[test]
 fn nobody_is_lost_on_anothers_word() {
     let [mut a, mut b, mut c] = trio(&Hub::new());
     let (rail, to_a) = c.path_for_tests(Rank(0), 0);
-    for (rank, culprit) in [(1u32, 1u32), (0, 0), (3, 1), (1, 3), (u32::MAX, u32::MAX)] {
-        let message = [&[2], &rank.to_le_bytes()[..], &culprit.to_le_bytes()[..], b"dead"].concat();
-        for len in [message.len(), 8, 5, 1] {
-            let btl = c.btl_for_tests(rail);
-            let mut slot = btl.reserve(to_a, len).unwrap();
-            slot.write(0, &message[..len]).unwrap();
-            btl.send(slot, Bml::CONTROL_TAG, Token::NONE);
-        }
+    for (rank, culprit) in [(1, 1), (1, 2), (0, 0)] {
+        say_control(c.btl_for_tests(rail), to_a, &gone_because(rank, culprit));
         assert_eq!(losses(&poll(&mut a)), []);
     }
     assert!([1, 2].iter().all(|&peer| matches!(a.state(Rank(peer)), PeerState::Up)));
