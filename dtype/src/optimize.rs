@@ -29,7 +29,8 @@ const INLINE_RUNS: u64 = 8;
 pub(crate) struct Builder {
     program: Program,
     /// Ops that exist already, by their [`summary`]. The same op is stored once, and two pieces with the same op are
-    /// known to be alike. Of two ops with one summary the later one is found: chance does not make any.
+    /// known to be alike. If two ops have one summary, only the later one is found, and the other is stored again;
+    /// that is harmless and practically never happens.
     shared: HashMap<u64, OpId>,
 }
 

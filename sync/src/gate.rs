@@ -12,9 +12,9 @@
 //!            and take the mutex         waits while inside
 //! ```
 //!
-//! Of the two stores that are each followed by a load of the other's word, the barrier has one seen:
-//! either the owner sees `revoked`, or the other sees `inside`. Once revoked, the gate is a mutex for ever.
-//! Where the system has no such barrier it is one from the start.
+//! Each side stores its own word, then loads the other's. The barrier ensures that at least one of them sees the
+//! other's store. Once revoked, the gate is a mutex for ever. Where the system has no such barrier it is one from the
+//! start.
 //!
 //! loom explores it: `models`, below.
 
@@ -145,7 +145,8 @@ impl<T> Gate<T> {
         }
     }
 
-    /// Takes the gate if that takes no waiting; `None` also for a second thread that asks for the first time.
+    /// Takes the gate if that takes no waiting. Also `None` while the gate is still biased to another thread: call
+    /// [`enter`](Gate::enter).
     #[inline(always)] // its result is moved about if it is not
     pub fn try_enter(&self) -> Option<Pass<'_, T>> {
         if !self.revoked.load(Ordering::Relaxed) {
@@ -206,8 +207,8 @@ impl<T> Gate<T> {
 }
 
 impl<T> Pass<'_, T> {
-    /// Lets go of the gate with its value in order. A pass that is dropped instead poisons the gate: by a panic, also
-    /// by one of a thread that was unwinding when it came.
+    /// Lets go of the gate with its value in order. A pass that is dropped without `done` poisons the gate, also if the
+    /// thread was already unwinding.
     #[inline]
     pub fn done(mut self) {
         self.done = true;

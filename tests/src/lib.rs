@@ -2,7 +2,7 @@
 //!
 //! [`job`] runs a function as each rank of a job whose ranks are threads. They meet through memory, and the test
 //! chooses their transports: loopbacks that lack abilities, misbehave or are traced. Jobs of real processes under a
-//! launcher are tested in `gapless`. [`actor`]s play pairs of processes without a launcher, a [`crew`](crew::Crew)
+//! launcher are tested in `cli/tests`. [`actor`]s play pairs of processes without a launcher, a [`crew`](crew::Crew)
 //! plays whole jobs.
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Memory of a world that is given up while a peer, which lives and does what it was told, is about to write it: its
-//! owner gets it back as it is, and nothing changes it afterwards. Ranks are threads.
+//! A world is given up while a peer is about to write its memory. The owner gets the memory back unchanged, and the
+//! peer's later writes do not show. Ranks are threads.
 
 use gapless::{
     Communicator, Completion, Config, Datatype, Error, Primitive, Protocol, Space, Tuning, World,

@@ -21,7 +21,7 @@ struct Inlet<'p, H> {
 }
 
 impl<H: Handler> Inlet<'_, H> {
-    /// Who sends. What is wrong with others is found again when they come as events.
+    /// Who sends. Messages of unknown peers are refused here and dropped as events.
     #[inline]
     fn rank(&mut self, from: PeerId) -> Option<Rank> {
         let rank = *self.ranks.get(from.0 as usize)?;

@@ -87,7 +87,7 @@ fn pair(hub: &Hub, shifty: Shifty) -> (Bml, Bml) {
 
 #[test]
 #[allow(unsafe_code, reason = "vouches for memory of a device")]
-fn what_was_lent_to_one_ability_is_asked_back_of_no_other() {
+fn what_was_granted_to_one_ability_is_asked_back_of_no_other() {
     let hub = Hub::new();
     let shifty = Shifty::new(&hub);
     let shown = Arc::clone(&shifty.shown);
