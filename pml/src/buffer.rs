@@ -20,7 +20,7 @@ use crate::error::PmlError;
 use crate::matching::body::Body;
 use gapless_bml::{Fragment, RailSlot};
 use gapless_engine::{Engine, EngineError, Typed};
-use gapless_mem::{Begun, Device, DeviceError, Region, Space};
+use gapless_mem::{Begun, Completion, Device, DeviceError, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ fn copier(engine: &dyn Engine, whole: Region, slot: Region) -> Option<Arc<dyn De
 ///
 /// # Safety
 /// For the time of this call, `typed` describes memory valid for reads, which nothing writes.
-#[inline]
+#[inline(always)] // on short messages' way
 pub(crate) unsafe fn copy_in(
     typed: &Typed,
     range: Range<u64>,
@@ -85,14 +85,45 @@ pub(crate) unsafe fn copy_in(
     let parts = place
         .sub(offset as u64, range.end - range.start)
         .and_then(|target| Ok((target, whole.sub(range.start, target.len())?)));
-    Some(match parts {
-        // SAFETY: the caller vouches for the source. The target lies in the slot, whose memory is valid while it
-        // lives, and `&mut` shows that nobody else works on it; so they do not overlap.
-        Ok((target, source)) => {
-            unsafe { gapless_mem::copy(&target, &source) }.map_err(EngineError::from)
-        }
-        Err(error) => Err(error.into()),
-    })
+    let (target, source) = match parts {
+        Ok(parts) => parts,
+        Err(error) => return Some(Err(error.into())),
+    };
+    // SAFETY: the caller vouches for the source. The target lies in the slot, whose memory is valid while it lives, and
+    // `&mut` shows that nobody else works on it; so they do not overlap.
+    let copied = unsafe { gapless_mem::copy(&target, &source) };
+    Some(copied.map_err(EngineError::from))
+}
+
+/// Gathers `range` of `typed` into `slot`, from `offset` on.
+///
+/// # Safety
+/// Until the work is over, `typed` describes memory valid for reads, which nothing writes, and nobody else gets the slot.
+pub(crate) unsafe fn pack(
+    engines: &Engines,
+    engine: usize,
+    typed: &Typed,
+    range: Range<u64>,
+    slot: &mut RailSlot,
+    offset: usize,
+) -> Result<Begun, EngineError> {
+    // SAFETY: the caller vouches for the source.
+    if let Some(copied) = unsafe { copy_in(typed, range.clone(), slot, offset) } {
+        return copied.map(|()| Begun::new(Completion::Ready));
+    }
+    let engine = &engines[engine];
+    let target = slot.region().sub(offset as u64, range.end - range.start)?;
+    let short = typed.as_contiguous();
+    let short = short.and_then(|whole| Some((whole, copier(&**engine, whole, target)?)));
+    let work = if let Some((whole, device)) = short {
+        let source = whole.sub(range.start, target.len())?;
+        // SAFETY: as for the engine below.
+        unsafe { device.copy(target, source, &[]) }?
+    } else {
+        // SAFETY: the caller vouches for the source until the work is over, and for the slot, in which the target lies.
+        unsafe { engine.pack(typed, range, target, &[]) }?
+    };
+    Ok(Begun::new(work))
 }
 
 /// Copies a fragment from `offset` on to `target`, if that is as long as the rest of the fragment and the CPU reaches
@@ -100,7 +131,7 @@ pub(crate) unsafe fn copy_in(
 ///
 /// # Safety
 /// For the time of this call, `target` describes memory valid for writes, which nothing else touches.
-#[inline]
+#[inline(always)] // on short messages' way
 pub(crate) unsafe fn copy_from(fragment: &Fragment, offset: u64, target: &Region) -> bool {
     let Ok(data) = fragment.region().sub(offset, target.len()) else { return false };
     // SAFETY: the caller vouches for the target. The data lies in the fragment, whose memory is valid for reads while
@@ -186,7 +217,6 @@ impl Buffer {
     }
 
     /// Gathers `range` into `slot`, from `offset` on.
-    #[inline]
     pub(crate) fn pack(
         &self,
         engines: &Engines,
@@ -194,24 +224,14 @@ impl Buffer {
         mut slot: RailSlot,
         offset: usize,
     ) -> Result<Transfer<RailSlot>, EngineError> {
-        // SAFETY: this buffer's promise.
-        if let Some(copied) = unsafe { copy_in(&self.typed, range.clone(), &mut slot, offset) } {
-            return copied.map(|()| Transfer::over(slot));
-        }
-        let engine = &engines[self.engine];
-        let target = slot.region().sub(offset as u64, range.end - range.start)?;
-        let short = self.typed.as_contiguous();
-        let short = short.and_then(|whole| Some((whole, copier(&**engine, whole, target)?)));
-        let work = if let Some((whole, device)) = short {
-            let source = whole.sub(range.start, target.len())?;
-            // SAFETY: as for the engine below.
-            unsafe { device.copy(target, source, &[]) }?
-        } else {
-            // SAFETY: the source is this buffer, promised while the transfer has a clone of it. The target lies in the
-            // slot, whose memory is its holder's alone: the transfer's, until the work is over.
-            unsafe { engine.pack(&self.typed, range, target, &[]) }?
-        };
-        Ok(Transfer::new(Begun::new(work), self, slot))
+        // SAFETY: this buffer is promised while the transfer has a clone of it, and the transfer has the slot.
+        let work = unsafe { pack(engines, self.engine, &self.typed, range, &mut slot, offset) }?;
+        Ok(self.packing(work, slot))
+    }
+
+    /// Work that packs this buffer into `slot`.
+    pub(crate) fn packing(&self, work: Begun, slot: RailSlot) -> Transfer<RailSlot> {
+        Transfer::new(work, self, slot)
     }
 
     /// Scatters what lies in `body` from `offset` on to `range`.
@@ -262,7 +282,6 @@ impl Buffer {
 mod tests {
     use super::*;
     use gapless_engine::testkit::{Work, Wrapper};
-    use gapless_mem::Completion;
     use gapless_mem::fake::FakeDevice;
 
     /// The engine of a device that reaches the memory of others.

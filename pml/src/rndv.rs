@@ -33,7 +33,7 @@ mod pipeline;
 pub(crate) mod protocol;
 pub(crate) mod single_copy;
 pub(crate) mod staged;
-#[allow(unsafe_code, reason = "frees the staging memory that it allocated")]
+#[allow(unsafe_code, reason = "leases the staging memory that it allocates, and frees it")]
 pub(crate) mod staging;
 
 use crate::buffer::{Buffer, Engines, Held, Transfer};

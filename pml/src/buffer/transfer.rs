@@ -50,17 +50,6 @@ impl<M> Transfer<M> {
         ended
     }
 
-    /// Waits until it is over.
-    ///
-    /// # Errors
-    /// It failed, and is over.
-    pub(crate) fn wait(&mut self) -> Result<(), DeviceError> {
-        while !self.poll()? {
-            std::thread::yield_now();
-        }
-        Ok(())
-    }
-
     /// Whether it may go on, without asking.
     pub(crate) fn is_pending(&self) -> bool {
         matches!(self.work.work(), Completion::Pending(_))
@@ -73,6 +62,7 @@ impl<M> Transfer<M> {
 
     /// The memory, if no work was left when it was started, or last asked for.
     #[inline]
+    #[expect(clippy::result_large_err, reason = "no error, but the same work, which goes on")]
     pub(crate) fn now(self) -> Result<M, Transfer<M>> {
         match self.work.work() {
             Completion::Ready => Ok(self.end()),

@@ -56,7 +56,7 @@ impl Core {
                     self.serials.remove(&serial);
                 }
                 send.stage = SendStage::Draining { packing: 1, result: Err(fault.clone()) };
-                self.in_flight.push(InFlight::Wasted { id, packing });
+                self.in_flight.push(InFlight::Wasted { id, packing: *packing });
             }
         }
         drop(rest);

@@ -65,7 +65,7 @@ pub(crate) enum Outgoing {
     /// An eager message, not packed yet.
     Eager(RequestId),
     /// An eager message that an engine packs, or that waits for those before it.
-    Packing { id: RequestId, packing: Transfer<RailSlot> },
+    Packing { id: RequestId, packing: Box<Transfer<RailSlot>> },
     /// An offer.
     Rts(RequestId),
     /// A note about messages before it.
@@ -220,7 +220,7 @@ impl Core {
                 Some(Outgoing::Packing { .. }) => {}
                 Some(&Outgoing::Eager(id)) => match self.start_packing(bml, peer, id) {
                     Ok(Some(packing)) => {
-                        let packing = Outgoing::Packing { id, packing };
+                        let packing = Outgoing::Packing { id, packing: Box::new(packing) };
                         self.peers[peer as usize].outbox[at] = packing;
                     }
                     Ok(None) | Err(_) => return,
@@ -238,7 +238,9 @@ impl Core {
                         self.send_packed(bml, peer, (id, slot), Ok(()));
                         Attempt::Sent
                     }
-                    Err(packing) => Attempt::Waits(Outgoing::Packing { id, packing }),
+                    Err(packing) => {
+                        Attempt::Waits(Outgoing::Packing { id, packing: Box::new(packing) })
+                    }
                 },
                 Ok(None) => Attempt::Waits(Outgoing::Eager(id)),
                 // The request has ended meanwhile.

@@ -86,7 +86,7 @@ impl Core {
                     self.serials.remove(&serial);
                 }
                 send.stage = SendStage::Draining { packing: 1, result: Err(PmlError::Cancelled) };
-                self.in_flight.push(InFlight::Wasted { id, packing });
+                self.in_flight.push(InFlight::Wasted { id, packing: *packing });
             }
             Some(Outgoing::Rts(_)) => {
                 self.end_offer(bml, id, Err(PmlError::Cancelled));

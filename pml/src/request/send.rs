@@ -1,6 +1,6 @@
 //! Sends: starting one, and the states it goes through.
 
-use crate::buffer::{self, Buffer, Transfer, copy_in};
+use crate::buffer::{self, Buffer, Transfer};
 use crate::choose::{Protocol, SingleCopyCosts, Situation, Touched, Ways};
 use crate::comm::Comm;
 use crate::drive::core::{AM_TAG, Core};
@@ -15,7 +15,7 @@ use crate::wire::SendMode;
 use crate::wire::{EAGER_BYTES, Envelope, SERIAL_BYTES, Verdict};
 use gapless_bml::{Bml, Limits, RailSlot, Rank, Token};
 use gapless_engine::{EngineError, Typed};
-use gapless_mem::{DeviceError, Region};
+use gapless_mem::{Begun, Completion, DeviceError, Region};
 
 /// A send in flight.
 #[derive(Debug)]
@@ -109,28 +109,26 @@ impl Core {
         if outbox_empty
             && let Some(mut slot) = self.reserve(bml, peer, EAGER_BYTES + to_usize(bytes))
         {
-            // SAFETY: the caller's promise holds for the time of this call.
-            if let Some(copied) = unsafe { copy_in(buffer, 0..bytes, &mut slot, EAGER_BYTES) } {
-                copied?;
-            } else {
-                // SAFETY: the caller's promise is the one that a buffer takes. In buffered mode it is dropped, and its
-                // work has ended, before this returns.
-                let buffer = unsafe { Buffer::promised(buffer, ready.engine) };
-                let mut packing = buffer.pack(&self.engines, 0..bytes, slot, EAGER_BYTES)?;
-                if mode == SendMode::Buffered {
-                    packing.wait().map_err(EngineError::from)?;
-                }
-                match packing.now() {
-                    Ok(packed) => slot = packed,
-                    Err(packing) => {
-                        let (to, envelope) = (ready.to, ready.envelope);
-                        let stage = SendStage::Eager { serial: 0 };
-                        let send = Send { buffer, to, envelope, _copied: None, stage };
-                        let id = self.requests.insert(Work::Send(Box::new(send)));
-                        self.enqueue(peer, Outgoing::Packing { id, packing });
-                        return Ok(id);
-                    }
-                }
+            let engine = ready.engine;
+            // SAFETY: the caller's promise holds until the request has ended, in buffered mode for the time of this call.
+            // `work` has the slot's memory until it is dropped, which waits for it, or in a transfer with the slot.
+            let mut work = unsafe {
+                buffer::pack(&self.engines, engine, buffer, 0..bytes, &mut slot, EAGER_BYTES)
+            }?;
+            if mode == SendMode::Buffered {
+                work.wait().map_err(EngineError::from)?;
+                work = Begun::new(Completion::Ready);
+            }
+            if let Completion::Pending(_) = work.work() {
+                // SAFETY: the caller's promise is the one that a buffer takes.
+                let buffer = unsafe { Buffer::promised(buffer, engine) };
+                let packing = Box::new(buffer.packing(work, slot));
+                let (to, envelope) = (ready.to, ready.envelope);
+                let stage = SendStage::Eager { serial: 0 };
+                let send = Send { buffer, to, envelope, _copied: None, stage };
+                let id = self.requests.insert(Work::Send(Box::new(send)));
+                self.enqueue(peer, Outgoing::Packing { id, packing });
+                return Ok(id);
             }
             let sequence = self.peers[peer as usize].next_sequence;
             slot.write(0, &Envelope { sequence, ..ready.envelope }.eager())
