@@ -101,7 +101,7 @@ fn whoever_says_nonsense_of_others_is_given_up() {
         assert!(corrupt, "{message:?}: {:?}", a.state(Rank(2)));
         assert_eq!(losses(&poll(&mut c)), [0], "it is told");
         say(&mut b, 0, 3, b"alive", Token::NONE);
-        assert!(matches!(&poll(&mut a)[..], [Event::Arrived { from: Rank(1), .. }]));
+        assert!(matches!(&poll(&mut a)[..], [RankEvent::Arrived { from: Rank(1), .. }]));
     }
 }
 

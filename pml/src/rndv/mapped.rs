@@ -17,7 +17,8 @@ use crate::choose::{Excluded, Model, Situation};
 use crate::rndv::protocol::Protocol;
 use crate::rndv::staging::device_of;
 use gapless_engine::EngineError;
-use gapless_mem::Space;
+use gapless_mem::{Device, Space};
+use std::sync::Arc;
 
 pub(super) const KIND: Kind = Kind {
     name: "mapped",

@@ -23,7 +23,7 @@
 //! ([`Mapped::recall`](gapless_bml::Mapped::recall)): a lost peer may live, and write, for long.
 
 use super::staged::{lasts, map_peer};
-use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, unexpected};
+use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, mapped, unexpected};
 use crate::buffer::{Far, Held, Remote, Transfer};
 use crate::choose::{Excluded, Model, Situation};
 use crate::hash::FastMap;
@@ -37,7 +37,7 @@ use crate::wire::{
 use gapless_bml::{Rank, RemoteKey};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
-use gapless_mem::{Region, Space};
+use gapless_mem::Region;
 use std::sync::Arc;
 
 pub(super) const KIND: Kind = Kind {
