@@ -249,8 +249,8 @@ impl Imports {
         // taken; it stays mapped while it is held.
         let lease = unsafe { Lease::new(region, held) };
         #[allow(unsafe_code, reason = "vouches for a segment that it has mapped")]
-        // SAFETY: the segment is mapped for reading and writing, and its seals keep it valid whatever the peer does. "No
-        // reference of this process covers" this mapping: references to bytes of it are made nowhere.
+        // SAFETY: the segment is mapped for reading and writing, and its seals keep it valid whatever the peer
+        // does. "No reference of this process covers" this mapping: references to bytes of it are made nowhere.
         Ok(unsafe { Mapping::new(lease) })
     }
 

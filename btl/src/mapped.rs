@@ -131,7 +131,8 @@ impl fmt::Debug for Mapping {
 /// 5. [`make_private`](Mapped::make_private) answers `true` only if nothing of any peer touches the memory through a
 ///    mapping from then on, and no byte of it changes.
 ///
-/// Rules 4 and 5 say nothing of one-sided operations: registrations end by [`Rdma::deregister`](crate::Rdma::deregister).
+/// Rules 4 and 5 say nothing of one-sided operations: registrations end by
+/// [`Rdma::deregister`](crate::Rdma::deregister).
 ///
 /// An implementation without `unsafe` is refused:
 ///

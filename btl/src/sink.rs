@@ -1,5 +1,5 @@
-//! The one way in for what arrives: [`Sink`]; [`Queue`], a sink that keeps events; and [`hand_out`], for transports that
-//! keep theirs in a queue.
+//! The one way in for what arrives: [`Sink`]; [`Queue`], a sink that keeps events; and [`hand_out`], for transports
+//! that keep theirs in a queue.
 
 use crate::{AmTag, Event, Fragment, PeerId, Short};
 use std::collections::VecDeque;

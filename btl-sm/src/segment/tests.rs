@@ -73,7 +73,7 @@ fn pages_that_became_private_before_an_error_stay_so() {
     let kilobytes: u64 = data.trim().trim_end_matches(" kB").parse().unwrap();
     let before = getrlimit(Resource::Data);
     let little = Some((kilobytes + 1024) << 10);
-    setrlimit(Resource::Data, Rlimit { current: little, ..before.clone() }).unwrap();
+    setrlimit(Resource::Data, Rlimit { current: little, ..before }).unwrap();
     let result = ours.make_private(&file, 0, len);
     setrlimit(Resource::Data, before).unwrap();
     if result.is_ok() {

@@ -49,8 +49,8 @@ fn total(remote: &[Extent]) -> u64 {
 }
 
 // SAFETY: the numbers are those of the contract.
-// 1. to 3. Everything is handed on, events too, to the ability that the wrapped transport has shown first; the id is that
-//    one's.
+// 1. to 3. Everything is handed on, events too, to the ability that the wrapped transport has shown first; the id is
+//    that one's.
 // 4. If the wrapped call panics, it leaves no operation in flight, by its own rule 4. If the listener panics after an
 //    operation has begun, the process aborts.
 unsafe impl<B: Btl> Rdma for Trace<B> {

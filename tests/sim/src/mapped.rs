@@ -68,8 +68,9 @@ unsafe impl Mapped for Rail {
         wire.heard(|tap| tap.operation("map", self.rank, &numbers));
         // SAFETY: `key` saw that it is a rank's buffer. Ranks keep their buffers until the world has ended.
         let lease = unsafe { Lease::kept_by_caller(region) };
-        // SAFETY: as above. "No reference of this process covers it while the mapping is used": mappings are used within
-        // calls of endpoints, and ranks, which gave the key, make references to their buffers between calls only.
+        // SAFETY: as above. "No reference of this process covers it while the mapping is used": mappings are used
+        // within calls of endpoints, and ranks, which gave the key, make references to their buffers between calls
+        // only.
         Ok(unsafe { Mapping::new(lease) })
     }
 
