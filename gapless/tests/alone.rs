@@ -1,8 +1,5 @@
 //! A process without a launcher: a job of one, which can send to itself.
 
-#[cfg(feature = "opencl")]
-mod common;
-
 use gapless::{Error, PmlError, Protocol, Source, TagSel, World};
 
 #[test]
@@ -124,7 +121,10 @@ fn handles_that_were_made_up_are_not_followed() {
     let (real, gone) = match (OpenClDevice::open(0), OpenClDevice::open(0)) {
         (Ok(real), Ok(gone)) => (real, gone.space()),
         (Err(why), _) | (_, Err(why)) => {
-            return common::skip("made-up handles beside real ones", &why.to_string());
+            return gapless_btl::conformance::skip(
+                "made-up handles beside real ones",
+                &why.to_string(),
+            );
         }
     };
     let Space::OpenCl { context, device, .. } = real.space() else { panic!("it is OpenCL's") };
