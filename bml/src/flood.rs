@@ -142,6 +142,10 @@ impl Flood {
             self.rumours.insert(rank, (culprit, why.into()));
             return Heard::Testimony;
         }
+        if self.cut_off.contains(&rank) || self.left.contains(&rank) {
+            // There is no link left that would tell.
+            return Heard::Stale;
+        }
         // The first word counts: the others only repeat it.
         self.rumours.entry(rank).or_insert_with(|| (culprit, why.into()));
         if self.claims.values().any(|claims| claims.checked.contains(&rank)) {

@@ -88,6 +88,8 @@ pub(crate) struct Shared {
     wanting: AtomicU32,
     /// Readable when those who sleep on it should check again.
     alarm: OwnedFd,
+    /// Rung for the progress thread.
+    nudge: OwnedFd,
     /// Threads that wait for something, and so poll; counted only if there is a progress thread.
     waiting: AtomicU32,
     has_thread: AtomicBool,
@@ -165,6 +167,11 @@ impl State {
         self.pml.has_woken() || !self.spent.is_empty()
     }
 
+    /// Whether that work is, or calls, code of users: it may take long, and may use the world.
+    fn owes_users(&self) -> bool {
+        self.pml.has_woken_others() || !self.spent.is_empty()
+    }
+
     /// Whether [`progress`](State::progress) would do nothing, as far as a quick check tells.
     #[inline]
     fn is_quiet(&self) -> bool {
@@ -206,8 +213,10 @@ impl Shared {
         accelerators: Arc<Accelerators>,
     ) -> Result<Shared, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let alarm = eventfd(0, flags)
-            .map_err(|e| Error::System { operation: "eventfd", reason: e.to_string() })?;
+        let bell = || {
+            eventfd(0, flags)
+                .map_err(|e| Error::System { operation: "eventfd", reason: e.to_string() })
+        };
         let parked = Parked::default();
         let (stage, retired) = (Stage::Open, Vec::new());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -230,7 +239,8 @@ impl Shared {
         Ok(Shared {
             state: Gate::new(state),
             wanting: AtomicU32::new(0),
-            alarm,
+            alarm: bell()?,
+            nudge: bell()?,
             waiting: AtomicU32::new(0),
             has_thread: AtomicBool::new(false),
             patience,
@@ -272,13 +282,21 @@ impl Shared {
         let _ = rustix::io::write(&self.alarm, &1u64.to_ne_bytes());
     }
 
+    /// Makes the progress thread check again.
+    pub(crate) fn nudge(&self) {
+        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+    }
+
     /// An operation was started: it may have ended a sleeping thread's wait (a message to this process itself).
     #[inline]
     pub(crate) fn rouse(&self, state: &State) {
         // A sleeping progress thread need not know of messages that others handle, but of work that waits for a
         // thread to drive it.
-        if state.sleepers > 0 || state.dozing && state.pml.is_busy() {
+        if state.sleepers > 0 {
             self.ring();
+        }
+        if state.dozing && state.pml.is_busy() {
+            self.nudge();
         }
     }
 
@@ -303,10 +321,9 @@ impl Shared {
 
     /// A sleeper has woken: the ring is over, unless it is meant for others, too.
     fn quiet(&self, state: &State) {
-        if state.sleepers > 0 || state.dozing {
-            return;
+        if state.sleepers == 0 {
+            let _ = rustix::io::read(&self.alarm, &mut [0u8; 8]);
         }
-        let _ = rustix::io::read(&self.alarm, &mut [0u8; 8]);
     }
 
     /// The world has been left: waiting callers are told so.
@@ -334,7 +351,7 @@ impl Shared {
                     waiter.block();
                     let awake = self.with(|state| {
                         state.dozing = false;
-                        self.quiet(state);
+                        let _ = rustix::io::read(&self.nudge, &mut [0u8; 8]);
                         Ok(())
                     });
                     if awake.is_err() {
@@ -363,7 +380,7 @@ impl Shared {
         if handled > 0 || state.pml.is_busy() {
             return Ok(Attended::Something);
         }
-        waiter.watch(self.alarm.as_raw_fd());
+        waiter.watch(self.nudge.as_raw_fd());
         state.dozing = true;
         Ok(Attended::Nothing)
     }

@@ -19,6 +19,7 @@ use gapless_mem::{Region, Space};
 use gapless_pml::{Config, Counters};
 use progress::ProgressThread;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// What the link to a peer can do: see [`World::link`].
 #[derive(Clone, Debug)]
@@ -169,10 +170,13 @@ impl World {
     /// # Errors
     /// A panic in another thread.
     pub fn withdraw(&self, region: Region) -> Result<(), Error> {
-        self.shared.wait_until(|state| {
-            let mapped = state.pml.bml_mut().withdraw(region);
-            (!mapped).then_some(())
-        })
+        // A release is no event that ends a wait: ask again.
+        let mut pause = Duration::from_micros(10);
+        while !self.try_withdraw(region)? {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// As [`withdraw`](World::withdraw), without waiting: whether the memory may be freed now. If not,

@@ -132,6 +132,8 @@ struct Entry {
     released: bool,
     /// The waker to call at the end.
     waker: Option<Waker>,
+    /// Another: that of a thread which sleeps until then.
+    sleeper: Option<Waker>,
     work: Work,
 }
 
@@ -162,6 +164,8 @@ pub(crate) struct Requests {
     free: Vec<u32>,
     /// Wakers to call now: their requests have ended.
     woken: Vec<Waker>,
+    /// How many of them are not of sleeping threads.
+    others: usize,
     /// How many have ended well.
     pub(crate) ended: Counters,
 }
@@ -184,7 +188,12 @@ impl Requests {
     #[cold]
     fn grow(&mut self) -> u32 {
         let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 requests");
-        self.entries.push(Entry { released: false, waker: None, work: Work::Vacant });
+        self.entries.push(Entry {
+            released: false,
+            waker: None,
+            sleeper: None,
+            work: Work::Vacant,
+        });
         self.lights.push(Light {
             generation: 0,
             phase: Phase::Vacant,
@@ -328,7 +337,8 @@ impl Requests {
     #[cold]
     fn end_watched(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
-        self.woken.extend(entry.waker.take());
+        self.others += usize::from(entry.waker.is_some());
+        self.woken.extend(entry.waker.take().into_iter().chain(entry.sleeper.take()));
         if entry.released {
             self.vacate(index);
         }
@@ -424,10 +434,24 @@ impl Requests {
         Ok(true)
     }
 
+    /// As [`notify`](Requests::notify), of a thread that sleeps until then, beside whoever else is to be called.
+    pub(crate) fn notify_sleeper(
+        &mut self,
+        id: RequestId,
+        waker: &mut Option<Waker>,
+    ) -> Result<bool, PmlError> {
+        if self.is_done(id)? {
+            return Ok(false);
+        }
+        std::mem::swap(&mut self.watch(id.index()).sleeper, waker);
+        Ok(true)
+    }
+
     /// Keeps a completion of the caller's until wakers are called: with it goes what may be anybody's, and may want to
     /// use the endpoint.
     pub(crate) fn lay_down(&mut self, completion: Completion) {
         if let Completion::Pending(work) = completion {
+            self.others += 1;
             self.woken.push(Waker::from(Arc::new(Spent(work))));
         }
     }
@@ -437,11 +461,18 @@ impl Requests {
         !self.woken.is_empty()
     }
 
+    /// Whether there is one that is not of a sleeping thread.
+    pub(crate) fn has_woken_others(&self) -> bool {
+        self.others > 0
+    }
+
     /// The wakers to call now; with `all`, also those whose requests go on.
     pub(crate) fn take_woken(&mut self, all: bool) -> Vec<Waker> {
         if all {
-            self.woken.extend(self.entries.iter_mut().filter_map(|entry| entry.waker.take()));
+            let both = |entry: &mut Entry| [entry.waker.take(), entry.sleeper.take()];
+            self.woken.extend(self.entries.iter_mut().flat_map(both).flatten());
         }
+        self.others = 0;
         std::mem::take(&mut self.woken)
     }
 
@@ -452,9 +483,8 @@ impl Requests {
         light.generation = light.generation.wrapping_add(1);
         entry.work = Work::Vacant;
         // It has no waker, or its waker is called now: none is dropped in here.
-        if let Some(waker) = entry.waker.take() {
-            self.woken.push(waker);
-        }
+        self.others += usize::from(entry.waker.is_some());
+        self.woken.extend(entry.waker.take().into_iter().chain(entry.sleeper.take()));
         self.free.push(index);
     }
 

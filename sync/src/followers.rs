@@ -12,7 +12,7 @@
 //!
 //! [`Followers`] belongs under the lock that the leader polls with, so that nobody falls asleep unseen. Whoever stops
 //! waiting calls [`Followers::retire`] before it releases that lock, and then wakes whom that names: so there are
-//! never only followers. loom explores this: `models`, below.
+//! never only followers. loom explores this for leaders that do not sleep: `models`, below.
 
 use crate::Parker;
 use std::collections::VecDeque;

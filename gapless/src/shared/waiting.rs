@@ -188,15 +188,16 @@ impl Shared {
             std::hint::spin_loop();
         }
         let wanted = self.is_wanted();
-        if wanted {
-            // Waiting for the lock is no sign that the processor is wanted.
-            state.spin.pause();
-        }
         let mut next = if !quiet {
             wait.yields = 0;
             Next::Turn
         } else if spins {
-            if state.spin.look(now_ns()) { Next::Turn } else { Next::Sleep }
+            let goes_on = state.spin.look(now_ns());
+            if wanted {
+                // Waiting for the lock is no sign that the processor is wanted.
+                state.spin.pause();
+            }
+            if goes_on { Next::Turn } else { Next::Sleep }
         } else {
             wait.yields += 1;
             if wait.yields <= self.patience.yields { Next::Yield } else { Next::Sleep }
@@ -206,13 +207,14 @@ impl Shared {
             next = Next::Yield;
         }
         match next {
+            _ if state.owes() => {
+                self.tell(state, wait);
+                // Those who were told may need this processor.
+                std::thread::yield_now();
+            }
             Next::Turn => {
-                let told = state.owes();
                 state.done();
-                if told {
-                    // Those who were told may need this processor.
-                    std::thread::yield_now();
-                } else if wanted {
+                if wanted {
                     self.give_way();
                 } else if !alone {
                     (0..SHARED_TURN.1).for_each(|_| std::hint::spin_loop());
@@ -251,10 +253,12 @@ impl Shared {
     fn sleep(&self, mut state: Held<'_>, wait: &mut Wait) -> Result<(), Error> {
         if state.pml.arm(&mut wait.waiter) > 0 || state.pml.is_busy() {
             state.spin.found();
-            if state.sleepers > 0 {
-                self.ring();
-            }
-            state.done();
+            self.rouse(&state);
+            self.tell(state, wait);
+            return Ok(());
+        }
+        if state.owes() {
+            self.tell(state, wait);
             return Ok(());
         }
         state.followers.doze(wait.ticket);
@@ -263,6 +267,10 @@ impl Shared {
 
     /// Sleeps until a thread rings that leads: what the caller waits for is not one request.
     fn listen(&self, state: Held<'_>, wait: &mut Wait) -> Result<(), Error> {
+        if state.owes() {
+            state.done();
+            return Ok(());
+        }
         wait.waiter.rest();
         self.block(state, wait)
     }
@@ -283,16 +291,20 @@ impl Shared {
 
     /// Sleeps until the request has ended, or it is this thread's turn to lead.
     fn follow(&self, mut state: Held<'_>, wait: &mut Wait, id: RequestId) -> Result<(), Error> {
+        if state.owes() {
+            // Users' code, which may wait itself: not as one who may be asked to lead.
+            state.done();
+            return Ok(());
+        }
         let parker = wait.parker.get_or_insert_default();
         let mut waker = Some(Waker::from(Arc::clone(parker)));
         // A request that is not there is over as well: the caller looks again.
-        let goes_on = matches!(state.pml.notify(id, &mut waker), Ok(true));
+        // One that was replaced is an earlier one of a thread that waited here.
+        let goes_on = matches!(state.pml.notify_sleeper(id, &mut waker), Ok(true));
         if goes_on {
             state.followers.follow(parker);
         }
         state.done();
-        // The one that was replaced may do anything when it is dropped.
-        drop(waker);
         if goes_on {
             parker.park(NAP);
             self.with(|state| {
@@ -303,18 +315,21 @@ impl Shared {
         Ok(())
     }
 
+    /// The leader tells others what has ended. Users' code may take long, and may wait itself: another leads meanwhile.
+    fn tell(&self, state: Held<'_>, wait: &Wait) {
+        if state.owes_users() { self.retire(state, wait) } else { state.done() }
+    }
+
     /// The caller stops waiting: if it led, another does from now on.
     #[inline]
     fn retire(&self, mut state: Held<'_>, wait: &Wait) {
-        let next = state.followers.retire(wait.ticket);
-        if next.is_none() && state.sleepers > 0 && !state.followers.are_led() {
+        match state.followers.retire(wait.ticket) {
+            Some(next) => next.unpark(),
             // Whoever sleeps on the alarm may lead as well.
-            self.ring();
+            None if state.sleepers > 0 && !state.followers.are_led() => self.ring(),
+            None => {}
         }
         state.done();
-        if let Some(next) = next {
-            next.unpark();
-        }
     }
 }
 
@@ -322,10 +337,19 @@ impl Shared {
 mod tests {
     use crate::World;
     use crate::communicator::Communicator;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc;
     use std::thread::yield_now;
+    use std::time::Duration;
 
     const THREADS: i32 = 4;
+
+    /// Gives what `act` gives, unless a word is lost.
+    fn soon<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = mpsc::channel();
+        std::thread::spawn(move || done.send(act()));
+        result.recv_timeout(Duration::from_secs(60)).expect("every word arrives")
+    }
 
     /// Waits until so many threads follow, and one leads.
     fn gathered(comm: &Communicator, count: usize) {
@@ -369,36 +393,103 @@ mod tests {
 
     #[test]
     fn one_thread_polls_the_others_sleep_and_every_one_is_told() {
-        let world = World::init().unwrap();
-        wait_for(&world, &[0, 1, 2, 3]);
-        wait_for(&world, &[3, 2, 1, 0]);
-        wait_for(&world, &[2, 0, 3, 1]);
-        world.finalize().unwrap();
+        soon(|| {
+            let world = World::init().unwrap();
+            wait_for(&world, &[0, 1, 2, 3]);
+            wait_for(&world, &[3, 2, 1, 0]);
+            wait_for(&world, &[2, 0, 3, 1]);
+            world.finalize().unwrap();
+        });
     }
 
     #[test]
     fn who_waits_for_one_of_several_is_told_while_another_leads() {
-        let world = World::init().unwrap();
-        let comm = world.comm();
-        std::thread::scope(|threads| {
-            threads.spawn(|| comm.recv(&mut [0u8], comm.rank(), 0).unwrap());
-            gathered(comm, 0);
-            let any = threads.spawn(|| {
-                let each = [1, 2].map(|tag| comm.irecv_owned(vec![0u8], comm.rank(), tag).unwrap());
-                let mut each = Vec::from(each);
-                let (index, (bytes, result)) = crate::OwnedRequest::wait_any(&mut each).unwrap();
-                result.unwrap();
-                comm.send(&[1u8], comm.rank(), 1).unwrap();
-                each.remove(0).wait().1.unwrap();
-                (index, bytes)
+        soon(|| {
+            let world = World::init().unwrap();
+            let comm = world.comm();
+            std::thread::scope(|threads| {
+                threads.spawn(|| comm.recv(&mut [0u8], comm.rank(), 0).unwrap());
+                gathered(comm, 0);
+                let any = threads.spawn(|| {
+                    let start = |tag| comm.irecv_owned(vec![0u8], comm.rank(), tag).unwrap();
+                    let mut each = Vec::from([1, 2].map(start));
+                    let (index, (bytes, result)) =
+                        crate::OwnedRequest::wait_any(&mut each).unwrap();
+                    result.unwrap();
+                    comm.send(&[1u8], comm.rank(), 1).unwrap();
+                    each.remove(0).wait().1.unwrap();
+                    (index, bytes)
+                });
+                while comm.shared.with(|state| Ok(state.sleepers)).unwrap() == 0 {
+                    yield_now();
+                }
+                comm.send(&[9u8], comm.rank(), 2).unwrap();
+                assert_eq!(any.join().unwrap(), (1, vec![9]));
+                comm.send(&[7u8], comm.rank(), 0).unwrap();
             });
-            while comm.shared.with(|state| Ok(state.sleepers)).unwrap() == 0 {
-                yield_now();
-            }
-            comm.send(&[9u8], comm.rank(), 2).unwrap();
-            assert_eq!(any.join().unwrap(), (1, vec![9]));
-            comm.send(&[7u8], comm.rank(), 0).unwrap();
+            world.finalize().unwrap();
         });
-        world.finalize().unwrap();
+    }
+
+    /// A function that is called waits for what a follower does, which waits for a message in turn.
+    #[test]
+    fn users_code_may_wait_while_others_lead() {
+        soon(|| {
+            let world = World::init().unwrap();
+            let comm = world.comm();
+            let (say, hear) = mpsc::channel();
+            let (start, started) = mpsc::channel();
+            let inner = comm.clone();
+            comm.irecv_owned(vec![0u8], comm.rank(), 0).unwrap().on_done(move |_, _| {
+                start.send(()).unwrap();
+                hear.recv().unwrap();
+                inner.sendrecv(&[1u8], (0, 5), &mut [0u8], (0, 5)).unwrap();
+            });
+            std::thread::scope(|threads| {
+                threads.spawn(|| comm.recv(&mut [0u8], comm.rank(), 1).unwrap());
+                gathered(comm, 0);
+                threads.spawn(|| {
+                    comm.recv(&mut [0u8], comm.rank(), 2).unwrap();
+                    say.send(()).unwrap();
+                });
+                gathered(comm, 1);
+                threads.spawn(|| comm.send(&[1u8], comm.rank(), 0).unwrap());
+                started.recv().unwrap();
+                comm.send(&[1u8], comm.rank(), 2).unwrap();
+                comm.send(&[1u8], comm.rank(), 1).unwrap();
+            });
+            world.finalize().unwrap();
+        });
+    }
+
+    /// The function of a request is called, although a thread waits for the same request.
+    #[test]
+    fn a_function_is_called_although_a_follower_waits_for_its_request() {
+        soon(|| {
+            let world = World::init().unwrap();
+            let comm = world.comm();
+            let called = AtomicU32::new(0);
+            let (say, hear) = mpsc::channel();
+            std::thread::scope(|threads| {
+                threads.spawn(|| comm.recv(&mut [0u8], comm.rank(), 1).unwrap());
+                gathered(comm, 0);
+                threads.spawn(|| {
+                    let mut byte = [0u8];
+                    comm.scope(|s| {
+                        let request = s.irecv(&mut byte, comm.rank(), 2)?;
+                        s.when_done(&request, move || say.send(()).unwrap())?;
+                        Ok(())
+                    })
+                    .unwrap();
+                    called.fetch_add(1, Ordering::Relaxed);
+                });
+                gathered(comm, 1);
+                comm.send(&[1u8], comm.rank(), 2).unwrap();
+                hear.recv().unwrap();
+                comm.send(&[1u8], comm.rank(), 1).unwrap();
+            });
+            assert_eq!(called.load(Ordering::Relaxed), 1);
+            world.finalize().unwrap();
+        });
     }
 }

@@ -38,7 +38,7 @@ impl ProgressThread {
     /// thread itself, which may run a function that drops the world, it ends after that function.
     pub(super) fn end(self, shared: &Shared) {
         self.stop.store(true, Ordering::Release);
-        shared.ring();
+        shared.nudge();
         if self.thread.thread().id() == std::thread::current().id() {
             return;
         }

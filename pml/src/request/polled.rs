@@ -43,11 +43,30 @@ impl Pml {
         self.core.requests.notify(id, waker)
     }
 
+    /// As [`notify`](Pml::notify), for a thread that sleeps until the request has ended. It has a place of its own: no
+    /// other waker is replaced.
+    ///
+    /// # Errors
+    /// There is no such request.
+    pub fn notify_sleeper(
+        &mut self,
+        id: RequestId,
+        waker: &mut Option<Waker>,
+    ) -> Result<bool, PmlError> {
+        self.core.requests.notify_sleeper(id, waker)
+    }
+
     /// Whether [`take_woken`](Pml::take_woken) would give any.
     #[must_use]
     #[inline]
     pub fn has_woken(&self) -> bool {
         self.core.requests.has_woken()
+    }
+
+    /// Whether it would give any but those of [sleepers](Pml::notify_sleeper).
+    #[must_use]
+    pub fn has_woken_others(&self) -> bool {
+        self.core.requests.has_woken_others()
     }
 
     /// The wakers of ended requests, for the caller to [wake](Waker::wake) once it has released the endpoint, which
