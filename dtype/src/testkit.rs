@@ -90,3 +90,13 @@ pub fn check_strategy(strategy: impl Strategy<Value = Datatype>, cases: u32) {
         Err(TestError::Abort(reason)) => panic!("the strategy gives no types: {reason}"),
     }
 }
+
+/// Whether this processor is to be taken for one without AVX-512: if `GAPLESS_TEST_WITHOUT_AVX512` is set, so that tests
+/// can run as on another machine.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn without_avx512() -> bool {
+    use std::sync::LazyLock;
+    static WANTED: LazyLock<bool> =
+        LazyLock::new(|| std::env::var_os("GAPLESS_TEST_WITHOUT_AVX512").is_some());
+    *WANTED
+}

@@ -18,6 +18,7 @@ pub(crate) mod recv;
 pub(crate) mod send;
 mod status;
 pub(crate) mod wait;
+mod woken;
 
 pub use mode::BUFFERED_OVERHEAD;
 pub use persistent::Persistent;
@@ -32,9 +33,9 @@ use crate::error::PmlError;
 use crate::matching::Place;
 use crate::request::recv::{Recv, RecvStage};
 use crate::request::send::Send;
-use gapless_mem::{Completion, Pending};
-use std::sync::Arc;
-use std::task::{Wake, Waker};
+use gapless_mem::Completion;
+use std::task::Waker;
+use woken::{Wakers, Woken};
 
 /// What a request is doing that is not light.
 #[derive(Debug)]
@@ -130,10 +131,8 @@ pub(crate) struct Brief {
 struct Entry {
     /// The result will not be collected.
     released: bool,
-    /// The waker to call at the end.
-    waker: Option<Waker>,
-    /// Another: that of a thread which sleeps until then.
-    sleeper: Option<Waker>,
+    /// Whom to tell of the end.
+    wakers: Wakers,
     work: Work,
 }
 
@@ -148,13 +147,6 @@ pub enum Settled {
     Asks,
 }
 
-/// Work of the caller's that is over, dropped where wakers are called.
-struct Spent(#[expect(dead_code, reason = "it is dropped")] Arc<dyn Pending>);
-
-impl Wake for Spent {
-    fn wake(self: Arc<Self>) {}
-}
-
 /// All requests of an endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
@@ -162,10 +154,7 @@ pub(crate) struct Requests {
     lights: Vec<Light>,
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// Wakers to call now: their requests have ended.
-    woken: Vec<Waker>,
-    /// How many of them are not of sleeping threads.
-    others: usize,
+    woken: Woken,
     /// How many have ended well.
     pub(crate) ended: Counters,
 }
@@ -188,12 +177,7 @@ impl Requests {
     #[cold]
     fn grow(&mut self) -> u32 {
         let index = u32::try_from(self.entries.len()).expect("fewer than 2^32 requests");
-        self.entries.push(Entry {
-            released: false,
-            waker: None,
-            sleeper: None,
-            work: Work::Vacant,
-        });
+        self.entries.push(Entry { released: false, wakers: Wakers::default(), work: Work::Vacant });
         self.lights.push(Light {
             generation: 0,
             phase: Phase::Vacant,
@@ -337,8 +321,7 @@ impl Requests {
     #[cold]
     fn end_watched(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
-        self.others += usize::from(entry.waker.is_some());
-        self.woken.extend(entry.waker.take().into_iter().chain(entry.sleeper.take()));
+        self.woken.add(&mut entry.wakers);
         if entry.released {
             self.vacate(index);
         }
@@ -430,7 +413,7 @@ impl Requests {
         if self.is_done(id)? {
             return Ok(false);
         }
-        std::mem::swap(&mut self.watch(id.index()).waker, waker);
+        std::mem::swap(&mut self.watch(id.index()).wakers.waker, waker);
         Ok(true)
     }
 
@@ -443,17 +426,13 @@ impl Requests {
         if self.is_done(id)? {
             return Ok(false);
         }
-        std::mem::swap(&mut self.watch(id.index()).sleeper, waker);
+        std::mem::swap(&mut self.watch(id.index()).wakers.sleeper, waker);
         Ok(true)
     }
 
-    /// Keeps a completion of the caller's until wakers are called: with it goes what may be anybody's, and may want to
-    /// use the endpoint.
+    /// Keeps a completion of the caller's until wakers are called.
     pub(crate) fn lay_down(&mut self, completion: Completion) {
-        if let Completion::Pending(work) = completion {
-            self.others += 1;
-            self.woken.push(Waker::from(Arc::new(Spent(work))));
-        }
+        self.woken.lay_down(completion);
     }
 
     #[inline]
@@ -463,17 +442,15 @@ impl Requests {
 
     /// Whether there is one that is not of a sleeping thread.
     pub(crate) fn has_woken_others(&self) -> bool {
-        self.others > 0
+        self.woken.has_others()
     }
 
     /// The wakers to call now; with `all`, also those whose requests go on.
     pub(crate) fn take_woken(&mut self, all: bool) -> Vec<Waker> {
         if all {
-            let both = |entry: &mut Entry| [entry.waker.take(), entry.sleeper.take()];
-            self.woken.extend(self.entries.iter_mut().flat_map(both).flatten());
+            self.entries.iter_mut().for_each(|entry| self.woken.add(&mut entry.wakers));
         }
-        self.others = 0;
-        std::mem::take(&mut self.woken)
+        self.woken.take()
     }
 
     fn vacate(&mut self, index: u32) {
@@ -483,8 +460,7 @@ impl Requests {
         light.generation = light.generation.wrapping_add(1);
         entry.work = Work::Vacant;
         // It has no waker, or its waker is called now: none is dropped in here.
-        self.others += usize::from(entry.waker.is_some());
-        self.woken.extend(entry.waker.take().into_iter().chain(entry.sleeper.take()));
+        self.woken.add(&mut entry.wakers);
         self.free.push(index);
     }
 

@@ -116,7 +116,7 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
     summarise(&steps, &log)
 }
 
-/// Runs the workspace's tests on machines that are odd in the ways named: [`odd`].
+/// Runs the workspace's tests on machines that are odd in the ways named: [`mod@odd`].
 pub(crate) fn odd(checkout: &Checkout, names: &str) -> Result<(), Failure> {
     let oddities = odd::named(names).map_err(Failure::Argument)?;
     let log = SkipLog::start(&checkout.target.join("xtask"))?;

@@ -53,7 +53,7 @@ impl Ways {
         Ways { level: Level::Best, stream_min: STREAM_MIN, together_min: TOGETHER_MIN, asks: true };
 
     /// Everything that this processor can be made to do, however little there is to copy.
-    #[cfg(any(test, feature = "testkit"))]
+    #[cfg(feature = "testkit")]
     pub(crate) const FORCED: [Ways; 5] = [
         Ways { level: Level::Baseline, stream_min: u64::MAX, together_min: 0, asks: false },
         Ways { level: Level::Best, stream_min: u64::MAX, together_min: 0, asks: false },
@@ -89,7 +89,7 @@ impl Level {
         #[cfg(target_arch = "x86_64")]
         {
             let has_512 = || is_x86_feature_detected!("avx512f");
-            if self >= Level::Avx512 && has_512() && !pretend::lesser() {
+            if self >= Level::Avx512 && has_512() && !without_avx512() {
                 return Level::Avx512;
             }
             if self >= Level::Avx2 && is_x86_feature_detected!("avx2") {
@@ -100,26 +100,14 @@ impl Level {
     }
 }
 
-/// Tests can say that this processor is a lesser one: `GAPLESS_TEST_WITHOUT_AVX512`, if it is set.
-#[cfg(all(target_arch = "x86_64", any(test, feature = "testkit")))]
-mod pretend {
-    use std::sync::LazyLock;
+/// Whether tests want the best instructions left alone; see `testkit`.
+#[cfg(all(target_arch = "x86_64", feature = "testkit"))]
+use crate::testkit::without_avx512;
 
-    static LESSER: LazyLock<bool> =
-        LazyLock::new(|| std::env::var_os("GAPLESS_TEST_WITHOUT_AVX512").is_some());
-
-    #[inline]
-    pub(super) fn lesser() -> bool {
-        *LESSER
-    }
-}
-
-#[cfg(all(target_arch = "x86_64", not(any(test, feature = "testkit"))))]
-mod pretend {
-    #[inline]
-    pub(super) const fn lesser() -> bool {
-        false
-    }
+#[cfg(all(target_arch = "x86_64", not(feature = "testkit")))]
+#[inline]
+const fn without_avx512() -> bool {
+    false
 }
 
 /// Answers to whether a copy goes around the cache, as far as they were asked for.
