@@ -11,7 +11,7 @@ const A_LINK: u64 = 2;
 /// What a process of a job of `size` needs at least: its links of the start, to ranks at distances of powers of two.
 pub(crate) fn least(size: u32) -> u64 {
     let distances = u64::from(size.next_power_of_two().trailing_zeros());
-    OWN + A_LINK * u64::from(size - size.min(1)).min(2 * distances)
+    OWN + A_LINK * u64::from(size.saturating_sub(1)).min(2 * distances)
 }
 
 /// What it needs at most: a link to each other process.

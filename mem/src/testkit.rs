@@ -99,7 +99,7 @@ impl<F> fmt::Debug for Wrapped<F> {
 }
 
 // SAFETY: a call is refused before it has started anything, or the wrapped device, which keeps the contract, answers it.
-// Of a copy's end `around` tells, as whoever gave it has promised.
+// `around` tells the end of a copy; whoever gave it has promised that it is not too early.
 unsafe impl<F: Fn(Call) -> Result<(), DeviceError> + Send + Sync> Device for Wrapped<F> {
     fn properties(&self) -> &DeviceProperties {
         self.device.properties()

@@ -410,11 +410,8 @@ impl Requests {
         id: RequestId,
         waker: &mut Option<Waker>,
     ) -> Result<bool, PmlError> {
-        if self.is_done(id)? {
-            return Ok(false);
-        }
-        std::mem::swap(&mut self.watch(id.index()).wakers.waker, waker);
-        Ok(true)
+        let wakers = self.wakers(id)?;
+        Ok(wakers.map(|wakers| std::mem::swap(&mut wakers.waker, waker)).is_some())
     }
 
     /// As [`notify`](Requests::notify), of a thread that sleeps until then, beside whoever else is to be called.
@@ -423,11 +420,14 @@ impl Requests {
         id: RequestId,
         waker: &mut Option<Waker>,
     ) -> Result<bool, PmlError> {
-        if self.is_done(id)? {
-            return Ok(false);
-        }
-        std::mem::swap(&mut self.watch(id.index()).wakers.sleeper, waker);
-        Ok(true)
+        let wakers = self.wakers(id)?;
+        Ok(wakers.map(|wakers| std::mem::swap(&mut wakers.sleeper, waker)).is_some())
+    }
+
+    /// The wakers of a request, unless it has ended.
+    fn wakers(&mut self, id: RequestId) -> Result<Option<&mut Wakers>, PmlError> {
+        let ended = self.is_done(id)?;
+        Ok((!ended).then(|| &mut self.watch(id.index()).wakers))
     }
 
     /// Keeps a completion of the caller's until wakers are called.

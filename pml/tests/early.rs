@@ -6,10 +6,7 @@ mod common;
 use common::ahead::offer_next;
 use common::{Buffer, Job, bytes, link};
 use gapless_btl::loopback::{self, Loopback};
-use gapless_btl::{
-    Address, AmTag, Btl, Event, Limits, LinkError, PeerId, Queue, ReserveError, Sink, Slot, Token,
-    hand_out,
-};
+use gapless_btl::{Btl, Event, PeerId, Queue, Sink, hand_out};
 use gapless_pml::{Config, Next, Source, TagSel};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,25 +42,7 @@ impl Late {
 }
 
 impl Btl for Late {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn address(&self) -> Address {
-        self.inner.address()
-    }
-
-    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        self.inner.connect(peer)
-    }
-
-    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
-        self.inner.reserve(to, len)
-    }
-
-    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
-        self.inner.send(slot, tag, done);
-    }
+    common::as_inner!();
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         self.collect();

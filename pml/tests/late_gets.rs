@@ -5,11 +5,11 @@ mod common;
 use common::{Buffer, Job, bytes};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl::{
-    AbilityId, Access, Address, AmTag, Btl, Extent, Limits, LinkError, Mapped, PeerId, Rdma,
-    RdmaError, RdmaLimits, RemoteKey, ReserveError, Sink, Slot, Token,
+    AbilityId, Access, Btl, Extent, Mapped, PeerId, Rdma, RdmaError, RdmaLimits, RemoteKey, Sink,
+    Token,
 };
 use gapless_mem::Region;
-use gapless_pml::{Config, Protocol, Source, TagSel};
+use gapless_pml::{Config, Protocol, RequestId, Source, TagSel};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -50,25 +50,7 @@ impl Late {
 }
 
 impl Btl for Late {
-    fn limits(&self) -> &Limits {
-        self.inner.limits()
-    }
-
-    fn address(&self) -> Address {
-        self.inner.address()
-    }
-
-    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
-        self.inner.connect(peer)
-    }
-
-    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
-        self.inner.reserve(to, len)
-    }
-
-    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
-        self.inner.send(slot, tag, done);
-    }
+    common::as_inner!();
 
     fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
         let mut operations = std::mem::take(&mut self.operations);
@@ -145,42 +127,53 @@ unsafe impl Rdma for Late {
     }
 }
 
-fn job(waiting: &Arc<AtomicU32>) -> Job {
-    let config = Config { force: Some(Protocol::SingleCopy), ..Config::default() };
-    Job::build(2, config, &mut |_, hub| Box::new(Late::new(hub, waiting)))
+/// A receive whose data its rank reads: the read has been asked for, and has not begun.
+struct Lab {
+    job: Job,
+    recv: RequestId,
+    from: Buffer,
+    to: Buffer,
+    waiting: Arc<AtomicU32>,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let waiting = Arc::new(AtomicU32::new(0));
+        let config = Config { force: Some(Protocol::SingleCopy), ..Config::default() };
+        let mut job = Job::build(2, config, &mut |_, hub| Box::new(Late::new(hub, &waiting)));
+        let shape = bytes(100_000);
+        let (from, to) = (Buffer::source(&shape, 1, 7), Buffer::target(&shape, 1));
+        let recv = job.irecv(1, &to, Source::Rank(0), TagSel::Any);
+        job.isend(0, &from, 1, 0);
+        job.until("the offer", |_| (waiting.load(Ordering::Relaxed) == 1).then_some(()));
+        Lab { job, recv, from, to, waiting }
+    }
+
+    /// Reads that have not begun.
+    fn left(&self) -> u32 {
+        self.waiting.load(Ordering::Relaxed)
+    }
 }
 
 #[test]
 fn memory_is_taken_back_after_one_sided_work_has_ended() {
-    let waiting = Arc::new(AtomicU32::new(0));
-    let mut job = job(&waiting);
-    let (shape, left) = (bytes(100_000), || waiting.load(Ordering::Relaxed));
-    let (from, to) = (Buffer::source(&shape, 1, 7), Buffer::target(&shape, 1));
-    let recv = job.irecv(1, &to, Source::Rank(0), TagSel::Any);
-    job.isend(0, &from, 1, 0);
-    job.until("the offer", |_| (left() == 1).then_some(()));
-    job.pml(1).take_back();
-    assert_eq!(left(), 0, "it was not waited for");
-    to.assert_received(&from.packed(), "the operation");
-    assert_eq!(job.pml(1).is_done(recv).ok(), Some(false), "its request never ends");
+    let mut lab = Lab::new();
+    lab.job.pml(1).take_back();
+    assert_eq!(lab.left(), 0, "it was not waited for");
+    lab.to.assert_received(&lab.from.packed(), "the operation");
+    assert_eq!(lab.job.pml(1).is_done(lab.recv).ok(), Some(false), "its request never ends");
 }
 
 #[test]
 fn a_receive_ends_after_one_sided_work_has_ended_although_its_sender_is_lost() {
-    let waiting = Arc::new(AtomicU32::new(0));
-    let mut job = job(&waiting);
-    let (shape, left) = (bytes(100_000), || waiting.load(Ordering::Relaxed));
-    let (from, to) = (Buffer::source(&shape, 1, 7), Buffer::target(&shape, 1));
-    let recv = job.irecv(1, &to, Source::Rank(0), TagSel::Any);
-    job.isend(0, &from, 1, 0);
-    job.until("the offer", |_| (left() == 1).then_some(()));
+    let mut lab = Lab::new();
     let lost = gapless_bml::LinkError::Incompatible { what: "as the test wants".to_owned() };
-    job.pml(1).bml_mut().give_up(gapless_bml::Rank(0), lost);
+    lab.job.pml(1).bml_mut().give_up(gapless_bml::Rank(0), lost);
     // The sender, which would hear of it and take its memory back, does nothing.
     let ended = (0..1000 * POLLS).find_map(|_| {
-        job.pml(1).progress();
-        job.pml(1).test(recv).transpose()
+        lab.job.pml(1).progress();
+        lab.job.pml(1).test(lab.recv).transpose()
     });
     assert!(matches!(ended, Some(Err(_))), "{ended:?}");
-    assert_eq!(left(), 0, "it was not waited for");
+    assert_eq!(lab.left(), 0, "it was not waited for");
 }

@@ -160,7 +160,7 @@ mod tests {
 /// ```
 ///
 /// Each weakening was made, one at a time, and a model failed: a leader, or a follower that was to lead next, ends
-/// without handing on; a word that comes before the sleep is not kept.
+/// without handing on; a call that comes before the sleep is forgotten.
 #[cfg(all(test, loom))]
 mod models {
     use super::*;

@@ -15,7 +15,7 @@ mod primitive {
     pub(super) use loom::sync::{Condvar, Mutex};
 }
 
-/// The bed of one thread. A word that comes before the thread sleeps is kept for it.
+/// Where one thread sleeps. A call that comes before it sleeps makes it go on at once.
 ///
 /// As a [`Waker`](std::task::Waker) it is told of a request's end.
 #[derive(Debug, Default)]

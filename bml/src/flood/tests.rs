@@ -145,6 +145,15 @@ impl Job {
         self.end(rank);
     }
 
+    /// Delivers some of what is on its way, or all.
+    fn deliver_some(&mut self, random: &mut Random) {
+        for _ in 0..random.below(4 * self.alive.len()) {
+            if !self.posted.is_empty() {
+                self.deliver(random);
+            }
+        }
+    }
+
     /// Delivers one message, any one. Nothing comes from a peer that is lost.
     fn deliver(&mut self, random: &mut Random) {
         let at = random.below(self.posted.len());
@@ -226,11 +235,7 @@ fn everybody_learns_of_all_deaths_whenever_they_happen() {
         let mut job = Job::new(u32::try_from(size).unwrap());
         for _ in 0..deaths {
             // Some at once, some in the middle of a flood, some after it.
-            for _ in 0..random.below(4 * size) {
-                if !job.posted.is_empty() {
-                    job.deliver(&mut random);
-                }
-            }
+            job.deliver_some(&mut random);
             job.kill(u32::try_from(random.below(size)).unwrap());
         }
         job.settle(&mut random);
@@ -272,11 +277,7 @@ fn everybody_learns_of_all_that_leave_while_others_die() {
         let size = 2 + random.below(69);
         let mut job = Job::new(u32::try_from(size).unwrap());
         for _ in 0..random.below(size) {
-            for _ in 0..random.below(4 * size) {
-                if !job.posted.is_empty() {
-                    job.deliver(&mut random);
-                }
-            }
+            job.deliver_some(&mut random);
             let rank = u32::try_from(random.below(size)).unwrap();
             match (job.alive[rank as usize], job.floods[rank as usize].is_leaving()) {
                 (false, _) => {}
@@ -303,11 +304,7 @@ fn who_leaves_in_good_order_is_not_gone() {
         let size = 2 + random.below(69);
         let mut job = Job::new(u32::try_from(size).unwrap());
         for _ in 0..random.below(size) {
-            for _ in 0..random.below(4 * size) {
-                if !job.posted.is_empty() {
-                    job.deliver(&mut random);
-                }
-            }
+            job.deliver_some(&mut random);
             let rank = u32::try_from(random.below(size)).unwrap();
             match (job.alive[rank as usize], random.below(2)) {
                 (false, _) => {}

@@ -26,11 +26,11 @@ const SHARED_TURN: (u32, u32) = (8, 32);
 /// One in so many quick checks is a full poll in any case.
 const LOOKS_PER_POLL: u32 = 8;
 
-/// How long a follower sleeps at a time, at most. In tests of this crate a lost word is a hang.
+/// How long a follower sleeps at a time, at most. In tests of this crate a lost wake-up is a hang.
 const NAP: Duration =
     if cfg!(test) { Duration::from_secs(3600) } else { Duration::from_millis(50) };
 
-/// How often a leader looks whether those that want the lock have had it, and after how many looks it yields in
+/// How often a leader checks whether those that want the lock have had it, and after how many checks it yields in
 /// between.
 const GIVE_WAY: (u32, u32) = (64, 48);
 
@@ -344,11 +344,11 @@ mod tests {
 
     const THREADS: i32 = 4;
 
-    /// Gives what `act` gives, unless a word is lost.
+    /// Gives what `act` gives, unless a wake-up is lost.
     fn soon<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = mpsc::channel();
         std::thread::spawn(move || done.send(act()));
-        result.recv_timeout(Duration::from_secs(60)).expect("every word arrives")
+        result.recv_timeout(Duration::from_secs(60)).expect("no wake-up is lost")
     }
 
     /// Waits until so many threads follow, and one leads.

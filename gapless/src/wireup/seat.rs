@@ -59,8 +59,8 @@ impl Seat {
     ) -> Result<OwnedFd, WireupError> {
         let mut seats = seats();
         let stream = match seats.descriptors.get_mut(&number) {
-            // SAFETY: the launcher left the number to this process, and whoever takes it over comes this way. It is
-            // the first time: the number is in the table from now on, or no descriptor.
+            // SAFETY: the launcher left the descriptor to this process, and only this line takes descriptors over. It
+            // is the first time for this number: afterwards the table has it, unless it is no descriptor.
             None => unsafe { link::adopt(variable, number) }?,
             Some(kept) => kept.take().ok_or_else(|| WireupError::OnlyOnce {
                 reason: "the last world did not leave it in good order".to_owned(),

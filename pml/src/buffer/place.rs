@@ -137,8 +137,8 @@ impl Buffer {
             before.filter(|it| is_pending(it)).cloned().collect();
         let (work, failed) = match second(&places, &after) {
             Ok(second) => {
-                // It touches the places not before the first is over, nor, then, is it over itself: whoever waits for
-                // it waits for both. (If the places are empty, the first touches nothing either.)
+                // The second starts after the first, and so ends after it: waiting for the second waits for both. (If the
+                // places are empty, neither touches anything.)
                 let _ = begun.hand_on();
                 (Begun::new(second), None)
             }

@@ -83,21 +83,10 @@ impl Buffer {
         remote: Remote,
         bytes: u64,
     ) -> Result<Transfer<Remote>, EngineError> {
-        let sides = (remote.typed().as_contiguous(), self.typed.as_contiguous());
-        let work = match (device, sides) {
-            (Some(device), (Some(from), Some(into))) => {
-                let (into, from) = (into.sub(0, bytes)?, from.sub(0, bytes)?);
-                // SAFETY: as for the engine below.
-                unsafe { device.copy(into, from, &[]) }?
-            }
-            _ => {
-                let engine = &engines[self.engine];
-                // SAFETY: all that `remote` touches is valid for reads while the transfer has it (its owner may write
-                // it: then these are arbitrary bytes). This buffer is promised while the transfer has a clone of it.
-                unsafe { engine.transfer(remote.typed(), &self.typed, 0..bytes, &[]) }?
-            }
-        };
-        Ok(Transfer::new(Begun::new(work), self, remote))
+        // SAFETY: all that `remote` touches is valid for reads while the transfer has it (its owner may write it: then
+        // these are arbitrary bytes). This buffer is promised while the transfer has a clone of it.
+        let work = unsafe { self.moved(engines, device, (remote.typed(), &self.typed), bytes) }?;
+        Ok(Transfer::new(work, self, remote))
     }
 
     /// Moves the first `bytes` of this buffer to the start of `remote`, as [`fetch`](Buffer::fetch) does the other way
@@ -109,21 +98,34 @@ impl Buffer {
         remote: Remote,
         bytes: u64,
     ) -> Result<Transfer<Remote>, EngineError> {
-        let sides = (self.typed.as_contiguous(), remote.typed().as_contiguous());
-        let work = match (device, sides) {
-            (Some(device), (Some(from), Some(into))) => {
-                let (into, from) = (into.sub(0, bytes)?, from.sub(0, bytes)?);
-                // SAFETY: as for the engine below.
-                unsafe { device.copy(into, from, &[]) }?
-            }
-            _ => {
-                let engine = &engines[self.engine];
-                // SAFETY: this buffer is promised while the transfer has a clone of it. All that `remote` touches is
-                // valid for writes, and no reference's of this process, while the transfer has it. Its owner
-                // was asked for it; what an owner does to it meanwhile changes what it receives, nothing else.
-                unsafe { engine.transfer(&self.typed, remote.typed(), 0..bytes, &[]) }?
-            }
+        // SAFETY: this buffer is promised while the transfer has a clone of it. All that `remote` touches is valid for
+        // writes, and no reference's of this process, while the transfer has it. Its owner was asked for it; what an
+        // owner does to it meanwhile changes what it receives, nothing else.
+        let work = unsafe { self.moved(engines, device, (&self.typed, remote.typed()), bytes) }?;
+        Ok(Transfer::new(work, self, remote))
+    }
+
+    /// Moves the first `bytes` of one side, which may be this buffer, to the start of the other.
+    ///
+    /// # Safety
+    /// Until the work is over, `from` is valid for reads and `into` for writes, and no reference of this process covers
+    /// what is written.
+    unsafe fn moved(
+        &self,
+        engines: &Engines,
+        device: Option<&Arc<dyn Device>>,
+        (from, into): (&Typed, &Typed),
+        bytes: u64,
+    ) -> Result<Begun, EngineError> {
+        let sides = from.as_contiguous().zip(into.as_contiguous());
+        let work = if let Some((device, (from, into))) = device.zip(sides) {
+            let (into, from) = (into.sub(0, bytes)?, from.sub(0, bytes)?);
+            // SAFETY: the caller's promise.
+            unsafe { device.copy(into, from, &[]) }?
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { engines[self.engine].transfer(from, into, 0..bytes, &[]) }?
         };
-        Ok(Transfer::new(Begun::new(work), self, remote))
+        Ok(Begun::new(work))
     }
 }
