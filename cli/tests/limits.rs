@@ -1,9 +1,11 @@
-//! Processes that the system allows little: open files, threads.
+//! Processes that the system allows little: open files, threads, system calls.
 
 mod common;
 
+use common::denied::{PIDFD_OPEN, finish_without};
 use common::{BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, text};
 use gapless::{Source, World};
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::process::Command;
 
@@ -83,6 +85,31 @@ fn a_job_whose_processes_get_no_threads_works_and_ends_well() {
     );
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     assert_ran(&output, 4);
+}
+
+/// Without pidfds, which old kernels lack and filters of system calls refuse: the launcher asks its processes instead.
+#[test]
+fn a_job_starts_and_ends_without_pidfds() {
+    let name = "a_job_starts_and_ends_without_pidfds";
+    if is_rank(name) {
+        let world = World::init().unwrap();
+        pass_around(&world);
+        return world.finalize().unwrap();
+    }
+    for error in [Errno::NOSYS, Errno::PERM] {
+        let mut job = gapless();
+        job.args(["run", "-n", "4", "-e", &format!("{BODY}={name}")]).args(again(name));
+        let Some(output) = finish_without(PIDFD_OPEN, error, job) else { return };
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+        assert_ran(&output, 4);
+        // Only the process itself tells that it has ended: what it has started holds all it had open.
+        let script = "sleep 1000 & [ $PMI_RANK = 1 ] && exit 7; sleep 1000";
+        let mut job = gapless();
+        job.args(["run", "-p", "-n", "3", "sh", "-c", script]);
+        let Some(output) = finish_without(PIDFD_OPEN, error, job) else { return };
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(7) && said.contains("rank 1 exited with 7"), "{said}");
+    }
 }
 
 /// Each rank sends its number to the next one.

@@ -1,9 +1,10 @@
 //! The local launcher: starts the processes of a job on this host, speaks PMI-1 to them, passes
 //! signals on, and ends them all when one fails.
 //!
-//! One thread, one `poll(2)` loop. A pidfd watches every process, so nothing depends on signal timing. Each process
-//! has its own process group: whatever it starts dies with it. If the launcher itself is killed, the kernel kills its
-//! processes (`PR_SET_PDEATHSIG`) and closes their PMI sockets.
+//! One thread, one `poll(2)` loop. A pidfd watches every process, so nothing depends on signal timing; where the system
+//! gives none, the processes are asked every 20 ms. Each process has its own process group: whatever it starts dies with
+//! it. If the launcher itself is killed, the kernel kills its processes (`PR_SET_PDEATHSIG`) and closes their PMI
+//! sockets.
 
 mod child;
 mod output;
@@ -27,6 +28,9 @@ pub const RANKS_MAX: u32 = 4096;
 
 /// How long processes have between `SIGTERM` and `SIGKILL` once the job has failed.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// How often processes are asked whether they have ended, if nothing else tells.
+const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -199,6 +203,8 @@ struct Running {
     failed: Option<(u32, End)>,
     signalled: Option<i32>,
     kill_at: Option<Instant>,
+    /// When the processes without a pidfd were last asked.
+    asked: Instant,
 }
 
 impl Running {
@@ -210,6 +216,7 @@ impl Running {
             failed: None,
             signalled: None,
             kill_at: None,
+            asked: Instant::now(),
         };
         for rank in 0..job.ranks {
             match Child::start(job, rank) {
@@ -247,7 +254,9 @@ impl Running {
 
     fn until_all_ended(&mut self, signals: &Signals) -> Result<Outcome, LaunchError> {
         while self.children.iter().any(Child::is_open) {
-            for source in self.wait(signals)? {
+            let mut sources = self.wait(signals)?;
+            sources.extend(self.unwatched());
+            for source in sources {
                 self.attend(&source, signals)?;
             }
             if self.kill_at.is_some_and(|at| Instant::now() >= at) {
@@ -259,7 +268,18 @@ impl Running {
         Ok(Outcome { failed: self.failed, signalled: self.signalled })
     }
 
-    /// Waits for something to happen; bounded only while the job is being ended.
+    /// The processes that must be asked whether they have ended, if it is time for that.
+    fn unwatched(&mut self) -> Vec<Source> {
+        if self.asked.elapsed() < ASK_EVERY {
+            return Vec::new();
+        }
+        self.asked = Instant::now();
+        let children = self.children.iter().enumerate();
+        let asked = children.filter(|(_, child)| child.must_be_asked());
+        asked.map(|(rank, _)| Source::Process(rank)).collect()
+    }
+
+    /// Waits for something to happen; bounded while the job is being ended, or processes must be asked.
     fn wait(&self, signals: &Signals) -> Result<Vec<Source>, LaunchError> {
         let mut watched: Vec<(Source, BorrowedFd<'_>)> = Vec::new();
         for (index, (_, pipe)) in signals.0.iter().enumerate() {
@@ -274,10 +294,12 @@ impl Running {
             .iter()
             .map(|(_, descriptor)| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
             .collect();
-        let timeout = self.kill_at.and_then(|at| {
-            let left = at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20));
-            Timespec::try_from(left).ok()
-        });
+        let until_killed = self
+            .kill_at
+            .map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20)));
+        let until_asked = self.children.iter().any(Child::must_be_asked).then_some(ASK_EVERY);
+        let limit = until_killed.into_iter().chain(until_asked).min();
+        let timeout = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Ok(Vec::new()),

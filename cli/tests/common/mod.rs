@@ -1,6 +1,8 @@
 //! Running a test's body as the ranks of a job: the test binary starts itself again.
 #![allow(dead_code, reason = "every test program uses a part of this")]
 
+pub(crate) mod denied;
+
 use gapless::World;
 use gapless::wireup::{Wireup, WireupError};
 use rustix::net::{AddressFamily, SocketType};

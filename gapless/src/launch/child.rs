@@ -1,4 +1,4 @@
-//! One process of a job: its pidfd, its PMI socket and, where asked for, its output pipes.
+//! One process of a job: what tells its end, its PMI socket and, where asked for, its output pipes.
 
 use super::output::Stream;
 use super::{End, Job, LaunchError, system};
@@ -13,9 +13,18 @@ use std::process::{ChildStderr, ChildStdout, Command, Stdio};
 /// Longest PMI request that is accepted, in bytes; a process that sends more loses its connection.
 const REQUEST_BYTES_MAX: usize = 16 << 10;
 
+/// How the end of a process is noticed.
+enum Watch {
+    /// This becomes readable.
+    Pidfd(OwnedFd),
+    /// The process has to be asked now and then: the system gives no pidfd (an old kernel, a filter of system calls).
+    Asking,
+}
+
 pub(super) struct Child {
     pid: Pid,
-    process: Option<OwnedFd>,
+    /// Until it was collected.
+    process: Option<Watch>,
     pmi: Option<UnixStream>,
     pending: Vec<u8>,
     stdout: Option<ChildStdout>,
@@ -70,18 +79,21 @@ impl Child {
             error,
         })?;
         let pid = Pid::from_child(&child);
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let mut started =
-            Child { pid, process: None, pmi: Some(ours), pending: Vec::new(), stdout, stderr };
-        match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(process) => started.process = Some(process),
+        let process = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Watch::Pidfd(pidfd),
             Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(system("pidfd_open")(error.into()));
+                tracing::debug!(rank, %error, "no pidfd");
+                Watch::Asking
             }
-        }
-        Ok(started)
+        };
+        Ok(Child {
+            pid,
+            process: Some(process),
+            pmi: Some(ours),
+            pending: Vec::new(),
+            stdout: child.stdout.take(),
+            stderr: child.stderr.take(),
+        })
     }
 
     /// Whether the process runs or something of its output may still come.
@@ -93,8 +105,17 @@ impl Child {
         self.pmi.as_ref().map(AsFd::as_fd)
     }
 
+    /// What becomes readable when the process ends, if there is such a thing.
     pub(super) fn process(&self) -> Option<BorrowedFd<'_>> {
-        self.process.as_ref().map(AsFd::as_fd)
+        match &self.process {
+            Some(Watch::Pidfd(pidfd)) => Some(pidfd.as_fd()),
+            Some(Watch::Asking) | None => None,
+        }
+    }
+
+    /// Whether nothing but [`reap`](Child::reap) tells that the process has ended.
+    pub(super) fn must_be_asked(&self) -> bool {
+        matches!(self.process, Some(Watch::Asking))
     }
 
     pub(super) fn outputs(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
@@ -163,7 +184,7 @@ impl Child {
         }
     }
 
-    /// Collects the process, once its pidfd is readable.
+    /// Collects the process, if it has ended.
     pub(super) fn reap(&mut self) -> Option<End> {
         let (_, status) = match rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG) {
             Ok(Some(ended)) => ended,
