@@ -2,9 +2,10 @@
 //! line, in time, and never a job of one.
 
 use super::{Launcher, WATCHDOG};
-use crate::common::{closed_port, finish, gapless, skip, text};
+use crate::common::{BODY, again, closed_port, finish, gapless, is_rank, skip, text};
+use gapless::World;
 use std::net::TcpListener;
-use std::process::Output;
+use std::process::{Command, Output};
 
 /// What a rank says with these variables.
 fn rank(variables: &[(&str, &str)]) -> Output {
@@ -61,6 +62,29 @@ fn with_a_server_that_says_nothing() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let output = pmix(silent.local_addr().unwrap().port(), &[("GAPLESS_START_SECONDS", "1")]);
     complains(&output, &["the launcher", "PMIx_Init"]);
+}
+
+/// Slurm without a PMI starts jobs of one. That is no error, but one of the processes says so.
+#[test]
+fn without_any_protocol() {
+    let name = "half::without_any_protocol";
+    if is_rank(name) {
+        return assert_eq!(World::init().unwrap().size(), 1);
+    }
+    for (process, says_so) in [("0", true), ("3", false)] {
+        let words = again(name);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).env(BODY, name);
+        command.env("SLURM_STEP_NUM_TASKS", "4").env("SLURM_PROCID", process);
+        let output = finish(command, WATCHDOG);
+        let said = text(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        assert_eq!(
+            said.contains("gapless: Slurm started 4 processes without PMI"),
+            says_so,
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::{Limits, Pmi1, Pmix, Single, Wireup, WireupError, link, pmi1, pmix};
 use std::ffi::OsString;
+use std::io::Write;
 
 /// What a launcher speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,10 @@ pub fn detect() -> Result<Box<dyn Wireup>, WireupError> {
         Some(Language::Pmi1) => Box::new(Pmi1::from_environment(limits)?),
         Some(Language::Pmix) => Box::new(Pmix::from_environment(limits)?),
         None => {
-            warn_of_slurm(&variable);
+            if let Some(warning) = left_alone(&variable) {
+                // Nothing else shows that the job is not what was asked for, and few programs have a log.
+                let _ = std::io::stderr().write_all(format!("gapless: {warning}\n").as_bytes());
+            }
             Box::new(Single::default())
         }
     })
@@ -73,15 +77,19 @@ fn find(
     Ok(None)
 }
 
-/// Slurm starts processes without any protocol unless told to; then no process can find another.
-fn warn_of_slurm(variable: &dyn Fn(&str) -> Option<OsString>) {
-    let tasks = variable("SLURM_STEP_NUM_TASKS").and_then(|tasks| tasks.into_string().ok());
-    if let Some(tasks) = tasks.filter(|tasks| tasks != "1") {
-        tracing::warn!(
-            "Slurm started {tasks} tasks but no PMI: each is a job of its own (srun --mpi=pmi2 or \
-             --mpi=pmix makes them one)"
-        );
-    }
+/// What to say about a process that was started as one of several, but without any protocol, so that it can find no
+/// other. Slurm does so unless told otherwise. Only the first process says it.
+fn left_alone(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<String> {
+    let number = |name: &str| variable(name)?.into_string().ok()?.parse::<u32>().ok();
+    // Those of the step that `srun` has started: a batch script has the variables of its job, and is one process.
+    let tasks = number("SLURM_STEP_NUM_TASKS").filter(|&tasks| tasks > 1)?;
+    let first = number("SLURM_PROCID").is_none_or(|rank| rank == 0);
+    first.then(|| {
+        format!(
+            "Slurm started {tasks} processes without PMI: each of them is a job of one (srun --mpi=pmi2 or \
+             --mpi=pmix makes one job of them)"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -107,6 +115,21 @@ mod tests {
         assert_eq!(found(&[name], true), Ok(Some(Language::Pmix)));
         assert_eq!(found(&[fd, name], false), Ok(Some(Language::Pmix)));
         assert_eq!(found(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")], true), Ok(None));
+    }
+
+    #[test]
+    fn only_the_first_process_that_slurm_left_alone_says_so() {
+        let said = |variables: &[(&str, &str)]| {
+            let found = |name: &str| variables.iter().find(|(known, _)| *known == name);
+            left_alone(&|name| found(name).map(|(_, value)| OsString::from(value)))
+        };
+        let (four, first) = (("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_PROCID", "0"));
+        let text = said(&[four, first]).unwrap();
+        assert!(text.contains("4 processes") && text.contains("--mpi=pmi2"), "{text}");
+        assert!(said(&[four]).is_some());
+        assert_eq!(said(&[four, ("SLURM_PROCID", "3")]), None);
+        assert_eq!(said(&[("SLURM_STEP_NUM_TASKS", "1"), first]), None);
+        assert_eq!(said(&[("SLURM_NTASKS", "4"), first]), None, "a batch script");
     }
 
     #[test]
