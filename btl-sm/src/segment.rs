@@ -12,6 +12,7 @@ use gapless_mem::{Device, DeviceError, Region, Space};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU8;
@@ -46,6 +47,24 @@ pub(crate) fn whole_pages(len: u64) -> Option<usize> {
     usize::try_from(len).ok()?.max(1).checked_next_multiple_of(rustix::param::page_size())
 }
 
+/// Whether shared memory of `len` bytes may be made. The system counts it as a file, and would end this process for
+/// making one beyond its limit (`SIGXFSZ`).
+///
+/// # Errors
+/// It is longer than files of this process may be.
+pub(crate) fn check_length(len: usize) -> Result<(), LinkError> {
+    match getrlimit(Resource::Fsize).current {
+        Some(limit) if len as u64 > limit => {
+            let reason = format!(
+                "it takes {len} bytes of shared memory, and files of this process may have {limit} (ulimit -f; \
+                 `ulimit -f unlimited` lifts that)"
+            );
+            Err(system("ftruncate", reason))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn map(len: usize, file: Option<&OwnedFd>) -> rustix::io::Result<Segment> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let base = match file {
@@ -69,8 +88,9 @@ impl Segment {
     /// handing to peers. `huge` asks for huge pages.
     ///
     /// # Errors
-    /// The system refused.
+    /// The system refused, or would refuse such a length.
     pub(crate) fn create(len: usize, huge: bool) -> Result<(Segment, OwnedFd), LinkError> {
+        check_length(len)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file =
             rustix::fs::memfd_create("gapless", flags).map_err(|e| system("memfd_create", e))?;

@@ -11,7 +11,7 @@ use crate::leash::Owed;
 use crate::link::{Link, State};
 use crate::mapped::Exports;
 use crate::meeting::Door;
-use crate::segment::Segment;
+use crate::segment::{self, Segment};
 use crate::single_copy::{Probe, SingleCopy};
 use crate::sync::Fences;
 use gapless_btl::{
@@ -121,6 +121,8 @@ impl Sm {
             .ok()
             .filter(|parked| (1..=1 << 20).contains(parked))
             .ok_or_else(|| refused(format!("{} parked messages: not 1 to 2²⁰", config.parked)))?;
+        // A lane is made when a peer is first needed: better told now than then.
+        segment::check_length(geometry.total())?;
         let card = Card::own(&config.job, &config.name)?;
         let mut word = [0; 8];
         random(&mut word)?;

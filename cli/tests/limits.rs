@@ -1,4 +1,4 @@
-//! Processes that the system allows little: open files, threads, system calls.
+//! Processes that the system allows little: open files, their length, threads, system calls.
 
 mod common;
 
@@ -110,6 +110,44 @@ fn a_job_starts_and_ends_without_pidfds() {
         let said = text(&output.stderr);
         assert!(output.status.code() == Some(7) && said.contains("rank 1 exited with 7"), "{said}");
     }
+}
+
+/// The system would end a process that makes longer files, without a word.
+#[test]
+fn a_limit_on_the_length_of_files_is_named() {
+    let name = "a_limit_on_the_length_of_files_is_named";
+    if is_rank(name) {
+        let limit = Rlimit { current: Some(64 << 10), maximum: Some(64 << 10) };
+        setrlimit(Resource::Fsize, limit).unwrap();
+        eprintln!("{}", World::init().expect_err("64 KiB are not enough for messages"));
+        std::process::exit(3);
+    }
+    let mut job = gapless();
+    job.args(["run", "-n", "2", "-e", &format!("{BODY}={name}")]).args(again(name));
+    let output = finish(job, WATCHDOG);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("may have 65536 (ulimit -f"), "{said}");
+}
+
+/// What is longer than files may be is no reason to end: `alloc` gives memory that cannot be shared.
+#[test]
+fn memory_longer_than_files_may_be_is_not_shared() {
+    let name = "memory_longer_than_files_may_be_is_not_shared";
+    if is_rank(name) {
+        let limit = Rlimit { current: Some(32 << 20), maximum: Some(32 << 20) };
+        setrlimit(Resource::Fsize, limit).unwrap();
+        let world = World::init().unwrap();
+        assert!(world.alloc(1 << 20).unwrap().is_mappable());
+        assert!(!world.alloc(33 << 20).unwrap().is_mappable());
+        pass_around(&world);
+        return world.finalize().unwrap();
+    }
+    let mut job = gapless();
+    job.args(["run", "-n", "2", "-e", &format!("{BODY}={name}")]).args(again(name));
+    let output = finish(job, WATCHDOG);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert_ran(&output, 2);
 }
 
 /// Each rank sends its number to the next one.
