@@ -11,7 +11,7 @@ use crate::lane::Lane;
 use crate::link::{Link, State};
 use crate::sm::Sm;
 use crate::socket::{self, Accepted, Received, Socket};
-use crate::strangers::{Nuisance, callers_max};
+use crate::strangers::{self, Nuisance};
 use crate::suspect;
 use crate::sync::Fences;
 use crate::waker::Waker;
@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 const EVENTS: usize = 64;
 /// Callers accepted at a time: bounds one look.
 const CALLERS: u32 = 64;
-/// Processes that have greeted but whose addresses we have not been given, two descriptors each.
-const GUESTS: usize = 4096;
+/// Descriptors that a guest holds: its socket, and its lane.
+const GUEST_FILES: usize = 2;
 /// Connections that may wait to be accepted.
 const QUEUE: u32 = 4096;
 /// How long to leave the listener alone when descriptors have run out.
@@ -118,6 +118,21 @@ impl Door {
         };
         door.watch(&door.listener, Watched::Listener)?;
         Ok(door)
+    }
+
+    /// Descriptors that those at the door hold.
+    fn descriptors(&self) -> usize {
+        self.callers.len() + GUEST_FILES * self.guests.len()
+    }
+
+    /// Whoever was here longest without a greeting makes room, until only `most` descriptors are held at the door; or
+    /// until there are only guests.
+    fn make_room(&mut self, most: usize) {
+        while self.descriptors() > most
+            && let Some((_, (oldest, _))) = self.callers.pop_first()
+        {
+            self.forget(&oldest);
+        }
     }
 
     /// Whether blocking on the epoll descriptor would miss something.
@@ -312,12 +327,7 @@ impl Sm {
         };
         let serial = self.door.next_caller;
         self.door.next_caller = serial.wrapping_add(1);
-        // Whoever was here longest without a greeting makes room.
-        while self.door.callers.len() >= callers_max()
-            && let Some((_, (oldest, _))) = self.door.callers.pop_first()
-        {
-            self.door.forget(&oldest);
-        }
+        self.door.make_room(strangers::descriptors_max() - 1);
         if self.door.watch(&socket, Watched::Caller(serial)).is_ok() {
             self.door.callers.insert(serial, (socket, pid));
             self.hear(serial);
@@ -375,9 +385,10 @@ impl Sm {
             Some((id, link)) if link.outgoing.is_some() || link.is_over() => {
                 self.welcome(id, guest);
             }
-            known if self.door.guests.len() < GUESTS => {
+            known if self.door.guests.len() < strangers::guests_max() => {
                 let known = known.map(|(id, _)| id);
                 self.door.guests.entry(name).or_insert(guest);
+                self.door.make_room(strangers::descriptors_max());
                 // It needs the link: whether it is who it says shows when we call back.
                 if let Some(id) = known {
                     self.need(id);

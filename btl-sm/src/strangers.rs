@@ -1,20 +1,26 @@
 //! Processes at the door that are no peers: how much they may cost.
 //!
 //! Every process of this machine can call the listener, whose name is no secret. Whoever has not greeted as one
-//! of the job is a stranger: it holds a descriptor of ours until it greets, hangs up or makes room for another.
+//! of the job is a stranger: it holds a descriptor of ours until it greets, hangs up or makes room for another. A
+//! process that has greeted, but whose address we have not been given, is a guest: it holds two until it is met.
 
 use rustix::process::{Resource, getrlimit};
 use std::fmt::Display;
 
-/// The most callers that wait to be heard, whatever the limit on open files.
-const CALLERS_MAX: u64 = 4096;
-/// As many may wait, however low that is.
-const CALLERS_MIN: u64 = 16;
+/// The most descriptors that all of them hold, whatever the limit on open files.
+const DESCRIPTORS_MAX: u64 = 4096;
+/// As many they may hold, however low that is.
+const DESCRIPTORS_MIN: u64 = 16;
 
-/// How many callers may wait to be heard at a time, a descriptor each: an eighth of what this process may open.
-pub(crate) fn callers_max() -> usize {
+/// How many descriptors all at the door may hold: an eighth of what this process may open.
+pub(crate) fn descriptors_max() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from((limit / 8).clamp(CALLERS_MIN, CALLERS_MAX)).expect("at most 4096")
+    usize::try_from((limit / 8).clamp(DESCRIPTORS_MIN, DESCRIPTORS_MAX)).expect("at most 4096")
+}
+
+/// How many guests there may be: their descriptors are half of those, so that callers can always be heard.
+pub(crate) fn guests_max() -> usize {
+    descriptors_max() / 4
 }
 
 /// Something that strangers can make happen as often as they like: it is said at the first time, the second,

@@ -1,12 +1,13 @@
 //! Other processes of the same user, which know what every process can read, or more.
 
 use super::{job, until};
-use crate::card::{Card, Hello};
+use crate::card::{Card, Hello, Nonce};
 use crate::config::SlotClass;
 use crate::geometry::Geometry;
 use crate::lane::Lane;
 use crate::{Sm, SmConfig, socket};
 use gapless_btl::{Address, AmTag, Btl, Event, LinkError, Queue, Token};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
@@ -60,16 +61,7 @@ fn what_strangers_do() {
     let _kept: (Option<socket::Socket>, Option<rustix::fd::OwnedFd>) = match &*part {
         "greets the first in the name of the second" => {
             let socket = socket::call(&one.meeting_place()).unwrap().unwrap();
-            let classes = [SlotClass { bytes: 320, count: 1 }];
-            let (lane, file) = Lane::create(Geometry::new(16, &classes).unwrap()).unwrap();
-            let hello = Hello {
-                from: other.nonce,
-                to: one.nonce,
-                geometry: lane.geometry().clone(),
-                asymmetric: false,
-                probe: (0, 0),
-            };
-            assert_eq!(socket::send(&socket, hello.packet().as_ref(), Some(&file)), Ok(true));
+            greet(&socket, other.nonce, one.nonce);
             (Some(socket), None)
         }
         "listens in the place of the first" => {
@@ -80,6 +72,14 @@ fn what_strangers_do() {
     println!("\n@done");
     // Until the other end has had enough.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+fn greet(socket: &socket::Socket, from: Nonce, to: Nonce) {
+    let classes = [SlotClass { bytes: 320, count: 1 }];
+    let (lane, file) = Lane::create(Geometry::new(16, &classes).unwrap()).unwrap();
+    let geometry = lane.geometry().clone();
+    let hello = Hello { from, to, geometry, asymmetric: false, probe: (0, 0) };
+    assert_eq!(socket::send(socket, hello.packet().as_ref(), Some(&file)), Ok(true));
 }
 
 fn open(job: &str, name: &str) -> Sm {
@@ -143,4 +143,51 @@ fn who_listens_in_the_place_of_the_dead_is_not_greeted() {
         "{error}"
     );
     drop(squatter);
+}
+
+/// In a process of its own, which may open few files: whoever calls, whether it greets or not, costs an eighth of them
+/// together, and those that greet leave room for others.
+#[test]
+fn all_at_the_door_together_hold_few_descriptors() {
+    let name = "tests::strangers::all_at_the_door_together_hold_few_descriptors";
+    if std::env::var_os(PART).is_none() {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args([name, "--exact", "--nocapture"]).env(PART, "is called by many");
+        let output = child.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+        return;
+    }
+    let limit = Rlimit { current: Some(512), maximum: Some(512) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let job = job();
+    let mut alice = open(&job, "alice");
+    let place = alice.card.meeting_place();
+    let open_files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open_files();
+    let mut kept = Vec::new();
+    for greets in [true, false, true] {
+        for _ in 0..60 {
+            let socket = socket::call(&place).unwrap().unwrap();
+            if greets {
+                let mut nonce = alice.card.nonce;
+                crate::card::random(&mut nonce).unwrap();
+                greet(&socket, nonce, alice.card.nonce);
+            }
+            kept.push(socket);
+            alice.look_around();
+            let theirs = open_files() - before - kept.len();
+            assert!(theirs <= 512 / 8, "{theirs} descriptors for {} strangers", kept.len());
+        }
+    }
+    // One of the job still gets in.
+    let mut bob = open(&job, "bob");
+    let to_bob = alice.connect(&bob.address()).unwrap();
+    bob.connect(&alice.address()).unwrap();
+    let mut events = Queue::with_capacity(16);
+    until("they have met", || {
+        bob.poll(None, &mut events);
+        alice.poll(None, &mut events);
+        alice.reserve(to_bob, 1).is_ok()
+    });
 }
