@@ -79,7 +79,8 @@ struct Guest {
 /// The listener, the epoll descriptor and those who are not links yet.
 pub(crate) struct Door {
     pub(crate) epoll: OwnedFd,
-    listener: OwnedFd,
+    /// Or why nobody can be met any more.
+    listener: Result<OwnedFd, LinkError>,
     /// Since when the listener is left alone.
     paused: Option<Instant>,
     /// Callers that have not greeted yet, by serial number.
@@ -99,14 +100,18 @@ impl Door {
     /// Opens the door under the abstract name `place`.
     ///
     /// # Errors
-    /// The system refused.
+    /// The system refused, also if it is only to accept calls that it refuses.
     pub(crate) fn open(place: &str) -> Result<Door, LinkError> {
         let listener = socket::listen(place)?;
+        // Nobody knows the name yet; but a process that can accept nobody should not let its peers wait.
+        if let Accepted::Refused(error) = socket::accept(&listener) {
+            return Err(error);
+        }
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| system("epoll_create", e))?;
         let door = Door {
             epoll,
-            listener,
+            listener: Ok(listener),
             paused: None,
             callers: BTreeMap::new(),
             next_caller: 0,
@@ -116,8 +121,12 @@ impl Door {
             looked: Instant::now(),
             meeting: 0,
         };
-        door.watch(&door.listener, Watched::Listener)?;
+        door.watch_listener()?;
         Ok(door)
+    }
+
+    fn watch_listener(&self) -> Result<(), LinkError> {
+        self.watch(self.listener.as_ref().map_err(LinkError::clone)?, Watched::Listener)
     }
 
     /// Descriptors that those at the door hold.
@@ -179,6 +188,8 @@ impl Sm {
     /// # Errors
     /// It is gone, or the system refused: the link is still what it was, but for what is to be dropped with it.
     pub(crate) fn call(&mut self, id: u32) -> Result<(), LinkError> {
+        // It could not answer.
+        self.door.listener.as_ref().map_err(LinkError::clone)?;
         let link = &mut self.links[id as usize];
         link.open(self.geometry.clone())?;
         let hello = self.hello(&self.links[id as usize]);
@@ -226,7 +237,7 @@ impl Sm {
     pub(crate) fn look_around(&mut self) {
         self.door.looked = Instant::now();
         if self.door.paused.is_some_and(|since| since.elapsed() >= PAUSE)
-            && self.door.watch(&self.door.listener, Watched::Listener).is_ok()
+            && self.door.watch_listener().is_ok()
         {
             self.door.paused = None;
         }
@@ -297,7 +308,8 @@ impl Sm {
                 self.pause(&"descriptors that strangers have sent are not closed yet");
                 return false;
             }
-            match socket::accept(&self.door.listener) {
+            let Ok(listener) = &self.door.listener else { return false };
+            match socket::accept(listener) {
                 Accepted::Caller(socket) => self.let_in(socket),
                 Accepted::Nobody => return false,
                 Accepted::Skipped => {}
@@ -305,15 +317,35 @@ impl Sm {
                     self.pause(&error);
                     return false;
                 }
+                Accepted::Refused(error) => {
+                    self.close_door(&error);
+                    return false;
+                }
             }
         }
         true
     }
 
+    /// The system has begun to refuse calls: nobody is met any more. Whoever waits to be accepted sees an end, and
+    /// so do links that wait for a greeting; those that are up go on.
+    #[cold]
+    fn close_door(&mut self, error: &LinkError) {
+        tracing::warn!(%error, "no more peers can be met");
+        self.door.listener = Err(error.clone());
+        self.door.paused = None;
+        for at in 0..self.links.len() {
+            let link = &self.links[at];
+            if link.state == State::Meeting && link.inbound.is_none() {
+                self.die(u32::try_from(at).expect("checked when it was made"), error.clone());
+            }
+        }
+    }
+
     /// Leaves the listener alone for a while.
     fn pause(&mut self, why: &dyn Display) {
+        let Ok(listener) = &self.door.listener else { return };
+        self.door.forget(listener);
         self.door.waiting.again(0, why);
-        self.door.forget(&self.door.listener);
         self.door.paused = Some(Instant::now());
     }
 

@@ -105,7 +105,7 @@ impl Sm {
     ///
     /// # Errors
     /// [`LinkError::BadAddress`] for names that are too long, [`LinkError::Incompatible`] for sizes
-    /// out of bounds, [`LinkError::System`] if the system refuses a socket or memory.
+    /// out of bounds, [`LinkError::System`] if the system refuses a socket, calls of others or memory.
     pub fn new(config: SmConfig) -> Result<Sm, LinkError> {
         let refused = |what: String| LinkError::Incompatible { what };
         let geometry = Geometry::new(config.ring_lines, &config.classes).map_err(refused)?;

@@ -126,6 +126,8 @@ pub(crate) enum Accepted {
     Skipped,
     /// Out of descriptors or memory: try again later.
     Exhausted(Errno),
+    /// The system lets this process take none, ever.
+    Refused(LinkError),
 }
 
 /// Takes the next caller.
@@ -136,7 +138,9 @@ pub(crate) fn accept(listener: &OwnedFd) -> Accepted {
         Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
             Accepted::Exhausted(error)
         }
-        Err(_) => Accepted::Skipped,
+        Err(Errno::INTR | Errno::CONNABORTED) => Accepted::Skipped,
+        // A filter of system calls, or one of the security modules.
+        Err(error) => Accepted::Refused(system("accept4", error)),
     }
 }
 

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::denied::{PIDFD_OPEN, finish_without};
-use common::{BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, text};
+use common::denied::{ACCEPT, PIDFD_OPEN, deny, finish_without};
+use common::{BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, join, orphans, text};
 use gapless::{Source, World};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -110,6 +110,41 @@ fn a_job_starts_and_ends_without_pidfds() {
         let said = text(&output.stderr);
         assert!(output.status.code() == Some(7) && said.contains("rank 1 exited with 7"), "{said}");
     }
+}
+
+#[test]
+fn a_process_that_may_accept_nobody_says_so_when_it_joins() {
+    let name = "a_process_that_may_accept_nobody_says_so_when_it_joins";
+    if is_rank(name) {
+        let error = World::init().expect_err("its peers would wait for ever");
+        eprintln!("{error}");
+        std::process::exit(3);
+    }
+    let mut job = gapless();
+    job.args(["run", "-n", "2", "-e", &format!("{BODY}={name}")]).args(again(name));
+    let Some(output) = finish_without(ACCEPT, Errno::PERM, job) else { return };
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(3) && said.contains("accept4 failed"), "{said}");
+}
+
+/// A process that gives up the right to accept calls after it has joined, as one that guards itself does: it and
+/// whoever needs it are told. Nobody ends the others.
+#[test]
+fn a_process_that_accepts_nobody_any_more_is_an_error_at_both_ends() {
+    let name = "a_process_that_accepts_nobody_any_more_is_an_error_at_both_ends";
+    orphans(2, name, &[], WATCHDOG, |builder| {
+        let world = join(builder);
+        let guarded = world.rank() == 1;
+        // Whether it can be had is tried where it does no harm.
+        if !std::thread::spawn(|| deny(ACCEPT, Errno::PERM)).join().unwrap() {
+            return;
+        }
+        assert!(!guarded || deny(ACCEPT, Errno::PERM));
+        let mut word = [0u8];
+        let error = world.comm().recv(&mut word, 1 - world.rank(), 0).unwrap_err();
+        assert_eq!(error.lost_rank(), Some(1 - world.rank()), "{error}");
+        assert_eq!(error.to_string().contains("accept4"), guarded, "{error}");
+    });
 }
 
 /// The system would end a process that makes longer files, without a word.
