@@ -1,7 +1,7 @@
 //! `gapless info`: what this machine and this build can do.
 //!
 //! Whether one process can read another's memory is not asked of the configuration but tried: two
-//! processes of this program meet and say what their link allows.
+//! processes of this program meet and say what their link allows. OpenCL is asked in a process of its own, too.
 
 use super::failure::Failure;
 use super::run::start;
@@ -15,18 +15,26 @@ use gapless_report::{Bytes, Machine};
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// No options but the hidden one.
+/// No options but the hidden ones.
 #[derive(Debug, clap::Args)]
 pub(super) struct Info {
     /// This is one of the two processes that try the link
     #[arg(long, hide = true)]
     as_rank: bool,
+    /// This is the process that finds out about OpenCL
+    #[arg(long, hide = true)]
+    probe_opencl: bool,
 }
 
 impl Info {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         if self.as_rank {
             return try_link();
+        }
+        if self.probe_opencl {
+            let (there, text) = spaces::probe();
+            say(&text)?;
+            return Ok(if there { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         say(&here()?)?;
         let job = Job {
@@ -55,7 +63,9 @@ fn here() -> Result<String, Failure> {
     }
     line("huge pages", &format!("transparent: {}", machine.transparent_hugepages));
     line("space host", "available");
-    for (title, devices) in [("space cuda", spaces::cuda()), ("space opencl", spaces::opencl())] {
+    for (title, devices) in
+        [("space cuda", spaces::cuda()), ("space opencl", spaces::opencl_elsewhere())]
+    {
         match devices {
             Ok(devices) => {
                 line(title, &devices.summary);

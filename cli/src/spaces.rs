@@ -3,8 +3,10 @@
 
 use super::failure::Failure;
 use super::pingpong::Where;
+use std::process::{Command, ExitStatus, Stdio};
 
 /// What there is of one kind of devices: a line on all of them, and one on each.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Devices {
     pub(super) summary: String,
     pub(super) each: Vec<(String, String)>,
@@ -118,6 +120,57 @@ pub(super) fn opencl() -> Result<Devices, String> {
     Err("this build has no OpenCL engine (feature opencl)".to_owned())
 }
 
+/// The option with which this program writes [`opencl`] in the form that [`opencl_elsewhere`] reads.
+pub(super) const PROBE: &str = "--probe-opencl";
+
+/// The names of the lines on all of them, and on why there are none.
+const ALL: &str = "all";
+const WHY: &str = "why";
+
+/// What [`opencl`] gives, in lines: a name, a tab, a text. Drivers may write lines of their own between them.
+pub(super) fn probe() -> (bool, String) {
+    let line =
+        |(name, text): (&str, &str)| format!("\n{name}\t{}\n", text.replace(char::is_control, " "));
+    match opencl() {
+        Ok(Devices { summary, each }) => {
+            let each = each.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+            (true, [(ALL, summary.as_str())].into_iter().chain(each).map(line).collect())
+        }
+        Err(why) => (false, line((WHY, &why))),
+    }
+}
+
+/// As [`opencl`], found out by a process of its own: a driver that cannot cope with the machine may end whoever opens
+/// it (PoCL does without `/sys`).
+pub(super) fn opencl_elsewhere() -> Result<Devices, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    let output = command.args(["info", PROBE]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("cannot ask: {error}"))?;
+    read_probe(output.status, &output.stdout, &output.stderr)
+}
+
+/// Reads what a process said that was started with [`PROBE`], and how it ended.
+fn read_probe(status: ExitStatus, said: &[u8], complained: &[u8]) -> Result<Devices, String> {
+    let said = String::from_utf8_lossy(said);
+    let lines = said.lines().filter_map(|line| line.split_once('\t'));
+    let find = |wanted| lines.clone().find(|(name, _)| *name == wanted).map(|(_, text)| text);
+    match (status.code(), find(ALL), find(WHY)) {
+        (Some(0), Some(summary), None) => {
+            let each = lines.filter(|(name, _)| name.starts_with("opencl:"));
+            let each = each.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+            Ok(Devices { summary: summary.to_owned(), each })
+        }
+        (Some(1), None, Some(why)) => Err(why.to_owned()),
+        _ => {
+            let complained = String::from_utf8_lossy(complained);
+            let last = complained.lines().map(str::trim).rfind(|line| !line.is_empty());
+            let last = last.map_or(String::new(), |line| format!(", saying {line:?}"));
+            Err(format!("a driver ended the process that opened it ({status}){last}"))
+        }
+    }
+}
+
 /// What the kernels were built for.
 pub(super) fn kernels() -> Option<String> {
     #[cfg(any(feature = "cuda", feature = "opencl"))]
@@ -160,6 +213,30 @@ mod tests {
             assert!(text.starts_with(&format!("space {place} is not available: ")), "{text}");
             assert!(!text.contains('\n'));
         }
+    }
+
+    #[test]
+    fn what_another_process_found_is_read() {
+        use std::os::unix::process::ExitStatusExt as _;
+        let read = |status, said: &str, complained: &str| {
+            read_probe(ExitStatus::from_raw(status), said.as_bytes(), complained.as_bytes())
+        };
+        let found =
+            read(0, "all\t2 devices\nI am 7\nopencl:0\tone\nopencl:1\tother\n", "a warning\n")
+                .unwrap();
+        assert_eq!(found.summary, "2 devices");
+        let each = [("opencl:0", "one"), ("opencl:1", "other")];
+        assert_eq!(found.each, each.map(|(name, text)| (name.to_owned(), text.to_owned())));
+        assert_eq!(
+            read(1 << 8, "why\tthere is no library\n", ""),
+            Err("there is no library".to_owned())
+        );
+        let aborted = read(6, "", "a warning\nAssertion failed\n\n").unwrap_err();
+        assert!(
+            aborted.contains("signal: 6") && aborted.ends_with("\"Assertion failed\""),
+            "{aborted}"
+        );
+        assert!(read(0, "", "").is_err() && read(2 << 8, "", "").is_err());
     }
 
     #[test]

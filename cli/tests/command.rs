@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{finish, gapless, rows, text};
+use common::{finish, gapless, rows, skip, text};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -52,6 +52,35 @@ fn info_says_what_is_there_and_why_not() {
     ] {
         assert!(info.contains(line), "{line} in {info}");
     }
+}
+
+/// A driver that ends whoever opens it, as PoCL does where there is no `/sys`, is a line of what `info` says.
+#[test]
+fn info_outlives_drivers() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("fake.c"), folder.path().join("libfake.so"));
+    let text_of_it = "#include <stdio.h>\n#include <stdlib.h>\n\
+        __attribute__((constructor)) static void start(void) { fputs(\"no topology\\n\", stderr); abort(); }\n";
+    std::fs::write(&source, text_of_it).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
+    match compiler.output() {
+        Ok(output) => assert!(output.status.success(), "{}", text(&output.stderr)),
+        Err(error) => return skip("OpenCL drivers that abort", &format!("cc: {error}")),
+    }
+    let mut info = gapless();
+    info.arg("info").env("OPENCL_DYLIB_PATH", &library);
+    let output = finish(info, SOON);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}\n{said}", output.status);
+    if cfg!(feature = "opencl") {
+        let line = said.lines().find(|line| line.starts_with("space opencl")).unwrap();
+        assert!(
+            line.contains("not available: a driver ended") && line.contains("no topology"),
+            "{line}"
+        );
+    }
+    assert!(said.contains("shared memory  works"), "{said}");
 }
 
 #[test]
