@@ -31,6 +31,8 @@ pub(crate) enum InFlight {
     Unpack { id: RequestId, unpacking: Transfer<Body>, matched: Matched },
     /// Work of the caller's, which a send waits for; the work in `left` comes after.
     Await { id: RequestId, completion: Completion, left: Vec<Completion> },
+    /// It is over, and was taken out; the table is tidied once for all of these.
+    Over,
 }
 
 impl InFlight {
@@ -41,6 +43,7 @@ impl InFlight {
             InFlight::Wasted { packing, .. } | InFlight::Payload { packing, .. } => packing.poll(),
             InFlight::Unpack { unpacking, .. } => unpacking.poll(),
             InFlight::Await { completion, .. } => completion.poll(),
+            InFlight::Over => Ok(false),
         }
     }
 
@@ -51,7 +54,7 @@ impl InFlight {
             InFlight::Wasted { packing, .. } | InFlight::Payload { packing, .. } => packing.drain(),
             InFlight::Unpack { unpacking, .. } => unpacking.drain(),
             // It touches nothing of ours, and may need this thread to go on.
-            InFlight::Await { .. } => {}
+            InFlight::Await { .. } | InFlight::Over => {}
         }
     }
 
@@ -92,16 +95,14 @@ impl Core {
         let mut done = 0;
         let mut waiting: SmallVec<[RequestId; WAITING_MAX]> = SmallVec::new();
         // Work started meanwhile is appended, and not checked yet.
-        let (mut at, mut end) = (0, self.in_flight.len());
-        while at < end {
-            let Some(result) = self.in_flight[at].ended(&mut waiting) else {
-                at += 1;
-                continue;
-            };
-            let entry = self.in_flight.remove(at);
-            end -= 1;
+        for at in 0..self.in_flight.len() {
+            let Some(result) = self.in_flight[at].ended(&mut waiting) else { continue };
+            let entry = std::mem::replace(&mut self.in_flight[at], InFlight::Over);
             self.work_ended(bml, entry, result.map_err(EngineError::from));
             done += 1;
+        }
+        if done > 0 {
+            self.in_flight.retain(|work| !matches!(work, InFlight::Over));
         }
         done
     }
@@ -131,6 +132,7 @@ impl Core {
                 self.requests.lay_down(completion);
                 self.awaited(bml, id, left, result);
             }
+            InFlight::Over => {}
         }
     }
 }
