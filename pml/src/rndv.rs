@@ -35,6 +35,7 @@ pub(crate) mod single_copy;
 pub(crate) mod staged;
 #[allow(unsafe_code, reason = "leases the staging memory that it allocates, and frees it")]
 pub(crate) mod staging;
+pub(crate) mod turns;
 
 use crate::buffer::{Buffer, Engines, Held, Transfer};
 use crate::choose::{Excluded, Situation, Ways};
@@ -65,7 +66,7 @@ pub(crate) trait Rendezvous: Debug + Send {
     /// An engine's or the transport's work on `part` has ended; without an error, this is the memory that it touched.
     fn landed(&mut self, cx: &mut Cx<'_>, part: u64, result: Result<Held, EngineError>) -> Step;
 
-    /// Polled at each step of progress, after [`Step::Again`].
+    /// Polled at the next steps of progress, after [`Step::Again`]: at each, or in turns if many ask for it.
     fn again(&mut self, cx: &mut Cx<'_>) -> Step {
         let _ = cx;
         Step::Going

@@ -32,12 +32,17 @@ struct Late {
     operations: Vec<Operation>,
     /// How many have not begun.
     waiting: Arc<AtomicU32>,
+    /// How many there may be at a time.
+    room: usize,
+    /// How often an operation was asked for.
+    asked: Arc<AtomicU32>,
 }
 
 impl Late {
     fn new(hub: &Hub, waiting: &Arc<AtomicU32>) -> Late {
         let (inner, operations) = (Loopback::with(hub, common::link()), Vec::new());
-        Late { inner, operations, waiting: Arc::clone(waiting) }
+        let (waiting, asked) = (Arc::clone(waiting), Arc::default());
+        Late { inner, operations, waiting, room: usize::MAX, asked }
     }
 
     fn begin(&mut self, operation: &Operation) {
@@ -109,6 +114,10 @@ unsafe impl Rdma for Late {
         remote: &[Extent],
         done: Token,
     ) -> Result<(), RdmaError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        if self.operations.len() >= self.room {
+            return Err(RdmaError::Full);
+        }
         let (local, key, remote) = (local.to_vec(), *key, remote.to_vec());
         self.operations.push(Operation { peer, local, key, remote, done, left: POLLS });
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -176,4 +185,42 @@ fn a_receive_ends_after_one_sided_work_has_ended_although_its_sender_is_lost() {
     });
     assert!(matches!(ended, Some(Err(_))), "{ended:?}");
     assert_eq!(lab.left(), 0, "it was not waited for");
+}
+
+/// Of 500 messages whose receiver reads them, four at a time: a step of progress does not ask for each of those that
+/// wait for room.
+#[test]
+fn however_many_wait_for_room_a_step_of_progress_asks_for_few() {
+    let (waiting, asked) = (Arc::default(), Arc::new(AtomicU32::new(0)));
+    let config = Config { force: Some(Protocol::SingleCopy), ..Config::default() };
+    let mut job = Job::build(2, config, &mut |_, hub| {
+        let late = Late::new(hub, &waiting);
+        Box::new(Late { room: 4, asked: Arc::clone(&asked), ..late })
+    });
+    let shape = bytes(40_000);
+    let froms: Vec<Buffer> = (0..500).map(|seed| Buffer::source(&shape, 1, seed)).collect();
+    let tos: Vec<Buffer> = froms.iter().map(|_| Buffer::target(&shape, 1)).collect();
+    let recvs: Vec<RequestId> =
+        tos.iter().map(|to| job.irecv(1, to, Source::Rank(0), TagSel::Any)).collect();
+    for from in &froms {
+        job.isend(0, from, 1, 0);
+    }
+    let mut most = 0;
+    let is_waiting = |job: &mut Job, id: &RequestId| job.pml(1).is_done(*id) == Ok(false);
+    let mut steps = 0;
+    while recvs.iter().any(|id| is_waiting(&mut job, id)) {
+        steps += 1;
+        assert!(steps < 1000 * POLLS, "they wait for ever");
+        let before = asked.load(Ordering::Relaxed);
+        job.pml(1).progress();
+        // Each step can also begin what it has room for, and be brought new offers.
+        if waiting.load(Ordering::Relaxed) == 4 {
+            most = most.max(asked.load(Ordering::Relaxed) - before);
+        }
+        job.pml(0).progress();
+    }
+    assert!(most < 200, "{most} in one step");
+    for (from, to) in froms.iter().zip(&tos) {
+        to.assert_received(&from.packed(), "one of many");
+    }
 }

@@ -21,6 +21,7 @@ use crate::request::{RequestId, Requests, Work};
 use crate::rndv::layouts::Published;
 use crate::rndv::single_copy::Scratch;
 use crate::rndv::staging::StagingPool;
+use crate::rndv::turns::Turns;
 use crate::tuning::Config;
 use crate::wire::Label;
 use crate::wire::SendMode;
@@ -64,7 +65,7 @@ pub(crate) struct Core {
     /// Those whose data an engine packs.
     pub(crate) payloads: u32,
     /// Requests whose rendezvous asked to be polled.
-    pub(crate) again: Vec<RequestId>,
+    pub(crate) again: Turns,
     pub(crate) published: Published,
     pub(crate) scratch: Scratch,
     /// The staging memory of staged messages.
@@ -106,7 +107,7 @@ impl Core {
             deferred: FastMap::default(),
             unanswered: VecDeque::new(),
             payloads: 0,
-            again: Vec::new(),
+            again: Turns::default(),
             published: Published::new(&config.bounds),
             scratch: Scratch::default(),
             staging: StagingPool::default(),

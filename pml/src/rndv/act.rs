@@ -13,6 +13,7 @@ use crate::request::recv::{Recv, RecvStage};
 use crate::request::send::{Send, SendStage};
 use crate::request::{RequestId, Work};
 use crate::rndv::protocol::Protocol;
+use crate::rndv::turns::POLLED_MAX;
 use crate::wire::Message;
 use gapless_bml::{Bml, Fragment, LinkError, Rank};
 use gapless_engine::EngineError;
@@ -92,18 +93,18 @@ impl Core {
         self.blame(bml, id, landed);
     }
 
-    /// Polls the rendezvous that asked for it; returns how many no longer want it.
+    /// Polls rendezvous that asked for it; returns how many of these no longer want it.
     pub(crate) fn poll_again(&mut self, bml: &mut Bml) -> usize {
-        let waiting = std::mem::take(&mut self.again);
-        let before = waiting.len();
-        for id in waiting {
-            if self.is_lost(id) {
-                continue;
+        let mut done = 0;
+        for _ in 0..self.again.len().min(POLLED_MAX) {
+            let Some(id) = self.again.pop() else { break };
+            if !self.is_lost(id) {
+                let polled = self.call(bml, id, |going, cx| going.again(cx));
+                self.blame(bml, id, polled);
             }
-            let polled = self.call(bml, id, |going, cx| going.again(cx));
-            self.blame(bml, id, polled);
+            done += usize::from(!self.again.contains(id));
         }
-        before.saturating_sub(self.again.len())
+        done
     }
 
     /// Has a send take its turn to send a fragment.
@@ -149,7 +150,7 @@ impl Core {
         });
         let Some((step, called)) = opened else { return Step::Going };
         match &step {
-            Step::Again => self.poll_later(id),
+            Step::Again => self.again.push(id),
             // First: what it has sent may find the link gone, and this receive is complete.
             Step::Done(by) => self.end_incoming(id, *by),
             Step::Going | Step::Refused(_) | Step::Broken(_) => {}
@@ -174,7 +175,7 @@ impl Core {
         let Some((step, called)) = opened else { return Ok(()) };
         let mut broken = None;
         match step {
-            Step::Again => self.poll_later(id),
+            Step::Again => self.again.push(id),
             Step::Done(by) => self.end_going(bml, id, by),
             Step::Broken(what) => broken = Some(what),
             // The receiver was told, and the offer stays valid.
@@ -222,7 +223,7 @@ impl Core {
     fn follow_step(&mut self, bml: &mut Bml, id: RequestId, step: Step) -> Result<(), String> {
         match step {
             Step::Going => {}
-            Step::Again => self.poll_later(id),
+            Step::Again => self.again.push(id),
             Step::Done(by) => self.end_going(bml, id, by),
             Step::Broken(what) => return Err(what),
             Step::Refused(why) => {
@@ -275,12 +276,6 @@ impl Core {
                 matches!(incoming.failure, Some(PmlError::PeerLost { .. }))
             }
             _ => false,
-        }
-    }
-
-    fn poll_later(&mut self, id: RequestId) {
-        if !self.again.contains(&id) {
-            self.again.push(id);
         }
     }
 

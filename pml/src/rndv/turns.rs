@@ -1,0 +1,53 @@
+//! Rendezvous that asked to be polled ([`Step::Again`](super::Step::Again)): each once, in turns.
+//!
+//! Most of them wait for room in the transport, which comes for one at a time. So a step of progress polls a bounded
+//! number of them, whoever comes next in line, and those that go on waiting go to the end of it: what a message costs
+//! does not depend on how many others wait.
+
+use crate::hash::FastMap;
+use crate::request::RequestId;
+use std::collections::VecDeque;
+
+/// How many are polled in one step of progress.
+pub(crate) const POLLED_MAX: usize = 64;
+
+/// The line.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    line: VecDeque<RequestId>,
+    /// Who is in it.
+    all: FastMap<RequestId, ()>,
+}
+
+impl Turns {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.line.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.line.len()
+    }
+
+    /// Goes to the end of the line, unless it is in it.
+    pub(crate) fn push(&mut self, id: RequestId) {
+        if self.all.insert(id, ()).is_none() {
+            self.line.push_back(id);
+        }
+    }
+
+    /// Takes the first out of the line.
+    pub(crate) fn pop(&mut self) -> Option<RequestId> {
+        let id = self.line.pop_front()?;
+        self.all.remove(&id);
+        Some(id)
+    }
+
+    pub(crate) fn contains(&self, id: RequestId) -> bool {
+        self.all.contains_key(&id)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.line.clear();
+        self.all.clear();
+    }
+}
