@@ -251,12 +251,6 @@ impl<M> Unexpected<M> {
         numbers.into_iter().map(|number| self.remove(number)).collect()
     }
 
-    /// Shows all messages to `look` until it returns true; returns whether it did. Takes time in proportion to their
-    /// number.
-    pub(crate) fn any_mut(&mut self, mut look: impl FnMut(Label, &mut M) -> bool) -> bool {
-        self.messages.iter_mut().any(|(_, waiting)| look(waiting.label, &mut waiting.message))
-    }
-
     fn remove(&mut self, number: u32) -> (Label, M) {
         let waiting = self.messages.remove(number as usize);
         self.classes[0].remove(waiting.cells[0]);

@@ -32,6 +32,7 @@ const ALL: &[(&str, Work)] = &[
     ("eager_before_its_receive", messages::unexpected),
     ("match_among_1000_posted", messages::among_posted),
     ("match_among_1000_unexpected", messages::among_unexpected),
+    ("send_after_work_among_1000_offers", messages::after_work),
     ("convertor_step_vector", packing::vector),
     ("convertor_step_indexed", packing::indexed),
     ("convertor_step_struct", packing::structure),

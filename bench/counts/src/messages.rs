@@ -7,9 +7,11 @@ use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_engine::{HostEngine, Typed};
-use gapless_mem::Region;
+use gapless_mem::{Completion, DeviceError, Pending, Region};
 use gapless_pml::{Config, Pml, RequestId, Source, TagSel};
+use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A tag that nothing outstanding has.
 const TAG: i32 = 1_000_000;
@@ -165,4 +167,43 @@ pub(crate) fn among_unexpected(count: &mut dyn FnMut(&mut dyn FnMut())) {
         duo.finish(0, sent);
     }
     count(&mut || duo.early());
+}
+
+/// Work that ends when it is told to.
+struct Work(AtomicBool);
+
+// SAFETY: it was granted no memory; it ends once.
+unsafe impl Pending for Work {
+    fn poll(&self) -> Result<bool, DeviceError> {
+        Ok(self.0.load(Ordering::Relaxed))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// A send after such work, which its receiver hears of before its receive, while offers wait there for others.
+pub(crate) fn after_work(count: &mut dyn FnMut(&mut dyn FnMut())) {
+    let mut duo = Duo::new(&bytes(), 8);
+    duo.ends[0].config_mut().tuning.eager_bytes_max = 0;
+    for tag in 0..OUTSTANDING {
+        duo.send(tag);
+        duo.ends[1].progress();
+    }
+    count(&mut || {
+        let work = Arc::new(Work(AtomicBool::new(false)));
+        let after = [Completion::Pending(work.clone())];
+        let (world, typed) = (duo.ends[0].world(), &duo.typed[0]);
+        // SAFETY: the memory lives as long as the ends, and nobody else touches it.
+        let sent = unsafe { duo.ends[0].isend_after(&world, typed, 1, TAG, &after) };
+        let sent = sent.expect("it starts");
+        duo.ends[1].progress();
+        work.0.store(true, Ordering::Relaxed);
+        duo.ends[0].progress();
+        duo.ends[1].progress();
+        let received = duo.receive(TAG);
+        duo.finish(1, received);
+        duo.finish(0, sent);
+    });
 }

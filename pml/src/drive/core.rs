@@ -47,6 +47,8 @@ pub(crate) struct Core {
     /// How many receives for short messages were posted, ever.
     pub(crate) briefs: u32,
     pub(crate) unexpected: Unexpected<Arrival>,
+    /// Where the offers among them were put, by process and serial. One that is claimed is not there any more.
+    pub(crate) offers: FastMap<(u32, u64), (u32, Label)>,
     pub(crate) claims: Claims,
     /// Messages that may still be in the transport's memory, oldest first.
     parked: VecDeque<(u32, Label)>,
@@ -96,6 +98,7 @@ impl Core {
             posted: Posted::default(),
             briefs: 0,
             unexpected: Unexpected::default(),
+            offers: FastMap::default(),
             claims: Claims::default(),
             parked: VecDeque::new(),
             peers: (0..size).map(|_| Peer::default()).collect(),
@@ -410,7 +413,13 @@ impl Core {
             parked = false;
         }
         peer.parked += u32::from(parked);
+        let offer = arrival.offer();
         let number = self.unexpected.hold(label, arrival);
+        if let Some(serial) = offer
+            && self.offers.insert((label.source, serial), (number, label)).is_some()
+        {
+            return Err(format!("rendezvous {serial} is offered twice"));
+        }
         if parked {
             self.parked.push_back((number, label));
             if self.parked.len() > PARKED_NOTES_MAX {
@@ -425,7 +434,23 @@ impl Core {
         if matches!(held, Arrival::Eager(_, Body::Parked(_))) {
             self.peers[label.source as usize].parked -= 1;
         }
+        if let Some(serial) = held.offer() {
+            self.offers.remove(&(label.source, serial));
+        }
         held
+    }
+
+    /// An offer that waits for a receive, claimed or not, by what its sender calls it; with the memory for copies.
+    pub(crate) fn held_offer(
+        &mut self,
+        from: u32,
+        serial: u64,
+    ) -> Option<(&mut Arrival, &mut Pool)> {
+        let &(number, label) = self.offers.get(&(from, serial))?;
+        let is_it = |held: &&mut Arrival| held.offer() == Some(serial);
+        let held = self.unexpected.get_mut(number, label).filter(is_it);
+        let held = held.or_else(|| self.claims.find_mut(from, serial))?;
+        Some((held, &mut self.pool))
     }
 
     /// Copies unexpected messages out of the transport's memory and returns it. Called when nothing else happens,

@@ -29,7 +29,6 @@ use crate::request::RequestId;
 use crate::request::send::{SendStage, to_usize};
 use crate::request::wait::Outcome;
 use crate::rndv::staging::device_of;
-use crate::wire::Label;
 use crate::wire::SendMode;
 use crate::wire::{self, PAYLOAD_BYTES, Verdict};
 use gapless_bml::{Bml, Fragment, RailSlot, Rank, Token};
@@ -214,8 +213,7 @@ impl Core {
         bml.send(slot, AM_TAG, Token::NONE);
     }
 
-    /// The data of an offer has arrived: it replaces the offer, unless the receive has started. Takes time in
-    /// proportion to the messages that wait here, as a note on one of them does.
+    /// The data of an offer has arrived: it replaces the offer, unless the receive has started.
     pub(crate) fn payload(
         &mut self,
         bml: &mut Bml,
@@ -224,35 +222,18 @@ impl Core {
         fragment: Fragment,
     ) -> Result<(), String> {
         let bytes = (fragment.len() - PAYLOAD_BYTES) as u64;
-        let mut data = Some(fragment);
-        let mut wrong = None;
-        let pool = &mut self.pool;
-        let mut replace = |label: Label, held: &mut Arrival| {
-            let Arrival::Rts(rts, _) = held else { return false };
-            if label.source != from || rts.serial != serial {
-                return false;
-            }
-            let envelope = rts.envelope;
-            if envelope.digest.bytes != bytes || envelope.mode != SendMode::Standard {
-                wrong = Some(format!("{bytes} bytes of data for an offer of others"));
-            } else if let Some(fragment) = data.take() {
-                let mut arrival = Arrival::Eager(envelope, Body::Parked(fragment));
-                // In the transport's memory it might prevent the message from arriving that its receive waits for.
-                match arrival.copy_out(pool) {
-                    Ok(()) => *held = arrival,
-                    Err(error) => wrong = Some(error.to_string()),
-                }
-            }
-            true
-        };
-        let found = self.unexpected.any_mut(&mut replace) || self.claims.any_mut(&mut replace);
-        if let Some(wrong) = wrong {
-            return Err(wrong);
+        let Some((held, pool)) = self.held_offer(from, serial) else { return Ok(()) };
+        let envelope = *held.envelope();
+        if envelope.digest.bytes != bytes || envelope.mode != SendMode::Standard {
+            return Err(format!("{bytes} bytes of data for an offer of others"));
         }
-        if found {
-            let message = wire::fin(serial, Verdict::Received(Protocol::Eager));
-            self.send_control(bml, from, &message);
-        }
+        let mut arrival = Arrival::Eager(envelope, Body::Parked(fragment));
+        // In the transport's memory it might prevent the message from arriving that its receive waits for.
+        arrival.copy_out(pool).map_err(|error| error.to_string())?;
+        *held = arrival;
+        self.offers.remove(&(from, serial));
+        let message = wire::fin(serial, Verdict::Received(Protocol::Eager));
+        self.send_control(bml, from, &message);
         Ok(())
     }
 

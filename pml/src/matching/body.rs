@@ -92,6 +92,14 @@ impl Arrival {
         }
     }
 
+    /// What its sender calls it, if it is an offer.
+    pub(crate) fn offer(&self) -> Option<u64> {
+        match self {
+            Arrival::Eager(..) => None,
+            Arrival::Rts(rts, _) => Some(rts.serial),
+        }
+    }
+
     /// Whether it is an offer in ready mode that found no receive: its sender knows, and has ended.
     pub(crate) fn is_late_offer(&self) -> bool {
         matches!(self, Arrival::Rts(rts, _) if rts.envelope.mode == SendMode::Ready)

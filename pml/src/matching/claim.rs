@@ -49,10 +49,11 @@ impl Claims {
         self.claims.iter().any(|(_, claim)| ids.contains(&(claim.label.context / 2)))
     }
 
-    /// Shows all of them to `look` until it says that it has found its own; whether it did.
-    pub(crate) fn any_mut(&mut self, mut look: impl FnMut(Label, &mut Arrival) -> bool) -> bool {
-        let mut held = self.claims.iter_mut();
-        held.any(|(_, claim)| claim.held.as_mut().is_some_and(|held| look(claim.label, held)))
+    /// An offer among them. Takes time in proportion to their number.
+    pub(crate) fn find_mut(&mut self, from: u32, serial: u64) -> Option<&mut Arrival> {
+        let claims = self.claims.iter_mut().filter(|(_, claim)| claim.label.source == from);
+        let mut held = claims.filter_map(|(_, claim)| claim.held.as_mut());
+        held.find(|held| held.offer() == Some(serial))
     }
 
     fn take(&mut self, message: &MessageId) -> Option<Claim> {

@@ -148,17 +148,10 @@ impl Core {
             }
             return;
         }
-        let tell = |source: u32, held: &mut Arrival| match held {
-            Arrival::Rts(rts, _) if source == from && rts.serial == serial => {
-                if rts.data == Data::Later {
-                    rts.data = data;
-                }
-                true
-            }
-            _ => false,
-        };
-        if !self.unexpected.any_mut(|label, held| tell(label.source, held)) {
-            self.claims.any_mut(|label, held| tell(label.source, held));
+        if let Some((Arrival::Rts(rts, _), _)) = self.held_offer(from, serial)
+            && rts.data == Data::Later
+        {
+            rts.data = data;
         }
     }
 }
