@@ -31,6 +31,7 @@ experiments! {
     wu11::Wu11,
     wu12::Wu12,
     wu15::Wu15,
+    regret::Regret,
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! What is sent between two processes, where it lies, how it goes, and what is asked of it. Pure; both
 //! processes of a pair derive the same lists from the same options.
 
+use std::sync::OnceLock;
+
 use gapless::Protocol;
 use gapless_cli::pingpong::{Ends, Setting, Trial, Where};
-use gapless_layouts::{Case, cases, papers};
+use gapless_layouts::{Case, cases, default_set, papers};
 
 use super::marks::Kind;
 use crate::error::Failure;
@@ -32,6 +34,8 @@ pub enum Shape {
     Fft,
     /// A family of the catalogue.
     Named(&'static str),
+    /// One of the catalogue's [default set](gapless_layouts::default_set), which is as large as it is.
+    Catalogued(usize),
 }
 
 /// How large it is.
@@ -101,8 +105,18 @@ impl Shape {
                 };
                 named(family, n)?
             }
+            Shape::Catalogued(at) => catalogue().get(at).cloned().ok_or_else(|| {
+                let why = format!("the catalogue has {} messages, not {at}", catalogue().len());
+                Failure::Option { option: "layout", why }
+            })?,
         })
     }
+}
+
+/// The messages that [`Shape::Catalogued`] means.
+pub(crate) fn catalogue() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    CASES.get_or_init(default_set)
 }
 
 /// The last of a family's messages at a size: of several sets, the largest.
@@ -126,6 +140,8 @@ pub struct Item {
     pub size: Size,
     /// Where, at each end.
     pub ends: Ends,
+    /// Whether host memory is ordinary memory, not the world's.
+    pub heap: bool,
     /// How it goes.
     pub setting: Setting,
     /// Whether copies to and from page-locked memory are measured beside it.
@@ -141,7 +157,16 @@ impl Item {
     #[must_use]
     pub fn new(shape: Shape, size: Size, ends: Ends) -> Item {
         let setting = Setting::default();
-        Item { shape, size, ends, setting, pinned: false, occupied: 0, kind: Kind::Free }
+        Item {
+            shape,
+            size,
+            ends,
+            heap: false,
+            setting,
+            pinned: false,
+            occupied: 0,
+            kind: Kind::Free,
+        }
     }
 
     /// Judged.
@@ -149,6 +174,12 @@ impl Item {
     pub fn judged(self, kind: Kind) -> Item {
         let pinned = self.pinned || kind == Kind::NoIpc;
         Item { kind, pinned, ..self }
+    }
+
+    /// Out of ordinary memory and into it, where it lies in the host's.
+    #[must_use]
+    pub fn on_heap(self) -> Item {
+        Item { heap: true, ..self }
     }
 
     /// By this protocol.
@@ -176,7 +207,8 @@ impl Item {
     /// As [`Shape::case`].
     pub fn trial(&self, seconds: f64) -> Result<Trial, Failure> {
         let Item { shape, size, ends, setting, pinned, .. } = *self;
-        Ok(Trial { case: shape.case(size)?, ends, setting, pinned, seconds })
+        let (case, allocated) = (shape.case(size)?, !self.heap);
+        Ok(Trial { case, ends, allocated, setting, pinned, seconds })
     }
 
     /// What it is, before its datatypes are made.
@@ -186,6 +218,10 @@ impl Item {
             Shape::FromV => "V-contiguous".to_owned(),
             Shape::ToV => "contiguous-V".to_owned(),
             Shape::Named(family) => family.to_owned(),
+            Shape::Catalogued(at) => match catalogue().get(at) {
+                Some(case) => case.name.clone(),
+                None => format!("message {at} of the catalogue"),
+            },
             shape => format!("{shape:?}"),
         };
         match self.size {

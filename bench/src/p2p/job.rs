@@ -105,7 +105,21 @@ pub fn run(
     plan: Plan,
     notes: &str,
 ) -> Result<Findings, Failure> {
-    let sites = sites(options)?;
+    run_at(sites(options)?, name, options, common, plan, notes)
+}
+
+/// The same, at places that need not be devices.
+///
+/// # Errors
+/// What makes every figure impossible.
+pub fn run_at(
+    sites: Sites,
+    name: &'static str,
+    options: &Options,
+    common: &Common,
+    plan: Plan,
+    notes: &str,
+) -> Result<Findings, Failure> {
     let mut pairs = plan(options, &sites);
     if common.quick {
         pairs.iter_mut().flat_map(|pair| &mut pair.items).for_each(shrink);
@@ -162,7 +176,10 @@ pub fn run(
 }
 
 /// The GPUs that there are, unless the user names others.
-fn sites(options: &Options) -> Result<Sites, Failure> {
+///
+/// # Errors
+/// No GPU; places that are no devices.
+pub fn sites(options: &Options) -> Result<Sites, Failure> {
     if let Some(ends) = options.space {
         if !ends.0.iter().all(|place| place.is_device()) {
             let why = "these experiments are about devices: cuda:N or opencl:N".to_owned();

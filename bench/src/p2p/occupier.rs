@@ -14,11 +14,12 @@ use crate::gpu::lab::TOOLS;
 
 /// Threads of a block: so many that no multiprocessor holds two.
 const THREADS: u32 = 1024;
-/// How long a launch keeps busy unless it is stopped, in nanoseconds: another process that takes turns
-/// with this one must get its own.
-const LAUNCH_NANOS: u64 = 100_000_000;
-/// Launches: what is never stopped ends after 20 s.
-const LAUNCHES: u32 = 200;
+/// Launches, and how many nanoseconds each keeps a part of the GPU busy unless it is stopped: another process that
+/// takes turns with this one must get its own. What is never stopped ends after 20 s.
+const IN_PART: (u32, u64) = (200, 100_000_000);
+/// The same where all of it is busy: other kernels start between two launches. So each wait for one lasts as long as
+/// a launch at most. After 2 s all are over; a stream takes no more launches without waiting.
+const IN_FULL: (u32, u64) = (800, 2_500_000);
 /// Whoever does not stop for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -78,8 +79,9 @@ impl Occupier {
         }
         self.word(&self.busy, 0)?;
         let stop = self.stop.start();
-        let arguments = [Argument::of(&stop), Argument::of(&LAUNCH_NANOS)];
-        for _ in 0..LAUNCHES {
+        let (launches, nanos) = if blocks < units { IN_PART } else { IN_FULL };
+        let arguments = [Argument::of(&stop), Argument::of(&nanos)];
+        for _ in 0..launches {
             // SAFETY: two 64-bit numbers, the first the address of two words of device memory that live
             // as long as the process.
             unsafe { self.occupy.launch(&self.busy, Grid::line(blocks, THREADS), &arguments) }?;

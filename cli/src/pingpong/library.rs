@@ -84,6 +84,8 @@ pub struct Trial {
     pub case: Case,
     /// Where it lies at each end.
     pub ends: Ends,
+    /// Whether host memory is from [`World::alloc`], not ordinary memory.
+    pub allocated: bool,
     /// How it is carried.
     pub setting: Setting,
     /// Whether copies to and from page-locked memory are measured beside it, too.
@@ -145,7 +147,9 @@ impl Party {
         each: &mut dyn FnMut(Step),
     ) -> Result<(), MeasureError> {
         let mut first = 0;
-        for group in trials.chunk_by(|one, next| one.ends == next.ends) {
+        for group in
+            trials.chunk_by(|one, next| (one.ends, one.allocated) == (next.ends, next.allocated))
+        {
             self.group(group, seed, first, each)?;
             first += group.len();
         }
@@ -170,11 +174,12 @@ impl Party {
     ) -> Result<(), Failure> {
         let cases: Vec<Case> = trials.iter().map(|trial| trial.case.clone()).collect();
         let settings: Vec<Setting> = trials.iter().map(|trial| trial.setting).collect();
+        let source = if trials[0].allocated { Source::Alloc } else { Source::Heap };
         let course = Course {
             cases: &cases,
             settings: &settings,
             ends: trials[0].ends,
-            source: Source::Alloc,
+            source,
             arena_bytes: 0,
             wanted_bytes: 0,
             seed,
@@ -207,7 +212,7 @@ impl Party {
             };
             let shown = Shown {
                 name: trial.case.name.clone(),
-                source: show::source_name(Source::Alloc),
+                source: show::source_name(source),
                 ends: trial.ends,
                 protocols,
                 payload_bytes: payload,
