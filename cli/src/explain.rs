@@ -217,6 +217,8 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
         grants: memory == Memory::Alloc && grants,
         single_copy: link.single_copy.filter(|_| !link.ends.involve_device()),
         layout_fetch_bytes: fetched(&send, sender_blocks),
+        layout_uses: 0,
+        granted_layout_uses: 0,
         layout_fetch_max: config.bounds.layout_cache_bytes,
         granted_layout_bytes: fetched(&recv, receiver_blocks),
         touched: Some(Touched::between((&send, case.send.count), (&recv, case.recv.count))),

@@ -57,11 +57,16 @@ pub struct Situation {
     /// Bytes of flattened layout that the receiver would have to fetch first; 0 if it knows the
     /// layout or needs none.
     pub layout_fetch_bytes: u64,
+    /// Messages that have come with that layout, this one included. As many are expected to come, and what is fetched
+    /// is kept: so a layout that is sent again and again is fetched in the end. 0 counts as 1.
+    pub layout_uses: u64,
     /// Longest layout that the receiver would fetch, and that it expects a sender to fetch.
     pub layout_fetch_max: u64,
     /// Bytes of flattened layout that the sender would have to fetch of the receiver; 0 if it knows the
     /// layout or needs none.
     pub granted_layout_bytes: u64,
+    /// Messages that were received by that layout, likewise.
+    pub granted_layout_uses: u64,
     /// How a move from layout to layout touches memory; `None` where a layout is not known yet, and where
     /// no device moves anything.
     pub touched: Option<Touched>,

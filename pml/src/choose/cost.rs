@@ -49,14 +49,19 @@ impl Model<'_> {
 
     /// The layout that the receiver fetches first.
     fn fetch_ns(&self) -> f64 {
-        self.layout_ns(self.s.layout_fetch_bytes)
+        self.layout_ns(self.s.layout_fetch_bytes, self.s.layout_uses)
     }
 
-    /// A layout of so many bytes, fetched; none if 0.
-    fn layout_ns(&self, bytes: u64) -> f64 {
+    /// The layout of the receiver's that the sender fetches first.
+    fn granted_fetch_ns(&self) -> f64 {
+        self.layout_ns(self.s.granted_layout_bytes, self.s.granted_layout_uses)
+    }
+
+    /// One message's share of fetching a layout of so many bytes; none if 0.
+    fn layout_ns(&self, bytes: u64, uses: u64) -> f64 {
         if bytes == 0 {
             return 0.0;
         }
-        2.0 * self.s.latency_ns + copy_ns(bytes, self.t.layout_mb_s)
+        (2.0 * self.s.latency_ns + copy_ns(bytes, self.t.layout_mb_s)) / real(uses.max(1))
     }
 }

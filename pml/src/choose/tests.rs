@@ -27,6 +27,8 @@ pub(super) fn node() -> Situation {
             pieces_max: 1024,
         }),
         layout_fetch_bytes: 0,
+        layout_uses: 0,
+        granted_layout_uses: 0,
         layout_fetch_max: 1 << 20,
         granted_layout_bytes: 0,
         touched: None,
@@ -479,6 +481,14 @@ fn numbers_that_a_peer_makes_up_do_no_harm() {
     };
     let times = candidates(&s, &Tuning::default()).map(|candidate| candidate.predicted_ns);
     assert!(times.iter().all(|ns| ns.is_finite()), "{times:?}");
+}
+
+#[test]
+fn a_layout_that_is_used_again_and_again_is_fetched_in_the_end() {
+    let once = Situation { bytes: 1 << 20, mapped: true, layout_fetch_bytes: 100_000, ..node() };
+    assert_eq!(winner(&once), Protocol::Pipeline);
+    assert_eq!(winner(&Situation { layout_uses: 1, ..once }), Protocol::Pipeline);
+    assert_eq!(winner(&Situation { layout_uses: 8, ..once }), Protocol::Mapped);
 }
 
 #[test]

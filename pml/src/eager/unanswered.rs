@@ -54,14 +54,23 @@ pub(crate) struct Offering {
     vain: u8,
     /// Messages that are eager before another is offered.
     resting: u8,
+    /// Whether the last buffer that the peer granted lies in the host's memory. One kernel packs into such a message's
+    /// slot, too, without a rendezvous.
+    pub(crate) puts_into_host: bool,
 }
 
 impl Offering {
-    /// An offer has ended, by one kernel or not.
-    pub(crate) fn ended(&mut self, well: bool) {
-        self.vain = if well { 0 } else { self.vain.saturating_add(1) };
+    /// An offer has ended, by this protocol.
+    pub(crate) fn ended(&mut self, by: Protocol) {
+        let well = match by {
+            Protocol::Mapped => true,
+            Protocol::MappedPut => !self.puts_into_host,
+            _ => false,
+        };
+        self.vain = if well { 0 } else { self.vain + 1 };
         if self.vain >= VAIN_MAX {
-            (self.vain, self.resting) = (0, REST);
+            // One more in vain, and it rests again.
+            (self.vain, self.resting) = (VAIN_MAX - 1, REST);
         }
     }
 
@@ -255,11 +264,22 @@ mod tests {
         let mut offering = Offering::default();
         for _ in 0..3 * u32::from(VAIN_MAX) {
             assert!(offering.is_wanted());
-            offering.ended(false);
-            offering.ended(true);
+            offering.ended(Protocol::Eager);
+            offering.ended(Protocol::Mapped);
         }
-        (0..VAIN_MAX).for_each(|_| offering.ended(false));
+        (0..VAIN_MAX).for_each(|_| offering.ended(Protocol::StagedPut));
         assert!((0..REST).all(|_| !offering.is_wanted()));
         assert!(offering.is_wanted());
+        offering.ended(Protocol::StagedPut);
+        assert!((0..REST).all(|_| !offering.is_wanted()), "one more in vain, and it rests again");
+        offering.ended(Protocol::MappedPut);
+        assert!(offering.is_wanted());
+    }
+
+    #[test]
+    fn a_put_into_memory_of_the_host_is_no_better_than_eager() {
+        let mut offering = Offering { puts_into_host: true, ..Offering::default() };
+        (0..VAIN_MAX).for_each(|_| offering.ended(Protocol::MappedPut));
+        assert!(!offering.is_wanted());
     }
 }

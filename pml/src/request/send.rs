@@ -314,6 +314,8 @@ impl Core {
             grants: false,
             single_copy,
             layout_fetch_bytes: 0,
+            layout_uses: 0,
+            granted_layout_uses: 0,
             layout_fetch_max: self.config.bounds.layout_cache_bytes,
             granted_layout_bytes: 0,
             touched: devices.map(|_| Touched::between(side, side)),

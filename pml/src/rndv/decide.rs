@@ -240,13 +240,16 @@ impl Core {
             } else {
                 incoming.rts.layout_bytes
             },
+            layout_uses: 0,
             layout_fetch_max: 0,
             granted_layout_bytes: 0,
+            granted_layout_uses: 0,
             touched: None,
             staged: None,
         };
         let (theirs, space) = (incoming.rts.staged, buffer.typed().space());
         let (theirs_on_device, readable) = (!incoming.rts.host, incoming.rts.rdma.is_some());
+        let name = incoming.rts.layout_id;
         situation.staged = self.staging(bml, from, &theirs, space);
         situation.devices = self.device_ends(bml, theirs_on_device, theirs.mark, space);
         if let Some(ends) = &mut situation.devices {
@@ -267,7 +270,12 @@ impl Core {
             situation.latency_ns = f64::from(limits.latency_ns);
             situation.bandwidth_mb_s = f64::from(limits.bandwidth_mb_s);
         }
-        situation.layout_fetch_max = self.config.bounds.layout_cache_bytes;
+        let bounds = &self.config.bounds;
+        situation.layout_fetch_max = bounds.layout_cache_bytes;
+        if situation.layout_fetch_bytes > 0 {
+            let unknown = &mut self.peers[from as usize].layouts.unknown;
+            situation.layout_uses = unknown.count(name, bounds.layout_cache_entries);
+        }
         Some(situation)
     }
 

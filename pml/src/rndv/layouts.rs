@@ -100,9 +100,28 @@ impl Published {
     }
 }
 
+/// How many messages came with each of some layouts, by identifier.
+#[derive(Debug, Default)]
+pub(crate) struct Uses(FastMap<u64, u32>);
+
+impl Uses {
+    /// Counts a message with a layout; gives how many there were, as a power of two: choices are remembered, and would
+    /// differ from message to message. `most` layouts are remembered, then all are forgotten.
+    pub(crate) fn count(&mut self, id: u64, most: usize) -> u64 {
+        if self.0.len() >= most && !self.0.contains_key(&id) {
+            self.0.clear();
+        }
+        let count = self.0.entry(id).or_insert(0);
+        *count = count.saturating_add(1);
+        1 << count.ilog2()
+    }
+}
+
 /// Layouts of one peer, by its identifiers.
 #[derive(Debug, Default)]
 pub(crate) struct Fetched {
+    /// Those that were not fetched.
+    pub(crate) unknown: Uses,
     entries: FastMap<u64, (Layout, u64, u64)>,
     bytes: u64,
     uses: u64,
@@ -266,6 +285,15 @@ mod tests {
     fn list(blocks: i64) -> Layout {
         let at: Vec<i64> = (0..blocks).map(|i| 2 * i + i % 3).collect();
         Datatype::indexed_block(1, &at, &Primitive::Double.into()).unwrap().commit().unwrap()
+    }
+
+    #[test]
+    fn uses_are_counted_in_powers_of_two_and_bounded() {
+        let mut uses = Uses::default();
+        let counts: Vec<u64> = (0..9).map(|_| uses.count(7, 2)).collect();
+        assert_eq!(counts, [1, 2, 2, 4, 4, 4, 4, 8, 8]);
+        assert_eq!((uses.count(8, 2), uses.count(7, 2)), (1, 8));
+        assert_eq!((uses.count(9, 2), uses.count(7, 2)), (1, 1), "all were forgotten");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, mapped, unexpected};
 use crate::buffer::{Far, Held, Remote, Transfer};
 use crate::choose::{Excluded, Model, Situation};
 use crate::hash::FastMap;
-use crate::rndv::layouts::Fetch;
+use crate::rndv::layouts::{Fetch, Uses};
 use crate::rndv::protocol::Protocol;
 use crate::rndv::staging::device_of;
 use crate::tuning::Tuning;
@@ -90,6 +90,8 @@ pub(crate) struct Granting {
     resting: [u8; 2],
     /// Layouts of ours that it has fetched, by their names, and may have forgotten since.
     fetched: FastMap<u64, ()>,
+    /// Those that it has not.
+    unknown: Uses,
 }
 
 /// What decides whether a receiver's buffer is granted to its sender.
@@ -123,7 +125,11 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
             return;
         };
         let known = flat.len() <= inline_max(cx) || cx.state.granting.fetched.contains_key(&name);
-        s.granted_layout_bytes = if known { 0 } else { flat.len() as u64 };
+        if !known {
+            s.granted_layout_bytes = flat.len() as u64;
+            let most = cx.config.bounds.layout_cache_entries;
+            s.granted_layout_uses = cx.state.granting.unknown.count(name, most);
+        }
     }
 }
 
@@ -336,6 +342,7 @@ impl Putting {
             let what = format!("a GRANT for {end} bytes of a buffer for {packed}");
             return Step::Broken(what);
         }
+        cx.state.offering.puts_into_host = remote.typed().space().cpu_accessible();
         let copier = mapped::copier(cx, Protocol::MappedPut, &remote, end);
         let moved = cx.buffer.put(cx.engines, copier.as_ref(), remote, end);
         match moved.map(Transfer::now) {

@@ -311,8 +311,7 @@ impl Core {
         if offered.short
             && let Ok(status) = &result
         {
-            let well = matches!(status.protocol, Protocol::Mapped | Protocol::MappedPut);
-            self.peers[send.to.peer as usize].offering.ended(well);
+            self.peers[send.to.peer as usize].offering.ended(status.protocol);
         }
         self.finish_offered(id, packing, result);
     }

@@ -108,7 +108,7 @@ impl Model<'_> {
             + s.latency_ns
             + t.map_ns
             + import_ns / f64::from(t.import_uses.max(1))
-            + self.layout_ns(s.granted_layout_bytes)
+            + self.granted_fetch_ns()
             + t.launch_wait_ns
             + self.keeping_ns(ends.sender_keeps)
             + self.between_ns(ends, mb_s, s.touched.map(|touched| touched.written_sectors))
