@@ -84,6 +84,17 @@ pub struct Drawing {
     pub svg: String,
 }
 
+impl Drawing {
+    /// The pages of one picture: several get a number behind the suffix.
+    #[must_use]
+    pub fn pages(suffix: &str, svgs: Vec<String>) -> Vec<Drawing> {
+        let alone = svgs.len() == 1;
+        let number = |at: usize| if alone { String::new() } else { format!("-{}", at + 1) };
+        let drawing = |(at, svg)| Drawing { suffix: format!("{suffix}{}", number(at)), svg };
+        svgs.into_iter().enumerate().map(drawing).collect()
+    }
+}
+
 /// An experiment. Implement it in a file below `experiments/` and name that file in its list.
 pub trait Experiment {
     /// Its own options, with a default for each.
@@ -105,7 +116,7 @@ pub trait Experiment {
     /// # Errors
     /// Figures that have no place on a plot.
     fn draw(report: &Report) -> Result<Vec<Drawing>, PlotError> {
-        Ok(vec![Drawing { suffix: String::new(), svg: report.to_svg()? }])
+        Ok(Drawing::pages("", report.to_svgs()?))
     }
 }
 

@@ -4,16 +4,16 @@
 //! was called wrongly, or this machine lacks what the experiment is about (`all` skips those).
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use gapless_report::{Absent, Machine, Report, write_atomically};
 
 use crate::error::Failure;
-use crate::experiment::{Common, Entry};
+use crate::experiment::{Common, Drawing, Entry};
 use crate::experiments::ALL;
-use crate::gpu;
+use crate::{gpu, summary};
 
 /// Runs the command that this process's arguments name.
 #[must_use]
@@ -41,6 +41,9 @@ pub fn command() -> Command {
         .arg_required_else_help(true)
         .subcommand(Command::new("list").about("Names the experiments"))
         .subcommand(Command::new("all").about("Runs every experiment with its defaults"))
+        .subcommand(
+            Command::new("draw").about("Draws the reports in --out again; measures nothing"),
+        )
         .subcommand(
             Command::new("summary")
                 .about("Puts tables of the reports in --out into README.md there, between its marks"),
@@ -82,7 +85,8 @@ fn dispatch(matches: &ArgMatches) -> Result<(), Failure> {
                 other => other,
             }
         }),
-        "summary" => crate::summary::update(&common.out),
+        "draw" => redraw(&common.out),
+        "summary" => summary::update(&common.out),
         "page" => {
             let document: &PathBuf = own.get_one("document").expect("it has a default");
             crate::page::update(&common.out, document)
@@ -114,20 +118,42 @@ fn measure(entry: &Entry, matches: &ArgMatches, common: &Common) -> Result<(), F
         return Err(Failure::Absent { failed });
     }
     fs::create_dir_all(&common.out).map_err(Failure::io("make", &common.out))?;
-    let file = |suffix: &str, kind: &str| common.out.join(format!("{}{suffix}.{kind}", entry.name));
-    report.write_json(file("", "json"))?;
-    let drawings =
-        (entry.draw)(&report).map_err(|error| Failure::Plot { experiment: entry.name, error })?;
-    for drawing in drawings {
-        write_atomically(&file(&drawing.suffix, "svg"), drawing.svg.as_bytes())?;
-    }
-    println!("written to {}\n", file("", "json").display());
+    let path = common.out.join(format!("{}.json", entry.name));
+    report.write_json(&path)?;
+    draw(entry, &report, &common.out)?;
+    println!("written to {}\n", path.display());
     if let Some(row) = report.unverified().next() {
         let (case, op) = (row.case.clone(), row.op.clone());
         return Err(Failure::Unverified { case, op });
     }
     if failed > 0 {
         return Err(Failure::Absent { failed });
+    }
+    Ok(())
+}
+
+/// Draws a report anew, in the place of what was drawn of an earlier one.
+fn draw(entry: &Entry, report: &Report, folder: &Path) -> Result<(), Failure> {
+    let drawings =
+        (entry.draw)(report).map_err(|error| Failure::Plot { experiment: entry.name, error })?;
+    for stale in summary::drawings(folder, entry.name)? {
+        let path = folder.join(format!("{stale}.svg"));
+        fs::remove_file(&path).map_err(Failure::io("remove", &path))?;
+    }
+    for Drawing { suffix, svg } in drawings {
+        let path = folder.join(format!("{}{suffix}.svg", entry.name));
+        write_atomically(&path, svg.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// The pictures of all reports in a folder.
+fn redraw(folder: &Path) -> Result<(), Failure> {
+    for entry in ALL {
+        let path = folder.join(entry.name).with_extension("json");
+        if path.is_file() {
+            draw(entry, &Report::read_json(&path)?, folder)?;
+        }
     }
     Ok(())
 }

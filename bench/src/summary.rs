@@ -108,7 +108,7 @@ pub(crate) fn origin(report: &Report) -> String {
 }
 
 /// The names of an experiment's plots in `folder`, sorted.
-fn drawings(folder: &Path, name: &str) -> Result<Vec<String>, Failure> {
+pub(crate) fn drawings(folder: &Path, name: &str) -> Result<Vec<String>, Failure> {
     let is_of = |stem: &str, name: &str| {
         stem.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };

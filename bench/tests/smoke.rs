@@ -230,6 +230,22 @@ fn a_summary_quotes_the_reports() {
 }
 
 #[test]
+fn pictures_are_those_of_the_report_and_of_no_earlier_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, picture) = (folder.path().to_str().unwrap(), folder.path().join("position.svg"));
+    assert!(figures(&["position", "--quick", "--out", out]).status.success());
+    let drawn = std::fs::read(&picture).unwrap();
+    let [stale, foreign] = ["position-2.svg", "matching.svg"].map(|name| folder.path().join(name));
+    std::fs::remove_file(&picture).unwrap();
+    std::fs::write(&stale, "<svg").unwrap();
+    std::fs::write(&foreign, "<svg").unwrap();
+    let output = figures(&["draw", "--out", out]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(std::fs::read(&picture).unwrap() == drawn);
+    assert!(!stale.exists() && foreign.exists());
+}
+
+#[test]
 fn the_list_names_every_experiment() {
     let listed = text(&figures(&["list"]).stdout);
     for entry in gapless_bench::experiments::ALL {

@@ -17,7 +17,11 @@ fn pingpong(arguments: &[&str]) -> (Report, String, String) {
     let output = finish(command, Duration::from_secs(300));
     assert!(output.status.success(), "{}", text(&output.stderr));
     let report = Report::read_json(&json).expect("it holds together");
-    (report, text(&output.stdout), std::fs::read_to_string(plot).unwrap())
+    // Many layouts take several pages, each with a number in its name.
+    let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let pages = files.filter(|path| path.extension() == plot.extension());
+    let drawn: String = pages.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+    (report, text(&output.stdout), drawn)
 }
 
 /// Whether this machine lets processes read each other's memory, by the command's own word.

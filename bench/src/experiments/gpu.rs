@@ -114,10 +114,11 @@ impl Experiment for Gpu {
         }
         let draw = |(suffix, groups): (String, Vec<BarGroup>)| {
             let title = format!("pack and unpack ({gpu})");
-            let svg = bars(&title, &["pack", "unpack", "cudaMemcpy", "floor"], &groups)?;
-            Ok(Drawing { suffix, svg })
+            let pages = bars(&title, &["pack", "unpack", "cudaMemcpy", "floor"], &groups)?;
+            Ok(Drawing::pages(&suffix, pages))
         };
-        drawings.into_iter().map(draw).collect()
+        let drawn: Vec<Vec<Drawing>> = drawings.into_iter().map(draw).collect::<Result<_, _>>()?;
+        Ok(drawn.concat())
     }
 }
 

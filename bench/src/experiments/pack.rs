@@ -59,8 +59,8 @@ impl Experiment for Pack {
             })
             .collect();
         let title = format!("pack and unpack ({})", report.machine.cpu);
-        let svg = bars(&title, &["pack", "unpack", "memcpy"], &groups)?;
-        Ok(vec![Drawing { suffix: String::new(), svg }])
+        let pages = bars(&title, &["pack", "unpack", "memcpy"], &groups)?;
+        Ok(Drawing::pages("", pages))
     }
 }
 

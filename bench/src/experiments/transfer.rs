@@ -54,8 +54,8 @@ impl Experiment for Transfer {
             })
             .collect();
         let title = format!("layout to layout ({})", report.machine.cpu);
-        let svg = bars(&title, &["one copy", STAGED, "memcpy"], &groups)?;
-        Ok(vec![Drawing { suffix: String::new(), svg }])
+        let pages = bars(&title, &["one copy", STAGED, "memcpy"], &groups)?;
+        Ok(Drawing::pages("", pages))
     }
 }
 

@@ -1,15 +1,8 @@
-//! Time by a number: how a cost grows. The number's axis is logarithmic, with a tick at each power of
-//! ten; time's is linear and begins at 0, so that what grows with the logarithm is a straight line.
+//! Time by a number: how a cost grows. The number's axis is logarithmic; time's is linear, so that what grows with the
+//! logarithm is a straight line.
 
-use std::sync::Arc;
-
-use kuva::backend::svg::SvgBackend;
-use kuva::plot::{LegendPosition, LinePlot, ScatterPlot};
-use kuva::render::layout::{Layout, TickFormat};
-use kuva::render::plots::Plot;
-use kuva::render::render::render_multiple;
-
-use super::{COLOURS, PlotError};
+use super::chart::{Chart, Line, Mark};
+use super::{PlotError, power_of_two, scale};
 use crate::samples::Summary;
 
 /// One line of [`curves`].
@@ -28,70 +21,41 @@ pub struct Curve {
 /// [`PlotError`] when there is no point, or one without a place on the axes.
 pub fn curves(title: &str, number: &str, curves: &[Curve]) -> Result<String, PlotError> {
     let points = || curves.iter().flat_map(|curve| &curve.points);
-    let Some(most) = points().map(|(number, _)| *number).max() else {
-        return Err(PlotError::Empty);
-    };
-    for curve in curves {
-        let off = |value: f64| PlotError::OffAxis { name: curve.name.clone(), value };
-        for (number, seconds) in &curve.points {
-            if *number == 0 {
-                return Err(off(0.0));
-            }
-            let (low, high) = spread(seconds);
-            let times = [seconds.median, low, high];
-            if let Some(value) = times.into_iter().find(|t| !t.is_finite() || *t < 0.0) {
-                return Err(off(value));
-            }
-        }
-    }
     let longest = points().map(|(_, seconds)| spread(seconds).1).fold(0.0, f64::max);
     let (unit, label) = [(1.0, "s"), (1e-3, "ms"), (1e-6, "µs")]
         .into_iter()
         .find(|(unit, _)| longest >= *unit * 10.0)
         .unwrap_or((1e-9, "ns"));
-    let plots: Vec<Plot> =
-        curves.iter().enumerate().flat_map(|(at, curve)| drawn(at, curve, unit)).collect();
-    let decades = most.ilog10() + u32::from(most != 10_u64.pow(most.ilog10()));
-    let layout = Layout::auto_from_plots(&plots)
-        .with_title(title)
-        .with_width(820.0)
-        .with_height(420.0)
-        .with_x_label(number)
-        .with_y_label(format!("time ({label})"))
-        .with_x_axis_min(0.0)
-        .with_x_axis_max(f64::from(decades.max(1)))
-        .with_y_axis_min(0.0)
-        .with_x_tick_step(1.0)
-        .with_x_tick_format(TickFormat::Custom(Arc::new(power_of_ten)))
-        .with_legend_position(LegendPosition::OutsideRightTop);
-    Ok(SvgBackend.render_scene(&render_multiple(plots, layout)))
+    let numbers = || points().map(|(number, _)| *number as f64);
+    let base = scale::base(numbers().fold(f64::INFINITY, f64::min), numbers().fold(0.0, f64::max));
+    let mark = |(number, seconds): &(u64, Summary)| {
+        let (low, high) = spread(seconds);
+        let [y, low, high] = [seconds.median, low, high].map(|seconds| seconds / unit);
+        Mark { x: *number as f64, y, low, high }
+    };
+    let line = |curve: &Curve| Line {
+        name: curve.name.clone(),
+        marks: curve.points.iter().map(mark).collect(),
+    };
+    Chart {
+        title,
+        x_label: number,
+        base,
+        tick: if base == 10.0 {
+            power_of_ten
+        } else {
+            |exponent| power_of_two(exponent, |n| n.to_string())
+        },
+        y_label: &format!("time ({label})"),
+        may_be_logarithmic: false,
+        lines: curves.iter().map(line).collect(),
+    }
+    .draw()
 }
 
 /// Quartiles, or extremes where those are unknown.
 fn spread(seconds: &Summary) -> (f64, f64) {
     (seconds.q1.unwrap_or(seconds.min), seconds.q3.unwrap_or(seconds.max))
-}
-
-fn drawn(index: usize, curve: &Curve, unit: f64) -> [Plot; 2] {
-    let mut points = curve.points.clone();
-    points.sort_by_key(|(number, _)| *number);
-    let at = |(number, seconds): &(u64, Summary)| ((*number as f64).log10(), seconds.median / unit);
-    let arms = |(_, seconds): &(u64, Summary)| {
-        let (low, high) = spread(seconds);
-        ((seconds.median - low).max(0.0) / unit, (high - seconds.median).max(0.0) / unit)
-    };
-    let colour = COLOURS[index % COLOURS.len()];
-    let line = LinePlot::new()
-        .with_data(points.iter().map(at))
-        .with_color(colour)
-        .with_stroke_width(1.8)
-        .with_legend(curve.name.clone());
-    let marks = ScatterPlot::new()
-        .with_data(points.iter().map(at))
-        .with_y_err_asymmetric(points.iter().map(arms))
-        .with_color(colour)
-        .with_size(3.0);
-    [Plot::Line(line), Plot::Scatter(marks)]
 }
 
 /// The tick label of log₁₀ `exponent`.
