@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
-use gapless_report::{Absent, Machine, Report, write_atomically};
+use gapless_report::{Absent, Machine, Report, terminal_columns, write_atomically};
 
 use crate::error::Failure;
 use crate::experiment::{Common, Drawing, Entry};
@@ -109,7 +109,7 @@ fn measure(entry: &Entry, matches: &ArgMatches, common: &Common) -> Result<(), F
     let report = Report::new(entry.name, machine, typed(std::env::args().skip(1)), findings.rows)
         .absent(findings.absent);
     println!("{}: {}\n{}\n", entry.name, entry.about, report.machine.one_line());
-    println!("{}\n{}", report.table(), findings.notes);
+    println!("{}\n{}", report.table().within(terminal_columns()), findings.notes);
     for Absent { case, op, why, failed } in &report.absent {
         println!("{}: {case}, {op}: {why}", if *failed { "FAILED" } else { "skipped" });
     }

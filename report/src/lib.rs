@@ -1,9 +1,9 @@
 //! One schema, one table and one plot for everything Gapless measures.
 //!
 //! A program that measures fills [`Row`]s from [`Samples`]. It puts them in a [`Report`] with the [`Machine`] it ran
-//! on and the [`commit`] it was built from. Then it prints [`Report::table`] and writes [`Report::write_json`] and
-//! [`Report::write_svg`]. [`Report::read_json`] validates such a file: a ratio that does not follow from the times
-//! beside it is an error, not a figure.
+//! on and the [`commit`] it was built from. Then it prints [`Report::table`], no wider than the terminal, and writes
+//! [`Report::write_json`] and [`Report::write_svg`]. [`Report::read_json`] validates such a file: a ratio that does not
+//! follow from the times beside it is an error, not a figure.
 //!
 //! Units, everywhere: bytes are `u64`, times are seconds in `f64`, rates are GB/s of *payload*
 //! (10⁹ bytes a second, each payload byte counted once). A ratio is ours over the reference in
@@ -22,7 +22,7 @@
 //!     .verified(true);
 //! let report = Report::new("pack", Machine::describe(), "cargo bench", vec![row]);
 //! report.validate()?;
-//! println!("{}", report.table());
+//! println!("{}", report.table().within(gapless_report::terminal_columns()));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -36,6 +36,7 @@ mod plot;
 mod samples;
 mod schema;
 mod table;
+mod terminal;
 mod validate;
 
 pub use commit::commit;
@@ -46,4 +47,5 @@ pub use plot::{Axis, BarGroup, Curve, PlotError, Point, Series, bars, curves, li
 pub use samples::{NoSamples, Samples, Summary};
 pub use schema::{Absent, Comparison, Mark, Report, Row};
 pub use table::{Align, Table};
+pub use terminal::terminal_columns;
 pub use validate::{Fault, Invalid};

@@ -1,4 +1,6 @@
-//! Tables on a terminal: aligned columns, one heading, no box.
+//! Tables on a terminal: aligned columns, one heading, no box. [`Table::within`] fits them into a width.
+
+mod fit;
 
 use std::fmt;
 
@@ -19,6 +21,8 @@ pub enum Align {
 pub struct Table {
     columns: Vec<(String, Align)>,
     rows: Vec<Vec<String>>,
+    /// Headings of columns that are left out where there is no room, the first one first.
+    expendable: Vec<String>,
 }
 
 impl Table {
@@ -28,7 +32,15 @@ impl Table {
         Self {
             columns: columns.into_iter().map(|(heading, align)| (heading.into(), align)).collect(),
             rows: Vec::new(),
+            expendable: Vec::new(),
         }
+    }
+
+    /// Names the columns that [`Table::within`] leaves out where there is no room, the least important first.
+    #[must_use]
+    pub fn expendable<H: Into<String>>(mut self, headings: impl IntoIterator<Item = H>) -> Self {
+        self.expendable = headings.into_iter().map(Into::into).collect();
+        self
     }
 
     /// Adds a row. Missing cells stay empty; cells beyond the last column are dropped.
@@ -114,7 +126,7 @@ impl Report {
         }
         columns.push(("bytes".to_owned(), Align::Left));
 
-        let mut table = Table::new(columns);
+        let mut table = Table::new(columns).expendable(["blocks", "resident", "protocol"]);
         for row in &self.rows {
             table.push(cells(row, blocks, resident, &references, marks));
         }
