@@ -6,6 +6,7 @@ use super::failure::Failure;
 use super::pingpong::{Ends, Where};
 use super::say;
 use super::selection::Selection;
+use super::spaces::counted;
 use gapless::tuning::Location;
 use gapless_btl::Btl;
 use gapless_btl_sm::{Sm, SmConfig};
@@ -13,7 +14,7 @@ use gapless_dtype::{Convertor, Datatype, Primitive};
 use gapless_layouts::{Case, Family, Side};
 use gapless_pml::choose::{DeviceEnds, SingleCopyCosts, Staging, Touched, candidates};
 use gapless_pml::{Config, EAGER_BYTES, INLINE_LAYOUT_MAX, Situation, Tuning};
-use gapless_report::{Align, Bytes, Table, Time};
+use gapless_report::{Align, Bytes, Table, Time, terminal_columns};
 use std::process::ExitCode;
 
 /// Which message to explain.
@@ -52,7 +53,7 @@ impl Explain {
                 return Err(Failure::BadOption {
                     option: "explain",
                     value: String::new(),
-                    why: "which message? Give --layout NAME, --size BYTES or both".to_owned(),
+                    why: "it needs a message: --layout NAME, --size BYTES or both".to_owned(),
                 });
             }
             (false, None) => self.selection.cases()?,
@@ -75,8 +76,9 @@ impl Explain {
         }
         link.ends = self.space;
         link.turns = self.turns;
+        let columns = terminal_columns();
         for case in &cases {
-            say(&explain(case, &link, &config, self.memory)?)?;
+            say(&explain(case, &link, &config, self.memory, columns)?)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -186,7 +188,14 @@ fn describe_devices(tuning: &Tuning) -> String {
     )
 }
 
-fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<String, Failure> {
+/// The candidates for one message, in at most so many columns.
+fn explain(
+    case: &Case,
+    link: &Link,
+    config: &Config,
+    memory: Memory,
+    columns: Option<usize>,
+) -> Result<String, Failure> {
     let (send, recv) = (case.send.datatype.commit()?, case.recv.datatype.commit()?);
     let blocks =
         |layout: &gapless_dtype::Layout, count| layout.blocks_of(count).unwrap_or(u64::MAX);
@@ -250,10 +259,13 @@ fn explain(case: &Case, link: &Link, config: &Config, memory: Memory) -> Result<
         ]);
     }
     Ok(format!(
-        "\n{}, {}: {} in {sender_blocks} blocks to {receiver_blocks}\n{table}",
+        "\n{}, {}: {}, sent from {} and received into {}\n{}",
         case.name,
         link.ends,
-        Bytes(case.payload_bytes)
+        Bytes(case.payload_bytes),
+        counted(sender_blocks, "block"),
+        counted(receiver_blocks, "block"),
+        table.within(columns)
     ))
 }
 
@@ -279,10 +291,11 @@ fn contiguous(size: u64) -> Case {
 /// A layout's message repeated until it has about `size` bytes, at least once.
 fn repeated(mut case: Case, size: u64) -> Result<Case, Failure> {
     let times = (size / case.payload_bytes.max(1)).max(1);
+    let name = case.name.clone();
     let too_long = || Failure::BadOption {
         option: "--size",
         value: size.to_string(),
-        why: "more instances than a message can have".to_owned(),
+        why: format!("{} repeated so often has more bytes than fit in 64 bits", name),
     };
     for side in [&mut case.send, &mut case.recv] {
         side.count = side.count.checked_mul(times).ok_or_else(too_long)?;
@@ -304,10 +317,16 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
         "k" => 1u64 << 10,
         "m" => 1 << 20,
         "g" => 1 << 30,
-        _ => return Err("a size is a number, with K, M or G behind it".to_owned()),
+        _ => {
+            return Err(
+                "a size is a whole number of bytes, or one with K, M or G behind it".to_owned()
+            );
+        }
     };
-    let number: u64 = digits.parse().map_err(|_| "not a number of bytes".to_owned())?;
-    number.checked_mul(factor).ok_or_else(|| "more than 64 bits".to_owned())
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "a size is a whole number of bytes, less than 2^64".to_owned())?;
+    number.checked_mul(factor).ok_or_else(|| "a size is less than 2^64 bytes".to_owned())
 }
 
 #[cfg(test)]

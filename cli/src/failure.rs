@@ -17,11 +17,11 @@ pub(super) enum Failure {
     Layout(#[from] LayoutError),
     #[error("space {space} is not available: {why}")]
     NoSpace { space: String, why: String },
-    #[error("{option} {value}: {why}")]
+    #[error("{option}{}{value}: {why}", if value.is_empty() { "" } else { " " })]
     BadOption { option: &'static str, value: String, why: String },
-    #[error("--{option} {}: there is no such folder", path.display())]
+    #[error("--{option} {}: there is no folder {}", path.display(), path.parent().unwrap_or(path).display())]
     NoFolder { option: &'static str, path: PathBuf },
-    #[error("{case} needs {needed} of memory in both processes together; {available} are free")]
+    #[error("{case} needs {needed} of memory in both processes together, and {available} are free")]
     TooBig { case: String, needed: String, available: String },
     #[error("a ping-pong takes two processes; this job has {ranks}")]
     NotTwo { ranks: u32 },

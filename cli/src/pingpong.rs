@@ -118,15 +118,16 @@ impl Pingpong {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         self.space.0.into_iter().try_for_each(spaces::present)?;
         if !(self.time.is_finite() && self.time > 0.0 && self.time <= 3600.0) {
-            let why = "more than 0 and at most 3600 seconds".to_owned();
+            let why = "must be more than 0 and at most 3600 seconds".to_owned();
             return Err(Failure::BadOption { option: "--time", value: self.time.to_string(), why });
         }
         for (option, path) in [("json", &self.json), ("plot", &self.plot)] {
             path.as_deref().map_or(Ok(()), |path| check_folder(option, path))?;
         }
-        let cases = self.selection.cases()?;
+        // A layout that is impossible does not keep the others from being measured: rank 0 says so.
+        let chosen = self.selection.possible()?;
         if self.as_rank || gapless::wireup::is_launched() {
-            return rank::run(&self, &cases);
+            return rank::run(&self, chosen);
         }
         let job = Job {
             ranks: 2,
@@ -181,5 +182,6 @@ fn protocol(name: &str) -> Result<Protocol, String> {
 
 fn fragment(text: &str) -> Result<u32, String> {
     let fits = |bytes| u32::try_from(bytes).ok().filter(|bytes| *bytes > 0);
-    fits(bytes(text)?).ok_or_else(|| "between 1 byte and 4 GiB".to_owned())
+    fits(bytes(text)?)
+        .ok_or_else(|| "a fragment has at least 1 byte and less than 4 GiB".to_owned())
 }

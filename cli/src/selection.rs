@@ -1,7 +1,7 @@
 //! Which layouts, at which sizes: the options that several verbs share.
 
 use super::failure::Failure;
-use gapless_layouts::{Case, Options, cases_with, default_set, families, groups};
+use gapless_layouts::{Case, LayoutError, Options, cases_with, default_set, families, groups};
 
 /// Options that choose layouts.
 #[derive(Clone, Debug, clap::Args)]
@@ -17,37 +17,78 @@ pub(super) struct Selection {
     depth: Option<u64>,
 }
 
+/// Messages that can be sent, and what else was asked for.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    pub(super) cases: Vec<Case>,
+    /// Names of layouts that cannot be as they were asked for, and why.
+    pub(super) refused: Vec<(String, Failure)>,
+}
+
 impl Selection {
     /// Whether nothing was chosen.
     pub(super) fn is_empty(&self) -> bool {
         self.layouts.is_empty() && self.n.is_none() && self.depth.is_none()
     }
 
-    /// The messages chosen; a representative set if no layout was named.
+    /// The messages chosen; a representative set if no layout was named. All of them, or an error.
     pub(super) fn cases(&self) -> Result<Vec<Case>, Failure> {
+        let Chosen { cases, refused } = self.possible()?;
+        refused.into_iter().next().map_or(Ok(cases), |(_, why)| Err(why))
+    }
+
+    /// The messages chosen, as far as they are possible; an error if none is, or a name is nobody's.
+    pub(super) fn possible(&self) -> Result<Chosen, Failure> {
         if self.layouts.is_empty() {
             let lonely = [("--n", self.n), ("--h", self.depth)];
             if let Some((option, Some(value))) = lonely.into_iter().find(|(_, v)| v.is_some()) {
-                let why = "needs --layout: sizes mean different things to different layouts";
+                let why = "it needs --layout: sizes mean different things to different layouts";
                 return Err(Failure::BadOption {
                     option,
                     value: value.to_string(),
                     why: why.to_owned(),
                 });
             }
-            return Ok(default_set());
+            return Ok(Chosen { cases: default_set(), refused: Vec::new() });
         }
         let mut options = Options::default();
         options.depth = self.depth;
-        let mut all: Vec<Case> = Vec::new();
+        let (mut all, mut refused): (Vec<Case>, _) = (Vec::new(), Vec::new());
         for name in &self.layouts {
-            for case in cases_with(name, self.n, &options)? {
+            let cases = match cases_with(name, self.n, &options) {
+                Ok(cases) => cases,
+                Err(error @ LayoutError::Unknown { .. }) => return Err(error.into()),
+                Err(error) => {
+                    refused.push((name.clone(), self.blamed(error)));
+                    continue;
+                }
+            };
+            for case in cases {
                 if !all.iter().any(|known| known.name == case.name) {
                     all.push(case);
                 }
             }
         }
-        Ok(all)
+        if all.is_empty() && !refused.is_empty() {
+            return Err(refused.swap_remove(0).1);
+        }
+        Ok(Chosen { cases: all, refused })
+    }
+
+    /// The option that a layout cannot do with, and what it may be.
+    fn blamed(&self, error: LayoutError) -> Failure {
+        let with = self.depth.map_or_else(String::new, |depth| format!(" with --h {depth}"));
+        let why = match (&error, error.allowed()) {
+            (LayoutError::Size { layout, .. }, Some(allowed)) if self.n.is_some() => {
+                format!("layout {layout} refuses it{with}: {allowed}")
+            }
+            _ => error.to_string(),
+        };
+        match (self.n, self.depth) {
+            (Some(n), _) => Failure::BadOption { option: "--n", value: n.to_string(), why },
+            (None, Some(h)) => Failure::BadOption { option: "--h", value: h.to_string(), why },
+            (None, None) => error.into(),
+        }
     }
 }
 

@@ -14,14 +14,16 @@ pub(super) struct Devices {
 
 /// Whether there is this place to send from; opens no device.
 pub(super) fn present(place: Where) -> Result<(), Failure> {
-    let counted = match place {
+    let found = match place {
         Where::Host => return Ok(()),
         Where::Cuda(ordinal) => cuda_devices().map(|there| (ordinal, there)),
         Where::OpenCl(number) => opencl_devices().map(|there| (number, there)),
     };
-    let why = match counted {
+    let why = match found {
         Ok((number, there)) if number < there => return Ok(()),
-        Ok((_, there)) => format!("there is no {place}; devices: {there}"),
+        Ok((_, there)) => {
+            format!("this machine has {} of that kind", counted(there.into(), "device"))
+        }
         Err(why) => why,
     };
     Err(Failure::NoSpace { space: place.to_string(), why })
@@ -196,8 +198,8 @@ pub(super) fn kernels() -> Option<String> {
     None
 }
 
-#[cfg(any(feature = "cuda", feature = "opencl"))]
-fn counted(count: u64, what: &str) -> String {
+/// So many of something, in words that are right for one and for several.
+pub(super) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("one {what}") } else { format!("{count} {what}s") }
 }
 

@@ -20,7 +20,7 @@ use gapless::World;
 use gapless::launch::Job;
 use gapless::tuning::{self, Location};
 use gapless_pml::Tuning;
-use gapless_report::{Machine, write_atomically};
+use gapless_report::{Machine, terminal_columns, write_atomically};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -53,7 +53,7 @@ impl Tune {
             return Err(Failure::BadOption {
                 option: "--budget",
                 value: self.budget.to_string(),
-                why: format!("{} to {} seconds", BUDGET.start(), BUDGET.end()),
+                why: format!("must be {} to {} seconds", BUDGET.start(), BUDGET.end()),
             });
         }
         let target = self.target()?;
@@ -169,7 +169,8 @@ fn report(found: &Found, target: Option<&Path>) -> Result<(), Failure> {
                 say(&text)?;
                 return Err(error.into());
             }
-            say(&format!("{}\nwritten to {}\n", found.table(), path.display()))
+            let table = found.table(terminal_columns());
+            say(&format!("{table}\nwritten to {}\n", path.display()))
         }
     }
 }

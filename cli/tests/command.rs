@@ -118,6 +118,10 @@ fn protocols_are_explained() {
     let heap = shows(&["explain", "--layout", "v", "--size", "32M", "--memory", "heap"]);
     assert!(heap.contains("impossible: the sender's memory cannot be mapped"), "{heap}");
     assert!(heap.lines().any(|l| l.starts_with("pipeline") && l.ends_with("chosen")), "{heap}");
+    let from_one = "64 B, sent from one block and received into one block\n";
+    assert!(small.contains(from_one), "{small}");
+    let several = "sent from 1024 blocks and received into 1024 blocks\n";
+    assert!(large.contains(several), "{large}");
 }
 
 #[test]
@@ -140,15 +144,34 @@ fn protocols_between_devices_are_explained_where_there_are_none() {
 #[test]
 fn wrong_calls_are_refused_in_one_line() {
     refuses(&["layout", "--layout", "spiral"], "unknown layout `spiral`");
-    refuses(&["layout", "--layout", "v", "--n", "0"], "v: n = 0 is not possible");
-    refuses(&["layout", "--n", "5"], "--n 5: needs --layout");
-    refuses(&["explain"], "which message?");
-    refuses(&["tune", "--budget", "0"], "--budget 0");
+    refuses(
+        &["layout", "--layout", "v", "--n", "0"],
+        "--n 0: layout v refuses it: n is the matrix edge N, 1 or more",
+    );
+    refuses(
+        &["explain", "--layout", "v,milc", "--n", "64"],
+        "--n 64: layout milc refuses it: n is the parameter set of the benchmark, 1 to 4",
+    );
+    refuses(
+        &["layout", "--layout", "face-x", "--n", "16", "--h", "13"],
+        "--n 16: layout face-x refuses it with --h 13: a face of at least one cell starts at cell 4",
+    );
+    refuses(&["layout", "--layout", "face-x", "--h", "0"], "--h 0: layout face-x refuses n = ");
+    refuses(&["layout", "--layout", "all", "--n", "64"], "--n 64: `all` names layouts");
+    refuses(&["layout", "--n", "5"], "--n 5: it needs --layout");
+    refuses(&["explain"], "explain: it needs a message");
+    refuses(&["tune", "--budget", "0"], "--budget 0: must be 0.1 to 600 seconds");
     refuses(&["tune", "--output", "/proc/nowhere/x.toml"], "its folder cannot be made");
     refuses(&["pingpong", "--space", "cuda:999"], "space cuda:999 is not available");
     refuses(&["pingpong", "--space", "host,opencl:999"], "space opencl:999 is not available");
-    refuses(&["pingpong", "--layout", "v", "--json", "/nonexistent/x.json"], "no such folder");
-    refuses(&["pingpong", "--layout", "v", "--time", "0"], "--time 0");
+    refuses(
+        &["pingpong", "--layout", "v", "--json", "/nonexistent/x.json"],
+        "--json /nonexistent/x.json: there is no folder /nonexistent",
+    );
+    refuses(
+        &["pingpong", "--layout", "v", "--time", "0"],
+        "--time 0: must be more than 0 and at most 3600 seconds",
+    );
     refuses(&TOO_BIG, "V n=262000 needs");
     for arguments in [
         &["pingpong", "--protocol", "pigeon"][..],

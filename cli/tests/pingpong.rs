@@ -24,6 +24,38 @@ fn pingpong(arguments: &[&str]) -> (Report, String, String) {
     (report, text(&output.stdout), drawn)
 }
 
+/// The others are measured, standard error names what is left out and why, and the exit code is 1.
+fn goes_on_without(layouts: &str, n: &str, measured: &str, left_out: &str, why: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("out.json");
+    let mut command = gapless();
+    command.args(["pingpong", "--layout", layouts, "--n", n, "--iterations", "3"]);
+    command.args(["--buffers", "2M", "--json"]).arg(&json);
+    let output = finish(command, Duration::from_secs(100));
+    let (table, error) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    let line = format!("gapless: {left_out} is left out: {why}");
+    assert_eq!(error.lines().filter(|l| l.starts_with(&line)).count(), 1, "{error}");
+    assert_eq!(rows(&table, measured).len(), 1, "{table}");
+    let report = Report::read_json(&json).expect("it holds together");
+    assert_eq!(report.rows.len(), 1);
+    assert!(report.absent.iter().any(|absent| absent.case == left_out && absent.failed));
+}
+
+#[test]
+fn an_impossible_layout_does_not_end_the_others() {
+    goes_on_without(
+        "milc,nas-lu-x",
+        "64",
+        "NAS LU x n=64",
+        "milc",
+        "--n 64: layout milc refuses it: n is the parameter set of the benchmark, 1 to 4",
+    );
+    // 4 TiB for both processes.
+    let (contig, v) = ("openmpi contig x262000", "V n=262000");
+    goes_on_without("contig,v", "262000", contig, v, "V n=262000 needs ");
+}
+
 /// Whether this machine lets processes read each other's memory, by the command's own word.
 fn single_copy_works() -> bool {
     let mut command = gapless();

@@ -140,14 +140,17 @@ impl FamilyInfo {
     /// The family at size `n`; its own complaint about the parameters becomes one about `n`.
     fn cases_of(&self, n: u64, options: &Options) -> Result<Vec<Case>, LayoutError> {
         if n == 0 {
-            return Err(LayoutError::Size { layout: self.name, n, rule: self.n_meaning });
+            return Err(self.refuses(n, None));
         }
         (self.build)(n, options).map_err(|error| match error {
-            LayoutError::Parameters { rule, .. } | LayoutError::Size { rule, .. } => {
-                LayoutError::Size { layout: self.name, n, rule }
-            }
+            LayoutError::Parameters { rule, .. } => self.refuses(n, Some(rule)),
+            LayoutError::Size { rule, .. } => self.refuses(n, rule),
             other => other,
         })
+    }
+
+    fn refuses(&self, n: u64, rule: Option<&'static str>) -> LayoutError {
+        LayoutError::Size { layout: self.name, n, rule, meaning: self.n_meaning }
     }
 
     fn cases_of_all(&self, sizes: &[u64], options: &Options) -> Result<Vec<Case>, LayoutError> {

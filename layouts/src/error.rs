@@ -17,14 +17,16 @@ pub enum LayoutError {
         known: String,
     },
     /// The size parameter is outside what the family defines.
-    #[error("{layout}: n = {n} is not possible; {rule}")]
+    #[error("layout {layout} refuses n = {n}: {}", self.allowed().unwrap_or_default())]
     Size {
         /// The family's name.
         layout: &'static str,
         /// The size that was asked for.
         n: u64,
-        /// What sizes the family accepts.
-        rule: &'static str,
+        /// The rule that this size breaks, if it is another than what follows.
+        rule: Option<&'static str>,
+        /// What the size is, and which sizes there are.
+        meaning: &'static str,
     },
     /// A size was given to a selection that has none.
     #[error(
@@ -51,4 +53,14 @@ pub enum LayoutError {
     /// The datatype layer refused the type.
     #[error("the datatype was refused: {0}")]
     Type(#[from] TypeError),
+}
+
+impl LayoutError {
+    /// What a refused size must be, in words.
+    #[must_use]
+    pub fn allowed(&self) -> Option<String> {
+        let LayoutError::Size { rule, meaning, .. } = self else { return None };
+        let rule = rule.map_or_else(String::new, |rule| format!("{rule}; "));
+        Some(format!("{rule}n is the {meaning}"))
+    }
 }

@@ -67,8 +67,8 @@ pub fn case(name: &str, instances: u64) -> Result<Case, LayoutError> {
             known: names().collect::<Vec<_>>().join(", "),
         })?;
     if instances == 0 {
-        let rule = "at least one instance is sent";
-        return Err(LayoutError::Size { layout: LAYOUT, n: instances, rule });
+        let meaning = "number of instances, 1 or more";
+        return Err(LayoutError::Size { layout: LAYOUT, n: instances, rule: None, meaning });
     }
     let datatype = (entry.build)()?;
     let send = span(datatype, instances)?;

@@ -50,8 +50,10 @@ impl FromStr for Where {
             ("host", Some(0)) if text == "host" => Ok(Where::Host),
             ("cuda", Some(ordinal)) => Ok(Where::Cuda(ordinal)),
             ("opencl", Some(number)) => Ok(Where::OpenCl(number)),
-            ("cuda" | "opencl", None) => Err(format!("{kind} takes a number after its colon")),
-            _ => Err("spaces are host, cuda and opencl".to_owned()),
+            ("cuda" | "opencl", None) => {
+                Err(format!("the number of a device stands after the colon, as in {kind}:0"))
+            }
+            _ => Err("a space is host, cuda[:N] or opencl[:N]".to_owned()),
         }
     }
 }

@@ -55,7 +55,10 @@ pub fn figures(
         rank::echo(&options, cases, world, &mut devices)?;
         return Ok(Vec::new());
     }
-    let outcome = rank::measure(&options, cases, world, &mut devices)?;
+    let outcome = rank::measure(&options, cases, Vec::new(), world, &mut devices)?;
+    if let Some((_, why)) = outcome.left_out.into_iter().next() {
+        return Err(why.into());
+    }
     Ok(outcome.shown.iter().map(|shown| shown.row(false)).collect())
 }
 
@@ -188,7 +191,11 @@ impl Party {
             let before = &mut |index| each(Step::Before(first + index));
             return rank::follow(&self.world, &mut self.devices, course, before);
         }
-        let sizes = Sizes::choose(&cases, course.ends, &mut self.devices, ARENA_BYTES_MAX)?;
+        let (sizes, refused) =
+            Sizes::choose(&cases, course.ends, &mut self.devices, ARENA_BYTES_MAX)?;
+        if let Some((_, failure)) = refused.into_iter().next() {
+            return Err(failure);
+        }
         let mut bench = rank::lead(&self.world, &mut self.devices, course, &sizes)?;
         let launch = bench.launch_and_wait()?;
         let mut known: Vec<((u64, bool), Vec<super::bench::Plain>)> = Vec::new();

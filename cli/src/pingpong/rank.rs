@@ -7,7 +7,9 @@ use super::setting::Setting;
 use super::show::{Outcome, Shown};
 use super::sizes::Sizes;
 use super::{Pingpong, Source, show};
+use crate::complain;
 use crate::failure::Failure;
+use crate::selection::Chosen;
 use gapless::Communicator;
 use gapless::Error;
 use gapless::World;
@@ -49,7 +51,9 @@ pub(super) fn join(all: &[Ends], blocks: Option<NonZeroU32>) -> Result<(World, D
 }
 
 /// Runs this process's part.
-pub(super) fn run(options: &Pingpong, cases: &[Case]) -> Result<ExitCode, Failure> {
+pub(super) fn run(options: &Pingpong, chosen: Chosen) -> Result<ExitCode, Failure> {
+    let Chosen { cases, refused } = chosen;
+    let cases = cases.as_slice();
     let (world, mut devices) = join(&[options.space], options.blocks)?;
     if world.size() != 2 {
         return Err(Failure::NotTwo { ranks: world.size() });
@@ -60,7 +64,7 @@ pub(super) fn run(options: &Pingpong, cases: &[Case]) -> Result<ExitCode, Failur
     let alone = !options.space.involve_device();
     let _pinned = alone.then(|| super::Pinned::to(usize::try_from(world.rank()).unwrap_or(0)));
     let result = if world.rank() == 0 {
-        measure(options, cases, &world, &mut devices).map(Some)
+        measure(options, cases, refused, &world, &mut devices).map(Some)
     } else {
         echo(options, cases, &world, &mut devices).map(|()| None)
     };
@@ -131,10 +135,14 @@ pub(super) fn lead<'a>(
 pub(super) fn measure(
     options: &Pingpong,
     cases: &[Case],
+    refused: Vec<(String, Failure)>,
     world: &World,
     devices: &mut Devices,
 ) -> Result<Outcome, Failure> {
-    let sizes = Sizes::choose(cases, options.space, devices, options.buffers)?;
+    let mut left_out = LeftOut::default();
+    refused.into_iter().for_each(|(name, why)| left_out.add(name, why));
+    let (sizes, too_big) = Sizes::choose(cases, options.space, devices, options.buffers)?;
+    too_big.into_iter().for_each(|(index, why)| left_out.add(cases[index].name.clone(), why));
     let settings = vec![options.setting(); cases.len()];
     let sources = sources(options);
     let progress = ProgressBar::new((cases.len() * sources.len()) as u64);
@@ -148,13 +156,31 @@ pub(super) fn measure(
         let mut pass = Pass { options, bench, source, references: HashMap::new() };
         for (index, case) in cases.iter().enumerate() {
             progress.set_message(case.name.clone());
-            shown.push(pass.measure(index, case)?);
+            if !left_out.holds(&case.name) {
+                shown.push(pass.measure(index, case)?);
+            }
             progress.inc(1);
         }
         pass.bench.dismiss()?;
     }
     progress.finish_and_clear();
-    Ok(Outcome { sizes, shown })
+    Ok(Outcome { sizes, shown, left_out: left_out.0 })
+}
+
+/// Layouts that cannot be sent here.
+#[derive(Default)]
+struct LeftOut(Vec<(String, Failure)>);
+
+impl LeftOut {
+    /// Says so at once: whoever waits for the others may want to call again.
+    fn add(&mut self, name: String, why: Failure) {
+        complain(&format!("{name} is left out: {why}"));
+        self.0.push((name, why));
+    }
+
+    fn holds(&self, name: &str) -> bool {
+        self.0.iter().any(|(left_out, _)| left_out == name)
+    }
 }
 
 fn announce(comm: &Communicator, sizes: &Sizes) -> Result<(), Failure> {

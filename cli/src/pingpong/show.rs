@@ -8,7 +8,9 @@ use super::{Memory, Pingpong, Source};
 use crate::failure::Failure;
 use crate::say;
 use gapless_pml::{Protocol, Tally};
-use gapless_report::{Align, Bytes, Machine, Rate, Report, Row, Summary, Table, Time};
+use gapless_report::{
+    Absent, Align, Bytes, Machine, Rate, Report, Row, Summary, Table, Time, terminal_columns,
+};
 use serde_json::{Map, Value};
 use std::fmt;
 use std::process::ExitCode;
@@ -57,11 +59,16 @@ pub(super) struct Shown {
     pub(super) rotation_bytes: u64,
 }
 
-/// Everything that was measured.
+/// Everything that was measured, and what was not.
 pub(super) struct Outcome {
     pub(super) sizes: Sizes,
     pub(super) shown: Vec<Shown>,
+    /// By name, and why.
+    pub(super) left_out: Vec<(String, Failure)>,
 }
+
+/// What was done with each layout, in the reports.
+pub(super) const OP: &str = "oneway";
 
 pub(super) fn source_name(source: Source) -> &'static str {
     match source {
@@ -71,28 +78,38 @@ pub(super) fn source_name(source: Source) -> &'static str {
 }
 
 impl Outcome {
-    /// Shows and writes everything; whether all bytes were right decides how it ends.
+    /// Shows and writes everything. It ends well if all layouts were measured and all bytes were right.
     pub(super) fn finish(&self, options: &Pingpong) -> Result<ExitCode, Failure> {
         let both = options.memory == Memory::Both;
         let report = self.report(options, both);
         say(&format!(
             "{}\n\n{}{}",
             report.machine.one_line(),
-            self.table(both),
+            self.table(both).within(terminal_columns()),
             self.notes(options)
         ))?;
         if let Some(path) = &options.json {
             report.write_json(path)?;
         }
         if let Some(path) = &options.plot {
-            report.write_svg(path)?;
+            let written = report.write_svg(path)?;
+            if let [first, .., last] = written.as_slice() {
+                let pages = written.len();
+                say(&format!(
+                    "drawn on {pages} pages: {} to {}\n",
+                    first.display(),
+                    last.display()
+                ))?;
+            }
         }
         let wrong = self.shown.iter().filter_map(|shown| {
             shown.verdict.err().map(|wrong| format!("{}: {wrong}", shown.name))
         });
         let wrong: Vec<String> = wrong.collect();
         match wrong.first() {
-            None => Ok(ExitCode::SUCCESS),
+            // What was left out was said when it was.
+            None if self.left_out.is_empty() => Ok(ExitCode::SUCCESS),
+            None => Ok(ExitCode::FAILURE),
             Some(first) => Err(Failure::WrongBytes {
                 cases: wrong.len(),
                 all: self.shown.len(),
@@ -119,7 +136,7 @@ impl Outcome {
             left("protocol"),
             left("bytes"),
         ]);
-        let mut table = Table::new(columns);
+        let mut table = Table::new(columns).expendable(["resident", "spread", "blocks", "payload"]);
         for shown in &self.shown {
             let payload = shown.payload_bytes;
             let memory = both.then(|| shown.source.to_owned());
@@ -173,7 +190,12 @@ impl Outcome {
 
     fn report(&self, options: &Pingpong, both: bool) -> Report {
         let rows = self.shown.iter().map(|shown| shown.row(both)).collect();
+        let left_out = self.left_out.iter().map(|(name, why)| {
+            let (case, op, why) = (name.clone(), OP.to_owned(), why.to_string());
+            Absent { case, op, why, failed: true }
+        });
         Report::new("pingpong", Machine::describe(), options.command(), rows)
+            .absent(left_out.collect())
     }
 }
 
@@ -184,7 +206,7 @@ impl Shown {
             false => self.name.clone(),
         };
         let (protocol, space) = (self.protocols.to_string(), self.ends.to_string());
-        let mut row = Row::new(name, "oneway", space, protocol, self.payload_bytes, self.rotating)
+        let mut row = Row::new(name, OP, space, protocol, self.payload_bytes, self.rotating)
             .blocks(self.blocks)
             .verified(self.verdict.is_ok())
             .with("rotation_bytes", self.rotation_bytes)

@@ -32,13 +32,14 @@ impl Sizes {
         2 * self.cache_bytes
     }
 
-    /// Chooses arenas that hold the largest message and, as far as memory allows, let all rotate.
+    /// Chooses arenas that hold the largest message and, as far as memory allows, let all rotate. Also tells which
+    /// cases no arena can hold, by their place; an error if that is all of them.
     pub(super) fn choose(
         cases: &[Case],
         ends: Ends,
         devices: &mut Devices,
         arena_bytes_max: u64,
-    ) -> Result<Sizes, Failure> {
+    ) -> Result<(Sizes, Vec<(usize, Failure)>), Failure> {
         let (cache_bytes, assumed) = caches(ends, devices)?;
         let span = |case: &Case| {
             let sides = [&case.send, &case.recv].map(|side| {
@@ -54,20 +55,25 @@ impl Sizes {
             span.saturating_mul(places).min(arena_bytes_max)
         };
         let available = available(ends, devices)?;
-        let rotating = cases.iter().map(wanted).max().unwrap_or(0).min(available / (2 * ARENAS));
-        let needed = cases.iter().max_by_key(|case| span(case));
-        let least = needed.map_or(0, span);
-        let arena_bytes = rotating.max(least).next_multiple_of(ARENA_STEP);
-        if let Some(case) = needed
-            && arena_bytes.saturating_mul(ARENAS) > available
-        {
-            return Err(Failure::TooBig {
+        let needed = |case: &Case| span(case).next_multiple_of(ARENA_STEP).saturating_mul(ARENAS);
+        let (possible, too_big): (Vec<_>, Vec<_>) =
+            cases.iter().enumerate().partition(|(_, case)| needed(case) <= available);
+        let refused = too_big.into_iter().map(|(index, case)| {
+            let failure = Failure::TooBig {
                 case: case.name.clone(),
-                needed: Bytes(arena_bytes.saturating_mul(ARENAS)).to_string(),
+                needed: Bytes(needed(case)).to_string(),
                 available: Bytes(available).to_string(),
-            });
+            };
+            (index, failure)
+        });
+        let mut refused: Vec<(usize, Failure)> = refused.collect();
+        if possible.is_empty() && !refused.is_empty() {
+            return Err(refused.swap_remove(0).1);
         }
-        Ok(Sizes { cache_bytes, assumed, arena_bytes })
+        let most = |of: &dyn Fn(&Case) -> u64| possible.iter().map(|(_, case)| of(case)).max();
+        let rotating = most(&wanted).unwrap_or(0).min(available / (2 * ARENAS));
+        let arena_bytes = rotating.max(most(&span).unwrap_or(0)).next_multiple_of(ARENA_STEP);
+        Ok((Sizes { cache_bytes, assumed, arena_bytes }, refused))
     }
 }
 

@@ -88,8 +88,8 @@ impl Found {
         write_with(&self.tuning(), |key| self.why_not(key))
     }
 
-    /// For people: every number that is a cost, its default, and what was found.
-    pub(super) fn table(&self) -> String {
+    /// For people, in at most so many columns: every number that is a cost, its default, and what was found.
+    pub(super) fn table(&self, columns: Option<usize>) -> String {
         let mut table = Table::new([
             ("number", Align::Left),
             ("default", Align::Right),
@@ -111,7 +111,7 @@ impl Found {
         let latency = self.latency.map_or_else(String::new, |seconds| {
             format!("a tiny message one way: {}\n", Time(seconds))
         });
-        format!("{latency}{table}")
+        format!("{latency}{}", table.within(columns))
     }
 }
 
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(read.mapped_mb_s, 1.0);
         let commented = text.lines().find(|line| line.contains("single_copy_mb_s")).unwrap();
         assert!(commented.starts_with('#') && commented.contains("forbidden"), "{commented}");
-        assert!(found.table().contains("not measured: forbidden"));
+        assert!(found.table(None).contains("not measured: forbidden"));
     }
 
     #[test]

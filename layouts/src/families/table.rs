@@ -18,7 +18,7 @@ const MATRIX_ALL: &[u64] = &[512, 1024, 2048, 4096, 8192, 16384];
 const SETS_3: &[u64] = &[1, 2, 3];
 const SETS_4: &[u64] = &[1, 2, 3, 4];
 const EDGE: &str = "matrix edge N, 1 or more";
-const CUBE: &str = "edge of the cube; the depth (1 and 3 cells) is an option";
+const CUBE: &str = "edge of the cube, 1 or more; the depth (1 and 3 cells) is an option";
 const SET_3: &str = "parameter set of the benchmark, 1 to 3";
 const SET_4: &str = "parameter set of the benchmark, 1 to 4";
 const MG: &str = "edge c of the (2c-2, c, c) array, 3 or more";
@@ -187,7 +187,7 @@ pub(crate) static FAMILIES: &[FamilyInfo] = &[
         aliases: &[],
         meaning: "edge of a grid of five doubles per cell, contiguous",
         source: DDT,
-        n_meaning: "cells of the edge, 1 or more",
+        n_meaning: "number of cells along the edge, 1 or more",
         default_sizes: &[12, 162, 1020],
         documented_sizes: &nas::LU_EDGES,
         build: |n, _| one(nas::lu_x(n)),
@@ -198,7 +198,7 @@ pub(crate) static FAMILIES: &[FamilyInfo] = &[
         aliases: &[],
         meaning: "edge of a grid of five doubles per cell, strided",
         source: DDT,
-        n_meaning: "cells of the edge, 1 or more",
+        n_meaning: "number of cells along the edge, 1 or more",
         default_sizes: &[12, 162, 1020],
         documented_sizes: &nas::LU_EDGES,
         build: |n, _| one(nas::lu_y(n)),
@@ -298,7 +298,7 @@ pub(crate) static FAMILIES: &[FamilyInfo] = &[
         aliases: &["specfem-mt"],
         meaning: "seismic waves: every other vector of a plane, received contiguously",
         source: DDT,
-        n_meaning: "vectors of the plane, 1 or more",
+        n_meaning: "number of vectors of the plane, 1 or more",
         default_sizes: &[5600, 7600],
         documented_sizes: &specfem::MT,
         build: |n, _| one(specfem::mt(n)),
@@ -320,7 +320,7 @@ pub(crate) static FAMILIES: &[FamilyInfo] = &[
         aliases: &["ompi"],
         meaning: "types that once broke an optimisation; each also goes by its own name",
         source: "Open MPI's datatype test corpus",
-        n_meaning: "instances sent of each type, 1 or more",
+        n_meaning: "number of instances sent of each type, 1 or more",
         default_sizes: &[1],
         documented_sizes: &[1],
         build: |n, _| openmpi::names().map(|name| openmpi::case(name, n)).collect(),
@@ -402,28 +402,28 @@ fn by_depth(
 fn set<S>(
     layout: &'static str,
     n: u64,
-    rule: &'static str,
+    meaning: &'static str,
     sets: &[S],
     build: impl Fn(&S) -> Result<Case, LayoutError>,
 ) -> Result<Vec<Case>, LayoutError> {
     let index = n.checked_sub(1).and_then(|index| usize::try_from(index).ok());
     let parameters = index.and_then(|index| sets.get(index));
-    one(build(parameters.ok_or(LayoutError::Size { layout, n, rule })?))
+    one(build(parameters.ok_or(LayoutError::Size { layout, n, rule: None, meaning })?))
 }
 
 fn patch(grid: u64, towards: Towards, style: Style) -> Result<Vec<Case>, LayoutError> {
-    let (patches, rule) = match towards {
+    let (patches, meaning) = match towards {
         Towards::X => (wrf::X.as_slice(), WRF_X),
         Towards::Y => (wrf::Y.as_slice(), WRF_Y),
     };
     let patch = patches.iter().find(|patch| patch.grid == grid);
-    let patch = patch.ok_or(LayoutError::Size { layout: "wrf", n: grid, rule })?;
+    let patch = patch.ok_or(LayoutError::Size { layout: "wrf", n: grid, rule: None, meaning })?;
     one(wrf::halo(towards, style, *patch))
 }
 
 fn multigrid(layout: &'static str, axis: Axis, c: u64) -> Result<Vec<Case>, LayoutError> {
     if c < 3 {
-        return Err(LayoutError::Size { layout, n: c, rule: MG });
+        return Err(LayoutError::Size { layout, n: c, rule: None, meaning: MG });
     }
     let a = c.checked_mul(2).ok_or(LayoutError::TooLarge { layout })? - 2;
     one(nas::mg(axis, a, c, c))
