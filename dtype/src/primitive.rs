@@ -242,6 +242,19 @@ impl Primitive {
         matches!(self, P::Byte | P::Packed)
     }
 
+    /// The pair type whose values are of this type, if there is one.
+    pub const fn pair_of(value: Primitive) -> Option<Primitive> {
+        match value {
+            P::Float => Some(P::FloatInt),
+            P::Double => Some(P::DoubleInt),
+            P::Long => Some(P::LongInt),
+            P::Short => Some(P::ShortInt),
+            P::Int => Some(P::TwoInt),
+            P::LongDouble => Some(P::LongDoubleInt),
+            _ => None,
+        }
+    }
+
     /// The type of a pair's value; any other primitive itself.
     const fn value(self) -> Primitive {
         match self {

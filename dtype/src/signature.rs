@@ -116,6 +116,54 @@ impl Signature {
         self.0.total.kind()
     }
 
+    /// The one type that the elements are of: a basic type, or the pair type whose value and index alternate.
+    /// `None` if there are several types, or no elements. `MPI_2INT` is two of `MPI_INT`. By hash, as equality;
+    /// takes time logarithmic in the number of elements, and constant for copies of one type.
+    ///
+    /// ```
+    /// use gapless_dtype::{Datatype, Primitive};
+    ///
+    /// let double = Datatype::from(Primitive::Double);
+    /// let column = Datatype::vector(100, 1, 100, &double)?;
+    /// assert_eq!(column.signature().uniform(), Some(Primitive::Double));
+    /// let mixed = Datatype::structure(&[1, 1], &[0, 8], &[double, Primitive::Int.into()])?;
+    /// assert_eq!(mixed.signature().uniform(), Some(Primitive::DoubleInt));
+    /// # Ok::<(), gapless_dtype::TypeError>(())
+    /// ```
+    pub fn uniform(&self) -> Option<Primitive> {
+        // A repeat is of one type if what it repeats is.
+        let unit = match &self.0.kind {
+            Kind::Repeat { unit, .. } => unit,
+            _ => self,
+        };
+        if let Kind::Basic(primitive) = unit.0.kind {
+            return Some(primitive);
+        }
+        let first = unit.first()?;
+        let is_copies_of = |item: Measure| {
+            let copies = unit.elements() / item.elements;
+            item.times(copies) == unit.0.total
+        };
+        if is_copies_of(Measure::of(first)) {
+            return Some(first);
+        }
+        let pair = Primitive::pair_of(first)?;
+        is_copies_of(Measure::of(first).then(Measure::of(Primitive::Int))).then_some(pair)
+    }
+
+    /// The first element's type.
+    fn first(&self) -> Option<Primitive> {
+        let mut node = self;
+        loop {
+            node = match &node.0.kind {
+                Kind::Empty => return None,
+                Kind::Basic(primitive) => return Some(*primitive),
+                Kind::Repeat { unit, .. } => unit,
+                Kind::Sequence { parts, .. } => parts.first()?,
+            };
+        }
+    }
+
     /// The digest of `count` instances. Numbers beyond 64 bits are capped; no buffer is that large.
     pub fn digest(&self, count: u64) -> SignatureDigest {
         SignatureDigest::from(self.0.total.times(count))

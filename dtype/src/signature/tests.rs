@@ -65,6 +65,45 @@ fn random_signatures_are_their_sequences() {
     assert!(prefixes > 3000);
 }
 
+/// The type that a sequence is made of, by looking at all of it.
+fn uniform(basics: &[Primitive]) -> Option<Primitive> {
+    let first = *basics.first()?;
+    if basics.iter().all(|basic| *basic == first) {
+        return Some(first);
+    }
+    let pair = Primitive::pair_of(first)?;
+    let units = basics.chunks(2);
+    units.into_iter().all(|unit| unit == [first, Primitive::Int]).then_some(pair)
+}
+
+#[test]
+fn one_type_is_found_however_it_is_nested() {
+    let seed = random::seed();
+    let mut rng = Rng::new(seed);
+    let (mut found, mut pairs) = (0, 0);
+    for nth in 0..3000 {
+        let t = random::datatype(&mut rng, 3);
+        let mut basics = Vec::new();
+        listed(&t, &mut basics);
+        let answer = t.signature().uniform();
+        assert_eq!(answer, uniform(&basics), "seed {seed}, type {nth}: {t:?}");
+        found += u32::from(answer.is_some());
+        pairs += u32::from(answer.is_some_and(Primitive::is_pair));
+    }
+    assert!(found > 100, "only {found} types of one kind");
+    for primitive in Primitive::ALL {
+        let t = Datatype::from(primitive);
+        let seen = if primitive == Primitive::TwoInt { Primitive::Int } else { primitive };
+        let nested = Datatype::structure(&[2, 3], &[0, 400], &[t.clone(), t.clone()]).unwrap();
+        for t in [t, nested] {
+            assert_eq!(t.signature().uniform(), Some(seen));
+        }
+        pairs += u32::from(seen.is_pair());
+    }
+    assert!(pairs >= 5);
+    assert_eq!(Signature::empty().uniform(), None);
+}
+
 #[test]
 fn a_changed_element_is_a_mismatch() {
     let seed = random::seed();
