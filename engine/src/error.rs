@@ -2,6 +2,7 @@
 
 use gapless_dtype::{ConvertorError, Primitive};
 use gapless_mem::{DeviceError, OutOfRange, Space};
+use std::fmt;
 use thiserror::Error;
 
 /// Why an engine refused or failed; the message names the culprit.
@@ -57,11 +58,48 @@ pub enum EngineError {
         /// The basic type.
         primitive: Primitive,
     },
-    /// A reduction over a buffer whose elements are not all of the named type.
-    #[error("the buffer's elements are not all {primitive}")]
-    NotUniform {
-        /// The type that was named.
+    /// Elements that the machine has no arithmetic for: `long double`, other than on x86-64.
+    #[error("this machine has no arithmetic for {primitive}")]
+    NoArithmetic {
+        /// The basic type.
         primitive: Primitive,
+    },
+    /// A reduction without a source.
+    #[error("nothing to reduce: there is no source")]
+    NoSource,
+    /// A buffer of elements of several basic types, which no predefined operation combines.
+    #[error("{operand} has elements of several basic types, but {op} combines one type")]
+    MixedElements {
+        /// Which buffer.
+        operand: Operand,
+        /// The operation.
+        op: &'static str,
+    },
+    /// A buffer whose elements are of another basic type than those of the other buffers.
+    #[error("{operand} does not hold {primitive}, but the other buffers do")]
+    NotUniform {
+        /// Which buffer.
+        operand: Operand,
+        /// The type of the others.
+        primitive: Primitive,
+    },
+    /// A buffer whose elements are not those that a user's operation combines.
+    #[error(
+        "{operand} does not hold whole elements of the datatype that the operation {op} is for"
+    )]
+    OtherElements {
+        /// Which buffer.
+        operand: Operand,
+        /// The operation's name.
+        op: String,
+    },
+    /// A user's function panicked. Elements before the one that it was called for may have been written.
+    #[error("the function of the operation {op} panicked: {message}")]
+    Panicked {
+        /// The operation's name.
+        op: String,
+        /// What it panicked with, if that is text.
+        message: String,
     },
     /// A reduction over a range that cuts an element in two.
     #[error("bytes {start}..{end} cut an element of {element_bytes} bytes")]
@@ -82,4 +120,22 @@ pub enum EngineError {
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+/// Which buffer of a reduction is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// The source of this number, counted from 0.
+    Source(usize),
+    /// The buffer that the result goes to.
+    Target,
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operand::Source(number) => write!(f, "source {number}"),
+            Operand::Target => f.write_str("the target"),
+        }
+    }
 }

@@ -14,16 +14,16 @@ const NAME: &str = "host";
 
 /// Where displacement 0 of `typed` is. The pointer may lie outside the region; only what the
 /// layout adds to it is accessed, and that was checked to lie inside.
-fn origin(typed: &Typed) -> Result<*mut u8, EngineError> {
+pub(crate) fn origin(typed: &Typed) -> Result<*mut u8, EngineError> {
     Ok(start(typed.region())?.wrapping_add(usize::try_from(typed.origin()).unwrap_or(usize::MAX)))
 }
 
-fn start(region: Region) -> Result<*mut u8, EngineError> {
+pub(crate) fn start(region: Region) -> Result<*mut u8, EngineError> {
     region.as_ptr().ok_or(EngineError::WrongSpace { engine: NAME, space: region.space() })
 }
 
 /// A cursor at the start of the range, once range and region are known to fit.
-fn cursor(typed: &Typed, range: &Range<u64>) -> Result<Convertor, EngineError> {
+pub(crate) fn cursor(typed: &Typed, range: &Range<u64>) -> Result<Convertor, EngineError> {
     typed.check_range(range)?;
     let mut convertor = typed.convertor()?;
     convertor.seek(range.start)?;
@@ -38,7 +38,7 @@ fn check_length(region: Region, range: &Range<u64>) -> Result<(), EngineError> {
     Ok(())
 }
 
-fn wait_all(after: &[Completion]) -> Result<(), EngineError> {
+pub(crate) fn wait_all(after: &[Completion]) -> Result<(), EngineError> {
     for earlier in after {
         earlier.wait()?;
     }

@@ -1,9 +1,9 @@
 //! Engines move and combine bytes by layout.
 //!
 //! An [`Engine`] packs, unpacks and moves data described by a committed layout, in any memory; a [`Reducer`] combines
-//! elements of a basic type. [`HostEngine`] implements both for memory that the CPU may touch, on the convertor of
-//! `gapless-dtype`. `GpuEngine` of `gapless-dtype-cuda` is the [`Engine`] of CUDA and OpenCL devices; it does not
-//! reduce.
+//! elements of any number of buffers by an [`Op`]: one of MPI's, or a user's. [`HostEngine`] implements both for memory
+//! that the CPU may touch, on the convertor of `gapless-dtype`. `GpuEngine` of `gapless-dtype-cuda` is the [`Engine`] of
+//! CUDA and OpenCL devices; it does not reduce.
 //!
 //! [`Typed`] is a user's buffer as engines see it: a region, a layout and a count, checked once to fit together.
 //! Every call works on any byte range of the packed stream, so a pipeline can pass its fragments directly. Every call
@@ -25,6 +25,25 @@
 //! assert_eq!(packed, [0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! A column is added to a contiguous buffer, in place:
+//!
+//! ```
+//! # use gapless_dtype::{Datatype, Primitive};
+//! # use gapless_engine::{HostEngine, ReduceOp, Reducer, Typed};
+//! # use gapless_mem::Region;
+//! let double = Datatype::from(Primitive::Double);
+//! let column = Datatype::vector(3, 1, 2, &double)?.commit()?;
+//! let matrix: Vec<u8> = (0..6).flat_map(|x| f64::from(x).to_ne_bytes()).collect();
+//! let mut total: Vec<u8> = [10.0f64; 3].into_iter().flat_map(f64::to_ne_bytes).collect();
+//! let target = Typed::new(Region::of_mut(&mut total), 0, &double.commit()?, 3)?;
+//! let sources = [target.clone(), Typed::new(Region::of(&matrix), 0, &column, 1)?];
+//! // SAFETY: both buffers live through the call, and only the target is written, which is the first source.
+//! unsafe { HostEngine.reduce_into(&ReduceOp::Sum.into(), &sources, &target, 0..24, &[]) }?;
+//! let sums = total.chunks(8).map(|x| f64::from_ne_bytes(x.try_into().unwrap()));
+//! assert!(sums.eq([10.0, 12.0, 14.0]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(unsafe_code)]
 
 mod combine;
@@ -33,6 +52,7 @@ mod engine;
 mod error;
 #[allow(unsafe_code, reason = "hands checked regions to the convertor's raw loops")]
 mod host;
+mod op;
 #[allow(unsafe_code, reason = "combines elements that are given by address")]
 mod reduce_host;
 #[allow(unsafe_code, reason = "declares the unsafe method that reducers implement")]
@@ -41,9 +61,12 @@ mod reducer;
 #[allow(unsafe_code, reason = "hands the promises of callers on to an engine")]
 pub mod testkit;
 mod typed;
+mod user_op;
 
 pub use engine::Engine;
-pub use error::EngineError;
+pub use error::{EngineError, Operand};
 pub use host::HostEngine;
-pub use reducer::{ReduceOp, Reducer};
+pub use op::{Op, ReduceOp};
+pub use reducer::Reducer;
 pub use typed::Typed;
+pub use user_op::{UserOp, Vectors};

@@ -1,156 +1,185 @@
-//! The reducer of host memory: gathers a batch of elements, combines, scatters them back.
+//! The reducer of host memory. Elements that lie packed are combined where they are, straight into the target;
+//! others pass through small blocks of the stack.
+//!
+//! [`blocks`] has MPI's operations, [`vectors`] users'.
 
-use crate::combine::combine;
-use crate::{Engine, EngineError, HostEngine, ReduceOp, Reducer, Typed};
-use gapless_dtype::{Datatype, Primitive};
-use gapless_mem::{Completion, Region, Space};
+#[allow(unsafe_code, reason = "combines elements that are given by address")]
+mod blocks;
+#[allow(unsafe_code, reason = "brings elements to users' functions and back, by address")]
+mod vectors;
+
+use crate::combine::{Fold, Level, combine};
+use crate::host::{cursor, origin, start, wait_all};
+use crate::{EngineError, HostEngine, Op, Operand, ReduceOp, Reducer, Typed, UserOp};
+use gapless_dtype::{Layout, Primitive, transfer_raw};
+use gapless_mem::{Completion, Space};
 use std::ops::Range;
 
-/// Bytes combined at a time: small enough for the first-level cache, twice.
-const BATCH_BYTES: u64 = 8 << 10;
+/// What a call comes down to.
+enum Way<'a> {
+    /// The result is this source.
+    Move(&'a Typed),
+    /// A loop combines the elements.
+    Fold(Fold),
+    /// A user's function combines the elements.
+    Call(&'a UserOp),
+}
 
-/// Whether every element of `typed` is a `primitive`.
-fn is_uniform(typed: &Typed, primitive: Primitive) -> bool {
-    let size = primitive.size_bytes();
-    let Ok(one) = Datatype::from(primitive).commit() else { return false };
-    typed.packed_bytes().is_multiple_of(size)
-        && one.signature().digest(typed.packed_bytes() / size)
-            == typed.layout().signature().digest(typed.count())
+/// All buffers, the target first, with what errors call them.
+fn operands<'a>(
+    srcs: &'a [Typed],
+    dst: &'a Typed,
+) -> impl Iterator<Item = (Operand, &'a Typed)> + Clone {
+    let sources = srcs.iter().enumerate().map(|(number, src)| (Operand::Source(number), src));
+    [(Operand::Target, dst)].into_iter().chain(sources)
+}
+
+/// The one type of all elements; bytes if no buffer says.
+fn common(op: ReduceOp, srcs: &[Typed], dst: &Typed) -> Result<Primitive, EngineError> {
+    let mut common = None;
+    for (operand, side) in operands(srcs, dst) {
+        // Plain bytes have no layout of their own.
+        let Some(layout) = side.own_layout() else { continue };
+        let Some(found) = op.element(layout, operand)? else { continue };
+        let primitive = *common.get_or_insert(found);
+        if found != primitive {
+            return Err(EngineError::NotUniform { operand, primitive });
+        }
+    }
+    let primitive = common.unwrap_or(Primitive::Byte);
+    op.check(primitive)?;
+    Ok(primitive)
+}
+
+fn loop_for(op: ReduceOp, primitive: Primitive) -> Result<Fold, EngineError> {
+    combine(Level::best(), op, primitive).ok_or(EngineError::NoArithmetic { primitive })
+}
+
+/// How to reduce, and the bytes that a range is cut at multiples of.
+fn way<'a>(op: &'a Op, srcs: &'a [Typed], dst: &'a Typed) -> Result<(Way<'a>, u64), EngineError> {
+    let (Some(first), Some(last)) = (srcs.first(), srcs.last()) else {
+        return Err(EngineError::NoSource);
+    };
+    let (way, element_bytes) = match op {
+        Op::Predefined(ReduceOp::Replace) => (Way::Move(first), 1),
+        Op::Predefined(ReduceOp::NoOp) => (Way::Move(last), 1),
+        Op::Predefined(op) => {
+            let primitive = common(*op, srcs, dst)?;
+            (Way::Fold(loop_for(*op, primitive)?), primitive.size_bytes())
+        }
+        Op::User(op) => {
+            for (operand, side) in operands(srcs, dst) {
+                op.check(side.layout(), side.count(), operand)?;
+            }
+            (Way::Call(op), op.bytes())
+        }
+    };
+    match srcs.len() {
+        1 => Ok((Way::Move(first), element_bytes)),
+        _ => Ok((way, element_bytes)),
+    }
+}
+
+/// How many elements these bytes are, if they are whole ones.
+fn whole(bytes: u64, element_bytes: u64) -> Option<u64> {
+    // A division takes longer than all other checks, and most sizes need none.
+    let (elements, rest) = match element_bytes.is_power_of_two() {
+        true => (bytes >> element_bytes.trailing_zeros(), bytes & (element_bytes - 1)),
+        false => (bytes / element_bytes, bytes % element_bytes),
+    };
+    (rest == 0).then_some(elements)
+}
+
+/// Whether both ranges are the same bytes of memory, in the same order.
+fn is_same(one: &Typed, other: &Typed, range: &Range<u64>) -> Result<bool, EngineError> {
+    Ok(origin(one)? == origin(other)?
+        && one.window(range)? == other.window(range)?
+        && one.count() == other.count()
+        && one.layout() == other.layout())
+}
+
+/// Copies the range from one layout to another.
+///
+/// # Safety
+/// As for [`Reducer::reduce_into`].
+unsafe fn copy(src: &Typed, dst: &Typed, range: &Range<u64>) -> Result<(), EngineError> {
+    if is_same(src, dst, range)? {
+        return Ok(());
+    }
+    let mut source = cursor(src, &src.window(range)?)?;
+    let mut target = cursor(dst, &dst.window(range)?)?;
+    let (from, to) = (origin(src)?, origin(dst)?);
+    // SAFETY: `Typed` found all that the layouts describe inside the regions, which the caller grants. They do not
+    // overlap: a source that does is the same bytes.
+    unsafe { transfer_raw(&mut source, from, &mut target, to, range.end - range.start) };
+    Ok(())
 }
 
 // SAFETY: the numbers are those of the contract.
-// 1. Elements pass through vectors of this call: out of `src` by `read`, which checks bounds, out of and into
-//    `dst` by the engine.
+// 1. Bytes are reached through the convertor, within what `Typed` has found inside its region, or at the one
+//    stretch that it says the packed stream is; from the window's start for the range's length.
 // 2. All is done by this thread once `after` has ended, before it returns.
-// 3. Operation, range, length and elements are looked at first; the first read or pack refuses a space that is not
-//    the host's.
+// 3. Operation, elements, windows, the range's ends and spaces are looked at before `wait_all`.
+// 4. Nothing is left behind by a return, of whatever kind; panics of users' functions are caught in `UserOp::call`.
 unsafe impl Reducer for HostEngine {
-    fn supports(&self, op: ReduceOp, primitive: Primitive) -> bool {
-        combine(op, primitive).is_some()
+    fn supports(&self, op: &Op, layout: &Layout) -> bool {
+        match op {
+            Op::Predefined(op) if !op.only_moves() && layout.size() > 0 => {
+                let element = op.element(layout, Operand::Target);
+                let primitive = element.map(|element| element.unwrap_or(Primitive::Byte));
+                primitive.is_ok_and(|primitive| loop_for(*op, primitive).is_ok())
+            }
+            op => op.element_bytes(layout).is_ok(),
+        }
     }
 
     fn serves(&self, space: Space) -> bool {
         space.cpu_accessible()
     }
 
-    unsafe fn reduce(
+    unsafe fn reduce_into(
         &self,
-        op: ReduceOp,
-        primitive: Primitive,
-        src: Region,
+        op: &Op,
+        srcs: &[Typed],
         dst: &Typed,
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
-        let function =
-            combine(op, primitive).ok_or(EngineError::UndefinedOp { op: op.name(), primitive })?;
-        dst.check_range(&range)?;
-        let size = primitive.size_bytes();
-        if !range.start.is_multiple_of(size) || !range.end.is_multiple_of(size) {
-            let Range { start, end } = range;
-            return Err(EngineError::SplitElement { start, end, element_bytes: size });
+        let (way, element_bytes) = way(op, srcs, dst)?;
+        let Range { start: first, end } = range;
+        let bytes = end.saturating_sub(first);
+        let elements = whole(first, element_bytes).and(whole(bytes, element_bytes));
+        let elements =
+            elements.ok_or(EngineError::SplitElement { start: first, end, element_bytes })?;
+        if let (Way::Fold(fold), Ok(count)) = (&way, usize::try_from(elements))
+            && let Some(places) = blocks::Places::of(srcs, dst, &range)?
+        {
+            wait_all(after)?;
+            // SAFETY: the caller's promise; all elements of the range lie at these places, in memory that the CPU may
+            // touch, and the loop is for this processor.
+            unsafe { places.fold(*fold, count) };
+            return Ok(Completion::Ready);
         }
-        if src.len() != range.end - range.start {
-            let bytes = range.end - range.start;
-            return Err(EngineError::LengthMismatch { region: src.len(), range: bytes });
+        for (_, side) in operands(srcs, dst) {
+            side.window(&range)?;
+            start(side.region())?;
         }
-        if !is_uniform(dst, primitive) {
-            return Err(EngineError::NotUniform { primitive });
-        }
-        for earlier in after {
-            earlier.wait()?;
-        }
-        let batch = (BATCH_BYTES / size * size).max(size);
-        let capacity = usize::try_from(batch.min(src.len())).unwrap_or(0);
-        let (mut theirs, mut ours) = (vec![0u8; capacity], vec![0u8; capacity]);
-        let mut at = range.start;
-        while at < range.end {
-            let next = range.end.min(at + batch);
-            let len = usize::try_from(next - at).unwrap_or(0);
-            let (theirs, ours) = (&mut theirs[..len], &mut ours[..len]);
-            // SAFETY: the caller keeps `src` readable; `theirs` is this call's own.
-            unsafe { gapless_mem::read(&src, at - range.start, theirs) }?;
-            let scratch = Region::of_mut(ours);
-            // SAFETY: the caller keeps `dst` readable and writable; `scratch` is this call's own.
-            unsafe { self.pack(dst, at..next, scratch, &[]) }?;
-            function(theirs, ours);
-            // SAFETY: as above.
-            unsafe { self.unpack(Region::of(ours), dst, at..next, &[]) }?;
-            at = next;
+        wait_all(after)?;
+        match way {
+            _ if elements == 0 => {}
+            // SAFETY: the caller's promise.
+            Way::Move(src) => unsafe { copy(src, dst, &range) }?,
+            Way::Fold(fold) => {
+                // SAFETY: the caller's promise; windows and spaces were looked at, the range is whole elements of
+                // `element_bytes` bytes, and the loop is for this processor.
+                unsafe { blocks::reduce(fold, element_bytes, srcs, dst, &range) }?;
+            }
+            // SAFETY: the caller's promise; windows and spaces were looked at, and the range is whole elements.
+            Way::Call(op) => unsafe { vectors::reduce(op, srcs, dst, &range) }?,
         }
         Ok(Completion::Ready)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_column_is_summed_in_place() {
-        let column = Datatype::vector(4, 1, 3, &Primitive::Int.into()).unwrap().commit().unwrap();
-        let mut matrix: Vec<u8> = (0..12i32).flat_map(i32::to_ne_bytes).collect();
-        let packed: Vec<u8> = [100i32, 200].into_iter().flat_map(i32::to_ne_bytes).collect();
-        let target = Typed::new(Region::of_mut(&mut matrix), 0, &column, 1).unwrap();
-        let sum = |range| {
-            // SAFETY: both buffers live through the call and do not overlap.
-            unsafe {
-                HostEngine.reduce(
-                    ReduceOp::Sum,
-                    Primitive::Int,
-                    Region::of(&packed),
-                    &target,
-                    range,
-                    &[],
-                )
-            }
-        };
-        sum(4..12).unwrap();
-        assert!(matches!(sum(3..11), Err(EngineError::SplitElement { .. })));
-        assert!(matches!(sum(0..16), Err(EngineError::LengthMismatch { .. })));
-        let values: Vec<i32> =
-            matrix.chunks(4).map(|c| i32::from_ne_bytes(c.try_into().unwrap())).collect();
-        assert_eq!(values, [0, 1, 2, 103, 4, 5, 206, 7, 8, 9, 10, 11]);
-    }
-
-    #[test]
-    fn other_types_are_refused() {
-        let doubles = Datatype::contiguous(2, &Primitive::Double.into()).unwrap().commit().unwrap();
-        let mut memory = [0u8; 16];
-        let src = [0u8; 16];
-        let target = Typed::new(Region::of_mut(&mut memory), 0, &doubles, 1).unwrap();
-        let attempt = |op, primitive| {
-            // SAFETY: both buffers live through the call and do not overlap.
-            unsafe { HostEngine.reduce(op, primitive, Region::of(&src), &target, 0..16, &[]) }
-        };
-        let error = attempt(ReduceOp::Sum, Primitive::Int).unwrap_err();
-        assert_eq!(error, EngineError::NotUniform { primitive: Primitive::Int });
-        let error = attempt(ReduceOp::Band, Primitive::Double).unwrap_err();
-        assert!(matches!(error, EngineError::UndefinedOp { .. }));
-    }
-
-    #[test]
-    fn many_batches_with_gapped_pairs() {
-        let pair = Datatype::from(Primitive::DoubleInt);
-        let many = Datatype::contiguous(3000, &pair).unwrap().commit().unwrap();
-        let mut memory = vec![0u8; 3000 * 16];
-        let mut src = Vec::new();
-        for i in 0..3000i32 {
-            src.extend(f64::from(i % 7 - 3).to_ne_bytes());
-            src.extend(i.to_ne_bytes());
-        }
-        let target = Typed::new(Region::of_mut(&mut memory), 0, &many, 1).unwrap();
-        let (op, primitive) = (ReduceOp::MaxLoc, Primitive::DoubleInt);
-        // SAFETY: both buffers live through the call and do not overlap.
-        unsafe { HostEngine.reduce(op, primitive, Region::of(&src), &target, 0..36000, &[]) }
-            .unwrap();
-        for (i, element) in memory.chunks(16).enumerate() {
-            let i = i32::try_from(i).unwrap();
-            let value = f64::from_ne_bytes(element[..8].try_into().unwrap());
-            let index = i32::from_ne_bytes(element[8..12].try_into().unwrap());
-            let theirs = f64::from(i % 7 - 3);
-            let expected = if theirs > 0.0 { (theirs, i) } else { (0.0, 0) };
-            assert_eq!((value, index), expected, "element {i}");
-        }
-    }
-}
+mod tests;

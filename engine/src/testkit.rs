@@ -1,7 +1,8 @@
-//! For tests of what uses engines (feature `testkit`): an engine whose three calls are one, and an engine for the
-//! memory of a fake device.
+//! For tests of what uses engines (feature `testkit`): an engine whose three calls are one, an engine for the
+//! memory of a fake device, and what reductions mean, written out ([`oracle`]).
 
 mod fake;
+pub mod oracle;
 
 pub use fake::{FakeEngine, Piece};
 

@@ -162,6 +162,19 @@ impl Typed {
         Ok(Convertor::new(self.layout(), self.count)?)
     }
 
+    /// Which bytes of the packed stream take part where `range` of a larger one is meant: the same, or all of
+    /// them if they are exactly as many, for this is then the range's piece on its own.
+    ///
+    /// # Errors
+    /// [`EngineError::RangeOutside`].
+    pub fn window(&self, range: &Range<u64>) -> Result<Range<u64>, EngineError> {
+        if range.end.checked_sub(range.start) == Some(self.packed_bytes) {
+            return Ok(0..self.packed_bytes);
+        }
+        self.check_range(range)?;
+        Ok(range.clone())
+    }
+
     /// Whether `range` lies inside the packed stream.
     ///
     /// # Errors
@@ -220,6 +233,9 @@ mod tests {
         let gaps = Datatype::vector(4, 1, 2, &int).unwrap().commit().unwrap();
         assert_eq!(Typed::new(region, 0, &gaps, 1).unwrap().as_contiguous(), None);
         assert_eq!(Typed::contiguous(region).as_contiguous(), Some(region));
+        assert_eq!(typed.window(&(8..24)), Ok(8..24));
+        assert_eq!(typed.window(&(800..848)), Ok(0..48), "the piece on its own");
+        assert!(typed.window(&(800..847)).is_err());
         let error = typed.check_range(&(40..50)).unwrap_err();
         assert!(matches!(error, EngineError::RangeOutside { packed_bytes: 48, .. }));
     }
