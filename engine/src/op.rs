@@ -123,10 +123,11 @@ impl ReduceOp {
         }
     }
 
-    /// The elements of a buffer; `None` if they are bytes, which stand for anything, or none.
+    /// The elements of a buffer; `None` if they are bytes, which stand for anything, or none. They need not be such
+    /// as the operation is defined for.
     ///
     /// # Errors
-    /// [`EngineError::MixedElements`], [`EngineError::UndefinedOp`].
+    /// [`EngineError::MixedElements`].
     pub(crate) fn element(
         self,
         layout: &Layout,
@@ -136,10 +137,10 @@ impl ReduceOp {
         if signature.kind() == SignatureKind::Bytes || signature.elements() == 0 {
             return Ok(None);
         }
-        let mixed = EngineError::MixedElements { operand, op: self.name() };
-        let primitive = self.sees(signature.uniform().ok_or(mixed)?);
-        self.check(primitive)?;
-        Ok(Some(primitive))
+        match signature.uniform() {
+            Some(uniform) => Ok(Some(self.sees(uniform))),
+            None => Err(EngineError::MixedElements { operand, op: self.name() }),
+        }
     }
 
     /// # Errors

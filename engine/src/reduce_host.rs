@@ -37,22 +37,27 @@ fn operands<'a>(
 /// The one type of all elements; bytes if no buffer says.
 fn common(op: ReduceOp, srcs: &[Typed], dst: &Typed) -> Result<Primitive, EngineError> {
     let mut common = None;
+    let mut known = None;
     for (operand, side) in operands(srcs, dst) {
-        // Plain bytes have no layout of their own.
+        // Plain bytes have no layout of their own, and most buffers have one and the same.
         let Some(layout) = side.own_layout() else { continue };
+        if known.replace(layout.id()) == Some(layout.id()) {
+            continue;
+        }
         let Some(found) = op.element(layout, operand)? else { continue };
         let primitive = *common.get_or_insert(found);
         if found != primitive {
             return Err(EngineError::NotUniform { operand, primitive });
         }
     }
-    let primitive = common.unwrap_or(Primitive::Byte);
-    op.check(primitive)?;
-    Ok(primitive)
+    Ok(common.unwrap_or(Primitive::Byte))
 }
 
 fn loop_for(op: ReduceOp, primitive: Primitive) -> Result<Fold, EngineError> {
-    combine(Level::best(), op, primitive).ok_or(EngineError::NoArithmetic { primitive })
+    combine(Level::best(), op, primitive).ok_or_else(|| match op.check(primitive) {
+        Ok(()) => EngineError::NoArithmetic { primitive },
+        Err(undefined) => undefined,
+    })
 }
 
 /// How to reduce, and the bytes that a range is cut at multiples of.
