@@ -113,6 +113,11 @@ mod tests {
 
     #[test]
     fn has_more_digits_than_a_double() {
+        let preloaded = std::env::var("LD_PRELOAD").unwrap_or_default();
+        if preloaded.contains("vgpreload") {
+            println!("SKIPPED: valgrind computes long double with the digits of double");
+            return;
+        }
         let tiny = LongDouble::of(2f64.powi(-60));
         let sum = LongDouble::of(1.0).plus(tiny);
         assert!(sum > LongDouble::of(1.0));
