@@ -11,7 +11,7 @@ use gapless_engine::EngineError;
 use gapless_layouts::LayoutError;
 use gapless_mem::DeviceError;
 use gapless_mem_cuda::CudaError;
-use gapless_pml::PmlError;
+use gapless_pml::{self as pml, PmlError};
 use gapless_report::{FileError, NoSamples, PlotError};
 
 /// Why an experiment gave no figures, or none that can be trusted.
@@ -56,7 +56,7 @@ pub enum Failure {
     },
     /// A message that failed.
     #[error(transparent)]
-    Message(#[from] PmlError),
+    Message(#[from] pml::Failure),
     /// Two ends that cannot be joined.
     #[error("the two ends cannot be joined: {0}")]
     Link(String),
@@ -180,6 +180,12 @@ pub enum Failure {
         /// Why not.
         error: io::Error,
     },
+}
+
+impl From<PmlError> for Failure {
+    fn from(error: PmlError) -> Failure {
+        Failure::Message(error.into())
+    }
 }
 
 impl From<LinkError> for Failure {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{await_flag, flag, join, meeting_folder, orphans};
-use gapless::{Builder, Config, Error, PmlError, Protocol, Source, World};
+use gapless::{Builder, Config, Error, Failure, PmlError, Protocol, Source, World};
 use std::time::{Duration, Instant};
 
 /// Two seconds are promised; a watchdog waits ten times as long.
@@ -176,7 +176,10 @@ fn what_came_before_the_end_is_delivered() {
         loses_rank_1(|| comm.recv(&mut byte, 1, 0));
         let nobody = comm.recv(&mut byte, Source::Any, 0);
         assert!(
-            matches!(nobody, Err(Error::Message(PmlError::NobodyLeft { rank: 1, .. }))),
+            matches!(
+                nobody,
+                Err(Error::Message(Failure { error: PmlError::NobodyLeft { rank: 1, .. }, .. }))
+            ),
             "{nobody:?}"
         );
         leave(world);

@@ -77,7 +77,7 @@ impl Communicator {
     ///
     /// # Errors
     /// The peer is lost; the message is longer than the view or of other basic types; no such
-    /// rank; a negative tag.
+    /// rank; a negative tag. [`Error::status`] says which message it was, if one had been taken.
     #[inline]
     pub fn recv<'v>(
         &self,

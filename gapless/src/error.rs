@@ -7,16 +7,16 @@ use gapless_btl::LinkError;
 use gapless_dtype::TypeError;
 use gapless_engine::EngineError;
 use gapless_mem::{DeviceError, Space};
-use gapless_pml::PmlError;
+use gapless_pml::{Failure, PmlError, Status};
 use thiserror::Error;
 
 /// Why a call failed; the message names the culprit.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A message failed or was refused.
+    /// A message failed or was refused; [`status`](Error::status) says which, if a receive had taken it.
     #[error(transparent)]
-    Message(#[from] PmlError),
+    Message(#[from] Failure),
     /// The launcher failed: the processes of the job could not find each other, or could not leave together.
     #[error("{0}")]
     Wireup(#[from] WireupError),
@@ -125,13 +125,30 @@ impl Error {
     #[must_use]
     pub fn lost_rank(&self) -> Option<u32> {
         match self {
-            Error::Message(
+            Error::Message(failure) => match &failure.error {
                 PmlError::PeerLost { rank, .. }
                 | PmlError::NobodyLeft { rank, .. }
-                | PmlError::CommFailed { rank },
-            ) => Some(*rank),
+                | PmlError::CommFailed { rank } => Some(*rank),
+                _ => None,
+            },
             Error::Peer(BmlError::PeerLost { peer, .. }) => Some(peer.0),
             _ => None,
         }
+    }
+
+    /// Source, tag and bytes of the message that a receive had taken before it failed, as `MPI_Status` has them beside
+    /// an error (MPI 4.1 §3.2.5). [`Failure`] says what the bytes are. `None` for everything else.
+    #[must_use]
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            Error::Message(failure) => failure.status(),
+            _ => None,
+        }
+    }
+}
+
+impl From<PmlError> for Error {
+    fn from(error: PmlError) -> Error {
+        Error::Message(error.into())
     }
 }

@@ -139,6 +139,6 @@ pub use gapless_mem_cuda::{CudaDevice, CudaDriver, Stream as CudaStream, StreamG
 #[cfg(feature = "opencl")]
 pub use gapless_mem_opencl::OpenClDevice;
 pub use gapless_pml::{
-    BUFFERED_OVERHEAD, Comparison, Config, Counters, Failed, Group, PmlError, Protocol, SendMode,
+    BUFFERED_OVERHEAD, Comparison, Config, Counters, Failure, Group, PmlError, Protocol, SendMode,
     Source, Status, TagSel, Tuning,
 };

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::shared::{Look, State};
 use crate::view::{View, ViewMut};
 use gapless_engine::Typed;
-use gapless_pml::{Pml, PmlError, RequestId, SendMode, Settled, Source, Status, TagSel};
+use gapless_pml::{Failure, Pml, PmlError, RequestId, SendMode, Settled, Source, Status, TagSel};
 use in_flight::{List, is_gone};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -309,27 +309,31 @@ impl<'scope> Scope<'scope, '_> {
         self.comm.shared.test(id).transpose().ok_or(request)
     }
 
-    /// Waits for all of them (`MPI_Waitall`, MPI 4.1 §3.7.5).
-    ///
-    /// # Errors
-    /// The first failure in their order; all have ended nevertheless.
+    /// Waits for all of them (`MPI_Waitall`, MPI 4.1 §3.7.5): how they went, in their order.
+    #[must_use = "some may have failed"]
     pub fn wait_all(
         &self,
         requests: impl IntoIterator<Item = Request<'scope>>,
-    ) -> Result<Vec<Status>, Error> {
+    ) -> Vec<Result<Status, Error>> {
         let ids: Vec<_> = requests.into_iter().map(|request| request.id).collect();
         let mut ended = Vec::with_capacity(ids.len());
-        let state = self.comm.shared.lock()?;
-        self.comm.shared.wait_held(state, |state| {
-            while let Some(&id) = ids.get(ended.len()) {
-                match state.pml.collect(id).transpose() {
-                    Some(result) => ended.push(result),
-                    None => return Look::Until(id),
+        let shared = &self.comm.shared;
+        let waited = shared.lock().and_then(|state| {
+            shared.wait_held(state, |state| {
+                while let Some(&id) = ids.get(ended.len()) {
+                    match state.pml.collect(id).transpose() {
+                        Some(result) => ended.push(result.map_err(Error::from)),
+                        None => return Look::Until(id),
+                    }
                 }
-            }
-            Look::Found(())
-        })?;
-        ended.into_iter().map(|result| Ok(result?)).collect()
+                Look::Found(())
+            })
+        });
+        if let Err(error) = waited {
+            // The world was given up: nobody learns how the others go.
+            ended.resize(ids.len(), Err(error));
+        }
+        ended
     }
 
     /// Waits for the first of them to end, and takes it out of the list (`MPI_Waitany`, MPI 4.1
@@ -462,10 +466,10 @@ impl<'scope> Scope<'scope, '_> {
                     Ok(Some(_)) => {}
                     // The body has waited for it.
                     result if is_gone(&result) => {}
-                    Err(PmlError::Cancelled) => {}
-                    Err(error) => {
+                    Err(Failure { error: PmlError::Cancelled, .. }) => {}
+                    Err(failure) => {
                         if first.is_ok() {
-                            first = Err(error.into());
+                            first = Err(failure.into());
                         }
                     }
                 }

@@ -48,7 +48,7 @@ fn bad_arguments_are_errors() {
     let world = World::init().unwrap();
     let comm = world.comm();
     let refused = |result: Result<_, Error>| match result {
-        Err(Error::Message(error)) => error,
+        Err(Error::Message(failure)) => failure.error,
         other => panic!("{other:?}"),
     };
     assert_eq!(refused(comm.send(&[1u8], 1, 0)), PmlError::InvalidRank { rank: 1, size: 1 });
@@ -64,6 +64,46 @@ fn bad_arguments_are_errors() {
     ));
 }
 
+/// However a result is asked for, the status of the message that a failed receive had taken is beside the error.
+#[test]
+fn a_receive_that_fails_says_whose_message_it_had_taken() {
+    let world = World::init().unwrap();
+    let comm = world.comm();
+    let send = |tag| {
+        comm.send(&[7u8; 16], 0, tag).unwrap();
+    };
+    let check = |result: Result<_, Error>, tag| {
+        let error = result.unwrap_err();
+        let status = error.status().unwrap_or_else(|| panic!("{error} has no status"));
+        assert_eq!((status.source, status.tag, status.bytes), (0, tag, 4), "{error}");
+    };
+    send(1);
+    check(comm.recv(&mut [0u8; 4], Source::Any, TagSel::Any), 1);
+    check(comm.sendrecv(&[1u8; 9], (0, 2), &mut [0u8; 4], (0, TagSel::Any)), 2);
+    send(3);
+    check(comm.mprobe(0, 3).unwrap().recv(&mut [0u8; 4]), 3);
+    send(4);
+    check(comm.irecv_owned(vec![0u8; 4], 0, 4).unwrap().wait().1, 4);
+    let mut persistent = comm.recv_init(vec![0u8; 4], 0, TagSel::Any).unwrap();
+    for tag in [5, 6] {
+        persistent.start().unwrap();
+        send(tag);
+        check(persistent.wait(), tag);
+    }
+    let mut memory = [[0u8; 4]; 3];
+    let ended = comm.scope(|s| {
+        let recvs = (7..).zip(&mut memory).map(|(tag, memory)| s.irecv(memory, 0, tag));
+        let recvs = recvs.collect::<Result<Vec<_>, _>>()?;
+        (7..10).for_each(send);
+        Ok(s.wait_all(recvs))
+    });
+    for (tag, result) in (7..).zip(ended.unwrap()) {
+        check(result, tag);
+    }
+    let never = comm.recv(&mut [0u8; 4], 5, 0).unwrap_err();
+    assert_eq!(never.status(), None, "{never}");
+}
+
 #[test]
 fn what_outlives_its_world_is_told_so() {
     let world = World::init().unwrap();
@@ -76,7 +116,7 @@ fn what_outlives_its_world_is_told_so() {
     assert_eq!(comm.recv(&mut [1u8], 0, 0), Err(Error::Finalized));
     assert!(matches!(comm.dup(), Err(Error::Finalized)));
     let (buffer, result) = unmatched.wait();
-    assert_eq!((buffer, result), (vec![0u8; 9], Err(Error::Message(PmlError::Cancelled))));
+    assert_eq!((buffer, result), (vec![0u8; 9], Err(PmlError::Cancelled.into())));
     let (buffer, result) = matched.wait();
     assert!(buffer.iter().all(|&byte| byte == 5));
     assert_eq!(result.unwrap().protocol, Protocol::Local);
@@ -97,7 +137,7 @@ fn memory_for_peers_is_memory() {
     drop(world);
     let (memory, result) = request.wait();
     let unreceived = PmlError::Unreceived { rank: 0, tag: 0 };
-    assert_eq!(result, Err(Error::Message(unreceived)));
+    assert_eq!(result, Err(unreceived.into()));
     assert_eq!(memory[99_999], 1);
 }
 

@@ -343,6 +343,11 @@ impl Comms {
         }
     }
 
+    /// The rank of a process in the communicator of a context.
+    pub(crate) fn rank_in(&self, context: u32, process: u32) -> u32 {
+        self.of_context(context).and_then(|comm| comm.rank_of(process)).unwrap_or(process)
+    }
+
     /// What a context stands for.
     pub(crate) fn lookup(&self, context: u32) -> Lookup {
         let (at, generation) = parts(context / 2);

@@ -55,20 +55,18 @@ impl Core {
         let Some(recv) = self.requests.recv_mut(id) else { return };
         let sent = envelope.digest.bytes;
         let len = sent.min(recv.buffer.bytes());
-        let matched = Matched {
-            from,
-            tag: envelope.tag,
-            bytes: len,
-            protocol: Protocol::Eager,
-            failure: None,
-        };
+        let matched =
+            Matched { from, tag: envelope.tag, sent, protocol: Protocol::Eager, failure: None };
         let failure = match recv.verdict(&mut self.digests, envelope) {
             Err(error @ PmlError::Truncated { .. }) => Some(error),
             Err(error) => {
                 self.finish_recv(id, Matched { failure: Some(error), ..matched });
                 return self.pool.give(body);
             }
-            Ok(()) if late => Some(PmlError::NotReady { rank: 0, tag: envelope.tag }),
+            Ok(()) if late => {
+                let rank = self.comms.rank_in(recv.context, from);
+                Some(PmlError::NotReady { rank, tag: envelope.tag })
+            }
             Ok(()) => None,
         };
         let matched = Matched { failure, ..matched };

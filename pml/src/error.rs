@@ -1,9 +1,11 @@
 //! What can go wrong with a message, and whose fault it was.
 
+use crate::request::Status;
 use gapless_bml::LinkError;
 use gapless_dtype::SignatureError;
 use gapless_engine::EngineError;
 use gapless_mem::Space;
+use std::fmt;
 use thiserror::Error;
 
 /// Why a call or a request failed. Ranks of `PeerLost` and `Unreachable` are process numbers in the
@@ -38,14 +40,8 @@ pub enum PmlError {
     },
     /// The message is longer than the receive's buffer. What fits was received, nothing else was
     /// touched; the sender completes normally (MPI 4.1 §3.2.4, `MPI_ERR_TRUNCATE`).
-    #[error(
-        "the message from rank {source_rank} with tag {tag} has {sent} bytes, the receive has room for {room}"
-    )]
+    #[error("the message has {sent} bytes, the receive has room for {room}")]
     Truncated {
-        /// The sender's rank in the communicator.
-        source_rank: u32,
-        /// The message's tag.
-        tag: i32,
         /// Bytes of the message.
         sent: u64,
         /// Bytes the receive has room for.
@@ -53,12 +49,8 @@ pub enum PmlError {
     },
     /// The message's basic types are not those the receive expects (MPI 4.1 §3.3.1). Nothing was
     /// received.
-    #[error("the message from rank {source_rank} with tag {tag} does not fit the receive: {error}")]
+    #[error("the message does not fit the receive: {error}")]
     SignatureMismatch {
-        /// The sender's rank in the communicator.
-        source_rank: u32,
-        /// The message's tag.
-        tag: i32,
         /// What differs.
         error: SignatureError,
     },
@@ -184,30 +176,55 @@ pub enum PmlError {
     },
 }
 
-/// Whose message a receive has taken that ended with an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failed {
-    /// The sender's rank in the communicator.
-    pub source: u32,
-    /// The message's tag.
-    pub tag: i32,
-    /// Bytes of the receive's buffer that hold data of the message.
-    pub bytes: u64,
+/// How an operation failed, and which message it had taken if it is a receive: what `MPI_Status` has beside an error
+/// (MPI 4.1 §3.2.5). Every call that gives an operation's result gives this.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// Why.
+    pub error: PmlError,
+    /// Boxed: results with an error are returned by every call, and are large already.
+    status: Option<Box<Status>>,
 }
 
-impl PmlError {
-    /// What a status says of the message (`MPI_Status` beside an error, MPI 4.1 §3.2.5), if the operation was a
-    /// receive and the message is at fault, not a process or an engine.
+impl Failure {
+    /// Of a receive that had taken a message.
+    pub(crate) fn of_message(error: PmlError, status: Status) -> Failure {
+        Failure { error, status: Some(Box::new(status)) }
+    }
+
+    /// The message that a receive had taken: its source, its tag, and as many of its bytes as the buffer has room for.
+    /// How many of them were received, the error says: all, if the message was [truncated](PmlError::Truncated), or
+    /// [not expected](PmlError::NotReady) and short; none, if its [types](PmlError::SignatureMismatch) are others;
+    /// else it is not known. `None` of all other operations, and of receives that had taken none.
     #[must_use]
-    pub fn failed(&self) -> Option<Failed> {
-        match *self {
-            PmlError::Truncated { source_rank: source, tag, room, .. } => {
-                Some(Failed { source, tag, bytes: room })
-            }
-            PmlError::SignatureMismatch { source_rank: source, tag, .. } => {
-                Some(Failed { source, tag, bytes: 0 })
-            }
-            _ => None,
+    pub fn status(&self) -> Option<Status> {
+        self.status.as_deref().copied()
+    }
+}
+
+impl From<PmlError> for Failure {
+    fn from(error: PmlError) -> Failure {
+        Failure { error, status: None }
+    }
+}
+
+impl From<Failure> for PmlError {
+    fn from(failure: Failure) -> PmlError {
+        failure.error
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(Status { source, tag, .. }) = self.status() {
+            write!(f, "receiving the message from rank {source} with tag {tag} failed: ")?;
         }
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Failure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
     }
 }

@@ -88,7 +88,7 @@ pub use comm::{Comparison, Group};
 pub use counters::{Counters, Tally};
 pub use drive::AM_TAG;
 pub use eager::Awaited;
-pub use error::{Failed, PmlError};
+pub use error::{Failure, PmlError};
 pub use gapless_bml::Next;
 pub use matching::MessageId;
 pub use pml::Pml;

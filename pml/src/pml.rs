@@ -7,7 +7,7 @@ use crate::comm::agree::Agreements;
 use crate::counters::Counters;
 use crate::drive::core::Core;
 use crate::eager::short::Awaited;
-use crate::error::PmlError;
+use crate::error::{Failure, PmlError};
 use crate::matching::claim::MessageId;
 use crate::request::persistent::{Persistent, What as Start};
 use crate::request::recv::{Source, TagSel};
@@ -328,12 +328,12 @@ impl Pml {
     ///
     /// # Errors
     /// Nothing was started: no engine serves the memory, and then the message is still there; it was
-    /// received already; its sender was lost before the data came.
+    /// received already; its sender was lost before the data came, and the failure has the message's status.
     pub unsafe fn imrecv(
         &mut self,
         message: &MessageId,
         buffer: &Typed,
-    ) -> Result<RequestId, PmlError> {
+    ) -> Result<RequestId, Failure> {
         // SAFETY: the caller's promise is passed on.
         unsafe { self.core.imrecv(&mut self.bml, message, buffer) }
     }
@@ -378,7 +378,7 @@ impl Pml {
     ///
     /// # Errors
     /// The request's failure, or there is no such request. Either way it is gone.
-    pub fn test(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
+    pub fn test(&mut self, id: RequestId) -> Result<Option<Status>, Failure> {
         if let Some(status) = self.core.requests.collect(id)? {
             return Ok(Some(status));
         }

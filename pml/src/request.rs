@@ -29,7 +29,7 @@ pub use wait::Outcome;
 use crate::choose::Protocol;
 use crate::counters::Counters;
 use crate::eager::stretch::Stretch;
-use crate::error::PmlError;
+use crate::error::{Failure, PmlError};
 use crate::matching::Place;
 use crate::request::recv::{Recv, RecvStage};
 use crate::request::send::Send;
@@ -46,7 +46,7 @@ pub(crate) enum Work {
     /// An eager send that was withdrawn, and waits for the answer.
     Recalled(Recalled),
     /// It has ended; the result waits to be collected.
-    Done(Result<Status, Box<PmlError>>),
+    Done(Result<Status, Box<Failure>>),
     /// Nothing.
     Vacant,
 }
@@ -328,13 +328,13 @@ impl Requests {
     }
 
     /// Ends a request. Its result waits to be collected, or is dropped if the request was released.
-    pub(crate) fn finish(&mut self, id: RequestId, result: Result<Status, PmlError>) {
+    pub(crate) fn finish(&mut self, id: RequestId, result: Result<Status, impl Into<Failure>>) {
         if self.light(id).is_some()
             && let Ok(status) = &result
         {
             self.ended.ended(status.protocol, status.bytes);
         }
-        self.end(id, result);
+        self.end(id, result.map_err(Into::into));
     }
 
     /// Ends an eager send whose message has left.
@@ -356,10 +356,10 @@ impl Requests {
 
     /// Ends a withdrawn request, whose message was counted when it left.
     pub(crate) fn finish_recalled(&mut self, id: RequestId, result: Result<Status, PmlError>) {
-        self.end(id, result);
+        self.end(id, result.map_err(Failure::from));
     }
 
-    fn end(&mut self, id: RequestId, result: Result<Status, PmlError>) {
+    fn end(&mut self, id: RequestId, result: Outcome) {
         let Some(light) = self.lights.get_mut(id.index() as usize) else { return };
         if light.generation != id.generation() {
             return;
@@ -484,10 +484,10 @@ impl Requests {
 
     /// Takes the result of a request that has ended; `None` while it is in flight.
     #[inline]
-    pub(crate) fn collect(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
+    pub(crate) fn collect(&mut self, id: RequestId) -> Result<Option<Status>, Failure> {
         let light = self.lights.get_mut(id.index() as usize).ok_or(PmlError::NoSuchRequest)?;
         if light.generation != id.generation() {
-            return Err(PmlError::NoSuchRequest);
+            return Err(PmlError::NoSuchRequest.into());
         }
         if light.watched || matches!(light.phase, Phase::Heavy | Phase::Vacant) {
             return self.collect_heavy(id);
@@ -503,7 +503,7 @@ impl Requests {
     }
 
     #[inline(never)]
-    fn collect_heavy(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
+    fn collect_heavy(&mut self, id: RequestId) -> Result<Option<Status>, Failure> {
         if !self.is_done(id)? {
             return Ok(None);
         }
@@ -514,7 +514,7 @@ impl Requests {
             _ => Ok(light.status()),
         };
         self.vacate(id.index());
-        result.map(Some).map_err(|error| *error)
+        result.map(Some).map_err(|failure| *failure)
     }
 
     /// As [`collect`](Requests::collect), for callers that only need to know that it went well.

@@ -105,7 +105,7 @@ fn what_has_not_left_is_gone_at_once_and_the_rest_is_in_order() {
         }
         // Nothing has been polled since: these never left, and nobody else had to be asked.
         let last = sends[38];
-        assert_eq!(job.pml(0).test(last), Err(PmlError::Cancelled), "{len} {mode:?}");
+        assert_eq!(job.pml(0).test(last), Err(PmlError::Cancelled.into()), "{len} {mode:?}");
         job.settle();
         for (at, (from, send)) in sources.iter().zip(&sends).enumerate() {
             if at % 3 == 2 {

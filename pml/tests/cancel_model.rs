@@ -97,7 +97,7 @@ fn race(len: u64, seen: &[AtomicU32; 2]) {
     let cancelled = shared.lock().unwrap().receiver.cancel_recv(receive);
 
     let (sent, outcome) = completer.join().unwrap();
-    let received = match outcome {
+    let received = match outcome.map_err(PmlError::from) {
         Ok(status) => status.bytes == len,
         Err(PmlError::Cancelled) => false,
         Err(error) => panic!("neither cancelled nor received: {error}"),
@@ -157,7 +157,7 @@ fn race_of_sends(len: u64, seen: &[AtomicU32; 2]) {
         ends.receiver.progress();
     }
     let received = ends.receiver.test(receive).unwrap().is_some();
-    match ends.sender.test(send) {
+    match ends.sender.test(send).map_err(PmlError::from) {
         Ok(Some(status)) => assert!(received && status.bytes == len, "completed and not received"),
         Err(PmlError::Cancelled) => assert!(!received, "cancelled and received"),
         other => panic!("neither cancelled nor received: {other:?}"),

@@ -49,7 +49,7 @@ fn a_message_that_was_taken_is_refused_when_its_receiver_leaves() {
         let to = Buffer::target(&bytes(len), 1);
         // SAFETY: as above.
         let late = unsafe { job.pml(1).imrecv(&message, &to.typed()) };
-        assert_eq!(late, Err(PmlError::NoSuchMessage));
+        assert_eq!(late, Err(PmlError::NoSuchMessage.into()));
         to.assert_received(&[], "what was refused");
         job.settle();
         for rank in 0..2 {

@@ -179,6 +179,6 @@ fn a_blocking_wait_ends_when_the_peer_dies() {
         drop(other);
     });
     let error = job.pml(0).wait(recv).unwrap_err();
-    assert!(matches!(error, PmlError::PeerLost { rank: 1, .. }), "{error}");
+    assert!(matches!(error.error, PmlError::PeerLost { rank: 1, .. }), "{error}");
     killer.join().unwrap();
 }

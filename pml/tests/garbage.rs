@@ -84,7 +84,7 @@ impl Pair {
 
     /// The peer is lost, and so is the request.
     fn assert_lost(&mut self, id: RequestId, what: &str) {
-        match self.pml.test(id) {
+        match self.pml.test(id).map_err(PmlError::from) {
             Err(PmlError::PeerLost { rank: 1, error: LinkError::Corrupt { .. } }) => {}
             other => panic!("{what}: {other:?}"),
         }
@@ -497,7 +497,7 @@ fn random_bytes_never_panic() {
             pair.inject(&message);
         }
         for id in [recv, send] {
-            match pair.pml.test(id) {
+            match pair.pml.test(id).map_err(PmlError::from) {
                 Ok(_) | Err(PmlError::PeerLost { .. } | PmlError::Truncated { .. }) => {}
                 Err(error) => panic!("seed {seed}: {error}"),
             }

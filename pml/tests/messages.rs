@@ -5,7 +5,7 @@ mod common;
 use common::{Buffer, Job, bytes, link, strided};
 use gapless_btl::loopback;
 use gapless_dtype::{Datatype, Layout, Primitive};
-use gapless_pml::{Config, Failed, PmlError, Protocol, Source, TagSel};
+use gapless_pml::{Config, PmlError, Protocol, Source, TagSel};
 
 const WAYS: [Protocol; 4] =
     [Protocol::Eager, Protocol::Pipeline, Protocol::Mapped, Protocol::SingleCopy];
@@ -129,10 +129,10 @@ fn a_receive_that_is_too_small_is_filled_and_says_so() {
             let to = Buffer::target(&strided(room, 1, 3), 1);
             let send = job.isend(0, &from, 1, 5);
             let recv = job.irecv(1, &to, ANY.0, ANY.1);
-            let error = job.finish(1, recv).unwrap_err();
-            let truncated = PmlError::Truncated { source_rank: 0, tag: 5, sent, room };
-            assert_eq!(error, truncated, "{way}");
-            assert_eq!(error.failed(), Some(Failed { source: 0, tag: 5, bytes: room }), "{way}");
+            let failure = job.outcome(1, recv).unwrap_err();
+            assert_eq!(failure.error, PmlError::Truncated { sent, room }, "{way}");
+            let told = failure.status().map(|status| (status.source, status.tag, status.bytes));
+            assert_eq!(told, Some((0, 5, room)), "{way}");
             job.finish(0, send).unwrap();
             let fits = usize::try_from(room).unwrap();
             to.assert_received(&from.packed()[..fits], &format!("{room} of {sent}, {way}"));
@@ -150,11 +150,10 @@ fn types_that_do_not_fit_are_refused_and_nothing_is_touched() {
         let from = Buffer::source_in(&of(Primitive::Double, count), 1, 4, home);
         let to = Buffer::target(&of(Primitive::Int, 2 * count), 1);
         let (send, recv) = (job.isend(0, &from, 1, 6), job.irecv(1, &to, ANY.0, ANY.1));
-        let error = job.finish(1, recv).unwrap_err();
-        assert!(
-            matches!(error, PmlError::SignatureMismatch { source_rank: 0, tag: 6, .. }),
-            "{error}"
-        );
+        let failure = job.outcome(1, recv).unwrap_err();
+        assert!(matches!(failure.error, PmlError::SignatureMismatch { .. }), "{failure}");
+        let told = failure.status().map(|status| (status.source, status.tag, status.bytes));
+        assert_eq!(told, Some((0, 6, 8 * count)), "{way}");
         job.finish(0, send).unwrap();
         to.assert_received(&[], "a refused message");
         // A shorter message of the right types, and bytes, are welcome.
@@ -256,7 +255,7 @@ fn several_requests_are_waited_for() {
     let all = job.pml(0).wait_all(&left[1..]);
     assert_eq!(all.into_iter().map(|outcome| outcome.unwrap().tag).collect::<Vec<_>>(), [1, 3]);
     assert_eq!(job.pml(0).wait_any(&[]), Err(PmlError::NothingToWaitFor));
-    assert_eq!(job.pml(0).wait(recvs[0]), Err(PmlError::NoSuchRequest));
+    assert_eq!(job.pml(0).wait(recvs[0]), Err(PmlError::NoSuchRequest.into()));
 }
 
 #[test]
@@ -289,7 +288,7 @@ fn a_released_send_still_arrives() {
         let (from, to) = (Buffer::source(&bytes(size), 1, 1), Buffer::target(&bytes(size), 1));
         let send = job.isend(0, &from, 1, 0);
         job.pml(0).release(send).unwrap();
-        assert_eq!(job.pml(0).test(send), Err(PmlError::NoSuchRequest));
+        assert_eq!(job.pml(0).test(send), Err(PmlError::NoSuchRequest.into()));
         let recv = job.irecv(1, &to, ANY.0, ANY.1);
         job.finish(1, recv).unwrap();
         to.assert_received(&from.packed(), "a released send");

@@ -41,7 +41,7 @@ fn a_message_that_was_probed_and_taken_is_nobody_elses() {
             sends.into_iter().for_each(|send| assert_eq!(job.finish(0, send).unwrap().bytes, len));
             // SAFETY: as above.
             let again = unsafe { job.pml(1).imrecv(&message, &late.typed()) };
-            assert_eq!(again, Err(PmlError::NoSuchMessage));
+            assert_eq!(again, Err(PmlError::NoSuchMessage.into()));
         }
     }
 }
@@ -80,8 +80,11 @@ fn a_message_that_was_taken_outlives_its_sender_only_if_it_is_here() {
                 job.finish(1, recv).unwrap();
                 to.assert_received(&from.packed(), "what had arrived");
             }
-            Err(error) => {
-                assert!(!here && matches!(error, PmlError::PeerLost { rank: 0, .. }), "{error}");
+            Err(failure) => {
+                let lost = matches!(failure.error, PmlError::PeerLost { rank: 0, .. });
+                assert!(!here && lost, "{failure}");
+                let told = failure.status().map(|status| (status.source, status.tag, status.bytes));
+                assert_eq!(told, Some((0, 0, len)), "what the probe had said");
             }
         }
     }
@@ -136,10 +139,10 @@ fn a_ring_exchanges_and_replaces() {
         assert_eq!(from.bytes(), before);
         // SAFETY: as above.
         let failed = unsafe { pml.sendrecv(&world, &from.typed(), (9, 1), &to.typed(), with) };
-        assert_eq!(failed, Err(PmlError::InvalidRank { rank: 9, size: 1 }));
+        assert_eq!(failed, Err(PmlError::InvalidRank { rank: 9, size: 1 }.into()));
         // SAFETY: as above.
         let failed = unsafe { pml.sendrecv_replace(&world, &from.typed(), (0, -1), with) };
-        assert_eq!(failed, Err(PmlError::InvalidTag { tag: -1 }));
+        assert_eq!(failed, Err(PmlError::InvalidTag { tag: -1 }.into()));
     }
 }
 

@@ -99,7 +99,8 @@ fn a_ring_that_a_lost_peer_still_maps_is_given_to_nobody() {
         trio.inject(1, &ready(first.reply, u64::MAX));
         trio.assert_lost(1, "no such fragment");
         let outcome = trio.pml.test(first.recv);
-        assert!(matches!(outcome, Err(PmlError::PeerLost { rank: 1, .. })), "{outcome:?}");
+        let error = outcome.map_err(|failure| failure.error);
+        assert!(matches!(error, Err(PmlError::PeerLost { rank: 1, .. })), "{error:?}");
         let ring = first.ring();
         let slab = name(&trio, ring);
         assert_eq!(trio.pml.staging_bytes(), (SLAB, SLAB), "the lost one may write to it");

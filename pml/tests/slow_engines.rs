@@ -265,7 +265,7 @@ fn a_cancelled_send_ends_after_the_engine_that_packs_it() {
                 let outcome = match early {
                     Ok(None) => lab.job.finish(0, send),
                     Ok(Some(status)) => Ok(status),
-                    Err(error) => Err(error),
+                    Err(failure) => Err(failure.error),
                 };
                 assert_eq!(working.load(Ordering::Relaxed), 0, "{what}: {outcome:?}");
                 assert_eq!(outcome, Err(PmlError::Cancelled), "{what}");
@@ -322,7 +322,8 @@ fn a_receiver_that_says_the_end_in_mid_message_is_lost_and_the_engine_ends_first
                 outcome = pair.pml.test(send);
             }
         }
-        assert!(matches!(outcome, Err(PmlError::Engine(_))), "{what}: {outcome:?}");
+        let error = outcome.as_ref().err().map(|failure| &failure.error);
+        assert!(matches!(error, Some(PmlError::Engine(_))), "{what}: {outcome:?}");
         assert_eq!((engine.at_work(), pair.pml.staging_bytes().1), (0, 0), "{what}");
     }
 }

@@ -131,7 +131,7 @@ fn an_answer_that_a_short_send_waits_for_is_its_receivers() {
         trio.inject(THIRD, &short(forged::FIN, verdict, serial));
         assert_unheard(&mut trio, send, &what);
         trio.inject(OTHER, &short(forged::FIN, WITHDRAWN, serial));
-        assert_eq!(trio.pml.test(send), Err(PmlError::Cancelled), "{what}");
+        assert_eq!(trio.pml.test(send), Err(PmlError::Cancelled.into()), "{what}");
     }
 }
 

@@ -137,7 +137,7 @@ fn other_memory_is_withdrawn_before_it_is_freed() {
                     // SAFETY: as above.
                     let view = unsafe { gapless::View::of_region(region, 0, &layout, BYTES) }?;
                     let sent = s.isend(view, peer, 0)?;
-                    s.wait_all([received, sent])
+                    s.wait_all([received, sent]).into_iter().collect::<Result<Vec<_>, _>>()
                 });
                 for status in statuses.unwrap() {
                     let direct = status.protocol == Protocol::Mapped;

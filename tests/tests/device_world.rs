@@ -3,7 +3,7 @@
 
 use gapless::btl::Btl;
 use gapless::{Config, Region};
-use gapless::{Error, PmlError, Source, TagSel, View, ViewMut, World};
+use gapless::{PmlError, Source, TagSel, View, ViewMut, World};
 use gapless_btl::loopback::{Hub, Loopback};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_layouts::{Case, Side, cases};
@@ -162,11 +162,11 @@ fn memory_that_nothing_serves_is_refused_by_name() {
             let view = unsafe { View::of_region(*region, 0, &byte, 64) }.unwrap();
             let error = world.comm().send(view, 0, 0).unwrap_err();
             let refused = PmlError::NoEngine { space: region.space() };
-            assert_eq!(error, Error::Message(refused.clone()));
+            assert_eq!(error, refused.clone().into());
             // SAFETY: as above.
             let view = unsafe { ViewMut::of_region(*region, 0, &byte, 64) }.unwrap();
             let error = world.comm().recv(view, 0, 0).unwrap_err();
-            assert_eq!(error, Error::Message(refused));
+            assert_eq!(error, refused.into());
         }
     }
 }

@@ -33,7 +33,7 @@ impl Communicator {
     /// A member is lost; a member has no identifier left.
     pub fn dup(&self) -> Result<Communicator, Error> {
         let made = self.make(|pml| pml.start_dup(&self.comm))?;
-        made.ok_or(Error::Message(PmlError::Bug { what: "a duplicate for nobody" }))
+        Ok(made.ok_or(PmlError::Bug { what: "a duplicate for nobody" })?)
     }
 
     /// A communicator of those members that give the same `color`, in the order of their keys, and of their ranks if
@@ -65,7 +65,7 @@ impl Communicator {
     /// As [`dup`](Communicator::dup); this is an intercommunicator.
     pub fn split_shared(&self, key: i32) -> Result<Communicator, Error> {
         let made = self.make(|pml| pml.start_split_shared(&self.comm, key))?;
-        made.ok_or(Error::Message(PmlError::Bug { what: "a set of processes without its own" }))
+        Ok(made.ok_or(PmlError::Bug { what: "a set of processes without its own" })?)
     }
 
     /// A communicator of the members that are in `group`; `None` for the others, who call this, too
@@ -87,7 +87,7 @@ impl Communicator {
     /// As [`create`](Communicator::create); this process is not in the group; this is an intercommunicator.
     pub fn create_group(&self, group: &Group, tag: i32) -> Result<Communicator, Error> {
         let made = self.make(|pml| pml.start_create_group(&self.comm, group, tag))?;
-        made.ok_or(Error::Message(PmlError::NotAMember))
+        Ok(made.ok_or(PmlError::NotAMember)?)
     }
 
     /// An intercommunicator of this communicator's members and those of another one, whose leader is
@@ -109,7 +109,7 @@ impl Communicator {
     ) -> Result<Communicator, Error> {
         let remote = (&bridge.comm, remote_leader);
         let made = self.make(|pml| pml.start_intercomm(&self.comm, leader, remote, tag))?;
-        made.ok_or(Error::Message(PmlError::Bug { what: "an intercommunicator of one side" }))
+        Ok(made.ok_or(PmlError::Bug { what: "an intercommunicator of one side" })?)
     }
 
     /// One communicator of both sides of this intercommunicator; the side that says `high` comes
@@ -119,7 +119,7 @@ impl Communicator {
     /// As [`dup`](Communicator::dup); this is no intercommunicator.
     pub fn merge(&self, high: bool) -> Result<Communicator, Error> {
         let made = self.make(|pml| pml.start_merge(&self.comm, high))?;
-        made.ok_or(Error::Message(PmlError::Bug { what: "a union without its members" }))
+        Ok(made.ok_or(PmlError::Bug { what: "a union without its members" })?)
     }
 
     /// Frees this communicator in this process (`MPI_Comm_free`, MPI 4.1 §7.4.3), for all clones: at once, or when

@@ -4,7 +4,7 @@
 //! A list may also name requests whose results have been collected: removing those one by one would cost more than a
 //! sweep now and then. A name is valid for one request only.
 
-use gapless_pml::{Pml, PmlError, RequestId};
+use gapless_pml::{Failure, Pml, PmlError, RequestId};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The shortest list that is swept for collected requests.
@@ -97,6 +97,6 @@ impl Scopes {
 }
 
 /// Whether a result says that there is no such request: it was collected before.
-pub(super) fn is_gone<T>(result: &Result<T, PmlError>) -> bool {
-    matches!(result, Err(PmlError::NoSuchRequest))
+pub(super) fn is_gone<T>(result: &Result<T, Failure>) -> bool {
+    matches!(result, Err(Failure { error: PmlError::NoSuchRequest, .. }))
 }

@@ -214,7 +214,7 @@ impl Pml {
                     Ok(Some(_)) => {}
                     // A member that dies while it receives the answer has already been heard.
                     Err(_) if agreement.step == Step::Tell => {}
-                    Err(error) => agreement.failure = Some(error),
+                    Err(failure) => agreement.failure = Some(failure.error),
                 }
                 agreement.requests.pop();
             }

@@ -368,9 +368,11 @@ impl Core {
             }
             Arrival::Rts(rts, _) if rts.envelope.mode == SendMode::Ready => {
                 // Its sender was told already, and has released it.
-                let failure = Some(PmlError::NotReady { rank: 0, tag: label.tag });
+                let (tag, sent) = (label.tag, rts.envelope.digest.bytes);
+                let rank = self.rank_in(label.context, from);
+                let failure = Some(PmlError::NotReady { rank, tag });
                 let protocol = Protocol::Pipeline;
-                self.finish_recv(id, Matched { from, tag: label.tag, bytes: 0, protocol, failure });
+                self.finish_recv(id, Matched { from, tag, sent, protocol, failure });
                 Ok(())
             }
             arrival => self.receive(bml, id, from, arrival),

@@ -24,10 +24,10 @@ use crate::buffer::Transfer;
 use crate::choose::{Protocol, Ways};
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::inflight::InFlight;
+use crate::error::PmlError;
 use crate::matching::body::{Arrival, Body};
-use crate::request::RequestId;
 use crate::request::send::{SendStage, to_usize};
-use crate::request::wait::Outcome;
+use crate::request::{RequestId, Status};
 use crate::rndv::staging::device_of;
 use crate::wire::SendMode;
 use crate::wire::{self, PAYLOAD_BYTES, Verdict};
@@ -247,7 +247,12 @@ impl Core {
     }
 
     /// Ends a send at once, or when no engine reads its buffer any more.
-    pub(crate) fn finish_offered(&mut self, id: RequestId, packing: bool, result: Outcome) {
+    pub(crate) fn finish_offered(
+        &mut self,
+        id: RequestId,
+        packing: bool,
+        result: Result<Status, PmlError>,
+    ) {
         match self.requests.send_mut(id) {
             Some(send) if packing => send.stage = SendStage::Draining { packing: 1, result },
             _ => self.requests.finish(id, result),

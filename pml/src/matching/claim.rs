@@ -3,7 +3,7 @@
 
 use crate::comm::Comm;
 use crate::drive::core::Core;
-use crate::error::PmlError;
+use crate::error::{Failure, PmlError};
 use crate::matching::body::{Arrival, Body};
 use crate::request::Status;
 use crate::request::recv::{Source, TagSel};
@@ -25,6 +25,7 @@ pub struct MessageId {
 struct Claim {
     number: u64,
     label: Label,
+    status: Status,
     /// `None` if its sender was lost before the data came.
     held: Option<Arrival>,
 }
@@ -83,23 +84,29 @@ impl Core {
         let number = self.claims.next;
         self.claims.next += 1;
         self.claims.parked += u32::from(is_parked(&held));
-        let index = self.claims.claims.insert(Claim { number, label, held: Some(held) });
+        let index = self.claims.claims.insert(Claim { number, label, status, held: Some(held) });
         Ok(Some((MessageId { index, number }, status)))
     }
 
-    /// The message behind a claim, which is over.
-    pub(crate) fn unclaim(&mut self, message: &MessageId) -> Result<(Label, Arrival), PmlError> {
+    /// The message behind a claim, which is over; whoever asks has room for so many bytes.
+    pub(crate) fn unclaim(
+        &mut self,
+        message: &MessageId,
+        room: u64,
+    ) -> Result<(Label, Arrival), Failure> {
         let claim = self.claims.take(message).ok_or(PmlError::NoSuchMessage)?;
         let Some(held) = claim.held else {
             let gone = PmlError::Bug { what: "a message without a sender that is lost" };
-            return Err(self.peers[claim.label.source as usize].fault().unwrap_or(gone));
+            let error = self.peers[claim.label.source as usize].fault().unwrap_or(gone);
+            let bytes = claim.status.bytes.min(room);
+            return Err(Failure::of_message(error, Status { bytes, ..claim.status }));
         };
         Ok((claim.label, self.unkeep(claim.label, held)))
     }
 
     /// Drops a message; its sender's request ends as if nothing of it had been wanted.
     pub(crate) fn drop_claim(&mut self, bml: &mut Bml, message: &MessageId) {
-        if let Ok((label, arrival)) = self.unclaim(message) {
+        if let Ok((label, arrival)) = self.unclaim(message, 0) {
             self.refuse_message(bml, label.source, arrival, Verdict::Refused);
         }
     }

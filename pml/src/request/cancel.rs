@@ -24,8 +24,7 @@ use crate::error::PmlError;
 use crate::matching::body::Arrival;
 use crate::pml::Pml;
 use crate::request::send::SendStage;
-use crate::request::wait::Outcome;
-use crate::request::{Left, Recalled, RequestId};
+use crate::request::{Left, Recalled, RequestId, Status};
 use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Verdict, What};
 use gapless_bml::Bml;
@@ -141,7 +140,7 @@ impl Core {
         }
     }
 
-    fn end_recall(&mut self, id: RequestId, serial: u64, result: Outcome) {
+    fn end_recall(&mut self, id: RequestId, serial: u64, result: Result<Status, PmlError>) {
         self.serials.remove(&serial);
         self.requests.finish_recalled(id, result);
     }

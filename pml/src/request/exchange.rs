@@ -3,8 +3,9 @@
 use crate::comm::Comm;
 use crate::error::PmlError;
 use crate::pml::Pml;
+use crate::request::RequestId;
 use crate::request::recv::{Source, TagSel};
-use crate::request::{RequestId, Status};
+use crate::request::wait::Outcome;
 use gapless_engine::Typed;
 
 impl Pml {
@@ -24,7 +25,7 @@ impl Pml {
         to: (u32, i32),
         into: &Typed,
         from: (Source, TagSel),
-    ) -> Result<Status, PmlError> {
+    ) -> Outcome {
         // SAFETY: the caller's promise holds until `exchanged` has seen both end.
         let recv = unsafe { self.irecv(comm, into, from.0, from.1) }?;
         // SAFETY: as above.
@@ -47,7 +48,7 @@ impl Pml {
         buffer: &Typed,
         to: (u32, i32),
         from: (Source, TagSel),
-    ) -> Result<Status, PmlError> {
+    ) -> Outcome {
         // SAFETY: nothing writes the memory before the receive below is started.
         let send = unsafe { self.isend_copy(comm, buffer, to.0, to.1) }?;
         // SAFETY: the caller's promise holds until `exchanged` has seen it end.
@@ -56,17 +57,13 @@ impl Pml {
             Err(error) => {
                 // The copy is the request's own.
                 self.release(send)?;
-                Err(error)
+                Err(error.into())
             }
         }
     }
 
     /// Sees both ends of an exchange end.
-    fn exchanged(
-        &mut self,
-        recv: RequestId,
-        send: Result<RequestId, PmlError>,
-    ) -> Result<Status, PmlError> {
+    fn exchanged(&mut self, recv: RequestId, send: Result<RequestId, PmlError>) -> Outcome {
         match send {
             Ok(send) => {
                 let received = self.wait(recv);
@@ -77,7 +74,7 @@ impl Pml {
                 self.cancel_recv(recv)?;
                 // Cancelled, or on its way already.
                 let _ = self.wait(recv);
-                Err(error)
+                Err(error.into())
             }
         }
     }

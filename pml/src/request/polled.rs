@@ -1,7 +1,7 @@
 //! For callers that wait in their own loop, because they share the endpoint behind a lock and must not hold it while
 //! they yield or sleep: the steps that `wait.rs` is made of.
 
-use crate::error::PmlError;
+use crate::error::{Failure, PmlError};
 use crate::pml::Pml;
 use crate::request::{RequestId, Settled, Status};
 use gapless_bml::Waiter;
@@ -21,7 +21,7 @@ impl Pml {
     /// # Errors
     /// The request's failure, or there is no such request. Either way it is gone.
     #[inline]
-    pub fn collect(&mut self, id: RequestId) -> Result<Option<Status>, PmlError> {
+    pub fn collect(&mut self, id: RequestId) -> Result<Option<Status>, Failure> {
         self.core.requests.collect(id)
     }
 

@@ -5,7 +5,7 @@ use crate::choose::Protocol;
 use crate::comm::Comm;
 use crate::digests::Digests;
 use crate::drive::core::Core;
-use crate::error::PmlError;
+use crate::error::{Failure, PmlError};
 use crate::matching::claim::MessageId;
 use crate::matching::{Pattern, Place};
 use crate::request::{RequestId, Status, Work};
@@ -74,13 +74,14 @@ pub(crate) enum RecvStage {
 pub(crate) struct Matched {
     pub(crate) from: u32,
     pub(crate) tag: i32,
-    pub(crate) bytes: u64,
+    /// The message's bytes, whether or not the receive has room for all of them.
+    pub(crate) sent: u64,
     pub(crate) protocol: Protocol,
     pub(crate) failure: Option<PmlError>,
 }
 
 impl Recv {
-    /// Whether a message fits. An error names rank 0 for the sender: the caller knows better.
+    /// Whether a message fits.
     pub(crate) fn verdict(
         &self,
         digests: &mut Digests,
@@ -96,11 +97,9 @@ impl Recv {
             Ok(()) => Ok(()),
             Err(SignatureError::TooLong { sent_bytes, posted_bytes }) => {
                 let (sent, room) = (sent_bytes, posted_bytes);
-                Err(PmlError::Truncated { source_rank: 0, tag: envelope.tag, sent, room })
+                Err(PmlError::Truncated { sent, room })
             }
-            Err(error) => {
-                Err(PmlError::SignatureMismatch { source_rank: 0, tag: envelope.tag, error })
-            }
+            Err(error) => Err(PmlError::SignatureMismatch { error }),
         }
     }
 
@@ -193,12 +192,12 @@ impl Core {
         bml: &mut Bml,
         message: &MessageId,
         buffer: &Typed,
-    ) -> Result<RequestId, PmlError> {
+    ) -> Result<RequestId, Failure> {
         let engine = buffer::engine_for(&self.engines, buffer)?;
         if !buffer.space().cpu_accessible() {
             self.know_device(bml, engine, buffer.space());
         }
-        let (label, arrival) = self.unclaim(message)?;
+        let (label, arrival) = self.unclaim(message, buffer.packed_bytes())?;
         // SAFETY: the caller's promise is the one that a buffer takes.
         let buffer = unsafe { Buffer::promised(buffer, engine) };
         let (context, source) = (label.context, Some(label.source));
@@ -249,7 +248,7 @@ impl Core {
 
     /// The rank of a process in the communicator of a context.
     pub(crate) fn rank_in(&self, context: u32, process: u32) -> u32 {
-        self.comms.of_context(context).and_then(|comm| comm.rank_of(process)).unwrap_or(process)
+        self.comms.rank_in(context, process)
     }
 
     /// Ends a receive that took a message.
@@ -258,19 +257,12 @@ impl Core {
         if let RecvStage::Incoming(incoming) = &recv.stage {
             self.serials.remove(&incoming.reply);
         }
-        let context = recv.context;
-        let source = self.rank_in(context, matched.from);
-        let Matched { tag, bytes, protocol, failure, .. } = matched;
+        let Matched { from, tag, sent, protocol, failure } = matched;
+        let (context, bytes) = (recv.context, sent.min(recv.buffer.bytes()));
+        let status = Status { source: self.rank_in(context, from), tag, bytes, protocol };
         let result = match failure {
-            None => Ok(Status { source, tag, bytes, protocol }),
-            Some(PmlError::Truncated { tag, sent, room, .. }) => {
-                Err(PmlError::Truncated { source_rank: source, tag, sent, room })
-            }
-            Some(PmlError::SignatureMismatch { tag, error, .. }) => {
-                Err(PmlError::SignatureMismatch { source_rank: source, tag, error })
-            }
-            Some(PmlError::NotReady { tag, .. }) => Err(PmlError::NotReady { rank: source, tag }),
-            Some(error) => Err(error),
+            None => Ok(status),
+            Some(error) => Err(Failure::of_message(error, status)),
         };
         self.requests.finish(id, result);
     }

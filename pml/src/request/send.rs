@@ -7,7 +7,6 @@ use crate::drive::core::{AM_TAG, Core};
 use crate::drive::peer::{Gone, Outgoing};
 use crate::error::PmlError;
 use crate::request::mode::Copied;
-use crate::request::wait::Outcome;
 use crate::request::{Left, RequestId, Status, Work};
 use crate::rndv::offer::Offered;
 use crate::wire::Data;
@@ -49,7 +48,7 @@ pub(crate) enum SendStage {
     /// Offered: the receiver's answer, or the end of the chosen protocol.
     Rendezvous(Box<Offered>),
     /// It has ended with this result, but engines still read the buffer.
-    Draining { packing: u32, result: Outcome },
+    Draining { packing: u32, result: Result<Status, PmlError> },
 }
 
 /// A send with checked arguments.
@@ -420,7 +419,7 @@ impl Core {
 
 impl Send {
     /// The result by the receiver's verdict.
-    pub(crate) fn outcome(&self, verdict: Verdict) -> Outcome {
+    pub(crate) fn outcome(&self, verdict: Verdict) -> Result<Status, PmlError> {
         let (rank, tag) = (self.to.rank, self.envelope.tag);
         match verdict {
             Verdict::Received(protocol) => Ok(self.status(protocol)),

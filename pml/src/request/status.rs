@@ -36,9 +36,9 @@ pub struct Status {
     pub source: u32,
     /// The message's tag.
     pub tag: i32,
-    /// Packed bytes received (sent).
+    /// Packed bytes received (sent). [`Failure`](crate::Failure) says what they are beside an error.
     pub bytes: u64,
-    /// How the message was carried. A probe sees `Eager` or, for a rendezvous whose protocol is
-    /// not chosen yet, `Pipeline`.
+    /// How the message was carried. A probe, and a receive that failed early, sees `Eager` or, for a rendezvous whose
+    /// protocol is not chosen yet, `Pipeline`.
     pub protocol: Protocol,
 }

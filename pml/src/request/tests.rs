@@ -11,7 +11,7 @@ fn a_name_is_void_once_its_result_was_collected() {
     let mut requests = Requests::default();
     let first = requests.insert(Work::Done(Ok(status(1))));
     assert_eq!(requests.collect(first), Ok(Some(status(1))));
-    assert_eq!(requests.collect(first), Err(PmlError::NoSuchRequest));
+    assert_eq!(requests.collect(first), Err(PmlError::NoSuchRequest.into()));
     let second = requests.insert(Work::Done(Ok(status(2))));
     assert_eq!(second.index(), first.index());
     assert_eq!(requests.is_done(first), Err(PmlError::NoSuchRequest));
@@ -21,7 +21,7 @@ fn a_name_is_void_once_its_result_was_collected() {
 #[test]
 fn a_released_request_leaves_no_entry_behind() {
     let mut requests = Requests::default();
-    let id = requests.insert(Work::Done(Err(Box::new(PmlError::Cancelled))));
+    let id = requests.insert(Work::Done(Err(Box::new(PmlError::Cancelled.into()))));
     requests.release(id).unwrap();
     assert_eq!(requests.release(id), Err(PmlError::NoSuchRequest));
     assert_eq!(requests.free.len(), 1);
@@ -46,7 +46,7 @@ fn a_light_receive_ends_only_with_what_it_expects() {
     assert!(!requests.any_under_way());
     assert_eq!(requests.collect(id), Ok(Some(expected)));
     assert_eq!(requests.collect_quietly(id), Settled::Asks);
-    assert_eq!(requests.collect(id), Err(PmlError::NoSuchRequest));
+    assert_eq!(requests.collect(id), Err(PmlError::NoSuchRequest.into()));
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_light_receive_is_written_out_for_whoever_wants_more_of_it() {
     assert_eq!(requests.under_way().count(), 2);
     requests.finish(other, Err(PmlError::Cancelled));
     assert_eq!(requests.collect_quietly(other), Settled::Asks);
-    assert_eq!(requests.collect(other), Err(PmlError::Cancelled));
+    assert_eq!(requests.collect(other), Err(PmlError::Cancelled.into()));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! finish it polls; otherwise it waits as the [`Waiter`](gapless_bml::Waiter) says: spin or yield, then block.
 
 use crate::comm::Comm;
-use crate::error::PmlError;
+use crate::error::{Failure, PmlError};
 use crate::matching::claim::MessageId;
 use crate::pml::Pml;
 use crate::request::recv::{Source, TagSel};
@@ -15,14 +15,14 @@ use crate::request::{RequestId, Status};
 const BUSY_SPINS: u32 = 64;
 
 /// How one of several requests ended.
-pub type Outcome = Result<Status, PmlError>;
+pub type Outcome = Result<Status, Failure>;
 
 impl Pml {
     /// Drives until `done` gives something.
-    pub(crate) fn wait_for<T>(
+    pub(crate) fn wait_for<T, E>(
         &mut self,
-        mut done: impl FnMut(&mut Pml) -> Result<Option<T>, PmlError>,
-    ) -> Result<T, PmlError> {
+        mut done: impl FnMut(&mut Pml) -> Result<Option<T>, E>,
+    ) -> Result<T, E> {
         self.waiter.stir();
         let mut idle = 0u32;
         loop {
@@ -49,7 +49,7 @@ impl Pml {
     ///
     /// # Errors
     /// The request's failure, or there is no such request. Either way it is gone.
-    pub fn wait(&mut self, id: RequestId) -> Result<Status, PmlError> {
+    pub fn wait(&mut self, id: RequestId) -> Outcome {
         self.wait_for(|pml| pml.core.requests.collect(id))
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct Incoming {
     pub(crate) rts: Rts,
     /// Its number here.
     pub(crate) reply: u64,
-    /// Bytes that are received: as many as were sent, or as there is room for.
+    /// Bytes that are received: as many as were sent, or as there is room for; none if the types differ.
     pub(crate) room: u64,
     /// The result at the end, although everything possible is received.
     pub(crate) failure: Option<PmlError>,
@@ -64,7 +64,7 @@ impl Incoming {
         Matched {
             from: self.from,
             tag: self.rts.envelope.tag,
-            bytes: self.room,
+            sent: self.rts.envelope.digest.bytes,
             protocol: self.protocol,
             failure: self.failure.take(),
         }

@@ -7,8 +7,7 @@ use crate::drive::peer::{Attempt, Outgoing};
 use crate::error::PmlError;
 use crate::request::mode::Copied;
 use crate::request::send::{Send, SendStage, To};
-use crate::request::wait::Outcome;
-use crate::request::{RequestId, Work};
+use crate::request::{RequestId, Status, Work};
 use crate::rndv::Rendezvous;
 use crate::rndv::layouts::Published;
 use crate::rndv::protocol::Protocol;
@@ -300,7 +299,12 @@ impl Core {
     }
 
     /// Ends a send that was offered, on which nobody works any more: withdraws its keys and its name.
-    pub(crate) fn end_offer(&mut self, bml: &mut Bml, id: RequestId, result: Outcome) {
+    pub(crate) fn end_offer(
+        &mut self,
+        bml: &mut Bml,
+        id: RequestId,
+        result: Result<Status, PmlError>,
+    ) {
         let Some(send) = self.requests.send_mut(id) else { return };
         let SendStage::Rendezvous(offered) = &mut send.stage else { return };
         self.serials.remove(&offered.rts.serial);

@@ -14,7 +14,7 @@ use gapless_dtype::Layout;
 use gapless_engine::{Engine, HostEngine, Typed};
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, Lease, Region};
-use gapless_pml::{Config, Outcome, Pml, RequestId, Source, TagSel};
+use gapless_pml::{Config, Outcome, Pml, PmlError, RequestId, Source, Status, TagSel};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -159,8 +159,27 @@ impl Job {
     }
 
     /// The outcome of a request of one rank; everybody goes on meanwhile.
-    pub(crate) fn finish(&mut self, rank: u32, id: RequestId) -> Outcome {
+    pub(crate) fn outcome(&mut self, rank: u32, id: RequestId) -> Outcome {
         self.until("a request", |job| job.pml(rank).test(id).transpose())
+    }
+
+    /// As [`outcome`](Job::outcome), for who only asks why it failed.
+    pub(crate) fn finish(&mut self, rank: u32, id: RequestId) -> Result<Status, PmlError> {
+        let failure = match self.outcome(rank, id) {
+            Ok(status) => return Ok(status),
+            Err(failure) => failure,
+        };
+        // Only a receive that has taken a message can fail like this, or like that.
+        match failure.error {
+            PmlError::Truncated { .. }
+            | PmlError::SignatureMismatch { .. }
+            | PmlError::SenderFailed { .. } => assert!(failure.status().is_some(), "{failure}"),
+            PmlError::Cancelled | PmlError::NobodyLeft { .. } | PmlError::Unreceived { .. } => {
+                assert_eq!(failure.status(), None, "{failure}");
+            }
+            _ => {}
+        }
+        Err(failure.error)
     }
 
     /// Memory of a rank that peers can map, for `count` instances of `layout`.

@@ -9,7 +9,7 @@ use gapless_engine::testkit::FakeEngine;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
 use gapless_mem::fake::FakeDevice;
-use gapless_pml::{AM_TAG, Pml, PmlError, Protocol, RequestId, Source, TagSel};
+use gapless_pml::{AM_TAG, Failure, Pml, PmlError, Protocol, RequestId, Source, TagSel};
 use std::sync::Arc;
 
 /// Keeps what arrives, and whether the link was ended.
@@ -113,7 +113,7 @@ impl Pair {
     pub(crate) fn assert_lost(&mut self, id: RequestId, what: &str) {
         self.turn();
         match self.pml.test(id) {
-            Err(PmlError::PeerLost { rank: 1, .. }) => {}
+            Err(Failure { error: PmlError::PeerLost { rank: 1, .. }, .. }) => {}
             other => panic!("{what}: {other:?}"),
         }
         // The ring is back once the rogue has let go of it.

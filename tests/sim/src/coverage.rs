@@ -160,7 +160,7 @@ impl Coverage {
             seen.claims += u64::from(taken.claimed.is_some());
             seen.dropped += u64::from(taken.dropped);
             let Some(end) = &taken.ended else { continue };
-            match &end.outcome {
+            match end.outcome.as_ref().map_err(|failure| &failure.error) {
                 Ok(status) => {
                     match status.protocol {
                         Protocol::Eager => seen.eager += 1,
@@ -195,7 +195,7 @@ impl Coverage {
             let Some(end) = &sent.ended else { continue };
             seen.to_myself += u64::from(sent.from == sent.to);
             seen.buffered += u64::from(sent.mode == Mode::Buffered);
-            match &end.outcome {
+            match end.outcome.as_ref().map_err(|failure| &failure.error) {
                 Ok(_) => {
                     seen.synchronous += u64::from(sent.mode == Mode::Synchronous);
                     seen.recalled_too_late += u64::from(sent.recalled);

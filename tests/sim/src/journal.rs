@@ -3,14 +3,21 @@
 
 use crate::plan::Mode;
 use crate::shapes::Shape;
-use gapless_pml::{PmlError, Status};
+use gapless_pml::{Outcome, PmlError};
 use std::rc::Rc;
 
 /// How and when an operation ended.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) tick: u64,
-    pub(crate) outcome: Result<Status, PmlError>,
+    pub(crate) outcome: Outcome,
+}
+
+impl End {
+    /// Why it failed, if it did.
+    pub(crate) fn error(&self) -> Option<&PmlError> {
+        self.outcome.as_ref().err().map(|failure| &failure.error)
+    }
 }
 
 /// A send that was started. Ranks are processes of the job.

@@ -57,11 +57,11 @@ fn fits(taken: &Taken, sent: &Sent) -> bool {
 }
 
 fn withdrawn(sent: &Sent) -> bool {
-    matches!(&sent.ended, Some(end) if end.outcome == Err(PmlError::Cancelled))
+    sent.ended.as_ref().and_then(End::error) == Some(&PmlError::Cancelled)
 }
 
 fn not_ready(ended: &Option<End>) -> bool {
-    matches!(ended, Some(End { outcome: Err(PmlError::NotReady { .. }), .. }))
+    matches!(ended.as_ref().and_then(End::error), Some(PmlError::NotReady { .. }))
 }
 
 impl Case<'_> {
@@ -78,21 +78,27 @@ impl Case<'_> {
             return Ok(Told::Took { source: Some(source), tag: Some(tag), bytes: Some(bytes) });
         }
         let Some(end) = &taken.ended else { return Ok(Told::Failed) };
-        match &end.outcome {
-            Ok(status) => {
-                let members = self.plan.members(taken.comm, taken.rank);
-                let source = members.get(status.source as usize).copied();
-                Ok(Told::Took { source, tag: Some(status.tag), bytes: Some(status.bytes) })
+        let status = match &end.outcome {
+            Ok(status) => Some(*status),
+            Err(failure) => failure.status(),
+        };
+        let members = self.plan.members(taken.comm, taken.rank);
+        let source = status.and_then(|status| members.get(status.source as usize).copied());
+        let tag = status.map(|status| status.tag);
+        let others = taken.tag.is_some_and(|asked| tag != Some(asked))
+            || taken.source.is_some_and(|asked| source != Some(asked));
+        if status.is_some() && others {
+            let what = format!("receive {} says that it took {status:?}", taken.number);
+            return Err(Failure::new(what, &[taken.rank]));
+        }
+        match end.outcome.as_ref().map_err(|failure| &failure.error) {
+            Ok(status) => Ok(Told::Took { source, tag, bytes: Some(status.bytes) }),
+            Err(PmlError::Truncated { sent, .. }) => {
+                Ok(Told::Took { source, tag, bytes: Some(*sent) })
             }
-            Err(PmlError::Truncated { source_rank, tag, sent, .. }) => {
-                let members = self.plan.members(taken.comm, taken.rank);
-                let source = members.get(*source_rank as usize).copied();
-                Ok(Told::Took { source, tag: Some(*tag), bytes: Some(*sent) })
-            }
-            Err(PmlError::NotReady { rank, tag }) => {
-                let source = self.plan.members(taken.comm, taken.rank).get(*rank as usize).copied();
+            Err(PmlError::NotReady { .. }) => {
                 let bytes = taken.claimed.map(|(_, _, bytes)| bytes);
-                Ok(Told::Took { source, tag: Some(*tag), bytes })
+                Ok(Told::Took { source, tag, bytes })
             }
             Err(PmlError::Cancelled) => Ok(Told::Nothing),
             Err(PmlError::PeerLost { rank, .. } | PmlError::NobodyLeft { rank, .. })
@@ -226,7 +232,7 @@ impl Case<'_> {
                 continue;
             }
             let mut gaps = bytes.clone();
-            if end.outcome != Err(PmlError::Cancelled) {
+            if end.error() != Some(&PmlError::Cancelled) {
                 take.shape.places.iter().for_each(|&place| gaps[place] = RECV_GAP);
             }
             if gaps.iter().any(|&byte| byte != RECV_GAP) {
@@ -249,7 +255,7 @@ impl Case<'_> {
             let end = send.ended.as_ref().ok_or_else(|| fail("its send has never ended"))?;
             let taken = matches.by_send[at].map(|take| &self.journal.taken[take]);
             let excused = self.harmed(from, to) || self.journal.unmade.contains(&(to, send.comm));
-            match &end.outcome {
+            match end.outcome.as_ref().map_err(|failure| &failure.error) {
                 Ok(status) => {
                     let members = self.plan.members(send.comm, from);
                     let dest = members.get(status.source as usize);

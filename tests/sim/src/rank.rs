@@ -492,7 +492,7 @@ impl Rank {
         let started = unsafe { self.pml().imrecv(&message, &typed) };
         match started {
             Ok(id) => self.took(journal, (number, from, tick), shape, (id, memory), claimed),
-            Err(error) => return self.refused(process, Mode::Standard, &error),
+            Err(failure) => return self.refused(process, Mode::Standard, &failure.error),
         }
         Ok(())
     }

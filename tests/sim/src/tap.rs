@@ -196,7 +196,8 @@ impl Tap {
         buffer: u64,
     ) {
         let status = end.outcome.as_ref().map(|status| (status, buffer));
-        let status = status.as_ref().map(|told| told as &dyn Debug).map_err(|error| *error);
+        let status =
+            status.as_ref().map(|told| told as &dyn Debug).map_err(|failure| &failure.error);
         self.outcome(what, (rank, number.into()), status);
     }
 

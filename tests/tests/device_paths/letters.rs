@@ -3,7 +3,7 @@
 use crate::gear::{Gear, Held};
 use crate::side::Side;
 use gapless::{
-    Communicator, Error, PmlError, Protocol, Request, Scope, Status, View, ViewMut, World,
+    Communicator, Error, Failure, PmlError, Protocol, Request, Scope, Status, View, ViewMut, World,
 };
 use gapless_dtype::testkit::Rng;
 use std::collections::BTreeMap;
@@ -223,7 +223,9 @@ pub(crate) fn exchange(
             assert_eq!(status.bytes, inn.send.bytes() as u64, "{what}");
             status.protocol
         }
-        Err(Error::Message(PmlError::Truncated { .. })) if !inn.fits() => sent.protocol,
+        Err(Error::Message(Failure { error: PmlError::Truncated { .. }, .. })) if !inn.fits() => {
+            sent.protocol
+        }
         Err(error) => panic!("{what}: receiving: {error}"),
     };
     both.compare(out, inn, what);

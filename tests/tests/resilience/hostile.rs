@@ -7,7 +7,7 @@
 use crate::liar::{LIAR, Liar, Mask, Scribbler};
 use crate::traffic::{Letter, Traffic};
 use crate::{WATCHDOG, number, seed, words};
-use gapless::{Communicator, Config, Error, PmlError, Protocol, View, ViewMut, World};
+use gapless::{Communicator, Config, Error, Failure, PmlError, Protocol, View, ViewMut, World};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_dtype::testkit::Rng;
 use gapless_tests::actor::say;
@@ -225,13 +225,14 @@ fn chat(world: &World, comm: &Communicator, peer: u32, seed: u64, step: u64, cha
             None => {
                 let expected = matches!(
                     error,
-                    Error::Message(
-                        PmlError::Truncated { .. }
+                    Error::Message(Failure {
+                        error: PmlError::Truncated { .. }
                             | PmlError::SignatureMismatch { .. }
                             | PmlError::SenderFailed { .. }
                             | PmlError::NotReady { .. }
-                            | PmlError::Unreceived { .. }
-                    )
+                            | PmlError::Unreceived { .. },
+                        ..
+                    })
                 );
                 assert!(expected, "an error of another kind: {error:?}");
                 chat.complaints += 1;
