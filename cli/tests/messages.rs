@@ -119,7 +119,7 @@ fn gaps_are_not_touched_and_columns_become_rows() {
                 let mut shared = world.alloc(n * n * 8).unwrap();
                 let bytes: Vec<u8> = matrix.iter().flat_map(|x| x.to_ne_bytes()).collect();
                 shared.copy_from_slice(&bytes);
-                comm.send(View::typed(&matrix, 8, &column, 1).unwrap(), 1, 0).unwrap();
+                comm.send(View::typed(&matrix, 1, &column, 1).unwrap(), 1, 0).unwrap();
                 comm.send(View::typed(&shared, 8, &column, 1).unwrap(), 1, 1).unwrap();
             } else {
                 let mut row = vec![-1.0f64; width * n];
@@ -128,7 +128,7 @@ fn gaps_are_not_touched_and_columns_become_rows() {
                     assert_eq!(run, &matrix[i * n + 1..][..width]);
                 }
                 let mut other = vec![-1.0f64; n * n];
-                let view = ViewMut::typed(&mut other, 16, &column, 1).unwrap();
+                let view = ViewMut::typed(&mut other, 2, &column, 1).unwrap();
                 let status = comm.recv(view, 0, 1).unwrap();
                 if n == 1000 {
                     assert_eq!(status.protocol, Protocol::Mapped);
@@ -328,11 +328,11 @@ fn owned_layouts_travel_and_come_back() {
         let odd = Datatype::vector(500, 1, 2, &double).unwrap().commit().unwrap();
         if comm.rank() == 0 {
             let list: Vec<f64> = (0..1000u32).map(f64::from).collect();
-            let request = comm.isend_owned(Owned::typed(list.clone(), 8, &odd, 1), 1, 0).unwrap();
+            let request = comm.isend_owned(Owned::typed(list.clone(), 1, &odd, 1), 1, 0).unwrap();
             let (back, status) = request.wait();
             assert_eq!(status.unwrap().bytes, 4000);
             assert_eq!(back, list);
-            let refused = comm.isend_owned(Owned::typed(back, 16, &odd, 1), 1, 0).unwrap_err();
+            let refused = comm.isend_owned(Owned::typed(back, 2, &odd, 1), 1, 0).unwrap_err();
             assert_eq!(refused.buffer, list);
             assert!(matches!(refused.error, Error::Buffer(_)));
         } else {

@@ -80,14 +80,14 @@ fn a_ring_goes_round() {
                 .collect()
         };
         let (mine, mut theirs) = (matrix(me), vec![-1.0; 3000]);
-        let out = View::typed(&mine, 8, &column, 1).unwrap();
-        let into = ViewMut::typed(&mut theirs, 8, &column, 1).unwrap();
+        let out = View::typed(&mine, 1, &column, 1).unwrap();
+        let into = ViewMut::typed(&mut theirs, 1, &column, 1).unwrap();
         comm.sendrecv(out, (right, 0), into, (left, 0)).unwrap();
         assert_eq!(theirs, matrix(left));
         // As many times round as it takes to get mine back.
         let mut buffer = mine.clone();
         for _ in 0..n {
-            let view = ViewMut::typed(&mut buffer, 8, &column, 1).unwrap();
+            let view = ViewMut::typed(&mut buffer, 1, &column, 1).unwrap();
             comm.sendrecv_replace(view, (right, 1), (left, TagSel::Any)).unwrap();
         }
         assert_eq!(buffer, mine);

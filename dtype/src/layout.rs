@@ -6,6 +6,8 @@
 //!
 //! Read first: `program.rs` (what is committed) and `optimize.rs` (what normalisation does).
 
+mod overlap;
+
 use std::fmt;
 use std::sync::{Arc, Weak};
 
@@ -15,6 +17,7 @@ use crate::limits::{MAX_PROGRAM_DEPTH, MAX_PROGRAM_OPS};
 use crate::program::{self, Program, ProgramError};
 use crate::shape::{Period, RunTable, Shape};
 use crate::signature::Signature;
+use overlap::Known;
 
 /// A committed datatype (`MPI_Type_commit`, MPI 4.1 §5.1.9), ready for any number of convertors.
 ///
@@ -38,6 +41,7 @@ struct Committed {
     bounds: LayoutBounds,
     shape: Shape,
     signature: Signature,
+    overlap: Known,
 }
 
 /// Bounds as MPI has them; what the data touches is `true_lb..true_ub`.
@@ -105,7 +109,7 @@ impl Layout {
         signature: Signature,
     ) -> Layout {
         let shape = Shape::of(&program);
-        Layout(Arc::new(Committed { program, bounds, shape, signature }))
+        Layout(Arc::new(Committed { program, bounds, shape, signature, overlap: Known::default() }))
     }
 
     /// Packed bytes of one instance.

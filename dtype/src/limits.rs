@@ -24,5 +24,8 @@ pub const MAX_SIGNATURE_PARTS: usize = 1 << 22;
 /// lengths over a type with gaps comes near it.
 pub const MAX_PROGRAM_OPS: usize = 1 << 22;
 
+/// Most runs that [`Layout::overlaps`](crate::Layout::overlaps) compares with each other.
+pub const OVERLAP_RUNS_MAX: u64 = 1 << 14;
+
 /// Deepest nesting of a committed program's ops: at most two per constructor, and a list's own level.
 pub const MAX_PROGRAM_DEPTH: usize = 2 * MAX_DEPTH + 4;

@@ -111,6 +111,12 @@ impl Signature {
         self.0.total.bytes
     }
 
+    /// Which basic types occur, each once, in the order of their codes. Pair types are not among them: their two parts
+    /// are.
+    pub fn types(&self) -> impl Iterator<Item = Primitive> {
+        self.0.total.types()
+    }
+
     /// Whether the elements are typed, untyped bytes, or both. An empty signature is typed.
     pub fn kind(&self) -> SignatureKind {
         self.0.total.kind()

@@ -4,7 +4,7 @@ use crate::tuning::TuningError;
 use crate::wireup::WireupError;
 use gapless_bml::BmlError;
 use gapless_btl::LinkError;
-use gapless_dtype::TypeError;
+use gapless_dtype::{Primitive, TypeError};
 use gapless_engine::EngineError;
 use gapless_mem::{DeviceError, Space};
 use gapless_pml::{Failure, PmlError, Status};
@@ -79,6 +79,22 @@ pub enum Error {
     /// A layout does not fit its buffer.
     #[error(transparent)]
     Buffer(#[from] EngineError),
+    /// A layout of other numbers than the slice has.
+    #[error("the layout has {basic}, and the elements of the buffer are {element}")]
+    ElementType {
+        /// A basic type of the layout.
+        basic: Primitive,
+        /// That of the elements.
+        element: Primitive,
+    },
+    /// A layout that places numbers where the slice cannot have elements.
+    #[error("the layout places {element} at bytes that are no multiples of {alignment}")]
+    Misaligned {
+        /// The type of the elements.
+        element: Primitive,
+        /// Their alignment, in bytes.
+        alignment: u64,
+    },
     /// Part of a buffer that another message uses; see [`Parts`](crate::Parts).
     #[error("bytes {start}..{end} of the buffer are in use by another message")]
     InUse {

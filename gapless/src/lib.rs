@@ -15,7 +15,7 @@
 //! let column = Datatype::vector(4, 1, 4, &Primitive::Double.into())?.commit()?;
 //! let (right, left) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
 //! comm.scope(|s| {
-//!     let _ = s.irecv(ViewMut::typed(&mut other, 24, &column, 1)?, left, 0)?;
+//!     let _ = s.irecv(ViewMut::typed(&mut other, 3, &column, 1)?, left, 0)?;
 //!     let _ = s.isend(View::typed(&matrix, 0, &column, 1)?, right, 0)?;
 //!     Ok(())
 //! })?;

@@ -14,7 +14,8 @@ pub use persistent::Persistent;
 
 use crate::error::Error;
 use crate::shared::Shared;
-use gapless_dtype::Layout;
+use crate::view::{element_layout, typed_in};
+use gapless_dtype::{Layout, Primitive};
 use gapless_engine::Typed;
 use gapless_pml::{Pml, RequestId, Status};
 use std::any::Any;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Owned<B> {
     pub(crate) buffer: B,
-    /// Origin in bytes, layout, count; `None` for all elements.
+    /// Origin in elements, layout, count; `None` for all elements.
     shape: Option<(u64, Layout, u64)>,
 }
 
@@ -38,8 +39,8 @@ impl<B: OwnedBuffer> Owned<B> {
         Owned { buffer, shape: None }
     }
 
-    /// `count` instances of `layout`; displacement 0 is `origin` *bytes* into the buffer. Whether
-    /// they fit is checked when the operation starts.
+    /// `count` instances of `layout`; displacement 0 is `origin` *elements* into the buffer. Whether they fit, as
+    /// [`View::typed`](crate::View::typed) says, is checked when the operation starts.
     #[must_use]
     pub fn typed(buffer: B, origin: u64, layout: &Layout, count: u64) -> Owned<B> {
         Owned { buffer, shape: Some((origin, layout.clone(), count)) }
@@ -51,13 +52,15 @@ impl<B: OwnedBuffer> Owned<B> {
         let parked = B::Parked::park(self.buffer);
         let region = parked.region();
         let typed = match (&self.shape, B::element()) {
-            (Some((origin, layout, count)), _) => Typed::new(region, *origin, layout, *count),
-            (None, Some(element)) => Typed::new(region, 0, element, elements),
-            (None, None) => Ok(Typed::contiguous(region)),
+            (Some((origin, layout, count)), element) => {
+                typed_in(region, element, *origin, layout, *count)
+            }
+            (None, Primitive::Uint8) => Ok(Typed::contiguous(region)),
+            (None, element) => typed_in(region, element, 0, element_layout(element), elements),
         };
         match typed {
             Ok(typed) => Ok((parked, typed)),
-            Err(error) => Err(Refused { error: error.into(), buffer: parked.unpark() }),
+            Err(error) => Err(Refused { error, buffer: parked.unpark() }),
         }
     }
 }

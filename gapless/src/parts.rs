@@ -2,8 +2,8 @@
 //! ghost cells around it, which the borrow checker cannot tell apart. Here the bytes themselves are compared.
 
 use crate::error::Error;
-use crate::view::{Element, View, ViewMut, region_of};
-use gapless_dtype::{Layout, Run};
+use crate::view::{Element, View, ViewMut, region_of, typed_in};
+use gapless_dtype::{Layout, Primitive, Run};
 use gapless_engine::Typed;
 use gapless_mem::Region;
 use std::marker::PhantomData;
@@ -23,7 +23,7 @@ type Stretches = Vec<(u64, u64)>;
 /// let mut matrix: Vec<f64> = (0..12).map(f64::from).collect(); // 3 × 4
 /// world.comm().scope(|s| {
 ///     let mut parts = Parts::of(&mut matrix);
-///     let _ = s.irecv(parts.view_mut(24, &column, 1)?, 0, 0)?; // the last column …
+///     let _ = s.irecv(parts.view_mut(3, &column, 1)?, 0, 0)?; // the last column …
 ///     let _ = s.isend(parts.view(0, &column, 1)?, 0, 0)?; // … from the first
 ///     assert!(parts.view_mut(0, &column, 1).is_err());
 ///     Ok(())
@@ -35,6 +35,7 @@ type Stretches = Vec<(u64, u64)>;
 #[derive(Debug)]
 pub struct Parts<'a> {
     region: Region,
+    element: Primitive,
     read: Vec<Stretches>,
     written: Vec<Stretches>,
     memory: PhantomData<&'a mut [u8]>,
@@ -45,16 +46,17 @@ impl<'a> Parts<'a> {
     #[must_use]
     pub fn of<T: Element>(slice: &'a mut [T]) -> Parts<'a> {
         let region = region_of(slice.as_mut_ptr(), slice.len());
-        Parts { region, read: Vec::new(), written: Vec::new(), memory: PhantomData }
+        let (element, memory) = (T::PRIMITIVE, PhantomData);
+        Parts { region, element, read: Vec::new(), written: Vec::new(), memory }
     }
 
-    /// `count` instances of `layout`, for reading; displacement 0 is `origin` bytes into the buffer. Parts that are
+    /// `count` instances of `layout`, for reading; displacement 0 is `origin` *elements* into the buffer. Parts that are
     /// only read may overlap.
     ///
     /// # Errors
-    /// Bytes in use for writing; instances that reach outside the buffer.
+    /// Bytes in use for writing; as [`View::typed`].
     pub fn view(&mut self, origin: u64, layout: &Layout, count: u64) -> Result<View<'a>, Error> {
-        let typed = Typed::new(self.region, origin, layout, count)?;
+        let typed = typed_in(self.region, self.element, origin, layout, count)?;
         let stretches = stretches(&typed)?;
         self.written.iter().try_for_each(|taken| apart(taken, &stretches))?;
         self.read.push(stretches);
@@ -66,14 +68,14 @@ impl<'a> Parts<'a> {
     /// `count` instances of `layout`, for writing.
     ///
     /// # Errors
-    /// Bytes in use already; instances that reach outside the buffer.
+    /// Bytes in use already; as [`View::typed`].
     pub fn view_mut(
         &mut self,
         origin: u64,
         layout: &Layout,
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
-        let typed = Typed::new(self.region, origin, layout, count)?;
+        let typed = typed_in(self.region, self.element, origin, layout, count)?;
         let stretches = stretches(&typed)?;
         self.read.iter().chain(&self.written).try_for_each(|taken| apart(taken, &stretches))?;
         self.written.push(stretches);

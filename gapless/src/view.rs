@@ -1,7 +1,12 @@
 //! Views: borrowed memory and the layout of a message in it.
 //!
 //! A view is checked once, when it is made: every byte that its layout touches lies inside the borrowed memory. So
-//! calls that take a view cannot read or write anything else.
+//! calls that take a view cannot read or write anything else. `fit.rs` checks that a layout and the elements of the
+//! memory have the same types.
+
+mod fit;
+
+pub(crate) use fit::typed_in;
 
 use crate::error::Error;
 use crate::shared_buf::SharedBuf;
@@ -35,9 +40,8 @@ elements! {
 }
 
 /// The committed layout of one element.
-pub(crate) fn element_layout<T: Scalar>() -> &'static Layout {
+pub(crate) fn element_layout(primitive: Primitive) -> &'static Layout {
     static LAYOUTS: [OnceLock<Layout>; 256] = [const { OnceLock::new() }; 256];
-    let primitive = T::PRIMITIVE;
     LAYOUTS[usize::from(primitive as u8)].get_or_init(|| {
         Datatype::from(primitive).commit().expect("a basic type commits: it has one run")
     })
@@ -56,7 +60,7 @@ fn elements<T: Element>(region: Region, len: usize) -> Typed {
         // Most programs use these as bytes: they match everything of their size.
         return Typed::contiguous(region);
     }
-    Typed::new(region, 0, element_layout::<T>(), len as u64)
+    Typed::new(region, 0, element_layout(T::PRIMITIVE), len as u64)
         .expect("a slice's elements lie in the slice")
 }
 
@@ -68,7 +72,7 @@ fn elements<T: Element>(region: Region, len: usize) -> Typed {
 /// // The second column of a row-major 3 × 4 matrix.
 /// let matrix = [0.0f64; 12];
 /// let column = Datatype::vector(3, 1, 4, &Primitive::Double.into())?.commit()?;
-/// let view = View::typed(&matrix, 8, &column, 1)?; // displacement 0 is at byte 8
+/// let view = View::typed(&matrix, 1, &column, 1)?; // displacement 0 is at element 1
 /// assert_eq!(view.packed_bytes(), 24);
 /// # Ok::<(), gapless::Error>(())
 /// ```
@@ -96,10 +100,14 @@ impl<'a> View<'a> {
         View { typed, memory: PhantomData }
     }
 
-    /// `count` instances of `layout` in a slice; displacement 0 is `origin` *bytes* into it.
+    /// `count` instances of `layout` in a slice; displacement 0 is `origin` *elements* into it.
+    ///
+    /// The layout's basic types are the slice's: whatever C calls them, of the same kind, size and alignment. A complex
+    /// number counts as its two parts. `MPI_BYTE` fits every slice, and every layout fits a slice of `u8`.
     ///
     /// # Errors
-    /// The instances reach outside the slice, or their bytes overflow 64 bits.
+    /// The instances reach outside the slice, or their bytes overflow 64 bits; [`Error::ElementType`];
+    /// [`Error::Misaligned`] (not found if the layout also has `MPI_BYTE`).
     pub fn typed<T: Element>(
         slice: &'a [T],
         origin: u64,
@@ -107,12 +115,12 @@ impl<'a> View<'a> {
         count: u64,
     ) -> Result<View<'a>, Error> {
         let region = region_of(slice.as_ptr(), slice.len());
-        let typed = Typed::new(region, origin, layout, count)?;
+        let typed = typed_in(region, T::PRIMITIVE, origin, layout, count)?;
         Ok(View { typed, memory: PhantomData })
     }
 
     /// `count` instances of `layout` in memory of any space that the borrow checker does not know: a device's, for
-    /// instance.
+    /// instance. Displacement 0 is `origin` *bytes* into it.
     ///
     /// # Safety
     /// For all of `'a`, `region` describes memory that is valid for reads by whatever engine serves
@@ -155,10 +163,11 @@ impl<'a> ViewMut<'a> {
         ViewMut { typed, memory: PhantomData }
     }
 
-    /// `count` instances of `layout` in a slice; displacement 0 is `origin` *bytes* into it.
+    /// `count` instances of `layout` in a slice, as for [`View::typed`]. A receive refuses instances that name a byte
+    /// twice ([`PmlError::OverlappingReceive`](crate::PmlError::OverlappingReceive)).
     ///
     /// # Errors
-    /// The instances reach outside the slice, or their bytes overflow 64 bits.
+    /// As [`View::typed`].
     pub fn typed<T: Element>(
         slice: &'a mut [T],
         origin: u64,
@@ -166,7 +175,7 @@ impl<'a> ViewMut<'a> {
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
         let region = region_of(slice.as_mut_ptr(), slice.len());
-        let typed = Typed::new(region, origin, layout, count)?;
+        let typed = typed_in(region, T::PRIMITIVE, origin, layout, count)?;
         Ok(ViewMut { typed, memory: PhantomData })
     }
 
@@ -287,7 +296,7 @@ mod tests {
         let list = [1.0f64; 5];
         assert_eq!(View::of(&list).packed_bytes(), 40);
         let layout = View::from(&list).typed.layout().clone();
-        assert_eq!(&layout, element_layout::<f64>());
+        assert_eq!(&layout, element_layout(Primitive::Double));
         assert_eq!(View::of::<i32>(&[]).packed_bytes(), 0);
         let mut bytes = vec![0u8; 3];
         let mut view = ViewMut::from(&mut bytes);
@@ -300,8 +309,8 @@ mod tests {
         let mut list = [0i32; 8];
         let every_other =
             Datatype::vector(4, 1, 2, &Primitive::Int.into()).unwrap().commit().unwrap();
-        assert!(View::typed(&list, 4, &every_other, 1).is_ok());
-        assert!(View::typed(&list, 8, &every_other, 1).is_err());
+        assert!(View::typed(&list, 1, &every_other, 1).is_ok());
+        assert!(View::typed(&list, 2, &every_other, 1).is_err());
         assert!(ViewMut::typed(&mut list, 0, &every_other, 2).is_err());
         assert!(View::typed(&list, u64::MAX, &every_other, 1).is_err());
         assert!(View::typed(&list, 0, &every_other, u64::MAX).is_err());

@@ -93,6 +93,12 @@ pub enum PmlError {
         /// The sender's number in the job.
         rank: u32,
     },
+    /// The instances of a receive's layout name some byte twice, which no layout of a receive may (MPI 4.1 §5.1.11).
+    #[error("the layout of a receive names some byte twice in {count} instances")]
+    OverlappingReceive {
+        /// How many instances were to be received.
+        count: u64,
+    },
     /// A rank that the communicator does not have.
     #[error("no rank {rank} in a communicator of {size}")]
     InvalidRank {

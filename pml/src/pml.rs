@@ -250,7 +250,8 @@ impl Pml {
     /// and nothing else touches it; also if the request is released.
     ///
     /// # Errors
-    /// Nothing was started: as for [`isend`](Pml::isend). From any source: nobody is left.
+    /// Nothing was started: as for [`isend`](Pml::isend). From any source: nobody is left. A layout that names a byte
+    /// twice: [`PmlError::OverlappingReceive`].
     pub unsafe fn irecv(
         &mut self,
         comm: &Comm,
@@ -327,8 +328,8 @@ impl Pml {
     /// As [`irecv`](Pml::irecv).
     ///
     /// # Errors
-    /// Nothing was started: no engine serves the memory, and then the message is still there; it was
-    /// received already; its sender was lost before the data came, and the failure has the message's status.
+    /// Nothing was started: no engine serves the memory, or the layout names a byte twice, and then the message is still
+    /// there; it was received already; its sender was lost before the data came, and the failure has the message's status.
     pub unsafe fn imrecv(
         &mut self,
         message: &MessageId,

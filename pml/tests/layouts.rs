@@ -200,3 +200,34 @@ fn single_copy_in_many_small_batches() {
         assert!(way.is_none_or(|way| way == Protocol::SingleCopy), "{way:?}");
     }
 }
+
+#[test]
+fn a_receive_refuses_a_layout_that_names_a_byte_twice_and_a_send_takes_it() {
+    let mut job = Job::new(1);
+    let comm = job.pml(0).world();
+    let int = Datatype::from(Primitive::Int);
+    let near = Datatype::hindexed_block(1, &[0, 40, 2], &int).unwrap();
+    // Four columns of a 4 × 4 matrix lie in each other's gaps, five do not.
+    let column = Datatype::vector(4, 1, 4, &int).unwrap();
+    let column = Datatype::resized(0, 4, &column).unwrap().commit().unwrap();
+    for (layout, count) in [(near.commit().unwrap(), 1), (column.clone(), 5)] {
+        let to = Buffer::target(&layout, count);
+        let refused = Err(PmlError::OverlappingReceive { count });
+        // SAFETY: the buffer lives until the end of the block, and nothing was started.
+        let posted = unsafe { job.pml(0).irecv(&comm, &to.typed(), Source::Any, TagSel::Any) };
+        assert_eq!(posted, refused.clone());
+        let send = job.isend(0, &Buffer::source(&layout, count, 1), 0, 3);
+        job.finish(0, send).unwrap();
+        let (message, status) = job.pml(0).mprobe(&comm, Source::Any, TagSel::Any).unwrap();
+        assert_eq!(status.bytes, layout.size() * count);
+        // SAFETY: as above.
+        let claimed = unsafe { job.pml(0).imrecv(&message, &to.typed()) };
+        assert_eq!(claimed.map_err(PmlError::from), refused);
+        // The message is still there.
+        let to = Buffer::target(&column, 4);
+        // SAFETY: the buffer lives until the request has ended.
+        let recv = unsafe { job.pml(0).imrecv(&message, &to.typed()) }.unwrap();
+        let fits = matches!(job.finish(0, recv), Ok(_) | Err(PmlError::Truncated { .. }));
+        assert!(fits);
+    }
+}

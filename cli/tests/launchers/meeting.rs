@@ -19,7 +19,7 @@ fn columns_go_round() {
         let mut theirs = vec![0.0f64; 64 * 64];
         let (right, left) = ((me + 1) % size, (me + size - 1) % size);
         comm.scope(|s| {
-            let _ = s.irecv(ViewMut::typed(&mut theirs, 8, &column, 1)?, left, 0)?;
+            let _ = s.irecv(ViewMut::typed(&mut theirs, 1, &column, 1)?, left, 0)?;
             let _ = s.isend(View::typed(&mine, 0, &column, 1)?, right, 0)?;
             Ok(())
         })

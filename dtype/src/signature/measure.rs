@@ -26,13 +26,18 @@ pub(super) struct Measure {
     hash: u64,
     /// B to the power of `elements`.
     scale: u64,
-    typed: bool,
-    untyped: bool,
+    /// Which basic types occur: bit c is that with code c.
+    types: u64,
 }
+
+const _: () = assert!(Primitive::ALL.len() <= 64);
+
+/// The bits of the types that match anything of their size.
+const UNTYPED: u64 = 1 << Primitive::Byte as u8 | 1 << Primitive::Packed as u8;
 
 impl Measure {
     pub(super) const EMPTY: Measure =
-        Measure { elements: 0, bytes: 0, hash: 0, scale: 1, typed: false, untyped: false };
+        Measure { elements: 0, bytes: 0, hash: 0, scale: 1, types: 0 };
 
     /// One element.
     pub(super) fn of(basic: Primitive) -> Measure {
@@ -42,8 +47,7 @@ impl Measure {
             // Never zero, so that the number of elements counts.
             hash: multiply(u64::from(basic as u8) + 1, SPREAD),
             scale: BASE,
-            typed: !basic.is_untyped(),
-            untyped: basic.is_untyped(),
+            types: 1 << basic as u8,
         }
     }
 
@@ -52,11 +56,16 @@ impl Measure {
     }
 
     pub(super) fn kind(self) -> SignatureKind {
-        match (self.typed, self.untyped) {
+        match (self.types & !UNTYPED != 0, self.types & UNTYPED != 0) {
             (true, true) => SignatureKind::Mixed,
             (false, true) => SignatureKind::Bytes,
             (_, false) => SignatureKind::Typed,
         }
+    }
+
+    /// The basic types that occur.
+    pub(super) fn types(self) -> impl Iterator<Item = Primitive> {
+        Primitive::ALL.into_iter().filter(move |basic| self.types & 1 << *basic as u8 != 0)
     }
 
     /// This, then `next`; numbers that overflow are capped.
@@ -66,8 +75,7 @@ impl Measure {
             bytes: self.bytes.saturating_add(next.bytes),
             hash: add(multiply(self.hash, next.scale), next.hash),
             scale: multiply(self.scale, next.scale),
-            typed: self.typed | next.typed,
-            untyped: self.untyped | next.untyped,
+            types: self.types | next.types,
         }
     }
 

@@ -178,6 +178,7 @@ fn verify_all(
 ) -> Result<(), Mismatch> {
     guarded(datatype, typemap, count, seed, |case, rng| {
         meaning::bounds(case)?;
+        meaning::overlap(case)?;
         meaning::contents(case)?;
         meaning::signature(case, rng)?;
         pack::whole(case)?;
@@ -208,6 +209,7 @@ fn verify_all(
 pub fn verify_quickly(datatype: &Datatype, count: u64, seed: u64) -> Result<(), Mismatch> {
     guarded(datatype, None, count, seed, |case, rng| {
         meaning::bounds(case)?;
+        meaning::overlap(case)?;
         pack::whole(case)?;
         pack::split_once(case, rng)?;
         unpack::in_any_order(case, rng)?;

@@ -33,7 +33,6 @@ pub struct Summary {
     pub wrong: usize,
 }
 
-const CELL: u64 = 8;
 /// What the ghost cells outside the plate hold.
 const OUTSIDE: f64 = 0.0;
 
@@ -79,7 +78,7 @@ struct Rim {
     neighbour: u32,
     /// Tags of what goes and what comes: the direction it travels in.
     tags: (i32, i32),
-    /// Bytes into the array where the inner cells and the ghost cells begin.
+    /// Elements into the array where the inner cells and the ghost cells begin.
     origins: (u64, u64),
     layout: Layout,
 }
@@ -119,7 +118,7 @@ impl Block {
         let row = Datatype::contiguous(columns, &double)?.commit()?;
         let stride = i64::try_from(width).expect("a row fits memory");
         let column = Datatype::vector(rows, 1, stride, &double)?.commit()?;
-        let at = |row: usize, column: usize| CELL * (row * width + column) as u64;
+        let at = |row: usize, column: usize| (row * width + column) as u64;
         let rank = |y: usize, x: usize| {
             u32::try_from(y * self.grid.1 + x).expect("ranks are numbered by u32")
         };

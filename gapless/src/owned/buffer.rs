@@ -2,8 +2,8 @@
 //! while the message layer moves bytes in it.
 
 use crate::shared_buf::SharedBuf;
-use crate::view::{Element, element_layout, region_of};
-use gapless_dtype::{Layout, Primitive};
+use crate::view::{Element, region_of};
+use gapless_dtype::Primitive;
 use gapless_mem::Region;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -17,9 +17,9 @@ pub trait OwnedBuffer: Send + 'static {
     #[doc(hidden)]
     type Parked: Park<Self>;
 
-    /// The layout of one of its elements; `None` for bytes, which match everything of their size.
+    /// The basic type of its elements; `Uint8` stands for bytes, which match everything of their size.
     #[doc(hidden)]
-    fn element() -> Option<&'static Layout>;
+    fn element() -> Primitive;
 
     /// How many elements it has.
     #[doc(hidden)]
@@ -95,16 +95,12 @@ impl<T> Drop for RawList<T> {
     }
 }
 
-fn element_of<T: Element>() -> Option<&'static Layout> {
-    (T::PRIMITIVE != Primitive::Uint8).then(element_layout::<T>)
-}
-
 impl<T: Element> OwnedBuffer for Vec<T> {
     type Item = T;
     type Parked = RawList<T>;
 
-    fn element() -> Option<&'static Layout> {
-        element_of::<T>()
+    fn element() -> Primitive {
+        T::PRIMITIVE
     }
 
     fn elements(&self) -> usize {
@@ -140,8 +136,8 @@ impl<T: Element> OwnedBuffer for Box<[T]> {
     type Item = T;
     type Parked = RawList<T>;
 
-    fn element() -> Option<&'static Layout> {
-        element_of::<T>()
+    fn element() -> Primitive {
+        T::PRIMITIVE
     }
 
     fn elements(&self) -> usize {
@@ -178,8 +174,8 @@ impl OwnedBuffer for SharedBuf {
     type Item = u8;
     type Parked = SharedBuf;
 
-    fn element() -> Option<&'static Layout> {
-        None
+    fn element() -> Primitive {
+        Primitive::Uint8
     }
 
     fn elements(&self) -> usize {

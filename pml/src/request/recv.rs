@@ -113,6 +113,16 @@ impl Recv {
     }
 }
 
+/// Refuses to receive into a layout that names a byte twice, as far as that is [found](gapless_dtype::Layout::overlaps).
+#[inline]
+fn once_each(buffer: &Typed) -> Result<(), PmlError> {
+    let count = buffer.count();
+    match buffer.stretch().is_none() && buffer.layout().overlaps(count) {
+        true => Err(PmlError::OverlappingReceive { count }),
+        false => Ok(()),
+    }
+}
+
 impl Core {
     /// What a source and a tag stand for in a communicator.
     pub(crate) fn pattern(
@@ -149,6 +159,7 @@ impl Core {
         tag: TagSel,
     ) -> Result<RequestId, PmlError> {
         let pattern = self.pattern(comm, rank, tag)?;
+        once_each(buffer)?;
         let engine = match self.host {
             Some(engine) if buffer.space() == Space::Host => engine,
             _ => buffer::engine_for(&self.engines, buffer)?,
@@ -193,6 +204,7 @@ impl Core {
         message: &MessageId,
         buffer: &Typed,
     ) -> Result<RequestId, Failure> {
+        once_each(buffer)?;
         let engine = buffer::engine_for(&self.engines, buffer)?;
         if !buffer.space().cpu_accessible() {
             self.know_device(bml, engine, buffer.space());

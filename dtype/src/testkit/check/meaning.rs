@@ -1,6 +1,7 @@
 //! What a type says of itself: size and bounds, contents, signature.
 
 use super::{Case, Verdict, ensure, wide};
+use crate::limits::OVERLAP_RUNS_MAX;
 use crate::testkit::rng::Rng;
 use crate::testkit::tree::rebuild;
 use crate::{Datatype, Layout, Primitive};
@@ -27,6 +28,15 @@ pub(super) fn bounds(case: &Case<'_>) -> Verdict {
     let touched = case.bytes.iter().copied().min().zip(case.bytes.iter().map(|at| at + 1).max());
     let got = convertor.bounds();
     ensure!(got == touched, "the convertor touches {got:?}, the oracle {touched:?}");
+    Ok(())
+}
+
+/// Whether some byte is named twice: found wherever runs are few, and never made up.
+pub(super) fn overlap(case: &Case<'_>) -> Verdict {
+    let (found, twice) = (case.layout.overlaps(case.count), !case.disjoint);
+    let few = wide(case.runs.len()) <= OVERLAP_RUNS_MAX;
+    ensure!(found == twice || !found && !few, "overlaps: {found}, of the oracle: {twice}");
+    ensure!(case.layout.overlaps(case.count) == found, "asked again, it overlaps: {}", !found);
     Ok(())
 }
 
