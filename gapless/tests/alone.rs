@@ -51,9 +51,13 @@ fn bad_arguments_are_errors() {
         Err(Error::Message(failure)) => failure.error,
         other => panic!("{other:?}"),
     };
-    assert_eq!(refused(comm.send(&[1u8], 1, 0)), PmlError::InvalidRank { rank: 1, size: 1 });
+    let missing = |what, rank| PmlError::InvalidRank { what, rank, size: 1 };
+    assert_eq!(refused(comm.send(&[1u8], 1, 0)), missing("the destination of a send", 1));
     assert_eq!(refused(comm.send(&[1u8], 0, -1)), PmlError::InvalidTag { tag: -1 });
-    assert_eq!(refused(comm.recv(&mut [1u8], 7, 0)), PmlError::InvalidRank { rank: 7, size: 1 });
+    let from = comm.recv(&mut [1u8], 7, 0);
+    let said = "no rank 7 in a communicator or group of 1: it was given as the source of a receive or probe";
+    assert_eq!(from.clone().unwrap_err().to_string(), said);
+    assert_eq!(refused(from), missing("the source of a receive or probe", 7));
     assert_eq!(refused(comm.recv(&mut [1u8], 0, -3)), PmlError::InvalidTag { tag: -3 });
     assert!(comm.probe(9, 0).is_err());
     let refused = comm.irecv_owned(vec![1.0f32], 4, 0).unwrap_err();

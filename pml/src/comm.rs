@@ -165,8 +165,14 @@ impl Comm {
     /// [`PmlError::InvalidRank`].
     #[inline]
     pub fn process(&self, rank: u32) -> Result<u32, PmlError> {
+        self.process_of(rank, "the rank asked for")
+    }
+
+    /// As [`process`](Comm::process); an error says what the rank was given as.
+    #[inline]
+    pub(crate) fn process_of(&self, rank: u32, what: &'static str) -> Result<u32, PmlError> {
         let peers = self.peers();
-        peers.process(rank).ok_or(PmlError::InvalidRank { rank, size: peers.size() })
+        peers.process(rank).ok_or(PmlError::InvalidRank { what, rank, size: peers.size() })
     }
 
     /// The rank that messages of a process of the job come from, if it is a member.
@@ -376,7 +382,8 @@ mod tests {
         let (world, me) = (Comm::world(2, 5), Comm::myself(2));
         assert_eq!((world.rank(), world.size(), me.rank(), me.size()), (2, 5, 0, 1));
         assert_eq!(me.process(0), Ok(2));
-        assert_eq!(me.process(1), Err(PmlError::InvalidRank { rank: 1, size: 1 }));
+        let what = "the rank asked for";
+        assert_eq!(me.process(1), Err(PmlError::InvalidRank { what, rank: 1, size: 1 }));
         assert_eq!((me.rank_of(2), me.rank_of(0), world.rank_of(5)), (Some(0), None, None));
         assert_eq!([&world, &world.collective(), &me].map(Comm::context), [0, 1, 2]);
         assert_eq!((world.context_at(3), me.collective().context_at(0)), (0, 3));

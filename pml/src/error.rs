@@ -99,12 +99,14 @@ pub enum PmlError {
         /// How many instances were to be received.
         count: u64,
     },
-    /// A rank that the communicator does not have.
-    #[error("no rank {rank} in a communicator of {size}")]
+    /// A rank that the communicator, or the group, does not have.
+    #[error("no rank {rank} in a communicator or group of {size}: it was given as {what}")]
     InvalidRank {
+        /// What the rank was given as: which argument of which call.
+        what: &'static str,
         /// The rank that was given.
         rank: u32,
-        /// The communicator's size.
+        /// The size of the communicator, or of the group.
         size: u32,
     },
     /// Tags are not negative (MPI 4.1 §3.2.3).

@@ -447,7 +447,7 @@ impl Pml {
         buffer: &Typed,
         dest: u32,
     ) -> Result<Situation, PmlError> {
-        let peer = comm.process(dest)?;
+        let peer = comm.process_of(dest, "the destination of a send")?;
         Ok(self.core.expectation(&mut self.bml, peer, buffer))
     }
 

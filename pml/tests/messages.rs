@@ -269,7 +269,8 @@ fn wrong_arguments_start_nothing() {
         // SAFETY: refused before anything is touched.
         unsafe { job.pml(0).isend(comm, &typed, dest, tag) }.unwrap_err()
     };
-    assert_eq!(send(&world, 2, 0), PmlError::InvalidRank { rank: 2, size: 2 });
+    let what = "the destination of a send";
+    assert_eq!(send(&world, 2, 0), PmlError::InvalidRank { what, rank: 2, size: 2 });
     assert_eq!(send(&world, 1, -1), PmlError::InvalidTag { tag: -1 });
     assert_eq!(send(&other, 1, 0), PmlError::NoSuchComm);
     let mut recv = |source, tag| {
@@ -277,7 +278,8 @@ fn wrong_arguments_start_nothing() {
         unsafe { job.pml(0).irecv(&world, &typed, source, tag) }.unwrap_err()
     };
     let rank = recv(Source::Rank(9), TagSel::Any);
-    assert_eq!(rank, PmlError::InvalidRank { rank: 9, size: 2 });
+    let what = "the source of a receive or probe";
+    assert_eq!(rank, PmlError::InvalidRank { what, rank: 9, size: 2 });
     assert_eq!(recv(Source::Any, TagSel::Is(-7)), PmlError::InvalidTag { tag: -7 });
 }
 

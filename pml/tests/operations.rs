@@ -139,7 +139,8 @@ fn a_ring_exchanges_and_replaces() {
         assert_eq!(from.bytes(), before);
         // SAFETY: as above.
         let failed = unsafe { pml.sendrecv(&world, &from.typed(), (9, 1), &to.typed(), with) };
-        assert_eq!(failed, Err(PmlError::InvalidRank { rank: 9, size: 1 }.into()));
+        let what = "the destination of a send";
+        assert_eq!(failed, Err(PmlError::InvalidRank { what, rank: 9, size: 1 }.into()));
         // SAFETY: as above.
         let failed = unsafe { pml.sendrecv_replace(&world, &from.typed(), (0, -1), with) };
         assert_eq!(failed, Err(PmlError::InvalidTag { tag: -1 }.into()));

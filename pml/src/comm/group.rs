@@ -180,7 +180,8 @@ impl Group {
     }
 
     fn member(&self, rank: u32) -> Result<u32, PmlError> {
-        self.process(rank).ok_or(PmlError::InvalidRank { rank, size: self.size() })
+        let (what, size) = ("a member of the new group", self.size());
+        self.process(rank).ok_or(PmlError::InvalidRank { what, rank, size })
     }
 
     /// The ranks of all triples. One that is not there ends it, so it is never long.
@@ -233,7 +234,9 @@ mod tests {
         let ranges = [(1, 8, 3), (9, 3, -3), (5, 4, 1)];
         assert_eq!(list(&all.range_incl(&ranges).unwrap()), [1, 4, 7, 9, 6, 3]);
         assert_eq!(list(&all.range_excl(&ranges).unwrap()), [0, 2, 5, 8]);
-        assert_eq!(all.incl(&[10]).unwrap_err(), PmlError::InvalidRank { rank: 10, size: 10 });
+        let what = "a member of the new group";
+        let missing = PmlError::InvalidRank { what, rank: 10, size: 10 };
+        assert_eq!(all.incl(&[10]).unwrap_err(), missing);
         assert_eq!(all.range_incl(&[(0, 1, 0)]).unwrap_err(), PmlError::StrideZero);
         let endless = all.range_incl(&[(0, u32::MAX, i32::MAX)]);
         assert!(matches!(endless, Err(PmlError::InvalidRank { .. })));

@@ -133,7 +133,7 @@ impl Core {
     ) -> Result<Pattern, PmlError> {
         let source = match source {
             Source::Any => None,
-            Source::Rank(rank) => Some(comm.process(rank)?),
+            Source::Rank(rank) => Some(comm.process_of(rank, "the source of a receive or probe")?),
         };
         let tag = match tag {
             TagSel::Any => None,

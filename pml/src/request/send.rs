@@ -177,7 +177,7 @@ impl Core {
         (rank, tag): (u32, i32),
         mode: SendMode,
     ) -> Result<Ready, PmlError> {
-        let peer = comm.process(rank)?;
+        let peer = comm.process_of(rank, "the destination of a send")?;
         if tag < 0 && !comm.is_collective() {
             return Err(PmlError::InvalidTag { tag });
         }

@@ -221,12 +221,12 @@ impl Pml {
         if local.is_inter() {
             return Err(PmlError::InterComm);
         }
-        let first = local.process(leader)?;
+        let first = local.process_of(leader, "the leader of this side of an intercommunicator")?;
         let mut bridge = None;
         if local.rank() == leader {
             let (comm, rank) = (remote.0.collective(), remote.1);
             self.core.comms.check(&comm)?;
-            comm.process(rank)?;
+            comm.process_of(rank, "the leader of the other side of an intercommunicator")?;
             bridge = Some(Bridge { comm, rank, tag });
         }
         let number = local.next_agreement() % NUMBERS;
