@@ -71,6 +71,17 @@ impl Pieces {
         }
     }
 
+    /// The same as runs of bytes: displacement and length, neighbours joined.
+    #[must_use]
+    pub fn runs(&self) -> Vec<(i64, usize)> {
+        let mut runs: Vec<(i64, usize)> = Vec::new();
+        self.each(|displacement, len| match runs.last_mut() {
+            Some((start, joined)) if *start + *joined as i64 == displacement => *joined += len,
+            _ => runs.push((displacement, len)),
+        });
+        runs
+    }
+
     /// Calls `visit` with each piece's displacement and length, in packed order.
     fn each(&self, mut visit: impl FnMut(i64, usize)) {
         let long = |len: u64| usize::try_from(len).expect("a run lies in memory");

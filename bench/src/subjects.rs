@@ -1,7 +1,7 @@
 //! Which layouts an experiment measures: the catalogue's by name, and three that peers are known by
 //! and the catalogue does not have.
 
-use gapless_dtype::{Datatype, Primitive};
+use gapless_dtype::{Datatype, Distribution, Order, Primitive};
 use gapless_layouts::{Case, Family, LayoutError, Side, cases, layout_names};
 
 use crate::error::Failure;
@@ -16,8 +16,9 @@ const BLOCKS_MAX: u64 = 1 << 26;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Selection {
     /// Layouts or groups of them, as `gapless layout` names them, and contiguous (n bytes),
-    /// list1, list3, list3-shuffled (n blocks of 1 or 3 doubles at irregular distances), struct (n
-    /// of 3 doubles and an int); repeatable, or separated by commas
+    /// list1, list3, list3-shuffled (n blocks of 1 or 3 doubles at irregular distances), list-varied (n blocks of 1 to
+    /// 64 doubles), struct (n of 3 doubles and an int), darray (a process's part of a block-cyclic matrix of n × n
+    /// doubles, 64 × 64 at a time, on 2 × 2 processes); repeatable, or separated by commas
     #[arg(short, long = "layout", value_name = "NAME", value_delimiter = ',')]
     pub layouts: Vec<String>,
     /// The size, as each layout understands it
@@ -60,7 +61,9 @@ pub fn named(name: &str, n: Option<u64>) -> Result<Vec<Case>, Failure> {
         "list1" => list(blocks, 1, false)?,
         "list3" => list(blocks, 3, false)?,
         "list3-shuffled" => list(blocks, 3, true)?,
+        "list-varied" => varied(n.unwrap_or(1 << 14))?,
         "struct" => structs(blocks)?,
+        "darray" => darray(n.unwrap_or(1024))?,
         _ => return Ok(cases(name, n).map_err(with_own_names)?),
     };
     Ok(vec![own])
@@ -69,7 +72,7 @@ pub fn named(name: &str, n: Option<u64>) -> Result<Vec<Case>, Failure> {
 fn with_own_names(error: LayoutError) -> LayoutError {
     match error {
         LayoutError::Unknown { name, .. } => {
-            let own = "contiguous, list1, list3, list3-shuffled, struct";
+            let own = "contiguous, list1, list3, list3-shuffled, list-varied, struct, darray";
             LayoutError::Unknown { name, known: format!("{own}, {}", layout_names().join(", ")) }
         }
         other => other,
@@ -109,6 +112,49 @@ pub fn list(blocks: u64, doubles: u64, shuffled: bool) -> Result<Case, Failure> 
     let side = Side::one(datatype, 0, DOUBLE * next);
     // Gaps never vanish, so no two blocks merge.
     Ok(both(format!("list{doubles}{order} blocks={blocks}"), side, Some(blocks)))
+}
+
+/// `blocks` blocks of 1 to 64 doubles with gaps of 1 to 64 between them, drawn from a fixed seed.
+///
+/// # Errors
+/// No block, or more than 2²⁰ of them.
+pub fn varied(blocks: u64) -> Result<Case, Failure> {
+    if blocks == 0 || blocks > 1 << 20 {
+        let rule = "a list of varying lengths has 1 to 2^20 blocks";
+        return Err(LayoutError::Parameters { layout: "list-varied", rule }.into());
+    }
+    let mut random = Random::new(blocks);
+    let mut next = 0u64;
+    let (mut lengths, mut displacements) = (Vec::new(), Vec::new());
+    for _ in 0..blocks {
+        let length = 1 + random.below(64);
+        lengths.push(length);
+        displacements.push(next.cast_signed());
+        next += length + 1 + random.below(64);
+    }
+    let datatype = Datatype::indexed(&lengths, &displacements, &Primitive::Double.into())?;
+    Ok(both(
+        format!("list-varied blocks={blocks}"),
+        Side::one(datatype, 0, DOUBLE * next),
+        Some(blocks),
+    ))
+}
+
+/// The first process's part of a matrix of `n` × `n` doubles that is dealt out in squares of 64 × 64 to 2 × 2
+/// processes, as ScaLAPACK does.
+///
+/// # Errors
+/// An `n` that is no multiple of 128, or above 16384.
+pub fn darray(n: u64) -> Result<Case, Failure> {
+    if n == 0 || n > 1 << 14 || !n.is_multiple_of(128) {
+        let rule = "the edge is a multiple of 128, 16384 at most";
+        return Err(LayoutError::Parameters { layout: "darray", rule }.into());
+    }
+    let (cyclic, block) = ([Distribution::Cyclic; 2], [Some(64); 2]);
+    let element = Primitive::Double.into();
+    let datatype = Datatype::darray(4, 0, &[n, n], &cyclic, &block, &[2, 2], Order::C, &element)?;
+    let side = Side::one(datatype, 0, DOUBLE * n * n);
+    Ok(both(format!("darray n={n}"), side, Some(n / 2 * (n / 128))))
 }
 
 /// `count` records of three doubles and an int, as a C compiler lays them out: 28 bytes of 32.
@@ -152,6 +198,7 @@ mod tests {
             ("list3", 50, 1200, 50),
             ("list3-shuffled", 50, 1200, 50),
             ("struct", 50, 1400, 50),
+            ("darray", 256, 128 * 128 * 8, 256),
         ] {
             let case = named(name, Some(n)).unwrap().remove(0);
             assert_eq!(case.payload_bytes, payload, "{name}");

@@ -3,6 +3,8 @@
 //!
 //! Ours and `memcpy` take turns, sample by sample, each with memory of its own.
 
+use std::cell::RefCell;
+
 use gapless_cli::pingpong::Pinned;
 use gapless_layouts::{Case, Side, default_set};
 use gapless_report::{BarGroup, PlotError, Report, Row, bars};
@@ -83,6 +85,8 @@ fn usual(quick: bool) -> Result<Vec<Case>, Failure> {
             ("list3", doubles / 3),
             ("list3-shuffled", doubles / 3),
             ("struct", bytes / 28),
+            ("list-varied", bytes / 260),
+            ("darray", if bytes < 16 << 20 { 1024 } else { 3072 }),
         ] {
             for case in named(name, Some(n))? {
                 if !all.iter().any(|known| known.name == case.name) {
@@ -163,11 +167,30 @@ impl<'a> Bench<'a> {
         let mut laid = Rotating::new(side, &self.user, &rotation, seed ^ 1)?;
         let mut packed = Rotating::new(&payload, &self.wire, &rotation, seed ^ 2)?;
         let judge = self.verify(case, side, op, &mut laid, &packed)?;
+        let blocks = laid.blocks;
 
         let mut memcpy = self.memcpy.of(case.payload_bytes)?;
-        let (user, wire) = (&mut self.user, &mut self.wire);
         let seconds = self.common.seconds();
-        let mut ours = |resident: bool| {
+        let runs = Pieces::of(side)?.runs();
+        let memory = RefCell::new((&mut self.user, &mut self.wire, &mut laid, &mut packed));
+        // What a careful program would do by hand.
+        let plainly = || {
+            let (user, wire, laid, packed) = &mut *memory.borrow_mut();
+            let (place, slot, origin) = (laid.turn(false), packed.turn(false), laid.origin);
+            let mut next = slot.start;
+            for &(displacement, len) in &runs {
+                let at = place.start.wrapping_add(origin).wrapping_add_signed(displacement as isize);
+                match op {
+                    Op::Pack => wire.bytes_mut()[next..next + len]
+                        .copy_from_slice(&user.bytes()[at..at + len]),
+                    Op::Unpack => user.bytes_mut()[at..at + len]
+                        .copy_from_slice(&wire.bytes()[next..next + len]),
+                }
+                next += len;
+            }
+        };
+        let ours = |resident: bool| {
+            let (user, wire, laid, packed) = &mut *memory.borrow_mut();
             let (place, slot) = (laid.turn(resident), packed.turn(resident));
             let origin = laid.origin;
             let moved = match op {
@@ -183,17 +206,21 @@ impl<'a> Bench<'a> {
             std::hint::black_box(moved.expect("it has worked once, when it was verified"));
         };
         let samples = |error| Failure::samples(&*case.name)(error);
-        let [rotating, reference] =
-            race(seconds, [&mut || ours(false), &mut || memcpy.copy(false)]).map_err(samples)?;
+        let [rotating, reference, by_hand] =
+            race(seconds, [&mut || ours(false), &mut || memcpy.copy(false), &mut || plainly()])
+                .map_err(samples)?;
         let resident = alone(seconds / 4.0, || ours(true)).map_err(samples)?;
         let resident_memcpy = alone(seconds / 4.0, || memcpy.copy(true)).map_err(samples)?;
+        let (_, _, laid, packed) = memory.into_inner();
+        let reached = laid.reached_bytes() + packed.reached_bytes();
         let row = Row::new(&*case.name, op.name(), "host", "none", case.payload_bytes, rotating)
             .against("memcpy", reference)
-            .blocks(laid.blocks)
+            .against("plain loop", by_hand)
+            .blocks(blocks)
             .resident_gbps(resident.gbps(case.payload_bytes))
             .verified(true)
             .with("resident_memcpy_gbps", resident_memcpy.gbps(case.payload_bytes))
-            .with("rotation_bytes", laid.reached_bytes() + packed.reached_bytes())
+            .with("rotation_bytes", reached)
             .with("verified_by", judge);
         Ok(row)
     }
