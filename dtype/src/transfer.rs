@@ -1,15 +1,26 @@
 //! Layout to layout: the packed bytes of one cursor go to the places of another, in one copy and without
 //! a staging buffer. Where a side is contiguous this is a pack or an unpack; where both have the same layout,
-//! the program is walked once for both; otherwise both sides' runs are listed a batch at a time and the
-//! shorter of the two at hand is copied.
+//! the program is walked once for both. Two different layouts of long runs are copied run by run: both sides' runs are
+//! listed a batch at a time, and the shorter of the two at hand is copied. Where runs are short, that costs more than a
+//! second copy: then pieces are packed into a buffer that stays in the cache, and unpacked from there, each by the loops
+//! that suit its layout.
 
 use crate::convertor::{Convertor, ConvertorError};
 use crate::copy::{Mirror, Ways, copy, shifted};
 use crate::run::{Run, in_memory};
+use std::mem::MaybeUninit;
 
 /// Runs listed at a time, on the stack: enough to spread the cost of finding one's place, few enough to
 /// stay in the first-level cache.
 const BATCH: usize = 128;
+
+/// Runs of fewer bytes than this, on average, are short.
+const SHORT: u64 = 512;
+/// Bytes that are packed at a time: a few rows of a matrix, so that its columns are unpacked by whole cache lines, and
+/// short enough for the second-level cache.
+const PIECE: usize = 256 << 10;
+/// A message up to this length needs no allocation.
+const FEW: usize = 4 << 10;
 
 /// Copies at most `max_bytes` packed bytes from where `src` stands to where `dst` stands, over slices;
 /// both cursors advance by what is returned, which is less only where a side ends. `from_origin` and
@@ -104,9 +115,62 @@ unsafe fn transfer_by(
         dst.advance(bytes);
         return bytes;
     }
-    // SAFETY: the caller's promise.
-    unsafe { zip(src, src_origin, dst, dst_origin, bytes) };
+    if runs_are_short(src, dst) {
+        // SAFETY: the caller's promise.
+        unsafe { through_cache(ways, src, src_origin, dst, dst_origin, bytes) };
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { zip(src, src_origin, dst, dst_origin, bytes) };
+    }
     bytes
+}
+
+/// Whether the runs of either side are so short, on average, that a second copy through the cache is cheaper than to
+/// look at each of them.
+fn runs_are_short(src: &Convertor, dst: &Convertor) -> bool {
+    let short = |side: &Convertor| {
+        let layout = side.layout();
+        layout.size() / layout.blocks().max(1) < SHORT
+    };
+    short(src) || short(dst)
+}
+
+/// Packs pieces into a buffer and unpacks them from there; both sides have `bytes` bytes left.
+///
+/// # Safety
+///
+/// As [`transfer_raw`].
+unsafe fn through_cache(
+    ways: Ways,
+    src: &mut Convertor,
+    src_origin: *const u8,
+    dst: &mut Convertor,
+    dst_origin: *mut u8,
+    bytes: u64,
+) {
+    let mut few = [MaybeUninit::<u8>::uninit(); FEW];
+    let mut many: Vec<MaybeUninit<u8>> = Vec::new();
+    let (piece, room) = if bytes <= FEW as u64 {
+        (few.as_mut_ptr(), FEW)
+    } else {
+        let room = PIECE.min(in_memory(bytes));
+        if many.try_reserve_exact(room).is_err() {
+            // SAFETY: the caller's promise.
+            return unsafe { zip(src, src_origin, dst, dst_origin, bytes) };
+        }
+        (many.as_mut_ptr(), room)
+    };
+    let mut left = bytes;
+    while left > 0 {
+        let len = left.min(room as u64);
+        // SAFETY: the source has `len` bytes left, the piece room for them, and it is this call's own; the caller's
+        // promise about the rest.
+        unsafe { src.pack_by(ways, src_origin, piece.cast(), len) };
+        // SAFETY: the destination has `len` bytes left, and as many were just written to the piece; the caller's
+        // promise about the rest.
+        unsafe { dst.unpack_by(ways, piece.cast_const().cast(), dst_origin, len) };
+        left -= len;
+    }
 }
 
 /// Copies run by run; both sides have `bytes` bytes left.

@@ -1,6 +1,5 @@
-//! The convertor allocates nothing: making one, positioning, packing, unpacking, listing runs and
-//! moving between layouts take no memory from the heap, whatever the type. Fragments of the eager
-//! path depend on it.
+//! The convertor allocates nothing: making one, positioning, packing, unpacking and listing runs take no memory from the
+//! heap, whatever the type. Nor does moving 4 KiB at most between layouts. Fragments of the eager path depend on it.
 
 use std::alloc::{GlobalAlloc, Layout as Block, System};
 use std::cell::Cell;

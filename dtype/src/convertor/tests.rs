@@ -194,6 +194,35 @@ fn transfers_between_any_two_layouts() {
     }
 }
 
+/// Long enough for several pieces in the cache, and for one that is cut off.
+#[test]
+fn long_transfers_between_layouts_of_short_runs() {
+    let edge = 300;
+    let matrix =
+        |inner: &Datatype| Datatype::vector(edge, 1, 2 * edge.cast_signed(), inner).unwrap();
+    let column = Datatype::resized(0, 24, &matrix(&Primitive::Double.into())).unwrap();
+    let across = Datatype::contiguous(edge, &column).unwrap().commit().unwrap();
+    let row = Datatype::vector(edge, 1, 2, &Primitive::Double.into()).unwrap();
+    let row = Datatype::resized(0, 16 * edge.cast_signed(), &row).unwrap();
+    let along = Datatype::contiguous(edge, &row).unwrap().commit().unwrap();
+    let reach = in_memory(16 * edge * edge + 24 * edge);
+    let memory: Vec<u8> = (0..reach).map(|at| (at * 7 % 251) as u8).collect();
+    for (from, to) in [(&along, &across), (&across, &along)] {
+        let mut src = Convertor::new(from, 1).unwrap();
+        let mut dst = Convertor::new(to, 1).unwrap();
+        let mut packed = vec![0; in_memory(src.packed_size())];
+        src.pack(&memory, 0, &mut packed).unwrap();
+        let mut expected = vec![255; reach];
+        dst.unpack(&packed, &mut expected, 0).unwrap();
+        for step in [u64::MAX, 300_001] {
+            (src.seek(0).unwrap(), dst.seek(0).unwrap());
+            let mut got = vec![255; reach];
+            while let 1.. = transfer(&mut src, &memory, 0, &mut dst, &mut got, 0, step).unwrap() {}
+            assert!(got == expected, "{from:?} to {to:?}");
+        }
+    }
+}
+
 #[test]
 fn refuses_slices_that_are_too_small() {
     let layout = Datatype::vector(5, 3, 7, &byte()).unwrap().commit().unwrap();
