@@ -143,8 +143,9 @@ impl<'w> Link<'w> {
 
     fn apply(&self, probe: Probe) -> Result<(), Error> {
         let tuning = Tuning { fragment_bytes: probe.fragment, ..Tuning::default() };
-        // Its limit is what is to be found.
-        let tuning = Tuning { eager_bytes_max: u64::MAX, eager_bytes_sure: 0, ..tuning };
+        // Its limit is what is to be found. What is sure to be eager goes by the quickest code.
+        let sure = if probe.protocol == Protocol::Eager { u64::MAX } else { 0 };
+        let tuning = Tuning { eager_bytes_max: u64::MAX, eager_bytes_sure: sure, ..tuning };
         self.world.set_config(Config {
             force: Some(probe.protocol),
             tuning,

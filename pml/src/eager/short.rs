@@ -74,7 +74,7 @@ impl Core {
         }
         let route = self.comms.route(comm, rank)?;
         let peer = route.process;
-        if self.config.force.is_some() || self.host.is_none() {
+        if !matches!(self.config.force, None | Some(Protocol::Eager)) || self.host.is_none() {
             return None;
         }
         let state = &mut self.peers[peer as usize];

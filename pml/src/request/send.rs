@@ -275,7 +275,7 @@ impl Core {
         if bytes > link_eager.min(tuning.eager_bytes_max) {
             return false;
         }
-        if force.is_none() && bytes <= tuning.eager_bytes_sure {
+        if matches!(force, None | Some(Protocol::Eager)) && bytes <= tuning.eager_bytes_sure {
             return true;
         }
         self.eager_wins(bml, peer, buffer)

@@ -19,9 +19,11 @@ impl Model<'_> {
         self.s.latency_ns + blocks * self.t.block_ns + copy_ns(self.s.bytes, self.ring_mb_s())
     }
 
-    /// Packing and unpacking overlap; the last fragment pays another latency.
+    /// Packing and unpacking overlap, but for the first fragment; the last fragment pays another latency.
     pub(crate) fn pipeline(&self) -> f64 {
-        let blocks_ns = self.blocks() * self.t.block_ns;
+        let fragments = self.s.bytes.div_ceil(u64::from(self.t.fragment_bytes.max(1))).max(1);
+        let fewer = real(self.s.sender_blocks.min(self.s.receiver_blocks));
+        let blocks_ns = (self.blocks() + fewer / real(fragments)) * self.t.block_ns;
         let copy_ns = copy_ns(self.s.bytes, self.ring_mb_s());
         let lines_ns = self.wasted_lines() * PIPELINE_LINE * self.t.block_ns;
         self.handshake_ns() + self.s.latency_ns + copy_ns.max(blocks_ns) + lines_ns
