@@ -1,4 +1,56 @@
-//! Collectives and the topologies that they run on. So far: [`topologies`].
+//! Collectives as data: what each rank does in a collective, built by pure functions, chosen from what all ranks know,
+//! and proved before it runs. And the virtual topologies that neighbourhood collectives run on.
+//!
+//! - [`topologies`]: grids and graphs of MPI 4.1 chapter 8.
+//! - [`schedule`]: a [`Schedule`] is one rank's list of steps (send, receive, copy, reduce) with dependencies. Read its
+//!   text first: it says what an executor must keep.
+//! - [`Call`] is a collective as one rank calls it, [`Algorithm`] says how it is done, [`build()`] makes the schedule.
+//!   [`Between`] does so for intercommunicators.
+//! - `Display` of a schedule is for people.
+//! - `prove` (feature `testkit`) executes the schedules of all ranks symbolically and compares with the operation's
+//!   definition: it finds wrong results, races, messages that do not fit, and deadlocks.
+//!
+//! How it is made: `team.rs` (who takes part), `tree.rs` (shapes), `algorithms/` (a family each) and `builder.rs`, which
+//! derives dependencies from the bytes that steps touch. Lengths are in packed bytes: both ends of a message may use
+//! different datatypes of one signature. Nothing here looks at a clock, a file or memory.
+//!
+//! ```
+//! use gapless_coll::{Algorithm, Call, Method, Topology, Tree, build};
+//! let call = Call::Bcast { root: 0, len: 4096 };
+//! let binomial = Algorithm::new(Method::Tree(Tree::Binomial));
+//! let schedule = build(2, &Topology::flat(4), &call, &binomial)?;
+//! assert_eq!(schedule.to_string(), "\
+//! rank 2 of 4, no scratch
+//!   0  receive  recv[0][0..4096]  <- 0 #0
+//!   1  send     recv[0][0..4096]  -> 3 #0  after 0
+//! ");
+//! # Ok::<(), gapless_coll::BuildError>(())
+//! ```
 #![forbid(unsafe_code)]
 
+mod algorithm;
+mod algorithms;
+mod area;
+mod between;
+mod build;
+mod builder;
+mod call;
+mod explain;
+#[cfg(any(test, feature = "testkit"))]
+pub mod prove;
+pub mod schedule;
+mod team;
+#[cfg(test)]
+mod tests;
 pub mod topologies;
+mod topology;
+mod tree;
+
+pub use algorithm::{Algorithm, Method};
+pub use algorithms::{Butterfly, Exchange};
+pub use between::{Between, BetweenCall};
+pub use build::build;
+pub use call::{BuildError, Call, Edge, Operation, Reduction};
+pub use schedule::{Action, Buffer, Place, Row, Schedule};
+pub use topology::Topology;
+pub use tree::Tree;

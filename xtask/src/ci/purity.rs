@@ -15,7 +15,7 @@ use crate::metadata::Checkout;
 /// What must be pure: a crate's folder, and its modules; a module is a file, or a folder, or both.
 const PURE: &[(&str, &[&str])] = &[
     ("bml", &["src/spin"]),
-    ("coll", &["src/topologies"]),
+    ("coll", &["src"]),
     ("dtype", &["src"]),
     ("layouts", &["src"]),
     ("pml", &["src/choose", "src/matching", "src/rndv", "src/wire"]),

@@ -1,0 +1,300 @@
+//! Patterns of exchange, and what is done by them: gathering blocks at all members and, run backwards, reducing them.
+//!
+//! A pattern says for each round which blocks a member sends to whom and which it gets from whom. In the end each has
+//! all blocks, each exactly once. Backwards, partial results go against the arrows: whoever would get a block sends
+//! its part of it, so that in the end each member has its own block of all: a reduce-scatter. So ring, Bruck, recursive
+//! doubling (backwards: recursive halving), Bine butterflies and PAT are written once each.
+use crate::area::{Area, Cuts};
+use crate::builder::Builder;
+use crate::team::{Fold, Part, Runs, Team, cyclic, runs};
+use crate::tree::bine;
+
+/// How blocks go round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Exchange {
+    /// Each sends its block to each other: `n - 1` messages, all at once.
+    Direct,
+    /// Blocks go round a ring, `n - 1` rounds, to the next neighbour only.
+    Ring,
+    /// Rounds with distances 1, 2, 4, …: as few rounds as can be, for any number of members.
+    Bruck,
+    /// Recursive doubling: members exchange all they have with a partner at distance 1, 2, 4, …; beyond powers of two
+    /// the surplus is folded onto neighbours.
+    Doubling,
+    /// As doubling, with the nearer partners of Bine trees (arXiv 2508.17311), the farthest first, so that much data
+    /// goes to near members. The construction is for powers of two; the surplus is folded as for doubling.
+    Bine,
+    /// Parallel aggregated trees (Jeaugey, arXiv 2506.20252): as Bruck's pattern, but the farthest first, and each
+    /// message has `blocks` blocks at most (rounded down to a power of two). Trees of so many blocks go on side by
+    /// side, depth first.
+    Pat {
+        /// Most blocks in a message.
+        blocks: usize,
+    },
+}
+
+/// One round of a member: to whom which blocks, from whom which blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Round {
+    pub(crate) to: Option<(usize, Runs)>,
+    pub(crate) from: Option<(usize, Runs)>,
+}
+
+impl Round {
+    fn to(peer: usize, blocks: Runs) -> Self {
+        Self { to: Some((peer, blocks)), from: None }
+    }
+
+    fn from(peer: usize, blocks: Runs) -> Self {
+        Self { to: None, from: Some((peer, blocks)) }
+    }
+
+    fn both(to: usize, out: Runs, from: usize, into: Runs) -> Self {
+        Self { to: Some((to, out)), from: Some((from, into)) }
+    }
+}
+
+impl Exchange {
+    /// Whether its parameter has a meaning.
+    pub(crate) fn is_sound(self) -> bool {
+        self != Self::Pat { blocks: 0 }
+    }
+
+    /// The rounds of member `me` of `n`.
+    pub(crate) fn rounds(self, me: usize, n: usize) -> Vec<Round> {
+        match self {
+            _ if n == 1 => Vec::new(),
+            Self::Direct => (1..n)
+                .map(|distance| {
+                    let (to, from) = ((me + distance) % n, (me + n - distance) % n);
+                    Round::both(to, cyclic(me, 1, n), from, cyclic(from, 1, n))
+                })
+                .collect(),
+            Self::Ring => (1..n)
+                .map(|round| {
+                    let (out, into) = (me + n + 1 - round, me + n - round);
+                    Round::both(
+                        (me + 1) % n,
+                        cyclic(out, 1, n),
+                        (me + n - 1) % n,
+                        cyclic(into, 1, n),
+                    )
+                })
+                .collect(),
+            Self::Bruck => (0..usize::BITS)
+                .map(|round| 1 << round)
+                .take_while(|held| *held < n)
+                .map(|held| {
+                    let (to, from, count) =
+                        ((me + n - held) % n, (me + held) % n, held.min(n - held));
+                    Round::both(to, cyclic(me, count, n), from, cyclic(from, count, n))
+                })
+                .collect(),
+            Self::Doubling => {
+                let partner = |number: usize, round: u32| number ^ (1 << round);
+                doubling(me, n, (0..Fold::new(n).rounds()).collect(), &partner)
+            }
+            Self::Bine => {
+                let rounds = Fold::new(n).rounds();
+                let partner = |number, round| bine::partner(number, round, rounds);
+                doubling(me, n, (0..rounds).rev().collect(), &partner)
+            }
+            Self::Pat { blocks } => pat(me, n, blocks),
+        }
+    }
+}
+
+/// Members exchange all they have with a partner, in the given order of rounds.
+fn doubling(
+    me: usize,
+    n: usize,
+    order: Vec<u32>,
+    partner: &dyn Fn(usize, u32) -> usize,
+) -> Vec<Round> {
+    let fold = Fold::new(n);
+    let all_but = |member: usize| runs((0..n).filter(|other| *other != member).collect());
+    let (number, follower) = match fold.part(me) {
+        Part::Active { number, follower } => (number, follower),
+        Part::Follower { leader } => {
+            return vec![Round::to(leader, cyclic(me, 1, n)), Round::from(leader, all_but(me))];
+        }
+    };
+    // What a number holds after the first `done` rounds.
+    let held = |number: usize, done: usize| {
+        let mut numbers = vec![number];
+        for round in order[..done].iter().rev() {
+            numbers.extend_from_within(..);
+            let half = numbers.len() / 2;
+            numbers[half..].iter_mut().for_each(|number| *number = partner(*number, *round));
+        }
+        runs(numbers.into_iter().flat_map(|number| fold.members(number..number + 1)).collect())
+    };
+    let first = follower.map(|follower| Round::from(follower, cyclic(follower, 1, n)));
+    let rounds = order.iter().enumerate().map(|(done, round)| {
+        let other = partner(number, *round);
+        let peer = fold.member(other);
+        Round::both(peer, held(number, done), peer, held(other, done))
+    });
+    let last = follower.map(|follower| Round::to(follower, all_but(follower)));
+    first.into_iter().chain(rounds).chain(last).collect()
+}
+
+/// Each block goes down a binomial tree of distances from its owner, the same for all owners. Edges of `blocks` trees
+/// whose distances differ by a multiple of `stride` go in one message.
+///
+/// First the trees are begun: edges of at least `stride`, the longest first. Then the rest of each tree, which begins
+/// at each multiple of `stride`, is walked depth first.
+fn pat(me: usize, n: usize, blocks: usize) -> Vec<Round> {
+    let size = n.next_power_of_two();
+    let most = (1 << blocks.ilog2()).min(size / 2).max(1);
+    let stride = size / most;
+    let round = |distances: Vec<usize>, edge: usize| {
+        let there: Vec<_> = distances.into_iter().filter(|distance| distance + edge < n).collect();
+        (!there.is_empty()).then(|| {
+            let owners =
+                |member: usize| runs(there.iter().map(|it| (member + n - it) % n).collect());
+            let from = (me + n - edge) % n;
+            Round::both((me + edge) % n, owners(me), from, owners(from))
+        })
+    };
+    let mut rounds = Vec::new();
+    let mut edge = size / 2;
+    while edge >= stride {
+        rounds.extend(round((0..size).step_by(2 * edge).collect(), edge));
+        edge /= 2;
+    }
+    let mut open = vec![(0, stride)];
+    while let Some((start, reach)) = open.pop() {
+        // Of this node's edges the longest is walked first: its subtree, then the rest of the node.
+        if reach < 2 {
+            continue;
+        }
+        let edge = reach / 2;
+        rounds.extend(round((start..size).step_by(stride).collect(), edge));
+        open.push((start, edge));
+        open.push((start + edge, edge));
+    }
+    rounds
+}
+
+/// Each member has its block of `area`, cut at `cuts` by position; in the end each has all.
+pub(crate) fn allgather(b: &mut Builder, team: &Team, how: Exchange, area: Area, cuts: &Cuts) {
+    let pieces = |blocks: &Runs| -> Vec<_> {
+        blocks.iter().map(|run| area.cut(cuts.range(run.clone()))).collect()
+    };
+    for round in how.rounds(team.me, team.len()) {
+        if let Some((to, blocks)) = round.to {
+            b.send_pieces(team.rank(to), &pieces(&blocks));
+        }
+        if let Some((from, blocks)) = round.from {
+            b.receive_pieces(team.rank(from), &pieces(&blocks));
+        }
+    }
+}
+
+/// Each member has an input of all blocks; in the end `out` is the combination of all members' block of its position.
+///
+/// The operation must be commutative, unless `how` is [`Exchange::Direct`]: that combines in the order of positions.
+/// `out` must not be part of the input.
+pub(crate) fn reduce_scatter(
+    b: &mut Builder,
+    team: &Team,
+    how: Exchange,
+    input: Area,
+    cuts: &Cuts,
+    out: Area,
+) {
+    if how == Exchange::Direct {
+        return reduce_direct(b, team, input, cuts, out);
+    }
+    let mut partial =
+        Partial { me: team.me, input, cuts, out, sums: None, begun: vec![false; cuts.blocks()] };
+    for round in how.rounds(team.me, team.len()).into_iter().rev() {
+        if let Some((from, blocks)) = round.from {
+            let pieces: Vec<_> = blocks.iter().map(|run| partial.whole(b, run.clone())).collect();
+            b.send_pieces(team.rank(from), &pieces);
+        }
+        if let Some((to, blocks)) = round.to {
+            let ranges: Vec<_> = blocks.iter().map(|run| cuts.range(run.clone())).collect();
+            let room = b.scratch(ranges.iter().map(|range| range.end - range.start).sum());
+            let mut at = 0;
+            let mut next = |len| {
+                at += len;
+                room.cut(at - len..at)
+            };
+            let came: Vec<_> = ranges.iter().map(|range| next(range.end - range.start)).collect();
+            b.receive_pieces(team.rank(to), &came);
+            for (run, came) in blocks.iter().zip(came) {
+                partial.add(b, run.clone(), came);
+            }
+        }
+    }
+    if !partial.begun[team.me] {
+        b.copy(input.cut(cuts.range(team.me..team.me + 1)), out);
+    }
+}
+
+/// A member's partial results: of a block that it has added nothing to, its input; of its own, `out`.
+struct Partial<'a> {
+    me: usize,
+    input: Area,
+    cuts: &'a Cuts,
+    out: Area,
+    sums: Option<Area>,
+    begun: Vec<bool>,
+}
+
+impl Partial<'_> {
+    fn sums(&mut self, b: &mut Builder) -> Area {
+        *self.sums.get_or_insert_with(|| b.scratch(self.input.len))
+    }
+
+    /// The partial results of consecutive blocks, as one area.
+    fn whole(&mut self, b: &mut Builder, run: std::ops::Range<usize>) -> Area {
+        let range = self.cuts.range(run.clone());
+        if run.clone().all(|block| !self.begun[block]) {
+            return self.input.cut(range);
+        }
+        let sums = self.sums(b);
+        for block in run {
+            if !self.begun[block] {
+                let range = self.cuts.range(block..block + 1);
+                b.copy(self.input.cut(range.clone()), sums.cut(range));
+                self.begun[block] = true;
+            }
+        }
+        sums.cut(range)
+    }
+
+    /// Adds what came for consecutive blocks, in as few steps as their places allow.
+    fn add(&mut self, b: &mut Builder, run: std::ops::Range<usize>, came: Area) {
+        let first = self.cuts.start(run.start);
+        let mut at = run.start;
+        while at < run.end {
+            let alike = |block: &usize| {
+                *block < run.end
+                    && (*block == self.me) == (at == self.me)
+                    && self.begun[*block] == self.begun[at]
+            };
+            let end = (at..run.end).take_while(alike).count() + at;
+            let range = self.cuts.range(at..end);
+            let sum = if at == self.me { self.out } else { self.sums(b).cut(range.clone()) };
+            let own = if self.begun[at] { sum } else { self.input.cut(range.clone()) };
+            b.reduce(&[own, came.cut(range.start - first..range.end - first)], sum);
+            self.begun[at..end].fill(true);
+            at = end;
+        }
+    }
+}
+
+fn reduce_direct(b: &mut Builder, team: &Team, input: Area, cuts: &Cuts, out: Area) {
+    let n = team.len();
+    let mut sources: Vec<_> = (0..n).map(|_| input.cut(cuts.range(team.me..team.me + 1))).collect();
+    for distance in 1..n {
+        let (to, from) = ((team.me + distance) % n, (team.me + n - distance) % n);
+        b.send(team.rank(to), input.cut(cuts.range(to..to + 1)));
+        sources[from] = b.scratch(out.len);
+        b.receive(team.rank(from), sources[from]);
+    }
+    b.reduce(&sources, out);
+}

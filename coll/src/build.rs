@@ -1,0 +1,310 @@
+//! From a call and an algorithm to this rank's schedule.
+use crate::algorithms::alltoall::{self, Blocks};
+use crate::algorithms::over_tree::{self, Spread};
+use crate::algorithms::scan::{self, Prefix};
+use crate::algorithms::two_level::{self, Levels};
+use crate::algorithms::{compose, neighbors};
+use crate::area::{Area, Cuts};
+use crate::builder::Builder;
+use crate::call::{BuildError, Call, Operation, Reduction};
+use crate::schedule::{Buffer, Row, Schedule};
+use crate::team::Team;
+use crate::tree::Tree;
+use crate::{Algorithm, Exchange, Method, Topology};
+
+/// The schedule of rank `rank` for a call, by an algorithm that all ranks agree on.
+///
+/// It is a pure function: ranks that agree on the arguments which MPI makes them agree on, on the algorithm and on the
+/// topology, get schedules that fit together. One rank's work is proportional to its number of steps, and to the
+/// number of ranks where it depends on all.
+///
+/// # Errors
+/// What this rank can see: ranks and lengths that do not fit, an algorithm that does not do the operation
+/// ([`Algorithm::does`]), or does not do it on this topology.
+pub fn build(
+    rank: usize,
+    topology: &Topology,
+    call: &Call<'_>,
+    algorithm: &Algorithm,
+) -> Result<Schedule, BuildError> {
+    let ranks = topology.ranks();
+    call.check(rank, ranks)?;
+    let operation = call.operation();
+    let commutative = call.reduction().is_none_or(|of| of.commutative);
+    let consecutive_only = operation == Operation::Allgather || !commutative;
+    let on_topology = algorithm.within.is_none() || !consecutive_only || topology.is_consecutive();
+    if !algorithm.does(operation, commutative) || !on_topology {
+        return Err(BuildError::Unsuited { operation, algorithm: *algorithm });
+    }
+    let (send, recv) = rows(call, rank, ranks);
+    let unit = call.reduction().map_or(1, |of| of.unit);
+    let mut b = Builder::new(rank, ranks, unit, send, recv);
+    let plan = Plan { rank, topology, algorithm: *algorithm, team: Team::all(rank, ranks) };
+    if let Some(of) = call.reduction() {
+        plan.reduction(&mut b, call, of);
+    } else {
+        plan.movement(&mut b, call);
+    }
+    Ok(b.finish())
+}
+
+/// The blocks of the user's buffers at this rank.
+fn rows(call: &Call<'_>, rank: usize, n: usize) -> (Row, Row) {
+    let equal = |len| Row::Equal { blocks: n, len };
+    let at = |root: usize, row: Row| if rank == root { row } else { Row::NONE };
+    let unless = |in_place: bool, row: Row| if in_place { Row::NONE } else { row };
+    match *call {
+        Call::Barrier => (Row::NONE, Row::NONE),
+        Call::Bcast { len, .. } => (Row::NONE, Row::one(len)),
+        Call::Gather { root, len, in_place } => {
+            (unless(in_place && rank == root, Row::one(len)), at(root, equal(len)))
+        }
+        Call::Gatherv { root, len, lens, in_place } => {
+            (unless(in_place && rank == root, Row::one(len)), at(root, Row::each(lens)))
+        }
+        Call::Scatter { root, len, in_place } => {
+            (at(root, equal(len)), unless(in_place && rank == root, Row::one(len)))
+        }
+        Call::Scatterv { root, len, lens, in_place } => {
+            (at(root, Row::each(lens)), unless(in_place && rank == root, Row::one(len)))
+        }
+        Call::Allgather { len, in_place } => (unless(in_place, Row::one(len)), equal(len)),
+        Call::Allgatherv { lens, in_place } => {
+            (unless(in_place, Row::one(lens[rank])), Row::each(lens))
+        }
+        Call::Alltoall { len, in_place } => (unless(in_place, equal(len)), equal(len)),
+        Call::Alltoallv { send, recv, in_place } => {
+            (unless(in_place, Row::each(send)), Row::each(recv))
+        }
+        Call::Reduce { root, len, in_place, .. } => {
+            (unless(in_place && rank == root, Row::one(len)), at(root, Row::one(len)))
+        }
+        Call::Allreduce { len, in_place, .. }
+        | Call::Scan { len, in_place, .. }
+        | Call::Exscan { len, in_place, .. } => (unless(in_place, Row::one(len)), Row::one(len)),
+        Call::ReduceScatter { lens, in_place: false, .. } => {
+            (Row::each(lens), Row::one(lens[rank]))
+        }
+        Call::ReduceScatter { lens, in_place: true, .. } => (Row::NONE, Row::each(lens)),
+        Call::ReduceScatterBlock { len, in_place: false, .. } => (equal(len), Row::one(len)),
+        Call::ReduceScatterBlock { len, in_place: true, .. } => (Row::NONE, equal(len)),
+        Call::NeighborAllgather { len, recv, .. } => (Row::one(len), Row::each(recv)),
+        Call::NeighborAlltoall { send, recv, .. } => (Row::each(send), Row::each(recv)),
+    }
+}
+
+struct Plan<'a> {
+    rank: usize,
+    topology: &'a Topology,
+    algorithm: Algorithm,
+    team: Team,
+}
+
+impl Plan<'_> {
+    fn levels(&self, root: Option<usize>) -> Levels {
+        Levels::new(self.topology, self.rank, root)
+    }
+
+    /// The tree of an algorithm that is one.
+    fn tree(&self) -> Tree {
+        if let Method::Tree(tree) = self.algorithm.method { tree } else { Tree::Binomial }
+    }
+
+    /// Operations that only move bytes.
+    fn movement(&self, b: &mut Builder, call: &Call<'_>) {
+        let Algorithm { method, segment, within } = self.algorithm;
+        let (send, recv) = (b.send_buffer(), b.recv_buffer());
+        match *call {
+            Call::Barrier => match within {
+                None => compose::barrier(b, &self.team, method),
+                Some(within) => two_level::barrier(b, &self.levels(None), method, within),
+            },
+            Call::Bcast { root, .. } => match within {
+                None => compose::bcast(b, &self.team.from(root), method, recv, segment),
+                Some(within) => {
+                    let how = (method, within, segment);
+                    two_level::bcast(b, &self.levels(Some(root)), how, recv);
+                }
+            },
+            Call::Gather { root, len, in_place } => {
+                let cuts = Cuts::equal(self.team.len(), len);
+                let (own, whole) = self.at_root(root, &cuts, in_place, send, recv);
+                let spread = Spread { cuts: &cuts, shift: root };
+                over_tree::gather(b, &self.team.from(root), self.tree(), own, whole, &spread);
+            }
+            Call::Scatter { root, len, in_place } => {
+                let cuts = Cuts::equal(self.team.len(), len);
+                let (own, whole) = self.at_root(root, &cuts, in_place, recv, send);
+                let spread = Spread { cuts: &cuts, shift: root };
+                over_tree::scatter(b, &self.team.from(root), self.tree(), whole, own, &spread);
+            }
+            Call::Gatherv { root, lens, in_place, .. } => {
+                if self.rank != root {
+                    return b.send(root, send);
+                }
+                let cuts = Cuts::each(lens);
+                let (own, _) = self.at_root(root, &cuts, in_place, send, recv);
+                b.copy(own, recv.cut(cuts.range(root..root + 1)));
+                for peer in self.others() {
+                    b.receive(peer, recv.cut(cuts.range(peer..peer + 1)));
+                }
+            }
+            Call::Scatterv { root, lens, in_place, .. } => {
+                if self.rank != root {
+                    return b.receive(root, recv);
+                }
+                let cuts = Cuts::each(lens);
+                let (own, _) = self.at_root(root, &cuts, in_place, recv, send);
+                for peer in self.others() {
+                    b.send(peer, send.cut(cuts.range(peer..peer + 1)));
+                }
+                b.copy(send.cut(cuts.range(root..root + 1)), own);
+            }
+            Call::Allgather { len, in_place } => {
+                let cuts = Cuts::equal(self.team.len(), len);
+                if !in_place {
+                    b.copy(send, recv.cut(cuts.range(self.rank..self.rank + 1)));
+                }
+                match within {
+                    None => compose::allgather(b, &self.team, (method, segment), recv, &cuts),
+                    Some(within) => {
+                        let (levels, how) = (self.levels(None), (method, within, segment));
+                        two_level::allgather(b, self.topology, &levels, how, (recv, len));
+                    }
+                }
+            }
+            Call::Allgatherv { lens, in_place } => {
+                let cuts = Cuts::each(lens);
+                if !in_place {
+                    b.copy(send, recv.cut(cuts.range(self.rank..self.rank + 1)));
+                }
+                compose::allgather(b, &self.team, (method, segment), recv, &cuts);
+            }
+            Call::Alltoall { len, in_place } => {
+                let cuts = Cuts::equal(self.team.len(), len);
+                self.alltoall(b, in_place, (&cuts, &cuts), Some(len));
+            }
+            Call::Alltoallv { send, recv, in_place } => {
+                let send = Cuts::each(if in_place { recv } else { send });
+                self.alltoall(b, in_place, (&send, &Cuts::each(recv)), None);
+            }
+            Call::NeighborAllgather { sources, destinations, recv: lens, .. } => {
+                let out = vec![send; destinations.len()];
+                let to = (destinations, out.as_slice());
+                neighbors::exchange(b, self.rank, (sources, recv), to, &Cuts::each(lens));
+            }
+            Call::NeighborAlltoall { sources, destinations, send: lens, recv: recv_lens } => {
+                let cuts = Cuts::each(lens);
+                let out: Vec<_> =
+                    (0..lens.len()).map(|index| send.cut(cuts.range(index..index + 1))).collect();
+                let to = (destinations, out.as_slice());
+                neighbors::exchange(b, self.rank, (sources, recv), to, &Cuts::each(recv_lens));
+            }
+            _ => unreachable!("{} is a reduction", call.operation()),
+        }
+    }
+
+    /// A rank's own block, in place at the root perhaps, and all blocks at the root.
+    fn at_root(
+        &self,
+        root: usize,
+        cuts: &Cuts,
+        in_place: bool,
+        own: Area,
+        whole: Area,
+    ) -> (Area, Option<Area>) {
+        if self.rank != root {
+            return (own, None);
+        }
+        let place = whole.cut(cuts.range(root..root + 1));
+        (if in_place { place } else { own }, Some(whole))
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let (rank, n) = (self.rank, self.team.len());
+        (1..n).map(move |distance| (rank + distance) % n)
+    }
+
+    fn alltoall(&self, b: &mut Builder, in_place: bool, cuts: (&Cuts, &Cuts), len: Option<u64>) {
+        let recv = b.recv_buffer();
+        let send = if in_place {
+            let saved = b.scratch(recv.len);
+            b.copy(recv, saved);
+            saved
+        } else {
+            b.send_buffer()
+        };
+        let blocks = Blocks { send, send_cuts: cuts.0, recv, recv_cuts: cuts.1 };
+        match (self.algorithm.method, len) {
+            (Method::Exchange(Exchange::Bruck), Some(len)) => {
+                alltoall::bruck(b, &self.team, &blocks, len);
+            }
+            (Method::Pairwise(most), _) => alltoall::exchange(b, &self.team, &blocks, Some(most)),
+            _ => alltoall::exchange(b, &self.team, &blocks, None),
+        }
+    }
+
+    /// Operations that combine.
+    fn reduction(&self, b: &mut Builder, call: &Call<'_>, of: Reduction) {
+        let Algorithm { method, segment, within } = self.algorithm;
+        let how = (method, segment);
+        let recv = b.recv_buffer();
+        let input = if b.send_buffer().is_empty() { recv } else { b.send_buffer() };
+        match *call {
+            Call::Reduce { root, .. } => {
+                let result = (self.rank == root).then_some(recv);
+                let areas = (input, result);
+                match within {
+                    None => compose::reduce(b, &self.team, root, how, areas, of),
+                    Some(within) => {
+                        let how = (method, within, segment);
+                        let levels = self.levels(of.commutative.then_some(root));
+                        let forward = (!of.commutative).then_some((self.rank, root));
+                        two_level::reduce(b, &levels, how, areas, of, forward);
+                    }
+                }
+            }
+            Call::Allreduce { .. } => match within {
+                None => compose::allreduce(b, &self.team, how, (input, recv), of),
+                Some(within) => {
+                    let how = (method, within, segment);
+                    two_level::allreduce(b, &self.levels(None), how, (input, recv), of);
+                }
+            },
+            Call::ReduceScatter { lens, in_place, .. } => {
+                self.reduce_scatter(b, &Cuts::each(lens), in_place, input, of);
+            }
+            Call::ReduceScatterBlock { len, in_place, .. } => {
+                let cuts = Cuts::equal(self.team.len(), len);
+                self.reduce_scatter(b, &cuts, in_place, input, of);
+            }
+            Call::Scan { .. } | Call::Exscan { .. } => {
+                let prefix = match call.operation() {
+                    Operation::Scan => Prefix::Inclusive,
+                    _ => Prefix::Exclusive,
+                };
+                match method {
+                    Method::Tree(_) => scan::chain(b, &self.team, prefix, (input, recv), segment),
+                    _ => scan::doubling(b, &self.team, prefix, input, recv),
+                }
+            }
+            _ => unreachable!("{} is no reduction", call.operation()),
+        }
+    }
+
+    fn reduce_scatter(
+        &self,
+        b: &mut Builder,
+        cuts: &Cuts,
+        in_place: bool,
+        input: Area,
+        of: Reduction,
+    ) {
+        let len = cuts.len(self.rank);
+        let result = Area::new(Buffer::Recv, 0, len);
+        let out = if in_place { b.scratch(len) } else { result };
+        let Algorithm { method, segment, .. } = self.algorithm;
+        compose::reduce_scatter(b, &self.team, (method, segment), (input, cuts, out), of);
+        b.copy(out, result);
+    }
+}

@@ -1,0 +1,364 @@
+//! The builder of a schedule: algorithms say what happens in some order that is right, the builder finds what must
+//! wait for what.
+//!
+//! Dependencies follow from the bytes: a step waits for the last step that wrote what it reads, and for those that
+//! read or wrote what it writes. So an algorithm that runs in segments is pipelined without a word, and phases are
+//! joined by calling one after the other. Only messages without bytes need dependencies of their own.
+//!
+//! Slots follow from the order: the k-th send to a peer is message k, and so is the k-th receive at its other end.
+//! Both ends must leave out the same messages; those without bytes are left out here.
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use crate::area::{Area, segments};
+use crate::schedule::{Action, Buffer, Place, Row, SCRATCH_ALIGN, Schedule};
+
+/// Up to how many bytes a piece are packed into one message, if a message has several pieces. Longer pieces go as
+/// messages of their own: another message costs less than copying them twice.
+pub(crate) const PACK_MAX: u64 = 4096;
+
+pub(crate) struct Builder {
+    schedule: Schedule,
+    /// Who touched which bytes of the three buffers last.
+    touched: [Touched; 3],
+    /// Numbers of the next message to and from each peer.
+    slots: HashMap<usize, (u32, u32)>,
+    /// Messages without bytes that were received so far.
+    heard: Vec<u32>,
+    /// What the next step waits for besides, and what all do.
+    wait: Vec<u32>,
+    gate: Range<usize>,
+    /// Longest message in bytes; 0: any.
+    segment: u64,
+}
+
+impl Builder {
+    pub(crate) fn new(rank: usize, ranks: usize, unit: u64, send: Row, recv: Row) -> Self {
+        Self {
+            schedule: Schedule {
+                rank,
+                ranks,
+                unit,
+                send,
+                recv,
+                scratch: 0,
+                actions: Vec::new(),
+                after: Vec::new(),
+                bounds: Vec::new(),
+            },
+            touched: Default::default(),
+            slots: HashMap::new(),
+            heard: Vec::new(),
+            wait: Vec::new(),
+            gate: 0..0,
+            segment: 0,
+        }
+    }
+
+    pub(crate) fn finish(self) -> Schedule {
+        self.schedule
+    }
+
+    /// The whole send buffer.
+    pub(crate) fn send_buffer(&self) -> Area {
+        Area::new(Buffer::Send, 0, self.schedule.send.len())
+    }
+
+    /// The whole receive buffer.
+    pub(crate) fn recv_buffer(&self) -> Area {
+        Area::new(Buffer::Recv, 0, self.schedule.recv.len())
+    }
+
+    /// Packed length of an element of a reduction, in bytes.
+    pub(crate) fn unit(&self) -> u64 {
+        self.schedule.unit
+    }
+
+    /// From now on messages are cut into segments of about this many bytes, in whole elements; 0: they are not cut.
+    pub(crate) fn set_segment(&mut self, segment: u64) {
+        self.segment = segment;
+    }
+
+    /// Scratch memory.
+    pub(crate) fn scratch(&mut self, len: u64) -> Area {
+        let at = self.schedule.scratch.next_multiple_of(SCRATCH_ALIGN);
+        if len > 0 {
+            self.schedule.scratch = at + len;
+        }
+        Area::new(Buffer::Scratch, at, len)
+    }
+
+    /// Sends an area, in segments.
+    pub(crate) fn send(&mut self, to: usize, from: Area) {
+        for range in segments(from.len, self.unit(), self.segment) {
+            let from = from.cut(range);
+            let slot = self.next_slot(to, true);
+            let from_place = self.place(from);
+            self.push(Action::Send { to, slot, from: from_place }, &[from], None);
+        }
+    }
+
+    /// Receives into an area, in segments.
+    pub(crate) fn receive(&mut self, from: usize, into: Area) {
+        for range in segments(into.len, self.unit(), self.segment) {
+            let into = into.cut(range);
+            let slot = self.next_slot(from, false);
+            let into_place = self.place(into);
+            self.push(Action::Receive { from, slot, into: into_place }, &[], Some(into));
+        }
+    }
+
+    /// Sends a whole area as a message with a number of its own. Such messages do not mix with others.
+    pub(crate) fn send_slot(&mut self, to: usize, slot: u32, from: Area) {
+        if !from.is_empty() {
+            let place = self.place(from);
+            self.push(Action::Send { to, slot, from: place }, &[from], None);
+        }
+    }
+
+    /// Receives a message with a number of its own.
+    pub(crate) fn receive_slot(&mut self, from: usize, slot: u32, into: Area) {
+        if !into.is_empty() {
+            let place = self.place(into);
+            self.push(Action::Receive { from, slot, into: place }, &[], Some(into));
+        }
+    }
+
+    pub(crate) fn copy(&mut self, from: Area, into: Area) {
+        debug_assert_eq!(from.len, into.len);
+        if from.is_empty() || from == into {
+            return;
+        }
+        let action = Action::Copy { from: self.place(from), into: self.place(into) };
+        self.push(action, &[from], Some(into));
+    }
+
+    /// `into = sources[0] op sources[1] op …`, segment by segment. One source is copied.
+    pub(crate) fn reduce(&mut self, sources: &[Area], into: Area) {
+        if let [only] = sources {
+            return self.copy(*only, into);
+        }
+        for range in segments(into.len, self.unit(), self.segment) {
+            let parts: Vec<_> = sources.iter().map(|source| source.cut(range.clone())).collect();
+            let places = parts.iter().map(|part| self.place(*part)).collect();
+            let into = into.cut(range);
+            let action = Action::Reduce { sources: places, into: self.place(into) };
+            self.push(action, &parts, Some(into));
+        }
+    }
+
+    /// Sends a message without bytes, when all such messages named before have arrived.
+    pub(crate) fn tell(&mut self, to: usize) {
+        let slot = self.next_slot(to, true);
+        self.wait.extend_from_slice(&self.heard);
+        self.push(Action::Send { to, slot, from: Place::NOTHING }, &[], None);
+    }
+
+    /// Receives a message without bytes.
+    pub(crate) fn hear(&mut self, from: usize) {
+        let slot = self.next_slot(from, false);
+        self.push(Action::Receive { from, slot, into: Place::NOTHING }, &[], None);
+        self.heard.push(self.last());
+    }
+
+    /// Sends areas whose lengths and number the other end knows: packed into one message if they are short.
+    pub(crate) fn send_pieces(&mut self, to: usize, pieces: &[Area]) {
+        let total: u64 = pieces.iter().map(|piece| piece.len).sum();
+        if separate(total, pieces.len()) {
+            pieces.iter().for_each(|piece| self.send(to, *piece));
+        } else if let Some(whole) = joined(pieces) {
+            self.send(to, whole);
+        } else {
+            let packed = self.scratch(total);
+            self.pack(pieces, packed);
+            self.send(to, packed);
+        }
+    }
+
+    /// Receives what [`send_pieces`](Self::send_pieces) sends.
+    pub(crate) fn receive_pieces(&mut self, from: usize, pieces: &[Area]) {
+        let total: u64 = pieces.iter().map(|piece| piece.len).sum();
+        if separate(total, pieces.len()) {
+            pieces.iter().for_each(|piece| self.receive(from, *piece));
+        } else if let Some(whole) = joined(pieces) {
+            self.receive(from, whole);
+        } else {
+            let packed = self.scratch(total);
+            self.receive(from, packed);
+            self.unpack(packed, pieces);
+        }
+    }
+
+    /// Copies areas one behind the other.
+    pub(crate) fn pack(&mut self, pieces: &[Area], packed: Area) {
+        let mut at = 0;
+        let mut pieces = pieces.iter().copied().peekable();
+        while let Some(mut piece) = pieces.next() {
+            while let Some(longer) = pieces.peek().and_then(|next| piece.join(*next)) {
+                piece = longer;
+                pieces.next();
+            }
+            self.copy(piece, packed.cut(at..at + piece.len));
+            at += piece.len;
+        }
+    }
+
+    fn unpack(&mut self, packed: Area, pieces: &[Area]) {
+        let mut at = 0;
+        for piece in pieces {
+            self.copy(packed.cut(at..at + piece.len), *piece);
+            at += piece.len;
+        }
+    }
+
+    /// How many steps there are.
+    pub(crate) fn len(&self) -> usize {
+        self.schedule.actions.len()
+    }
+
+    /// From now on, every step also waits for these steps.
+    pub(crate) fn set_gate(&mut self, steps: Range<usize>) {
+        self.gate = steps;
+    }
+
+    fn last(&self) -> u32 {
+        index(self.schedule.actions.len() - 1)
+    }
+
+    fn next_slot(&mut self, peer: usize, out: bool) -> u32 {
+        debug_assert_ne!(peer, self.schedule.rank, "no messages to oneself");
+        let (to, from) = self.slots.entry(peer).or_default();
+        let next = if out { to } else { from };
+        *next += 1;
+        *next - 1
+    }
+
+    fn place(&self, area: Area) -> Place {
+        let row = match area.buffer {
+            Buffer::Send => &self.schedule.send,
+            Buffer::Recv => &self.schedule.recv,
+            Buffer::Scratch => {
+                return Place { buffer: area.buffer, block: 0, start: area.at, len: area.len };
+            }
+        };
+        debug_assert!(area.at + area.len <= row.len(), "{area:?} of {row:?}");
+        let (block, start) = row.locate(area.at);
+        Place { buffer: area.buffer, block, start, len: area.len }
+    }
+
+    fn push(&mut self, action: Action, reads: &[Area], writes: Option<Area>) {
+        let step = index(self.schedule.actions.len());
+        let mut after = std::mem::take(&mut self.wait);
+        after.extend(self.gate.clone().map(index));
+        for area in reads {
+            self.touched[area.buffer as usize].read(*area, step, &mut after);
+        }
+        if let Some(area) = writes {
+            debug_assert_ne!(area.buffer, Buffer::Send, "the send buffer is only read");
+            self.touched[area.buffer as usize].write(area, step, &mut after);
+        }
+        after.sort_unstable();
+        after.dedup();
+        after.retain(|other| *other != step);
+        self.schedule.prune(&mut after);
+        self.schedule.actions.push(action);
+        self.schedule.after.extend_from_slice(&after);
+        self.schedule.bounds.push(self.schedule.after.len());
+        after.clear();
+        self.wait = after;
+    }
+}
+
+impl Schedule {
+    /// Leaves out dependencies that follow at once from others.
+    fn prune(&self, after: &mut Vec<u32>) {
+        const LOOK_AT: usize = 16;
+        if after.len() < 2 || after.len() > LOOK_AT {
+            return;
+        }
+        let all = after.clone();
+        after.retain(|step| !all.iter().any(|other| self.after(*other as usize).contains(step)));
+    }
+}
+
+/// Whether the pieces of a message go as messages of their own.
+fn separate(total: u64, pieces: usize) -> bool {
+    pieces > 1 && total / pieces as u64 > PACK_MAX
+}
+
+/// The pieces as one area, if they lie one behind the other.
+fn joined(pieces: &[Area]) -> Option<Area> {
+    let (first, rest) = pieces.split_first()?;
+    rest.iter().try_fold(*first, |whole, piece| whole.join(*piece))
+}
+
+/// Steps are numbered with 32 bits, which is half of what a dependency costs with 64.
+fn index(step: usize) -> u32 {
+    u32::try_from(step).expect("a schedule has less than 2^32 steps")
+}
+
+/// Who touched which bytes of a buffer last. Keys are where stretches begin; bytes between stretches are untouched.
+#[derive(Default)]
+struct Touched {
+    stretches: BTreeMap<u64, Stretch>,
+}
+
+#[derive(Clone)]
+struct Stretch {
+    end: u64,
+    writer: Option<u32>,
+    readers: Vec<u32>,
+}
+
+impl Touched {
+    fn read(&mut self, area: Area, step: u32, after: &mut Vec<u32>) {
+        let (start, end) = (area.at, area.at + area.len);
+        self.split(start);
+        self.split(end);
+        let mut at = start;
+        let mut gaps = Vec::new();
+        for (from, stretch) in self.stretches.range_mut(start..end) {
+            if at < *from {
+                gaps.push((at, *from));
+            }
+            at = stretch.end;
+            after.extend(stretch.writer);
+            stretch.readers.push(step);
+        }
+        if at < end {
+            gaps.push((at, end));
+        }
+        for (from, end) in gaps {
+            self.stretches.insert(from, Stretch { end, writer: None, readers: vec![step] });
+        }
+    }
+
+    fn write(&mut self, area: Area, step: u32, after: &mut Vec<u32>) {
+        let (start, end) = (area.at, area.at + area.len);
+        if start == end {
+            return;
+        }
+        self.split(start);
+        self.split(end);
+        while let Some((from, _)) = self.stretches.range(start..end).next() {
+            let from = *from;
+            if let Some(old) = self.stretches.remove(&from) {
+                after.extend(old.writer);
+                after.extend(old.readers);
+            }
+        }
+        self.stretches.insert(start, Stretch { end, writer: Some(step), readers: Vec::new() });
+    }
+
+    /// Makes `at` a border, if it lies within a stretch.
+    fn split(&mut self, at: u64) {
+        let Some((from, stretch)) = self.stretches.range_mut(..at).next_back() else {
+            return;
+        };
+        if *from < at && at < stretch.end {
+            let upper = stretch.clone();
+            stretch.end = at;
+            self.stretches.insert(at, upper);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! A schedule as text that people can read.
+use std::fmt;
+
+use crate::schedule::{Action, Buffer, Place, Schedule};
+
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Send => "send",
+            Self::Recv => "recv",
+            Self::Scratch => "scratch",
+        })
+    }
+}
+
+/// `recv[3][0..8]`: bytes 0 to 7 of block 3 of the receive buffer.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let range = self.start..self.start + self.len;
+        match self.buffer {
+            _ if self.len == 0 => write!(f, "nothing"),
+            Buffer::Scratch => write!(f, "scratch[{range:?}]"),
+            buffer => write!(f, "{buffer}[{}][{range:?}]", self.block),
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Send { to, slot, from } => write!(f, "send     {from}  -> {to} #{slot}"),
+            Self::Receive { from, slot, into } => write!(f, "receive  {into}  <- {from} #{slot}"),
+            Self::Copy { from, into } => write!(f, "copy     {into} = {from}"),
+            Self::Reduce { sources, into } => {
+                write!(f, "reduce   {into} = ")?;
+                for (index, source) in sources.iter().enumerate() {
+                    let op = if index > 0 { " op " } else { "" };
+                    write!(f, "{op}{source}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A line a step: number, what it does, and the steps it waits for. `#0` is the slot of a message.
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {}, ", self.rank(), self.ranks())?;
+        match self.scratch() {
+            0 => writeln!(f, "no scratch")?,
+            bytes => writeln!(f, "{bytes} B of scratch")?,
+        }
+        for (step, (action, after)) in self.steps().enumerate() {
+            write!(f, "{step:>3}  {action}")?;
+            for (index, step) in after.iter().enumerate() {
+                write!(f, "{}{step}", if index == 0 { "  after " } else { ", " })?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
