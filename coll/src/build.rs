@@ -29,12 +29,8 @@ pub fn build(
 ) -> Result<Schedule, BuildError> {
     let ranks = topology.ranks();
     call.check(rank, ranks)?;
-    let operation = call.operation();
-    let commutative = call.reduction().is_none_or(|of| of.commutative);
-    let consecutive_only = operation == Operation::Allgather || !commutative;
-    let on_topology = algorithm.within.is_none() || !consecutive_only || topology.is_consecutive();
-    if !algorithm.does(operation, commutative) || !on_topology {
-        return Err(BuildError::Unsuited { operation, algorithm: *algorithm });
+    if !suits(call, topology, algorithm) {
+        return Err(BuildError::Unsuited { operation: call.operation(), algorithm: *algorithm });
     }
     let (send, recv) = rows(call, rank, ranks);
     let unit = call.reduction().map_or(1, |of| of.unit);
@@ -46,6 +42,15 @@ pub fn build(
         plan.movement(&mut b, call);
     }
     Ok(b.finish())
+}
+
+/// Whether an algorithm does a call on a topology: all ranks agree.
+pub(crate) fn suits(call: &Call<'_>, topology: &Topology, algorithm: &Algorithm) -> bool {
+    let operation = call.operation();
+    let commutative = call.reduction().is_none_or(|of| of.commutative);
+    let consecutive_only = operation == Operation::Allgather || !commutative;
+    let on_topology = algorithm.within.is_none() || !consecutive_only || topology.is_consecutive();
+    on_topology && algorithm.does(operation, commutative)
 }
 
 /// The blocks of the user's buffers at this rank.

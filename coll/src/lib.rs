@@ -6,7 +6,8 @@
 //!   text first: it says what an executor must keep.
 //! - [`Call`] is a collective as one rank calls it, [`Algorithm`] says how it is done, [`build()`] makes the schedule.
 //!   [`Between`] does so for intercommunicators.
-//! - `Display` of a schedule is for people.
+//! - [`choose`] has the table by which algorithms are chosen; [`predict()`] plays schedules on a cost model.
+//! - [`Goal`] writes the schedules of all ranks for LogGOPSim and its kin; `Display` of a schedule is for people.
 //! - `prove` (feature `testkit`) executes the schedules of all ranks symbolically and compares with the operation's
 //!   definition: it finds wrong results, races, messages that do not fit, and deadlocks.
 //!
@@ -35,7 +36,10 @@ mod between;
 mod build;
 mod builder;
 mod call;
+pub mod choose;
+mod cost;
 mod explain;
+mod goal;
 #[cfg(any(test, feature = "testkit"))]
 pub mod prove;
 pub mod schedule;
@@ -51,6 +55,8 @@ pub use algorithms::{Butterfly, Exchange};
 pub use between::{Between, BetweenCall};
 pub use build::build;
 pub use call::{BuildError, Call, Edge, Operation, Reduction};
+pub use cost::{Cost, Wire, predict};
+pub use goal::Goal;
 pub use schedule::{Action, Buffer, Place, Row, Schedule};
 pub use topology::Topology;
 pub use tree::Tree;

@@ -59,6 +59,12 @@ impl Topology {
         self.group[rank]
     }
 
+    /// Whether there are several groups, and one of several ranks.
+    #[must_use]
+    pub fn has_levels(&self) -> bool {
+        self.groups.len() > 1 && self.groups.len() < self.group.len()
+    }
+
     /// Whether the ranks of each group follow each other.
     #[must_use]
     pub fn is_consecutive(&self) -> bool {

@@ -1,0 +1,309 @@
+//! Which algorithm a call goes by: a table, and what the cost model says of the alternatives.
+//!
+//! The choice depends only on what all ranks know: the operation, the bytes of [`Call::bytes`], whether the operation is
+//! commutative, and the topology. So all ranks choose the same without a message. Where a buffer lies and what its
+//! layout is, one rank knows alone: that never matters here.
+use crate::algorithms::{Butterfly, Exchange};
+use crate::build::{build, suits};
+use crate::call::{BuildError, Call, Operation};
+use crate::cost::{Cost, predict};
+use crate::tree::Tree;
+use crate::{Algorithm, Method, Topology};
+
+/// A line of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// For this operation.
+    pub operation: Operation,
+    /// For up to so many ranks.
+    pub ranks_max: usize,
+    /// For up to so many bytes, as [`Call::bytes`] counts them. Calls that do not know them are longer than any.
+    pub bytes_max: u64,
+    /// What to do.
+    pub algorithm: Algorithm,
+}
+
+/// The table by which algorithms are chosen: the first rule holds that fits the call and whose algorithm can do it.
+///
+/// Algorithms on two levels are passed over if the topology has one group only, or only groups of one. All ranks of a
+/// communicator must have the same table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// The rules, in order.
+    pub rules: Vec<Rule>,
+}
+
+impl Default for Table {
+    /// [`DEFAULT_RULES`].
+    fn default() -> Self {
+        Self { rules: DEFAULT_RULES.to_vec() }
+    }
+}
+
+const ANY: usize = usize::MAX;
+const ANY_LEN: u64 = u64::MAX;
+
+const fn rule(operation: Operation, ranks_max: usize, bytes_max: u64, method: Method) -> Rule {
+    Rule { operation, ranks_max, bytes_max, algorithm: Algorithm::new(method) }
+}
+
+const fn cut(rule: Rule, segment: u64) -> Rule {
+    Rule { algorithm: rule.algorithm.segmented(segment), ..rule }
+}
+
+const fn levels(rule: Rule) -> Rule {
+    Rule { algorithm: rule.algorithm.two_level(Tree::Binomial), ..rule }
+}
+
+const BINOMIAL: Method = Method::Tree(Tree::Binomial);
+const FLAT: Method = Method::Tree(Tree::Flat);
+const CHAIN: Method = Method::Tree(Tree::Chain);
+const RING: Method = Method::Exchange(Exchange::Ring);
+const BRUCK: Method = Method::Exchange(Exchange::Bruck);
+const BLOCKS: Method = Method::Exchange(Exchange::Doubling);
+const DIRECT: Method = Method::Exchange(Exchange::Direct);
+const DOUBLING: Method = Method::Doubling(Butterfly::Binary);
+const HALVING: Method = Method::Halving(Butterfly::Binary);
+
+/// Rules for machines that were not measured: few messages for short calls, few bytes for long ones.
+pub const DEFAULT_RULES: &[Rule] = &[
+    levels(rule(Operation::Barrier, ANY, ANY_LEN, BRUCK)),
+    rule(Operation::Barrier, ANY, ANY_LEN, BRUCK),
+    levels(rule(Operation::Bcast, ANY, 16 << 10, BINOMIAL)),
+    rule(Operation::Bcast, ANY, 16 << 10, BINOMIAL),
+    cut(rule(Operation::Bcast, 4, ANY_LEN, CHAIN), 64 << 10),
+    rule(Operation::Bcast, ANY, 512 << 10, BLOCKS),
+    rule(Operation::Bcast, ANY, ANY_LEN, RING),
+    rule(Operation::Gather, ANY, 2 << 10, BINOMIAL),
+    rule(Operation::Gather, ANY, ANY_LEN, FLAT),
+    rule(Operation::Scatter, ANY, 2 << 10, BINOMIAL),
+    rule(Operation::Scatter, ANY, ANY_LEN, FLAT),
+    rule(Operation::Allgather, ANY, 1 << 10, BRUCK),
+    rule(Operation::Allgather, ANY, 16 << 10, BLOCKS),
+    rule(Operation::Allgather, ANY, ANY_LEN, RING),
+    rule(Operation::Allgatherv, ANY, 32 << 10, BRUCK),
+    rule(Operation::Allgatherv, ANY, ANY_LEN, RING),
+    rule(Operation::Alltoall, 7, 32 << 10, Method::Linear),
+    rule(Operation::Alltoall, ANY, 256, BRUCK),
+    rule(Operation::Alltoall, 256, 32 << 10, Method::Linear),
+    rule(Operation::Alltoall, ANY, ANY_LEN, Method::Pairwise(4)),
+    rule(Operation::Alltoallv, 256, ANY_LEN, Method::Linear),
+    rule(Operation::Alltoallv, ANY, ANY_LEN, Method::Pairwise(16)),
+    levels(rule(Operation::Reduce, ANY, 8 << 10, BINOMIAL)),
+    rule(Operation::Reduce, ANY, 8 << 10, BINOMIAL),
+    rule(Operation::Reduce, ANY, ANY_LEN, HALVING),
+    levels(rule(Operation::Allreduce, ANY, 8 << 10, DOUBLING)),
+    rule(Operation::Allreduce, ANY, 2 << 10, DOUBLING),
+    rule(Operation::Allreduce, ANY, 1 << 20, HALVING),
+    rule(Operation::Allreduce, 64, ANY_LEN, RING),
+    rule(Operation::Allreduce, ANY, ANY_LEN, HALVING),
+    rule(Operation::ReduceScatter, ANY, 512 << 10, BLOCKS),
+    rule(Operation::ReduceScatter, ANY, 512 << 10, HALVING),
+    rule(Operation::ReduceScatter, 64, ANY_LEN, DIRECT),
+    rule(Operation::ReduceScatter, ANY, ANY_LEN, RING),
+    rule(Operation::ReduceScatterBlock, ANY, 16 << 10, BLOCKS),
+    rule(Operation::ReduceScatterBlock, ANY, 16 << 10, HALVING),
+    rule(Operation::ReduceScatterBlock, 64, ANY_LEN, DIRECT),
+    rule(Operation::ReduceScatterBlock, ANY, ANY_LEN, RING),
+    rule(Operation::Scan, ANY, 64 << 10, DOUBLING),
+    cut(rule(Operation::Scan, ANY, ANY_LEN, CHAIN), 32 << 10),
+    rule(Operation::Exscan, ANY, 64 << 10, DOUBLING),
+    cut(rule(Operation::Exscan, ANY, ANY_LEN, CHAIN), 32 << 10),
+];
+
+/// What does the operation whatever the arguments are.
+#[must_use]
+pub fn fallback(operation: Operation) -> Algorithm {
+    Algorithm::new(match operation {
+        Operation::Barrier | Operation::Allgather | Operation::Allgatherv => BRUCK,
+        Operation::Bcast | Operation::Gather | Operation::Scatter | Operation::Reduce => BINOMIAL,
+        Operation::Allreduce | Operation::Scan | Operation::Exscan => DOUBLING,
+        Operation::ReduceScatter | Operation::ReduceScatterBlock => HALVING,
+        Operation::Gatherv
+        | Operation::Scatterv
+        | Operation::Alltoall
+        | Operation::Alltoallv
+        | Operation::NeighborAllgather
+        | Operation::NeighborAlltoall => Method::Linear,
+    })
+}
+
+/// The algorithm for a call. All ranks get the same for calls that fit together.
+#[must_use]
+pub fn choose(table: &Table, call: &Call<'_>, topology: &Topology) -> Algorithm {
+    let (operation, ranks) = (call.operation(), topology.ranks());
+    let bytes = call.bytes().unwrap_or(u64::MAX);
+    let fits = |rule: &&Rule| {
+        rule.operation == operation
+            && ranks <= rule.ranks_max
+            && bytes <= rule.bytes_max
+            && (rule.algorithm.within.is_none() || topology.has_levels())
+            && suits(call, topology, &rule.algorithm)
+    };
+    table.rules.iter().find(fits).map_or(fallback(operation), |rule| rule.algorithm)
+}
+
+/// The algorithms that can do a call, with common parameters: what to try when tuning, and what to show.
+#[must_use]
+pub fn candidates(call: &Call<'_>, topology: &Topology) -> Vec<Algorithm> {
+    let trees = [
+        Tree::Flat,
+        Tree::Chain,
+        Tree::Binomial,
+        Tree::KNomial(4),
+        Tree::KNomial(8),
+        Tree::KAry(2),
+        Tree::Bine,
+    ];
+    let exchanges = [
+        Exchange::Direct,
+        Exchange::Ring,
+        Exchange::Bruck,
+        Exchange::Doubling,
+        Exchange::Bine,
+        Exchange::Pat { blocks: 4 },
+        Exchange::Pat { blocks: 64 },
+    ];
+    let mut methods = vec![
+        Method::Linear,
+        Method::Pairwise(1),
+        Method::Pairwise(4),
+        DOUBLING,
+        Method::Doubling(Butterfly::Bine),
+        HALVING,
+        Method::Halving(Butterfly::Bine),
+    ];
+    methods.extend(trees.map(Method::Tree));
+    methods.extend(exchanges.map(Method::Exchange));
+    use Operation::{Allreduce, Bcast, Exscan, Reduce, Scan};
+    let is_vector = matches!(call.operation(), Bcast | Reduce | Allreduce | Scan | Exscan)
+        && call.bytes().is_some_and(|len| len > SEGMENT);
+    let mut all = Vec::new();
+    for method in methods {
+        let whole = Algorithm::new(method);
+        all.push(whole);
+        // Segments make pipelines of trees that move vectors.
+        if is_vector && matches!(method, Method::Tree(_)) {
+            all.push(whole.segmented(SEGMENT));
+        }
+        if topology.has_levels() {
+            all.push(whole.two_level(Tree::Binomial));
+        }
+    }
+    all.retain(|algorithm| suits(call, topology, algorithm));
+    all
+}
+
+/// The segment that candidates are cut into, in bytes.
+const SEGMENT: u64 = 32 << 10;
+
+/// The candidates for a call that all ranks make alike, with the predicted time of each in seconds; the quickest first.
+///
+/// # Errors
+/// As for [`build()`]; v operations have no such call.
+pub fn alternatives(
+    call: &Call<'_>,
+    topology: &Topology,
+    cost: &Cost,
+) -> Result<Vec<(Algorithm, f64)>, BuildError> {
+    let time = |algorithm: Algorithm| {
+        let one = |rank| build(rank, topology, call, &algorithm);
+        let schedules = (0..topology.ranks()).map(one).collect::<Result<Vec<_>, _>>()?;
+        Ok((algorithm, predict(&schedules, topology, cost)))
+    };
+    let mut all =
+        candidates(call, topology).into_iter().map(time).collect::<Result<Vec<_>, _>>()?;
+    all.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reduction;
+
+    const ORDERED: Reduction = Reduction { unit: 8, commutative: false };
+    const ANY_ORDER: Reduction = Reduction { unit: 8, commutative: true };
+
+    fn calls(len: u64, of: Reduction) -> Vec<Call<'static>> {
+        let in_place = false;
+        vec![
+            Call::Barrier,
+            Call::Bcast { root: 0, len },
+            Call::Gather { root: 0, len, in_place },
+            Call::Scatter { root: 0, len, in_place },
+            Call::Allgather { len, in_place },
+            Call::Alltoall { len, in_place },
+            Call::Reduce { root: 0, len, of, in_place },
+            Call::Allreduce { len, of, in_place },
+            Call::ReduceScatterBlock { len, of, in_place },
+            Call::Scan { len, of, in_place },
+            Call::Exscan { len, of, in_place },
+        ]
+    }
+
+    fn topologies(n: usize) -> [Topology; 3] {
+        let groups = |count: usize| (0..count).map(|at| (at..n).step_by(count).collect()).collect();
+        let halves = vec![(0..n / 2).collect(), (n / 2..n).collect()];
+        [vec![(0..n).collect()], halves, groups(3)].map(|it| Topology::new(it).expect("all ranks"))
+    }
+
+    #[test]
+    fn what_is_chosen_can_be_built() {
+        for n in [1, 2, 3, 8, 33, 300] {
+            for topology in topologies(n) {
+                for of in [ORDERED, ANY_ORDER] {
+                    for len in [0, 8, 1 << 10, 32 << 10, 1 << 20, 1 << 24] {
+                        for call in calls(len, of) {
+                            let chosen = choose(&Table::default(), &call, &topology);
+                            let built = build(n / 2, &topology, &call, &chosen);
+                            assert!(built.is_ok(), "{call:?} among {n}: {chosen}");
+                            let last = fallback(call.operation());
+                            assert!(build(0, &topology, &call, &last).is_ok(), "{call:?}: {last}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_can_do_it_holds() {
+        let call = |of| Call::Allreduce { len: 64, of, in_place: false };
+        let ring = rule(Operation::Allreduce, ANY, ANY_LEN, RING);
+        let few = rule(Operation::Allreduce, 4, ANY_LEN, Method::Linear);
+        let short = rule(Operation::Allreduce, ANY, 63, HALVING);
+        let table = Table { rules: vec![short, few, ring] };
+        let choice = |n, of| choose(&table, &call(of), &Topology::flat(n)).method;
+        assert_eq!(choice(4, ANY_ORDER), Method::Linear);
+        assert_eq!(choice(5, ANY_ORDER), RING);
+        // The ring does not keep the order.
+        assert_eq!(choice(5, ORDERED), DOUBLING);
+    }
+
+    #[test]
+    fn levels_are_used_where_there_are_some() {
+        let call = Call::Bcast { root: 0, len: 8 };
+        let within = |topology: &Topology| choose(&Table::default(), &call, topology).within;
+        let [flat, halves, _] = topologies(8);
+        let singles = Topology::new((0..8).map(|rank| vec![rank]).collect()).expect("all ranks");
+        assert_eq!((within(&flat), within(&singles)), (None, None));
+        assert_eq!(within(&halves), Some(Tree::Binomial));
+        let gather = Call::Allgather { len: 8, in_place: false };
+        assert!(candidates(&gather, &halves).iter().any(|it| it.within.is_some()));
+    }
+
+    #[test]
+    fn every_operation_has_alternatives_and_long_reductions_are_cut() {
+        for call in calls(64 << 10, ANY_ORDER) {
+            let all = alternatives(&call, &Topology::flat(12), &Cost::TYPICAL).expect("schedules");
+            assert!(all.len() >= 2, "{call:?}");
+            assert!(all.iter().all(|(_, time)| time.is_finite() && *time > 0.0));
+            assert!(all.is_sorted_by(|(_, one), (_, other)| one <= other));
+        }
+        let long = Call::Allreduce { len: 1 << 20, of: ANY_ORDER, in_place: true };
+        let all = alternatives(&long, &Topology::flat(16), &Cost::TYPICAL).expect("schedules");
+        let at = |method| all.iter().position(|(it, _)| *it == Algorithm::new(method));
+        assert!(at(HALVING) < at(DOUBLING) && at(RING) < at(Method::Linear), "{all:?}");
+    }
+}
