@@ -1,8 +1,8 @@
 //! Which algorithms there are, and which operations each does.
 use std::fmt;
 
+use crate::Operation;
 use crate::algorithms::{Butterfly, Exchange};
-use crate::call::Operation;
 use crate::tree::Tree;
 
 /// How an operation is done among some ranks.

@@ -103,8 +103,39 @@ impl Cuts {
     }
 }
 
+/// The most segments of a message. If it is longer, so are its segments.
+const SEGMENTS_MAX: u64 = 1 << 16;
+
 /// Cuts a length into segments of about `segment` bytes, in whole units; 0: one segment. No segment is empty.
 pub(crate) fn segments(len: u64, unit: u64, segment: u64) -> impl Iterator<Item = Range<u64>> {
-    let step = if segment == 0 { len.max(1) } else { (segment / unit).max(1) * unit };
+    let least = len.div_ceil(SEGMENTS_MAX).div_ceil(unit).max(1) * unit;
+    let step = if segment == 0 { len.max(1) } else { (segment / unit * unit).max(least) };
     (0..len.div_ceil(step)).map(move |index| index * step..((index + 1) * step).min(len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_whole_and_cover_everything() {
+        for (len, unit, segment) in
+            [(0, 1, 4), (12, 3, 4), (13, 1, 4), (12, 4, 1), (9, 3, 0), (8, 8, 100)]
+        {
+            let all: Vec<_> = segments(len, unit, segment).collect();
+            let ends: Vec<_> = all.iter().map(|range| range.end).collect();
+            let starts: Vec<_> = all.iter().map(|range| range.start).collect();
+            assert_eq!(starts.first().copied().unwrap_or(0), 0);
+            assert_eq!(ends.last().copied().unwrap_or(0), len);
+            assert_eq!(starts.get(1..).unwrap_or(&[]), &ends[..ends.len().saturating_sub(1)]);
+            assert!(
+                all.iter()
+                    .all(|range| range.end - range.start <= segment.max(unit) || segment == 0)
+            );
+            assert!(ends.iter().all(|end| end.is_multiple_of(unit)));
+        }
+        assert_eq!(segments(12, 3, 7).count(), 2);
+        let long = segments((1 << 40) * 3, 3, 3).count() as u64;
+        assert!((SEGMENTS_MAX / 2..=SEGMENTS_MAX).contains(&long), "{long} segments");
+    }
 }

@@ -7,10 +7,12 @@ use std::ops::Range;
 use crate::algorithms::over_tree::{self, Spread};
 use crate::area::{Area, Cuts};
 use crate::builder::{Builder, PACK_MAX};
-use crate::call::{BuildError, Operation, Reduction, check_lens, is_whole};
+use crate::call::Reduction;
+use crate::check::{LEN_MAX, check_lens, is_whole};
 use crate::schedule::{Row, Schedule};
 use crate::team::Team;
 use crate::tree::Tree;
+use crate::{BuildError, Operation};
 
 /// A rank of an intercommunicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +210,7 @@ impl Between {
             }
             _ => {}
         }
-        let total = |row: &Row| row.checked_len().filter(|len| *len <= 1 << 48);
+        let total = |row: &Row| row.checked_len().filter(|len| *len <= LEN_MAX);
         let (send, recv) = self.rows(call);
         if total(&send).is_none() || total(&recv).is_none() {
             return Err(BuildError::TooLong);

@@ -6,11 +6,11 @@ use crate::algorithms::two_level::{self, Levels};
 use crate::algorithms::{compose, neighbors};
 use crate::area::{Area, Cuts};
 use crate::builder::Builder;
-use crate::call::{BuildError, Call, Operation, Reduction};
+use crate::call::{Call, Reduction};
 use crate::schedule::{Buffer, Row, Schedule};
 use crate::team::Team;
 use crate::tree::Tree;
-use crate::{Algorithm, Exchange, Method, Topology};
+use crate::{Algorithm, BuildError, Exchange, Method, Operation, Topology};
 
 /// The schedule of rank `rank` for a call, by an algorithm that all ranks agree on.
 ///

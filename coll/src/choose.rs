@@ -5,10 +5,9 @@
 //! layout is, one rank knows alone: that never matters here.
 use crate::algorithms::{Butterfly, Exchange};
 use crate::build::{build, suits};
-use crate::call::{BuildError, Call, Operation};
 use crate::cost::{Cost, predict};
 use crate::tree::Tree;
-use crate::{Algorithm, Method, Topology};
+use crate::{Algorithm, BuildError, Call, Method, Operation, Topology};
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -89,6 +89,13 @@ pub enum Refutation {
         /// Which step.
         step: usize,
     },
+    /// A result differs from rank 0's, if operations round.
+    Rounding {
+        /// Whose result.
+        rank: usize,
+        /// Which byte of its packed stream.
+        at: u64,
+    },
     /// A byte of the receive buffer is not as the operation defines it.
     Result {
         /// Whose buffer.
@@ -127,6 +134,9 @@ impl fmt::Display for Refutation {
             Self::Element { rank, step } => {
                 write!(f, "rank {rank}: step {step} combines elements that do not belong together")
             }
+            Self::Rounding { rank, at } => {
+                write!(f, "byte {at} is combined in another order at rank {rank} than at rank 0")
+            }
             Self::Result { rank, at, found, expected } => {
                 write!(f, "rank {rank}: byte {at} is {found}, but should be {expected}")
             }
@@ -154,6 +164,20 @@ pub fn prove(schedules: &[Schedule], definition: &mut Definition) -> Result<(), 
         races::check(schedule, accesses)?;
     }
     execute::run(schedules, &accesses, definition)
+}
+
+/// Proves that all ranks get the same to the last bit, although operations round: that every rank's result is combined of
+/// the same operands with the same brackets. For operations that give all ranks one result.
+///
+/// # Errors
+/// The first thing that is wrong.
+///
+/// # Panics
+/// As for [`prove`].
+pub fn prove_same_bits(schedules: &[Schedule], definition: &Definition) -> Result<(), Refutation> {
+    let mut definition = definition.clone();
+    definition.algebra.round();
+    prove(schedules, &mut definition)
 }
 
 /// For each rank: of which ranks' beginnings its end is known to come after, through messages and dependencies. What a

@@ -144,3 +144,38 @@ fn long_blocks_are_longer_than_what_is_packed() {
     const { assert!(LONG > crate::builder::PACK_MAX) }
     assert!(Refutation::Stuck { rank: 1, step: 2 }.to_string().contains("rank 1: step 2"));
 }
+
+/// What the table chooses among many ranks; and what one rank does among very many can be built at once.
+#[test]
+fn many_ranks() {
+    use crate::choose::{Table, candidates, choose};
+    let calls = |len, of, in_place| {
+        [
+            Call::Barrier,
+            Call::Bcast { root: 5, len },
+            Call::Gather { root: 0, len, in_place },
+            Call::Scatter { root: 7, len, in_place },
+            Call::Allgather { len, in_place },
+            Call::Reduce { root: 3, len, of, in_place },
+            Call::Allreduce { len, of, in_place },
+            Call::Scan { len, of, in_place },
+            Call::Exscan { len, of, in_place },
+        ]
+    };
+    for n in [63, 64, 100, 257] {
+        let hosts = (0..n).step_by(12).map(|start| (start..n.min(start + 12)).collect()).collect();
+        for topology in [Topology::flat(n), Topology::new(hosts).expect("all ranks once")] {
+            for call in calls(6, sum(3, false), n == 64) {
+                let chosen = choose(&Table::default(), &call, &topology);
+                check(&topology, &vec![call; n], &[chosen], 1);
+            }
+        }
+    }
+    let many = Topology::flat(10_000);
+    for call in calls(1 << 20, sum(8, true), false) {
+        for algorithm in candidates(&call, &many) {
+            let schedule = build(9_876, &many, &call, &algorithm).expect("a schedule");
+            assert!(schedule.len() <= 150_000, "{call:?} by {algorithm}: {} steps", schedule.len());
+        }
+    }
+}

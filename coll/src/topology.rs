@@ -1,5 +1,5 @@
 //! Which ranks are near each other.
-use crate::call::BuildError;
+use crate::BuildError;
 
 /// Groups of ranks that are near each other: those of a host, or of a NUMA node. Plain data that all ranks agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -41,6 +41,7 @@ const CHECKED_ALONE: &[&str] = &[
     "gapless-bench",
     "gapless-bml",
     "gapless-cli",
+    "gapless-coll",
     "gapless-counts",
     "gapless-dtype-cuda",
     "gapless-kernels",

@@ -77,11 +77,14 @@ pub(crate) fn doubling(b: &mut Builder, team: &Team, how: Butterfly, input: Area
         // Only so do those that have exchanged agree on what they have.
         Butterfly::Bine => (0..rounds).rev().collect(),
     };
-    let other = if rounds > 1 { b.scratch(input.len) } else { result };
     if let Some((number, mut value)) = fold_in(b, team, fold, input, result) {
+        let room = |b: &mut Builder, after: usize| {
+            if order.len() > after { b.scratch(input.len) } else { result }
+        };
+        let (other, came) = (room(b, 1), [room(b, 0), room(b, 1)]);
         for (done, round) in order.iter().enumerate() {
             let partner = how.partner(number, *round, rounds);
-            let came = b.scratch(input.len);
+            let came = came[done % 2];
             let peer = team.rank(fold.member(partner));
             b.send(peer, value);
             b.receive(peer, came);

@@ -19,7 +19,15 @@ pub(crate) fn chain(
     segment: u64,
 ) {
     let is_last = team.me + 1 == team.len();
-    for range in segments(input.len, b.unit(), segment) {
+    let cuts: Vec<_> = segments(input.len, b.unit(), segment).collect();
+    // Two buffers each for what comes and what goes on, so that neither waits for the other.
+    let room = cuts.first().map_or(0, |longest| longest.end);
+    let buffers: Vec<_> = match team.me {
+        0 => Vec::new(),
+        _ => (0..cuts.len().min(2)).map(|_| (b.scratch(room), b.scratch(room))).collect(),
+    };
+    for (turn, range) in cuts.into_iter().enumerate() {
+        let part = 0..range.end - range.start;
         let (own, result) = (input.cut(range.clone()), result.cut(range));
         if team.me == 0 {
             if prefix == Prefix::Inclusive {
@@ -31,9 +39,10 @@ pub(crate) fn chain(
             continue;
         }
         let left = team.rank(team.me - 1);
+        let (before, sum) = buffers[turn % 2];
+        let (before, sum) = (before.cut(part.clone()), sum.cut(part));
         let sum = match prefix {
             Prefix::Inclusive => {
-                let before = b.scratch(own.len);
                 b.receive(left, before);
                 b.reduce(&[before, own], result);
                 result
@@ -43,7 +52,6 @@ pub(crate) fn chain(
                 continue;
             }
             Prefix::Exclusive => {
-                let (before, sum) = (b.scratch(own.len), b.scratch(own.len));
                 b.receive(left, before);
                 b.reduce(&[before, own], sum);
                 b.copy(before, result);

@@ -12,6 +12,8 @@ pub(crate) const UNDEFINED: Value = 0;
 #[derive(Clone, Debug)]
 pub(crate) struct Algebra {
     commutative: bool,
+    /// Whether brackets and the order of operands matter, as they do to rounding.
+    rounds: bool,
     values: Vec<(u32, Vec<u16>)>,
     numbers: HashMap<(u32, Vec<u16>), Value, BuildHasherDefault<Mix>>,
     combined: HashMap<u64, Option<Value>, BuildHasherDefault<Mix>>,
@@ -22,10 +24,21 @@ impl Algebra {
         // The first value is the one that nobody wrote.
         Self {
             commutative,
+            rounds: false,
             values: vec![(u32::MAX, Vec::new())],
             numbers: HashMap::default(),
             combined: HashMap::default(),
         }
+    }
+
+    /// From now on brackets and the order of operands matter.
+    pub(crate) fn round(&mut self) {
+        self.rounds = true;
+        self.combined.clear();
+    }
+
+    pub(crate) fn rounds(&self) -> bool {
+        self.rounds
     }
 
     /// The combination of some ranks' inputs at a position; of one rank: its input.
@@ -64,9 +77,21 @@ impl Algebra {
             }
             (*at as usize, ranks)
         });
-        let sum = sum.map(|(at, ranks)| self.value(at, ranks));
+        let sum =
+            sum.map(
+                |(at, ranks)| {
+                    if self.rounds { self.rounded(at, ranks) } else { self.value(at, ranks) }
+                },
+            );
         self.combined.insert(key, sum);
         sum
+    }
+
+    /// A value that is like no other: it comes of these two operands only.
+    fn rounded(&mut self, at: usize, ranks: Vec<u16>) -> Value {
+        let number = u32::try_from(self.values.len()).expect("there are few values");
+        self.values.push((u32::try_from(at).expect("inputs are short here"), ranks));
+        number
     }
 
     pub(crate) fn describe(&self, value: Value) -> String {

@@ -76,6 +76,26 @@ fn allreduce() {
 }
 
 #[test]
+fn an_allreduce_gives_all_ranks_the_same_bits() {
+    use crate::prove::prove_same_bits;
+    for n in 1..=RANKS_MAX {
+        let call = Call::Allreduce { len: n as u64 + 1, of: sum(1, true), in_place: false };
+        let calls = vec![call; n];
+        let one = algorithms(Operation::Allreduce, true, 0, n).into_iter();
+        let one = one.map(|algorithm| (Topology::flat(n), algorithm));
+        let two = topologies(n).into_iter().flat_map(|topology| {
+            let two = two_level(Operation::Allreduce, true, 0, n).into_iter();
+            two.map(move |algorithm| (topology.clone(), algorithm))
+        });
+        for (topology, algorithm) in one.chain(two) {
+            let schedules = schedules(&topology, &calls, &algorithm);
+            let verdict = prove_same_bits(&schedules, &Definition::new(&calls, 1));
+            assert_eq!(verdict, Ok(()), "{algorithm} among {n}");
+        }
+    }
+}
+
+#[test]
 fn scans() {
     for n in 1..=RANKS_MAX {
         prove_all(n, Operation::Scan, &|len, of, in_place| {
