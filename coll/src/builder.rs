@@ -189,26 +189,28 @@ impl Builder {
         }
     }
 
-    /// Copies areas one behind the other.
-    pub(crate) fn pack(&mut self, pieces: &[Area], packed: Area) {
-        let mut at = 0;
-        let mut pieces = pieces.iter().copied().peekable();
-        while let Some(mut piece) = pieces.next() {
-            while let Some(longer) = pieces.peek().and_then(|next| piece.join(*next)) {
-                piece = longer;
-                pieces.next();
+    /// Copies from place to place, in as few steps as places that follow each other allow.
+    pub(crate) fn copy_all(&mut self, pairs: impl IntoIterator<Item = (Area, Area)>) {
+        let mut last: Option<(Area, Area)> = None;
+        for (from, into) in pairs {
+            let longer = last.and_then(|last| Some((last.0.join(from)?, last.1.join(into)?)));
+            if let (None, Some((from, into))) = (longer, last) {
+                self.copy(from, into);
             }
-            self.copy(piece, packed.cut(at..at + piece.len));
-            at += piece.len;
+            last = longer.or(Some((from, into)));
+        }
+        if let Some((from, into)) = last {
+            self.copy(from, into);
         }
     }
 
+    /// Copies areas one behind the other.
+    pub(crate) fn pack(&mut self, pieces: &[Area], packed: Area) {
+        self.copy_all(one_behind_the_other(pieces, packed));
+    }
+
     fn unpack(&mut self, packed: Area, pieces: &[Area]) {
-        let mut at = 0;
-        for piece in pieces {
-            self.copy(packed.cut(at..at + piece.len), *piece);
-            at += piece.len;
-        }
+        self.copy_all(one_behind_the_other(pieces, packed).map(|(piece, part)| (part, piece)));
     }
 
     /// How many steps there are.
@@ -279,6 +281,15 @@ impl Schedule {
         let all = after.clone();
         after.retain(|step| !all.iter().any(|other| self.after(*other as usize).contains(step)));
     }
+}
+
+/// Pieces, and their parts of a packed area.
+fn one_behind_the_other(pieces: &[Area], packed: Area) -> impl Iterator<Item = (Area, Area)> {
+    let mut at = 0;
+    pieces.iter().map(move |piece| {
+        at += piece.len;
+        (*piece, packed.cut(at - piece.len..at))
+    })
 }
 
 /// Whether the pieces of a message go as messages of their own.

@@ -54,9 +54,7 @@ pub(crate) fn bruck(b: &mut Builder, team: &Team, blocks: &Blocks<'_>, len: u64)
     let by_distance = b.scratch(n as u64 * len);
     let held =
         |distance: usize| by_distance.cut(distance as u64 * len..(distance as u64 + 1) * len);
-    for distance in 1..n {
-        b.copy(blocks.out((me + distance) % n), held(distance));
-    }
+    b.copy_all((1..n).map(|distance| (blocks.out((me + distance) % n), held(distance))));
     b.copy(blocks.out(me), blocks.into(me));
     let mut step = 1;
     while step < n {
@@ -67,15 +65,13 @@ pub(crate) fn bruck(b: &mut Builder, team: &Team, blocks: &Blocks<'_>, len: u64)
         b.pack(&pieces, out);
         b.send(team.rank((me + step) % n), out);
         b.receive(team.rank((me + n - step) % n), into);
-        for (index, distance) in moved.into_iter().enumerate() {
+        b.copy_all(moved.into_iter().enumerate().map(|(index, distance)| {
             let came = into.cut(index as u64 * len..(index as u64 + 1) * len);
             // After its highest digit a block has arrived.
-            if distance < 2 * step {
-                b.copy(came, blocks.into((me + n - distance) % n));
-            } else {
-                b.copy(came, held(distance));
-            }
-        }
+            let arrived = distance < 2 * step;
+            let place = if arrived { blocks.into((me + n - distance) % n) } else { held(distance) };
+            (came, place)
+        }));
         step *= 2;
     }
 }

@@ -298,3 +298,35 @@ fn reduce_direct(b: &mut Builder, team: &Team, input: Area, cuts: &Cuts, out: Ar
     }
     b.reduce(&sources, out);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(runs: &Runs) -> usize {
+        runs.iter().map(ExactSizeIterator::len).sum()
+    }
+
+    /// Logarithmic patterns take as few rounds as can be, and PAT keeps to its limit.
+    #[test]
+    fn rounds_and_blocks_are_as_promised() {
+        for n in 2..200usize {
+            let log = n.next_power_of_two().ilog2() as usize;
+            for me in [0, 1, n / 2, n - 1] {
+                let rounds = |how: Exchange| how.rounds(me, n);
+                assert_eq!(rounds(Exchange::Bruck).len(), log);
+                assert_eq!(rounds(Exchange::Pat { blocks: n }).len(), log);
+                assert_eq!(rounds(Exchange::Pat { blocks: 1 }).len(), n - 1);
+                let folded = if n.is_power_of_two() { 0 } else { 1 };
+                assert!(rounds(Exchange::Doubling).len() <= log + folded);
+                assert!(rounds(Exchange::Bine).len() <= log + folded);
+                for most in [1, 2, 3, 8, 64] {
+                    for round in rounds(Exchange::Pat { blocks: most }) {
+                        let ends = [round.to, round.from].into_iter().flatten();
+                        assert!(ends.into_iter().all(|(_, runs)| blocks(&runs) <= most));
+                    }
+                }
+            }
+        }
+    }
+}
