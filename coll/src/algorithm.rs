@@ -31,7 +31,7 @@ pub struct Algorithm {
     pub method: Method,
     /// Longest message in bytes, for pipelines; 0: messages are not cut.
     pub segment: u64,
-    /// On two levels: the tree within each group of the topology. None: on one level.
+    /// On two levels: the tree within each group of the [`Locality`](crate::Locality). None: on one level.
     pub within: Option<Tree>,
 }
 

@@ -10,32 +10,32 @@ use crate::call::{Call, Reduction};
 use crate::schedule::{Buffer, Row, Schedule};
 use crate::team::Team;
 use crate::tree::Tree;
-use crate::{Algorithm, BuildError, Exchange, Method, Operation, Topology};
+use crate::{Algorithm, BuildError, Exchange, Locality, Method, Operation};
 
 /// The schedule of rank `rank` for a call, by an algorithm that all ranks agree on.
 ///
-/// It is a pure function: ranks that agree on the arguments which MPI makes them agree on, on the algorithm and on the
-/// topology, get schedules that fit together. One rank's work is proportional to its number of steps, and to the
-/// number of ranks where it depends on all.
+/// It is a pure function: ranks that agree on the arguments which MPI makes them agree on, on the algorithm and on
+/// which ranks are near each other, get schedules that fit together. One rank's work is proportional to its number of
+/// steps, and to the number of ranks where it depends on all.
 ///
 /// # Errors
 /// What this rank can see: ranks and lengths that do not fit, an algorithm that does not do the operation
-/// ([`Algorithm::does`]), or does not do it on this topology.
+/// ([`Algorithm::does`]), or does not do it with these groups.
 pub fn build(
     rank: usize,
-    topology: &Topology,
+    locality: &Locality,
     call: &Call<'_>,
     algorithm: &Algorithm,
 ) -> Result<Schedule, BuildError> {
-    let ranks = topology.ranks();
+    let ranks = locality.ranks();
     call.check(rank, ranks)?;
-    if !suits(call, topology, algorithm) {
+    if !suits(call, locality, algorithm) {
         return Err(BuildError::Unsuited { operation: call.operation(), algorithm: *algorithm });
     }
     let (send, recv) = rows(call, rank, ranks);
     let unit = call.reduction().map_or(1, |of| of.unit);
     let mut b = Builder::new(rank, ranks, unit, send, recv);
-    let plan = Plan { rank, topology, algorithm: *algorithm, team: Team::all(rank, ranks) };
+    let plan = Plan { rank, locality, algorithm: *algorithm, team: Team::all(rank, ranks) };
     if let Some(of) = call.reduction() {
         plan.reduction(&mut b, call, of);
     } else {
@@ -44,13 +44,13 @@ pub fn build(
     Ok(b.finish())
 }
 
-/// Whether an algorithm does a call on a topology: all ranks agree.
-pub(crate) fn suits(call: &Call<'_>, topology: &Topology, algorithm: &Algorithm) -> bool {
+/// Whether an algorithm does a call with these groups of ranks: all ranks agree.
+pub(crate) fn suits(call: &Call<'_>, locality: &Locality, algorithm: &Algorithm) -> bool {
     let operation = call.operation();
     let commutative = call.reduction().is_none_or(|of| of.commutative);
     let consecutive_only = operation == Operation::Allgather || !commutative;
-    let on_topology = algorithm.within.is_none() || !consecutive_only || topology.is_consecutive();
-    on_topology && algorithm.does(operation, commutative)
+    let on_locality = algorithm.within.is_none() || !consecutive_only || locality.is_consecutive();
+    on_locality && algorithm.does(operation, commutative)
 }
 
 /// The blocks of the user's buffers at this rank.
@@ -100,14 +100,14 @@ fn rows(call: &Call<'_>, rank: usize, n: usize) -> (Row, Row) {
 
 struct Plan<'a> {
     rank: usize,
-    topology: &'a Topology,
+    locality: &'a Locality,
     algorithm: Algorithm,
     team: Team,
 }
 
 impl Plan<'_> {
     fn levels(&self, root: Option<usize>) -> Levels {
-        Levels::new(self.topology, self.rank, root)
+        Levels::new(self.locality, self.rank, root)
     }
 
     /// The tree of an algorithm that is one.
@@ -174,7 +174,7 @@ impl Plan<'_> {
                     None => compose::allgather(b, &self.team, (method, segment), recv, &cuts),
                     Some(within) => {
                         let (levels, how) = (self.levels(None), (method, within, segment));
-                        two_level::allgather(b, self.topology, &levels, how, (recv, len));
+                        two_level::allgather(b, self.locality, &levels, how, (recv, len));
                     }
                 }
             }

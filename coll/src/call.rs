@@ -1,7 +1,6 @@
 //! A call of a collective as one rank makes it.
-use std::collections::HashMap;
-
 use crate::Operation;
+use crate::topologies::Edge;
 
 /// What a reduction combines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,46 +10,6 @@ pub struct Reduction {
     /// Whether operands may change places. All ranks must say the same, as MPI demands. If not, they are combined in
     /// the order of the ranks.
     pub commutative: bool,
-}
-
-/// One edge of a neighbourhood, as one of its ends sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Edge {
-    /// The rank at the other end.
-    pub peer: usize,
-    /// Which edge between the two, in this direction: both ends must give the same number.
-    pub slot: u32,
-}
-
-impl Edge {
-    /// The edges of a (distributed) graph: the k-th of several to one peer matches the k-th at its end
-    /// (MPI 4.1 §8.6).
-    #[must_use]
-    pub fn graph(peers: &[usize]) -> Vec<Self> {
-        let mut counts = HashMap::new();
-        let mut next = |peer| {
-            let count = counts.entry(peer).or_insert(0);
-            *count += 1;
-            *count - 1
-        };
-        peers.iter().map(|peer| Self { peer: *peer, slot: next(*peer) }).collect()
-    }
-
-    /// The edges of a Cartesian topology: two per dimension, the negative direction first; `None` where there is no
-    /// neighbour. First what this rank receives from, then what it sends to.
-    ///
-    /// What is sent in one direction arrives from the other, also where a periodic dimension has one or two ranks and
-    /// both neighbours are one rank (MPI 4.1 §8.6). Blocks of missing neighbours stay in their places in the buffers:
-    /// the lists keep them as `None`.
-    #[must_use]
-    pub fn cartesian(neighbors: &[Option<usize>]) -> (Vec<Option<Self>>, Vec<Option<Self>>) {
-        let edge = |slot: usize, peer: &Option<usize>| {
-            peer.map(|peer| Self { peer, slot: u32::try_from(slot).unwrap_or(u32::MAX) })
-        };
-        let sources = neighbors.iter().enumerate().map(|(index, peer)| edge(index ^ 1, peer));
-        let destinations = neighbors.iter().enumerate().map(|(index, peer)| edge(index, peer));
-        (sources.collect(), destinations.collect())
-    }
 }
 
 /// A collective as one rank calls it. Lengths are in packed bytes.
@@ -150,7 +109,8 @@ pub enum Call<'a> {
         of: Reduction,
         in_place: bool,
     },
-    /// `len`: what this rank sends to each destination; `recv`: what it receives from each source.
+    /// The neighbours are those of a [`Neighborhood`](crate::topologies::Neighborhood). `len`: what this rank sends to
+    /// each destination; `recv`: what it receives from each source. Blocks without a neighbour are not touched.
     NeighborAllgather {
         sources: &'a [Option<Edge>],
         destinations: &'a [Option<Edge>],

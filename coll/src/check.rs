@@ -1,8 +1,9 @@
 //! Whether what a rank calls fits together, as far as it can see.
 use std::collections::{HashMap, HashSet};
 
-use crate::call::{Call, Edge, Reduction};
+use crate::call::{Call, Reduction};
 use crate::error::BuildError;
+use crate::topologies::Edge;
 
 impl Call<'_> {
     /// Whether ranks, lengths and elements fit together, as far as this rank can see.
@@ -112,36 +113,38 @@ fn check_edges(
     for list in [sources, destinations] {
         let mut named = HashSet::new();
         for edge in list.iter().flatten() {
-            if edge.peer >= ranks {
-                return Err(BuildError::NoSuchRank { rank: edge.peer, ranks });
+            let peer = edge.rank as usize;
+            if peer >= ranks {
+                return Err(BuildError::NoSuchRank { rank: peer, ranks });
             }
-            if !named.insert((edge.peer, edge.slot)) {
-                return Err(BuildError::Edge { peer: edge.peer, slot: edge.slot });
+            if !named.insert((peer, edge.lane)) {
+                return Err(BuildError::Edge { peer, lane: edge.lane });
             }
         }
     }
-    let own = |edge: &Option<Edge>| edge.filter(|edge| edge.peer == rank).map(|edge| edge.slot);
-    for (index, slot) in destinations.iter().enumerate().filter_map(|(at, it)| Some((at, own(it)?)))
+    let own =
+        |edge: &Option<Edge>| edge.filter(|edge| edge.rank as usize == rank).map(|edge| edge.lane);
+    for (index, lane) in destinations.iter().enumerate().filter_map(|(at, it)| Some((at, own(it)?)))
     {
-        to_self.insert(slot, send(index));
+        to_self.insert(lane, send(index));
     }
-    for (len, slot) in recv.iter().zip(sources).filter_map(|(len, it)| Some((len, own(it)?))) {
-        if to_self.remove(&slot) != Some(*len) {
-            return Err(BuildError::Edge { peer: rank, slot });
+    for (len, lane) in recv.iter().zip(sources).filter_map(|(len, it)| Some((len, own(it)?))) {
+        if to_self.remove(&lane) != Some(*len) {
+            return Err(BuildError::Edge { peer: rank, lane });
         }
     }
     let left = to_self.into_keys().min();
-    left.map_or(Ok(()), |slot| Err(BuildError::Edge { peer: rank, slot }))
+    left.map_or(Ok(()), |lane| Err(BuildError::Edge { peer: rank, lane }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Method, Topology, Tree, build};
+    use crate::{Algorithm, Locality, Method, Tree, build};
 
     fn wrong(call: &Call<'_>, method: Method) -> String {
         let algorithm = Algorithm::new(method);
-        build(1, &Topology::flat(3), call, &algorithm).expect_err("it does not fit").to_string()
+        build(1, &Locality::flat(3), call, &algorithm).expect_err("it does not fit").to_string()
     }
 
     #[test]
@@ -179,25 +182,25 @@ mod tests {
 
     #[test]
     fn edges_that_do_not_fit_are_named() {
-        let edge = |peer, slot| Some(Edge { peer, slot });
+        let edge = |rank, lane| Some(Edge { rank, lane });
         let check = |sources: &[Option<Edge>], destinations: &[Option<Edge>]| {
             let (send, recv) = (vec![4; destinations.len()], vec![4; sources.len()]);
             let call = Call::NeighborAlltoall { sources, destinations, send: &send, recv: &recv };
-            build(1, &Topology::flat(3), &call, &Algorithm::new(Method::Linear)).map(|_| ())
+            build(1, &Locality::flat(3), &call, &Algorithm::new(Method::Linear)).map(|_| ())
         };
         assert_eq!(check(&[edge(1, 5), edge(2, 0)], &[None, edge(1, 5)]), Ok(()));
         assert_eq!(check(&[edge(3, 0)], &[]), Err(BuildError::NoSuchRank { rank: 3, ranks: 3 }));
-        assert_eq!(check(&[edge(1, 5)], &[]), Err(BuildError::Edge { peer: 1, slot: 5 }));
-        assert_eq!(check(&[], &[edge(1, 5)]), Err(BuildError::Edge { peer: 1, slot: 5 }));
+        assert_eq!(check(&[edge(1, 5)], &[]), Err(BuildError::Edge { peer: 1, lane: 5 }));
+        assert_eq!(check(&[], &[edge(1, 5)]), Err(BuildError::Edge { peer: 1, lane: 5 }));
         let twice = [edge(2, 1), edge(2, 1)];
-        assert_eq!(check(&[], &twice), Err(BuildError::Edge { peer: 2, slot: 1 }));
+        assert_eq!(check(&[], &twice), Err(BuildError::Edge { peer: 2, lane: 1 }));
     }
 
     #[test]
     fn topologies_name_every_rank_once() {
-        assert!(Topology::new(vec![vec![1, 0], vec![], vec![2]]).is_ok());
+        assert!(Locality::new(vec![vec![1, 0], vec![], vec![2]]).is_ok());
         for wrong in [vec![vec![0, 0]], vec![vec![0], vec![2]], vec![vec![0, 1], vec![1]]] {
-            assert_eq!(Topology::new(wrong), Err(BuildError::Topology));
+            assert_eq!(Locality::new(wrong), Err(BuildError::Locality));
         }
     }
 }

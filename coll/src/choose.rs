@@ -1,13 +1,13 @@
 //! Which algorithm a call goes by: a table, and what the cost model says of the alternatives.
 //!
 //! The choice depends only on what all ranks know: the operation, the bytes of [`Call::bytes`], whether the operation is
-//! commutative, and the topology. So all ranks choose the same without a message. Where a buffer lies and what its
+//! commutative, and which ranks are near each other. So all ranks choose the same without a message. Where a buffer lies and what its
 //! layout is, one rank knows alone: that never matters here.
 use crate::algorithms::{Butterfly, Exchange};
 use crate::build::{build, suits};
 use crate::cost::{Cost, predict};
 use crate::tree::Tree;
-use crate::{Algorithm, BuildError, Call, Method, Operation, Topology};
+use crate::{Algorithm, BuildError, Call, Locality, Method, Operation};
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Rule {
 
 /// The table by which algorithms are chosen: the first rule holds that fits the call and whose algorithm can do it.
 ///
-/// Algorithms on two levels are passed over if the topology has one group only, or only groups of one. All ranks of a
+/// Algorithms on two levels are passed over if the [`Locality`] has one group only, or only groups of one. All ranks of a
 /// communicator must have the same table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
@@ -129,22 +129,22 @@ pub fn fallback(operation: Operation) -> Algorithm {
 
 /// The algorithm for a call. All ranks get the same for calls that fit together.
 #[must_use]
-pub fn choose(table: &Table, call: &Call<'_>, topology: &Topology) -> Algorithm {
-    let (operation, ranks) = (call.operation(), topology.ranks());
+pub fn choose(table: &Table, call: &Call<'_>, locality: &Locality) -> Algorithm {
+    let (operation, ranks) = (call.operation(), locality.ranks());
     let bytes = call.bytes().unwrap_or(u64::MAX);
     let fits = |rule: &&Rule| {
         rule.operation == operation
             && ranks <= rule.ranks_max
             && bytes <= rule.bytes_max
-            && (rule.algorithm.within.is_none() || topology.has_levels())
-            && suits(call, topology, &rule.algorithm)
+            && (rule.algorithm.within.is_none() || locality.has_levels())
+            && suits(call, locality, &rule.algorithm)
     };
     table.rules.iter().find(fits).map_or(fallback(operation), |rule| rule.algorithm)
 }
 
 /// The algorithms that can do a call, with common parameters: what to try when tuning, and what to show.
 #[must_use]
-pub fn candidates(call: &Call<'_>, topology: &Topology) -> Vec<Algorithm> {
+pub fn candidates(call: &Call<'_>, locality: &Locality) -> Vec<Algorithm> {
     let trees = [
         Tree::Flat,
         Tree::Chain,
@@ -185,11 +185,11 @@ pub fn candidates(call: &Call<'_>, topology: &Topology) -> Vec<Algorithm> {
         if is_vector && matches!(method, Method::Tree(_)) {
             all.push(whole.segmented(SEGMENT));
         }
-        if topology.has_levels() {
+        if locality.has_levels() {
             all.push(whole.two_level(Tree::Binomial));
         }
     }
-    all.retain(|algorithm| suits(call, topology, algorithm));
+    all.retain(|algorithm| suits(call, locality, algorithm));
     all
 }
 
@@ -202,16 +202,16 @@ const SEGMENT: u64 = 32 << 10;
 /// As for [`build()`]; v operations have no such call.
 pub fn alternatives(
     call: &Call<'_>,
-    topology: &Topology,
+    locality: &Locality,
     cost: &Cost,
 ) -> Result<Vec<(Algorithm, f64)>, BuildError> {
     let time = |algorithm: Algorithm| {
-        let one = |rank| build(rank, topology, call, &algorithm);
-        let schedules = (0..topology.ranks()).map(one).collect::<Result<Vec<_>, _>>()?;
-        Ok((algorithm, predict(&schedules, topology, cost)))
+        let one = |rank| build(rank, locality, call, &algorithm);
+        let schedules = (0..locality.ranks()).map(one).collect::<Result<Vec<_>, _>>()?;
+        Ok((algorithm, predict(&schedules, locality, cost)))
     };
     let mut all =
-        candidates(call, topology).into_iter().map(time).collect::<Result<Vec<_>, _>>()?;
+        candidates(call, locality).into_iter().map(time).collect::<Result<Vec<_>, _>>()?;
     all.sort_by(|(_, one), (_, other)| one.total_cmp(other));
     Ok(all)
 }
@@ -241,24 +241,24 @@ mod tests {
         ]
     }
 
-    fn topologies(n: usize) -> [Topology; 3] {
+    fn localities(n: usize) -> [Locality; 3] {
         let groups = |count: usize| (0..count).map(|at| (at..n).step_by(count).collect()).collect();
         let halves = vec![(0..n / 2).collect(), (n / 2..n).collect()];
-        [vec![(0..n).collect()], halves, groups(3)].map(|it| Topology::new(it).expect("all ranks"))
+        [vec![(0..n).collect()], halves, groups(3)].map(|it| Locality::new(it).expect("all ranks"))
     }
 
     #[test]
     fn what_is_chosen_can_be_built() {
         for n in [1, 2, 3, 8, 33, 300] {
-            for topology in topologies(n) {
+            for locality in localities(n) {
                 for of in [ORDERED, ANY_ORDER] {
                     for len in [0, 8, 1 << 10, 32 << 10, 1 << 20, 1 << 24] {
                         for call in calls(len, of) {
-                            let chosen = choose(&Table::default(), &call, &topology);
-                            let built = build(n / 2, &topology, &call, &chosen);
+                            let chosen = choose(&Table::default(), &call, &locality);
+                            let built = build(n / 2, &locality, &call, &chosen);
                             assert!(built.is_ok(), "{call:?} among {n}: {chosen}");
                             let last = fallback(call.operation());
-                            assert!(build(0, &topology, &call, &last).is_ok(), "{call:?}: {last}");
+                            assert!(build(0, &locality, &call, &last).is_ok(), "{call:?}: {last}");
                         }
                     }
                 }
@@ -273,7 +273,7 @@ mod tests {
         let few = rule(Operation::Allreduce, 4, ANY_LEN, Method::Linear);
         let short = rule(Operation::Allreduce, ANY, 63, HALVING);
         let table = Table { rules: vec![short, few, ring] };
-        let choice = |n, of| choose(&table, &call(of), &Topology::flat(n)).method;
+        let choice = |n, of| choose(&table, &call(of), &Locality::flat(n)).method;
         assert_eq!(choice(4, ANY_ORDER), Method::Linear);
         assert_eq!(choice(5, ANY_ORDER), RING);
         // The ring does not keep the order.
@@ -283,9 +283,9 @@ mod tests {
     #[test]
     fn levels_are_used_where_there_are_some() {
         let call = Call::Bcast { root: 0, len: 8 };
-        let within = |topology: &Topology| choose(&Table::default(), &call, topology).within;
-        let [flat, halves, _] = topologies(8);
-        let singles = Topology::new((0..8).map(|rank| vec![rank]).collect()).expect("all ranks");
+        let within = |locality: &Locality| choose(&Table::default(), &call, locality).within;
+        let [flat, halves, _] = localities(8);
+        let singles = Locality::new((0..8).map(|rank| vec![rank]).collect()).expect("all ranks");
         assert_eq!((within(&flat), within(&singles)), (None, None));
         assert_eq!(within(&halves), Some(Tree::Binomial));
         let gather = Call::Allgather { len: 8, in_place: false };
@@ -295,13 +295,13 @@ mod tests {
     #[test]
     fn every_operation_has_alternatives_and_long_reductions_are_cut() {
         for call in calls(64 << 10, ANY_ORDER) {
-            let all = alternatives(&call, &Topology::flat(12), &Cost::TYPICAL).expect("schedules");
+            let all = alternatives(&call, &Locality::flat(12), &Cost::TYPICAL).expect("schedules");
             assert!(all.len() >= 2, "{call:?}");
             assert!(all.iter().all(|(_, time)| time.is_finite() && *time > 0.0));
             assert!(all.is_sorted_by(|(_, one), (_, other)| one <= other));
         }
         let long = Call::Allreduce { len: 1 << 20, of: ANY_ORDER, in_place: true };
-        let all = alternatives(&long, &Topology::flat(16), &Cost::TYPICAL).expect("schedules");
+        let all = alternatives(&long, &Locality::flat(16), &Cost::TYPICAL).expect("schedules");
         let at = |method| all.iter().position(|(it, _)| *it == Algorithm::new(method));
         assert!(at(HALVING) < at(DOUBLING) && at(RING) < at(Method::Linear), "{all:?}");
     }

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::Topology;
+use crate::Locality;
 use crate::schedule::{Action, Schedule};
 
 /// What a message costs between two ranks.
@@ -21,7 +21,7 @@ pub struct Wire {
 /// What steps cost, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Between ranks of one group of the topology.
+    /// Between ranks of one group of the [`Locality`].
     pub near: Wire,
     /// Between groups.
     pub far: Wire,
@@ -44,8 +44,8 @@ impl Cost {
         reduce: 0.1e-9,
     };
 
-    fn wire(&self, topology: &Topology, one: usize, other: usize) -> Wire {
-        if topology.is_near(one, other) { self.near } else { self.far }
+    fn wire(&self, locality: &Locality, one: usize, other: usize) -> Wire {
+        if locality.is_near(one, other) { self.near } else { self.far }
     }
 }
 
@@ -53,8 +53,8 @@ impl Cost {
 ///
 /// Infinite, if they do not fit together. The time it takes to predict is that of sorting the steps.
 #[must_use]
-pub fn predict(schedules: &[Schedule], topology: &Topology, cost: &Cost) -> f64 {
-    Play::new(schedules, topology, cost).run()
+pub fn predict(schedules: &[Schedule], locality: &Locality, cost: &Cost) -> f64 {
+    Play::new(schedules, locality, cost).run()
 }
 
 /// A step that may begin, or a message that a receive has been waiting for. The earliest is the greatest.
@@ -102,7 +102,7 @@ enum Half {
 
 struct Play<'a> {
     schedules: &'a [Schedule],
-    topology: &'a Topology,
+    locality: &'a Locality,
     cost: &'a Cost,
     free: Vec<Free>,
     /// Of each rank's steps: those that wait for it, how many it waits for, and since when it could begin.
@@ -116,10 +116,10 @@ struct Play<'a> {
 }
 
 impl<'a> Play<'a> {
-    fn new(schedules: &'a [Schedule], topology: &'a Topology, cost: &'a Cost) -> Self {
+    fn new(schedules: &'a [Schedule], locality: &'a Locality, cost: &'a Cost) -> Self {
         let mut play = Self {
             schedules,
-            topology,
+            locality,
             cost,
             free: vec![Free::default(); schedules.len()],
             followers: Vec::new(),
@@ -167,7 +167,7 @@ impl<'a> Play<'a> {
     }
 
     fn send(&mut self, time: f64, at: (usize, usize), to: usize, slot: u32, len: u64) {
-        let wire = self.cost.wire(self.topology, at.0, to);
+        let wire = self.cost.wire(self.locality, at.0, to);
         let begun = self.occupy(at.0, time, self.cost.message).max(self.free[at.0].out);
         let left = begun + seconds(len, wire.byte);
         self.free[at.0].out = left;
@@ -190,7 +190,7 @@ impl<'a> Play<'a> {
         match self.halves.remove(&key) {
             // It has arrived, and the bytes of others may be in its way.
             Some(Half::Sent(arrives)) if arrives <= time => {
-                let wire = self.cost.wire(self.topology, from, at.0);
+                let wire = self.cost.wire(self.locality, from, at.0);
                 let through = arrives.max(self.free[at.0].into + seconds(len, wire.byte));
                 self.free[at.0].into = through;
                 let end = self.occupy(at.0, time.max(through), self.cost.message);
@@ -250,10 +250,10 @@ mod tests {
         reduce: 2.0,
     };
 
-    fn time(topology: &Topology, call: &Call<'_>, algorithm: Algorithm) -> f64 {
-        let one = |rank| build(rank, topology, call, &algorithm).expect("a schedule");
-        let schedules: Vec<_> = (0..topology.ranks()).map(one).collect();
-        predict(&schedules, topology, &COST)
+    fn time(locality: &Locality, call: &Call<'_>, algorithm: Algorithm) -> f64 {
+        let one = |rank| build(rank, locality, call, &algorithm).expect("a schedule");
+        let schedules: Vec<_> = (0..locality.ranks()).map(one).collect();
+        predict(&schedules, locality, &COST)
     }
 
     #[track_caller]
@@ -264,7 +264,7 @@ mod tests {
     /// A message of `len` bytes takes `o + L + G len + o`.
     #[test]
     fn known_times() {
-        let flat = Topology::flat;
+        let flat = Locality::flat;
         let hop = |len: f64| 0.25 + 1.0 + 0.5 * len + 0.25;
         let tree = |tree| Algorithm::new(Method::Tree(tree));
         let bcast = |len| Call::Bcast { root: 0, len };
@@ -272,7 +272,7 @@ mod tests {
         close(time(&flat(8), &bcast(10), tree(Tree::Chain)), 7.0 * hop(10.0));
         // The root's last message leaves after two others, one after the other, and is the last to arrive.
         close(time(&flat(4), &bcast(10), tree(Tree::Flat)), hop(10.0) + 2.0 * 5.0);
-        let groups = Topology::new(vec![vec![0], vec![1]]).expect("two groups");
+        let groups = Locality::new(vec![vec![0], vec![1]]).expect("two groups");
         close(time(&groups, &bcast(10), tree(Tree::Chain)), 0.25 + 100.0 + 50.0 + 0.25);
         let ring = Algorithm::new(Method::Exchange(Exchange::Ring));
         let allgather = Call::Allgather { len: 10, in_place: true };
@@ -291,11 +291,11 @@ mod tests {
         let chain = Algorithm::new(Method::Tree(Tree::Chain)).segmented(8);
         let binomial = Algorithm::new(Method::Tree(Tree::Binomial));
         let bcast = |len| Call::Bcast { root: 0, len };
-        let flat = Topology::flat(16);
+        let flat = Locality::flat(16);
         assert!(time(&flat, &bcast(4096), chain) < time(&flat, &bcast(4096), binomial));
         assert!(time(&flat, &bcast(8), chain) > time(&flat, &bcast(8), binomial));
         let by_turns = (0..3).map(|turn| (turn..16).step_by(3).collect()).collect();
-        let by_turns = Topology::new(by_turns).expect("three groups");
+        let by_turns = Locality::new(by_turns).expect("three groups");
         let levels = binomial.two_level(Tree::Binomial);
         assert!(time(&by_turns, &bcast(64), levels) < time(&by_turns, &bcast(64), binomial));
     }
@@ -304,8 +304,8 @@ mod tests {
     fn what_does_not_fit_never_ends() {
         let call = Call::Bcast { root: 0, len: 1 };
         let algorithm = Algorithm::new(Method::Tree(Tree::Chain));
-        let one = |rank| build(rank, &Topology::flat(3), &call, &algorithm).expect("a schedule");
-        assert!(predict(&[one(0), one(2), one(1)], &Topology::flat(3), &COST).is_infinite());
-        assert_eq!(predict(&[], &Topology::flat(0), &COST), 0.0);
+        let one = |rank| build(rank, &Locality::flat(3), &call, &algorithm).expect("a schedule");
+        assert!(predict(&[one(0), one(2), one(1)], &Locality::flat(3), &COST).is_infinite());
+        assert_eq!(predict(&[], &Locality::flat(0), &COST), 0.0);
     }
 }

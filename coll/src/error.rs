@@ -1,13 +1,12 @@
 //! What may be wrong with a call.
-use std::fmt;
-
 use crate::{Algorithm, Operation};
 
 /// Why there is no schedule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// A rank, root or neighbour is not of the communicator.
+    #[error("rank {rank} is not one of {ranks}")]
     NoSuchRank {
         /// The rank that was given.
         rank: usize,
@@ -15,6 +14,7 @@ pub enum BuildError {
         ranks: usize,
     },
     /// A list of lengths has not as many entries as there are blocks.
+    #[error("lengths of {given} {what} are given, but there are {expected}")]
     Blocks {
         /// What they are lengths of.
         what: &'static str,
@@ -24,6 +24,9 @@ pub enum BuildError {
         expected: usize,
     },
     /// This rank's own block has two lengths.
+    #[error(
+        "this rank's own block has {given} bytes where it is sent, but {listed} where it is received"
+    )]
     OwnBlock {
         /// Length that it sends.
         given: u64,
@@ -31,13 +34,15 @@ pub enum BuildError {
         listed: u64,
     },
     /// An edge of a neighbourhood is named twice, or an edge to oneself has no other end of its length.
+    #[error("edge {lane} with rank {peer} is named twice, or has no other end of its length")]
     Edge {
         /// The rank at its other end.
         peer: usize,
-        /// Its number.
-        slot: u32,
+        /// Which of the edges between the two, in this direction.
+        lane: u32,
     },
     /// A vector does not consist of whole elements.
+    #[error("{len} bytes do not consist of whole elements of {unit} bytes")]
     SplitElement {
         /// Its length in bytes.
         len: u64,
@@ -45,49 +50,18 @@ pub enum BuildError {
         unit: u64,
     },
     /// Buffers of more than 2^48 bytes.
+    #[error("buffers of more than 2^48 bytes")]
     TooLong,
-    /// A topology does not name every rank exactly once.
-    Topology,
+    /// The groups of a locality do not name every rank exactly once.
+    #[error("the groups do not name every rank exactly once")]
+    Locality,
     /// The algorithm does not do the operation, or not this one: not with an operation that is not commutative, or not
     /// on two levels with groups that are not consecutive.
+    #[error("the algorithm {algorithm} does not do this {operation}")]
     Unsuited {
         /// The operation.
         operation: Operation,
         /// The algorithm.
         algorithm: Algorithm,
     },
-    /// MPI does not define the operation on intercommunicators.
-    NotBetweenGroups(Operation),
 }
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchRank { rank, ranks } => write!(f, "rank {rank} is not one of {ranks}"),
-            Self::Blocks { what, given, expected } => {
-                write!(f, "lengths of {given} {what} are given, but there are {expected}")
-            }
-            Self::OwnBlock { given, listed } => write!(
-                f,
-                "this rank's own block has {given} bytes where it is sent, but {listed} where it is received"
-            ),
-            Self::Edge { peer, slot } => write!(
-                f,
-                "edge {slot} with rank {peer} is named twice, or has no other end of its length"
-            ),
-            Self::SplitElement { len, unit } => {
-                write!(f, "{len} bytes do not consist of whole elements of {unit} bytes")
-            }
-            Self::TooLong => write!(f, "buffers of more than 2^48 bytes"),
-            Self::Topology => write!(f, "the topology does not name every rank exactly once"),
-            Self::Unsuited { operation, algorithm } => {
-                write!(f, "the algorithm {algorithm} does not do this {operation}")
-            }
-            Self::NotBetweenGroups(operation) => {
-                write!(f, "MPI does not define {operation} on intercommunicators")
-            }
-        }
-    }
-}
-
-impl std::error::Error for BuildError {}

@@ -72,14 +72,14 @@ fn nanoseconds(bytes: u64, byte: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Algorithm, Butterfly, Call, Method, Reduction, Topology, Tree, build};
+    use crate::{Algorithm, Butterfly, Call, Locality, Method, Reduction, Tree, build};
 
     #[test]
     fn the_text_of_an_allreduce() {
         let of = Reduction { unit: 8, commutative: true };
         let call = Call::Allreduce { len: 80, of, in_place: true };
         let algorithm = Algorithm::new(Method::Doubling(Butterfly::Binary));
-        let one = |rank| build(rank, &Topology::flat(2), &call, &algorithm).expect("a schedule");
+        let one = |rank| build(rank, &Locality::flat(2), &call, &algorithm).expect("a schedule");
         let goal = Goal { schedules: &[one(0), one(1)], cost: &Cost::TYPICAL };
         let rank = |me: usize, other: usize| {
             format!(
@@ -94,7 +94,7 @@ mod tests {
     fn messages_have_their_slot_as_tag() {
         let call = Call::Bcast { root: 0, len: 10 };
         let algorithm = Algorithm::new(Method::Tree(Tree::Chain)).segmented(4);
-        let one = |rank| build(rank, &Topology::flat(2), &call, &algorithm).expect("a schedule");
+        let one = |rank| build(rank, &Locality::flat(2), &call, &algorithm).expect("a schedule");
         let goal = Goal { schedules: &[one(0), one(1)], cost: &Cost::TYPICAL }.to_string();
         for line in ["l2: send 2b to 1 tag 2", "l1: recv 4b from 0 tag 1"] {
             assert!(goal.lines().any(|it| it == line), "{line} in\n{goal}");

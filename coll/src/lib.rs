@@ -16,10 +16,10 @@
 //! different datatypes of one signature. Nothing here looks at a clock, a file or memory.
 //!
 //! ```
-//! use gapless_coll::{Algorithm, Call, Method, Topology, Tree, build};
+//! use gapless_coll::{Algorithm, Call, Locality, Method, Tree, build};
 //! let call = Call::Bcast { root: 0, len: 4096 };
 //! let binomial = Algorithm::new(Method::Tree(Tree::Binomial));
-//! let schedule = build(2, &Topology::flat(4), &call, &binomial)?;
+//! let schedule = build(2, &Locality::flat(4), &call, &binomial)?;
 //! assert_eq!(schedule.to_string(), "\
 //! rank 2 of 4, no scratch
 //!   0  receive  recv[0][0..4096]  <- 0 #0
@@ -42,6 +42,7 @@ mod cost;
 mod error;
 mod explain;
 mod goal;
+mod locality;
 mod operation;
 #[cfg(any(test, feature = "testkit"))]
 pub mod prove;
@@ -50,18 +51,17 @@ mod team;
 #[cfg(test)]
 mod tests;
 pub mod topologies;
-mod topology;
 mod tree;
 
 pub use algorithm::{Algorithm, Method};
 pub use algorithms::{Butterfly, Exchange};
 pub use between::{Between, BetweenCall};
 pub use build::build;
-pub use call::{Call, Edge, Reduction};
+pub use call::{Call, Reduction};
 pub use cost::{Cost, Wire, predict};
 pub use error::BuildError;
 pub use goal::Goal;
+pub use locality::Locality;
 pub use operation::Operation;
 pub use schedule::{Action, Buffer, Place, Row, Schedule};
-pub use topology::Topology;
 pub use tree::Tree;

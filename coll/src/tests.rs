@@ -6,8 +6,8 @@ mod reductions;
 
 use crate::prove::{Definition, Refutation, prove};
 use crate::{
-    Algorithm, Butterfly, Call, Edge, Exchange, Method, Operation, Reduction, Schedule, Topology,
-    Tree, build,
+    Algorithm, Butterfly, Call, Exchange, Locality, Method, Operation, Reduction, Schedule, Tree,
+    build,
 };
 
 /// The largest number of ranks that is proved.
@@ -73,7 +73,7 @@ fn two_level(operation: Operation, commutative: bool, segment: u64, n: usize) ->
 }
 
 /// Groups of some ranks: of equal size, of growing size, and by turns.
-fn topologies(n: usize) -> Vec<Topology> {
+fn localities(n: usize) -> Vec<Locality> {
     let equal = (0..n).step_by(4).map(|start| (start..n.min(start + 4)).collect()).collect();
     let (mut growing, mut start) = (Vec::new(), 0);
     while start < n {
@@ -82,7 +82,7 @@ fn topologies(n: usize) -> Vec<Topology> {
         start = end;
     }
     let by_turns = (0..3).map(|turn| (turn..n).step_by(3).collect()).collect();
-    [equal, growing, by_turns].map(|groups| Topology::new(groups).expect("all ranks once")).to_vec()
+    [equal, growing, by_turns].map(|groups| Locality::new(groups).expect("all ranks once")).to_vec()
 }
 
 /// The roots to prove: all for few ranks.
@@ -93,8 +93,8 @@ fn roots(n: usize) -> Vec<usize> {
     vec![0, 1, n / 2, n - 1]
 }
 
-fn schedules(topology: &Topology, calls: &[Call<'_>], algorithm: &Algorithm) -> Vec<Schedule> {
-    let one = |(rank, call)| match build(rank, topology, call, algorithm) {
+fn schedules(locality: &Locality, calls: &[Call<'_>], algorithm: &Algorithm) -> Vec<Schedule> {
+    let one = |(rank, call)| match build(rank, locality, call, algorithm) {
         Ok(schedule) => schedule,
         Err(error) => panic!("rank {rank}, {call:?}: {error}"),
     };
@@ -103,12 +103,12 @@ fn schedules(topology: &Topology, calls: &[Call<'_>], algorithm: &Algorithm) -> 
 
 /// Proves what all ranks call, by each algorithm, or says what is wrong.
 #[track_caller]
-fn check(topology: &Topology, calls: &[Call<'_>], algorithms: &[Algorithm], grain: u64) {
+fn check(locality: &Locality, calls: &[Call<'_>], algorithms: &[Algorithm], grain: u64) {
     let mut definition = Definition::new(calls, grain);
     for algorithm in algorithms {
-        let schedules = schedules(topology, calls, algorithm);
+        let schedules = schedules(locality, calls, algorithm);
         verdict(&schedules, &mut definition, &|| {
-            format!("{algorithm}\n{:?}\n{:?}", calls[0], topology.groups())
+            format!("{algorithm}\n{:?}\n{:?}", calls[0], locality.groups())
         });
     }
 }
@@ -164,14 +164,14 @@ fn many_ranks() {
     };
     for n in [63, 64, 100, 257] {
         let hosts = (0..n).step_by(12).map(|start| (start..n.min(start + 12)).collect()).collect();
-        for topology in [Topology::flat(n), Topology::new(hosts).expect("all ranks once")] {
+        for locality in [Locality::flat(n), Locality::new(hosts).expect("all ranks once")] {
             for call in calls(6, sum(3, false), n == 64) {
-                let chosen = choose(&Table::default(), &call, &topology);
-                check(&topology, &vec![call; n], &[chosen], 1);
+                let chosen = choose(&Table::default(), &call, &locality);
+                check(&locality, &vec![call; n], &[chosen], 1);
             }
         }
     }
-    let many = Topology::flat(10_000);
+    let many = Locality::flat(10_000);
     for call in calls(1 << 20, sum(8, true), false) {
         for algorithm in candidates(&call, &many) {
             let schedule = build(9_876, &many, &call, &algorithm).expect("a schedule");

@@ -8,7 +8,7 @@ use crate::builder::Builder;
 use crate::call::Reduction;
 use crate::team::Team;
 use crate::tree::Tree;
-use crate::{Method, Topology};
+use crate::{Locality, Method};
 
 /// What a rank is: member of its group, and of the leaders too, perhaps. Position 0 of both is a leader.
 pub(crate) struct Levels {
@@ -20,18 +20,18 @@ pub(crate) struct Levels {
 
 impl Levels {
     /// With a root, that is the leader of its group.
-    pub(crate) fn new(topology: &Topology, rank: usize, root: Option<usize>) -> Self {
+    pub(crate) fn new(locality: &Locality, rank: usize, root: Option<usize>) -> Self {
         let leader = |group: &[usize]| {
             let root = root.filter(|root| group.contains(root));
             root.unwrap_or(group[0])
         };
-        let leaders: Vec<_> = topology.groups().iter().map(|group| leader(group)).collect();
-        let members = &topology.groups()[topology.group_of(rank)];
+        let leaders: Vec<_> = locality.groups().iter().map(|group| leader(group)).collect();
+        let members = &locality.groups()[locality.group_of(rank)];
         let first = members.iter().position(|member| *member == leader(members)).unwrap_or(0);
         let Some(group) = Team::of(members.as_slice(), rank) else {
             unreachable!("a rank is in its group");
         };
-        let root_group = root.map_or(0, |root| topology.group_of(root));
+        let root_group = root.map_or(0, |root| locality.group_of(root));
         Self { group: group.from(first), leaders: Team::of(leaders, rank), root_group }
     }
 
@@ -118,14 +118,14 @@ pub(crate) fn allreduce(
 /// Groups must be consecutive. Each rank has its block of `area`, which are all `len` long.
 pub(crate) fn allgather(
     b: &mut Builder,
-    topology: &Topology,
+    locality: &Locality,
     levels: &Levels,
     (method, within, segment): (Method, Tree, u64),
     (area, len): (Area, u64),
 ) {
-    let lens: Vec<_> = topology.groups().iter().map(|group| group.len() as u64 * len).collect();
+    let lens: Vec<_> = locality.groups().iter().map(|group| group.len() as u64 * len).collect();
     let of_groups = Cuts::each(&lens);
-    let index = topology.group_of(levels.group.rank(0));
+    let index = locality.group_of(levels.group.rank(0));
     let part = area.cut(of_groups.range(index..index + 1));
     let of_ranks = Cuts::equal(levels.group.len(), len);
     let own = part.cut(of_ranks.range(levels.group.me..levels.group.me + 1));

@@ -4,8 +4,9 @@ use std::ops::Range;
 use super::algebra::{Algebra, UNDEFINED, Value};
 use super::{Memory, execute};
 use crate::between::{Between, BetweenCall};
-use crate::call::{Call, Edge};
+use crate::call::Call;
 use crate::schedule::{Buffer, Place, Row, Schedule};
+use crate::topologies::Edge;
 
 /// What a collective of some ranks should do: what the buffers hold before, and after.
 ///
@@ -192,7 +193,8 @@ impl Definition {
                 let data = self.inputs(rank, 0..self.count(send.iter().sum()));
                 let from = |call: &Call<'_>, edge: Edge| match *call {
                     Call::NeighborAlltoall { destinations, send, .. } => {
-                        let wanted = Some(Edge { peer: rank, ..edge });
+                        let wanted =
+                            Some(Edge { rank: u32::try_from(rank).expect("few ranks"), ..edge });
                         let index = destinations.iter().position(|it| *it == wanted);
                         Row::each(send).range(index.expect("an edge has two ends"))
                     }
@@ -217,9 +219,9 @@ impl Definition {
             match source {
                 None => expected.extend(vec![UNDEFINED; self.count(*len)]),
                 Some(edge) => {
-                    let range = from(&calls[edge.peer], *edge);
+                    let range = from(&calls[edge.rank as usize], *edge);
                     let cells = self.count(range.start)..self.count(range.end);
-                    expected.extend(self.inputs(edge.peer, cells));
+                    expected.extend(self.inputs(edge.rank as usize, cells));
                 }
             }
         }

@@ -1,13 +1,14 @@
 //! Operations that only move bytes.
 use super::*;
+use crate::topologies::{Cartesian, DistGraph, Neighborhood};
 
 #[test]
 fn barrier() {
     for n in 1..=RANKS_MAX {
         let calls = vec![Call::Barrier; n];
-        check(&Topology::flat(n), &calls, &algorithms(Operation::Barrier, true, 0, n), 1);
-        for topology in topologies(n) {
-            check(&topology, &calls, &two_level(Operation::Barrier, true, 0, n), 1);
+        check(&Locality::flat(n), &calls, &algorithms(Operation::Barrier, true, 0, n), 1);
+        for locality in localities(n) {
+            check(&locality, &calls, &two_level(Operation::Barrier, true, 0, n), 1);
         }
     }
 }
@@ -19,13 +20,13 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
     for n in 1..=RANKS_MAX {
         let calls = vec![Call::Barrier; n];
         let flat = algorithms(Operation::Barrier, true, 0, n).into_iter();
-        let cases = flat.map(|algorithm| (Topology::flat(n), algorithm));
+        let cases = flat.map(|algorithm| (Locality::flat(n), algorithm));
         let levels = two_level(Operation::Barrier, true, 0, n);
-        let levels = topologies(n).into_iter().flat_map(|topology| {
-            levels.iter().map(|algorithm| (topology.clone(), *algorithm)).collect::<Vec<_>>()
+        let levels = localities(n).into_iter().flat_map(|locality| {
+            levels.iter().map(|algorithm| (locality.clone(), *algorithm)).collect::<Vec<_>>()
         });
-        for (topology, algorithm) in cases.chain(levels) {
-            let known = crate::prove::heard_of(&schedules(&topology, &calls, &algorithm));
+        for (locality, algorithm) in cases.chain(levels) {
+            let known = crate::prove::heard_of(&schedules(&locality, &calls, &algorithm));
             for (rank, known) in known.iter().enumerate() {
                 assert_eq!(known.len(), n, "{algorithm}: rank {rank} of {n} hears of {known:?}");
             }
@@ -39,7 +40,7 @@ fn bcast() {
         for root in roots(n) {
             for len in [0, 1, n as u64 - 1, n as u64 + 1, 3 * n as u64 + 2] {
                 let calls = vec![Call::Bcast { root, len }; n];
-                check(&Topology::flat(n), &calls, &algorithms(Operation::Bcast, true, 3, n), 1);
+                check(&Locality::flat(n), &calls, &algorithms(Operation::Bcast, true, 3, n), 1);
             }
         }
     }
@@ -48,12 +49,12 @@ fn bcast() {
 #[test]
 fn bcast_on_two_levels() {
     for n in 1..=RANKS_MAX {
-        for (root, topology) in roots(n)
+        for (root, locality) in roots(n)
             .into_iter()
-            .flat_map(|root| topologies(n).into_iter().map(move |it| (root, it)))
+            .flat_map(|root| localities(n).into_iter().map(move |it| (root, it)))
         {
             let calls = vec![Call::Bcast { root, len: 11 }; n];
-            check(&topology, &calls, &two_level(Operation::Bcast, true, 4, n), 1);
+            check(&locality, &calls, &two_level(Operation::Bcast, true, 4, n), 1);
         }
     }
 }
@@ -61,14 +62,14 @@ fn bcast_on_two_levels() {
 #[test]
 fn gather_and_scatter() {
     for n in 1..=RANKS_MAX {
-        let topology = Topology::flat(n);
+        let locality = Locality::flat(n);
         for root in roots(n) {
             for in_place in in_place(n) {
                 for (len, grain) in [(0, 1), (1, 1), (3, 1), (LONG, LONG)] {
                     let calls = vec![Call::Gather { root, len, in_place }; n];
-                    check(&topology, &calls, &algorithms(Operation::Gather, true, 0, n), grain);
+                    check(&locality, &calls, &algorithms(Operation::Gather, true, 0, n), grain);
                     let calls = vec![Call::Scatter { root, len, in_place }; n];
-                    check(&topology, &calls, &algorithms(Operation::Scatter, true, 0, n), grain);
+                    check(&locality, &calls, &algorithms(Operation::Scatter, true, 0, n), grain);
                 }
             }
         }
@@ -92,8 +93,8 @@ fn gatherv_and_scatterv() {
                     in_place,
                 };
                 let linear = [Algorithm::new(Method::Linear)];
-                check(&Topology::flat(n), &(0..n).map(gather).collect::<Vec<_>>(), &linear, 1);
-                check(&Topology::flat(n), &(0..n).map(scatter).collect::<Vec<_>>(), &linear, 1);
+                check(&Locality::flat(n), &(0..n).map(gather).collect::<Vec<_>>(), &linear, 1);
+                check(&Locality::flat(n), &(0..n).map(scatter).collect::<Vec<_>>(), &linear, 1);
             }
         }
     }
@@ -106,14 +107,14 @@ fn allgather() {
             for (len, grain) in [(0, 1), (1, 1), (5, 1), (LONG, LONG)] {
                 let calls = vec![Call::Allgather { len, in_place }; n];
                 check(
-                    &Topology::flat(n),
+                    &Locality::flat(n),
                     &calls,
                     &algorithms(Operation::Allgather, true, 2 * grain, n),
                     grain,
                 );
-                for topology in topologies(n).into_iter().filter(Topology::is_consecutive) {
+                for locality in localities(n).into_iter().filter(Locality::is_consecutive) {
                     check(
-                        &topology,
+                        &locality,
                         &calls,
                         &two_level(Operation::Allgather, true, 2 * grain, n),
                         grain,
@@ -124,7 +125,7 @@ fn allgather() {
                 let lens = uneven(n, grain);
                 let calls = vec![Call::Allgatherv { lens: &lens, in_place }; n];
                 check(
-                    &Topology::flat(n),
+                    &Locality::flat(n),
                     &calls,
                     &algorithms(Operation::Allgatherv, true, 2 * grain, n),
                     grain,
@@ -140,7 +141,7 @@ fn alltoall() {
         for in_place in in_place(n) {
             for len in [0, 1, 3] {
                 let calls = vec![Call::Alltoall { len, in_place }; n];
-                check(&Topology::flat(n), &calls, &algorithms(Operation::Alltoall, true, 0, n), 1);
+                check(&Locality::flat(n), &calls, &algorithms(Operation::Alltoall, true, 0, n), 1);
             }
             // From each to each another length, and as long both ways if in place.
             let len = |from: usize, to: usize| {
@@ -155,79 +156,67 @@ fn alltoall() {
             let call =
                 |rank: usize| Call::Alltoallv { send: sent(rank), recv: &recv[rank], in_place };
             let calls: Vec<_> = (0..n).map(call).collect();
-            check(&Topology::flat(n), &calls, &algorithms(Operation::Alltoallv, true, 0, n), 1);
+            check(&Locality::flat(n), &calls, &algorithms(Operation::Alltoallv, true, 0, n), 1);
         }
     }
+}
+
+/// What the neighbourhood collectives do along the edges of a topology.
+fn prove_neighborhoods(
+    neighbors: &[Neighborhood],
+    send: &[u64],
+    recv: impl Fn(&Neighborhood) -> Vec<u64>,
+) {
+    let n = neighbors.len();
+    let recv: Vec<_> = neighbors.iter().map(recv).collect();
+    let threes: Vec<_> = neighbors.iter().map(|it| vec![3; it.sources.len()]).collect();
+    let linear = [Algorithm::new(Method::Linear)];
+    let alltoall = |rank: usize| Call::NeighborAlltoall {
+        sources: &neighbors[rank].sources,
+        destinations: &neighbors[rank].destinations,
+        send: &send[..neighbors[rank].destinations.len()],
+        recv: &recv[rank],
+    };
+    let allgather = |rank: usize| Call::NeighborAllgather {
+        sources: &neighbors[rank].sources,
+        destinations: &neighbors[rank].destinations,
+        len: 3,
+        recv: &threes[rank],
+    };
+    check(&Locality::flat(n), &(0..n).map(alltoall).collect::<Vec<_>>(), &linear, 1);
+    check(&Locality::flat(n), &(0..n).map(allgather).collect::<Vec<_>>(), &linear, 1);
 }
 
 /// Two dimensions, periodic or not, with one or two ranks in one of them: both neighbours may be one rank, or oneself.
 #[test]
 fn cartesian_neighborhoods() {
-    for (rows, columns) in [(1, 1), (1, 2), (2, 1), (2, 2), (1, 5), (3, 2), (4, 4), (5, 6)] {
-        for periodic in [false, true] {
-            let n = rows * columns;
-            let shift = |at: usize, by: usize, of: usize| match at + by {
-                to if to >= 1 && to <= of => Some(to - 1),
-                _ if !periodic => None,
-                to => Some((to + of - 1) % of),
-            };
-            let edges: Vec<_> = (0..n)
-                .map(|rank| {
-                    let (row, column) = (rank / columns, rank % columns);
-                    let up_down =
-                        [0, 2].map(|by| shift(row, by, rows).map(|row| row * columns + column));
-                    let sides =
-                        [0, 2].map(|by| shift(column, by, columns).map(|it| row * columns + it));
-                    Edge::cartesian(&[up_down, sides].concat())
-                })
-                .collect();
-            let lens = [2, 1, 3, 4];
+    for dims in [[1, 1], [1, 2], [2, 1], [2, 2], [1, 5], [3, 2], [4, 4], [5, 6]] {
+        for periodic in [[false, false], [true, false], [true, true]] {
+            let grid = Cartesian::new(&dims, &periodic).expect("a grid");
+            let of = |rank| grid.neighbors(rank).expect("a place of the grid");
+            let neighbors: Vec<_> = (0..grid.size()).map(of).collect();
             // What is sent in a direction arrives from the other.
-            let recv = [1, 2, 4, 3];
-            let alltoall = |rank: usize| Call::NeighborAlltoall {
-                sources: &edges[rank].0,
-                destinations: &edges[rank].1,
-                send: &lens,
-                recv: &recv,
-            };
-            let allgather = |rank: usize| Call::NeighborAllgather {
-                sources: &edges[rank].0,
-                destinations: &edges[rank].1,
-                len: 3,
-                recv: &[3; 4],
-            };
-            let linear = [Algorithm::new(Method::Linear)];
-            check(&Topology::flat(n), &(0..n).map(alltoall).collect::<Vec<_>>(), &linear, 1);
-            check(&Topology::flat(n), &(0..n).map(allgather).collect::<Vec<_>>(), &linear, 1);
+            prove_neighborhoods(&neighbors, &[2, 1, 3, 4], |_| vec![1, 2, 4, 3]);
         }
     }
 }
 
-/// Each rank sends to some, twice to some of them, and to itself.
+/// Each rank sends to some, twice to one of them, and to itself.
 #[test]
 fn graph_neighborhoods() {
     for n in 1..=12 {
-        let to: Vec<Vec<usize>> = (0..n)
-            .map(|rank| vec![(rank + 1) % n, rank, (rank + 1) % n, (rank * 3 + 1) % n])
-            .collect();
-        let edges = |peers: &[usize]| Edge::graph(peers).into_iter().map(Some).collect::<Vec<_>>();
-        let out: Vec<_> = to.iter().map(|peers| edges(peers)).collect();
-        let from: Vec<Vec<usize>> = (0..n)
-            .map(|rank| {
-                (0..n)
-                    .flat_map(|peer| vec![peer; to[peer].iter().filter(|it| **it == rank).count()])
-                    .collect()
+        let to = |rank: u32| [(rank + 1) % n, rank, (rank + 1) % n, (rank * 3 + 1) % n];
+        let from = |rank: u32| {
+            (0..n).flat_map(move |peer| {
+                to(peer).into_iter().filter(move |it| *it == rank).map(move |_| peer)
             })
-            .collect();
-        let sources: Vec<_> = from.iter().map(|peers| edges(peers)).collect();
-        let ones: Vec<_> = sources.iter().map(|sources| vec![2; sources.len()]).collect();
-        let alltoall = |rank: usize| Call::NeighborAlltoall {
-            sources: &sources[rank],
-            destinations: &out[rank],
-            send: &[2; 4],
-            recv: &ones[rank],
         };
-        let linear = [Algorithm::new(Method::Linear)];
-        check(&Topology::flat(n), &(0..n).map(alltoall).collect::<Vec<_>>(), &linear, 1);
+        let of = |rank: u32| {
+            let sources: Vec<_> = from(rank).collect();
+            let graph = DistGraph::adjacent(n, &sources, None, &to(rank), None).expect("a graph");
+            graph.neighbors()
+        };
+        let neighbors: Vec<_> = (0..n).map(of).collect();
+        prove_neighborhoods(&neighbors, &[2; 4], |it| vec![2; it.sources.len()]);
     }
 }

@@ -12,7 +12,7 @@ struct Subject {
 impl Subject {
     fn new(n: usize, call: Call<'_>, algorithm: Algorithm) -> Self {
         let calls = vec![call; n];
-        let schedules = schedules(&Topology::flat(n), &calls, &algorithm);
+        let schedules = schedules(&Locality::flat(n), &calls, &algorithm);
         let name = format!("{call:?} of {n} by {algorithm}");
         Self { name, definition: Definition::new(&calls, 1), schedules }
     }

@@ -21,7 +21,7 @@ fn prove_all(
             for (len, unit) in lens(n) {
                 let calls = call(len, sum(unit, commutative), in_place);
                 check(
-                    &Topology::flat(n),
+                    &Locality::flat(n),
                     &calls,
                     &algorithms(operation, commutative, 2 * unit, n),
                     1,
@@ -38,8 +38,8 @@ fn prove_two_level(
 ) {
     for commutative in [false, true] {
         let calls = call(3 * 7, sum(3, commutative), n.is_multiple_of(2));
-        for topology in topologies(n).into_iter().filter(|it| commutative || it.is_consecutive()) {
-            check(&topology, &calls, &two_level(operation, commutative, 6, n), 1);
+        for locality in localities(n).into_iter().filter(|it| commutative || it.is_consecutive()) {
+            check(&locality, &calls, &two_level(operation, commutative, 6, n), 1);
         }
     }
 }
@@ -82,13 +82,13 @@ fn an_allreduce_gives_all_ranks_the_same_bits() {
         let call = Call::Allreduce { len: n as u64 + 1, of: sum(1, true), in_place: false };
         let calls = vec![call; n];
         let one = algorithms(Operation::Allreduce, true, 0, n).into_iter();
-        let one = one.map(|algorithm| (Topology::flat(n), algorithm));
-        let two = topologies(n).into_iter().flat_map(|topology| {
+        let one = one.map(|algorithm| (Locality::flat(n), algorithm));
+        let two = localities(n).into_iter().flat_map(|locality| {
             let two = two_level(Operation::Allreduce, true, 0, n).into_iter();
-            two.map(move |algorithm| (topology.clone(), algorithm))
+            two.map(move |algorithm| (locality.clone(), algorithm))
         });
-        for (topology, algorithm) in one.chain(two) {
-            let schedules = schedules(&topology, &calls, &algorithm);
+        for (locality, algorithm) in one.chain(two) {
+            let schedules = schedules(&locality, &calls, &algorithm);
             let verdict = prove_same_bits(&schedules, &Definition::new(&calls, 1));
             assert_eq!(verdict, Ok(()), "{algorithm} among {n}");
         }
@@ -116,7 +116,7 @@ fn reduce_scatters() {
                     let of = sum(unit, commutative);
                     let calls = vec![Call::ReduceScatterBlock { len, of, in_place }; n];
                     check(
-                        &Topology::flat(n),
+                        &Locality::flat(n),
                         &calls,
                         &algorithms(Operation::ReduceScatterBlock, commutative, unit, n),
                         grain,
@@ -127,7 +127,7 @@ fn reduce_scatters() {
                     let of = sum(unit, commutative);
                     let calls = vec![Call::ReduceScatter { lens: &lens, of, in_place }; n];
                     check(
-                        &Topology::flat(n),
+                        &Locality::flat(n),
                         &calls,
                         &algorithms(Operation::ReduceScatter, commutative, 2 * unit, n),
                         unit,

@@ -3,13 +3,13 @@ use crate::BuildError;
 
 /// Groups of ranks that are near each other: those of a host, or of a NUMA node. Plain data that all ranks agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Topology {
+pub struct Locality {
     groups: Vec<Vec<usize>>,
     /// The group of each rank.
     group: Vec<usize>,
 }
 
-impl Topology {
+impl Locality {
     /// All ranks are equally near.
     #[must_use]
     pub fn flat(ranks: usize) -> Self {
@@ -19,7 +19,7 @@ impl Topology {
     /// These groups. Their order does not matter, nor that of their ranks.
     ///
     /// # Errors
-    /// [`BuildError::Topology`] if they do not name every rank from 0 on exactly once.
+    /// [`BuildError::Locality`] if they do not name every rank from 0 on exactly once.
     pub fn new(mut groups: Vec<Vec<usize>>) -> Result<Self, BuildError> {
         groups.retain(|group| !group.is_empty());
         groups.iter_mut().for_each(|group| group.sort_unstable());
@@ -29,7 +29,7 @@ impl Topology {
             for rank in ranks {
                 match group.get_mut(*rank) {
                     Some(none) if *none == usize::MAX => *none = index,
-                    _ => return Err(BuildError::Topology),
+                    _ => return Err(BuildError::Locality),
                 }
             }
         }
