@@ -89,6 +89,14 @@ impl Occupier {
         Ok(())
     }
 
+    /// Whether it was to keep the GPU busy, and its kernels have ended before it was stopped.
+    ///
+    /// # Errors
+    /// What the driver says of the kernels.
+    pub fn is_over(&self) -> Result<bool, Failure> {
+        Ok(self.percent > 0 && self.busy.is_idle()?)
+    }
+
     /// Enqueues setting the word that stops it to one of the host's.
     fn word(&self, stream: &Stream, at: u64) -> Result<(), Failure> {
         let piece = |region: Region, at| region.sub(at, 4).map_err(gapless_mem::DeviceError::from);

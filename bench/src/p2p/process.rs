@@ -77,7 +77,15 @@ impl Watchdog {
 #[derive(Default)]
 struct Occupiers(BTreeMap<u32, Occupier>);
 
+/// A row has this field if the kernel that was to keep the GPU busy had ended before the row was measured.
+const OCCUPIED_NO_MORE: &str = "occupied_no_more";
+
 impl Occupiers {
+    /// Whether one of them has ended too early.
+    fn are_over(&self) -> bool {
+        self.0.values().any(|occupier| occupier.is_over().unwrap_or(true))
+    }
+
     /// As an item wants it at this rank.
     fn set(&mut self, item: &Item, rank: u32) -> Result<(), Failure> {
         let here = match item.ends.of(rank) {
@@ -136,7 +144,12 @@ pub fn run(options: &Options, common: &Common, pair: &Pair, file: &Path) -> Resu
                 }
                 Line::Started(options.from + at)
             }
-            Step::Row(at, row) => Line::Measured(options.from + at, row),
+            Step::Row(at, mut row) => {
+                if occupiers.are_over() {
+                    row.extra.insert(OCCUPIED_NO_MORE.to_owned(), true.into());
+                }
+                Line::Measured(options.from + at, row)
+            }
         };
         if let Err(failure) = write(out.as_mut(), &line) {
             failed.get_or_insert(failure);
