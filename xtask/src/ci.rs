@@ -5,7 +5,6 @@
 pub(crate) mod files;
 mod purity;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::metadata::Checkout;
@@ -118,7 +117,7 @@ fn documentation(checkout: &Checkout) -> Result<(), Failure> {
 }
 
 fn deny(checkout: &Checkout) -> Result<(), Failure> {
-    let program = cargo_deny(checkout)?;
+    let program = tools::pinned(checkout, "cargo-deny", CARGO_DENY)?;
     shell::run(Command::new(program).current_dir(&checkout.root).args([
         "check",
         "--hide-inclusion-graph",
@@ -126,36 +125,6 @@ fn deny(checkout: &Checkout) -> Result<(), Failure> {
         "licenses",
         "sources",
     ]))
-}
-
-/// The pinned cargo-deny: the user's own if it is that release, else one in the target folder, built
-/// when it is not there yet.
-fn cargo_deny(checkout: &Checkout) -> Result<PathBuf, Failure> {
-    let folder = checkout.target.join("tools");
-    let local = folder.join("bin").join("cargo-deny");
-    if tools::on_search_path("cargo-deny") && is_pinned(Path::new("cargo-deny")) {
-        return Ok("cargo-deny".into());
-    }
-    if !is_pinned(&local) {
-        println!("cargo-deny {CARGO_DENY} is missing: building it, once, into the target folder");
-        shell::run(
-            cargo_in(checkout)
-                .args(["install", "cargo-deny", "--locked", "--version", CARGO_DENY])
-                // It runs for a second: building it fast matters more.
-                .args(["--profile", "dev", "--force", "--root"])
-                .arg(&folder)
-                .env("CARGO_PROFILE_DEV_DEBUG", "false"),
-        )?;
-    }
-    Ok(local)
-}
-
-fn is_pinned(program: &Path) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|output| {
-        String::from_utf8_lossy(&output.stdout)
-            .split_ascii_whitespace()
-            .any(|word| word == CARGO_DENY)
-    })
 }
 
 fn cargo_in(checkout: &Checkout) -> Command {

@@ -10,6 +10,7 @@
 //! - `unsafe` makes the table of unsafe code, `docs/unsafe.md`;
 //! - `soak` has eight processes exchange messages for minutes or days, and looks whether memory stays flat;
 //! - `valgrind` runs the unit tests of the crates with `unsafe` code under memcheck;
+//! - `mutants` changes the modules that decide, one place at a time, and looks whether a test notices;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
 //!
 //! Each chore prints what it does as it goes and ends with a non-zero status if anything is wrong. It
@@ -24,6 +25,7 @@ mod deps;
 mod fuzz;
 mod kernels;
 mod metadata;
+mod mutants;
 mod odd;
 mod peers;
 mod shell;
@@ -108,6 +110,14 @@ enum Chore {
         /// Packages
         packages: Vec<String>,
     },
+    /// Change the modules that decide, one place at a time, and see whether a test notices
+    Mutants {
+        /// A part of the list only: its number, from 0, and of how many, as `0/8`
+        #[arg(long, value_name = "K/N")]
+        part: Option<String>,
+        /// Files, as patterns; the modules that decide if there are none
+        paths: Vec<String>,
+    },
     /// Run every check of CI, then all tests
     Ci {
         /// Only the checks, not the tests
@@ -181,6 +191,7 @@ fn main() -> ExitCode {
         Chore::Unsafe { check } => unsafe_code::run(&checkout, check),
         Chore::Soak { minutes, release } => soak::run(&checkout, minutes, release),
         Chore::Valgrind { packages } => valgrind::run(&checkout, &packages),
+        Chore::Mutants { part, paths } => mutants::run(&checkout, &paths, part.as_deref()),
         Chore::Ci { checks } => ci::run(&checkout, checks),
     });
     match done {

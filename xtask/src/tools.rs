@@ -5,9 +5,10 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::metadata::Checkout;
 use crate::skips::{Skip, SkipLog};
 use crate::{Failure, shell};
 
@@ -177,6 +178,42 @@ fn present(probe: &Probe) -> bool {
         Probe::Program(program) => on_search_path(program),
         Probe::File(places) => places.iter().any(|place| Path::new(place).exists()),
     }
+}
+
+/// A program that cargo installs, at one release: the user's own if it is that one, else one in the target folder, built
+/// when it is not there yet.
+pub(crate) fn pinned(checkout: &Checkout, name: &str, release: &str) -> Result<PathBuf, Failure> {
+    let folder = checkout.target.join("tools");
+    let local = folder.join("bin").join(name);
+    if on_search_path(name) && is_release(Path::new(name), release) {
+        return Ok(name.into());
+    }
+    if !is_release(&local, release) {
+        println!("{name} {release} is missing: building it, once, into the target folder");
+        shell::run(
+            shell::cargo()
+                .current_dir(&checkout.root)
+                .args(["install", name, "--locked", "--version", release])
+                // It runs for a second, or waits for others: building it fast matters more.
+                .args(["--profile", "dev", "--force", "--root"])
+                .arg(&folder)
+                .env("CARGO_PROFILE_DEV_DEBUG", "false"),
+        )?;
+    }
+    Ok(local)
+}
+
+/// Whether a subcommand of cargo's is there, and of this release.
+fn is_release(program: &Path, release: &str) -> bool {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let verb = name.trim_start_matches("cargo-");
+    // Some take the verb first, as cargo gives it to them.
+    [&["--version"][..], &[verb, "--version"]].iter().any(|words| {
+        Command::new(program).args(*words).output().is_ok_and(|output| {
+            let said = String::from_utf8_lossy(&output.stdout);
+            said.split_ascii_whitespace().any(|word| word == release)
+        })
+    })
 }
 
 /// Whether a program of this name is on the search path.

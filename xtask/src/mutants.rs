@@ -1,0 +1,120 @@
+//! `cargo xtask mutants`: changes the code of the modules that decide, one place at a time, and runs the tests of the
+//! package. A mutant that no test notices is a test that is missing. cargo-mutants does the work;
+//! `.cargo/mutants.toml` says which mutants need not be noticed, and why.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::metadata::Checkout;
+use crate::{Failure, shell, tools};
+
+/// The release of cargo-mutants that `.cargo/mutants.toml` is written for.
+const RELEASE: &str = "27.1.0";
+/// The modules that decide.
+const DECIDING: &[&str] = &[
+    "pml/src/wire/*.rs",
+    "pml/src/matching/**/*.rs",
+    "pml/src/rndv/pieces.rs",
+    "pml/src/rndv/layouts.rs",
+    "pml/src/comm/agree/table.rs",
+    "bml/src/flood.rs",
+    "bml/src/spin.rs",
+    "btl-sm/src/ring.rs",
+    "engine/src/typed.rs",
+    "dtype/src/transfer.rs",
+    "sync/src/*.rs",
+    "coll/src/choose.rs",
+    "coll/src/builder.rs",
+];
+/// How many of a hundred mutants tests must notice.
+const CAUGHT_OF_100: usize = 95;
+
+/// Tries the mutants of the files that match `paths`, or of all modules that decide; of several parts of the list, only
+/// this one (`1/8`).
+pub(crate) fn run(
+    checkout: &Checkout,
+    paths: &[String],
+    part: Option<&str>,
+) -> Result<(), Failure> {
+    let program = tools::pinned(checkout, "cargo-mutants", RELEASE)?;
+    let folder = checkout.target.join("mutants");
+    fs::create_dir_all(&folder).map_err(|source| Failure::File { path: folder.clone(), source })?;
+    let mut command = Command::new(program);
+    command.current_dir(&checkout.root).args(["mutants", "--workspace", "--no-times", "--output"]);
+    command
+        .arg(&folder)
+        .env("CARGO_PROFILE_DEV_DEBUG", "false")
+        .env("CARGO_PROFILE_TEST_DEBUG", "false");
+    let usual = DECIDING.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
+    for path in if paths.is_empty() { &usual } else { paths } {
+        command.args(["--file", path]);
+    }
+    command.args(part.map(|part| format!("--shard={part}")));
+    shell::show(&command);
+    let status = command.status().map_err(|source| shell::could_not_start(&command, source))?;
+    // 0: all are caught; 2: some are missed; 3: some took too long, which is caught.
+    if !matches!(status.code(), Some(0 | 2 | 3)) {
+        return Err(Failure::Command { command: shell::line(&command), status });
+    }
+    Tally::read(&folder.join("mutants.out"))?.judge()
+}
+
+/// What became of the mutants.
+#[derive(Debug, PartialEq, Eq)]
+struct Tally {
+    caught: usize,
+    missed: Vec<String>,
+}
+
+impl Tally {
+    fn read(folder: &Path) -> Result<Tally, Failure> {
+        let lines = |name: &str| -> Result<Vec<String>, Failure> {
+            let path: PathBuf = folder.join(name);
+            let text =
+                fs::read_to_string(&path).map_err(|source| Failure::File { path, source })?;
+            Ok(text.lines().map(str::to_owned).collect())
+        };
+        let caught = lines("caught.txt")?.len() + lines("timeout.txt")?.len();
+        Ok(Tally { caught, missed: lines("missed.txt")? })
+    }
+
+    /// Prints what was missed; an error if that is too much.
+    fn judge(&self) -> Result<(), Failure> {
+        let all = self.caught + self.missed.len();
+        println!("\n{} of {all} mutants were noticed by a test; not:", self.caught);
+        self.missed.iter().for_each(|mutant| println!("- {mutant}"));
+        if self.caught * 100 >= all * CAUGHT_OF_100 {
+            return Ok(());
+        }
+        let number = u64::try_from(self.missed.len()).unwrap_or(u64::MAX);
+        Err(Failure::Found { what: "mutants that no test notices", number })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_in_twenty_may_be_missed() {
+        let tally = |caught, missed: usize| Tally { caught, missed: vec![String::new(); missed] };
+        assert!(tally(0, 0).judge().is_ok());
+        assert!(tally(19, 1).judge().is_ok());
+        assert!(tally(18, 1).judge().is_err());
+    }
+
+    #[test]
+    fn what_takes_too_long_is_caught() {
+        let folder = std::env::temp_dir().join(format!("gapless-mutants-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for (name, text) in
+            [("caught.txt", "a\nb\n"), ("timeout.txt", "c\n"), ("missed.txt", "d\n")]
+        {
+            fs::write(folder.join(name), text).unwrap();
+        }
+        let tally = Tally::read(&folder).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(tally, Tally { caught: 3, missed: vec!["d".to_owned()] });
+    }
+}
