@@ -73,11 +73,16 @@ impl Pieces {
 
     /// The same as runs of bytes: displacement and length, neighbours joined.
     #[must_use]
-    pub fn runs(&self) -> Vec<(i64, usize)> {
-        let mut runs: Vec<(i64, usize)> = Vec::new();
-        self.each(|displacement, len| match runs.last_mut() {
-            Some((start, joined)) if *start + *joined as i64 == displacement => *joined += len,
-            _ => runs.push((displacement, len)),
+    pub fn runs(&self) -> Vec<(isize, usize)> {
+        let mut runs: Vec<(isize, usize)> = Vec::new();
+        self.each(|displacement, len| {
+            let here = offset(displacement);
+            match runs.last_mut() {
+                Some((start, joined)) if start.checked_add_unsigned(*joined) == Some(here) => {
+                    *joined += len;
+                }
+                _ => runs.push((here, len)),
+            }
         });
         runs
     }

@@ -179,7 +179,7 @@ impl<'a> Bench<'a> {
             let (place, slot, origin) = (laid.turn(false), packed.turn(false), laid.origin);
             let mut next = slot.start;
             for &(displacement, len) in &runs {
-                let at = place.start.wrapping_add(origin).wrapping_add_signed(displacement as isize);
+                let at = place.start.wrapping_add(origin).wrapping_add_signed(displacement);
                 match op {
                     Op::Pack => wire.bytes_mut()[next..next + len]
                         .copy_from_slice(&user.bytes()[at..at + len]),
