@@ -6,7 +6,8 @@
 //! commutative operations, so that any bracketing is right and any wrong operand or order is not.
 //!
 //! [`prove`] refutes a set of schedules if
-//! - a dependency names a later step, a place lies outside its buffer, or the send buffer is written;
+//! - a dependency names a later step, a place lies outside its buffer, or what is only read is written: the
+//!   send buffer, or the receive buffer of a broadcast's root;
 //! - a send has no receive of its peer, slot and length, or the other way round;
 //! - two steps touch a byte, one writes, and neither waits for the other ([`Refutation::Race`]);
 //! - not all steps can end although every step that may begin does ([`Refutation::Stuck`]); no send ends before its
@@ -45,7 +46,7 @@ pub enum Refutation {
         /// Which step.
         step: usize,
     },
-    /// A step writes the send buffer.
+    /// A step writes what is only read: the send buffer, or the receive buffer of a broadcast's root.
     WritesInput {
         /// Whose step.
         rank: usize,
@@ -119,7 +120,7 @@ impl fmt::Display for Refutation {
                 write!(f, "rank {rank}: step {step} has places that do not fit")
             }
             Self::WritesInput { rank, step } => {
-                write!(f, "rank {rank}: step {step} writes the send buffer")
+                write!(f, "rank {rank}: step {step} writes what is only read")
             }
             Self::Unmatched { from, to, slot } => {
                 write!(f, "message {slot} from {from} to {to} has no other end of its length")
@@ -222,7 +223,12 @@ fn check(
         {
             let cells =
                 definition.cells(schedule, place).ok_or(Refutation::Place { rank, step })?;
-            if is_write && place.buffer == Buffer::Send && !cells.is_empty() {
+            let only_read = match place.buffer {
+                Buffer::Send => true,
+                Buffer::Recv => definition.ranks[rank].recv_is_input,
+                Buffer::Scratch => false,
+            };
+            if is_write && only_read && !cells.is_empty() {
                 return Err(Refutation::WritesInput { rank, step });
             }
             accesses.push(Access { step, buffer: place.buffer, cells, writes: is_write });
@@ -263,6 +269,8 @@ pub(crate) struct Memory {
     send: Vec<Value>,
     recv: Vec<Value>,
     scratch: Vec<Value>,
+    /// Whether the receive buffer is only read.
+    recv_is_input: bool,
     /// What the receive buffer should hold in the end; undefined: what it held before.
     expected: Vec<Value>,
 }

@@ -8,14 +8,17 @@
 //! 2. **Progress.** Every step whose dependencies have ended is begun; a send or receive that waits for its peer does
 //!    not keep others from beginning. A schedule is proved free of deadlock under this rule, even if no send ends
 //!    before its receive has begun (rendezvous). Whoever bounds what is under way must let the receives begin.
-//! 3. **Matching.** The messages of one collective from rank `a` to rank `b` are numbered from 0 by their `slot`, at
-//!    both ends alike. A receive takes the message of its peer, its collective and its slot, whatever arrived first.
-//!    The slot goes into the tag, or the executor keeps order per peer by other means.
+//! 3. **Matching.** The messages of one collective from rank `a` to rank `b` are told apart by their `slot`, at both
+//!    ends alike. A receive takes the message of its peer, its collective and its slot, whatever arrived first. The
+//!    slot is part of the match: the slots of one pair and direction differ, but they need not be dense, nor are
+//!    their messages begun in the order of their slots.
 //! 4. **Length.** Both ends of a message name places of the same length in packed bytes. Their datatypes may differ.
 //! 5. **Memory.** Steps without a path of dependencies between them touch no common byte unless both only read.
-//!    The send buffer is only read. Bytes of the receive buffer that the operation does not define are not written.
+//!    The send buffer is only read, and so is the receive buffer of a broadcast's root: its datatype may name bytes
+//!    twice, and others may read its memory meanwhile. Bytes of the receive buffer that the operation does not define
+//!    are not written.
 //! 6. **Reduction.** The order of the operands is the schedule's: it depends neither on arrival nor on time, so that
-//!    results are reproducible for a given size, length and algorithm.
+//!    results are reproducible for a given size, length, algorithm, root and [`Locality`](crate::Locality).
 use std::ops::Range;
 
 /// One of the buffers of a rank.
@@ -23,7 +26,8 @@ use std::ops::Range;
 pub enum Buffer {
     /// What the user contributes: only read. It is absent (no blocks) where the user gives `MPI_IN_PLACE`.
     Send,
-    /// What the user receives into. It is also what is read in place, and the only buffer of a broadcast.
+    /// What the user receives into. It is also what is read in place, and the only buffer of a broadcast, whose root
+    /// only reads it.
     Recv,
     /// Packed bytes of the executor's own, [`Schedule::scratch`] long, one block. Their content does not matter before
     /// or after. Operands in it start at multiples of [`SCRATCH_ALIGN`] bytes, plus whole elements.

@@ -45,7 +45,7 @@ pub(crate) fn bcast(b: &mut Builder, team: &Team, method: Method, area: Area, se
             let spread = Spread { cuts: &cuts, shift: 0 };
             over_tree::scatter(b, team, Tree::Binomial, Some(area), own, &spread);
             b.set_segment(segment);
-            exchange::allgather(b, team, how, area, &cuts);
+            exchange::allgather_from_full(b, team, how, area, &cuts);
             b.set_segment(0);
         }
         Method::Tree(tree) => over_tree::bcast(b, team, tree, area, segment),

@@ -179,14 +179,37 @@ fn pat(me: usize, n: usize, blocks: usize) -> Vec<Round> {
 
 /// Each member has its block of `area`, cut at `cuts` by position; in the end each has all.
 pub(crate) fn allgather(b: &mut Builder, team: &Team, how: Exchange, area: Area, cuts: &Cuts) {
+    gather_at(b, team, how, area, cuts, &|_| true);
+}
+
+/// As [`allgather`], but position 0 has all blocks to begin with: nobody sends it any, and it only reads `area`.
+pub(crate) fn allgather_from_full(
+    b: &mut Builder,
+    team: &Team,
+    how: Exchange,
+    area: Area,
+    cuts: &Cuts,
+) {
+    gather_at(b, team, how, area, cuts, &|position| position != 0);
+}
+
+/// Messages to members for which `gets` is false are left out, at both ends.
+fn gather_at(
+    b: &mut Builder,
+    team: &Team,
+    how: Exchange,
+    area: Area,
+    cuts: &Cuts,
+    gets: &dyn Fn(usize) -> bool,
+) {
     let pieces = |blocks: &Runs| -> Vec<_> {
         blocks.iter().map(|run| area.cut(cuts.range(run.clone()))).collect()
     };
     for round in how.rounds(team.me, team.len()) {
-        if let Some((to, blocks)) = round.to {
+        if let Some((to, blocks)) = round.to.filter(|(to, _)| gets(*to)) {
             b.send_pieces(team.rank(to), &pieces(&blocks));
         }
-        if let Some((from, blocks)) = round.from {
+        if let Some((from, blocks)) = round.from.filter(|_| gets(team.me)) {
             b.receive_pieces(team.rank(from), &pieces(&blocks));
         }
     }

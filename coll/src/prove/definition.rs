@@ -111,8 +111,10 @@ impl Definition {
             Call::Barrier => buffers(none(0), none(0), none(0)),
             Call::Bcast { root, len } => {
                 let data = self.inputs(root, 0..self.count(len));
-                let before = if rank == root { data.clone() } else { none(data.len()) };
-                buffers(none(0), before, data)
+                if rank == root {
+                    return broadcasts(data);
+                }
+                buffers(none(0), none(data.len()), data)
             }
             Call::Gather { root, len, in_place } => {
                 let lens = vec![len; n];
@@ -294,7 +296,7 @@ impl Definition {
             | BetweenCall::Reduce { root: None, .. } => nothing(),
             BetweenCall::Bcast { root: Some(root), len } => {
                 let data = self.inputs(root, 0..self.count(len));
-                if rank == root { buffers(Vec::new(), data.clone(), data) } else { gets(data) }
+                if rank == root { broadcasts(data) } else { gets(data) }
             }
             BetweenCall::Gather { root: Some(root), len }
             | BetweenCall::Gatherv { root: Some(root), len, .. }
@@ -391,7 +393,12 @@ fn index(count: u64) -> usize {
 }
 
 fn buffers(send: Vec<Value>, recv: Vec<Value>, expected: Vec<Value>) -> Memory {
-    Memory { send, recv, scratch: Vec::new(), expected }
+    Memory { send, recv, scratch: Vec::new(), expected, recv_is_input: false }
+}
+
+/// The root of a broadcast has its data in the receive buffer, and only reads them.
+fn broadcasts(data: Vec<Value>) -> Memory {
+    Memory { recv_is_input: true, ..buffers(Vec::new(), data.clone(), data) }
 }
 
 /// In place, the input lies in the receive buffer.

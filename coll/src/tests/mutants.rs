@@ -316,6 +316,12 @@ fn writing_what_is_not_ones_own_is_refuted() {
     let (send, recv) = (place(Buffer::Send, 0), place(Buffer::Recv, 1));
     let verdict = subject.verdict(|all| push(&mut all[0], recv, send));
     assert_eq!(verdict, Err(Refutation::WritesInput { rank: 0, step: 2 }));
+    let bcast = Call::Bcast { root: 0, len: 2 };
+    let subject = Subject::new(2, bcast, Algorithm::new(Method::Exchange(Exchange::Ring)));
+    let steps = subject.schedules[0].len();
+    let (from, into) = (place(Buffer::Recv, 0), Place { start: 1, ..place(Buffer::Recv, 0) });
+    let verdict = subject.verdict(|all| push(&mut all[0], from, into));
+    assert_eq!(verdict, Err(Refutation::WritesInput { rank: 0, step: steps }));
     // In place, what is behind the result of a reduce-scatter stays as it was.
     let call = Call::ReduceScatterBlock { len: 1, of: sum(1, true), in_place: true };
     let subject = Subject::new(2, call, Algorithm::new(Method::Exchange(Exchange::Direct)));
