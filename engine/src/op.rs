@@ -34,9 +34,9 @@ pub enum ReduceOp {
     /// `MPI_MINLOC`: the smaller value with its index; the smaller index where values are equal. A NaN is smaller
     /// than any number; of two, the left.
     MinLoc,
-    /// `MPI_REPLACE`: the left operand.
+    /// `MPI_REPLACE`: the right operand. In accumulation the target is left, what comes from the origin right.
     Replace,
-    /// `MPI_NO_OP`: the right operand.
+    /// `MPI_NO_OP`: the left operand.
     NoOp,
 }
 

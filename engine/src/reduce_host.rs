@@ -66,8 +66,8 @@ fn way<'a>(op: &'a Op, srcs: &'a [Typed], dst: &'a Typed) -> Result<(Way<'a>, u6
         return Err(EngineError::NoSource);
     };
     let (way, element_bytes) = match op {
-        Op::Predefined(ReduceOp::Replace) => (Way::Move(first), 1),
-        Op::Predefined(ReduceOp::NoOp) => (Way::Move(last), 1),
+        Op::Predefined(ReduceOp::Replace) => (Way::Move(last), 1),
+        Op::Predefined(ReduceOp::NoOp) => (Way::Move(first), 1),
         Op::Predefined(op) => {
             let primitive = common(*op, srcs, dst)?;
             (Way::Fold(loop_for(*op, primitive)?), primitive.size_bytes())

@@ -66,17 +66,23 @@ fn what_does_not_fit_names_the_buffer() {
 }
 
 #[test]
-fn replace_and_no_op_take_the_first_and_the_last() {
+fn replace_takes_the_last_and_no_op_the_first() {
     let sources = [bytes([1, 2]), bytes([3, 4]), bytes([5, 6])];
     let srcs: Vec<Typed> =
         sources.iter().map(|source| Typed::contiguous(Region::of(source))).collect();
-    for (op, wanted) in [(ReduceOp::Replace, [1, 2]), (ReduceOp::NoOp, [5, 6])] {
+    for (op, wanted) in [(ReduceOp::Replace, [5, 6]), (ReduceOp::NoOp, [1, 2])] {
         let mut result = bytes([9, 9]);
         let dst = Typed::contiguous(Region::of_mut(&mut result));
         reduce(&op.into(), &srcs, &dst, 0..8).unwrap();
         assert_eq!(ints(&result), wanted);
         // Onto itself.
         reduce(&op.into(), std::slice::from_ref(&dst), &dst, 0..8).unwrap();
+        // Accumulation (MPI 4.1 §12.3.4): the target, then what comes from the origin.
+        let mut target = bytes([7, 8]);
+        let dst = Typed::contiguous(Region::of_mut(&mut target));
+        reduce(&op.into(), &[dst.clone(), srcs[1].clone()], &dst, 0..8).unwrap();
+        let wanted = if op == ReduceOp::Replace { [3, 4] } else { [7, 8] };
+        assert_eq!(ints(&target), wanted, "{op:?}");
     }
 }
 

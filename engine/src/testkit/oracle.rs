@@ -20,8 +20,8 @@ pub fn combined(op: ReduceOp, primitive: Primitive, left: &[u8], right: &[u8]) -
     let size = usize::try_from(primitive.size_bytes()).ok()?;
     assert_eq!((left.len(), right.len()), (size, size), "one element each");
     match op {
-        ReduceOp::Replace => return Some(left.to_vec()),
-        ReduceOp::NoOp => return Some(right.to_vec()),
+        ReduceOp::Replace => return Some(right.to_vec()),
+        ReduceOp::NoOp => return Some(left.to_vec()),
         _ if !op.is_defined_for(primitive) => return None,
         _ => {}
     }
