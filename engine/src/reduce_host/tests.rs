@@ -86,6 +86,20 @@ fn replace_takes_the_last_and_no_op_the_first() {
     }
 }
 
+/// A copy between such would be one of overlapping memory.
+#[test]
+fn a_longer_source_at_the_targets_place_is_the_same() {
+    let int = Datatype::from(Primitive::Int).commit().unwrap();
+    let mut memory = bytes([4, 5, 6]);
+    let region = Region::of_mut(&mut memory);
+    let typed = |origin, count| Typed::new(region, origin, &int, count).unwrap();
+    assert_eq!(is_same(&typed(0, 3), &typed(0, 2), &(0..8)), Ok(true));
+    assert_eq!(is_same(&typed(0, 3), &typed(0, 2), &(0..4)), Ok(true));
+    assert_eq!(is_same(&typed(0, 2), &typed(4, 2), &(0..8)), Ok(false));
+    reduce(&ReduceOp::Sum.into(), &[typed(0, 3)], &typed(0, 2), 0..8).unwrap();
+    assert_eq!(ints(&memory), [4, 5, 6]);
+}
+
 #[test]
 fn nothing_is_read_before_what_it_comes_after() {
     let device = FakeDevice::with_delay(0, 3);
