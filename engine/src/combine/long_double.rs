@@ -31,7 +31,7 @@ macro_rules! arithmetic {
                     result = in(reg) &raw mut result,
                     out("st(0)") _, out("st(1)") _, out("st(2)") _, out("st(3)") _,
                     out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
-                    options(nostack, preserves_flags),
+                    options(nostack),
                 );
             }
             result
@@ -100,7 +100,7 @@ impl LongDouble {
                 result = in(reg) &raw mut result,
                 out("st(0)") _, out("st(1)") _, out("st(2)") _, out("st(3)") _,
                 out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
-                options(nostack, preserves_flags),
+                options(nostack),
             );
         }
         result
