@@ -98,7 +98,7 @@ pub unsafe trait Engine: Send + Sync {
     ) -> Result<Completion, EngineError>;
 
     /// Moves bytes `range` of `src`'s packed stream to the same range of `dst`'s: from layout to
-    /// layout with one copy and no staging buffer.
+    /// layout, without packing it all in between. Pieces of it may pass through a small buffer where that is quicker.
     ///
     /// # Safety
     /// As for [`pack`](Engine::pack), with `dst` a layout as well.

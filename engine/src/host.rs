@@ -1,4 +1,5 @@
-//! The engine of host memory: dtype's convertor on regions. Stateless; allocates nothing per call.
+//! The engine of host memory: dtype's convertor on regions. Stateless; packing and unpacking allocate nothing. A
+//! transfer between layouts of short runs goes through a buffer of up to 256 KiB, on the heap if it is above 4 KiB.
 
 use crate::{Engine, EngineError, Typed};
 use gapless_dtype::{Convertor, transfer_raw};

@@ -1,4 +1,5 @@
-//! Reductions of host memory allocate nothing, unless there are many sources or an element of a user's is large.
+//! Reductions of host memory allocate nothing, unless there are many sources or an element of a user's is large, or
+//! all that is left is a copy between layouts of short runs (one source, `MPI_REPLACE`), which may take a buffer.
 
 #![allow(
     unsafe_code,

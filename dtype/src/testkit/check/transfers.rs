@@ -1,4 +1,4 @@
-//! Layout to layout: one copy between two types of one size.
+//! Layout to layout, between two types of one size: straight, or in pieces through the cache.
 
 use super::{Case, Verdict, convertor, difference, ensure, is_disjoint};
 use crate::naive::Typemap;
