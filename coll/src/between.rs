@@ -169,11 +169,13 @@ impl Between {
         if self.rank < self.first { self.first..self.first + self.second } else { 0..self.first }
     }
 
-    /// This rank's schedule of a call. Messages go straight, or short ones by way of the groups' first ranks and
-    /// binomial trees.
+    /// This rank's schedule of a call. Broadcasts go down a binomial tree of the root and the other group. Reductions
+    /// go up a binomial tree to a group's first rank, and from there to the root or the other group's first rank, whose
+    /// group hands out the result along a tree. Other messages go straight, or short blocks of one length by way of the
+    /// groups' first ranks and binomial trees.
     ///
     /// # Errors
-    /// As for [`build()`](crate::build()).
+    /// As for [`build()`](crate::build()); [`BuildError::OwnGroup`].
     pub fn build(&self, call: &BetweenCall<'_>) -> Result<Schedule, BuildError> {
         let ranks = self.first.saturating_add(self.second);
         if self.rank >= ranks {
@@ -192,6 +194,10 @@ impl Between {
     fn check(&self, call: &BetweenCall<'_>, ranks: usize) -> Result<(), BuildError> {
         if let Some(root) = call.root().filter(|root| *root >= ranks) {
             return Err(BuildError::NoSuchRank { rank: root, ranks });
+        }
+        // The root's own group gives no root: with one, these ranks would wait for what nobody sends.
+        if let Some(root) = call.root().filter(|it| *it != self.rank && self.local().contains(it)) {
+            return Err(BuildError::OwnGroup { root });
         }
         let others = self.remote().len();
         match call {
@@ -236,6 +242,10 @@ impl Between {
             Some(root) if root == self.rank => at_root,
             Some(_) => at_others,
         };
+        // Lists are summed only where they count: elsewhere nobody has looked at them.
+        let listed = |root: Option<usize>, lens: &[u64]| {
+            if root == Some(self.rank) { Row::each(lens) } else { Row::NONE }
+        };
         let own = self.rank - self.local().start;
         match *call {
             BetweenCall::Barrier => (Row::NONE, Row::NONE),
@@ -246,13 +256,13 @@ impl Between {
                 (rooted(root, Row::NONE, Row::one(len)), rooted(root, equal(len), Row::NONE))
             }
             BetweenCall::Gatherv { root, len, lens } => {
-                (rooted(root, Row::NONE, Row::one(len)), rooted(root, Row::each(lens), Row::NONE))
+                (rooted(root, Row::NONE, Row::one(len)), listed(root, lens))
             }
             BetweenCall::Scatter { root, len } => {
                 (rooted(root, equal(len), Row::NONE), rooted(root, Row::NONE, Row::one(len)))
             }
             BetweenCall::Scatterv { root, len, lens } => {
-                (rooted(root, Row::each(lens), Row::NONE), rooted(root, Row::NONE, Row::one(len)))
+                (listed(root, lens), rooted(root, Row::NONE, Row::one(len)))
             }
             BetweenCall::Allgather { send, recv } => (Row::one(send), equal(recv)),
             BetweenCall::Allgatherv { send, recv } => (Row::one(send), Row::each(recv)),
@@ -318,7 +328,7 @@ impl Between {
                 self.receive_all(b, root, &self.of_remote(len), recv, send)
             }
             BetweenCall::Gatherv { root, lens, .. } => {
-                self.receive_all(b, root, &Cuts::each(lens), recv, send);
+                self.receive_all(b, root, &self.listed(root, lens), recv, send);
             }
             BetweenCall::Scatter { root, len } if len <= PACK_MAX => match root {
                 Some(root) if root == self.rank => b.send(leader, send),
@@ -337,7 +347,7 @@ impl Between {
                 self.send_all(b, root, &self.of_remote(len), send, recv)
             }
             BetweenCall::Scatterv { root, lens, .. } => {
-                self.send_all(b, root, &Cuts::each(lens), send, recv);
+                self.send_all(b, root, &self.listed(root, lens), send, recv);
             }
             BetweenCall::Allgather { send: out, recv: into } => {
                 // Each direction by itself: its length is known to both groups.
@@ -390,6 +400,11 @@ impl Between {
                 self.reduce_scatter(b, (send, recv), &Cuts::equal(self.local().len(), len));
             }
         }
+    }
+
+    /// Blocks that are listed at the root, and count only there.
+    fn listed(&self, root: Option<usize>, lens: &[u64]) -> Cuts {
+        Cuts::each(if self.is_root(root) { lens } else { &[] })
     }
 
     fn of_remote(&self, len: u64) -> Cuts {

@@ -57,6 +57,8 @@ pub(crate) fn suits(call: &Call<'_>, locality: &Locality, algorithm: &Algorithm)
 fn rows(call: &Call<'_>, rank: usize, n: usize) -> (Row, Row) {
     let equal = |len| Row::Equal { blocks: n, len };
     let at = |root: usize, row: Row| if rank == root { row } else { Row::NONE };
+    // Lists are summed only where they count: elsewhere nobody has looked at them.
+    let listed = |counts: bool, lens: &[u64]| if counts { Row::each(lens) } else { Row::NONE };
     let unless = |in_place: bool, row: Row| if in_place { Row::NONE } else { row };
     match *call {
         Call::Barrier => (Row::NONE, Row::NONE),
@@ -65,22 +67,20 @@ fn rows(call: &Call<'_>, rank: usize, n: usize) -> (Row, Row) {
             (unless(in_place && rank == root, Row::one(len)), at(root, equal(len)))
         }
         Call::Gatherv { root, len, lens, in_place } => {
-            (unless(in_place && rank == root, Row::one(len)), at(root, Row::each(lens)))
+            (unless(in_place && rank == root, Row::one(len)), listed(rank == root, lens))
         }
         Call::Scatter { root, len, in_place } => {
             (at(root, equal(len)), unless(in_place && rank == root, Row::one(len)))
         }
         Call::Scatterv { root, len, lens, in_place } => {
-            (at(root, Row::each(lens)), unless(in_place && rank == root, Row::one(len)))
+            (listed(rank == root, lens), unless(in_place && rank == root, Row::one(len)))
         }
         Call::Allgather { len, in_place } => (unless(in_place, Row::one(len)), equal(len)),
         Call::Allgatherv { lens, in_place } => {
             (unless(in_place, Row::one(lens[rank])), Row::each(lens))
         }
         Call::Alltoall { len, in_place } => (unless(in_place, equal(len)), equal(len)),
-        Call::Alltoallv { send, recv, in_place } => {
-            (unless(in_place, Row::each(send)), Row::each(recv))
-        }
+        Call::Alltoallv { send, recv, in_place } => (listed(!in_place, send), Row::each(recv)),
         Call::Reduce { root, len, in_place, .. } => {
             (unless(in_place && rank == root, Row::one(len)), at(root, Row::one(len)))
         }

@@ -13,6 +13,13 @@ pub enum BuildError {
         /// How many there are.
         ranks: usize,
     },
+    /// A root of an intercommunicator is in the caller's group, but not the caller: only the root itself and the other
+    /// group name it.
+    #[error("root {root} is another rank of the caller's own group")]
+    OwnGroup {
+        /// The root that was given.
+        root: usize,
+    },
     /// A list of lengths has not as many entries as there are blocks.
     #[error("lengths of {given} {what} are given, but there are {expected}")]
     Blocks {

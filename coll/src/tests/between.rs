@@ -1,6 +1,6 @@
 //! Intercommunicators: groups of all sizes to eight, each rank the root.
 use super::*;
-use crate::{Between, BetweenCall};
+use crate::{Between, BetweenCall, BuildError};
 
 fn prove_between<'a>(
     first: usize,
@@ -152,6 +152,29 @@ fn reductions() {
     }
 }
 
+/// Such lists may hold anything: MPI does not look at them either.
+#[test]
+fn lists_that_do_not_count_here_are_not_looked_at() {
+    let lens = &[u64::MAX, 1];
+    let at = Between { rank: 2, first: 2, second: 2 };
+    for root in [None, Some(0)] {
+        for call in [
+            BetweenCall::Gatherv { root, len: 1, lens },
+            BetweenCall::Scatterv { root, len: 1, lens },
+        ] {
+            assert!(at.build(&call).is_ok(), "{call:?}");
+        }
+    }
+    let linear = Algorithm::new(Method::Linear);
+    for call in [
+        Call::Gatherv { root: 1, len: 1, lens, in_place: false },
+        Call::Scatterv { root: 1, len: 1, lens, in_place: false },
+        Call::Alltoallv { send: lens, recv: &[1, 1], in_place: true },
+    ] {
+        assert!(build(0, &Locality::flat(2), &call, &linear).is_ok(), "{call:?}");
+    }
+}
+
 #[test]
 fn what_does_not_fit_is_an_error() {
     let at = Between { rank: 0, first: 1, second: 2 };
@@ -161,5 +184,10 @@ fn what_does_not_fit_is_an_error() {
     assert!(wrong(BetweenCall::Alltoall { send: u64::MAX, recv: 1 }).contains("2^48"));
     let of = sum(4, true);
     assert!(wrong(BetweenCall::Allreduce { len: 6, of }).contains("whole elements of 4"));
+    // The rank behind the root: it would wait for ever.
+    let behind = Between { rank: 2, ..at };
+    let call = BetweenCall::Bcast { root: Some(1), len: 1 };
+    assert_eq!(behind.build(&call), Err(BuildError::OwnGroup { root: 1 }));
+    assert!(Between { rank: 1, ..at }.build(&call).is_ok());
     assert!(Between { rank: 3, ..at }.build(&BetweenCall::Barrier).is_err());
 }
