@@ -460,7 +460,7 @@ impl Between {
     /// The sum of this group's vectors, at its first rank, in the order of the ranks.
     fn sum(&self, b: &mut Builder, own: Area) -> Option<Area> {
         let sum = self.leads().then(|| b.scratch(own.len));
-        over_tree::reduce(b, &self.team(), Tree::Binomial, Some(own), sum, (own.len, 0));
+        over_tree::reduce(b, &self.team(), Tree::Binomial, own, sum, 0);
         sum
     }
 

@@ -84,12 +84,11 @@ pub(crate) fn reduce(
         }
         _ => {
             let tree = if let Method::Tree(tree) = method { tree } else { Tree::Binomial };
-            let len = (input.len, segment);
             if of.commutative || root == 0 {
-                return over_tree::reduce(b, &turned, tree, Some(input), result, len);
+                return over_tree::reduce(b, &turned, tree, input, result, segment);
             }
             let sum = (team.me == 0).then(|| b.scratch(input.len));
-            over_tree::reduce(b, team, tree, Some(input), sum, len);
+            over_tree::reduce(b, team, tree, input, sum, segment);
             b.set_segment(segment);
             if let Some(sum) = sum {
                 b.send(team.rank(root), sum);

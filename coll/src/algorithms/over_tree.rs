@@ -23,19 +23,19 @@ pub(crate) fn bcast(b: &mut Builder, team: &Team, tree: Tree, area: Area, segmen
 }
 
 /// Combines the members' inputs, in the order of their positions if the tree is ordered. `result` is position 0's and
-/// may be its input. With `contribute` false position 0 has no input.
+/// may be its input.
 pub(crate) fn reduce(
     b: &mut Builder,
     team: &Team,
     tree: Tree,
-    input: Option<Area>,
+    input: Area,
     result: Option<Area>,
-    (len, segment): (u64, u64),
+    segment: u64,
 ) {
     let node = tree.node(team.me, team.len());
     let mut children: Vec<_> = node.children.iter().map(|child| child.at).collect();
     children.sort_unstable();
-    let cuts: Vec<_> = segments(len, b.unit(), segment).collect();
+    let cuts: Vec<_> = segments(input.len, b.unit(), segment).collect();
     let longest = cuts.first().map_or(0, |range| range.end);
     // Two buffers per child, so that one is filled while the other is combined.
     let buffers: Vec<Vec<Area>> = (0..cuts.len().min(2))
@@ -49,8 +49,7 @@ pub(crate) fn reduce(
     };
     for (turn, range) in cuts.into_iter().enumerate() {
         let len = range.end - range.start;
-        let own = input.map(|input| input.cut(range.clone()));
-        let mut sources: Vec<_> = own.into_iter().collect();
+        let mut sources = vec![input.cut(range.clone())];
         for (child, buffer) in children.iter().zip(&buffers[turn % 2 % buffers.len()]) {
             let buffer = buffer.cut(0..len);
             b.receive(team.rank(*child), buffer);

@@ -68,7 +68,7 @@ fn sum_of_group(
     (input, room): (Area, Option<Area>),
 ) -> Area {
     let sum = levels.leads().then(|| room.unwrap_or_else(|| b.scratch(input.len)));
-    over_tree::reduce(b, &levels.group, within, Some(input), sum, (input.len, segment));
+    over_tree::reduce(b, &levels.group, within, input, sum, segment);
     sum.unwrap_or(input)
 }
 
