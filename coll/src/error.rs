@@ -62,8 +62,9 @@ pub enum BuildError {
     /// The groups of a locality do not name every rank exactly once.
     #[error("the groups do not name every rank exactly once")]
     Locality,
-    /// The algorithm does not do the operation, or not this one: not with an operation that is not commutative, or not
-    /// on two levels with groups that are not consecutive.
+    /// The algorithm does not do the operation, or not this one: not with an operation that is not commutative, not on
+    /// two levels with groups that are not consecutive, or not among so many ranks: up and down a tree, barriers and
+    /// all-gathers go only if no rank has more than 64 children.
     #[error("the algorithm {algorithm} does not do this {operation}")]
     Unsuited {
         /// The operation.

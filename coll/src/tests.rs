@@ -1,4 +1,5 @@
-//! Every algorithm of every operation, proved for all sizes up to 33 ranks.
+//! Every algorithm of every operation, proved for all sizes up to 33 ranks; intercommunicators and neighbourhoods for
+//! some sizes (see there).
 mod between;
 mod movement;
 mod mutants;
@@ -174,8 +175,14 @@ fn many_ranks() {
     let many = Locality::flat(10_000);
     for call in calls(1 << 20, sum(8, true), false) {
         for algorithm in candidates(&call, &many) {
-            let schedule = build(9_876, &many, &call, &algorithm).expect("a schedule");
-            assert!(schedule.len() <= 150_000, "{call:?} by {algorithm}: {} steps", schedule.len());
+            // Of roots and a common rank.
+            for rank in [0, 3, 5, 7, 9_876] {
+                let schedule = build(rank, &many, &call, &algorithm).expect("a schedule");
+                let (steps, waits) = (schedule.len(), schedule.after.len());
+                let what = || format!("{call:?} by {algorithm}, rank {rank}");
+                assert!(steps <= 700_000, "{}: {steps} steps", what());
+                assert!(waits <= 2_000_000, "{}: {waits} dependencies", what());
+            }
         }
     }
 }
