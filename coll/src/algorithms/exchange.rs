@@ -230,16 +230,21 @@ pub(crate) fn reduce_scatter(
     if how == Exchange::Direct {
         return reduce_direct(b, team, input, cuts, out);
     }
+    if how == Exchange::Ring && team.len() > 1 {
+        return reduce_ring(b, team, input, cuts, out);
+    }
     let mut partial =
         Partial { me: team.me, input, cuts, out, sums: None, begun: vec![false; cuts.blocks()] };
-    for round in how.rounds(team.me, team.len()).into_iter().rev() {
+    let rounds: Vec<_> = how.rounds(team.me, team.len()).into_iter().rev().collect();
+    let rooms = rooms(b, &rounds, cuts);
+    for (turn, round) in rounds.into_iter().enumerate() {
         if let Some((from, blocks)) = round.from {
             let pieces: Vec<_> = blocks.iter().map(|run| partial.whole(b, run.clone())).collect();
             b.send_pieces(team.rank(from), &pieces);
         }
         if let Some((to, blocks)) = round.to {
             let ranges: Vec<_> = blocks.iter().map(|run| cuts.range(run.clone())).collect();
-            let room = b.scratch(ranges.iter().map(|range| range.end - range.start).sum());
+            let room = rooms[turn % 2];
             let mut at = 0;
             let mut next = |len| {
                 at += len;
@@ -254,6 +259,35 @@ pub(crate) fn reduce_scatter(
     }
     if !partial.begun[team.me] {
         b.copy(input.cut(cuts.range(team.me..team.me + 1)), out);
+    }
+}
+
+/// Two areas that rounds receive into by turns: so one is filled while the other is combined.
+fn rooms(b: &mut Builder, rounds: &[Round], cuts: &Cuts) -> [Area; 2] {
+    let mut longest = [0; 2];
+    for (turn, round) in rounds.iter().enumerate() {
+        let runs = round.to.iter().flat_map(|(_, blocks)| blocks);
+        let len: u64 = runs.map(|run| cuts.start(run.end) - cuts.start(run.start)).sum();
+        longest[turn % 2] = len.max(longest[turn % 2]);
+    }
+    longest.map(|len| b.scratch(len))
+}
+
+/// Partial results go round the ring backwards: a member adds its block to what comes, where it came, and sends it on.
+fn reduce_ring(b: &mut Builder, team: &Team, input: Area, cuts: &Cuts, out: Area) {
+    let (me, n) = (team.me, team.len());
+    let (next, before) = (team.rank((me + 1) % n), team.rank((me + n - 1) % n));
+    let block = |distance: usize| cuts.range((me + distance) % n..(me + distance) % n + 1);
+    let longest = (0..n).map(|block| cuts.len(block)).max().unwrap_or(0);
+    let rooms = [b.scratch(longest), b.scratch(if n > 2 { longest } else { 0 })];
+    let mut partial = input.cut(block(1));
+    for distance in 2..=n {
+        b.send(before, partial);
+        let own = input.cut(block(distance));
+        let came = rooms[distance % 2].cut(0..own.len);
+        b.receive(next, came);
+        partial = if distance == n { out } else { came };
+        b.reduce(&[own, came], partial);
     }
 }
 
@@ -328,6 +362,22 @@ mod tests {
 
     fn blocks(runs: &Runs) -> usize {
         runs.iter().map(ExactSizeIterator::len).sum()
+    }
+
+    /// What comes is added where it came, and room for it is used again.
+    #[test]
+    fn a_reduce_scatter_needs_little_room() {
+        use crate::{Algorithm, Call, Locality, Method, Reduction, build};
+        let (n, len) = (16, 1 << 20);
+        let of = Reduction { unit: 8, commutative: true };
+        let call = Call::ReduceScatterBlock { len, of, in_place: false };
+        for (how, blocks) in
+            [(Exchange::Ring, 2), (Exchange::Pat { blocks: 1 }, 18), (Exchange::Bruck, 28)]
+        {
+            let algorithm = Algorithm::new(Method::Exchange(how));
+            let built = build(3, &Locality::flat(n), &call, &algorithm).expect("a schedule");
+            assert!(built.scratch() <= blocks * len, "{how}: {} bytes", built.scratch());
+        }
     }
 
     /// Logarithmic patterns take as few rounds as can be, and PAT keeps to its limit.
