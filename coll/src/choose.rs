@@ -64,7 +64,8 @@ const DIRECT: Method = Method::Exchange(Exchange::Direct);
 const DOUBLING: Method = Method::Doubling(Butterfly::Binary);
 const HALVING: Method = Method::Halving(Butterfly::Binary);
 
-/// Rules for machines that were not measured: few messages for short calls, few bytes for long ones.
+/// Rules for machines that were not measured: few messages for short calls, few bytes for long ones. Among many ranks
+/// nothing goes round a ring or along a chain, in as many rounds as there are ranks, if its pieces would be short.
 pub const DEFAULT_RULES: &[Rule] = &[
     levels(rule(Operation::Barrier, ANY, ANY_LEN, BRUCK)),
     rule(Operation::Barrier, ANY, ANY_LEN, BRUCK),
@@ -72,16 +73,19 @@ pub const DEFAULT_RULES: &[Rule] = &[
     rule(Operation::Bcast, ANY, 16 << 10, BINOMIAL),
     cut(rule(Operation::Bcast, 4, ANY_LEN, CHAIN), 64 << 10),
     rule(Operation::Bcast, ANY, 512 << 10, BLOCKS),
-    rule(Operation::Bcast, ANY, ANY_LEN, RING),
+    rule(Operation::Bcast, 64, ANY_LEN, RING),
+    rule(Operation::Bcast, ANY, ANY_LEN, BLOCKS),
     rule(Operation::Gather, ANY, 2 << 10, BINOMIAL),
     rule(Operation::Gather, ANY, ANY_LEN, FLAT),
     rule(Operation::Scatter, ANY, 2 << 10, BINOMIAL),
     rule(Operation::Scatter, ANY, ANY_LEN, FLAT),
     rule(Operation::Allgather, ANY, 1 << 10, BRUCK),
     rule(Operation::Allgather, ANY, 16 << 10, BLOCKS),
-    rule(Operation::Allgather, ANY, ANY_LEN, RING),
+    rule(Operation::Allgather, 256, ANY_LEN, RING),
+    rule(Operation::Allgather, ANY, ANY_LEN, BRUCK),
     rule(Operation::Allgatherv, ANY, 32 << 10, BRUCK),
-    rule(Operation::Allgatherv, ANY, ANY_LEN, RING),
+    rule(Operation::Allgatherv, 64, ANY_LEN, RING),
+    rule(Operation::Allgatherv, ANY, ANY_LEN, BRUCK),
     rule(Operation::Alltoall, 7, 32 << 10, Method::Linear),
     rule(Operation::Alltoall, ANY, 256, BRUCK),
     rule(Operation::Alltoall, 256, 32 << 10, Method::Linear),
@@ -99,15 +103,22 @@ pub const DEFAULT_RULES: &[Rule] = &[
     rule(Operation::ReduceScatter, ANY, 512 << 10, BLOCKS),
     rule(Operation::ReduceScatter, ANY, 512 << 10, HALVING),
     rule(Operation::ReduceScatter, 64, ANY_LEN, DIRECT),
-    rule(Operation::ReduceScatter, ANY, ANY_LEN, RING),
+    rule(Operation::ReduceScatter, ANY, ANY_LEN, BRUCK),
     rule(Operation::ReduceScatterBlock, ANY, 16 << 10, BLOCKS),
     rule(Operation::ReduceScatterBlock, ANY, 16 << 10, HALVING),
     rule(Operation::ReduceScatterBlock, 64, ANY_LEN, DIRECT),
-    rule(Operation::ReduceScatterBlock, ANY, ANY_LEN, RING),
+    rule(Operation::ReduceScatterBlock, 256, ANY_LEN, RING),
+    rule(Operation::ReduceScatterBlock, ANY, ANY_LEN, BRUCK),
     rule(Operation::Scan, ANY, 64 << 10, DOUBLING),
-    cut(rule(Operation::Scan, ANY, ANY_LEN, CHAIN), 32 << 10),
+    cut(rule(Operation::Scan, 64, ANY_LEN, CHAIN), 32 << 10),
+    rule(Operation::Scan, ANY, 4 << 20, DOUBLING),
+    cut(rule(Operation::Scan, 1024, ANY_LEN, CHAIN), 32 << 10),
+    rule(Operation::Scan, ANY, ANY_LEN, DOUBLING),
     rule(Operation::Exscan, ANY, 64 << 10, DOUBLING),
-    cut(rule(Operation::Exscan, ANY, ANY_LEN, CHAIN), 32 << 10),
+    cut(rule(Operation::Exscan, 64, ANY_LEN, CHAIN), 32 << 10),
+    rule(Operation::Exscan, ANY, 4 << 20, DOUBLING),
+    cut(rule(Operation::Exscan, 1024, ANY_LEN, CHAIN), 32 << 10),
+    rule(Operation::Exscan, ANY, ANY_LEN, DOUBLING),
 ];
 
 /// What does the operation whatever the arguments are.
@@ -198,6 +209,9 @@ const SEGMENT: u64 = 32 << 10;
 
 /// The candidates for a call that all ranks make alike, with the predicted time of each in seconds; the quickest first.
 ///
+/// It builds the schedules of all ranks for each candidate. Those of direct exchanges have as many steps as there are
+/// pairs of ranks: time and memory grow with the square of the ranks, and are a matter for up to some hundreds of them.
+///
 /// # Errors
 /// As for [`build()`]; v operations have no such call.
 pub fn alternatives(
@@ -261,6 +275,24 @@ mod tests {
                             assert!(build(0, &locality, &call, &last).is_ok(), "{call:?}: {last}");
                         }
                     }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn among_many_ranks_nothing_takes_as_many_rounds_as_there_are_ranks() {
+        let many = Locality::flat(2000);
+        let lens = vec![4 << 10; 2000];
+        for of in [ORDERED, ANY_ORDER] {
+            for len in [8, 32 << 10, 1 << 20, 1 << 30] {
+                let listed = [
+                    Call::Allgatherv { lens: &lens, in_place: false },
+                    Call::ReduceScatter { lens: &lens, of, in_place: false },
+                ];
+                for call in calls(len, of).into_iter().chain(listed) {
+                    let method = choose(&Table::default(), &call, &many).method;
+                    assert!(method != RING && method != CHAIN, "{call:?} by {method}");
                 }
             }
         }
