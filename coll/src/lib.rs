@@ -7,13 +7,14 @@
 //! - [`Call`] is a collective as one rank calls it, [`Algorithm`] says how it is done, [`build()`] makes the schedule.
 //!   [`Between`] does so for intercommunicators.
 //! - [`choose`] has the table by which algorithms are chosen; [`predict()`] plays schedules on a cost model.
+//! - [`execute`] does what a schedule says, with messages of `pml`; it is the only part that acts.
 //! - [`Goal`] writes the schedules of all ranks for LogGOPSim and its kin; `Display` of a schedule is for people.
 //! - `prove` (feature `testkit`) executes the schedules of all ranks symbolically and compares with the operation's
 //!   definition: it finds wrong results, races, messages that do not fit, and deadlocks.
 //!
 //! How it is made: `team.rs` (who takes part), `tree.rs` (shapes), `algorithms/` (a family each) and `builder.rs`, which
 //! derives dependencies from the bytes that steps touch. Lengths are in packed bytes: both ends of a message may use
-//! different datatypes of one signature. Nothing here looks at a clock, a file or memory.
+//! different datatypes of one signature. Nothing but [`execute`] touches memory; nothing looks at a clock or a file.
 //!
 //! ```
 //! use gapless_coll::{Algorithm, Call, Locality, Method, Tree, build};
@@ -27,7 +28,7 @@
 //! ");
 //! # Ok::<(), gapless_coll::BuildError>(())
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod algorithm;
 mod algorithms;
@@ -40,6 +41,7 @@ mod check;
 pub mod choose;
 mod cost;
 mod error;
+pub mod execute;
 mod explain;
 mod goal;
 mod locality;
@@ -60,6 +62,7 @@ pub use build::build;
 pub use call::{Call, Reduction};
 pub use cost::{Cost, Wire, predict};
 pub use error::BuildError;
+pub use execute::{Blocks, CollError, Combine, Executor, Rows, Sequencer, Ticket};
 pub use goal::Goal;
 pub use locality::Locality;
 pub use operation::Operation;

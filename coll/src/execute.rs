@@ -1,0 +1,255 @@
+//! The executor: does what a [`Schedule`] says, on users' buffers, with messages of `pml`.
+//!
+//! An [`Executor`] is one collective of one rank. [`Executor::advance`] begins every step whose dependencies have
+//! ended, collects what has ended, and never blocks. So a blocking collective is a loop of `advance` and
+//! [`Pml::progress`]; a non-blocking one is polled; a persistent one is [started again](Executor::restart).
+//!
+//! # What moves how
+//! - A place that is plain memory is sent, received and combined where it is, as bytes: these match whatever datatype
+//!   the other end has.
+//! - A place that is whole instances of the user's datatype goes as such, and no copy is made.
+//! - Any other place passes through packed memory of its own, which exists while its step is under way.
+//!
+//! # Failures
+//! A rank that cannot go on (its peer is lost, lengths do not fit, an engine fails) goes through the rest of its
+//! schedule all the same: instead of data it sends messages of another length, with a notice of whom to blame, and what
+//! it receives it drops. So every message is received, every rank that needs data of the failed one fails as well and
+//! can name the [culprit](CollError::culprit), and ranks that need nothing of it end well. The error is given, and
+//! buffers are free again, when nothing of the collective is in flight. No rank waits for one that is lost, but one
+//! that has not called the collective yet is waited for, as ever.
+//!
+//! What a failed collective leaves in its receive buffer is undefined. Later collectives on the communicator are not
+//! disturbed by it; those that need a lost rank fail.
+//!
+//! # How many at once
+//! [`IN_FLIGHT_MAX`] on a communicator: each waits for the one that came so many before it, and `advance` gives `Pending`
+//! meanwhile.
+//! Therefore a caller that waits for one collective must advance all that are in flight (MPI 4.1 §6.12 demands that
+//! anyway). Messages never meet those of another collective; `tickets.rs` says why.
+
+#[allow(
+    unsafe_code,
+    reason = "has pml and engines work on memory that the caller of `Executor::new` grants"
+)]
+mod act;
+mod error;
+#[allow(unsafe_code, reason = "allocates aligned memory")]
+mod memory;
+mod rows;
+mod run;
+mod tickets;
+
+use std::task::Poll;
+
+use gapless_engine::{Engine, Reducer};
+use gapless_pml::Pml;
+
+pub use error::CollError;
+pub use rows::{Blocks, Combine, Rows};
+pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
+
+use crate::schedule::{Action, Buffer, Place, Schedule};
+use act::Tools;
+use gapless_engine::Typed;
+use memory::Memory;
+use rows::Spot;
+use run::Run;
+
+/// What does not change while a collective runs.
+#[derive(Debug)]
+struct Plan {
+    schedule: Schedule,
+    rows: Rows,
+    combine: Option<Combine>,
+    scratch: Memory,
+    ticket: Ticket,
+    /// The steps that wait for each step, one after the other; step `i` has those up to `bounds[i]`.
+    followers: Box<[u32]>,
+    bounds: Box<[usize]>,
+}
+
+impl Plan {
+    /// This rank.
+    fn rank(&self) -> u32 {
+        self.ticket.comm().rank()
+    }
+
+    /// The steps that wait for a step.
+    fn followers(&self, step: u32) -> &[u32] {
+        let step = step as usize;
+        let start = step.checked_sub(1).map_or(0, |before| self.bounds[before]);
+        &self.followers[start..self.bounds[step]]
+    }
+
+    /// Where a place lies.
+    fn spot(&self, place: &Place) -> Spot {
+        if place.len == 0 {
+            return Spot::Direct(run::nothing());
+        }
+        let range = self.schedule.range(place);
+        match place.buffer {
+            Buffer::Send => self.rows.send.spot(place, range),
+            Buffer::Recv => self.rows.recv.spot(place, range),
+            Buffer::Scratch => match self.scratch.region().sub(range.start, place.len) {
+                Ok(region) => Spot::Direct(Typed::contiguous(region)),
+                Err(_) => unreachable!("a schedule stays inside its scratch memory"),
+            },
+        }
+    }
+}
+
+/// One collective of one rank.
+///
+/// If it is dropped in flight, no later collective can begin on the communicator ([`CollError::Abandoned`]), and
+/// memory of its own that peers may still touch is never freed. Work of engines is waited for.
+#[derive(Debug)]
+pub struct Executor {
+    plan: Plan,
+    run: Run,
+}
+
+impl Executor {
+    /// What [`advance`](Self::advance) is to do. `combine` is needed if the schedule combines elements.
+    ///
+    /// # Safety
+    /// From the first call of `advance` until one gives [`Poll::Ready`], the rows describe memory that is valid, those
+    /// of the send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while
+    /// nothing else touches it; the two do not overlap. If the executor is dropped before that, or a call of `advance`
+    /// unwinds: until the endpoint is dropped, or its memory was [taken back](Pml::take_back).
+    ///
+    /// # Errors
+    /// Rows, communicator, or operation do not fit the schedule; more messages than can be told apart; no memory for
+    /// intermediate data.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    pub unsafe fn new(
+        schedule: Schedule,
+        rows: Rows,
+        combine: Option<Combine>,
+        ticket: Ticket,
+    ) -> Result<Self, CollError> {
+        check(&schedule, &rows, combine.as_ref(), &ticket)?;
+        let bytes = schedule.scratch();
+        let rank = ticket.comm().rank();
+        let scratch = Memory::new(bytes).ok_or(CollError::NoMemory { rank, bytes })?;
+        let (followers, bounds) = followers(&schedule);
+        let plan = Plan { schedule, rows, combine, scratch, ticket, followers, bounds };
+        let run = Run::new(&plan.schedule);
+        Ok(Self { plan, run })
+    }
+
+    /// Goes on as far as it can without waiting. Afterwards the caller makes [progress](Pml::progress) and calls it
+    /// again, with the same endpoint, engine and reducer. Once it has given a result it gives the same again.
+    ///
+    /// # Errors
+    /// See [`CollError`]; with the error all buffers are free again.
+    pub fn advance(
+        &mut self,
+        pml: &mut Pml,
+        engine: &dyn Engine,
+        reducer: &dyn Reducer,
+    ) -> Poll<Result<(), CollError>> {
+        self.run.advance(&self.plan, &mut Tools { pml, engine, reducer })
+    }
+
+    /// Whether work of an engine is under way, so that a waiting caller should poll and not sleep.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.run.is_busy()
+    }
+
+    /// Starts a persistent collective again (`MPI_Start`). The starts of one collective follow each other; other
+    /// collectives may come in between, at each rank in another order.
+    ///
+    /// # Safety
+    /// The promise of [`new`](Self::new) holds anew.
+    ///
+    /// # Errors
+    /// [`CollError::StillActive`], [`CollError::NotPersistent`].
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    pub unsafe fn restart(&mut self) -> Result<(), CollError> {
+        if !self.plan.ticket.is_persistent() {
+            return Err(CollError::NotPersistent);
+        }
+        if !self.run.is_over() {
+            return Err(CollError::StillActive);
+        }
+        self.run = Run::new(&self.plan.schedule);
+        Ok(())
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        if self.run.let_go() {
+            return;
+        }
+        self.plan.ticket.abandon();
+        if let Some(empty) = Memory::new(0) {
+            // Peers may still write to it.
+            std::mem::forget(std::mem::replace(&mut self.plan.scratch, empty));
+        }
+    }
+}
+
+/// Whether everything fits the schedule.
+fn check(
+    schedule: &Schedule,
+    rows: &Rows,
+    combine: Option<&Combine>,
+    ticket: &Ticket,
+) -> Result<(), CollError> {
+    let comm = ticket.comm();
+    if comm.is_inter() {
+        return Err(CollError::InterComm);
+    }
+    let (rank, ranks, own, size) = (schedule.rank(), schedule.ranks(), comm.rank(), comm.size());
+    if (rank as u64, ranks as u64) != (own.into(), size.into()) {
+        return Err(CollError::OtherRank { rank, ranks, own, size });
+    }
+    rows.send.check(Buffer::Send, &schedule.row(Buffer::Send))?;
+    rows.recv.check(Buffer::Recv, &schedule.row(Buffer::Recv))?;
+    let mut slots = 0;
+    for (action, _) in schedule.steps() {
+        match action {
+            Action::Send { slot, .. } | Action::Receive { slot, .. } => {
+                slots = slots.max(u64::from(*slot) + 1);
+            }
+            Action::Copy { .. } => {}
+            Action::Reduce { .. } => {
+                let (unit, given) = (schedule.unit(), combine.map(Combine::bytes));
+                if given.is_none_or(|bytes| bytes == 0 || !unit.is_multiple_of(bytes)) {
+                    return Err(CollError::Combine { unit, given });
+                }
+            }
+        }
+    }
+    if slots > SLOTS_MAX {
+        return Err(CollError::TooManySlots { slots, max: SLOTS_MAX });
+    }
+    Ok(())
+}
+
+/// The steps that wait for each step.
+fn followers(schedule: &Schedule) -> (Box<[u32]>, Box<[usize]>) {
+    let mut bounds = vec![0; schedule.len()];
+    for (_, after) in schedule.steps() {
+        for before in after {
+            bounds[*before as usize] += 1;
+        }
+    }
+    let mut end = 0;
+    for bound in &mut bounds {
+        end += *bound;
+        *bound = end;
+    }
+    let mut followers = vec![0; end];
+    let mut places = bounds.clone();
+    for (step, (_, after)) in (0u32..).zip(schedule.steps()) {
+        for before in after {
+            let place = &mut places[*before as usize];
+            *place -= 1;
+            followers[*place] = step;
+        }
+    }
+    (followers.into(), bounds.into())
+}

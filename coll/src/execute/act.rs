@@ -1,0 +1,172 @@
+//! What touches memory: starting messages, and calling engines and reducers.
+//!
+//! All memory is either of the rows, which the caller of [`Executor::new`](super::Executor::new) grants until nothing
+//! is in flight, or of the executor's own, which is kept as long. A schedule's rules keep steps that are under way at
+//! once from touching a common byte unless both only read, and rows do not overlap. The functions here rely on that:
+//! each states which memory it lends, and to whom.
+use std::ops::Range;
+
+use gapless_engine::{Engine, EngineError, Reducer, Typed};
+use gapless_mem::{Completion, Region};
+use gapless_pml::{Comm, Pml, PmlError, RequestId, Source, TagSel};
+
+use super::rows::{Combine, Piece};
+
+/// What a collective works with.
+pub(super) struct Tools<'a> {
+    pub(super) pml: &'a mut Pml,
+    pub(super) engine: &'a dyn Engine,
+    pub(super) reducer: &'a dyn Reducer,
+}
+
+/// Work of engines that may be under way.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pending: Vec<Completion>,
+    failure: Option<EngineError>,
+}
+
+impl Work {
+    pub(super) fn add(&mut self, work: Completion) {
+        self.pending.push(work);
+    }
+
+    /// How it went, if all is over.
+    pub(super) fn result(&mut self) -> Option<Result<(), EngineError>> {
+        let failure = &mut self.failure;
+        self.pending.retain(|work| match work.poll() {
+            Ok(over) => !over,
+            // It is over, too.
+            Err(error) => {
+                failure.get_or_insert(error.into());
+                false
+            }
+        });
+        let over = self.pending.is_empty();
+        over.then(|| self.failure.take().map_or(Ok(()), Err))
+    }
+
+    pub(super) fn fail(&mut self, error: EngineError) {
+        self.failure.get_or_insert(error);
+    }
+
+    pub(super) fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Waits until all is over.
+    pub(super) fn drain(&mut self) {
+        self.pending.drain(..).for_each(|work| work.drain());
+    }
+}
+
+impl Tools<'_> {
+    /// Starts to send. Lends `data` for reading until the request has ended.
+    pub(super) fn send(
+        &mut self,
+        comm: &Comm,
+        data: &Typed,
+        to: u32,
+        tag: i32,
+    ) -> Result<RequestId, PmlError> {
+        // SAFETY: the memory is of a row or the executor's own (see the module's text); it stays lent until the
+        // request has ended, as the step does not end before.
+        unsafe { self.pml.isend(comm, data, to, tag) }
+    }
+
+    /// Starts to send a copy of a few bytes.
+    pub(super) fn send_copy(
+        &mut self,
+        comm: &Comm,
+        bytes: &[u8],
+        to: u32,
+        tag: i32,
+    ) -> Result<RequestId, PmlError> {
+        let data = Typed::contiguous(Region::of(bytes));
+        // SAFETY: `bytes` is borrowed until this returns.
+        unsafe { self.pml.isend_copy(comm, &data, to, tag) }
+    }
+
+    /// Starts to receive. Lends `into` for writing until the request has ended.
+    pub(super) fn receive(
+        &mut self,
+        comm: &Comm,
+        into: &Typed,
+        from: u32,
+        tag: i32,
+    ) -> Result<RequestId, PmlError> {
+        // SAFETY: as in `send`; no other step touches what a receive that is under way writes.
+        unsafe { self.pml.irecv(comm, into, Source::Rank(from), TagSel::Is(tag)) }
+    }
+
+    /// Starts to pack pieces one behind the other. Lends both until `work` is over.
+    pub(super) fn pack(
+        &self,
+        pieces: &[Piece],
+        packed: Region,
+        work: &mut Work,
+    ) -> Result<(), EngineError> {
+        for ((typed, range), part) in split(pieces, packed) {
+            // SAFETY: as in `send`; the packed memory was made for this step alone.
+            work.add(unsafe { self.engine.pack(typed, range, part?, &[]) }?);
+        }
+        Ok(())
+    }
+
+    /// Starts to unpack pieces once all `work` so far is over. Lends both until all of it is over.
+    pub(super) fn unpack(
+        &self,
+        packed: Region,
+        pieces: &[Piece],
+        work: &mut Work,
+    ) -> Result<(), EngineError> {
+        let after = work.pending.clone();
+        for ((typed, range), part) in split(pieces, packed) {
+            // SAFETY: as in `pack`; no other step touches what this one writes.
+            work.add(unsafe { self.engine.unpack(part?, typed, range, &after) }?);
+        }
+        Ok(())
+    }
+
+    /// Starts to copy a packed stream to another of the same length. Lends both until `work` is over.
+    pub(super) fn copy(
+        &self,
+        from: &Typed,
+        into: &Typed,
+        work: &mut Work,
+    ) -> Result<(), EngineError> {
+        let range = 0..from.packed_bytes();
+        // SAFETY: as in `unpack`; the places of a copy share no byte.
+        work.add(unsafe { self.engine.transfer(from, into, range, &[]) }?);
+        Ok(())
+    }
+
+    /// Starts to combine, once all `work` so far is over. Lends all buffers until all of it is over.
+    pub(super) fn reduce(
+        &self,
+        combine: &Combine,
+        sources: &[Typed],
+        into: &Typed,
+        work: &mut Work,
+    ) -> Result<(), EngineError> {
+        let after = work.pending.clone();
+        let range = 0..into.packed_bytes();
+        // SAFETY: as in `unpack`. The target of a schedule's reduction is one of its sources or shares no byte with
+        // any; one place is described in one way, so a source that is the target has its memory, origin and layout.
+        work.add(unsafe { self.reducer.reduce_into(combine.op(), sources, into, range, &after) }?);
+        Ok(())
+    }
+}
+
+/// Pieces, and where they lie in packed memory one behind the other.
+fn split(
+    pieces: &[Piece],
+    packed: Region,
+) -> impl Iterator<Item = ((&Typed, Range<u64>), Result<Region, EngineError>)> {
+    let mut at = 0;
+    pieces.iter().map(move |(typed, range)| {
+        let len = range.end - range.start;
+        at += len;
+        ((typed, range.clone()), packed.sub(at - len, len).map_err(EngineError::from))
+    })
+}

@@ -1,0 +1,169 @@
+//! How a collective can fail, and who is to blame.
+use gapless_engine::EngineError;
+use gapless_pml::PmlError;
+
+use crate::schedule::Buffer;
+
+/// Why a collective was refused or failed. Ranks are those of the communicator.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CollError {
+    /// A rank that is needed is lost.
+    #[error("rank {rank} is lost: {error}")]
+    Lost {
+        /// The rank that is to blame.
+        rank: u32,
+        /// How that was noticed.
+        error: PmlError,
+    },
+    /// A rank is lost, and this one needs data that depended on it.
+    #[error("rank {rank} is lost: rank {by} says so")]
+    ToldLost {
+        /// The rank that is to blame.
+        rank: u32,
+        /// Who said so.
+        by: u32,
+    },
+    /// A rank could not do its part, for a reason that its own error gives.
+    #[error("rank {rank} could not do its part of the collective: its own error says why")]
+    GaveUp {
+        /// The rank.
+        rank: u32,
+    },
+    /// A message failed.
+    #[error("a message to or from rank {rank} failed: {error}")]
+    Message {
+        /// The rank at the message's other end.
+        rank: u32,
+        /// Why.
+        error: PmlError,
+    },
+    /// The ranks do not agree on a length.
+    #[error("rank {rank} sends {sent} bytes where this rank expects {expected}")]
+    Length {
+        /// The rank that sends.
+        rank: u32,
+        /// Bytes that it sends.
+        sent: u64,
+        /// Bytes that this rank expects.
+        expected: u64,
+    },
+    /// An engine or a reducer of this rank failed.
+    #[error("this rank, {rank}, could not move or combine data: {error}")]
+    Engine {
+        /// This rank.
+        rank: u32,
+        /// Why.
+        error: EngineError,
+    },
+    /// No memory for what is packed or combined.
+    #[error("this rank, {rank}, has no memory for {bytes} bytes of intermediate data")]
+    NoMemory {
+        /// This rank.
+        rank: u32,
+        /// Bytes that were asked for.
+        bytes: u64,
+    },
+    /// The schedule is another rank's, or of another number of ranks.
+    #[error(
+        "a schedule of rank {rank} of {ranks} for rank {own} of a communicator of {size} processes"
+    )]
+    OtherRank {
+        /// The schedule's rank.
+        rank: usize,
+        /// The schedule's number of ranks.
+        ranks: usize,
+        /// This process's rank in the communicator.
+        own: u32,
+        /// The communicator's size.
+        size: u32,
+    },
+    /// An intercommunicator: its schedules cannot be executed yet.
+    #[error("collectives on intercommunicators cannot be executed yet")]
+    InterComm,
+    /// A buffer's blocks are not those of the schedule.
+    #[error("the {buffer:?} buffer: {given} {what} are given, the schedule has {expected}")]
+    Row {
+        /// Which buffer.
+        buffer: Buffer,
+        /// What does not fit: blocks, or bytes.
+        what: &'static str,
+        /// What was given.
+        given: u64,
+        /// What the schedule has.
+        expected: u64,
+    },
+    /// The schedule combines elements, but it was not said how, or it would cut them.
+    #[error("the schedule combines elements of {unit} bytes, the operation those of {given:?}")]
+    Combine {
+        /// Packed bytes of the schedule's elements.
+        unit: u64,
+        /// Packed bytes of the operation's elements, if there is an operation.
+        given: Option<u64>,
+    },
+    /// More messages to one rank than can be told apart.
+    #[error("{slots} messages between two ranks; at most {max} can be told apart")]
+    TooManySlots {
+        /// Messages from one rank to another.
+        slots: u64,
+        /// How many there may be.
+        max: u64,
+    },
+    /// More persistent collectives on a communicator than can be told apart.
+    #[error("the communicator has {max} persistent collectives already")]
+    TooManyPersistent {
+        /// How many there may be.
+        max: u64,
+    },
+    /// A collective was started again before it had ended.
+    #[error("the collective is still in flight")]
+    StillActive,
+    /// A collective was started again whose ticket is not a persistent one.
+    #[error("only a persistent collective can be started again")]
+    NotPersistent,
+    /// An earlier collective on this communicator was dropped in flight, so messages cannot be told apart any more.
+    #[error("an earlier collective on this communicator was dropped in flight")]
+    Abandoned,
+}
+
+impl CollError {
+    /// The rank that is to blame, as far as that is known.
+    #[must_use]
+    pub fn culprit(&self) -> Option<u32> {
+        match self {
+            Self::Lost { rank, .. }
+            | Self::ToldLost { rank, .. }
+            | Self::GaveUp { rank }
+            | Self::Message { rank, .. }
+            | Self::Length { rank, .. }
+            | Self::Engine { rank, .. }
+            | Self::NoMemory { rank, .. } => Some(*rank),
+            _ => None,
+        }
+    }
+
+    /// What other ranks are told of it: whether a rank is lost, and which rank is to blame or knows more.
+    pub(super) fn notice(&self, own: u32) -> [u8; NOTICE_BYTES] {
+        let (lost, rank) = match self {
+            Self::Lost { rank, .. } | Self::ToldLost { rank, .. } => (1, *rank),
+            Self::GaveUp { rank } => (0, *rank),
+            _ => (0, own),
+        };
+        let [a, b, c, d] = rank.to_le_bytes();
+        [a, b, c, d, lost]
+    }
+
+    /// What another rank has told. It is not trusted: a rank that does not exist is the teller.
+    pub(super) fn told(notice: [u8; NOTICE_BYTES], by: u32, size: u32) -> Self {
+        let [a, b, c, d, lost] = notice;
+        let rank = u32::from_le_bytes([a, b, c, d]);
+        match lost {
+            _ if rank >= size => Self::GaveUp { rank: by },
+            0 => Self::GaveUp { rank },
+            _ => Self::ToldLost { rank, by },
+        }
+    }
+}
+
+/// Bytes of what ranks are told of a failure: a rank (little-endian), and whether it is lost.
+pub(super) const NOTICE_BYTES: usize = 5;

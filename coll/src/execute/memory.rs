@@ -1,0 +1,55 @@
+//! Memory of the executor's own.
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+use gapless_mem::{Region, Space};
+
+use crate::schedule::SCRATCH_ALIGN;
+
+/// Zeroed memory, aligned to [`SCRATCH_ALIGN`]. Only regions of it are ever used, no references.
+#[derive(Debug)]
+pub(super) struct Memory {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns its memory, and gives out descriptions of it only.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// So many bytes; `None` if there are not so many.
+    pub(super) fn new(bytes: u64) -> Option<Self> {
+        let align = usize::try_from(SCRATCH_ALIGN).ok()?;
+        let layout = Layout::from_size_align(usize::try_from(bytes).ok()?, align).ok()?;
+        if layout.size() == 0 {
+            return Some(Self { start: NonNull::dangling(), layout });
+        }
+        // SAFETY: the layout has bytes.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { start, layout })
+    }
+
+    pub(super) fn region(&self) -> Region {
+        let address = self.start.as_ptr().expose_provenance();
+        Region::new(Space::Host, address as u64, 0, self.layout.size() as u64)
+    }
+
+    /// Its first bytes; zeros where it has none. Nothing is written to it meanwhile.
+    pub(super) fn head<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        // SAFETY: no reference covers this memory; the caller sees to it that nothing writes it.
+        let read = unsafe { gapless_mem::read(&self.region(), 0, &mut bytes) };
+        read.map_or([0; N], |()| bytes)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.layout.size() > 0 {
+            // SAFETY: `new` has allocated it with this layout; whoever has lent it out forgets the value instead.
+            unsafe { dealloc(self.start.as_ptr(), self.layout) };
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The user's buffers by blocks, and where a place of a schedule lies in them.
+use std::ops::Range;
+
+use gapless_dtype::{Datatype, Layout, Primitive, SignatureKind};
+use gapless_engine::{EngineError, Op, Typed};
+use gapless_mem::Region;
+
+use super::error::CollError;
+use crate::schedule::{Buffer, Place, Row};
+
+/// A buffer of the user's. Its packed stream is that of its blocks, one after the other, as in [`Row`].
+#[derive(Clone, Debug)]
+pub enum Blocks {
+    /// No bytes.
+    None,
+    /// All blocks, one after the other, in one description.
+    Whole(Typed),
+    /// Each block on its own.
+    Each(Vec<Typed>),
+}
+
+/// The two buffers of the user's.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    /// What is sent: only read.
+    pub send: Blocks,
+    /// What is received into.
+    pub recv: Blocks,
+}
+
+/// A range of one block's packed stream.
+pub(super) type Piece = (Typed, Range<u64>);
+
+/// Where a place lies.
+#[derive(Clone, Debug)]
+pub(super) enum Spot {
+    /// It is the whole packed stream of this: plain memory, or whole instances of the user's layout.
+    Direct(Typed),
+    /// It is these, one after the other.
+    Pieces(Vec<Piece>),
+}
+
+impl Blocks {
+    /// Whether these are the blocks of a schedule's buffer.
+    pub(super) fn check(&self, buffer: Buffer, row: &Row) -> Result<(), CollError> {
+        let wrong = |what, given, expected| CollError::Row { buffer, what, given, expected };
+        let bytes = |given: u64, expected: u64| match given == expected {
+            true => Ok(()),
+            false => Err(wrong("bytes", given, expected)),
+        };
+        match self {
+            Self::None => bytes(0, row.len()),
+            Self::Whole(typed) => bytes(typed.packed_bytes(), row.len()),
+            Self::Each(blocks) if blocks.len() != row.blocks() => {
+                Err(wrong("blocks", blocks.len() as u64, row.blocks() as u64))
+            }
+            Self::Each(blocks) => blocks.iter().enumerate().try_for_each(|(index, typed)| {
+                let range = row.range(index);
+                bytes(typed.packed_bytes(), range.end - range.start)
+            }),
+        }
+    }
+
+    /// Where a place lies; `range`: its range in the packed stream of the buffer.
+    pub(super) fn spot(&self, place: &Place, range: Range<u64>) -> Spot {
+        match self {
+            Self::None => Spot::Pieces(Vec::new()),
+            Self::Whole(typed) => Spot::new(vec![(typed.clone(), range)]),
+            Self::Each(blocks) => {
+                let (mut at, mut left) = (place.start, place.len);
+                let mut pieces = Vec::new();
+                for typed in &blocks[place.block..] {
+                    let len = (typed.packed_bytes() - at).min(left);
+                    if len > 0 {
+                        pieces.push((typed.clone(), at..at + len));
+                    }
+                    (at, left) = (0, left - len);
+                    if left == 0 {
+                        break;
+                    }
+                }
+                Spot::new(pieces)
+            }
+        }
+    }
+}
+
+impl Spot {
+    fn new(pieces: Vec<Piece>) -> Self {
+        let direct = match &pieces[..] {
+            [one] => flat(one).map(Typed::contiguous).or_else(|| instances(one)),
+            several => joined(several).map(Typed::contiguous),
+        };
+        direct.map_or(Self::Pieces(pieces), Self::Direct)
+    }
+}
+
+/// The plain memory that a piece is, if it is.
+fn flat((typed, range): &Piece) -> Option<Region> {
+    typed.as_contiguous()?.sub(range.start, range.end - range.start).ok()
+}
+
+/// The plain memory that several pieces are, if they lie one behind the other in one object.
+fn joined(pieces: &[Piece]) -> Option<Region> {
+    let mut regions = pieces.iter().map(flat);
+    let first = regions.next()??;
+    regions.try_fold(first, |whole, next| {
+        let next = next?;
+        let same = (next.space(), next.address()) == (whole.space(), whole.address());
+        let meets = same && next.offset() == whole.offset() + whole.len();
+        let (space, len) = (whole.space(), whole.len() + next.len());
+        meets.then(|| Region::new(space, whole.address(), whole.offset(), len))
+    })
+}
+
+/// The whole instances that a piece is, if it is.
+fn instances((typed, range): &Piece) -> Option<Typed> {
+    let layout = typed.layout();
+    let size = layout.size();
+    if size == 0 || !range.start.is_multiple_of(size) || !range.end.is_multiple_of(size) {
+        return None;
+    }
+    if range.start == 0 && range.end == typed.packed_bytes() {
+        return Some(typed.clone());
+    }
+    let first = i128::from(range.start / size) * i128::from(layout.extent());
+    let origin = u64::try_from(i128::from(typed.origin()) + first).ok()?;
+    let count = (range.end - range.start) / size;
+    Typed::new(typed.region(), origin, layout, count).ok()
+}
+
+/// How elements are combined.
+#[derive(Clone, Debug)]
+pub struct Combine {
+    op: Op,
+    /// Packed bytes of an element.
+    bytes: u64,
+    /// One element where elements lie packed, if the operation needs to know.
+    packed: Option<Layout>,
+}
+
+impl Combine {
+    /// An operation on the elements of a layout.
+    ///
+    /// # Errors
+    /// The operation is not defined for such elements.
+    pub fn new(op: &Op, layout: &Layout) -> Result<Self, EngineError> {
+        let bytes = op.element_bytes(layout)?;
+        let signature = layout.signature();
+        let known = signature.kind() != SignatureKind::Bytes && signature.elements() > 0;
+        let packed = match (op, signature.uniform()) {
+            (Op::Predefined(_), Some(element)) if known => packed(element),
+            _ => None,
+        };
+        Ok(Self { op: op.clone(), bytes, packed })
+    }
+
+    /// The operation.
+    pub(super) fn op(&self) -> &Op {
+        &self.op
+    }
+
+    /// Packed bytes of an element.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Packed elements in plain memory.
+    pub(super) fn elements(&self, region: Region) -> Result<Typed, EngineError> {
+        match &self.packed {
+            Some(layout) => Typed::new(region, 0, layout, region.len() / layout.size()),
+            None => Ok(Typed::contiguous(region)),
+        }
+    }
+}
+
+/// One basic element without gaps.
+fn packed(element: Primitive) -> Option<Layout> {
+    let datatype = if element.is_pair() {
+        let parts: Vec<_> = element.parts().map(|(part, _)| part).collect();
+        let first = parts.first()?.size_bytes();
+        let types: Vec<Datatype> = parts.into_iter().map(Datatype::from).collect();
+        let second = i64::try_from(first).ok()?;
+        let pair = Datatype::structure(&[1, 1], &[0, second], &types).ok()?;
+        Datatype::resized(0, i64::try_from(element.size_bytes()).ok()?, &pair).ok()?
+    } else {
+        Datatype::from(element)
+    };
+    datatype.commit().ok()
+}

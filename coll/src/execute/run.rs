@@ -1,0 +1,291 @@
+//! One run of a schedule: which steps wait, which are under way, and how they end.
+mod compute;
+mod messages;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::task::Poll;
+
+use gapless_engine::{EngineError, Typed};
+use gapless_mem::{Region, Space};
+use gapless_pml::{PmlError, RequestId};
+
+use super::Plan;
+use super::act::{Tools, Work};
+use super::error::CollError;
+use super::memory::Memory;
+use crate::schedule::{Action, Schedule};
+
+/// The state of a run.
+#[derive(Debug)]
+pub(super) struct Run {
+    stage: Stage,
+    /// How many steps each step still waits for.
+    missing: Vec<u32>,
+    /// Steps that may begin.
+    ready: VecDeque<u32>,
+    /// Steps that have not ended.
+    left: usize,
+    flights: Vec<Flight>,
+    /// Why this rank goes on without data.
+    failure: Option<CollError>,
+    /// Who was told of the failure.
+    told: BTreeSet<u32>,
+    /// Whose notices were asked for.
+    asked: BTreeSet<u32>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Nothing has begun.
+    Fresh,
+    Going,
+    /// In a call, or a call has unwound.
+    Torn,
+    Over(Result<(), CollError>),
+}
+
+/// Something that is under way.
+#[derive(Debug)]
+struct Flight {
+    /// The step that ends with it.
+    step: Option<u32>,
+    phase: Phase,
+    work: Work,
+    /// Packed memory of the step's, kept until it has ended.
+    memory: Vec<Memory>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// Engines pack what is to be sent.
+    Packing {
+        to: u32,
+        slot: u32,
+    },
+    Sending {
+        to: u32,
+        id: RequestId,
+    },
+    /// `expected`: bytes; `drop`: no room was given.
+    Receiving {
+        from: u32,
+        id: RequestId,
+        expected: u64,
+        drop: bool,
+    },
+    /// The data of a step does not come; why is in a notice.
+    Notified {
+        from: u32,
+        id: RequestId,
+    },
+    /// As above, and the notice is received elsewhere.
+    Doomed,
+    /// Engines work, and then the step has ended.
+    Working,
+    /// A notice, whose fate does not matter.
+    Telling {
+        id: RequestId,
+    },
+}
+
+impl Flight {
+    fn new(step: u32, phase: Phase) -> Self {
+        Self { step: Some(step), phase, work: Work::default(), memory: Vec::new() }
+    }
+}
+
+/// No bytes, to send and to receive.
+pub(super) fn nothing() -> Typed {
+    Typed::contiguous(Region::new(Space::Host, 0, 0, 0))
+}
+
+impl Run {
+    pub(super) fn new(schedule: &Schedule) -> Self {
+        let missing: Vec<u32> = schedule
+            .steps()
+            .map(|(_, after)| u32::try_from(after.len()).unwrap_or(u32::MAX))
+            .collect();
+        let ready = (0u32..).zip(&missing).filter(|(_, missing)| **missing == 0);
+        Self {
+            stage: Stage::Fresh,
+            ready: ready.map(|(step, _)| step).collect(),
+            left: missing.len(),
+            missing,
+            flights: Vec::new(),
+            failure: None,
+            told: BTreeSet::new(),
+            asked: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over(_))
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.flights.iter().any(|flight| flight.work.is_pending())
+    }
+
+    /// Before it is dropped: waits for engines; whether nothing else is in flight. Otherwise memory is leaked.
+    pub(super) fn let_go(&mut self) -> bool {
+        self.flights.iter_mut().for_each(|flight| flight.work.drain());
+        let idle = matches!(self.stage, Stage::Fresh | Stage::Over(_));
+        if !idle {
+            std::mem::take(&mut self.flights).into_iter().for_each(std::mem::forget);
+        }
+        idle
+    }
+
+    pub(super) fn advance(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+    ) -> Poll<Result<(), CollError>> {
+        match &self.stage {
+            Stage::Over(result) => return Poll::Ready(result.clone()),
+            Stage::Torn => return Poll::Ready(Err(CollError::Abandoned)),
+            Stage::Going => {}
+            Stage::Fresh => match plan.ticket.may_begin() {
+                Ok(true) => {}
+                Ok(false) => return Poll::Pending,
+                Err(error) => return self.over(plan, Err(error)),
+            },
+        }
+        self.stage = Stage::Torn;
+        loop {
+            while let Some(step) = self.ready.pop_front() {
+                self.begin(plan, tools, step);
+            }
+            if !self.collect(plan, tools) {
+                break;
+            }
+        }
+        self.stage = Stage::Going;
+        if self.left > 0 || !self.flights.is_empty() {
+            return Poll::Pending;
+        }
+        let result = self.failure.take().map_or(Ok(()), Err);
+        self.over(plan, result)
+    }
+
+    fn over(&mut self, plan: &Plan, result: Result<(), CollError>) -> Poll<Result<(), CollError>> {
+        plan.ticket.end();
+        self.stage = Stage::Over(result.clone());
+        Poll::Ready(result)
+    }
+
+    fn fail(&mut self, error: CollError) {
+        self.failure.get_or_insert(error);
+    }
+
+    fn fail_message(&mut self, plan: &Plan, rank: u32, error: PmlError) {
+        self.fail(match &error {
+            PmlError::PeerLost { rank: process, .. } => {
+                let rank = plan.ticket.comm().rank_of(*process).unwrap_or(rank);
+                CollError::Lost { rank, error }
+            }
+            _ => CollError::Message { rank, error },
+        });
+    }
+
+    fn fail_engine(&mut self, plan: &Plan, error: EngineError) {
+        self.fail(CollError::Engine { rank: plan.rank(), error });
+    }
+
+    /// A step has ended: those that waited for nothing else may begin.
+    fn ended(&mut self, plan: &Plan, step: u32) {
+        self.left -= 1;
+        for follower in plan.followers(step) {
+            let missing = &mut self.missing[*follower as usize];
+            *missing -= 1;
+            if *missing == 0 {
+                self.ready.push_back(*follower);
+            }
+        }
+    }
+
+    fn begin(&mut self, plan: &Plan, tools: &mut Tools<'_>, step: u32) {
+        match plan.schedule.action(step as usize) {
+            Action::Send { to, slot, from } => {
+                self.begin_send(plan, tools, step, (peer(*to), *slot, from));
+            }
+            Action::Receive { from, slot, into } => {
+                self.begin_receive(plan, tools, step, (peer(*from), *slot, into));
+            }
+            Action::Copy { .. } | Action::Reduce { .. } if self.failure.is_some() => {
+                self.ended(plan, step);
+            }
+            Action::Copy { from, into } => {
+                let index = self.work_on(step);
+                if let Err(error) = self.copy(plan, tools, index, from, into) {
+                    self.fail(error);
+                }
+            }
+            Action::Reduce { sources, into } => {
+                let index = self.work_on(step);
+                if let Err(error) = self.reduce(plan, tools, index, sources, into) {
+                    self.fail(error);
+                }
+            }
+        }
+    }
+
+    /// Looks at all that is under way; whether something has ended.
+    fn collect(&mut self, plan: &Plan, tools: &mut Tools<'_>) -> bool {
+        let (mut index, mut ended) = (0, false);
+        while index < self.flights.len() {
+            match self.look(plan, tools, index) {
+                true => {
+                    ended = true;
+                    // What `look` has started is at the end.
+                    let flight = self.flights.swap_remove(index);
+                    if let Some(step) = flight.step {
+                        self.ended(plan, step);
+                    }
+                }
+                false => index += 1,
+            }
+        }
+        ended
+    }
+
+    /// Looks at something that is under way; whether it has ended.
+    fn look(&mut self, plan: &Plan, tools: &mut Tools<'_>, index: usize) -> bool {
+        match self.flights[index].phase {
+            Phase::Packing { to, slot } => self.look_packing(plan, tools, index, (to, slot)),
+            Phase::Sending { to, id } => match tools.pml.collect(id) {
+                Ok(None) => false,
+                Ok(Some(_)) => true,
+                Err(failure) => {
+                    self.fail_message(plan, to, failure.error);
+                    true
+                }
+            },
+            Phase::Receiving { from, id, expected, drop } => {
+                let Some(outcome) = tools.pml.collect(id).transpose() else { return false };
+                self.received(plan, tools, index, (from, expected, drop), outcome)
+            }
+            Phase::Notified { from, id } => {
+                let Some(outcome) = tools.pml.collect(id).transpose() else { return false };
+                self.hear(plan, index, from, outcome);
+                true
+            }
+            Phase::Doomed => self.failure.is_some(),
+            Phase::Working => match self.flights[index].work.result() {
+                None => false,
+                Some(Ok(())) => true,
+                Some(Err(error)) => {
+                    self.fail_engine(plan, error);
+                    true
+                }
+            },
+            Phase::Telling { id } => !matches!(tools.pml.collect(id), Ok(None)),
+        }
+    }
+}
+
+/// A rank of a communicator.
+fn peer(rank: usize) -> u32 {
+    // The schedule has been found to be of the communicator's size.
+    u32::try_from(rank).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,278 @@
+//! Messages: their beginning, their end, and what is sent instead of data after a failure.
+use std::mem::ManuallyDrop;
+
+use gapless_engine::Typed;
+use gapless_pml::{Failure, PmlError, Status};
+
+use super::{Flight, Phase, Run, nothing};
+use crate::execute::Plan;
+use crate::execute::act::Tools;
+use crate::execute::error::{CollError, NOTICE_BYTES};
+use crate::execute::memory::Memory;
+use crate::execute::rows::Spot;
+use crate::execute::tickets::NOTICE_SLOT;
+use crate::schedule::{Action, Place};
+
+/// What a receive has come to.
+enum Came {
+    Data,
+    /// Nothing that is of use.
+    Nothing,
+    /// The sender has failed, and says more in a notice.
+    Failure,
+}
+
+impl Run {
+    pub(super) fn begin_send(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        step: u32,
+        (to, slot, from): (u32, u32, &Place),
+    ) {
+        if self.failure.is_some() {
+            return self.send_failure(plan, tools, step, (to, slot, from.len));
+        }
+        let pieces = match plan.spot(from) {
+            Spot::Direct(typed) => return self.send(plan, tools, step, (to, slot), &typed),
+            Spot::Pieces(pieces) => pieces,
+        };
+        self.flights.push(Flight::new(step, Phase::Packing { to, slot }));
+        let index = self.flights.len() - 1;
+        match self.memory(plan, index, from.len) {
+            Ok(packed) => {
+                let work = &mut self.flights[index].work;
+                if let Err(error) = tools.pack(&pieces, packed, work) {
+                    work.fail(error);
+                }
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    fn send(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        step: u32,
+        (to, slot): (u32, u32),
+        data: &Typed,
+    ) {
+        match tools.send(plan.ticket.comm(), data, to, plan.ticket.tag(slot)) {
+            Ok(id) => self.flights.push(Flight::new(step, Phase::Sending { to, id })),
+            Err(error) => {
+                self.fail_message(plan, to, error);
+                self.ended(plan, step);
+            }
+        }
+    }
+
+    /// Instead of data: a message of another length, and a notice of whom to blame.
+    fn send_failure(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        step: u32,
+        (to, slot, expected): (u32, u32, u64),
+    ) {
+        let comm = plan.ticket.comm();
+        let wrong: &[u8] = if expected == 0 { &[0] } else { &[] };
+        if let Ok(id) = tools.send_copy(comm, wrong, to, plan.ticket.tag(slot)) {
+            self.flights.push(Flight::new(step, Phase::Sending { to, id }));
+            if self.told.insert(to) {
+                let notice = self
+                    .failure
+                    .as_ref()
+                    .map_or([0; NOTICE_BYTES], |failure| failure.notice(plan.rank()));
+                let id = tools.send_copy(comm, &notice, to, plan.ticket.tag(NOTICE_SLOT));
+                self.flights.extend(
+                    id.ok().map(|id| Flight {
+                        step: None,
+                        ..Flight::new(step, Phase::Telling { id })
+                    }),
+                );
+            }
+        } else {
+            // It is lost, and needs to be told nothing.
+            self.ended(plan, step);
+        }
+    }
+
+    pub(super) fn begin_receive(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        step: u32,
+        (from, slot, into): (u32, u32, &Place),
+    ) {
+        let expected = into.len;
+        // Leaked, should the call below unwind.
+        let mut memory = ManuallyDrop::new(Vec::new());
+        let mut drop = self.failure.is_some();
+        let mut room = nothing();
+        if !drop {
+            match plan.spot(into) {
+                Spot::Direct(typed) => room = typed,
+                Spot::Pieces(_) => match Memory::new(expected) {
+                    Some(packed) => {
+                        room = Typed::contiguous(packed.region());
+                        memory.push(packed);
+                    }
+                    None => {
+                        self.fail(CollError::NoMemory { rank: plan.rank(), bytes: expected });
+                        drop = true;
+                    }
+                },
+            }
+        }
+        let started = tools.receive(plan.ticket.comm(), &room, from, plan.ticket.tag(slot));
+        let memory = ManuallyDrop::into_inner(memory);
+        match started {
+            Ok(id) => {
+                let phase = Phase::Receiving { from, id, expected, drop };
+                self.flights.push(Flight { memory, ..Flight::new(step, phase) });
+            }
+            Err(error) => {
+                self.fail_message(plan, from, error);
+                self.ended(plan, step);
+            }
+        }
+    }
+
+    /// Sends what has been packed.
+    pub(super) fn look_packing(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        index: usize,
+        (to, slot): (u32, u32),
+    ) -> bool {
+        let Some(packed) = self.flights[index].work.result() else { return false };
+        if let Err(error) = packed {
+            self.fail_engine(plan, error);
+        }
+        let Some(step) = self.flights[index].step.take() else { return true };
+        let memory = std::mem::take(&mut self.flights[index].memory);
+        let data = memory.first().map(|memory| Typed::contiguous(memory.region()));
+        match data {
+            Some(data) if self.failure.is_none() => {
+                // As in `begin_receive`.
+                let memory = ManuallyDrop::new(memory);
+                self.send(plan, tools, step, (to, slot), &data);
+                let memory = ManuallyDrop::into_inner(memory);
+                if let Some(sending) = self.flights.last_mut().filter(|it| it.step == Some(step)) {
+                    sending.memory = memory;
+                }
+            }
+            // Places that are packed have bytes.
+            _ => self.send_failure(plan, tools, step, (to, slot, 1)),
+        }
+        true
+    }
+
+    /// A receive has ended; whether its step has, too.
+    pub(super) fn received(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        index: usize,
+        what: (u32, u64, bool),
+        result: Result<Status, Failure>,
+    ) -> bool {
+        let came = self.outcome(plan, what, result);
+        self.after_receive(plan, tools, index, what.0, came)
+    }
+
+    /// What a receive has come to.
+    fn outcome(
+        &mut self,
+        plan: &Plan,
+        (rank, expected, drop): (u32, u64, bool),
+        outcome: Result<Status, Failure>,
+    ) -> Came {
+        match outcome.map_err(|failure| failure.error) {
+            Ok(status) if expected > 0 && status.bytes == 0 => Came::Failure,
+            Err(PmlError::Truncated { .. }) if expected == 0 => Came::Failure,
+            Ok(_) if drop => Came::Nothing,
+            Ok(status) if status.bytes == expected => Came::Data,
+            Ok(Status { bytes: sent, .. }) | Err(PmlError::Truncated { sent, .. }) => {
+                if !drop {
+                    self.fail(CollError::Length { rank, sent, expected });
+                }
+                Came::Nothing
+            }
+            Err(error) => {
+                self.fail_message(plan, rank, error);
+                Came::Nothing
+            }
+        }
+    }
+
+    /// Goes on after a receive; whether its step has ended.
+    fn after_receive(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        index: usize,
+        from: u32,
+        came: Came,
+    ) -> bool {
+        match came {
+            Came::Nothing => true,
+            Came::Data => self.unpack(plan, tools, index),
+            Came::Failure if !self.asked.insert(from) => {
+                self.flights[index].phase = Phase::Doomed;
+                false
+            }
+            Came::Failure => {
+                let Some(memory) = Memory::new(NOTICE_BYTES as u64) else {
+                    self.fail(CollError::GaveUp { rank: from });
+                    return true;
+                };
+                let room = Typed::contiguous(memory.region());
+                self.flights[index].memory.insert(0, memory);
+                let tag = plan.ticket.tag(NOTICE_SLOT);
+                match tools.receive(plan.ticket.comm(), &room, from, tag) {
+                    Ok(id) => self.flights[index].phase = Phase::Notified { from, id },
+                    Err(error) => {
+                        self.fail_message(plan, from, error);
+                        return true;
+                    }
+                }
+                false
+            }
+        }
+    }
+
+    /// Unpacks what was received into packed memory; whether there is nothing to do.
+    fn unpack(&mut self, plan: &Plan, tools: &Tools<'_>, index: usize) -> bool {
+        let flight = &mut self.flights[index];
+        let (Some(packed), Some(step)) = (flight.memory.first(), flight.step) else { return true };
+        let Action::Receive { into, .. } = plan.schedule.action(step as usize) else { return true };
+        if let Spot::Pieces(pieces) = plan.spot(into)
+            && let Err(error) = tools.unpack(packed.region(), &pieces, &mut flight.work)
+        {
+            flight.work.fail(error);
+        }
+        flight.phase = Phase::Working;
+        false
+    }
+
+    /// Reads whom to blame.
+    pub(super) fn hear(
+        &mut self,
+        plan: &Plan,
+        index: usize,
+        from: u32,
+        outcome: Result<Status, Failure>,
+    ) {
+        match outcome {
+            Ok(_) => {
+                let notice = self.flights[index].memory.first().map(Memory::head);
+                let notice = notice.unwrap_or([0; NOTICE_BYTES]);
+                self.fail(CollError::told(notice, from, plan.ticket.comm().size()));
+            }
+            Err(failure) => self.fail_message(plan, from, failure.error),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What goes wrong ends everywhere, with an error that names the rank.
+use super::*;
+use crate::job::Job;
+use gapless_coll::choose::candidates;
+use gapless_coll::execute::{IN_FLIGHT_MAX, SLOTS_MAX};
+use gapless_coll::{CollError, Exchange, Method, Row, Tree};
+use gapless_pml::{Config, Protocol};
+use std::task::Poll;
+
+/// A rank dies after some steps: whoever needs it fails and names it, the others end well.
+#[test]
+fn a_rank_dies_midway() {
+    let mut random = Random(20);
+    let n = 6;
+    let of = sum(Arithmetic::Sum);
+    let (mut failed, mut well) = (0, 0);
+    for config in
+        [Config::default(), Config { force: Some(Protocol::Pipeline), ..Config::default() }]
+    {
+        for call in [
+            Call::Barrier,
+            Call::Bcast { root: 0, len: 6000 },
+            Call::Allreduce { len: 6000, of, in_place: false },
+            Call::Alltoall { len: 400, in_place: false },
+            Call::Gather { root: 2, len: 600, in_place: false },
+        ] {
+            let calls = vec![call; n as usize];
+            for algorithm in candidates(&call, &Locality::flat(n as usize)) {
+                for turns in [0, 1, 2, 4] {
+                    let how = (Arithmetic::Sum, &[Lie::Gaps, Lie::Plain][..]);
+                    let mut collective = Collective::new(&calls, &algorithm, how, &mut random);
+                    let mut job = Job::with(n, &config);
+                    let worlds = job.worlds();
+                    let mut executors = collective.start(&Job::sequencers(&worlds));
+                    for _ in 0..turns {
+                        for (rank, executor) in &mut executors {
+                            let _ = job.advance(*rank, executor);
+                        }
+                        job.progress();
+                    }
+                    let dead = 1;
+                    job.kill(dead);
+                    for (rank, result) in (0..).zip(job.finish(&mut executors)) {
+                        match result {
+                            None => assert_eq!(rank, dead),
+                            Some(Ok(())) => well += 1,
+                            Some(Err(error)) => {
+                                failed += 1;
+                                let what = &collective.what;
+                                assert_eq!(error.culprit(), Some(dead), "{what}: {error}");
+                                assert!(error.to_string().contains("rank 1 is lost"), "{error}");
+                            }
+                        }
+                    }
+                    // Executors of the dead go first: their memory is leaked.
+                    drop(executors);
+                }
+            }
+        }
+    }
+    assert!(failed > 500 && well > 500, "{failed} failed, {well} ended well");
+}
+
+/// All ranks need all others here, so none ends well if one was dead from the start.
+#[test]
+fn everybody_hears_of_the_dead() {
+    let mut random = Random(21);
+    let calls = vec![Call::Barrier; 7];
+    for algorithm in candidates(&calls[0], &Locality::flat(7)) {
+        let how = (Arithmetic::Sum, &[Lie::Plain][..]);
+        let mut collective = Collective::new(&calls, &algorithm, how, &mut random);
+        let mut job = Job::new(7);
+        let worlds = job.worlds();
+        let mut executors = collective.start(&Job::sequencers(&worlds));
+        job.kill(3);
+        for (rank, result) in job.finish(&mut executors).into_iter().enumerate() {
+            match result {
+                None => assert_eq!(rank, 3),
+                Some(result) => {
+                    assert_eq!(result.unwrap_err().culprit(), Some(3), "{algorithm}: rank {rank}")
+                }
+            }
+        }
+    }
+}
+
+/// Ranks that do not agree on a length fail, and the communicator can be used afterwards.
+#[test]
+fn lengths_that_differ() {
+    let mut random = Random(22);
+    for (root_len, len) in [(4000, 400), (400, 4000), (40_000, 8), (8, 40_000)] {
+        let n = 5;
+        let mut job = Job::new(n);
+        let worlds = job.worlds();
+        let sequencers = Job::sequencers(&worlds);
+        let algorithm = Algorithm::new(Method::Tree(Tree::Chain));
+        let calls: Vec<Call<'_>> = (0..n as usize)
+            .map(|rank| Call::Bcast { root: 0, len: if rank < 2 { root_len } else { len } })
+            .collect();
+        let locality = Locality::flat(n as usize);
+        let how = (Arithmetic::Sum, &[Lie::Plain][..]);
+        let good = vec![calls[0]; n as usize];
+        let mut collective = Collective::new(&good, &algorithm, how, &mut random);
+        collective.schedules = (0..n as usize)
+            .map(|rank| build(rank, &locality, &calls[rank], &algorithm).unwrap())
+            .collect();
+        let content = |row: &Row| vec![0; usize::try_from(row.len()).unwrap()];
+        let rows = collective.schedules.iter().map(|schedule| {
+            let (send, recv) = (schedule.row(Buffer::Send), schedule.row(Buffer::Recv));
+            let held =
+                |row: &Row, random: &mut Random| Held::new(row, Lie::Plain, &content(row), random);
+            (held(&send, &mut random), held(&recv, &mut random))
+        });
+        collective.held = rows.collect();
+        let mut executors = collective.start(&sequencers);
+        let results: Vec<_> = job.finish(&mut executors).into_iter().flatten().collect();
+        assert_eq!(results[0], Ok(()));
+        assert_eq!(results[1], Ok(()));
+        let expected = CollError::Length { rank: 1, sent: root_len, expected: len };
+        assert_eq!(results[2], Err(expected));
+        for result in &results[3..] {
+            assert_eq!(*result, Err(CollError::GaveUp { rank: 2 }));
+        }
+        drop(executors);
+        let mut after = Collective::new(&good, &algorithm, how, &mut random);
+        let mut executors = after.start(&sequencers);
+        assert!(job.finish(&mut executors).iter().all(|result| *result == Some(Ok(()))));
+        after.check();
+    }
+}
+
+/// What is wrong with a collective before it begins.
+#[test]
+fn what_does_not_fit_is_refused() {
+    let mut job = Job::new(2);
+    let worlds = job.worlds();
+    let sequencers = Job::sequencers(&worlds);
+    let refused = |schedule: &Schedule, rows: Rows, combine, on: usize| {
+        // SAFETY: it never runs.
+        let made = unsafe { Executor::new(schedule.clone(), rows, combine, sequencers[on].next()) };
+        made.unwrap_err()
+    };
+    let none = || Rows { send: gapless_coll::Blocks::None, recv: gapless_coll::Blocks::None };
+    let chain = Algorithm::new(Method::Tree(Tree::Chain));
+    let make = |call: Call<'_>, algorithm| build(0, &Locality::flat(2), &call, &algorithm).unwrap();
+    let bcast = make(Call::Bcast { root: 0, len: 8 }, chain);
+    let error = refused(&bcast, none(), None, 1);
+    assert_eq!(error, CollError::OtherRank { rank: 0, ranks: 2, own: 1, size: 2 });
+    let error = refused(&bcast, none(), None, 0);
+    let (buffer, what) = (Buffer::Recv, "bytes");
+    assert_eq!(error, CollError::Row { buffer, what, given: 0, expected: 8 });
+    let two = gapless_coll::Blocks::Each(Vec::new());
+    let error = refused(&bcast, Rows { recv: two, ..none() }, None, 0);
+    assert_eq!(error, CollError::Row { buffer, what: "blocks", given: 0, expected: 1 });
+    let of = Reduction { unit: 6, commutative: true };
+    let mut random = Random(1);
+    let reduce = make(Call::Allreduce { len: 12, of, in_place: true }, chain);
+    let mut held = Held::new(&Row::one(12), Lie::Plain, &[0; 12], &mut random);
+    let int = Datatype::from(Primitive::Int32).commit().unwrap();
+    for combine in [None, Some(Combine::new(&Arithmetic::Sum.op(), &int).unwrap())] {
+        let given = combine.as_ref().map(Combine::bytes);
+        let error = refused(&reduce, Rows { recv: held.blocks(), ..none() }, combine, 0);
+        assert_eq!(error, CollError::Combine { unit: 6, given });
+    }
+    assert!(Combine::new(&Arithmetic::Affine.op(), &int).is_err());
+    // A chain's reduction and broadcast are told apart by direction; a ring's rounds go the same way.
+    let ring = Algorithm::new(Method::Exchange(Exchange::Ring)).segmented(1);
+    let many =
+        build(0, &Locality::flat(20), &Call::Bcast { root: 1, len: 20 << 16 }, &ring).unwrap();
+    let error = refused_among(20, many);
+    assert!(matches!(error, CollError::TooManySlots { max: SLOTS_MAX, .. }), "{error}");
+    let mut tickets: Vec<_> = Vec::new();
+    for _ in 0..IN_FLIGHT_MAX {
+        tickets.push(sequencers[0].next_persistent().unwrap());
+    }
+    let error = sequencers[0].next_persistent().unwrap_err();
+    assert_eq!(error, CollError::TooManyPersistent { max: IN_FLIGHT_MAX });
+    tickets.remove(1);
+    sequencers[0].next_persistent().unwrap();
+}
+
+fn refused_among(ranks: u32, schedule: Schedule) -> CollError {
+    let mut job = Job::new(ranks);
+    let worlds = job.worlds();
+    let ticket = Sequencer::new(&worlds[0]).next();
+    let mut held =
+        Held::new(&schedule.row(Buffer::Recv), Lie::Plain, &[0; 20 << 16], &mut Random(0));
+    let rows = Rows { send: gapless_coll::Blocks::None, recv: held.blocks() };
+    // SAFETY: it never runs.
+    unsafe { Executor::new(schedule, rows, None, ticket) }.unwrap_err()
+}
+
+/// Nothing begins on a communicator after a collective was dropped in flight.
+#[test]
+fn a_collective_dropped_in_flight() {
+    let mut random = Random(23);
+    let mut job = Job::new(2);
+    let worlds = job.worlds();
+    let sequencers = Job::sequencers(&worlds);
+    let chain = Algorithm::new(Method::Tree(Tree::Chain));
+    let calls = [Call::Bcast { root: 0, len: 400 }; 2];
+    let how = (Arithmetic::Sum, &[Lie::Gaps][..]);
+    let mut first = Collective::new(&calls, &chain, how, &mut random);
+    let mut second = Collective::new(&calls, &chain, how, &mut random);
+    let mut executors = first.start(&sequencers);
+    assert_eq!(job.advance(1, &mut executors[1].1), Poll::Pending);
+    drop(executors);
+    let mut executors = second.start(&sequencers);
+    assert_eq!(job.advance(1, &mut executors[1].1), Poll::Ready(Err(CollError::Abandoned)));
+    assert!(matches!(job.advance(0, &mut executors[0].1), Poll::Ready(Ok(()))));
+    // What peers may write to outlives the endpoints.
+    drop(job);
+}

@@ -1,0 +1,123 @@
+//! Several ranks in one thread, joined by loopback transports, and collectives of theirs.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Poll;
+
+use gapless_bml::{Bml, Rank};
+use gapless_btl::loopback::{self, Hub, Loopback};
+use gapless_coll::{CollError, Executor, Sequencer};
+use gapless_engine::HostEngine;
+use gapless_pml::{Comm, Config, Pml};
+
+/// Turns without an end after which a test gives up.
+const TURNS_MAX: u32 = 200_000;
+
+pub(crate) struct Job {
+    pub(crate) ranks: Vec<Option<Pml>>,
+}
+
+impl Job {
+    pub(crate) fn new(size: u32) -> Job {
+        Job::with(size, &Config::default())
+    }
+
+    pub(crate) fn with(size: u32, config: &Config) -> Job {
+        let hub = Hub::new();
+        let mut bmls: Vec<Bml> = Vec::new();
+        let mut addresses = Vec::new();
+        for rank in 0..size {
+            let mut bml = Bml::new(Rank(rank), size);
+            bml.add(Box::new(Loopback::with(&hub, loopback::Config::default())));
+            addresses.push(bml.addresses());
+            bmls.push(bml);
+        }
+        let ranks = (0u32..).zip(bmls).map(|(me, mut bml)| {
+            for peer in (0..size).filter(|peer| *peer != me) {
+                bml.connect(Rank(peer), &addresses[peer as usize]).unwrap();
+            }
+            Some(Pml::new(bml, vec![Arc::new(HostEngine)], config.clone()))
+        });
+        Job { ranks: ranks.collect() }
+    }
+
+    pub(crate) fn pml(&mut self, rank: u32) -> &mut Pml {
+        self.ranks[rank as usize].as_mut().expect("that rank lives")
+    }
+
+    /// Ends a rank as a killed process would.
+    pub(crate) fn kill(&mut self, rank: u32) {
+        self.ranks[rank as usize] = None;
+    }
+
+    pub(crate) fn progress(&mut self) {
+        for pml in self.ranks.iter_mut().flatten() {
+            pml.progress();
+        }
+    }
+
+    pub(crate) fn worlds(&mut self) -> Vec<Comm> {
+        self.ranks.iter_mut().flatten().map(|pml| pml.world()).collect()
+    }
+
+    /// Another communicator of all ranks.
+    pub(crate) fn dup(&mut self) -> Vec<Comm> {
+        let worlds = self.worlds();
+        let each = self.ranks.iter_mut().flatten().zip(&worlds);
+        let requests: Vec<_> = each.map(|(pml, world)| pml.start_dup(world).unwrap()).collect();
+        let mut made = BTreeMap::new();
+        while made.len() < requests.len() {
+            self.progress();
+            for (rank, request) in (0u32..).zip(&requests) {
+                if !made.contains_key(&rank)
+                    && let Some(comm) = self.pml(rank).test_comm(*request).unwrap()
+                {
+                    made.insert(rank, comm.unwrap());
+                }
+            }
+        }
+        made.into_values().collect()
+    }
+
+    /// Advances one collective of a rank.
+    pub(crate) fn advance(
+        &mut self,
+        rank: u32,
+        executor: &mut Executor,
+    ) -> Poll<Result<(), CollError>> {
+        executor.advance(self.pml(rank), &HostEngine, &HostEngine)
+    }
+
+    /// Goes on until all these collectives have ended; those of dead ranks are not looked at.
+    pub(crate) fn finish(
+        &mut self,
+        executors: &mut [(u32, Executor)],
+    ) -> Vec<Option<Result<(), CollError>>> {
+        let mut results = vec![None; executors.len()];
+        for _ in 0..TURNS_MAX {
+            let mut open = false;
+            for ((rank, executor), result) in executors.iter_mut().zip(&mut results) {
+                if self.ranks[*rank as usize].is_none() || result.is_some() {
+                    continue;
+                }
+                match self.advance(*rank, executor) {
+                    Poll::Ready(ended) => *result = Some(ended),
+                    Poll::Pending => open = true,
+                }
+            }
+            if !open {
+                return results;
+            }
+            self.progress();
+        }
+        panic!("the collectives of ranks {:?} do not end", {
+            let each = executors.iter().zip(&results);
+            each.filter(|(_, result)| result.is_none())
+                .map(|((rank, _), _)| rank)
+                .collect::<Vec<_>>()
+        });
+    }
+
+    pub(crate) fn sequencers(comms: &[Comm]) -> Vec<Sequencer> {
+        comms.iter().map(Sequencer::new).collect()
+    }
+}
