@@ -22,8 +22,8 @@
 //! disturbed by it; those that need a lost rank fail.
 //!
 //! # How many at once
-//! [`IN_FLIGHT_MAX`] on a communicator: each waits for the one that came so many before it, and `advance` gives `Pending`
-//! meanwhile.
+//! [`IN_FLIGHT_MAX`] on a communicator: each waits for the one that came so many before it, and `advance` gives
+//! `Pending` meanwhile.
 //! Therefore a caller that waits for one collective must advance all that are in flight (MPI 4.1 §6.12 demands that
 //! anyway). Messages never meet those of another collective; `tickets.rs` says why.
 

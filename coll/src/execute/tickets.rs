@@ -78,7 +78,8 @@ impl Sequencer {
         Self { comm: comm.collective(), state: Arc::default() }
     }
 
-    /// The next collective. All ranks must call this, and [`next_persistent`](Self::next_persistent), in the same order.
+    /// The next collective. All ranks must call this, and [`next_persistent`](Self::next_persistent), in the same
+    /// order.
     #[must_use]
     pub fn next(&self) -> Ticket {
         let number = lock(&self.state).one_shot.give();

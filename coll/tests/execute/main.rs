@@ -1,6 +1,7 @@
 //! The executor against what the operations mean: several ranks in one thread.
 mod failures;
 mod job;
+mod late;
 mod model;
 mod results;
 mod rows;

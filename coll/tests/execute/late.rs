@@ -1,0 +1,210 @@
+//! Engines and reducers that work later: nothing is used before it is there.
+use super::*;
+use crate::job::Job;
+use gapless_coll::choose::candidates;
+use gapless_dtype::Layout;
+use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
+use gapless_mem::{Completion, DeviceError, Pending, Region, Space};
+use std::any::Any;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+
+/// What is to be done.
+type Deed = Box<dyn FnOnce() + Send>;
+
+/// Does its work when it has been asked so often, and what comes before is over.
+struct LateWork {
+    state: Mutex<(u32, Option<Deed>)>,
+    after: Vec<Completion>,
+}
+
+// SAFETY: the numbers are those of the contract.
+// 1. `true` is answered once the work was done, by this thread or one before it.
+// 2. The mutex orders the two.
+// 3. The work is never put back; it is not known to be over otherwise.
+// 4. It gives itself.
+// 5. It is not exported.
+// 6. If the work panics, it is gone, and has done nothing: engines of the host leave nothing behind.
+unsafe impl Pending for LateWork {
+    fn poll(&self) -> Result<bool, DeviceError> {
+        for before in &self.after {
+            if !before.poll()? {
+                return Ok(false);
+            }
+        }
+        let mut state = self.state.lock().unwrap();
+        if state.0 > 0 {
+            state.0 -= 1;
+            return Ok(false);
+        }
+        if let Some(work) = state.1.take() {
+            work();
+        }
+        Ok(true)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// Work that is done when it has been asked `delay` times in vain.
+fn later(delay: u32, after: &[Completion], work: impl FnOnce() + Send + 'static) -> Completion {
+    let state = Mutex::new((delay, Some(Box::new(work) as Deed)));
+    Completion::Pending(Arc::new(LateWork { state, after: after.to_vec() }))
+}
+
+/// What uses results of other work is quicker than that work: it would come too early if it did not wait.
+struct Late;
+
+// SAFETY: the numbers are those of the contract; the work is that of `HostEngine`, which keeps it.
+// 1. and 3. As `HostEngine`, but that what does not fit is found later, and fails a test.
+// 2. The completion says so, see `LateWork`.
+// 4. Nothing is started before the completion is asked.
+unsafe impl Engine for Late {
+    fn name(&self) -> &'static str {
+        "late"
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        Engine::serves(&HostEngine, space)
+    }
+
+    unsafe fn pack(
+        &self,
+        src: &Typed,
+        range: Range<u64>,
+        dst: Region,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let src = src.clone();
+        Ok(later(3, after, move || {
+            // SAFETY: the caller grants both until the completion.
+            let done = unsafe { HostEngine.pack(&src, range, dst, &[]) };
+            done.unwrap();
+        }))
+    }
+
+    unsafe fn unpack(
+        &self,
+        src: Region,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let dst = dst.clone();
+        Ok(later(0, after, move || {
+            // SAFETY: as above.
+            let done = unsafe { HostEngine.unpack(src, &dst, range, &[]) };
+            done.unwrap();
+        }))
+    }
+
+    unsafe fn transfer(
+        &self,
+        src: &Typed,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let (src, dst) = (src.clone(), dst.clone());
+        Ok(later(3, after, move || {
+            // SAFETY: as above.
+            let done = unsafe { HostEngine.transfer(&src, &dst, range, &[]) };
+            done.unwrap();
+        }))
+    }
+}
+
+// SAFETY: as for `Engine`.
+unsafe impl Reducer for Late {
+    fn supports(&self, op: &Op, layout: &Layout) -> bool {
+        HostEngine.supports(op, layout)
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        Reducer::serves(&HostEngine, space)
+    }
+
+    unsafe fn reduce_into(
+        &self,
+        op: &Op,
+        srcs: &[Typed],
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let (op, srcs, dst) = (op.clone(), srcs.to_vec(), dst.clone());
+        Ok(later(1, after, move || {
+            // SAFETY: as above.
+            let done = unsafe { HostEngine.reduce_into(&op, &srcs, &dst, range, &[]) };
+            done.unwrap();
+        }))
+    }
+}
+
+#[test]
+fn engines_that_work_later_are_waited_for() {
+    let mut random = Random(30);
+    let n = 5;
+    let mut job = Job::new(n);
+    let worlds = job.worlds();
+    let sequencers = Job::sequencers(&worlds);
+    let of = sum(Arithmetic::Affine);
+    for call in [
+        Call::Allreduce { len: 8 * 35, of, in_place: false },
+        Call::Scan { len: 8 * 35, of, in_place: true },
+        Call::Alltoall { len: 40, in_place: true },
+        Call::Bcast { root: 1, len: 600 },
+    ] {
+        let calls = vec![call; n as usize];
+        for algorithm in candidates(&call, &Locality::flat(n as usize)) {
+            for lies in [&[Lie::Gaps][..], &[Lie::Apart, Lie::Gaps, Lie::Plain]] {
+                let how = (Arithmetic::Affine, lies);
+                let algorithm = algorithm.segmented(24);
+                let mut collective = Collective::new(&calls, &algorithm, how, &mut random);
+                let mut open = collective.start(&sequencers);
+                let mut was_busy = false;
+                for turn in 0.. {
+                    assert!(turn < 100_000, "{} does not end", collective.what);
+                    open.retain_mut(|(rank, executor)| {
+                        let result = executor.advance(job.pml(*rank), &Late, &Late);
+                        was_busy |= executor.is_busy();
+                        match result {
+                            Poll::Pending => true,
+                            Poll::Ready(result) => {
+                                assert_eq!(result, Ok(()), "{}", collective.what);
+                                false
+                            }
+                        }
+                    });
+                    if open.is_empty() {
+                        break;
+                    }
+                    job.progress();
+                }
+                assert!(was_busy || call.reduction().is_none(), "{}", collective.what);
+                collective.check();
+            }
+        }
+    }
+}
+
+/// Who drops a collective while engines work waits for them.
+#[test]
+fn dropping_waits_for_engines() {
+    let mut random = Random(31);
+    let mut job = Job::new(1);
+    let worlds = job.worlds();
+    let call = [Call::Allgather { len: 40, in_place: false }];
+    for algorithm in candidates(&call[0], &Locality::flat(1)) {
+        let how = (Arithmetic::Sum, &[Lie::Gaps][..]);
+        let mut collective = Collective::new(&call, &algorithm, how, &mut random);
+        let mut executors = collective.start(&Job::sequencers(&worlds));
+        assert_eq!(executors[0].1.advance(job.pml(0), &Late, &Late), Poll::Pending);
+        assert!(executors[0].1.is_busy());
+        drop(executors);
+        collective.check();
+    }
+}
