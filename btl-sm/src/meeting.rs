@@ -209,8 +209,6 @@ impl Sm {
         if self.links[id as usize].state == State::Known
             && let Err(error) = self.call(id)
         {
-            let nonce = self.links[id as usize].card.nonce;
-            self.door.guests.retain(|(from, _), _| *from != nonce);
             self.die(id, error);
         }
     }
@@ -409,7 +407,8 @@ impl Sm {
     }
 
     /// A guest becomes a link's other half, or waits until it has been named and we have called it: until then
-    /// nobody knows which process it should be. The call of a peer that is known is answered with one.
+    /// nobody knows which process it should be. The call of a peer that is known is answered with one: it leaves the
+    /// table with that, so it has a seat however many strangers wait.
     fn seat(&mut self, guest: Guest) {
         let name = (guest.hello.from, guest.pid);
         let link = self.by_nonce.get(&name.0).map(|peer| (peer.0, &self.links[peer.0 as usize]));
@@ -417,7 +416,7 @@ impl Sm {
             Some((id, link)) if link.outgoing.is_some() || link.is_over() => {
                 self.welcome(id, guest);
             }
-            known if self.door.guests.len() < strangers::guests_max() => {
+            known if known.is_some() || self.door.guests.len() < strangers::guests_max() => {
                 let known = known.map(|(id, _)| id);
                 self.door.guests.entry(name).or_insert(guest);
                 self.door.make_room(strangers::descriptors_max());
@@ -516,6 +515,9 @@ impl Sm {
         for socket in link.outgoing.as_deref().into_iter().chain(&link.incoming) {
             self.door.forget(socket);
         }
+        // Who waits to be it sees an end.
+        let nonce = link.card.nonce;
+        self.door.guests.retain(|(from, _), _| *from != nonce);
         // A peer that broke the rules is alive and must learn that it is over.
         if matches!(error, LinkError::Corrupt { .. }) {
             link.hang_up();

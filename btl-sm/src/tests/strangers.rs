@@ -180,14 +180,22 @@ fn all_at_the_door_together_hold_few_descriptors() {
             assert!(theirs <= 512 / 8, "{theirs} descriptors for {} strangers", kept.len());
         }
     }
-    // One of the job still gets in.
+    // Those of the job still get in: one that we call first, and one that was introduced and calls us first.
     let mut bob = open(&job, "bob");
+    let mut carol = open(&job, "carol");
     let to_bob = alice.connect(&bob.address()).unwrap();
     bob.connect(&alice.address()).unwrap();
+    let to_carol = alice.introduce(&carol.address()).unwrap();
+    let from_carol = carol.connect(&alice.address()).unwrap();
     let mut events = Queue::with_capacity(16);
     until("they have met", || {
-        bob.poll(None, &mut events);
-        alice.poll(None, &mut events);
-        alice.reserve(to_bob, 1).is_ok()
+        for one in [&mut alice, &mut bob, &mut carol] {
+            one.poll(None, &mut events);
+        }
+        assert!(!events.drain().any(|event| matches!(event, Event::Lost { .. })));
+        // Sending would make her call: what is asked is whether she has answered.
+        let called = carol.reserve(from_carol, 1).is_ok();
+        called && alice.reserve(to_bob, 1).is_ok()
     });
+    assert!(alice.reserve(to_carol, 1).is_ok());
 }
