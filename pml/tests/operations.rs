@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Buffer, Job, bytes, strided};
+use gapless_dtype::{Datatype, Primitive};
 use gapless_pml::{Persistent, PmlError, SendMode, Source, TagSel};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -218,4 +219,34 @@ fn whoever_asks_is_told_of_the_end_once() {
     job.pml(1).cancel_unmatched();
     assert_eq!(job.finish(1, never), Err(PmlError::Cancelled));
     assert!(!job.pml(1).has_requests());
+}
+
+/// What was sent before the receive's arguments were refused would be a message too many.
+#[test]
+fn a_replacement_that_is_refused_has_sent_nothing() {
+    let mut job = Job::new(2);
+    let world = job.pml(0).world();
+    let int = Datatype::from(Primitive::Int);
+    let twice = Datatype::hindexed_block(1, &[0, 2], &int).unwrap().commit().unwrap();
+    let good = strided(10, 4, 7);
+    let (from, tag) = (Source::Rank(1), TagSel::Is(0));
+    let what = "the source of a receive or probe";
+    let cases = [
+        (&twice, (from, tag), PmlError::OverlappingReceive { count: 1 }),
+        (&good, (Source::Rank(9), tag), PmlError::InvalidRank { what, rank: 9, size: 2 }),
+        (&good, (from, TagSel::Is(-2)), PmlError::InvalidTag { tag: -2 }),
+    ];
+    for (layout, from, why) in cases {
+        let buffer = Buffer::source(layout, 1, 1);
+        // SAFETY: the buffer lives until this returns.
+        let failed = unsafe { job.pml(0).sendrecv_replace(&world, &buffer.typed(), (1, 0), from) };
+        assert_eq!(failed, Err(why.into()));
+    }
+    // Messages between two processes stay in order: this one would come after them.
+    let marker = Buffer::source(&good, 1, 2);
+    let sent = job.isend(0, &marker, 1, 7);
+    let to = Buffer::target(&good, 1);
+    let recv = job.irecv(1, &to, Source::Any, TagSel::Any);
+    assert_eq!(job.finish(1, recv).unwrap().tag, 7);
+    job.finish(0, sent).unwrap();
 }

@@ -51,19 +51,15 @@ impl Communicator {
         from: (impl Into<Source>, impl Into<TagSel>),
     ) -> Result<Status, Error> {
         let view = buffer.into();
-        // SAFETY: `view` borrows its memory, which nobody writes during this call.
-        let send =
-            self.start(|pml| unsafe { pml.isend_copy(&self.comm, &view.typed, to.0, to.1) })?;
-        // SAFETY: `view` borrows its memory exclusively until this call returns, which is after the
-        // request has ended; the copy is the send's own.
-        match unsafe { self.start_recv(&view.typed, from.0.into(), from.1.into()) } {
-            Ok(recv) => self.exchanged(recv, Ok(send)),
-            Err(error) => {
-                // It goes on by itself.
-                self.shared.with(|state| Ok(state.pml.release(send)?))?;
-                Err(error)
-            }
-        }
+        let from = (from.0.into(), from.1.into());
+        let (recv, send) = self.shared.with(|state| {
+            // SAFETY: `view` borrows its memory exclusively until this call returns, which is after
+            // the receive has ended.
+            let started = unsafe { state.open()?.start_replace(&self.comm, &view.typed, to, from) };
+            self.shared.rouse(state);
+            Ok(started?)
+        })?;
+        self.exchanged(recv, Ok(send))
     }
 
     /// Waits until both operations of an exchange have ended.

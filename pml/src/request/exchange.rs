@@ -49,15 +49,38 @@ impl Pml {
         to: (u32, i32),
         from: (Source, TagSel),
     ) -> Outcome {
+        // SAFETY: the caller's promise holds until `exchanged` has seen both end.
+        let (recv, send) = unsafe { self.start_replace(comm, buffer, to, from) }?;
+        self.exchanged(recv, Ok(send))
+    }
+
+    /// Starts the receive and the send of [`sendrecv_replace`](Pml::sendrecv_replace), which are returned in this
+    /// order. Never waits.
+    ///
+    /// # Safety
+    /// Until the receive has ended, `buffer` describes memory that is valid for reads and writes and that nothing else
+    /// touches. What is sent is a copy.
+    ///
+    /// # Errors
+    /// As [`irecv`](Pml::irecv) and [`isend_copy`](Pml::isend_copy); nothing was started, so nothing was sent.
+    pub unsafe fn start_replace(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        (dest, sent): (u32, i32),
+        (source, tag): (Source, TagSel),
+    ) -> Result<(RequestId, RequestId), PmlError> {
+        // Of a message that was sent the peer cannot be told that it is void.
+        self.core.check_recv(comm, buffer, source, tag)?;
         // SAFETY: nothing writes the memory before the receive below is started.
-        let send = unsafe { self.isend_copy(comm, buffer, to.0, to.1) }?;
-        // SAFETY: the caller's promise holds until `exchanged` has seen it end.
-        match unsafe { self.irecv(comm, buffer, from.0, from.1) } {
-            Ok(recv) => self.exchanged(recv, Ok(send)),
+        let send = unsafe { self.isend_copy(comm, buffer, dest, sent) }?;
+        // SAFETY: the caller's promise is passed on.
+        match unsafe { self.irecv(comm, buffer, source, tag) } {
+            Ok(recv) => Ok((recv, send)),
             Err(error) => {
-                // The copy is the request's own.
+                // Only if sending found a process lost. The copy is the request's own.
                 self.release(send)?;
-                Err(error.into())
+                Err(error)
             }
         }
     }

@@ -146,6 +146,23 @@ impl Core {
         Ok(Pattern { context: comm.context(), source, tag })
     }
 
+    /// Whether a receive can be started; nothing is.
+    pub(crate) fn check_recv(
+        &mut self,
+        comm: &Comm,
+        buffer: &Typed,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<(), PmlError> {
+        let pattern = self.pattern(comm, source, tag)?;
+        once_each(buffer)?;
+        buffer::engine_for(&self.engines, buffer)?;
+        match self.unexpected.peek(pattern) {
+            Some(_) => Ok(()),
+            None => self.somebody_left(comm, pattern),
+        }
+    }
+
     /// Starts a receive.
     ///
     /// # Safety
