@@ -8,8 +8,8 @@ use gapless_mem::Space;
 use std::fmt;
 use thiserror::Error;
 
-/// Why a call or a request failed. Ranks of `PeerLost` and `Unreachable` are process numbers in the
-/// job, as all communicators know them; other ranks are those of the communicator.
+/// Why a call or a request failed. Ranks of `PeerLost`, `NobodyLeft`, `SenderFailed` and `Unreachable` are process
+/// numbers in the job, as all communicators know them; other ranks are those of the communicator.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum PmlError {

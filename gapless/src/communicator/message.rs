@@ -89,7 +89,8 @@ impl Message {
     /// Receives it (`MPI_Mrecv`, MPI 4.1 §3.8.3).
     ///
     /// # Errors
-    /// As [`Communicator::recv`]; its sender was lost before the data came.
+    /// As [`Communicator::recv`]; its sender was lost before the data came. The message is gone then, also if an
+    /// argument was wrong: it is dropped, as an unwanted message is.
     pub fn recv<'v>(self, into: impl Into<ViewMut<'v>>) -> Result<Status, Error> {
         let view = into.into();
         let shared = Arc::clone(&self.comm.shared);

@@ -115,6 +115,11 @@ impl Uses {
         *count = count.saturating_add(1);
         1 << count.ilog2()
     }
+
+    /// The layout was fetched: what that cost is paid. Should it be forgotten, or be of no use, its price counts anew.
+    pub(crate) fn paid(&mut self, id: u64) {
+        self.0.remove(&id);
+    }
 }
 
 /// Layouts of one peer, by its identifiers.
@@ -269,6 +274,7 @@ impl Core {
         if let Some(flat) = fetch.take(offset, length, fragment)? {
             incoming.stage = Stage::Choosing;
             let layouts = &mut self.peers[from as usize].layouts;
+            layouts.unknown.paid(layout_id);
             let layout = layouts.insert(layout_id, &flat, &self.config.bounds)?;
             self.set_layout(id, layout)?;
             self.proceed(bml, id)?;
@@ -293,6 +299,8 @@ mod tests {
         let counts: Vec<u64> = (0..9).map(|_| uses.count(7, 2)).collect();
         assert_eq!(counts, [1, 2, 2, 4, 4, 4, 4, 8, 8]);
         assert_eq!((uses.count(8, 2), uses.count(7, 2)), (1, 8));
+        uses.paid(8);
+        assert_eq!(uses.count(8, 2), 1, "after a fetch its price counts anew");
         assert_eq!((uses.count(9, 2), uses.count(7, 2)), (1, 1), "all were forgotten");
     }
 

@@ -222,6 +222,7 @@ impl Granted {
             fetched.clear();
         }
         fetched.insert(name, ());
+        cx.state.granting.unknown.paid(name);
         cx.layout(serial, piece, bytes);
         Some(())
     }
