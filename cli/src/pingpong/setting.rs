@@ -18,7 +18,7 @@ impl Setting {
     /// peers may map it.
     #[must_use]
     pub fn over(self, mut config: Config) -> Config {
-        config.force = self.force;
+        config.force = self.force.or(config.force);
         config.share_device_buffers = true;
         let tuning = &mut config.tuning;
         if let Some(bytes) = self.fragment_bytes {
