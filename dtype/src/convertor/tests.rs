@@ -206,7 +206,7 @@ fn long_transfers_between_layouts_of_short_runs() {
     let row = Datatype::resized(0, 16 * edge.cast_signed(), &row).unwrap();
     let along = Datatype::contiguous(edge, &row).unwrap().commit().unwrap();
     let reach = in_memory(16 * edge * edge + 24 * edge);
-    let memory: Vec<u8> = (0..reach).map(|at| (at * 7 % 251) as u8).collect();
+    let memory: Vec<u8> = (0..reach).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
     for (from, to) in [(&along, &across), (&across, &along)] {
         let mut src = Convertor::new(from, 1).unwrap();
         let mut dst = Convertor::new(to, 1).unwrap();
@@ -215,7 +215,8 @@ fn long_transfers_between_layouts_of_short_runs() {
         let mut expected = vec![255; reach];
         dst.unpack(&packed, &mut expected, 0).unwrap();
         for step in [u64::MAX, 300_001] {
-            (src.seek(0).unwrap(), dst.seek(0).unwrap());
+            src.seek(0).unwrap();
+            dst.seek(0).unwrap();
             let mut got = vec![255; reach];
             while let 1.. = transfer(&mut src, &memory, 0, &mut dst, &mut got, 0, step).unwrap() {}
             assert!(got == expected, "{from:?} to {to:?}");
