@@ -3,8 +3,9 @@ use super::*;
 use crate::job::Job;
 use gapless_coll::choose::candidates;
 use gapless_dtype::Layout;
+use gapless_engine::testkit::{Work, Wrapper};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
-use gapless_mem::{Completion, DeviceError, Pending, Region, Space};
+use gapless_mem::{Completion, DeviceError, Pending, Space};
 use std::any::Any;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -62,7 +63,7 @@ struct Late;
 // 1. and 3. As `HostEngine`, but that what does not fit is found later, and fails a test.
 // 2. The completion says so, see `LateWork`.
 // 4. Nothing is started before the completion is asked.
-unsafe impl Engine for Late {
+unsafe impl Wrapper for Late {
     fn name(&self) -> &'static str {
         "late"
     }
@@ -71,47 +72,11 @@ unsafe impl Engine for Late {
         Engine::serves(&HostEngine, space)
     }
 
-    unsafe fn pack(
-        &self,
-        src: &Typed,
-        range: Range<u64>,
-        dst: Region,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let src = src.clone();
-        Ok(later(3, after, move || {
-            // SAFETY: the caller grants both until the completion.
-            let done = unsafe { HostEngine.pack(&src, range, dst, &[]) };
-            done.unwrap();
-        }))
-    }
-
-    unsafe fn unpack(
-        &self,
-        src: Region,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let dst = dst.clone();
-        Ok(later(0, after, move || {
-            // SAFETY: as above.
-            let done = unsafe { HostEngine.unpack(src, &dst, range, &[]) };
-            done.unwrap();
-        }))
-    }
-
-    unsafe fn transfer(
-        &self,
-        src: &Typed,
-        dst: &Typed,
-        range: Range<u64>,
-        after: &[Completion],
-    ) -> Result<Completion, EngineError> {
-        let (src, dst) = (src.clone(), dst.clone());
-        Ok(later(3, after, move || {
-            // SAFETY: as above.
-            let done = unsafe { HostEngine.transfer(&src, &dst, range, &[]) };
+    unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {
+        let delay = if matches!(work, Work::Unpack(..)) { 0 } else { 3 };
+        Ok(later(delay, after, move || {
+            // SAFETY: the caller grants the memory until the completion.
+            let done = unsafe { work.run(&HostEngine, &[]) };
             done.unwrap();
         }))
     }
