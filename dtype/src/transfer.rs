@@ -1,6 +1,5 @@
-//! Layout to layout: the packed bytes of one cursor go to the places of another, in one copy and without
-//! a staging buffer. Where a side is contiguous this is a pack or an unpack; where both have the same layout,
-//! the program is walked once for both. Two different layouts of long runs are copied run by run: both sides' runs are
+//! Layout to layout: the packed bytes of one cursor go to the places of another. Where a side is contiguous this is a
+//! pack or an unpack; where both have the same layout, the program is walked once for both. Two different layouts of long runs are copied run by run: both sides' runs are
 //! listed a batch at a time, and the shorter of the two at hand is copied. Where runs are short, that costs more than a
 //! second copy: then pieces are packed into a buffer that stays in the cache, and unpacked from there, each by the loops
 //! that suit its layout.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use gapless::Protocol;
-use gapless_cli::pingpong::{Ends, Where};
+use gapless_cli::pingpong::Ends;
 use gapless_report::{Mark, PlotError, Point, Report, Row, Series, lines};
 use serde_json::json;
 
@@ -47,7 +47,7 @@ impl Experiment for Regret {
                      buffers; ÷ best protocol: the same by the best of all\nprotocols, each forced in turn. The \
                      mark takes the first quartile of the time by choice over the third of the best: less than \
                      the spread is not seen\n";
-        let findings = job::run_at(sites, Self::NAME, options, common, plan, notes)?;
+        let findings = job::run_at(sites, Self::NAME, options, common, plan, "")?;
         let rows = regrets(findings.rows);
         let mut notes = notes.to_owned();
         notes.extend(summary(&rows));
@@ -98,7 +98,7 @@ fn plan(options: &Options, sites: &Sites) -> Vec<Pair> {
 
 /// Every message by choice, by each protocol, and by choice again.
 fn items(brief: bool, ends: Ends) -> Vec<Item> {
-    let device = ends.0.iter().any(|place| matches!(place, Where::Cuda(_) | Where::OpenCl(_)));
+    let device = ends.involve_device();
     let mut items = Vec::new();
     for (shape, size) in subjects(brief) {
         let chosen = Item::new(shape, size, ends);
@@ -164,8 +164,7 @@ fn regret(rows: Vec<Row>) -> Option<Row> {
     for row in &rows {
         let asked = row.op.strip_prefix("oneway, ").unwrap_or("choice");
         // A protocol that was forced and did not carry it says nothing.
-        let other = || row.protocol.split('+').any(|carried| carried != asked);
-        if asked == "choice" || !other() {
+        if asked == "choice" || row.protocol.split('+').all(|carried| carried == asked) {
             let time = micros.entry(asked.to_owned()).or_insert(f64::INFINITY);
             *time = time.min((row.seconds.median * 1e8).round() / 100.0);
         }

@@ -54,8 +54,8 @@ pub(crate) struct Offering {
     vain: u8,
     /// Messages that are eager before another is offered.
     resting: u8,
-    /// Whether the last buffer that the peer granted lies in the host's memory. One kernel packs into such a message's
-    /// slot, too, without a rendezvous.
+    /// Whether the last buffer that the peer granted lies in host memory. Offering gains nothing then: an eager message
+    /// also takes one kernel, and no rendezvous.
     pub(crate) puts_into_host: bool,
 }
 

@@ -116,7 +116,8 @@ impl Uses {
         1 << count.ilog2()
     }
 
-    /// The layout was fetched: what that cost is paid. Should it be forgotten, or be of no use, its price counts anew.
+    /// A layout was fetched. If the cache drops it later, or it could not be decoded, its messages are counted from 1
+    /// again.
     pub(crate) fn paid(&mut self, id: u64) {
         self.0.remove(&id);
     }
