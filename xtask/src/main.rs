@@ -126,6 +126,13 @@ enum Chore {
     },
 }
 
+impl Chore {
+    /// Whether cargo is asked what there is.
+    fn needs_cargo(&self) -> bool {
+        !matches!(self, Chore::Peers(options) if options.has_programs())
+    }
+}
+
 /// Why a chore could not be done, or what it found wrong.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -179,26 +186,33 @@ pub(crate) enum Failure {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let done = Checkout::find().and_then(|checkout| match arguments.chore {
-        Chore::Deps => deps::run(&checkout),
-        Chore::Kernels { check } => kernels::run(&checkout, check),
-        Chore::Test { odd: Some(names), .. } => test::odd(&checkout, &names),
-        Chore::Test { quick, .. } => test::run(&checkout, quick),
-        Chore::GpuBundle { max_bytes } => bundle::run(&checkout, max_bytes),
-        Chore::Fuzz { seconds, targets } => fuzz::run(&checkout, seconds, &targets),
-        Chore::Counts { bless } => counts::run(&checkout, bless),
-        Chore::Peers(options) => peers::run(&checkout, &options),
-        Chore::Unsafe { check } => unsafe_code::run(&checkout, check),
-        Chore::Soak { minutes, release } => soak::run(&checkout, minutes, release),
-        Chore::Valgrind { packages } => valgrind::run(&checkout, &packages),
-        Chore::Mutants { part, paths } => mutants::run(&checkout, &paths, part.as_deref()),
-        Chore::Ci { checks } => ci::run(&checkout, checks),
-    });
+    let chore = arguments.chore;
+    let checkout = if chore.needs_cargo() { Checkout::find() } else { Ok(Checkout::here()) };
+    let done = checkout.and_then(|checkout| obey(&checkout, chore));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("xtask: {failure}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Does a chore in the checkout.
+fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
+    match chore {
+        Chore::Deps => deps::run(checkout),
+        Chore::Kernels { check } => kernels::run(checkout, check),
+        Chore::Test { odd: Some(names), .. } => test::odd(checkout, &names),
+        Chore::Test { quick, .. } => test::run(checkout, quick),
+        Chore::GpuBundle { max_bytes } => bundle::run(checkout, max_bytes),
+        Chore::Fuzz { seconds, targets } => fuzz::run(checkout, seconds, &targets),
+        Chore::Counts { bless } => counts::run(checkout, bless),
+        Chore::Peers(options) => peers::run(checkout, &options),
+        Chore::Unsafe { check } => unsafe_code::run(checkout, check),
+        Chore::Soak { minutes, release } => soak::run(checkout, minutes, release),
+        Chore::Valgrind { packages } => valgrind::run(checkout, &packages),
+        Chore::Mutants { part, paths } => mutants::run(checkout, &paths, part.as_deref()),
+        Chore::Ci { checks } => ci::run(checkout, checks),
     }
 }

@@ -99,6 +99,11 @@ impl Checkout {
         })
     }
 
+    /// The checkout that the current folder is the root of; no package of it is known.
+    pub(crate) fn here() -> Self {
+        Self { root: ".".into(), target: "target".into(), packages: Vec::new() }
+    }
+
     /// The folder of the fuzzer's workspace.
     pub(crate) fn fuzz(&self) -> PathBuf {
         self.root.join("fuzz")

@@ -11,6 +11,10 @@
 //! family of work beside it, and its tables into `README.md` there. A library that fails at a piece of work is started
 //! again, and what it failed at is named.
 //!
+//! The MPI libraries are Debian's, or installed in folders that the options name, such as the virtual environments of
+//! their Python wheels. With `--built` nothing is built of ours, so that the program compares them on a machine without
+//! Cargo, or takes another commit's programs.
+//!
 //! Units: bytes, seconds; ratios are speeds of ours over another's.
 
 mod job;
@@ -31,11 +35,21 @@ use work::{Ratios, Row, Work};
 /// What is compared, ours first.
 const LIBRARIES: [&str; 3] = ["gapless", "openmpi", "mpich"];
 
-/// An MPI library as Debian has it: its compiler, a file that only the developer's package brings, and packages.
-const PEERS: [(&str, &str, [&str; 2]); 2] = [
-    ("mpicc.openmpi", "openmpi/include/mpi.h", ["openmpi-bin", "libopenmpi-dev"]),
-    ("mpicc.mpich", "libmpich.so", ["mpich", "libmpich-dev"]),
+/// An MPI library as Debian has it: its compiler, its launcher, a file that only the developer's package brings, and
+/// packages.
+const PEERS: [(&str, &str, &str, [&str; 2]); 2] = [
+    ("mpicc.openmpi", "mpirun.openmpi", "openmpi/include/mpi.h", ["openmpi-bin", "libopenmpi-dev"]),
+    ("mpicc.mpich", "mpiexec.hydra", "libmpich.so", ["mpich", "libmpich-dev"]),
 ];
+
+/// How a library's work is started.
+pub(super) struct Program {
+    /// The library's name, one of [`LIBRARIES`].
+    library: &'static str,
+    /// The launcher of several processes.
+    launcher: PathBuf,
+    program: PathBuf,
+}
 
 /// What the user asks for.
 #[derive(Clone, Debug, clap::Args)]
@@ -52,6 +66,16 @@ pub(crate) struct Options {
     /// Only work whose line contains this, for instance "pack X"
     #[arg(long)]
     only: Option<String>,
+    /// Open MPI as installed in this folder, with bin/mpicc and bin/mpiexec, instead of the system's
+    #[arg(long, value_name = "FOLDER")]
+    openmpi: Option<PathBuf>,
+    /// MPICH as installed in this folder, with bin/mpicc and bin/mpiexec, instead of the system's
+    #[arg(long, value_name = "FOLDER")]
+    mpich: Option<PathBuf>,
+    /// gapless and gapless-peers of this folder, instead of building them; needs no Cargo, only the checkout as the
+    /// current folder
+    #[arg(long, value_name = "FOLDER")]
+    built: Option<PathBuf>,
     /// Folder for the report and the figures, or a file NAME.json for the report alone; without it a whole run
     /// writes to bench/results/cpu and the tables into README.md there, and any other nowhere
     #[arg(long)]
@@ -59,6 +83,13 @@ pub(crate) struct Options {
     /// Measures nothing: makes figures and tables of this report
     #[arg(long, conflicts_with_all = ["quick", "rounds", "seconds", "only"])]
     from: Option<PathBuf>,
+}
+
+impl Options {
+    /// Whether our programs are built already.
+    pub(crate) fn has_programs(&self) -> bool {
+        self.built.is_some()
+    }
 }
 
 /// Where a whole run leaves its results, from the root.
@@ -93,7 +124,7 @@ pub(crate) fn run(checkout: &Checkout, options: &Options) -> Result<(), Failure>
 fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
     let folder = checkout.target.join("peers");
     fs::create_dir_all(&folder).map_err(at(&folder))?;
-    let programs = build(checkout, &folder)?;
+    let programs = build(checkout, &folder, options)?;
     let (rounds, seconds) = match options.quick {
         true => (2, 0.01),
         false => (options.rounds.max(1), options.seconds),
@@ -106,8 +137,8 @@ fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
             continue;
         }
         println!("\n{}", if ranks == 1 { "== one process" } else { "== two processes" });
-        let start = |i: usize| Job::start(LIBRARIES[i], &programs[i], &folder, ranks);
-        let mut jobs = (0..LIBRARIES.len()).map(start).collect::<Result<Vec<_>, _>>()?;
+        let start = |program| Job::start(program, &folder, ranks);
+        let mut jobs = programs.iter().map(start).collect::<Result<Vec<_>, _>>()?;
         for work in list {
             match measure(&mut jobs, &work, rounds, seconds) {
                 Ok(ratios) => {
@@ -118,7 +149,7 @@ fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
                 Err((i, failure)) => {
                     println!("{}: {failure}", work.command());
                     not_measured.push(format!("{}: {failure}", work.command()));
-                    jobs[i] = start(i)?;
+                    jobs[i] = start(&programs[i])?;
                 }
             }
         }
@@ -127,7 +158,7 @@ fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
         }
     }
     let command = format!("cargo xtask peers --rounds {rounds} --seconds {seconds}");
-    let report = Report { rows, not_measured, ..Report::new(checkout, command, before) };
+    let report = Report { rows, not_measured, ..Report::new(&programs, command, before) };
     summarise(&report);
     Ok(report)
 }
@@ -137,34 +168,53 @@ fn at(path: &Path) -> impl Fn(std::io::Error) -> Failure {
 }
 
 /// The programs, in the order of [`LIBRARIES`]; libraries that are missing are installed, or named.
-fn build(checkout: &Checkout, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    for (compiler, file, packages) in PEERS {
-        let there = tools::on_search_path(compiler)
-            && ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib"]
-                .iter()
-                .any(|folder| Path::new(folder).join(file).exists());
-        if !there {
-            tools::bring(compiler, &packages)?;
+fn build(checkout: &Checkout, folder: &Path, options: &Options) -> Result<Vec<Program>, Failure> {
+    let built = match &options.built {
+        Some(built) => built.clone(),
+        None => {
+            shell::run(shell::cargo().current_dir(&checkout.root).args([
+                "build",
+                "--release",
+                "-p",
+                "gapless-peers",
+                "-p",
+                "gapless-cli",
+                "--bins",
+            ]))?;
+            checkout.target.join("release")
         }
-    }
-    shell::run(shell::cargo().current_dir(&checkout.root).args([
-        "build",
-        "--release",
-        "-p",
-        "gapless-peers",
-        "-p",
-        "gapless-cli",
-        "--bins",
-    ]))?;
-    let mut programs = vec![checkout.target.join("release/gapless-peers")];
-    for (compiler, ..) in PEERS {
-        let program = folder.join(compiler.replace("mpicc", "peers"));
+    };
+    let mut programs = vec![Program {
+        library: LIBRARIES[0],
+        launcher: built.join("gapless"),
+        program: built.join("gapless-peers"),
+    }];
+    for (i, installed) in [&options.openmpi, &options.mpich].into_iter().enumerate() {
+        let library = LIBRARIES[i + 1];
+        let (compiler, launcher) = match installed {
+            Some(installed) => (installed.join("bin/mpicc"), installed.join("bin/mpiexec")),
+            None => debian(i)?,
+        };
+        let program = folder.join(format!("peers.{library}"));
         let mut command = Command::new(compiler);
         command.args(["-O2", "-o"]).arg(&program).arg(checkout.root.join("bench/peers/peers.c"));
         shell::run(&mut command)?;
-        programs.push(program);
+        programs.push(Program { library, launcher, program });
     }
     Ok(programs)
+}
+
+/// The compiler and launcher of one of [`PEERS`], installed if need be.
+fn debian(i: usize) -> Result<(PathBuf, PathBuf), Failure> {
+    let (compiler, launcher, file, packages) = PEERS[i];
+    let there = tools::on_search_path(compiler)
+        && ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib"]
+            .iter()
+            .any(|folder| Path::new(folder).join(file).exists());
+    if !there {
+        tools::bring(compiler, &packages)?;
+    }
+    Ok((compiler.into(), launcher.into()))
 }
 
 /// Has every library do the work, in turn, some rounds. A failure comes with the number of the library.

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::at;
 use super::work::Times;
+use super::{Program, at};
 use crate::{Failure, shell};
 
 /// No piece of work takes as long, memory to be filled included.
@@ -28,12 +28,8 @@ pub(super) struct Job {
 
 impl Job {
     /// Starts `ranks` processes of `program`, on the last processors.
-    pub(super) fn start(
-        library: &'static str,
-        program: &Path,
-        folder: &Path,
-        ranks: usize,
-    ) -> Result<Job, Failure> {
+    pub(super) fn start(program: &Program, folder: &Path, ranks: usize) -> Result<Job, Failure> {
+        let library = program.library;
         let fifos = folder.join(library);
         let _ = fs::remove_dir_all(&fifos);
         fs::create_dir_all(&fifos).map_err(at(&fifos))?;
@@ -58,8 +54,8 @@ impl Job {
         });
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let first = processors.saturating_sub(ranks).to_string();
-        let mut command = launcher(library, program, ranks);
-        command.args(["sh", "-c", PINNED, &first]).arg(program).arg(&fifos);
+        let mut command = launcher(program, ranks);
+        command.args(["sh", "-c", PINNED, &first]).arg(&program.program).arg(&fifos);
         command.stdin(Stdio::null());
         let child = command.spawn().map_err(|source| shell::could_not_start(&command, source))?;
         Ok(Job { library, child, commands, answers: receiver })
@@ -101,23 +97,17 @@ impl Job {
 }
 
 /// How a library starts processes; one needs no launcher.
-fn launcher(library: &str, program: &Path, ranks: usize) -> Command {
-    let number = ranks.to_string();
-    let mut command = match (library, ranks) {
-        (_, 1) => return Command::new("env"),
-        ("openmpi", _) => {
-            let mut command = Command::new("mpirun.openmpi");
-            command.args(["--bind-to", "none"]);
-            command
-        }
-        ("mpich", _) => Command::new("mpiexec.hydra"),
-        _ => {
-            let mut command = Command::new(program.with_file_name("gapless"));
-            command.arg("run");
-            command
-        }
-    };
-    command.args(["-n", &number]);
+fn launcher(program: &Program, ranks: usize) -> Command {
+    if ranks == 1 {
+        return Command::new("env");
+    }
+    let mut command = Command::new(&program.launcher);
+    match program.library {
+        "openmpi" => drop(command.args(["--bind-to", "none"])),
+        "mpich" => {}
+        _ => drop(command.arg("run")),
+    }
+    command.args(["-n", &ranks.to_string()]);
     // As root, which containers mostly are, Open MPI wants to be told twice.
     command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
     command
@@ -126,6 +116,7 @@ fn launcher(library: &str, program: &Path, ranks: usize) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     #[test]
     fn a_program_is_asked_and_ends() {
@@ -138,7 +129,8 @@ mod tests {
         fs::write(&program, text).unwrap();
         let mut chmod = Command::new("chmod");
         shell::output(chmod.arg("+x").arg(&program)).unwrap();
-        let mut job = Job::start("test", &program, &folder, 1).unwrap();
+        let program = Program { library: "test", launcher: PathBuf::new(), program };
+        let mut job = Job::start(&program, &folder, 1).unwrap();
         let times = job.ask("anything").unwrap();
         assert_eq!((times.work, times.memcpy, times.lines), (1e-3, 2e-3, 0));
         job.end().unwrap();

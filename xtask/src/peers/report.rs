@@ -7,11 +7,10 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use super::at;
 use super::plot;
 use super::work::{Ratio, Row};
+use super::{Program, at};
 use crate::Failure;
-use crate::metadata::Checkout;
 
 /// The lines before and behind our part of the document.
 const BEGIN: &str = "<!-- peers: begin -->";
@@ -86,26 +85,40 @@ pub(super) fn load() -> String {
 
 impl Report {
     /// Describes the machine and the run.
-    pub(super) fn new(checkout: &Checkout, command: String, before: String) -> Report {
-        let said = |program: &str, arguments: &[&str]| {
+    pub(super) fn new(programs: &[Program], command: String, before: String) -> Report {
+        let said = |program: &Path, arguments: &[&str]| {
             let mut command = Command::new(program);
-            command.current_dir(&checkout.root).args(arguments);
+            command.args(arguments);
             let text = command.output().map(|output| output.stdout).unwrap_or_default();
-            String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned()
+            String::from_utf8_lossy(&text).into_owned()
         };
+        // Both launchers have a number with a point in it first of all, but words around it of their own.
+        let version = |name: &str, i: usize| {
+            let text = said(&programs[i].launcher, &["--version"]);
+            let number =
+                |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+            format!(
+                "{name} {}",
+                text.split_whitespace().find(number).unwrap_or("of no known version")
+            )
+        };
+        let described = || said(Path::new("git"), &["describe", "--always", "--dirty"]);
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let cpu = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
         Report {
             what: "ratios of speed: Gapless over memcpy, Open MPI and MPICH, medians over rounds"
                 .to_owned(),
             command,
-            commit: said("git", &["describe", "--always", "--dirty"]),
-            date: said("date", &["+%F"]),
+            commit: std::env::var("GAPLESS_COMMIT")
+                .unwrap_or_else(|_| described())
+                .trim()
+                .to_owned(),
+            date: said(Path::new("date"), &["+%F"]).trim().to_owned(),
             cpu: cpu.trim_start_matches([' ', '\t', ':']).to_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             load_average: [before, load()],
-            openmpi: said("mpirun.openmpi", &["--version"]),
-            mpich: said("mpichversion", &[]),
+            openmpi: version("Open MPI", 1),
+            mpich: version("MPICH", 2),
             rows: Vec::new(),
             not_measured: Vec::new(),
         }
