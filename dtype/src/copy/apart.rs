@@ -2,18 +2,65 @@
 //! pages from each other. An ordinary store reads the line that the word is in, to write it back later; a store
 //! around the cache hands memory the word alone.
 //!
-//! Measured on a Zen 5, runs of 32 bytes on 262144 pages: 0.75 of the time; of 8 bytes, 0.62.
+//! Measured on a Zen 5, runs of 32 bytes on 262144 pages: 0.75 of the time; of 8 bytes, 0.62. On a Xeon in a virtual
+//! machine, 4 times and more: there memory must read what a word alone is to change. So the first copy of enough runs
+//! tries both in turn, and what was faster is what the process does from then on.
 //!
 //! Such stores are weakly ordered: [`fence`](super::nontemporal::fence) comes before anyone is told of the bytes.
 //!
 //! Units: bytes; words of 8 bytes.
+
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::{SPARSE, SPARSE_AHEAD, SPARSE_LEN};
 
 /// Bytes of a word.
 const WORD: u64 = 8;
 
+/// Runs that a trial moves at a time.
+pub(super) const TRIED: u64 = 256;
+/// How often a trial does so with either kind of stores.
+pub(super) const TRIES: usize = 4;
+
+/// What a trial has shown of this machine: an answer of [`Verdict`].
+static VERDICT: AtomicU8 = AtomicU8::new(Verdict::Open as u8);
+
+/// Whether such stores pay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Verdict {
+    Open,
+    Pays,
+    Costs,
+}
+
+impl Verdict {
+    /// What is known by now.
+    pub(super) fn now() -> Verdict {
+        match VERDICT.load(Ordering::Relaxed) {
+            1 => Verdict::Pays,
+            2 => Verdict::Costs,
+            _ => Verdict::Open,
+        }
+    }
+
+    /// Of the ticks that runs took around the cache and through it: of the quickest try of each, since whatever
+    /// disturbs a try makes it slower.
+    pub(super) fn of(around: [u64; TRIES], through: [u64; TRIES]) -> Verdict {
+        match around.iter().min() < through.iter().min() {
+            true => Verdict::Pays,
+            false => Verdict::Costs,
+        }
+    }
+
+    /// Settles it for this process.
+    pub(super) fn settle(self) {
+        VERDICT.store(self as u8, Ordering::Relaxed);
+    }
+}
+
 /// Equal runs of whole words, far apart.
+#[derive(Clone, Copy)]
 pub(super) struct Apart {
     stride: i64,
     words: u64,
@@ -27,6 +74,11 @@ impl Apart {
         let aligned = (to.addr() as u64 | stride.unsigned_abs() | len).is_multiple_of(WORD);
         let here = cfg!(target_arch = "x86_64");
         (here && far && aligned).then_some(Apart { stride, words: len / WORD, count })
+    }
+
+    /// The first so many of them, at most as many as there are.
+    pub(super) fn first(self, count: u64) -> Apart {
+        Apart { count: count.min(self.count), ..self }
     }
 
     /// Unpacks them.

@@ -1,10 +1,10 @@
 //! Large copies around the cache: [`Gather`] packs, [`Scatter`] unpacks. When they are used, and what that
 //! brings, is in `ways.rs`; how lines are stored in `nontemporal.rs`.
 
-use super::apart::Apart;
+use super::apart::{Apart, TRIED, TRIES, Verdict};
 use super::lines::{Dense, Records};
 use super::nontemporal::{PIECES, Piece, fence, run, straight, together};
-use super::ways::{LONG, Level, Stores, Ways, sample};
+use super::ways::{LONG, Level, Stores, Ways, sample, ticks};
 use super::{Copier, shifted, tile};
 use crate::program::{AffineLengths, Axis, Flow, Sink, Windows};
 use crate::run::in_memory;
@@ -186,6 +186,42 @@ impl Scatter {
     }
 }
 
+impl Scatter {
+    /// Words far apart that are not in cache.
+    fn words(&mut self, apart: Apart, disp: i64, stride: i64, len: u64, count: u64) -> Flow {
+        let trial = TRIED * 2 * TRIES as u64;
+        let verdict = if self.stores.asks() { Verdict::now() } else { Verdict::Pays };
+        match verdict {
+            Verdict::Pays => {
+                let (to, from) = (self.copier.at(disp), self.copier.take(len * count));
+                // SAFETY: `new`'s caller promised it of these runs.
+                unsafe { apart.run(to, from) };
+                Flow::Continue(())
+            }
+            Verdict::Open if count >= trial => {
+                let (mut around, mut through) = ([0; TRIES], [0; TRIES]);
+                let mut disp = disp;
+                for (around, through) in around.iter_mut().zip(&mut through) {
+                    let before = ticks();
+                    let (to, from) = (self.copier.at(disp), self.copier.take(len * TRIED));
+                    // SAFETY: `new`'s caller promised it of these runs.
+                    unsafe { apart.first(TRIED).run(to, from) };
+                    fence();
+                    disp = disp.wrapping_add(stride.wrapping_mul(TRIED.cast_signed()));
+                    let between = ticks();
+                    self.copier.strided(disp, stride, len, TRIED)?;
+                    disp = disp.wrapping_add(stride.wrapping_mul(TRIED.cast_signed()));
+                    (*around, *through) =
+                        (between.wrapping_sub(before), ticks().wrapping_sub(between));
+                }
+                Verdict::of(around, through).settle();
+                self.strided(disp, stride, len, count - trial)
+            }
+            Verdict::Open | Verdict::Costs => self.copier.strided(disp, stride, len, count),
+        }
+    }
+}
+
 impl Sink for Scatter {
     #[inline]
     fn run(&mut self, disp: i64, len: u64) -> Flow {
@@ -206,10 +242,7 @@ impl Sink for Scatter {
         if let Some(apart) = Apart::new(to, stride, len, count)
             && self.stores.stream_words(len * count, place)
         {
-            let from = self.copier.take(len * count);
-            // SAFETY: `new`'s caller promised it of these runs.
-            unsafe { apart.run(to, from) };
-            return Flow::Continue(());
+            return self.words(apart, disp, stride, len, count);
         }
         if len < LONG || !self.stores.stream(len * count, place) {
             return self.copier.strided(disp, stride, len, count);
@@ -302,5 +335,39 @@ impl Sink for Scatter {
             disp = disp.wrapping_add(step);
         }
         Flow::Continue(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both kinds of stores move a part of the runs each, then one of them the rest.
+    #[test]
+    fn a_trial_moves_what_it_times() {
+        const STRIDE: usize = 1024;
+        let runs = 2 * TRIES * in_memory(TRIED) + 300;
+        let packed: Vec<u8> = (0..251).cycle().take(8 * runs).collect();
+        let mut user = vec![[0u64; STRIDE / 8]; runs];
+        let to = user.as_mut_ptr().cast::<u8>();
+        Verdict::Open.settle();
+        // SAFETY: all runs lie in `user`, their bytes in `packed`, which is only read.
+        let mut scatter = unsafe { Scatter::new(Ways::BEST, to, packed.as_ptr().cast_mut()) };
+        let apart = Apart::new(to, STRIDE as i64, 8, runs as u64).expect("far apart");
+        assert!(scatter.words(apart, 0, STRIDE as i64, 8, runs as u64).is_continue());
+        scatter.finish();
+        if cfg!(target_arch = "x86_64") {
+            assert_ne!(Verdict::now(), Verdict::Open);
+        }
+        for (row, bytes) in user.iter().zip(packed.chunks_exact(8)) {
+            assert_eq!(row[0].to_ne_bytes(), bytes);
+            assert!(row[1..].iter().all(|word| *word == 0));
+        }
+    }
+
+    #[test]
+    fn the_quickest_tries_decide() {
+        assert_eq!(Verdict::of([9, 9, 2, 9], [3, 3, 3, 3]), Verdict::Pays);
+        assert_eq!(Verdict::of([9, 9, 4, 9], [80, 3, 80, 80]), Verdict::Costs);
     }
 }

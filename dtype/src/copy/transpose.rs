@@ -9,7 +9,7 @@
 
 use super::nontemporal::{LINE, to_line};
 use super::ways::Level;
-use super::{move_fixed, shifted};
+use super::{move_fixed, prefetch, prefetch_to_write, shifted};
 
 /// Bytes of an element.
 const ELEMENT: usize = 8;
@@ -17,6 +17,10 @@ const ELEMENT: usize = 8;
 const SIDE: usize = LINE / ELEMENT;
 /// Lines of a row that are moved before the next row's when stores go around the cache.
 const PANEL: usize = 4;
+/// Rows further on whose lines are asked for, both ways, by ordinary stores: no prefetcher follows eight rows and eight
+/// columns. On a Xeon with 300 MiB of cache, where all of 1 MiB comes from the last level, packing takes 0.45 of the
+/// time; four tiles on are no better.
+const AHEAD: usize = 2 * SIDE;
 
 /// Element (r, c) is read at `from + r·from_step + 8·c` and written at `to + c·to_step + 8·r`.
 #[derive(Clone, Copy)]
@@ -122,6 +126,12 @@ impl Transpose {
         for left in (0..whole).step_by(panel) {
             for r in (first..last).step_by(SIDE) {
                 for c in (left..whole.min(left + panel)).step_by(SIDE) {
+                    if !STREAM {
+                        for i in 0..SIDE {
+                            prefetch(self.source(r + AHEAD + i, c));
+                            prefetch_to_write(self.target(r + AHEAD, c + i));
+                        }
+                    }
                     let mut tile = [_mm512_setzero_si512(); SIDE];
                     for (i, row) in tile.iter_mut().enumerate() {
                         // SAFETY: eight elements of row r + i, all in the matrix; any alignment.

@@ -124,6 +124,11 @@ impl Stores {
         Stores { ways, level: ways.level.known(), known: None, words: None }
     }
 
+    /// Whether the machine is asked at all.
+    pub(super) fn asks(&self) -> bool {
+        self.ways.asks
+    }
+
     /// The best level there is.
     pub(super) fn level(&self) -> Level {
         self.level
@@ -216,6 +221,19 @@ fn timed(place: *const u8) -> u64 {
     // SAFETY: as above.
     let after = unsafe { _rdtsc() };
     after.wrapping_sub(before)
+}
+
+/// The processor's time-stamp counter; nothing where there is none.
+pub(super) fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: reads a counter, which every x86-64 processor has.
+        unsafe { std::arch::x86_64::_rdtsc() }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        0
+    }
 }
 
 /// Loads a byte.
