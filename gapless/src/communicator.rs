@@ -4,9 +4,12 @@ mod exchange;
 mod making;
 mod message;
 mod modes;
+mod topology;
 
 pub use message::Message;
+pub use topology::Topology;
 
+use crate::collective::Common;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Park, Refused};
 use crate::shared::{Shared, Started, State};
@@ -24,9 +27,16 @@ use std::sync::Arc;
 pub struct Communicator {
     pub(crate) shared: Arc<Shared>,
     pub(crate) comm: Comm,
+    pub(crate) common: Arc<Common>,
 }
 
 impl Communicator {
+    /// A communicator that has none yet.
+    pub(crate) fn new(shared: &Arc<Shared>, comm: Comm) -> Communicator {
+        let common = Arc::new(Common::new(&comm, None));
+        Communicator { shared: Arc::clone(shared), comm, common }
+    }
+
     /// This process's rank.
     #[must_use]
     pub fn rank(&self) -> u32 {

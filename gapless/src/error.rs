@@ -1,9 +1,12 @@
 //! Why a call of the library failed: one type, so that `?` works inside a scope.
 
+use crate::collective::CollectiveError;
 use crate::tuning::TuningError;
 use crate::wireup::WireupError;
 use gapless_bml::BmlError;
 use gapless_btl::LinkError;
+use gapless_coll::topologies::TopologyError;
+use gapless_coll::{CollError, Operation};
 use gapless_dtype::{Primitive, TypeError};
 use gapless_engine::EngineError;
 use gapless_mem::{DeviceError, Space};
@@ -103,6 +106,48 @@ pub enum Error {
         /// The one after the last of its stretch.
         end: u64,
     },
+    /// A collective was refused, or failed.
+    #[error("{operation}: {error}")]
+    Collective {
+        /// Which.
+        operation: Operation,
+        /// Why.
+        error: Box<CollectiveError>,
+    },
+    /// A topology cannot be made, or has no answer.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// A question about a grid to a communicator that is none.
+    #[error("the communicator is not a grid")]
+    NoGrid,
+    /// A block that reaches outside its view; see [`Blocks`](crate::Blocks).
+    #[error("block {block} has {count} elements from {start} on, but the view has {elements}")]
+    Block {
+        /// Which, from 0.
+        block: usize,
+        /// Its first element.
+        start: u64,
+        /// How many it has.
+        count: u64,
+        /// How many the view has.
+        elements: u64,
+    },
+    /// Lists that should have an entry for each block.
+    #[error("{counts} counts of blocks, but {displacements} displacements")]
+    BlockLists {
+        /// Entries of the one.
+        counts: usize,
+        /// Entries of the other.
+        displacements: usize,
+    },
+    /// Blocks that are received into have an element in common.
+    #[error("blocks {one} and {other} overlap, and both would be received into")]
+    BlocksOverlap {
+        /// A block, from 0.
+        one: usize,
+        /// Another.
+        other: usize,
+    },
     /// Memory could not be allocated.
     #[error(transparent)]
     Memory(#[from] DeviceError),
@@ -148,6 +193,13 @@ impl Error {
                 _ => None,
             },
             Error::Peer(BmlError::PeerLost { peer, .. }) => Some(peer.0),
+            Error::Collective { error, .. } => match **error {
+                CollectiveError::Failed {
+                    error: CollError::Lost { .. } | CollError::ToldLost { .. },
+                    process,
+                } => process,
+                _ => None,
+            },
             _ => None,
         }
     }

@@ -31,6 +31,8 @@
 //!   [`Communicator::scope`] for non-blocking operations on borrowed memory; [`Communicator::isend_owned`] for
 //!   operations that own their buffers, which are futures, too; [`Persistent`] for operations that are started again
 //!   and again;
+//! - [`Collective`]: collectives in all their forms; most are methods of [`Communicator`] and [`Scope`];
+//! - [`Topology`]: communicators with neighbours, made by [`Communicator::cart_create`] and its like;
 //! - [`DeviceBuf`]: memory of devices, and how to share it with peers;
 //! - [`Parts`]: several messages out of and into one buffer at once;
 //! - [`tuning`]: the numbers by which protocols are chosen, and their file;
@@ -88,6 +90,8 @@
 
 #[allow(unsafe_code, reason = "passes on the promises that engines take")]
 mod accelerators;
+#[allow(unsafe_code, reason = "grants memory to collectives until they have ended")]
+mod collective;
 #[allow(unsafe_code, reason = "keeps borrowed and parked memory until requests have ended")]
 mod communicator;
 mod descriptors;
@@ -118,7 +122,11 @@ mod view;
 pub mod wireup;
 mod world;
 
-pub use communicator::{Communicator, Message};
+pub use collective::{
+    Blocks, BlocksMut, Collective, CollectiveError, CollectiveRequest, InPlace, Input, Output,
+    OwnedCollective, PersistentCollective,
+};
+pub use communicator::{Communicator, Message, Topology};
 pub use device_buf::DeviceBuf;
 pub use error::Error;
 pub use owned::{Owned, OwnedBuffer, OwnedRequest, Persistent, Refused};
@@ -129,10 +137,11 @@ pub use view::{Element, View, ViewMut};
 pub use world::{Builder, Link, World};
 
 pub use gapless_btl as btl;
+pub use gapless_coll as coll;
 pub use gapless_dtype::{Datatype, Distribution, Layout, Order, Primitive, Scalar};
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub use gapless_dtype_cuda::GpuEngine;
-pub use gapless_engine::Engine;
+pub use gapless_engine::{Engine, Op, ReduceOp, UserOp, Vectors};
 pub use gapless_mem::{Completion, Device, Region, Space};
 #[cfg(feature = "cuda")]
 pub use gapless_mem_cuda::{CudaDevice, CudaDriver, Stream as CudaStream, StreamGate as CudaGate};

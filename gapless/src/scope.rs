@@ -9,6 +9,7 @@ mod in_flight;
 
 pub(crate) use in_flight::Scopes;
 
+use crate::collective::Joined;
 use crate::communicator::{Communicator, Message};
 use crate::error::Error;
 use crate::shared::{Look, State};
@@ -27,6 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 pub struct Scope<'scope, 'env: 'scope> {
     comm: &'env Communicator,
     list: List,
+    pub(crate) collectives: Joined,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -51,7 +53,7 @@ impl Communicator {
     /// If `body` fails or panics, receives that no message has matched are cancelled, and so are sends that are
     /// waiting for a receive; the rest is waited for. The receiver is asked before a send is withdrawn. So this lasts
     /// until that process has made progress once (a call that waits, a test, a progress thread), or is lost; not
-    /// until it receives. Otherwise this call returns the first failure among the requests that `body` did not wait
+    /// until it receives. Collectives cannot be cancelled: they are waited for. Otherwise this call returns the first failure among the requests that `body` did not wait
     /// for itself.
     ///
     /// Memory that is received into cannot be read before the scope has ended:
@@ -137,11 +139,12 @@ impl Communicator {
     where
         F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> Result<T, Error>,
     {
-        let scope =
-            Scope { comm: self, list: List::default(), scope: PhantomData, env: PhantomData };
+        let (list, collectives) = (List::default(), Joined::default());
+        let scope = Scope { comm: self, list, collectives, scope: PhantomData, env: PhantomData };
         let result = catch_unwind(AssertUnwindSafe(|| body(&scope)));
         let fine = matches!(result, Ok(Ok(_)));
         let joined = scope.join(!fine);
+        let joined = joined.and(scope.join_collectives());
         match result {
             Ok(Ok(value)) => joined.map(|()| value),
             Ok(Err(error)) => Err(error),

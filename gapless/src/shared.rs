@@ -12,6 +12,7 @@ mod held;
 mod waiting;
 
 use crate::accelerators::Accelerators;
+use crate::collective::{Live, Tools};
 use crate::device_buf::Owned;
 use crate::error::Error;
 use crate::owned::Parked;
@@ -57,6 +58,8 @@ enum Stage {
 pub(crate) struct State {
     pub(crate) pml: Pml,
     pub(crate) parked: Parked,
+    /// Collectives in flight.
+    pub(crate) collectives: Live,
     stage: Stage,
     /// A panic has left it in disorder: the message layer is not to be asked for anything.
     pub(crate) torn: bool,
@@ -175,7 +178,21 @@ impl State {
     /// Whether [`progress`](State::progress) would do nothing, as far as a quick check tells.
     #[inline]
     fn is_quiet(&self) -> bool {
-        self.pml.is_quiet() && !self.parked.has_abandoned() && self.retired.is_empty()
+        self.pml.is_quiet()
+            && !self.collectives.is_busy()
+            && !self.parked.has_abandoned()
+            && self.retired.is_empty()
+    }
+
+    /// Whether this process has work of its own to finish, so that a waiting caller should poll and not sleep.
+    #[inline]
+    fn is_busy(&self) -> bool {
+        self.pml.is_busy() || self.collectives.is_busy()
+    }
+
+    /// Whether all that was started here has left, and all collectives have ended.
+    pub(crate) fn has_settled(&self) -> bool {
+        !self.pml.is_busy() && self.collectives.is_idle()
     }
 
     /// Handles arrivals; does nothing once the world has been left.
@@ -184,7 +201,8 @@ impl State {
         if self.stage == Stage::Left {
             return 0;
         }
-        let handled = self.pml.progress();
+        let mut handled = self.pml.progress();
+        handled += self.collectives.advance(&mut self.pml, &mut self.spent);
         if self.parked.has_abandoned() {
             self.parked.reap(&mut self.pml, &mut self.spent);
         }
@@ -211,6 +229,7 @@ impl Shared {
         pml: Pml,
         local_ranks: usize,
         accelerators: Arc<Accelerators>,
+        tools: Tools,
     ) -> Result<Shared, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = || {
@@ -224,6 +243,7 @@ impl Shared {
         let state = State {
             pml,
             parked,
+            collectives: Live::new(tools),
             stage,
             torn: false,
             followers: Followers::default(),
@@ -295,7 +315,7 @@ impl Shared {
         if state.sleepers > 0 {
             self.ring();
         }
-        if state.dozing && state.pml.is_busy() {
+        if state.dozing && state.is_busy() {
             self.nudge();
         }
     }
@@ -370,14 +390,14 @@ impl Shared {
         if self.drive(state) > 0 {
             return Ok(Attended::Something);
         }
-        if state.pml.is_busy() {
+        if state.is_busy() {
             return Ok(Attended::Busy);
         }
         let handled = state.pml.arm(waiter);
         if handled > 0 {
             self.rouse(state);
         }
-        if handled > 0 || state.pml.is_busy() {
+        if handled > 0 || state.is_busy() {
             return Ok(Attended::Something);
         }
         waiter.watch(self.nudge.as_raw_fd());

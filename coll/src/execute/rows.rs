@@ -166,8 +166,11 @@ impl Combine {
         self.bytes
     }
 
-    /// Packed elements in plain memory.
-    pub(super) fn elements(&self, region: Region) -> Result<Typed, EngineError> {
+    /// Packed elements in plain memory; what is left at the end is no part of them.
+    ///
+    /// # Errors
+    /// None: they fit.
+    pub fn elements(&self, region: Region) -> Result<Typed, EngineError> {
         match &self.packed {
             Some(layout) => Typed::new(region, 0, layout, region.len() / layout.size()),
             None => Ok(Typed::contiguous(region)),

@@ -5,7 +5,6 @@
 use super::Communicator;
 use crate::error::Error;
 use gapless_pml::{CommRequest, Comparison, Group, Pml, PmlError};
-use std::sync::Arc;
 
 impl Communicator {
     /// Starts what `start` says, and waits for it.
@@ -22,10 +21,10 @@ impl Communicator {
             Ok(pml) => pml.collect_comm(request).map_err(Error::from).transpose(),
             Err(error) => Some(Err(error)),
         })??;
-        Ok(made.map(|comm| Communicator { shared: Arc::clone(&self.shared), comm }))
+        Ok(made.map(|comm| Communicator::new(&self.shared, comm)))
     }
 
-    /// A new communicator of the same processes, whose messages never meet this one's
+    /// A new communicator of the same processes and the same topology, whose messages never meet this one's
     /// (`MPI_Comm_dup`, MPI 4.1 §7.4.2). Collective: every member calls it, in the same order among
     /// the collective calls on this communicator.
     ///
@@ -33,7 +32,8 @@ impl Communicator {
     /// A member is lost; a member has no identifier left.
     pub fn dup(&self) -> Result<Communicator, Error> {
         let made = self.make(|pml| pml.start_dup(&self.comm))?;
-        Ok(made.ok_or(PmlError::Bug { what: "a duplicate for nobody" })?)
+        let made = made.ok_or(PmlError::Bug { what: "a duplicate for nobody" })?;
+        Ok(made.arranged(self.topology().cloned()))
     }
 
     /// A communicator of those members that give the same `color`, in the order of their keys, and of their ranks if

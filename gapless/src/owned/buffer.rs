@@ -8,7 +8,7 @@ use gapless_mem::Region;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-/// Memory that a request can own: `Vec<T>`, `Box<[T]>` and [`SharedBuf`]. Sealed.
+/// Memory that a request can own: `Vec<T>`, `Box<[T]>`, [`SharedBuf`], and `()` for none. Sealed.
 pub trait OwnedBuffer: Send + 'static {
     /// The type of its elements.
     type Item;
@@ -202,6 +202,38 @@ impl Park<SharedBuf> for SharedBuf {
 
     unsafe fn items_mut(&mut self) -> &mut [u8] {
         self
+    }
+}
+
+/// No buffer, where an operation could have one.
+impl OwnedBuffer for () {
+    type Item = u8;
+    type Parked = ();
+
+    fn element() -> Primitive {
+        Primitive::Uint8
+    }
+
+    fn elements(&self) -> usize {
+        0
+    }
+}
+
+impl Park<()> for () {
+    fn park((): ()) {}
+
+    fn unpark(self) {}
+
+    fn region(&self) -> Region {
+        region_of::<u8>(std::ptr::dangling(), 0)
+    }
+
+    unsafe fn items(&self) -> &[u8] {
+        &[]
+    }
+
+    unsafe fn items_mut(&mut self) -> &mut [u8] {
+        &mut []
     }
 }
 

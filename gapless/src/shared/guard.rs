@@ -42,6 +42,7 @@ pub(super) fn give_up(state: &mut State) -> Vec<Waker> {
     if state.stage != Stage::Left {
         state.stage = Stage::Left;
         state.pml.take_back();
+        state.collectives.give_up(&mut state.spent);
     }
     state.pml.take_all_wakers()
 }

@@ -202,7 +202,7 @@ impl Shared {
             wait.yields += 1;
             if wait.yields <= self.patience.yields { Next::Yield } else { Next::Sleep }
         };
-        if matches!(next, Next::Sleep) && state.pml.is_busy() {
+        if matches!(next, Next::Sleep) && state.is_busy() {
             // Our own work waits for room at a peer, or for an engine: only polling moves it.
             next = Next::Yield;
         }
@@ -251,7 +251,7 @@ impl Shared {
 
     /// The leader sleeps until a transport has something, another thread rings, or patience ends.
     fn sleep(&self, mut state: Held<'_>, wait: &mut Wait) -> Result<(), Error> {
-        if state.pml.arm(&mut wait.waiter) > 0 || state.pml.is_busy() {
+        if state.pml.arm(&mut wait.waiter) > 0 || state.is_busy() {
             state.spin.found();
             self.rouse(&state);
             self.tell(state, wait);

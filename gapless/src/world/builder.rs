@@ -5,6 +5,7 @@ use super::{Connection, World, card};
 use crate::accelerators::Accelerators;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use crate::accelerators::OnDemand;
+use crate::collective::Tools;
 use crate::communicator::Communicator;
 use crate::descriptors;
 use crate::error::Error;
@@ -175,11 +176,12 @@ impl Builder {
             self.engines.push(Arc::new(OnDemand(Arc::clone(&accelerators))));
         }
         self.engines.push(Arc::new(HostEngine));
+        let tools = Tools::new(self.engines.clone());
         let pml = Pml::new(bml, self.engines, config);
         let (world, myself) = (pml.world(), pml.self_comm());
-        let shared = Arc::new(Shared::new(pml, local, accelerators)?);
-        let comm = Communicator { shared: Arc::clone(&shared), comm: world };
-        let myself = Communicator { shared: Arc::clone(&shared), comm: myself };
+        let shared = Arc::new(Shared::new(pml, local, accelerators, tools)?);
+        let comm = Communicator::new(&shared, world);
+        let myself = Communicator::new(&shared, myself);
         tracing::debug!(rank, size, job = wireup.job(), "joined");
         let thread =
             if self.progress_thread { Some(ProgressThread::start(&shared)?) } else { None };

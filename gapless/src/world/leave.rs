@@ -43,9 +43,9 @@ impl World {
         })?;
         // After the first fence nobody starts anything. Farewells then tell each process that all messages for it have
         // arrived. By the second fence all requests have ended everywhere. What was started here and still waits for
-        // room is sent before. A death ends both waits: who died never comes.
+        // room is sent before, and collectives come to their end. A death ends both waits: who died never comes.
         let left = self
-            .wait_unless_lost(|state| (!state.pml.is_busy()).then_some(()))
+            .wait_unless_lost(|state| state.has_settled().then_some(()))
             .and_then(|()| self.fence(&mut *wireup))
             // Some launchers do not count the dead; this does.
             .and_then(|()| self.end_requests())

@@ -1,0 +1,296 @@
+//! What ranks give to collectives: views, blocks of views, or nothing.
+
+use crate::error::Error;
+use crate::view::{View, ViewMut};
+use gapless_coll as coll;
+use gapless_engine::{EngineError, Typed};
+use std::marker::PhantomData;
+
+/// In the place of a buffer: what this rank contributes lies where its result goes, or its part of the result stays
+/// where it is (`MPI_IN_PLACE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InPlace;
+
+/// What a rank sends in a collective: whatever makes a [`View`], [`Blocks`], [`InPlace`], or `()` for nothing.
+#[derive(Clone, Debug)]
+pub struct Input<'a> {
+    pub(super) side: Side,
+    memory: PhantomData<&'a [u8]>,
+}
+
+/// What a rank receives into in a collective: whatever makes a [`ViewMut`], [`BlocksMut`], [`InPlace`], or `()` for
+/// nothing.
+#[derive(Debug)]
+pub struct Output<'a> {
+    pub(super) side: Side,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+/// A block for each rank, or each neighbour, to be sent.
+///
+/// ```
+/// use gapless::{Blocks, View};
+/// let numbers = [1.0f64, 2.0, 3.0, 4.0, 5.0, 6.0];
+/// // Elements 0..2 for rank 0, 5 for rank 1, 2..5 for rank 2.
+/// let blocks = Blocks::new(&numbers, &[2, 1, 3], &[0, 5, 2])?;
+/// // One behind the other.
+/// let blocks = Blocks::packed(&numbers, &[2, 1, 3])?;
+/// // Anything.
+/// let bytes = [0u8; 9];
+/// let blocks = Blocks::each([View::of(&numbers), View::of(&bytes)]);
+/// # Ok::<(), gapless::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Blocks<'a> {
+    each: Vec<Typed>,
+    memory: PhantomData<&'a [u8]>,
+}
+
+/// A block for each rank, or each neighbour, to be received into. No two overlap.
+#[derive(Debug)]
+pub struct BlocksMut<'a> {
+    each: Vec<Typed>,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+/// A buffer of a collective.
+#[derive(Clone, Debug)]
+pub(super) enum Side {
+    Nothing,
+    InPlace,
+    /// All blocks, one after the other in the packed stream.
+    Whole(Typed),
+    Each(Vec<Typed>),
+}
+
+impl Side {
+    /// What there is to describe.
+    pub(super) fn parts(&self) -> &[Typed] {
+        match self {
+            Side::Nothing | Side::InPlace => &[],
+            Side::Whole(typed) => std::slice::from_ref(typed),
+            Side::Each(each) => each,
+        }
+    }
+
+    /// The same, to be described in another way.
+    pub(super) fn parts_mut(&mut self) -> &mut [Typed] {
+        match self {
+            Side::Nothing | Side::InPlace => &mut [],
+            Side::Whole(typed) => std::slice::from_mut(typed),
+            Side::Each(each) => each,
+        }
+    }
+
+    /// Packed bytes of all blocks.
+    pub(super) fn bytes(&self) -> u64 {
+        let lens = self.parts().iter().map(Typed::packed_bytes);
+        lens.fold(0, u64::saturating_add)
+    }
+
+    /// What the executor is told.
+    pub(super) fn into_blocks(self) -> coll::Blocks {
+        match self {
+            Side::Nothing | Side::InPlace => coll::Blocks::None,
+            Side::Whole(typed) => coll::Blocks::Whole(typed),
+            Side::Each(each) => coll::Blocks::Each(each),
+        }
+    }
+}
+
+impl<'a, V: Into<View<'a>>> From<V> for Input<'a> {
+    fn from(view: V) -> Input<'a> {
+        Input { side: Side::Whole(view.into().typed), memory: PhantomData }
+    }
+}
+
+impl<'a> From<Blocks<'a>> for Input<'a> {
+    fn from(blocks: Blocks<'a>) -> Input<'a> {
+        Input { side: Side::Each(blocks.each), memory: PhantomData }
+    }
+}
+
+impl From<InPlace> for Input<'_> {
+    fn from(_: InPlace) -> Self {
+        Input { side: Side::InPlace, memory: PhantomData }
+    }
+}
+
+impl From<()> for Input<'_> {
+    fn from((): ()) -> Self {
+        Input { side: Side::Nothing, memory: PhantomData }
+    }
+}
+
+impl<'a, V: Into<ViewMut<'a>>> From<V> for Output<'a> {
+    fn from(view: V) -> Output<'a> {
+        Output { side: Side::Whole(view.into().typed), memory: PhantomData }
+    }
+}
+
+impl<'a> From<BlocksMut<'a>> for Output<'a> {
+    fn from(blocks: BlocksMut<'a>) -> Output<'a> {
+        Output { side: Side::Each(blocks.each), memory: PhantomData }
+    }
+}
+
+impl From<InPlace> for Output<'_> {
+    fn from(_: InPlace) -> Self {
+        Output { side: Side::InPlace, memory: PhantomData }
+    }
+}
+
+impl From<()> for Output<'_> {
+    fn from((): ()) -> Self {
+        Output { side: Side::Nothing, memory: PhantomData }
+    }
+}
+
+impl<'a> Blocks<'a> {
+    /// Block `i` is the `counts[i]` elements from element `displacements[i]` on. An element is an instance of the
+    /// view's layout.
+    ///
+    /// # Errors
+    /// [`Error::BlockLists`]; [`Error::Block`]: a block reaches outside the view.
+    pub fn new(
+        view: impl Into<View<'a>>,
+        counts: &[u64],
+        displacements: &[u64],
+    ) -> Result<Blocks<'a>, Error> {
+        let each = cut(&view.into().typed, counts, displacements)?;
+        Ok(Blocks { each, memory: PhantomData })
+    }
+
+    /// Block `i` is the next `counts[i]` elements.
+    ///
+    /// # Errors
+    /// [`Error::Block`].
+    pub fn packed(view: impl Into<View<'a>>, counts: &[u64]) -> Result<Blocks<'a>, Error> {
+        Blocks::new(view, counts, &starts(counts))
+    }
+
+    /// Each block is a view of its own.
+    #[must_use]
+    pub fn each(views: impl IntoIterator<Item = View<'a>>) -> Blocks<'a> {
+        let each = views.into_iter().map(|view| view.typed).collect();
+        Blocks { each, memory: PhantomData }
+    }
+}
+
+impl<'a> BlocksMut<'a> {
+    /// As [`Blocks::new`].
+    ///
+    /// # Errors
+    /// As [`Blocks::new`]; [`Error::BlocksOverlap`].
+    pub fn new(
+        view: impl Into<ViewMut<'a>>,
+        counts: &[u64],
+        displacements: &[u64],
+    ) -> Result<BlocksMut<'a>, Error> {
+        let typed = view.into().typed;
+        let each = cut(&typed, counts, displacements)?;
+        apart(counts, displacements)?;
+        Ok(BlocksMut { each, memory: PhantomData })
+    }
+
+    /// As [`Blocks::packed`].
+    ///
+    /// # Errors
+    /// As [`Blocks::packed`].
+    pub fn packed(view: impl Into<ViewMut<'a>>, counts: &[u64]) -> Result<BlocksMut<'a>, Error> {
+        BlocksMut::new(view, counts, &starts(counts))
+    }
+
+    /// Each block is a view of its own: [`Parts`](crate::Parts) makes several of one buffer.
+    #[must_use]
+    pub fn each(views: impl IntoIterator<Item = ViewMut<'a>>) -> BlocksMut<'a> {
+        let each = views.into_iter().map(|view| view.typed).collect();
+        BlocksMut { each, memory: PhantomData }
+    }
+}
+
+/// Where blocks begin that lie one behind the other.
+fn starts(counts: &[u64]) -> Vec<u64> {
+    let next = |end: &mut u64, count: &u64| {
+        let start = *end;
+        *end = end.saturating_add(*count);
+        Some(start)
+    };
+    counts.iter().scan(0, next).collect()
+}
+
+/// The blocks of a view.
+fn cut(whole: &Typed, counts: &[u64], starts: &[u64]) -> Result<Vec<Typed>, Error> {
+    if counts.len() != starts.len() {
+        let (counts, displacements) = (counts.len(), starts.len());
+        return Err(Error::BlockLists { counts, displacements });
+    }
+    let elements = whole.count();
+    let blocks = counts.iter().zip(starts).enumerate();
+    let one = |(block, (&count, &start)): (usize, (&u64, &u64))| {
+        if start.checked_add(count).is_none_or(|end| end > elements) {
+            return Err(Error::Block { block, start, count, elements });
+        }
+        let Some(layout) = whole.own_layout() else {
+            let bytes = whole.region().sub(start, count).map_err(EngineError::from)?;
+            return Ok(Typed::contiguous(bytes));
+        };
+        let origin = i128::from(whole.origin()) + i128::from(start) * i128::from(layout.extent());
+        // Only an empty block can be so far outside.
+        let origin = u64::try_from(origin).unwrap_or(0);
+        Ok(Typed::new(whole.region(), origin, layout, count)?)
+    };
+    blocks.map(one).collect()
+}
+
+/// Whether no element is in two blocks.
+fn apart(counts: &[u64], starts: &[u64]) -> Result<(), Error> {
+    let mut order: Vec<usize> = (0..counts.len()).filter(|block| counts[*block] > 0).collect();
+    order.sort_by_key(|block| starts[*block]);
+    let overlap = order.windows(2).find(|pair| starts[pair[0]] + counts[pair[0]] > starts[pair[1]]);
+    match overlap {
+        Some(pair) => Err(Error::BlocksOverlap { one: pair[0], other: pair[1] }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_dtype::{Datatype, Primitive};
+
+    fn lens(each: &[Typed]) -> Vec<(u64, u64)> {
+        each.iter().map(|typed| (typed.origin(), typed.packed_bytes())).collect()
+    }
+
+    #[test]
+    fn blocks_are_elements_of_the_view() {
+        let mut numbers = [0i32; 12];
+        let blocks = Blocks::new(&numbers, &[2, 0, 3], &[4, 12, 0]).unwrap();
+        assert_eq!(lens(&blocks.each), [(16, 8), (48, 0), (0, 12)]);
+        let pair = Datatype::vector(2, 1, 2, &Primitive::Int.into()).unwrap();
+        let pair = Datatype::resized(0, 16, &pair).unwrap().commit().unwrap();
+        let view = View::typed(&numbers, 0, &pair, 3).unwrap();
+        assert_eq!(lens(&Blocks::packed(view, &[1, 2]).unwrap().each), [(0, 8), (16, 16)]);
+        let bytes = [0u8; 6];
+        let blocks = Blocks::packed(&bytes, &[1, 5]).unwrap();
+        assert!(blocks.each.iter().all(|typed| typed.own_layout().is_none()), "bytes stay bytes");
+        assert!(BlocksMut::new(&mut numbers, &[6, 6], &[6, 0]).is_ok());
+    }
+
+    #[test]
+    fn blocks_that_do_not_fit_are_named() {
+        let mut numbers = [0i32; 12];
+        let error = Blocks::new(&numbers, &[1, 2], &[0]).unwrap_err();
+        assert_eq!(error, Error::BlockLists { counts: 2, displacements: 1 });
+        let outside = |counts: &[u64], starts: &[u64]| Blocks::new(&numbers, counts, starts).err();
+        let block = |block, start, count| Error::Block { block, start, count, elements: 12 };
+        assert_eq!(outside(&[1, 3], &[0, 10]), Some(block(1, 10, 3)));
+        assert_eq!(outside(&[1], &[u64::MAX]), Some(block(0, u64::MAX, 1)));
+        assert_eq!(outside(&[u64::MAX, 2], &[1, 0]), Some(block(0, 1, u64::MAX)));
+        let error = Blocks::packed(&numbers, &[12, 1]).unwrap_err();
+        assert_eq!(error, block(1, 12, 1));
+        let error = BlocksMut::new(&mut numbers, &[3, 0, 3], &[5, 5, 3]).unwrap_err();
+        assert_eq!(error, Error::BlocksOverlap { one: 2, other: 0 });
+    }
+}

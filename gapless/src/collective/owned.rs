@@ -1,0 +1,334 @@
+//! Collectives that own their buffers: begun once, or described once and started again and again (MPI 4.1 §6.13).
+
+use super::Collective;
+use super::live::{Entry, Number};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::owned::{Owned, OwnedBuffer, Park, Refused};
+use crate::view::{View, ViewMut};
+use gapless_coll::{Operation, Ticket};
+use gapless_pml::PmlError;
+use std::fmt;
+
+/// Buffers, and how their collective went.
+type Over<S, R> = ((S, R), Result<(), Error>);
+
+/// A collective that is described once. Its buffers can be read and changed while it is inactive, not while it is
+/// active.
+///
+/// ```
+/// use gapless::{Collective, ReduceOp, World};
+/// # fn main() -> Result<(), gapless::Error> {
+/// let world = World::init()?;
+/// let comm = world.comm();
+/// let mut sum = comm.collective_init(vec![0.0f64; 100], vec![0.0f64; 100], |send, recv| {
+///     Collective::allreduce(send, recv, ReduceOp::Sum)
+/// })?;
+/// for step in 0..10 {
+///     sum.buffers_mut()?.0.fill(f64::from(step));
+///     sum.start()?;
+///     sum.wait()?;
+///     assert_eq!(sum.buffers()?.1[99], f64::from(step * comm.size()));
+/// }
+/// // `()` is no buffer.
+/// let mut word = comm.collective_init((), vec![7u8], |_, recv| Collective::bcast(recv, 0))?;
+/// word.start()?;
+/// word.wait()?;
+/// world.finalize()
+/// # }
+/// ```
+///
+/// Dropping it frees it; what is in flight goes on, and its buffers are freed after that.
+pub struct PersistentCollective<S: OwnedBuffer, R: OwnedBuffer>(Kept<S, R>);
+
+/// A collective in flight that owns its buffers. Dropping it is fine: the collective goes on without it.
+#[must_use = "the buffers come back from `wait`"]
+pub struct OwnedCollective<S: OwnedBuffer, R: OwnedBuffer>(Kept<S, R>);
+
+/// A collective, and its buffers.
+struct Kept<S: OwnedBuffer, R: OwnedBuffer> {
+    comm: Communicator,
+    operation: Operation,
+    number: Number,
+    /// `None` only while it is dropped.
+    memory: Option<(S::Parked, R::Parked)>,
+    active: bool,
+}
+
+/// A description, and the memory that it describes.
+struct Described<S: OwnedBuffer, R: OwnedBuffer> {
+    collective: Collective<'static>,
+    memory: (S::Parked, R::Parked),
+}
+
+impl Communicator {
+    /// Describes a collective of buffers that it takes over (`MPI_Allreduce_init` and its like, MPI 4.1 §6.13).
+    /// `describe` gets views of them; for an operation that needs only one, the other is `()`. All ranks call this in
+    /// the same order among their collectives; later starts need no order.
+    ///
+    /// # Errors
+    /// As [`perform`](Communicator::perform); the communicator has 512 persistent collectives already. The buffers
+    /// come back with the error.
+    pub fn collective_init<S: OwnedBuffer, R: OwnedBuffer>(
+        &self,
+        send: impl Into<Owned<S>>,
+        recv: impl Into<Owned<R>>,
+        describe: impl for<'v> FnOnce(View<'v>, ViewMut<'v>) -> Collective<'v>,
+    ) -> Result<PersistentCollective<S, R>, Refused<(S, R)>> {
+        let described = described(send.into(), recv.into(), describe)?;
+        let operation = described.collective.operation;
+        let ticket = match self.next_persistent() {
+            Ok(ticket) => ticket,
+            Err(error) => return Err(described.refuse(self.failed(operation, error))),
+        };
+        let kept = self.keep(described, Some(ticket), |comm, entry| {
+            comm.shared.with(|state| {
+                state.open()?;
+                Ok(state.collectives.keep(entry))
+            })
+        })?;
+        Ok(PersistentCollective(kept))
+    }
+
+    /// Begins a collective of buffers that it takes over; [`OwnedCollective::wait`] returns them. `describe` gets views
+    /// of them, as for [`collective_init`](Communicator::collective_init).
+    ///
+    /// ```
+    /// use gapless::{Collective, World};
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = World::init()?;
+    /// let comm = world.comm();
+    /// let all = vec![0u32; comm.size() as usize];
+    /// let gathered = comm.begin_owned(vec![comm.rank()], all, |send, recv| {
+    ///     Collective::allgather(send, recv)
+    /// })?;
+    /// let ((_, all), result) = gathered.wait();
+    /// result?;
+    /// assert!((0..comm.size()).eq(all));
+    /// world.finalize()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`perform`](Communicator::perform). The buffers come back with the error.
+    pub fn begin_owned<S: OwnedBuffer, R: OwnedBuffer>(
+        &self,
+        send: impl Into<Owned<S>>,
+        recv: impl Into<Owned<R>>,
+        describe: impl for<'v> FnOnce(View<'v>, ViewMut<'v>) -> Collective<'v>,
+    ) -> Result<OwnedCollective<S, R>, Refused<(S, R)>> {
+        let described = described(send.into(), recv.into(), describe)?;
+        let mut kept = self.keep(described, None, |comm, entry| {
+            comm.shared.with(|state| comm.launch(state, entry))
+        })?;
+        kept.active = true;
+        Ok(OwnedCollective(kept))
+    }
+
+    /// Gives the world what carries out a collective.
+    fn keep<S: OwnedBuffer, R: OwnedBuffer>(
+        &self,
+        described: Described<S, R>,
+        ticket: Option<Ticket>,
+        enter: impl FnOnce(&Communicator, Entry) -> Result<Number, Error>,
+    ) -> Result<Kept<S, R>, Refused<(S, R)>> {
+        let Described { collective, memory } = described;
+        let operation = collective.operation;
+        // SAFETY: the memory goes into the value that is returned. While the collective is active nobody gets at it:
+        // the buffers are refused, dropping the value gives the memory to the world to keep, and a value that is
+        // forgotten never frees it.
+        let entered =
+            unsafe { self.entry(collective, ticket) }.and_then(|entry| enter(self, entry));
+        match entered {
+            Ok(number) => {
+                let (comm, memory, active) = (self.clone(), Some(memory), false);
+                Ok(Kept { comm, operation, number, memory, active })
+            }
+            Err(error) => Err(Refused { error, buffer: (memory.0.unpark(), memory.1.unpark()) }),
+        }
+    }
+}
+
+/// Takes the buffers apart and has them described.
+fn described<S: OwnedBuffer, R: OwnedBuffer>(
+    send: Owned<S>,
+    recv: Owned<R>,
+    describe: impl for<'v> FnOnce(View<'v>, ViewMut<'v>) -> Collective<'v>,
+) -> Result<Described<S, R>, Refused<(S, R)>> {
+    let (out, sent) = match send.park() {
+        Ok(parked) => parked,
+        Err(Refused { error, buffer }) => {
+            return Err(Refused { error, buffer: (buffer, recv.buffer) });
+        }
+    };
+    let (inn, received) = match recv.park() {
+        Ok(parked) => parked,
+        Err(Refused { error, buffer }) => {
+            return Err(Refused { error, buffer: (out.unpark(), buffer) });
+        }
+    };
+    // SAFETY: the description is used only while the memory is kept: see `keep`. `describe` can keep neither view, as
+    // it must do with any lifetime.
+    let view = unsafe { View::of_typed(sent) };
+    // SAFETY: as above; nothing else refers to the memory.
+    let room = unsafe { ViewMut::of_typed(received) };
+    Ok(Described { collective: describe(view, room), memory: (out, inn) })
+}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> Described<S, R> {
+    fn refuse(self, error: Error) -> Refused<(S, R)> {
+        let (out, inn) = self.memory;
+        Refused { error, buffer: (out.unpark(), inn.unpark()) }
+    }
+}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> Kept<S, R> {
+    fn wait(&mut self) -> Result<(), Error> {
+        let fate = self.comm.fate(self.number);
+        self.active = false;
+        self.comm.ended(self.operation, fate?)
+    }
+
+    fn test(&mut self) -> Option<Result<(), Error>> {
+        let result = self.comm.test(self.operation, self.number)?;
+        self.active = false;
+        Some(result)
+    }
+
+    fn into_buffers(mut self) -> (S, R) {
+        let (out, inn) = self.memory.take().expect("it is there until the value is dropped");
+        (out.unpark(), inn.unpark())
+    }
+}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> Drop for Kept<S, R> {
+    fn drop(&mut self) {
+        let (active, number) = (self.active, self.number);
+        // Only if it is active may anybody use the memory.
+        let memory = self.memory.take().filter(|_| active);
+        let left = self.comm.shared.with_anyway(|state| {
+            state.collectives.let_go(number, memory.map(|memory| Box::new(memory) as _))
+        });
+        drop(left);
+    }
+}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
+    /// Starts it (`MPI_Start`).
+    ///
+    /// # Errors
+    /// It is active.
+    pub fn start(&mut self) -> Result<(), Error> {
+        self.idle()?;
+        let Kept { comm, operation, number, active, .. } = &mut self.0;
+        let started = comm.shared.with(|state| {
+            state.open()?;
+            let crate::shared::State { pml, collectives, .. } = &mut *state;
+            // SAFETY: the memory is this value's own, and is kept as `keep` says.
+            let started = unsafe { collectives.start(pml, *number) };
+            *active = started.is_ok();
+            comm.shared.rouse(state);
+            Ok(started)
+        })?;
+        started.map_err(|error| comm.failed(*operation, error))
+    }
+
+    /// Waits until this rank's part is over; then it is inactive.
+    ///
+    /// # Errors
+    /// As [`Communicator::perform`]; it was inactive.
+    pub fn wait(&mut self) -> Result<(), Error> {
+        if self.0.active { self.0.wait() } else { Err(Error::Inactive) }
+    }
+
+    /// How it went, if this rank's part is over; then it is inactive.
+    ///
+    /// # Errors
+    /// As [`wait`](PersistentCollective::wait).
+    pub fn test(&mut self) -> Result<Option<()>, Error> {
+        if self.0.active { self.0.test().transpose() } else { Err(Error::Inactive) }
+    }
+
+    /// Whether it was started and not waited for.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.0.active
+    }
+
+    /// Both buffers.
+    ///
+    /// # Errors
+    /// It is active.
+    #[expect(clippy::type_complexity, reason = "two slices")]
+    pub fn buffers(&self) -> Result<(&[S::Item], &[R::Item]), Error> {
+        self.idle()?;
+        let (out, inn) = self.0.memory.as_ref().ok_or(Error::Inactive)?;
+        // SAFETY: nothing is in flight (`idle`), and `start` needs this value exclusively.
+        let sent = unsafe { out.items() };
+        // SAFETY: as above.
+        Ok((sent, unsafe { inn.items() }))
+    }
+
+    /// Both buffers, to be changed.
+    ///
+    /// # Errors
+    /// It is active.
+    #[expect(clippy::type_complexity, reason = "two slices")]
+    pub fn buffers_mut(&mut self) -> Result<(&mut [S::Item], &mut [R::Item]), Error> {
+        self.idle()?;
+        let (out, inn) = self.0.memory.as_mut().ok_or(Error::Inactive)?;
+        // SAFETY: as in `buffers`.
+        let sent = unsafe { out.items_mut() };
+        // SAFETY: as above.
+        Ok((sent, unsafe { inn.items_mut() }))
+    }
+
+    /// Returns the buffers, and forgets the description; waits for what is in flight.
+    ///
+    /// # Errors
+    /// What was in flight failed; the error has the buffers.
+    pub fn into_buffers(mut self) -> Result<(S, R), Refused<(S, R)>> {
+        let ended = if self.0.active { self.0.wait() } else { Ok(()) };
+        let buffer = self.0.into_buffers();
+        match ended {
+            Ok(()) => Ok(buffer),
+            Err(error) => Err(Refused { error, buffer }),
+        }
+    }
+
+    fn idle(&self) -> Result<(), Error> {
+        if self.0.active { Err(PmlError::StillActive.into()) } else { Ok(()) }
+    }
+}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> OwnedCollective<S, R> {
+    /// Waits until this rank's part is over; returns the buffers, and how it went.
+    pub fn wait(mut self) -> Over<S, R> {
+        let result = self.0.wait();
+        (self.0.into_buffers(), result)
+    }
+
+    /// The buffers and how it went, if this rank's part is over.
+    ///
+    /// # Errors
+    /// Still in flight: the handle again.
+    pub fn test(mut self) -> Result<Over<S, R>, OwnedCollective<S, R>> {
+        match self.0.test() {
+            None => Err(self),
+            Some(result) => Ok((self.0.into_buffers(), result)),
+        }
+    }
+}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> fmt::Debug for PersistentCollective<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Kept { operation, active, .. } = &self.0;
+        write!(f, "PersistentCollective({operation}, active: {active})")
+    }
+}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> fmt::Debug for OwnedCollective<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OwnedCollective({})", self.0.operation)
+    }
+}

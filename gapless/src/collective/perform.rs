@@ -1,0 +1,206 @@
+//! How collectives begin: their place in the order of calls, their executor, and the blocking form.
+
+use super::live::{Entry, Fate, Number};
+use super::prepare::{self, Place, Prepared};
+use super::{Collective, CollectiveError};
+use crate::communicator::{Communicator, Topology};
+use crate::error::Error;
+use crate::shared::{Look, State};
+use crate::view::{View, ViewMut};
+use gapless_coll::topologies::{Neighborhood, TopologyError};
+use gapless_coll::{CollError, Executor, Locality, Operation, Sequencer, Ticket};
+use gapless_engine::{Op, Reducer};
+use gapless_pml::Comm;
+use std::sync::OnceLock;
+
+/// What all clones of a communicator share.
+#[derive(Debug)]
+pub(crate) struct Common {
+    sequencer: Sequencer,
+    /// Made for the first collective.
+    locality: OnceLock<Locality>,
+    topology: Option<Topology>,
+    /// Found for the first collective among neighbours.
+    neighbors: OnceLock<Result<Neighborhood, TopologyError>>,
+}
+
+impl Common {
+    /// For a communicator that has nothing yet.
+    pub(crate) fn new(comm: &Comm, topology: Option<Topology>) -> Common {
+        let (sequencer, neighbors) = (Sequencer::new(comm), OnceLock::new());
+        Common { sequencer, locality: OnceLock::new(), topology, neighbors }
+    }
+
+    pub(crate) fn topology(&self) -> Option<&Topology> {
+        self.topology.as_ref()
+    }
+
+    /// The neighbours of this rank.
+    fn neighbors(&self, comm: &Comm) -> Result<&Neighborhood, CollectiveError> {
+        let topology = self.topology.as_ref().ok_or(CollectiveError::NoTopology)?;
+        let found = self.neighbors.get_or_init(|| topology.neighbors(comm.rank()));
+        found.as_ref().map_err(|error| CollectiveError::Topology(error.clone()))
+    }
+
+    /// Until hosts are told apart, all ranks are equally near.
+    fn locality(&self, comm: &Comm) -> &Locality {
+        self.locality.get_or_init(|| Locality::flat(comm.size() as usize))
+    }
+}
+
+impl Communicator {
+    /// Does a collective, and waits until this rank's part is over: its buffers are free again, and what it receives
+    /// has come. All methods that are named after a collective come down to this.
+    ///
+    /// ```
+    /// use gapless::{Collective, ReduceOp, World};
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = World::init()?;
+    /// let comm = world.comm();
+    /// let (mine, mut sum) = ([f64::from(comm.rank()); 3], [0.0; 3]);
+    /// comm.perform(Collective::allreduce(&mine, &mut sum, ReduceOp::Sum))?;
+    /// // The same by name.
+    /// comm.allreduce(&mine, &mut sum, ReduceOp::Sum)?;
+    /// let ranks = f64::from(comm.size());
+    /// assert_eq!(sum, [ranks * (ranks - 1.0) / 2.0; 3]);
+    /// world.finalize()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Collective`]. A rank whose arguments are refused sends nothing. If a rank is lost, or fails otherwise,
+    /// every rank that needs data of it gets an error that names it, and the others end well. What a failed collective
+    /// leaves in its receive buffer is undefined; later collectives are not disturbed.
+    pub fn perform(&self, collective: Collective<'_>) -> Result<(), Error> {
+        let operation = collective.operation;
+        // SAFETY: the description borrows its memory until this returns. That is when the collective has ended, or the
+        // world was given up, which takes memory back first; if a call unwinds, it gives the world up.
+        let entry = unsafe { self.entry(collective, None) }?;
+        let shared = &*self.shared;
+        let mut state = shared.lock()?;
+        let number = match self.launch(&mut state, entry) {
+            Ok(number) => number,
+            Err(error) => {
+                state.done();
+                return Err(error);
+            }
+        };
+        let fate = match state.collectives.take(number) {
+            Fate::Going => {
+                shared.wait_held(state, |state| match state.collectives.take(number) {
+                    Fate::Going => Look::NotYet,
+                    fate => Look::Found(fate),
+                })?
+            }
+            fate => {
+                state.done();
+                fate
+            }
+        };
+        self.ended(operation, fate)
+    }
+
+    /// Begins a collective that is ready to.
+    pub(super) fn launch(&self, state: &mut State, entry: Entry) -> Result<Number, Error> {
+        self.shared.now_and_then(state);
+        state.open()?;
+        let State { pml, collectives, .. } = &mut *state;
+        let number = collectives.begin(pml, entry);
+        self.shared.rouse(state);
+        Ok(number)
+    }
+
+    /// How a collective went that goes on no more.
+    pub(super) fn ended(&self, operation: Operation, fate: Fate) -> Result<(), Error> {
+        match fate {
+            Fate::Ended(result, _rest) => result.map_err(|error| self.failed(operation, error)),
+            // Only the one who waits for it takes it.
+            Fate::Gone | Fate::Going => Err(Error::Finalized),
+        }
+    }
+
+    /// The error of a collective that failed.
+    pub(super) fn failed(&self, operation: Operation, error: CollError) -> Error {
+        let process = error.culprit().and_then(|rank| self.comm.process(rank).ok());
+        refused(operation, CollectiveError::Failed { error, process })
+    }
+
+    /// What carries out a collective. It takes its place in the order of calls (`ticket`, if it has one already), also
+    /// if it is refused: other ranks' may not be.
+    ///
+    /// # Safety
+    /// What the description borrows stays so until the collective has ended or, after it was given up, the world's
+    /// memory was taken back.
+    pub(super) unsafe fn entry(
+        &self,
+        collective: Collective<'_>,
+        ticket: Option<Ticket>,
+    ) -> Result<Entry, Error> {
+        let (operation, op) = (collective.operation, collective.op.clone());
+        if self.comm.is_inter() {
+            return Err(self.failed(operation, CollError::InterComm));
+        }
+        let ticket = ticket.unwrap_or_else(|| self.common.sequencer.next());
+        let place = Place {
+            rank: self.comm.rank() as usize,
+            locality: self.common.locality(&self.comm),
+            neighbors: &|| self.common.neighbors(&self.comm),
+        };
+        let prepared = collective.prepare(&place).map_err(|error| refused(operation, error))?;
+        let Prepared { schedule, rows, combine } = prepared;
+        // SAFETY: the caller's promise. Views that are received into are borrowed exclusively, so send and receive
+        // buffers do not overlap, and neither do blocks.
+        let executor = unsafe { Executor::new(schedule, rows, combine, ticket) };
+        let executor = executor.map_err(|error| self.failed(operation, error))?;
+        Ok(Entry::new(executor, op))
+    }
+
+    /// The place of a persistent collective in the order of calls.
+    pub(super) fn next_persistent(&self) -> Result<Ticket, CollError> {
+        self.common.sequencer.next_persistent()
+    }
+
+    /// Combines elements of this process alone: each element of `inout` becomes `input op inout`
+    /// (`MPI_Reduce_local`, MPI 4.1 §6.9.7).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// # let world = gapless::World::init()?;
+    /// let mut most = [3, 1, 4];
+    /// world.comm().reduce_local(&[2, 7, 1], &mut most, gapless::ReduceOp::Max)?;
+    /// assert_eq!(most, [3, 7, 4]);
+    /// # world.finalize()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Collective`]: the buffers do not fit together, or the operation is not defined for their elements.
+    pub fn reduce_local<'i, 'o>(
+        &self,
+        input: impl Into<View<'i>>,
+        inout: impl Into<ViewMut<'o>>,
+        op: impl Into<Op>,
+    ) -> Result<(), Error> {
+        let (input, inout, op) = (input.into(), inout.into(), op.into());
+        let (send, recv) = prepare::local(&input.typed, &inout.typed, &op)
+            .map_err(|error| refused(Operation::Reduce, error))?;
+        let tools = self.shared.with(|state| {
+            state.open()?;
+            Ok(state.collectives.tools())
+        })?;
+        let range = 0..recv.packed_bytes();
+        // SAFETY: both views borrow their memory until the work is over, which is waited for; a source that is the
+        // target is the same description.
+        let work = unsafe { tools.reduce_into(&op, &[send, recv.clone()], &recv, range, &[]) };
+        let wrong = |error| {
+            let argument = "receive buffer";
+            refused(Operation::Reduce, CollectiveError::Operation { argument, error })
+        };
+        let ended = work.map(gapless_mem::Begun::new).map_err(wrong)?.wait();
+        ended.map_err(|error| wrong(error.into()))
+    }
+}
+
+fn refused(operation: Operation, error: CollectiveError) -> Error {
+    Error::Collective { operation, error: Box::new(error) }
+}

@@ -1,0 +1,383 @@
+//! From a description to what carries it out: checks everything that this rank can see, chooses an algorithm and
+//! builds the schedule. Pure: nothing is sent, no memory is touched.
+
+use super::buffers::Side;
+use super::{Collective, CollectiveError};
+use crate::view::element_layout;
+use gapless_coll::choose::{Table, choose};
+use gapless_coll::topologies::Neighborhood;
+use gapless_coll::{
+    BuildError, Call, Combine, Locality, Operation, Reduction, Rows, Schedule, build,
+};
+use gapless_dtype::{Layout, Primitive, SignatureKind};
+use gapless_engine::{EngineError, Op, Typed};
+use std::sync::LazyLock;
+
+/// By which algorithms are chosen.
+static TABLE: LazyLock<Table> = LazyLock::new(Table::default);
+
+const SEND: &str = "send buffer";
+const RECV: &str = "receive buffer";
+const COUNTS: &str = "list of counts";
+
+/// Where a rank is among the others.
+pub(super) struct Place<'c> {
+    pub(super) rank: usize,
+    pub(super) locality: &'c Locality,
+    /// Asked for by collectives among neighbours only.
+    pub(super) neighbors: &'c dyn Fn() -> Result<&'c Neighborhood, CollectiveError>,
+}
+
+/// What an executor needs.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) schedule: Schedule,
+    pub(super) rows: Rows,
+    pub(super) combine: Option<Combine>,
+}
+
+impl Collective<'_> {
+    pub(super) fn prepare(self, place: &Place<'_>) -> Result<Prepared, CollectiveError> {
+        let Collective { operation, root, mut send, mut recv, counts, op, .. } = self;
+        let root = root as usize;
+        let is_root = place.rank == root;
+        let (sends, receives) = significance(operation, is_root);
+        send = settle(send, SEND, sends)?;
+        recv = settle(recv, RECV, receives)?;
+        if !(operation == Operation::Bcast && is_root) {
+            once_each(&recv)?;
+        }
+        let combine = op.as_ref().map(|op| combine(op, &mut send, &mut recv)).transpose()?;
+        let sides = Sides { operation, root, send: &send, recv: &recv, counts: &counts };
+        let lens = sides.lens(place)?;
+        let of = combine.as_ref().zip(op.as_ref()).map(|(combine, op)| Reduction {
+            unit: combine.bytes(),
+            commutative: op.is_commutative(),
+        });
+        let call = sides.call(&lens, of, place)?;
+        let algorithm = choose(&TABLE, &call, place.locality);
+        let schedule = build(place.rank, place.locality, &call, &algorithm)?;
+        let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
+        Ok(Prepared { schedule, rows, combine })
+    }
+}
+
+/// Whether the send buffer and the receive buffer matter at this rank, and if so, whether they may be in place.
+fn significance(operation: Operation, is_root: bool) -> (Option<bool>, Option<bool>) {
+    use Operation as O;
+    let at_root = |in_place| is_root.then_some(in_place);
+    match operation {
+        O::Barrier => (None, None),
+        O::Bcast => (None, Some(false)),
+        O::Gather | O::Gatherv | O::Reduce => (Some(is_root), at_root(false)),
+        O::Scatter | O::Scatterv => (at_root(false), Some(is_root)),
+        O::NeighborAllgather | O::NeighborAlltoall => (Some(false), Some(false)),
+        _ => (Some(true), Some(false)),
+    }
+}
+
+/// A buffer, if it matters.
+fn settle(
+    side: Side,
+    argument: &'static str,
+    significance: Option<bool>,
+) -> Result<Side, CollectiveError> {
+    match (side, significance) {
+        (_, None) => Ok(Side::Nothing),
+        (Side::Nothing, _) => Err(CollectiveError::Missing { argument }),
+        (Side::InPlace, Some(false)) => Err(CollectiveError::InPlace { argument }),
+        (side, _) => Ok(side),
+    }
+}
+
+/// Whether no byte of a receive buffer is named twice. Blocks are apart from each other.
+fn once_each(recv: &Side) -> Result<(), CollectiveError> {
+    let twice =
+        |typed: &Typed| typed.as_contiguous().is_none() && typed.layout().overlaps(typed.count());
+    match recv.parts().iter().any(twice) {
+        true => Err(CollectiveError::Overlap { argument: RECV }),
+        false => Ok(()),
+    }
+}
+
+/// Packed bytes of the blocks.
+#[derive(Default)]
+struct Lens {
+    /// This rank's block, the vector, or any block where all are alike.
+    own: u64,
+    send: Vec<u64>,
+    recv: Vec<u64>,
+}
+
+/// The buffers that matter, and what goes with them.
+struct Sides<'s> {
+    operation: Operation,
+    root: usize,
+    send: &'s Side,
+    recv: &'s Side,
+    counts: &'s [u64],
+}
+
+impl Sides<'_> {
+    fn in_place(&self) -> bool {
+        matches!(self.send, Side::InPlace) || matches!(self.recv, Side::InPlace)
+    }
+
+    /// How long blocks are, if the buffers fit together.
+    fn lens(&self, place: &Place<'_>) -> Result<Lens, CollectiveError> {
+        use Operation as O;
+        let (rank, ranks) = (place.rank, place.locality.ranks());
+        let (is_root, both) = (rank == self.root, !self.in_place());
+        let (send, recv) = (self.send, self.recv);
+        let mut lens = Lens::default();
+        match self.operation {
+            O::Barrier => {}
+            O::Bcast => lens.own = one(recv, RECV)?,
+            O::Gather if is_root => lens.own = alike(recv, ranks, RECV)?,
+            O::Scatter if is_root => lens.own = alike(send, ranks, SEND)?,
+            O::Gather | O::Gatherv if !is_root => lens.own = one(send, SEND)?,
+            O::Scatter | O::Scatterv if !is_root => lens.own = one(recv, RECV)?,
+            O::Gatherv | O::Allgatherv => {
+                lens.recv = each(recv, ranks, RECV)?;
+                lens.own = lens.recv.get(rank).copied().unwrap_or(0);
+            }
+            O::Scatterv => {
+                lens.send = each(send, ranks, SEND)?;
+                lens.own = lens.send.get(rank).copied().unwrap_or(0);
+            }
+            O::Allgather | O::Alltoall => lens.own = alike(recv, ranks, RECV)?,
+            O::Alltoallv => lens.recv = each(recv, ranks, RECV)?,
+            O::Reduce if !is_root => lens.own = one(send, SEND)?,
+            O::ReduceScatterBlock if !both => lens.own = alike(recv, ranks, RECV)?,
+            O::ReduceScatter => {
+                lens.recv = self.counted(ranks)?;
+                let own = lens.recv.get(rank).copied().unwrap_or(0);
+                lens.own = if both { own } else { sum(&lens.recv) };
+            }
+            O::NeighborAllgather | O::NeighborAlltoall => {
+                let neighbors = (place.neighbors)()?;
+                lens.recv = each(recv, neighbors.sources.len(), RECV)?;
+                match self.operation {
+                    O::NeighborAllgather => lens.own = one(send, SEND)?,
+                    _ => lens.send = each(send, neighbors.destinations.len(), SEND)?,
+                }
+            }
+            _ => lens.own = one(recv, RECV)?,
+        }
+        // What is left to compare: the other buffer.
+        match self.operation {
+            O::Gather | O::Gatherv | O::Reduce if is_root && both => exact(send, lens.own, SEND)?,
+            O::Scatter | O::Scatterv if is_root && both => exact(recv, lens.own, RECV)?,
+            O::Allgather | O::Allgatherv | O::Allreduce | O::Scan | O::Exscan if both => {
+                exact(send, lens.own, SEND)?;
+            }
+            O::Alltoall if both => blocks_of(send, ranks, lens.own, SEND)?,
+            O::Alltoallv if both => lens.send = each(send, ranks, SEND)?,
+            O::ReduceScatterBlock if both => blocks_of(send, ranks, lens.own, SEND)?,
+            O::ReduceScatter => {
+                exact(recv, lens.own, RECV)?;
+                if both {
+                    listed(send, &lens.recv, SEND)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(lens)
+    }
+
+    /// The blocks of a result that is scattered.
+    fn counted(&self, ranks: usize) -> Result<Vec<u64>, CollectiveError> {
+        let (argument, given) = (COUNTS, self.counts.len());
+        if given != ranks {
+            return Err(CollectiveError::Blocks { argument, given, expected: ranks });
+        }
+        let whole = if self.in_place() { self.recv } else { self.send };
+        let element = whole.parts().first().map_or(0, |typed| typed.layout().size());
+        let len = |count: &u64| count.checked_mul(element).ok_or(BuildError::TooLong);
+        Ok(self.counts.iter().map(len).collect::<Result<_, _>>()?)
+    }
+
+    fn call<'l>(
+        &self,
+        lens: &'l Lens,
+        of: Option<Reduction>,
+        place: &'l Place<'_>,
+    ) -> Result<Call<'l>, CollectiveError> {
+        use Operation as O;
+        let (root, len, in_place) = (self.root, lens.own, self.in_place());
+        let (send, recv) = (lens.send.as_slice(), lens.recv.as_slice());
+        // Every constructor of a reduction gives an operation.
+        let of = of.unwrap_or(Reduction { unit: 1, commutative: false });
+        Ok(match self.operation {
+            O::Barrier => Call::Barrier,
+            O::Bcast => Call::Bcast { root, len },
+            O::Gather => Call::Gather { root, len, in_place },
+            O::Gatherv => Call::Gatherv { root, len, lens: recv, in_place },
+            O::Scatter => Call::Scatter { root, len, in_place },
+            O::Scatterv => Call::Scatterv { root, len, lens: send, in_place },
+            O::Allgather => Call::Allgather { len, in_place },
+            O::Allgatherv => Call::Allgatherv { lens: recv, in_place },
+            O::Alltoall => Call::Alltoall { len, in_place },
+            O::Alltoallv => Call::Alltoallv { send, recv, in_place },
+            O::Reduce => Call::Reduce { root, len, of, in_place },
+            O::Allreduce => Call::Allreduce { len, of, in_place },
+            O::ReduceScatter => Call::ReduceScatter { lens: recv, of, in_place },
+            O::ReduceScatterBlock => Call::ReduceScatterBlock { len, of, in_place },
+            O::Scan => Call::Scan { len, of, in_place },
+            O::Exscan => Call::Exscan { len, of, in_place },
+            O::NeighborAllgather => {
+                let Neighborhood { sources, destinations } = (place.neighbors)()?;
+                Call::NeighborAllgather { sources, destinations, len, recv }
+            }
+            O::NeighborAlltoall => {
+                let Neighborhood { sources, destinations } = (place.neighbors)()?;
+                Call::NeighborAlltoall { sources, destinations, send, recv }
+            }
+        })
+    }
+}
+
+fn sum(lens: &[u64]) -> u64 {
+    lens.iter().copied().fold(0, u64::saturating_add)
+}
+
+/// The length of a buffer that is one block.
+fn one(side: &Side, argument: &'static str) -> Result<u64, CollectiveError> {
+    match side {
+        Side::Each(each) if each.len() != 1 => {
+            Err(CollectiveError::Blocks { argument, given: each.len(), expected: 1 })
+        }
+        _ => Ok(side.bytes()),
+    }
+}
+
+/// The length of each of so many blocks, which have one length.
+fn alike(side: &Side, blocks: usize, argument: &'static str) -> Result<u64, CollectiveError> {
+    let lens = each(side, blocks, argument)?;
+    let len = lens.first().copied().unwrap_or(0);
+    match lens.iter().all(|other| *other == len) {
+        true => Ok(len),
+        false => Err(CollectiveError::Uneven { argument, bytes: side.bytes(), blocks }),
+    }
+}
+
+/// The length of each of so many blocks. A buffer that is not divided has blocks of one length.
+fn each(side: &Side, blocks: usize, argument: &'static str) -> Result<Vec<u64>, CollectiveError> {
+    if let Side::Each(each) = side {
+        let given = each.len();
+        return match given == blocks {
+            true => Ok(each.iter().map(Typed::packed_bytes).collect()),
+            false => Err(CollectiveError::Blocks { argument, given, expected: blocks }),
+        };
+    }
+    let bytes = side.bytes();
+    let len = if bytes == 0 { 0 } else { bytes / (blocks as u64).max(1) };
+    // Blocks are whole elements, or elements are whole blocks: of a matrix that is one element, say.
+    let element = side.parts().first().map_or(1, |typed| typed.layout().size());
+    let is_cut = len > 0 && !len.is_multiple_of(element) && !element.is_multiple_of(len);
+    match len.checked_mul(blocks as u64) == Some(bytes) && !is_cut {
+        true => Ok(vec![len; blocks]),
+        false => Err(CollectiveError::Uneven { argument, bytes, blocks }),
+    }
+}
+
+/// Whether a buffer is one block of this length.
+fn exact(side: &Side, expected: u64, argument: &'static str) -> Result<(), CollectiveError> {
+    match one(side, argument)? {
+        bytes if bytes == expected => Ok(()),
+        bytes => Err(CollectiveError::Length { argument, bytes, expected }),
+    }
+}
+
+/// Whether a buffer consists of so many blocks of this length.
+fn blocks_of(
+    side: &Side,
+    blocks: usize,
+    len: u64,
+    argument: &'static str,
+) -> Result<(), CollectiveError> {
+    match alike(side, blocks, argument)? {
+        found if found == len => Ok(()),
+        found => {
+            let all = |len: u64| len.saturating_mul(blocks as u64);
+            Err(CollectiveError::Length { argument, bytes: all(found), expected: all(len) })
+        }
+    }
+}
+
+/// Whether a buffer consists of blocks of these lengths.
+fn listed(side: &Side, lens: &[u64], argument: &'static str) -> Result<(), CollectiveError> {
+    let length = |bytes, expected| Err(CollectiveError::Length { argument, bytes, expected });
+    let Side::Each(_) = side else {
+        let (bytes, expected) = (side.bytes(), sum(lens));
+        return if bytes == expected { Ok(()) } else { length(bytes, expected) };
+    };
+    let given = each(side, lens.len(), argument)?;
+    match given.iter().zip(lens).find(|(given, expected)| given != expected) {
+        None => Ok(()),
+        Some((given, expected)) => length(*given, *expected),
+    }
+}
+
+/// How the elements of both buffers are combined.
+fn combine(op: &Op, send: &mut Side, recv: &mut Side) -> Result<Combine, CollectiveError> {
+    let wrong = |argument| move |error: EngineError| CollectiveError::Operation { argument, error };
+    let known = |side: &Side| side.parts().iter().find_map(|typed| typed.own_layout().cloned());
+    let (argument, layout) = match (known(recv), known(send)) {
+        (Some(layout), _) => (RECV, layout),
+        (None, Some(layout)) => (SEND, layout),
+        (None, None) => {
+            if let Op::Predefined(_) = op {
+                for typed in send.parts_mut().iter_mut().chain(recv.parts_mut()) {
+                    *typed = numbers(typed).map_err(wrong(RECV))?;
+                }
+            }
+            (RECV, element_layout(Primitive::Uint8).clone())
+        }
+    };
+    let combine = Combine::new(op, &layout).map_err(wrong(argument))?;
+    for (argument, side) in [(SEND, &*send), (RECV, &*recv)] {
+        for other in side.parts().iter().filter_map(Typed::own_layout) {
+            let bytes = op.element_bytes(other).map_err(wrong(argument))?;
+            if bytes != combine.bytes() || !same_elements(op, &layout, other) {
+                return Err(CollectiveError::OtherElements);
+            }
+        }
+    }
+    Ok(combine)
+}
+
+/// Bytes as the numbers that a slice of `u8` has.
+fn numbers(bytes: &Typed) -> Result<Typed, EngineError> {
+    let region = bytes.region();
+    Typed::new(region, 0, element_layout(Primitive::Uint8), region.len())
+}
+
+/// Whether two layouts that an operation is defined for have elements of one type. Bytes stand for anything.
+fn same_elements(op: &Op, one: &Layout, other: &Layout) -> bool {
+    let element = |layout: &Layout| {
+        let signature = layout.signature();
+        signature.uniform().filter(|_| signature.kind() == SignatureKind::Typed)
+    };
+    match (op, element(one), element(other)) {
+        (Op::Predefined(_), Some(one), Some(other)) => one == other,
+        _ => true,
+    }
+}
+
+/// The operands of a reduction within this process.
+pub(super) fn local(
+    input: &Typed,
+    inout: &Typed,
+    op: &Op,
+) -> Result<(Typed, Typed), CollectiveError> {
+    let (mut send, mut recv) = (Side::Whole(input.clone()), Side::Whole(inout.clone()));
+    once_each(&recv)?;
+    combine(op, &mut send, &mut recv)?;
+    exact(&send, recv.bytes(), SEND)?;
+    let only = |side: Side, argument| match side {
+        Side::Whole(typed) => Ok(typed),
+        _ => Err(CollectiveError::Missing { argument }),
+    };
+    Ok((only(send, SEND)?, only(recv, RECV)?))
+}

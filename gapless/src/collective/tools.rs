@@ -1,0 +1,240 @@
+//! What collectives move and combine data with: the world's engines, each for its memory, and the reducer of the host.
+//!
+//! Memory of devices that the host's reducer cannot touch is staged: operands are packed into memory of the host,
+//! combined there, and the result is unpacked. So is data that is copied between memory of different devices. These
+//! calls wait for the devices; the world's lock is held meanwhile.
+
+use gapless_coll::Combine;
+use gapless_dtype::{Layout, SignatureKind};
+use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
+use gapless_mem::{Begun, Completion, DeviceError, Region, Space};
+use std::ops::Range;
+use std::sync::Arc;
+
+const NAME: &str = "collective";
+
+/// The engines of a world, in the order in which they are asked.
+pub(crate) struct Tools {
+    engines: Vec<Arc<dyn Engine>>,
+}
+
+impl std::fmt::Debug for Tools {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<_> = self.engines.iter().map(|engine| engine.name()).collect();
+        f.debug_tuple("Tools").field(&names).finish()
+    }
+}
+
+/// Memory of the host for a packed stream, aligned for all elements.
+struct Staged {
+    memory: Vec<u128>,
+    bytes: u64,
+}
+
+impl Staged {
+    fn new(bytes: u64) -> Result<Staged, EngineError> {
+        let lines = usize::try_from(bytes.div_ceil(16)).unwrap_or(usize::MAX);
+        let mut memory = Vec::new();
+        if memory.try_reserve_exact(lines).is_err() {
+            let reason = "the allocator has no more".to_owned();
+            let device = Space::Host.to_string();
+            return Err(DeviceError::OutOfMemory { device, len: bytes, reason }.into());
+        }
+        memory.resize(lines, 0);
+        Ok(Staged { memory, bytes })
+    }
+
+    fn region(&mut self) -> Region {
+        let start = self.memory.as_mut_ptr().expose_provenance() as u64;
+        Region::new(Space::Host, start, 0, self.bytes)
+    }
+}
+
+impl Tools {
+    pub(crate) fn new(engines: Vec<Arc<dyn Engine>>) -> Tools {
+        Tools { engines }
+    }
+
+    /// The engine of some memory. For memory of a device, its own comes before one that only reaches it.
+    fn engine(&self, space: Space) -> Result<&dyn Engine, EngineError> {
+        let find = |fits: &dyn Fn(&dyn Engine) -> bool| {
+            self.engines.iter().map(|engine| &**engine).find(|engine| fits(*engine))
+        };
+        let own = match space.cpu_accessible() {
+            true => None,
+            false => find(&|engine| engine.device(space).is_some()),
+        };
+        own.or_else(|| find(&|engine| engine.serves(space)))
+            .ok_or(EngineError::WrongSpace { engine: NAME, space })
+    }
+
+    /// The engine of two buffers, of which at most one is not the host's.
+    fn between(&self, one: Space, other: Space) -> Result<&dyn Engine, EngineError> {
+        self.engine(if one.cpu_accessible() { other } else { one })
+    }
+
+    /// Packs a range into memory of the host, and waits for that.
+    ///
+    /// # Safety
+    /// As for [`Engine::pack`], until this returns.
+    unsafe fn fetch(&self, src: &Typed, range: &Range<u64>) -> Result<Staged, EngineError> {
+        let mut staged = Staged::new(range.end - range.start)?;
+        let engine = self.engine(src.space())?;
+        // SAFETY: the caller's promise; the staged memory is new, and lives until the work is over (`Begun`).
+        let work = unsafe { engine.pack(src, range.clone(), staged.region(), &[]) }?;
+        Begun::new(work).wait()?;
+        Ok(staged)
+    }
+
+    /// Unpacks memory of the host, and waits for that.
+    ///
+    /// # Safety
+    /// As for [`Engine::unpack`], until this returns.
+    unsafe fn store(
+        &self,
+        mut staged: Staged,
+        dst: &Typed,
+        range: &Range<u64>,
+    ) -> Result<(), EngineError> {
+        let engine = self.engine(dst.space())?;
+        // SAFETY: as in `fetch`.
+        let work = unsafe { engine.unpack(staged.region(), dst, range.clone(), &[]) }?;
+        Ok(Begun::new(work).wait()?)
+    }
+}
+
+fn wait_all(after: &[Completion]) -> Result<(), EngineError> {
+    for work in after {
+        work.wait()?;
+    }
+    Ok(())
+}
+
+// SAFETY: all work is handed on to engines, by which the contract holds. Where there is more than one piece of it, each
+// is waited for before the next begins, also if something panics (`Begun`), and the last before the call returns.
+unsafe impl Engine for Tools {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        self.engine(space).is_ok()
+    }
+
+    unsafe fn pack(
+        &self,
+        src: &Typed,
+        range: Range<u64>,
+        dst: Region,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let engine = self.between(src.space(), dst.space())?;
+        // SAFETY: the caller's promise.
+        unsafe { engine.pack(src, range, dst, after) }
+    }
+
+    unsafe fn unpack(
+        &self,
+        src: Region,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let engine = self.between(src.space(), dst.space())?;
+        // SAFETY: the caller's promise.
+        unsafe { engine.unpack(src, dst, range, after) }
+    }
+
+    unsafe fn transfer(
+        &self,
+        src: &Typed,
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let (from, to) = (src.space(), dst.space());
+        if from == to || (from.cpu_accessible() && to.cpu_accessible()) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.engine(from)?.transfer(src, dst, range, after) };
+        }
+        src.check_range(&range)?;
+        dst.check_range(&range)?;
+        wait_all(after)?;
+        // SAFETY: the caller's promise; what was to come before is over.
+        let staged = unsafe { self.fetch(src, &range) }?;
+        // SAFETY: as above.
+        unsafe { self.store(staged, dst, &range) }?;
+        Ok(Completion::Ready)
+    }
+}
+
+// SAFETY: as above; what the host cannot touch is brought to where it can.
+unsafe impl Reducer for Tools {
+    fn supports(&self, op: &Op, layout: &Layout) -> bool {
+        HostEngine.supports(op, layout)
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        self.engine(space).is_ok()
+    }
+
+    unsafe fn reduce_into(
+        &self,
+        op: &Op,
+        srcs: &[Typed],
+        dst: &Typed,
+        range: Range<u64>,
+        after: &[Completion],
+    ) -> Result<Completion, EngineError> {
+        let is_near = |typed: &Typed| typed.space().cpu_accessible();
+        if is_near(dst) && srcs.iter().all(is_near) {
+            // SAFETY: the caller's promise.
+            return unsafe { HostEngine.reduce_into(op, srcs, dst, range, after) };
+        }
+        let elements = Elements::new(op, srcs.iter().chain([dst]))?;
+        wait_all(after)?;
+        // Kept until the host has combined them.
+        let mut staged = Vec::new();
+        let mut sources = Vec::new();
+        for src in srcs {
+            if is_near(src) {
+                sources.push(src.clone());
+                continue;
+            }
+            // SAFETY: the caller's promise; what was to come before is over.
+            let mut memory = unsafe { self.fetch(src, &src.window(&range)?) }?;
+            sources.push(elements.in_memory(memory.region())?);
+            staged.push(memory);
+        }
+        if is_near(dst) {
+            // SAFETY: as above; staged memory is nobody else's. The host's work is over when this returns.
+            return unsafe { HostEngine.reduce_into(op, &sources, dst, range, &[]) };
+        }
+        let window = dst.window(&range)?;
+        let mut result = Staged::new(range.end - range.start)?;
+        let target = elements.in_memory(result.region())?;
+        // SAFETY: as above.
+        unsafe { HostEngine.reduce_into(op, &sources, &target, range, &[]) }?;
+        drop(staged);
+        // SAFETY: as above.
+        unsafe { self.store(result, dst, &window) }?;
+        Ok(Completion::Ready)
+    }
+}
+
+/// The elements of a reduction as they lie in staged memory: packed.
+struct Elements(Option<Combine>);
+
+impl Elements {
+    fn new<'t>(op: &Op, mut all: impl Iterator<Item = &'t Typed>) -> Result<Elements, EngineError> {
+        let known = all.find(|typed| typed.layout().signature().kind() != SignatureKind::Bytes);
+        Ok(Elements(known.map(|typed| Combine::new(op, typed.layout())).transpose()?))
+    }
+
+    fn in_memory(&self, region: Region) -> Result<Typed, EngineError> {
+        match &self.0 {
+            Some(combine) => combine.elements(region),
+            None => Ok(Typed::contiguous(region)),
+        }
+    }
+}

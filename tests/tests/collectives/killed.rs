@@ -1,0 +1,83 @@
+//! A process of a collective is killed: the others get an error that names it, or their part ends well; nobody hangs,
+//! and collectives among those who live go on.
+
+use gapless::{Communicator, Error, ReduceOp, World};
+use gapless_tests::actor::say;
+use gapless_tests::crew::{Crew, Member, Said};
+use std::time::{Duration, Instant};
+
+const TEST: &str = "killed::a_killed_rank_is_named_and_the_others_go_on";
+/// A loss is an error within two seconds, it is promised; a watchdog waits ten times as long.
+const WATCHDOG: Duration = Duration::from_secs(20);
+const VICTIM: u32 = 2;
+
+#[test]
+fn a_killed_rank_is_named_and_the_others_go_on() {
+    if let Some(member) = Member::of_crew() {
+        return rank(member);
+    }
+    for form in ["blocking", "nonblocking", "many"] {
+        let mut crew = Crew::start(TEST, &[form; 4], |_, _| {});
+        let hear = |crew: &mut Crew, wanted: &str, count: usize| {
+            let until = Instant::now() + WATCHDOG;
+            let mut heard = 0;
+            while heard < count {
+                let left = until.saturating_duration_since(Instant::now());
+                match crew.hear(left) {
+                    Some((_, Said::Line(line))) if line == wanted => heard += 1,
+                    Some((VICTIM, Said::Ended(_))) => {}
+                    // Those that have said all leave.
+                    Some((_, Said::Ended(status))) if status.success() => {}
+                    other => panic!("{form}: {heard} said {wanted:?}, then {other:?}"),
+                }
+            }
+        };
+        hear(&mut crew, "going", 4);
+        crew.kill(VICTIM);
+        hear(&mut crew, "named it", 3);
+        hear(&mut crew, "went on", 3);
+    }
+}
+
+fn rank(mut member: Member) {
+    let form = member.part.clone();
+    let world = World::builder().wireup(member.wireup()).init().unwrap();
+    let comm = world.comm();
+    // Before anybody is lost: there is no agreement on who is left yet.
+    let color = (comm.rank() != VICTIM).then_some(0);
+    let rest = comm.split(color, 0).unwrap();
+    round(comm, "blocking").unwrap();
+    say("going");
+    let error = loop {
+        if let Err(error) = round(comm, &form) {
+            break error;
+        }
+    };
+    assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
+    // An all-reduce depends on all.
+    assert!(round(comm, "blocking").is_err_and(|error| error.lost_rank() == Some(VICTIM)));
+    say("named it");
+    let rest = rest.unwrap();
+    let mut sum = [0u32];
+    rest.allreduce(&[rest.rank() + 1], &mut sum, ReduceOp::Sum).unwrap();
+    assert_eq!(sum, [6]);
+    rest.barrier().unwrap();
+    say("went on");
+    let _ = world.finalize();
+}
+
+fn round(comm: &Communicator, form: &str) -> Result<(), Error> {
+    let ours = vec![comm.rank(); 5000];
+    let mut sums = vec![vec![0u32; ours.len()]; if form == "many" { 20 } else { 1 }];
+    match form {
+        "blocking" => comm.allreduce(&ours, &mut sums[0], ReduceOp::Sum)?,
+        _ => comm.scope(|s| {
+            for sum in &mut sums {
+                let _ = s.iallreduce(&ours, sum, ReduceOp::Sum)?;
+            }
+            Ok(())
+        })?,
+    }
+    assert!(sums.iter().flatten().all(|sum| *sum == 6));
+    Ok(())
+}

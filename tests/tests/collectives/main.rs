@@ -1,0 +1,93 @@
+//! Collectives as methods: each operation in each form, on plain and on strided buffers, against what the operation
+//! means, written out. Ranks are threads; those of `killed.rs` are processes.
+#![forbid(unsafe_code)]
+
+mod field;
+mod killed;
+mod moved;
+mod reduced;
+mod refused;
+mod several;
+
+use field::Field;
+use gapless::btl::Btl;
+use gapless::btl::loopback::{Hub, Loopback};
+use gapless::{Collective, Communicator, Config, Error};
+use gapless_tests::job;
+
+/// Runs `body` as each of `size` ranks.
+fn ranks(size: u32, body: impl Fn(&Communicator) + Sync) {
+    let hub = Hub::new();
+    let transports = |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub))] };
+    job(size, &Config::default(), transports, |world| body(world.comm()));
+}
+
+/// How a collective is called.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Blocking,
+    NonBlocking,
+    /// Nobody waits but the scope's end.
+    Left,
+}
+
+/// One call of every rank.
+#[derive(Clone, Copy)]
+struct Case<'c> {
+    comm: &'c Communicator,
+    form: Form,
+    /// How far apart a rank's numbers lie; not the same at all ranks.
+    stride: usize,
+    /// Numbers of a block.
+    len: usize,
+}
+
+impl Case<'_> {
+    fn me(&self) -> usize {
+        self.comm.rank() as usize
+    }
+
+    fn size(&self) -> usize {
+        self.comm.size() as usize
+    }
+
+    fn call(&self, collective: Collective<'_>) -> Result<(), Error> {
+        match self.form {
+            Form::Blocking => self.comm.perform(collective),
+            Form::NonBlocking => self.comm.scope(|s| s.begin(collective)?.wait()),
+            Form::Left => self.comm.scope(|s| s.begin(collective).map(drop)),
+        }
+    }
+
+    /// What rank `from` contributes.
+    fn given(&self, from: usize, count: usize) -> Vec<i32> {
+        (0..count).map(|at| i32::try_from(from * 100_003 + at * 7 + 1).unwrap()).collect()
+    }
+
+    fn field(&self, numbers: &[i32]) -> Field {
+        Field::of(numbers, self.stride)
+    }
+
+    /// A field to be received into.
+    fn room(&self, count: usize) -> Field {
+        Field::of(&vec![-5; count], 4 - self.stride)
+    }
+}
+
+/// Every form, stride and length, among 1 to 5 ranks.
+fn everywhere(check: impl Fn(&Case<'_>) + Sync) {
+    for size in 1..=5 {
+        ranks(size, |comm| {
+            for form in [Form::Blocking, Form::NonBlocking, Form::Left] {
+                for (round, len) in [3, 0, 1, 700, 20_000].into_iter().enumerate() {
+                    let stride = 1 + (round + comm.rank() as usize) % 3;
+                    check(&Case { comm, form, stride, len });
+                }
+            }
+        });
+    }
+}
+
+fn rank_of(comm: &Communicator) -> i32 {
+    i32::try_from(comm.rank()).unwrap()
+}

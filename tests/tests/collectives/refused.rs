@@ -1,0 +1,81 @@
+//! Arguments that do not fit are errors that name them, and later collectives are not disturbed.
+
+use crate::ranks;
+use gapless::coll::{BuildError, Operation};
+use gapless::{
+    BlocksMut, Collective, CollectiveError, Datatype, Error, InPlace, Primitive, ReduceOp, View,
+    ViewMut,
+};
+
+fn why(result: Result<(), Error>) -> CollectiveError {
+    match result {
+        Err(Error::Collective { error, .. }) => *error,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// All ranks make the same mistake.
+#[test]
+fn mistakes_are_named_by_argument() {
+    use CollectiveError as E;
+    const SEND: &str = "send buffer";
+    const RECV: &str = "receive buffer";
+    ranks(2, |comm| {
+        let (one, mut two, mut three) = ([1i32], [0i32; 2], [0i32; 3]);
+        let sum = ReduceOp::Sum;
+        let gather = why(comm.allgather(&one, &mut three));
+        assert_eq!(gather, E::Uneven { argument: RECV, bytes: 12, blocks: 2 });
+        let gather = why(comm.allgather(&two.clone(), &mut two));
+        assert_eq!(gather, E::Length { argument: SEND, bytes: 8, expected: 4 });
+        assert_eq!(why(comm.allgather((), &mut two)), E::Missing { argument: SEND });
+        assert_eq!(why(comm.allgather(&one, InPlace)), E::InPlace { argument: RECV });
+        let reduce = why(comm.allreduce(&one, &mut two, sum));
+        assert_eq!(reduce, E::Length { argument: SEND, bytes: 4, expected: 8 });
+        let blocks = BlocksMut::packed(&mut three, &[1, 1, 1]).unwrap();
+        let gather = why(comm.allgatherv(&one, blocks));
+        assert_eq!(gather, E::Blocks { argument: RECV, given: 3, expected: 2 });
+        let scatter = why(comm.reduce_scatter(&two, &mut three, &[1, 1, 1], sum));
+        assert_eq!(scatter, E::Blocks { argument: "list of counts", given: 3, expected: 2 });
+        let root = why(comm.bcast(&mut two, 2));
+        assert_eq!(root, E::Arguments(BuildError::NoSuchRank { rank: 2, ranks: 2 }));
+        let reduce = why(comm.allreduce(&[1.5f32], &mut [0i32], sum));
+        assert_eq!(reduce, E::OtherElements);
+        let and = why(comm.allreduce(&[1.5f32], &mut [0f32], ReduceOp::Band));
+        assert!(matches!(and, E::Operation { argument: RECV, .. }), "{and}");
+        assert_eq!(why(comm.neighbor_allgather(&one, &mut two)), E::NoTopology);
+        let twice = Datatype::resized(0, 0, &Primitive::Int32.into()).unwrap().commit().unwrap();
+        let into = ViewMut::typed(&mut two, 0, &twice, 2).unwrap();
+        let overlap = why(comm.allreduce(&[1i32, 2], into, sum));
+        assert_eq!(overlap, E::Overlap { argument: RECV });
+        // It may be sent.
+        let both = View::typed(&one, 0, &twice, 2).unwrap();
+        comm.allreduce(both, &mut two, sum).unwrap();
+        assert_eq!(two, [2, 2]);
+        let error = comm.scope(|s| s.iallgather(&one, &mut three).map(drop)).unwrap_err();
+        let said =
+            "allgather: the receive buffer of 12 bytes does not consist of 2 blocks of one length";
+        assert_eq!(error.to_string(), said);
+        assert!(matches!(error, Error::Collective { operation: Operation::Allgather, .. }));
+    });
+}
+
+/// One rank alone makes a mistake: its later collectives are not taken for the one that it was refused.
+#[test]
+fn what_is_refused_at_one_rank_is_not_mixed_with_what_follows() {
+    ranks(2, |comm| {
+        let mut word = [comm.rank()];
+        let mut number = [0u32; 1];
+        comm.scope(|s| {
+            // A non-blocking one, which rank 1 alone is refused. Rank 0 is the root, and needs nothing.
+            if comm.rank() == 0 {
+                s.ibcast(&mut word, 0)?.wait()?;
+            } else {
+                assert!(s.begin(Collective::bcast(&mut word, 9)).is_err());
+            }
+            Ok(())
+        })
+        .unwrap();
+        comm.allreduce(&[5u32], &mut number, ReduceOp::Sum).unwrap();
+        assert_eq!((word, number), ([comm.rank()], [10]));
+    });
+}
