@@ -11,6 +11,7 @@ use crate::call::Reduction;
 use crate::check::{LEN_MAX, check_lens, is_whole};
 use crate::schedule::{Row, Schedule};
 use crate::team::Team;
+use crate::terms::Terms;
 use crate::tree::Tree;
 use crate::{BuildError, Operation};
 
@@ -125,7 +126,7 @@ impl BetweenCall<'_> {
         }
     }
 
-    fn root(&self) -> Option<usize> {
+    pub(crate) fn root(&self) -> Option<usize> {
         match *self {
             Self::Bcast { root, .. }
             | Self::Gather { root, .. }
@@ -142,7 +143,7 @@ impl BetweenCall<'_> {
         matches!(self.operation(), Bcast | Gather | Gatherv | Scatter | Scatterv | Reduce)
     }
 
-    fn reduction(&self) -> Option<(Reduction, u64)> {
+    pub(crate) fn reduction(&self) -> Option<(Reduction, u64)> {
         match *self {
             Self::Reduce { of, len, .. }
             | Self::Allreduce { of, len }
@@ -183,8 +184,7 @@ impl Between {
         }
         self.check(call, ranks)?;
         let (send, recv) = self.rows(call);
-        let unit = call.reduction().map_or(1, |(of, _)| of.unit);
-        let mut b = Builder::new(self.rank, ranks, unit, send, recv);
+        let mut b = Builder::new((self.rank, ranks), Terms::between(call), send, recv);
         if call.root().is_some() || !call.is_rooted() {
             self.fill(&mut b, call);
         }

@@ -9,6 +9,7 @@ use crate::builder::Builder;
 use crate::call::{Call, Reduction};
 use crate::schedule::{Buffer, Row, Schedule};
 use crate::team::Team;
+use crate::terms::Terms;
 use crate::tree::Tree;
 use crate::{Algorithm, BuildError, Exchange, Locality, Method, Operation};
 
@@ -33,8 +34,7 @@ pub fn build(
         return Err(BuildError::Unsuited { operation: call.operation(), algorithm: *algorithm });
     }
     let (send, recv) = rows(call, rank, ranks);
-    let unit = call.reduction().map_or(1, |of| of.unit);
-    let mut b = Builder::new(rank, ranks, unit, send, recv);
+    let mut b = Builder::new((rank, ranks), Terms::of(call, algorithm), send, recv);
     let plan = Plan { rank, locality, algorithm: *algorithm, team: Team::all(rank, ranks) };
     if let Some(of) = call.reduction() {
         plan.reduction(&mut b, call, of);

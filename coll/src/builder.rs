@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use crate::area::{Area, segments};
 use crate::schedule::{Action, Buffer, Place, Row, SCRATCH_ALIGN, Schedule};
+use crate::terms::Terms;
 
 /// Up to how many bytes a piece are packed into one message, if a message has several pieces. Longer pieces go as
 /// messages of their own: another message costs less than copying them twice.
@@ -33,7 +34,8 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    pub(crate) fn new(rank: usize, ranks: usize, unit: u64, send: Row, recv: Row) -> Self {
+    pub(crate) fn new((rank, ranks): (usize, usize), terms: Terms, send: Row, recv: Row) -> Self {
+        let unit = terms.unit;
         Self {
             schedule: Schedule {
                 rank,
@@ -45,6 +47,7 @@ impl Builder {
                 actions: Vec::new(),
                 after: Vec::new(),
                 bounds: Vec::new(),
+                terms,
             },
             touched: Default::default(),
             slots: HashMap::new(),

@@ -10,6 +10,9 @@
 //! - A place that is whole instances of the user's datatype goes as such, and no copy is made.
 //! - Any other place passes through packed memory of its own, which exists while its step is under way.
 //!
+//! # Intercommunicators
+//! Ranks are numbered through both groups, in schedules and in errors; [`between`] says how.
+//!
 //! # Failures
 //! A rank that cannot go on (its peer is lost, lengths do not fit, an engine fails) goes through the rest of its
 //! schedule all the same: instead of data it sends messages of another length, with a notice of whom to blame, and what
@@ -20,6 +23,15 @@
 //!
 //! What a failed collective leaves in its receive buffer is undefined. Later collectives on the communicator are not
 //! disturbed by it; those that need a lost rank fail.
+//!
+//! # Calls that do not fit together
+//! If ranks call different operations, or with different roots, operators or lengths, MPI's rules are broken.
+//! - In [checked mode](Sequencer::checked) all ranks give an error that names the argument and the rank, and nothing
+//!   else has happened.
+//! - Otherwise a rank that gets a message of another length than it expects fails as above. One that expects a message
+//!   which nobody sends waits for ever, as does one whose long message nobody receives: that cannot be told from a
+//!   rank that is late. A message that nobody expects is never taken for one of a later collective (`tickets.rs`), and
+//!   no message is written beyond its place. Results can be wrong.
 //!
 //! # How many at once
 //! [`IN_FLIGHT_MAX`] on a communicator: each waits for the one that came so many before it, and `advance` gives
@@ -32,24 +44,29 @@
     reason = "has pml and engines work on memory that the caller of `Executor::new` grants"
 )]
 mod act;
+mod compare;
 mod error;
+mod members;
 #[allow(unsafe_code, reason = "allocates aligned memory")]
 mod memory;
 mod rows;
 mod run;
 mod tickets;
 
+use std::sync::Arc;
 use std::task::Poll;
 
 use gapless_engine::{Engine, Reducer};
-use gapless_pml::Pml;
+use gapless_pml::{Comm, Pml};
 
 pub use error::CollError;
+pub use members::between;
 pub use rows::{Blocks, Combine, Rows};
 pub use tickets::{IN_FLIGHT_MAX, SLOTS_MAX, Sequencer, Ticket};
 
 use crate::schedule::{Action, Buffer, Place, Schedule};
 use act::Tools;
+use compare::{Comparison, Verdict};
 use gapless_engine::Typed;
 use memory::Memory;
 use rows::Spot;
@@ -62,16 +79,36 @@ struct Plan {
     rows: Rows,
     combine: Option<Combine>,
     scratch: Memory,
-    ticket: Ticket,
+    ticket: Arc<Ticket>,
+    /// Whether the ticket's collective has ended with this schedule.
+    ends: bool,
     /// The steps that wait for each step, one after the other; step `i` has those up to `bounds[i]`.
     followers: Box<[u32]>,
     bounds: Box<[usize]>,
 }
 
 impl Plan {
+    fn new(
+        schedule: Schedule,
+        rows: Rows,
+        combine: Option<Combine>,
+        ticket: Arc<Ticket>,
+        ends: bool,
+    ) -> Result<Self, CollError> {
+        let (bytes, rank) = (schedule.scratch(), ticket.members().rank());
+        let scratch = Memory::new(bytes).ok_or(CollError::NoMemory { rank, bytes })?;
+        let (followers, bounds) = followers(&schedule);
+        Ok(Self { schedule, rows, combine, scratch, ticket, ends, followers, bounds })
+    }
+
     /// This rank.
     fn rank(&self) -> u32 {
-        self.ticket.comm().rank()
+        self.ticket.members().rank()
+    }
+
+    /// How messages go to a rank and come from it.
+    fn reach(&self, rank: u32) -> (&Comm, u32) {
+        self.ticket.members().reach(rank)
     }
 
     /// The steps that wait for a step.
@@ -104,6 +141,10 @@ impl Plan {
 /// memory of its own that peers may still touch is never freed. Work of engines is waited for.
 #[derive(Debug)]
 pub struct Executor {
+    /// Until the ranks have compared their arguments, if they do.
+    comparison: Option<Box<Comparison>>,
+    /// Why the ranks did not begin, and will not.
+    refused: Option<CollError>,
     plan: Plan,
     run: Run,
 }
@@ -128,13 +169,14 @@ impl Executor {
         ticket: Ticket,
     ) -> Result<Self, CollError> {
         check(&schedule, &rows, combine.as_ref(), &ticket)?;
-        let bytes = schedule.scratch();
-        let rank = ticket.comm().rank();
-        let scratch = Memory::new(bytes).ok_or(CollError::NoMemory { rank, bytes })?;
-        let (followers, bounds) = followers(&schedule);
-        let plan = Plan { schedule, rows, combine, scratch, ticket, followers, bounds };
+        let ticket = Arc::new(ticket);
+        let comparison = match ticket.is_checked() {
+            true => Some(Box::new(Comparison::new(&ticket, &schedule, combine.as_ref())?)),
+            false => None,
+        };
+        let plan = Plan::new(schedule, rows, combine, ticket, true)?;
         let run = Run::new(&plan.schedule);
-        Ok(Self { plan, run })
+        Ok(Self { comparison, refused: None, plan, run })
     }
 
     /// Goes on as far as it can without waiting. Afterwards the caller makes [progress](Pml::progress) and calls it
@@ -148,7 +190,20 @@ impl Executor {
         engine: &dyn Engine,
         reducer: &dyn Reducer,
     ) -> Poll<Result<(), CollError>> {
-        self.run.advance(&self.plan, &mut Tools { pml, engine, reducer })
+        let mut tools = Tools { pml, engine, reducer };
+        if let Some(comparison) = &mut self.comparison {
+            let Poll::Ready(verdict) = comparison.advance(&mut tools) else { return Poll::Pending };
+            self.comparison = None;
+            match verdict {
+                Verdict::Fine => {}
+                Verdict::Failed(error) => self.run.doom(error),
+                Verdict::Refused(error) => self.refused = Some(error),
+            }
+        }
+        if let Some(error) = &self.refused {
+            return self.run.over(&self.plan, Err(error.clone()));
+        }
+        self.run.advance(&self.plan, &mut tools)
     }
 
     /// Whether work of an engine is under way, so that a waiting caller should poll and not sleep.
@@ -180,7 +235,8 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        if self.run.let_go() {
+        let compared = self.comparison.take().is_none_or(|comparison| comparison.let_go());
+        if self.run.let_go() && compared {
             return;
         }
         self.plan.ticket.abandon();
@@ -198,11 +254,9 @@ fn check(
     combine: Option<&Combine>,
     ticket: &Ticket,
 ) -> Result<(), CollError> {
-    let comm = ticket.comm();
-    if comm.is_inter() {
-        return Err(CollError::InterComm);
-    }
-    let (rank, ranks, own, size) = (schedule.rank(), schedule.ranks(), comm.rank(), comm.size());
+    let members = ticket.members();
+    let (rank, ranks) = (schedule.rank(), schedule.ranks());
+    let (own, size) = (members.rank(), members.size());
     if (rank as u64, ranks as u64) != (own.into(), size.into()) {
         return Err(CollError::OtherRank { rank, ranks, own, size });
     }

@@ -9,6 +9,7 @@
 //! - [`choose`] has the table by which algorithms are chosen; [`predict()`] plays schedules on a cost model.
 //! - [`execute`] does what a schedule says, with messages of `pml`; it is the only part that acts.
 //! - [`Goal`] writes the schedules of all ranks for LogGOPSim and its kin; `Display` of a schedule is for people.
+//! - `testkit` (a feature) has what tests of executors need.
 //! - `prove` (feature `testkit`) executes the schedules of all ranks symbolically and compares with the operation's
 //!   definition: it finds wrong results, races, messages that do not fit, and deadlocks.
 //!
@@ -50,6 +51,9 @@ mod operation;
 pub mod prove;
 pub mod schedule;
 mod team;
+mod terms;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 #[cfg(test)]
 mod tests;
 pub mod topologies;

@@ -21,6 +21,8 @@
 //!    results are reproducible for a given size, length, algorithm, root and [`Locality`](crate::Locality).
 use std::ops::Range;
 
+use crate::terms::Terms;
+
 /// One of the buffers of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Buffer {
@@ -234,6 +236,8 @@ pub struct Schedule {
     /// Dependencies of all steps, one after the other; step `i` has those up to `bounds[i]`.
     pub(crate) after: Vec<u32>,
     pub(crate) bounds: Vec<usize>,
+    /// What all ranks must agree on.
+    pub(crate) terms: Terms,
 }
 
 impl Schedule {

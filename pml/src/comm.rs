@@ -119,8 +119,10 @@ impl Comm {
         self.inner.inter.as_ref().map_or(&self.inner.group, |(remote, _)| remote)
     }
 
-    /// The communicator of an intercommunicator's own side, for agreeing there.
-    pub(crate) fn side(&self) -> &Comm {
+    /// The communicator of an intercommunicator's own side; an intracommunicator itself. It is there for the messages
+    /// that collectives on the intercommunicator need among this side's members, and lives as long as that.
+    #[must_use]
+    pub fn side(&self) -> &Comm {
         self.inner.inter.as_ref().map_or(self, |(_, local)| local)
     }
 

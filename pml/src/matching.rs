@@ -13,6 +13,7 @@ pub(crate) mod body;
 pub(crate) mod claim;
 mod index;
 pub(crate) mod reorder;
+mod sweep;
 
 pub use claim::MessageId;
 

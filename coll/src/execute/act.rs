@@ -64,9 +64,8 @@ impl Tools<'_> {
     /// Starts to send. Lends `data` for reading until the request has ended.
     pub(super) fn send(
         &mut self,
-        comm: &Comm,
+        (comm, to): (&Comm, u32),
         data: &Typed,
-        to: u32,
         tag: i32,
     ) -> Result<RequestId, PmlError> {
         // SAFETY: the memory is of a row or the executor's own (see the module's text); it stays lent until the
@@ -77,9 +76,8 @@ impl Tools<'_> {
     /// Starts to send a copy of a few bytes.
     pub(super) fn send_copy(
         &mut self,
-        comm: &Comm,
+        (comm, to): (&Comm, u32),
         bytes: &[u8],
-        to: u32,
         tag: i32,
     ) -> Result<RequestId, PmlError> {
         let data = Typed::contiguous(Region::of(bytes));
@@ -90,9 +88,8 @@ impl Tools<'_> {
     /// Starts to receive. Lends `into` for writing until the request has ended.
     pub(super) fn receive(
         &mut self,
-        comm: &Comm,
+        (comm, from): (&Comm, u32),
         into: &Typed,
-        from: u32,
         tag: i32,
     ) -> Result<RequestId, PmlError> {
         // SAFETY: as in `send`; no other step touches what a receive that is under way writes.

@@ -4,7 +4,8 @@ use gapless_pml::PmlError;
 
 use crate::schedule::Buffer;
 
-/// Why a collective was refused or failed. Ranks are those of the communicator.
+/// Why a collective was refused or failed. Ranks are those of the communicator; of an intercommunicator, those of both
+/// groups [numbered through](super::between).
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollError {
@@ -48,6 +49,33 @@ pub enum CollError {
         /// Bytes that this rank expects.
         expected: u64,
     },
+    /// The ranks do not agree on an argument: all of them give this error, and none has begun (checked mode).
+    #[error("rank {rank} gives {given} as {argument}, but rank {other} gives {expected}")]
+    Differs {
+        /// The first rank that differs from those before it.
+        rank: u32,
+        /// What it is that differs.
+        argument: &'static str,
+        /// What that rank gives.
+        given: String,
+        /// A rank that gives something else.
+        other: u32,
+        /// What it gives.
+        expected: String,
+    },
+    /// Two ranks do not agree on the length of what one sends the other: all ranks give this error, and none has begun
+    /// (checked mode).
+    #[error("rank {rank} would send {sent} bytes to rank {to}, which expects {expected}")]
+    Lengths {
+        /// The rank that would send.
+        rank: u32,
+        /// The rank that would receive.
+        to: u32,
+        /// Bytes that would be sent.
+        sent: u64,
+        /// Bytes that are expected.
+        expected: u64,
+    },
     /// An engine or a reducer of this rank failed.
     #[error("this rank, {rank}, could not move or combine data: {error}")]
     Engine {
@@ -78,9 +106,6 @@ pub enum CollError {
         /// The communicator's size.
         size: u32,
     },
-    /// An intercommunicator: its schedules cannot be executed yet.
-    #[error("collectives on intercommunicators cannot be executed yet")]
-    InterComm,
     /// A buffer's blocks are not those of the schedule.
     #[error("the {buffer:?} buffer: {given} {what} are given, the schedule has {expected}")]
     Row {
@@ -136,6 +161,8 @@ impl CollError {
             | Self::GaveUp { rank }
             | Self::Message { rank, .. }
             | Self::Length { rank, .. }
+            | Self::Differs { rank, .. }
+            | Self::Lengths { rank, .. }
             | Self::Engine { rank, .. }
             | Self::NoMemory { rank, .. } => Some(*rank),
             _ => None,

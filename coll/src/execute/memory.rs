@@ -36,6 +36,26 @@ impl Memory {
         Region::new(Space::Host, address as u64, 0, self.layout.size() as u64)
     }
 
+    /// Writes numbers to its beginning, as far as they fit. Nothing else touches it meanwhile.
+    pub(super) fn write(&self, numbers: &[u64]) {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        // SAFETY: no reference covers this memory; the caller sees to it that nothing else touches it.
+        let written = unsafe { gapless_mem::write(&self.region(), 0, &bytes) };
+        debug_assert!(written.is_ok(), "what is written fits");
+    }
+
+    /// The numbers from number `first` on; zeros where it has none. Nothing is written to it meanwhile.
+    pub(super) fn numbers<const N: usize>(&self, first: usize) -> [u64; N] {
+        let mut numbers = [0; N];
+        for (at, number) in (first as u64..).zip(&mut numbers) {
+            let mut bytes = [0; 8];
+            // SAFETY: as in `head`.
+            let read = unsafe { gapless_mem::read(&self.region(), 8 * at, &mut bytes) };
+            *number = read.map_or(0, |()| u64::from_le_bytes(bytes));
+        }
+        numbers
+    }
+
     /// Its first bytes; zeros where it has none. Nothing is written to it meanwhile.
     pub(super) fn head<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];

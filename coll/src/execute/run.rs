@@ -1,5 +1,6 @@
 //! One run of a schedule: which steps wait, which are under way, and how they end.
 mod compute;
+mod epochs;
 mod messages;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -13,6 +14,7 @@ use super::Plan;
 use super::act::{Tools, Work};
 use super::error::CollError;
 use super::memory::Memory;
+use super::tickets::{Gate, Way};
 use crate::schedule::{Action, Schedule};
 
 /// The state of a run.
@@ -72,6 +74,21 @@ enum Phase {
         id: RequestId,
         expected: u64,
         drop: bool,
+    },
+    /// A step waits until messages may go or come (see `tickets.rs`).
+    Held {
+        way: Way,
+        rank: u32,
+    },
+    /// As above, and the answer to this rank's mark is received here.
+    Asking {
+        to: u32,
+        id: RequestId,
+    },
+    /// As above, and the other's mark is received here.
+    Listening {
+        from: u32,
+        id: RequestId,
     },
     /// The data of a step does not come; why is in a notice.
     Notified {
@@ -168,10 +185,22 @@ impl Run {
         self.over(plan, result)
     }
 
-    fn over(&mut self, plan: &Plan, result: Result<(), CollError>) -> Poll<Result<(), CollError>> {
-        plan.ticket.end();
+    /// Ends it.
+    pub(super) fn over(
+        &mut self,
+        plan: &Plan,
+        result: Result<(), CollError>,
+    ) -> Poll<Result<(), CollError>> {
+        if plan.ends {
+            plan.ticket.end();
+        }
         self.stage = Stage::Over(result.clone());
         Poll::Ready(result)
+    }
+
+    /// Has it go without data from the beginning.
+    pub(super) fn doom(&mut self, error: CollError) {
+        self.fail(error);
     }
 
     fn fail(&mut self, error: CollError) {
@@ -181,7 +210,7 @@ impl Run {
     fn fail_message(&mut self, plan: &Plan, rank: u32, error: PmlError) {
         self.fail(match &error {
             PmlError::PeerLost { rank: process, .. } => {
-                let rank = plan.ticket.comm().rank_of(*process).unwrap_or(rank);
+                let rank = plan.ticket.members().rank_of(*process).unwrap_or(rank);
                 CollError::Lost { rank, error }
             }
             _ => CollError::Message { rank, error },
@@ -205,7 +234,16 @@ impl Run {
     }
 
     fn begin(&mut self, plan: &Plan, tools: &mut Tools<'_>, step: u32) {
-        match plan.schedule.action(step as usize) {
+        let action = plan.schedule.action(step as usize);
+        let gate = match action {
+            Action::Send { to, .. } => Some((Way::Out, peer(*to))),
+            Action::Receive { from, .. } => Some((Way::In, peer(*from))),
+            _ => None,
+        };
+        if gate.is_some_and(|gate| !self.passes(plan, tools, step, gate)) {
+            return;
+        }
+        match action {
             Action::Send { to, slot, from } => {
                 self.begin_send(plan, tools, step, (peer(*to), *slot, from));
             }
@@ -264,6 +302,19 @@ impl Run {
             Phase::Receiving { from, id, expected, drop } => {
                 let Some(outcome) = tools.pml.collect(id).transpose() else { return false };
                 self.received(plan, tools, index, (from, expected, drop), outcome)
+            }
+            Phase::Held { way, rank } => {
+                plan.ticket.gate(way, rank) == Gate::Open && self.again(index)
+            }
+            Phase::Asking { to, id } => {
+                let Some(outcome) = tools.pml.collect(id).transpose() else { return false };
+                self.answered(plan, to, outcome);
+                self.again(index)
+            }
+            Phase::Listening { from, id } => {
+                let Some(outcome) = tools.pml.collect(id).transpose() else { return false };
+                self.answer(plan, tools, from, outcome);
+                self.again(index)
             }
             Phase::Notified { from, id } => {
                 let Some(outcome) = tools.pml.collect(id).transpose() else { return false };

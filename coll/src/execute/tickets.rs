@@ -6,15 +6,29 @@
 //! ```
 //!
 //! All ranks begin the collectives of a communicator in the same order, so their sequence numbers agree. A tag has the
-//! number modulo [`IN_FLIGHT_MAX`]. That is enough, because a rank begins no collective before the one with the same
-//! tags has ended there: messages between two ranks with one tag are received in the order in which they were sent, so
-//! each receive gets the message of its own collective, even if the other rank is ahead.
-use std::collections::BTreeSet;
+//! number modulo [`IN_FLIGHT_MAX`]: so many collectives are an epoch. A rank begins no collective of an epoch before
+//! those of the epochs before it have ended there.
+//!
+//! # Epochs
+//! If ranks call collectives that do not fit together, one may send a message that the other does not expect. Nothing
+//! receives it, and it must not be taken for a message of a later epoch. So before the first message of an epoch to a
+//! rank, a rank sends it a mark and waits for an answer. The other answers when it wants that first message: it has
+//! ended all collectives before then, and drops what has come for them.
+//!
+//! ```text
+//! sender      mark ──────►            data ──►
+//! receiver           drops, answers ──►
+//! ```
+//!
+//! A persistent collective keeps its tags. Its ranks compare their arguments before it starts for the first time
+//! (`compare.rs`), so that its messages fit.
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gapless_pml::Comm;
 
 use super::error::CollError;
+use super::members::Members;
 
 const SLOT_BITS: u32 = 20;
 const SEQUENCE_BITS: u32 = 9;
@@ -24,15 +38,39 @@ const SEQUENCE_BITS: u32 = 9;
 pub const IN_FLIGHT_MAX: u64 = 1 << SEQUENCE_BITS;
 
 /// How many messages one rank may send another in one collective.
-pub const SLOTS_MAX: u64 = NOTICE_SLOT as u64;
+pub const SLOTS_MAX: u64 = FIRST_MARK as u64;
 
 /// The slot by which a rank tells why it has failed.
 pub(super) const NOTICE_SLOT: u32 = (1 << SLOT_BITS) - 1;
 
+/// Slots of marks, and as many of answers, come before that one. With the sequence they number the epochs.
+const MARK_SLOTS: u32 = 1 << 15;
+const FIRST_ANSWER: u32 = NOTICE_SLOT - MARK_SLOTS;
+const FIRST_MARK: u32 = FIRST_ANSWER - MARK_SLOTS;
+
+/// Whether messages may go to a rank, or be received from it, in an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// They may.
+    Open,
+    /// Whoever is told this has to exchange mark and answer.
+    Shut,
+    /// Somebody does so.
+    Opening,
+}
+
+/// The direction of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Way {
+    Out,
+    In,
+}
+
 /// Gives the collectives of one communicator their order. There is one a communicator and process; clones are the same.
 #[derive(Clone, Debug)]
 pub struct Sequencer {
-    comm: Comm,
+    checked: bool,
+    members: Arc<Members>,
     state: Arc<Mutex<State>>,
 }
 
@@ -40,6 +78,10 @@ pub struct Sequencer {
 struct State {
     one_shot: Numbers,
     persistent: Numbers,
+    /// The epoch of the last mark in each direction, and whether it was answered.
+    gates: BTreeMap<(Way, u32), (u64, bool)>,
+    /// Messages that were dropped because nobody expected them.
+    strays: usize,
     /// Whether messages may be on their way that nobody will receive.
     abandoned: bool,
 }
@@ -60,10 +102,30 @@ impl Numbers {
     }
 
     /// Whether an earlier number with the same tags is held.
-    fn is_blocked(&self, number: u64) -> bool {
+    fn has_tags_of(&self, number: u64) -> bool {
         let tagged_alike = |held: &&u64| (number - **held).is_multiple_of(IN_FLIGHT_MAX);
         self.held.range(..number).any(|held| tagged_alike(&held))
     }
+
+    /// Whether a number of an earlier epoch is held.
+    fn has_before_epoch(&self, number: u64) -> bool {
+        self.held.range(..number - number % IN_FLIGHT_MAX).next().is_some()
+    }
+}
+
+fn tag(persistent: bool, number: u64, slot: u32) -> i32 {
+    let sequence = (number % IN_FLIGHT_MAX) << SLOT_BITS;
+    let kind = u64::from(persistent) << (SLOT_BITS + SEQUENCE_BITS);
+    // Less than 2^30.
+    i32::try_from(kind | sequence | u64::from(slot)).unwrap_or(i32::MAX)
+}
+
+/// Whether a message with this tag, which came before its sender's mark, is stale: a collective's that is not
+/// persistent. Marks and answers are none.
+pub(super) fn is_stale(tag: i32) -> bool {
+    let slot = tag & ((1 << SLOT_BITS) - 1);
+    let marks = FIRST_MARK.cast_signed()..NOTICE_SLOT.cast_signed();
+    (0..1 << (SLOT_BITS + SEQUENCE_BITS)).contains(&tag) && !marks.contains(&slot)
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -75,7 +137,25 @@ impl Sequencer {
     /// For a communicator that has none yet.
     #[must_use]
     pub fn new(comm: &Comm) -> Self {
-        Self { comm: comm.collective(), state: Arc::default() }
+        Self { checked: false, members: Arc::new(Members::new(comm)), state: Arc::default() }
+    }
+
+    /// The same in checked mode, or not: before each collective, its ranks compare what they were called with. If
+    /// operations, roots, lengths, operators or algorithms do not fit together, all ranks give an error that names what
+    /// differs and where, and nothing is sent. All ranks of the communicator must say the same. It costs an all-gather
+    /// of 64 bytes a rank, and for operations whose lengths only pairs of ranks know (v and w operations,
+    /// neighbourhoods, all on intercommunicators) two exchanges more.
+    #[must_use]
+    pub fn checked(self, checked: bool) -> Self {
+        Self { checked, ..self }
+    }
+
+    /// How many messages were dropped because no collective expected them: whoever sent them has called collectives
+    /// that do not fit those of this rank. They are counted when a later collective hears from the sender, so not all
+    /// may be.
+    #[must_use]
+    pub fn strays(&self) -> usize {
+        lock(&self.state).strays
     }
 
     /// The next collective. All ranks must call this, and [`next_persistent`](Self::next_persistent), in the same
@@ -84,24 +164,26 @@ impl Sequencer {
     pub fn next(&self) -> Ticket {
         let number = lock(&self.state).one_shot.give();
         Ticket {
-            comm: self.comm.clone(),
+            members: Arc::clone(&self.members),
             state: Arc::clone(&self.state),
             number,
             persistent: false,
+            checked: self.checked,
         }
     }
 
-    /// The next persistent collective. It keeps its tags as long as the ticket lives, so its starts need no order.
+    /// The next persistent collective. It keeps its tags as long as the ticket lives, so its starts need no order. At the
+    /// first one its ranks compare their arguments, as in [checked mode](Self::checked).
     ///
     /// # Errors
     /// [`CollError::TooManyPersistent`]. The number is used up nevertheless, as it is at other ranks.
     pub fn next_persistent(&self) -> Result<Ticket, CollError> {
         let mut state = lock(&self.state);
         let number = state.persistent.give();
-        let blocked = state.persistent.is_blocked(number);
+        let blocked = state.persistent.has_tags_of(number);
         drop(state);
-        let (comm, state) = (self.comm.clone(), Arc::clone(&self.state));
-        let ticket = Ticket { comm, state, number, persistent: true };
+        let (members, state) = (Arc::clone(&self.members), Arc::clone(&self.state));
+        let ticket = Ticket { members, state, number, persistent: true, checked: true };
         if blocked { Err(CollError::TooManyPersistent { max: IN_FLIGHT_MAX }) } else { Ok(ticket) }
     }
 }
@@ -109,16 +191,22 @@ impl Sequencer {
 /// The place of one collective among those of its communicator.
 #[derive(Debug)]
 pub struct Ticket {
-    comm: Comm,
+    members: Arc<Members>,
     state: Arc<Mutex<State>>,
     number: u64,
     persistent: bool,
+    checked: bool,
 }
 
 impl Ticket {
-    /// The collective context of the communicator.
-    pub(super) fn comm(&self) -> &Comm {
-        &self.comm
+    /// Whether ranks compare their arguments before it begins for the first time.
+    pub(super) fn is_checked(&self) -> bool {
+        self.checked && self.members.size() > 1
+    }
+
+    /// Who takes part.
+    pub(super) fn members(&self) -> &Members {
+        &self.members
     }
 
     pub(super) fn is_persistent(&self) -> bool {
@@ -127,10 +215,46 @@ impl Ticket {
 
     /// The tag of a slot.
     pub(super) fn tag(&self, slot: u32) -> i32 {
-        let sequence = (self.number % IN_FLIGHT_MAX) << SLOT_BITS;
-        let kind = u64::from(self.persistent) << (SLOT_BITS + SEQUENCE_BITS);
-        // Less than 2^30.
-        i32::try_from(kind | sequence | u64::from(slot)).unwrap_or(i32::MAX)
+        tag(self.persistent, self.number, slot)
+    }
+
+    /// The epoch, if the collective needs its rank to ask.
+    fn epoch(&self) -> Option<u64> {
+        Some(self.number / IN_FLIGHT_MAX).filter(|epoch| *epoch > 0 && !self.persistent)
+    }
+
+    /// Whether messages may go to a rank, or be received from it.
+    pub(super) fn gate(&self, way: Way, rank: u32) -> Gate {
+        let Some(epoch) = self.epoch() else { return Gate::Open };
+        let mut state = lock(&self.state);
+        match state.gates.get(&(way, rank)) {
+            Some((last, true)) if *last >= epoch => Gate::Open,
+            Some((last, false)) if *last >= epoch => Gate::Opening,
+            _ => {
+                state.gates.insert((way, rank), (epoch, false));
+                Gate::Shut
+            }
+        }
+    }
+
+    /// Mark and answer were exchanged, or the rank is lost.
+    pub(super) fn open(&self, way: Way, rank: u32) {
+        if let Some((_, open)) = lock(&self.state).gates.get_mut(&(way, rank)) {
+            *open = true;
+        }
+    }
+
+    /// So many messages were dropped.
+    pub(super) fn note_strays(&self, count: usize) {
+        lock(&self.state).strays += count;
+    }
+
+    /// The tags of the mark and of the answer.
+    pub(super) fn mark_tags(&self) -> (i32, i32) {
+        let epoch = self.number / IN_FLIGHT_MAX;
+        let place = u32::try_from(epoch / IN_FLIGHT_MAX % u64::from(MARK_SLOTS)).unwrap_or(0);
+        let tag = |first: u32| tag(false, epoch, first + place);
+        (tag(FIRST_MARK), tag(FIRST_ANSWER))
     }
 
     /// Whether the collective may begin now.
@@ -139,7 +263,7 @@ impl Ticket {
         if state.abandoned {
             return Err(CollError::Abandoned);
         }
-        Ok(self.persistent || !state.one_shot.is_blocked(self.number))
+        Ok(self.persistent || !state.one_shot.has_before_epoch(self.number))
     }
 
     /// The collective has ended here.

@@ -5,9 +5,10 @@ use std::task::Poll;
 
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{self, Hub, Loopback};
+use gapless_coll::execute::between;
 use gapless_coll::{CollError, Executor, Sequencer};
 use gapless_engine::HostEngine;
-use gapless_pml::{Comm, Config, Pml};
+use gapless_pml::{Comm, CommRequest, Config, Pml, PmlError};
 
 /// Turns without an end after which a test gives up.
 const TURNS_MAX: u32 = 200_000;
@@ -62,8 +63,32 @@ impl Job {
     /// Another communicator of all ranks.
     pub(crate) fn dup(&mut self) -> Vec<Comm> {
         let worlds = self.worlds();
-        let each = self.ranks.iter_mut().flatten().zip(&worlds);
-        let requests: Vec<_> = each.map(|(pml, world)| pml.start_dup(world).unwrap()).collect();
+        self.make(|pml, rank| pml.start_dup(&worlds[rank as usize]))
+    }
+
+    /// An intercommunicator: between the ranks of which `is_one` holds, and the others. Its schedules' ranks are
+    /// numbered as [`gapless_coll::execute::between`] says; the communicators come in the order of these.
+    pub(crate) fn inter(&mut self, is_one: impl Fn(u32) -> bool) -> Vec<Comm> {
+        let worlds = self.worlds();
+        let sides = self.make(|pml, rank| {
+            pml.start_split(&worlds[rank as usize], Some(is_one(rank).into()), 0)
+        });
+        let size = u32::try_from(worlds.len()).unwrap();
+        let mut comms = self.make(|pml, rank| {
+            let leader = (0..size).find(|other| is_one(*other) != is_one(rank)).unwrap();
+            let at = rank as usize;
+            pml.start_intercomm(&sides[at], 0, (&worlds[at], leader), 7)
+        });
+        comms.sort_by_key(|comm| between(comm).unwrap().rank);
+        comms
+    }
+
+    fn make(
+        &mut self,
+        mut start: impl FnMut(&mut Pml, u32) -> Result<CommRequest, PmlError>,
+    ) -> Vec<Comm> {
+        let each = (0u32..).zip(self.ranks.iter_mut().flatten());
+        let requests: Vec<_> = each.map(|(rank, pml)| start(pml, rank).unwrap()).collect();
         let mut made = BTreeMap::new();
         while made.len() < requests.len() {
             self.progress();

@@ -1,18 +1,17 @@
 //! The executor against what the operations mean: several ranks in one thread.
+mod between;
 mod failures;
 mod job;
 mod late;
-mod model;
+mod misfits;
 mod results;
-mod rows;
 
 use gapless_coll::schedule::Buffer;
+use gapless_coll::testkit::{Arithmetic, Content, Held, Lie, Random, after};
 use gapless_coll::{
     Algorithm, Call, Combine, Executor, Locality, Reduction, Rows, Schedule, Sequencer, build,
 };
 use gapless_dtype::{Datatype, Primitive};
-use model::{Arithmetic, Content};
-use rows::{Held, Lie, Random};
 
 /// One collective of all ranks, with its buffers.
 struct Collective {
@@ -36,12 +35,26 @@ impl Collective {
         let each = calls.iter().enumerate();
         let schedules: Vec<Schedule> =
             each.map(|(rank, call)| build(rank, &locality, call, algorithm).unwrap()).collect();
+        let what = format!("{:?} by {algorithm}, {} ranks, {lies:?}", calls[0], calls.len());
+        let expected =
+            |schedules: &[Schedule], before: &[Content]| after(calls, schedules, before, how);
+        Collective::of(what, schedules, (how, lies), expected, random)
+    }
+
+    /// A collective by schedules; `expected` says what comes of which contents.
+    fn of(
+        what: String,
+        schedules: Vec<Schedule>,
+        (how, lies): (Arithmetic, &[Lie]),
+        expected: impl Fn(&[Schedule], &[Content]) -> Vec<Vec<u8>>,
+        random: &mut Random,
+    ) -> Collective {
         let content = |schedule: &Schedule, random: &mut Random| Content {
             send: random.bytes(schedule.row(Buffer::Send).len()),
             recv: random.bytes(schedule.row(Buffer::Recv).len()),
         };
         let before: Vec<Content> = schedules.iter().map(|each| content(each, random)).collect();
-        let expected = model::after(calls, &schedules, &before, how);
+        let expected = expected(&schedules, &before);
         let lie = |rank: usize| lies[rank % lies.len()];
         let held = schedules.iter().zip(&before).enumerate().map(|(rank, (schedule, before))| {
             let send = Held::new(&schedule.row(Buffer::Send), lie(rank), &before.send, random);
@@ -49,7 +62,6 @@ impl Collective {
             (send, recv)
         });
         let held = held.collect();
-        let what = format!("{:?} by {algorithm}, {} ranks, {lies:?}", calls[0], calls.len());
         let sent = before.into_iter().map(|content| content.send).collect();
         Collective { what, schedules, held, sent, expected, how }
     }
@@ -61,13 +73,7 @@ impl Collective {
     }
 
     fn with(&mut self, tickets: Vec<gapless_coll::Ticket>) -> Vec<(u32, Executor)> {
-        let int = Datatype::from(Primitive::Int32).commit().unwrap();
-        let combine = Combine::new(&self.how.op(), &int);
-        let combine = combine.or_else(|_| {
-            let pair = Datatype::contiguous(2, &Primitive::Int32.into()).unwrap();
-            Combine::new(&self.how.op(), &pair.commit().unwrap())
-        });
-        let combine = combine.unwrap();
+        let combine = self.how.how();
         let mut executors = Vec::new();
         for (ticket, (send, recv)) in tickets.into_iter().zip(&mut self.held) {
             let schedule = self.schedules[executors.len()].clone();
@@ -84,12 +90,12 @@ impl Collective {
     fn check(&self) {
         for (rank, (send, recv)) in self.held.iter().enumerate() {
             let what = || format!("{}: rank {rank}", self.what);
-            recv.assert_holds(&self.expected[rank], &what);
-            send.assert_holds(&self.sent[rank], &what);
+            assert_eq!(recv.holds(&self.expected[rank]), Ok(()), "{}", what());
+            assert_eq!(send.holds(&self.sent[rank]), Ok(()), "{}", what());
         }
     }
 }
 
 fn sum(how: Arithmetic) -> Reduction {
-    Reduction { unit: how.unit(), commutative: how == Arithmetic::Sum }
+    how.reduction()
 }

@@ -58,7 +58,7 @@ impl Run {
         (to, slot): (u32, u32),
         data: &Typed,
     ) {
-        match tools.send(plan.ticket.comm(), data, to, plan.ticket.tag(slot)) {
+        match tools.send(plan.reach(to), data, plan.ticket.tag(slot)) {
             Ok(id) => self.flights.push(Flight::new(step, Phase::Sending { to, id })),
             Err(error) => {
                 self.fail_message(plan, to, error);
@@ -75,22 +75,15 @@ impl Run {
         step: u32,
         (to, slot, expected): (u32, u32, u64),
     ) {
-        let comm = plan.ticket.comm();
         let wrong: &[u8] = if expected == 0 { &[0] } else { &[] };
-        if let Ok(id) = tools.send_copy(comm, wrong, to, plan.ticket.tag(slot)) {
+        if let Ok(id) = tools.send_copy(plan.reach(to), wrong, plan.ticket.tag(slot)) {
             self.flights.push(Flight::new(step, Phase::Sending { to, id }));
             if self.told.insert(to) {
                 let notice = self
                     .failure
                     .as_ref()
                     .map_or([0; NOTICE_BYTES], |failure| failure.notice(plan.rank()));
-                let id = tools.send_copy(comm, &notice, to, plan.ticket.tag(NOTICE_SLOT));
-                self.flights.extend(
-                    id.ok().map(|id| Flight {
-                        step: None,
-                        ..Flight::new(step, Phase::Telling { id })
-                    }),
-                );
+                self.tell(plan, tools, to, &notice, plan.ticket.tag(NOTICE_SLOT));
             }
         } else {
             // It is lost, and needs to be told nothing.
@@ -125,7 +118,7 @@ impl Run {
                 },
             }
         }
-        let started = tools.receive(plan.ticket.comm(), &room, from, plan.ticket.tag(slot));
+        let started = tools.receive(plan.reach(from), &room, plan.ticket.tag(slot));
         let memory = ManuallyDrop::into_inner(memory);
         match started {
             Ok(id) => {
@@ -232,7 +225,7 @@ impl Run {
                 let room = Typed::contiguous(memory.region());
                 self.flights[index].memory.insert(0, memory);
                 let tag = plan.ticket.tag(NOTICE_SLOT);
-                match tools.receive(plan.ticket.comm(), &room, from, tag) {
+                match tools.receive(plan.reach(from), &room, tag) {
                     Ok(id) => self.flights[index].phase = Phase::Notified { from, id },
                     Err(error) => {
                         self.fail_message(plan, from, error);
@@ -270,7 +263,7 @@ impl Run {
             Ok(_) => {
                 let notice = self.flights[index].memory.first().map(Memory::head);
                 let notice = notice.unwrap_or([0; NOTICE_BYTES]);
-                self.fail(CollError::told(notice, from, plan.ticket.comm().size()));
+                self.fail(CollError::told(notice, from, plan.ticket.members().size()));
             }
             Err(failure) => self.fail_message(plan, from, failure.error),
         }

@@ -1,14 +1,16 @@
 //! What the operations mean, written out on packed bytes.
 use std::ops::Range;
 
-use gapless_coll::topologies::Edge;
-use gapless_coll::{Call, Row, Schedule};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{Op, ReduceOp, UserOp};
 
+use crate::schedule::{Buffer, Row, Schedule};
+use crate::topologies::Edge;
+use crate::{Between, BetweenCall, Call, Combine, Reduction};
+
 /// What is combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arithmetic {
+pub enum Arithmetic {
     /// Sums of 32-bit numbers.
     Sum,
     /// Compositions of affine functions, each two 32-bit numbers: they do not commute.
@@ -25,11 +27,32 @@ fn affine(left: &[u8], right: &[u8]) -> Vec<u8> {
 }
 
 impl Arithmetic {
-    pub(crate) fn unit(self) -> u64 {
+    /// Packed bytes of an element.
+    #[must_use]
+    pub fn unit(self) -> u64 {
         if self == Self::Sum { 4 } else { 8 }
     }
 
-    pub(crate) fn op(self) -> Op {
+    /// What a call says of it.
+    #[must_use]
+    pub fn reduction(self) -> Reduction {
+        Reduction { unit: self.unit(), commutative: self == Self::Sum }
+    }
+
+    /// What an executor is told of it.
+    #[must_use]
+    pub fn how(self) -> Combine {
+        let int = Datatype::from(Primitive::Int32);
+        let element = match self {
+            Self::Sum => int,
+            Self::Affine => Datatype::contiguous(2, &int).unwrap(),
+        };
+        Combine::new(&self.op(), &element.commit().unwrap()).unwrap()
+    }
+
+    /// The operation.
+    #[must_use]
+    pub fn op(self) -> Op {
         if self == Self::Sum {
             return ReduceOp::Sum.into();
         }
@@ -63,9 +86,11 @@ impl Arithmetic {
 
 /// The contents of one rank's buffers.
 #[derive(Clone, Debug)]
-pub(crate) struct Content {
-    pub(crate) send: Vec<u8>,
-    pub(crate) recv: Vec<u8>,
+pub struct Content {
+    /// The packed stream of the send buffer.
+    pub send: Vec<u8>,
+    /// That of the receive buffer.
+    pub recv: Vec<u8>,
 }
 
 fn block(row: &Row, index: usize) -> Range<usize> {
@@ -73,14 +98,14 @@ fn block(row: &Row, index: usize) -> Range<usize> {
     usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()
 }
 
-/// What the receive buffers hold afterwards.
-pub(crate) fn after(
+/// What the receive buffers hold afterwards, by rank: the packed streams.
+#[must_use]
+pub fn after(
     calls: &[Call<'_>],
     schedules: &[Schedule],
     before: &[Content],
     how: Arithmetic,
 ) -> Vec<Vec<u8>> {
-    use gapless_coll::schedule::Buffer;
     let n = calls.len();
     let rows: Vec<(Row, Row)> = schedules
         .iter()
@@ -163,6 +188,70 @@ pub(crate) fn after(
                     let given = &before[from].send[block(&rows[from].0, there)];
                     result[block(&rows[rank].1, index)].copy_from_slice(given);
                 }
+            }
+        }
+    }
+    after
+}
+
+/// As [`after`], of an intercommunicator; ranks are numbered through both groups.
+#[must_use]
+pub fn after_between(
+    calls: &[BetweenCall<'_>],
+    (first, second): (usize, usize),
+    schedules: &[Schedule],
+    before: &[Content],
+    how: Arithmetic,
+) -> Vec<Vec<u8>> {
+    let rows: Vec<(Row, Row)> = schedules
+        .iter()
+        .map(|schedule| (schedule.row(Buffer::Send), schedule.row(Buffer::Recv)))
+        .collect();
+    let mut after: Vec<Vec<u8>> = before.iter().map(|content| content.recv.clone()).collect();
+    for (rank, call) in calls.iter().enumerate() {
+        let result = &mut after[rank];
+        let at = Between { rank, first, second };
+        let own = rank - at.local().start;
+        let sum = || {
+            let each: Vec<&[u8]> = at.remote().map(|from| &before[from].send[..]).collect();
+            how.fold(&each)
+        };
+        match *call {
+            BetweenCall::Barrier => {}
+            BetweenCall::Bcast { root, .. } => {
+                if let Some(root) = root {
+                    result.clone_from(&before[root].recv);
+                }
+            }
+            BetweenCall::Gather { root, .. } | BetweenCall::Gatherv { root, .. } => {
+                for (index, from) in at.remote().enumerate().filter(|_| root == Some(rank)) {
+                    result[block(&rows[rank].1, index)].copy_from_slice(&before[from].send);
+                }
+            }
+            BetweenCall::Scatter { root, .. } | BetweenCall::Scatterv { root, .. } => {
+                if let Some(root) = root.filter(|root| *root != rank) {
+                    result.copy_from_slice(&before[root].send[block(&rows[root].0, own)]);
+                }
+            }
+            BetweenCall::Allgather { .. } | BetweenCall::Allgatherv { .. } => {
+                for (index, from) in at.remote().enumerate() {
+                    result[block(&rows[rank].1, index)].copy_from_slice(&before[from].send);
+                }
+            }
+            BetweenCall::Alltoall { .. } | BetweenCall::Alltoallv { .. } => {
+                for (index, from) in at.remote().enumerate() {
+                    let given = &before[from].send[block(&rows[from].0, own)];
+                    result[block(&rows[rank].1, index)].copy_from_slice(given);
+                }
+            }
+            BetweenCall::Reduce { root, .. } => {
+                if root == Some(rank) {
+                    *result = sum();
+                }
+            }
+            BetweenCall::Allreduce { .. } => *result = sum(),
+            BetweenCall::ReduceScatter { .. } | BetweenCall::ReduceScatterBlock { .. } => {
+                result.copy_from_slice(&sum()[block(&rows[rank].0, own)]);
             }
         }
     }

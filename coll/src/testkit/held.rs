@@ -1,14 +1,19 @@
 //! Users' buffers of random layouts, and random numbers.
-use gapless_coll::{Blocks, Row};
 use gapless_dtype::{Convertor, Datatype, Layout, Primitive};
 use gapless_engine::Typed;
 use gapless_mem::Region;
 
+use crate::Blocks;
+use crate::schedule::Row;
+
 /// Random numbers (splitmix64).
-pub(crate) struct Random(pub(crate) u64);
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
 
 impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next 64 bits.
+    #[allow(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -16,18 +21,25 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
+    /// A number below `end`, which is not 0.
+    pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    pub(crate) fn bytes(&mut self, count: u64) -> Vec<u8> {
+    /// An index below `end`, which is not 0.
+    pub fn index(&mut self, end: usize) -> usize {
+        usize::try_from(self.below(end as u64)).unwrap()
+    }
+
+    /// So many bytes.
+    pub fn bytes(&mut self, count: u64) -> Vec<u8> {
         (0..count).map(|_| self.next().to_le_bytes()[3]).collect()
     }
 }
 
 /// How buffers lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lie {
+pub enum Lie {
     /// Without gaps.
     Plain,
     /// As instances of a random datatype with gaps.
@@ -55,6 +67,7 @@ fn layout(ints: u64, lie: Lie, random: &mut Random) -> (Layout, u64) {
 }
 
 /// One description within the memory of a row.
+#[derive(Debug)]
 struct Part {
     layout: Layout,
     count: u64,
@@ -63,7 +76,8 @@ struct Part {
 }
 
 /// A buffer.
-pub(crate) struct Held {
+#[derive(Debug)]
+pub struct Held {
     memory: Vec<u8>,
     parts: Vec<Part>,
     whole: bool,
@@ -73,7 +87,7 @@ const GAP: u8 = 0xC7;
 
 impl Held {
     /// A buffer of these blocks that holds `packed`.
-    pub(crate) fn new(row: &Row, lie: Lie, packed: &[u8], random: &mut Random) -> Held {
+    pub fn new(row: &Row, lie: Lie, packed: &[u8], random: &mut Random) -> Held {
         let whole = lie != Lie::Apart;
         let lens: Vec<u64> = match whole {
             true => vec![row.len()],
@@ -112,7 +126,7 @@ impl Held {
     }
 
     /// The blocks as an executor wants them. They are used while this lives, and nothing else touches it.
-    pub(crate) fn blocks(&mut self) -> Blocks {
+    pub fn blocks(&mut self) -> Blocks {
         let region = Region::of_mut(&mut self.memory);
         let typed =
             |part: &Part| Typed::new(region, part.origin as u64, &part.layout, part.count).unwrap();
@@ -124,12 +138,37 @@ impl Held {
         }
     }
 
+    /// Its memory, which is used while this lives.
+    pub fn region(&mut self) -> Region {
+        Region::of_mut(&mut self.memory)
+    }
+
+    /// Whether the gaps between its bytes are untouched.
+    ///
+    /// # Errors
+    /// The first byte that is wrong.
+    pub fn holds_gaps(&self) -> Result<(), String> {
+        let bytes = self.parts.iter().map(|part| part.packed).sum();
+        let (zeros, ones) = (self.with(&vec![0; bytes]), self.with(&vec![1; bytes]));
+        let is_gap = |at: &usize| zeros[*at] == ones[*at];
+        match (0..zeros.len()).filter(is_gap).find(|at| self.memory[*at] != GAP) {
+            None => Ok(()),
+            Some(at) => Err(format!("byte {at}, which lies in a gap, is {:#x}", self.memory[at])),
+        }
+    }
+
     /// Whether it holds this and nothing else has changed.
-    pub(crate) fn assert_holds(&self, packed: &[u8], what: &dyn Fn() -> String) {
+    ///
+    /// # Errors
+    /// The first byte that is wrong.
+    pub fn holds(&self, packed: &[u8]) -> Result<(), String> {
         let expected = self.with(packed);
-        if let Some(at) = (0..expected.len()).find(|at| self.memory[*at] != expected[*at]) {
-            let (found, wanted) = (self.memory[at], expected[at]);
-            panic!("{}: byte {at} is {found:#x}, not {wanted:#x}", what());
+        match (0..expected.len()).find(|at| self.memory[*at] != expected[*at]) {
+            None => Ok(()),
+            Some(at) => {
+                let (found, wanted) = (self.memory[at], expected[at]);
+                Err(format!("byte {at} is {found:#x}, not {wanted:#x}"))
+            }
         }
     }
 }

@@ -1,0 +1,298 @@
+//! The checked mode: before a collective begins, its ranks compare what they were called with. Then either all of them
+//! begin, or none does, and all give the same error. So no message of theirs is left over.
+//!
+//! 1. Everybody tells everybody its terms: [`RECORD_BYTES`] bytes, an all-gather.
+//! 2. If lengths are a matter of pairs, each rank tells each how many bytes it will send it, and in which pieces: an
+//!    all-to-all of [`PAIR_BYTES`] bytes.
+//! 3. After that, everybody tells everybody what did not fit: [`RECORD_BYTES`] bytes, an all-gather.
+//!
+//! These are schedules as others are. They do not depend on arguments, so they fit whatever the ranks were called with,
+//! and they have the collective's tags: messages between two ranks with one tag are received in order.
+//!
+//! A rank that fails meanwhile, because a peer is lost, goes through the rest and then through the collective, as
+//! after any failure. If ranks differ and one dies at the same time, a rank that could not compare may therefore wait
+//! for ranks that have given up.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::Plan;
+use super::act::Tools;
+use super::error::CollError;
+use super::memory::Memory;
+use super::rows::{Blocks, Combine, Rows};
+use super::run::Run;
+use super::tickets::Ticket;
+use crate::schedule::{Action, Schedule};
+use crate::terms::{digest, digest_bytes};
+use crate::{Algorithm, Call, Exchange, Locality, Method, Operation, build};
+use gapless_engine::Typed;
+
+/// Numbers of a record, each of 8 bytes in little-endian order. Of terms: those of [`ARGUMENTS`]; 0 for what a rank does
+/// not give. Of a complaint: whether there is one, the sender's rank, its bytes, the bytes that were expected.
+const RECORD: usize = 8;
+const RECORD_BYTES: u64 = 8 * RECORD as u64;
+/// Total bytes to one rank, and a digest of the pieces.
+const PAIR: usize = 2;
+const PAIR_BYTES: u64 = 8 * PAIR as u64;
+
+/// What the numbers of the terms are, in the order in which they are compared.
+const ARGUMENTS: [&str; RECORD] = [
+    "the operation",
+    "the root",
+    "the number of bytes",
+    "the element's bytes",
+    "whether the reduction is commutative",
+    "the reduction operator",
+    "the list of lengths",
+    "the algorithm, or being in place",
+];
+
+/// A comparison.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    ticket: Arc<Ticket>,
+    /// What goes to each rank, and what is expected of each, if lengths are a matter of pairs.
+    pairs: Option<[BTreeMap<usize, [u64; PAIR]>; 2]>,
+    stage: Stage,
+    round: Round,
+    /// Why this rank cannot compare.
+    failure: Option<CollError>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Terms,
+    Pairs,
+    Complaints,
+}
+
+/// One exchange.
+#[derive(Debug)]
+struct Round {
+    plan: Plan,
+    run: Run,
+    heard: Memory,
+    /// Kept while it is sent.
+    _said: Memory,
+}
+
+/// What a comparison comes to.
+#[derive(Debug)]
+pub(super) enum Verdict {
+    /// All is well.
+    Fine,
+    /// All ranks give up.
+    Refused(CollError),
+    /// This rank has failed.
+    Failed(CollError),
+}
+
+impl Comparison {
+    /// Of what a schedule and an operation were made of.
+    pub(super) fn new(
+        ticket: &Arc<Ticket>,
+        schedule: &Schedule,
+        combine: Option<&Combine>,
+    ) -> Result<Self, CollError> {
+        let terms = terms(schedule, combine);
+        Ok(Self {
+            ticket: Arc::clone(ticket),
+            pairs: schedule.terms.by_pairs.then(|| pairs(schedule)),
+            stage: Stage::Terms,
+            round: Round::new(
+                ticket,
+                &Call::Allgather { len: RECORD_BYTES, in_place: false },
+                &terms,
+            )?,
+            failure: None,
+        })
+    }
+
+    /// Whether nothing is in flight, after engines have ended; otherwise memory is leaked.
+    pub(super) fn let_go(mut self) -> bool {
+        let idle = self.round.run.let_go();
+        if !idle {
+            // Peers may still write to it.
+            std::mem::forget(self.round);
+        }
+        idle
+    }
+
+    pub(super) fn advance(&mut self, tools: &mut Tools<'_>) -> Poll<Verdict> {
+        loop {
+            let Poll::Ready(result) = self.round.run.advance(&self.round.plan, tools) else {
+                return Poll::Pending;
+            };
+            if let Err(error) = result {
+                self.failure.get_or_insert(error);
+            }
+            let next = match (self.stage, &self.failure) {
+                (Stage::Terms, None) => match self.compare_terms() {
+                    Some(error) => return Poll::Ready(Verdict::Refused(error)),
+                    None => self.pairs_round(),
+                },
+                (Stage::Terms, Some(_)) => self.pairs_round(),
+                (Stage::Pairs, _) => Some(self.complaints_round()),
+                (Stage::Complaints, None) => match self.hear_complaints() {
+                    Some(error) => return Poll::Ready(Verdict::Refused(error)),
+                    None => None,
+                },
+                (Stage::Complaints, Some(_)) => None,
+            };
+            match next {
+                None => {
+                    let failure = self.failure.take();
+                    return Poll::Ready(failure.map_or(Verdict::Fine, Verdict::Failed));
+                }
+                Some(Ok(round)) => {
+                    self.round = round;
+                    if let Some(failure) = &self.failure {
+                        self.round.run.doom(failure.clone());
+                    }
+                }
+                // The others wait for this rank; without memory it cannot even tell them.
+                Some(Err(error)) => return Poll::Ready(Verdict::Failed(error)),
+            }
+        }
+    }
+
+    fn ranks(&self) -> usize {
+        self.ticket.members().size() as usize
+    }
+
+    /// What differs, if something does: all ranks come to the same.
+    fn compare_terms(&self) -> Option<CollError> {
+        let records: Vec<[u64; RECORD]> =
+            (0..self.ranks()).map(|rank| self.round.heard(rank)).collect();
+        (0..RECORD).find_map(|at| {
+            // Ranks that give no root do not count.
+            let mut given = (0u32..).zip(&records).filter(|(_, it)| at != 1 || it[at] != 0);
+            let (other, expected) = given.next()?;
+            let (rank, given) = given.find(|(_, it)| it[at] != expected[at])?;
+            let (given, expected) = (words(at, given[at]), words(at, expected[at]));
+            Some(CollError::Differs { rank, argument: ARGUMENTS[at], given, other, expected })
+        })
+    }
+
+    fn pairs_round(&mut self) -> Option<Result<Round, CollError>> {
+        let [out, _] = self.pairs.as_ref()?;
+        self.stage = Stage::Pairs;
+        let numbers =
+            (0..self.ranks()).flat_map(|rank| out.get(&rank).copied().unwrap_or([0; PAIR]));
+        let numbers: Vec<u64> = numbers.collect();
+        let call = Call::Alltoall { len: PAIR_BYTES, in_place: false };
+        Some(Round::new(&self.ticket, &call, &numbers))
+    }
+
+    /// Tells of the first rank that will not send what is expected of it.
+    fn complaints_round(&mut self) -> Result<Round, CollError> {
+        self.stage = Stage::Complaints;
+        let mut complaint = [0; RECORD];
+        if let (Some([_, expected]), None) = (&self.pairs, &self.failure) {
+            let wrong = (0..self.ranks()).find_map(|rank| {
+                let sent: [u64; PAIR] = self.round.heard(rank);
+                let expected = expected.get(&rank).copied().unwrap_or([0; PAIR]);
+                (sent != expected).then_some((rank as u64, sent[0], expected[0]))
+            });
+            if let Some((rank, sent, expected)) = wrong {
+                complaint[..4].copy_from_slice(&[1, rank, sent, expected]);
+            }
+        }
+        let call = Call::Allgather { len: RECORD_BYTES, in_place: false };
+        Round::new(&self.ticket, &call, &complaint)
+    }
+
+    fn hear_complaints(&self) -> Option<CollError> {
+        let mut all = (0u32..).zip((0..self.ranks()).map(|rank| self.round.heard::<RECORD>(rank)));
+        let (to, [_, rank, sent, expected, ..]) = all.find(|(_, complaint)| complaint[0] != 0)?;
+        let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+        Some(CollError::Lengths { rank, to, sent, expected })
+    }
+}
+
+impl Round {
+    /// An exchange of these numbers.
+    fn new(ticket: &Arc<Ticket>, call: &Call<'_>, numbers: &[u64]) -> Result<Self, CollError> {
+        let members = ticket.members();
+        let (rank, ranks) = (members.rank(), members.size() as usize);
+        let bruck = Algorithm::new(Method::Exchange(Exchange::Bruck));
+        let Ok(schedule) = build(rank as usize, &Locality::flat(ranks), call, &bruck) else {
+            unreachable!("few bytes, and an algorithm that does it");
+        };
+        let memory = |bytes: u64| Memory::new(bytes).ok_or(CollError::NoMemory { rank, bytes });
+        let said = memory(schedule.send.len())?;
+        let heard = memory(schedule.recv.len())?;
+        said.write(numbers);
+        let rows = Rows {
+            send: Blocks::Whole(Typed::contiguous(said.region())),
+            recv: Blocks::Whole(Typed::contiguous(heard.region())),
+        };
+        let plan = Plan::new(schedule, rows, None, Arc::clone(ticket), false)?;
+        let run = Run::new(&plan.schedule);
+        Ok(Self { plan, run, heard, _said: said })
+    }
+
+    /// What a rank has told.
+    fn heard<const N: usize>(&self, rank: usize) -> [u64; N] {
+        self.heard.numbers(rank * N)
+    }
+}
+
+/// The terms as numbers.
+fn terms(schedule: &Schedule, combine: Option<&Combine>) -> [u64; RECORD] {
+    let terms = &schedule.terms;
+    let operation = Operation::ALL.iter().position(|it| *it == terms.operation).unwrap_or(0);
+    let optional = |number: Option<u64>| number.map_or(0, |number| number.saturating_add(1));
+    let operator = combine.filter(|_| terms.operation.reduces());
+    let algorithm = terms.algorithm.map_or(0, |it| digest_bytes(it.to_string().bytes()));
+    [
+        operation as u64,
+        optional(terms.root.map(|root| root as u64)),
+        optional(terms.bytes),
+        terms.unit,
+        terms.commutative.into(),
+        operator.map_or(0, |combine| digest_bytes(combine.op().name().bytes())),
+        terms.lens,
+        digest(&[algorithm, terms.in_place.into()]),
+    ]
+}
+
+/// A number of the terms, for people.
+fn words(at: usize, number: u64) -> String {
+    let optional = || number.checked_sub(1).map_or("none".to_owned(), |given| given.to_string());
+    match at {
+        0 => usize::try_from(number)
+            .ok()
+            .and_then(|index| Operation::ALL.get(index))
+            .map_or("something else".to_owned(), ToString::to_string),
+        1 | 2 => optional(),
+        3 => number.to_string(),
+        4 => (number == 1).to_string(),
+        // Of these there are digests only.
+        _ => format!("one with digest {number:016x}"),
+    }
+}
+
+/// What a schedule sends to each rank, and expects of each: total bytes, and a digest of the messages by slot.
+fn pairs(schedule: &Schedule) -> [BTreeMap<usize, [u64; PAIR]>; 2] {
+    let mut messages: [BTreeMap<usize, Vec<(u32, u64)>>; 2] = Default::default();
+    for (action, _) in schedule.steps() {
+        let (way, peer, slot, len) = match action {
+            Action::Send { to, slot, from } => (0, *to, *slot, from.len),
+            Action::Receive { from, slot, into } => (1, *from, *slot, into.len),
+            _ => continue,
+        };
+        messages[way].entry(peer).or_default().push((slot, len));
+    }
+    messages.map(|way| {
+        let one = |(peer, mut messages): (usize, Vec<(u32, u64)>)| {
+            messages.sort_unstable();
+            let total = messages.iter().map(|(_, len)| len).sum();
+            let numbers: Vec<u64> =
+                messages.iter().flat_map(|(slot, len)| [u64::from(*slot), *len]).collect();
+            (peer, [total, digest(&numbers)])
+        };
+        way.into_iter().map(one).collect()
+    })
+}

@@ -1,0 +1,92 @@
+//! Marks between epochs, and their answers; `tickets.rs` says what for.
+use gapless_pml::{Failure, Status};
+
+use super::{Flight, Phase, Run, nothing};
+use crate::execute::Plan;
+use crate::execute::act::Tools;
+use crate::execute::tickets::{Gate, Way, is_stale};
+
+impl Run {
+    /// Whether a step may send to a rank, or receive from it. If not, the step begins again when it may.
+    pub(super) fn passes(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        step: u32,
+        (way, rank): (Way, u32),
+    ) -> bool {
+        let phase = match (plan.ticket.gate(way, rank), way) {
+            (Gate::Open, _) => return true,
+            (Gate::Opening, _) => Phase::Held { way, rank },
+            (Gate::Shut, way) => {
+                let (mark, answer) = plan.ticket.mark_tags();
+                let tag = if way == Way::Out { answer } else { mark };
+                let heard = tools.receive(plan.reach(rank), &nothing(), tag);
+                if way == Way::Out {
+                    self.tell(plan, tools, rank, &[], mark);
+                }
+                match (heard, way) {
+                    (Ok(id), Way::Out) => Phase::Asking { to: rank, id },
+                    (Ok(id), Way::In) => Phase::Listening { from: rank, id },
+                    (Err(error), _) => {
+                        // The step itself fails, too, and ends.
+                        self.fail_message(plan, rank, error);
+                        plan.ticket.open(way, rank);
+                        return true;
+                    }
+                }
+            }
+        };
+        self.flights.push(Flight::new(step, phase));
+        false
+    }
+
+    /// Has a step begin again.
+    pub(super) fn again(&mut self, index: usize) -> bool {
+        self.ready.extend(self.flights[index].step.take());
+        true
+    }
+
+    /// The answer to this rank's mark has come, or will not.
+    pub(super) fn answered(&mut self, plan: &Plan, to: u32, outcome: Result<Status, Failure>) {
+        if let Err(failure) = outcome {
+            self.fail_message(plan, to, failure.error);
+        }
+        plan.ticket.open(Way::Out, to);
+    }
+
+    /// The other's mark has come, or will not.
+    pub(super) fn answer(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        from: u32,
+        outcome: Result<Status, Failure>,
+    ) {
+        let swept = outcome.map_err(|failure| failure.error).and_then(|_| {
+            let (comm, rank) = plan.reach(from);
+            tools.pml.sweep(comm, rank, is_stale)
+        });
+        match swept {
+            Ok(strays) => plan.ticket.note_strays(strays),
+            Err(error) => self.fail_message(plan, from, error),
+        }
+        let (_, answer) = plan.ticket.mark_tags();
+        self.tell(plan, tools, from, &[], answer);
+        plan.ticket.open(Way::In, from);
+    }
+
+    /// Sends a copy of a few bytes, whose fate does not matter.
+    pub(super) fn tell(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        to: u32,
+        bytes: &[u8],
+        tag: i32,
+    ) {
+        if let Ok(id) = tools.send_copy(plan.reach(to), bytes, tag) {
+            self.flights.push(Flight { step: None, ..Flight::new(0, Phase::Telling { id }) });
+        }
+    }
+}

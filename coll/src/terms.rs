@@ -1,0 +1,85 @@
+//! What all ranks of a collective must agree on, as far as a schedule depends on it.
+use crate::between::BetweenCall;
+use crate::{Algorithm, Call, Operation};
+
+/// The arguments of a call that all ranks give alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) operation: Operation,
+    /// None too at ranks that give `MPI_PROC_NULL`.
+    pub(crate) root: Option<usize>,
+    /// As [`Call::bytes`] counts them.
+    pub(crate) bytes: Option<u64>,
+    /// Packed length of an element.
+    pub(crate) unit: u64,
+    pub(crate) commutative: bool,
+    pub(crate) in_place: bool,
+    /// A digest of a list of lengths that all ranks give.
+    pub(crate) lens: u64,
+    pub(crate) algorithm: Option<Algorithm>,
+    /// Whether two ranks agree on the lengths of what one sends the other, and other ranks do not know them.
+    pub(crate) by_pairs: bool,
+}
+
+impl Terms {
+    pub(crate) fn of(call: &Call<'_>, algorithm: &Algorithm) -> Self {
+        let of = call.reduction();
+        let root = match call {
+            Call::Bcast { root, .. }
+            | Call::Gather { root, .. }
+            | Call::Gatherv { root, .. }
+            | Call::Scatter { root, .. }
+            | Call::Scatterv { root, .. }
+            | Call::Reduce { root, .. } => Some(*root),
+            _ => None,
+        };
+        let lens = match call {
+            Call::Allgatherv { lens, .. } | Call::ReduceScatter { lens, .. } => digest(lens),
+            _ => 0,
+        };
+        // Elsewhere ranks that differ in it get on with each other.
+        let in_place = matches!(
+            call,
+            Call::Alltoall { in_place: true, .. } | Call::Alltoallv { in_place: true, .. }
+        );
+        Self {
+            operation: call.operation(),
+            root,
+            bytes: call.bytes(),
+            unit: of.map_or(1, |of| of.unit),
+            commutative: of.is_some_and(|of| of.commutative),
+            in_place,
+            lens,
+            algorithm: Some(*algorithm),
+            by_pairs: call.bytes().is_none(),
+        }
+    }
+
+    /// Between two groups, lengths may differ from group to group.
+    pub(crate) fn between(call: &BetweenCall<'_>) -> Self {
+        let of = call.reduction().map(|(of, _)| of);
+        Self {
+            operation: call.operation(),
+            root: call.root(),
+            bytes: None,
+            unit: of.map_or(1, |of| of.unit),
+            commutative: of.is_some_and(|of| of.commutative),
+            in_place: false,
+            lens: 0,
+            algorithm: None,
+            by_pairs: true,
+        }
+    }
+}
+
+/// A digest of numbers (FNV-1a on their bytes), the same in every process.
+pub(crate) fn digest(numbers: &[u64]) -> u64 {
+    digest_bytes(numbers.iter().flat_map(|number| number.to_le_bytes()))
+}
+
+/// A digest of bytes.
+pub(crate) fn digest_bytes(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
+    })
+}
