@@ -12,6 +12,9 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
+    /// The communicator has two groups: these methods are for one group so far.
+    #[error("the communicator is an intercommunicator")]
+    InterComm,
     /// An argument is needed at this rank, and `()` was given.
     #[error("this rank needs the {argument}")]
     Missing {

@@ -138,7 +138,7 @@ impl Communicator {
     ) -> Result<Entry, Error> {
         let (operation, op) = (collective.operation, collective.op.clone());
         if self.comm.is_inter() {
-            return Err(self.failed(operation, CollError::InterComm));
+            return Err(refused(operation, CollectiveError::InterComm));
         }
         let ticket = ticket.unwrap_or_else(|| self.common.sequencer.next());
         let place = Place {
