@@ -1,6 +1,4 @@
 //! Which algorithms there are, and which operations each does.
-use std::fmt;
-
 use crate::Operation;
 use crate::algorithms::{Butterfly, Exchange};
 use crate::tree::Tree;
@@ -25,6 +23,10 @@ pub enum Method {
 }
 
 /// An algorithm: a method, in segments or not, on one level or two.
+///
+/// As text, which `Display` writes and `FromStr` reads: the name of a method, `in` and the length of a segment if there
+/// are any, `over` and the tree within groups if it goes on two levels: `chain in 64K`, `doubling over binomial`.
+/// [`METHODS`](crate::METHODS) lists the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Algorithm {
     /// How it is done; on two levels, by the leaders of the groups.
@@ -123,62 +125,6 @@ impl Method {
                 O::Reduce | O::ReduceScatter | O::ReduceScatterBlock => how == Butterfly::Binary,
                 _ => false,
             },
-        }
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.method)?;
-        if self.segment > 0 {
-            write!(f, ", segments of {} B", self.segment)?;
-        }
-        match self.within {
-            Some(within) => write!(f, ", on two levels ({within} within groups)"),
-            None => Ok(()),
-        }
-    }
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Linear => write!(f, "linear"),
-            Self::Pairwise(1) => write!(f, "pairwise"),
-            Self::Pairwise(at_once) => write!(f, "pairwise, {at_once} at a time"),
-            Self::Tree(tree) => write!(f, "{tree}"),
-            Self::Exchange(how) => write!(f, "{how}"),
-            Self::Doubling(Butterfly::Binary) => write!(f, "recursive doubling"),
-            Self::Doubling(Butterfly::Bine) => write!(f, "recursive doubling (Bine)"),
-            Self::Halving(Butterfly::Binary) => write!(f, "Rabenseifner"),
-            Self::Halving(Butterfly::Bine) => write!(f, "Rabenseifner (Bine)"),
-        }
-    }
-}
-
-impl fmt::Display for Tree {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flat => write!(f, "flat tree"),
-            Self::Chain => write!(f, "chain"),
-            Self::Binomial => write!(f, "binomial tree"),
-            Self::KNomial(k) => write!(f, "{k}-nomial tree"),
-            Self::KAry(2) => write!(f, "binary tree"),
-            Self::KAry(k) => write!(f, "{k}-ary tree"),
-            Self::Bine => write!(f, "Bine tree"),
-        }
-    }
-}
-
-impl fmt::Display for Exchange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Direct => write!(f, "direct exchange"),
-            Self::Ring => write!(f, "ring"),
-            Self::Bruck => write!(f, "Bruck"),
-            Self::Doubling => write!(f, "recursive doubling of blocks"),
-            Self::Bine => write!(f, "Bine butterfly"),
-            Self::Pat { blocks } => write!(f, "PAT, {blocks} blocks a message"),
         }
     }
 }

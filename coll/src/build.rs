@@ -8,6 +8,7 @@ use crate::area::{Area, Cuts};
 use crate::builder::Builder;
 use crate::call::{Call, Reduction};
 use crate::schedule::{Buffer, Row, Schedule};
+use crate::suits::misfit;
 use crate::team::Team;
 use crate::terms::Terms;
 use crate::tree::Tree;
@@ -30,8 +31,9 @@ pub fn build(
 ) -> Result<Schedule, BuildError> {
     let ranks = locality.ranks();
     call.check(rank, ranks)?;
-    if !suits(call, locality, algorithm) {
-        return Err(BuildError::Unsuited { operation: call.operation(), algorithm: *algorithm });
+    if let Some(why) = misfit(call, locality, algorithm) {
+        let (operation, algorithm) = (call.operation(), *algorithm);
+        return Err(BuildError::Unsuited { operation, algorithm, why });
     }
     let (send, recv) = rows(call, rank, ranks);
     let mut b = Builder::new((rank, ranks), Terms::of(call, algorithm), send, recv);
@@ -42,37 +44,6 @@ pub fn build(
         plan.movement(&mut b, call);
     }
     Ok(b.finish())
-}
-
-/// Whether an algorithm does a call with these groups of ranks: all ranks agree.
-pub(crate) fn suits(call: &Call<'_>, locality: &Locality, algorithm: &Algorithm) -> bool {
-    let operation = call.operation();
-    let commutative = call.reduction().is_none_or(|of| of.commutative);
-    let consecutive_only = operation == Operation::Allgather || !commutative;
-    let on_locality = algorithm.within.is_none() || !consecutive_only || locality.is_consecutive();
-    on_locality
-        && algorithm.does(operation, commutative)
-        && is_narrow(operation, locality, algorithm)
-}
-
-/// The most children of a node whose every child waits for what comes from every child.
-const CHILDREN_MAX: usize = 64;
-
-/// Up a tree and down again, the root's messages to its children all wait for those from its children, if these are
-/// messages of their own: dependencies grow with the square of the children. A reduction joins them.
-fn is_narrow(operation: Operation, locality: &Locality, algorithm: &Algorithm) -> bool {
-    use Operation::{Allgather, Allgatherv, Barrier};
-    if !matches!(operation, Barrier | Allgather | Allgatherv) {
-        return true;
-    }
-    let narrow =
-        |tree: Tree, n: usize| n <= CHILDREN_MAX || tree.node(0, n).children.len() <= CHILDREN_MAX;
-    let groups = locality.groups();
-    let (tops, within) = match algorithm.within {
-        None => (locality.ranks(), true),
-        Some(tree) => (groups.len(), groups.iter().all(|group| narrow(tree, group.len()))),
-    };
-    within && !matches!(algorithm.method, Method::Tree(tree) if !narrow(tree, tops))
 }
 
 /// The blocks of the user's buffers at this rank.

@@ -4,10 +4,10 @@
 //! commutative, and which ranks are near each other. So all ranks choose the same without a message. Where a buffer lies and what its
 //! layout is, one rank knows alone: that never matters here.
 use crate::algorithms::{Butterfly, Exchange};
-use crate::build::{build, suits};
 use crate::cost::{Cost, predict};
+use crate::suits::suits;
 use crate::tree::Tree;
-use crate::{Algorithm, BuildError, Call, Locality, Method, Operation};
+use crate::{Algorithm, BuildError, Call, Locality, Method, Operation, Sample};
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,15 @@ pub struct Rule {
 pub struct Table {
     /// The rules, in order.
     pub rules: Vec<Rule>,
+}
+
+impl Table {
+    /// These rules, and behind them [`DEFAULT_RULES`] for what they leave open.
+    #[must_use]
+    pub fn with(mut rules: Vec<Rule>) -> Self {
+        rules.extend_from_slice(DEFAULT_RULES);
+        Self { rules }
+    }
 }
 
 impl Default for Table {
@@ -141,16 +150,23 @@ pub fn fallback(operation: Operation) -> Algorithm {
 /// The algorithm for a call. All ranks get the same for calls that fit together.
 #[must_use]
 pub fn choose(table: &Table, call: &Call<'_>, locality: &Locality) -> Algorithm {
+    let rule = rule_for(table, call, locality);
+    rule.map_or(fallback(call.operation()), |index| table.rules[index].algorithm)
+}
+
+/// Which rule of the table holds for a call; none: its algorithm is the [`fallback`].
+#[must_use]
+pub fn rule_for(table: &Table, call: &Call<'_>, locality: &Locality) -> Option<usize> {
     let (operation, ranks) = (call.operation(), locality.ranks());
     let bytes = call.bytes().unwrap_or(u64::MAX);
-    let fits = |rule: &&Rule| {
+    let fits = |rule: &Rule| {
         rule.operation == operation
             && ranks <= rule.ranks_max
             && bytes <= rule.bytes_max
             && (rule.algorithm.within.is_none() || locality.has_levels())
             && suits(call, locality, &rule.algorithm)
     };
-    table.rules.iter().find(fits).map_or(fallback(operation), |rule| rule.algorithm)
+    table.rules.iter().position(fits)
 }
 
 /// The algorithms that can do a call, with common parameters: what to try when tuning, and what to show.
@@ -207,33 +223,45 @@ pub fn candidates(call: &Call<'_>, locality: &Locality) -> Vec<Algorithm> {
 /// The segment that candidates are cut into, in bytes.
 const SEGMENT: u64 = 32 << 10;
 
-/// The candidates for a call that all ranks make alike, with the predicted time of each in seconds; the quickest first.
+/// An algorithm that can do a call, and how it would do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Alternative {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The predicted time in seconds; none if there would be too many steps to play.
+    pub seconds: Option<f64>,
+}
+
+/// The candidates for a sample with the predicted time of each: the quickest first, those without a prediction last.
 ///
-/// It builds the schedules of all ranks for each candidate. Those of direct exchanges have as many steps as there are
-/// pairs of ranks: time and memory grow with the square of the ranks, and are a matter for up to some hundreds of them.
+/// It builds the schedules of all ranks for each candidate, unless they have more than `steps_max` steps together: with
+/// direct exchanges, steps grow with the square of the ranks. A step takes about 200 bytes of memory meanwhile.
 ///
 /// # Errors
-/// As for [`build()`]; v operations have no such call.
+/// As for [`build()`](crate::build()).
 pub fn alternatives(
-    call: &Call<'_>,
+    sample: &Sample,
     locality: &Locality,
     cost: &Cost,
-) -> Result<Vec<(Algorithm, f64)>, BuildError> {
-    let time = |algorithm: Algorithm| {
-        let one = |rank| build(rank, locality, call, &algorithm);
-        let schedules = (0..locality.ranks()).map(one).collect::<Result<Vec<_>, _>>()?;
-        Ok((algorithm, predict(&schedules, locality, cost)))
+    steps_max: usize,
+) -> Result<Vec<Alternative>, BuildError> {
+    let one = |algorithm: Algorithm| {
+        let schedules = sample.build_all(locality, &algorithm, steps_max)?;
+        let seconds = schedules.map(|schedules| predict(&schedules, locality, cost));
+        Ok(Alternative { algorithm, seconds })
     };
-    let mut all =
-        candidates(call, locality).into_iter().map(time).collect::<Result<Vec<_>, _>>()?;
-    all.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    let call = sample.of(0);
+    let all = candidates(&call.call(), locality).into_iter().map(one);
+    let mut all = all.collect::<Result<Vec<_>, _>>()?;
+    let time = |it: &Alternative| it.seconds.unwrap_or(f64::INFINITY);
+    all.sort_by(|one, other| time(one).total_cmp(&time(other)));
     Ok(all)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Reduction;
+    use crate::{Reduction, build};
 
     const ORDERED: Reduction = Reduction { unit: 8, commutative: false };
     const ANY_ORDER: Reduction = Reduction { unit: 8, commutative: true };
@@ -326,15 +354,28 @@ mod tests {
 
     #[test]
     fn every_operation_has_alternatives_and_long_reductions_are_cut() {
-        for call in calls(64 << 10, ANY_ORDER) {
-            let all = alternatives(&call, &Locality::flat(12), &Cost::TYPICAL).expect("schedules");
-            assert!(all.len() >= 2, "{call:?}");
-            assert!(all.iter().all(|(_, time)| time.is_finite() && *time > 0.0));
-            assert!(all.is_sorted_by(|(_, one), (_, other)| one <= other));
+        let flat = |n| Locality::flat(n);
+        for operation in Operation::ALL {
+            let sample = Sample::new(operation, 12, 0, 64 << 10).expect("a sample");
+            let all =
+                alternatives(&sample, &flat(12), &Cost::TYPICAL, usize::MAX).expect("schedules");
+            use Operation::{Gatherv, NeighborAllgather, NeighborAlltoall, Scatterv};
+            let alone =
+                matches!(operation, Gatherv | Scatterv | NeighborAllgather | NeighborAlltoall);
+            assert!(all.len() >= if alone { 1 } else { 2 }, "{operation}");
+            let times: Vec<_> = all.iter().map(|it| it.seconds.expect("it was played")).collect();
+            assert!(times.iter().all(|time| time.is_finite() && *time > 0.0), "{operation}");
+            assert!(times.is_sorted(), "{operation}");
         }
-        let long = Call::Allreduce { len: 1 << 20, of: ANY_ORDER, in_place: true };
-        let all = alternatives(&long, &Locality::flat(16), &Cost::TYPICAL).expect("schedules");
-        let at = |method| all.iter().position(|(it, _)| *it == Algorithm::new(method));
+        let long = Sample::new(Operation::Allreduce, 16, 0, 1 << 20).expect("a sample");
+        let all = alternatives(&long, &flat(16), &Cost::TYPICAL, 2000).expect("schedules");
+        let at = |method| all.iter().position(|it| it.algorithm == Algorithm::new(method));
         assert!(at(HALVING) < at(DOUBLING) && at(RING) < at(Method::Linear), "{all:?}");
+        // What would take too many steps is listed, and not played.
+        let played = |few: usize| {
+            let all = alternatives(&long, &flat(16), &Cost::TYPICAL, few).expect("schedules");
+            all.iter().filter(|it| it.seconds.is_some()).count()
+        };
+        assert!(played(500) < all.len() && played(0) == 0);
     }
 }

@@ -1,5 +1,5 @@
 //! What may be wrong with a call.
-use crate::{Algorithm, Operation};
+use crate::{Algorithm, Misfit, Operation};
 
 /// Why there is no schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,17 +59,25 @@ pub enum BuildError {
     /// Buffers of more than 2^48 bytes.
     #[error("buffers of more than 2^48 bytes")]
     TooLong,
+    /// More ranks than a [`Sample`](crate::Sample) may have.
+    #[error("{ranks} ranks are more than {most}")]
+    TooMany {
+        /// How many were asked for.
+        ranks: usize,
+        /// The most there may be.
+        most: usize,
+    },
     /// The groups of a locality do not name every rank exactly once.
     #[error("the groups do not name every rank exactly once")]
     Locality,
-    /// The algorithm does not do the operation, or not this one: not with an operation that is not commutative, not on
-    /// two levels with groups that are not consecutive, or not among so many ranks: up and down a tree, barriers and
-    /// all-gathers go only if no rank has more than 64 children.
-    #[error("the algorithm {algorithm} does not do this {operation}")]
+    /// The algorithm does not do the operation, or not this one.
+    #[error("the algorithm {algorithm} does not do this {operation}: {why}")]
     Unsuited {
         /// The operation.
         operation: Operation,
         /// The algorithm.
         algorithm: Algorithm,
+        /// Why not.
+        why: Misfit,
     },
 }

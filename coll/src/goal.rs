@@ -28,34 +28,50 @@ pub struct Goal<'a> {
     pub cost: &'a Cost,
 }
 
+/// One rank's part of a GOAL text, for whoever cannot have the schedules of all ranks at a time: the parts of all ranks,
+/// in order, follow a line `num_ranks N`.
+#[derive(Clone, Copy, Debug)]
+pub struct GoalRank<'a> {
+    /// The rank's schedule.
+    pub schedule: &'a Schedule,
+    /// What copies and reductions cost.
+    pub cost: &'a Cost,
+}
+
 impl fmt::Display for Goal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "num_ranks {}", self.schedules.len())?;
-        for schedule in self.schedules {
-            writeln!(f, "rank {} {{", schedule.rank())?;
-            for (step, (action, after)) in schedule.steps().enumerate() {
-                match action {
-                    Action::Send { to, slot, from } => {
-                        writeln!(f, "l{step}: send {}b to {to} tag {slot}", from.len)?;
-                    }
-                    Action::Receive { from, slot, into } => {
-                        writeln!(f, "l{step}: recv {}b from {from} tag {slot}", into.len)?;
-                    }
-                    Action::Copy { into, .. } => {
-                        writeln!(f, "l{step}: calc {}", nanoseconds(into.len, self.cost.copy))?;
-                    }
-                    Action::Reduce { sources, into } => {
-                        let bytes = into.len * (sources.len() as u64 - 1);
-                        writeln!(f, "l{step}: calc {}", nanoseconds(bytes, self.cost.reduce))?;
-                    }
+        self.schedules.iter().try_for_each(|schedule| {
+            let part = GoalRank { schedule, cost: self.cost };
+            write!(f, "{part}")
+        })
+    }
+}
+
+impl fmt::Display for GoalRank<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "rank {} {{", self.schedule.rank())?;
+        for (step, (action, after)) in self.schedule.steps().enumerate() {
+            match action {
+                Action::Send { to, slot, from } => {
+                    writeln!(f, "l{step}: send {}b to {to} tag {slot}", from.len)?;
                 }
-                for before in after {
-                    writeln!(f, "l{step} requires l{before}")?;
+                Action::Receive { from, slot, into } => {
+                    writeln!(f, "l{step}: recv {}b from {from} tag {slot}", into.len)?;
+                }
+                Action::Copy { into, .. } => {
+                    writeln!(f, "l{step}: calc {}", nanoseconds(into.len, self.cost.copy))?;
+                }
+                Action::Reduce { sources, into } => {
+                    let bytes = into.len * (sources.len() as u64 - 1);
+                    writeln!(f, "l{step}: calc {}", nanoseconds(bytes, self.cost.reduce))?;
                 }
             }
-            writeln!(f, "}}")?;
+            for before in after {
+                writeln!(f, "l{step} requires l{before}")?;
+            }
         }
-        Ok(())
+        writeln!(f, "}}")
     }
 }
 

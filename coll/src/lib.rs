@@ -46,10 +46,13 @@ pub mod execute;
 mod explain;
 mod goal;
 mod locality;
+mod name;
 mod operation;
 #[cfg(any(test, feature = "testkit"))]
 pub mod prove;
+mod sample;
 pub mod schedule;
+mod suits;
 mod team;
 mod terms;
 #[cfg(feature = "testkit")]
@@ -67,8 +70,11 @@ pub use call::{Call, Reduction};
 pub use cost::{Cost, Wire, predict};
 pub use error::BuildError;
 pub use execute::{Blocks, CollError, Combine, Executor, Rows, Sequencer, Ticket};
-pub use goal::Goal;
+pub use goal::{Goal, GoalRank};
 pub use locality::Locality;
+pub use name::{METHODS, NameError};
 pub use operation::Operation;
+pub use sample::{Sample, SampleCall};
 pub use schedule::{Action, Buffer, Place, Row, Schedule};
+pub use suits::Misfit;
 pub use tree::Tree;

@@ -275,6 +275,36 @@ impl Schedule {
         self.scratch
     }
 
+    /// Messages that it sends, and their bytes.
+    #[must_use]
+    pub fn sent(&self) -> (usize, u64) {
+        let sends = self.actions.iter().filter_map(|action| match action {
+            Action::Send { from, .. } => Some(from.len),
+            _ => None,
+        });
+        sends.fold((0, 0), |(messages, bytes), len| (messages + 1, bytes + len))
+    }
+
+    /// Bytes of memory that the schedule itself takes, without [scratch](Self::scratch).
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let operands = self.actions.iter().map(|action| match action {
+            Action::Reduce { sources, .. } => size_of_val(&**sources),
+            _ => 0,
+        });
+        let row = |row: &Row| match row {
+            Row::Equal { .. } => 0,
+            Row::Each { ends } => size_of_val(&ends[..]),
+        };
+        size_of::<Self>()
+            + size_of_val(&self.actions[..])
+            + operands.sum::<usize>()
+            + size_of_val(&self.after[..])
+            + size_of_val(&self.bounds[..])
+            + row(&self.send)
+            + row(&self.recv)
+    }
+
     /// How many steps it has.
     #[must_use]
     pub fn len(&self) -> usize {

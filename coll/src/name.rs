@@ -1,0 +1,354 @@
+//! Operations and algorithms by name: what people write, and what they read.
+//!
+//! ```
+//! use gapless_coll::{Algorithm, Operation};
+//! let algorithm: Algorithm = "chain in 64K over binomial".parse()?;
+//! assert_eq!(algorithm.segment, 64 << 10);
+//! assert_eq!(algorithm.to_string(), "chain in 64K over binomial");
+//! let error = "all_reduce".parse::<Operation>().expect_err("its name is another");
+//! assert_eq!(error.to_string(), "there is no operation \"all_reduce\"; did you mean allreduce?");
+//! # Ok::<(), gapless_coll::NameError>(())
+//! ```
+use std::fmt;
+use std::str::FromStr;
+
+use crate::algorithms::{Butterfly, Exchange};
+use crate::tree::Tree;
+use crate::{Algorithm, Method, Operation};
+
+/// The names of the methods; `N` stands for a number.
+pub const METHODS: [&str; 18] = [
+    "linear",
+    "pairwise-N",
+    "flat",
+    "chain",
+    "binomial",
+    "N-nomial",
+    "N-ary",
+    "bine",
+    "direct",
+    "ring",
+    "bruck",
+    "blocks",
+    "bine-blocks",
+    "pat-N",
+    "doubling",
+    "bine-doubling",
+    "halving",
+    "bine-halving",
+];
+
+/// Those of them that are trees.
+const TREES: [&str; 6] = ["flat", "chain", "binomial", "N-nomial", "N-ary", "bine"];
+
+/// A name that is nobody's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// There is no such operation.
+    #[error("there is no operation {given:?}{}", meant(*near, &Operation::ALL.map(Operation::name)))]
+    Operation {
+        /// What was given, shortened.
+        given: String,
+        /// What was meant, if it looks like a name.
+        near: Option<&'static str>,
+    },
+    /// There is no such method.
+    #[error("there is no method {given:?}{}", meant(*near, &METHODS))]
+    Method {
+        /// What was given, shortened.
+        given: String,
+        /// What was meant, if it looks like a name.
+        near: Option<&'static str>,
+    },
+    /// What stands behind `over` is no tree.
+    #[error("{given:?} is no tree: groups are joined {}", TREES.join(", "))]
+    Tree {
+        /// What was given, shortened.
+        given: String,
+    },
+    /// What stands behind `in` is no length.
+    #[error("{given:?} is no length of a segment: a number of bytes, or of K or M, above 0")]
+    Segment {
+        /// What was given, shortened.
+        given: String,
+    },
+    /// Something else than `METHOD [in LENGTH] [over TREE]`.
+    #[error(
+        "{given:?} is no algorithm: METHOD, in LENGTH if in segments, over TREE if on two levels"
+    )]
+    Algorithm {
+        /// What was given, shortened.
+        given: String,
+    },
+}
+
+fn meant(near: Option<&str>, all: &[&str]) -> String {
+    match near {
+        Some(near) => format!("; did you mean {near}?"),
+        None => format!("; there are {}", all.join(", ")),
+    }
+}
+
+/// A foreign text, short enough for an error.
+fn shown(text: &str) -> String {
+    const SHOWN_MAX: usize = 40;
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The name that a text looks like: few letters differ, whatever the case and the signs between them.
+fn near(text: &str, names: &[&'static str]) -> Option<&'static str> {
+    let plain = |text: &str| -> Vec<char> {
+        let letters = text.chars().filter(char::is_ascii_alphanumeric).take(64);
+        letters.map(|letter| letter.to_ascii_lowercase()).collect()
+    };
+    let given = plain(text.strip_prefix("MPI_").unwrap_or(text));
+    let far = |name: &str| {
+        let name = plain(name);
+        // Of names that are equally far, one with as many letters.
+        (changes(&given, &name), given.len().abs_diff(name.len()))
+    };
+    let name = names.iter().copied().min_by_key(|name| far(name))?;
+    (far(name).0 <= given.len() / 4).then_some(name)
+}
+
+/// How many letters must be changed, added or left out to make one text the other.
+fn changes(one: &[char], other: &[char]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, letter) in one.iter().enumerate() {
+        let mut before = row[0];
+        row[0] = at + 1;
+        for (index, wanted) in other.iter().enumerate() {
+            let changed = before + usize::from(letter != wanted);
+            before = row[index + 1];
+            row[index + 1] = changed.min(before + 1).min(row[index] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+impl FromStr for Operation {
+    type Err = NameError;
+
+    /// The operation of a name: that of MPI without the prefix, in lower case.
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let unknown = || NameError::Operation {
+            given: shown(text),
+            near: near(text, &Self::ALL.map(Self::name)),
+        };
+        Self::ALL.into_iter().find(|it| it.name() == text).ok_or_else(unknown)
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let mut words = text.split_whitespace();
+        let method = words.next().ok_or(NameError::Algorithm { given: String::new() })?;
+        let mut algorithm = Self::new(method.parse()?);
+        let mut word = words.next();
+        if word == Some("in") {
+            let len = words.next().unwrap_or_default();
+            let wrong = || NameError::Segment { given: shown(len) };
+            algorithm.segment = bytes(len).filter(|len| *len > 0).ok_or_else(wrong)?;
+            word = words.next();
+        }
+        if word == Some("over") {
+            let name = words.next().unwrap_or_default();
+            let tree = Tree::named(name).ok_or_else(|| NameError::Tree { given: shown(name) })?;
+            algorithm.within = Some(tree);
+            word = words.next();
+        }
+        match word {
+            None => Ok(algorithm),
+            Some(_) => Err(NameError::Algorithm { given: shown(text) }),
+        }
+    }
+}
+
+/// Bytes, with K or M for powers of 1024.
+fn bytes(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.strip_suffix(['K', 'k']) {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix(['M', 'm']).map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    number::<u64>(digits)?.checked_mul(unit)
+}
+
+/// Digits only: no sign.
+fn number<T: FromStr>(digits: &str) -> Option<T> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+impl FromStr for Method {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let behind = |name: &str| text.strip_prefix(name).and_then(number);
+        let found = match text {
+            "linear" => Some(Self::Linear),
+            "direct" => Some(Self::Exchange(Exchange::Direct)),
+            "ring" => Some(Self::Exchange(Exchange::Ring)),
+            "bruck" => Some(Self::Exchange(Exchange::Bruck)),
+            "blocks" => Some(Self::Exchange(Exchange::Doubling)),
+            "bine-blocks" => Some(Self::Exchange(Exchange::Bine)),
+            "doubling" => Some(Self::Doubling(Butterfly::Binary)),
+            "bine-doubling" => Some(Self::Doubling(Butterfly::Bine)),
+            "halving" => Some(Self::Halving(Butterfly::Binary)),
+            "bine-halving" => Some(Self::Halving(Butterfly::Bine)),
+            _ => Tree::named(text).map(Self::Tree),
+        };
+        let numbered = || {
+            let pairwise = behind("pairwise-").filter(|at_once| *at_once > 0).map(Self::Pairwise);
+            let pat = || behind("pat-").filter(|blocks| *blocks > 0);
+            pairwise.or_else(|| Some(Self::Exchange(Exchange::Pat { blocks: pat()? })))
+        };
+        found
+            .or_else(numbered)
+            .ok_or_else(|| NameError::Method { given: shown(text), near: near(text, &METHODS) })
+    }
+}
+
+impl Tree {
+    /// The tree of a name.
+    fn named(text: &str) -> Option<Self> {
+        let before = |name: &str| text.strip_suffix(name).and_then(number);
+        let tree = match text {
+            "flat" => Self::Flat,
+            "chain" => Self::Chain,
+            "binomial" => Self::Binomial,
+            "bine" => Self::Bine,
+            _ => before("-nomial").map(Self::KNomial).or_else(|| before("-ary").map(Self::KAry))?,
+        };
+        tree.is_sound().then_some(tree)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.method)?;
+        match self.segment {
+            0 => {}
+            len if len.is_multiple_of(1 << 20) => write!(f, " in {}M", len >> 20)?,
+            len if len.is_multiple_of(1 << 10) => write!(f, " in {}K", len >> 10)?,
+            len => write!(f, " in {len}")?,
+        }
+        match self.within {
+            Some(within) => write!(f, " over {within}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Linear => write!(f, "linear"),
+            Self::Pairwise(at_once) => write!(f, "pairwise-{at_once}"),
+            Self::Tree(tree) => write!(f, "{tree}"),
+            Self::Exchange(how) => write!(f, "{how}"),
+            Self::Doubling(Butterfly::Binary) => write!(f, "doubling"),
+            Self::Doubling(Butterfly::Bine) => write!(f, "bine-doubling"),
+            Self::Halving(Butterfly::Binary) => write!(f, "halving"),
+            Self::Halving(Butterfly::Bine) => write!(f, "bine-halving"),
+        }
+    }
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flat => write!(f, "flat"),
+            Self::Chain => write!(f, "chain"),
+            Self::Binomial => write!(f, "binomial"),
+            Self::KNomial(k) => write!(f, "{k}-nomial"),
+            Self::KAry(k) => write!(f, "{k}-ary"),
+            Self::Bine => write!(f, "bine"),
+        }
+    }
+}
+
+impl fmt::Display for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Direct => write!(f, "direct"),
+            Self::Ring => write!(f, "ring"),
+            Self::Bruck => write!(f, "bruck"),
+            Self::Doubling => write!(f, "blocks"),
+            Self::Bine => write!(f, "bine-blocks"),
+            Self::Pat { blocks } => write!(f, "pat-{blocks}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Call, Locality, Reduction, choose};
+
+    /// Whatever can be chosen or tried has a name, and the name is read as what it was.
+    #[test]
+    fn names_are_read_as_what_was_written() {
+        let halves = Locality::new(vec![(0..8).collect(), (8..16).collect()]).expect("all ranks");
+        let of = Reduction { unit: 8, commutative: true };
+        let (len, in_place) = (1 << 20, false);
+        let mut all: Vec<_> = choose::DEFAULT_RULES.iter().map(|rule| rule.algorithm).collect();
+        for call in [
+            Call::Allreduce { len, of, in_place },
+            Call::Alltoall { len, in_place },
+            Call::Bcast { root: 0, len },
+        ] {
+            all.extend(choose::candidates(&call, &halves));
+        }
+        all.extend([
+            Algorithm::new(Method::Pairwise(7)).segmented(1000).two_level(Tree::KAry(3)),
+            Algorithm::new(Method::Tree(Tree::KNomial(2))).segmented(3 << 20),
+        ]);
+        assert!(all.len() > 100);
+        for algorithm in all {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm), "{algorithm}");
+        }
+        for operation in Operation::ALL {
+            assert_eq!(operation.name().parse(), Ok(operation));
+        }
+    }
+
+    #[test]
+    fn names_that_are_nobodys_say_what_was_meant() {
+        let operation = |text: &str| text.parse::<Operation>().expect_err(text).to_string();
+        for (text, near) in [
+            ("MPI_Allreduce", "allreduce"),
+            ("all-reduce", "allreduce"),
+            ("alltoallw", "alltoallv"),
+            ("reduce_scater", "reduce_scatter"),
+        ] {
+            let error = operation(text);
+            assert!(error.ends_with(&format!("did you mean {near}?")), "{error}");
+        }
+        assert!(operation("pingpong").contains("there are barrier, bcast, gather"));
+        assert!(operation(&"x".repeat(1000)).len() < 400);
+        let algorithm = |text: &str| text.parse::<Algorithm>().expect_err(text).to_string();
+        for (text, part) in [
+            ("", "no algorithm"),
+            ("rings", "did you mean ring?"),
+            ("spiral", "there are linear, pairwise-N"),
+            ("pat-0", "did you mean pat-N?"),
+            ("1-nomial", "did you mean N-nomial?"),
+            ("+4-ary", "did you mean N-ary?"),
+            ("chain in", "no length of a segment"),
+            ("chain in 0", "no length of a segment"),
+            ("chain in 99999999999999999999K", "no length of a segment"),
+            ("ring over ring", "no tree"),
+            ("ring over", "no tree"),
+            ("ring in 4K over flat twice", "no algorithm"),
+            ("chain over flat in 4K", "no algorithm"),
+        ] {
+            let error = algorithm(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}
