@@ -78,6 +78,7 @@ fn here() -> Result<String, Failure> {
         line("kernels", &text);
     }
     line("tuning", &tuning());
+    line("collectives", &collectives());
     let config = SmConfig::new(format!("info-{}", std::process::id()), "info");
     match Sm::new(config) {
         Ok(sm) => line("transport sm", &transport(&sm)),
@@ -95,6 +96,19 @@ fn tuning() -> String {
             format!("defaults; `gapless tune` would write {}", path.display())
         }
         (Ok(_), None) => format!("defaults; {} says so", tuning::VARIABLE),
+        (Err(error), _) => error.to_string(),
+    }
+}
+
+/// Which rules choose the algorithms of collectives.
+fn collectives() -> String {
+    let location = tuning::coll::location();
+    match (tuning::coll::load(), location.path()) {
+        (Ok(rules), Some(path)) if path.exists() => {
+            format!("{} of {}", spaces::counted(rules.len() as u64, "rule"), path.display())
+        }
+        (Ok(_), Some(path)) => format!("built-in rules; others would be in {}", path.display()),
+        (Ok(_), None) => format!("built-in rules; {} says so", tuning::coll::VARIABLE),
         (Err(error), _) => error.to_string(),
     }
 }

@@ -18,6 +18,7 @@ use super::{complain, say};
 use found::Found;
 use gapless::World;
 use gapless::launch::Job;
+use gapless::tuning::coll::Table;
 use gapless::tuning::{self, Location};
 use gapless_pml::Tuning;
 use gapless_report::{Machine, terminal_columns, write_atomically};
@@ -104,7 +105,8 @@ impl Tune {
     /// What both processes do.
     fn measure(&self, target: Option<&Path>) -> Result<ExitCode, Failure> {
         // The built-in tuning: an older file must not change the numbers, and a broken one must not stop this.
-        let world = World::builder().tuning(Tuning::default()).init()?;
+        let builder = World::builder().tuning(Tuning::default()).coll_table(Table::default());
+        let world = builder.init()?;
         let budget = Duration::from_secs_f64(self.budget);
         let mut found = Found::default();
         if world.size() != 2 {

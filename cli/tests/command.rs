@@ -47,6 +47,7 @@ fn info_says_what_is_there_and_why_not() {
         "transport sm   ",
         "huge pages     ",
         "tuning         defaults",
+        "collectives    built-in rules; GAPLESS_COLL says so",
         "single copy    ",
         "shared memory  works",
     ] {

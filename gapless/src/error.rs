@@ -58,6 +58,18 @@ pub enum Error {
         /// Its value here.
         ours: String,
     },
+    /// Ranks that would choose other algorithms for collectives: the world does not start.
+    #[error(
+        "rank {rank} has another table of collectives than {}: all ranks must read the same \
+         coll.toml, or none (GAPLESS_COLL=)",
+        named(others)
+    )]
+    TablesDiffer {
+        /// This process.
+        rank: u32,
+        /// Those whose table differs from its own, in order.
+        others: Vec<u32>,
+    },
     /// What a peer published about itself cannot be read.
     #[error("rank {rank} published {text:?} as its {what}, which makes no sense")]
     BadCard {
@@ -179,6 +191,16 @@ pub enum Error {
     /// A panic left the message layer in an unknown state. Requests never end; their memory was taken back.
     #[error("a panic inside the message layer has ended all communication of this process")]
     Poisoned,
+}
+
+/// Some ranks, a few of them by number.
+fn named(ranks: &[u32]) -> String {
+    const SHOWN_MAX: usize = 8;
+    let shown: Vec<_> = ranks.iter().take(SHOWN_MAX).map(u32::to_string).collect();
+    let more = ranks.len() - shown.len();
+    let what = if ranks.len() == 1 { "rank" } else { "ranks" };
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{what} {}{rest}", shown.join(", "))
 }
 
 impl Error {

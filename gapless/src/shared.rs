@@ -17,6 +17,7 @@ use crate::device_buf::Owned;
 use crate::error::Error;
 use crate::owned::Parked;
 use crate::scope::Scopes;
+use crate::tuning::coll::Table;
 use crate::world::attach;
 use gapless_bml::{Patience, Spin, Waiter};
 use gapless_mem::{Device, Space};
@@ -77,6 +78,8 @@ pub(crate) struct State {
     pub(crate) scopes: Scopes,
     /// Devices that are opened on demand.
     accelerators: Arc<Accelerators>,
+    /// By which collectives of new communicators choose their algorithms: all ranks have the same.
+    pub(crate) table: Arc<Table>,
     /// Dropped memory of devices that peers may have mapped. Below the transports: the rest is freed after them.
     pub(crate) retired: Vec<Owned>,
     /// Values to drop once the lock is released: their `Drop` may call us.
@@ -253,6 +256,7 @@ impl Shared {
             unpolled: 0,
             scopes: Scopes::default(),
             accelerators,
+            table: Arc::default(),
             retired,
             spent: Vec::new(),
         };

@@ -11,6 +11,9 @@
 //! refused. A file that cannot be used is an error that names file, line and key, not a silent return to the
 //! defaults: a user who tuned wants to know.
 //!
+//! [`coll`] is the table by which collectives choose their algorithms: a file of its own, because all ranks of a world
+//! must have the same, while these numbers may differ from host to host.
+//!
 //! ```
 //! let text = "version = 1\n[host]\nfragment_bytes = 65536\n";
 //! let tuning = gapless::tuning::parse(text, "example".as_ref())?;
@@ -19,6 +22,7 @@
 //! # Ok::<(), gapless::tuning::TuningError>(())
 //! ```
 
+pub mod coll;
 mod error;
 mod keys;
 mod text;
@@ -40,6 +44,9 @@ pub const VERSION: i64 = 1;
 /// The variable that names another file.
 pub const VARIABLE: &str = "GAPLESS_TUNING";
 
+/// The name of the user's own file.
+const FILE: &str = "tuning.toml";
+
 /// Longest file that is read, in bytes: many times what `gapless tune` writes.
 pub const BYTES_MAX: usize = 64 << 10;
 
@@ -58,12 +65,12 @@ impl Location {
     /// Where the environment of this process says.
     #[must_use]
     pub fn of_environment() -> Location {
-        Location::of(|name| std::env::var_os(name))
+        Location::of(VARIABLE, FILE, |name| std::env::var_os(name))
     }
 
-    /// Where an environment says.
-    fn of(variable: impl Fn(&str) -> Option<OsString>) -> Location {
-        match variable(VARIABLE) {
+    /// Where an environment says: in the file that `named` names, or in the user's own of the name `file`.
+    fn of(named: &str, file: &str, variable: impl Fn(&str) -> Option<OsString>) -> Location {
+        match variable(named) {
             Some(path) if path.is_empty() => return Location::None,
             Some(path) => return Location::Named(path.into()),
             None => {}
@@ -72,7 +79,7 @@ impl Location {
         let folder = |name: &str| variable(name).map(PathBuf::from).filter(|p| p.is_absolute());
         let home = || folder("HOME").map(|home| home.join(".config"));
         match folder("XDG_CONFIG_HOME").or_else(home) {
-            Some(folder) => Location::Default(folder.join("gapless").join("tuning.toml")),
+            Some(folder) => Location::Default(folder.join("gapless").join(file)),
             None => Location::None,
         }
     }
@@ -91,9 +98,16 @@ impl Location {
     /// # Errors
     /// A named file that is missing; a file that cannot be read or is wrong.
     pub fn read(&self) -> Result<Option<Tuning>, TuningError> {
+        self.read_as(read)
+    }
+
+    fn read_as<T>(
+        &self,
+        read: impl FnOnce(&Path) -> Result<T, TuningError>,
+    ) -> Result<Option<T>, TuningError> {
         let Some(path) = self.path() else { return Ok(None) };
         match read(path) {
-            Ok(tuning) => Ok(Some(tuning)),
+            Ok(found) => Ok(Some(found)),
             Err(TuningError::Missing { .. }) if matches!(self, Location::Default(_)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -119,6 +133,11 @@ pub fn load() -> Result<Tuning, TuningError> {
 /// # Errors
 /// It is missing, no ordinary file, too long, or wrong.
 pub fn read(path: &Path) -> Result<Tuning, TuningError> {
+    parse(&read_text(path)?, path)
+}
+
+/// The text of an ordinary file that is not too long.
+fn read_text(path: &Path) -> Result<String, TuningError> {
     let failed = |reason: String| TuningError::Unreadable { path: path.to_owned(), reason };
     // Opening a pipe must not wait for its writer.
     let mut options = OpenOptions::new();
@@ -139,8 +158,7 @@ pub fn read(path: &Path) -> Result<Tuning, TuningError> {
     if bytes.len() > BYTES_MAX {
         return Err(TuningError::TooLong { path: path.to_owned(), most: BYTES_MAX });
     }
-    let text = String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8".to_owned()))?;
-    parse(&text, path)
+    String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8".to_owned()))
 }
 
 #[cfg(test)]
@@ -148,7 +166,7 @@ mod tests {
     use super::*;
 
     fn of(pairs: &[(&str, &str)]) -> Location {
-        Location::of(|name| {
+        Location::of(VARIABLE, FILE, |name| {
             pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
         })
     }

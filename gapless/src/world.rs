@@ -14,6 +14,7 @@ use crate::device_buf::DeviceBuf;
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::shared_buf::SharedBuf;
+use crate::tuning::coll::Table;
 use crate::wireup::Wireup;
 use gapless_mem::{Region, Space};
 use gapless_pml::{Config, Counters};
@@ -250,6 +251,30 @@ impl World {
     pub fn set_config(&self, config: Config) -> Result<(), Error> {
         self.shared.with(|state| {
             *state.open()?.config_mut() = config;
+            Ok(())
+        })
+    }
+
+    /// The table by which collectives of communicators that are made from now on choose their algorithms.
+    ///
+    /// # Errors
+    /// A thread has panicked.
+    pub fn coll_table(&self) -> Result<Arc<Table>, Error> {
+        self.shared.with(|state| {
+            state.open()?;
+            Ok(Arc::clone(&state.table))
+        })
+    }
+
+    /// Changes the table by which collectives of communicators that are made from now on choose their algorithms. All
+    /// members of such a communicator must have given the same: nobody compares them.
+    ///
+    /// # Errors
+    /// A thread has panicked.
+    pub fn set_coll_table(&self, table: Table) -> Result<(), Error> {
+        self.shared.with(|state| {
+            state.open()?;
+            state.table = Arc::new(table);
             Ok(())
         })
     }

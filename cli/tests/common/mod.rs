@@ -30,7 +30,8 @@ const MEETING: Duration = Duration::from_secs(60);
 pub(crate) fn gapless() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gapless"));
     // Whatever this machine was tuned to, protocols are chosen by the defaults.
-    command.stdin(Stdio::null()).env_remove("RUST_LOG").env("GAPLESS_TUNING", "");
+    command.stdin(Stdio::null()).env_remove("RUST_LOG");
+    command.env("GAPLESS_TUNING", "").env("GAPLESS_COLL", "");
     command
 }
 

@@ -1,6 +1,7 @@
 //! What is wrong with a tuning file: which file, which line, which key.
 
 use super::VERSION;
+use gapless_coll::{Algorithm, Misfit, NameError, Operation};
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -9,7 +10,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum TuningError {
     /// It was named, and does not exist.
-    #[error("tuning file {path:?} does not exist; `gapless tune --output` writes one")]
+    #[error("tuning file {path:?} does not exist; `gapless tune` writes one")]
     Missing {
         /// The file.
         path: PathBuf,
@@ -107,6 +108,40 @@ pub enum TuningError {
         most: f64,
         /// Its unit.
         unit: &'static str,
+    },
+    /// An operation or algorithm in the table of collectives that does not exist.
+    #[error("tuning file {path:?}, line {line}: {error}")]
+    Name {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The name, and what was meant.
+        error: NameError,
+    },
+    /// A rule in the table of collectives that names no algorithm.
+    #[error("tuning file {path:?}, line {line}: a rule of {operation} names no algorithm")]
+    NoAlgorithm {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The operation.
+        operation: Operation,
+    },
+    /// A rule in the table of collectives whose algorithm does not do the operation.
+    #[error("tuning file {path:?}, line {line}: {algorithm} does not do {operation}: {why}")]
+    Misfit {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// The operation.
+        operation: Operation,
+        /// The algorithm.
+        algorithm: Algorithm,
+        /// Why not.
+        why: Misfit,
     },
 }
 

@@ -13,20 +13,20 @@ use toml_edit::{Document, Item, Table};
 const SHOWN_MAX: usize = 60;
 
 /// A file being read.
-struct Source<'f> {
-    path: &'f Path,
-    text: &'f str,
+pub(super) struct Source<'f> {
+    pub(super) path: &'f Path,
+    pub(super) text: &'f str,
 }
 
 impl Source<'_> {
     /// The line of a position, from 1.
-    fn line(&self, span: Option<Range<usize>>) -> usize {
+    pub(super) fn line(&self, span: Option<Range<usize>>) -> usize {
         let start = span.map_or(0, |span| span.start).min(self.text.len());
         1 + self.text.as_bytes()[..start].iter().filter(|&&byte| byte == b'\n').count()
     }
 
     /// The line of an entry.
-    fn line_of(&self, table: &Table, name: &str) -> usize {
+    pub(super) fn line_of(&self, table: &Table, name: &str) -> usize {
         let key = table.key(name).and_then(toml_edit::Key::span);
         self.line(key.or_else(|| table.get(name).and_then(Item::span)).or_else(|| table.span()))
     }
@@ -38,7 +38,13 @@ impl Source<'_> {
         TuningError::UnknownKey { path: self.path.to_owned(), line, key: shown(key), near }
     }
 
-    fn wrong(&self, line: usize, key: String, found: &Item, wanted: &str) -> TuningError {
+    pub(super) fn wrong(
+        &self,
+        line: usize,
+        key: String,
+        found: &Item,
+        wanted: &str,
+    ) -> TuningError {
         let found = match found {
             Item::Value(toml_edit::Value::String(text)) => format!("{:?}", shown(text.value())),
             other => format!("of type {}", other.type_name()),
@@ -50,6 +56,18 @@ impl Source<'_> {
             found,
             wanted: wanted.to_owned(),
         }
+    }
+
+    /// The text as TOML, of our version.
+    pub(super) fn document(&self) -> Result<Document<&'_ str>, TuningError> {
+        let document = Document::parse(self.text).map_err(|error| TuningError::Syntax {
+            path: self.path.to_owned(),
+            line: self.line(error.span()),
+            what: shown(&error.message().replace('\n', ", ")),
+        })?;
+        // In another version anything may be different, so it is checked first.
+        self.version(document.as_table())?;
+        Ok(document)
     }
 
     fn version(&self, table: &Table) -> Result<(), TuningError> {
@@ -121,7 +139,7 @@ fn within(key: &Key, value: i64) -> Option<u64> {
 }
 
 /// Whether two names differ by no more than the underscores and case that people mistake.
-fn alike(a: &str, b: &str) -> bool {
+pub(super) fn alike(a: &str, b: &str) -> bool {
     let plain = |text: &str| -> String {
         text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
     };
@@ -129,7 +147,7 @@ fn alike(a: &str, b: &str) -> bool {
 }
 
 /// A foreign text, short enough for an error.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
@@ -142,14 +160,8 @@ fn shown(text: &str) -> String {
 /// What is wrong, and where.
 pub fn parse(text: &str, path: &Path) -> Result<Tuning, TuningError> {
     let source = Source { path, text };
-    let document = Document::parse(text).map_err(|error| TuningError::Syntax {
-        path: path.to_owned(),
-        line: source.line(error.span()),
-        what: shown(&error.message().replace('\n', ", ")),
-    })?;
+    let document = source.document()?;
     let root = document.as_table();
-    // In another version anything may be different, so it is checked first.
-    source.version(root)?;
     let mut tuning = Tuning::default();
     for (table_name, item) in root.iter().filter(|(name, _)| *name != "version") {
         let line = source.line_of(root, table_name);

@@ -10,6 +10,7 @@ use crate::communicator::Communicator;
 use crate::descriptors;
 use crate::error::Error;
 use crate::shared::Shared;
+use crate::tuning::coll::Table;
 use crate::wireup::{self, Wireup, WireupError};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::{Address, Btl};
@@ -49,6 +50,7 @@ pub struct Builder {
     progress_thread: bool,
     config: Option<Config>,
     tuning: Option<Tuning>,
+    table: Option<Table>,
     wireup: Option<Box<dyn Wireup>>,
 }
 
@@ -127,6 +129,14 @@ impl Builder {
         self
     }
 
+    /// Sets the table by which collectives choose their algorithms: no [file](crate::tuning::coll) is read. All ranks
+    /// must give the same.
+    #[must_use]
+    pub fn coll_table(mut self, table: Table) -> Builder {
+        self.table = Some(table);
+        self
+    }
+
     /// The configuration, with the numbers of its source.
     fn settled(&mut self) -> Result<Config, Error> {
         let (config, tuning) = (self.config.take(), self.tuning.take());
@@ -151,6 +161,10 @@ impl Builder {
     pub fn init(mut self) -> Result<World, Error> {
         // First of all: an invalid file should not cost the peers a start.
         let config = self.settled()?;
+        let table = match self.table.take() {
+            Some(table) => table,
+            None => Table::with(crate::tuning::coll::load()?),
+        };
         let mut wireup = match self.wireup.take() {
             Some(wireup) => wireup,
             None => wireup::detect()?,
@@ -169,7 +183,7 @@ impl Builder {
         for device in &self.devices {
             attach(&mut bml, device);
         }
-        let local = meet(&mut *wireup, &mut bml)?;
+        let local = meet(&mut *wireup, &mut bml, &table)?;
         let accelerators = Arc::new(Accelerators::new(!self.no_detection));
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
@@ -185,7 +199,10 @@ impl Builder {
         tracing::debug!(rank, size, job = wireup.job(), "joined");
         let thread =
             if self.progress_thread { Some(ProgressThread::start(&shared)?) } else { None };
-        Ok(World { shared, comm, myself, wireup: Some(Connection(Mutex::new(wireup))), thread })
+        let wireup = Some(Connection(Mutex::new(wireup)));
+        let world = World { shared, comm, myself, wireup, thread };
+        world.set_coll_table(table)?;
+        Ok(world)
     }
 
     /// The transports to use: those given, and the built-in one if there is any peer to reach.
@@ -226,16 +243,18 @@ pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
 }
 
 /// Publishes where this process can be met, reads where the others can, and notes that: links are made when they
-/// are needed, and to those that tell of deaths. Gives how many processes of this host, with this one, may run on this one's processors.
-fn meet(wireup: &mut dyn Wireup, bml: &mut Bml) -> Result<usize, Error> {
+/// are needed, and to those that tell of deaths. Compares the tables of collectives. Gives how many processes of this
+/// host, with this one, may run on this one's processors.
+fn meet(wireup: &mut dyn Wireup, bml: &mut Bml, table: &Table) -> Result<usize, Error> {
     let (me, size) = (wireup.rank(), wireup.size());
     let addresses = bml.addresses();
-    wireup.put(CARD, &card::write(addresses.len()))?;
+    let digest = crate::tuning::coll::digest(table);
+    wireup.put(CARD, &card::write(addresses.len(), &digest))?;
     for (index, (name, address)) in addresses.iter().enumerate() {
         wireup.put(&rail_key(index), &card::write_rail(name, address))?;
     }
     wireup.fence()?;
-    let mut sharing = 1;
+    let (mut sharing, mut others) = (1, Vec::new());
     for rank in (0..size).filter(|&rank| rank != me) {
         let text = wireup.get(rank, CARD)?;
         let rails = card::check(rank, &text)?;
@@ -244,6 +263,12 @@ fn meet(wireup: &mut dyn Wireup, bml: &mut Bml) -> Result<usize, Error> {
             .collect::<Result<_, Error>>()?;
         bml.introduce(Rank(rank), &theirs)?;
         sharing += usize::from(card::shares_processors(&text));
+        if !card::has_table(&text, &digest) {
+            others.push(rank);
+        }
+    }
+    if !others.is_empty() {
+        return Err(Error::TablesDiffer { rank: me, others });
     }
     bml.watch();
     let local = wireup.local_size().and_then(|local| usize::try_from(local).ok());

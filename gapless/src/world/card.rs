@@ -8,6 +8,9 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 /// Raised whenever messages of the layers above the transports change.
 const WIRE_VERSION: u32 = 6;
 
+/// The digest of the table of collectives.
+const TABLE: &str = "collectives";
+
 /// What must be the same at both ends, by name.
 fn traits() -> Vec<(&'static str, String)> {
     let endian = if cfg!(target_endian = "little") { "little" } else { "big" };
@@ -26,9 +29,13 @@ fn traits() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The card of a process with `rails` transports.
-pub(crate) fn write(rails: usize) -> String {
-    let rest = [("transports", rails.to_string()), ("processors", in_hexadecimal(&processors()))];
+/// The card of a process with `rails` transports, and the digest of its table of collectives.
+pub(crate) fn write(rails: usize, table: &str) -> String {
+    let rest = [
+        ("transports", rails.to_string()),
+        (TABLE, table.to_owned()),
+        ("processors", in_hexadecimal(&processors())),
+    ];
     let traits = traits().into_iter().chain(rest);
     let words: Vec<String> = traits.map(|(name, value)| format!("{name}:{value}")).collect();
     words.join(",")
@@ -55,6 +62,11 @@ pub(crate) fn shares_processors(card: &str) -> bool {
 fn share(ours: &[u8], theirs: &[u8]) -> bool {
     let unknown = ours.is_empty() || theirs.is_empty();
     unknown || ours.iter().zip(theirs).any(|(ours, theirs)| ours & theirs != 0)
+}
+
+/// Whether a process with this card has the table of collectives with this digest.
+pub(crate) fn has_table(card: &str, table: &str) -> bool {
+    word(card, TABLE) == Some(table)
 }
 
 fn word<'a>(card: &'a str, name: &str) -> Option<&'a str> {
@@ -120,29 +132,35 @@ mod tests {
 
     #[test]
     fn own_cards_are_accepted() {
-        assert_eq!(check(3, &write(2)).unwrap(), 2);
+        assert_eq!(check(3, &write(2, "0a")).unwrap(), 2);
     }
 
     #[test]
     fn strangers_are_named() {
-        let other = write(1).replace("endianness:little", "endianness:middle");
+        let other = write(1, "0a").replace("endianness:little", "endianness:middle");
         let error = check(7, &other).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("rank 7") && text.contains("middle there"), "{text}");
-        for card in ["", "x", "wire-version:6", &write(1).replace("transports", "t")] {
+        for card in ["", "x", "wire-version:6", &write(1, "0a").replace("transports", "t")] {
             assert!(matches!(check(1, card), Err(Error::BadCard { rank: 1, .. })), "{card}");
         }
-        let future = write(1).replace("wire-version:6", "wire-version:999");
+        let future = write(1, "0a").replace("wire-version:6", "wire-version:999");
         assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
     }
 
     #[test]
     fn processors_are_shared_unless_they_are_known_to_be_others() {
-        assert!(shares_processors(&write(1)), "ours with ourselves");
+        assert!(shares_processors(&write(1, "0a")), "ours with ourselves");
         assert!(shares_processors("wire-version:1") && shares_processors("processors:zz"));
         assert!(share(&[0b100], &[0b110, 1]) && share(&[], &[1]) && share(&[1], &[]));
         assert!(!share(&[0b100], &[0b011]) && !share(&[0, 1], &[1]));
         assert_eq!(from_hexadecimal(&in_hexadecimal(&[0, 0xfe, 255])), Some(vec![0, 0xfe, 255]));
+    }
+
+    #[test]
+    fn other_tables_of_collectives_are_noticed() {
+        assert!(has_table(&write(1, "0a"), "0a"));
+        assert!(!has_table(&write(1, "0b"), "0a") && !has_table("wire-version:6", "0a"));
     }
 
     #[test]

@@ -1,0 +1,114 @@
+//! The table by which collectives choose their algorithms: rules in a file, before those that are built in.
+//!
+//! A world reads it when it starts, unless the program gives a table
+//! ([`Builder::coll_table`](crate::Builder::coll_table)):
+//!
+//! - the file that the variable `GAPLESS_COLL` names, which must exist; an empty value means none;
+//! - else `gapless/coll.toml` in `$XDG_CONFIG_HOME`, or in `~/.config` if that is not set; if there is no such file, the
+//!   built-in rules are used.
+//!
+//! All ranks of a world must have the same table: what one sends another waits for. So they compare their tables when
+//! the world starts, and it does not start if they differ ([`Error::TablesDiffer`](crate::Error::TablesDiffer)).
+//!
+//! The file is TOML of one version. Each operation has a list of rules; the first holds that fits the call, and whose
+//! algorithm can do it. A rule fits calls among up to `ranks_max` ranks and of up to `bytes_max` bytes, as
+//! [`Call::bytes`](gapless_coll::Call::bytes) counts them; without them, among any number, and of any length.
+//! [`Algorithm`](gapless_coll::Algorithm) says how algorithms are written. What no rule of the file fits goes by the
+//! built-in ones.
+//!
+//! ```
+//! let text = r#"
+//! version = 1
+//! allreduce = [
+//!     { ranks_max = 4, bytes_max = 2048, algorithm = "linear" },
+//!     { bytes_max = 65536, algorithm = "doubling over binomial" },
+//!     { algorithm = "ring" },
+//! ]
+//! "#;
+//! let rules = gapless::tuning::coll::parse(text, "example".as_ref())?;
+//! assert_eq!(rules.len(), 3);
+//! let again = gapless::tuning::coll::write(&rules);
+//! assert_eq!(gapless::tuning::coll::parse(&again, "again".as_ref())?, rules);
+//! # Ok::<(), gapless::tuning::TuningError>(())
+//! ```
+
+mod text;
+
+pub use gapless_coll::choose::{Rule, Table};
+pub use text::{parse, write, write_rule};
+
+use super::{Location, TuningError, read_text};
+use std::path::Path;
+
+/// The variable that names another file.
+pub const VARIABLE: &str = "GAPLESS_COLL";
+
+/// The name of the user's own file.
+const FILE: &str = "coll.toml";
+
+/// Where the environment of this process says the file is.
+#[must_use]
+pub fn location() -> Location {
+    Location::of(VARIABLE, FILE, |name| std::env::var_os(name))
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// It is missing, no ordinary file, too long, or wrong.
+pub fn read(path: &Path) -> Result<Vec<Rule>, TuningError> {
+    parse(&read_text(path)?, path)
+}
+
+/// The rules of the file that the environment of this process names; none without a file.
+///
+/// # Errors
+/// A named file that is missing; a file that cannot be read or is wrong.
+pub fn load() -> Result<Vec<Rule>, TuningError> {
+    let location = location();
+    let rules = location.read_as(read)?;
+    if let (Some(rules), Some(path)) = (&rules, location.path()) {
+        tracing::debug!(path = %path.display(), rules = rules.len(), "rules of collectives");
+    }
+    Ok(rules.unwrap_or_default())
+}
+
+/// A word that differs for tables that differ: FNV-1a of 64 bits, for mistakes and not for attacks.
+pub(crate) fn digest(table: &Table) -> String {
+    let byte = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = write(&table.rules).bytes().fold(0xcbf2_9ce4_8422_2325, byte);
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapless_coll::choose::DEFAULT_RULES;
+
+    #[test]
+    fn other_tables_have_other_digests() {
+        let digests: Vec<_> = (0..DEFAULT_RULES.len())
+            .map(|less| {
+                let mut rules = DEFAULT_RULES.to_vec();
+                rules.remove(less);
+                digest(&Table { rules })
+            })
+            .chain([digest(&Table::default()), digest(&Table { rules: Vec::new() })])
+            .collect();
+        for (at, one) in digests.iter().enumerate() {
+            assert!(!digests[at + 1..].contains(one), "{at}");
+        }
+        assert_eq!(digest(&Table::default()), digest(&Table::with(Vec::new())));
+    }
+
+    #[test]
+    fn the_own_file_may_be_missing_a_named_one_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("coll.toml");
+        assert_eq!(Location::Default(path.clone()).read_as(read), Ok(None));
+        let missing = Location::Named(path.clone()).read_as(read);
+        assert_eq!(missing, Err(TuningError::Missing { path: path.clone() }));
+        std::fs::write(&path, "version = 1\nbcast = [{ algorithm = \"bine\" }]\n").unwrap();
+        assert_eq!(Location::Default(path).read_as(read).unwrap().unwrap().len(), 1);
+    }
+}
