@@ -1,6 +1,10 @@
 //! `gapless explain`: the candidates for a message between two processes of this host, their
 //! predicted times, and the winner. Nothing is opened or measured: the numbers are those of the tuning
 //! file or the defaults, so messages between devices are explained where there are none.
+//!
+//! With `--coll`, the algorithms for a collective (`coll.rs`).
+
+mod coll;
 
 use super::failure::Failure;
 use super::pingpong::{Ends, Where};
@@ -17,13 +21,15 @@ use gapless_pml::{Config, EAGER_BYTES, INLINE_LAYOUT_MAX, Situation, Tuning};
 use gapless_report::{Align, Bytes, Table, Time, terminal_columns};
 use std::process::ExitCode;
 
-/// Which message to explain.
+/// Which message to explain, or which collective.
 #[derive(Debug, clap::Args)]
 pub(super) struct Explain {
     #[command(flatten)]
     selection: Selection,
+    #[command(flatten)]
+    collective: coll::Collective,
     /// A message of this many contiguous bytes, or layouts repeated up to about this many: 64,
-    /// 16K, 8M, 1G
+    /// 16K, 8M, 1G. Of a collective: its vector, or one rank's block
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     size: Option<u64>,
     /// The memory of the sender, and after a comma that of the receiver, if it is another: host, cuda:0,
@@ -47,13 +53,18 @@ enum Memory {
 
 impl Explain {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
+        if let Some(operation) = &self.collective.coll {
+            self.collective.explain(operation, self.selection.n(), self.size)?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let cases = match (self.selection.is_empty(), self.size) {
             (true, Some(size)) => vec![contiguous(size)],
             (true, None) => {
                 return Err(Failure::BadOption {
                     option: "explain",
                     value: String::new(),
-                    why: "it needs a message: --layout NAME, --size BYTES or both".to_owned(),
+                    why: "it needs a message: --layout NAME, --size BYTES or both; or --coll OPERATION"
+                        .to_owned(),
                 });
             }
             (false, None) => self.selection.cases()?,

@@ -2,6 +2,7 @@
 
 use gapless::Error;
 use gapless::launch::LaunchError;
+use gapless_coll::{BuildError, NameError};
 use gapless_dtype::TypeError;
 use gapless_engine::EngineError;
 use gapless_layouts::LayoutError;
@@ -25,6 +26,10 @@ pub(super) enum Failure {
     TooBig { case: String, needed: String, available: String },
     #[error("a ping-pong takes two processes; this job has {ranks}")]
     NotTwo { ranks: u32 },
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error(transparent)]
+    Collective(#[from] BuildError),
     #[error(transparent)]
     Launch(#[from] LaunchError),
     #[error("cannot find out where this program lies: {0}")]
@@ -61,6 +66,8 @@ impl Failure {
             | Failure::NoFolder { .. }
             | Failure::TooBig { .. }
             | Failure::NotTwo { .. }
+            | Failure::Name(_)
+            | Failure::Collective(_)
             | Failure::Launch(_) => 2,
             Failure::Job { code, .. } => *code,
             _ => 1,

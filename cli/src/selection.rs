@@ -26,6 +26,11 @@ pub(super) struct Chosen {
 }
 
 impl Selection {
+    /// The size, whatever it means.
+    pub(super) fn n(&self) -> Option<u64> {
+        self.n
+    }
+
     /// Whether nothing was chosen.
     pub(super) fn is_empty(&self) -> bool {
         self.layouts.is_empty() && self.n.is_none() && self.depth.is_none()

@@ -1,0 +1,185 @@
+//! `gapless explain --coll`: what it shows of a collective, and what it refuses.
+
+mod common;
+
+use common::{finish, gapless, text};
+use std::path::Path;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn call(arguments: &str, table: Option<&Path>) -> std::process::Output {
+    let mut command = gapless();
+    command.args(arguments.split(' '));
+    if let Some(table) = table {
+        command.env("GAPLESS_COLL", table);
+    }
+    finish(command, SOON)
+}
+
+fn shows(arguments: &str, table: Option<&Path>) -> String {
+    let output = call(arguments, table);
+    assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Called wrongly: exit code 2, and one line that says what is wrong.
+#[track_caller]
+fn refuses(arguments: &str, complaint: &str) {
+    let output = call(arguments, None);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments}: {error}");
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(error.contains(complaint), "{error}");
+    assert_eq!(text(&output.stdout), "");
+}
+
+#[test]
+fn a_collective_is_explained() {
+    let allreduce = shows("explain --coll allreduce --n 8 --size 1M", None);
+    for part in [
+        "allreduce of 1 MiB in elements of 8 B, 8 ranks on one host\n",
+        "by a built-in rule of allreduce: { bytes_max = 1048576, algorithm = \"halving\" }\n",
+        "\nhalving: ",
+        "\nrank 0 of 8, ",
+        "\n  0  send     ",
+        "  above\n",
+        "\nring ",
+        "\nbine-doubling ",
+    ] {
+        assert!(allreduce.contains(part), "{part} in {allreduce}");
+    }
+    let third =
+        shows("explain --coll bcast --n 4 --root 3 --rank 2 --size 64 --algorithm chain", None);
+    assert!(
+        third.contains("as --algorithm says\n") && third.contains("rank 2 of 4, no scratch"),
+        "{third}"
+    );
+    assert!(third.contains("receive  recv[0][0..64]  <- 1 #0"), "{third}");
+    let hosts = shows("explain --coll allreduce --n 8 --size 64 --hosts 0-3/4-7", None);
+    assert!(hosts.contains("8 ranks on 2 hosts\n"), "{hosts}");
+    assert!(hosts.contains("algorithm = \"doubling over binomial\" }\n"), "{hosts}");
+    assert!(shows("explain --coll barrier --n 1", None).contains("rank 0 of 1, no scratch"));
+}
+
+#[test]
+fn every_operation_is_explained() {
+    for operation in gapless_coll::Operation::ALL {
+        let shown = shows(&format!("explain --coll {operation} --n 6 --size 4K"), None);
+        assert!(shown.contains("  above\n"), "{shown}");
+    }
+    let ragged = shows("explain --coll allgatherv --n 6 --size 4K", None);
+    assert!(
+        ragged.starts_with("allgatherv of 2 KiB, 4 KiB and 6 KiB a rank in turn, 6 ranks"),
+        "{ragged}"
+    );
+    let grid = shows("explain --coll neighbor_alltoall --n 6 --size 8", None);
+    assert!(grid.contains("8 B a rank, neighbours of a periodic grid 3 × 2, 6 ranks"), "{grid}");
+}
+
+#[test]
+fn a_table_says_which_rule_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("coll.toml");
+    let rules = "version = 1\nscan = [{ algorithm = \"chain\" }]\nallreduce = [\n\
+                 { ranks_max = 4, algorithm = \"linear\" },\n{ algorithm = \"ring\" },\n]\n";
+    std::fs::write(&file, rules).unwrap();
+    let shown = shows("explain --coll allreduce --n 8 --size 1K", Some(&file));
+    let line =
+        format!("by rule 2 of allreduce in {}: {{ algorithm = \"ring\" }}\n", file.display());
+    assert!(shown.contains(&line), "{shown}");
+    // What the file leaves open goes by what is built in.
+    let shown = shows("explain --coll bcast --n 8 --size 1K", Some(&file));
+    assert!(shown.contains("by a built-in rule of bcast: "), "{shown}");
+    std::fs::write(&file, "version = 1\nscan = [\n{ algorithm = \"rong\" }]\n").unwrap();
+    let output = call("explain --coll bcast --n 8 --size 1K", Some(&file));
+    let error = text(&output.stderr);
+    assert!(!output.status.success());
+    assert!(
+        error.contains("coll.toml\", line 3: there is no method \"rong\"; did you mean ring?"),
+        "{error}"
+    );
+}
+
+/// What one rank sends another waits for, so there is no world of ranks with different tables.
+#[test]
+fn ranks_with_different_tables_do_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("coll.toml");
+    std::fs::write(&file, "version = 1\nbcast = [{ algorithm = \"ring\" }]\n").unwrap();
+    let job = |condition: &str| {
+        let script = format!(
+            "if {condition}; then export GAPLESS_COLL={}; fi; exec {} info --as-rank",
+            file.display(),
+            env!("CARGO_BIN_EXE_gapless")
+        );
+        let mut command = gapless();
+        command.args(["run", "-n", "2", "sh", "-c", &script]);
+        finish(command, SOON)
+    };
+    let output = job("true");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = job("[ $PMI_RANK = 1 ]");
+    let error = text(&output.stderr);
+    assert!(!output.status.success());
+    let told = |rank: u32, other: u32| {
+        error.contains(&format!("rank {rank} has another table of collectives than rank {other}: "))
+    };
+    // Whoever notices first may end the job.
+    assert!(told(0, 1) || told(1, 0), "{error}");
+}
+
+#[test]
+fn schedules_of_all_ranks_are_written_as_goal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bcast.goal");
+    let path = file.to_str().unwrap();
+    let shown = shows(
+        &format!("explain --coll bcast --n 3 --size 8 --algorithm chain --goal {path}"),
+        None,
+    );
+    assert!(shown.contains("schedules of all ranks written to"), "{shown}");
+    let goal = "num_ranks 3\n\
+                rank 0 {\nl0: send 8b to 1 tag 0\n}\n\
+                rank 1 {\nl0: recv 8b from 0 tag 0\nl1: send 8b to 2 tag 0\nl1 requires l0\n}\n\
+                rank 2 {\nl0: recv 8b from 1 tag 0\n}\n";
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), goal);
+}
+
+#[test]
+fn what_cannot_be_explained_is_refused_in_one_line() {
+    for (arguments, complaint) in [
+        (
+            "--coll all_reduce --n 8 --size 1M",
+            "no operation \"all_reduce\"; did you mean allreduce?",
+        ),
+        ("--coll pingpong --n 8 --size 1M", "there are barrier, bcast, gather,"),
+        ("--coll allreduce --size 1M", "--coll allreduce: it needs --n RANKS"),
+        ("--coll allreduce --n 8", "--coll allreduce: it needs --size BYTES"),
+        ("--coll allreduce --n 0 --size 8", "--n 0: a collective has one rank at least"),
+        ("--coll allreduce --n 99999999 --size 8", "--n 99999999: 1048576 at most"),
+        (
+            "--coll allgather --n 8 --size 999999G",
+            "--size 1073740750258176: buffers of more than 2^48",
+        ),
+        ("--coll bcast --n 8 --size 8 --root 8", "--root 8: ranks are 0 to 7"),
+        ("--coll allreduce --n 8 --size 8 --root 1", "--root 1: allreduce has no root"),
+        ("--coll bcast --n 8 --size 8 --rank 9", "--rank 9: ranks are 0 to 7"),
+        ("--coll bcast --n 8 --size 8 --hosts 9", "--hosts 9: 8 ranks are on 1 to 8 hosts"),
+        ("--coll scan --n 8 --size 8 --algorithm rung", "no method \"rung\"; did you mean ring?"),
+        (
+            "--coll scan --n 8 --size 8 --algorithm ring",
+            "--algorithm ring: it does not do this scan: it is for other operations; these do: doubling, chain",
+        ),
+        (
+            "--coll bcast --n 8 --size 8 --goal /nonexistent/x.goal",
+            "--goal /nonexistent/x.goal: there is no folder /nonexistent",
+        ),
+    ] {
+        refuses(&format!("explain {arguments}"), complaint);
+    }
+    // What only messages have.
+    let output = call("explain --coll bcast --n 8 --size 8 --turns", None);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("error: "));
+}
