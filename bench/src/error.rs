@@ -120,6 +120,9 @@ pub enum Failure {
         /// How often both ends were polled.
         polls: u32,
     },
+    /// A collective that has no schedule.
+    #[error(transparent)]
+    Collective(#[from] gapless_coll::BuildError),
     /// An option that makes no sense.
     #[error("{option}: {why}")]
     Option {

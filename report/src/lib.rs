@@ -43,7 +43,9 @@ pub use commit::commit;
 pub use file::{FileError, write_atomically};
 pub use human::{Bytes, Rate, Time};
 pub use machine::{Cache, CacheKind, Container, Gpu, Machine, last_level_cache_bytes};
-pub use plot::{Axis, BarGroup, Curve, PlotError, Point, Series, bars, curves, lines, lines_by};
+pub use plot::{
+    Axis, BarGroup, Curve, Growth, PlotError, Point, Series, bars, curves, growth, lines, lines_by,
+};
 pub use samples::{NoSamples, Samples, Summary};
 pub use schema::{Absent, Comparison, Mark, Report, Row};
 pub use table::{Align, Table};

@@ -8,6 +8,7 @@
 mod bars;
 mod chart;
 mod curves;
+mod growth;
 mod lines;
 mod scale;
 mod text;
@@ -19,6 +20,7 @@ use crate::schema::{Report, Row};
 
 pub use bars::{BarGroup, bars};
 pub use curves::{Curve, curves};
+pub use growth::{Growth, growth};
 pub use lines::{Axis, Point, Series, lines, lines_by};
 
 /// Pixels of every picture.

@@ -59,7 +59,7 @@ fn spread(seconds: &Summary) -> (f64, f64) {
 }
 
 /// The tick label of log₁₀ `exponent`.
-fn power_of_ten(exponent: f64) -> String {
+pub(super) fn power_of_ten(exponent: f64) -> String {
     const NAMES: [&str; 13] = [
         "1", "10", "100", "1 k", "10 k", "100 k", "1 M", "10 M", "100 M", "1 G", "10 G", "100 G",
         "1 T",

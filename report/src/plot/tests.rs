@@ -186,6 +186,9 @@ fn awkward() -> Vec<String> {
             (0..5).map(|at| (first * factor_to(factor, at), time(100.0 * f64::from(at + 1))));
         let curve = Curve { name: "list".to_owned(), points: points.collect() };
         all.push(curves("positioning", "blocks", &[curve]).unwrap());
+        let points = (0..5).map(|at| (first * factor_to(factor, at), f64::from(at * at + 1)));
+        let line = Growth { name: "allreduce".to_owned(), points: points.collect() };
+        all.push(growth("growing", "ranks", "messages", &[line]).unwrap());
     }
     let many: Vec<BarGroup> = (1..=70)
         .map(|n| group(&format!("SPECFEM3D cm n={n}"), &[f64::from(n), 0.5 * f64::from(n), 0.0]))

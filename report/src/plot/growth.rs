@@ -1,0 +1,52 @@
+//! Any quantity by a number: how something grows. Both axes are logarithmic if one picture would not show all lines
+//! otherwise.
+
+use super::chart::{Chart, Line, Mark};
+use super::{PlotError, power_of_two, scale};
+
+/// One line of [`growth`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Growth {
+    /// Its name in the legend.
+    pub name: String,
+    /// A number, at least 1, and the quantity there.
+    pub points: Vec<(u64, f64)>,
+}
+
+/// `quantity` by `number`, one line a growth.
+///
+/// # Errors
+/// [`PlotError`] when there is no point, or one without a place on the axes.
+pub fn growth(
+    title: &str,
+    number: &str,
+    quantity: &str,
+    lines: &[Growth],
+) -> Result<String, PlotError> {
+    let numbers = || lines.iter().flat_map(|line| &line.points).map(|(number, _)| *number as f64);
+    let base = scale::base(numbers().fold(f64::INFINITY, f64::min), numbers().fold(0.0, f64::max));
+    let mark = |(number, value): &(u64, f64)| Mark {
+        x: *number as f64,
+        y: *value,
+        low: *value,
+        high: *value,
+    };
+    let line = |one: &Growth| Line {
+        name: one.name.clone(),
+        marks: one.points.iter().map(mark).collect(),
+    };
+    Chart {
+        title,
+        x_label: number,
+        base,
+        tick: if base == 10.0 {
+            super::curves::power_of_ten
+        } else {
+            |exponent| power_of_two(exponent, |n| n.to_string())
+        },
+        y_label: quantity,
+        may_be_logarithmic: true,
+        lines: lines.iter().map(line).collect(),
+    }
+    .draw()
+}
