@@ -23,7 +23,7 @@
 //! | `ring`: the first mark of a message by value stored relaxed, of one line or of more; `inline` relaxed | `messages_by_value_…` |
 //! | `doze`: the flag stored relaxed; read relaxed | `every_sleep_…` |
 //! | `doze`: one ring for all sleeps instead of one each | `every_sleep_…` |
-//! | `sync`: the hurried fence left out, or acquire-release; the patient fence left out | `no_message_…`, `no_room_…`, `every_sleep_…` |
+//! | `gapless_sync::Fences`: the hurried fence left out, or acquire-release; the patient fence left out | `no_message_…`, `no_room_…`, `every_sleep_…` |
 //! | `credit`: a slot's generation stored relaxed; read relaxed | `a_slot_…`, `a_fragment_…` |
 //! | `credit`: the generation stored before the slot is let go | `a_fragment_…` |
 //! | `credit`: a buffer's flag set relaxed; read relaxed | `a_private_buffer_…` |

@@ -3,6 +3,7 @@
 //! - [`Space`]: which memory (host, pinned, a CUDA device, OpenCL, …);
 //! - [`Region`]: a stretch of bytes in a space; it does not own them;
 //! - [`Lease`]: a region and the owner that keeps its memory alive;
+//! - [`Words`]: memory that other processes write meanwhile, as atomic words;
 //! - [`Device`]: the operations of a memory's owner: allocate, copy, order, export to and import from other
 //!   processes, register host memory;
 //! - [`Completion`]: the end of asynchronous work, for every device; [`Begun`]: work that is waited for if the next
@@ -46,6 +47,8 @@ mod space;
 pub mod testkit;
 #[allow(unsafe_code, reason = "touches words by address")]
 mod word;
+#[allow(unsafe_code, reason = "views memory as atomics")]
+mod words;
 
 pub use abort::{abort, abort_on_unwind};
 pub use access::{copy, fill, read, write};
@@ -56,3 +59,4 @@ pub use lease::Lease;
 pub use region::{OutOfRange, Region};
 pub use space::Space;
 pub use word::{WORD_BYTES, exchange_word, load_word};
+pub use words::Words;

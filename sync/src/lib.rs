@@ -4,12 +4,16 @@
 //!   of a world.
 //! - [`membarrier`] is a memory barrier that one thread executes for all others: the gate and the sleep handshake of
 //!   shared memory (`btl-sm`) rely on it.
+//! - [`Fences`] are the two sides of falling asleep without missing what was published.
+//! - [`board`] is shared memory on which the ranks of a host publish short notes for each other.
 //! - [`Followers`] decides which of several waiting threads polls; the others sleep, each on its [`Parker`].
 //!
-//! The first two are for Linux. loom explores the gate and the followers (`cargo xtask test` runs it, and the comments
-//! at the end of `gate.rs` and `followers.rs` have the command).
+//! The first two are for Linux. loom explores the gate, the board and the followers (`cargo xtask test` runs it, and the
+//! comments at the end of `gate.rs` and `followers.rs` have the command).
 #![deny(unsafe_code)]
 
+pub mod board;
+mod fences;
 mod followers;
 #[allow(unsafe_code, reason = "a lock: hands out what it guards")]
 mod gate;
@@ -18,6 +22,7 @@ mod gate;
 pub mod membarrier;
 mod parker;
 
+pub use fences::Fences;
 pub use followers::{Followers, Ticket};
 pub use gate::{Gate, Pass};
 pub use parker::Parker;

@@ -1,0 +1,415 @@
+//! A board in memory that the ranks of one host share: each writes short notes on places of its own, which all
+//! others read. Loads and stores only; no rank waits for another unless it needs what that one writes.
+//!
+//! Time goes in *rounds*, which all ranks count alike. In a round a rank may publish one note, of up to [`NOTE_BYTES`],
+//! and read the notes of others:
+//!
+//! ```text
+//! head: 128 bytes    sleep: a word a rank    then, for each rank, 128 bytes and its notes, in which it alone writes:
+//!
+//!   done │ note of round 0, 4, 8 … │ 1, 5, 9 … │ 2, 6, 10 … │ 3, 7, 11 … │
+//!
+//! a note, 18 cache lines:
+//!  word 0                                  words 1 … 143
+//! ┌────────────┬───────────┬─────────────┐┌──────────────────┐
+//! │ length: 11 │ kind: 5   │ round: 48   ││ payload          │
+//! └────────────┴───────────┴─────────────┘└──────────────────┘
+//!  bits 0 … 10   11 … 15     16 … 63
+//! ```
+//!
+//! Word 0 is stored last, with release: a note of up to 56 bytes costs one cache line's journey, and a reader knows by
+//! the round that it is the note it awaits. Rounds begin at 1, so a fresh board, full of zeros, has no notes.
+//!
+//! # When a note may be overwritten
+//! When all that were to read it have. A rank that publishes in a round, or says that it is [done](Seat::finish), has
+//! read what it wanted of all rounds before. So ranks that hear of each other in every round never ask, and others look
+//! at `done`, once in a few rounds. [`Seat::blocked_by`] says for whom a rank has to wait.
+//!
+//! # Sleep
+//! A rank that falls asleep writes into its word of `sleep` whose note it awaits, or who is to be done reading.
+//! That one takes the word back to 0, and is told by [`Seat::ring`] to wake it by other means. [`Fences`] has the
+//! handshake.
+//!
+//! # Who is trusted
+//! The ranks may be processes that need not trust each other. Whatever is on the board, nothing here panics, hangs, or
+//! touches other memory: a reader gets wrong bytes, or [`Broken`], of whoever broke the rules.
+
+use crate::Fences;
+use primitive::{AtomicU64, Ordering};
+use std::fmt;
+
+#[cfg(not(loom))]
+mod primitive {
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+}
+
+#[cfg(loom)]
+mod primitive {
+    pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
+}
+
+/// Notes of a rank that are there at once.
+const DEPTH: usize = if cfg!(loom) { 2 } else { 4 };
+/// Words of a note.
+const NOTE_WORDS: usize = if cfg!(loom) { 2 } else { 18 * LINE_WORDS };
+/// Words of a cache line.
+const LINE_WORDS: usize = 8;
+/// What different ranks write lies so many words apart: processors fetch cache lines in pairs.
+const APART: usize = if cfg!(loom) { 1 } else { 2 * LINE_WORDS };
+
+/// Words that belong to a rank.
+const RANK_WORDS: usize = APART + DEPTH * NOTE_WORDS;
+
+/// The most payload bytes of a note.
+pub const NOTE_BYTES: usize = if cfg!(loom) { 8 } else { 1024 };
+
+/// The largest kind of a note.
+pub const KIND_MAX: u8 = 31;
+
+const LEN_BITS: u32 = 11;
+const ROUND_SHIFT: u32 = 16;
+const _: () = assert!(NOTE_BYTES < 1 << LEN_BITS && NOTE_BYTES <= (NOTE_WORDS - 1) * 8);
+const _: () = assert!(KIND_MAX as u64 == (1 << (ROUND_SHIFT - LEN_BITS)) - 1);
+
+/// What a note is, beside its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The caller's own, up to [`KIND_MAX`].
+    pub kind: u8,
+    /// Payload bytes. A mark that was read may claim more than there can be.
+    pub len: u16,
+}
+
+impl Mark {
+    fn word(self, round: u64) -> u64 {
+        round << ROUND_SHIFT | u64::from(self.kind & KIND_MAX) << LEN_BITS | u64::from(self.len)
+    }
+
+    fn of(word: u64) -> Mark {
+        let [low, high, ..] = word.to_le_bytes();
+        let [len_low, len_high] = [low, high & 0b111];
+        Mark { kind: high >> 3, len: u16::from_le_bytes([len_low, len_high]) }
+    }
+}
+
+/// Who reads a note.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// All other ranks.
+    All,
+    /// This one.
+    One(usize),
+}
+
+/// What a sleeper waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// A note of this rank.
+    Note(usize),
+    /// That this rank has read.
+    Reader(usize),
+}
+
+impl Awaited {
+    /// Never 0.
+    fn word(self) -> u64 {
+        match self {
+            Awaited::Note(rank) => (rank as u64 + 1) << 1,
+            Awaited::Reader(rank) => (rank as u64 + 1) << 1 | 1,
+        }
+    }
+}
+
+/// A rank has written on the board what no rank writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// The rank.
+    pub rank: usize,
+    /// The round that was awaited.
+    pub expected: u64,
+    /// The round that was found.
+    pub found: u64,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Broken { rank, expected, found } = self;
+        write!(
+            f,
+            "rank {rank} has written a note of round {found} in the place of round {expected}"
+        )
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// Shared memory as a board for so many ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Board<'w> {
+    words: &'w [AtomicU64],
+    ranks: usize,
+}
+
+impl<'w> Board<'w> {
+    /// How many words it takes, zero at first.
+    #[must_use]
+    pub fn words(ranks: usize) -> usize {
+        ranks.saturating_mul(RANK_WORDS).saturating_add(Self::first(ranks))
+    }
+
+    /// `None`: there are fewer words than [`words`](Board::words) asks for.
+    #[must_use]
+    pub fn new(words: &'w [AtomicU64], ranks: usize) -> Option<Board<'w>> {
+        (words.len() >= Self::words(ranks)).then_some(Board { words, ranks })
+    }
+
+    /// Where what belongs to rank 0 begins.
+    fn first(ranks: usize) -> usize {
+        ranks.checked_next_multiple_of(APART).unwrap_or(usize::MAX).saturating_add(APART)
+    }
+
+    /// A word for the caller's own use, zero at first.
+    #[must_use]
+    pub fn head(&self) -> &'w AtomicU64 {
+        &self.words[0]
+    }
+
+    /// What a rank sleeps for.
+    #[inline]
+    fn sleep(&self, rank: usize) -> &'w AtomicU64 {
+        &self.words[APART + rank]
+    }
+
+    /// How many rounds a rank is done with, as it last said.
+    #[inline]
+    fn done(&self, rank: usize) -> &'w AtomicU64 {
+        &self.words[Self::first(self.ranks) + rank * RANK_WORDS]
+    }
+
+    /// The place of a rank's note.
+    #[inline]
+    fn note(&self, rank: usize, round: u64) -> &'w [AtomicU64] {
+        let at = Self::first(self.ranks) + rank * RANK_WORDS + APART;
+        let place = at + place(round) * NOTE_WORDS;
+        &self.words[place..place + NOTE_WORDS]
+    }
+}
+
+/// Which of a rank's places the note of a round has.
+#[inline]
+fn place(round: u64) -> usize {
+    usize::try_from(round % DEPTH as u64).unwrap_or(0)
+}
+
+/// One rank's place at the board: what it alone knows.
+#[derive(Debug)]
+pub struct Seat {
+    rank: usize,
+    fences: Fences,
+    /// This round.
+    round: u64,
+    /// What is in the places of this rank's notes: the round, and who reads it.
+    written: [(u64, Option<Readers>); DEPTH],
+    /// The rounds that each rank is done with, all below this, as far as is known.
+    done: Box<[u64]>,
+    /// The rounds that all ranks are done with, as far as is known without asking.
+    floor: u64,
+}
+
+impl Seat {
+    /// The place of rank `rank` of `ranks`, on a fresh board. All ranks have the same fences.
+    #[must_use]
+    pub fn new(rank: usize, ranks: usize, fences: Fences) -> Seat {
+        let mut done = vec![1; ranks];
+        if let Some(own) = done.get_mut(rank) {
+            *own = u64::MAX;
+        }
+        let written = [(0, None); DEPTH];
+        Seat { rank, fences, round: 1, written, done: done.into(), floor: 1 }
+    }
+
+    /// This round.
+    #[must_use]
+    #[inline]
+    pub fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// The rank whose reading has to be waited for before this rank can [publish](Seat::publish) in this round.
+    #[inline]
+    pub fn blocked_by(&mut self, board: &Board<'_>) -> Option<usize> {
+        let (round, readers) = self.written[place(self.round)];
+        match readers {
+            None => None,
+            Some(_) if round < self.floor => None,
+            Some(Readers::One(rank)) => self.is_behind(board, rank, round).then_some(rank),
+            Some(Readers::All) => {
+                let behind = (0..self.done.len()).find(|rank| self.is_behind(board, *rank, round));
+                if behind.is_none() {
+                    self.floor = round + 1;
+                }
+                behind
+            }
+        }
+    }
+
+    /// Whether a rank is not known to have read what was published in `round`.
+    fn is_behind(&mut self, board: &Board<'_>, rank: usize, round: u64) -> bool {
+        let Some(known) = self.done.get_mut(rank) else { return false };
+        if *known <= round {
+            // Acquire: it has read before what is stored next. Whoever has written a note is done with earlier rounds.
+            let notes = (0..DEPTH as u64)
+                .map(|round| board.note(rank, round)[0].load(Ordering::Acquire) >> ROUND_SHIFT);
+            let said = board.done(rank).load(Ordering::Acquire);
+            *known = (*known).max(notes.fold(said, u64::max));
+        }
+        *known <= round
+    }
+
+    /// Publishes this rank's note of this round: the first [`NOTE_BYTES`] of `data`. The caller has asked
+    /// [`blocked_by`](Seat::blocked_by), and [rings](Seat::ring) afterwards.
+    #[inline]
+    pub fn publish(&mut self, board: &Board<'_>, kind: u8, data: &[u8], readers: Readers) {
+        let data = &data[..data.len().min(NOTE_BYTES)];
+        let (mark, payload) = split(board.note(self.rank, self.round));
+        let (whole, rest) = data.as_chunks::<8>();
+        let mut places = payload.iter();
+        for (bytes, place) in whole.iter().zip(places.by_ref()) {
+            place.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+        }
+        if let Some(place) = places.next().filter(|_| !rest.is_empty()) {
+            let mut bytes = [0; 8];
+            bytes[..rest.len()].copy_from_slice(rest);
+            place.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        }
+        let len = u16::try_from(data.len()).unwrap_or(0);
+        mark.store(Mark { kind, len }.word(self.round), Ordering::Release);
+        self.written[place(self.round)] = (self.round, Some(readers));
+    }
+
+    /// The note of this round of another rank, if it is there.
+    ///
+    /// # Errors
+    /// There is one of a later round.
+    #[inline]
+    pub fn look(&mut self, board: &Board<'_>, rank: usize) -> Result<Option<Mark>, Broken> {
+        let word = board.note(rank, self.round)[0].load(Ordering::Acquire);
+        let found = word >> ROUND_SHIFT;
+        if found == self.round {
+            if let Some(done) = self.done.get_mut(rank) {
+                *done = found.max(*done);
+            }
+            return Ok(Some(Mark::of(word)));
+        }
+        match found > self.round {
+            true => Err(Broken { rank, expected: self.round, found }),
+            false => Ok(None),
+        }
+    }
+
+    /// Copies bytes of the note that [`look`](Seat::look) has seen, from byte `at` on, into private memory; what
+    /// no note can have is left as it is.
+    #[inline]
+    pub fn read(&self, board: &Board<'_>, rank: usize, at: usize, into: &mut [u8]) {
+        let (_, payload) = split(board.note(rank, self.round));
+        let (skipped, mut within) = (at / 8, at % 8);
+        let mut places = payload.get(skipped..).unwrap_or_default().iter();
+        if within == 0 {
+            let (whole, rest) = into.as_chunks_mut::<8>();
+            for (bytes, place) in whole.iter_mut().zip(places.by_ref()) {
+                *bytes = place.load(Ordering::Relaxed).to_ne_bytes();
+            }
+            if let Some(place) = places.next().filter(|_| !rest.is_empty()) {
+                rest.copy_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
+            }
+            return;
+        }
+        let mut left = into;
+        for place in places {
+            let bytes = place.load(Ordering::Relaxed).to_ne_bytes();
+            let count = left.len().min(8 - within);
+            let (now, later) = left.split_at_mut(count);
+            now.copy_from_slice(&bytes[within..within + count]);
+            (left, within) = (later, 0);
+            if left.is_empty() {
+                break;
+            }
+        }
+    }
+
+    /// This rank has read what it wanted of this round: the next one begins.
+    #[inline]
+    pub fn turn(&mut self) {
+        self.round += 1;
+    }
+
+    /// All ranks have begun `round`, as is known from notes that were read: they are done with those before.
+    #[inline]
+    pub fn all_began(&mut self, round: u64) {
+        self.floor = self.floor.max(round);
+    }
+
+    /// Tells the others that this rank is done with all rounds before this one. It [rings](Seat::ring) afterwards.
+    #[inline]
+    pub fn finish(&self, board: &Board<'_>) {
+        board.done(self.rank).store(self.round, Ordering::Release);
+    }
+
+    /// A rank is lost: it reads nothing any more.
+    pub fn excuse(&mut self, rank: usize) {
+        if let Some(done) = self.done.get_mut(rank) {
+            *done = u64::MAX;
+        }
+    }
+
+    /// After a note was published, or this rank is done reading: gives the ranks to be woken, and takes their words
+    /// back. Costs a load a rank, of lines that nobody writes, while all are awake.
+    #[inline]
+    pub fn ring(&self, board: &Board<'_>, readers: Readers, mut wake: impl FnMut(usize)) {
+        self.fences.hurried();
+        let mut look = |rank: usize| {
+            let word = board.sleep(rank);
+            let asleep = word.load(Ordering::Relaxed);
+            if asleep != 0 && self.rouses(asleep, word) {
+                wake(rank);
+            }
+        };
+        match readers {
+            Readers::All => (0..self.done.len()).for_each(look),
+            Readers::One(rank) if rank < self.done.len() => look(rank),
+            Readers::One(_) => {}
+        }
+    }
+
+    /// Whether a sleeper waits for this rank. Then its word is taken back, for it is woken.
+    #[cold]
+    fn rouses(&self, asleep: u64, word: &AtomicU64) -> bool {
+        let mine = [Awaited::Note(self.rank), Awaited::Reader(self.rank)].map(Awaited::word);
+        let take = || word.compare_exchange(asleep, 0, Ordering::Relaxed, Ordering::Relaxed);
+        mine.contains(&asleep) && take().is_ok()
+    }
+
+    /// Announces sleep. Afterwards this rank looks a last time for what it awaits, and sleeps until it is woken.
+    /// `false`: it must not sleep.
+    #[must_use]
+    pub fn lie_down(&self, board: &Board<'_>, awaited: Awaited) -> bool {
+        board.sleep(self.rank).store(awaited.word(), Ordering::Relaxed);
+        self.fences.patient()
+    }
+
+    /// Takes the announcement back. A wake-up may be on its way all the same.
+    pub fn get_up(&self, board: &Board<'_>) {
+        board.sleep(self.rank).store(0, Ordering::Relaxed);
+    }
+}
+
+/// A note's mark and payload.
+#[inline]
+fn split(note: &[AtomicU64]) -> (&AtomicU64, &[AtomicU64]) {
+    (&note[0], &note[1..])
+}
+
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;

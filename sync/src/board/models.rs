@@ -1,0 +1,193 @@
+//! Every interleaving, and every reordering that the memory model allows, of what ranks do on a board:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p gapless-sync --lib --release --target-dir target/loom board
+//! ```
+//!
+//! Under loom a note has one word of payload, and a rank two notes. What uses a note's payload also uses a cell beside
+//! it, in which loom sees every race: it never has a store overtake an earlier load, and so would not miss the order
+//! that keeps a note from being overwritten while it is read.
+//!
+//! Each weakening was made in the sources, one at a time, and the models named with it then failed:
+//!
+//! | weakened | fails |
+//! |---|---|
+//! | a note's mark stored relaxed; read relaxed by `look` | `…_of_one_writer_…`, `…_of_all_…`, `…_no_sleeper_…` |
+//! | `done` stored relaxed; read relaxed | `…_of_one_writer_…` |
+//! | `blocked_by`: a round too early by one | `…_of_one_writer_…` |
+//! | the hurried fence, or the patient one, left out | `…_no_sleeper_…`, `…_no_writer_…` |
+
+use super::*;
+use loom::cell::Cell;
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicBool;
+use loom::thread;
+
+const RANKS: usize = 2;
+
+struct Shared {
+    words: Vec<AtomicU64>,
+    /// A cell for each note.
+    users: Vec<Cell<()>>,
+    /// A wake-up that is on its way to rank 1.
+    bell: AtomicBool,
+}
+
+impl Shared {
+    fn new() -> Arc<Shared> {
+        Arc::new(Shared {
+            words: (0..Board::words(RANKS)).map(|_| AtomicU64::new(0)).collect(),
+            users: (0..RANKS * DEPTH).map(|_| Cell::new(())).collect(),
+            bell: AtomicBool::new(false),
+        })
+    }
+
+    fn board(&self) -> Board<'_> {
+        Board::new(&self.words, RANKS).unwrap()
+    }
+
+    /// To loom, a plain store might come before what the swap that did not see it has written.
+    fn ring(&self) {
+        self.bell.swap(true, Ordering::AcqRel);
+    }
+
+    fn publish(&self, seat: &mut Seat, value: u64, readers: Readers) {
+        while seat.blocked_by(&self.board()).is_some() {
+            thread::yield_now();
+        }
+        self.users[seat.rank * DEPTH + place(seat.round)].set(());
+        seat.publish(&self.board(), 1, &value.to_ne_bytes(), readers);
+    }
+
+    fn read(&self, seat: &Seat, rank: usize) -> u64 {
+        self.users[rank * DEPTH + place(seat.round)].get();
+        let mut bytes = [0; 8];
+        seat.read(&self.board(), rank, 0, &mut bytes);
+        u64::from_ne_bytes(bytes)
+    }
+
+    fn take(&self, seat: &mut Seat, rank: usize) -> u64 {
+        while seat.look(&self.board(), rank).unwrap().is_none() {
+            thread::yield_now();
+        }
+        self.read(seat, rank)
+    }
+}
+
+fn seat(rank: usize) -> Seat {
+    Seat::new(rank, RANKS, Fences::Symmetric)
+}
+
+/// One rank publishes in each of three rounds, which is one more than it has places; the other reads, and says so.
+#[test]
+fn board_notes_of_one_writer_are_read_before_they_are_overwritten() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let other = shared.clone();
+        let writer = thread::spawn(move || {
+            let mut seat = seat(0);
+            for value in 1..=3 {
+                other.publish(&mut seat, value, Readers::One(1));
+                seat.turn();
+            }
+        });
+        let mut seat = seat(1);
+        for value in 1..=3 {
+            assert_eq!(shared.take(&mut seat, 0), value);
+            seat.turn();
+            seat.finish(&shared.board());
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// Both publish in three rounds and read the other's note: nobody says that it is done, for its next note does.
+#[test]
+fn board_notes_of_all_say_that_those_before_were_read() {
+    fn play(shared: &Shared, me: usize) {
+        let mut seat = seat(me);
+        for round in 1..=3 {
+            shared.publish(&mut seat, 10 * round + me as u64, Readers::All);
+            assert_eq!(shared.take(&mut seat, 1 - me), 10 * round + 1 - me as u64);
+            seat.all_began(round);
+            seat.turn();
+        }
+    }
+    let mut explored = loom::model::Builder::new();
+    explored.preemption_bound = Some(3);
+    explored.check(|| {
+        let shared = Shared::new();
+        let other = shared.clone();
+        let thread = thread::spawn(move || play(&other, 0));
+        play(&shared, 1);
+        thread.join().unwrap();
+    });
+}
+
+/// Rank 1 falls asleep for each of two notes, so that a wake-up of the first sleep may come late. If nothing wakes it,
+/// the note was there when it looked a last time.
+#[test]
+fn board_no_sleeper_misses_a_note() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let other = shared.clone();
+        let mut writer = Some(thread::spawn(move || {
+            let mut seat = seat(0);
+            for value in 1..=2 {
+                other.publish(&mut seat, value, Readers::One(1));
+                seat.ring(&other.board(), Readers::One(1), |rank| {
+                    assert_eq!(rank, 1);
+                    other.ring();
+                });
+                seat.turn();
+            }
+        }));
+        let mut seat = seat(1);
+        for value in 1..=2 {
+            loop {
+                assert!(seat.lie_down(&shared.board(), Awaited::Note(0)));
+                if seat.look(&shared.board(), 0).unwrap().is_some() {
+                    break;
+                }
+                if shared.bell.swap(false, Ordering::AcqRel) {
+                    continue;
+                }
+                let writer = writer.take().expect("who is woken after all was written finds it");
+                writer.join().unwrap();
+                assert!(shared.bell.swap(false, Ordering::AcqRel), "slept through note {value}");
+            }
+            seat.get_up(&shared.board());
+            assert_eq!(shared.read(&seat, 0), value);
+            seat.turn();
+        }
+        writer.into_iter().for_each(|writer| writer.join().unwrap());
+    });
+}
+
+/// Rank 0 has no place left and falls asleep until rank 1 has read.
+#[test]
+fn board_no_writer_misses_that_it_was_read() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let mut writer = seat(0);
+        for value in 1..=2 {
+            shared.publish(&mut writer, value, Readers::One(1));
+            writer.turn();
+        }
+        let other = shared.clone();
+        let reader = thread::spawn(move || {
+            let mut seat = seat(1);
+            assert_eq!(other.take(&mut seat, 0), 1);
+            seat.turn();
+            seat.finish(&other.board());
+            seat.ring(&other.board(), Readers::All, |_| other.ring());
+        });
+        assert!(writer.lie_down(&shared.board(), Awaited::Reader(1)));
+        let room = writer.blocked_by(&shared.board()).is_none();
+        reader.join().unwrap();
+        assert!(room || shared.bell.load(Ordering::Acquire), "slept although it was read");
+        assert_eq!(writer.blocked_by(&shared.board()), None);
+        writer.get_up(&shared.board());
+        shared.publish(&mut writer, 3, Readers::One(1));
+    });
+}

@@ -1,0 +1,234 @@
+//! Threads as ranks, and ranks that break the rules.
+
+use super::*;
+use std::thread;
+
+const KIND: u8 = 3;
+
+fn memory(ranks: usize) -> Vec<AtomicU64> {
+    (0..Board::words(ranks)).map(|_| AtomicU64::new(0)).collect()
+}
+
+fn seats(ranks: usize) -> Vec<Seat> {
+    (0..ranks).map(|rank| Seat::new(rank, ranks, Fences::Symmetric)).collect()
+}
+
+/// A note's bytes, different for every rank, round and length.
+fn note(rank: usize, round: u64, len: usize) -> Vec<u8> {
+    let seed = rank as u64 * 31 + round * 7;
+    (0..len as u64).map(|at| ((seed + at * 3) % 251) as u8).collect()
+}
+
+fn room(seat: &mut Seat, board: &Board<'_>) {
+    while seat.blocked_by(board).is_some() {
+        thread::yield_now();
+    }
+}
+
+fn take(seat: &mut Seat, board: &Board<'_>, rank: usize, len: usize) -> Vec<u8> {
+    let mark = loop {
+        match seat.look(board, rank).unwrap() {
+            Some(mark) => break mark,
+            None => thread::yield_now(),
+        }
+    };
+    assert_eq!(mark, Mark { kind: KIND, len: len as u16 });
+    let mut bytes = vec![0; len];
+    seat.read(board, rank, 0, &mut bytes);
+    bytes
+}
+
+/// The length of the notes of a round: the same for all.
+fn len_of(round: u64) -> usize {
+    [0, 8, 1, NOTE_BYTES, 57, 64, 7][(round % 7) as usize]
+}
+
+/// In some rounds all write to all, in others one to all, or all to one, or one to another: all notes arrive whole, and
+/// none is overwritten before it was read.
+#[test]
+fn notes_arrive_whole_whoever_writes_and_reads() {
+    const ROUNDS: u64 = if cfg!(miri) { 12 } else { 3000 };
+    for ranks in [1, 2, 3, 5] {
+        let memory = memory(ranks);
+        let board = Board::new(&memory, ranks).unwrap();
+        thread::scope(|threads| {
+            for (rank, mut seat) in seats(ranks).into_iter().enumerate() {
+                threads.spawn(move || {
+                    for round in 1..=ROUNDS {
+                        assert_eq!(seat.round(), round);
+                        let (len, one) = (len_of(round), (round % ranks as u64) as usize);
+                        let other = (one + 1) % ranks;
+                        let (writes, readers, from) = match round / 5 % 4 {
+                            0 => (true, Readers::All, 0..ranks),
+                            1 => (rank == one, Readers::All, one..one + 1),
+                            2 => (
+                                rank != one,
+                                Readers::One(one),
+                                if rank == one { 0..ranks } else { 0..0 },
+                            ),
+                            _ => (
+                                rank == one,
+                                Readers::One(other),
+                                if rank == other { one..one + 1 } else { 0..0 },
+                            ),
+                        };
+                        if writes {
+                            room(&mut seat, &board);
+                            seat.publish(&board, KIND, &note(rank, round, len), readers);
+                        }
+                        for source in from.filter(|source| *source != rank) {
+                            let found = take(&mut seat, &board, source, len);
+                            assert_eq!(
+                                found,
+                                note(source, round, len),
+                                "{source} to {rank}, {round}"
+                            );
+                        }
+                        let together = round / 5 % 4 == 0;
+                        if together {
+                            seat.all_began(round);
+                        }
+                        seat.turn();
+                        if !together {
+                            seat.finish(&board);
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_place_is_free_when_its_readers_are_done_or_lost() {
+    let memory = memory(3);
+    let board = Board::new(&memory, 3).unwrap();
+    let [mut a, mut b, mut c]: [Seat; 3] = seats(3).try_into().unwrap();
+    for _ in 0..DEPTH {
+        assert_eq!(a.blocked_by(&board), None);
+        a.publish(&board, KIND, &[], Readers::All);
+        a.turn();
+    }
+    assert_eq!(a.blocked_by(&board), Some(1));
+    b.turn();
+    b.finish(&board);
+    assert_eq!(a.blocked_by(&board), Some(2));
+    // Who writes a note has read those before.
+    c.turn();
+    c.publish(&board, KIND, &[], Readers::One(1));
+    assert_eq!(a.blocked_by(&board), None);
+    a.publish(&board, KIND, &[], Readers::One(2));
+    a.turn();
+    assert_eq!(a.blocked_by(&board), Some(1));
+    a.excuse(1);
+    assert_eq!(a.blocked_by(&board), Some(2));
+    c.turn();
+    c.finish(&board);
+    assert_eq!(a.blocked_by(&board), None);
+    // Only one reads this one, or all have begun a later round.
+    (0..2).for_each(|_| a.turn());
+    a.publish(&board, KIND, &[], Readers::All);
+    a.turn();
+    assert_eq!(a.blocked_by(&board), Some(2));
+    a.all_began(a.round());
+    assert_eq!(a.blocked_by(&board), None);
+}
+
+#[test]
+fn any_bytes_of_a_note_are_read() {
+    let memory = memory(2);
+    let board = Board::new(&memory, 2).unwrap();
+    let [mut a, mut b]: [Seat; 2] = seats(2).try_into().unwrap();
+    let bytes = note(0, 1, NOTE_BYTES);
+    a.publish(&board, 31, &bytes, Readers::All);
+    assert_eq!(b.look(&board, 0), Ok(Some(Mark { kind: 31, len: NOTE_BYTES as u16 })));
+    for at in [0, 1, 7, 8, 9, 63, 1000] {
+        for len in [0, 1, 5, 8, 9, 16, 24] {
+            let mut found = vec![0; len];
+            b.read(&board, 0, at, &mut found);
+            assert_eq!(found, bytes[at..at + len], "{len} bytes at {at}");
+        }
+    }
+    // What lies behind every note stays as it was.
+    for at in [NOTE_BYTES * 2, NOTE_BYTES * 2 + 1, usize::MAX] {
+        let mut found = [9; 3];
+        b.read(&board, 0, at, &mut found);
+        assert_eq!(found, [9; 3]);
+    }
+    assert_eq!(Board::new(&memory[1..], 2).map(|board| board.ranks), None);
+}
+
+#[test]
+fn longer_notes_are_cut() {
+    let memory = memory(2);
+    let board = Board::new(&memory, 2).unwrap();
+    let [mut a, mut b]: [Seat; 2] = seats(2).try_into().unwrap();
+    a.publish(&board, KIND, &[1; NOTE_BYTES + 9], Readers::All);
+    assert_eq!(b.look(&board, 0).unwrap().unwrap().len, NOTE_BYTES as u16);
+}
+
+/// Random words everywhere: whatever is asked has an answer, and a note of a later round is an error that names who
+/// has written it.
+#[test]
+fn a_board_full_of_rubbish_hurts_nobody() {
+    let mut state = 88172645463325252u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let memory = memory(3);
+    let board = Board::new(&memory, 3).unwrap();
+    let mut broken = 0;
+    for _ in 0..if cfg!(miri) { 5 } else { 500 } {
+        let mut seat = Seat::new(1, 3, Fences::Symmetric);
+        for _ in 0..6 {
+            // Rounds of all sizes, small ones often.
+            memory
+                .iter()
+                .for_each(|word| word.store(random() >> (random() % 64), Ordering::Relaxed));
+            let _ = seat.blocked_by(&board);
+            let _ = seat.lie_down(&board, Awaited::Note(2));
+            seat.publish(&board, KIND, &[7; 100], Readers::All);
+            seat.ring(&board, Readers::All, |rank| assert!(rank < 3));
+            for rank in [0, 2] {
+                match seat.look(&board, rank) {
+                    Ok(_) => seat.read(&board, rank, 3, &mut [0; 64]),
+                    Err(error) => {
+                        assert!(error.rank == rank && error.found > error.expected, "{error}");
+                        broken += 1;
+                    }
+                }
+            }
+            seat.turn();
+            seat.finish(&board);
+        }
+    }
+    assert!(broken > 0);
+}
+
+#[test]
+fn who_is_awaited_wakes_the_sleeper_once_and_nobody_else_does() {
+    let memory = memory(3);
+    let board = Board::new(&memory, 3).unwrap();
+    let [a, b, c]: [Seat; 3] = seats(3).try_into().unwrap();
+    let woken = |seat: &Seat, readers| {
+        let mut woken = Vec::new();
+        seat.ring(&board, readers, |rank| woken.push(rank));
+        woken
+    };
+    assert_eq!(woken(&a, Readers::All), []);
+    assert!(c.lie_down(&board, Awaited::Note(0)));
+    assert_eq!(woken(&b, Readers::All), []);
+    assert_eq!(woken(&a, Readers::One(1)), []);
+    assert_eq!(woken(&a, Readers::One(9)), []);
+    assert_eq!(woken(&a, Readers::All), [2]);
+    assert_eq!(woken(&a, Readers::All), [], "the same sleep");
+    assert!(c.lie_down(&board, Awaited::Reader(1)));
+    assert_eq!(woken(&a, Readers::All), []);
+    assert_eq!(woken(&b, Readers::One(2)), [2]);
+    assert!(c.lie_down(&board, Awaited::Note(0)));
+    c.get_up(&board);
+    assert_eq!(woken(&a, Readers::All), []);
+}
