@@ -66,6 +66,9 @@ pub(crate) struct Options {
     /// Only work whose line contains this, for instance "pack X"
     #[arg(long)]
     only: Option<String>,
+    /// Collectives, by so many processes each; fewer than processors
+    #[arg(long, value_name = "RANKS", value_delimiter = ',', num_args = 1.., requires = "out")]
+    coll: Vec<usize>,
     /// Open MPI as installed in this folder, with bin/mpicc and bin/mpiexec, instead of the system's
     #[arg(long, value_name = "FOLDER")]
     openmpi: Option<PathBuf>,
@@ -101,7 +104,7 @@ pub(crate) fn run(checkout: &Checkout, options: &Options) -> Result<(), Failure>
         Some(path) => Report::read(path)?,
         None => measured(checkout, options)?,
     };
-    let whole = !options.quick && options.only.is_none();
+    let whole = !options.quick && options.only.is_none() && options.coll.is_empty();
     match &options.out {
         Some(path) if path.extension().is_some_and(|name| name == "json") => {
             report.write_json(path)?;
@@ -130,13 +133,15 @@ fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
         false => (options.rounds.max(1), options.seconds),
     };
     let (before, mut rows, mut not_measured) = (report::load(), Vec::new(), Vec::new());
-    for ranks in [1, 2] {
-        let mut list = work::list(ranks, options.quick);
-        list.retain(|work| options.only.as_ref().is_none_or(|only| work.command().contains(only)));
+    let collectives = !options.coll.is_empty();
+    for &ranks in if collectives { &options.coll[..] } else { &[1, 2] } {
+        let list = if collectives { work::collectives } else { work::list };
+        let mut list = list(ranks, options.quick);
+        list.retain(|work| options.only.as_ref().is_none_or(|only| work.label().contains(only)));
         if list.is_empty() {
             continue;
         }
-        println!("\n{}", if ranks == 1 { "== one process" } else { "== two processes" });
+        println!("\n== processes: {ranks}");
         let start = |program| Job::start(program, &folder, ranks);
         let mut jobs = programs.iter().map(start).collect::<Result<Vec<_>, _>>()?;
         for work in list {
@@ -147,8 +152,8 @@ fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
                     rows.push(row);
                 }
                 Err((i, failure)) => {
-                    println!("{}: {failure}", work.command());
-                    not_measured.push(format!("{}: {failure}", work.command()));
+                    println!("{}: {failure}", work.label());
+                    not_measured.push(format!("{}: {failure}", work.label()));
                     jobs[i] = start(&programs[i])?;
                 }
             }

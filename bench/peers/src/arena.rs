@@ -58,10 +58,7 @@ impl Arena {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        match &self.memory {
-            Memory::Heap(memory) => memory,
-            Memory::Shared(memory) => memory,
-        }
+        self.memory.bytes()
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
@@ -70,7 +67,14 @@ impl Arena {
 }
 
 impl Memory {
-    fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Memory::Heap(memory) => memory,
+            Memory::Shared(memory) => memory,
+        }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Memory::Heap(memory) => memory,
             Memory::Shared(memory) => memory,

@@ -92,18 +92,20 @@ impl Part<'_> {
             let buffer = ViewMut::typed(buffer, 0, &self.layout, all)?;
             return Ok(self.comm.perform(Collective::bcast(buffer, 0))?);
         }
-        let out = |count| View::typed(&*send, 0, &self.layout, count);
-        let mut into = |count| ViewMut::typed(recv, 0, &self.layout, count);
+        let layout = &self.layout;
+        let out = |count| View::typed(&*send, 0, layout, count);
         let collective = match self.operation {
             "barrier" => Collective::barrier(),
-            "gather" => Collective::gather(out(each)?, into(all)?, 0),
-            "scatter" => Collective::scatter(out(all)?, into(each)?, 0),
-            "allgather" => Collective::allgather(out(each)?, into(all)?),
-            "alltoall" => Collective::alltoall(out(all)?, into(all)?),
-            "reduce" => Collective::reduce(out(all)?, into(all)?, sum, 0),
-            "allreduce" => Collective::allreduce(out(all)?, into(all)?, sum),
-            "reduce_scatter_block" => Collective::reduce_scatter_block(out(all)?, into(each)?, sum),
-            "scan" => Collective::scan(out(all)?, into(all)?, sum),
+            "gather" => Collective::gather(out(each)?, into(recv, layout, all)?, 0),
+            "scatter" => Collective::scatter(out(all)?, into(recv, layout, each)?, 0),
+            "allgather" => Collective::allgather(out(each)?, into(recv, layout, all)?),
+            "alltoall" => Collective::alltoall(out(all)?, into(recv, layout, all)?),
+            "reduce" => Collective::reduce(out(all)?, into(recv, layout, all)?, sum, 0),
+            "allreduce" => Collective::allreduce(out(all)?, into(recv, layout, all)?, sum),
+            "reduce_scatter_block" => {
+                Collective::reduce_scatter_block(out(all)?, into(recv, layout, each)?, sum)
+            }
+            "scan" => Collective::scan(out(all)?, into(recv, layout, all)?, sum),
             other => return Err(format!("no such collective: {other}").into()),
         };
         Ok(self.comm.perform(collective)?)
@@ -127,7 +129,7 @@ pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anythi
     let each = work.bytes / ELEMENT / ranks;
     let whole = ["bcast", "reduce", "allreduce", "scan"].contains(&work.operation);
     let mut part = Part {
-        comm: &comm,
+        comm: comm,
         operation: work.operation,
         layout: Datatype::resized(0, spread, &double)?.commit()?,
         each,
@@ -171,6 +173,11 @@ pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anythi
         }
     }
     Ok(samples)
+}
+
+/// So many elements in a place.
+fn into<'m>(recv: &'m mut [u8], layout: &Layout, count: u64) -> Result<ViewMut<'m>, Anything> {
+    Ok(ViewMut::typed(recv, 0, layout, count)?)
 }
 
 /// A clock that all processes share.

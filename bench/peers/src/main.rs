@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod collective;
 mod layouts;
 
 use std::error::Error;
@@ -148,6 +149,13 @@ impl Bench {
             }
             ["rate", bytes, window, seconds] => {
                 self.rate(bytes.parse()?, window.parse()?, within(seconds)?)
+            }
+            [verb @ ("coll" | "coll-alloc"), operation, layout, bytes, seconds] => {
+                let (allocated, bytes) = (verb == "coll-alloc", bytes.parse()?);
+                let (within, rotation) = (within(seconds)?, self.rotation);
+                let work =
+                    collective::Work { allocated, operation, layout, bytes, within, rotation };
+                self.collective(&work)
             }
             _ => Err(format!("no such command: {command}").into()),
         }
@@ -296,6 +304,15 @@ impl Bench {
             round += 1;
         }
         Ok(samples.medians())
+    }
+}
+
+impl Bench {
+    fn collective(&mut self, work: &collective::Work<'_>) -> Result<Medians, Anything> {
+        let ours = collective::measure(&self.world, work)?;
+        let subject = self.subject(false, "contiguous", work.bytes)?;
+        let memcpy = (0..8).map(|_| subject.copied()).collect();
+        Ok(Samples { ours, memcpy }.medians())
     }
 }
 

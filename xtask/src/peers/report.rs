@@ -41,7 +41,7 @@ struct Family {
     holds: fn(&str) -> bool,
 }
 
-const FAMILIES: [Family; 6] = [
+const FAMILIES: [Family; 10] = [
     Family {
         name: "pack",
         title: "packing",
@@ -72,7 +72,35 @@ const FAMILIES: [Family; 6] = [
         title: "messages out of and into `World::alloc` memory (peers: ordinary memory)",
         holds: |work| work.starts_with("message-alloc "),
     },
+    Family {
+        name: "coll-combining",
+        title: "collectives that combine, to the last rank's end",
+        holds: |work| is_one_of(work, &["reduce", "allreduce", "reduce_scatter_block", "scan"]),
+    },
+    Family {
+        name: "coll-moving",
+        title: "collectives that move, to the last rank's end",
+        holds: |work| {
+            is_one_of(work, &["barrier", "bcast", "gather", "scatter", "allgather", "alltoall"])
+        },
+    },
+    Family {
+        name: "coll-comb",
+        title: "collectives on every other double, to the last rank's end",
+        holds: |work| work.starts_with("coll ") && work.contains(" comb "),
+    },
+    Family {
+        name: "coll-alloc",
+        title: "collectives on `World::alloc` memory (peers: ordinary memory), to the last rank's end",
+        holds: |work| work.starts_with("coll-alloc "),
+    },
 ];
+
+/// Whether the work is a collective of one of these, on doubles without gaps.
+fn is_one_of(work: &str, operations: &[&str]) -> bool {
+    let operation = work.strip_prefix("coll ").filter(|work| !work.contains(" comb "));
+    operation.and_then(|work| work.split(' ').next()).is_some_and(|name| operations.contains(&name))
+}
 
 fn is_sparse(work: &str) -> bool {
     ["list", "block", "xface"].iter().any(|layout| work.contains(layout))
@@ -280,7 +308,8 @@ mod tests {
     fn report() -> Report {
         let times = |work| Times { work, memcpy: 1e-6, lines: 262_144 };
         let ratios = Ratios::of(&[vec![times(1e-5), times(2e-5), times(3e-5)]]);
-        let everything = [1, 2].map(|ranks| work::list(ranks, false)).concat();
+        let mut everything = [1, 2].map(|ranks| work::list(ranks, false)).concat();
+        everything.extend(work::collectives(4, false));
         Report {
             what: String::new(),
             command: "cargo xtask peers".to_owned(),

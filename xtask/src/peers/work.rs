@@ -158,7 +158,7 @@ impl Row {
             work.mark.is_none_or(|mark| mark.met(floor.over_best, floor.over_memcpy))
         };
         Row {
-            work: work.command(),
+            work: work.label(),
             ratios,
             floor,
             mark: work.mark.map(Mark::text),
@@ -204,12 +204,14 @@ impl Row {
 pub(super) struct Work {
     verb: &'static str,
     what: String,
+    /// Of a collective: how many take part.
+    ranks: Option<usize>,
     pub(super) mark: Option<Mark>,
 }
 
 impl Work {
     fn new(verb: &'static str, what: String, mark: Option<Mark>) -> Work {
-        Work { verb, what, mark }
+        Work { verb, what, ranks: None, mark }
     }
 
     /// Whether what is made is a type, out of a list.
@@ -224,7 +226,15 @@ impl Work {
 
     /// What peers are told: all their memory is ordinary.
     pub(super) fn peers_command(&self) -> String {
-        self.command().replacen("message-alloc", "message", 1)
+        format!("{} {}", self.verb.trim_end_matches("-alloc"), self.what)
+    }
+
+    /// What the reader is told.
+    pub(super) fn label(&self) -> String {
+        match self.ranks {
+            Some(ranks) => format!("{}, {ranks} ranks", self.command()),
+            None => self.command(),
+        }
     }
 
     /// What memory allows. A copy reads the payload and writes it; with gaps on one side (or, in a message, on
@@ -250,6 +260,43 @@ impl Work {
 const LINE: u64 = 64;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
+
+/// Collectives of so many ranks. Their bytes are those of the longer of a rank's two buffers.
+pub(super) fn collectives(ranks: usize, quick: bool) -> Vec<Work> {
+    /// Those that are to be much faster from 32 KiB on.
+    const LONG: [&str; 5] = ["bcast", "reduce", "allreduce", "reduce_scatter_block", "alltoall"];
+    const OTHERS: [&str; 4] = ["gather", "scatter", "allgather", "scan"];
+
+    let least = 8 * ranks as u64;
+    let sizes: &[u64] = match quick {
+        true => &[KIB, 64 * KIB],
+        false => &[8, KIB, 8 * KIB, 32 * KIB, 256 * KIB, MIB, 4 * MIB],
+    };
+    let mut list = Vec::new();
+    let mut add = |verb, operation: &str, layout: &str, bytes: u64, times| {
+        let what = format!("{operation} {layout} {bytes}");
+        list.push(Work { ranks: Some(ranks), ..Work::new(verb, what, Some(Mark::Best(times))) });
+    };
+    add("coll", "barrier", "contiguous", 8, 1.0);
+    for operation in LONG.iter().chain(&OTHERS) {
+        // Of some, a rank's block is an element at least.
+        let vectors = matches!(*operation, "bcast" | "reduce" | "allreduce" | "scan");
+        let least = if vectors { 8 } else { least };
+        let mut sizes: Vec<u64> = sizes.iter().map(|bytes| *bytes.max(&least)).collect();
+        sizes.dedup();
+        for bytes in sizes {
+            let fast = LONG.contains(operation) && bytes >= 32 * KIB;
+            add("coll", operation, "contiguous", bytes, if fast { 1.6 } else { 1.0 });
+        }
+    }
+    for operation in ["bcast", "gather", "scatter", "allgather", "alltoall"] {
+        for bytes in [64 * KIB, MIB] {
+            add("coll", operation, "comb", bytes, 3.0);
+        }
+    }
+    add("coll-alloc", "allreduce", "contiguous", 2 * MIB, if ranks == 4 { 4.0 } else { 1.6 });
+    list
+}
 
 /// Everything that one process does, or that two do.
 pub(super) fn list(ranks: usize, quick: bool) -> Vec<Work> {
