@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::scope::Scope;
 use crate::shared::Look;
 use gapless_coll::Operation;
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,23 +16,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[must_use = "wait for it, or let the scope's end do so"]
 pub struct CollectiveRequest<'scope> {
     comm: &'scope Communicator,
-    begun: Begun,
+    /// Where it stands until its result is known.
+    among: &'scope Joined,
+    number: Number,
+    operation: Operation,
     scope: PhantomData<&'scope mut &'scope ()>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Begun {
-    number: Number,
-    operation: Operation,
-}
-
-/// The collectives that a scope has begun.
+/// The collectives that a scope has begun and nobody has waited for.
 #[derive(Debug, Default)]
-pub(crate) struct Joined(Mutex<Vec<Begun>>);
+pub(crate) struct Joined(Mutex<BTreeMap<Number, Operation>>);
 
 impl Joined {
-    fn lock(&self) -> MutexGuard<'_, Vec<Begun>> {
-        // A list is whole between any two statements.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Number, Operation>> {
+        // It is whole between any two statements.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,12 +68,12 @@ impl<'scope> Scope<'scope, '_> {
         // collectives on its list, or the world was given up, which takes memory back first.
         let entry = unsafe { comm.entry(collective, None) }?;
         comm.shared.with(|state| {
-            let mut list = self.collectives.lock();
-            // Nothing may come between its beginning and its being noted.
-            list.reserve(1);
-            let begun = Begun { number: comm.launch(state, entry)?, operation };
-            list.push(begun);
-            Ok(CollectiveRequest { comm, begun, scope: PhantomData })
+            let among = &self.collectives;
+            let mut list = among.lock();
+            // Nothing comes between its beginning and its being noted.
+            let number = comm.launch(state, entry)?;
+            list.insert(number, operation);
+            Ok(CollectiveRequest { comm, among, number, operation, scope: PhantomData })
         })
     }
 
@@ -83,13 +81,10 @@ impl<'scope> Scope<'scope, '_> {
     pub(crate) fn join_collectives(&self) -> Result<(), Error> {
         let mut first = Ok(());
         let all = std::mem::take(&mut *self.collectives.lock());
-        for Begun { number, operation } in all {
+        for (number, operation) in all {
             let comm = self.comm();
-            match comm.fate(number)? {
-                // The body has waited for it.
-                Fate::Gone => {}
-                fate => first = first.and(comm.ended(operation, fate)),
-            }
+            let fate = comm.fate(number)?;
+            first = first.and(comm.ended(operation, fate));
         }
         first
     }
@@ -134,8 +129,9 @@ impl CollectiveRequest<'_> {
     /// # Errors
     /// As [`Communicator::perform`].
     pub fn wait(self) -> Result<(), Error> {
-        let fate = self.comm.fate(self.begun.number)?;
-        self.comm.ended(self.begun.operation, fate)
+        let fate = self.comm.fate(self.number)?;
+        self.among.lock().remove(&self.number);
+        self.comm.ended(self.operation, fate)
     }
 
     /// How it went, if this rank's part is over; makes progress.
@@ -143,7 +139,8 @@ impl CollectiveRequest<'_> {
     /// # Errors
     /// Still in flight: the request again.
     pub fn test(self) -> Result<Result<(), Error>, Self> {
-        let Begun { number, operation } = self.begun;
-        self.comm.test(operation, number).ok_or(self)
+        let Some(result) = self.comm.test(self.operation, self.number) else { return Err(self) };
+        self.among.lock().remove(&self.number);
+        Ok(result)
     }
 }

@@ -3,8 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod field;
+mod given_up;
+mod kept;
 mod killed;
 mod moved;
+mod neighbors;
 mod reduced;
 mod refused;
 mod several;

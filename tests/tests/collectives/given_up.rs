@@ -1,0 +1,63 @@
+//! A world is given up while collectives are in flight: whoever waits gets an error and its memory, and peers learn of
+//! it.
+
+use gapless::btl::loopback::{Hub, Loopback};
+use gapless::{Collective, Error, ReduceOp, World};
+use gapless_tests::worlds_of;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+#[test]
+fn whoever_waits_gets_its_memory_back() {
+    let hub = Hub::new();
+    let builder = |_| {
+        let transport = Box::new(Loopback::new(&hub));
+        let name = "loopback";
+        World::builder().only([name]).transport(transport)
+    };
+    worlds_of(2, builder, |world| {
+        let comm = world.comm().clone();
+        if comm.rank() == 1 {
+            // It takes part in none.
+            let error = comm.recv(&mut [0u8], 0, 0).unwrap_err();
+            return assert_eq!(error.lost_rank(), Some(0), "{error}");
+        }
+        let sum = |send, recv| {
+            comm.begin_owned(send, recv, |send, recv| {
+                Collective::allreduce(send, recv, ReduceOp::Sum)
+            })
+            .unwrap()
+        };
+        let (kept, dropped) =
+            (sum(vec![3u32; 9000], vec![0u32; 9000]), sum(vec![1; 9], vec![0u32; 9]));
+        drop(dropped);
+        let mut persistent =
+            comm.collective_init((), vec![1u8; 10], |_, recv| Collective::bcast(recv, 1)).unwrap();
+        persistent.start().unwrap();
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let ours = [7u64; 5000];
+                let mut theirs = vec![0u64; 5000];
+                assert_eq!(
+                    comm.allreduce(&ours, &mut theirs, ReduceOp::Max),
+                    Err(Error::Finalized)
+                );
+            });
+            threads.spawn(|| {
+                let mut word = [0u8; 100];
+                let ended = comm.scope(|s| s.ibcast(&mut word, 1).map(drop));
+                assert_eq!(ended, Err(Error::Finalized));
+            });
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                let _world = world;
+                std::panic::resume_unwind(Box::new(()));
+            }));
+            assert!(panicked.is_err());
+        });
+        let ((sent, room), result) = kept.wait();
+        assert_eq!((sent, room.len(), result), (vec![3; 9000], 9000, Err(Error::Finalized)));
+        assert_eq!(persistent.wait(), Err(Error::Finalized));
+        assert_eq!(persistent.start(), Err(Error::Finalized));
+        assert_eq!(persistent.into_buffers().unwrap().1.len(), 10);
+        assert_eq!(comm.barrier(), Err(Error::Finalized));
+    });
+}
