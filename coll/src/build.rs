@@ -47,7 +47,7 @@ pub fn build(
 }
 
 /// The blocks of the user's buffers at this rank.
-fn rows(call: &Call<'_>, rank: usize, n: usize) -> (Row, Row) {
+pub(crate) fn rows(call: &Call<'_>, rank: usize, n: usize) -> (Row, Row) {
     let equal = |len| Row::Equal { blocks: n, len };
     let at = |root: usize, row: Row| if rank == root { row } else { Row::NONE };
     // Lists are summed only where they count: elsewhere nobody has looked at them.

@@ -51,6 +51,7 @@ mod members;
 mod memory;
 mod rows;
 mod run;
+pub mod short;
 mod tickets;
 
 use std::sync::Arc;

@@ -3,6 +3,7 @@ use gapless_engine::EngineError;
 use gapless_pml::PmlError;
 
 use crate::schedule::Buffer;
+use crate::{BuildError, Operation};
 
 /// Why a collective was refused or failed. Ranks are those of the communicator; of an intercommunicator, those of both
 /// groups [numbered through](super::between).
@@ -146,6 +147,39 @@ pub enum CollError {
     /// A collective was started again whose ticket is not a persistent one.
     #[error("only a persistent collective can be started again")]
     NotPersistent,
+    /// The call does not fit together, as far as this rank can see.
+    #[error(transparent)]
+    Call {
+        /// Why.
+        error: BuildError,
+    },
+    /// Another rank is in another collective.
+    #[error(
+        "rank {rank} is in {}, this rank in {ours}",
+        .theirs.map_or("no collective that there is", Operation::name)
+    )]
+    Mismatch {
+        /// The other rank.
+        rank: u32,
+        /// Which it is in; `None`: it says what no rank says.
+        theirs: Option<Operation>,
+        /// Which this rank is in.
+        ours: Operation,
+    },
+    /// A rank has written into shared memory what no rank writes there.
+    #[error("rank {rank} has spoilt shared memory: {what}")]
+    Scribbled {
+        /// The rank.
+        rank: u32,
+        /// What was found.
+        what: String,
+    },
+    /// A collective that is too long, or of a kind that does not go by notes in shared memory.
+    #[error("this {operation} does not go by notes in shared memory")]
+    NotShort {
+        /// Which it is.
+        operation: Operation,
+    },
     /// An earlier collective on this communicator was dropped in flight, so messages cannot be told apart any more.
     #[error("an earlier collective on this communicator was dropped in flight")]
     Abandoned,
@@ -164,6 +198,8 @@ impl CollError {
             | Self::Differs { rank, .. }
             | Self::Lengths { rank, .. }
             | Self::Engine { rank, .. }
+            | Self::Mismatch { rank, .. }
+            | Self::Scribbled { rank, .. }
             | Self::NoMemory { rank, .. } => Some(*rank),
             _ => None,
         }

@@ -34,6 +34,11 @@ impl Members {
         Self { comm: comm.collective(), own }
     }
 
+    /// The communicator, if it has one group.
+    pub(super) fn only_group(&self) -> Option<&Comm> {
+        self.own.is_none().then_some(&self.comm)
+    }
+
     /// This process's rank.
     pub(super) fn rank(&self) -> u32 {
         self.own.as_ref().map_or(self.comm.rank(), |(_, between)| number(between.rank))

@@ -6,7 +6,7 @@ use gapless_mem::{Region, Space};
 
 use crate::schedule::SCRATCH_ALIGN;
 
-/// Zeroed memory, aligned to [`SCRATCH_ALIGN`]. Only regions of it are ever used, no references.
+/// Zeroed memory, aligned to [`SCRATCH_ALIGN`]. What is lent to others is a region of it; no reference covers that.
 #[derive(Debug)]
 pub(super) struct Memory {
     start: NonNull<u8>,
@@ -62,6 +62,30 @@ impl Memory {
         // SAFETY: no reference covers this memory; the caller sees to it that nothing writes it.
         let read = unsafe { gapless_mem::read(&self.region(), 0, &mut bytes) };
         read.map_or([0; N], |()| bytes)
+    }
+}
+
+impl Memory {
+    /// One of its bytes; 0 where it has none. Nothing is written to it meanwhile.
+    pub(super) fn byte(&self, at: usize) -> u8 {
+        let mut byte = [0];
+        // SAFETY: as in `head`.
+        let read = unsafe { gapless_mem::read(&self.region(), at as u64, &mut byte) };
+        read.map_or(0, |()| byte[0])
+    }
+
+    /// The `len` bytes from `at` on, or as many of them as there are.
+    ///
+    /// # Safety
+    /// While the slice is there, nothing else touches these bytes: none of them are lent.
+    pub(super) unsafe fn slice(&mut self, at: usize, len: usize) -> &mut [u8] {
+        let at = at.min(self.layout.size());
+        let len = len.min(self.layout.size() - at);
+        // SAFETY: `at` lies inside the allocation, or at its end.
+        let start = unsafe { self.start.add(at) };
+        // SAFETY: the bytes lie inside the allocation, which was zeroed, and lives as long as `self`, which is borrowed
+        // for as long as the slice; the caller sees to it that nothing else touches them.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), len) }
     }
 }
 

@@ -38,7 +38,7 @@ const SEQUENCE_BITS: u32 = 9;
 pub const IN_FLIGHT_MAX: u64 = 1 << SEQUENCE_BITS;
 
 /// How many messages one rank may send another in one collective.
-pub const SLOTS_MAX: u64 = FIRST_MARK as u64;
+pub const SLOTS_MAX: u64 = RING_SLOT as u64;
 
 /// The slot by which a rank tells why it has failed.
 pub(super) const NOTICE_SLOT: u32 = (1 << SLOT_BITS) - 1;
@@ -47,6 +47,12 @@ pub(super) const NOTICE_SLOT: u32 = (1 << SLOT_BITS) - 1;
 const MARK_SLOTS: u32 = 1 << 15;
 const FIRST_ANSWER: u32 = NOTICE_SLOT - MARK_SLOTS;
 const FIRST_MARK: u32 = FIRST_ANSWER - MARK_SLOTS;
+
+/// The slot of messages that wake sleepers; of the first sequence number, whatever collective is under way.
+const RING_SLOT: u32 = FIRST_MARK - 1;
+
+/// The tag of messages that wake sleepers.
+pub(super) const RING_TAG: i32 = RING_SLOT.cast_signed();
 
 /// Whether messages may go to a rank, or be received from it, in an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +140,11 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 impl Sequencer {
+    /// The collective context of a communicator with one group, whose ranks do not compare their calls.
+    pub(super) fn plain(&self) -> Option<&Comm> {
+        self.members.only_group().filter(|_| !self.checked)
+    }
+
     /// For a communicator that has none yet.
     #[must_use]
     pub fn new(comm: &Comm) -> Self {

@@ -23,12 +23,22 @@ impl Job {
     }
 
     pub(crate) fn with(size: u32, config: &Config) -> Job {
+        Job::over(size, config, &loopback::Config::default())
+    }
+
+    /// Whose ranks cannot map each other's memory.
+    pub(crate) fn unmapped(size: u32) -> Job {
+        let transport = loopback::Config { mapped: false, ..loopback::Config::default() };
+        Job::over(size, &Config::default(), &transport)
+    }
+
+    fn over(size: u32, config: &Config, transport: &loopback::Config) -> Job {
         let hub = Hub::new();
         let mut bmls: Vec<Bml> = Vec::new();
         let mut addresses = Vec::new();
         for rank in 0..size {
             let mut bml = Bml::new(Rank(rank), size);
-            bml.add(Box::new(Loopback::with(&hub, loopback::Config::default())));
+            bml.add(Box::new(Loopback::with(&hub, transport.clone())));
             addresses.push(bml.addresses());
             bmls.push(bml);
         }

@@ -57,7 +57,7 @@ fn later(delay: u32, after: &[Completion], work: impl FnOnce() + Send + 'static)
 }
 
 /// What uses results of other work is quicker than that work: it would come too early if it did not wait.
-struct Late;
+pub(super) struct Late;
 
 // SAFETY: the numbers are those of the contract; the work is that of `HostEngine`, which keeps it.
 // 1. and 3. As `HostEngine`, but that what does not fit is found later, and fails a test.

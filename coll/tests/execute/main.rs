@@ -5,6 +5,7 @@ mod job;
 mod late;
 mod misfits;
 mod results;
+mod short;
 
 use gapless_coll::schedule::Buffer;
 use gapless_coll::testkit::{Arithmetic, Content, Held, Lie, Random, after};

@@ -166,7 +166,14 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         package: "gapless-coll",
-        may: &["gapless-pml", "gapless-bml", "gapless-dtype", "gapless-engine", "gapless-mem"],
+        may: &[
+            "gapless-pml",
+            "gapless-bml",
+            "gapless-dtype",
+            "gapless-engine",
+            "gapless-mem",
+            "gapless-sync",
+        ],
         features: &[],
         tests_may: &["gapless-btl-sm", "gapless-layouts"],
         must_not_know: "fragments, transports, vendors",

@@ -1,0 +1,179 @@
+//! What touches memory: private memory of the page, the user's buffers, and messages that only wake.
+//!
+//! The private memory is lent to engines only by functions here, as work of the collective under way. That goes from one
+//! stage to the next when the work is over, and the functions that make slices are called when nothing was lent since:
+//! they are for notes, which are published and read between pieces of work.
+
+use gapless_engine::{EngineError, Typed};
+use gapless_mem::Region;
+use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
+use gapless_sync::board::NOTE_BYTES;
+
+use super::plan::{Content, Round, Span, Then};
+use super::{Area, Memory, Rows};
+use crate::execute::act::{Tools, Work};
+use crate::execute::rows::{Blocks, Combine, Spot};
+use crate::execute::run::nothing;
+use crate::execute::tickets::RING_TAG;
+use crate::schedule::{Buffer, Place, SCRATCH_ALIGN};
+
+/// Where the result of combining lies. What this rank contributes lies at 0.
+const RESULT: usize = NOTE_BYTES;
+/// Where the blocks begin.
+const BLOCKS: usize = 2 * NOTE_BYTES;
+
+/// How far apart blocks lie.
+fn stride(round: &Round) -> usize {
+    let bytes = round.part.len();
+    match round.then {
+        Then::Join => bytes,
+        Then::Combine => bytes.next_multiple_of(usize::try_from(SCRATCH_ALIGN).unwrap_or(64)),
+    }
+}
+
+impl Area {
+    /// For so many ranks; `None` if there is no memory.
+    pub(super) fn new(ranks: usize) -> Option<Area> {
+        let bytes = ranks.checked_mul(NOTE_BYTES)?.checked_add(BLOCKS)?;
+        Some(Area { memory: Memory::new(bytes as u64)? })
+    }
+
+    fn slice(&mut self, at: usize, len: usize) -> &mut [u8] {
+        // SAFETY: no work on this memory is under way (the module's text).
+        unsafe { self.memory.slice(at, len) }
+    }
+
+    fn region(&self, at: usize, len: usize) -> Result<Region, EngineError> {
+        Ok(self.memory.region().sub(at as u64, len as u64)?)
+    }
+
+    /// The bytes of a note.
+    pub(super) fn note(&mut self, content: Content, len: usize) -> &[u8] {
+        let at = match content {
+            Content::Input => 0,
+            Content::Result => RESULT,
+        };
+        self.slice(at, len)
+    }
+
+    /// Where the block of the source that is the `index`th goes, and where in its note it begins.
+    pub(super) fn block(&mut self, index: usize, round: &Round) -> (&mut [u8], usize) {
+        let at = BLOCKS + index * stride(round);
+        (self.slice(at, round.part.len()), round.part.start)
+    }
+
+    /// As if this rank had read a note of its own.
+    pub(super) fn take_own(&mut self, index: usize, round: &Round) {
+        let all = self.slice(0, BLOCKS + index * stride(round) + round.part.len());
+        let (own, blocks) = all.split_at_mut(BLOCKS);
+        let at = index * stride(round);
+        blocks[at..].copy_from_slice(&own[round.part.clone()]);
+    }
+
+    /// Starts to pack what this rank contributes. Lends both until `work` is over.
+    pub(super) fn pack(
+        &self,
+        rows: &Rows,
+        span: &Span,
+        tools: &Tools<'_>,
+        work: &mut Work,
+    ) -> Result<(), EngineError> {
+        let into = self.region(0, span.range.len())?;
+        match place(rows, span) {
+            Lies::Plain(region) => {
+                // SAFETY: the caller of `Page::begin` grants the user's memory for reading; the private memory is not
+                // lent to anybody else.
+                Ok(unsafe { gapless_mem::copy(&into, &region) }?)
+            }
+            Lies::Pieces(pieces) => tools.pack(&pieces, into, work),
+        }
+    }
+
+    /// Starts to combine the blocks that were read. Lends them until `work` is over.
+    pub(super) fn combine(
+        &self,
+        combine: &Combine,
+        round: &Round,
+        tools: &Tools<'_>,
+        work: &mut Work,
+    ) -> Result<(), EngineError> {
+        let len = round.part.len();
+        let block = |index| self.region(BLOCKS + index * stride(round), len).map(Typed::contiguous);
+        let sources = (0..round.sources.len()).map(block).collect::<Result<Vec<_>, _>>()?;
+        let into = combine.elements(self.region(RESULT, len)?)?;
+        tools.reduce(combine, &sources, &into, work)
+    }
+
+    /// Starts to unpack what was combined, or the blocks. Lends both until `work` is over.
+    pub(super) fn unpack(
+        &self,
+        rows: &Rows,
+        span: &Span,
+        combined: bool,
+        tools: &Tools<'_>,
+        work: &mut Work,
+    ) -> Result<(), EngineError> {
+        let from = self.region(if combined { RESULT } else { BLOCKS }, span.range.len())?;
+        match place(rows, span) {
+            Lies::Plain(region) => {
+                // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches it.
+                Ok(unsafe { gapless_mem::copy(&region, &from) }?)
+            }
+            Lies::Pieces(pieces) => tools.unpack(from, &pieces, work),
+        }
+    }
+}
+
+/// Where bytes of a user's buffer lie.
+enum Lies {
+    /// There, in memory that the CPU may touch.
+    Plain(Region),
+    Pieces(Vec<(Typed, std::ops::Range<u64>)>),
+}
+
+fn place(rows: &Rows, span: &Span) -> Lies {
+    let (start, end) = (span.range.start as u64, span.range.end as u64);
+    let blocks = match span.buffer {
+        Buffer::Send => &rows.send,
+        Buffer::Recv | Buffer::Scratch => &rows.recv,
+    };
+    if let Blocks::Whole(typed) = blocks
+        && let Some(region) = typed.as_contiguous().filter(|region| region.as_ptr().is_some())
+        && let Ok(region) = region.sub(start, end - start)
+    {
+        return Lies::Plain(region);
+    }
+    if start == end {
+        return Lies::Pieces(Vec::new());
+    }
+    let place = Place { buffer: span.buffer, block: span.block, start: 0, len: end - start };
+    match blocks.spot(&place, start..end) {
+        Spot::Direct(typed) => {
+            let bytes = typed.packed_bytes();
+            Lies::Pieces(vec![(typed, 0..bytes)])
+        }
+        Spot::Pieces(pieces) => Lies::Pieces(pieces),
+    }
+}
+
+/// The receive of the message that wakes this rank: the one that there is, if it has not ended.
+pub(super) fn bell(pml: &mut Pml, comm: &Comm, known: Option<RequestId>) -> Option<RequestId> {
+    if let Some(known) = known
+        && let Ok(None) = pml.collect(known)
+    {
+        return Some(known);
+    }
+    // SAFETY: no bytes.
+    unsafe { pml.irecv(comm, &nothing(), Source::Any, TagSel::Is(RING_TAG)) }.ok()
+}
+
+/// Sends the message that wakes a rank. If it is lost there is nobody to be woken.
+pub(super) fn ring(pml: &mut Pml, comm: &Comm, rank: usize) {
+    let Ok(rank) = u32::try_from(rank) else { return };
+    // SAFETY: no bytes.
+    let sent = unsafe { pml.isend_copy(comm, &nothing(), rank, RING_TAG) };
+    if let Ok(id) = sent {
+        // The request is there, so it can be released.
+        let _ = pml.release(id);
+    }
+}

@@ -1,0 +1,317 @@
+//! How the ranks of a communicator come to share a page, in its first short collective.
+//!
+//! ```text
+//! rank 0                                             all others
+//!   gather: can its sleepers do without fences?   <---
+//!   allocate                                      ---> scatter: a key, or that there is no page
+//!                                                      map
+//!   gather: has everybody mapped it?              <---
+//!   write into the page whether it is used             wait for that
+//! ```
+//!
+//! The last word is written into the page and not sent, so that all ranks come to the same end even if rank 0 dies: who
+//! has mapped the page finds the word there or not, and who has not makes rank 0 write that it is not used.
+
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use gapless_bml::{Bml, Rank, RemoteKey};
+use gapless_engine::{Engine, Reducer, Typed};
+use gapless_mem::{Lease, Words};
+use gapless_pml::{Comm, Pml};
+use gapless_sync::board::{Board, Seat};
+use gapless_sync::{Fences, membarrier};
+
+use super::plan::{LEADER, RANKS_MAX};
+use super::{Area, Page, Shared};
+use crate::execute::memory::Memory;
+use crate::execute::rows::{Blocks, Rows};
+use crate::execute::tickets::{Sequencer, Ticket};
+use crate::execute::{CollError, Executor};
+use crate::{Algorithm, BuildError, Call, Locality, Method, Tree, build};
+
+/// Bytes of a rank's key in the scatter: how long the key is, and the key.
+const KEY_BYTES: usize = 1 + RemoteKey::MAX_BYTES;
+
+/// How often the ranks exchange something.
+const EXCHANGES: usize = 3;
+
+/// The last word: the page is used, or not, and how sleepers and others are kept in order.
+const USED_SYMMETRIC: u64 = 1;
+const USED_ASYMMETRIC: u64 = 2;
+const UNUSED: u64 = 3;
+
+/// The making of a communicator's page.
+#[derive(Debug)]
+pub struct Opening {
+    me: usize,
+    ranks: usize,
+    /// `None`: it has no page.
+    comm: Option<Comm>,
+    /// Of the exchanges, the next one last.
+    tickets: Vec<Ticket>,
+    stage: Stage,
+    /// What is under way.
+    exchange: Option<Exchange>,
+    /// Whether all are registered for asymmetric fences.
+    asymmetric: bool,
+    /// The page's memory, and this rank's own beside it.
+    shared: Option<(Shared, Area)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Asking,
+    Giving,
+    Answering,
+    Verdict,
+    Over,
+}
+
+/// A collective among the ranks, with memory of its own.
+#[derive(Debug)]
+struct Exchange {
+    executor: Executor,
+    send: Option<Memory>,
+    recv: Option<Memory>,
+}
+
+impl Opening {
+    /// For a communicator with this sequencer. All ranks call this at the same place among their collectives. If the
+    /// communicator has two groups, or its ranks [compare their calls](Sequencer::checked), it has no page.
+    #[must_use]
+    pub fn new(sequencer: &Sequencer) -> Opening {
+        let comm = sequencer.plain().cloned();
+        let size = |comm: &Comm| (comm.rank() as usize, comm.size() as usize);
+        let (me, ranks) = comm.as_ref().map_or((0, 0), size);
+        let fits = (2..=RANKS_MAX).contains(&ranks);
+        let mut tickets: Vec<Ticket> = (0..EXCHANGES).map(|_| sequencer.next()).collect();
+        tickets.reverse();
+        Opening {
+            me,
+            ranks,
+            comm,
+            tickets,
+            stage: if fits { Stage::Asking } else { Stage::Over },
+            exchange: None,
+            asymmetric: false,
+            shared: None,
+        }
+    }
+
+    /// Goes on as far as it can without waiting. Gives the page, or `None` if the ranks have none: then all have none.
+    /// Ranks that are lost meanwhile are no error here.
+    ///
+    /// # Errors
+    /// [`CollError::NoMemory`], [`CollError::Abandoned`].
+    pub fn advance(
+        &mut self,
+        pml: &mut Pml,
+        engine: &dyn Engine,
+        reducer: &dyn Reducer,
+    ) -> Poll<Result<Option<Page>, CollError>> {
+        loop {
+            if let Some(exchange) = &mut self.exchange {
+                let Poll::Ready(result) = exchange.executor.advance(pml, engine, reducer) else {
+                    return Poll::Pending;
+                };
+                let exchange = self.exchange.take();
+                if let Err(error @ CollError::Abandoned) = result {
+                    self.stage = Stage::Over;
+                    return Poll::Ready(Err(error));
+                }
+                let received = exchange.filter(|_| result.is_ok()).and_then(|it| it.recv);
+                self.exchanged(pml, received);
+            }
+            let begun = match self.stage {
+                Stage::Asking => self.gather(u8::from(membarrier::register())),
+                Stage::Giving => self.give(pml),
+                Stage::Answering => self.gather(u8::from(self.shared.is_some())),
+                Stage::Verdict => match self.verdict(pml) {
+                    None => return Poll::Pending,
+                    Some(page) => {
+                        self.stage = Stage::Over;
+                        return Poll::Ready(Ok(page));
+                    }
+                },
+                Stage::Over => return Poll::Ready(Ok(None)),
+            };
+            match begun {
+                Ok(exchange) => self.exchange = Some(exchange),
+                Err(error) => {
+                    self.stage = Stage::Over;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+    }
+
+    /// An exchange has ended; `received` is nothing if it has failed.
+    fn exchanged(&mut self, pml: &mut Pml, received: Option<Memory>) {
+        let all_say_yes = |ranks: usize| {
+            received.as_ref().is_some_and(|bytes| (0..ranks).all(|rank| bytes.byte(rank) == 1))
+        };
+        match self.stage {
+            Stage::Asking => {
+                self.asymmetric = self.me == LEADER && all_say_yes(self.ranks);
+                self.stage = Stage::Giving;
+            }
+            Stage::Giving => {
+                if self.me != LEADER {
+                    let key: Option<[u8; KEY_BYTES]> = received.as_ref().map(Memory::head);
+                    self.shared = key.and_then(|key| self.map(pml, key));
+                }
+                self.stage = Stage::Answering;
+            }
+            Stage::Answering => {
+                if self.me == LEADER
+                    && let Some((shared, _)) = &self.shared
+                {
+                    let word = match (all_say_yes(self.ranks), self.asymmetric) {
+                        (true, true) => USED_ASYMMETRIC,
+                        (true, false) => USED_SYMMETRIC,
+                        (false, _) => UNUSED,
+                    };
+                    shared.board().head().store(word, Ordering::Release);
+                }
+                self.stage = Stage::Verdict;
+            }
+            Stage::Verdict | Stage::Over => {}
+        }
+    }
+
+    /// Begins to gather a byte of each rank.
+    fn gather(&mut self, byte: u8) -> Result<Exchange, CollError> {
+        let call = Call::Gather { root: LEADER, len: 1, in_place: false };
+        self.begin(&call, Some(&[byte]), (self.me == LEADER).then_some(self.ranks))
+    }
+
+    /// Begins to give each rank its key.
+    fn give(&mut self, pml: &mut Pml) -> Result<Exchange, CollError> {
+        let keys = (self.me == LEADER).then(|| self.keys(pml));
+        let call = Call::Scatter { root: LEADER, len: KEY_BYTES as u64, in_place: false };
+        self.begin(&call, keys.as_deref(), Some(KEY_BYTES))
+    }
+
+    /// Allocates, and makes the keys of all ranks: those of no bytes if one of them cannot have one.
+    fn keys(&mut self, pml: &mut Pml) -> Vec<u8> {
+        let mut keys = vec![0; self.ranks * KEY_BYTES];
+        let Some((shared, lease)) = self.allocate(pml.bml_mut()) else { return keys };
+        for rank in (0..self.ranks).filter(|rank| *rank != LEADER) {
+            let key = self.process(rank).and_then(|process| {
+                let (peer, mapped) = pml.bml_mut().mapped(process)?;
+                mapped.key(peer, &lease)
+            });
+            let Some(key) = key else {
+                keys.fill(0);
+                return keys;
+            };
+            let place = &mut keys[rank * KEY_BYTES..(rank + 1) * KEY_BYTES];
+            let bytes = key.as_bytes();
+            place[0] = u8::try_from(bytes.len()).unwrap_or(0);
+            place[1..=bytes.len()].copy_from_slice(bytes);
+        }
+        self.shared = Some(shared);
+        keys
+    }
+
+    fn process(&self, rank: usize) -> Option<Rank> {
+        let rank = u32::try_from(rank).ok()?;
+        self.comm.as_ref()?.process(rank).ok().map(Rank)
+    }
+
+    /// The page's memory, and its lease.
+    fn allocate(&self, bml: &mut Bml) -> Option<((Shared, Area), Lease)> {
+        let bytes = Board::words(self.ranks).checked_mul(size_of::<u64>())?;
+        let allocation = bml.allocate(bytes as u64)?.ok()?;
+        let lease = allocation.lease().clone();
+        // SAFETY: the memory was just allocated, and is zeroed; its owner is in the lease. The allocation ends here, so
+        // this process reaches the memory through these words alone, or through mappings of its keys, which are only
+        // ever made into words as well (`map`).
+        let words = unsafe { Words::new(lease.clone()) }.ok()?;
+        Some((self.with_area(words)?, lease))
+    }
+
+    fn with_area(&self, words: Words) -> Option<(Shared, Area)> {
+        Some((Shared::new(words, self.ranks)?, Area::new(self.ranks)?))
+    }
+
+    /// Maps the page.
+    fn map(&self, pml: &mut Pml, key: [u8; KEY_BYTES]) -> Option<(Shared, Area)> {
+        let [len, key @ ..] = &key;
+        let key = RemoteKey::new(key.get(..usize::from(*len)).filter(|key| !key.is_empty())?)?;
+        let (peer, mapped) = pml.bml_mut().mapped(self.process(LEADER)?)?;
+        let mapping = mapped.map(peer, &key).ok()?;
+        // SAFETY: a mapping is memory that is valid for reads and writes while its lease lives, and that no reference of
+        // this process covers (`Mapping::new`); rank 0 allocated it for words alone. Should it name memory that it sends
+        // messages from as well, then engines find any bytes there, as whenever a peer writes to what it has lent.
+        let words = unsafe { Words::new(mapping.lease().clone()) }.ok()?;
+        self.with_area(words)
+    }
+
+    /// Begins an exchange of bytes; `room`: bytes that this rank receives.
+    fn begin(
+        &mut self,
+        call: &Call<'_>,
+        data: Option<&[u8]>,
+        room: Option<usize>,
+    ) -> Result<Exchange, CollError> {
+        let Some(ticket) = self.tickets.pop() else { return Err(CollError::Abandoned) };
+        let algorithm = Algorithm::new(Method::Tree(Tree::Flat));
+        let schedule = build(self.me, &Locality::flat(self.ranks), call, &algorithm);
+        let schedule = schedule.map_err(|error: BuildError| CollError::Call { error })?;
+        let rank = u32::try_from(self.me).unwrap_or(u32::MAX);
+        let memory = |bytes: usize| {
+            let bytes = bytes as u64;
+            Memory::new(bytes).ok_or(CollError::NoMemory { rank, bytes })
+        };
+        let mut send = data.map(|data| memory(data.len())).transpose()?;
+        if let (Some(send), Some(data)) = (&mut send, data) {
+            // SAFETY: it was just made, and nothing else knows of it.
+            unsafe { send.slice(0, data.len()) }.copy_from_slice(data);
+        }
+        let recv = room.map(memory).transpose()?;
+        let blocks = |memory: &Option<Memory>| match memory {
+            Some(memory) => Blocks::Whole(Typed::contiguous(memory.region())),
+            None => Blocks::None,
+        };
+        let rows = Rows { send: blocks(&send), recv: blocks(&recv) };
+        // SAFETY: both are memory of the exchange's own, which keeps it until the executor has ended, and leaks it if
+        // the executor is dropped before.
+        let executor = unsafe { Executor::new(schedule, rows, None, ticket) }?;
+        Ok(Exchange { executor, send, recv })
+    }
+
+    /// Whether the page is used, if that is decided.
+    fn verdict(&mut self, pml: &mut Pml) -> Option<Option<Page>> {
+        let Some((shared, _)) = &self.shared else { return Some(None) };
+        let read = || shared.board().head().load(Ordering::Acquire);
+        let mut word = read();
+        if word == 0 {
+            let leader = self.process(LEADER)?;
+            let bml = pml.bml_mut();
+            bml.reach(leader);
+            bml.blame(leader)?;
+            // It is lost, but may have written it before.
+            word = read();
+        }
+        let fences = match word {
+            USED_ASYMMETRIC => Fences::Asymmetric,
+            USED_SYMMETRIC => Fences::Symmetric,
+            _ => return Some(None),
+        };
+        let seat = Seat::new(self.me, self.ranks, fences);
+        let made = self.shared.take().zip(self.comm.clone());
+        Some(made.map(|((shared, area), comm)| Page::new(shared, area, seat, comm)))
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if let Some(Exchange { executor, send, recv }) = self.exchange.take() {
+            // Peers may still use what is in flight.
+            drop(executor);
+            std::mem::forget((send, recv));
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! What each rank does in a short collective: which notes it publishes and reads, and in which rounds. Pure.
+
+use std::ops::Range;
+
+use gapless_sync::board::{KIND_MAX, NOTE_BYTES, Readers};
+
+use crate::schedule::Buffer;
+use crate::{Call, Operation};
+
+/// The most ranks that share a page.
+pub(super) const RANKS_MAX: usize = 256;
+
+/// Up to so many ranks each reads the notes of all. With more, rank 0 does, and writes what all others read.
+const FLAT_MAX: usize = 8;
+
+/// Who collects notes where not all ranks do.
+pub(super) const LEADER: usize = 0;
+
+/// The kind of a note in the place of data, after a failure.
+pub(super) const FAILED: u8 = KIND_MAX;
+
+/// The kind of an operation's notes.
+pub(super) fn kind(operation: Operation) -> u8 {
+    let at = Operation::ALL.iter().position(|known| *known == operation);
+    at.and_then(|at| u8::try_from(at + 1).ok()).unwrap_or(0)
+}
+
+/// The operation of a note's kind.
+pub(super) fn operation(kind: u8) -> Option<Operation> {
+    Operation::ALL.get(usize::from(kind).checked_sub(1)?).copied()
+}
+
+/// Bytes of a user's buffer: a range of its packed stream, which begins with `block`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) buffer: Buffer,
+    pub(super) block: usize,
+    pub(super) range: Range<usize>,
+}
+
+/// What a note is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// What this rank contributes.
+    Input,
+    /// What was combined in the round before.
+    Result,
+}
+
+/// What becomes of the blocks that were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// They are what they are, one after the other.
+    Join,
+    /// They are combined, in the order of the ranks.
+    Combine,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Round {
+    pub(super) publish: Option<(Content, Readers)>,
+    /// Whose notes are read; this rank's own contribution counts as its note.
+    pub(super) sources: Range<usize>,
+    /// Bytes of each note.
+    pub(super) note: usize,
+    /// Which of them are read.
+    pub(super) part: Range<usize>,
+    pub(super) then: Then,
+}
+
+/// One rank's part of a short collective.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) operation: Operation,
+    /// What this rank contributes.
+    pub(super) input: Option<Span>,
+    pub(super) rounds: [Option<Round>; 2],
+    /// Where the joined blocks, or what was combined, goes.
+    pub(super) output: Option<Span>,
+    /// Whether a rank that has ended knows that all have begun.
+    pub(super) together: bool,
+}
+
+/// Whether all ranks do a call by the page, if there is one: they agree, because they agree on what this depends on.
+pub(super) fn fits(call: &Call<'_>, ranks: usize) -> bool {
+    let Some(note) = note_bytes(call, ranks) else { return false };
+    (2..=RANKS_MAX).contains(&ranks) && note <= NOTE_BYTES as u64
+}
+
+/// Bytes of the longest note of a call; `None` if it is not done by notes.
+fn note_bytes(call: &Call<'_>, ranks: usize) -> Option<u64> {
+    match call {
+        Call::Scatter { len, .. }
+        | Call::Alltoall { len, .. }
+        | Call::ReduceScatterBlock { len, .. } => Some(len.saturating_mul(ranks as u64)),
+        Call::Barrier
+        | Call::Bcast { .. }
+        | Call::Gather { .. }
+        | Call::Allgather { .. }
+        | Call::Reduce { .. }
+        | Call::Allreduce { .. }
+        | Call::Scan { .. }
+        | Call::Exscan { .. } => call.bytes(),
+        _ => None,
+    }
+}
+
+impl Plan {
+    /// What rank `me` of `ranks` does in a call that [`fits`], and was checked.
+    pub(super) fn new(call: &Call<'_>, me: usize, ranks: usize) -> Plan {
+        let len = usize::try_from(call.bytes().unwrap_or(0)).unwrap_or(0);
+        let all = len * ranks;
+        let own = me * len..(me + 1) * len;
+        let span = |buffer, block, range| Some(Span { buffer, block, range });
+        let sent = |in_place: bool, bytes: usize| match in_place {
+            true => span(Buffer::Recv, 0, 0..bytes),
+            false => span(Buffer::Send, 0, 0..bytes),
+        };
+        let received = |bytes: usize| span(Buffer::Recv, 0, 0..bytes);
+        let mine = |in_place: bool| match in_place {
+            true => span(Buffer::Recv, me, own.clone()),
+            false => span(Buffer::Send, 0, 0..len),
+        };
+        let plan = |input, rounds, output, together| Plan {
+            operation: call.operation(),
+            input,
+            rounds,
+            output,
+            together,
+        };
+        let one = |round: Round| [Some(round), None];
+        let step = Step { me, ranks, len };
+        match *call {
+            Call::Bcast { root, .. } if me == root => {
+                plan(received(len), one(step.writes(len, Readers::All)), None, false)
+            }
+            Call::Bcast { root, .. } => {
+                plan(None, one(step.reads(root..root + 1, len, 0..len)), received(len), false)
+            }
+            Call::Scatter { root, in_place, .. } => {
+                let mut round = step.reads(root..root + 1, all, own.clone());
+                if me != root {
+                    return plan(None, one(round), received(len), false);
+                }
+                round.publish = Some((Content::Input, Readers::All));
+                let output = if in_place { None } else { received(len) };
+                if output.is_none() {
+                    round.sources = 0..0;
+                }
+                plan(sent(false, all), one(round), output, false)
+            }
+            Call::Gather { root, .. } if me != root => {
+                plan(sent(false, len), one(step.writes(len, Readers::One(root))), None, false)
+            }
+            Call::Gather { in_place, .. } => {
+                plan(mine(in_place), one(step.reads(0..ranks, len, 0..len)), received(all), false)
+            }
+            Call::Reduce { root, .. } if me != root => {
+                plan(sent(false, len), one(step.writes(len, Readers::One(root))), None, false)
+            }
+            Call::Reduce { in_place, .. } => {
+                let round = step.reads(0..ranks, len, 0..len).combined();
+                plan(sent(in_place, len), one(round), received(len), false)
+            }
+            Call::Allgather { in_place, .. } => {
+                let round = step.exchanges(0..ranks, len, 0..len);
+                plan(mine(in_place), one(round), received(all), true)
+            }
+            Call::Alltoall { in_place, .. } => {
+                let round = step.exchanges(0..ranks, all, own.clone());
+                plan(sent(in_place, all), one(round), received(all), true)
+            }
+            Call::ReduceScatterBlock { in_place, .. } => {
+                let round = step.exchanges(0..ranks, all, own.clone()).combined();
+                plan(sent(in_place, all), one(round), received(len), true)
+            }
+            Call::Scan { in_place, .. } => {
+                let round = step.exchanges(0..me + 1, len, 0..len).combined();
+                plan(sent(in_place, len), one(round), received(len), false)
+            }
+            Call::Exscan { in_place, .. } => {
+                let round = step.exchanges(0..me, len, 0..len).combined();
+                let output = if me == 0 { None } else { received(len) };
+                plan(sent(in_place, len), one(round), output, false)
+            }
+            Call::Allreduce { in_place, .. } => {
+                plan(sent(in_place, len), step.all_combine(), received(len), true)
+            }
+            // A barrier is one of no bytes.
+            _ => plan(None, step.all_combine(), None, true),
+        }
+    }
+
+    /// How many rounds it has.
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        self.rounds.iter().flatten().count()
+    }
+}
+
+/// Makes rounds.
+struct Step {
+    me: usize,
+    ranks: usize,
+    len: usize,
+}
+
+impl Step {
+    fn writes(&self, note: usize, readers: Readers) -> Round {
+        let publish = Some((Content::Input, readers));
+        Round { publish, ..self.reads(0..0, note, 0..0) }
+    }
+
+    fn reads(&self, sources: Range<usize>, note: usize, part: Range<usize>) -> Round {
+        Round { publish: None, sources, note, part, then: Then::Join }
+    }
+
+    fn exchanges(&self, sources: Range<usize>, note: usize, part: Range<usize>) -> Round {
+        let publish = Some((Content::Input, Readers::All));
+        Round { publish, ..self.reads(sources, note, part) }
+    }
+
+    /// All ranks get what all ranks' contributions are, combined.
+    fn all_combine(&self) -> [Option<Round>; 2] {
+        let Step { me, ranks, len } = *self;
+        if ranks <= FLAT_MAX {
+            return [Some(self.exchanges(0..ranks, len, 0..len).combined()), None];
+        }
+        if me == LEADER {
+            let collects = self.reads(0..ranks, len, 0..len).combined();
+            let publish = Some((Content::Result, Readers::All));
+            return [Some(collects), Some(Round { publish, ..self.reads(0..0, len, 0..0) })];
+        }
+        let contributes = self.writes(len, Readers::One(LEADER));
+        [Some(contributes), Some(self.reads(LEADER..LEADER + 1, len, 0..len))]
+    }
+}
+
+impl Round {
+    fn combined(self) -> Round {
+        Round { then: Then::Combine, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reduction;
+
+    const OF: Reduction = Reduction { unit: 4, commutative: true };
+
+    fn calls(root: usize, len: u64) -> Vec<Call<'static>> {
+        let in_place = false;
+        vec![
+            Call::Barrier,
+            Call::Bcast { root, len },
+            Call::Gather { root, len, in_place },
+            Call::Scatter { root, len, in_place },
+            Call::Allgather { len, in_place },
+            Call::Alltoall { len, in_place },
+            Call::Reduce { root, len, of: OF, in_place },
+            Call::Allreduce { len, of: OF, in_place },
+            Call::ReduceScatterBlock { len, of: OF, in_place },
+            Call::Scan { len, of: OF, in_place },
+            Call::Exscan { len, of: OF, in_place },
+        ]
+    }
+
+    /// Of every round: who reads a note has a writer that means it for him, and both know its length. All ranks count
+    /// as many rounds.
+    #[test]
+    fn every_note_that_is_read_is_written_for_its_reader() {
+        for ranks in 2..=20 {
+            for call in (0..ranks).flat_map(|root| calls(root, 12)) {
+                let plans: Vec<Plan> = (0..ranks).map(|me| Plan::new(&call, me, ranks)).collect();
+                for (me, plan) in plans.iter().enumerate() {
+                    assert_eq!(plan.count(), plans[0].count(), "{call:?}");
+                    for (number, round) in plan.rounds.iter().flatten().enumerate() {
+                        assert!(round.part.end <= round.note, "{call:?}");
+                        for source in round.sources.clone().filter(|source| *source != me) {
+                            let there = plans[source].rounds[number].as_ref().unwrap();
+                            let (_, readers) = there.publish.unwrap();
+                            assert!(readers == Readers::All || readers == Readers::One(me));
+                            assert_eq!(there.note, round.note, "{call:?}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A rank that has ended has heard of all, directly or through one that has.
+    #[test]
+    fn only_together_if_everybody_heard_of_everybody() {
+        for ranks in 2..=20 {
+            for call in calls(1, 12) {
+                let plans: Vec<Plan> = (0..ranks).map(|me| Plan::new(&call, me, ranks)).collect();
+                let mut heard: Vec<Vec<bool>> =
+                    (0..ranks).map(|me| (0..ranks).map(|other| me == other).collect()).collect();
+                for number in 0..plans[0].count() {
+                    let before = heard.clone();
+                    for (me, plan) in plans.iter().enumerate() {
+                        for source in plan.rounds[number].as_ref().unwrap().sources.clone() {
+                            for rank in 0..ranks {
+                                heard[me][rank] |= before[source][rank];
+                            }
+                        }
+                    }
+                }
+                let all = heard.iter().flatten().all(|heard| *heard);
+                assert!(all || plans.iter().all(|plan| !plan.together), "{call:?} {ranks}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_long_or_of_unlike_lengths_goes_another_way() {
+        let in_place = false;
+        assert!(fits(&Call::Bcast { root: 0, len: 1024 }, 2));
+        assert!(!fits(&Call::Bcast { root: 0, len: 1025 }, 2));
+        assert!(fits(&Call::Alltoall { len: 512, in_place }, 2));
+        assert!(!fits(&Call::Alltoall { len: 512, in_place }, 3));
+        assert!(!fits(&Call::Alltoall { len: u64::MAX, in_place }, 3));
+        assert!(!fits(&Call::Barrier, 1) && fits(&Call::Barrier, RANKS_MAX));
+        assert!(!fits(&Call::Barrier, RANKS_MAX + 1));
+        assert!(!fits(&Call::Allgatherv { lens: &[1, 1], in_place }, 2));
+    }
+
+    #[test]
+    fn kinds_name_operations() {
+        for call in calls(0, 1) {
+            assert_eq!(operation(kind(call.operation())), Some(call.operation()));
+        }
+        assert!(Operation::ALL.iter().all(|known| (1..FAILED).contains(&kind(*known))));
+        assert_eq!((operation(0), operation(FAILED)), (None, None));
+    }
+}

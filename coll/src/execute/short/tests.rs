@@ -1,0 +1,124 @@
+//! A rank that writes rubbish over the whole board.
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use gapless_bml::Bml;
+use gapless_btl::loopback::{Hub, Loopback};
+use gapless_engine::{HostEngine, ReduceOp, Typed};
+use gapless_mem::Region;
+use gapless_pml::Config;
+
+use super::*;
+use crate::Reduction;
+use crate::execute::{Blocks, Sequencer};
+
+fn endpoints(ranks: u32) -> Vec<Pml> {
+    let hub = Hub::new();
+    let mut bmls: Vec<Bml> = (0..ranks).map(|rank| Bml::new(Rank(rank), ranks)).collect();
+    bmls.iter_mut().for_each(|bml| bml.add(Box::new(Loopback::new(&hub))));
+    let addresses: Vec<_> = bmls.iter().map(Bml::addresses).collect();
+    for (me, bml) in (0..ranks).zip(&mut bmls) {
+        for peer in (0..ranks).filter(|peer| *peer != me) {
+            bml.connect(Rank(peer), &addresses[peer as usize]).unwrap();
+        }
+    }
+    let pml = |bml| Pml::new(bml, vec![Arc::new(HostEngine)], Config::default());
+    bmls.into_iter().map(pml).collect()
+}
+
+fn pages(pmls: &mut [Pml]) -> Vec<Page> {
+    let mut openings: Vec<Opening> =
+        pmls.iter().map(|pml| Opening::new(&Sequencer::new(&pml.world()))).collect();
+    let mut pages: Vec<Option<Page>> = pmls.iter().map(|_| None).collect();
+    while pages.iter().any(Option::is_none) {
+        for ((opening, page), pml) in openings.iter_mut().zip(&mut pages).zip(&mut *pmls) {
+            if page.is_none()
+                && let Poll::Ready(opened) = opening.advance(pml, &HostEngine, &HostEngine)
+            {
+                *page = opened.unwrap();
+            }
+            pml.progress();
+        }
+    }
+    pages.into_iter().flatten().collect()
+}
+
+/// Whatever another rank writes: an end, or none, but no panic and no stray byte.
+#[test]
+fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
+    let mut state = 0x2545_F491_4F6C_DD1Du64;
+    let mut random = move |end: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 8) % end
+    };
+    let of = Reduction { unit: 4, commutative: true };
+    let (mut scribbled, mut ended) = (0, 0);
+    for ranks in [2, 10] {
+        let mut pmls = endpoints(ranks);
+        for round in 0..300 {
+            let mut pages = pages(&mut pmls);
+            let me = round % ranks as usize;
+            let (page, pml) = (&mut pages[me], &mut pmls[me]);
+            for _ in 0..6 {
+                let root = usize::try_from(random(ranks.into())).unwrap();
+                let len = 4 * random(10);
+                let in_place = true;
+                let call = [
+                    Call::Barrier,
+                    Call::Bcast { root, len },
+                    Call::Allreduce { len, of, in_place },
+                    Call::Allgather { len, in_place },
+                    Call::Alltoall { len, in_place },
+                ][usize::try_from(random(5)).unwrap()];
+                let (_, row) = crate::build::rows(&call, me, ranks as usize);
+                let mut memory = vec![0xEE; usize::try_from(row.len()).unwrap() + 16];
+                let region = Region::of_mut(&mut memory).sub(8, row.len()).unwrap();
+                let recv = match row.len() {
+                    0 => Blocks::None,
+                    _ => Blocks::Whole(Typed::contiguous(region)),
+                };
+                let int = gapless_dtype::Datatype::from(gapless_dtype::Primitive::Int32);
+                let sum = Combine::new(&ReduceOp::Sum.into(), &int.commit().unwrap()).unwrap();
+                let rows = Rows { send: Blocks::None, recv };
+                // SAFETY: the memory outlives the collective, which the page is dropped with at the latest.
+                unsafe { page.begin(&call, rows, Some(sum)) }.unwrap();
+                let mut over = false;
+                for _ in 0..20 {
+                    let now = page.seat.round();
+                    for word in page.shared.words.all() {
+                        // Often a mark that fits, or nearly does.
+                        let word_now = match random(4) {
+                            0 => random(u64::MAX),
+                            1 => (now + random(2)) << 16 | random(1 << 16),
+                            _ => now << 16 | u64::from(plan::kind(call.operation())) << 11 | len,
+                        };
+                        word.store(word_now, Ordering::Relaxed);
+                    }
+                    page.look();
+                    let _ = page.doze(pml);
+                    if let Poll::Ready(result) = page.advance(pml, &HostEngine, &HostEngine) {
+                        let spoilt =
+                            |error: &CollError| matches!(error, CollError::Scribbled { .. });
+                        scribbled += u32::from(result.as_ref().err().is_some_and(spoilt));
+                        over = true;
+                        break;
+                    }
+                }
+                ended += u32::from(over);
+                if !over {
+                    page.going = None;
+                }
+                let around = [&memory[..8], &memory[memory.len() - 8..]];
+                assert_eq!(around, [&[0xEE; 8][..]; 2], "{call:?}");
+                if !over {
+                    break;
+                }
+            }
+            page.close(pml);
+        }
+    }
+    assert!(scribbled > 50 && ended > 50, "{scribbled} {ended}");
+}

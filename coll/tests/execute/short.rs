@@ -1,0 +1,373 @@
+//! Short collectives by notes on a board: results, losses, sleepers.
+use super::*;
+use crate::job::Job;
+use crate::late::Late;
+use gapless_coll::choose::candidates;
+use gapless_coll::short::{Opening, Page, SHORT_BYTES};
+use gapless_coll::{CollError, Operation};
+use gapless_engine::{Engine, HostEngine, Reducer};
+use gapless_pml::Pml;
+use std::collections::VecDeque;
+use std::task::Poll;
+
+const TURNS_MAX: u32 = 200_000;
+
+/// The pages of all ranks that live, or that there are none.
+fn open(job: &mut Job, sequencers: &[Sequencer], kill: Option<(u32, u32)>) -> Vec<Option<Page>> {
+    let start = |sequencer| Some(Opening::new(sequencer));
+    let mut openings: Vec<Option<Opening>> = sequencers.iter().map(start).collect();
+    let mut pages: Vec<Option<Page>> = openings.iter().map(|_| None).collect();
+    for turn in 0..TURNS_MAX {
+        if let Some((rank, when)) = kill
+            && turn == when
+        {
+            job.kill(rank);
+            openings[rank as usize] = None;
+        }
+        for (rank, opening) in openings.iter_mut().enumerate() {
+            let Some(going) = opening else { continue };
+            let pml = job.ranks[rank].as_mut().unwrap();
+            if let Poll::Ready(page) = going.advance(pml, &HostEngine, &HostEngine) {
+                pages[rank] = page.unwrap();
+                *opening = None;
+            }
+        }
+        if openings.iter().all(Option::is_none) {
+            return pages;
+        }
+        job.progress();
+    }
+    panic!("the openings do not end");
+}
+
+/// A job of so many ranks, and their pages.
+fn job(ranks: u32) -> (Job, Vec<Page>) {
+    let mut job = Job::new(ranks);
+    let worlds = job.worlds();
+    let pages = open(&mut job, &Job::sequencers(&worlds), None);
+    (job, pages.into_iter().map(|page| page.expect("loopbacks map")).collect())
+}
+
+/// A call of all ranks, its buffers, and what comes out.
+fn collective(
+    calls: &[Call<'_>],
+    how: Arithmetic,
+    lies: &[Lie],
+    random: &mut Random,
+) -> Collective {
+    let algorithm = candidates(&calls[0], &Locality::flat(calls.len()))[0];
+    Collective::new(calls, &algorithm, (how, lies), random)
+}
+
+impl Collective {
+    /// Begins one rank's call.
+    fn begin(&mut self, rank: usize, page: &mut Page, call: &Call<'_>) -> Result<(), CollError> {
+        let combine = Some(self.how.how());
+        let (send, recv) = &mut self.held[rank];
+        let rows = Rows { send: send.blocks(), recv: recv.blocks() };
+        // SAFETY: tests keep the buffers until all has ended, or the pages are gone.
+        unsafe { page.begin(call, rows, combine) }
+    }
+}
+
+fn advance(page: &mut Page, pml: &mut Pml) -> Poll<Result<(), CollError>> {
+    page.advance(pml, &HostEngine, &HostEngine)
+}
+
+/// A call that goes by the page.
+fn short(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
+    let in_place = random.below(2) == 0;
+    let root = usize::try_from(random.below(ranks as u64)).unwrap();
+    let most = [2, 16, 100, SHORT_BYTES / of.unit][usize::try_from(random.below(4)).unwrap()];
+    let long = of.unit * random.below(most + 1);
+    let part = of.unit * random.below(SHORT_BYTES / of.unit / ranks as u64 + 1);
+    let calls = [
+        Call::Barrier,
+        Call::Bcast { root, len: long },
+        Call::Gather { root, len: long, in_place },
+        Call::Scatter { root, len: part, in_place },
+        Call::Allgather { len: long, in_place },
+        Call::Alltoall { len: part, in_place },
+        Call::Reduce { root, len: long, of, in_place },
+        Call::Allreduce { len: long, of, in_place },
+        Call::ReduceScatterBlock { len: part, of, in_place },
+        Call::Scan { len: long, of, in_place },
+        Call::Exscan { len: long, of, in_place },
+    ];
+    let call = calls[usize::try_from(random.below(calls.len() as u64)).unwrap()];
+    assert!(Page::takes(&call, ranks));
+    call
+}
+
+/// Ranks go through a list of random calls, each as far ahead of others as it can: all results are as defined.
+fn play(ranks: u32, count: usize, engine: &(impl Engine + Reducer), random: &mut Random) {
+    let (mut job, mut pages) = job(ranks);
+    let n = ranks as usize;
+    let lies = [Lie::Plain, Lie::Gaps, Lie::Apart];
+    let mut program: Vec<(Vec<Call<'_>>, Collective)> = (0..count)
+        .map(|_| {
+            let how = if random.below(2) == 0 { Arithmetic::Sum } else { Arithmetic::Affine };
+            let calls = vec![short(n, sum(how), random); n];
+            let at = usize::try_from(random.below(3)).unwrap();
+            let one = collective(&calls, how, &lies[at..], random);
+            (calls, one)
+        })
+        .collect();
+    let mut left: Vec<VecDeque<usize>> = (0..n).map(|_| (0..count).collect()).collect();
+    let mut going = vec![false; n];
+    for turn in 0.. {
+        assert!(turn < TURNS_MAX, "{n} ranks have {left:?} left");
+        if left.iter().all(VecDeque::is_empty) {
+            break;
+        }
+        // One rank has many turns in a row now and then.
+        let rank = usize::try_from(random.below(n as u64)).unwrap();
+        for _ in 0..=random.below(4) * 3 {
+            let Some(&index) = left[rank].front() else { break };
+            let page = &mut pages[rank];
+            if !going[rank] {
+                let (calls, one) = &mut program[index];
+                one.begin(rank, page, &calls[rank]).unwrap();
+                going[rank] = true;
+            }
+            let looked = page.look();
+            match page.advance(job.pml(u32::try_from(rank).unwrap()), engine, engine) {
+                Poll::Pending => {}
+                Poll::Ready(result) => {
+                    assert_eq!(result, Ok(()), "{}: rank {rank}", program[index].1.what);
+                    assert!(looked || turn == 0 || n > 1);
+                    left[rank].pop_front();
+                    going[rank] = false;
+                }
+            }
+        }
+    }
+    drop(pages);
+    program.iter().for_each(|(_, one)| one.check());
+}
+
+#[test]
+fn every_short_operation_gives_what_it_is_defined_to_give() {
+    let mut random = Random(40);
+    for ranks in [2, 3, 5, 8, 9, 12] {
+        play(ranks, 120, &HostEngine, &mut random);
+    }
+}
+
+#[test]
+fn engines_that_work_later_are_waited_for_here_too() {
+    let mut random = Random(41);
+    for ranks in [2, 9] {
+        play(ranks, 40, &Late, &mut random);
+    }
+}
+
+/// Without mappings there are no pages, at any rank; nor if a rank dies before all have one. They agree either way.
+#[test]
+fn all_ranks_have_a_page_or_none_has() {
+    let mut job = Job::unmapped(3);
+    let worlds = job.worlds();
+    let pages = open(&mut job, &Job::sequencers(&worlds), None);
+    assert!(pages.iter().all(Option::is_none));
+    let mut job = Job::new(1);
+    let worlds = job.worlds();
+    assert!(open(&mut job, &Job::sequencers(&worlds), None)[0].is_none(), "one rank needs none");
+    let (mut some, mut none) = (0, 0);
+    for dead in [0, 1] {
+        for when in 0..40 {
+            let mut job = Job::new(4);
+            let worlds = job.worlds();
+            let mut pages = open(&mut job, &Job::sequencers(&worlds), Some((dead, when)));
+            pages.remove(dead as usize);
+            let opened = pages.iter().flatten().count();
+            assert!([0, pages.len()].contains(&opened), "{opened} of {}", pages.len());
+            if opened == 0 { none += 1 } else { some += 1 }
+        }
+    }
+    assert!(some > 0 && none > 0, "{some} {none}");
+}
+
+/// A rank dies in the midst of short collectives: those that need it fail and name it, and the others go on.
+#[test]
+fn a_death_ends_short_collectives_with_its_name() {
+    let mut random = Random(42);
+    let (mut failed, mut well) = (0, 0);
+    for ranks in [3, 10] {
+        let n = ranks as usize;
+        for (round, dead) in (0..60).map(|round| (round, round % ranks)) {
+            let (mut job, mut pages) = job(ranks);
+            let of = sum(Arithmetic::Sum);
+            let program: Vec<Call<'_>> = (0..12).map(|_| short(n, of, &mut random)).collect();
+            let mut collectives: Vec<Collective> = program
+                .iter()
+                .map(|call| {
+                    collective(&vec![*call; n], Arithmetic::Sum, &[Lie::Plain], &mut random)
+                })
+                .collect();
+            let mut at = vec![(0, false); n];
+            for turn in 0.. {
+                assert!(turn < 2000, "{at:?} of {program:?}");
+                if turn == round / 3 {
+                    job.kill(dead);
+                    at[dead as usize].0 = program.len();
+                }
+                for (rank, page) in pages.iter_mut().enumerate() {
+                    let (index, going) = &mut at[rank];
+                    let Some(call) = program.get(*index) else { continue };
+                    if !*going {
+                        collectives[*index].begin(rank, page, call).unwrap();
+                        *going = true;
+                    }
+                    let Poll::Ready(result) = advance(page, job.ranks[rank].as_mut().unwrap())
+                    else {
+                        continue;
+                    };
+                    match result {
+                        Ok(()) => well += 1,
+                        Err(error) => {
+                            assert_eq!(error.culprit(), Some(dead), "{error}");
+                            failed += 1;
+                        }
+                    }
+                    (*index, *going) = (*index + 1, false);
+                }
+                job.progress();
+                if at.iter().all(|(index, _)| *index == program.len()) {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(failed > 200 && well > 200, "{failed} {well}");
+}
+
+/// Ranks that do not call the same are told which rank does not, and can go on.
+#[test]
+fn calls_that_do_not_fit_together() {
+    let of = sum(Arithmetic::Sum);
+    let in_place = true;
+    for (ranks, calls, expected) in [
+        (
+            2,
+            [Call::Bcast { root: 0, len: 8 }, Call::Bcast { root: 0, len: 12 }],
+            [Ok(()), Err(CollError::Length { rank: 0, sent: 8, expected: 12 })],
+        ),
+        (
+            2,
+            [Call::Allreduce { len: 8, of, in_place }, Call::Allgather { len: 4, in_place }],
+            [
+                Err(CollError::Mismatch {
+                    rank: 1,
+                    theirs: Some(Operation::Allgather),
+                    ours: Operation::Allreduce,
+                }),
+                Err(CollError::Mismatch {
+                    rank: 0,
+                    theirs: Some(Operation::Allreduce),
+                    ours: Operation::Allgather,
+                }),
+            ],
+        ),
+    ] {
+        let (mut job, mut pages) = job(ranks);
+        let mut random = Random(43);
+        let good = vec![Call::Allreduce { len: 40, of, in_place }; ranks as usize];
+        let mut each: Vec<Collective> = calls
+            .iter()
+            .map(|call| collective(&[*call; 2], Arithmetic::Sum, &[Lie::Plain], &mut random))
+            .collect();
+        for (rank, page) in pages.iter_mut().enumerate() {
+            each[rank].begin(rank, page, &calls[rank]).unwrap();
+        }
+        let results = finish(&mut job, &mut pages);
+        assert_eq!(results, expected);
+        let mut after = collective(&good, Arithmetic::Sum, &[Lie::Plain], &mut random);
+        for (rank, page) in pages.iter_mut().enumerate() {
+            after.begin(rank, page, &good[rank]).unwrap();
+        }
+        assert_eq!(finish(&mut job, &mut pages), [Ok(()), Ok(())]);
+        after.check();
+    }
+}
+
+/// Goes on until all have ended.
+fn finish(job: &mut Job, pages: &mut [Page]) -> Vec<Result<(), CollError>> {
+    let mut results = vec![None; pages.len()];
+    for _ in 0..TURNS_MAX {
+        for ((page, pml), result) in pages.iter_mut().zip(&mut job.ranks).zip(&mut results) {
+            if result.is_none()
+                && let Poll::Ready(ended) = advance(page, pml.as_mut().unwrap())
+            {
+                *result = Some(ended);
+            }
+        }
+        if results.iter().all(Option::is_some) {
+            return results.into_iter().flatten().collect();
+        }
+        job.progress();
+    }
+    panic!("{results:?}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_written() {
+    let (mut job, mut pages) = job(2);
+    let mut random = Random(44);
+    let of = sum(Arithmetic::Sum);
+    let good = [Call::Allreduce { len: 8, of, in_place: false }; 2];
+    let mut one = collective(&good, Arithmetic::Sum, &[Lie::Plain], &mut random);
+    let long = Call::Bcast { root: 0, len: SHORT_BYTES + 1 };
+    let error = one.begin(0, &mut pages[0], &long).unwrap_err();
+    assert_eq!(error, CollError::NotShort { operation: Operation::Bcast });
+    let error = one.begin(0, &mut pages[0], &Call::Bcast { root: 2, len: 8 }).unwrap_err();
+    assert!(matches!(error, CollError::Call { .. }), "{error}");
+    let error = one.begin(0, &mut pages[0], &Call::Allreduce { len: 4, of, in_place: false });
+    assert!(matches!(error, Err(CollError::Row { given: 8, expected: 4, .. })), "{error:?}");
+    let odd = Reduction { unit: 6, commutative: true };
+    let error =
+        one.begin(0, &mut pages[0], &Call::Reduce { root: 0, len: 6, of: odd, in_place: false });
+    assert!(matches!(error, Err(CollError::Row { .. } | CollError::Combine { .. })), "{error:?}");
+    one.begin(0, &mut pages[0], &good[0]).unwrap();
+    let error = one.begin(0, &mut pages[0], &good[0]).unwrap_err();
+    assert_eq!(error, CollError::Abandoned);
+    one.begin(1, &mut pages[1], &good[1]).unwrap();
+    assert_eq!(finish(&mut job, &mut pages), [Ok(()), Ok(())]);
+    one.check();
+    assert_eq!(advance(&mut pages[0], job.pml(0)), Poll::Ready(Ok(())), "nothing is under way");
+}
+
+/// Who sleeps gets one message, when what it waits for is there, and whoever is awake gets none.
+#[test]
+fn sleepers_are_woken_by_a_message() {
+    let (mut job, mut pages) = job(2);
+    let mut random = Random(45);
+    let calls = [Call::Bcast { root: 0, len: 8 }; 2];
+    for sleeps in [true, false, true, true] {
+        let mut one = collective(&calls, Arithmetic::Sum, &[Lie::Plain], &mut random);
+        one.begin(1, &mut pages[1], &calls[1]).unwrap();
+        assert_eq!(advance(&mut pages[1], job.pml(1)), Poll::Pending);
+        assert!(!pages[1].look());
+        let bell = sleeps.then(|| {
+            let bell = pages[1].doze(job.pml(1)).unwrap();
+            assert_eq!(pages[1].doze(job.pml(1)), Some(bell), "the same sleep");
+            assert_eq!(advance(&mut pages[1], job.pml(1)), Poll::Pending);
+            bell
+        });
+        job.progress();
+        if let Some(bell) = bell {
+            assert_eq!(job.pml(1).collect(bell).unwrap(), None);
+        }
+        one.begin(0, &mut pages[0], &calls[0]).unwrap();
+        assert_eq!(advance(&mut pages[0], job.pml(0)), Poll::Ready(Ok(())));
+        job.progress();
+        if let Some(bell) = bell {
+            assert!(job.pml(1).collect(bell).unwrap().is_some(), "it was rung");
+        }
+        assert!(pages[1].look());
+        assert_eq!(advance(&mut pages[1], job.pml(1)), Poll::Ready(Ok(())));
+        one.check();
+    }
+    let [first, second] = &mut pages[..] else { panic!("two ranks") };
+    first.close(job.pml(0));
+    second.close(job.pml(1));
+}
