@@ -129,7 +129,7 @@ pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anythi
     let each = work.bytes / ELEMENT / ranks;
     let whole = ["bcast", "reduce", "allreduce", "scan"].contains(&work.operation);
     let mut part = Part {
-        comm: comm,
+        comm,
         operation: work.operation,
         layout: Datatype::resized(0, spread, &double)?.commit()?,
         each,
