@@ -1,7 +1,9 @@
 //! Collectives as methods: each operation in each form, on plain and on strided buffers, against what the operation
 //! means, written out. Ranks are threads; those of `killed.rs` are processes.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+#[allow(unsafe_code, reason = "views of memory of devices")]
+mod device;
 mod field;
 mod given_up;
 mod kept;
