@@ -3,7 +3,7 @@
 use super::Tools;
 use gapless_coll::{CollError, Executor};
 use gapless_engine::Op;
-use gapless_pml::Pml;
+use gapless_pml::{Comm, Pml, PmlError};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +17,15 @@ pub(crate) struct Number(u64);
 #[derive(Debug)]
 pub(crate) struct Live {
     tools: Arc<Tools>,
-    /// In the order of their beginning: one may wait for an earlier one.
-    all: BTreeMap<Number, Box<Entry>>,
+    /// Those in flight, in the order of their beginning: one may wait for an earlier one.
+    going: BTreeMap<Number, Box<Entry>>,
+    /// Those that have ended and were not asked for, and persistent ones that are inactive.
+    rest: BTreeMap<Number, Box<Entry>>,
     next: u64,
-    /// How many are going.
-    going: usize,
     /// Whether engines work for some.
     busy: bool,
+    /// Communicators that were freed while collectives were in flight on them.
+    leaving: Vec<Comm>,
 }
 
 /// One collective. When it is dropped, so may be a user's function, which may do anything: that is done without the
@@ -31,6 +33,7 @@ pub(crate) struct Live {
 #[derive(Debug)]
 pub(crate) struct Entry {
     executor: Executor,
+    comm: Comm,
     phase: Phase,
     /// A persistent one stays when its result has been taken.
     persistent: bool,
@@ -61,48 +64,41 @@ pub(crate) enum Fate {
 
 impl Entry {
     /// One that has not begun. `op`: what combines its elements.
-    pub(super) fn new(executor: Executor, op: Option<Op>) -> Entry {
-        Entry { executor, phase: Phase::New, persistent: false, left: None, op }
-    }
-
-    /// Goes on with it; whether it has ended by that.
-    fn advance(&mut self, pml: &mut Pml, tools: &Tools) -> bool {
-        if !matches!(self.phase, Phase::Going) {
-            return false;
-        }
-        match self.executor.advance(pml, tools, tools) {
-            Poll::Ready(result) => {
-                self.phase = Phase::Ended(result);
-                true
-            }
-            Poll::Pending => false,
-        }
+    pub(super) fn new(executor: Executor, comm: Comm, op: Option<Op>) -> Entry {
+        Entry { executor, comm, phase: Phase::New, persistent: false, left: None, op }
     }
 }
 
 impl Live {
     pub(crate) fn new(tools: Tools) -> Live {
-        let all = BTreeMap::new();
-        Live { tools: Arc::new(tools), all, next: 0, going: 0, busy: false }
+        Live {
+            tools: Arc::new(tools),
+            going: BTreeMap::new(),
+            rest: BTreeMap::new(),
+            next: 0,
+            busy: false,
+            leaving: Vec::new(),
+        }
     }
 
-    fn insert(&mut self, entry: Entry) -> Number {
+    fn number(&mut self) -> Number {
         let number = Number(self.next);
         self.next += 1;
-        self.all.insert(number, Box::new(entry));
         number
     }
 
     /// Begins one, and goes on with it as far as it can.
     pub(super) fn begin(&mut self, pml: &mut Pml, entry: Entry) -> Number {
-        let number = self.insert(entry);
-        self.set_going(pml, number);
+        let number = self.number();
+        self.go(pml, number, Box::new(entry));
         number
     }
 
     /// Keeps a persistent one.
     pub(super) fn keep(&mut self, entry: Entry) -> Number {
-        self.insert(Entry { persistent: true, ..entry })
+        let number = self.number();
+        self.rest.insert(number, Box::new(Entry { persistent: true, ..entry }));
+        number
     }
 
     /// Starts a persistent one, and goes on with it as far as it can.
@@ -113,49 +109,89 @@ impl Live {
     /// # Errors
     /// It is active.
     pub(super) unsafe fn start(&mut self, pml: &mut Pml, number: Number) -> Result<(), CollError> {
-        match self.all.get_mut(&number) {
-            Some(entry) if !matches!(entry.phase, Phase::New) => {
-                // SAFETY: the caller's promise.
-                unsafe { entry.executor.restart() }?;
-            }
-            _ => {}
+        let Some(entry) = self.rest.get_mut(&number) else { return Err(CollError::StillActive) };
+        if !matches!(entry.phase, Phase::New) {
+            // SAFETY: the caller's promise.
+            unsafe { entry.executor.restart() }?;
         }
-        self.set_going(pml, number);
+        if let Some(entry) = self.rest.remove(&number) {
+            self.go(pml, number, entry);
+        }
         Ok(())
     }
 
-    fn set_going(&mut self, pml: &mut Pml, number: Number) {
-        let Some(entry) = self.all.get_mut(&number) else { return };
+    fn go(&mut self, pml: &mut Pml, number: Number, entry: Box<Entry>) {
+        // Whatever happens in `advance`, it is found here.
+        let entry = self.going.entry(number).or_insert(entry);
         entry.phase = Phase::Going;
-        self.going += 1;
-        if entry.advance(pml, &self.tools) {
-            self.going -= 1;
+        let tools = &*self.tools;
+        if let Poll::Ready(result) = entry.executor.advance(pml, tools, tools) {
+            entry.phase = Phase::Ended(result);
+            self.rest.extend(self.going.remove(&number).map(|entry| (number, entry)));
+        } else {
+            self.busy |= entry.executor.is_busy();
         }
-        self.busy |= entry.executor.is_busy();
     }
 
     /// Goes on with all; gives how many have ended. Those that nobody asks for any more go to `spent`.
     #[inline]
     pub(crate) fn advance(&mut self, pml: &mut Pml, spent: &mut Vec<Box<dyn Any + Send>>) -> usize {
-        if self.going == 0 { 0 } else { self.advance_all(pml, spent) }
+        if self.going.is_empty() { 0 } else { self.advance_all(pml, spent) }
     }
 
     fn advance_all(&mut self, pml: &mut Pml, spent: &mut Vec<Box<dyn Any + Send>>) -> usize {
-        let mut ended = 0;
-        let mut left = Vec::new();
+        let mut ended = Vec::new();
         self.busy = false;
-        for (number, entry) in &mut self.all {
-            if entry.advance(pml, &self.tools) {
-                ended += 1;
-                left.extend(entry.left.is_some().then_some(*number));
+        let tools = &*self.tools;
+        for (number, entry) in &mut self.going {
+            match entry.executor.advance(pml, tools, tools) {
+                Poll::Ready(result) => {
+                    entry.phase = Phase::Ended(result);
+                    ended.push(*number);
+                }
+                Poll::Pending => self.busy |= entry.executor.is_busy(),
             }
-            self.busy |= entry.executor.is_busy();
         }
-        for number in left {
-            spent.extend(self.all.remove(&number).map(|entry| entry as Box<_>));
+        for number in &ended {
+            match self.going.remove(number) {
+                Some(entry) if entry.left.is_some() => spent.push(entry),
+                entry => self.rest.extend(entry.map(|entry| (*number, entry))),
+            }
         }
-        self.going -= ended;
-        ended
+        if !ended.is_empty() && !self.leaving.is_empty() {
+            self.free_leaving(pml);
+        }
+        ended.len()
+    }
+
+    fn uses(&self, comm: &Comm) -> bool {
+        self.going.values().any(|entry| entry.comm.same(comm))
+    }
+
+    /// Frees a communicator: now, or when the last collective on it has ended.
+    ///
+    /// # Errors
+    /// It is predefined; it was freed already.
+    pub(crate) fn free(&mut self, pml: &mut Pml, comm: &Comm) -> Result<(), PmlError> {
+        let is_predefined = comm.same(&pml.world()) || comm.same(&pml.self_comm());
+        if is_predefined || !self.uses(comm) {
+            return pml.free(comm);
+        }
+        if self.leaving.iter().any(|leaving| leaving.same(comm)) {
+            return Err(PmlError::NoSuchComm);
+        }
+        self.leaving.push(comm.clone());
+        Ok(())
+    }
+
+    fn free_leaving(&mut self, pml: &mut Pml) {
+        let all = std::mem::take(&mut self.leaving);
+        let (stay, go): (Vec<Comm>, Vec<Comm>) = all.into_iter().partition(|comm| self.uses(comm));
+        self.leaving = stay;
+        for comm in go {
+            // It is there, and not predefined.
+            let _ = pml.free(&comm);
+        }
     }
 
     /// Whether engines work for some of them, so that a waiting caller should poll and not sleep.
@@ -164,25 +200,24 @@ impl Live {
         self.busy
     }
 
-    /// Whether none is going.
+    /// Whether none is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.going == 0
+        self.going.is_empty()
     }
 
     /// Takes the result of one, if it has ended.
     pub(super) fn take(&mut self, number: Number) -> Fate {
-        let Some(entry) = self.all.get_mut(&number) else { return Fate::Gone };
+        if self.going.contains_key(&number) {
+            return Fate::Going;
+        }
+        let Some(entry) = self.rest.get_mut(&number) else { return Fate::Gone };
         match std::mem::replace(&mut entry.phase, Phase::Idle) {
             Phase::Ended(result) => {
-                let rest = if entry.persistent { None } else { self.all.remove(&number) };
+                let rest = if entry.persistent { None } else { self.rest.remove(&number) };
                 Fate::Ended(result, rest)
             }
-            Phase::Going => {
-                entry.phase = Phase::Going;
-                Fate::Going
-            }
-            idle => {
-                entry.phase = idle;
+            other => {
+                entry.phase = other;
                 Fate::Gone
             }
         }
@@ -195,25 +230,26 @@ impl Live {
         number: Number,
         memory: Option<Box<dyn Any + Send>>,
     ) -> (Option<Box<Entry>>, Option<Box<dyn Any + Send>>) {
-        match self.all.get_mut(&number) {
-            Some(entry) if matches!(entry.phase, Phase::Going) => {
+        match self.going.get_mut(&number) {
+            Some(entry) => {
                 entry.left = memory.or_else(|| Some(Box::new(())));
                 (None, None)
             }
-            _ => (self.all.remove(&number), memory),
+            None => (self.rest.remove(&number), memory),
         }
     }
 
     /// Ends all use of memory by them, once the message layer has taken memory back. They never end; what users' code
     /// may hang on goes to `spent`.
     pub(crate) fn give_up(&mut self, spent: &mut Vec<Box<dyn Any + Send>>) {
-        for entry in std::mem::take(&mut self.all).into_values() {
+        let all = std::mem::take(&mut self.going).into_values();
+        for entry in all.chain(std::mem::take(&mut self.rest).into_values()) {
             let Entry { executor, op, left, .. } = *entry;
             // Waits for engines.
             drop(executor);
             spent.push(Box::new((op, left)));
         }
-        (self.going, self.busy) = (0, false);
+        self.busy = false;
     }
 
     /// What they work with.

@@ -152,7 +152,7 @@ impl Communicator {
         // buffers do not overlap, and neither do blocks.
         let executor = unsafe { Executor::new(schedule, rows, combine, ticket) };
         let executor = executor.map_err(|error| self.failed(operation, error))?;
-        Ok(Entry::new(executor, op))
+        Ok(Entry::new(executor, self.comm.clone(), op))
     }
 
     /// The place of a persistent collective in the order of calls.

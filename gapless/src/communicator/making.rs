@@ -4,6 +4,7 @@
 
 use super::Communicator;
 use crate::error::Error;
+use crate::shared::State;
 use gapless_pml::{CommRequest, Comparison, Group, Pml, PmlError};
 
 impl Communicator {
@@ -129,7 +130,11 @@ impl Communicator {
     /// # Errors
     /// It is predefined; it was freed already.
     pub fn free(self) -> Result<(), Error> {
-        self.shared.with(|state| Ok(state.open()?.free(&self.comm)?))
+        self.shared.with(|state| {
+            state.open()?;
+            let State { pml, collectives, .. } = &mut *state;
+            Ok(collectives.free(pml, &self.comm)?)
+        })
     }
 
     /// The group of its processes (of this side) (`MPI_Comm_group`).

@@ -123,6 +123,34 @@ fn what_is_dropped_in_flight_goes_on() {
     });
 }
 
+/// A communicator that is freed while collectives are in flight on it goes when they have ended.
+#[test]
+fn freed_communicators_finish_what_is_in_flight() {
+    ranks(3, |comm| {
+        for round in 0..100 {
+            let other = comm.dup().unwrap();
+            let summed = other
+                .begin_owned((), vec![rank_of(comm) + round; 2000], |_, recv| {
+                    Collective::allreduce(InPlace, recv, ReduceOp::Sum)
+                })
+                .unwrap();
+            let clone = other.clone();
+            other.free().unwrap();
+            if comm.rank() == 0 {
+                // The others begin before.
+                comm.barrier().unwrap();
+            }
+            let ((_, sum), result) = summed.wait();
+            result.unwrap();
+            assert_eq!(sum, [3 + 3 * round; 2000]);
+            if comm.rank() != 0 {
+                comm.barrier().unwrap();
+            }
+            assert!(clone.barrier().is_err(), "it is gone");
+        }
+    });
+}
+
 #[test]
 fn buffers_come_back_if_a_collective_is_refused() {
     ranks(2, |comm| {

@@ -18,12 +18,23 @@ use field::Field;
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Hub, Loopback};
 use gapless::{Collective, Communicator, Config, Error};
+use gapless_btl_sm::{Sm, SmConfig};
 use gapless_tests::job;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Runs `body` as each of `size` ranks.
+/// Runs `body` as each of `size` ranks: even numbers of them share memory, as processes of a host do.
 fn ranks(size: u32, body: impl Fn(&Communicator) + Sync) {
+    static JOBS: AtomicU32 = AtomicU32::new(0);
+    let number = JOBS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("collectives {} {number}", std::process::id());
     let hub = Hub::new();
-    let transports = |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub))] };
+    let transports = |rank| -> Vec<Box<dyn Btl>> {
+        let shared = || Sm::new(SmConfig::new(name.clone(), format!("rank {rank}"))).unwrap();
+        match size % 2 {
+            0 => vec![Box::new(shared())],
+            _ => vec![Box::new(Loopback::new(&hub))],
+        }
+    };
     job(size, &Config::default(), transports, |world| body(world.comm()));
 }
 

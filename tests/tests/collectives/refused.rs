@@ -3,8 +3,8 @@
 use crate::ranks;
 use gapless::coll::{BuildError, Operation};
 use gapless::{
-    BlocksMut, Collective, CollectiveError, Datatype, Error, InPlace, Primitive, ReduceOp, View,
-    ViewMut,
+    BlocksMut, Collective, CollectiveError, Datatype, Error, InPlace, Primitive, ReduceOp, UserOp,
+    View, ViewMut,
 };
 
 fn why(result: Result<(), Error>) -> CollectiveError {
@@ -56,6 +56,18 @@ fn mistakes_are_named_by_argument() {
             "allgather: the receive buffer of 12 bytes does not consist of 2 blocks of one length";
         assert_eq!(error.to_string(), said);
         assert!(matches!(error, Error::Collective { operation: Operation::Allgather, .. }));
+    });
+}
+
+#[test]
+fn a_users_function_that_panics_is_named() {
+    ranks(2, |comm| {
+        let number = Datatype::from(Primitive::Int32).commit().unwrap();
+        let op = UserOp::packed("odd", true, &number, |_| panic!("no sum today"));
+        let failed = comm.allreduce(&[1i32], &mut [0i32], op).unwrap_err();
+        let said = failed.to_string();
+        assert!(said.contains("odd") && said.contains("no sum today"), "{said}");
+        comm.barrier().unwrap();
     });
 }
 
