@@ -4,6 +4,7 @@ mod exchange;
 mod making;
 mod message;
 mod modes;
+mod shrink;
 mod topology;
 
 pub use message::Message;

@@ -32,6 +32,21 @@ fn messages_to_oneself_arrive() {
 }
 
 #[test]
+fn one_is_left_of_one() {
+    let world = World::init().unwrap();
+    let (flags, group) = world.comm().agree(0b101).unwrap();
+    assert_eq!((flags, group.size()), (0b101, 1));
+    let shrunk = world.comm().shrink().unwrap();
+    assert_eq!((shrunk.rank(), shrunk.size()), (0, 1));
+    let sent = shrunk.isend_owned(vec![1u8], 0, 0).unwrap();
+    assert_eq!(world.comm().iprobe(Source::Any, TagSel::Any).unwrap(), None);
+    shrunk.recv(&mut [0u8], 0, 0).unwrap();
+    sent.wait().1.unwrap();
+    shrunk.free().unwrap();
+    world.finalize().unwrap();
+}
+
+#[test]
 fn the_communicator_of_oneself_is_another_one() {
     let world = World::init().unwrap();
     let myself = world.self_comm();

@@ -9,7 +9,7 @@
 pub(crate) mod agree;
 pub(crate) mod group;
 
-pub use agree::CommRequest;
+pub use agree::{CommRequest, Survivors, SurvivorsRequest};
 pub use group::{Comparison, Group};
 
 use crate::error::PmlError;

@@ -82,8 +82,8 @@ mod tuning;
 mod wire;
 
 pub use choose::{Candidate, Excluded, Protocol, Situation, Staging};
-pub use comm::CommRequest;
 pub use comm::{COMMS_MAX, Comm};
+pub use comm::{CommRequest, Survivors, SurvivorsRequest};
 pub use comm::{Comparison, Group};
 pub use counters::{Counters, Tally};
 pub use drive::AM_TAG;

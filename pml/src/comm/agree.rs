@@ -16,9 +16,12 @@
 //! If a member is lost before all have been heard, all others are told which.
 
 mod calls;
+mod survivors;
 mod table;
 
 pub use calls::CommRequest;
+pub(crate) use calls::is_agreement;
+pub use survivors::{Survivors, SurvivorsRequest};
 
 use crate::comm::Comm;
 use crate::comm::group::Group;
@@ -31,6 +34,7 @@ use gapless_engine::Typed;
 use gapless_mem::Region;
 use slab::Slab;
 use std::mem::ManuallyDrop;
+use survivors::Survey;
 use table::{ENTRY_BYTES, Entry, NO_ID, PREFACE_BYTES, Preface, Purpose};
 use zerocopy::IntoBytes;
 
@@ -38,6 +42,8 @@ use zerocopy::IntoBytes;
 #[derive(Debug, Default)]
 pub(crate) struct Agreements {
     all: Slab<Entered>,
+    /// Those among survivors, also after they have ended; none while one is looked at.
+    surveys: Slab<Option<Box<Survey>>>,
     /// How many are not concluded, with those communicators that are leaving.
     pub(crate) open: usize,
     /// Communicators that were freed while they were in use.
@@ -139,12 +145,13 @@ impl Pml {
     /// Drives all agreements; gives how many steps were taken.
     #[inline]
     pub(crate) fn agree(&mut self) -> usize {
-        if self.agreements.open == 0 { 0 } else { self.agree_all() }
+        let called = self.core.called && !self.agreements.surveys.is_empty();
+        if self.agreements.open == 0 && !called { 0 } else { self.agree_all() }
     }
 
     #[cold]
     fn agree_all(&mut self) -> usize {
-        let mut steps = 0;
+        let mut steps = self.survey_all();
         let keys: Vec<usize> = self.agreements.all.iter().map(|(key, _)| key).collect();
         for key in keys {
             let Some(entered) = self.agreements.all.get_mut(key) else { continue };
@@ -197,7 +204,12 @@ impl Pml {
             State::Open(agreement) => agreement.talks_in(comm),
             _ => false,
         });
-        !made_of_it && self.core.forget(&mut self.bml, comm)
+        let in_use = made_of_it || self.agreements.surveys_in(comm);
+        let forgotten = !in_use && self.core.forget(&mut self.bml, comm);
+        if forgotten {
+            self.agreements.forget_surveys(comm);
+        }
+        forgotten
     }
 
     /// Takes all steps that can be taken.

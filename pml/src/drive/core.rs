@@ -3,6 +3,7 @@
 
 use crate::buffer::{self, Engines};
 use crate::choose::{Protocol, Recent};
+use crate::comm::agree;
 use crate::comm::{Comm, Comms, Lookup};
 use crate::counters::Counters;
 use crate::digests::Digests;
@@ -81,6 +82,8 @@ pub(crate) struct Core {
     pub(crate) recent: Recent,
     /// How many peers are lost.
     pub(crate) lost: u32,
+    /// Whether a message of an agreement has come that no receive was posted for.
+    pub(crate) called: bool,
     /// Messages without a receive are refused: this process leaves.
     pub(crate) leaving: bool,
     /// Room for buffered sends.
@@ -120,6 +123,7 @@ impl Core {
             digests: Digests::default(),
             recent: Recent::default(),
             lost: 0,
+            called: false,
             leaving: false,
             attached: None,
             config,
@@ -415,6 +419,7 @@ impl Core {
             parked = false;
         }
         peer.parked += u32::from(parked);
+        self.called |= agree::is_agreement(label);
         let offer = arrival.offer();
         let number = self.unexpected.hold(label, arrival);
         if let Some(serial) = offer

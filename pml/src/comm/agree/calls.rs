@@ -6,6 +6,7 @@ use crate::comm::Comm;
 use crate::comm::group::Group;
 use crate::error::PmlError;
 use crate::pml::Pml;
+use crate::wire::Label;
 use gapless_bml::Rank;
 
 /// Tags in collective contexts of agreements that the order of calls numbers: from here on.
@@ -39,10 +40,14 @@ impl Pml {
         }
     }
 
+    /// The tag of the next agreement of all members of `parent`.
+    pub(super) fn next_tag(parent: &Comm) -> i32 {
+        AGREEMENT | (parent.next_agreement() % NUMBERS).cast_signed()
+    }
+
     /// Starts an agreement of all members of `parent`, on both its sides.
     fn begin(&mut self, purpose: Purpose, parent: &Comm, mine: Entry) -> CommRequest {
-        let number = parent.next_agreement() % NUMBERS;
-        let tag = AGREEMENT | number.cast_signed();
+        let tag = Pml::next_tag(parent);
         let bridge = parent.is_inter().then(|| Bridge { comm: parent.collective(), rank: 0, tag });
         let (over, members) = (parent.side().clone(), parent.group());
         let leader = members.process(0).unwrap_or(self.core.me);
@@ -145,8 +150,8 @@ impl Pml {
             let key = rank.map_or(0, u32::cast_signed);
             return self.start_split(parent, rank.map(|_| 0), key);
         }
-        let number = parent.next_agreement() % NUMBERS;
-        self.start_group(parent, group, AGREEMENT | number.cast_signed())
+        let tag = Pml::next_tag(parent);
+        self.start_group(parent, group, tag)
     }
 
     /// Starts to make a communicator of `group`, whose members alone call this
@@ -229,9 +234,8 @@ impl Pml {
             comm.process_of(rank, "the leader of the other side of an intercommunicator")?;
             bridge = Some(Bridge { comm, rank, tag });
         }
-        let number = local.next_agreement() % NUMBERS;
         let mine = self.entry(true);
-        let talk = (local.clone(), local.group(), first, AGREEMENT | number.cast_signed());
+        let talk = (local.clone(), local.group(), first, Pml::next_tag(local));
         Ok(self.enter_with(Purpose::Inter, talk, bridge, mine))
     }
 
@@ -323,6 +327,11 @@ impl Pml {
         }
         Ok(())
     }
+}
+
+/// Whether a message is one of an agreement that the order of calls numbers.
+pub(crate) fn is_agreement(label: Label) -> bool {
+    label.tag >= AGREEMENT && label.context % 2 == 1
 }
 
 /// The tag of an agreement that the user numbers: negative, which no other is.

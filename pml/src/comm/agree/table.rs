@@ -38,6 +38,19 @@ pub(super) const ENTRY_BYTES: usize = 24;
 const _: () = assert!(size_of::<Entry>() == ENTRY_BYTES);
 
 impl Entry {
+    /// Of a process that calls the new communicator `id`.
+    pub(super) fn of(process: u32, id: u32) -> Entry {
+        let (color, how) = (0.into(), 0.into());
+        Entry {
+            process: process.into(),
+            id: id.into(),
+            side: NO_ID.into(),
+            key: 0.into(),
+            color,
+            how,
+        }
+    }
+
     /// It has a color.
     pub(super) const COLORED: u32 = 1;
     /// Its side comes last.
