@@ -29,20 +29,19 @@ pub struct Report {
     pub failure: Failure,
     /// What happens in what is left of it.
     pub story: Story,
+    /// The command that plays it again.
+    pub again: String,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { seed, keep, whole, failure, story } = self;
+        let Report { seed, whole, failure, story, again, .. } = self;
         writeln!(f, "seed {seed}: {}", whole.what)?;
         if failure.what != whole.what {
             writeln!(f, "cut down: {}", failure.what)?;
         }
         f.write_str(&story.about(&failure.ranks, LINES_MAX))?;
-        writeln!(
-            f,
-            "again: GAPLESS_SEED={seed} GAPLESS_SIM_KEEP={keep} cargo test -p gapless-sim --test seeds -- --nocapture"
-        )
+        writeln!(f, "again: {again}")
     }
 }
 
@@ -53,22 +52,26 @@ fn attempt(
     (story, tap): (Story, Option<Tap>),
 ) -> (Result<Coverage, Failure>, (Story, Option<Tap>)) {
     let mut world = None;
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
+    let outcome = caught(|| {
         let world = world.insert(World::new(seed, keep, story));
         world.listen(tap);
         world.play().map(|received| Coverage::of(world, received))
-    }));
+    });
     let heard = world.as_ref().map(|world| (world.story(), world.tap())).unwrap_or_default();
-    if outcome.is_err() {
+    if outcome.as_ref().is_err_and(Failure::is_panic) {
         // What panicked is not asked to tidy up.
         std::mem::forget(world);
     }
-    let outcome = outcome.unwrap_or_else(|panic| {
+    (outcome, heard)
+}
+
+/// What a world gives; a panic is a failure.
+pub(crate) fn caught<T>(play: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(play)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().cloned();
         let said = said.or_else(|| panic.downcast_ref::<&str>().map(|said| (*said).to_owned()));
-        Err(Failure::new(format!("panic: {}", said.unwrap_or_default()), &[]))
-    });
-    (outcome, heard)
+        Err(Failure::of_panic(&said.unwrap_or_default()))
+    })
 }
 
 /// Plays the world of a seed, or what is kept of it.
@@ -109,11 +112,14 @@ pub fn hunt(seeds: Range<u64>) -> Result<Coverage, Box<Report>> {
 /// Cuts a failing world down and tells what is left of it.
 #[must_use]
 pub fn report(seed: u64, whole: Failure) -> Report {
-    let keep =
-        if whole.what.starts_with("panic") { quietly(|| shrink(seed)) } else { shrink(seed) };
+    let parts = || World::new(seed, &Keep::default(), Story::default()).parts();
+    let keep = shrink_with(&whole, parts, |keep| play(seed, keep).is_err());
     let (outcome, story) = tell(seed, &keep);
     let failure = outcome.err().unwrap_or_else(|| whole.clone());
-    Report { seed, keep, whole, failure, story }
+    let again = format!(
+        "GAPLESS_SEED={seed} GAPLESS_SIM_KEEP={keep} cargo test -p gapless-sim --test seeds -- --nocapture"
+    );
+    Report { seed, keep, whole, failure, story, again }
 }
 
 /// Without the message that every panic prints; hundreds of them come while a world is cut down.
@@ -125,17 +131,24 @@ fn quietly<T>(what: impl FnOnce() -> T) -> T {
     made
 }
 
-/// The smallest part of a failing world that was found to fail.
-#[must_use]
-pub fn shrink(seed: u64) -> Keep {
-    let (actions, faults, size) = World::new(seed, &Keep::default(), Story::default()).parts();
-    let whole = Keep { actions: Some(actions), faults: Some(faults), size: Some(size) };
-    let mut attempts = 0;
-    let mut fails = |keep: &Keep| {
-        attempts += 1;
-        attempts <= ATTEMPTS_MAX && play(seed, keep).is_err()
+/// The smallest part of a failing world that was found to fail: `parts` gives its actions and faults, by number, and
+/// its size.
+pub(crate) fn shrink_with(
+    whole: &Failure,
+    parts: impl FnOnce() -> (Vec<u32>, Vec<u32>, u32),
+    mut fails: impl FnMut(&Keep) -> bool,
+) -> Keep {
+    let find = || {
+        let (actions, faults, size) = parts();
+        let all = Keep { actions: Some(actions), faults: Some(faults), size: Some(size) };
+        let mut attempts = 0;
+        let mut fails = |keep: &Keep| {
+            attempts += 1;
+            attempts <= ATTEMPTS_MAX && fails(keep)
+        };
+        if fails(&all) { smallest(all, &mut fails) } else { Keep::default() }
     };
-    if fails(&whole) { smallest(whole, &mut fails) } else { Keep::default() }
+    if whole.is_panic() { quietly(find) } else { find() }
 }
 
 /// Leaves out faults, ranks and ever smaller stretches of actions, until nothing can be left out.

@@ -98,6 +98,15 @@ impl Failure {
     pub(crate) fn new(what: impl Into<String>, ranks: &[u32]) -> Failure {
         Failure { what: what.into(), ranks: ranks.to_vec() }
     }
+
+    /// A panic that said this.
+    pub(crate) fn of_panic(said: &str) -> Failure {
+        Failure::new(format!("panic: {said}"), &[])
+    }
+
+    pub(crate) fn is_panic(&self) -> bool {
+        self.what.starts_with("panic")
+    }
 }
 
 /// A cheap digest of a buffer.

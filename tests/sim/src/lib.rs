@@ -9,6 +9,7 @@
 //!   asked for and was told.
 //! - `tap.rs` sees every message and every completion and makes a digest of them. `digests.rs` prints the digests of
 //!   many seeds and compares them with a file: a refactoring must not change them.
+//! - `coll.rs` plays programs of collectives in the place of scripts.
 //! - `hunt.rs` plays many seeds, shrinks a failing world and tells its story; `coverage.rs` counts what they have
 //!   seen, so that a degenerate generator is found out.
 //!
@@ -40,9 +41,12 @@
 //! both use the same core. Real transports are tested in their crates.
 //!
 //! One seed: `GAPLESS_SEED=7 cargo test -p gapless-sim --test seeds -- --nocapture`, or
-//! `cargo run -p gapless-sim -- 7`; a range: `GAPLESS_SIM_SEEDS=0..10000`, or `-- 0..10000`.
+//! `cargo run -p gapless-sim -- 7`; a range: `GAPLESS_SIM_SEEDS=0..10000`, or `-- 0..10000`. Collectives:
+//! `cargo run -p gapless-sim --release -- --collectives 0..10000`.
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code, reason = "starts collectives with buffers that outlive the endpoint")]
+mod coll;
 mod comms;
 mod coverage;
 mod digests;
@@ -67,9 +71,12 @@ mod tap;
 mod wire;
 mod world;
 
+pub use coll::{
+    CollCoverage, hunt_collectives, play_collectives, play_survivors, tell_collectives,
+};
 pub use coverage::Coverage;
 pub use digests::Digests;
-pub use hunt::{Report, hunt, listen, play, report, shrink, tell};
+pub use hunt::{Report, hunt, listen, play, report, tell};
 pub use journal::Failure;
 pub use plan::Keep;
 pub use story::Story;

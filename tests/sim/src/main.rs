@@ -1,15 +1,19 @@
 //! Plays seeds: `gapless-sim SEED [KEEP]` tells a story, `gapless-sim FROM..TO` plays a range and counts.
 //! `--digests FROM..TO` prints a digest of each seed, `--against FILE` compares them with what was
-//! printed before, and `--events SEED` prints what the digest of a seed is made of.
+//! printed before, and `--events SEED` prints what the digest of a seed is made of. `--collectives` before seeds plays
+//! programs of collectives.
 #![forbid(unsafe_code)]
 
-use gapless_sim::{Digests, Keep, Tap, hunt, listen, tell};
+use gapless_sim::{
+    Digests, Failure, Keep, Report, Story, Tap, hunt, hunt_collectives, listen, tell,
+    tell_collectives,
+};
 use std::fmt::Display;
 use std::io::Write;
 use std::ops::Range;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: gapless-sim SEED [KEEP] | FROM..TO | --digests FROM..TO [--against FILE] | --events SEED";
+const USAGE: &str = "usage: gapless-sim [--collectives] SEED [KEEP] | [--collectives] FROM..TO | --digests FROM..TO [--against FILE] | --events SEED";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -20,12 +24,14 @@ fn main() -> ExitCode {
             range(seeds).map(|seeds| digests(seeds, Some(file)))
         }
         ["--events", seed] => seed.parse().ok().map(events),
-        [seeds] if seeds.contains("..") => range(seeds).map(many),
-        [seed] => seed.parse().ok().map(|seed| one(seed, &Keep::default())),
-        [seed, keep] => {
-            seed.parse().ok().zip(Keep::parse(keep)).map(|(seed, keep)| one(seed, &keep))
+        ["--collectives", seeds] if seeds.contains("..") => {
+            range(seeds).map(|seeds| many(hunt_collectives(seeds)))
         }
-        _ => None,
+        ["--collectives", words @ ..] => {
+            part(words).map(|(seed, keep)| one(tell_collectives(seed, &keep)))
+        }
+        [seeds] if seeds.contains("..") => range(seeds).map(|seeds| many(hunt(seeds))),
+        words => part(words).map(|(seed, keep)| one(tell(seed, &keep))),
     };
     done.unwrap_or_else(|| {
         eprintln!("{USAGE}");
@@ -38,8 +44,17 @@ fn range(text: &str) -> Option<Range<u64>> {
     Some(from.parse().ok()?..to.parse().ok()?)
 }
 
-fn many(seeds: Range<u64>) -> ExitCode {
-    match hunt(seeds) {
+/// A seed, and what of its world is kept.
+fn part(words: &[&str]) -> Option<(u64, Keep)> {
+    match words {
+        [seed] => Some((seed.parse().ok()?, Keep::default())),
+        [seed, keep] => Some((seed.parse().ok()?, Keep::parse(keep)?)),
+        _ => None,
+    }
+}
+
+fn many(outcome: Result<impl Display, Box<Report>>) -> ExitCode {
+    match outcome {
         Ok(coverage) => {
             say(coverage);
             ExitCode::SUCCESS
@@ -51,8 +66,7 @@ fn many(seeds: Range<u64>) -> ExitCode {
     }
 }
 
-fn one(seed: u64, keep: &Keep) -> ExitCode {
-    let (outcome, story) = tell(seed, keep);
+fn one((outcome, story): (Result<impl Display, Failure>, Story)) -> ExitCode {
     match outcome {
         Ok(coverage) => {
             say(format!("{}{coverage}", story.about(&[], usize::MAX)));

@@ -332,6 +332,29 @@ impl Plan {
         plan
     }
 
+    /// A world whose ranks follow no scripts.
+    pub(crate) fn without_scripts(seed: u64, size: u32, rng: &mut Rng) -> Plan {
+        let several = size <= 100 && rng.chance(30);
+        let names = &RAIL_NAMES[..if several { 2 } else { 1 }];
+        let one = |name: &&'static str| {
+            let ordered = rng.chance(60);
+            rail(rng, name, ordered)
+        };
+        let rails = names.iter().map(one).collect();
+        Plan {
+            seed,
+            size,
+            rails,
+            knobs: knobs(rng),
+            comms: Vec::new(),
+            scripts: vec![Vec::new(); size as usize],
+            faults: Vec::new(),
+            ending: Ending::Drain,
+            links_when_needed: rng.chance(60),
+            actions: 0,
+        }
+    }
+
     fn write_scripts(&mut self, rng: &mut Rng, habits: &Habits) {
         let messages = match self.size {
             100.. => 300 + rng.below(500),

@@ -84,34 +84,42 @@ fn config(plan: &Plan) -> Config {
     Config { tuning, bounds, force, ..Config::default() }
 }
 
+/// The endpoints of all ranks of a world.
+pub(crate) fn endpoints(plan: &Plan, wire: &Shared) -> Vec<Pml> {
+    let mut bmls: Vec<Bml> = Vec::new();
+    for rank in 0..plan.size {
+        let mut bml = Bml::new(Process(rank), plan.size);
+        for (number, rail) in plan.rails.iter().enumerate() {
+            bml.add(Box::new(Rail::new(Arc::clone(wire), rail, number, rank, plan.size)));
+        }
+        bmls.push(bml);
+    }
+    let addresses: Vec<_> = bmls.iter().map(Bml::addresses).collect();
+    let mut all = Vec::new();
+    for mut bml in bmls {
+        for (peer, addresses) in (0..plan.size).zip(&addresses) {
+            let known = match plan.links_when_needed {
+                true => bml.introduce(Process(peer), addresses),
+                false => bml.connect(Process(peer), addresses),
+            };
+            known.expect("every rail reaches everybody");
+        }
+        bml.watch();
+        all.push(Pml::new(bml, vec![Arc::new(HostEngine)], config(plan)));
+    }
+    all
+}
+
 impl World {
     pub(crate) fn new(seed: u64, keep: &Keep, story: Story) -> World {
         let shapes = Shapes::new(seed);
         let plan = Plan::draw(seed, shapes.bytes, keep);
         let wire = Arc::new(Mutex::new(Wire::new(&plan, story)));
-        let mut bmls: Vec<Bml> = Vec::new();
-        for rank in 0..plan.size {
-            let mut bml = Bml::new(Process(rank), plan.size);
-            for (number, rail) in plan.rails.iter().enumerate() {
-                bml.add(Box::new(Rail::new(Arc::clone(&wire), rail, number, rank, plan.size)));
-            }
-            bmls.push(bml);
-        }
-        let addresses: Vec<_> = bmls.iter().map(Bml::addresses).collect();
-        let mut ranks = Vec::new();
-        for (rank, mut bml) in (0..plan.size).zip(bmls) {
-            for (peer, addresses) in (0..plan.size).zip(&addresses) {
-                let known = match plan.links_when_needed {
-                    true => bml.introduce(Process(peer), addresses),
-                    false => bml.connect(Process(peer), addresses),
-                };
-                known.expect("every rail reaches everybody");
-            }
-            bml.watch();
-            let mut pml = Pml::new(bml, vec![Arc::new(HostEngine)], config(&plan));
+        let ranks = endpoints(&plan, &wire).into_iter().zip(0..).map(|(mut pml, rank)| {
             pml.attach_buffer(plan.knobs.buffer_bytes).expect("the first buffer");
-            ranks.push(Rank::new(rank, pml, &plan, Arc::clone(&wire)));
-        }
+            Rank::new(rank, pml, &plan, Arc::clone(&wire))
+        });
+        let ranks = ranks.collect();
         let size = plan.size as usize;
         World {
             wire,

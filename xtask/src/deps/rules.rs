@@ -244,6 +244,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         package: "gapless-sim",
         may: &[
+            "gapless-coll",
             "gapless-pml",
             "gapless-bml",
             "gapless-btl",

@@ -1,0 +1,116 @@
+//! What is left of a world agrees who is left, although ranks go on dying.
+
+use super::program::Program;
+use super::world::{CollWorld, number};
+use crate::journal::Failure;
+use crate::rail::lock;
+use crate::story::Story;
+use gapless_coll::Sequencer;
+use gapless_pml::{PmlError, Survivors, SurvivorsRequest};
+
+/// What a rank does about it.
+#[derive(Default)]
+pub(crate) enum Part {
+    #[default]
+    Nothing,
+    /// It starts at this time.
+    Soon(u64),
+    Agreeing {
+        flags: Option<SurvivorsRequest>,
+        shrunk: SurvivorsRequest,
+    },
+}
+
+/// The flags that a rank gives: all but one.
+fn flags(rank: u32) -> u32 {
+    !(1 << (rank % 32))
+}
+
+impl CollWorld {
+    /// A world of so many ranks, each of `deaths` of which dies when it has sent so many more messages.
+    pub(crate) fn of_survivors(seed: u64, size: u32, deaths: &[(u32, u64)]) -> CollWorld {
+        let program = Program::without_collectives(seed, size, deaths);
+        CollWorld::of(seed, program, Story::default())
+    }
+
+    /// All that are left shrink the world, and agree on flags too, if `agrees`; then they use what they have got.
+    pub(crate) fn survive(&mut self, agrees: bool) -> Result<(), Failure> {
+        let before = lock(&self.wire).dead.clone();
+        for (rank, parcels) in self.program.late.clone() {
+            lock(&self.wire).last_words.insert(rank, parcels);
+        }
+        (self.made, self.agrees) = (true, agrees);
+        let now = self.now();
+        for rank in 0..self.players.len() {
+            let at_ns = now + 1 + self.rng.below(3_000);
+            self.players[rank].survival = Part::Soon(at_ns);
+            self.schedule_turn(at_ns, rank);
+        }
+        self.run()?;
+        let mut first: Option<Survivors> = None;
+        let dead = lock(&self.wire).dead.clone();
+        for rank in 0..self.players.len() {
+            let wrong = |what: String| Err(Failure::new(what, &[number(rank)]));
+            let player = &mut self.players[rank];
+            let Some(pml) = &mut player.pml else { continue };
+            let Part::Agreeing { flags: agreed, shrunk } = std::mem::take(&mut player.survival)
+            else {
+                return wrong(format!("rank {rank} has not begun to agree who is left"));
+            };
+            let shrunk = match pml.collect_survivors(shrunk) {
+                Ok(Some(survivors)) => survivors,
+                other => return wrong(format!("rank {rank}: who is left? {other:?}")),
+            };
+            if let Some(agreed) = agreed {
+                match pml.collect_survivors(agreed) {
+                    Ok(Some(Survivors { group, flags: all, comm: None })) => {
+                        let right = group.processes().fold(u32::MAX, |all, it| all & flags(it));
+                        if all != right {
+                            return wrong(format!("{all:#x} is agreed on, not {right:#x}"));
+                        }
+                        self.agreed.push(all);
+                    }
+                    other => return wrong(format!("rank {rank}: which flags? {other:?}")),
+                }
+            }
+            let Some(comm) = shrunk.comm.clone() else {
+                return wrong(format!("rank {rank} has no communicator"));
+            };
+            player.comms.push((comm.clone(), Sequencer::new(&comm)));
+            let first = first.get_or_insert_with(|| shrunk.clone());
+            if !shrunk.group.processes().eq(first.group.processes()) {
+                let groups = (&shrunk.group, &first.group);
+                return wrong(format!("rank {rank} and another disagree who is left: {groups:?}"));
+            }
+        }
+        let Some(Survivors { group, .. }) = first else { return Ok(()) };
+        if self.agreed.windows(2).any(|two| two[0] != two[1]) {
+            return Err(Failure::new("survivors disagree on flags", &[]));
+        }
+        let all = 0..number(self.players.len());
+        for rank in all.filter(|rank| !dead.contains(rank)) {
+            if group.rank_of(rank).is_none() {
+                return Err(Failure::new("a living rank is left out", &[rank]));
+            }
+        }
+        if let Some(rank) = before.iter().find(|rank| group.rank_of(**rank).is_some()) {
+            return Err(Failure::new("a rank that was dead before is among those left", &[*rank]));
+        }
+        self.play_again(group.processes().collect())
+    }
+
+    /// A rank begins to agree, once it is time.
+    pub(super) fn begin_to_agree(&mut self, rank: usize) -> Result<(), Failure> {
+        let now = self.now();
+        let player = &mut self.players[rank];
+        let Part::Soon(at_ns) = player.survival else { return Ok(()) };
+        let Some(pml) = player.pml.as_mut().filter(|_| at_ns <= now) else { return Ok(()) };
+        let world = pml.world();
+        let wrong = |error: PmlError| Failure::new(format!("agreeing: {error}"), &[number(rank)]);
+        let agreed = self.agrees.then(|| pml.start_agree(&world, flags(number(rank))));
+        let flags = agreed.transpose().map_err(wrong)?;
+        let shrunk = pml.start_shrink(&world).map_err(wrong)?;
+        player.survival = Part::Agreeing { flags, shrunk };
+        Ok(())
+    }
+}

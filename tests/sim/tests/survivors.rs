@@ -1,0 +1,64 @@
+//! Deaths while the survivors agree who is left, at every point.
+
+use gapless_sim::play_survivors;
+
+/// A rank sends no more messages than that while it agrees and uses the result, so it dies at each of them.
+const MESSAGES: u64 = 24;
+
+fn check(seed: u64, size: u32, deaths: &[(u32, u64)], agrees: bool) -> u64 {
+    match play_survivors(seed, size, deaths, agrees) {
+        Ok(died) => died,
+        Err(failure) => panic!("seed {seed}, {size} ranks, deaths {deaths:?}: {}", failure.what),
+    }
+}
+
+#[test]
+fn one_rank_dies_at_every_message() {
+    let mut died = 0;
+    for size in 2..=5 {
+        for rank in 0..size {
+            for message in 0..MESSAGES {
+                for seed in 0..3 {
+                    died += check(seed, size, &[(rank, message)], seed == 2);
+                }
+            }
+        }
+    }
+    assert!(died > 500, "{died} ranks have died");
+}
+
+#[test]
+fn two_ranks_die_at_every_pair_of_messages() {
+    let mut died = 0;
+    for size in 3..=5 {
+        for one in 0..size {
+            for other in (0..size).filter(|other| *other != one) {
+                for (first, second) in (0..8).flat_map(|first| (0..8).map(move |it| (first, it))) {
+                    let seed = first * 8 + second;
+                    died += check(seed, size, &[(one, first), (other, second)], false);
+                }
+            }
+        }
+    }
+    assert!(died > 3_000, "{died} ranks have died");
+}
+
+#[test]
+fn all_but_one_die() {
+    for size in 2..=5 {
+        for left in 0..size {
+            for message in 0..12 {
+                let others = (0..size).filter(|rank| *rank != left);
+                let deaths: Vec<_> = others.map(|rank| (rank, message + u64::from(rank))).collect();
+                check(message, size, &deaths, true);
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_dies() {
+    for size in [1, 2, 3, 7, 40] {
+        assert_eq!(check(1, size, &[], true), 0);
+    }
+}
