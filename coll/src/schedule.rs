@@ -179,8 +179,8 @@ impl Row {
 /// What a step does. Peers are ranks of the communicator; in an intercommunicator, of both groups numbered through
 /// (see [`Between`](crate::Between)).
 ///
-/// Steps that are to come: `Put` (a write into a peer's lent buffer), `Signal` and `Wait` (flags in memory), `Launch`
-/// (a kernel). Match with a wildcard arm.
+/// Steps that are to come: `Put` (a write into a buffer that a peer has granted), `Signal` and `Wait` (flags in
+/// memory), `Launch` (a kernel). Match with a wildcard arm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {

@@ -10,7 +10,7 @@ mod collect;
 
 use thiserror::Error;
 
-use crate::copy::{Copier, Gather, STREAM_MIN, Scatter, Ways, sample};
+use crate::copy::{Copier, Gather, Method, STREAM_MIN, Scatter, sample};
 use crate::layout::Layout;
 use crate::program::{Axis, Flow, Op, OpId, Sink};
 use crate::run::{Run, in_memory};
@@ -219,13 +219,13 @@ impl Convertor {
         origin: usize,
         dst: &mut [u8],
     ) -> Result<usize, ConvertorError> {
-        self.pack_in(Ways::BEST, src, origin, dst)
+        self.pack_in(Method::BEST, src, origin, dst)
     }
 
-    /// As [`pack`](Self::pack), in certain ways.
+    /// As [`pack`](Self::pack), by a certain method.
     pub(crate) fn pack_in(
         &mut self,
-        ways: Ways,
+        method: Method,
         src: &[u8],
         origin: usize,
         dst: &mut [u8],
@@ -235,7 +235,7 @@ impl Convertor {
         let user = src.as_ptr().wrapping_add(origin);
         // SAFETY: every run lies within `bounds`, which `check` found inside `src`; `dst` holds `len`
         // bytes, and a shared and an exclusive slice do not overlap.
-        unsafe { self.pack_by(ways, user, dst.as_mut_ptr(), len as u64) };
+        unsafe { self.pack_by(method, user, dst.as_mut_ptr(), len as u64) };
         Ok(len)
     }
 
@@ -251,13 +251,13 @@ impl Convertor {
         dst: &mut [u8],
         origin: usize,
     ) -> Result<usize, ConvertorError> {
-        self.unpack_in(Ways::BEST, src, dst, origin)
+        self.unpack_in(Method::BEST, src, dst, origin)
     }
 
-    /// As [`unpack`](Self::unpack), in certain ways.
+    /// As [`unpack`](Self::unpack), by a certain method.
     pub(crate) fn unpack_in(
         &mut self,
-        ways: Ways,
+        method: Method,
         src: &[u8],
         dst: &mut [u8],
         origin: usize,
@@ -267,7 +267,7 @@ impl Convertor {
         let user = dst.as_mut_ptr().wrapping_add(origin);
         // SAFETY: every run lies within `bounds`, which `check` found inside `dst`; `src` holds `len`
         // bytes, and a shared and an exclusive slice do not overlap.
-        unsafe { self.unpack_by(ways, src.as_ptr(), user, len as u64) };
+        unsafe { self.unpack_by(method, src.as_ptr(), user, len as u64) };
         Ok(len)
     }
 
@@ -297,17 +297,17 @@ impl Convertor {
     #[inline]
     pub unsafe fn pack_raw(&mut self, origin: *const u8, dst: *mut u8, len: u64) -> u64 {
         // SAFETY: the caller's promise.
-        unsafe { self.pack_by(Ways::BEST, origin, dst, len) }
+        unsafe { self.pack_by(Method::BEST, origin, dst, len) }
     }
 
-    /// As [`pack_raw`](Self::pack_raw), in certain ways.
+    /// As [`pack_raw`](Self::pack_raw), by a certain method.
     ///
     /// # Safety
     ///
     /// As [`pack_raw`](Self::pack_raw).
     pub(crate) unsafe fn pack_by(
         &mut self,
-        ways: Ways,
+        method: Method,
         origin: *const u8,
         dst: *mut u8,
         len: u64,
@@ -315,15 +315,15 @@ impl Convertor {
         let len = len.min(self.remaining());
         let to = self.position + len;
         let place = |i| dst.cast_const().wrapping_add(in_memory(sample(i, len)));
-        if ways.may_stream(len) && (len < STREAM_MIN || ways.streams(place)) {
+        if method.may_stream(len) && (len < STREAM_MIN || method.streams(place)) {
             // SAFETY: the caller's promise about the runs of the next `len` bytes; nothing is written
             // through a gatherer's user pointer.
-            let mut gather = unsafe { Gather::new(ways, len, origin.cast_mut(), dst) };
+            let mut gather = unsafe { Gather::new(method, len, origin.cast_mut(), dst) };
             let _ = self.walk(to, &mut gather);
             gather.finish();
         } else {
             // SAFETY: as above.
-            let mut copier = unsafe { Copier::<true>::new(ways.level(), origin.cast_mut(), dst) };
+            let mut copier = unsafe { Copier::<true>::new(method.level(), origin.cast_mut(), dst) };
             let _ = self.walk(to, &mut copier);
         }
         self.position = to;
@@ -342,32 +342,33 @@ impl Convertor {
     #[inline]
     pub unsafe fn unpack_raw(&mut self, src: *const u8, origin: *mut u8, len: u64) -> u64 {
         // SAFETY: the caller's promise.
-        unsafe { self.unpack_by(Ways::BEST, src, origin, len) }
+        unsafe { self.unpack_by(Method::BEST, src, origin, len) }
     }
 
-    /// As [`unpack_raw`](Self::unpack_raw), in certain ways.
+    /// As [`unpack_raw`](Self::unpack_raw), by a certain method.
     ///
     /// # Safety
     ///
     /// As [`unpack_raw`](Self::unpack_raw).
     pub(crate) unsafe fn unpack_by(
         &mut self,
-        ways: Ways,
+        method: Method,
         src: *const u8,
         origin: *mut u8,
         len: u64,
     ) -> u64 {
         let len = len.min(self.remaining());
         let to = self.position + len;
-        if ways.may_stream(len) {
+        if method.may_stream(len) {
             // SAFETY: the caller's promise about the runs of the next `len` bytes; nothing is written
             // through an unpacking sink's packed pointer.
-            let mut scatter = unsafe { Scatter::new(ways, origin, src.cast_mut()) };
+            let mut scatter = unsafe { Scatter::new(method, origin, src.cast_mut()) };
             let _ = self.walk(to, &mut scatter);
             scatter.finish();
         } else {
             // SAFETY: as above.
-            let mut copier = unsafe { Copier::<false>::new(ways.level(), origin, src.cast_mut()) };
+            let mut copier =
+                unsafe { Copier::<false>::new(method.level(), origin, src.cast_mut()) };
             let _ = self.walk(to, &mut copier);
         }
         self.position = to;

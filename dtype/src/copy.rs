@@ -11,6 +11,8 @@
 mod apart;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]
 mod lines;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]
+mod method;
 mod mirror;
 mod nontemporal;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]
@@ -22,14 +24,12 @@ mod tile;
     allow(dead_code, unused_imports, reason = "its loops are the processor's")
 )]
 mod transpose;
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]
-mod ways;
 
 use std::ptr;
 
+pub(crate) use method::{Level, Method, STREAM_MIN, sample};
 pub(crate) use mirror::Mirror;
 pub(crate) use stream::{Gather, Scatter};
-pub(crate) use ways::{Level, STREAM_MIN, Ways, sample};
 
 use crate::program::{AffineLengths, Axis, Flow, Sink, Windows};
 use crate::run::in_memory;

@@ -5,7 +5,7 @@
 //! that suit its layout.
 
 use crate::convertor::{Convertor, ConvertorError};
-use crate::copy::{Mirror, Ways, copy, shifted};
+use crate::copy::{Method, Mirror, copy, shifted};
 use crate::run::{Run, in_memory};
 use std::mem::MaybeUninit;
 
@@ -37,12 +37,12 @@ pub fn transfer(
     to_origin: usize,
     max_bytes: u64,
 ) -> Result<u64, ConvertorError> {
-    transfer_in(Ways::BEST, (src, from, from_origin), (dst, to, to_origin), max_bytes)
+    transfer_in(Method::BEST, (src, from, from_origin), (dst, to, to_origin), max_bytes)
 }
 
-/// As [`transfer`], in certain ways: from a cursor over a slice and an origin in it to another.
+/// As [`transfer`], by a certain method: from a cursor over a slice and an origin in it to another.
 pub(crate) fn transfer_in(
-    ways: Ways,
+    method: Method,
     (src, from, from_origin): (&mut Convertor, &[u8], usize),
     (dst, to, to_origin): (&mut Convertor, &mut [u8], usize),
     max_bytes: u64,
@@ -53,7 +53,7 @@ pub(crate) fn transfer_in(
     let to = to.as_mut_ptr().wrapping_add(to_origin);
     // SAFETY: all runs of both sides lie within their bounds, which were found inside the slices, and a
     // shared and an exclusive slice do not overlap.
-    Ok(unsafe { transfer_by(ways, src, from, dst, to, max_bytes) })
+    Ok(unsafe { transfer_by(method, src, from, dst, to, max_bytes) })
 }
 
 /// As [`transfer`], over memory that is only known by its address.
@@ -73,16 +73,16 @@ pub unsafe fn transfer_raw(
     max_bytes: u64,
 ) -> u64 {
     // SAFETY: the caller's promise.
-    unsafe { transfer_by(Ways::BEST, src, src_origin, dst, dst_origin, max_bytes) }
+    unsafe { transfer_by(Method::BEST, src, src_origin, dst, dst_origin, max_bytes) }
 }
 
-/// As [`transfer_raw`], in certain ways.
+/// As [`transfer_raw`], by a certain method.
 ///
 /// # Safety
 ///
 /// As [`transfer_raw`].
 unsafe fn transfer_by(
-    ways: Ways,
+    method: Method,
     src: &mut Convertor,
     src_origin: *const u8,
     dst: &mut Convertor,
@@ -93,20 +93,20 @@ unsafe fn transfer_by(
     if let Some(disp) = dst.contiguous() {
         let to = shifted(dst_origin, disp.wrapping_add_unsigned(dst.position()));
         // SAFETY: the destination's next `bytes` bytes are one run at `to`; the caller's promise.
-        let moved = unsafe { src.pack_by(ways, src_origin, to, bytes) };
+        let moved = unsafe { src.pack_by(method, src_origin, to, bytes) };
         dst.advance(moved);
         return moved;
     }
     if let Some(disp) = src.contiguous() {
         let from = shifted(src_origin.cast_mut(), disp.wrapping_add_unsigned(src.position()));
         // SAFETY: the source's next `bytes` bytes are one run at `from`; the caller's promise.
-        let moved = unsafe { dst.unpack_by(ways, from, dst_origin, bytes) };
+        let moved = unsafe { dst.unpack_by(method, from, dst_origin, bytes) };
         src.advance(moved);
         return moved;
     }
     if src.mirrors(dst) {
         // SAFETY: both sides' next `bytes` bytes are runs at the same displacements; the caller's promise.
-        let mut mirror = unsafe { Mirror::new(ways, bytes, src_origin, dst_origin) };
+        let mut mirror = unsafe { Mirror::new(method, bytes, src_origin, dst_origin) };
         // The sink never stops a walk.
         let _ = src.walk(src.position() + bytes, &mut mirror);
         mirror.finish();
@@ -116,7 +116,7 @@ unsafe fn transfer_by(
     }
     if runs_are_short(src, dst) {
         // SAFETY: the caller's promise.
-        unsafe { through_cache(ways, src, src_origin, dst, dst_origin, bytes) };
+        unsafe { through_cache(method, src, src_origin, dst, dst_origin, bytes) };
     } else {
         // SAFETY: the caller's promise.
         unsafe { zip(src, src_origin, dst, dst_origin, bytes) };
@@ -140,7 +140,7 @@ fn runs_are_short(src: &Convertor, dst: &Convertor) -> bool {
 ///
 /// As [`transfer_raw`].
 unsafe fn through_cache(
-    ways: Ways,
+    method: Method,
     src: &mut Convertor,
     src_origin: *const u8,
     dst: &mut Convertor,
@@ -164,10 +164,10 @@ unsafe fn through_cache(
         let len = left.min(room as u64);
         // SAFETY: the source has `len` bytes left, the piece room for them, and it is this call's own; the caller's
         // promise about the rest.
-        unsafe { src.pack_by(ways, src_origin, piece.cast(), len) };
+        unsafe { src.pack_by(method, src_origin, piece.cast(), len) };
         // SAFETY: the destination has `len` bytes left, and as many were just written to the piece; the caller's
         // promise about the rest.
-        unsafe { dst.unpack_by(ways, piece.cast_const().cast(), dst_origin, len) };
+        unsafe { dst.unpack_by(method, piece.cast_const().cast(), dst_origin, len) };
         left -= len;
     }
 }

@@ -156,7 +156,7 @@ fn types_that_may_overlap_or_be_empty() {
 }
 
 /// Fewer and larger types: blocks of hundreds of bytes and hundreds of blocks, where the copy loops
-/// change their ways.
+/// change their methods.
 #[test]
 fn large_types() {
     let seed = seed();
@@ -238,7 +238,7 @@ fn transposes() {
 }
 
 /// Runs about as long as a few lines and longer, at every alignment, in all regular and irregular shapes: where
-/// large copies change their ways.
+/// large copies change their methods.
 #[test]
 fn long_runs() {
     let seed = seed();

@@ -16,7 +16,7 @@ use gapless_mem::{Completion, Space};
 use std::ops::Range;
 
 /// What a call comes down to.
-enum Way<'a> {
+enum Method<'a> {
     /// The result is this source.
     Move(&'a Typed),
     /// A loop combines the elements.
@@ -61,27 +61,31 @@ fn loop_for(op: ReduceOp, primitive: Primitive) -> Result<Fold, EngineError> {
 }
 
 /// How to reduce, and the bytes that a range is cut at multiples of.
-fn way<'a>(op: &'a Op, srcs: &'a [Typed], dst: &'a Typed) -> Result<(Way<'a>, u64), EngineError> {
+fn method<'a>(
+    op: &'a Op,
+    srcs: &'a [Typed],
+    dst: &'a Typed,
+) -> Result<(Method<'a>, u64), EngineError> {
     let (Some(first), Some(last)) = (srcs.first(), srcs.last()) else {
         return Err(EngineError::NoSource);
     };
-    let (way, element_bytes) = match op {
-        Op::Predefined(ReduceOp::Replace) => (Way::Move(last), 1),
-        Op::Predefined(ReduceOp::NoOp) => (Way::Move(first), 1),
+    let (method, element_bytes) = match op {
+        Op::Predefined(ReduceOp::Replace) => (Method::Move(last), 1),
+        Op::Predefined(ReduceOp::NoOp) => (Method::Move(first), 1),
         Op::Predefined(op) => {
             let primitive = common(*op, srcs, dst)?;
-            (Way::Fold(loop_for(*op, primitive)?), primitive.size_bytes())
+            (Method::Fold(loop_for(*op, primitive)?), primitive.size_bytes())
         }
         Op::User(op) => {
             for (operand, side) in operands(srcs, dst) {
                 op.check(side.layout(), side.count(), operand)?;
             }
-            (Way::Call(op), op.bytes())
+            (Method::Call(op), op.bytes())
         }
     };
     match srcs.len() {
-        1 => Ok((Way::Move(first), element_bytes)),
-        _ => Ok((way, element_bytes)),
+        1 => Ok((Method::Move(first), element_bytes)),
+        _ => Ok((method, element_bytes)),
     }
 }
 
@@ -149,13 +153,13 @@ unsafe impl Reducer for HostEngine {
         range: Range<u64>,
         after: &[Completion],
     ) -> Result<Completion, EngineError> {
-        let (way, element_bytes) = way(op, srcs, dst)?;
+        let (method, element_bytes) = method(op, srcs, dst)?;
         let Range { start: first, end } = range;
         let bytes = end.saturating_sub(first);
         let elements = whole(first, element_bytes).and(whole(bytes, element_bytes));
         let elements =
             elements.ok_or(EngineError::SplitElement { start: first, end, element_bytes })?;
-        if let (Way::Fold(fold), Ok(count)) = (&way, usize::try_from(elements))
+        if let (Method::Fold(fold), Ok(count)) = (&method, usize::try_from(elements))
             && let Some(places) = blocks::Places::of(srcs, dst, &range)?
         {
             wait_all(after)?;
@@ -169,17 +173,17 @@ unsafe impl Reducer for HostEngine {
             start(side.region())?;
         }
         wait_all(after)?;
-        match way {
+        match method {
             _ if elements == 0 => {}
             // SAFETY: the caller's promise.
-            Way::Move(src) => unsafe { copy(src, dst, &range) }?,
-            Way::Fold(fold) => {
+            Method::Move(src) => unsafe { copy(src, dst, &range) }?,
+            Method::Fold(fold) => {
                 // SAFETY: the caller's promise; windows and spaces were looked at, the range is whole elements of
                 // `element_bytes` bytes, and the loop is for this processor.
                 unsafe { blocks::reduce(fold, element_bytes, srcs, dst, &range) }?;
             }
             // SAFETY: the caller's promise; windows and spaces were looked at, and the range is whole elements.
-            Way::Call(op) => unsafe { vectors::reduce(op, srcs, dst, &range) }?,
+            Method::Call(op) => unsafe { vectors::reduce(op, srcs, dst, &range) }?,
         }
         Ok(Completion::Ready)
     }

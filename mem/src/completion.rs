@@ -127,18 +127,18 @@ impl fmt::Debug for Completion {
     }
 }
 
-/// Work that nobody looks after yet: unless it is [handed on](Begun::hand_on), dropping this waits for it
-/// ([`Completion::drain`]). So what is called in between may panic, and the memory of the work is still granted
-/// no longer than the work lasts.
+/// Work in flight that nobody looks after yet: unless it is [handed on](Outstanding::hand_on), dropping this waits for
+/// it ([`Completion::drain`]). So what is called in between may panic, and the memory of the work is still granted no
+/// longer than the work lasts.
 #[derive(Debug)]
 #[must_use = "dropping it waits for the work"]
-pub struct Begun(Completion);
+pub struct Outstanding(Completion);
 
-impl Begun {
-    /// Work that was just begun.
+impl Outstanding {
+    /// Work that was just started.
     #[inline]
-    pub fn new(work: Completion) -> Begun {
-        Begun(work)
+    pub fn new(work: Completion) -> Outstanding {
+        Outstanding(work)
     }
 
     /// The work, to be asked.
@@ -167,7 +167,7 @@ impl Begun {
     }
 }
 
-impl Drop for Begun {
+impl Drop for Outstanding {
     #[inline]
     fn drop(&mut self) {
         self.0.drain();

@@ -6,8 +6,8 @@
 //! - [`Words`]: memory that other processes write meanwhile, as atomic words;
 //! - [`Device`]: the operations of a memory's owner: allocate, copy, order, export to and import from other
 //!   processes, register host memory;
-//! - [`Completion`]: the end of asynchronous work, for every device; [`Begun`]: work that is waited for if the next
-//!   call panics;
+//! - [`Completion`]: the end of asynchronous work, for every device; [`Outstanding`]: work that is waited for if the
+//!   next call panics;
 //! - [`abort`], [`abort_on_unwind`]: the end of the process where memory cannot be taken back;
 //! - [`HostDevice`]: plain memory; [`fake::FakeDevice`]: a pretend accelerator for tests, whose memory faults when
 //!   the CPU touches it.
@@ -52,7 +52,7 @@ mod words;
 
 pub use abort::{abort, abort_on_unwind};
 pub use access::{copy, fill, read, write};
-pub use completion::{Begun, Completion, Pending};
+pub use completion::{Completion, Outstanding, Pending};
 pub use device::{Device, DeviceError, DeviceProperties, Export};
 pub use host::HostDevice;
 pub use lease::Lease;

@@ -1,6 +1,6 @@
 //! What cannot be taken back ends the process, with one line; what can is waited for, whatever unwinds.
 
-use gapless_mem::{Begun, Completion, DeviceError, Pending, abort_on_unwind};
+use gapless_mem::{Completion, DeviceError, Outstanding, Pending, abort_on_unwind};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -40,7 +40,7 @@ unsafe impl Pending for Work {
 fn what_cannot_be_waited_for_ends_the_process_with_one_line() {
     match std::env::var(PART).as_deref() {
         Ok("drain") => Completion::Pending(Work::new(0, true)).drain(),
-        Ok("begun") => drop(Begun::new(Completion::Pending(Work::new(0, true)))),
+        Ok("outstanding") => drop(Outstanding::new(Completion::Pending(Work::new(0, true)))),
         Ok("unwind") => abort_on_unwind("what was started is half done", || panic!("no")),
         _ => {}
     }
@@ -50,7 +50,7 @@ fn what_cannot_be_waited_for_ends_the_process_with_one_line() {
     }
     for (part, line) in [
         ("drain", "gapless: work on memory that is taken back cannot be waited for"),
-        ("begun", "gapless: work on memory that is taken back cannot be waited for"),
+        ("outstanding", "gapless: work on memory that is taken back cannot be waited for"),
         ("unwind", "gapless: what was started is half done"),
     ] {
         let test = "what_cannot_be_waited_for_ends_the_process_with_one_line";
@@ -70,7 +70,7 @@ fn what_cannot_be_waited_for_ends_the_process_with_one_line() {
 fn work_is_waited_for_if_what_comes_next_panics() {
     let work = Work::new(5, false);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        let started = Begun::new(Completion::Pending(Arc::clone(&work) as _));
+        let started = Outstanding::new(Completion::Pending(Arc::clone(&work) as _));
         assert!(!started.work().poll().unwrap());
         panic!("in the next call");
     }));
@@ -78,7 +78,7 @@ fn work_is_waited_for_if_what_comes_next_panics() {
     assert_eq!(work.left.load(Ordering::Relaxed), 0, "it was waited for");
     // Handed on, it is the next one's.
     let work = Work::new(5, false);
-    let handed = Begun::new(Completion::Pending(Arc::clone(&work) as _)).hand_on();
+    let handed = Outstanding::new(Completion::Pending(Arc::clone(&work) as _)).hand_on();
     assert_eq!(work.left.load(Ordering::Relaxed), 5);
     handed.drain();
     assert_eq!(work.left.load(Ordering::Relaxed), 0);

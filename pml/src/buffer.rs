@@ -20,7 +20,7 @@ use crate::error::PmlError;
 use crate::matching::body::Body;
 use gapless_bml::{Fragment, RailSlot};
 use gapless_engine::{Engine, EngineError, Typed};
-use gapless_mem::{Begun, Completion, Device, DeviceError, Region, Space};
+use gapless_mem::{Completion, Device, DeviceError, Outstanding, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ fn copier(engine: &dyn Engine, whole: Region, slot: Region) -> Option<Arc<dyn De
 ///
 /// # Safety
 /// For the time of this call, `typed` describes memory valid for reads, which nothing writes.
-#[inline(always)] // on short messages' way
+#[inline(always)] // on short messages' path
 pub(crate) unsafe fn copy_in(
     typed: &Typed,
     range: Range<u64>,
@@ -106,10 +106,10 @@ pub(crate) unsafe fn pack(
     range: Range<u64>,
     slot: &mut RailSlot,
     offset: usize,
-) -> Result<Begun, EngineError> {
+) -> Result<Outstanding, EngineError> {
     // SAFETY: the caller vouches for the source.
     if let Some(copied) = unsafe { copy_in(typed, range.clone(), slot, offset) } {
-        return copied.map(|()| Begun::new(Completion::Ready));
+        return copied.map(|()| Outstanding::new(Completion::Ready));
     }
     let engine = &engines[engine];
     let target = slot.region().sub(offset as u64, range.end - range.start)?;
@@ -123,7 +123,7 @@ pub(crate) unsafe fn pack(
         // SAFETY: the caller vouches for the source until the work is over, and for the slot, in which the target lies.
         unsafe { engine.pack(typed, range, target, &[]) }?
     };
-    Ok(Begun::new(work))
+    Ok(Outstanding::new(work))
 }
 
 /// Copies a fragment from `offset` on to `target`, if that is as long as the rest of the fragment and the CPU reaches
@@ -131,7 +131,7 @@ pub(crate) unsafe fn pack(
 ///
 /// # Safety
 /// For the time of this call, `target` describes memory valid for writes, which nothing else touches.
-#[inline(always)] // on short messages' way
+#[inline(always)] // on short messages' path
 pub(crate) unsafe fn copy_from(fragment: &Fragment, offset: u64, target: &Region) -> bool {
     let Ok(data) = fragment.region().sub(offset, target.len()) else { return false };
     // SAFETY: the caller vouches for the target. The data lies in the fragment, whose memory is valid for reads while
@@ -162,7 +162,8 @@ pub(crate) unsafe fn copy_out(
         let target = Region::of_mut(&mut copy);
         // SAFETY: the caller vouches for `typed`; `target` is the copy, which stays where it is until
         // the completion, waited for here.
-        let packed = Begun::new(unsafe { engines[engine].pack(typed, 0..bytes, target, &[]) }?);
+        let packed =
+            Outstanding::new(unsafe { engines[engine].pack(typed, 0..bytes, target, &[]) }?);
         packed.wait()?;
     }
     Ok(copy)
@@ -230,7 +231,7 @@ impl Buffer {
     }
 
     /// Work that packs this buffer into `slot`.
-    pub(crate) fn packing(&self, work: Begun, slot: RailSlot) -> Transfer<RailSlot> {
+    pub(crate) fn packing(&self, work: Outstanding, slot: RailSlot) -> Transfer<RailSlot> {
         Transfer::new(work, self, slot)
     }
 
@@ -254,13 +255,13 @@ impl Buffer {
             if let Some(device) = copier(&**engine, whole, source) {
                 // SAFETY: as for the engine below.
                 let work = unsafe { device.copy(target, source, &[]) }?;
-                return Ok(Transfer::new(Begun::new(work), self, body));
+                return Ok(Transfer::new(Outstanding::new(work), self, body));
             }
         }
         // SAFETY: the target is this buffer, promised while the transfer has a clone of it. The source lies in `body`,
         // whose memory is valid for reads while the transfer has it. A peer that writes it changes its own message.
         let work = unsafe { engine.unpack(source, &self.typed, range, &[]) }?;
-        Ok(Transfer::new(Begun::new(work), self, body))
+        Ok(Transfer::new(Outstanding::new(work), self, body))
     }
 
     /// Moves `range` of another buffer of this process to the same range of this one.
@@ -274,7 +275,7 @@ impl Buffer {
         // SAFETY: both buffers are promised while the transfer has them; that they do not overlap follows from the
         // receive's promise that nothing else touches its memory.
         let work = unsafe { engines[engine].transfer(&source.typed, &self.typed, range, &[]) }?;
-        Ok(Transfer::new(Begun::new(work), self, source))
+        Ok(Transfer::new(Outstanding::new(work), self, source))
     }
 }
 

@@ -10,7 +10,7 @@ pub use crate::rndv::protocol::Protocol;
 use crate::tuning::Tuning;
 pub(crate) use cost::{Model, staged_shape};
 use gapless_dtype::{Footprint, Layout, Shape};
-pub(crate) use recent::{Recent, Ways};
+pub(crate) use recent::{Protocols, Recent};
 use std::fmt;
 
 /// What single copy costs on a link; from [`gapless_bml::RdmaLimits`].

@@ -28,30 +28,30 @@ pub struct Tally {
 /// What an endpoint has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    ways: [Tally; Protocol::ALL.len()],
+    tallies: [Tally; Protocol::ALL.len()],
 }
 
 impl Counters {
     /// What one protocol has done.
     #[must_use]
     pub fn of(&self, protocol: Protocol) -> Tally {
-        self.ways[protocol.index()]
+        self.tallies[protocol.index()]
     }
 
     /// The protocols that have done anything.
     pub fn used(&self) -> impl Iterator<Item = (Protocol, Tally)> {
-        let all = Protocol::ALL.into_iter().zip(self.ways);
+        let all = Protocol::ALL.into_iter().zip(self.tallies);
         all.filter(|(_, tally)| *tally != Tally::default())
     }
 
     /// The most fragments of one staged message that were in flight at a time.
     #[must_use]
     pub fn depth_max(&self) -> u32 {
-        Protocol::STAGED.into_iter().map(|way| self.of(way).depth_max).max().unwrap_or(0)
+        Protocol::STAGED.into_iter().map(|protocol| self.of(protocol).depth_max).max().unwrap_or(0)
     }
 
     pub(crate) fn tally(&mut self, protocol: Protocol) -> &mut Tally {
-        &mut self.ways[protocol.index()]
+        &mut self.tallies[protocol.index()]
     }
 
     pub(crate) fn ended(&mut self, protocol: Protocol, bytes: u64) {
@@ -62,7 +62,7 @@ impl Counters {
 
     /// These, and how many messages have ended well.
     pub(crate) fn with(mut self, ended: &Counters) -> Counters {
-        for (tally, ended) in self.ways.iter_mut().zip(ended.ways) {
+        for (tally, ended) in self.tallies.iter_mut().zip(ended.tallies) {
             (tally.messages, tally.bytes) = (ended.messages, ended.bytes);
         }
         self

@@ -38,7 +38,7 @@ pub(crate) mod staging;
 pub(crate) mod turns;
 
 use crate::buffer::{Buffer, Engines, Held, Transfer};
-use crate::choose::{Excluded, Situation, Ways};
+use crate::choose::{Excluded, Protocols, Situation};
 use crate::counters::Counters;
 use crate::drive::core::Core;
 use crate::drive::inflight::InFlight;
@@ -219,7 +219,7 @@ pub(crate) struct AtReceiver<'a> {
     pub(crate) layout: Option<&'a Layout>,
     /// The sender's buffer, if sender and receiver are this process.
     pub(crate) source: Option<&'a Buffer>,
-    pub(crate) ways: &'a mut Ways,
+    pub(crate) protocols: &'a mut Protocols,
 }
 
 /// What the driver does once the call is over.
@@ -323,17 +323,17 @@ impl Cx<'_> {
     }
 
     /// A protocol cannot carry messages with this peer, as far as is known.
-    pub(crate) fn close(&mut self, way: Protocol, why: &str) {
+    pub(crate) fn close(&mut self, protocol: Protocol, why: &str) {
         let closed = &mut self.state.closed;
-        if !std::mem::replace(&mut closed[way.index()], true) {
-            tracing::info!(peer = self.peer, %way, why, "messages to this peer use other protocols");
+        if !std::mem::replace(&mut closed[protocol.index()], true) {
+            tracing::info!(peer = self.peer, %protocol, why, "messages to this peer use other protocols");
         }
     }
 
     /// At the receiver: this protocol is not tried again for this message.
-    pub(crate) fn rule_out(&mut self, way: Protocol) {
+    pub(crate) fn rule_out(&mut self, protocol: Protocol) {
         if let Some(at) = &mut self.at_receiver {
-            *at.ways = at.ways.without(way);
+            *at.protocols = at.protocols.without(protocol);
         }
     }
 }

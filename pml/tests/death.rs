@@ -8,7 +8,7 @@ use gapless_btl::loopback::{self, Loopback};
 use gapless_btl::trace::{Record, Recorder, Trace};
 use gapless_pml::{Bounds, Config, PmlError, Protocol, RequestId, Source, TagSel, Tuning};
 
-const WAYS: [Protocol; 4] =
+const PROTOCOLS: [Protocol; 4] =
     [Protocol::Eager, Protocol::Pipeline, Protocol::Mapped, Protocol::SingleCopy];
 
 /// One rank's progress, `steps` times in all, taking turns.
@@ -30,23 +30,23 @@ fn lost_or_done(job: &mut Job, rank: u32, dead: u32, id: RequestId, what: &str) 
 }
 
 /// Every step does little, so that there are many moments to die at.
-fn slow(way: Protocol) -> Config {
+fn slow(protocol: Protocol) -> Config {
     let tuning = Tuning { single_copy_batch_bytes: 4096, ..Tuning::default() };
     let bounds = Bounds { fragments_per_progress: 1, ..Bounds::default() };
-    Config { force: Some(way), tuning, bounds, ..Config::default() }
+    Config { force: Some(protocol), tuning, bounds, ..Config::default() }
 }
 
 #[test]
 fn either_end_dies_at_any_moment() {
     let mut survived = 0;
     let mut failed = 0;
-    for way in WAYS {
+    for protocol in PROTOCOLS {
         // Long enough that the pipeline takes several turns.
-        let size = if way == Protocol::Eager { 2000 } else { 60_000 };
+        let size = if protocol == Protocol::Eager { 2000 } else { 60_000 };
         let link = loopback::Config { slots: 4, max_fragment_bytes: 4096, ..link() };
         for dead in [0, 1] {
             for steps in 0..40 {
-                let mut job = Job::build(2, slow(way), &mut |rank, hub| {
+                let mut job = Job::build(2, slow(protocol), &mut |rank, hub| {
                     let seed = u64::from(steps * 2 + rank);
                     let plan = Plan { seed, delay_polls_max: 4, ..Plan::default() };
                     Box::new(Fault::new(Loopback::with(hub, link.clone()), plan))
@@ -59,7 +59,7 @@ fn either_end_dies_at_any_moment() {
                 turns(&mut job, steps);
                 job.kill(dead);
                 let alive = 1 - dead;
-                let what = format!("{way}, rank {dead} dies after {steps} steps");
+                let what = format!("{protocol}, rank {dead} dies after {steps} steps");
                 let id = ids[alive as usize];
                 if lost_or_done(&mut job, alive, dead, id, &what) {
                     survived += 1;

@@ -130,9 +130,9 @@ fn later_messages_overtake_nothing_and_wait_for_nothing() {
 
 #[test]
 fn data_is_read_when_the_work_has_ended_and_not_before() {
-    for way in [Protocol::Pipeline, Protocol::Mapped, Protocol::SingleCopy, Protocol::Eager] {
+    for protocol in [Protocol::Pipeline, Protocol::Mapped, Protocol::SingleCopy, Protocol::Eager] {
         for size in [100u64, 50_000] {
-            let mut job = Job::with(2, config(way, 2), common::link());
+            let mut job = Job::with(2, config(protocol, 2), common::link());
             let shape = layout(size, false);
             let (hand, completion) = Hand::new();
             let home = job.mappable(0, &shape, 1);
@@ -146,7 +146,7 @@ fn data_is_read_when_the_work_has_ended_and_not_before() {
             hand.end();
             job.finish(1, recv).unwrap();
             job.finish(0, send).unwrap();
-            to.assert_received(&from.packed(), &format!("{size} bytes, {way}"));
+            to.assert_received(&from.packed(), &format!("{size} bytes, {protocol}"));
         }
     }
 }

@@ -10,7 +10,7 @@ use gapless_dtype::testkit::{Params, Rng, random_datatype};
 use gapless_dtype::{Convertor, Datatype, Layout, Primitive, Run};
 use gapless_pml::{Bounds, Config, PmlError, Protocol, Source, TagSel, Tuning};
 
-const WAYS: [Option<Protocol>; 6] = [
+const PROTOCOLS: [Option<Protocol>; 6] = [
     None,
     Some(Protocol::Eager),
     Some(Protocol::Pipeline),
@@ -86,8 +86,8 @@ fn pairs(job: &mut Job, seed: u64, cases: u32, force: Option<Protocol>) -> [u32;
         job.pml(0).config_mut().force = force;
         job.pml(1).config_mut().force = force;
         let what = format!("seed {seed}, case {case}, {force:?}");
-        if let Some(way) = exchange(job, &from, &to, &what) {
-            ran[Protocol::ALL.iter().position(|known| *known == way).unwrap()] += 1;
+        if let Some(protocol) = exchange(job, &from, &to, &what) {
+            ran[Protocol::ALL.iter().position(|known| *known == protocol).unwrap()] += 1;
         }
     }
     ran
@@ -96,7 +96,7 @@ fn pairs(job: &mut Job, seed: u64, cases: u32, force: Option<Protocol>) -> [u32;
 #[test]
 fn random_pairs_by_every_protocol() {
     let mut ran = [0; 6];
-    for (seed, force) in (1..).zip(WAYS) {
+    for (seed, force) in (1..).zip(PROTOCOLS) {
         for slots in [1, 3, 32] {
             let mut job = Job::with(2, Config::default(), narrow(slots));
             let some = pairs(&mut job, seed * 100 + slots as u64, 400, force);
@@ -123,7 +123,7 @@ fn random_pairs_over_links_that_misbehave() {
             let plan = Plan { seed: seed * 2 + u64::from(rank), ..plan.clone() };
             Box::new(Fault::new(Loopback::with(hub, narrow(4)), plan))
         });
-        for force in WAYS {
+        for force in PROTOCOLS {
             pairs(&mut job, seed, 12, force);
         }
     }
@@ -144,8 +144,8 @@ fn irregular(blocks: u64, seed: u64) -> Layout {
 
 #[test]
 fn a_long_layout_is_fetched_once_and_kept() {
-    for way in [Protocol::Mapped, Protocol::SingleCopy] {
-        let config = Config { force: Some(way), ..Config::default() };
+    for protocol in [Protocol::Mapped, Protocol::SingleCopy] {
+        let config = Config { force: Some(protocol), ..Config::default() };
         let mut job = Job::with(2, config, narrow(4));
         let layout = irregular(2000, 7);
         assert!(layout.flatten().len() > 10_000);
@@ -153,7 +153,7 @@ fn a_long_layout_is_fetched_once_and_kept() {
             let home = job.mappable(0, &layout, 2);
             let from = Buffer::source_in(&layout, 2, round, home);
             let to = Buffer::target(&common::strided(4000, 3, 5), 1);
-            assert_eq!(exchange(&mut job, &from, &to, "a long layout"), Some(way));
+            assert_eq!(exchange(&mut job, &from, &to, "a long layout"), Some(protocol));
         }
     }
 }
@@ -181,8 +181,8 @@ fn caches_stay_within_their_bounds() {
         let layout = &layouts[round % 6];
         let from = Buffer::source(layout, 1, round as u64);
         let to = Buffer::target(&common::bytes(1800), 1);
-        let way = exchange(&mut job, &from, &to, "many layouts");
-        assert_eq!(way, Some(Protocol::SingleCopy));
+        let protocol = exchange(&mut job, &from, &to, "many layouts");
+        assert_eq!(protocol, Some(Protocol::SingleCopy));
     }
 }
 
@@ -196,8 +196,8 @@ fn single_copy_in_many_small_batches() {
             Buffer::source(&common::strided(blocks, block, 200_000 / blocks.cast_signed()), 1, 1);
         let to = Buffer::target(&common::strided(blocks * block / 10, 10, 11), 1);
         let what = format!("{blocks} blocks of {block}");
-        let way = exchange(&mut job, &from, &to, &what);
-        assert!(way.is_none_or(|way| way == Protocol::SingleCopy), "{way:?}");
+        let protocol = exchange(&mut job, &from, &to, &what);
+        assert!(protocol.is_none_or(|protocol| protocol == Protocol::SingleCopy), "{protocol:?}");
     }
 }
 

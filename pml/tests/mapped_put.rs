@@ -194,7 +194,7 @@ fn an_engine_that_fails_ends_both_requests_and_may_recover() {
             // The receiver's engine works.
             assert_eq!(received.map(|status| status.protocol), Ok(Protocol::Mapped));
             assert_eq!(sent.map(|status| status.protocol), Ok(Protocol::Mapped));
-            to.assert_received(&from.packed(), "another way");
+            to.assert_received(&from.packed(), "another protocol");
         } else {
             assert!(matches!(sent, Err(PmlError::Engine(_))), "{sent:?}");
             assert_eq!(received, Err(PmlError::SenderFailed { rank: 0 }));
@@ -203,7 +203,7 @@ fn an_engine_that_fails_ends_both_requests_and_may_recover() {
         lab.break_after(0, -1);
         let to = Buffer::target_in(&shape, 1, home.clone());
         assert_eq!(lab.carry(&from, &to, "mended").protocol, PUT);
-        // Mended as soon as it has failed once: the message takes another way.
+        // Mended as soon as it has failed once: the message goes by another protocol.
         lab.break_after(0, 0);
         let to = Buffer::target_in(&shape, 1, home);
         let send = lab.job.isend(0, &from, 1, 0);
@@ -217,8 +217,8 @@ fn an_engine_that_fails_ends_both_requests_and_may_recover() {
         let (sent, received) = (lab.job.finish(0, send), lab.job.finish(1, recv));
         assert_ne!(received.as_ref().map(|status| status.protocol), Ok(PUT));
         assert!(sent.is_ok() && received.is_ok(), "{sent:?}, {received:?}");
-        to.assert_received(&from.packed(), "another way");
-        lab.assert_idle("another way");
+        to.assert_received(&from.packed(), "another protocol");
+        lab.assert_idle("another protocol");
     }
 }
 

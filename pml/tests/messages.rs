@@ -7,7 +7,7 @@ use gapless_btl::loopback;
 use gapless_dtype::{Datatype, Layout, Primitive};
 use gapless_pml::{Config, PmlError, Protocol, Source, TagSel};
 
-const WAYS: [Protocol; 4] =
+const PROTOCOLS: [Protocol; 4] =
     [Protocol::Eager, Protocol::Pipeline, Protocol::Mapped, Protocol::SingleCopy];
 const ANY: (Source, TagSel) = (Source::Any, TagSel::Any);
 
@@ -22,8 +22,8 @@ fn of(primitive: Primitive, count: u64) -> Layout {
 #[test]
 fn a_message_arrives_whichever_side_is_first() {
     for size in [0u64, 1, 8, 1000, 8000, 9000, 100_000, 1_000_000] {
-        for way in WAYS {
-            let mut job = Job::with(2, forced(way), link());
+        for protocol in PROTOCOLS {
+            let mut job = Job::with(2, forced(protocol), link());
             let layout = bytes(size);
             for early in [true, false] {
                 let home = job.mappable(0, &layout, 1);
@@ -43,10 +43,12 @@ fn a_message_arrives_whichever_side_is_first() {
                 let sent = job.finish(0, send).unwrap();
                 assert_eq!((sent.source, sent.bytes), (1, size));
                 assert_eq!(sent.protocol, status.protocol);
-                if size > 8192 && way != Protocol::Eager || size > 0 && way == Protocol::Pipeline {
-                    assert_eq!(status.protocol, way);
+                if size > 8192 && protocol != Protocol::Eager
+                    || size > 0 && protocol == Protocol::Pipeline
+                {
+                    assert_eq!(status.protocol, protocol);
                 }
-                to.assert_received(&from.packed(), &format!("{size} bytes, {way}, {early}"));
+                to.assert_received(&from.packed(), &format!("{size} bytes, {protocol}, {early}"));
             }
         }
     }
@@ -122,30 +124,30 @@ fn wildcards_take_what_came_first_and_say_what_it_was() {
 #[test]
 fn a_receive_that_is_too_small_is_filled_and_says_so() {
     for (sent, room) in [(1000u64, 10u64), (1000, 0), (500_000, 77_777), (500_000, 0), (9, 8)] {
-        for way in WAYS {
-            let mut job = Job::with(2, forced(way), link());
+        for protocol in PROTOCOLS {
+            let mut job = Job::with(2, forced(protocol), link());
             let home = job.mappable(0, &strided(sent, 1, 2), 1);
             let from = Buffer::source_in(&strided(sent, 1, 2), 1, sent, home);
             let to = Buffer::target(&strided(room, 1, 3), 1);
             let send = job.isend(0, &from, 1, 5);
             let recv = job.irecv(1, &to, ANY.0, ANY.1);
             let failure = job.outcome(1, recv).unwrap_err();
-            assert_eq!(failure.error, PmlError::Truncated { sent, room }, "{way}");
+            assert_eq!(failure.error, PmlError::Truncated { sent, room }, "{protocol}");
             let told = failure.status().map(|status| (status.source, status.tag, status.bytes));
-            assert_eq!(told, Some((0, 5, room)), "{way}");
+            assert_eq!(told, Some((0, 5, room)), "{protocol}");
             job.finish(0, send).unwrap();
             let fits = usize::try_from(room).unwrap();
-            to.assert_received(&from.packed()[..fits], &format!("{room} of {sent}, {way}"));
+            to.assert_received(&from.packed()[..fits], &format!("{room} of {sent}, {protocol}"));
         }
     }
 }
 
 #[test]
 fn types_that_do_not_fit_are_refused_and_nothing_is_touched() {
-    for (count, way) in
+    for (count, protocol) in
         [(3, Protocol::Eager), (100_000, Protocol::Pipeline), (100_000, Protocol::Mapped)]
     {
-        let mut job = Job::with(2, forced(way), link());
+        let mut job = Job::with(2, forced(protocol), link());
         let home = job.mappable(0, &of(Primitive::Double, count), 1);
         let from = Buffer::source_in(&of(Primitive::Double, count), 1, 4, home);
         let to = Buffer::target(&of(Primitive::Int, 2 * count), 1);
@@ -153,7 +155,7 @@ fn types_that_do_not_fit_are_refused_and_nothing_is_touched() {
         let failure = job.outcome(1, recv).unwrap_err();
         assert!(matches!(failure.error, PmlError::SignatureMismatch { .. }), "{failure}");
         let told = failure.status().map(|status| (status.source, status.tag, status.bytes));
-        assert_eq!(told, Some((0, 6, 8 * count)), "{way}");
+        assert_eq!(told, Some((0, 6, 8 * count)), "{protocol}");
         job.finish(0, send).unwrap();
         to.assert_received(&[], "a refused message");
         // A shorter message of the right types, and bytes, are welcome.
@@ -181,8 +183,8 @@ fn a_process_sends_to_itself() {
             let sent = job.finish(0, send).unwrap();
             to.assert_received(&from.packed(), &format!("{size} bytes, {force:?}"));
             let copies = if size > 8000 && force.is_none() { Some(Protocol::Local) } else { force };
-            if let Some(way) = copies.filter(|_| size > 0) {
-                assert_eq!((status.protocol, sent.protocol), (way, way));
+            if let Some(protocol) = copies.filter(|_| size > 0) {
+                assert_eq!((status.protocol, sent.protocol), (protocol, protocol));
             }
         }
     }

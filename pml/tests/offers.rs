@@ -64,7 +64,7 @@ fn nothing_is_read_through_a_key_that_is_shorter_than_the_buffer() {
                 let moved = pair.inbox.0.iter().any(|message| message[0] == forged::FIN);
                 assert!(!moved, "{what}: it was read");
                 to.assert_received(&[], &what);
-                // It can be had in another way.
+                // Another protocol can move it.
                 let cts = pair.heard(forged::CTS);
                 let fragment = u32::from_le_bytes(cts[8..12].try_into().unwrap());
                 let packed = from.packed();
@@ -157,7 +157,7 @@ fn an_offer_that_contradicts_itself_loses_its_sender() {
             }),
             ("tiny fragments", |m| m[96..100].copy_from_slice(&127u32.to_le_bytes())),
             ("a space that nobody knows", |m| m[108] = 2),
-            ("ways that nobody knows", |m| m[109] = 4),
+            ("protocols that nobody knows", |m| m[109] = 4),
             ("data that comes nobody knows when", |m| m[110] = 3),
             ("a key that is not there", |m| m[106] = 1),
             ("a key that is not there to read", |m| m[107] = 1),

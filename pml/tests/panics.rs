@@ -153,15 +153,15 @@ fn lab(config: Config, shaky: u32, at: i64) -> Lab {
 /// Sends a message, with a panic at one end at the given call; how much was at work then, or `None` if nothing
 /// panicked.
 fn message(
-    way: Protocol,
+    protocol: Protocol,
     (mode, size): (SendMode, u64),
     gaps: [bool; 2],
     shaky: u32,
     at: i64,
 ) -> Option<i64> {
-    let what = format!("{way}, {mode:?}, gaps {gaps:?}: rank {shaky} panics at {at}");
-    let share_device_buffers = !Protocol::STAGED.contains(&way);
-    let mut config = Config { share_device_buffers, ..config(way, 3) };
+    let what = format!("{protocol}, {mode:?}, gaps {gaps:?}: rank {shaky} panics at {at}");
+    let share_device_buffers = !Protocol::STAGED.contains(&protocol);
+    let mut config = Config { share_device_buffers, ..config(protocol, 3) };
     config.tuning.fragment_bytes = 1000;
     config.tuning.depth = 4;
     let mut lab = lab(config, shaky, at);
@@ -226,19 +226,22 @@ fn memory_is_taken_back_whatever_panics() {
     let eager = modes.map(|mode| (Protocol::Eager, mode));
     let others = [Protocol::Pipeline, Protocol::Mapped, Protocol::MappedPut];
     let others = others.into_iter().chain(Protocol::STAGED);
-    let others = others.map(|way| (way, (SendMode::Standard, 8000)));
-    for (way, mode) in eager.into_iter().chain(others) {
+    let others = others.map(|protocol| (protocol, (SendMode::Standard, 8000)));
+    for (protocol, mode) in eager.into_iter().chain(others) {
         let (mut panics, mut at_work) = (0, 0);
         for gaps in [[true, true], [false, true], [true, false]] {
             for shaky in [0, 1] {
                 for at in 0.. {
-                    let Some(working) = message(way, mode, gaps, shaky, at) else { break };
+                    let Some(working) = message(protocol, mode, gaps, shaky, at) else { break };
                     panics += 1;
                     at_work += i64::from(working > 0);
                 }
             }
         }
-        assert!(panics > 10 && at_work > 3, "{way}, {mode:?}: {panics} panics, {at_work} at work");
+        assert!(
+            panics > 10 && at_work > 3,
+            "{protocol}, {mode:?}: {panics} panics, {at_work} at work"
+        );
     }
 }
 

@@ -54,7 +54,7 @@ fn begin(trio: &mut Trio, rank: u32, sequence: u32, bytes: u64) -> Option<Coming
     let puts = |message: &Vec<u8>| message[0] == forged::OPEN && matches!(message[2], 6 | 7);
     let inbox = &mut trio.inbox(rank).0;
     let Some(at) = inbox.iter().position(puts) else {
-        assert!(!inbox.is_empty(), "rank {rank} is asked for its message in another way");
+        assert!(!inbox.is_empty(), "rank {rank} is asked for its message by another protocol");
         inbox.clear();
         return None;
     };

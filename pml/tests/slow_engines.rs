@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 const SLOW: u32 = 40;
 
 /// Short fragments, one for each turn, so that there are many moments to die at.
-fn slow(way: Protocol) -> Config {
-    let mut config = Config { share_device_buffers: true, ..config(way, 3) };
+fn slow(protocol: Protocol) -> Config {
+    let mut config = Config { share_device_buffers: true, ..config(protocol, 3) };
     config.tuning.fragment_bytes = 1000;
     config.tuning.depth = 4;
     config.bounds.fragments_per_progress = 1;
@@ -47,14 +47,14 @@ fn lab(config: Config, polls: [u32; 2]) -> Lab {
 
 /// Kills one end after each number of steps; only the other one's engine is slow. Gives how often that one was
 /// at work then, and how often the survivor was told of the loss.
-fn deaths(way: Protocol, size: u64, dead: u32, steps: Range<u32>) -> (u32, u32) {
+fn deaths(protocol: Protocol, size: u64, dead: u32, steps: Range<u32>) -> (u32, u32) {
     let alive = 1 - dead;
     let (mut at_work, mut lost) = (0, 0);
     for steps in steps {
-        let what = format!("{way}, {size} bytes: {dead} dies after {steps} steps");
+        let what = format!("{protocol}, {size} bytes: {dead} dies after {steps} steps");
         let mut polls = [0; 2];
         polls[alive as usize] = SLOW;
-        let mut lab = lab(slow(way), polls);
+        let mut lab = lab(slow(protocol), polls);
         let from = Buffer::source_in(&layout(size, true), 1, 1, lab.home(true));
         let to = Buffer::target_in(&layout(size, true), 1, lab.home(true));
         let ids =
@@ -84,16 +84,16 @@ fn deaths(way: Protocol, size: u64, dead: u32, steps: Range<u32>) -> (u32, u32) 
 
 #[test]
 fn what_a_dead_peer_leaves_ends_after_the_engine() {
-    let ways = [(Protocol::Eager, 500), (Protocol::Pipeline, 12_000)];
+    let protocols = [(Protocol::Eager, 500), (Protocol::Pipeline, 12_000)];
     let others = [Protocol::Mapped, Protocol::MappedPut].into_iter().chain(Protocol::STAGED);
-    for (way, size) in ways.into_iter().chain(others.map(|way| (way, 8000))) {
+    for (protocol, size) in protocols.into_iter().chain(others.map(|protocol| (protocol, 8000))) {
         for dead in [0, 1] {
-            let (at_work, lost) = deaths(way, size, dead, 0..120);
+            let (at_work, lost) = deaths(protocol, size, dead, 0..120);
             // Here the survivor's engine has nothing to do: the other one's moves everything.
-            let idle = matches!((way, dead), (Protocol::Mapped, 1) | (Protocol::MappedPut, 0));
-            assert_eq!(at_work == 0, idle, "{way}, {dead}: at work {at_work} times");
+            let idle = matches!((protocol, dead), (Protocol::Mapped, 1) | (Protocol::MappedPut, 0));
+            assert_eq!(at_work == 0, idle, "{protocol}, {dead}: at work {at_work} times");
             // A receiver that has begun to move a message needs its sender no more.
-            assert!(lost > 0 || (way, dead) == (Protocol::Mapped, 0), "{way}, {dead}");
+            assert!(lost > 0 || (protocol, dead) == (Protocol::Mapped, 0), "{protocol}, {dead}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The staged protocols, where everything goes well: every way, layout, length and depth, many
-//! messages at a time, and what is done where a way cannot be had.
+//! The staged protocols, where everything goes well: every protocol, layout, length and depth, many
+//! messages at a time, and what is done where a protocol is impossible.
 
 mod common;
 
@@ -21,85 +21,85 @@ const SIZES: [u64; 6] = {
 
 #[test]
 fn every_way_layout_length_and_depth() {
-    for way in Protocol::STAGED {
+    for protocol in Protocol::STAGED {
         for depth in [1, 2, 4, 64] {
-            let mut lab = Lab::new(config(way, depth), depth % 3);
+            let mut lab = Lab::new(config(protocol, depth), depth % 3);
             for size in SIZES {
                 for gaps in 0..4 {
-                    let what = format!("{size} bytes by {way}, depth {depth}, gaps {gaps}");
+                    let what = format!("{size} bytes by {protocol}, depth {depth}, gaps {gaps}");
                     let (a, b) = (layout(size, gaps & 1 == 1), layout(size, gaps & 2 == 2));
                     let from = Buffer::source_in(&a, 1, size, lab.home(true));
                     let to = Buffer::target_in(&b, 1, lab.home(true));
                     let status = lab.carry(&from, &to, &what);
-                    assert_eq!((status.protocol, status.bytes), (way, size), "{what}");
+                    assert_eq!((status.protocol, status.bytes), (protocol, size), "{what}");
                 }
             }
             let (out, back) = (lab.job.pml(0).counters(), lab.job.pml(1).counters());
-            let (out, back) = (out.of(way), back.of(way));
+            let (out, back) = (out.of(protocol), back.of(protocol));
             let fragments: u64 = SIZES.iter().map(|size| 4 * size.div_ceil(FRAGMENT.into())).sum();
             let bytes: u64 = SIZES.iter().map(|size| 4 * size).sum();
             for tally in [out, back] {
-                assert_eq!((tally.messages, tally.bytes), (24, bytes), "{way}: {tally:?}");
+                assert_eq!((tally.messages, tally.bytes), (24, bytes), "{protocol}: {tally:?}");
                 let moved = (tally.fragments, tally.staged_bytes);
-                assert_eq!(moved, (fragments, bytes), "{way}: {tally:?}");
-                assert!(tally.depth_max <= depth, "{way}, depth {depth}: {tally:?}");
+                assert_eq!(moved, (fragments, bytes), "{protocol}: {tally:?}");
+                assert!(tally.depth_max <= depth, "{protocol}, depth {depth}: {tally:?}");
             }
-            assert_eq!(out.depth_max, depth.min(24), "{way}: {out:?}");
-            assert_eq!((out.unpacks, back.packs), (0, 0), "{way}");
+            assert_eq!(out.depth_max, depth.min(24), "{protocol}: {out:?}");
+            assert_eq!((out.unpacks, back.packs), (0, 0), "{protocol}");
             let copies = [out.copies, back.copies].map(|copies| copies > 0);
-            let expected = match way {
+            let expected = match protocol {
                 Protocol::StagedPutCopy => [true, false],
                 Protocol::StagedGetCopy => [false, true],
                 Protocol::CopyInOut => [true, true],
                 _ => [false, false],
             };
-            assert_eq!(copies, expected, "{way}: {out:?} {back:?}");
+            assert_eq!(copies, expected, "{protocol}: {out:?} {back:?}");
         }
     }
 }
 
 #[test]
 fn a_buffer_without_gaps_is_written_where_it_is() {
-    for way in [Protocol::StagedPut, Protocol::StagedPutCopy] {
+    for protocol in [Protocol::StagedPut, Protocol::StagedPutCopy] {
         for depth in [1, 3] {
-            let config = Config { share_device_buffers: true, ..config(way, depth) };
+            let config = Config { share_device_buffers: true, ..config(protocol, depth) };
             let mut lab = Lab::new(config, 2);
             for size in SIZES {
                 for gaps in [false, true] {
-                    let what = format!("{size} bytes by {way}, depth {depth}, gaps {gaps}");
+                    let what = format!("{size} bytes by {protocol}, depth {depth}, gaps {gaps}");
                     let from = Buffer::source_in(&layout(size, gaps), 1, size, lab.home(true));
                     let to = Buffer::target_in(&layout(size, false), 1, lab.home(true));
-                    assert_eq!(lab.carry(&from, &to, &what).protocol, way, "{what}");
+                    assert_eq!(lab.carry(&from, &to, &what).protocol, protocol, "{what}");
                     lab.job.pml(1).bml_mut().withdraw(to.region());
                 }
             }
-            assert_eq!(lab.job.pml(1).staging_bytes(), (0, 0), "{way}");
-            assert_eq!(lab.job.pml(1).counters().of(way).staged_bytes, 0, "{way}");
+            assert_eq!(lab.job.pml(1).staging_bytes(), (0, 0), "{protocol}");
+            assert_eq!(lab.job.pml(1).counters().of(protocol).staged_bytes, 0, "{protocol}");
         }
     }
 }
 
 #[test]
 fn host_and_device_memory_meet_in_host_memory() {
-    for way in [Protocol::CopyInOut, Protocol::ZeroCopyInOut] {
-        let mut lab = Lab::new(config(way, 4), 2);
+    for protocol in [Protocol::CopyInOut, Protocol::ZeroCopyInOut] {
+        let mut lab = Lab::new(config(protocol, 4), 2);
         for size in SIZES.into_iter().chain([200_000]) {
             for spaces in 1..3 {
                 for gaps in 0..4 {
-                    let what = format!("{size} bytes by {way}, spaces {spaces}, gaps {gaps}");
+                    let what = format!("{size} bytes by {protocol}, spaces {spaces}, gaps {gaps}");
                     let (a, b) = (layout(size, gaps & 1 == 1), layout(size, gaps & 2 == 2));
                     let from = Buffer::source_in(&a, 1, size, lab.home(spaces == 1));
                     let to = Buffer::target_in(&b, 1, lab.home(spaces == 2));
                     let status = lab.carry(&from, &to, &what);
                     // A sender of host memory cannot know, and sends little eagerly.
                     assert!(
-                        status.protocol == way || (spaces == 2 && size < 20_000),
+                        status.protocol == protocol || (spaces == 2 && size < 20_000),
                         "{what}: {status:?}"
                     );
                 }
             }
         }
-        assert!(lab.job.pml(0).counters().of(way).messages >= 28);
+        assert!(lab.job.pml(0).counters().of(protocol).messages >= 28);
     }
 }
 
@@ -144,24 +144,28 @@ fn assert_in_order(engine: &FakeEngine, copies: bool, what: &str) -> [usize; 2] 
 #[test]
 fn fragments_come_after_earlier_ones_and_only_the_first_is_asked_about() {
     const POLLS: u32 = 9;
-    for way in Protocol::STAGED {
+    for protocol in Protocol::STAGED {
         for gaps in [false, true] {
-            let mut lab = Lab::new(config(way, 16), POLLS);
+            let mut lab = Lab::new(config(protocol, 16), POLLS);
             let size = 60 * u64::from(FRAGMENT);
             let from = Buffer::source_in(&layout(size, gaps), 1, 7, lab.home(true));
             let to = Buffer::target_in(&layout(size, gaps), 1, lab.home(true));
-            assert_eq!(lab.carry(&from, &to, way.name()).protocol, way);
-            let packs = lab.job.pml(0).counters().of(way).packs;
+            assert_eq!(lab.carry(&from, &to, protocol.name()).protocol, protocol);
+            let packs = lab.job.pml(0).counters().of(protocol).packs;
             let read = |number: &AtomicI64| number.load(Ordering::Relaxed);
-            assert!(read(&lab.engines[0].most) >= 2 || packs == 0, "{way}: launched ahead");
+            assert!(read(&lab.engines[0].most) >= 2 || packs == 0, "{protocol}: launched ahead");
             for (rank, engine) in (0..).zip(&lab.engines) {
-                let copies = lab.job.pml(rank).counters().of(way).copies > 0;
-                let what = format!("{way}, gaps {gaps}, rank {rank}");
+                let copies = lab.job.pml(rank).counters().of(protocol).copies > 0;
+                let what = format!("{protocol}, gaps {gaps}, rank {rank}");
                 let [long, short] = assert_in_order(engine, copies, &what);
                 assert!(short == 0 && (rank > 0 || packs == 0 || long > 40), "{what}: {long}");
                 // Each until it has ended, by its message and by the piece that comes after it.
                 let most = 3 * 60 * i64::from(POLLS + 2);
-                assert!(read(&engine.asked) <= most, "{way}: asked {} times", read(&engine.asked));
+                assert!(
+                    read(&engine.asked) <= most,
+                    "{protocol}: asked {} times",
+                    read(&engine.asked)
+                );
             }
         }
     }
@@ -169,9 +173,9 @@ fn fragments_come_after_earlier_ones_and_only_the_first_is_asked_about() {
 
 #[test]
 fn ramps_are_gone_at_both_ends() {
-    for way in Protocol::STAGED {
+    for protocol in Protocol::STAGED {
         for size in [999, 1000, 5000, 23_900, 61_234] {
-            let mut lab = Lab::new(config(way, 3), 2);
+            let mut lab = Lab::new(config(protocol, 3), 2);
             for rank in 0..2 {
                 let tuning = &mut lab.job.pml(rank).config_mut().tuning;
                 (tuning.staged_least_bytes, tuning.launch_wait_ns) = (128, 0.0);
@@ -181,28 +185,32 @@ fn ramps_are_gone_at_both_ends() {
             }
             let from = Buffer::source_in(&layout(size, true), 1, size, lab.home(true));
             let to = Buffer::target_in(&layout(size, true), 1, lab.home(true));
-            let what = format!("{size} bytes by {way}");
-            assert_eq!(lab.carry(&from, &to, &what).protocol, way);
-            let fragments = [0, 1].map(|rank| lab.job.pml(rank).counters().of(way).fragments);
+            let what = format!("{size} bytes by {protocol}");
+            assert_eq!(lab.carry(&from, &to, &what).protocol, protocol);
+            let fragments = [0, 1].map(|rank| lab.job.pml(rank).counters().of(protocol).fragments);
             assert!(fragments[0] == fragments[1] && fragments[0] >= size / 1000, "{what}");
             // Of little, none is as long as fragments are to be.
             if size >= 5000 {
-                let copies = [0, 1].map(|rank| lab.job.pml(rank).counters().of(way).copies > 0);
+                let copies =
+                    [0, 1].map(|rank| lab.job.pml(rank).counters().of(protocol).copies > 0);
                 let in_order =
                     |rank: usize| assert_in_order(&lab.engines[rank], copies[rank], &what);
                 let short = in_order(0)[1] + in_order(1)[1];
-                assert!(short > 0 || size != 23_900 || way.name() != "staged-put", "{what}");
+                assert!(short > 0 || size != 23_900 || protocol.name() != "staged-put", "{what}");
             }
             // Of one length they would be 24.
-            assert!(size != 23_900 || way.name() != "staged-put" || fragments[0] == 26, "{what}");
+            assert!(
+                size != 23_900 || protocol.name() != "staged-put" || fragments[0] == 26,
+                "{what}"
+            );
         }
     }
 }
 
 #[test]
 fn both_send_before_either_waits() {
-    for way in Protocol::STAGED {
-        let mut lab = Lab::new(config(way, 4), 3);
+    for protocol in Protocol::STAGED {
+        let mut lab = Lab::new(config(protocol, 4), 3);
         let size = 300_000;
         let make = |lab: &Lab, seed, fill: fn(&gapless_dtype::Layout, u64, Home) -> Buffer| {
             fill(&layout(size, true), seed, lab.home(true))
@@ -218,10 +226,10 @@ fn both_send_before_either_waits() {
         for rank in [0, 1] {
             lab.job.finish(rank, sends[rank as usize]).unwrap();
             let status = lab.job.finish(rank, recvs[rank as usize]).unwrap();
-            assert_eq!(status.protocol, way);
-            to[rank as usize].assert_received(&from[1 - rank as usize].packed(), way.name());
+            assert_eq!(status.protocol, protocol);
+            to[rank as usize].assert_received(&from[1 - rank as usize].packed(), protocol.name());
         }
-        lab.assert_idle(way.name());
+        lab.assert_idle(protocol.name());
     }
 }
 
@@ -233,14 +241,14 @@ fn many_at_once_each_by_another_way() {
         let mut lab = Lab::new(config(Protocol::StagedPut, 1 + round), round);
         let mut messages = Vec::new();
         for tag in 0..40u32 {
-            let way = Protocol::STAGED[rng.index(6)];
+            let protocol = Protocol::STAGED[rng.index(6)];
             let (size, gaps) = (1 + rng.below(20_000), rng.below(4));
             let sender = rng.index(2);
             let (a, b) = (layout(size, gaps & 1 == 1), layout(size, gaps & 2 == 2));
             let from = Buffer::source_in(&a, 1, u64::from(tag), lab.home(true));
             let to = Buffer::target_in(&b, 1, lab.home(true));
             for rank in 0..2 {
-                lab.job.pml(rank).config_mut().force = Some(way);
+                lab.job.pml(rank).config_mut().force = Some(protocol);
             }
             let (a, b) = (u32::try_from(sender).unwrap(), u32::try_from(1 - sender).unwrap());
             let tag = i32::try_from(tag).unwrap();
@@ -265,8 +273,8 @@ fn many_at_once_each_by_another_way() {
 #[test]
 fn a_short_receive_is_truncated_and_other_types_are_refused() {
     use gapless_dtype::{Datatype, Primitive};
-    for way in Protocol::STAGED {
-        let mut lab = Lab::new(config(way, 2), 1);
+    for protocol in Protocol::STAGED {
+        let mut lab = Lab::new(config(protocol, 2), 1);
         let size = 9500;
         let from = Buffer::source_in(&layout(size, true), 1, 5, lab.home(true));
         for room in [0, 1, 999, 1000, 4321] {
@@ -274,10 +282,10 @@ fn a_short_receive_is_truncated_and_other_types_are_refused() {
             let send = lab.job.isend(0, &from, 1, 0);
             let recv = lab.job.irecv(1, &to, Source::Any, TagSel::Any);
             let truncated = PmlError::Truncated { sent: size, room };
-            assert_eq!(lab.job.finish(1, recv), Err(truncated), "{way}, {room}");
+            assert_eq!(lab.job.finish(1, recv), Err(truncated), "{protocol}, {room}");
             lab.job.finish(0, send).unwrap();
-            to.assert_received(&from.packed()[..usize::try_from(room).unwrap()], way.name());
-            lab.assert_idle(way.name());
+            to.assert_received(&from.packed()[..usize::try_from(room).unwrap()], protocol.name());
+            lab.assert_idle(protocol.name());
         }
         let ints = Datatype::contiguous(4000, &Primitive::Int.into()).unwrap().commit().unwrap();
         let doubles = Datatype::contiguous(2000, &Primitive::Double.into()).unwrap();
@@ -288,18 +296,18 @@ fn a_short_receive_is_truncated_and_other_types_are_refused() {
         let error = lab.job.finish(1, recv).unwrap_err();
         assert!(matches!(error, PmlError::SignatureMismatch { .. }), "{error}");
         lab.job.finish(0, send).unwrap();
-        to.assert_received(&[], way.name());
-        lab.assert_idle(way.name());
+        to.assert_received(&[], protocol.name());
+        lab.assert_idle(protocol.name());
     }
 }
 
 #[test]
 fn staging_memory_that_is_exhausted_fails_nothing() {
-    for way in Protocol::STAGED {
+    for protocol in Protocol::STAGED {
         // None at all, and one slab, of the device and of the host.
         for (staging_bytes, most) in [(0, 0), (2 << 20, 1)] {
             let bounds = Bounds { staging_bytes, ..Bounds::default() };
-            let mut lab = Lab::new(Config { bounds, ..config(way, 4) }, 3);
+            let mut lab = Lab::new(Config { bounds, ..config(protocol, 4) }, 3);
             let messages: Vec<_> = (0..5)
                 .map(|tag| {
                     let size = 30_000 + tag;
@@ -315,34 +323,34 @@ fn staging_memory_that_is_exhausted_fails_nothing() {
             for (from, to, send, recv) in &messages {
                 let status = lab.job.finish(1, *recv).unwrap();
                 lab.job.finish(0, *send).unwrap();
-                to.assert_received(&from.packed(), way.name());
+                to.assert_received(&from.packed(), protocol.name());
                 staged += usize::from(status.protocol.is_staged());
             }
-            lab.assert_idle(way.name());
+            lab.assert_idle(protocol.name());
             for rank in 0..2 {
-                assert!(lab.job.pml(rank).staging_bytes().0 <= 2 * staging_bytes, "{way}");
+                assert!(lab.job.pml(rank).staging_bytes().0 <= 2 * staging_bytes, "{protocol}");
             }
-            assert!(staged > 0 || most == 0, "{way}: something fits {staging_bytes} bytes");
-            assert!(staged < 5, "{way}: {staged} staged");
+            assert!(staged > 0 || most == 0, "{protocol}: something fits {staging_bytes} bytes");
+            assert!(staged < 5, "{protocol}: {staged} staged");
         }
     }
 }
 
 #[test]
 fn slabs_are_used_again_and_their_keys_stay() {
-    for way in Protocol::STAGED {
-        let mut lab = Lab::new(config(way, 4), 1);
+    for protocol in Protocol::STAGED {
+        let mut lab = Lab::new(config(protocol, 4), 1);
         let mut kept = None;
         for round in 0..20 {
             let size = 5000 + 700 * round;
             let from = Buffer::source_in(&layout(size, true), 1, round, lab.home(true));
             let to = Buffer::target_in(&layout(size, true), 1, lab.home(true));
-            lab.carry(&from, &to, way.name());
+            lab.carry(&from, &to, protocol.name());
             let now = [0, 1].map(|rank| lab.job.pml(rank).staging_bytes().0);
-            assert_eq!(*kept.get_or_insert(now), now, "{way}, round {round}");
+            assert_eq!(*kept.get_or_insert(now), now, "{protocol}, round {round}");
         }
         let [a, b] = kept.unwrap();
-        assert!(a.max(b) == 2 << 20 || way == Protocol::CopyInOut, "{way}: {a} and {b}");
+        assert!(a.max(b) == 2 << 20 || protocol == Protocol::CopyInOut, "{protocol}: {a} and {b}");
     }
 }
 
@@ -363,9 +371,9 @@ fn what_a_transport_refuses_is_done_another_way() {
         let mut lab = reluctant(per_mille, seed);
         let mut staged = 0;
         for round in 0..60 {
-            let way = Protocol::STAGED[round % 6];
+            let protocol = Protocol::STAGED[round % 6];
             for rank in 0..2 {
-                lab.job.pml(rank).config_mut().force = Some(way);
+                lab.job.pml(rank).config_mut().force = Some(protocol);
             }
             let size = 20_000 + round as u64;
             let from = Buffer::source_in(&layout(size, true), 1, size, lab.home(true));
@@ -402,14 +410,14 @@ fn wishes_differ_and_the_smaller_holds() {
 
 #[test]
 fn an_endpoint_that_ends_frees_its_staging_memory() {
-    for way in Protocol::STAGED {
-        let mut lab = Lab::new(config(way, 4), 1);
+    for protocol in Protocol::STAGED {
+        let mut lab = Lab::new(config(protocol, 4), 1);
         let from = Buffer::source_in(&layout(9000, true), 1, 1, lab.home(true));
         let to = Buffer::target_in(&layout(9000, true), 1, lab.home(true));
-        lab.carry(&from, &to, way.name());
+        lab.carry(&from, &to, protocol.name());
         let device = lab.attached();
         drop(lab);
         // Ours and the two buffers'.
-        assert_eq!(Arc::strong_count(&device), 3, "{way}");
+        assert_eq!(Arc::strong_count(&device), 3, "{protocol}");
     }
 }

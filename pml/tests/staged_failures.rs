@@ -25,11 +25,11 @@ const SIZE: u64 = FRAGMENTS * FRAGMENT as u64 - 11;
 
 #[test]
 fn an_engine_that_fails_midway_ends_both_requests() {
-    for way in Protocol::STAGED {
+    for protocol in Protocol::STAGED {
         for pieces in 0..8 {
             for broken in [0, 1] {
-                let what = format!("{way}: rank {broken} fails after {pieces}");
-                let mut lab = Lab::new(config(way, 3), 2);
+                let what = format!("{protocol}: rank {broken} fails after {pieces}");
+                let mut lab = Lab::new(config(protocol, 3), 2);
                 lab.break_after(broken, pieces);
                 let from = Buffer::source_in(&layout(SIZE, true), 1, 1, lab.home(true));
                 let to = Buffer::target_in(&layout(SIZE, true), 1, lab.home(true));
@@ -41,13 +41,13 @@ fn an_engine_that_fails_midway_ends_both_requests() {
                     assert_eq!(received, Err(PmlError::SenderFailed { rank: 0 }), "{what}");
                 } else {
                     assert!(matches!(received, Err(PmlError::Engine(_))), "{what}: {received:?}");
-                    assert_eq!(sent.map(|status| status.protocol), Ok(way), "{what}");
+                    assert_eq!(sent.map(|status| status.protocol), Ok(protocol), "{what}");
                 }
                 lab.assert_idle(&what);
                 // The link is as good as before.
                 lab.break_after(broken, -1);
                 let to = Buffer::target_in(&layout(SIZE, true), 1, lab.home(true));
-                assert_eq!(lab.carry(&from, &to, &what).protocol, way, "{what}");
+                assert_eq!(lab.carry(&from, &to, &what).protocol, protocol, "{what}");
             }
         }
     }
@@ -56,19 +56,19 @@ fn an_engine_that_fails_midway_ends_both_requests() {
 #[test]
 fn a_copy_that_cannot_be_begun_ends_both_requests() {
     // Where there are gaps, a kernel has been launched by then.
-    for (way, broken) in [
+    for (protocol, broken) in [
         (Protocol::StagedPutCopy, 0),
         (Protocol::StagedGetCopy, 1),
         (Protocol::CopyInOut, 0),
         (Protocol::CopyInOut, 1),
     ] {
-        let mut lab = Lab::new(config(way, 3), 2);
+        let mut lab = Lab::new(config(protocol, 3), 2);
         let stranger = Arc::new(FakeDevice::new(3));
         // Same space, other memory: it refuses all of ours.
         let engine = FakeEngine { attaches: false, ..FakeEngine::new(&lab.device, 2) };
         let mut rail = |_, hub: &Hub| Box::new(Loopback::new(hub)) as Box<dyn Btl>;
         let engines: [Arc<dyn Engine>; 2] = [Arc::new(HostEngine), Arc::new(engine)];
-        lab.job = Job::with_engines(2, config(way, 3), &mut rail, &engines);
+        lab.job = Job::with_engines(2, config(protocol, 3), &mut rail, &engines);
         for rank in 0..2 {
             let device =
                 if rank == broken { Arc::clone(&stranger) } else { Arc::clone(&lab.device) };
@@ -80,24 +80,24 @@ fn a_copy_that_cannot_be_begun_ends_both_requests() {
         let recv = lab.job.irecv(1, &to, Source::Rank(0), TagSel::Any);
         let (sent, received) = (lab.job.finish(0, send), lab.job.finish(1, recv));
         match broken {
-            0 => assert!(sent.is_err() && received.is_err(), "{way}: {sent:?}, {received:?}"),
-            _ => assert!(received.is_err(), "{way}: {received:?}"),
+            0 => assert!(sent.is_err() && received.is_err(), "{protocol}: {sent:?}, {received:?}"),
+            _ => assert!(received.is_err(), "{protocol}: {received:?}"),
         }
-        lab.assert_idle(way.name());
+        lab.assert_idle(protocol.name());
     }
 }
 
 #[test]
 fn a_peer_that_dies_at_any_stage() {
-    for way in Protocol::STAGED {
+    for protocol in Protocol::STAGED {
         for share_device_buffers in [false, true] {
-            if share_device_buffers && way != Protocol::StagedPut {
+            if share_device_buffers && protocol != Protocol::StagedPut {
                 continue;
             }
             for steps in 0..70 {
                 for dead in [0u32, 1] {
-                    let what = format!("{way}: {dead} dies after {steps} steps");
-                    let config = Config { share_device_buffers, ..config(way, 3) };
+                    let what = format!("{protocol}: {dead} dies after {steps} steps");
+                    let config = Config { share_device_buffers, ..config(protocol, 3) };
                     let mut lab = Lab::new(config, 3);
                     let from = Buffer::source_in(&layout(SIZE, true), 1, 1, lab.home(true));
                     let gaps = !share_device_buffers;
@@ -141,8 +141,8 @@ fn a_sender_that_lies_is_lost_and_overruns_nothing() {
         ("an end before the ring", Protocol::CopyInOut, |reply| vec![short(8, 0, reply)]),
         ("data for a staged one", Protocol::StagedGet, |reply| vec![words(4, reply, 0)]),
     ];
-    for (what, way, lie) in lies {
-        let mut pair = Pair::new(way);
+    for (what, protocol, lie) in lies {
+        let mut pair = Pair::new(protocol);
         let to = Buffer::target_in(&layout(SIZE, true), 1, pair.home());
         let recv = pair.recv(&to);
         pair.inject(&offer(SIZE));
@@ -191,7 +191,7 @@ fn a_ring_that_is_too_short_or_too_deep_is_no_ring() {
         pair.assert_lost(recv, what);
         to.assert_received(&[], what);
     }
-    // One that cannot be mapped is no lie: the receiver asks for the data another way.
+    // One that cannot be mapped is no lie: the receiver asks for the data by another protocol.
     let mut pair = Pair::new(Protocol::StagedGet);
     let to = Buffer::target_in(&layout(SIZE, true), 1, pair.home());
     pair.recv(&to);
@@ -256,7 +256,7 @@ fn a_receiver_that_lies_is_lost_and_overruns_nothing() {
         ("too deep", |serial, key| vec![open(PUT, serial, SIZE, 65, Some(key))]),
         ("no key", |serial, _| vec![open(PUT, serial, SIZE, 3, None)]),
         ("a key to get", |serial, key| vec![open(GET, serial, SIZE, 3, Some(key))]),
-        ("no such way", |serial, _| vec![open(3, serial, SIZE, 3, None)]),
+        ("no such protocol", |serial, _| vec![open(3, serial, SIZE, 3, None)]),
         ("freed unasked", |serial, _| vec![free(serial, 1)]),
         ("freed twice", |serial, key| {
             vec![open(PUT, serial, SIZE, 3, Some(key)), free(serial, 4), free(serial, 4)]
@@ -291,8 +291,8 @@ fn random_words_on_staged_messages_never_panic() {
     let seed = 0x5EED;
     let mut rng = Rng::new(seed);
     for round in 0..400 {
-        let way = *rng.pick(&Protocol::STAGED);
-        let mut pair = Pair::new(way);
+        let protocol = *rng.pick(&Protocol::STAGED);
+        let mut pair = Pair::new(protocol);
         let keys = [pair.rogue_key(3000), pair.rogue_key(64)];
         let from = Buffer::source_in(&layout(SIZE, rng.chance(50)), 1, 1, pair.home());
         let to = Buffer::target_in(&layout(SIZE, rng.chance(50)), 1, pair.home());
@@ -330,8 +330,8 @@ fn random_words_on_staged_messages_never_panic() {
             pair.pml.progress();
             left.retain(|id| matches!(pair.pml.test(*id), Ok(None)));
         }
-        assert!(left.is_empty(), "seed {seed}, round {round}, {way}: {left:?}");
-        assert_eq!(pair.pml.staging_bytes().1, 0, "seed {seed}, round {round}, {way}");
+        assert!(left.is_empty(), "seed {seed}, round {round}, {protocol}: {left:?}");
+        assert_eq!(pair.pml.staging_bytes().1, 0, "seed {seed}, round {round}, {protocol}");
     }
 }
 
@@ -342,11 +342,11 @@ fn a_ring_that_is_not_wanted_goes_back() {
     let send = pair.send(&from);
     pair.turn();
     let serial = serial_of(&pair.heard(2));
-    for way in [GET, HOST, GET] {
-        pair.inject(&open(way, serial, SIZE, 3, None));
+    for protocol in [GET, HOST, GET] {
+        pair.inject(&open(protocol, serial, SIZE, 3, None));
         // Through host memory a kernel packs into memory of the device first.
-        let slabs = if way == HOST { 2 } else { 1 };
-        assert_eq!(pair.pml.staging_bytes().1, slabs << 21, "{way}");
+        let slabs = if protocol == HOST { 2 } else { 1 };
+        assert_eq!(pair.pml.staging_bytes().1, slabs << 21, "{protocol}");
         pair.heard(11);
     }
     // Nothing of it at all.

@@ -25,8 +25,8 @@ fn lost(outcome: &Outcome) -> bool {
 
 #[test]
 fn a_receive_whose_sender_is_lost_midway_knows_the_message() {
-    for (way, room) in [(Protocol::Pipeline, SIZE), (Protocol::Pipeline, 1000)] {
-        let mut job = Job::with(2, Config { force: Some(way), ..Config::default() }, link());
+    for (protocol, room) in [(Protocol::Pipeline, SIZE), (Protocol::Pipeline, 1000)] {
+        let mut job = Job::with(2, Config { force: Some(protocol), ..Config::default() }, link());
         let from = Buffer::source(&bytes(SIZE), 1, 1);
         let to = [Buffer::target(&bytes(room), 1), Buffer::target(&bytes(room), 1)];
         job.isend(0, &from, 1, 9);
@@ -34,19 +34,19 @@ fn a_receive_whose_sender_is_lost_midway_knows_the_message() {
         let never = job.irecv(1, &to[1], Source::Rank(0), TagSel::Is(10));
         dies_when_matched(&mut job, recv);
         let outcome = job.outcome(1, recv);
-        assert!(lost(&outcome) && told(&outcome) == Some((0, 9, room)), "{way}: {outcome:?}");
+        assert!(lost(&outcome) && told(&outcome) == Some((0, 9, room)), "{protocol}: {outcome:?}");
         let outcome = job.outcome(1, never);
-        assert!(lost(&outcome) && told(&outcome).is_none(), "{way}: {outcome:?}");
+        assert!(lost(&outcome) && told(&outcome).is_none(), "{protocol}: {outcome:?}");
     }
-    for way in Protocol::STAGED {
-        let mut lab = Lab::new(config(way, 3), 2);
+    for protocol in Protocol::STAGED {
+        let mut lab = Lab::new(config(protocol, 3), 2);
         let from = Buffer::source_in(&layout(SIZE, true), 1, 1, lab.home(true));
         let to = Buffer::target_in(&layout(SIZE, true), 1, lab.home(true));
         lab.job.isend(0, &from, 1, 9);
         let recv = lab.job.irecv(1, &to, ANY.0, ANY.1);
         dies_when_matched(&mut lab.job, recv);
         let outcome = lab.job.outcome(1, recv);
-        assert!(lost(&outcome) && told(&outcome) == Some((0, 9, SIZE)), "{way}: {outcome:?}");
+        assert!(lost(&outcome) && told(&outcome) == Some((0, 9, SIZE)), "{protocol}: {outcome:?}");
     }
 }
 

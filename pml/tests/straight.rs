@@ -1,4 +1,4 @@
-//! The straight way of short messages, over a transport that offers the next message of a peer alone: where it is
+//! The straight path of short messages, over a transport that offers the next message of a peer alone: where it is
 //! taken, where it is not, and that both come to the same.
 #![allow(unsafe_code, reason = "promises buffers that outlive the job")]
 

@@ -21,8 +21,8 @@ const SIZE: u64 = 3 * FRAGMENT as u64;
 const OTHER: u32 = 1;
 const THIRD: u32 = 2;
 
-fn shared(way: Protocol) -> Config {
-    Config { share_device_buffers: true, ..config(way, 3) }
+fn shared(protocol: Protocol) -> Config {
+    Config { share_device_buffers: true, ..config(protocol, 3) }
 }
 
 /// The third has said something about a request: it is lost and has learnt nothing, and the request goes on.
@@ -159,11 +159,11 @@ fn a_layout_that_a_put_waits_for_is_its_receivers() {
     assert_over(&mut trio, "a piece of layout");
 }
 
-/// A receive of the endpoint that a message of rank 1 has been matched with, on a way.
-fn receiving(way: Protocol) -> (Trio, Buffer, RequestId) {
-    let mut trio = Trio::new(shared(way));
-    // Staged ways have a ring where the buffer has gaps.
-    trio.pml.config_mut().share_device_buffers = way == Protocol::MappedPut;
+/// A receive of the endpoint that a message of rank 1 has been matched with, by this protocol.
+fn receiving(protocol: Protocol) -> (Trio, Buffer, RequestId) {
+    let mut trio = Trio::new(shared(protocol));
+    // Staged protocols have a ring where the buffer has gaps.
+    trio.pml.config_mut().share_device_buffers = protocol == Protocol::MappedPut;
     let to = Buffer::target_in(&layout(SIZE, true), 1, trio.home());
     let recv = trio.recv(&to, Source::Rank(OTHER));
     trio.inject(OTHER, &offer(SIZE));

@@ -3,7 +3,7 @@
 //! All memory is either of the rows, which the caller of [`Executor::new`](super::Executor::new) grants until nothing
 //! is in flight, or of the executor's own, which is kept as long. A schedule's rules keep steps that are under way at
 //! once from touching a common byte unless both only read, and rows do not overlap. The functions here rely on that:
-//! each states which memory it lends, and to whom.
+//! each states which memory it grants, and to whom.
 use std::ops::Range;
 
 use gapless_engine::{Engine, EngineError, Reducer, Typed};
@@ -61,14 +61,14 @@ impl Work {
 }
 
 impl Tools<'_> {
-    /// Starts to send. Lends `data` for reading until the request has ended.
+    /// Starts to send. Grants `data` for reading until the request has ended.
     pub(super) fn send(
         &mut self,
         (comm, to): (&Comm, u32),
         data: &Typed,
         tag: i32,
     ) -> Result<RequestId, PmlError> {
-        // SAFETY: the memory is of a row or the executor's own (see the module's text); it stays lent until the
+        // SAFETY: the memory is of a row or the executor's own (see the module's text); it stays valid until the
         // request has ended, as the step does not end before.
         unsafe { self.pml.isend(comm, data, to, tag) }
     }
@@ -85,7 +85,7 @@ impl Tools<'_> {
         unsafe { self.pml.isend_copy(comm, &data, to, tag) }
     }
 
-    /// Starts to receive. Lends `into` for writing until the request has ended.
+    /// Starts to receive. Grants `into` for writing until the request has ended.
     pub(super) fn receive(
         &mut self,
         (comm, from): (&Comm, u32),
@@ -96,7 +96,7 @@ impl Tools<'_> {
         unsafe { self.pml.irecv(comm, into, Source::Rank(from), TagSel::Is(tag)) }
     }
 
-    /// Starts to pack pieces one behind the other. Lends both until `work` is over.
+    /// Starts to pack pieces one behind the other. Grants both until `work` is over.
     pub(super) fn pack(
         &self,
         pieces: &[Piece],
@@ -110,7 +110,7 @@ impl Tools<'_> {
         Ok(())
     }
 
-    /// Starts to unpack pieces once all `work` so far is over. Lends both until all of it is over.
+    /// Starts to unpack pieces once all `work` so far is over. Grants both until all of it is over.
     pub(super) fn unpack(
         &self,
         packed: Region,
@@ -125,7 +125,7 @@ impl Tools<'_> {
         Ok(())
     }
 
-    /// Starts to copy a packed stream to another of the same length. Lends both until `work` is over.
+    /// Starts to copy a packed stream to another of the same length. Grants both until `work` is over.
     pub(super) fn copy(
         &self,
         from: &Typed,
@@ -138,7 +138,7 @@ impl Tools<'_> {
         Ok(())
     }
 
-    /// Starts to combine, once all `work` so far is over. Lends all buffers until all of it is over.
+    /// Starts to combine, once all `work` so far is over. Grants all buffers until all of it is over.
     pub(super) fn reduce(
         &self,
         combine: &Combine,

@@ -92,7 +92,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.layout.size() > 0 {
-            // SAFETY: `new` has allocated it with this layout; whoever has lent it out forgets the value instead.
+            // SAFETY: `new` has allocated it with this layout; whoever has granted it to others forgets the value
+            // instead.
             unsafe { dealloc(self.start.as_ptr(), self.layout) };
         }
     }

@@ -12,8 +12,8 @@
 //!
 //! Units: bytes; words of 4 or 8 bytes.
 
+use super::method::Level;
 use super::nontemporal::LINE;
-use super::ways::Level;
 use crate::program::{Axis, Windows, full};
 use crate::run::in_memory;
 

@@ -2,8 +2,8 @@
 //! runs overlap they overlap alike on both sides, so any order gives the same bytes, and grids are walked
 //! along the grain of memory.
 
+use super::method::{LONG, Method, Stores, sample};
 use super::nontemporal::{Piece, fence, run, runs_ahead};
-use super::ways::{LONG, Stores, Ways, sample};
 use super::{copy, shifted};
 use crate::program::{AffineLengths, Axis, Flow, Sink};
 use crate::run::in_memory;
@@ -24,8 +24,8 @@ impl Mirror {
     ///
     /// Until this value is dropped: the bytes of every run that it is handed may be read relative to `from`
     /// and written relative to `to`, and nothing read is also written.
-    pub(crate) unsafe fn new(ways: Ways, bytes: u64, from: *const u8, to: *mut u8) -> Mirror {
-        Mirror { from, to, large: ways.may_stream(bytes), stores: Stores::new(ways) }
+    pub(crate) unsafe fn new(method: Method, bytes: u64, from: *const u8, to: *mut u8) -> Mirror {
+        Mirror { from, to, large: method.may_stream(bytes), stores: Stores::new(method) }
     }
 
     /// To be called before anyone is told of the bytes.

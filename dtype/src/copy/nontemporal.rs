@@ -6,7 +6,7 @@
 //! Units: bytes.
 
 use super::copy;
-use super::ways::Level;
+use super::method::Level;
 
 /// Bytes in a cache line.
 pub(super) const LINE: usize = 64;

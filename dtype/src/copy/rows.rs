@@ -15,7 +15,7 @@
 //! The last line of a row overlaps the one before, so that every byte written belongs to the row: gaps stay
 //! untouched. Units: bytes.
 
-use super::ways::Level;
+use super::method::Level;
 use crate::program::AffineLengths;
 
 /// Rows of one length up to this are moved by loops for that length.

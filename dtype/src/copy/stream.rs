@@ -1,10 +1,10 @@
 //! Large copies around the cache: [`Gather`] packs, [`Scatter`] unpacks. When they are used, and what that
-//! brings, is in `ways.rs`; how lines are stored in `nontemporal.rs`.
+//! brings, is in `method.rs`; how lines are stored in `nontemporal.rs`.
 
 use super::apart::{Apart, TRIED, TRIES, Verdict};
 use super::lines::{Dense, Records};
+use super::method::{LONG, Level, Method, Stores, sample, ticks};
 use super::nontemporal::{PIECES, Piece, fence, run, straight, together};
-use super::ways::{LONG, Level, Stores, Ways, sample, ticks};
 use super::{Copier, shifted, tile};
 use crate::program::{AffineLengths, Axis, Flow, Sink, Windows};
 use crate::run::in_memory;
@@ -30,12 +30,12 @@ impl Gather {
     /// # Safety
     ///
     /// As [`Copier::new`], for packing.
-    pub(crate) unsafe fn new(ways: Ways, bytes: u64, user: *mut u8, packed: *mut u8) -> Gather {
+    pub(crate) unsafe fn new(method: Method, bytes: u64, user: *mut u8, packed: *mut u8) -> Gather {
         // SAFETY: the caller's promise.
-        let copier = unsafe { Copier::new(ways.level, user, packed) };
+        let copier = unsafe { Copier::new(method.level, user, packed) };
         let none = Piece { from: user, to: packed, len: 0 };
-        let together = bytes >= ways.together_min;
-        let (level, waiting) = (ways.level.known(), [none; PIECES]);
+        let together = bytes >= method.together_min;
+        let (level, waiting) = (method.level.known(), [none; PIECES]);
         Gather { copier, level, waiting, waits: 0, together }
     }
 
@@ -156,10 +156,10 @@ impl Scatter {
     /// # Safety
     ///
     /// As [`Copier::new`], for unpacking.
-    pub(crate) unsafe fn new(ways: Ways, user: *mut u8, packed: *mut u8) -> Scatter {
+    pub(crate) unsafe fn new(method: Method, user: *mut u8, packed: *mut u8) -> Scatter {
         // SAFETY: the caller's promise.
-        let copier = unsafe { Copier::new(ways.level, user, packed) };
-        let stores = Stores::new(ways);
+        let copier = unsafe { Copier::new(method.level, user, packed) };
+        let stores = Stores::new(method);
         Scatter { copier, level: stores.level(), stores }
     }
 
@@ -352,7 +352,7 @@ mod tests {
         let to = user.as_mut_ptr().cast::<u8>();
         Verdict::Open.settle();
         // SAFETY: all runs lie in `user`, their bytes in `packed`, which is only read.
-        let mut scatter = unsafe { Scatter::new(Ways::BEST, to, packed.as_ptr().cast_mut()) };
+        let mut scatter = unsafe { Scatter::new(Method::BEST, to, packed.as_ptr().cast_mut()) };
         let apart = Apart::new(to, STRIDE as i64, 8, runs as u64).expect("far apart");
         assert!(scatter.words(apart, 0, STRIDE as i64, 8, runs as u64).is_continue());
         scatter.finish();

@@ -5,8 +5,8 @@
 //! A tile covers a cache line of user memory per row and a cache line of packed bytes per column, so each
 //! line is touched once while it is near.
 
+use super::method::Level;
 use super::transpose::Transpose;
-use super::ways::Level;
 use super::{move_fixed, prefetch, shifted};
 use crate::program::Axis;
 use crate::run::in_memory;

@@ -7,8 +7,8 @@
 //!
 //! Units: bytes; counts of elements.
 
+use super::method::Level;
 use super::nontemporal::{LINE, to_line};
-use super::ways::Level;
 use super::{move_fixed, prefetch, prefetch_to_write, shifted};
 
 /// Bytes of an element.

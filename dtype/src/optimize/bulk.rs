@@ -1,6 +1,6 @@
 //! Long index lists over a dense type, read once: the common case of commit. One pass multiplies the
 //! displacements out, sums the lengths, and gathers what is needed to know that nothing merges, nothing is
-//! empty and nothing overflows; where that is not so, the list goes the general way.
+//! empty and nothing overflows; where that is not so, the list takes the general path.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::Lengths;
 use super::runs::{Class, constant_len_step, constant_step};
 use crate::program::{Chain, Facts, Op, apart, grain};
 
-/// Shorter lists are not worth a second way.
+/// Shorter lists are not worth a second path.
 const LONG: usize = 32;
 
 /// Entries read before what was seen of them is looked at.
@@ -30,7 +30,7 @@ pub(super) enum Digest {
 }
 
 impl Bulk<'_> {
-    /// `None` sends the list the general way.
+    /// `None` sends the list down the general path.
     pub(super) fn digest(&self) -> Option<Digest> {
         if self.displacements.len() < LONG {
             return None;

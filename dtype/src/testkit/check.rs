@@ -7,12 +7,12 @@
 mod flat;
 pub(super) mod hostile;
 mod meaning;
+mod methods;
 mod pack;
 mod runs;
 mod shapes;
 mod transfers;
 mod unpack;
-mod ways;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -186,9 +186,9 @@ fn verify_all(
         pack::from_anywhere(case, rng)?;
         unpack::whole(case, rng)?;
         unpack::in_any_order(case, rng)?;
-        ways::packed(case, rng)?;
-        ways::unpacked(case, rng)?;
-        ways::mirrored(case, rng)?;
+        methods::packed(case, rng)?;
+        methods::unpacked(case, rng)?;
+        methods::mirrored(case, rng)?;
         runs::listed(case)?;
         runs::in_pieces(case, rng)?;
         runs::blocks(case)?;

@@ -196,7 +196,7 @@ impl Communicator {
             let argument = "receive buffer";
             refused(Operation::Reduce, CollectiveError::Operation { argument, error })
         };
-        let ended = work.map(gapless_mem::Begun::new).map_err(wrong)?.wait();
+        let ended = work.map(gapless_mem::Outstanding::new).map_err(wrong)?.wait();
         ended.map_err(|error| wrong(error.into()))
     }
 }

@@ -7,7 +7,7 @@
 use gapless_coll::Combine;
 use gapless_dtype::{Layout, SignatureKind};
 use gapless_engine::{Engine, EngineError, HostEngine, Op, Reducer, Typed};
-use gapless_mem::{Begun, Completion, DeviceError, Region, Space};
+use gapless_mem::{Completion, DeviceError, Outstanding, Region, Space};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -80,9 +80,9 @@ impl Tools {
     unsafe fn fetch(&self, src: &Typed, range: &Range<u64>) -> Result<Staged, EngineError> {
         let mut staged = Staged::new(range.end - range.start)?;
         let engine = self.engine(src.space())?;
-        // SAFETY: the caller's promise; the staged memory is new, and lives until the work is over (`Begun`).
+        // SAFETY: the caller's promise; the staged memory is new, and lives until the work is over (`Outstanding`).
         let work = unsafe { engine.pack(src, range.clone(), staged.region(), &[]) }?;
-        Begun::new(work).wait()?;
+        Outstanding::new(work).wait()?;
         Ok(staged)
     }
 
@@ -99,7 +99,7 @@ impl Tools {
         let engine = self.engine(dst.space())?;
         // SAFETY: as in `fetch`.
         let work = unsafe { engine.unpack(staged.region(), dst, range.clone(), &[]) }?;
-        Ok(Begun::new(work).wait()?)
+        Ok(Outstanding::new(work).wait()?)
     }
 }
 
@@ -111,7 +111,7 @@ fn wait_all(after: &[Completion]) -> Result<(), EngineError> {
 }
 
 // SAFETY: all work is handed on to engines, by which the contract holds. Where there is more than one piece of it, each
-// is waited for before the next begins, also if something panics (`Begun`), and the last before the call returns.
+// is waited for before the next begins, also if something panics (`Outstanding`), and the last before the call returns.
 unsafe impl Engine for Tools {
     fn name(&self) -> &'static str {
         NAME

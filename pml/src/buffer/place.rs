@@ -3,7 +3,7 @@
 use super::{Buffer, Engines, Transfer};
 use gapless_bml::Mapping;
 use gapless_engine::EngineError;
-use gapless_mem::{Begun, Completion, Device, Lease, OutOfRange, Region};
+use gapless_mem::{Completion, Device, Lease, OutOfRange, Outstanding, Region};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl Buffer {
         // SAFETY: the source is this buffer, promised while the transfer has a clone of it. The target is a place,
         // which is valid for writes, and no reference's, while the transfer has it.
         let work = unsafe { engines[self.engine].pack(&self.typed, range, place.region(), after) }?;
-        Ok(Transfer::new(Begun::new(work), self, SmallVec::from_iter([place])))
+        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([place])))
     }
 
     /// Scatters what lies in `place` to `range`, once all of `after` have ended.
@@ -82,7 +82,7 @@ impl Buffer {
         // SAFETY: the target is this buffer, promised while the transfer has a clone of it. The source is a place,
         // which is valid for reads while the transfer has it.
         let work = unsafe { engine.unpack(place.region(), &self.typed, range, after) }?;
-        Ok(Transfer::new(Begun::new(work), self, SmallVec::from_iter([place])))
+        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([place])))
     }
 
     /// Gathers `range` into `local`, once all of the first list have ended; then has `device` copy it to `ring`, once
@@ -131,7 +131,7 @@ impl Buffer {
         places: [Place; 2],
         second: impl FnOnce(&[Place; 2], &[Completion]) -> Result<Completion, EngineError>,
     ) -> Chain {
-        let begun = Begun::new(first.clone());
+        let outstanding = Outstanding::new(first.clone());
         let before = [&first].into_iter().chain(others);
         let after: SmallVec<[Completion; 2]> =
             before.filter(|it| is_pending(it)).cloned().collect();
@@ -139,10 +139,10 @@ impl Buffer {
             Ok(second) => {
                 // The second starts after the first, and so ends after it: waiting for the second waits for both. (If the
                 // places are empty, neither touches anything.)
-                let _ = begun.hand_on();
-                (Begun::new(second), None)
+                let _ = outstanding.hand_on();
+                (Outstanding::new(second), None)
             }
-            Err(error) => (begun, Some(error)),
+            Err(error) => (outstanding, Some(error)),
         };
         Chain { transfer: Transfer::new(work, self, SmallVec::from(places)), first, failed }
     }
@@ -159,7 +159,7 @@ impl Buffer {
         // SAFETY: the source is of this buffer, promised while the transfer has a clone of it. The target is a place,
         // which is valid for writes, and no reference's, while the transfer has it; nobody's buffer lies in one.
         let work = unsafe { device.copy(place.region(), source, after) }?;
-        Ok(Transfer::new(Begun::new(work), self, SmallVec::from_iter([place])))
+        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([place])))
     }
 
     /// Has `device` copy `place` to `range` of this buffer, which has no gaps, once all of `after` have ended.
@@ -173,7 +173,7 @@ impl Buffer {
         let target = self.gapless_part(range)?;
         // SAFETY: as in `copy_to`, the other way round.
         let work = unsafe { device.copy(target, place.region(), after) }?;
-        Ok(Transfer::new(Begun::new(work), self, SmallVec::from_iter([place])))
+        Ok(Transfer::new(Outstanding::new(work), self, SmallVec::from_iter([place])))
     }
 
     /// Where `range` lies, if there are no gaps.

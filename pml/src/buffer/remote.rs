@@ -5,7 +5,7 @@ use crate::rndv::offer::packed_size;
 use gapless_bml::Mapping;
 use gapless_dtype::Layout;
 use gapless_engine::{EngineError, Typed};
-use gapless_mem::{Begun, Device, Region};
+use gapless_mem::{Device, Outstanding, Region};
 use std::sync::Arc;
 
 /// What the other end says about its buffer.
@@ -116,7 +116,7 @@ impl Buffer {
         device: Option<&Arc<dyn Device>>,
         (from, into): (&Typed, &Typed),
         bytes: u64,
-    ) -> Result<Begun, EngineError> {
+    ) -> Result<Outstanding, EngineError> {
         let sides = from.as_contiguous().zip(into.as_contiguous());
         let work = if let Some((device, (from, into))) = device.zip(sides) {
             let (into, from) = (into.sub(0, bytes)?, from.sub(0, bytes)?);
@@ -126,6 +126,6 @@ impl Buffer {
             // SAFETY: the caller's promise.
             unsafe { engines[self.engine].transfer(from, into, 0..bytes, &[]) }?
         };
-        Ok(Begun::new(work))
+        Ok(Outstanding::new(work))
     }
 }

@@ -3,7 +3,7 @@
 use super::{Buffer, Place, Remote};
 use crate::matching::body::Body;
 use gapless_bml::RailSlot;
-use gapless_mem::{Begun, Completion, DeviceError};
+use gapless_mem::{Completion, DeviceError, Outstanding};
 use smallvec::SmallVec;
 
 /// Work on a buffer and on `memory`, which it keeps until the work is over: dropping it waits for the work. So code
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 #[must_use = "dropping it waits for the work"]
 pub(crate) struct Transfer<M> {
     /// The first field: it is dropped, and so waited for, before what it touches.
-    work: Begun,
+    work: Outstanding,
     /// `None` if the work was over at once.
     buffer: Option<Buffer>,
     memory: M,
@@ -21,7 +21,7 @@ pub(crate) struct Transfer<M> {
 impl<M> Transfer<M> {
     /// Work on `buffer` and `memory` that was just started.
     #[inline]
-    pub(super) fn new(work: Begun, buffer: &Buffer, memory: M) -> Transfer<M> {
+    pub(super) fn new(work: Outstanding, buffer: &Buffer, memory: M) -> Transfer<M> {
         let buffer = matches!(work.work(), Completion::Pending(_)).then(|| buffer.clone());
         Transfer { work, buffer, memory }
     }
@@ -29,7 +29,7 @@ impl<M> Transfer<M> {
     /// No work.
     #[inline]
     pub(crate) fn over(memory: M) -> Transfer<M> {
-        Transfer { work: Begun::new(Completion::Ready), buffer: None, memory }
+        Transfer { work: Outstanding::new(Completion::Ready), buffer: None, memory }
     }
 
     /// The work, for other work to wait for.
@@ -45,7 +45,7 @@ impl<M> Transfer<M> {
         let ended = self.work.work().poll();
         if ended != Ok(false) {
             // It need not be asked again.
-            drop(std::mem::replace(&mut self.work, Begun::new(Completion::Ready)).hand_on());
+            drop(std::mem::replace(&mut self.work, Outstanding::new(Completion::Ready)).hand_on());
         }
         ended
     }
@@ -157,7 +157,7 @@ mod tests {
         let nothing = Typed::contiguous(Region::of(&[]));
         // SAFETY: there is no memory.
         let buffer = unsafe { Buffer::promised(&nothing, 0) };
-        let work = Begun::new(Completion::Pending(work));
+        let work = Outstanding::new(Completion::Pending(work));
         (Transfer::new(work, &buffer, memory), left)
     }
 

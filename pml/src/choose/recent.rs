@@ -12,34 +12,34 @@ const KEPT: usize = 16;
 
 /// A set of protocols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ways(u32);
+pub(crate) struct Protocols(u32);
 
 const _: () = assert!(Protocol::ALL.len() <= u32::BITS as usize);
 
-impl Ways {
+impl Protocols {
     /// All of them.
-    pub(crate) const ALL: Ways = Ways(u32::MAX);
+    pub(crate) const ALL: Protocols = Protocols(u32::MAX);
 
     /// These alone.
-    pub(crate) fn of(ways: &[Protocol]) -> Ways {
-        ways.iter().fold(Ways(0), |set, way| set.with(*way))
+    pub(crate) fn of(protocols: &[Protocol]) -> Protocols {
+        protocols.iter().fold(Protocols(0), |set, protocol| set.with(*protocol))
     }
 
     /// With one.
     #[must_use]
-    pub(crate) fn with(self, way: Protocol) -> Ways {
-        Ways(self.0 | 1 << way.index())
+    pub(crate) fn with(self, protocol: Protocol) -> Protocols {
+        Protocols(self.0 | 1 << protocol.index())
     }
 
     /// Without one.
     #[must_use]
-    pub(crate) fn without(self, way: Protocol) -> Ways {
-        Ways(self.0 & !(1 << way.index()))
+    pub(crate) fn without(self, protocol: Protocol) -> Protocols {
+        Protocols(self.0 & !(1 << protocol.index()))
     }
 
     /// Whether it has one.
-    pub(crate) fn has(self, way: Protocol) -> bool {
-        self.0 >> way.index() & 1 != 0
+    pub(crate) fn has(self, protocol: Protocol) -> bool {
+        self.0 >> protocol.index() & 1 != 0
     }
 }
 
@@ -47,7 +47,7 @@ impl Ways {
 #[derive(Debug)]
 struct Choice {
     situation: Situation,
-    ways: Ways,
+    protocols: Protocols,
     protocol: Protocol,
 }
 
@@ -66,14 +66,15 @@ impl Recent {
         situation: &Situation,
         tuning: &Tuning,
         force: Option<Protocol>,
-        ways: Ways,
+        protocols: Protocols,
     ) -> Protocol {
-        let same = |choice: &&Choice| choice.ways == ways && choice.situation == *situation;
+        let same =
+            |choice: &&Choice| choice.protocols == protocols && choice.situation == *situation;
         if let Some(known) = self.choices.iter().find(same) {
             return known.protocol;
         }
-        let protocol = choose(situation, tuning, force, |way| ways.has(way));
-        let choice = Choice { situation: *situation, ways, protocol };
+        let protocol = choose(situation, tuning, force, |protocol| protocols.has(protocol));
+        let choice = Choice { situation: *situation, protocols, protocol };
         if self.choices.len() < KEPT {
             self.choices.push(choice);
         } else {
@@ -110,15 +111,16 @@ mod tests {
     #[test]
     fn what_is_remembered_is_what_would_be_chosen() {
         let (mut recent, tuning) = (Recent::default(), Tuning::default());
-        let sets = [Ways::ALL, Ways::ALL.without(Protocol::Eager).without(Protocol::Mapped)];
+        let sets =
+            [Protocols::ALL, Protocols::ALL.without(Protocol::Eager).without(Protocol::Mapped)];
         let mut seen = [false; Protocol::ALL.len()];
         for round in 0..3 * KEPT as u64 {
             // Some again, some for the first time, more than are kept.
             for bytes in [8, 1 << 12, 1 << 20, round << 10, (round / 2) << 16] {
-                for ways in sets {
+                for protocols in sets {
                     let s = situation(bytes);
-                    let expected = choose(&s, &tuning, None, |way| ways.has(way));
-                    assert_eq!(recent.choose(&s, &tuning, None, ways), expected);
+                    let expected = choose(&s, &tuning, None, |protocol| protocols.has(protocol));
+                    assert_eq!(recent.choose(&s, &tuning, None, protocols), expected);
                     seen[expected.index()] = true;
                 }
             }
@@ -131,17 +133,17 @@ mod tests {
     fn other_wishes_are_heard_once_the_former_choices_are_forgotten() {
         let (mut recent, tuning) = (Recent::default(), Tuning::default());
         let s = situation(1 << 20);
-        assert_eq!(recent.choose(&s, &tuning, None, Ways::ALL), Protocol::Mapped);
+        assert_eq!(recent.choose(&s, &tuning, None, Protocols::ALL), Protocol::Mapped);
         recent.forget();
         let force = Some(Protocol::Pipeline);
-        assert_eq!(recent.choose(&s, &tuning, force, Ways::ALL), Protocol::Pipeline);
+        assert_eq!(recent.choose(&s, &tuning, force, Protocols::ALL), Protocol::Pipeline);
     }
 
     #[test]
     fn a_set_is_without_what_was_taken_out() {
-        let set = Ways::ALL.without(Protocol::MappedPut);
-        for way in Protocol::ALL {
-            assert_eq!(set.has(way), way != Protocol::MappedPut);
+        let set = Protocols::ALL.without(Protocol::MappedPut);
+        for protocol in Protocol::ALL {
+            assert_eq!(set.has(protocol), protocol != Protocol::MappedPut);
         }
     }
 }

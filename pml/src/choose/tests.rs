@@ -157,8 +157,8 @@ fn together(s: Situation, turns: bool) -> Situation {
     }
 }
 
-fn time(s: &Situation, way: Protocol) -> f64 {
-    candidates(s, &Tuning::default())[way.index()].predicted_ns
+fn time(s: &Situation, protocol: Protocol) -> f64 {
+    candidates(s, &Tuning::default())[protocol.index()].predicted_ns
 }
 
 /// Payload over time, in GB/s.
@@ -377,9 +377,9 @@ fn between_host_and_device_the_host_is_staged_through() {
             });
             let s = Situation { staged, devices: ends, ..s };
             assert!(winner(&s).through_host(), "{}", winner(&s));
-            for way in Protocol::STAGED {
-                let found = candidates(&s, &Tuning::default())[way.index()].excluded;
-                assert_eq!(found.is_none(), way.through_host(), "{way}");
+            for protocol in Protocol::STAGED {
+                let found = candidates(&s, &Tuning::default())[protocol.index()].excluded;
+                assert_eq!(found.is_none(), protocol.through_host(), "{protocol}");
             }
             // To map a device's memory takes another device.
             let mapped = candidates(&Situation { mapped: true, ..s }, &Tuning::default())[2];
@@ -398,13 +398,16 @@ fn without_staging_device_memory_goes_through_the_ring() {
         let s = Situation { staged: None, ..unshared(bytes, 64) };
         assert_eq!(winner(&s), Protocol::Pipeline);
     }
-    for way in Protocol::STAGED {
+    for protocol in Protocol::STAGED {
         let s = Situation { staged: None, ..devices(1 << 20, 1) };
         assert_eq!(
-            candidates(&s, &Tuning::default())[way.index()].excluded,
+            candidates(&s, &Tuning::default())[protocol.index()].excluded,
             Some(Excluded::NoStaging)
         );
-        assert!(candidates(&node(), &Tuning::default())[way.index()].excluded.is_some(), "{way}");
+        assert!(
+            candidates(&node(), &Tuning::default())[protocol.index()].excluded.is_some(),
+            "{protocol}"
+        );
     }
 }
 
@@ -418,19 +421,22 @@ fn longer_messages_and_more_blocks_never_take_less() {
         |bytes, blocks| Situation { bytes, sender_blocks: blocks, mapped: true, ..node() },
     ];
     for shape in shapes {
-        for way in Protocol::ALL {
+        for protocol in Protocol::ALL {
             // Blocks of equal length, or one.
             for length in [8u64, 64, 4096, 1 << 40] {
                 let mut before = 0.0;
                 for shift in 4..36 {
                     let bytes = 1u64 << shift;
                     let blocks = (bytes / length).max(1);
-                    let here = time(&shape(bytes, blocks), way);
-                    let split = time(&shape(bytes, 2 * blocks), way);
-                    assert!(here >= 0.97 * before, "{way}: {bytes} bytes in blocks of {length}");
+                    let here = time(&shape(bytes, blocks), protocol);
+                    let split = time(&shape(bytes, 2 * blocks), protocol);
+                    assert!(
+                        here >= 0.97 * before,
+                        "{protocol}: {bytes} bytes in blocks of {length}"
+                    );
                     assert!(
                         split >= 0.97 * here,
-                        "{way}: {bytes} bytes in {blocks} blocks, or twice so many"
+                        "{protocol}: {bytes} bytes in {blocks} blocks, or twice so many"
                     );
                     before = here;
                 }

@@ -21,7 +21,7 @@
 //! device memory: a message whose sender makes no progress for those 50 µs does not leave.
 
 use crate::buffer::Transfer;
-use crate::choose::{Protocol, Ways};
+use crate::choose::{Protocol, Protocols};
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::inflight::InFlight;
 use crate::error::PmlError;
@@ -112,13 +112,13 @@ impl Core {
         }
         let mut situation = self.expectation(bml, peer, buffer);
         (situation.mapped, situation.grants) = (true, true);
-        let mut ways = Ways::of(&[Protocol::Eager]);
-        for way in [Protocol::Mapped, Protocol::MappedPut] {
-            if !self.peers[peer as usize].closed[way.index()] {
-                ways = ways.with(way);
+        let mut protocols = Protocols::of(&[Protocol::Eager]);
+        for protocol in [Protocol::Mapped, Protocol::MappedPut] {
+            if !self.peers[peer as usize].closed[protocol.index()] {
+                protocols = protocols.with(protocol);
             }
         }
-        self.recent.choose(&situation, &self.config.tuning, None, ways) != Protocol::Eager
+        self.recent.choose(&situation, &self.config.tuning, None, protocols) != Protocol::Eager
     }
 
     /// Makes the data of an offer follow if nobody answers.

@@ -1,7 +1,7 @@
 //! Sends: starting one, and the states it goes through.
 
 use crate::buffer::{self, Buffer, Transfer};
-use crate::choose::{Protocol, SingleCopyCosts, Situation, Touched, Ways};
+use crate::choose::{Protocol, Protocols, SingleCopyCosts, Situation, Touched};
 use crate::comm::Comm;
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::peer::{Gone, Outgoing};
@@ -14,7 +14,7 @@ use crate::wire::SendMode;
 use crate::wire::{EAGER_BYTES, Envelope, SERIAL_BYTES, Verdict};
 use gapless_bml::{Bml, Limits, RailSlot, Rank, Token};
 use gapless_engine::{EngineError, Typed};
-use gapless_mem::{Begun, Completion, DeviceError, Region};
+use gapless_mem::{Completion, DeviceError, Outstanding, Region};
 
 /// A send in flight.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl Core {
             }?;
             if mode == SendMode::Buffered {
                 work.wait().map_err(EngineError::from)?;
-                work = Begun::new(Completion::Ready);
+                work = Outstanding::new(Completion::Ready);
             }
             if let Completion::Pending(_) = work.work() {
                 // SAFETY: the caller's promise is the one that a buffer takes.
@@ -168,7 +168,7 @@ impl Core {
     }
 
     /// Checks what a send is given.
-    #[inline(always)] // on every message's way, and its result is large
+    #[inline(always)] // on every message's path, and its result is large
     pub(crate) fn check_send(
         &mut self,
         bml: &mut Bml,
@@ -286,7 +286,7 @@ impl Core {
     fn eager_wins(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
         let situation = self.expectation(bml, peer, buffer);
         let (tuning, force) = (&self.config.tuning, self.config.force);
-        self.recent.choose(&situation, tuning, force, Ways::ALL) == Protocol::Eager
+        self.recent.choose(&situation, tuning, force, Protocols::ALL) == Protocol::Eager
     }
 
     /// The situation as the sender sees it: the receiver's buffer is assumed to be like its own.

@@ -129,8 +129,8 @@ impl Core {
     /// Lets every protocol add to a situation what it depends on.
     pub(super) fn consider(&mut self, bml: &mut Bml, id: RequestId, s: &mut Situation) {
         let _ = self.enter(bml, id, |_, cx| {
-            for way in Protocol::ALL {
-                (way.kind().consider)(cx, s);
+            for protocol in Protocol::ALL {
+                (protocol.kind().consider)(cx, s);
             }
         });
     }
@@ -140,11 +140,11 @@ impl Core {
         &mut self,
         bml: &mut Bml,
         id: RequestId,
-        way: Protocol,
+        protocol: Protocol,
         situation: &Situation,
     ) -> Step {
         let opened = self.enter(bml, id, |going, cx| {
-            let (value, step) = (way.kind().open_recv)(cx, situation);
+            let (value, step) = (protocol.kind().open_recv)(cx, situation);
             *going = value;
             step
         });
@@ -164,11 +164,11 @@ impl Core {
         &mut self,
         bml: &mut Bml,
         id: RequestId,
-        way: Protocol,
+        protocol: Protocol,
         heard: &Heard<'_>,
     ) -> Result<(), String> {
         let opened = self.enter(bml, id, |going, cx| {
-            let (value, step) = (way.kind().open_send)(cx, heard);
+            let (value, step) = (protocol.kind().open_send)(cx, heard);
             *going = value;
             step
         });
@@ -231,8 +231,8 @@ impl Core {
                     self.forget_going(id);
                     return Ok(());
                 };
-                let (way, from) = (incoming.protocol, incoming.from);
-                self.rule_out(id, way, &why);
+                let (protocol, from) = (incoming.protocol, incoming.from);
+                self.rule_out(id, protocol, &why);
                 match self.peers[from as usize].fault() {
                     // It could have done without its sender, and now it cannot.
                     Some(fault) => self.fail_incoming(id, fault),
@@ -414,7 +414,7 @@ impl Core {
                 (taken, Place::Sender(going), &*rts, None, registered, failed, &mut no_gets)
             }
             End::Receiver(incoming) => {
-                let Incoming { rts, reply, room, failure, layout, ways, stage, gets, .. } =
+                let Incoming { rts, reply, room, failure, layout, protocols, stage, gets, .. } =
                     incoming;
                 let going = match std::mem::replace(stage, Stage::Choosing) {
                     Stage::Going(going) => Some(going),
@@ -424,7 +424,7 @@ impl Core {
                     }
                 };
                 let (reply, room, layout) = (*reply, *room, layout.as_ref());
-                let at = AtReceiver { reply, room, layout, source: source.as_ref(), ways };
+                let at = AtReceiver { reply, room, layout, source: source.as_ref(), protocols };
                 (going, Place::Receiver(stage), &*rts, Some(at), None, failure, gets)
             }
         };

@@ -4,7 +4,7 @@
 //! receiver excludes it and chooses again; the pipeline is the last resort.
 
 use crate::buffer::Buffer;
-use crate::choose::{Situation, Touched, Ways, weight_of_blocks};
+use crate::choose::{Protocols, Situation, Touched, weight_of_blocks};
 use crate::drive::core::Core;
 use crate::error::PmlError;
 use crate::request::RequestId;
@@ -34,7 +34,7 @@ pub(crate) struct Incoming {
     pub(crate) layout: Option<Layout>,
     pub(crate) protocol: Protocol,
     /// Those that have not failed.
-    pub(super) ways: Ways,
+    pub(super) protocols: Protocols,
     pub(crate) stage: Stage,
     /// One-sided operations under way.
     pub(crate) gets: u32,
@@ -124,7 +124,7 @@ impl Core {
             failure,
             layout: None,
             protocol: Protocol::Pipeline,
-            ways: Ways::ALL.without(Protocol::Eager),
+            protocols: Protocols::ALL.without(Protocol::Eager),
             stage: Stage::Choosing,
             gets: 0,
         }));
@@ -172,8 +172,10 @@ impl Core {
             Some(layout) => incoming.check_layout(layout)?,
             None => {
                 tracing::debug!(peer = incoming.from, "a layout that is too large to be decoded");
-                for way in Protocol::ALL.into_iter().filter(|way| way.kind().wants_layout) {
-                    incoming.ways = incoming.ways.without(way);
+                for protocol in
+                    Protocol::ALL.into_iter().filter(|protocol| protocol.kind().wants_layout)
+                {
+                    incoming.protocols = incoming.protocols.without(protocol);
                 }
             }
         }
@@ -186,22 +188,26 @@ impl Core {
         loop {
             let Some(situation) = self.situation_of(bml, id) else { return Ok(()) };
             let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
-            let mut ways = incoming.ways;
+            let mut protocols = incoming.protocols;
             let from = incoming.from;
             let closed = self.peers[from as usize].closed;
-            for way in Protocol::ALL.into_iter().filter(|way| closed[way.index()]) {
-                ways = if (way.kind().stays_closed)(&situation) { ways.without(way) } else { ways };
+            for protocol in Protocol::ALL.into_iter().filter(|protocol| closed[protocol.index()]) {
+                protocols = if (protocol.kind().stays_closed)(&situation) {
+                    protocols.without(protocol)
+                } else {
+                    protocols
+                };
             }
             let (tuning, force) = (&self.config.tuning, self.config.force);
-            let way = self.recent.choose(&situation, tuning, force, ways);
+            let protocol = self.recent.choose(&situation, tuning, force, protocols);
             let Some((incoming, _)) = self.incoming(id) else { return Ok(()) };
-            incoming.protocol = way;
-            if way.kind().wants_layout && situation.layout_fetch_bytes > 0 {
+            incoming.protocol = protocol;
+            if protocol.kind().wants_layout && situation.layout_fetch_bytes > 0 {
                 self.fetch_layout(bml, id);
                 return Ok(());
             }
-            match self.open_recv(bml, id, way, &situation) {
-                Step::Refused(why) => self.rule_out(id, way, &why),
+            match self.open_recv(bml, id, protocol, &situation) {
+                Step::Refused(why) => self.rule_out(id, protocol, &why),
                 Step::Broken(what) => return Err(what),
                 Step::Going | Step::Again | Step::Done(_) => return Ok(()),
             }
@@ -209,10 +215,10 @@ impl Core {
     }
 
     /// A protocol has failed, and is not tried again for this message.
-    pub(super) fn rule_out(&mut self, id: RequestId, way: Protocol, why: &str) {
+    pub(super) fn rule_out(&mut self, id: RequestId, protocol: Protocol, why: &str) {
         if let Some((incoming, _)) = self.incoming(id) {
-            tracing::debug!(peer = incoming.from, %way, why, "falling back");
-            incoming.ways = incoming.ways.without(way);
+            tracing::debug!(peer = incoming.from, %protocol, why, "falling back");
+            incoming.protocols = incoming.protocols.without(protocol);
             incoming.stage = Stage::Choosing;
         }
     }

@@ -232,7 +232,8 @@ impl Core {
         let SendStage::Rendezvous(offered) = &mut send.stage else {
             return unknown(&heard.message);
         };
-        let opened = Protocol::ALL.into_iter().find(|way| (way.kind().opens)(&heard.message));
+        let opened =
+            Protocol::ALL.into_iter().find(|protocol| (protocol.kind().opens)(&heard.message));
         let decided = opened.is_some()
             || matches!(heard.message, Message::Fin { .. } | Message::LayoutRequest { .. });
         let stands = offered.going.as_ref().is_none_or(|going| going.is_tentative());
@@ -253,7 +254,7 @@ impl Core {
         }
         self.stop(bml, id);
         match (opened, &heard.message) {
-            (Some(way), _) => self.open_send(bml, id, way, &heard),
+            (Some(protocol), _) => self.open_send(bml, id, protocol, &heard),
             (None, Message::Fin { verdict, .. }) => {
                 self.answered(bml, id, *verdict);
                 Ok(())

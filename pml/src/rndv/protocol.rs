@@ -110,7 +110,7 @@ mod tests {
             assert_eq!(Protocol::of_name(protocol.name()), Some(protocol));
         }
         assert_eq!(Protocol::of_name("staged"), None);
-        assert_eq!(Protocol::ALL.into_iter().filter(|way| way.is_staged()).count(), 6);
+        assert_eq!(Protocol::ALL.into_iter().filter(|protocol| protocol.is_staged()).count(), 6);
     }
 
     #[test]

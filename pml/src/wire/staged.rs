@@ -20,7 +20,7 @@ pub(crate) const DEPTH_MAX: u32 = 64;
 pub(super) struct OpenWire {
     kind: u8,
     version: u8,
-    way: u8,
+    protocol: u8,
     direct: u8,
     depth: U32,
     fragment: U32,
@@ -50,7 +50,7 @@ const _: () = assert!(size_of::<RingWire>() == RING_BYTES);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Open {
     /// One of [`Protocol::STAGED`].
-    pub(crate) way: Protocol,
+    pub(crate) protocol: Protocol,
     pub(crate) serial: u64,
     pub(crate) reply: u64,
     /// The packed bytes that are wanted, from 0 on, and their fragments, of which the longest has
@@ -128,7 +128,7 @@ impl Open {
         let wire = OpenWire {
             kind: kind::OPEN,
             version: VERSION,
-            way: Verdict::Received(self.way).code(),
+            protocol: Verdict::Received(self.protocol).code(),
             direct: u8::from(self.direct),
             depth: self.depth.into(),
             fragment: shape.fragment.into(),
@@ -145,21 +145,21 @@ impl Open {
 
     pub(super) fn check(wire: &OpenWire, key: &[u8]) -> Result<Open, String> {
         reserved(&[wire.zero])?;
-        let way = match Verdict::decode(wire.way)? {
-            Verdict::Received(way) if way.is_staged() => way,
+        let protocol = match Verdict::decode(wire.protocol)? {
+            Verdict::Received(protocol) if protocol.is_staged() => protocol,
             other => return Err(format!("an OPEN for {other:?}")),
         };
         let key = key_of(key, wire.key)?;
-        let puts = matches!(way, Protocol::StagedPut | Protocol::StagedPutCopy);
+        let puts = matches!(protocol, Protocol::StagedPut | Protocol::StagedPutCopy);
         if puts != key.is_some() || wire.direct > u8::from(puts) {
-            return Err(format!("an OPEN for {way} with {key:?}, direct {}", wire.direct));
+            return Err(format!("an OPEN for {protocol} with {key:?}, direct {}", wire.direct));
         }
         let (end, fragment) = (wire.end.get(), wire.fragment.get());
         let shape = Shape { fragment, head: wire.head, tail: wire.tail };
         let cut = Cut::new(end, shape).filter(|_| fragment >= FRAGMENT_MIN);
         let cut = cut.ok_or_else(|| format!("an OPEN for {end} bytes in {shape:?}"))?;
         Ok(Open {
-            way,
+            protocol,
             serial: wire.serial.get(),
             reply: wire.reply.get(),
             cut,
@@ -211,17 +211,17 @@ mod tests {
     use super::super::Message;
     use super::*;
 
-    fn open(way: Protocol) -> Open {
-        let puts = matches!(way, Protocol::StagedPut | Protocol::StagedPutCopy);
+    fn open(protocol: Protocol) -> Open {
+        let puts = matches!(protocol, Protocol::StagedPut | Protocol::StagedPutCopy);
         let key = puts.then(|| RemoteKey::new(&[7; 40]).unwrap());
         let cut = Cut::new(9999, Shape { fragment: 1000, head: 1, tail: 3 }).unwrap();
-        Open { way, serial: 3, reply: 4, cut, depth: 4, direct: puts, key }
+        Open { protocol, serial: 3, reply: 4, cut, depth: 4, direct: puts, key }
     }
 
     #[test]
     fn messages_are_read_as_they_are_written() {
-        for way in Protocol::STAGED {
-            assert_eq!(Message::parse(&open(way).wire()), Ok(Message::Open(open(way))));
+        for protocol in Protocol::STAGED {
+            assert_eq!(Message::parse(&open(protocol).wire()), Ok(Message::Open(open(protocol))));
         }
         let ring = RingOffer { reply: 8, depth: 64, key: RemoteKey::new(&[1; 80]).unwrap() };
         assert_eq!(Message::parse(&ring.wire()), Ok(Message::Ring(ring)));

@@ -149,7 +149,7 @@ impl<'a> Told<'a> {
         [&message[..], key, inline].concat()
     }
 
-    /// Lends it for bytes 0 to `end` of a message.
+    /// Grants it for bytes 0 to `end` of a message.
     pub(crate) fn grant(&self, serial: u64, end: u64, key: &RemoteKey) -> Vec<u8> {
         let mut message = vec![0; 72];
         let (flat, key) = (self.flat(), key.as_bytes());

@@ -41,13 +41,13 @@ pub(crate) const GET: u8 = 8;
 pub(crate) const HOST: u8 = 10;
 
 impl Pair {
-    pub(crate) fn new(way: Protocol) -> Pair {
-        Pair::with(way, |device| Arc::new(FakeEngine::new(device, 1)))
+    pub(crate) fn new(protocol: Protocol) -> Pair {
+        Pair::with(protocol, |device| Arc::new(FakeEngine::new(device, 1)))
     }
 
     /// With another engine of the device.
     pub(crate) fn with(
-        way: Protocol,
+        protocol: Protocol,
         engine: impl Fn(&Arc<FakeDevice>) -> Arc<dyn Engine>,
     ) -> Pair {
         let hub = Hub::new();
@@ -62,7 +62,7 @@ impl Pair {
         honest.connect(Rank(1), &addresses[1]).unwrap();
         rogue.connect(Rank(0), &addresses[0]).unwrap();
         let engines: Vec<Arc<dyn Engine>> = vec![Arc::new(HostEngine), engine(&device)];
-        let pml = Pml::new(honest, engines, config(way, 3));
+        let pml = Pml::new(honest, engines, config(protocol, 3));
         Pair { pml, rogue, inbox: Inbox::default(), device }
     }
 
@@ -161,10 +161,16 @@ pub(crate) fn ring(reply: u64, depth: u32, key: &RemoteKey) -> Vec<u8> {
     message
 }
 
-pub(crate) fn open(way: u8, serial: u64, end: u64, depth: u32, key: Option<&RemoteKey>) -> Vec<u8> {
+pub(crate) fn open(
+    protocol: u8,
+    serial: u64,
+    end: u64,
+    depth: u32,
+    key: Option<&RemoteKey>,
+) -> Vec<u8> {
     let mut message = vec![0; 40];
     let key = key.map_or(&[][..], RemoteKey::as_bytes);
-    message[..4].copy_from_slice(&[10, VERSION, way, 0]);
+    message[..4].copy_from_slice(&[10, VERSION, protocol, 0]);
     message[4..8].copy_from_slice(&depth.to_le_bytes());
     message[8..12].copy_from_slice(&FRAGMENT.to_le_bytes());
     message[12] = u8::try_from(key.len()).unwrap();

@@ -185,8 +185,8 @@ impl Model<'_> {
         // READY, and RING and FREE if the ring is the sender's. Between devices, get also starts later: 10 to 30 µs,
         // between two H200s.
         let asked = if protocol.puts() { 0.0 } else { 2.0 * s.latency_ns + t.rendezvous_ns };
-        let begun = protocol.puts() || protocol.through_host();
-        let asked = asked + if begun { 0.0 } else { t.launch_wait_ns };
+        let opened = protocol.puts() || protocol.through_host();
+        let asked = asked + if opened { 0.0 } else { t.launch_wait_ns };
         let words = s.latency_ns + t.rendezvous_ns + asked;
         // Both ends' kernels work in turn, with as many fragments at a time as there are places; copies to and from
         // the host wait for no turn.

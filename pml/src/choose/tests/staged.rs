@@ -15,11 +15,11 @@ fn forced(s: &Situation, fragment_bytes: u32) -> (Situation, Tuning) {
     (Situation { staged, ..*s }, least)
 }
 
-pub(super) fn cut(way: Protocol, s: &Situation, tuning: &Tuning) -> Cut {
+pub(super) fn cut(protocol: Protocol, s: &Situation, tuning: &Tuning) -> Cut {
     let staging = s.staged.expect("it is staged");
-    let shape = staged_shape(way, s, &staging, tuning);
-    assert!(shape.fragment <= staging.fragment_bytes, "{way}: {shape:?} of {} bytes", s.bytes);
-    Cut::new(s.bytes, shape).unwrap_or_else(|| panic!("{way}: {shape:?} of {} bytes", s.bytes))
+    let shape = staged_shape(protocol, s, &staging, tuning);
+    assert!(shape.fragment <= staging.fragment_bytes, "{protocol}: {shape:?} of {} bytes", s.bytes);
+    Cut::new(s.bytes, shape).unwrap_or_else(|| panic!("{protocol}: {shape:?} of {} bytes", s.bytes))
 }
 
 #[test]
@@ -33,11 +33,11 @@ fn any_message_is_cut_into_fragments_that_cover_it() {
                 let staged =
                     s.staged.map(|staging| Staging { fragment_bytes: wish, depth, ..staging });
                 let s = Situation { staged, ..s };
-                for way in Protocol::STAGED {
-                    cut(way, &s, &Tuning::default());
+                for protocol in Protocol::STAGED {
+                    cut(protocol, &s, &Tuning::default());
                     let none =
                         Tuning { staged_least_bytes: 0, launch_wait_ns: 0.0, ..Tuning::default() };
-                    cut(way, &s, &none);
+                    cut(protocol, &s, &none);
                 }
             }
         }
@@ -46,10 +46,10 @@ fn any_message_is_cut_into_fragments_that_cover_it() {
 
 #[test]
 fn fragments_that_are_asked_for_are_had() {
-    for way in Protocol::STAGED {
+    for protocol in Protocol::STAGED {
         for fragment in [1000, 1 << 20, 4 << 20] {
             let (s, tuning) = forced(&list(), fragment);
-            assert_eq!(cut(way, &s, &tuning).shape(), Shape::even(fragment), "{way}");
+            assert_eq!(cut(protocol, &s, &tuning).shape(), Shape::even(fragment), "{protocol}");
         }
     }
 }
@@ -57,18 +57,18 @@ fn fragments_that_are_asked_for_are_had() {
 #[test]
 fn fragments_are_few_and_shorter_where_the_link_would_wait() {
     let tuning = Tuning::default();
-    let ramps = |way| {
-        let shape = cut(way, &list(), &tuning).shape();
+    let ramps = |protocol| {
+        let shape = cut(protocol, &list(), &tuning).shape();
         (shape.head > 0, shape.tail > 0)
     };
     assert_eq!(ramps(Protocol::StagedPut), (false, true));
     assert_eq!(ramps(Protocol::StagedGet), (true, false));
     assert_eq!(ramps(Protocol::StagedPutCopy), (true, true));
     assert_eq!(ramps(Protocol::StagedGetCopy), (true, true));
-    for way in &Protocol::STAGED[..4] {
-        let total = cut(*way, &list(), &tuning).total();
-        assert!((3..=8).contains(&total), "{way}: {total} fragments");
-        assert_eq!(cut(*way, &unshared(1 << 20, 1 << 16), &tuning).total(), 1, "{way}");
+    for protocol in &Protocol::STAGED[..4] {
+        let total = cut(*protocol, &list(), &tuning).total();
+        assert!((3..=8).contains(&total), "{protocol}: {total} fragments");
+        assert_eq!(cut(*protocol, &unshared(1 << 20, 1 << 16), &tuning).total(), 1, "{protocol}");
     }
     // To and from the host at once: the last fragment is alone as long as it takes.
     for (bytes, fragments) in [(64, 12..=32), (256, 24..=64)] {
@@ -79,17 +79,17 @@ fn fragments_are_few_and_shorter_where_the_link_would_wait() {
 
 #[test]
 fn no_other_length_of_fragments_is_much_better() {
-    for way in Protocol::STAGED {
+    for protocol in Protocol::STAGED {
         for shift in 16..=29 {
             for length in [24, 4096] {
                 let s = unshared(1 << shift, (1 << shift) / length);
-                let here = time(&s, way);
+                let here = time(&s, protocol);
                 let others = (14..=25).map(|shift| {
                     let (s, tuning) = forced(&s, 1 << shift);
-                    candidates(&s, &tuning)[way.index()].predicted_ns
+                    candidates(&s, &tuning)[protocol.index()].predicted_ns
                 });
                 let best = others.fold(f64::INFINITY, f64::min);
-                let what = format!("{way}, {} bytes in blocks of {length}", s.bytes);
+                let what = format!("{protocol}, {} bytes in blocks of {length}", s.bytes);
                 assert!(here <= 1.08 * best, "{what}: {here} ns, {best} in other fragments");
             }
         }
@@ -112,7 +112,7 @@ fn kernels_beside_a_copier_take_longer_fragments() {
     // Unpacking is the slowest, and nothing before it differs: the links are of no account.
     let quick = Tuning { peer_copy_mb_s: 1e12, peer_store_mb_s: 1e12, ..Tuning::default() };
     let s = Situation { sender_blocks: 2, ..list() };
-    let total = |way| cut(way, &s, &quick).total();
+    let total = |protocol| cut(protocol, &s, &quick).total();
     let (beside, alone) = (total(Protocol::StagedGetCopy), total(Protocol::StagedPut));
     assert!(1 < beside && beside < alone, "{beside} beside a copier, {alone} without");
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Fragment `i` lies in place `i` modulo the depth of each memory that it passes. If there is a place for every
-//! fragment, each has the same offset as in the stream, without gaps between them. Each end has the ring in its own
-//! way: its staging memory, its buffer, or a mapping of the other's.
+//! fragment, each has the same offset as in the stream, without gaps between them. For each end the ring is its
+//! staging memory, its buffer, or a mapping of the other's.
 //!
 //! Side by side, fragments would share the device and the link, and all would end when the last one does; the other
 //! end would idle until then. So an end's kernel for a fragment waits for the fragment two before it. The device
@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 /// One end of a staged message.
 pub(crate) struct Course {
-    pub(crate) way: Protocol,
+    pub(crate) protocol: Protocol,
     cut: Cut,
     pub(crate) window: Window,
     /// Fragments below it may be started.
@@ -88,9 +88,9 @@ impl From<Moving> for Step {
 
 impl Course {
     /// A message with this cut, in a ring of `depth` places.
-    pub(crate) fn new(way: Protocol, cut: Cut, depth: u32) -> Course {
+    pub(crate) fn new(protocol: Protocol, cut: Cut, depth: u32) -> Course {
         Course {
-            way,
+            protocol,
             cut,
             window: Window::new(cut.total(), depth),
             limit: 0,
@@ -303,7 +303,7 @@ fn after(works: &[&Completion]) -> SmallVec<[Completion; 2]> {
 impl std::fmt::Debug for Course {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Course")
-            .field("way", &self.way)
+            .field("protocol", &self.protocol)
             .field("cut", &self.cut)
             .field("window", &self.window)
             .field("limit", &self.limit)

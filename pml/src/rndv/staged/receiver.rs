@@ -35,20 +35,20 @@ enum Over {
 }
 
 /// Asks the sender for a message by a staged protocol.
-pub(super) fn open(cx: &mut Cx<'_>, way: Protocol, s: &Situation) -> Opened {
+pub(super) fn open(cx: &mut Cx<'_>, protocol: Protocol, s: &Situation) -> Opened {
     let Some(staging) = &s.staged else {
         return (None, Step::Refused("nothing is staged to this peer".to_owned()));
     };
-    let shape = choose::staged_shape(way, s, staging, &cx.config.tuning);
+    let shape = choose::staged_shape(protocol, s, staging, &cx.config.tuning);
     let Some(cut) = Cut::new(s.bytes, shape) else {
         return (None, Step::Refused("it cannot be cut into fragments".to_owned()));
     };
     let depth = u32::try_from(cut.total()).unwrap_or(DEPTH_MAX).min(staging.depth);
-    let course = Course::new(way, cut, depth);
-    let opened = if way.puts() { open_put(cx, course) } else { open_get(cx, course) };
+    let course = Course::new(protocol, cut, depth);
+    let opened = if protocol.puts() { open_put(cx, course) } else { open_get(cx, course) };
     match opened {
         Ok((course, key)) => (Some(Box::new(ask(cx, course, key))), Step::Going),
-        Err((why, obstacle)) => (None, impossible(cx, way, why, obstacle)),
+        Err((why, obstacle)) => (None, impossible(cx, protocol, why, obstacle)),
     }
 }
 
@@ -87,7 +87,7 @@ fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
 /// The memory needed here to take fragments out of a ring of the sender's.
 fn open_get(cx: &mut Cx<'_>, mut course: Course) -> Asked {
     let space = cx.buffer.typed().space();
-    if course.way.copies(space, false) && !second_stop(cx, &mut course) {
+    if course.protocol.copies(space, false) && !second_stop(cx, &mut course) {
         return Err(("staging memory is exhausted", Obstacle::Passing));
     }
     Ok((course, None))
@@ -96,7 +96,7 @@ fn open_get(cx: &mut Cx<'_>, mut course: Course) -> Asked {
 fn ask(cx: &mut Cx<'_>, course: Course, key: Option<RemoteKey>) -> Receiver {
     let (reply, _) = cx.receipt();
     let open = Open {
-        way: course.way,
+        protocol: course.protocol,
         serial: cx.rts.serial,
         reply,
         cut: course.cut(),
@@ -109,8 +109,8 @@ fn ask(cx: &mut Cx<'_>, course: Course, key: Option<RemoteKey>) -> Receiver {
 }
 
 /// This protocol is impossible; nothing was moved.
-fn impossible(cx: &mut Cx<'_>, way: Protocol, why: &str, obstacle: Obstacle) -> Step {
-    let unkeyed = &mut cx.state.unkeyed[way.index()];
+fn impossible(cx: &mut Cx<'_>, protocol: Protocol, why: &str, obstacle: Obstacle) -> Step {
+    let unkeyed = &mut cx.state.unkeyed[protocol.index()];
     let lasting = match obstacle {
         Obstacle::Passing => false,
         Obstacle::Lasting => true,
@@ -120,7 +120,7 @@ fn impossible(cx: &mut Cx<'_>, way: Protocol, why: &str, obstacle: Obstacle) -> 
         }
     };
     // Its relatives need the same.
-    for kin in way.kin() {
+    for kin in protocol.kin() {
         if lasting {
             cx.close(*kin, why);
         }
@@ -132,18 +132,18 @@ fn impossible(cx: &mut Cx<'_>, way: Protocol, why: &str, obstacle: Obstacle) -> 
 impl Receiver {
     fn impossible(&mut self, cx: &mut Cx<'_>, why: &str, obstacle: Obstacle) -> Step {
         self.course.release(cx.staging, false);
-        impossible(cx, self.course.way, why, obstacle)
+        impossible(cx, self.course.protocol, why, obstacle)
     }
 
     /// The sender has told of its ring.
     fn ring(&mut self, cx: &mut Cx<'_>, ring: &RingOffer) -> Step {
         let course = &mut self.course;
-        if self.going || course.way.puts() || ring.depth > course.window.depth() {
+        if self.going || course.protocol.puts() || ring.depth > course.window.depth() {
             let what = format!("a ring of {} places that was not requested", ring.depth);
             return Step::Broken(what);
         }
         course.narrow(ring.depth);
-        let (needed, host) = (course.ring_bytes(), course.way.through_host());
+        let (needed, host) = (course.ring_bytes(), course.protocol.through_host());
         // With ramps, fewer places may take more than a place for every fragment.
         if course.local.as_ref().is_some_and(|local| local.place().region().len() < needed) {
             return self.impossible(cx, "a ring of too few places", Obstacle::Passing);
@@ -179,11 +179,11 @@ impl Receiver {
             return Step::Broken(what);
         }
         course.working += 1;
-        let (way, there) = (course.way, course.window.in_work());
-        cx.counters.saw_depth(way, u64::from(there));
+        let (protocol, there) = (course.protocol, course.window.in_work());
+        cx.counters.saw_depth(protocol, u64::from(there));
         let step = match cx.is_failed() {
             true => Ok(Work::nothing()),
-            false => course.scatter(cx.engines, cx.buffer, index, cx.counters.tally(way)),
+            false => course.scatter(cx.engines, cx.buffer, index, cx.counters.tally(protocol)),
         };
         match follow(cx, index, &mut self.failed, step) {
             Some(result) => self.taken_out(cx, index, result),
@@ -220,28 +220,28 @@ impl Receiver {
 
     /// No engine works on it any more, and nothing more comes.
     fn end(&mut self, cx: &mut Cx<'_>) -> Step {
-        let way = self.course.way;
+        let protocol = self.course.protocol;
         let verdict = match self.over {
             Over::Lost => {
                 self.let_go(cx);
                 return Step::Going;
             }
             Over::Aborted => Some(Verdict::Refused),
-            Over::No => (!way.puts()).then_some(Verdict::Received(way)),
+            Over::No => (!protocol.puts()).then_some(Verdict::Received(protocol)),
         };
-        cx.state.unkeyed[way.index()] = 0;
+        cx.state.unkeyed[protocol.index()] = 0;
         self.course.release(cx.staging, false);
         if let Some(verdict) = verdict {
             cx.control(&wire::fin(cx.rts.serial, verdict));
         }
-        Step::Done(way)
+        Step::Done(protocol)
     }
 
     /// The sender is lost, and no engine of ours works any more. Memory that the sender may still write is kept until
     /// it cannot.
     fn let_go(&mut self, cx: &mut Cx<'_>) {
         if self.granted().is_none() {
-            let late = self.course.way.puts();
+            let late = self.course.protocol.puts();
             self.course.release(cx.staging, late);
         }
     }
@@ -249,7 +249,7 @@ impl Receiver {
     /// The sender cannot carry out the decision.
     fn refused(&mut self, cx: &mut Cx<'_>, why: Why) -> Step {
         let course = &self.course;
-        if !course.window.is_fresh() || (self.going && !course.way.puts()) {
+        if !course.window.is_fresh() || (self.going && !course.protocol.puts()) {
             return Step::Broken("a protocol that was refused after it had started".to_owned());
         }
         let text = match why {

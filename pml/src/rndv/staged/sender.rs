@@ -37,17 +37,20 @@ pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
         let what = format!("an OPEN for {} bytes of {bytes}", open.cut.end());
         return (None, Step::Broken(what));
     }
-    if !told.through_host || !(told.device || open.way.through_host()) {
-        return (None, Step::Broken(format!("an OPEN for {}, which was not offered", open.way)));
+    if !told.through_host || !(told.device || open.protocol.through_host()) {
+        return (
+            None,
+            Step::Broken(format!("an OPEN for {}, which was not offered", open.protocol)),
+        );
     }
-    let mut course = Course::new(open.way, open.cut, open.depth);
+    let mut course = Course::new(open.protocol, open.cut, open.depth);
     course.direct = open.direct;
     let Some(key) = &open.key else { return offer_ring(cx, open, course) };
     course.limit = if open.direct { course.total() } else { course.window.reach() };
     let mapping = match map_peer(cx.bml, cx.peer, key, cx.buffer.typed().space()) {
         Ok(mapping) => mapping,
         Err(error) => {
-            tracing::debug!(peer = cx.peer, way = %open.way, %error, "what cannot be mapped");
+            tracing::debug!(peer = cx.peer, protocol = %open.protocol, %error, "what cannot be mapped");
             return refuse(cx, open, if lasts(&error) { Why::Unmappable } else { Why::Exhausted });
         }
     };
@@ -57,7 +60,7 @@ pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
         return (None, Step::Broken(what));
     }
     course.ring = Some(RingMemory::Theirs(mapping));
-    if open.way == Protocol::StagedPutCopy && !second_stop(cx, &mut course) {
+    if open.protocol == Protocol::StagedPutCopy && !second_stop(cx, &mut course) {
         return refuse(cx, open, Why::Exhausted);
     }
     cx.take_keys();
@@ -78,8 +81,8 @@ fn refuse(cx: &mut Cx<'_>, open: &Open, why: Why) -> Opened {
 fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
     let bound = cx.config.bounds.staging_bytes;
     let space = cx.buffer.typed().space();
-    let owner = if open.way.through_host() { None } else { device_of(cx.bml, space) };
-    if owner.is_none() && !open.way.through_host() {
+    let owner = if open.protocol.through_host() { None } else { device_of(cx.bml, space) };
+    if owner.is_none() && !open.protocol.through_host() {
         return refuse(cx, open, Why::Exhausted);
     }
     let ring = cx.staging.take(cx.bml, owner.as_ref(), course.ring_bytes(), bound);
@@ -88,7 +91,7 @@ fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
         mapped.key(peer, ring.place().lease())
     });
     course.ring = ring.map(RingMemory::Own);
-    let stops = !open.way.copies(space, true) || second_stop(cx, &mut course);
+    let stops = !open.protocol.copies(space, true) || second_stop(cx, &mut course);
     let unkeyed = key.is_none() && course.ring.is_some();
     let Some(key) = key.filter(|_| stops) else {
         course.release(cx.staging, false);
@@ -111,7 +114,7 @@ impl Sender {
             }
             let course = &mut self.course;
             // The receiver cannot start before it has the first, which is short: nothing delays its READY.
-            if course.way.gets() && course.window.next() == 1 && course.window.in_work() == 1 {
+            if course.protocol.gets() && course.window.next() == 1 && course.window.in_work() == 1 {
                 return Step::Again;
             }
             let Some(index) = course.next().filter(|next| course.window.begin(*next).is_ok())
@@ -119,15 +122,15 @@ impl Sender {
                 return Step::Going;
             };
             course.working += 1;
-            let way = course.way;
+            let protocol = course.protocol;
             let ahead = match course.direct {
                 true => u64::from(course.window.in_work()),
                 false => {
                     (index + 1 + u64::from(course.window.depth())).saturating_sub(course.limit)
                 }
             };
-            cx.counters.saw_depth(way, ahead.min(u64::from(course.window.depth())));
-            let step = course.gather(cx.engines, cx.buffer, index, cx.counters.tally(way));
+            cx.counters.saw_depth(protocol, ahead.min(u64::from(course.window.depth())));
+            let step = course.gather(cx.engines, cx.buffer, index, cx.counters.tally(protocol));
             let Some(result) = follow(cx, index, &mut self.failed, step) else {
                 return Step::Again;
             };
@@ -139,7 +142,7 @@ impl Sender {
 
     /// A fragment is in its place, or never will be.
     fn gathered(&mut self, cx: &mut Cx<'_>, index: u64, result: Result<(), EngineError>) -> Step {
-        let way = self.course.way;
+        let protocol = self.course.protocol;
         match result {
             Ok(()) => self.course.ended(index),
             Err(error) => {
@@ -156,9 +159,9 @@ impl Sender {
         }
         cx.control(&wire::ready(self.reply, index));
         // A receiver that takes fragments out of our ring sends FIN at the end.
-        if self.course.window.complete() && way.puts() {
+        if self.course.window.complete() && protocol.puts() {
             self.course.release(cx.staging, false);
-            return Step::Done(way);
+            return Step::Done(protocol);
         }
         Step::Going
     }
@@ -174,13 +177,13 @@ impl Sender {
 
     /// The receiver's FIN.
     fn fin(&mut self, cx: &mut Cx<'_>, verdict: Verdict) -> Step {
-        let way = self.course.way;
-        let received = verdict == Verdict::Received(way) && self.course.window.complete();
+        let protocol = self.course.protocol;
+        let received = verdict == Verdict::Received(protocol) && self.course.window.complete();
         if self.course.working > 0 || !(self.stopped || received) {
             return Step::Broken(format!("{verdict:?} of a staged message in flight"));
         }
         self.course.release(cx.staging, false);
-        Step::Done(way)
+        Step::Done(protocol)
     }
 
     /// More fragments may be put into the ring.

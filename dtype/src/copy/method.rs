@@ -24,7 +24,7 @@ pub(super) const LONG: u64 = 512;
 
 /// What a copy may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ways {
+pub(crate) struct Method {
     pub(super) level: Level,
     /// Copies of fewer bytes use ordinary stores.
     pub(super) stream_min: u64,
@@ -47,19 +47,23 @@ pub(crate) enum Level {
     Best,
 }
 
-impl Ways {
+impl Method {
     /// What is fastest here.
-    pub(crate) const BEST: Ways =
-        Ways { level: Level::Best, stream_min: STREAM_MIN, together_min: TOGETHER_MIN, asks: true };
+    pub(crate) const BEST: Method = Method {
+        level: Level::Best,
+        stream_min: STREAM_MIN,
+        together_min: TOGETHER_MIN,
+        asks: true,
+    };
 
     /// Everything that this processor can be made to do, however little there is to copy.
     #[cfg(feature = "testkit")]
-    pub(crate) const FORCED: [Ways; 5] = [
-        Ways { level: Level::Baseline, stream_min: u64::MAX, together_min: 0, asks: false },
-        Ways { level: Level::Best, stream_min: u64::MAX, together_min: 0, asks: false },
-        Ways { level: Level::Baseline, stream_min: 0, together_min: 0, asks: false },
-        Ways { level: Level::Avx2, stream_min: 0, together_min: 0, asks: false },
-        Ways { level: Level::Best, stream_min: 0, together_min: 0, asks: false },
+    pub(crate) const FORCED: [Method; 5] = [
+        Method { level: Level::Baseline, stream_min: u64::MAX, together_min: 0, asks: false },
+        Method { level: Level::Best, stream_min: u64::MAX, together_min: 0, asks: false },
+        Method { level: Level::Baseline, stream_min: 0, together_min: 0, asks: false },
+        Method { level: Level::Avx2, stream_min: 0, together_min: 0, asks: false },
+        Method { level: Level::Best, stream_min: 0, together_min: 0, asks: false },
     ];
 
     pub(crate) fn level(self) -> Level {
@@ -112,7 +116,7 @@ const fn without_avx512() -> bool {
 
 /// Answers to whether a copy goes around the cache, as far as they were asked for.
 pub(super) struct Stores {
-    ways: Ways,
+    method: Method,
     level: Level,
     known: Option<bool>,
     /// The same of words far apart.
@@ -120,13 +124,13 @@ pub(super) struct Stores {
 }
 
 impl Stores {
-    pub(super) fn new(ways: Ways) -> Stores {
-        Stores { ways, level: ways.level.known(), known: None, words: None }
+    pub(super) fn new(method: Method) -> Stores {
+        Stores { method, level: method.level.known(), known: None, words: None }
     }
 
     /// Whether the machine is asked at all.
     pub(super) fn asks(&self) -> bool {
-        self.ways.asks
+        self.method.asks
     }
 
     /// The best level there is.
@@ -139,7 +143,7 @@ impl Stores {
     pub(super) fn stream_words(&mut self, bytes: u64, place: impl Fn(u64) -> *const u8) -> bool {
         match self.words {
             Some(known) if bytes < STREAM_MIN => known,
-            _ => *self.words.insert(self.ways.streams_words(place)),
+            _ => *self.words.insert(self.method.streams_words(place)),
         }
     }
 
@@ -148,7 +152,7 @@ impl Stores {
     pub(super) fn stream(&mut self, bytes: u64, place: impl Fn(u64) -> *const u8) -> bool {
         match self.known {
             Some(known) if bytes < STREAM_MIN => known,
-            _ => *self.known.insert(self.ways.streams(place)),
+            _ => *self.known.insert(self.method.streams(place)),
         }
     }
 }
@@ -261,9 +265,9 @@ mod tests {
     fn answers_hold_until_a_large_stretch_comes() {
         let memory = vec![0u8; 8 * 4096];
         let place = |i: u64| memory.as_ptr().wrapping_add(crate::run::in_memory(i) * 4096);
-        let mut never_asks = Stores::new(Ways::FORCED[2]);
+        let mut never_asks = Stores::new(Method::FORCED[2]);
         assert!(never_asks.stream(10, place));
-        let mut stores = Stores { known: Some(true), ..Stores::new(Ways::BEST) };
+        let mut stores = Stores { known: Some(true), ..Stores::new(Method::BEST) };
         assert!(stores.stream(STREAM_MIN - 1, place), "like the last");
         // Whatever the answer, it is the same until the next large stretch.
         let answer = stores.stream(STREAM_MIN, place);
