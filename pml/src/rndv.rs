@@ -24,6 +24,7 @@ mod act;
 pub(crate) mod decide;
 mod devices;
 pub(crate) mod layouts;
+mod link;
 mod local;
 mod mapped;
 pub(crate) mod mapped_put;
@@ -40,19 +41,19 @@ pub(crate) mod turns;
 use crate::buffer::{Buffer, Engines, Held, Transfer};
 use crate::choose::{Excluded, Protocols, Situation};
 use crate::counters::Counters;
-use crate::drive::core::Core;
 use crate::drive::inflight::InFlight;
-use crate::drive::peer::{Outgoing, Peer, reserve};
+use crate::drive::peer::{Outgoing, Peer};
 use crate::error::PmlError;
 use crate::request::RequestId;
 use crate::rndv::layouts::Published;
 use crate::rndv::staging::StagingPool;
 use crate::tuning::{Config, Tuning};
 use crate::wire::{self, Message, Rts, Verdict};
-use gapless_bml::{Bml, Fragment, LinkError, RailSlot, RdmaRail, RemoteKey};
+use gapless_bml::{Fragment, LinkError, RailSlot, RdmaRail, RemoteKey};
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
 use gapless_mem::Region;
+use link::Link;
 use protocol::Protocol;
 use single_copy::Scratch;
 use std::fmt::Debug;
@@ -139,8 +140,48 @@ pub(crate) struct Heard<'m> {
     pub(crate) fragment: Fragment,
 }
 
-/// The start of a rendezvous. Without a value it has ended already, as the step says.
-pub(crate) type Opened = (Option<Box<dyn Rendezvous>>, Step);
+/// The start of a rendezvous: it goes on if, and only if, there is a value that carries it.
+pub(crate) enum Opened {
+    /// It goes on.
+    Going(Box<dyn Rendezvous>),
+    /// It goes on, and wants to be polled.
+    Again(Box<dyn Rendezvous>),
+    /// It has ended already, as [`Step::Done`].
+    Done(Protocol),
+    /// As [`Step::Refused`].
+    Refused(String),
+    /// As [`Step::Broken`].
+    Broken(String),
+}
+
+impl Opened {
+    /// It goes on, by this value.
+    pub(crate) fn going(value: impl Rendezvous + 'static) -> Opened {
+        Opened::Going(Box::new(value))
+    }
+
+    /// The state after the value's first step. It is dropped if that ended the rendezvous.
+    pub(crate) fn after(step: Step, value: impl Rendezvous + 'static) -> Opened {
+        match step {
+            Step::Going => Opened::Going(Box::new(value)),
+            Step::Again => Opened::Again(Box::new(value)),
+            Step::Done(by) => Opened::Done(by),
+            Step::Refused(why) => Opened::Refused(why),
+            Step::Broken(what) => Opened::Broken(what),
+        }
+    }
+
+    /// For the driver: what goes on, and the step.
+    fn into_parts(self) -> (Option<Box<dyn Rendezvous>>, Step) {
+        match self {
+            Opened::Going(value) => (Some(value), Step::Going),
+            Opened::Again(value) => (Some(value), Step::Again),
+            Opened::Done(by) => (None, Step::Done(by)),
+            Opened::Refused(why) => (None, Step::Refused(why)),
+            Opened::Broken(what) => (None, Step::Broken(what)),
+        }
+    }
+}
 
 /// A protocol: everything that depends on which one it is.
 pub(crate) struct Kind {
@@ -175,15 +216,15 @@ impl Kind {
         cost: |_, _| f64::MAX,
         stays_closed: |_| true,
         consider: |_, _| {},
-        open_recv: |_, _| (None, Step::Refused("a protocol without a receiver".to_owned())),
+        open_recv: |_, _| Opened::Refused("a protocol without a receiver".to_owned()),
         opens: |_| false,
-        open_send: |_, _| (None, Step::Broken("a protocol without a sender".to_owned())),
+        open_send: |_, _| Opened::Broken("a protocol without a sender".to_owned()),
     };
 }
 
 /// A request, as a protocol sees it from inside: its link, buffer, engines, staging memory. It knows no other request.
 pub(crate) struct Cx<'a> {
-    pub(crate) bml: &'a mut Bml,
+    pub(crate) link: Link<'a>,
     pub(crate) engines: &'a Engines,
     pub(crate) config: &'a Config,
     pub(crate) counters: &'a mut Counters,
@@ -271,15 +312,10 @@ impl Cx<'_> {
 
     /// Room for a fragment; `None` if there is none now.
     pub(crate) fn reserve(&mut self, len: usize) -> Option<RailSlot> {
-        reserve(self.bml, self.peer, len).unwrap_or_else(|broken| {
+        self.link.reserve(len).unwrap_or_else(|broken| {
             self.effects.broken = Some(broken);
             None
         })
-    }
-
-    /// Most bytes that a message to the peer can have.
-    pub(crate) fn fragment_max(&self) -> usize {
-        Core::fragment_max(self.bml, self.peer)
     }
 
     /// Makes the request take turns with others to send fragments.
@@ -318,7 +354,7 @@ impl Cx<'_> {
     pub(crate) fn take_keys(&mut self) {
         if let Some((rail, key)) = self.registered.as_mut().and_then(|registered| registered.take())
         {
-            self.bml.deregister(rail, &key);
+            self.link.deregister(rail, &key);
         }
     }
 
@@ -340,5 +376,10 @@ impl Cx<'_> {
 
 /// An error for a message that a rendezvous does not expect.
 pub(crate) fn unexpected(message: &Message) -> Step {
-    Step::Broken(format!("{message:?}, which is not due"))
+    Step::Broken(undue(message))
+}
+
+/// Likewise, for [`Opened::Broken`].
+pub(crate) fn undue(message: &Message) -> String {
+    format!("{message:?}, which is not due")
 }

@@ -15,6 +15,12 @@
 //! waits, the receiver puts the data in its place and answers. If the receive has started, the receiver drops the
 //! data, and the message goes on by the chosen protocol. Either way the message is matched in order.
 //!
+//! An answer is GRANT, OPEN, CTS or FIN. *Mapped* has no other answer than FIN, which says that the receiver's kernel has
+//! **ended**. If that takes more than 50 µs (the first use of a mapping, a busy device, another process's turn on it),
+//! the sender cannot know that its offer was taken: it packs, and the receiver drops the data. That costs a kernel and a
+//! slot; the message is received as it would have been. A word at the start of every kernel would cost each mapped
+//! message one control message more.
+//!
 //! If other protocols, or nobody, answer the offers, messages to that peer are eager again for a while.
 //!
 //! If two processes both send first, both sends end as long as both processes make progress. More is not promised for
@@ -36,6 +42,11 @@ use gapless_engine::{EngineError, Typed};
 use std::time::{Duration, Instant};
 
 /// How long an offer waits for an answer before its data is packed.
+///
+/// This is no key of the tuning. Those are costs, which `gapless tune` measures and a protocol is chosen by; this predicts
+/// nothing. It is a promise (RELIABILITY.md, "Device memory and progress"): with a longer time in some file, sends that
+/// nobody receives yet would end later than documented. A shorter one packs what a posted receive is about to answer:
+/// between two H200s that takes 15 to 30 µs.
 const PATIENCE: Duration = Duration::from_micros(50);
 
 /// Offers whose data is packed at a time: each takes a slot of the link.

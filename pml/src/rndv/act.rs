@@ -2,6 +2,7 @@
 //! and carries out its step.
 
 use super::decide::{Incoming, Stage};
+use super::link::Link;
 use super::offer::Offered;
 use super::{AtReceiver, Cx, Effects, Heard, Rendezvous, Step, Turn};
 use crate::buffer::{Buffer, Held};
@@ -144,7 +145,7 @@ impl Core {
         situation: &Situation,
     ) -> Step {
         let opened = self.enter(bml, id, |going, cx| {
-            let (value, step) = (protocol.kind().open_recv)(cx, situation);
+            let (value, step) = (protocol.kind().open_recv)(cx, situation).into_parts();
             *going = value;
             step
         });
@@ -168,7 +169,7 @@ impl Core {
         heard: &Heard<'_>,
     ) -> Result<(), String> {
         let opened = self.enter(bml, id, |going, cx| {
-            let (value, step) = (protocol.kind().open_send)(cx, heard);
+            let (value, step) = (protocol.kind().open_send)(cx, heard).into_parts();
             *going = value;
             step
         });
@@ -433,7 +434,7 @@ impl Core {
             None => state.lost.is_some(),
         };
         let mut cx = Cx {
-            bml,
+            link: Link::new(bml, peer),
             engines: &self.engines,
             config: &self.config,
             counters: &mut self.counters,

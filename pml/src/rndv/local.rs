@@ -5,7 +5,7 @@
 //! ```
 
 use super::mapped::Moving;
-use super::{Cx, Kind, Opened, Step};
+use super::{Cx, Kind, Opened};
 use crate::buffer::Transfer;
 use crate::choose::{Excluded, Model, Situation};
 use crate::rndv::protocol::Protocol;
@@ -27,18 +27,18 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     let (_, room) = cx.receipt();
     let source = cx.at_receiver.as_ref().and_then(|at| at.source);
     let Some(source) = source else {
-        return (None, Step::Refused("its send is not in flight".to_owned()));
+        return Opened::Refused("its send is not in flight".to_owned());
     };
     let moved = cx.buffer.fetch_local(cx.engines, source.clone(), 0..room);
     match moved.map(Transfer::now) {
         Ok(Ok(_)) => {
             cx.received(Protocol::Local);
-            (None, Step::Done(Protocol::Local))
+            Opened::Done(Protocol::Local)
         }
         Ok(Err(moving)) => {
             cx.follow(0, moving);
-            (Some(Box::new(Moving(Protocol::Local))), Step::Going)
+            Opened::going(Moving(Protocol::Local))
         }
-        Err(error) => (None, Step::Refused(error.to_string())),
+        Err(error) => Opened::Refused(error.to_string()),
     }
 }

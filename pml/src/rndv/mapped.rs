@@ -10,12 +10,11 @@
 //! The key stands for the bytes that the sender's buffer touches. Its layout is checked to touch
 //! just these before anything is read ([`Remote`]).
 
-use super::staged::{lasts, map_peer};
+use super::staged::lasts;
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, unexpected};
 use crate::buffer::{Far, Held, Remote, Transfer};
 use crate::choose::{Excluded, Model, Situation};
 use crate::rndv::protocol::Protocol;
-use crate::rndv::staging::device_of;
 use gapless_engine::EngineError;
 use gapless_mem::{Device, Space};
 use std::sync::Arc;
@@ -51,7 +50,7 @@ fn start(cx: &mut Cx<'_>) -> Result<Remote, (String, bool)> {
     let once = |why: String| (why, false);
     let rts = cx.rts;
     let key = rts.mapped.as_ref().ok_or_else(|| once("no key".to_owned()))?;
-    let mapping = map_peer(cx.bml, cx.peer, key, cx.buffer.typed().space());
+    let mapping = cx.link.map(key, cx.buffer.typed().space());
     let mapping = mapping.map_err(|error| (error.to_string(), lasts(&error)))?;
     let layout = match rts.blocks == 1 {
         true => None,
@@ -76,7 +75,7 @@ pub(super) fn copier(
     let gapless = [own, remote.typed()].iter().all(|side| side.as_contiguous().is_some());
     let known = remote.typed().space() != Space::Host;
     let pays = gapless && known && bytes >= cx.config.tuning.copy_bytes_min;
-    let copier = device_of(cx.bml, own.space()).filter(|_| pays);
+    let copier = cx.link.device(own.space()).filter(|_| pays);
     cx.counters.tally(by).copies += u64::from(copier.is_some());
     copier
 }
@@ -90,7 +89,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
             if lasts && !cx.rts.host {
                 cx.close(Protocol::Mapped, &why);
             }
-            return (None, Step::Refused(why));
+            return Opened::Refused(why);
         }
     };
     let copier = copier(cx, Protocol::Mapped, &remote, room);
@@ -98,13 +97,13 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     match moved.map(Transfer::now) {
         Ok(Ok(_)) => {
             cx.received(Protocol::Mapped);
-            (None, Step::Done(Protocol::Mapped))
+            Opened::Done(Protocol::Mapped)
         }
         Ok(Err(moving)) => {
             cx.follow(0, moving);
-            (Some(Box::new(Moving(Protocol::Mapped))), Step::Going)
+            Opened::going(Moving(Protocol::Mapped))
         }
-        Err(error) => (None, Step::Refused(error.to_string())),
+        Err(error) => Opened::Refused(error.to_string()),
     }
 }
 

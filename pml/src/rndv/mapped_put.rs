@@ -22,19 +22,18 @@
 //! when the transport says that the peer has released the memory, or that its process is gone
 //! ([`Mapped::recall`](gapless_bml::Mapped::recall)): a lost peer may live, and write, for long.
 
-use super::staged::{lasts, map_peer};
-use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, mapped, unexpected};
+use super::staged::lasts;
+use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, mapped, undue, unexpected};
 use crate::buffer::{Far, Held, Remote, Transfer};
 use crate::choose::{Excluded, Model, Situation};
 use crate::hash::FastMap;
 use crate::rndv::layouts::{Fetch, Uses};
 use crate::rndv::protocol::Protocol;
-use crate::rndv::staging::device_of;
 use crate::tuning::Tuning;
 use crate::wire::{
     self, FRAGMENT_MIN, GRANT_BYTES, Grant, INLINE_LAYOUT_MAX, LAYOUT_BYTES, Message, Why,
 };
-use gapless_bml::{Rank, RemoteKey};
+use gapless_bml::RemoteKey;
 use gapless_dtype::Layout;
 use gapless_engine::EngineError;
 use gapless_mem::Region;
@@ -107,12 +106,10 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     }
     s.grants = match (from_host, host) {
         (true, true) if !forced => false,
-        (_, true) => cx.buffer.key(cx.bml, cx.peer, share).is_some(),
+        (_, true) => cx.link.key(cx.buffer, share).is_some(),
         (true, false) => false,
         // Its key is requested when it is needed: exporting memory takes time.
-        (false, false) => {
-            share && device_of(cx.bml, space).is_some() && cx.bml.mapped(Rank(cx.peer)).is_some()
-        }
+        (false, false) => share && cx.link.device(space).is_some() && cx.link.maps(),
     };
     let resting = &mut cx.state.granting.resting[at];
     if s.grants && *resting > 0 {
@@ -135,7 +132,7 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
 
 /// Most bytes of a flattened layout that a GRANT to the peer carries.
 fn inline_max(cx: &Cx<'_>) -> usize {
-    let room = cx.fragment_max().saturating_sub(GRANT_BYTES + RemoteKey::MAX_BYTES);
+    let room = cx.link.fragment_max().saturating_sub(GRANT_BYTES + RemoteKey::MAX_BYTES);
     room.min(INLINE_LAYOUT_MAX)
 }
 
@@ -143,19 +140,19 @@ fn inline_max(cx: &Cx<'_>) -> usize {
 fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     let share = cx.config.share_device_buffers;
     let (reply, room) = cx.receipt();
-    let key = cx.buffer.key(cx.bml, cx.peer, share);
+    let key = cx.link.key(cx.buffer, share);
     let Some(((low, region), key)) = cx.buffer.touched().zip(key) else {
-        return (None, not_granted(cx, Why::NoKey));
+        return Opened::Refused(not_granted(cx, Why::NoKey));
     };
     let typed = cx.buffer.typed();
     let gaps = typed.as_contiguous().is_none();
     let layout = if gaps { cx.published.publish(typed.layout()) } else { None };
     if gaps && layout.is_none() {
-        return (None, not_granted(cx, Why::NoKey));
+        return Opened::Refused(not_granted(cx, Why::NoKey));
     }
     let (layout_id, layout_bytes) =
         layout.as_ref().map_or((0, 0), |(name, flat)| (*name, flat.len() as u64));
-    let fits = cx.fragment_max().saturating_sub(LAYOUT_BYTES);
+    let fits = cx.link.fragment_max().saturating_sub(LAYOUT_BYTES);
     let grant = Grant {
         serial: cx.rts.serial,
         reply,
@@ -174,11 +171,11 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     };
     let message = grant.wire(inline);
     cx.control_long(message);
-    (Some(Box::new(Granted { region, layout })), Step::Going)
+    Opened::going(Granted { region, layout })
 }
 
 /// The buffer cannot be granted, or its sender could not use it; nobody works on it.
-fn not_granted(cx: &mut Cx<'_>, why: Why) -> Step {
+fn not_granted(cx: &mut Cx<'_>, why: Why) -> String {
     let host = cx.buffer.typed().space().cpu_accessible();
     let text = match why {
         Why::Exhausted => "the sender could not move it there",
@@ -198,7 +195,7 @@ fn not_granted(cx: &mut Cx<'_>, why: Why) -> Step {
         Why::Unmappable if !host => cx.close(Protocol::MappedPut, text),
         Why::NoKey | Why::Unmappable => refused[at] = refused[at].saturating_add(1),
     }
-    Step::Refused(text.to_owned())
+    text.to_owned()
 }
 
 /// A receive whose buffer its sender writes.
@@ -213,7 +210,7 @@ struct Granted {
 impl Granted {
     /// The sender asks for the buffer's layout.
     fn layout_request(&mut self, cx: &mut Cx<'_>, serial: u64, piece: u64) -> Option<()> {
-        let fits = cx.fragment_max().saturating_sub(LAYOUT_BYTES);
+        let fits = cx.link.fragment_max().saturating_sub(LAYOUT_BYTES);
         let piece = usize::try_from(piece).ok().filter(|piece| *piece <= fits)?;
         let (name, bytes) = self.layout.take_if(|_| serial == cx.rts.serial)?;
         let most = cx.config.bounds.layout_cache_entries;
@@ -241,7 +238,7 @@ impl Rendezvous for Granted {
             Message::Ready { index, .. } => {
                 Step::Broken(format!("fragment {index} of a message that is moved as one"))
             }
-            Message::Refuse { why, .. } => not_granted(cx, why),
+            Message::Refuse { why, .. } => Step::Refused(not_granted(cx, why)),
             Message::LayoutRequest { reply, piece, .. } => {
                 match self.layout_request(cx, reply, piece) {
                     Some(()) => Step::Going,
@@ -276,18 +273,15 @@ struct Putting {
 /// The receiver grants access to its buffer.
 fn open_send(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
     let Message::Grant(grant, inline) = &heard.message else {
-        return (None, unexpected(&heard.message));
+        return Opened::Broken(undue(&heard.message));
     };
     let (bytes, inline) = (cx.buffer.bytes(), heard.bytes.get(inline.clone()).unwrap_or(&[]));
     if grant.end > bytes {
-        return (None, Step::Broken(format!("a GRANT for {} bytes of {bytes}", grant.end)));
+        return Opened::Broken(format!("a GRANT for {} bytes of {bytes}", grant.end));
     }
     let mut putting = Putting { grant: **grant, fetch: None };
     let step = putting.start(cx, inline);
-    match step {
-        Step::Going => (Some(Box::new(putting)), step),
-        ended => (None, ended),
-    }
+    Opened::after(step, putting)
 }
 
 impl Putting {
@@ -312,7 +306,7 @@ impl Putting {
                 self.stop_putting(cx, Why::Exhausted)
             }
             None => {
-                let fits = cx.fragment_max().saturating_sub(LAYOUT_BYTES) as u64;
+                let fits = cx.link.fragment_max().saturating_sub(LAYOUT_BYTES) as u64;
                 let piece = u64::from(grant.piece).min(fits).max(1);
                 self.fetch = Some(Fetch::new(grant.layout_bytes, piece));
                 cx.control(&wire::layout_request(grant.reply, grant.serial, piece));
@@ -325,7 +319,7 @@ impl Putting {
     fn put(&mut self, cx: &mut Cx<'_>, layout: Option<Layout>) -> Step {
         let Grant { end, count, low, span, .. } = self.grant;
         let typed = cx.buffer.typed();
-        let mapping = match map_peer(cx.bml, cx.peer, &self.grant.key, typed.space()) {
+        let mapping = match cx.link.map(&self.grant.key, typed.space()) {
             Ok(mapping) => mapping,
             Err(error) => {
                 tracing::debug!(peer = cx.peer, %error, "a buffer that cannot be mapped");

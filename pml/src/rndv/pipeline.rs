@@ -12,17 +12,15 @@
 //! most `depth` of them with an asynchronous engine. If its engine fails, ABORT tells the receiver.
 //! A part is named by its offset.
 
-use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, Turn, unexpected};
+use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, Turn, undue, unexpected};
 use crate::buffer::{Held, Transfer};
 use crate::choose::{Model, Situation};
-use crate::drive::core::AM_TAG;
 use crate::error::PmlError;
 use crate::matching::body::Body;
 use crate::request::send::to_usize;
 use crate::rndv::pieces::Pieces;
 use crate::rndv::protocol::Protocol;
 use crate::wire::{self, Cts, DATA_BYTES, Message};
-use gapless_bml::Token;
 use gapless_engine::EngineError;
 
 pub(super) const KIND: Kind = Kind {
@@ -58,7 +56,7 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     let host = cx.rts.host && typed.space().cpu_accessible();
     let wish = tuning.fragment_bytes;
     let wish = if gapless && host { wish.min(plain_fragment(room)) } else { wish };
-    let fits = u32::try_from(cx.fragment_max().saturating_sub(DATA_BYTES)).unwrap_or(u32::MAX);
+    let fits = u32::try_from(cx.link.fragment_max().saturating_sub(DATA_BYTES)).unwrap_or(u32::MAX);
     let fragment = cx.rts.fragment.min(wish).min(fits).max(wire::FRAGMENT_MIN);
     let cts = Cts {
         serial: cx.rts.serial,
@@ -71,26 +69,26 @@ fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     cx.control(&cts.wire());
     let pieces = Pieces::new(0, room, u64::from(fragment));
     let receiver = Receiver { pieces, unpacking: 0, over: false };
-    (Some(Box::new(receiver)), Step::Going)
+    Opened::going(receiver)
 }
 
 /// The receiver asks for data.
 fn open_send(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
-    let Message::Cts(cts) = &heard.message else { return (None, unexpected(&heard.message)) };
-    let fits = cx.fragment_max().saturating_sub(DATA_BYTES) as u64;
+    let Message::Cts(cts) = &heard.message else { return Opened::Broken(undue(&heard.message)) };
+    let fits = cx.link.fragment_max().saturating_sub(DATA_BYTES) as u64;
     let bytes = cx.buffer.bytes();
     if cts.end > bytes || u64::from(cts.fragment) > fits {
         let what = format!(
             "a CTS for bytes up to {} of {bytes}, in fragments of {} (at most {fits})",
             cts.end, cts.fragment
         );
-        return (None, Step::Broken(what));
+        return Opened::Broken(what);
     }
     cx.take_keys();
     cx.stream();
     let Cts { reply, offset, end, fragment, depth, .. } = *cts;
     let sender = Sender { reply, next: offset, end, fragment, depth, packing: 0, stopped: false };
-    (Some(Box::new(sender)), Step::Going)
+    Opened::going(sender)
 }
 
 /// The end that packs.
@@ -150,7 +148,7 @@ impl Rendezvous for Sender {
         match packed.map(Transfer::now) {
             Ok(Ok(slot)) => {
                 self.next = end;
-                cx.bml.send(slot, AM_TAG, Token::NONE);
+                cx.link.send(slot);
             }
             Ok(Err(packing)) => {
                 self.next = end;
@@ -170,7 +168,7 @@ impl Rendezvous for Sender {
     fn landed(&mut self, cx: &mut Cx<'_>, _: u64, result: Result<Held, EngineError>) -> Step {
         self.packing -= 1;
         match result {
-            Ok(Held::Slot(slot)) if !self.stopped => cx.bml.send(slot, AM_TAG, Token::NONE),
+            Ok(Held::Slot(slot)) if !self.stopped => cx.link.send(slot),
             Ok(_) => {}
             Err(error) => self.stop(cx, error),
         }

@@ -15,7 +15,7 @@ use crate::buffer::{Buffer, Held, Listed, Room};
 use crate::choose::{Excluded, Model, Situation};
 use crate::rndv::protocol::Protocol;
 use crate::wire::Rts;
-use gapless_bml::{Extent, Rank, RdmaError, RemoteKey, Token, TokenSpace};
+use gapless_bml::{Extent, RdmaError, RemoteKey, Token, TokenSpace};
 use gapless_dtype::{Convertor, Layout, Run};
 use gapless_engine::EngineError;
 
@@ -117,10 +117,7 @@ impl RemoteRoom {
 /// Starts to read the sender's memory.
 fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
     let mut getting = Getting { position: 0, batch_end: None, lost: false };
-    match getting.next(cx) {
-        refused @ Step::Refused(_) => (None, refused),
-        step => (Some(Box::new(getting)), step),
-    }
+    Opened::after(getting.next(cx), getting)
 }
 
 impl Getting {
@@ -138,9 +135,8 @@ impl Getting {
         let (reply, room) = cx.receipt();
         let batch = cx.config.tuning.single_copy_batch_bytes.max(1);
         let key: RemoteKey = cx.rts.rdma.ok_or_else(|| unavailable("no key"))?;
-        let peer = Rank(cx.peer);
-        let (_, rdma) = cx.bml.rdma(peer).ok_or_else(|| unavailable("no rail reads memory"))?;
-        let pieces = rdma.rdma_limits().max_pieces.clamp(1, PIECES_MAX);
+        let pieces = cx.link.pieces_max().ok_or_else(|| unavailable("no rail reads memory"))?;
+        let pieces = pieces.clamp(1, PIECES_MAX);
         let layout = cx.at_receiver.as_ref().and_then(|at| at.layout);
         let bytes = batch.min(room - self.position);
         let (local, remote) = cx
@@ -149,7 +145,7 @@ impl Getting {
             .map_err(|reason| RdmaError::Unavailable { reason })?;
         let token: Token =
             TokenSpace::REST.token(reply).ok_or_else(|| unavailable("2^56 receives"))?;
-        local.get(cx.bml, peer, (&key, remote), token, cx.gets)?;
+        cx.link.get(&local, (&key, remote), token, cx.gets)?;
         self.batch_end = Some(self.position + local.bytes());
         Ok(())
     }

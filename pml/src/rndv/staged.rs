@@ -36,10 +36,9 @@ use super::{Cx, Kind};
 use crate::buffer::Held;
 use crate::choose::{Excluded, Model, Situation};
 use crate::rndv::protocol::Protocol;
-use crate::rndv::staging::device_of;
 use crate::wire::{Message, Why};
 use course::{Course, Step as Work};
-use gapless_bml::{Bml, MapError, Mapping, Rank, RemoteKey};
+use gapless_bml::MapError;
 use gapless_engine::EngineError;
 use gapless_mem::Space;
 
@@ -122,7 +121,7 @@ fn consider(cx: &mut Cx<'_>, s: &mut Situation) {
     let share = cx.config.share_device_buffers;
     if let Some(staging) = &mut s.staged {
         staging.direct =
-            staging.receiver_device && cx.buffer.start_key(cx.bml, cx.peer, room, share).is_some();
+            staging.receiver_device && cx.link.start_key(cx.buffer, room, share).is_some();
     }
 }
 
@@ -149,20 +148,6 @@ impl From<Why> for Obstacle {
             Why::Unmappable => Obstacle::Lasting,
         }
     }
-}
-
-/// Maps a peer's memory for work on a buffer in `user`.
-pub(super) fn map_peer(
-    bml: &mut Bml,
-    peer: u32,
-    key: &RemoteKey,
-    user: Space,
-) -> Result<Mapping, MapError> {
-    let none = || MapError::Unavailable { reason: "no rail maps memory".to_owned() };
-    // The space of the device that works on it, by the name that it is attached under.
-    let user = device_of(bml, user).map_or(Space::Host, |device| device.space());
-    let (peer, mapped) = bml.mapped(Rank(peer)).ok_or_else(none)?;
-    mapped.map_for(peer, key, user)
 }
 
 /// Whether other messages would also fail to map.
@@ -215,10 +200,10 @@ impl Protocol {
 /// Gives a course a copier, and memory to pack into if the buffer has gaps; returns whether there is any.
 fn second_stop(cx: &mut Cx<'_>, course: &mut Course) -> bool {
     let typed = cx.buffer.typed();
-    let Some(device) = device_of(cx.bml, typed.space()) else { return false };
+    let Some(device) = cx.link.device(typed.space()) else { return false };
     if typed.as_contiguous().is_none() {
         let bound = cx.config.bounds.staging_bytes;
-        course.local = cx.staging.take(cx.bml, Some(&device), course.ring_bytes(), bound);
+        course.local = cx.link.stage(cx.staging, Some(&device), course.ring_bytes(), bound);
         if course.local.is_none() {
             return false;
         }

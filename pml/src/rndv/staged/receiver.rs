@@ -1,16 +1,15 @@
 //! A staged message at its receiver: fragments are taken out of the ring as they come.
 
 use super::course::{Course, RingMemory, Step as Work};
-use super::{Obstacle, UNKEYED_MAX, follow, lasts, map_peer, outcome, second_stop};
+use super::{Obstacle, UNKEYED_MAX, follow, lasts, outcome, second_stop};
 use crate::buffer::Held;
 use crate::choose::{self, Situation};
 use crate::error::PmlError;
 use crate::rndv::protocol::Protocol;
-use crate::rndv::staging::device_of;
 use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
 use crate::wire::cut::Cut;
 use crate::wire::{self, DEPTH_MAX, Message, Open, RingOffer, Verdict, Why};
-use gapless_bml::{Rank, RemoteKey};
+use gapless_bml::RemoteKey;
 use gapless_engine::EngineError;
 use gapless_mem::{Region, Space};
 
@@ -37,18 +36,18 @@ enum Over {
 /// Asks the sender for a message by a staged protocol.
 pub(super) fn open(cx: &mut Cx<'_>, protocol: Protocol, s: &Situation) -> Opened {
     let Some(staging) = &s.staged else {
-        return (None, Step::Refused("nothing is staged to this peer".to_owned()));
+        return Opened::Refused("nothing is staged to this peer".to_owned());
     };
     let shape = choose::staged_shape(protocol, s, staging, &cx.config.tuning);
     let Some(cut) = Cut::new(s.bytes, shape) else {
-        return (None, Step::Refused("it cannot be cut into fragments".to_owned()));
+        return Opened::Refused("it cannot be cut into fragments".to_owned());
     };
     let depth = u32::try_from(cut.total()).unwrap_or(DEPTH_MAX).min(staging.depth);
     let course = Course::new(protocol, cut, depth);
     let opened = if protocol.puts() { open_put(cx, course) } else { open_get(cx, course) };
     match opened {
-        Ok((course, key)) => (Some(Box::new(ask(cx, course, key))), Step::Going),
-        Err((why, obstacle)) => (None, impossible(cx, protocol, why, obstacle)),
+        Ok((course, key)) => Opened::going(ask(cx, course, key)),
+        Err((why, obstacle)) => Opened::Refused(impossible(cx, protocol, why, obstacle)),
     }
 }
 
@@ -60,9 +59,9 @@ fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
     let (bound, share) = (cx.config.bounds.staging_bytes, cx.config.share_device_buffers);
     let (_, room) = cx.receipt();
     let typed = cx.buffer.typed();
-    let device = device_of(cx.bml, typed.space());
+    let device = cx.link.device(typed.space());
     let whole = typed.as_contiguous().and_then(|whole| whole.sub(0, room).ok());
-    let key = cx.buffer.start_key(cx.bml, cx.peer, room, share);
+    let key = cx.link.start_key(cx.buffer, room, share);
     if let Some((key, whole)) = key.zip(whole) {
         course.direct = true;
         course.limit = course.total();
@@ -71,11 +70,10 @@ fn open_put(cx: &mut Cx<'_>, mut course: Course) -> Asked {
     }
     let device = device.ok_or(("its device is not attached", Obstacle::Passing))?;
     let len = course.ring_bytes();
-    let block = cx.staging.take(cx.bml, Some(&device), len, bound);
+    let block = cx.link.stage(cx.staging, Some(&device), len, bound);
     let block = block.ok_or(("staging memory is exhausted", Obstacle::Passing))?;
     course.limit = course.window.reach();
-    let lease = block.place().lease();
-    let key = cx.bml.mapped(Rank(cx.peer)).and_then(|(peer, mapped)| mapped.key(peer, lease));
+    let key = cx.link.lease_key(block.place().lease());
     if key.is_none() {
         cx.staging.give(block);
         return Err(("staging memory has no key", Obstacle::NoKey));
@@ -109,7 +107,7 @@ fn ask(cx: &mut Cx<'_>, course: Course, key: Option<RemoteKey>) -> Receiver {
 }
 
 /// This protocol is impossible; nothing was moved.
-fn impossible(cx: &mut Cx<'_>, protocol: Protocol, why: &str, obstacle: Obstacle) -> Step {
+fn impossible(cx: &mut Cx<'_>, protocol: Protocol, why: &str, obstacle: Obstacle) -> String {
     let unkeyed = &mut cx.state.unkeyed[protocol.index()];
     let lasting = match obstacle {
         Obstacle::Passing => false,
@@ -126,13 +124,13 @@ fn impossible(cx: &mut Cx<'_>, protocol: Protocol, why: &str, obstacle: Obstacle
         }
         cx.rule_out(*kin);
     }
-    Step::Refused(why.to_owned())
+    why.to_owned()
 }
 
 impl Receiver {
     fn impossible(&mut self, cx: &mut Cx<'_>, why: &str, obstacle: Obstacle) -> Step {
         self.course.release(cx.staging, false);
-        impossible(cx, self.course.protocol, why, obstacle)
+        Step::Refused(impossible(cx, self.course.protocol, why, obstacle))
     }
 
     /// The sender has told of its ring.
@@ -149,7 +147,7 @@ impl Receiver {
             return self.impossible(cx, "a ring of too few places", Obstacle::Passing);
         }
         let user = if host { Space::Host } else { cx.buffer.typed().space() };
-        let mapping = match map_peer(cx.bml, cx.peer, &ring.key, user) {
+        let mapping = match cx.link.map(&ring.key, user) {
             Ok(mapping) => mapping,
             // The sender takes its ring back when it receives the next decision.
             Err(error) => {

@@ -1,13 +1,11 @@
 //! A staged message at its sender: fragments are put into the ring as places are free.
 
 use super::course::{Course, RingMemory};
-use super::{follow, lasts, map_peer, outcome, second_stop};
+use super::{follow, lasts, outcome, second_stop};
 use crate::buffer::Held;
 use crate::rndv::protocol::Protocol;
-use crate::rndv::staging::device_of;
-use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, unexpected};
+use crate::rndv::{Cx, Heard, Opened, Rendezvous, Step, undue, unexpected};
 use crate::wire::{self, Message, Open, RingOffer, Verdict, Why};
-use gapless_bml::Rank;
 use gapless_engine::EngineError;
 
 /// A staged message at its sender.
@@ -31,23 +29,20 @@ impl Sender {
 
 /// The receiver has chosen a staged protocol.
 pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
-    let Message::Open(open) = &heard.message else { return (None, unexpected(&heard.message)) };
+    let Message::Open(open) = &heard.message else { return Opened::Broken(undue(&heard.message)) };
     let (bytes, told) = (cx.buffer.bytes(), cx.rts.staged);
     if open.cut.end() > bytes {
         let what = format!("an OPEN for {} bytes of {bytes}", open.cut.end());
-        return (None, Step::Broken(what));
+        return Opened::Broken(what);
     }
     if !told.through_host || !(told.device || open.protocol.through_host()) {
-        return (
-            None,
-            Step::Broken(format!("an OPEN for {}, which was not offered", open.protocol)),
-        );
+        return Opened::Broken(format!("an OPEN for {}, which was not offered", open.protocol));
     }
     let mut course = Course::new(open.protocol, open.cut, open.depth);
     course.direct = open.direct;
     let Some(key) = &open.key else { return offer_ring(cx, open, course) };
     course.limit = if open.direct { course.total() } else { course.window.reach() };
-    let mapping = match map_peer(cx.bml, cx.peer, key, cx.buffer.typed().space()) {
+    let mapping = match cx.link.map(key, cx.buffer.typed().space()) {
         Ok(mapping) => mapping,
         Err(error) => {
             tracing::debug!(peer = cx.peer, protocol = %open.protocol, %error, "what cannot be mapped");
@@ -57,7 +52,7 @@ pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
     let (there, needed) = (mapping.region().len(), course.reach_bytes());
     if there < needed {
         let what = format!("an OPEN with a key for {there} bytes instead of {needed}");
-        return (None, Step::Broken(what));
+        return Opened::Broken(what);
     }
     course.ring = Some(RingMemory::Theirs(mapping));
     if open.protocol == Protocol::StagedPutCopy && !second_stop(cx, &mut course) {
@@ -65,31 +60,25 @@ pub(super) fn open(cx: &mut Cx<'_>, heard: &Heard<'_>) -> Opened {
     }
     cx.take_keys();
     let mut sender = Sender::new(open.reply, course, false);
-    match sender.advance(cx) {
-        ended @ Step::Done(_) => (None, ended),
-        step => (Some(Box::new(sender)), step),
-    }
+    Opened::after(sender.advance(cx), sender)
 }
 
 /// This protocol is impossible here; the offer stays valid.
 fn refuse(cx: &mut Cx<'_>, open: &Open, why: Why) -> Opened {
     cx.control(&wire::refuse(open.reply, why));
-    (None, Step::Refused("the sender cannot".to_owned()))
+    Opened::Refused("the sender cannot".to_owned())
 }
 
 /// Tells the receiver of a ring of ours; it may still choose another protocol.
 fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
     let bound = cx.config.bounds.staging_bytes;
     let space = cx.buffer.typed().space();
-    let owner = if open.protocol.through_host() { None } else { device_of(cx.bml, space) };
+    let owner = if open.protocol.through_host() { None } else { cx.link.device(space) };
     if owner.is_none() && !open.protocol.through_host() {
         return refuse(cx, open, Why::Exhausted);
     }
-    let ring = cx.staging.take(cx.bml, owner.as_ref(), course.ring_bytes(), bound);
-    let key = ring.as_ref().and_then(|ring| {
-        let (peer, mapped) = cx.bml.mapped(Rank(cx.peer))?;
-        mapped.key(peer, ring.place().lease())
-    });
+    let ring = cx.link.stage(cx.staging, owner.as_ref(), course.ring_bytes(), bound);
+    let key = ring.as_ref().and_then(|ring| cx.link.lease_key(ring.place().lease()));
     course.ring = ring.map(RingMemory::Own);
     let stops = !open.protocol.copies(space, true) || second_stop(cx, &mut course);
     let unkeyed = key.is_none() && course.ring.is_some();
@@ -99,7 +88,7 @@ fn offer_ring(cx: &mut Cx<'_>, open: &Open, mut course: Course) -> Opened {
     };
     let (reply, depth) = (open.reply, course.window.depth());
     cx.control_long(RingOffer { reply, depth, key }.wire());
-    (Some(Box::new(Sender::new(reply, course, true))), Step::Going)
+    Opened::going(Sender::new(reply, course, true))
 }
 
 impl Sender {

@@ -1,0 +1,113 @@
+//! The link to a rendezvous' other end, as a protocol may use it: room for messages, keys of memory of ours, mappings
+//! of the other end's. It reaches no other peer, and neither polls nor changes the rails.
+
+use crate::buffer::{Buffer, Listed};
+use crate::drive::core::{AM_TAG, Core};
+use crate::drive::peer::reserve;
+use crate::rndv::staging::{Block, StagingPool, device_of};
+use gapless_bml::{
+    Bml, Extent, LinkError, MapError, Mapping, RailSlot, Rank, RdmaError, RdmaRail, RemoteKey,
+    Token,
+};
+use gapless_mem::{Device, Lease, Space};
+use std::sync::Arc;
+
+/// The link to one peer.
+pub(crate) struct Link<'a> {
+    bml: &'a mut Bml,
+    peer: u32,
+}
+
+impl<'a> Link<'a> {
+    pub(crate) fn new(bml: &'a mut Bml, peer: u32) -> Link<'a> {
+        Link { bml, peer }
+    }
+
+    /// Most bytes that a message can have.
+    pub(crate) fn fragment_max(&self) -> usize {
+        Core::fragment_max(self.bml, self.peer)
+    }
+
+    /// Room for a message; `None` if there is none now. An error says whether the link is up all the same.
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<Option<RailSlot>, (LinkError, bool)> {
+        reserve(self.bml, self.peer, len)
+    }
+
+    /// Sends what was reserved and filled.
+    pub(crate) fn send(&mut self, slot: RailSlot) {
+        self.bml.send(slot, AM_TAG, Token::NONE);
+    }
+
+    /// The attached device that a buffer in `space` belongs to.
+    pub(crate) fn device(&self, space: Space) -> Option<Arc<dyn Device>> {
+        device_of(self.bml, space)
+    }
+
+    /// Whether memory can be mapped, as far as is known.
+    pub(crate) fn maps(&mut self) -> bool {
+        self.bml.mapped(Rank(self.peer)).is_some()
+    }
+
+    /// Maps memory of the peer for work on a buffer in `user`.
+    pub(crate) fn map(&mut self, key: &RemoteKey, user: Space) -> Result<Mapping, MapError> {
+        let none = || MapError::Unavailable { reason: "no rail maps memory".to_owned() };
+        // The space of the device that works on it, by the name that it is attached under.
+        let user = self.device(user).map_or(Space::Host, |device| device.space());
+        let (peer, mapped) = self.bml.mapped(Rank(self.peer)).ok_or_else(none)?;
+        mapped.map_for(peer, key, user)
+    }
+
+    /// A key for what a buffer touches, as [`Buffer::key`] gives it.
+    pub(crate) fn key(&mut self, buffer: &Buffer, share: bool) -> Option<RemoteKey> {
+        buffer.key(self.bml, self.peer, share)
+    }
+
+    /// A key for the first `len` bytes of a buffer without gaps, as [`Buffer::start_key`] gives it.
+    pub(crate) fn start_key(
+        &mut self,
+        buffer: &Buffer,
+        len: u64,
+        share: bool,
+    ) -> Option<RemoteKey> {
+        buffer.start_key(self.bml, self.peer, len, share)
+    }
+
+    /// A key for memory of ours.
+    pub(crate) fn lease_key(&mut self, memory: &Lease) -> Option<RemoteKey> {
+        let (peer, mapped) = self.bml.mapped(Rank(self.peer))?;
+        mapped.key(peer, memory)
+    }
+
+    /// A block of staging memory, as [`StagingPool::take`] gives it.
+    pub(crate) fn stage(
+        &mut self,
+        staging: &mut StagingPool,
+        device: Option<&Arc<dyn Device>>,
+        len: u64,
+        bound: u64,
+    ) -> Option<Block> {
+        staging.take(self.bml, device, len, bound)
+    }
+
+    /// Most pieces of a one-sided read; `None` if no rail reads memory of the peer.
+    pub(crate) fn pieces_max(&mut self) -> Option<usize> {
+        let (_, rdma) = self.bml.rdma(Rank(self.peer))?;
+        Some(rdma.rdma_limits().max_pieces)
+    }
+
+    /// Reads memory of the peer, as [`Listed::get`] does.
+    pub(crate) fn get(
+        &mut self,
+        into: &Listed<'_>,
+        from: (&RemoteKey, &[Extent]),
+        done: Token,
+        gets: &mut u32,
+    ) -> Result<(), RdmaError> {
+        into.get(self.bml, Rank(self.peer), from, done, gets)
+    }
+
+    /// Undoes a registration.
+    pub(crate) fn deregister(&mut self, rail: RdmaRail, key: &RemoteKey) {
+        self.bml.deregister(rail, key);
+    }
+}
