@@ -3,6 +3,15 @@
 //! All sockets hang on one epoll descriptor, level-triggered, which also serves to block on. It is
 //! looked at about once a millisecond while messages flow, at every poll while blocked, and often
 //! while greetings are outstanding.
+//!
+//! **Seats.** Whoever greets as a process of the job, before the link is called from here, waits as a guest. Guests are
+//! kept by the name that they give (a nonce) and by the number of their process, which the kernel tells. An impostor, a
+//! process that greets in another's name, so has a seat of its own: it does not take the one of the process that it
+//! plays, and never becomes the link, because a link welcomes only the process that answered its own call. At most
+//! [`guests_max`](strangers::guests_max) guests greet in names that are not known here yet. Known names have no such
+//! bound: an impostor that knows one, which takes a secret of the job, has one seat for each such name and process of
+//! its own. Those seats are free again when the link is up or lost, and it is called as soon as anybody greets in its
+//! name.
 
 use crate::card::{Card, Hello, Nonce};
 use crate::credentials::check_peer;

@@ -58,13 +58,15 @@ impl Selection {
         }
         let mut options = Options::default();
         options.depth = self.depth;
-        let (mut all, mut refused): (Vec<Case>, _) = (Vec::new(), Vec::new());
+        let (mut all, mut refused): (Vec<Case>, Vec<(String, Failure)>) = (Vec::new(), Vec::new());
         for name in &self.layouts {
             let cases = match cases_with(name, self.n, &options) {
                 Ok(cases) => cases,
                 Err(error @ LayoutError::Unknown { .. }) => return Err(error.into()),
                 Err(error) => {
-                    refused.push((name.clone(), self.blamed(error)));
+                    if refused.iter().all(|(known, _)| known != name) {
+                        refused.push((name.clone(), self.blamed(error)));
+                    }
                     continue;
                 }
             };
@@ -109,4 +111,18 @@ pub(super) fn catalogue() -> String {
         text += &format!("  {:<14} {}\n", group.name, group.meaning);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_twice_is_chosen_or_refused_once() {
+        let layouts = ["milc", "v", "milc", "v"].map(str::to_owned).to_vec();
+        let Chosen { cases, refused } =
+            Selection { layouts, n: Some(64), depth: None }.possible().unwrap();
+        let refused: Vec<String> = refused.into_iter().map(|(name, _)| name).collect();
+        assert_eq!((cases.len(), refused), (1, vec!["milc".to_owned()]));
+    }
 }

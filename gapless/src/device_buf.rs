@@ -70,16 +70,17 @@ impl DeviceBuf {
         Arc::clone(&self.memory.as_ref().expect("it is taken only when it is dropped").device)
     }
 
-    /// `count` instances of `layout` in it, to be sent; displacement 0 is `origin` bytes into it. Work of your own
-    /// that writes them must have ended, or be named ([`Scope::isend_after`](crate::Scope::isend_after)).
+    /// `count` instances of `layout` in it, to be sent; displacement 0 is `origin_bytes` into it, where [`View::typed`]
+    /// counts elements: this memory has none. Work of your own that writes them must have ended, or be named
+    /// ([`Scope::isend_after`](crate::Scope::isend_after)).
     ///
     /// # Errors
     /// The instances reach outside, or their bytes overflow 64 bits.
-    pub fn view(&self, origin: u64, layout: &Layout, count: u64) -> Result<View<'_>, Error> {
+    pub fn view(&self, origin_bytes: u64, layout: &Layout, count: u64) -> Result<View<'_>, Error> {
         // SAFETY: the memory lives as long as the borrow. The library writes it only through
         // `view_mut`, which borrows it exclusively; whoever has the address and lets kernels run
         // answers for them, and would read arbitrary bytes, nothing worse.
-        unsafe { View::of_region(self.region, origin, layout, count) }
+        unsafe { View::of_region(self.region, origin_bytes, layout, count) }
     }
 
     /// The same, to be received into.
@@ -88,12 +89,12 @@ impl DeviceBuf {
     /// As [`view`](DeviceBuf::view).
     pub fn view_mut(
         &mut self,
-        origin: u64,
+        origin_bytes: u64,
         layout: &Layout,
         count: u64,
     ) -> Result<ViewMut<'_>, Error> {
         // SAFETY: as for `view`, and the borrow is exclusive.
-        unsafe { ViewMut::of_region(self.region, origin, layout, count) }
+        unsafe { ViewMut::of_region(self.region, origin_bytes, layout, count) }
     }
 }
 

@@ -2,9 +2,9 @@
 //! signals on, and ends them all when one fails.
 //!
 //! One thread, one `poll(2)` loop. A pidfd watches every process, so nothing depends on signal timing; where the system
-//! gives none, the processes are asked every 20 ms. Each process has its own process group: whatever it starts dies with
-//! it. If the launcher itself is killed, the kernel kills its processes (`PR_SET_PDEATHSIG`) and closes their PMI
-//! sockets.
+//! gives none, it is asked every 20 ms whether any process has ended, and each of the job only if one has. Each process
+//! has its own process group: whatever it starts dies with it. If the launcher itself is killed, the kernel kills its
+//! processes (`PR_SET_PDEATHSIG`) and closes their PMI sockets.
 
 mod child;
 mod output;
@@ -29,7 +29,7 @@ pub const RANKS_MAX: u32 = 4096;
 /// How long processes have between `SIGTERM` and `SIGKILL` once the job has failed.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// How often processes are asked whether they have ended, if nothing else tells.
+/// How often the system is asked whether processes have ended, if nothing else tells.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// What to start.
@@ -203,7 +203,7 @@ struct Running {
     failed: Option<(u32, End)>,
     signalled: Option<i32>,
     kill_at: Option<Instant>,
-    /// When the processes without a pidfd were last asked.
+    /// When the system was last asked about the processes without a pidfd.
     asked: Instant,
 }
 
@@ -268,12 +268,15 @@ impl Running {
         Ok(Outcome { failed: self.failed, signalled: self.signalled })
     }
 
-    /// The processes that must be asked whether they have ended, if it is time for that.
+    /// The processes that must be asked whether they have ended, if it is time for that and one may have.
     fn unwatched(&mut self) -> Vec<Source> {
-        if self.asked.elapsed() < ASK_EVERY {
+        if self.asked.elapsed() < ASK_EVERY || !self.children.iter().any(Child::must_be_asked) {
             return Vec::new();
         }
         self.asked = Instant::now();
+        if !child::any_ended() {
+            return Vec::new();
+        }
         let children = self.children.iter().enumerate();
         let asked = children.filter(|(_, child)| child.must_be_asked());
         asked.map(|(rank, _)| Source::Process(rank)).collect()

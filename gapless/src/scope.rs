@@ -278,7 +278,8 @@ impl<'scope> Scope<'scope, '_> {
     /// Starts receiving a message that a matched probe has taken (`MPI_Imrecv`, MPI 4.1 §3.8.3).
     ///
     /// # Errors
-    /// As [`Message::recv`].
+    /// As [`Message::recv`]: every error consumes the message, also if no request was started. A message of another
+    /// world is [`NoSuchMessage`](crate::PmlError::NoSuchMessage) here, and is dropped in its own.
     pub fn imrecv(
         &'scope self,
         message: Message,

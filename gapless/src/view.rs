@@ -120,7 +120,7 @@ impl<'a> View<'a> {
     }
 
     /// `count` instances of `layout` in memory of any space that the borrow checker does not know: a device's, for
-    /// instance. Displacement 0 is `origin` *bytes* into it.
+    /// instance. Displacement 0 is `origin_bytes` into it.
     ///
     /// # Safety
     /// For all of `'a`, `region` describes memory that is valid for reads by whatever engine serves
@@ -132,11 +132,11 @@ impl<'a> View<'a> {
     /// The instances reach outside the region, or their bytes overflow 64 bits.
     pub unsafe fn of_region(
         region: Region,
-        origin: u64,
+        origin_bytes: u64,
         layout: &Layout,
         count: u64,
     ) -> Result<View<'a>, Error> {
-        Ok(View { typed: Typed::new(region, origin, layout, count)?, memory: PhantomData })
+        Ok(View { typed: Typed::new(region, origin_bytes, layout, count)?, memory: PhantomData })
     }
 
     /// A view of memory that is borrowed already.
@@ -190,11 +190,11 @@ impl<'a> ViewMut<'a> {
     /// The instances reach outside the region, or their bytes overflow 64 bits.
     pub unsafe fn of_region(
         region: Region,
-        origin: u64,
+        origin_bytes: u64,
         layout: &Layout,
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
-        Ok(ViewMut { typed: Typed::new(region, origin, layout, count)?, memory: PhantomData })
+        Ok(ViewMut { typed: Typed::new(region, origin_bytes, layout, count)?, memory: PhantomData })
     }
 
     /// A view of memory that is borrowed already.

@@ -200,10 +200,12 @@ impl Failure {
         Failure { error, status: Some(Box::new(status)) }
     }
 
-    /// The message that a receive had taken: its source, its tag, and as many of its bytes as the buffer has room for.
-    /// How many of them were received, the error says: all, if the message was [truncated](PmlError::Truncated), or
-    /// [not expected](PmlError::NotReady) and short; none, if its [types](PmlError::SignatureMismatch) are others;
-    /// else it is not known. `None` of all other operations, and of receives that had taken none.
+    /// The message that a receive had taken: its source, its tag, and its bytes. Those are the received ones where that
+    /// is known (MPI 4.1 §3.2.5: the count is of entries received): what the buffer has room for, if the message was
+    /// [truncated](PmlError::Truncated), or [not expected](PmlError::NotReady) and short; 0 if its
+    /// [types](PmlError::SignatureMismatch) are others, as nothing is received then. After any other error it is not
+    /// known how many were received, and the bytes are those that the buffer has room for. `None` of all other
+    /// operations, and of receives that had taken none.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         self.status.as_deref().copied()

@@ -328,8 +328,13 @@ impl Pml {
     /// As [`irecv`](Pml::irecv).
     ///
     /// # Errors
-    /// Nothing was started: no engine serves the memory, or the layout names a byte twice, and then the message is still
-    /// there; it was received already; its sender was lost before the data came, and the failure has the message's status.
+    /// Nothing was started.
+    /// - [`OverlappingReceive`](PmlError::OverlappingReceive), or no engine serves the memory: the message is still
+    ///   there. Receive it into other memory, or [drop](Pml::drop_message) it; until then the sender of
+    ///   a long message waits.
+    /// - [`NoSuchMessage`](PmlError::NoSuchMessage): it was received or dropped already.
+    /// - [`PeerLost`](PmlError::PeerLost): its sender was lost before the data came. The message is gone, and the
+    ///   failure has its status.
     pub unsafe fn imrecv(
         &mut self,
         message: &MessageId,

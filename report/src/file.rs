@@ -12,7 +12,7 @@ pub enum FileError {
     /// The operating system refused.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried: `read` or `write`.
+        /// What was tried: `read`, `write` or `remove`.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -75,6 +75,19 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
 
 pub(crate) fn read(path: &Path) -> Result<String, FileError> {
     fs::read_to_string(path).map_err(|source| FileError::io("read", path, source))
+}
+
+/// Removes a file; whether it was there. Links, devices and folders stay.
+pub(crate) fn remove(path: &Path) -> Result<bool, FileError> {
+    if !fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
+        return Ok(false);
+    }
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        // Somebody else was faster.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(source) => Err(FileError::io("remove", path, source)),
+    }
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -94,7 +94,8 @@ impl Report {
     }
 
     /// Writes [`Self::to_svgs`], replacing `path` in one step. Where there are several, `NAME.svg` becomes
-    /// `NAME-1.svg`, `NAME-2.svg` and so on. Answers what was written.
+    /// `NAME-1.svg`, `NAME-2.svg` and so on. Answers what was written. Pages under these names that an earlier report
+    /// left are removed: `NAME.svg` beside numbered ones, and those with the next numbers.
     ///
     /// # Errors
     /// [`FileError`], naming the path.
@@ -107,6 +108,15 @@ impl Report {
         };
         for (path, svg) in paths.iter().zip(&svgs) {
             file::write_atomically(path, svg.as_bytes())?;
+        }
+        if paths.len() > 1 {
+            file::remove(path)?;
+        }
+        let next = if paths.len() > 1 { paths.len() + 1 } else { 1 };
+        for page in next.. {
+            if !file::remove(&numbered(path, page))? {
+                break;
+            }
         }
         Ok(paths)
     }

@@ -40,7 +40,8 @@ pub struct MeasureError(#[from] Failure);
 /// byte arrived. Rank 1 gets none.
 ///
 /// # Errors
-/// [`MeasureError`]; the other process then waits in vain until this one has left.
+/// [`MeasureError`]; the other process then waits in vain until this one has left. If any case is too large for this
+/// machine, nothing is measured.
 pub fn figures(
     world: &World,
     cases: &[Case],
@@ -55,11 +56,10 @@ pub fn figures(
         rank::echo(&options, cases, world, &mut devices)?;
         return Ok(Vec::new());
     }
-    let outcome = rank::measure(&options, cases, Vec::new(), world, &mut devices)?;
-    if let Some((_, why)) = outcome.left_out.into_iter().next() {
-        return Err(why.into());
-    }
-    Ok(outcome.shown.iter().map(|shown| shown.row(false)).collect())
+    let sizes = Sizes::for_all(cases, options.space, &mut devices, options.buffers)?;
+    let to = (world, &mut devices);
+    let shown = rank::measure(&options, cases, &|_| true, &sizes, to, &mut |_, _| {})?;
+    Ok(shown.iter().map(|shown| shown.row(false)).collect())
 }
 
 impl Measuring {
@@ -191,11 +191,7 @@ impl Party {
             let before = &mut |index| each(Step::Before(first + index));
             return rank::follow(&self.world, &mut self.devices, course, before);
         }
-        let (sizes, refused) =
-            Sizes::choose(&cases, course.ends, &mut self.devices, ARENA_BYTES_MAX)?;
-        if let Some((_, failure)) = refused.into_iter().next() {
-            return Err(failure);
-        }
+        let sizes = Sizes::for_all(&cases, course.ends, &mut self.devices, ARENA_BYTES_MAX)?;
         let mut bench = rank::lead(&self.world, &mut self.devices, course, &sizes)?;
         let launch = bench.launch_and_wait()?;
         let mut known: Vec<((u64, bool), Vec<super::bench::Plain>)> = Vec::new();

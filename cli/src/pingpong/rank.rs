@@ -64,7 +64,7 @@ pub(super) fn run(options: &Pingpong, chosen: Chosen) -> Result<ExitCode, Failur
     let alone = !options.space.involve_device();
     let _pinned = alone.then(|| super::Pinned::to(usize::try_from(world.rank()).unwrap_or(0)));
     let result = if world.rank() == 0 {
-        measure(options, cases, refused, &world, &mut devices).map(Some)
+        lead_all(options, cases, refused, &world, &mut devices).map(Some)
     } else {
         echo(options, cases, &world, &mut devices).map(|()| None)
     };
@@ -132,55 +132,60 @@ pub(super) fn lead<'a>(
     Bench::new(world, devices, course)
 }
 
-pub(super) fn measure(
+/// Rank 0's part: says what is left out, then measures the others and shows how far that has come.
+fn lead_all(
     options: &Pingpong,
     cases: &[Case],
     refused: Vec<(String, Failure)>,
     world: &World,
     devices: &mut Devices,
 ) -> Result<Outcome, Failure> {
-    let mut left_out = LeftOut::default();
-    refused.into_iter().for_each(|(name, why)| left_out.add(name, why));
+    // At once: whoever waits for the others may want to call again.
+    let say = |(name, why): &(String, Failure)| complain(&format!("{name} is left out: {why}"));
+    refused.iter().for_each(say);
     let (sizes, too_big) = Sizes::choose(cases, options.space, devices, options.buffers)?;
-    too_big.into_iter().for_each(|(index, why)| left_out.add(cases[index].name.clone(), why));
-    let settings = vec![options.setting(); cases.len()];
-    let sources = sources(options);
-    let progress = ProgressBar::new((cases.len() * sources.len()) as u64);
+    let named = |(index, why): (usize, Failure)| (cases[index].name.clone(), why);
+    let too_big: Vec<(String, Failure)> = too_big.into_iter().map(named).collect();
+    too_big.iter().for_each(say);
+    let left_out: Vec<(String, Failure)> = refused.into_iter().chain(too_big).collect();
+    let is_possible = |case: &Case| left_out.iter().all(|(name, _)| *name != case.name);
+    let possible = cases.iter().filter(|case| is_possible(case)).count();
+    let progress = ProgressBar::new((possible * sources(options).len()) as u64);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {wide_msg}");
     if let Ok(style) = style {
         progress.set_style(style);
     }
+    let mut before = |case: &Case, measured: usize| {
+        progress.set_message(case.name.clone());
+        progress.set_position(measured as u64);
+    };
+    let shown = measure(options, cases, &is_possible, &sizes, (world, devices), &mut before)?;
+    progress.finish_and_clear();
+    Ok(Outcome { sizes, shown, left_out })
+}
+
+/// Measures the cases that `is_possible`, in one pass for each source of memory. `before` hears which case comes next,
+/// and how many were measured.
+pub(super) fn measure(
+    options: &Pingpong,
+    cases: &[Case],
+    is_possible: &dyn Fn(&Case) -> bool,
+    sizes: &Sizes,
+    (world, devices): (&World, &mut Devices),
+    before: &mut dyn FnMut(&Case, usize),
+) -> Result<Vec<Shown>, Failure> {
+    let settings = vec![options.setting(); cases.len()];
     let mut shown = Vec::new();
-    for &source in sources {
-        let bench = lead(world, devices, options.course(cases, &settings, source), &sizes)?;
+    for &source in sources(options) {
+        let bench = lead(world, devices, options.course(cases, &settings, source), sizes)?;
         let mut pass = Pass { options, bench, source, references: HashMap::new() };
-        for (index, case) in cases.iter().enumerate() {
-            progress.set_message(case.name.clone());
-            if !left_out.holds(&case.name) {
-                shown.push(pass.measure(index, case)?);
-            }
-            progress.inc(1);
+        for (index, case) in cases.iter().enumerate().filter(|(_, case)| is_possible(case)) {
+            before(case, shown.len());
+            shown.push(pass.measure(index, case)?);
         }
         pass.bench.dismiss()?;
     }
-    progress.finish_and_clear();
-    Ok(Outcome { sizes, shown, left_out: left_out.0 })
-}
-
-/// Layouts that cannot be sent here.
-#[derive(Default)]
-struct LeftOut(Vec<(String, Failure)>);
-
-impl LeftOut {
-    /// Says so at once: whoever waits for the others may want to call again.
-    fn add(&mut self, name: String, why: Failure) {
-        complain(&format!("{name} is left out: {why}"));
-        self.0.push((name, why));
-    }
-
-    fn holds(&self, name: &str) -> bool {
-        self.0.iter().any(|(left_out, _)| left_out == name)
-    }
+    Ok(shown)
 }
 
 fn announce(comm: &Communicator, sizes: &Sizes) -> Result<(), Failure> {

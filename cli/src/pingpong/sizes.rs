@@ -75,6 +75,17 @@ impl Sizes {
         let arena_bytes = rotating.max(most(&span).unwrap_or(0)).next_multiple_of(ARENA_STEP);
         Ok((Sizes { cache_bytes, assumed, arena_bytes }, refused))
     }
+
+    /// The same for all cases; an error if any is too large.
+    pub(super) fn for_all(
+        cases: &[Case],
+        ends: Ends,
+        devices: &mut Devices,
+        arena_bytes_max: u64,
+    ) -> Result<Sizes, Failure> {
+        let (sizes, refused) = Sizes::choose(cases, ends, devices, arena_bytes_max)?;
+        refused.into_iter().next().map_or(Ok(sizes), |(_, why)| Err(why))
+    }
 }
 
 /// The largest cache, and whether it is a guess.
@@ -115,4 +126,23 @@ fn available_bytes() -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.map_or(4 << 30, |kib| kib.saturating_mul(1024))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_case_that_is_too_large_refuses_all_where_all_are_wanted() {
+        // 4 TiB for both processes, beside some that fit any machine.
+        let named = |name, n| gapless_layouts::cases(name, Some(n)).unwrap();
+        let cases: Vec<Case> = [named("v", 64), named("v", 262_000)].concat();
+        let mut devices = Devices::default();
+        let ends = Ends([Where::Host; 2]);
+        let (_, refused) = Sizes::choose(&cases, ends, &mut devices, 2 << 20).unwrap();
+        assert_eq!(refused.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1]);
+        let of = |cases: &[Case]| Sizes::for_all(cases, ends, &mut Devices::default(), 2 << 20);
+        assert!(of(&cases[..1]).is_ok());
+        assert!(matches!(of(&cases), Err(Failure::TooBig { case, .. }) if case == cases[1].name));
+    }
 }

@@ -89,8 +89,10 @@ impl Message {
     /// Receives it (`MPI_Mrecv`, MPI 4.1 §3.8.3).
     ///
     /// # Errors
-    /// As [`Communicator::recv`]; its sender was lost before the data came. The message is gone then, also if an
-    /// argument was wrong: it is dropped, as an unwanted message is.
+    /// As [`Communicator::recv`]; its sender was lost before the data came. **Every error consumes the message**, as
+    /// this takes `self`: also if nothing was received because an argument was wrong (a layout that names a byte twice,
+    /// memory that no engine serves), it is dropped, and its sender completes normally. Check the arguments first if
+    /// the message must not be lost: [`status`](Message::status) has its length.
     pub fn recv<'v>(self, into: impl Into<ViewMut<'v>>) -> Result<Status, Error> {
         let view = into.into();
         let shared = Arc::clone(&self.comm.shared);

@@ -3,7 +3,9 @@
 use super::output::Stream;
 use super::{End, Job, LaunchError, system};
 use crate::pmi::Line;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_open, waitid,
+};
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -17,7 +19,8 @@ const REQUEST_BYTES_MAX: usize = 16 << 10;
 enum Watch {
     /// This becomes readable.
     Pidfd(OwnedFd),
-    /// The process has to be asked now and then: the system gives no pidfd (an old kernel, a filter of system calls).
+    /// The system has to be asked now and then ([`any_ended`]), as it gives no pidfd (an old kernel, a filter of system
+    /// calls).
     Asking,
 }
 
@@ -211,6 +214,13 @@ impl Child {
             let _ = rustix::process::kill_process_group(self.pid, signal);
         }
     }
+}
+
+/// Whether a child of this process may have ended and has not been collected. It need not be one of the job's: nothing
+/// is collected here, so whoever started others can still do that. One system call, however many children there are.
+pub(super) fn any_ended() -> bool {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::All, look), Ok(None))
 }
 
 /// Whether a variable tells processes of a launcher that is not ours.

@@ -287,7 +287,12 @@ impl Core {
             self.serials.remove(&incoming.reply);
         }
         let Matched { from, tag, sent, protocol, failure } = matched;
-        let (context, bytes) = (recv.context, sent.min(recv.buffer.bytes()));
+        let room = match &failure {
+            // Nothing is received, and nothing is what the status counts.
+            Some(PmlError::SignatureMismatch { .. }) => 0,
+            _ => recv.buffer.bytes(),
+        };
+        let (context, bytes) = (recv.context, sent.min(room));
         let status = Status { source: self.rank_in(context, from), tag, bytes, protocol };
         let result = match failure {
             None => Ok(status),

@@ -354,6 +354,32 @@ fn several_pages_have_a_file_each() {
     assert_eq!(sizes().write_svg(&path).unwrap(), [path]);
 }
 
+#[test]
+fn no_page_of_an_earlier_report_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plot.svg");
+    let pages = |layouts: usize| {
+        let rows = (0..layouts).map(|n| row(&format!("layout-{n}x"), 1 << 20, 2.0)).collect();
+        let written = report(rows).write_svg(&path).unwrap();
+        let there = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let mut there: Vec<_> = there.collect();
+        there.sort();
+        assert_eq!(there, written);
+        written.len()
+    };
+    assert_eq!([1, 90, 50, 1].map(pages), [1, 3, 2, 1]);
+}
+
+#[test]
+fn what_is_no_file_is_not_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plot.svg");
+    std::os::unix::fs::symlink("elsewhere.svg", &path).unwrap();
+    let rows = (0..90).map(|n| row(&format!("layout-{n}x"), 1 << 20, 2.0)).collect();
+    report(rows).write_svg(&path).unwrap();
+    assert!(std::fs::symlink_metadata(&path).unwrap().is_symlink());
+}
+
 /// `GAPLESS_SHOW=folder cargo test -p gapless-report plot` keeps the plots, to be looked at.
 fn show(name: &str, svg: &str) {
     if let Some(folder) = std::env::var_os("GAPLESS_SHOW") {
