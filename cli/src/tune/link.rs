@@ -218,7 +218,8 @@ impl<'w> Link<'w> {
 
         if let Ok(rate) = self.rate(Protocol::Pipeline, part, found, "pipeline_mb_s")? {
             if let Ok(small) = self.one_way(probe(Protocol::Pipeline, SMALL), part)? {
-                let rest = small - 3.0 * latency - copy_seconds(SMALL, rate);
+                // One fragment: nothing of it is unpacked before it is packed.
+                let rest = small - 3.0 * latency - 2.0 * copy_seconds(SMALL, rate);
                 found.set("host", "rendezvous_ns", rest.max(0.0) * 1e9);
             }
             self.best_fragment(part, found)?;

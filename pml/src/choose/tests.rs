@@ -1,6 +1,7 @@
 use super::*;
 use gapless_dtype::{Datatype, Layout, Primitive};
 
+mod recorded;
 mod scattered;
 mod staged;
 

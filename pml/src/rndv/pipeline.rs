@@ -14,7 +14,7 @@
 
 use super::{Cx, Heard, Kind, Opened, Rendezvous, Step, Turn, undue, unexpected};
 use crate::buffer::{Held, Transfer};
-use crate::choose::{Model, Situation};
+use crate::choose::{Model, Situation, plain_fragment};
 use crate::error::PmlError;
 use crate::matching::body::Body;
 use crate::request::send::to_usize;
@@ -35,17 +35,6 @@ pub(super) const KIND: Kind = Kind {
     open_send,
     ..Kind::NONE
 };
-
-/// Length of fragments of a message without gaps between hosts. Short fragments let both ends work sooner; long ones
-/// need fewer waits for each other. Rows need longer fragments, which cut fewer of them. 64 KiB take 6.0 us in
-/// fragments of 16 KiB, 6.3 of 32, 8.1 of 64; 1 MiB takes 59, 57, 61; longer fragments gain nothing.
-fn plain_fragment(bytes: u64) -> u32 {
-    match bytes {
-        0..0x2_0001 => 16 << 10,
-        0x2_0001..0x20_0001 => 32 << 10,
-        _ => u32::MAX,
-    }
-}
 
 /// Asks the sender for everything.
 fn open_recv(cx: &mut Cx<'_>, _: &Situation) -> Opened {
