@@ -8,7 +8,8 @@
 //! - `counts` counts the instructions of the paths that matter and compares them with committed counts;
 //! - `peers` compares Gapless with Open MPI and MPICH on this machine, in one run;
 //! - `unsafe` makes the table of unsafe code, `docs/unsafe.md`;
-//! - `soak` has eight processes exchange messages for minutes or days, and looks whether memory stays flat;
+//! - `soak` has eight processes exchange messages for minutes or days, and looks whether memory stays flat; then it runs
+//!   all tests on odd machines;
 //! - `valgrind` runs the unit tests of the crates with `unsafe` code under memcheck;
 //! - `mutants` changes the modules that decide, one place at a time, and looks whether a test notices;
 //! - `ci` runs every check and then `test`: what has to pass before a change lands.
@@ -96,9 +97,9 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Eight processes, random layouts and sizes, every byte compared, flat memory
+    /// Eight processes, random layouts and sizes, every byte compared, flat memory; then all tests on odd machines
     Soak {
-        /// How long
+        /// How long the eight processes run; the odd machines come on top
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=soak::MINUTES_MAX))]
         minutes: u64,
         /// Optimised
@@ -203,7 +204,7 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
     match chore {
         Chore::Deps => deps::run(checkout),
         Chore::Kernels { check } => kernels::run(checkout, check),
-        Chore::Test { odd: Some(names), .. } => test::odd(checkout, &names),
+        Chore::Test { odd: Some(names), .. } => test::odd(checkout, &names, false),
         Chore::Test { quick, .. } => test::run(checkout, quick),
         Chore::GpuBundle { max_bytes } => bundle::run(checkout, max_bytes),
         Chore::Fuzz { seconds, targets } => fuzz::run(checkout, seconds, &targets),

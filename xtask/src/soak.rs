@@ -1,14 +1,16 @@
 //! `cargo xtask soak`: eight processes exchange messages of random layouts and sizes for so many minutes,
 //! every byte compared, memory and descriptors sampled (`tests/tests/resilience/soak.rs`). Before that, a job of 500
-//! processes under the usual limit of 1,024 descriptors (`cli/tests/peers.rs`).
+//! processes under the usual limit of 1,024 descriptors (`cli/tests/peers.rs`); after it, the workspace's tests on every
+//! odd machine (`odd.rs`), with the minutes that each took.
 
 use crate::metadata::Checkout;
-use crate::{Failure, shell};
+use crate::{Failure, shell, test};
 
 /// Most minutes: a week.
 pub(crate) const MINUTES_MAX: u64 = 7 * 24 * 60;
 
-/// Runs the test for `minutes`. It prints its seed and, for each process, what it took at most.
+/// Runs the test for `minutes`. It prints its seed and, for each process, what it took at most. The odd machines come
+/// last, so that nothing else waits for them.
 pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<(), Failure> {
     let mut many = shell::cargo();
     many.current_dir(&checkout.root).args(["test", "-p", "gapless-cli", "--test", "peers"]);
@@ -20,7 +22,8 @@ pub(crate) fn run(checkout: &Checkout, minutes: u64, release: bool) -> Result<()
     command.args(release.then_some("--release"));
     command.args(["--test", "resilience", "--", "--nocapture", "--exact", TEST]);
     command.env("GAPLESS_SOAK_SECONDS", (minutes * 60).to_string());
-    shell::timed(&format!("soak, {minutes} min"), || shell::run(&mut command)).0
+    shell::timed(&format!("soak, {minutes} min"), || shell::run(&mut command)).0?;
+    test::odd(checkout, "all", release)
 }
 
 const MANY: &str = "many_ranks_fit_under_few_descriptors";

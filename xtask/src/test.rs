@@ -117,28 +117,32 @@ pub(crate) fn run(checkout: &Checkout, quick: bool) -> Result<(), Failure> {
     summarise(&steps, &log)
 }
 
-/// Runs the workspace's tests on machines that are odd in the ways named: [`mod@odd`].
-pub(crate) fn odd(checkout: &Checkout, names: &str) -> Result<(), Failure> {
+/// Runs the workspace's tests on machines that are odd in the ways named: [`mod@odd`]. Tells how many minutes each took.
+pub(crate) fn odd(checkout: &Checkout, names: &str, release: bool) -> Result<(), Failure> {
     let oddities = odd::named(names).map_err(Failure::Argument)?;
     let log = SkipLog::start(&checkout.target.join("xtask"))?;
     shell::timed("tools", || tools::set_up(&log)).0?;
     // Documentation's tests are compiled where they run, which is not what is odd.
-    let tests = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
+    let mut tests = vec!["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
+    tests.extend(release.then_some("--release"));
     let mut build = shell::cargo();
-    build.args(tests).arg("--no-run").current_dir(&checkout.root);
+    build.args(&tests).arg("--no-run").current_dir(&checkout.root);
     shell::timed("build", || shell::run(&mut build)).0?;
     let mut steps = Vec::new();
     for oddity in oddities {
         let Some((prefix, _company)) = oddity.prepare(checkout, &log)? else { continue };
         let mut command = shell::cargo();
-        command.args(tests).current_dir(&checkout.root).env(skips::VARIABLE, log.path());
+        command.args(&tests).current_dir(&checkout.root).env(skips::VARIABLE, log.path());
         let mut command = prefix.before(&command);
         let counted = || {
             shell::show(&command);
             count(command.stdin(Stdio::null()))
         };
         let (tally, took) = shell::timed(oddity.name, counted);
-        steps.push(Step { name: format!("a machine with {}", oddity.name), took, tally: tally? });
+        let (tally, name) = (tally?, format!("a machine with {}", oddity.name));
+        let (minutes, failed) = (took.as_secs_f64() / 60.0, tally.failed());
+        println!("== {name}: {minutes:.1} min, {} passed, {failed} failed", tally.passed());
+        steps.push(Step { name, took, tally });
     }
     summarise(&steps, &log)
 }
