@@ -3,7 +3,6 @@
 use super::Communicator;
 use crate::error::Error;
 use gapless_pml::{Group, Pml, PmlError, Survivors, SurvivorsRequest};
-use std::sync::Arc;
 
 impl Communicator {
     /// A communicator of the members that are left, in the order of their ranks (as `MPIX_Comm_shrink`). Collective
@@ -18,7 +17,7 @@ impl Communicator {
     pub fn shrink(&self) -> Result<Communicator, Error> {
         let made = self.survive(|pml| pml.start_shrink(&self.comm))?;
         let comm = made.comm.ok_or(PmlError::Bug { what: "survivors without a communicator" })?;
-        Ok(Communicator { shared: Arc::clone(&self.shared), comm })
+        Ok(Communicator::new(&self.shared, comm))
     }
 
     /// The bitwise "and" of the flags of all members that are left, and who they are (as `MPIX_Comm_agree`). Collective
