@@ -24,6 +24,25 @@ use std::sync::Arc;
 ///
 /// Ranks count from 0 within the communicator; tags are not negative. Every call that waits ends when its peer is
 /// gone, with an error that names the peer.
+///
+/// Collectives are methods of it, too ([`Collective`](crate::Collective) describes them); all members call them in the
+/// same order:
+///
+/// ```
+/// use gapless::{InPlace, ReduceOp, World};
+/// # fn main() -> Result<(), gapless::Error> {
+/// let world = World::init()?;
+/// let comm = world.comm();
+/// let mut sum = [f64::from(comm.rank()), 1.0];
+/// comm.allreduce(InPlace, &mut sum, ReduceOp::Sum)?;
+/// assert_eq!(sum[1], f64::from(comm.size()));
+/// // All ranks' numbers, in the order of the ranks, at rank 0 alone.
+/// let mut all = vec![0u32; comm.size() as usize];
+/// comm.gather(&[comm.rank()], &mut all, 0)?;
+/// comm.barrier()?;
+/// world.finalize()
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Communicator {
     pub(crate) shared: Arc<Shared>,

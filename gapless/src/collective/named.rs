@@ -8,7 +8,7 @@ use crate::view::ViewMut;
 use gapless_engine::Op;
 
 macro_rules! named {
-    ($($name:ident $starts:ident ($($argument:ident: $type:ty),*) $mpi:literal;)*) => {
+    ($($name:ident $starts:ident ($($argument:ident: $type:ty),*) $mpi:literal $mpi_starts:literal;)*) => {
         impl Communicator {
             $(
                 #[doc = concat!("`MPI_", $mpi, "`: see [`Collective::", stringify!($name), "`].")]
@@ -23,7 +23,7 @@ macro_rules! named {
 
         impl<'b> Scope<'b, '_> {
             $(
-                #[doc = concat!("`MPI_I", $mpi, "`: see [`Collective::", stringify!($name), "`].")]
+                #[doc = concat!("`MPI_", $mpi_starts, "`: see [`Collective::", stringify!($name), "`].")]
                 ///
                 /// # Errors
                 /// As [`begin`](Scope::begin).
@@ -39,49 +39,49 @@ macro_rules! named {
 }
 
 named! {
-    bcast ibcast (buffer: impl Into<ViewMut<'b>>, root: u32) "bcast";
-    gather igather (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "gather";
-    gatherv igatherv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "gatherv";
-    scatter iscatter (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "scatter";
-    scatterv iscatterv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "scatterv";
-    allgather iallgather (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "allgather";
-    allgatherv iallgatherv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "allgatherv";
-    alltoall ialltoall (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "alltoall";
-    alltoallv ialltoallv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "alltoallv";
-    alltoallw ialltoallw (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "alltoallw";
+    bcast ibcast (buffer: impl Into<ViewMut<'b>>, root: u32) "Bcast" "Ibcast";
+    gather igather (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "Gather" "Igather";
+    gatherv igatherv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "Gatherv" "Igatherv";
+    scatter iscatter (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "Scatter" "Iscatter";
+    scatterv iscatterv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "Scatterv" "Iscatterv";
+    allgather iallgather (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Allgather" "Iallgather";
+    allgatherv iallgatherv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Allgatherv" "Iallgatherv";
+    alltoall ialltoall (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Alltoall" "Ialltoall";
+    alltoallv ialltoallv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Alltoallv" "Ialltoallv";
+    alltoallw ialltoallw (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Alltoallw" "Ialltoallw";
     reduce ireduce (
         send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, op: impl Into<Op>, root: u32
-    ) "reduce";
+    ) "Reduce" "Ireduce";
     allreduce iallreduce (
         send: impl Into<Input<'b>>, recv: impl Into<ViewMut<'b>>, op: impl Into<Op>
-    ) "allreduce";
+    ) "Allreduce" "Iallreduce";
     reduce_scatter ireduce_scatter (
         send: impl Into<Input<'b>>, recv: impl Into<ViewMut<'b>>, counts: &[u64], op: impl Into<Op>
-    ) "reduce_scatter";
+    ) "Reduce_scatter" "Ireduce_scatter";
     reduce_scatter_block ireduce_scatter_block (
         send: impl Into<Input<'b>>, recv: impl Into<ViewMut<'b>>, op: impl Into<Op>
-    ) "reduce_scatter_block";
+    ) "Reduce_scatter_block" "Ireduce_scatter_block";
     scan iscan (
         send: impl Into<Input<'b>>, recv: impl Into<ViewMut<'b>>, op: impl Into<Op>
-    ) "scan";
+    ) "Scan" "Iscan";
     exscan iexscan (
         send: impl Into<Input<'b>>, recv: impl Into<ViewMut<'b>>, op: impl Into<Op>
-    ) "exscan";
+    ) "Exscan" "Iexscan";
     neighbor_allgather ineighbor_allgather (
         send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>
-    ) "neighbor_allgather";
+    ) "Neighbor_allgather" "Ineighbor_allgather";
     neighbor_allgatherv ineighbor_allgatherv (
         send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>
-    ) "neighbor_allgatherv";
+    ) "Neighbor_allgatherv" "Ineighbor_allgatherv";
     neighbor_alltoall ineighbor_alltoall (
         send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>
-    ) "neighbor_alltoall";
+    ) "Neighbor_alltoall" "Ineighbor_alltoall";
     neighbor_alltoallv ineighbor_alltoallv (
         send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>
-    ) "neighbor_alltoallv";
+    ) "Neighbor_alltoallv" "Ineighbor_alltoallv";
     neighbor_alltoallw ineighbor_alltoallw (
         send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>
-    ) "neighbor_alltoallw";
+    ) "Neighbor_alltoallw" "Ineighbor_alltoallw";
 }
 
 impl Communicator {
