@@ -9,6 +9,7 @@ use crate::shared::Look;
 use gapless_coll::Operation;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A collective in flight in a scope. Dropping it is fine: the scope's end waits for it.
@@ -25,12 +26,16 @@ pub struct CollectiveRequest<'scope> {
 
 /// The collectives that a scope has begun and nobody has waited for.
 #[derive(Debug, Default)]
-pub(crate) struct Joined(Mutex<BTreeMap<Number, Operation>>);
+pub(crate) struct Joined {
+    /// Whether there were ever any: most scopes begin none.
+    any: AtomicBool,
+    all: Mutex<BTreeMap<Number, Operation>>,
+}
 
 impl Joined {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Number, Operation>> {
         // It is whole between any two statements.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -69,6 +74,7 @@ impl<'scope> Scope<'scope, '_> {
         let entry = unsafe { comm.entry(collective, None) }?;
         comm.shared.with(|state| {
             let among = &self.collectives;
+            among.any.store(true, Ordering::Relaxed);
             let mut list = among.lock();
             // Nothing comes between its beginning and its being noted.
             let number = comm.launch(state, entry)?;
@@ -79,6 +85,10 @@ impl<'scope> Scope<'scope, '_> {
 
     /// Waits for all collectives that the scope's body has not waited for; the first failure.
     pub(crate) fn join_collectives(&self) -> Result<(), Error> {
+        // Threads that were in the scope's body have been joined, so this is up to date.
+        if !self.collectives.any.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let mut first = Ok(());
         let all = std::mem::take(&mut *self.collectives.lock());
         for (number, operation) in all {

@@ -24,7 +24,7 @@ impl World {
     /// Every operation ends. Messages that match are received and sent in full; receives that no message matches are
     /// cancelled ([`PmlError::Cancelled`]); sends that no receive matches end with [`PmlError::Unreceived`], unless
     /// they ended before. Communicators and requests that outlive this call get [`Error::Finalized`] for anything
-    /// new.
+    /// new. Collectives in flight are waited for, so all their ranks must have called them, as MPI demands.
     ///
     /// # Errors
     /// Another process died, or left because one did: the error names the one that died. Then nobody is waited for,
