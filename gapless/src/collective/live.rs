@@ -239,11 +239,10 @@ impl Live {
         }
     }
 
-    /// Ends all use of memory by them, once the message layer has taken memory back. They never end; what users' code
-    /// may hang on goes to `spent`.
+    /// Ends all use of memory by those in flight, once the message layer has taken memory back. They never end; what
+    /// users' code may hang on goes to `spent`. Results of others can still be asked for.
     pub(crate) fn give_up(&mut self, spent: &mut Vec<Box<dyn Any + Send>>) {
-        let all = std::mem::take(&mut self.going).into_values();
-        for entry in all.chain(std::mem::take(&mut self.rest).into_values()) {
+        for entry in std::mem::take(&mut self.going).into_values() {
             let Entry { executor, op, left, .. } = *entry;
             // Waits for engines.
             drop(executor);

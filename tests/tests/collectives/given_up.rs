@@ -6,6 +6,28 @@ use gapless::{Collective, Error, ReduceOp, World};
 use gapless_tests::worlds_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// A world that is left in good order finishes its collectives, and their results can be asked for after that.
+#[test]
+fn leaving_finishes_what_is_in_flight() {
+    let hub = Hub::new();
+    let builder = |_| World::builder().only(["loopback"]).transport(Box::new(Loopback::new(&hub)));
+    for round in 0..20 {
+        worlds_of(3, builder, |world| {
+            let comm = world.comm().clone();
+            let spread = |numbers| {
+                comm.begin_owned((), numbers, |_, recv| Collective::bcast(recv, 0)).unwrap()
+            };
+            let given = if comm.rank() == 0 { round } else { -1 };
+            // Long enough to go along a chain: rank 1 has to pass it on while it leaves.
+            let (kept, dropped) = (spread(vec![given; 50_000]), spread(vec![given; 50_000]));
+            drop(dropped);
+            world.finalize().unwrap();
+            let ((_, numbers), result) = kept.wait();
+            assert_eq!((numbers == vec![round; 50_000], result), (true, Ok(())));
+        });
+    }
+}
+
 #[test]
 fn whoever_waits_gets_its_memory_back() {
     let hub = Hub::new();

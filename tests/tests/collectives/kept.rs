@@ -151,23 +151,6 @@ fn freed_communicators_finish_what_is_in_flight() {
     });
 }
 
-/// A world that is left finishes collectives whose handles were dropped: others wait for its part.
-#[test]
-fn leaving_finishes_what_is_in_flight() {
-    for size in [2, 3] {
-        ranks(size, |comm| {
-            let numbers = vec![if comm.rank() == 1 { 9i32 } else { 0 }; 300_000];
-            let spread = comm.begin_owned((), numbers, |_, recv| Collective::bcast(recv, 1));
-            let spread = spread.unwrap();
-            if comm.rank() == 0 {
-                let ((_, numbers), result) = spread.wait();
-                result.unwrap();
-                assert!(numbers.iter().all(|number| *number == 9));
-            }
-        });
-    }
-}
-
 #[test]
 fn buffers_come_back_if_a_collective_is_refused() {
     ranks(2, |comm| {
