@@ -28,8 +28,8 @@ pub(crate) use held::{Held, Started};
 use rustix::event::{EventfdFlags, eventfd};
 use std::any::Any;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 pub(crate) use waiting::Look;
@@ -78,8 +78,6 @@ pub(crate) struct State {
     pub(crate) scopes: Scopes,
     /// Devices that are opened on demand.
     accelerators: Arc<Accelerators>,
-    /// By which collectives of new communicators choose their algorithms: all ranks have the same.
-    pub(crate) table: Arc<Table>,
     /// Dropped memory of devices that peers may have mapped. Below the transports: the rest is freed after them.
     pub(crate) retired: Vec<Owned>,
     /// Values to drop once the lock is released: their `Drop` may call us.
@@ -101,6 +99,8 @@ pub(crate) struct Shared {
     has_thread: AtomicBool,
     /// How to wait; determined once, because counting processors takes system calls.
     patience: Patience,
+    /// By which collectives of new communicators choose their algorithms: all ranks have the same.
+    table: RwLock<Arc<Table>>,
 }
 
 impl State {
@@ -256,7 +256,6 @@ impl Shared {
             unpolled: 0,
             scopes: Scopes::default(),
             accelerators,
-            table: Arc::default(),
             retired,
             spent: Vec::new(),
         };
@@ -268,7 +267,17 @@ impl Shared {
             waiting: AtomicU32::new(0),
             has_thread: AtomicBool::new(false),
             patience,
+            table: RwLock::default(),
         })
+    }
+
+    /// By which collectives of new communicators choose their algorithms.
+    pub(crate) fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_table(&self, table: Table) {
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
     }
 
     /// The state, to use the message layer.

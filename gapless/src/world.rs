@@ -256,27 +256,15 @@ impl World {
     }
 
     /// The table by which collectives of communicators that are made from now on choose their algorithms.
-    ///
-    /// # Errors
-    /// A thread has panicked.
-    pub fn coll_table(&self) -> Result<Arc<Table>, Error> {
-        self.shared.with(|state| {
-            state.open()?;
-            Ok(Arc::clone(&state.table))
-        })
+    #[must_use]
+    pub fn coll_table(&self) -> Arc<Table> {
+        self.shared.table()
     }
 
     /// Changes the table by which collectives of communicators that are made from now on choose their algorithms. All
     /// members of such a communicator must have given the same: nobody compares them.
-    ///
-    /// # Errors
-    /// A thread has panicked.
-    pub fn set_coll_table(&self, table: Table) -> Result<(), Error> {
-        self.shared.with(|state| {
-            state.open()?;
-            state.table = Arc::new(table);
-            Ok(())
-        })
+    pub fn set_coll_table(&self, table: Table) {
+        self.shared.set_table(table);
     }
 
     /// Ends all processes of the job (`MPI_Abort`, MPI 4.1 §9.3): asks the launcher to, and ends this process with

@@ -7,16 +7,19 @@ use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
 use crate::shared::{Look, State};
 use crate::view::{View, ViewMut};
+use gapless_coll::choose::Table;
 use gapless_coll::topologies::{Neighborhood, TopologyError};
 use gapless_coll::{CollError, Executor, Locality, Operation, Sequencer, Ticket};
 use gapless_engine::{Op, Reducer};
 use gapless_pml::Comm;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// What all clones of a communicator share.
 #[derive(Debug)]
 pub(crate) struct Common {
     sequencer: Sequencer,
+    /// That of the world when the communicator was made.
+    table: Arc<Table>,
     /// Made for the first collective.
     locality: OnceLock<Locality>,
     topology: Option<Topology>,
@@ -26,9 +29,9 @@ pub(crate) struct Common {
 
 impl Common {
     /// For a communicator that has nothing yet.
-    pub(crate) fn new(comm: &Comm, topology: Option<Topology>) -> Common {
+    pub(crate) fn new(comm: &Comm, topology: Option<Topology>, table: Arc<Table>) -> Common {
         let (sequencer, neighbors) = (Sequencer::new(comm), OnceLock::new());
-        Common { sequencer, locality: OnceLock::new(), topology, neighbors }
+        Common { sequencer, table, locality: OnceLock::new(), topology, neighbors }
     }
 
     pub(crate) fn topology(&self) -> Option<&Topology> {
@@ -143,6 +146,7 @@ impl Communicator {
         let ticket = ticket.unwrap_or_else(|| self.common.sequencer.next());
         let place = Place {
             rank: self.comm.rank() as usize,
+            table: &self.common.table,
             locality: self.common.locality(&self.comm),
             neighbors: &|| self.common.neighbors(&self.comm),
         };

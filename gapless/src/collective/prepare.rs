@@ -11,10 +11,6 @@ use gapless_coll::{
 };
 use gapless_dtype::{Layout, Primitive, SignatureKind};
 use gapless_engine::{EngineError, Op, Typed};
-use std::sync::LazyLock;
-
-/// By which algorithms are chosen.
-static TABLE: LazyLock<Table> = LazyLock::new(Table::default);
 
 const SEND: &str = "send buffer";
 const RECV: &str = "receive buffer";
@@ -23,6 +19,7 @@ const COUNTS: &str = "list of counts";
 /// Where a rank is among the others.
 pub(super) struct Place<'c> {
     pub(super) rank: usize,
+    pub(super) table: &'c Table,
     pub(super) locality: &'c Locality,
     /// Asked for by collectives among neighbours only.
     pub(super) neighbors: &'c dyn Fn() -> Result<&'c Neighborhood, CollectiveError>,
@@ -55,7 +52,7 @@ impl Collective<'_> {
             commutative: op.is_commutative(),
         });
         let call = sides.call(&lens, of, place)?;
-        let algorithm = choose(&TABLE, &call, place.locality);
+        let algorithm = choose(place.table, &call, place.locality);
         let schedule = build(place.rank, place.locality, &call, &algorithm)?;
         let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
         Ok(Prepared { schedule, rows, combine })
@@ -380,4 +377,29 @@ pub(super) fn local(
         _ => Err(CollectiveError::Missing { argument }),
     };
     Ok((only(send, SEND)?, only(recv, RECV)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tuning::coll::Rule;
+
+    #[test]
+    fn the_table_of_the_communicator_decides() {
+        let locality = Locality::flat(5);
+        let steps = |method: &str| {
+            let algorithm = method.parse().unwrap();
+            let (ranks_max, bytes_max) = (usize::MAX, u64::MAX);
+            let rules = vec![Rule { operation: Operation::Bcast, ranks_max, bytes_max, algorithm }];
+            let place = Place {
+                rank: 0,
+                table: &Table { rules },
+                locality: &locality,
+                neighbors: &|| Err(CollectiveError::NoTopology),
+            };
+            let mut bytes = [0u8; 64];
+            Collective::bcast(&mut bytes, 0).prepare(&place).unwrap().schedule.len()
+        };
+        assert_eq!((steps("flat"), steps("chain")), (4, 1));
+    }
 }

@@ -194,15 +194,13 @@ impl Builder {
         let pml = Pml::new(bml, self.engines, config);
         let (world, myself) = (pml.world(), pml.self_comm());
         let shared = Arc::new(Shared::new(pml, local, accelerators, tools)?);
+        shared.set_table(table);
         let comm = Communicator::new(&shared, world);
         let myself = Communicator::new(&shared, myself);
         tracing::debug!(rank, size, job = wireup.job(), "joined");
         let thread =
             if self.progress_thread { Some(ProgressThread::start(&shared)?) } else { None };
-        let wireup = Some(Connection(Mutex::new(wireup)));
-        let world = World { shared, comm, myself, wireup, thread };
-        world.set_coll_table(table)?;
-        Ok(world)
+        Ok(World { shared, comm, myself, wireup: Some(Connection(Mutex::new(wireup))), thread })
     }
 
     /// The transports to use: those given, and the built-in one if there is any peer to reach.
