@@ -1,10 +1,12 @@
-//! The `gapless` command: one file per verb. [`pingpong`] is a library, too: other programs measure with its loop.
+//! The `gapless` command: one file per verb. [`pingpong`] and [`collectives`] are libraries, too: other programs measure
+//! with their loops.
 //!
 //! Every verb reports a problem in one line on standard error. Exit codes: 0 all is well, 1 it ran
 //! and something was wrong, 2 it was called wrongly, and for `run` whatever the job's first failure
 //! exited with.
 #![deny(unsafe_code)]
 
+pub mod collectives;
 mod explain;
 mod failure;
 mod info;

@@ -4,8 +4,11 @@
 //! Two processes of this program meet, as those of a job do; rank 0 says what is measured. What cannot be
 //! measured here (no GPU, a kernel that forbids single copy) is said, and stays a comment in the file:
 //! then the defaults hold.
+//!
+//! With `--coll`, the rules by which collectives choose their algorithms (`coll.rs`).
 
 mod clock;
+mod coll;
 #[allow(unsafe_code, reason = "has devices work on memory of its own")]
 mod devices;
 mod found;
@@ -40,12 +43,19 @@ pub(super) struct Tune {
     /// Write nothing: print what would be written
     #[arg(long)]
     dry_run: bool,
+    /// Measure the algorithms of collectives instead, and write the rules that choose among them
+    /// (~/.config/gapless/coll.toml, or what GAPLESS_COLL names)
+    #[arg(long)]
+    coll: bool,
     /// Seconds to spend, 0.1 to 600; less makes the numbers less sure
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
     budget: f64,
-    /// This is one of the two processes that measure
+    /// This is one of the processes that measure
     #[arg(long, hide = true)]
     as_rank: bool,
+    /// Where rank 0 leaves its rules
+    #[arg(long, hide = true, value_name = "FILE")]
+    part: Option<PathBuf>,
 }
 
 impl Tune {
@@ -57,7 +67,13 @@ impl Tune {
                 why: format!("must be {} to {} seconds", BUDGET.start(), BUDGET.end()),
             });
         }
+        if let Some(part) = self.part.as_deref().filter(|_| self.as_rank) {
+            return coll::measure(self.budget, part);
+        }
         let target = self.target()?;
+        if self.coll {
+            return coll::run(self.budget, target.as_deref());
+        }
         if self.as_rank {
             return self.measure(target.as_deref());
         }
@@ -88,16 +104,19 @@ impl Tune {
         if self.dry_run {
             return Ok(None);
         }
+        let (location, variable) = match self.coll {
+            true => (tuning::coll::location(), tuning::coll::VARIABLE),
+            false => (Location::of_environment(), tuning::VARIABLE),
+        };
         let known = match &self.output {
             Some(path) => Some(path.clone()),
-            None => Location::of_environment().path().map(Path::to_owned),
+            None => location.path().map(Path::to_owned),
         };
         known.map(Some).ok_or_else(|| Failure::BadOption {
             option: "--output",
             value: String::new(),
             why: format!(
-                "where to? {} is empty, or there is neither HOME nor XDG_CONFIG_HOME",
-                tuning::VARIABLE
+                "where to? {variable} is empty, or there is neither HOME nor XDG_CONFIG_HOME"
             ),
         })
     }
@@ -159,7 +178,8 @@ fn create_folder(path: &Path) -> Result<(), Failure> {
 
 /// Prints what was found, and writes it.
 fn report(found: &Found, target: Option<&Path>) -> Result<(), Failure> {
-    let text = format!("{}{}", heading(), found.text());
+    let rest = "What could not be measured is a comment: the default holds.";
+    let text = format!("{}{}", heading("The cost model's numbers", rest), found.text());
     if let Some(doubt) = found.doubt() {
         complain(&doubt);
     }
@@ -177,12 +197,12 @@ fn report(found: &Found, target: Option<&Path>) -> Result<(), Failure> {
     }
 }
 
-/// When and where it was measured.
-fn heading() -> String {
+/// What was measured, when and where.
+fn heading(what: &str, rest: &str) -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     format!(
-        "# The cost model's numbers, as `gapless tune` {} measured them.\n# {}\n# {} seconds after \
-         the beginning of 1970. What could not be measured is a comment: the default holds.\n",
+        "# {what}, as `gapless tune` {} measured them.\n# {}\n# {} seconds after \
+         the beginning of 1970. {rest}\n",
         env!("CARGO_PKG_VERSION"),
         Machine::describe().one_line().replace(['\n', '\r'], " "),
         since.as_secs(),

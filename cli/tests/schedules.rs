@@ -130,6 +130,26 @@ fn ranks_with_different_tables_do_not_start() {
 }
 
 #[test]
+fn rules_are_measured_written_and_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a/coll.toml");
+    let mut command = gapless();
+    command.args(["tune", "--coll", "--budget", "0.1", "--output"]).arg(&file);
+    command.env("GAPLESS_COLL", folder.path().join("broken.toml"));
+    // A broken table does not stop the tuner, which would be needed to mend it.
+    std::fs::write(folder.path().join("broken.toml"), "version = 1\nbcast = 7\n").unwrap();
+    let output = finish(command, common::WATCHDOG);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    assert!(shown.contains("reduce_scatter_block") && shown.contains("written to"), "{shown}");
+    let rules = gapless::tuning::coll::read(&file).unwrap();
+    // One for each of the operations that are measured, at least.
+    assert!(rules.len() >= 11, "{rules:?}");
+    let shown = shows("explain --coll allreduce --n 2 --size 8", Some(&file));
+    assert!(shown.contains("by rule 1 of allreduce in"), "{shown}");
+}
+
+#[test]
 fn schedules_of_all_ranks_are_written_as_goal() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bcast.goal");

@@ -275,6 +275,16 @@ impl Schedule {
         self.scratch
     }
 
+    /// Whether it has the same buffers and steps, whatever algorithm they were made by.
+    #[must_use]
+    pub fn has_steps_of(&self, other: &Self) -> bool {
+        let buffers = |it: &Self| (it.rank, it.ranks, it.unit, it.scratch);
+        buffers(self) == buffers(other)
+            && (&self.send, &self.recv) == (&other.send, &other.recv)
+            && self.actions == other.actions
+            && (&self.after, &self.bounds) == (&other.after, &other.bounds)
+    }
+
     /// Messages that it sends, and their bytes.
     #[must_use]
     pub fn sent(&self) -> (usize, u64) {

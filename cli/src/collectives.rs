@@ -1,0 +1,347 @@
+//! How long collectives take between the ranks of a job: what `gapless tune --coll` and other programs measure with.
+//!
+//! Each call is timed from a moment that rank 0 names, and that all ranks wait for, to the end of the last rank. So the
+//! ranks share a host, and its clock. Between calls every rank writes its buffers, and goes on to others, until those
+//! have left the caches; then it comes back to the first. What the first call of each algorithm gives is compared with
+//! what it should.
+
+mod work;
+
+use gapless::tuning::coll::{Rule, Table};
+use gapless::{Collective, Communicator, Error, ReduceOp, World};
+use gapless_coll::{Algorithm, Locality, Operation, Sample, Schedule, choose};
+use gapless_report::last_level_cache_bytes;
+use std::collections::HashMap;
+use std::time::SystemTime;
+pub use work::Work;
+
+/// Bytes of an element: `double`.
+pub const ELEMENT: u64 = 8;
+
+/// What the last-level cache is taken to be where the kernel does not tell.
+const CACHE_BYTES_ASSUMED: u64 = 32 << 20;
+
+/// Bytes of a rank's buffers, at least and at most, unless one call needs more.
+const ARENA: (u64, u64) = (8 << 20, 256 << 20);
+
+/// Calls of each algorithm that show how long it takes about.
+const TRIALS: usize = 3;
+
+/// Calls of one algorithm before the next has its turn.
+const TURN: usize = 4;
+
+/// Nanoseconds between rank 0's naming a moment and the moment, at first and at most.
+const LEAD: (u64, u64) = (20_000, 2_000_000);
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Seconds for all algorithms of one operation and length.
+    pub seconds: f64,
+    /// Calls of each algorithm, at least.
+    pub least: usize,
+    /// What takes so many times as long as the quickest is not called further.
+    pub hopeless: f64,
+}
+
+/// What one algorithm took.
+#[derive(Clone, Debug)]
+pub struct Timed {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Seconds of each call, to the last rank's end.
+    pub seconds: Vec<f64>,
+    /// Whether every rank received what it should.
+    pub right: bool,
+}
+
+impl Timed {
+    /// The middle one.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::INFINITY)
+    }
+}
+
+/// The ranks of a job that measure. All of them do the same, in the same order.
+#[derive(Debug)]
+pub struct Bench<'w> {
+    world: &'w World,
+    /// For what is not measured.
+    control: Communicator,
+    /// One for each algorithm.
+    ways: HashMap<Algorithm, Communicator>,
+    arena: Vec<f64>,
+    /// The buffers that come next.
+    slot: usize,
+    lead: u64,
+}
+
+/// The algorithms worth comparing among `n` ranks that are equally near: what the built-in rules choose, and all whose
+/// schedules differ from those before.
+///
+/// # Errors
+/// There is no such call.
+pub fn different(
+    operation: Operation,
+    n: usize,
+    len: u64,
+) -> Result<Vec<Algorithm>, gapless_coll::BuildError> {
+    /// What has so many steps is not compared.
+    const STEPS_MAX: usize = 1 << 20;
+    let (sample, locality) = (Sample::new(operation, n, 0, len)?, Locality::flat(n));
+    let of = sample.of(0);
+    let built_in = choose::choose(&Table::default(), &of.call(), &locality);
+    let mut known: Vec<Vec<Schedule>> = Vec::new();
+    let mut found = Vec::new();
+    for algorithm in [built_in].into_iter().chain(choose::candidates(&of.call(), &locality)) {
+        let is_known = |all: &Vec<Schedule>| {
+            let same = |other: &Vec<Schedule>| {
+                all.iter().zip(other).all(|(one, other)| one.has_steps_of(other))
+            };
+            known.iter().any(same)
+        };
+        match sample.build_all(&locality, &algorithm, STEPS_MAX)? {
+            Some(schedules) if is_known(&schedules) => {}
+            Some(schedules) => {
+                known.push(schedules);
+                found.push(algorithm);
+            }
+            None if found.is_empty() => found.push(algorithm),
+            None => {}
+        }
+    }
+    Ok(found)
+}
+
+impl<'w> Bench<'w> {
+    /// The ranks of a world, ready to measure.
+    ///
+    /// # Errors
+    /// A peer is lost.
+    pub fn new(world: &'w World) -> Result<Self, Error> {
+        let cache = last_level_cache_bytes().unwrap_or(CACHE_BYTES_ASSUMED);
+        let bytes = (4 * cache / u64::from(world.size())).clamp(ARENA.0, ARENA.1);
+        let arena = vec![0.0; elements(bytes)];
+        let control = world.comm().dup()?;
+        Ok(Self { world, control, ways: HashMap::new(), arena, slot: 0, lead: LEAD.0 })
+    }
+
+    /// Measures the algorithms by turns. All ranks get the same.
+    ///
+    /// # Errors
+    /// A collective fails.
+    pub fn compare(
+        &mut self,
+        work: &Work,
+        algorithms: &[Algorithm],
+        effort: Effort,
+    ) -> Result<Vec<Timed>, Error> {
+        let begun = now();
+        let mut all = Vec::new();
+        for algorithm in algorithms {
+            let right = self.check(work, *algorithm)?;
+            all.push(Timed { algorithm: *algorithm, seconds: Vec::new(), right });
+        }
+        for timed in &mut all {
+            timed.seconds = self.calls(work, timed.algorithm, TRIALS)?;
+        }
+        let best = all.iter().map(Timed::median).fold(f64::INFINITY, f64::min);
+        let mut going: Vec<_> =
+            all.iter_mut().filter(|it| it.median() <= effort.hopeless * best).collect();
+        // What was spent so far, checks and the writing of buffers included, is what it costs.
+        let spent = self.most([seconds_since(begun)])?[0];
+        let each = spent / (algorithms.len() * (TRIALS + 1)) as f64;
+        let turns = (effort.seconds - spent).max(0.0) / (each * (going.len() * TURN) as f64);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in bounds")]
+        let turns = turns.clamp(effort.least.div_ceil(TURN) as f64, 500.0) as usize;
+        for _ in 0..turns {
+            for timed in &mut going {
+                let more = self.calls(work, timed.algorithm, TURN)?;
+                timed.seconds.extend(more);
+            }
+        }
+        // The first calls touched everything for the first time.
+        going.iter_mut().for_each(|timed| drop(timed.seconds.drain(..TRIALS)));
+        Ok(all)
+    }
+
+    /// Whether every rank receives what it should.
+    fn check(&mut self, work: &Work, algorithm: Algorithm) -> Result<bool, Error> {
+        let (rank, n) = (self.rank(), self.size());
+        let comm = self.way(algorithm)?;
+        let (send, recv) = self.buffers(work);
+        work.write(rank, send, recv);
+        comm.perform(call(work, send, recv))?;
+        let right = work.is_right(rank, n, recv);
+        Ok(self.most([if right { 0.0 } else { 1.0 }])?[0] < 0.5)
+    }
+
+    /// Seconds of some calls, to the last rank's end.
+    fn calls(
+        &mut self,
+        work: &Work,
+        algorithm: Algorithm,
+        count: usize,
+    ) -> Result<Vec<f64>, Error> {
+        let rank = self.rank();
+        let comm = self.way(algorithm)?;
+        let mut took = vec![0.0; 2 * count];
+        for at in 0..count {
+            let lead = self.lead;
+            let (send, recv) = self.buffers(work);
+            work.write(rank, send, recv);
+            let mut begin = [now() + lead];
+            self.control.bcast(&mut begin, 0)?;
+            let [begin] = begin;
+            let late = now() >= begin;
+            while now() < begin {
+                std::hint::spin_loop();
+            }
+            let (send, recv) = self.last_buffers(work);
+            comm.perform(call(work, send, recv))?;
+            took[at] = seconds_since(begin);
+            took[count + at] = if late { 1.0 } else { 0.0 };
+        }
+        let took = self.most(took)?;
+        let (took, late) = took.split_at(count);
+        let punctual: Vec<f64> =
+            took.iter().zip(late).filter(|(_, late)| **late < 0.5).map(|(took, _)| *took).collect();
+        if 2 * punctual.len() < count {
+            // All ranks see that, and wait longer from now on. A busy machine keeps nobody's time.
+            self.lead = (2 * self.lead).min(LEAD.1);
+            return Ok(took.to_vec());
+        }
+        Ok(punctual)
+    }
+
+    /// A communicator whose collectives go by an algorithm.
+    fn way(&mut self, algorithm: Algorithm) -> Result<Communicator, Error> {
+        if let Some(known) = self.ways.get(&algorithm) {
+            return Ok(known.clone());
+        }
+        let rule =
+            |operation| Rule { operation, ranks_max: usize::MAX, bytes_max: u64::MAX, algorithm };
+        let before = self.world.coll_table();
+        self.world.set_coll_table(Table { rules: Operation::ALL.map(rule).to_vec() });
+        let made = self.world.comm().dup();
+        self.world.set_coll_table((*before).clone());
+        let made = made?;
+        self.ways.insert(algorithm, made.clone());
+        Ok(made)
+    }
+
+    /// Buffers that were not used for long.
+    fn buffers(&mut self, work: &Work) -> (&mut [f64], &mut [f64]) {
+        self.slot += 1;
+        self.last_buffers(work)
+    }
+
+    /// The same as before.
+    fn last_buffers(&mut self, work: &Work) -> (&mut [f64], &mut [f64]) {
+        /// Elements of a page.
+        const PAGE: usize = 512;
+        let (send, recv) = work.lens(self.rank(), self.size());
+        let stride = send.next_multiple_of(PAGE) + recv.next_multiple_of(PAGE).max(PAGE);
+        if self.arena.len() < 2 * stride {
+            self.arena.resize(2 * stride, 0.0);
+        }
+        let places = self.arena.len() / stride;
+        let slot = &mut self.arena[self.slot % places * stride..][..stride];
+        let (out, into) = slot.split_at_mut(send.next_multiple_of(PAGE));
+        (&mut out[..send], &mut into[..recv])
+    }
+
+    /// Of each number, the largest of all ranks.
+    fn most<N: AsMut<[f64]> + AsRef<[f64]> + Clone>(&self, mine: N) -> Result<N, Error> {
+        let mut all = mine.clone();
+        self.control.allreduce(mine.as_ref(), all.as_mut(), ReduceOp::Max)?;
+        Ok(all)
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.control.rank() as usize
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.control.size() as usize
+    }
+}
+
+fn call<'b>(work: &Work, send: &'b [f64], recv: &'b mut [f64]) -> Collective<'b> {
+    match work.operation() {
+        Operation::Bcast => Collective::bcast(recv, 0),
+        Operation::Gather => Collective::gather(send, recv, 0),
+        Operation::Scatter => Collective::scatter(send, recv, 0),
+        Operation::Allgather => Collective::allgather(send, recv),
+        Operation::Alltoall => Collective::alltoall(send, recv),
+        Operation::Reduce => Collective::reduce(send, recv, ReduceOp::Sum, 0),
+        Operation::Allreduce => Collective::allreduce(send, recv, ReduceOp::Sum),
+        Operation::ReduceScatterBlock => {
+            Collective::reduce_scatter_block(send, recv, ReduceOp::Sum)
+        }
+        Operation::Scan => Collective::scan(send, recv, ReduceOp::Sum),
+        Operation::Exscan => Collective::exscan(send, recv, ReduceOp::Sum),
+        _ => Collective::barrier(),
+    }
+}
+
+fn elements(bytes: u64) -> usize {
+    usize::try_from(bytes / ELEMENT).unwrap_or(usize::MAX)
+}
+
+/// Nanoseconds of the clock that all processes of a host share.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "calls are short")]
+fn seconds_since(begin: u64) -> f64 {
+    // Clocks have a resolution: nothing takes no time.
+    now().saturating_sub(begin).max(1) as f64 * 1e-9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn algorithms_with_equal_schedules_are_compared_once() {
+        let names = |operation, n| -> Vec<String> {
+            let all = different(operation, n, 1 << 10).unwrap();
+            all.iter().map(ToString::to_string).collect()
+        };
+        // Two ranks: every tree has one edge.
+        assert_eq!(names(Operation::Gather, 2), ["binomial"]);
+        assert!(names(Operation::Bcast, 2).len() < names(Operation::Bcast, 9).len());
+        for operation in Work::OPERATIONS {
+            assert!(!names(operation, 4).is_empty(), "{operation}");
+        }
+    }
+
+    /// A rank alone goes through all of it.
+    #[test]
+    fn one_rank_measures() {
+        let builder = World::builder().coll_table(Table::default());
+        let world = builder.init().unwrap();
+        let mut bench = Bench::new(&world).unwrap();
+        let effort = Effort { seconds: 0.001, least: 4, hopeless: 1e9 };
+        for operation in Work::OPERATIONS {
+            let work = Work::new(operation, 64).unwrap();
+            let algorithm = choose::fallback(operation);
+            let [timed] = &bench.compare(&work, &[algorithm], effort).unwrap()[..] else {
+                panic!()
+            };
+            assert!(timed.right && timed.seconds.len() >= 3, "{timed:?}");
+        }
+        drop(bench);
+        world.finalize().unwrap();
+    }
+}

@@ -1,0 +1,118 @@
+//! What is measured: an operation, how long its buffers are, what stands in them, and what should afterwards.
+
+use super::ELEMENT;
+use gapless_coll::Operation;
+
+/// An operation of some length, with rank 0 as its root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    operation: Operation,
+    /// Elements of the vector, or of one rank's block.
+    len: usize,
+}
+
+impl Work {
+    /// The operations that can be measured.
+    pub const OPERATIONS: [Operation; 11] = [
+        Operation::Barrier,
+        Operation::Bcast,
+        Operation::Gather,
+        Operation::Scatter,
+        Operation::Allgather,
+        Operation::Alltoall,
+        Operation::Reduce,
+        Operation::Allreduce,
+        Operation::ReduceScatterBlock,
+        Operation::Scan,
+        Operation::Exscan,
+    ];
+
+    /// So many bytes of an operation; none if it cannot be measured, or not of so many bytes: whole elements of 8.
+    #[must_use]
+    pub fn new(operation: Operation, bytes: u64) -> Option<Self> {
+        let len = usize::try_from(bytes / ELEMENT).ok()?;
+        let measured = Self::OPERATIONS.contains(&operation) && bytes.is_multiple_of(ELEMENT);
+        measured.then_some(Self { operation, len })
+    }
+
+    /// The operation.
+    #[must_use]
+    pub fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// Bytes of the vector, or of one rank's block.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.len as u64 * ELEMENT
+    }
+
+    /// Elements of the send and receive buffers of a rank.
+    pub(super) fn lens(&self, rank: usize, n: usize) -> (usize, usize) {
+        let (one, all) = (self.len, self.len * n);
+        let root = |len| if rank == 0 { len } else { 0 };
+        match self.operation {
+            Operation::Bcast => (0, one),
+            Operation::Gather => (one, root(all)),
+            Operation::Scatter => (root(all), one),
+            Operation::Allgather => (one, all),
+            Operation::Alltoall => (all, all),
+            Operation::Reduce => (one, root(one)),
+            Operation::Allreduce | Operation::Scan | Operation::Exscan => (one, one),
+            Operation::ReduceScatterBlock => (all, one),
+            _ => (0, 0),
+        }
+    }
+
+    /// What a rank contributes; everything else is overwritten.
+    pub(super) fn write(&self, rank: usize, send: &mut [f64], recv: &mut [f64]) {
+        let fill = |buffer: &mut [f64]| {
+            buffer.iter_mut().enumerate().for_each(|(at, slot)| *slot = value(rank, at));
+        };
+        fill(send);
+        if self.operation == Operation::Bcast && rank == 0 { fill(recv) } else { recv.fill(-1.0) }
+    }
+
+    /// Whether that is what a rank should have received.
+    pub(super) fn is_right(&self, rank: usize, n: usize, recv: &[f64]) -> bool {
+        let len = self.len.max(1);
+        let sum =
+            |ranks: std::ops::Range<usize>, at: usize| ranks.map(|from| value(from, at)).sum();
+        let expected = |at: usize| -> f64 {
+            match self.operation {
+                Operation::Bcast => value(0, at),
+                Operation::Gather | Operation::Allgather => value(at / len, at % len),
+                Operation::Scatter => value(0, rank * len + at),
+                Operation::Alltoall => value(at / len, rank * len + at % len),
+                Operation::ReduceScatterBlock => sum(0..n, rank * len + at),
+                Operation::Scan => sum(0..rank + 1, at),
+                Operation::Exscan if rank == 0 => -1.0,
+                Operation::Exscan => sum(0..rank, at),
+                _ => sum(0..n, at),
+            }
+        };
+        recv.iter().enumerate().all(|(at, found)| *found == expected(at))
+    }
+}
+
+/// An element of a rank: small and whole, so that sums are exact.
+fn value(rank: usize, at: usize) -> f64 {
+    let small = u32::try_from((at * 7 + rank * 13) % 1021).unwrap_or(0);
+    f64::from(small)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_element_is_found() {
+        let work = Work::new(Operation::Allreduce, 64).unwrap();
+        let mut recv: Vec<f64> = (0..8).map(|at| value(0, at) + value(1, at)).collect();
+        assert!(work.is_right(1, 2, &recv));
+        recv[5] += 1.0;
+        assert!(!work.is_right(1, 2, &recv));
+        assert_eq!(Work::new(Operation::Allreduce, 63), None);
+        assert_eq!(Work::new(Operation::NeighborAlltoall, 64), None);
+    }
+}

@@ -1,0 +1,259 @@
+//! `gapless tune --coll`: measures the algorithms of collectives between processes of this machine, and writes the
+//! [table](gapless::tuning::coll) by which worlds choose.
+//!
+//! There is a job for each number of ranks: 2, 4, 8 and so on, up to a processor each. Rank 0 leaves its rules in a
+//! file, which the tuner puts together.
+
+use super::clock::settled;
+use super::{create_folder, heading};
+use crate::collectives::{Bench, Effort, Timed, Work, different};
+use crate::failure::Failure;
+use crate::run::start;
+use crate::{complain, say};
+use gapless::World;
+use gapless::launch::Job;
+use gapless::tuning::coll::{self, Rule, Table};
+use gapless_coll::{Algorithm, Operation};
+use gapless_pml::Tuning;
+use gapless_report::{Align, Bytes, Table as Columns, Time, terminal_columns, write_atomically};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Lengths that are measured, in bytes.
+const SIZES: [u64; 7] = [8, 128, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20];
+
+/// An algorithm that is chosen for a length is kept for the next, unless another is quicker by more than this.
+const WORTH_A_CHANGE: f64 = 1.05;
+
+/// Ranks that have a processor each take less for a barrier, by far.
+const BUSY_SECONDS: f64 = 100e-6;
+
+/// What one length of an operation showed: the built-in rules' choice first.
+#[derive(Clone, Debug)]
+struct Point {
+    bytes: u64,
+    all: Vec<(Algorithm, f64)>,
+}
+
+impl Point {
+    /// The time of an algorithm; endless, if it was not measured.
+    fn time(&self, algorithm: Algorithm) -> f64 {
+        let found = self.all.iter().find(|(it, _)| *it == algorithm);
+        found.map_or(f64::INFINITY, |(_, seconds)| *seconds)
+    }
+
+    /// The quickest, unless `before` or the built-in choice is about as quick.
+    fn best(&self, before: Option<Algorithm>) -> Option<Algorithm> {
+        let quickest = self.all.iter().min_by(|one, other| one.1.total_cmp(&other.1))?;
+        let will_do = |it: &Algorithm| self.time(*it) <= quickest.1 * WORTH_A_CHANGE;
+        let built_in = self.all.first().map(|(it, _)| *it);
+        let known = [before, built_in].into_iter().flatten().find(will_do);
+        Some(known.unwrap_or(quickest.0))
+    }
+}
+
+/// Starts the jobs, and writes what they found.
+pub(super) fn run(budget: f64, target: Option<&Path>) -> Result<ExitCode, Failure> {
+    if let Some(path) = target {
+        create_folder(path)?;
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let sizes: Vec<u32> = (1..)
+        .map(|power| 1u32 << power)
+        .take_while(|n| *n == 2 || usize::try_from(*n).is_ok_and(|n| n <= processors))
+        .collect();
+    if processors < 2 {
+        complain("there is one processor: ranks take turns, and the times show it");
+    }
+    let folder = Scratch::new()?;
+    let mut rules = Vec::new();
+    for n in &sizes {
+        let part = folder.0.join(format!("{n}.toml"));
+        let mut output = OsString::from("--part=");
+        output.push(&part);
+        let seconds = budget / sizes.len() as f64;
+        let code = start(&Job {
+            ranks: *n,
+            program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
+            arguments: vec![
+                "tune".into(),
+                "--coll".into(),
+                "--as-rank".into(),
+                "--budget".into(),
+                seconds.to_string().into(),
+                output,
+            ],
+            environment: Vec::new(),
+            prefix: false,
+        })?;
+        if code != ExitCode::SUCCESS {
+            return Ok(code);
+        }
+        rules.extend(coll::read(&part).map_err(gapless::Error::from)?);
+    }
+    let rest = "What has no rule here goes by the built-in ones.";
+    let text = format!("{}{}", heading("The rules of collectives", rest), coll::write(&rules));
+    match target {
+        None => say(&text)?,
+        Some(path) => {
+            if let Err(error) = write_atomically(path, text.as_bytes()) {
+                // What took long to measure is not lost.
+                say(&text)?;
+                return Err(error.into());
+            }
+            say(&format!("\nwritten to {}\n", path.display()))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A folder for what ranks leave, removed in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(format!("gapless-tune-{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(|error| Failure::BadOption {
+            option: "--coll",
+            value: String::new(),
+            why: format!("cannot make the folder {}: {error}", path.display()),
+        })?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a rank of such a job does.
+pub(super) fn measure(budget: f64, part: &Path) -> Result<ExitCode, Failure> {
+    // What is built in: no file must change the numbers, and a broken one must not stop this.
+    let builder = World::builder().tuning(Tuning::default()).coll_table(Table::default());
+    let world = builder.init()?;
+    let mut bench = Bench::new(&world)?;
+    let n = bench.size();
+    let count = Work::OPERATIONS.len() * SIZES.len();
+    let effort = Effort { seconds: budget / count as f64, least: 8, hopeless: 3.0 };
+    let mut rules = Vec::new();
+    let mut shown = Columns::new([
+        ("operation", Align::Left),
+        ("ranks", Align::Right),
+        ("bytes", Align::Right),
+        ("algorithm", Align::Left),
+        ("time", Align::Right),
+        ("÷ built-in", Align::Right),
+    ]);
+    for operation in Work::OPERATIONS {
+        let mut points = Vec::new();
+        let sizes = if operation == Operation::Barrier { &[0][..] } else { &SIZES };
+        for work in sizes.iter().filter_map(|bytes| Work::new(operation, *bytes)) {
+            let algorithms = different(operation, n, work.bytes())?;
+            let all = bench.compare(&work, &algorithms, effort)?;
+            if let Some(wrong) = all.iter().find(|timed| !timed.right) {
+                let first = format!("{operation} of {} B by {}", work.bytes(), wrong.algorithm);
+                return Err(Failure::WrongBytes { cases: 1, all: all.len(), first });
+            }
+            let time =
+                |timed: Timed| (timed.algorithm, settled(timed.seconds).unwrap_or(f64::INFINITY));
+            let all = all.into_iter().map(time).collect();
+            points.push(Point { bytes: work.bytes(), all });
+        }
+        let chosen = choices(&points);
+        for (point, algorithm) in points.iter().zip(&chosen) {
+            let (built_in, time) = (point.all[0].1, point.time(*algorithm));
+            shown.push([
+                operation.to_string(),
+                n.to_string(),
+                Bytes(point.bytes).to_string(),
+                algorithm.to_string(),
+                Time(time).to_string(),
+                format!("{:.2}", built_in / time),
+            ]);
+        }
+        rules.extend(rules_of(operation, n, &points, &chosen));
+        let barrier = points.iter().zip(&chosen).map(|(point, it)| point.time(*it)).next();
+        if operation == Operation::Barrier
+            && bench.rank() == 0
+            && let Some(seconds) = barrier.filter(|seconds| *seconds > BUSY_SECONDS)
+        {
+            complain(&format!(
+                "a barrier of {n} ranks took {}: other work kept this machine busy, and the rules show it; measure \
+                 again when it is idle",
+                Time(seconds)
+            ));
+        }
+    }
+    if bench.rank() == 0 {
+        write_atomically(part, coll::write(&rules).as_bytes())?;
+        say(&format!("{}\n", shown.within(terminal_columns())))?;
+    }
+    drop(bench);
+    world.finalize()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The algorithm for each length.
+fn choices(points: &[Point]) -> Vec<Algorithm> {
+    let mut chosen: Vec<Algorithm> = Vec::new();
+    for point in points {
+        chosen.extend(point.best(chosen.last().copied()));
+    }
+    chosen
+}
+
+/// Rules for up to `n` ranks: an algorithm holds up to the middle between its last length and the next.
+fn rules_of(operation: Operation, n: usize, points: &[Point], chosen: &[Algorithm]) -> Vec<Rule> {
+    let mut rules: Vec<Rule> = Vec::new();
+    for (at, (point, algorithm)) in points.iter().zip(chosen).enumerate() {
+        let bytes_max = match points.get(at + 1) {
+            // Lengths are powers of two: so is what is in the middle of them, or just below.
+            Some(next) => 1 << ((point.bytes.ilog2() + next.bytes.ilog2()) / 2),
+            None => u64::MAX,
+        };
+        match rules.last_mut() {
+            Some(last) if last.algorithm == *algorithm => last.bytes_max = bytes_max,
+            _ => rules.push(Rule { operation, ranks_max: n, bytes_max, algorithm: *algorithm }),
+        }
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(bytes: u64, times: [f64; 3]) -> Point {
+        let names = ["doubling", "ring", "halving"].map(|name| name.parse().unwrap());
+        Point { bytes, all: names.into_iter().zip(times).collect() }
+    }
+
+    #[test]
+    fn rules_follow_the_quickest_and_change_only_for_a_gain() {
+        let points = [
+            point(8, [1.0, 0.99, 2.0]),
+            point(128, [1.0, 0.98, 2.0]),
+            point(1 << 10, [2.0, 1.0, 1.5]),
+            point(8 << 10, [2.0, 1.0, 0.96]),
+            point(64 << 10, [2.0, 1.0, 0.5]),
+        ];
+        let chosen = choices(&points);
+        let rules = rules_of(Operation::Allreduce, 4, &points, &chosen);
+        let text = coll::write(&rules);
+        assert_eq!(
+            text,
+            "version = 1\n\nallreduce = [\n    \
+             { ranks_max = 4, bytes_max = 256, algorithm = \"doubling\" },\n    \
+             { ranks_max = 4, bytes_max = 16384, algorithm = \"ring\" },\n    \
+             { ranks_max = 4, algorithm = \"halving\" },\n]\n"
+        );
+        assert_eq!(coll::parse(&text, Path::new("x")).unwrap(), rules);
+        // A barrier has no bytes.
+        let alone = [point(0, [1.0, 0.5, 1.0])];
+        let rules = rules_of(Operation::Barrier, 2, &alone, &choices(&alone));
+        assert_eq!((rules.len(), rules[0].bytes_max), (1, u64::MAX));
+    }
+}
