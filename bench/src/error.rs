@@ -120,6 +120,9 @@ pub enum Failure {
         /// How often both ends were polled.
         polls: u32,
     },
+    /// The processes that measure ended badly.
+    #[error("the processes that measure ended badly: {0}")]
+    Job(String),
     /// A collective that has no schedule.
     #[error(transparent)]
     Collective(#[from] gapless_coll::BuildError),

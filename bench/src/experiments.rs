@@ -33,6 +33,7 @@ experiments! {
     wu15::Wu15,
     regret::Regret,
     scale::Scale,
+    coll::Coll,
 }
 
 #[cfg(test)]
