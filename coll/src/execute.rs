@@ -207,10 +207,14 @@ impl Executor {
         self.run.advance(&self.plan, &mut tools)
     }
 
-    /// Whether work of an engine is under way, so that a waiting caller should poll and not sleep.
+    /// Whether a waiting caller should poll and not sleep: work of an engine is under way, or another collective of this
+    /// rank is in the way. Otherwise there is nothing to do until `pml` makes progress.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.run.is_busy()
+        match &self.comparison {
+            Some(comparison) => comparison.is_busy(),
+            None => self.run.is_busy() || self.run.is_blocked(&self.plan),
+        }
     }
 
     /// Starts a persistent collective again (`MPI_Start`). The starts of one collective follow each other; other

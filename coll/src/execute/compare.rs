@@ -119,6 +119,10 @@ impl Comparison {
         idle
     }
 
+    pub(super) fn is_busy(&self) -> bool {
+        self.round.run.is_busy() || self.round.run.is_blocked(&self.round.plan)
+    }
+
     pub(super) fn advance(&mut self, tools: &mut Tools<'_>) -> Poll<Verdict> {
         loop {
             let Poll::Ready(result) = self.round.run.advance(&self.round.plan, tools) else {

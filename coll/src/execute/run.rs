@@ -140,7 +140,13 @@ impl Run {
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.flights.iter().any(|flight| flight.work.is_pending())
+        let held = |flight: &Flight| matches!(flight.phase, Phase::Held { .. });
+        self.flights.iter().any(|flight| flight.work.is_pending() || held(flight))
+    }
+
+    /// Whether it waits for another collective of this rank to end.
+    pub(super) fn is_blocked(&self, plan: &Plan) -> bool {
+        matches!(self.stage, Stage::Fresh) && plan.ticket.may_begin() == Ok(false)
     }
 
     /// Before it is dropped: waits for engines; whether nothing else is in flight. Otherwise memory is leaked.
@@ -272,6 +278,7 @@ impl Run {
     fn collect(&mut self, plan: &Plan, tools: &mut Tools<'_>) -> bool {
         let (mut index, mut ended) = (0, false);
         while index < self.flights.len() {
+            let before = std::mem::discriminant(&self.flights[index].phase);
             match self.look(plan, tools, index) {
                 true => {
                     ended = true;
@@ -281,6 +288,8 @@ impl Run {
                         self.ended(plan, step);
                     }
                 }
+                // What it waits for now may be there already, and then nothing would wake the caller.
+                false if std::mem::discriminant(&self.flights[index].phase) != before => {}
                 false => index += 1,
             }
         }

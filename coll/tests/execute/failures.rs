@@ -84,6 +84,27 @@ fn everybody_hears_of_the_dead() {
     }
 }
 
+/// Nothing wakes a caller that sleeps until something comes, if all has come.
+#[test]
+fn one_call_goes_as_far_as_it_can() {
+    let mut random = Random(24);
+    let mut job = Job::new(3);
+    let worlds = job.worlds();
+    let chain = Algorithm::new(Method::Tree(Tree::Chain)).segmented(40);
+    let calls = [Call::Bcast { root: 0, len: 400 }; 3];
+    let how = (Arithmetic::Sum, &[Lie::Gaps][..]);
+    let mut collective = Collective::new(&calls, &chain, how, &mut random);
+    let mut executors = collective.start(&Job::sequencers(&worlds));
+    job.kill(0);
+    let failed = job.finish(&mut executors[1..2]);
+    assert!(matches!(failed[..], [Some(Err(CollError::Lost { rank: 0, .. }))]), "{failed:?}");
+    for _ in 0..20 {
+        job.progress();
+    }
+    let told = job.advance(2, &mut executors[2].1);
+    assert_eq!(told, Poll::Ready(Err(CollError::ToldLost { rank: 0, by: 1 })));
+}
+
 /// Ranks that do not agree on a length fail, and the communicator can be used afterwards.
 #[test]
 fn lengths_that_differ() {

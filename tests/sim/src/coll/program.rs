@@ -153,6 +153,11 @@ impl Program {
         });
     }
 
+    /// Whether the ranks of a communicator compare their calls: in every fifth world, on every other one.
+    pub(crate) fn is_checked(&self, comm: usize) -> bool {
+        self.plan.seed.is_multiple_of(5) && comm.is_multiple_of(2)
+    }
+
     /// The groups of a communicator.
     pub(crate) fn groups(&self, comm: usize) -> Vec<Group> {
         if let CommPlan::Inter { halves } = self.plan.comms[comm] {

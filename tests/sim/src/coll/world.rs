@@ -103,7 +103,7 @@ impl CollWorld {
             }
             Player {
                 pml: Some(pml),
-                comms: vec![(world.clone(), Sequencer::new(&world))],
+                comms: vec![(world.clone(), Sequencer::new(&world).checked(program.is_checked(0)))],
                 queues,
                 going: Vec::new(),
                 thinks_until: 0,
@@ -212,7 +212,8 @@ impl CollWorld {
                     let what = format!("communicator {comm} is being made for ever");
                     return Err(Failure::new(what, &[process]));
                 };
-                player.comms.push((made.clone(), Sequencer::new(&made)));
+                let sequencer = Sequencer::new(&made).checked(self.program.is_checked(comm));
+                player.comms.push((made, sequencer));
             }
         }
         Ok(())
