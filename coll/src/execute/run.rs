@@ -60,49 +60,25 @@ struct Flight {
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     /// Engines pack what is to be sent.
-    Packing {
-        to: u32,
-        slot: u32,
-    },
-    Sending {
-        to: u32,
-        id: RequestId,
-    },
+    Packing { to: u32, slot: u32 },
+    /// `data`: what the step says, and nothing instead of it.
+    Sending { to: u32, id: RequestId, data: bool },
     /// `expected`: bytes; `drop`: no room was given.
-    Receiving {
-        from: u32,
-        id: RequestId,
-        expected: u64,
-        drop: bool,
-    },
+    Receiving { from: u32, id: RequestId, expected: u64, drop: bool },
     /// A step waits until messages may go or come (see `tickets.rs`).
-    Held {
-        way: Way,
-        rank: u32,
-    },
+    Held { way: Way, rank: u32 },
     /// As above, and the answer to this rank's mark is received here.
-    Asking {
-        to: u32,
-        id: RequestId,
-    },
+    Asking { to: u32, id: RequestId },
     /// As above, and the other's mark is received here.
-    Listening {
-        from: u32,
-        id: RequestId,
-    },
+    Listening { from: u32, id: RequestId },
     /// The data of a step does not come; why is in a notice.
-    Notified {
-        from: u32,
-        id: RequestId,
-    },
+    Notified { from: u32, id: RequestId },
     /// As above, and the notice is received elsewhere.
     Doomed,
     /// Engines work, and then the step has ended.
     Working,
     /// A notice, whose fate does not matter.
-    Telling {
-        id: RequestId,
-    },
+    Telling { id: RequestId },
 }
 
 impl Flight {
@@ -219,6 +195,7 @@ impl Run {
                 let rank = plan.ticket.members().rank_of(*process).unwrap_or(rank);
                 CollError::Lost { rank, error }
             }
+            PmlError::Engine(own) => CollError::Engine { rank: plan.rank(), error: own.clone() },
             _ => CollError::Message { rank, error },
         });
     }
@@ -300,11 +277,14 @@ impl Run {
     fn look(&mut self, plan: &Plan, tools: &mut Tools<'_>, index: usize) -> bool {
         match self.flights[index].phase {
             Phase::Packing { to, slot } => self.look_packing(plan, tools, index, (to, slot)),
-            Phase::Sending { to, id } => match tools.pml.collect(id) {
+            Phase::Sending { to, id, data } => match tools.pml.collect(id) {
                 Ok(None) => false,
                 Ok(Some(_)) => true,
                 Err(failure) => {
-                    self.fail_message(plan, to, failure.error);
+                    match self.flights[index].step.take_if(|_| data) {
+                        Some(step) => self.could_not_send(plan, tools, step, to, failure.error),
+                        None => self.fail_message(plan, to, failure.error),
+                    }
                     true
                 }
             },

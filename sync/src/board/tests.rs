@@ -1,4 +1,5 @@
 //! Threads as ranks, and ranks that break the rules.
+#![allow(clippy::cast_possible_truncation, reason = "all numbers are small")]
 
 use super::*;
 use std::thread;

@@ -189,3 +189,40 @@ fn a_device_that_fails_is_named_by_its_rank() {
         drop(word.numbers());
     });
 }
+
+/// The same where a rank's engine fails at the first thing that it sends, straight out of memory of the device.
+#[test]
+fn a_device_whose_data_cannot_be_sent_is_named_by_its_rank() {
+    let device = Arc::new(FakeDevice::new(0));
+    let engine = Arc::new(FakeEngine { attaches: false, ..FakeEngine::new(&device, 1) });
+    engine.broken.store(true, Ordering::Relaxed);
+    let hub = Hub::new();
+    let world = |rank| {
+        let transport = Box::new(Loopback::new(&hub));
+        let builder = World::builder().only(["loopback"]).transport(transport);
+        if rank == 1 { builder.engine(Arc::clone(&engine) as _) } else { builder }
+    };
+    job_of(RANKS, world, |world| {
+        let comm = world.comm();
+        let device = (comm.rank() == 1).then_some(&*device as &dyn Device);
+        for len in [LEN, 90_000] {
+            let send = Memory::new(device, &given(rank_of(comm), len));
+            let mut all = vec![0; RANKS as usize * len];
+            let result = match comm.rank() {
+                0 => comm.gather(send.view(), &mut all, 0),
+                _ => comm.gather(send.view(), (), 0),
+            };
+            if comm.rank() == 2 {
+                result.unwrap();
+            } else {
+                let Err(Error::Collective { error, .. }) = &result else { panic!("{result:?}") };
+                let CollectiveError::Failed { error, process } = &**error else {
+                    panic!("{error:?}")
+                };
+                assert_eq!((error.culprit(), *process), (Some(1), Some(1)), "{len}: {error:?}");
+            }
+            comm.barrier().unwrap();
+            drop(send.numbers());
+        }
+    });
+}

@@ -59,11 +59,27 @@ impl Run {
         data: &Typed,
     ) {
         match tools.send(plan.reach(to), data, plan.ticket.tag(slot)) {
-            Ok(id) => self.flights.push(Flight::new(step, Phase::Sending { to, id })),
-            Err(error) => {
-                self.fail_message(plan, to, error);
-                self.ended(plan, step);
+            Ok(id) => self.flights.push(Flight::new(step, Phase::Sending { to, id, data: true })),
+            Err(error) => self.could_not_send(plan, tools, step, to, error),
+        }
+    }
+
+    /// What a step should send cannot be sent. Who expects it must not wait for it: unless that rank is lost, a failure
+    /// is sent. If it had been told already, as a message whose data does not come, this one is a stray.
+    pub(super) fn could_not_send(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        step: u32,
+        to: u32,
+        error: PmlError,
+    ) {
+        self.fail_message(plan, to, error);
+        match plan.schedule.action(step as usize) {
+            Action::Send { slot, from, .. } => {
+                self.send_failure(plan, tools, step, (to, *slot, from.len));
             }
+            _ => self.ended(plan, step),
         }
     }
 
@@ -77,7 +93,7 @@ impl Run {
     ) {
         let wrong: &[u8] = if expected == 0 { &[0] } else { &[] };
         if let Ok(id) = tools.send_copy(plan.reach(to), wrong, plan.ticket.tag(slot)) {
-            self.flights.push(Flight::new(step, Phase::Sending { to, id }));
+            self.flights.push(Flight::new(step, Phase::Sending { to, id, data: false }));
             if self.told.insert(to) {
                 let notice = self
                     .failure
