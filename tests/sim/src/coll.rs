@@ -13,6 +13,10 @@
 //! writes what was sent, nor gaps of buffers. All that in a bounded number of turns; and in the end no message of a
 //! survivor is left that no collective has received. All survivors find the same ranks left, all living ones among them,
 //! and get a communicator that works.
+//!
+//! # What it has found
+//!
+//! A collective whose last messages had all come before it began, and which waited for something else to come (1235).
 
 mod game;
 mod program;
