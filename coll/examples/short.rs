@@ -37,6 +37,8 @@ struct RankOf {
     pml: Pml,
     page: Page,
     sum: Combine,
+    /// Of the next call.
+    number: u64,
     send: Vec<u64>,
     recv: Vec<u64>,
 }
@@ -61,8 +63,9 @@ impl RankOf {
         let rows =
             Rows { send: blocks(&mut self.send, sends), recv: blocks(&mut self.recv, receives) };
         let combine = call.reduction().map(|_| self.sum.clone());
+        self.number += 1;
         // SAFETY: the buffers are long enough, and nothing else touches them before the call has ended, below.
-        unsafe { self.page.begin(call, rows, combine) }.expect("it fits");
+        unsafe { self.page.begin(self.number, call, rows, combine) }.expect("it fits");
         loop {
             match self.page.advance(&mut self.pml, &HostEngine, &HostEngine) {
                 Poll::Ready(result) => return result.expect("nobody is lost"),
@@ -127,7 +130,8 @@ fn main() {
             let (pml, page) = open(pml);
             let double = Datatype::from(Primitive::Double).commit().expect("a basic type");
             let sum = Combine::new(&ReduceOp::Sum.into(), &double).expect("doubles have sums");
-            let mut rank = RankOf { pml, page, sum, send: vec![0; 128], recv: vec![0; 128] };
+            let mut rank =
+                RankOf { pml, page, sum, number: 0, send: vec![0; 128], recv: vec![0; 128] };
             let mut measure = |call: &Call<'_>| {
                 together.wait();
                 let mut single = Vec::new();

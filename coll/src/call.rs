@@ -152,6 +152,27 @@ impl Call<'_> {
         }
     }
 
+    /// The same call, if it has no lists.
+    #[must_use]
+    pub fn without_lists(&self) -> Option<Call<'static>> {
+        Some(match *self {
+            Self::Barrier => Call::Barrier,
+            Self::Bcast { root, len } => Call::Bcast { root, len },
+            Self::Gather { root, len, in_place } => Call::Gather { root, len, in_place },
+            Self::Scatter { root, len, in_place } => Call::Scatter { root, len, in_place },
+            Self::Allgather { len, in_place } => Call::Allgather { len, in_place },
+            Self::Alltoall { len, in_place } => Call::Alltoall { len, in_place },
+            Self::Reduce { root, len, of, in_place } => Call::Reduce { root, len, of, in_place },
+            Self::Allreduce { len, of, in_place } => Call::Allreduce { len, of, in_place },
+            Self::ReduceScatterBlock { len, of, in_place } => {
+                Call::ReduceScatterBlock { len, of, in_place }
+            }
+            Self::Scan { len, of, in_place } => Call::Scan { len, of, in_place },
+            Self::Exscan { len, of, in_place } => Call::Exscan { len, of, in_place },
+            _ => return None,
+        })
+    }
+
     /// What it combines, if it does.
     #[must_use]
     pub fn reduction(&self) -> Option<Reduction> {

@@ -3,12 +3,14 @@
 //! A [`Collective`] says what a rank does: the operation, its buffers, root and operation on elements. Nothing happens
 //! until a communicator takes it (`perform.rs`, which is also the only place where blocking ones begin): then
 //! `prepare.rs` checks it against the communicator and has `gapless-coll` build its schedule. `live.rs` keeps all that
-//! are in flight behind the world's lock, and whoever makes progress advances them.
+//! are in flight behind the world's lock, and whoever makes progress advances them. Short blocking ones on one host go
+//! another way (`notes.rs`).
 
 mod buffers;
 mod error;
 mod live;
 mod named;
+mod notes;
 mod owned;
 mod perform;
 mod prepare;
@@ -39,8 +41,8 @@ use std::marker::PhantomData;
 /// | non-blocking, with its buffers | [`Communicator::begin_owned`](crate::Communicator::begin_owned) | |
 /// | persistent | [`Communicator::collective_init`](crate::Communicator::collective_init) | |
 ///
-/// All members of a communicator call its collectives in the same order, whatever their form, with arguments that fit
-/// together as MPI demands. What they give for sending is an [`Input`]: anything that makes a [`View`](crate::View),
+/// All members of a communicator call its collectives in the same order, each in the same form at all members (blocking
+/// calls match neither non-blocking nor persistent ones, MPI 4.1 §6.12), with arguments that fit together as MPI demands. What they give for sending is an [`Input`]: anything that makes a [`View`](crate::View),
 /// [`Blocks`] where ranks have blocks of different lengths, [`InPlace`] where MPI has `MPI_IN_PLACE`, or `()` where
 /// the rank gives nothing. What they receive into is an [`Output`], likewise. Where an argument is of no significance
 /// at a rank (the receive buffer of a gather anywhere but at the root, say), whatever is given is not looked at.

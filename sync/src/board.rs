@@ -1,13 +1,13 @@
 //! A board in memory that the ranks of one host share: each writes short notes on places of its own, which all
 //! others read. Loads and stores only; no rank waits for another unless it needs what that one writes.
 //!
-//! Time goes in *rounds*, which all ranks count alike. In a round a rank may publish one note, of up to [`NOTE_BYTES`],
-//! and read the notes of others:
+//! Time goes in *rounds*, which all ranks count alike: two for each thing that they do together, and they may leave out
+//! any. In a round a rank may publish one note, of up to [`NOTE_BYTES`], and read the notes of others:
 //!
 //! ```text
 //! head: 128 bytes    sleep: a word a rank    then, for each rank, 128 bytes and its notes, in which it alone writes:
 //!
-//!   done │ note of round 0, 4, 8 … │ 1, 5, 9 … │ 2, 6, 10 … │ 3, 7, 11 … │
+//!   done │ note of round 5, 8, 13 … │ 2, 7, 10, 15 … │ 4, 9, 12 … │ 3, 6, 11, 14 … │
 //!
 //! a note, 18 cache lines:
 //!  word 0                                  words 1 … 143
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Word 0 is stored last, with release: a note of up to 56 bytes costs one cache line's journey, and a reader knows by
-//! the round that it is the note it awaits. Rounds begin at 1, so a fresh board, full of zeros, has no notes.
+//! the round that it is the note it awaits. Rounds begin at 2, so a fresh board, full of zeros, has no notes.
 //!
 //! # When a note may be overwritten
 //! When all that were to read it have. A rank that publishes in a round, or says that it is [done](Seat::finish), has
@@ -195,10 +195,11 @@ impl<'w> Board<'w> {
     }
 }
 
-/// Which of a rank's places the note of a round has.
+/// Which of a rank's places the note of a round has. All places serve where only the first of two rounds is used.
 #[inline]
 fn place(round: u64) -> usize {
-    usize::try_from(round % DEPTH as u64).unwrap_or(0)
+    let half = DEPTH as u64 / 2;
+    usize::try_from((round / 2 + round % 2 * half) % DEPTH as u64).unwrap_or(0)
 }
 
 /// One rank's place at the board: what it alone knows.
@@ -225,7 +226,7 @@ impl Seat {
             *own = u64::MAX;
         }
         let written = [(0, None); DEPTH];
-        Seat { rank, fences, round: 1, written, done: done.into(), floor: 1 }
+        Seat { rank, fences, round: 2, written, done: done.into(), floor: 1 }
     }
 
     /// This round.
@@ -259,7 +260,7 @@ impl Seat {
         if *known <= round {
             // Acquire: it has read before what is stored next. Whoever has written a note is done with earlier rounds.
             let notes = (0..DEPTH as u64)
-                .map(|round| board.note(rank, round)[0].load(Ordering::Acquire) >> ROUND_SHIFT);
+                .map(|each| board.note(rank, 2 * each)[0].load(Ordering::Acquire) >> ROUND_SHIFT);
             let said = board.done(rank).load(Ordering::Acquire);
             *known = (*known).max(notes.fold(said, u64::max));
         }
@@ -335,6 +336,14 @@ impl Seat {
                 break;
             }
         }
+    }
+
+    /// Begins the first of the two rounds of what the ranks do together for the `number`th time, counted from 0, unless
+    /// that is over.
+    #[inline]
+    pub fn begin(&mut self, number: u64) {
+        self.round =
+            self.round.max(number.saturating_mul(2).saturating_add(2) & (u64::MAX >> ROUND_SHIFT));
     }
 
     /// This rank has read what it wanted of this round: the next one begins.

@@ -147,8 +147,8 @@ impl Page {
         plan::fits(call, ranks)
     }
 
-    /// Begins a collective that the page [takes](Page::takes); [`advance`](Page::advance) carries it out. All ranks begin
-    /// them in the same order. `combine` is needed if it combines elements.
+    /// Begins a collective that the page [takes](Page::takes); [`advance`](Page::advance) carries it out. `number`: its
+    /// number among the communicator's collectives, which all ranks count alike ([`pass`](super::Sequencer::pass)). `combine` is needed if it combines elements.
     ///
     /// # Safety
     /// Until `advance` gives [`Poll::Ready`], or the page is dropped, the rows describe memory that is valid, those of the
@@ -161,6 +161,7 @@ impl Page {
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn begin(
         &mut self,
+        number: u64,
         call: &Call<'_>,
         rows: Rows,
         combine: Option<Combine>,
@@ -183,6 +184,7 @@ impl Page {
             }
         }
         let plan = Plan::new(call, me, ranks);
+        self.seat.begin(number);
         self.going = Some(Going {
             plan,
             rows,
@@ -223,6 +225,21 @@ impl Page {
         }
         let failure = self.going.take().and_then(|mut going| going.failure.take());
         Poll::Ready(failure.map_or(Ok(()), Err))
+    }
+
+    /// Whether work of an engine is under way, so that a waiting caller should poll and not sleep.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.going.as_ref().is_some_and(|going| going.work.is_pending())
+    }
+
+    /// Gives up what is under way; waits for engines. Ranks that wait for this one go on waiting, and the page is not to
+    /// be used any more.
+    pub fn give_up(&mut self) {
+        if let Some(going) = &mut self.going {
+            going.work.drain();
+            going.stage = Stage::Torn;
+        }
     }
 
     /// Whether [`advance`](Page::advance) would get on, as far as a few loads tell.

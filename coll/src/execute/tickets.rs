@@ -183,6 +183,14 @@ impl Sequencer {
         }
     }
 
+    /// The next collective, which needs no messages: its number among all that are not persistent.
+    pub fn pass(&self) -> u64 {
+        let numbers = &mut lock(&self.state).one_shot;
+        let number = numbers.next;
+        numbers.next += 1;
+        number
+    }
+
     /// The next persistent collective. It keeps its tags as long as the ticket lives, so its starts need no order. At the
     /// first one its ranks compare their arguments, as in [checked mode](Self::checked).
     ///

@@ -61,12 +61,17 @@ fn collective(
 
 impl Collective {
     /// Begins one rank's call.
-    fn begin(&mut self, rank: usize, page: &mut Page, call: &Call<'_>) -> Result<(), CollError> {
+    fn begin(
+        &mut self,
+        (rank, page): (usize, &mut Page),
+        number: usize,
+        call: &Call<'_>,
+    ) -> Result<(), CollError> {
         let combine = Some(self.how.how());
         let (send, recv) = &mut self.held[rank];
         let rows = Rows { send: send.blocks(), recv: recv.blocks() };
         // SAFETY: tests keep the buffers until all has ended, or the pages are gone.
-        unsafe { page.begin(call, rows, combine) }
+        unsafe { page.begin(number as u64, call, rows, combine) }
     }
 }
 
@@ -127,7 +132,7 @@ fn play(ranks: u32, count: usize, engine: &(impl Engine + Reducer), random: &mut
             let page = &mut pages[rank];
             if !going[rank] {
                 let (calls, one) = &mut program[index];
-                one.begin(rank, page, &calls[rank]).unwrap();
+                one.begin((rank, page), index, &calls[rank]).unwrap();
                 going[rank] = true;
             }
             let looked = page.look();
@@ -215,7 +220,7 @@ fn a_death_ends_short_collectives_with_its_name() {
                     let (index, going) = &mut at[rank];
                     let Some(call) = program.get(*index) else { continue };
                     if !*going {
-                        collectives[*index].begin(rank, page, call).unwrap();
+                        collectives[*index].begin((rank, page), *index, call).unwrap();
                         *going = true;
                     }
                     let Poll::Ready(result) = advance(page, job.ranks[rank].as_mut().unwrap())
@@ -277,13 +282,13 @@ fn calls_that_do_not_fit_together() {
             .map(|call| collective(&[*call; 2], Arithmetic::Sum, &[Lie::Plain], &mut random))
             .collect();
         for (rank, page) in pages.iter_mut().enumerate() {
-            each[rank].begin(rank, page, &calls[rank]).unwrap();
+            each[rank].begin((rank, page), 3, &calls[rank]).unwrap();
         }
         let results = finish(&mut job, &mut pages);
         assert_eq!(results, expected);
         let mut after = collective(&good, Arithmetic::Sum, &[Lie::Plain], &mut random);
         for (rank, page) in pages.iter_mut().enumerate() {
-            after.begin(rank, page, &good[rank]).unwrap();
+            after.begin((rank, page), 7, &good[rank]).unwrap();
         }
         assert_eq!(finish(&mut job, &mut pages), [Ok(()), Ok(())]);
         after.check();
@@ -317,20 +322,23 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     let good = [Call::Allreduce { len: 8, of, in_place: false }; 2];
     let mut one = collective(&good, Arithmetic::Sum, &[Lie::Plain], &mut random);
     let long = Call::Bcast { root: 0, len: SHORT_BYTES + 1 };
-    let error = one.begin(0, &mut pages[0], &long).unwrap_err();
+    let error = one.begin((0, &mut pages[0]), 0, &long).unwrap_err();
     assert_eq!(error, CollError::NotShort { operation: Operation::Bcast });
-    let error = one.begin(0, &mut pages[0], &Call::Bcast { root: 2, len: 8 }).unwrap_err();
+    let error = one.begin((0, &mut pages[0]), 0, &Call::Bcast { root: 2, len: 8 }).unwrap_err();
     assert!(matches!(error, CollError::Call { .. }), "{error}");
-    let error = one.begin(0, &mut pages[0], &Call::Allreduce { len: 4, of, in_place: false });
+    let error = one.begin((0, &mut pages[0]), 0, &Call::Allreduce { len: 4, of, in_place: false });
     assert!(matches!(error, Err(CollError::Row { given: 8, expected: 4, .. })), "{error:?}");
     let odd = Reduction { unit: 6, commutative: true };
-    let error =
-        one.begin(0, &mut pages[0], &Call::Reduce { root: 0, len: 6, of: odd, in_place: false });
+    let error = one.begin(
+        (0, &mut pages[0]),
+        0,
+        &Call::Reduce { root: 0, len: 6, of: odd, in_place: false },
+    );
     assert!(matches!(error, Err(CollError::Row { .. } | CollError::Combine { .. })), "{error:?}");
-    one.begin(0, &mut pages[0], &good[0]).unwrap();
-    let error = one.begin(0, &mut pages[0], &good[0]).unwrap_err();
+    one.begin((0, &mut pages[0]), 0, &good[0]).unwrap();
+    let error = one.begin((0, &mut pages[0]), 0, &good[0]).unwrap_err();
     assert_eq!(error, CollError::Abandoned);
-    one.begin(1, &mut pages[1], &good[1]).unwrap();
+    one.begin((1, &mut pages[1]), 0, &good[1]).unwrap();
     assert_eq!(finish(&mut job, &mut pages), [Ok(()), Ok(())]);
     one.check();
     assert_eq!(advance(&mut pages[0], job.pml(0)), Poll::Ready(Ok(())), "nothing is under way");
@@ -342,9 +350,9 @@ fn sleepers_are_woken_by_a_message() {
     let (mut job, mut pages) = job(2);
     let mut random = Random(45);
     let calls = [Call::Bcast { root: 0, len: 8 }; 2];
-    for sleeps in [true, false, true, true] {
+    for (number, sleeps) in [true, false, true, true].into_iter().enumerate() {
         let mut one = collective(&calls, Arithmetic::Sum, &[Lie::Plain], &mut random);
-        one.begin(1, &mut pages[1], &calls[1]).unwrap();
+        one.begin((1, &mut pages[1]), number, &calls[1]).unwrap();
         assert_eq!(advance(&mut pages[1], job.pml(1)), Poll::Pending);
         assert!(!pages[1].look());
         let bell = sleeps.then(|| {
@@ -357,7 +365,7 @@ fn sleepers_are_woken_by_a_message() {
         if let Some(bell) = bell {
             assert_eq!(job.pml(1).collect(bell).unwrap(), None);
         }
-        one.begin(0, &mut pages[0], &calls[0]).unwrap();
+        one.begin((0, &mut pages[0]), number, &calls[0]).unwrap();
         assert_eq!(advance(&mut pages[0], job.pml(0)), Poll::Ready(Ok(())));
         job.progress();
         if let Some(bell) = bell {

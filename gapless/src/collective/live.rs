@@ -252,7 +252,7 @@ impl Live {
     }
 
     /// What they work with.
-    pub(super) fn tools(&self) -> Arc<Tools> {
-        Arc::clone(&self.tools)
+    pub(super) fn tools(&self) -> &Arc<Tools> {
+        &self.tools
     }
 }

@@ -1,7 +1,8 @@
 //! How collectives begin: their place in the order of calls, their executor, and the blocking form.
 
 use super::live::{Entry, Fate, Number};
-use super::prepare::{self, Place, Prepared};
+use super::notes::Notes;
+use super::prepare::{self, Place, Prepared, Way};
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
@@ -9,15 +10,19 @@ use crate::shared::{Look, State};
 use crate::view::{View, ViewMut};
 use gapless_coll::choose::Table;
 use gapless_coll::topologies::{Neighborhood, TopologyError};
-use gapless_coll::{CollError, Executor, Locality, Operation, Sequencer, Ticket};
+use gapless_coll::{
+    Call, CollError, Combine, Executor, Locality, Operation, Rows, Schedule, Sequencer, Ticket,
+};
 use gapless_engine::{Op, Reducer};
 use gapless_pml::Comm;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// What all clones of a communicator share.
 #[derive(Debug)]
 pub(crate) struct Common {
-    sequencer: Sequencer,
+    pub(super) sequencer: Sequencer,
+    /// How short blocking collectives go.
+    pub(super) notes: Mutex<Notes>,
     /// That of the world when the communicator was made.
     table: Arc<Table>,
     /// Made for the first collective.
@@ -30,8 +35,8 @@ pub(crate) struct Common {
 impl Common {
     /// For a communicator that has nothing yet.
     pub(crate) fn new(comm: &Comm, topology: Option<Topology>, table: Arc<Table>) -> Common {
-        let (sequencer, neighbors) = (Sequencer::new(comm), OnceLock::new());
-        Common { sequencer, table, locality: OnceLock::new(), topology, neighbors }
+        let (locality, neighbors, notes) = Default::default();
+        Common { sequencer: Sequencer::new(comm), notes, table, locality, topology, neighbors }
     }
 
     pub(crate) fn topology(&self) -> Option<&Topology> {
@@ -75,10 +80,28 @@ impl Communicator {
     /// every rank that needs data of it gets an error that names it, and the others end well. What a failed collective
     /// leaves in its receive buffer is undefined; later collectives are not disturbed.
     pub fn perform(&self, collective: Collective<'_>) -> Result<(), Error> {
-        let operation = collective.operation;
+        let (operation, op) = (collective.operation, collective.op.clone());
+        let mut notes = self.common.notes();
+        let prepared = self.prepare(collective, notes.may_be()).inspect_err(|_| {
+            self.common.sequencer.pass();
+        })?;
+        let Prepared { way, rows, combine } = prepared;
+        let schedule = match way {
+            Way::Schedule(schedule) => schedule,
+            Way::Notes(call) => match self.page(&mut notes, operation)? {
+                Some(page) => {
+                    // SAFETY: the description borrows its memory until this returns; what is received into, exclusively.
+                    // `op` keeps a user's function: it is dropped without the lock.
+                    return unsafe { self.by_notes(page, &call, rows, combine) };
+                }
+                None => self.schedule(&call)?,
+            },
+        };
+        drop(notes);
+        let ticket = self.common.sequencer.next();
         // SAFETY: the description borrows its memory until this returns. That is when the collective has ended, or the
         // world was given up, which takes memory back first; if a call unwinds, it gives the world up.
-        let entry = unsafe { self.entry(collective, None) }?;
+        let entry = unsafe { self.carrier(operation, (schedule, rows, combine, ticket), op) }?;
         let shared = &*self.shared;
         let mut state = shared.lock()?;
         let number = match self.launch(&mut state, entry) {
@@ -124,6 +147,9 @@ impl Communicator {
 
     /// The error of a collective that failed.
     pub(super) fn failed(&self, operation: Operation, error: CollError) -> Error {
+        if let CollError::Call { error } = error {
+            return refused(operation, error.into());
+        }
         let process = error.culprit().and_then(|rank| self.comm.process(rank).ok());
         refused(operation, CollectiveError::Failed { error, process })
     }
@@ -140,18 +166,48 @@ impl Communicator {
         ticket: Option<Ticket>,
     ) -> Result<Entry, Error> {
         let (operation, op) = (collective.operation, collective.op.clone());
+        let ticket = ticket.unwrap_or_else(|| self.common.sequencer.next());
+        let Prepared { way, rows, combine } = self.prepare(collective, false)?;
+        let schedule = match way {
+            Way::Schedule(schedule) => schedule,
+            Way::Notes(call) => self.schedule(&call)?,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.carrier(operation, (schedule, rows, combine, ticket), op) }
+    }
+
+    /// Checks a description, and finds out how the collective goes; by notes only if that is possible.
+    fn prepare(&self, collective: Collective<'_>, notes: bool) -> Result<Prepared, Error> {
+        let operation = collective.operation;
         if self.comm.is_inter() {
             return Err(refused(operation, CollectiveError::InterComm));
         }
-        let ticket = ticket.unwrap_or_else(|| self.common.sequencer.next());
         let place = Place {
             rank: self.comm.rank() as usize,
             table: &self.common.table,
             locality: self.common.locality(&self.comm),
             neighbors: &|| self.common.neighbors(&self.comm),
         };
-        let prepared = collective.prepare(&place).map_err(|error| refused(operation, error))?;
-        let Prepared { schedule, rows, combine } = prepared;
+        collective.prepare(&place, notes).map_err(|error| refused(operation, error))
+    }
+
+    /// The schedule of a call.
+    fn schedule(&self, call: &Call<'_>) -> Result<Schedule, Error> {
+        let (rank, locality) = (self.comm.rank() as usize, self.common.locality(&self.comm));
+        prepare::schedule(rank, (locality, &self.common.table), call)
+            .map_err(|error| refused(call.operation(), error.into()))
+    }
+
+    /// What carries out a schedule.
+    ///
+    /// # Safety
+    /// What the rows describe stays granted as [`entry`](Self::entry) says.
+    unsafe fn carrier(
+        &self,
+        operation: Operation,
+        (schedule, rows, combine, ticket): (Schedule, Rows, Option<Combine>, Ticket),
+        op: Option<Op>,
+    ) -> Result<Entry, Error> {
         // SAFETY: the caller's promise. Views that are received into are borrowed exclusively, so send and receive
         // buffers do not overlap, and neither do blocks.
         let executor = unsafe { Executor::new(schedule, rows, combine, ticket) };
@@ -190,7 +246,7 @@ impl Communicator {
             .map_err(|error| refused(Operation::Reduce, error))?;
         let tools = self.shared.with(|state| {
             state.open()?;
-            Ok(state.collectives.tools())
+            Ok(Arc::clone(state.collectives.tools()))
         })?;
         let range = 0..recv.packed_bytes();
         // SAFETY: both views borrow their memory until the work is over, which is waited for; a source that is the

@@ -5,6 +5,7 @@ use super::buffers::Side;
 use super::{Collective, CollectiveError};
 use crate::view::element_layout;
 use gapless_coll::choose::{Table, choose};
+use gapless_coll::short::Page;
 use gapless_coll::topologies::Neighborhood;
 use gapless_coll::{
     BuildError, Call, Combine, Locality, Operation, Reduction, Rows, Schedule, build,
@@ -25,16 +26,30 @@ pub(super) struct Place<'c> {
     pub(super) neighbors: &'c dyn Fn() -> Result<&'c Neighborhood, CollectiveError>,
 }
 
-/// What an executor needs.
+/// What carries a collective out needs.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    pub(super) schedule: Schedule,
+    pub(super) way: Way,
     pub(super) rows: Rows,
     pub(super) combine: Option<Combine>,
 }
 
+/// How a collective goes.
+#[derive(Debug)]
+pub(super) enum Way {
+    /// By messages.
+    Schedule(Schedule),
+    /// By notes in memory that the ranks share.
+    Notes(Call<'static>),
+}
+
 impl Collective<'_> {
-    pub(super) fn prepare(self, place: &Place<'_>) -> Result<Prepared, CollectiveError> {
+    /// `notes`: a short one may go by notes.
+    pub(super) fn prepare(
+        self,
+        place: &Place<'_>,
+        notes: bool,
+    ) -> Result<Prepared, CollectiveError> {
         let Collective { operation, root, mut send, mut recv, counts, op, .. } = self;
         let root = root as usize;
         let is_root = place.rank == root;
@@ -52,11 +67,23 @@ impl Collective<'_> {
             commutative: op.is_commutative(),
         });
         let call = sides.call(&lens, of, place)?;
-        let algorithm = choose(place.table, &call, place.locality);
-        let schedule = build(place.rank, place.locality, &call, &algorithm)?;
+        let short = call.without_lists().filter(|_| notes);
+        let way = match short.filter(|call| Page::takes(call, place.locality.ranks())) {
+            Some(call) => Way::Notes(call),
+            None => Way::Schedule(schedule(place.rank, (place.locality, place.table), &call)?),
+        };
         let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
-        Ok(Prepared { schedule, rows, combine })
+        Ok(Prepared { way, rows, combine })
     }
+}
+
+/// The schedule of a call by the algorithm that the table chooses.
+pub(super) fn schedule(
+    rank: usize,
+    (locality, table): (&Locality, &Table),
+    call: &Call<'_>,
+) -> Result<Schedule, BuildError> {
+    build(rank, locality, call, &choose(table, call, locality))
 }
 
 /// Whether the send buffer and the receive buffer matter at this rank, and if so, whether they may be in place.
@@ -398,7 +425,11 @@ mod tests {
                 neighbors: &|| Err(CollectiveError::NoTopology),
             };
             let mut bytes = [0u8; 64];
-            Collective::bcast(&mut bytes, 0).prepare(&place).unwrap().schedule.len()
+            let bcast = Collective::bcast(&mut bytes, 0);
+            match bcast.prepare(&place, false).unwrap().way {
+                Way::Schedule(schedule) => schedule.len(),
+                Way::Notes(call) => panic!("{call:?} is not to go by notes"),
+            }
         };
         assert_eq!((steps("flat"), steps("chain")), (4, 1));
     }

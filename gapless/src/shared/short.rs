@@ -1,6 +1,6 @@
 //! Short cuts for short messages: the lock is held for the whole operation, and nothing is copied in memory.
 
-use super::{Held, Shared, State};
+use super::{Held, Look, Shared, State};
 use crate::error::Error;
 use gapless_engine::Typed;
 use gapless_pml::{Comm, Next, Source, Status, TagSel};
@@ -12,7 +12,50 @@ const LOOKS: u32 = 256;
 /// Looks without a pause in between: a reply to our own message comes within fewer.
 const TIGHT_LOOKS: u32 = 128;
 
+/// Looks without the lock between two times that a waiting caller makes progress; how often it does so before it waits
+/// like any other.
+const FREE_LOOKS: (u32, u32) = (64, 64);
+
 impl Shared {
+    /// Waits for something that a few loads, without the lock, can find: `look` says whether `ready` would get on. When
+    /// the caller is about to wait like any other, and so perhaps to sleep, `ready` is told.
+    ///
+    /// # Errors
+    /// The world was finalized, or a panic in another thread has given it up.
+    pub(crate) fn wait_looking<W, T>(
+        &self,
+        what: &mut W,
+        look: impl Fn(&mut W) -> bool,
+        mut ready: impl FnMut(&mut W, &mut State, bool) -> Look<T>,
+    ) -> Result<T, Error> {
+        let mut state = self.lock()?;
+        self.now_and_then(&mut state);
+        if let Err(error) = state.open() {
+            state.done();
+            return Err(error);
+        }
+        let (looks, turns) = FREE_LOOKS;
+        let turns = if self.patience.spins() { turns } else { 0 };
+        for turn in 0..turns {
+            if let Look::Found(found) = ready(what, &mut state, false) {
+                state.done();
+                return Ok(found);
+            }
+            state.done();
+            let found = (0..looks).any(|_| {
+                if turn > 0 {
+                    std::hint::spin_loop();
+                }
+                look(what)
+            });
+            state = self.lock()?;
+            if !found {
+                self.drive(&mut state);
+            }
+        }
+        self.wait_held(state, |state| ready(what, state, true))
+    }
+
     /// Does work that neither waits nor ends a request, if the lock is free; `None` if it is not, or if `act` returns
     /// that.
     #[inline(always)] // what holds the lock stays in registers

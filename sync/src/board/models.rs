@@ -88,13 +88,13 @@ fn board_notes_of_one_writer_are_read_before_they_are_overwritten() {
             let mut seat = seat(0);
             for value in 1..=3 {
                 other.publish(&mut seat, value, Readers::One(1));
-                seat.turn();
+                seat.begin(value);
             }
         });
         let mut seat = seat(1);
         for value in 1..=3 {
             assert_eq!(shared.take(&mut seat, 0), value);
-            seat.turn();
+            seat.begin(value);
             seat.finish(&shared.board());
         }
         writer.join().unwrap();
@@ -109,8 +109,8 @@ fn board_notes_of_all_say_that_those_before_were_read() {
         for round in 1..=3 {
             shared.publish(&mut seat, 10 * round + me as u64, Readers::All);
             assert_eq!(shared.take(&mut seat, 1 - me), 10 * round + 1 - me as u64);
-            seat.all_began(round);
-            seat.turn();
+            seat.all_began(seat.round());
+            seat.begin(round);
         }
     }
     let mut explored = loom::model::Builder::new();
@@ -139,7 +139,7 @@ fn board_no_sleeper_misses_a_note() {
                     assert_eq!(rank, 1);
                     other.ring();
                 });
-                seat.turn();
+                seat.begin(value);
             }
         }));
         let mut seat = seat(1);
@@ -158,7 +158,7 @@ fn board_no_sleeper_misses_a_note() {
             }
             seat.get_up(&shared.board());
             assert_eq!(shared.read(&seat, 0), value);
-            seat.turn();
+            seat.begin(value);
         }
         writer.into_iter().for_each(|writer| writer.join().unwrap());
     });
@@ -172,13 +172,13 @@ fn board_no_writer_misses_that_it_was_read() {
         let mut writer = seat(0);
         for value in 1..=2 {
             shared.publish(&mut writer, value, Readers::One(1));
-            writer.turn();
+            writer.begin(value);
         }
         let other = shared.clone();
         let reader = thread::spawn(move || {
             let mut seat = seat(1);
             assert_eq!(other.take(&mut seat, 0), 1);
-            seat.turn();
+            seat.begin(1);
             seat.finish(&other.board());
             seat.ring(&other.board(), Readers::All, |_| other.ring());
         });

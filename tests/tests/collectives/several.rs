@@ -63,7 +63,7 @@ fn a_barrier_ends_when_the_last_has_come() {
             for from in 1..3 {
                 comm.recv(&mut [0u8], from, 0).unwrap();
             }
-            return comm.barrier().unwrap();
+            return comm.scope(|s| s.ibarrier()?.wait()).unwrap();
         }
         comm.scope(|s| {
             let mut request = s.ibarrier()?;

@@ -6,7 +6,7 @@
 //!   allocate                                      ---> scatter: a key, or that there is no page
 //!                                                      map
 //!   gather: has everybody mapped it?              <---
-//!   write into the page whether it is used             wait for that
+//!   write into the page whether it is used        ---> bcast: look there
 //! ```
 //!
 //! The last word is written into the page and not sent, so that all ranks come to the same end even if rank 0 dies: who
@@ -34,7 +34,7 @@ use crate::{Algorithm, BuildError, Call, Locality, Method, Tree, build};
 const KEY_BYTES: usize = 1 + RemoteKey::MAX_BYTES;
 
 /// How often the ranks exchange something.
-const EXCHANGES: usize = 3;
+const EXCHANGES: usize = 4;
 
 /// The last word: the page is used, or not, and how sleepers and others are kept in order.
 const USED_SYMMETRIC: u64 = 1;
@@ -64,6 +64,7 @@ enum Stage {
     Asking,
     Giving,
     Answering,
+    Telling,
     Verdict,
     Over,
 }
@@ -127,6 +128,7 @@ impl Opening {
                 Stage::Asking => self.gather(u8::from(membarrier::register())),
                 Stage::Giving => self.give(pml),
                 Stage::Answering => self.gather(u8::from(self.shared.is_some())),
+                Stage::Telling => self.tell(),
                 Stage::Verdict => match self.verdict(pml) {
                     None => return Poll::Pending,
                     Some(page) => {
@@ -174,8 +176,9 @@ impl Opening {
                     };
                     shared.board().head().store(word, Ordering::Release);
                 }
-                self.stage = Stage::Verdict;
+                self.stage = Stage::Telling;
             }
+            Stage::Telling => self.stage = Stage::Verdict,
             Stage::Verdict | Stage::Over => {}
         }
     }
@@ -184,6 +187,11 @@ impl Opening {
     fn gather(&mut self, byte: u8) -> Result<Exchange, CollError> {
         let call = Call::Gather { root: LEADER, len: 1, in_place: false };
         self.begin(&call, Some(&[byte]), (self.me == LEADER).then_some(self.ranks))
+    }
+
+    /// Begins to tell all that the last word is there: those that sleep wake up.
+    fn tell(&mut self) -> Result<Exchange, CollError> {
+        self.begin(&Call::Bcast { root: LEADER, len: 1 }, None, Some(1))
     }
 
     /// Begins to give each rank its key.

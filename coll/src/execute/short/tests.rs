@@ -62,7 +62,7 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
             let mut pages = pages(&mut pmls);
             let me = round % ranks as usize;
             let (page, pml) = (&mut pages[me], &mut pmls[me]);
-            for _ in 0..6 {
+            for number in 0..6 {
                 let root = usize::try_from(random(ranks.into())).unwrap();
                 let len = 4 * random(10);
                 let in_place = true;
@@ -84,7 +84,7 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
                 let sum = Combine::new(&ReduceOp::Sum.into(), &int.commit().unwrap()).unwrap();
                 let rows = Rows { send: Blocks::None, recv };
                 // SAFETY: the memory outlives the collective, which the page is dropped with at the latest.
-                unsafe { page.begin(&call, rows, Some(sum)) }.unwrap();
+                unsafe { page.begin(number, &call, rows, Some(sum)) }.unwrap();
                 let mut over = false;
                 for _ in 0..20 {
                     let now = page.seat.round();
