@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::owned::Parked;
 use crate::scope::Scopes;
 use crate::tuning::coll::Table;
-use crate::world::attach;
+use crate::world::{Hosts, attach};
 use gapless_bml::{Patience, Spin, Waiter};
 use gapless_mem::{Device, Space};
 use gapless_pml::{Pml, RequestId, Status};
@@ -101,6 +101,8 @@ pub(crate) struct Shared {
     patience: Patience,
     /// By which collectives of new communicators choose their algorithms: all ranks have the same.
     table: RwLock<Arc<Table>>,
+    /// On which host each process is.
+    pub(crate) hosts: Hosts,
 }
 
 impl State {
@@ -230,7 +232,7 @@ enum Attended {
 impl Shared {
     pub(crate) fn new(
         pml: Pml,
-        local_ranks: usize,
+        (local_ranks, hosts): (usize, Hosts),
         accelerators: Arc<Accelerators>,
         tools: Tools,
     ) -> Result<Shared, Error> {
@@ -268,6 +270,7 @@ impl Shared {
             has_thread: AtomicBool::new(false),
             patience,
             table: RwLock::default(),
+            hosts,
         })
     }
 

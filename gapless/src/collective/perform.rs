@@ -8,6 +8,7 @@ use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
 use crate::shared::{Look, State};
 use crate::view::{View, ViewMut};
+use crate::world::Hosts;
 use gapless_coll::choose::Table;
 use gapless_coll::topologies::{Neighborhood, TopologyError};
 use gapless_coll::{
@@ -50,9 +51,9 @@ impl Common {
         found.as_ref().map_err(|error| CollectiveError::Topology(error.clone()))
     }
 
-    /// Until hosts are told apart, all ranks are equally near.
-    fn locality(&self, comm: &Comm) -> &Locality {
-        self.locality.get_or_init(|| Locality::flat(comm.size() as usize))
+    /// Ranks of one host are near each other.
+    fn locality(&self, comm: &Comm, hosts: &Hosts) -> &Locality {
+        self.locality.get_or_init(|| hosts.locality(comm))
     }
 }
 
@@ -185,7 +186,7 @@ impl Communicator {
         let place = Place {
             rank: self.comm.rank() as usize,
             table: &self.common.table,
-            locality: self.common.locality(&self.comm),
+            locality: self.common.locality(&self.comm, &self.shared.hosts),
             neighbors: &|| self.common.neighbors(&self.comm),
         };
         collective.prepare(&place, notes).map_err(|error| refused(operation, error))
@@ -193,7 +194,8 @@ impl Communicator {
 
     /// The schedule of a call.
     fn schedule(&self, call: &Call<'_>) -> Result<Schedule, Error> {
-        let (rank, locality) = (self.comm.rank() as usize, self.common.locality(&self.comm));
+        let locality = self.common.locality(&self.comm, &self.shared.hosts);
+        let rank = self.comm.rank() as usize;
         prepare::schedule(rank, (locality, &self.common.table), call)
             .map_err(|error| refused(call.operation(), error.into()))
     }

@@ -1,5 +1,6 @@
 //! Choices about a world, and its start: transports, addresses, connections.
 
+use super::hosts::Hosts;
 use super::progress::ProgressThread;
 use super::{Connection, World, card};
 use crate::accelerators::Accelerators;
@@ -183,7 +184,7 @@ impl Builder {
         for device in &self.devices {
             attach(&mut bml, device);
         }
-        let local = meet(&mut *wireup, &mut bml, &table)?;
+        let (local, hosts) = meet(&mut *wireup, &mut bml, &table)?;
         let accelerators = Arc::new(Accelerators::new(!self.no_detection));
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
@@ -193,7 +194,7 @@ impl Builder {
         let tools = Tools::new(self.engines.clone());
         let pml = Pml::new(bml, self.engines, config);
         let (world, myself) = (pml.world(), pml.self_comm());
-        let shared = Arc::new(Shared::new(pml, local, accelerators, tools)?);
+        let shared = Arc::new(Shared::new(pml, (local, hosts), accelerators, tools)?);
         shared.set_table(table);
         let comm = Communicator::new(&shared, world);
         let myself = Communicator::new(&shared, myself);
@@ -242,18 +243,23 @@ pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
 
 /// Publishes where this process can be met, reads where the others can, and notes that: links are made when they
 /// are needed, and to those that tell of deaths. Compares the tables of collectives. Gives how many processes of this
-/// host, with this one, may run on this one's processors.
-fn meet(wireup: &mut dyn Wireup, bml: &mut Bml, table: &Table) -> Result<usize, Error> {
+/// host, with this one, may run on this one's processors, and on which host each process is.
+fn meet(wireup: &mut dyn Wireup, bml: &mut Bml, table: &Table) -> Result<(usize, Hosts), Error> {
     let (me, size) = (wireup.rank(), wireup.size());
     let addresses = bml.addresses();
     let digest = crate::tuning::coll::digest(table);
-    wireup.put(CARD, &card::write(addresses.len(), &digest))?;
+    let own = card::write(addresses.len(), &digest);
+    wireup.put(CARD, &own)?;
     for (index, (name, address)) in addresses.iter().enumerate() {
         wireup.put(&rail_key(index), &card::write_rail(name, address))?;
     }
     wireup.fence()?;
-    let (mut sharing, mut others) = (1, Vec::new());
-    for rank in (0..size).filter(|&rank| rank != me) {
+    let (mut sharing, mut others, mut cards) = (1, Vec::new(), Vec::new());
+    for rank in 0..size {
+        if rank == me {
+            cards.push(own.clone());
+            continue;
+        }
         let text = wireup.get(rank, CARD)?;
         let rails = card::check(rank, &text)?;
         let theirs: Vec<(String, Address)> = (0..rails)
@@ -264,13 +270,15 @@ fn meet(wireup: &mut dyn Wireup, bml: &mut Bml, table: &Table) -> Result<usize, 
         if !card::has_table(&text, &digest) {
             others.push(rank);
         }
+        cards.push(text);
     }
     if !others.is_empty() {
         return Err(Error::TablesDiffer { rank: me, others });
     }
     bml.watch();
     let local = wireup.local_size().and_then(|local| usize::try_from(local).ok());
-    Ok(local.unwrap_or(usize::MAX).min(sharing))
+    let hosts = Hosts::new(cards.iter().map(|card| card::host(card)));
+    Ok((local.unwrap_or(usize::MAX).min(sharing), hosts))
 }
 
 fn rail_key(index: usize) -> String {

@@ -11,6 +11,9 @@ const WIRE_VERSION: u32 = 6;
 /// The digest of the table of collectives.
 const TABLE: &str = "collectives";
 
+/// What no other host has: the number of the start of its system.
+const HOST: &str = "host";
+
 /// What must be the same at both ends, by name.
 fn traits() -> Vec<(&'static str, String)> {
     let endian = if cfg!(target_endian = "little") { "little" } else { "big" };
@@ -35,6 +38,7 @@ pub(crate) fn write(rails: usize, table: &str) -> String {
         ("transports", rails.to_string()),
         (TABLE, table.to_owned()),
         ("processors", in_hexadecimal(&processors())),
+        (HOST, own_host()),
     ];
     let traits = traits().into_iter().chain(rest);
     let words: Vec<String> = traits.map(|(name, value)| format!("{name}:{value}")).collect();
@@ -67,6 +71,17 @@ fn share(ours: &[u8], theirs: &[u8]) -> bool {
 /// Whether a process with this card has the table of collectives with this digest.
 pub(crate) fn has_table(card: &str, table: &str) -> bool {
     word(card, TABLE) == Some(table)
+}
+
+/// The host of a process with this card, if it says so.
+pub(crate) fn host(card: &str) -> Option<&str> {
+    word(card, HOST).filter(|host| !host.is_empty())
+}
+
+/// Nothing if the system does not tell.
+fn own_host() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.chars().filter(char::is_ascii_hexdigit).collect()
 }
 
 fn word<'a>(card: &'a str, name: &str) -> Option<&'a str> {
