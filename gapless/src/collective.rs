@@ -42,17 +42,18 @@ use std::marker::PhantomData;
 /// | persistent | [`Communicator::collective_init`](crate::Communicator::collective_init) | |
 ///
 /// All members of a communicator call its collectives in the same order, each in the same form at all members (blocking
-/// calls match neither non-blocking nor persistent ones, MPI 4.1 §6.12), with arguments that fit together as MPI demands. What they give for sending is an [`Input`]: anything that makes a [`View`](crate::View),
-/// [`Blocks`] where ranks have blocks of different lengths, [`InPlace`] where MPI has `MPI_IN_PLACE`, or `()` where
-/// the rank gives nothing. What they receive into is an [`Output`], likewise. Where an argument is of no significance
-/// at a rank (the receive buffer of a gather anywhere but at the root, say), whatever is given is not looked at.
+/// calls match neither non-blocking nor persistent ones, MPI 4.1 §6.12), with arguments that fit together as MPI
+/// demands. What they give for sending is an [`Input`]: anything that makes a [`View`](crate::View), [`Blocks`] where
+/// ranks have blocks of different lengths, [`InPlace`] where MPI has `MPI_IN_PLACE`, or `()` where the rank gives
+/// nothing. What they receive into is an [`Output`], likewise. Where an argument is of no significance at a rank (the
+/// receive buffer of a gather anywhere but at the root, say), whatever is given is not looked at.
 ///
 /// Buffers may have any layout, and may lie in memory of any kind, at each rank another. Where blocks have one length,
 /// the packed stream of the view is cut into as many equal pieces as there are ranks. Counts are in elements of the
 /// view: instances of its layout.
 ///
-/// Results do not depend on time: for a given number of ranks, length, operation and root they are the same each
-/// time, rounding included.
+/// Results do not depend on time: for one form, number of ranks, table of algorithms, length, operation and root, and
+/// for ranks on hosts in the same way, they are the same each time, rounding included.
 #[derive(Debug)]
 #[must_use = "a description does nothing by itself"]
 pub struct Collective<'b> {

@@ -53,8 +53,9 @@ impl Communicator {
     /// If `body` fails or panics, receives that no message has matched are cancelled, and so are sends that are
     /// waiting for a receive; the rest is waited for. The receiver is asked before a send is withdrawn. So this lasts
     /// until that process has made progress once (a call that waits, a test, a progress thread), or is lost; not
-    /// until it receives. Collectives cannot be cancelled: they are waited for. Otherwise this call returns the first failure among the requests that `body` did not wait
-    /// for itself.
+    /// until it receives. Collectives cannot be cancelled: they are waited for.
+    ///
+    /// If `body` succeeds, this call returns the first failure among the requests that `body` did not wait for itself.
     ///
     /// Memory that is received into cannot be read before the scope has ended:
     ///

@@ -181,7 +181,7 @@ impl<'a> BlocksMut<'a> {
     /// As [`Blocks::new`].
     ///
     /// # Errors
-    /// As [`Blocks::new`]; [`Error::BlocksOverlap`].
+    /// As [`Blocks::new`]; [`Error::BlocksOverlap`], also if elements of the view overlap.
     pub fn new(
         view: impl Into<ViewMut<'a>>,
         counts: &[u64],
@@ -189,7 +189,7 @@ impl<'a> BlocksMut<'a> {
     ) -> Result<BlocksMut<'a>, Error> {
         let typed = view.into().typed;
         let each = cut(&typed, counts, displacements)?;
-        apart(counts, displacements)?;
+        apart(&typed, counts, displacements)?;
         Ok(BlocksMut { each, memory: PhantomData })
     }
 
@@ -236,18 +236,24 @@ fn cut(whole: &Typed, counts: &[u64], starts: &[u64]) -> Result<Vec<Typed>, Erro
             return Ok(Typed::contiguous(bytes));
         };
         let origin = i128::from(whole.origin()) + i128::from(start) * i128::from(layout.extent());
-        // Only an empty block can be so far outside.
-        let origin = u64::try_from(origin).unwrap_or(0);
+        let origin = match u64::try_from(origin) {
+            Ok(origin) => origin,
+            Err(_) if count == 0 => 0,
+            // Displacement 0 of its first element lies before the memory, as it may if extents are negative.
+            Err(_) => return Err(Error::Block { block, start, count, elements }),
+        };
         Ok(Typed::new(whole.region(), origin, layout, count)?)
     };
     blocks.map(one).collect()
 }
 
-/// Whether no element is in two blocks.
-fn apart(counts: &[u64], starts: &[u64]) -> Result<(), Error> {
+/// Whether no byte is in two blocks.
+fn apart(whole: &Typed, counts: &[u64], starts: &[u64]) -> Result<(), Error> {
     let mut order: Vec<usize> = (0..counts.len()).filter(|block| counts[*block] > 0).collect();
     order.sort_by_key(|block| starts[*block]);
-    let overlap = order.windows(2).find(|pair| starts[pair[0]] + counts[pair[0]] > starts[pair[1]]);
+    let shared = whole.own_layout().is_some_and(|layout| layout.overlaps(whole.count()));
+    let meets = |pair: &&[usize]| shared || starts[pair[0]] + counts[pair[0]] > starts[pair[1]];
+    let overlap = order.windows(2).find(meets);
     match overlap {
         Some(pair) => Err(Error::BlocksOverlap { one: pair[0], other: pair[1] }),
         None => Ok(()),
@@ -292,5 +298,26 @@ mod tests {
         assert_eq!(error, block(1, 12, 1));
         let error = BlocksMut::new(&mut numbers, &[3, 0, 3], &[5, 5, 3]).unwrap_err();
         assert_eq!(error, Error::BlocksOverlap { one: 2, other: 0 });
+        // Elements of two numbers, a number apart.
+        let pair = Datatype::contiguous(2, &Primitive::Int.into()).unwrap();
+        let pair = Datatype::resized(0, 4, &pair).unwrap().commit().unwrap();
+        let view = ViewMut::typed(&mut numbers, 0, &pair, 3).unwrap();
+        let error = BlocksMut::new(view, &[1, 1, 1], &[0, 1, 2]).unwrap_err();
+        assert_eq!(error, Error::BlocksOverlap { one: 0, other: 1 });
+    }
+
+    /// Displacement 0 of later elements lies before the memory, the elements do not.
+    #[test]
+    fn blocks_of_negative_extent_are_where_their_elements_are() {
+        let numbers = [0i64; 3];
+        let last = Datatype::hindexed(&[1], &[16], &Primitive::LongLong.into()).unwrap();
+        let back = Datatype::resized(0, -8, &last).unwrap().commit().unwrap();
+        let blocks = |starts: &[u64]| {
+            let view = View::typed(&numbers, 0, &back, 3).unwrap();
+            Blocks::new(view, &vec![1; starts.len()], starts)
+        };
+        assert_eq!(lens(&blocks(&[0]).unwrap().each), [(0, 8)]);
+        let error = blocks(&[0, 1]).unwrap_err();
+        assert_eq!(error, Error::Block { block: 1, start: 1, count: 1, elements: 3 });
     }
 }
