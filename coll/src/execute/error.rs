@@ -135,10 +135,11 @@ pub enum CollError {
         /// How many there may be.
         max: u64,
     },
-    /// More persistent collectives on a communicator than can be told apart.
-    #[error("the communicator has {max} persistent collectives already")]
+    /// The persistent collective that was made so many before this one still exists, and they could not be told apart.
+    /// Dropping it, at all ranks, makes room; so does asking again.
+    #[error("the persistent collective made {max} before this one still exists")]
     TooManyPersistent {
-        /// How many there may be.
+        /// How many can be told apart.
         max: u64,
     },
     /// A collective was started again before it had ended.

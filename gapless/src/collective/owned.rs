@@ -67,8 +67,8 @@ impl Communicator {
     /// the same order among their collectives; later starts need no order.
     ///
     /// # Errors
-    /// As [`perform`](Communicator::perform); the communicator has 512 persistent collectives already. The buffers
-    /// come back with the error.
+    /// As [`perform`](Communicator::perform); the persistent collective that was made 512 before this one on the
+    /// communicator still exists: all ranks drop persistent collectives alike. The buffers come back with the error.
     pub fn collective_init<S: OwnedBuffer, R: OwnedBuffer>(
         &self,
         send: impl Into<Owned<S>>,
