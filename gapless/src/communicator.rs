@@ -53,7 +53,7 @@ pub struct Communicator {
 impl Communicator {
     /// A communicator that has none yet.
     pub(crate) fn new(shared: &Arc<Shared>, comm: Comm) -> Communicator {
-        let common = Arc::new(Common::new(&comm, None, shared.table()));
+        let common = Arc::new(Common::new(shared, &comm, None));
         Communicator { shared: Arc::clone(shared), comm, common }
     }
 

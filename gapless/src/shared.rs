@@ -103,6 +103,8 @@ pub(crate) struct Shared {
     table: RwLock<Arc<Table>>,
     /// On which host each process is.
     pub(crate) hosts: Hosts,
+    /// Whether ranks compare what they give to collectives of new communicators: all ranks say the same.
+    checks_collectives: AtomicBool,
 }
 
 impl State {
@@ -271,6 +273,7 @@ impl Shared {
             patience,
             table: RwLock::default(),
             hosts,
+            checks_collectives: AtomicBool::new(false),
         })
     }
 
@@ -281,6 +284,14 @@ impl Shared {
 
     pub(crate) fn set_table(&self, table: Table) {
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+    }
+
+    pub(crate) fn checks_collectives(&self) -> bool {
+        self.checks_collectives.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn check_collectives(&self, yes: bool) {
+        self.checks_collectives.store(yes, Ordering::Relaxed);
     }
 
     /// The state, to use the message layer.

@@ -6,7 +6,7 @@ use super::prepare::{self, Place, Prepared, Way};
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
-use crate::shared::{Look, State};
+use crate::shared::{Look, Shared, State};
 use crate::view::{View, ViewMut};
 use crate::world::Hosts;
 use gapless_coll::choose::Table;
@@ -35,9 +35,10 @@ pub(crate) struct Common {
 
 impl Common {
     /// For a communicator that has nothing yet.
-    pub(crate) fn new(comm: &Comm, topology: Option<Topology>, table: Arc<Table>) -> Common {
-        let (locality, neighbors, notes) = Default::default();
-        Common { sequencer: Sequencer::new(comm), notes, table, locality, topology, neighbors }
+    pub(crate) fn new(shared: &Shared, comm: &Comm, topology: Option<Topology>) -> Common {
+        let sequencer = Sequencer::new(comm).checked(shared.checks_collectives());
+        let (table, (locality, neighbors, notes)) = (shared.table(), Default::default());
+        Common { sequencer, notes, table, locality, topology, neighbors }
     }
 
     pub(crate) fn topology(&self) -> Option<&Topology> {

@@ -46,7 +46,7 @@ impl Communicator {
 
     /// The same communicator, which is nobody else's yet, with a topology.
     pub(super) fn arranged(self, topology: Option<Topology>) -> Communicator {
-        let common = Arc::new(Common::new(&self.comm, topology, self.shared.table()));
+        let common = Arc::new(Common::new(&self.shared, &self.comm, topology));
         Communicator { common, ..self }
     }
 

@@ -52,6 +52,7 @@ pub struct Builder {
     config: Option<Config>,
     tuning: Option<Tuning>,
     table: Option<Table>,
+    checked_collectives: bool,
     wireup: Option<Box<dyn Wireup>>,
 }
 
@@ -138,6 +139,17 @@ impl Builder {
         self
     }
 
+    /// Whether ranks compare what they give to a collective before it begins. If operations, roots, lengths or operators
+    /// do not fit together, all ranks get an error that names the argument and a rank that differs, and nothing else is
+    /// sent. Off by default, as it costs exchanges among all ranks before every collective.
+    ///
+    /// All ranks must say the same: where some compare and others do not, collectives fail or wait for ever.
+    #[must_use]
+    pub fn checked_collectives(mut self, yes: bool) -> Builder {
+        self.checked_collectives = yes;
+        self
+    }
+
     /// The configuration, with the numbers of its source.
     fn settled(&mut self) -> Result<Config, Error> {
         let (config, tuning) = (self.config.take(), self.tuning.take());
@@ -196,6 +208,7 @@ impl Builder {
         let (world, myself) = (pml.world(), pml.self_comm());
         let shared = Arc::new(Shared::new(pml, (local, hosts), accelerators, tools)?);
         shared.set_table(table);
+        shared.check_collectives(self.checked_collectives);
         let comm = Communicator::new(&shared, world);
         let myself = Communicator::new(&shared, myself);
         tracing::debug!(rank, size, job = wireup.job(), "joined");
