@@ -84,6 +84,7 @@ impl Communicator {
         let kept = self.keep(described, Some(ticket), |comm, entry| {
             comm.shared.with(|state| {
                 state.open()?;
+                let entry = entry.take().ok_or(Error::Finalized)?;
                 Ok(state.collectives.keep(entry))
             })
         })?;
@@ -130,15 +131,15 @@ impl Communicator {
         &self,
         described: Described<S, R>,
         ticket: Option<Ticket>,
-        enter: impl FnOnce(&Communicator, Entry) -> Result<Number, Error>,
+        enter: impl FnOnce(&Communicator, &mut Option<Entry>) -> Result<Number, Error>,
     ) -> Result<Kept<S, R>, Refused<(S, R)>> {
         let Described { collective, memory } = described;
         let operation = collective.operation;
         // SAFETY: the memory goes into the value that is returned. While the collective is active nobody gets at it:
         // the buffers are refused, dropping the value gives the memory to the world to keep, and a value that is
         // forgotten never frees it.
-        let entered =
-            unsafe { self.entry(collective, ticket) }.and_then(|entry| enter(self, entry));
+        let entered = unsafe { self.entry(collective, ticket) }
+            .and_then(|entry| enter(self, &mut Some(entry)));
         match entered {
             Ok(number) => {
                 let (comm, memory, active) = (self.clone(), Some(memory), false);

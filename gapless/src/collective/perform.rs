@@ -104,9 +104,9 @@ impl Communicator {
         // SAFETY: the description borrows its memory until this returns. That is when the collective has ended, or the
         // world was given up, which takes memory back first; if a call unwinds, it gives the world up.
         let entry = unsafe { self.carrier(operation, (schedule, rows, combine, ticket), op) }?;
-        let shared = &*self.shared;
+        let (shared, mut entry) = (&*self.shared, Some(entry));
         let mut state = shared.lock()?;
-        let number = match self.launch(&mut state, entry) {
+        let number = match self.launch(&mut state, &mut entry) {
             Ok(number) => number,
             Err(error) => {
                 state.done();
@@ -128,11 +128,16 @@ impl Communicator {
         self.ended(operation, fate)
     }
 
-    /// Begins a collective that is ready to.
-    pub(super) fn launch(&self, state: &mut State, entry: Entry) -> Result<Number, Error> {
+    /// Begins a collective that is ready to. If it cannot, the caller still has it, and drops it without the lock.
+    pub(super) fn launch(
+        &self,
+        state: &mut State,
+        entry: &mut Option<Entry>,
+    ) -> Result<Number, Error> {
         self.shared.now_and_then(state);
         state.open()?;
         let State { pml, collectives, .. } = &mut *state;
+        let entry = entry.take().ok_or(Error::Finalized)?;
         let number = collectives.begin(pml, entry);
         self.shared.rouse(state);
         Ok(number)

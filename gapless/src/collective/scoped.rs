@@ -71,13 +71,13 @@ impl<'scope> Scope<'scope, '_> {
         let operation = collective.operation;
         // SAFETY: the description's memory is borrowed for `'scope`, which ends after the scope has waited for all
         // collectives on its list, or the world was given up, which takes memory back first.
-        let entry = unsafe { comm.entry(collective, None) }?;
+        let mut entry = Some(unsafe { comm.entry(collective, None) }?);
         comm.shared.with(|state| {
             let among = &self.collectives;
             among.any.store(true, Ordering::Relaxed);
             let mut list = among.lock();
             // Nothing comes between its beginning and its being noted.
-            let number = comm.launch(state, entry)?;
+            let number = comm.launch(state, &mut entry)?;
             list.insert(number, operation);
             Ok(CollectiveRequest { comm, among, number, operation, scope: PhantomData })
         })

@@ -2,9 +2,10 @@
 //! it.
 
 use gapless::btl::loopback::{Hub, Loopback};
-use gapless::{Collective, Error, ReduceOp, World};
+use gapless::{Collective, Datatype, Error, Primitive, ReduceOp, UserOp, World};
 use gapless_tests::worlds_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 
 /// A world that is left in good order finishes its collectives, and their results can be asked for after that.
 #[test]
@@ -81,5 +82,28 @@ fn whoever_waits_gets_its_memory_back() {
         assert_eq!(persistent.start(), Err(Error::Finalized));
         assert_eq!(persistent.into_buffers().unwrap().1.len(), 10);
         assert_eq!(comm.barrier(), Err(Error::Finalized));
+    });
+}
+
+/// A user's function that is dropped may use the world.
+#[test]
+fn a_function_that_never_ran_is_dropped_without_the_lock() {
+    let hub = Hub::new();
+    let builder = |_| World::builder().only(["loopback"]).transport(Box::new(Loopback::new(&hub)));
+    worlds_of(1, builder, |world| {
+        let comm = world.comm().clone();
+        let number = Datatype::from(Primitive::Uint8).commit().unwrap();
+        let keeps = comm
+            .collective_init(vec![1u8], vec![0u8], |send, recv| {
+                Collective::allreduce(send, recv, ReduceOp::Sum)
+            })
+            .unwrap();
+        let keeps = Mutex::new(keeps);
+        let op = UserOp::packed("keeper", true, &number, move |_| assert!(keeps.lock().is_ok()));
+        world.finalize().unwrap();
+        // Dropping what `op` keeps takes the lock.
+        let refused = comm
+            .begin_owned(vec![1u8], vec![0u8], |send, recv| Collective::allreduce(send, recv, op));
+        assert_eq!(refused.err().map(|refused| refused.error), Some(Error::Finalized));
     });
 }
