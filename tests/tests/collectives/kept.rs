@@ -168,7 +168,7 @@ fn buffers_come_back_if_a_collective_is_refused() {
         let one_more = comm.collective_init((), vec![5u8], |_, _| Collective::barrier());
         let refused = one_more.unwrap_err();
         assert_eq!(refused.buffer.1, [5]);
-        assert!(refused.error.to_string().contains("512 persistent"), "{}", refused.error);
+        assert!(refused.error.to_string().contains("made 512 before"), "{}", refused.error);
         drop(barriers);
         comm.barrier().unwrap();
     });
