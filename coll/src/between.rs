@@ -138,11 +138,6 @@ impl BetweenCall<'_> {
         }
     }
 
-    fn is_rooted(&self) -> bool {
-        use Operation::{Bcast, Gather, Gatherv, Reduce, Scatter, Scatterv};
-        matches!(self.operation(), Bcast | Gather | Gatherv | Scatter | Scatterv | Reduce)
-    }
-
     pub(crate) fn reduction(&self) -> Option<(Reduction, u64)> {
         match *self {
             Self::Reduce { of, len, .. }
@@ -185,7 +180,7 @@ impl Between {
         self.check(call, ranks)?;
         let (send, recv) = self.rows(call);
         let mut b = Builder::new((self.rank, ranks), Terms::between(call), send, recv);
-        if call.root().is_some() || !call.is_rooted() {
+        if call.root().is_some() || !call.operation().is_rooted() {
             self.fill(&mut b, call);
         }
         Ok(b.finish())

@@ -76,6 +76,12 @@ impl Operation {
         }
     }
 
+    /// Whether one rank has or gets what others get or have.
+    pub(crate) fn is_rooted(self) -> bool {
+        use Operation::{Bcast, Gather, Gatherv, Reduce, Scatter, Scatterv};
+        matches!(self, Bcast | Gather | Gatherv | Scatter | Scatterv | Reduce)
+    }
+
     /// Whether it combines elements.
     #[must_use]
     pub fn reduces(self) -> bool {

@@ -6,6 +6,7 @@
 //! are in flight behind the world's lock, and whoever makes progress advances them. Short blocking ones on one host go
 //! another way (`notes.rs`).
 
+mod between;
 mod buffers;
 mod error;
 mod live;
@@ -17,6 +18,7 @@ mod prepare;
 mod scoped;
 mod tools;
 
+pub use between::Root;
 pub use buffers::{Blocks, BlocksMut, InPlace, Input, Output};
 pub use error::CollectiveError;
 pub(crate) use live::Live;
@@ -48,6 +50,10 @@ use std::marker::PhantomData;
 /// nothing. What they receive into is an [`Output`], likewise. Where an argument is of no significance at a rank (the
 /// receive buffer of a gather anywhere but at the root, say), whatever is given is not looked at.
 ///
+/// On an intercommunicator (MPI 4.1 §6.2.3) what a rank receives comes from the other group, whose ranks the blocks of
+/// buffers are for, and [`Root`] says where the root is. Lists of counts of [`reduce_scatter`](Self::reduce_scatter) are
+/// of this rank's group. Nothing can be in place there, and scan, exscan and collectives among neighbours are refused.
+///
 /// Buffers may have any layout, and may lie in memory of any kind, at each rank another. Where blocks have one length,
 /// the packed stream of the view is cut into as many equal pieces as there are ranks. Counts are in elements of the
 /// view: instances of its layout.
@@ -58,7 +64,7 @@ use std::marker::PhantomData;
 #[must_use = "a description does nothing by itself"]
 pub struct Collective<'b> {
     operation: Operation,
-    root: u32,
+    root: Root,
     send: Side,
     recv: Side,
     /// Of each rank's block of a result that is scattered, in elements.
@@ -70,11 +76,11 @@ pub struct Collective<'b> {
 impl<'b> Collective<'b> {
     fn new(operation: Operation, send: Side, recv: Side) -> Collective<'b> {
         let (counts, memory) = (Box::default(), PhantomData);
-        Collective { operation, root: 0, send, recv, counts, op: None, memory }
+        Collective { operation, root: Root::Rank(0), send, recv, counts, op: None, memory }
     }
 
-    fn rooted(self, root: u32) -> Collective<'b> {
-        Collective { root, ..self }
+    fn rooted(self, root: impl Into<Root>) -> Collective<'b> {
+        Collective { root: root.into(), ..self }
     }
 
     fn with(self, op: Op) -> Collective<'b> {
@@ -104,7 +110,7 @@ impl<'b> Collective<'b> {
     }
 
     /// What `buffer` holds at `root` goes to all others' (`MPI_Bcast`, MPI 4.1 §6.4). The root's is only read.
-    pub fn bcast(buffer: impl Into<ViewMut<'b>>, root: u32) -> Collective<'b> {
+    pub fn bcast(buffer: impl Into<ViewMut<'b>>, root: impl Into<Root>) -> Collective<'b> {
         let recv = Side::Whole(buffer.into().typed);
         Collective::new(Operation::Bcast, Side::Nothing, recv).rooted(root)
     }
@@ -114,7 +120,7 @@ impl<'b> Collective<'b> {
     pub fn gather(
         send: impl Into<Input<'b>>,
         recv: impl Into<Output<'b>>,
-        root: u32,
+        root: impl Into<Root>,
     ) -> Collective<'b> {
         Collective::moves(Operation::Gather, send, recv).rooted(root)
     }
@@ -123,7 +129,7 @@ impl<'b> Collective<'b> {
     pub fn gatherv(
         send: impl Into<Input<'b>>,
         recv: impl Into<Output<'b>>,
-        root: u32,
+        root: impl Into<Root>,
     ) -> Collective<'b> {
         Collective::moves(Operation::Gatherv, send, recv).rooted(root)
     }
@@ -133,7 +139,7 @@ impl<'b> Collective<'b> {
     pub fn scatter(
         send: impl Into<Input<'b>>,
         recv: impl Into<Output<'b>>,
-        root: u32,
+        root: impl Into<Root>,
     ) -> Collective<'b> {
         Collective::moves(Operation::Scatter, send, recv).rooted(root)
     }
@@ -142,7 +148,7 @@ impl<'b> Collective<'b> {
     pub fn scatterv(
         send: impl Into<Input<'b>>,
         recv: impl Into<Output<'b>>,
-        root: u32,
+        root: impl Into<Root>,
     ) -> Collective<'b> {
         Collective::moves(Operation::Scatterv, send, recv).rooted(root)
     }
@@ -186,7 +192,7 @@ impl<'b> Collective<'b> {
         send: impl Into<Input<'b>>,
         recv: impl Into<Output<'b>>,
         op: impl Into<Op>,
-        root: u32,
+        root: impl Into<Root>,
     ) -> Collective<'b> {
         Collective::moves(Operation::Reduce, send, recv).with(op.into()).rooted(root)
     }

@@ -124,7 +124,7 @@ mod world;
 
 pub use collective::{
     Blocks, BlocksMut, Collective, CollectiveError, CollectiveRequest, InPlace, Input, Output,
-    OwnedCollective, PersistentCollective,
+    OwnedCollective, PersistentCollective, Root,
 };
 pub use communicator::{Communicator, Message, Topology};
 pub use device_buf::DeviceBuf;

@@ -29,8 +29,11 @@ use crate::{Algorithm, Call, Exchange, Locality, Method, Operation, build};
 use gapless_engine::Typed;
 
 /// Numbers of a record, each of 8 bytes in little-endian order. Of terms: those of [`ARGUMENTS`]; 0 for what a rank does
-/// not give. Of a complaint: whether there is one, the sender's rank, its bytes, the bytes that were expected.
+/// not give. A rank that has nothing to do in an operation with a root gives the first only. Of a complaint: whether
+/// there is one, the sender's rank, its bytes, the bytes that were expected.
 const RECORD: usize = 8;
+/// The element's bytes, which are not 0.
+const UNIT: usize = 3;
 const RECORD_BYTES: u64 = 8 * RECORD as u64;
 /// Total bytes to one rank, and a digest of the pieces.
 const PAIR: usize = 2;
@@ -170,8 +173,9 @@ impl Comparison {
         let records: Vec<[u64; RECORD]> =
             (0..self.ranks()).map(|rank| self.round.heard(rank)).collect();
         (0..RECORD).find_map(|at| {
-            // Ranks that give no root do not count.
-            let mut given = (0u32..).zip(&records).filter(|(_, it)| at != 1 || it[at] != 0);
+            // Ranks that have no root have nothing to do, and give no more than the operation.
+            let gives = |it: &[u64; RECORD]| at == 0 || it[UNIT] != 0;
+            let mut given = (0u32..).zip(&records).filter(|(_, it)| gives(it));
             let (other, expected) = given.next()?;
             let (rank, given) = given.find(|(_, it)| it[at] != expected[at])?;
             let (given, expected) = (words(at, given[at]), words(at, expected[at]));
@@ -248,6 +252,11 @@ fn terms(schedule: &Schedule, combine: Option<&Combine>) -> [u64; RECORD] {
     let terms = &schedule.terms;
     let operation = Operation::ALL.iter().position(|it| *it == terms.operation).unwrap_or(0);
     let optional = |number: Option<u64>| number.map_or(0, |number| number.saturating_add(1));
+    if terms.operation.is_rooted() && terms.root.is_none() {
+        let mut first = [0; RECORD];
+        first[0] = operation as u64;
+        return first;
+    }
     let operator = combine.filter(|_| terms.operation.reduces());
     let algorithm = terms.algorithm.map_or(0, |it| digest_bytes(it.to_string().bytes()));
     [

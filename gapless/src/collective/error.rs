@@ -1,5 +1,6 @@
 //! What may be wrong with a collective.
 
+use super::Root;
 use gapless_coll::topologies::TopologyError;
 use gapless_coll::{BuildError, CollError};
 use gapless_engine::EngineError;
@@ -12,9 +13,15 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
-    /// The communicator has two groups: these methods are for one group so far.
-    #[error("the communicator is an intercommunicator")]
+    /// MPI does not define the operation for two groups.
+    #[error("intercommunicators have no such operation")]
     InterComm,
+    /// In a communicator of one group all ranks give the root's rank.
+    #[error("the root is given as {root:?} in a communicator of one group, where it is a rank")]
+    Root {
+        /// What was given.
+        root: Root,
+    },
     /// An argument is needed at this rank, and `()` was given.
     #[error("this rank needs the {argument}")]
     Missing {
@@ -86,7 +93,8 @@ pub enum CollectiveError {
     /// It could not begin, or it failed.
     #[error("{error}")]
     Failed {
-        /// Why. Ranks are those of the communicator.
+        /// Why. Ranks are those of the communicator; of an intercommunicator, those of both groups
+        /// [numbered through](gapless_coll::execute::between).
         error: CollError,
         /// The culprit's number in the job, if it is known.
         process: Option<u32>,

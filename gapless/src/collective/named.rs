@@ -1,6 +1,6 @@
 //! The methods that are named after collectives: each is its description, performed or begun.
 
-use super::{Collective, CollectiveRequest, Input, Output};
+use super::{Collective, CollectiveRequest, Input, Output, Root};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::scope::Scope;
@@ -39,18 +39,26 @@ macro_rules! named {
 }
 
 named! {
-    bcast ibcast (buffer: impl Into<ViewMut<'b>>, root: u32) "Bcast" "Ibcast";
-    gather igather (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "Gather" "Igather";
-    gatherv igatherv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "Gatherv" "Igatherv";
-    scatter iscatter (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "Scatter" "Iscatter";
-    scatterv iscatterv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: u32) "Scatterv" "Iscatterv";
+    bcast ibcast (buffer: impl Into<ViewMut<'b>>, root: impl Into<Root>) "Bcast" "Ibcast";
+    gather igather (
+        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: impl Into<Root>
+    ) "Gather" "Igather";
+    gatherv igatherv (
+        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: impl Into<Root>
+    ) "Gatherv" "Igatherv";
+    scatter iscatter (
+        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: impl Into<Root>
+    ) "Scatter" "Iscatter";
+    scatterv iscatterv (
+        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: impl Into<Root>
+    ) "Scatterv" "Iscatterv";
     allgather iallgather (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Allgather" "Iallgather";
     allgatherv iallgatherv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Allgatherv" "Iallgatherv";
     alltoall ialltoall (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Alltoall" "Ialltoall";
     alltoallv ialltoallv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Alltoallv" "Ialltoallv";
     alltoallw ialltoallw (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Alltoallw" "Ialltoallw";
     reduce ireduce (
-        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, op: impl Into<Op>, root: u32
+        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, op: impl Into<Op>, root: impl Into<Root>
     ) "Reduce" "Ireduce";
     allreduce iallreduce (
         send: impl Into<Input<'b>>, recv: impl Into<ViewMut<'b>>, op: impl Into<Op>

@@ -10,6 +10,7 @@ use crate::shared::{Look, Shared, State};
 use crate::view::{View, ViewMut};
 use crate::world::Hosts;
 use gapless_coll::choose::Table;
+use gapless_coll::execute::between;
 use gapless_coll::topologies::{Neighborhood, TopologyError};
 use gapless_coll::{
     Call, CollError, Combine, Executor, Locality, Operation, Rows, Schedule, Sequencer, Ticket,
@@ -157,8 +158,19 @@ impl Communicator {
         if let CollError::Call { error } = error {
             return refused(operation, error.into());
         }
-        let process = error.culprit().and_then(|rank| self.comm.process(rank).ok());
+        let process = error.culprit().and_then(|rank| self.process_of(rank));
         refused(operation, CollectiveError::Failed { error, process })
+    }
+
+    /// The process of a rank as schedules number them.
+    fn process_of(&self, rank: u32) -> Option<u32> {
+        let Some(between) = between(&self.comm) else { return self.comm.process(rank).ok() };
+        let (local, remote, number) = (between.local(), between.remote(), rank as usize);
+        let (group, range) = match local.contains(&number) {
+            true => (self.comm.group(), local),
+            false => (self.comm.peers().clone(), remote),
+        };
+        group.process(u32::try_from(number.checked_sub(range.start)?).ok()?)
     }
 
     /// What carries out a collective. It takes its place in the order of calls (`ticket`, if it has one already), also
@@ -186,16 +198,19 @@ impl Communicator {
     /// Checks a description, and finds out how the collective goes; by notes only if that is possible.
     fn prepare(&self, collective: Collective<'_>, notes: bool) -> Result<Prepared, Error> {
         let operation = collective.operation;
-        if self.comm.is_inter() {
-            return Err(refused(operation, CollectiveError::InterComm));
-        }
-        let place = Place {
-            rank: self.comm.rank() as usize,
-            table: &self.common.table,
-            locality: self.common.locality(&self.comm, &self.shared.hosts),
-            neighbors: &|| self.common.neighbors(&self.comm),
+        let prepared = match between(&self.comm) {
+            Some(between) => collective.prepare_between(&between),
+            None => {
+                let place = Place {
+                    rank: self.comm.rank() as usize,
+                    table: &self.common.table,
+                    locality: self.common.locality(&self.comm, &self.shared.hosts),
+                    neighbors: &|| self.common.neighbors(&self.comm),
+                };
+                collective.prepare(&place, notes)
+            }
         };
-        collective.prepare(&place, notes).map_err(|error| refused(operation, error))
+        prepared.map_err(|error| refused(operation, error))
     }
 
     /// The schedule of a call.

@@ -2,7 +2,7 @@
 //! builds the schedule. Pure: nothing is sent, no memory is touched.
 
 use super::buffers::Side;
-use super::{Collective, CollectiveError};
+use super::{Collective, CollectiveError, Root};
 use crate::view::element_layout;
 use gapless_coll::choose::{Table, choose};
 use gapless_coll::short::Page;
@@ -13,9 +13,9 @@ use gapless_coll::{
 use gapless_dtype::{Layout, Primitive, SignatureKind};
 use gapless_engine::{EngineError, Op, Typed};
 
-const SEND: &str = "send buffer";
-const RECV: &str = "receive buffer";
-const COUNTS: &str = "list of counts";
+pub(super) const SEND: &str = "send buffer";
+pub(super) const RECV: &str = "receive buffer";
+pub(super) const COUNTS: &str = "list of counts";
 
 /// Where a rank is among the others.
 pub(super) struct Place<'c> {
@@ -51,6 +51,7 @@ impl Collective<'_> {
         notes: bool,
     ) -> Result<Prepared, CollectiveError> {
         let Collective { operation, root, mut send, mut recv, counts, op, .. } = self;
+        let Root::Rank(root) = root else { return Err(CollectiveError::Root { root }) };
         let root = root as usize;
         let is_root = place.rank == root;
         let (sends, receives) = significance(operation, is_root);
@@ -101,7 +102,7 @@ fn significance(operation: Operation, is_root: bool) -> (Option<bool>, Option<bo
 }
 
 /// A buffer, if it matters.
-fn settle(
+pub(super) fn settle(
     side: Side,
     argument: &'static str,
     significance: Option<bool>,
@@ -115,7 +116,7 @@ fn settle(
 }
 
 /// Whether no byte of a receive buffer is named twice. Blocks are apart from each other.
-fn once_each(recv: &Side) -> Result<(), CollectiveError> {
+pub(super) fn once_each(recv: &Side) -> Result<(), CollectiveError> {
     let twice =
         |typed: &Typed| typed.as_contiguous().is_none() && typed.layout().overlaps(typed.count());
     match recv.parts().iter().any(twice) {
@@ -216,9 +217,7 @@ impl Sides<'_> {
             return Err(CollectiveError::Blocks { argument, given, expected: ranks });
         }
         let whole = if self.in_place() { self.recv } else { self.send };
-        let element = whole.parts().first().map_or(0, |typed| typed.layout().size());
-        let len = |count: &u64| count.checked_mul(element).ok_or(BuildError::TooLong);
-        Ok(self.counts.iter().map(len).collect::<Result<_, _>>()?)
+        lens_of(self.counts, whole)
     }
 
     fn call<'l>(
@@ -261,12 +260,19 @@ impl Sides<'_> {
     }
 }
 
+/// Packed bytes of so many elements of a buffer.
+pub(super) fn lens_of(counts: &[u64], whole: &Side) -> Result<Vec<u64>, CollectiveError> {
+    let element = whole.parts().first().map_or(0, |typed| typed.layout().size());
+    let len = |count: &u64| count.checked_mul(element).ok_or(BuildError::TooLong);
+    Ok(counts.iter().map(len).collect::<Result<_, _>>()?)
+}
+
 fn sum(lens: &[u64]) -> u64 {
     lens.iter().copied().fold(0, u64::saturating_add)
 }
 
 /// The length of a buffer that is one block.
-fn one(side: &Side, argument: &'static str) -> Result<u64, CollectiveError> {
+pub(super) fn one(side: &Side, argument: &'static str) -> Result<u64, CollectiveError> {
     match side {
         Side::Each(each) if each.len() != 1 => {
             Err(CollectiveError::Blocks { argument, given: each.len(), expected: 1 })
@@ -276,7 +282,11 @@ fn one(side: &Side, argument: &'static str) -> Result<u64, CollectiveError> {
 }
 
 /// The length of each of so many blocks, which have one length.
-fn alike(side: &Side, blocks: usize, argument: &'static str) -> Result<u64, CollectiveError> {
+pub(super) fn alike(
+    side: &Side,
+    blocks: usize,
+    argument: &'static str,
+) -> Result<u64, CollectiveError> {
     let lens = each(side, blocks, argument)?;
     let len = lens.first().copied().unwrap_or(0);
     match lens.iter().all(|other| *other == len) {
@@ -286,7 +296,11 @@ fn alike(side: &Side, blocks: usize, argument: &'static str) -> Result<u64, Coll
 }
 
 /// The length of each of so many blocks. A buffer that is not divided has blocks of one length.
-fn each(side: &Side, blocks: usize, argument: &'static str) -> Result<Vec<u64>, CollectiveError> {
+pub(super) fn each(
+    side: &Side,
+    blocks: usize,
+    argument: &'static str,
+) -> Result<Vec<u64>, CollectiveError> {
     if let Side::Each(each) = side {
         let given = each.len();
         return match given == blocks {
@@ -306,7 +320,11 @@ fn each(side: &Side, blocks: usize, argument: &'static str) -> Result<Vec<u64>, 
 }
 
 /// Whether a buffer is one block of this length.
-fn exact(side: &Side, expected: u64, argument: &'static str) -> Result<(), CollectiveError> {
+pub(super) fn exact(
+    side: &Side,
+    expected: u64,
+    argument: &'static str,
+) -> Result<(), CollectiveError> {
     match one(side, argument)? {
         bytes if bytes == expected => Ok(()),
         bytes => Err(CollectiveError::Length { argument, bytes, expected }),
@@ -330,7 +348,11 @@ fn blocks_of(
 }
 
 /// Whether a buffer consists of blocks of these lengths.
-fn listed(side: &Side, lens: &[u64], argument: &'static str) -> Result<(), CollectiveError> {
+pub(super) fn listed(
+    side: &Side,
+    lens: &[u64],
+    argument: &'static str,
+) -> Result<(), CollectiveError> {
     let length = |bytes, expected| Err(CollectiveError::Length { argument, bytes, expected });
     let Side::Each(_) = side else {
         let (bytes, expected) = (side.bytes(), sum(lens));
@@ -344,7 +366,11 @@ fn listed(side: &Side, lens: &[u64], argument: &'static str) -> Result<(), Colle
 }
 
 /// How the elements of both buffers are combined.
-fn combine(op: &Op, send: &mut Side, recv: &mut Side) -> Result<Combine, CollectiveError> {
+pub(super) fn combine(
+    op: &Op,
+    send: &mut Side,
+    recv: &mut Side,
+) -> Result<Combine, CollectiveError> {
     let wrong = |argument| move |error: EngineError| CollectiveError::Operation { argument, error };
     let known = |side: &Side| side.parts().iter().find_map(|typed| typed.own_layout().cloned());
     let (argument, layout) = match (known(recv), known(send)) {
