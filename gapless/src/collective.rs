@@ -22,6 +22,7 @@ pub use between::Root;
 pub use buffers::{Blocks, BlocksMut, InPlace, Input, Output};
 pub use error::CollectiveError;
 pub(crate) use live::Live;
+pub(crate) use notes::Notes;
 pub use owned::{OwnedCollective, PersistentCollective};
 pub(crate) use perform::Common;
 pub use scoped::CollectiveRequest;

@@ -126,6 +126,11 @@ pub enum Error {
         /// Why.
         error: Box<CollectiveError>,
     },
+    /// A function that the library calls, such as that of [`OwnedRequest::on_done`](crate::OwnedRequest::on_done), wants
+    /// to wait for a collective on a communicator, or to free it, while its thread waits in a blocking collective there.
+    /// Nothing was called: the order of collectives is as if this call were not there.
+    #[error("a blocking collective of this thread is under way on this communicator")]
+    CollectiveUnderWay,
     /// A topology cannot be made, or has no answer.
     #[error(transparent)]
     Topology(#[from] TopologyError),

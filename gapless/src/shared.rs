@@ -26,6 +26,7 @@ use gapless_sync::{Followers, Gate, Pass};
 use guard::{give_up, wake};
 pub(crate) use held::{Held, Started};
 use rustix::event::{EventfdFlags, eventfd};
+pub(crate) use short::UnderWay;
 use std::any::Any;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -61,6 +62,8 @@ pub(crate) struct State {
     pub(crate) parked: Parked,
     /// Collectives in flight.
     pub(crate) collectives: Live,
+    /// Blocking ones that are none of those: by notes, and the making of what they need (`short::UnderWay`).
+    short: u32,
     stage: Stage,
     /// A panic has left it in disorder: the message layer is not to be asked for anything.
     pub(crate) torn: bool,
@@ -199,7 +202,12 @@ impl State {
 
     /// Whether all that was started here has left, and all collectives have ended.
     pub(crate) fn has_settled(&self) -> bool {
-        !self.pml.is_busy() && self.collectives.is_idle()
+        !self.pml.is_busy() && self.collectives.is_idle() && self.short == 0
+    }
+
+    /// Whether the world has been left: the message layer is to be asked for nothing but results.
+    pub(crate) fn has_left(&self) -> bool {
+        self.stage == Stage::Left
     }
 
     /// Handles arrivals; does nothing once the world has been left.
@@ -251,6 +259,7 @@ impl Shared {
             pml,
             parked,
             collectives: Live::new(tools),
+            short: 0,
             stage,
             torn: false,
             followers: Followers::default(),

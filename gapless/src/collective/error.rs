@@ -6,7 +6,7 @@ use gapless_coll::{BuildError, CollError};
 use gapless_engine::EngineError;
 use thiserror::Error;
 
-/// Why a collective was refused or failed. [`Failed`](CollectiveError::Failed) apart, nothing was sent.
+/// Why a collective was refused or failed. [`Failed`](CollectiveError::Failed) apart, nothing of it was sent.
 ///
 /// A rank that is refused has called the collective all the same, as far as the order of calls goes: later ones are
 /// not mistaken for it. Ranks whose arguments were fine wait for it.

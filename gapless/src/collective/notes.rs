@@ -1,16 +1,20 @@
 //! Short blocking collectives: by notes in memory that the ranks of a host share, if they can map each other's.
 //!
-//! A communicator's ranks make that memory in the first collective that could use it (`gapless_coll::short`). From then
-//! on a blocking collective of up to 1 KiB makes no request. All ranks decide alike, by what all of them know.
+//! A communicator's ranks make that memory in its first blocking collective, whatever that is: before a rank looks at its
+//! arguments, so that one that is refused takes part as well (`gapless_coll::short`). From then on a blocking collective
+//! of up to 1 KiB makes no request. All ranks decide alike, by what all of them know.
 
 use super::perform::Common;
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::shared::{Look, State};
+use crate::shared::{Look, State, UnderWay};
 use gapless_coll::short::{Opening, Page};
 use gapless_coll::{Call, CollError, Combine, Operation, Rows};
 use gapless_pml::RequestId;
-use std::sync::{MutexGuard, PoisonError};
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 /// What a communicator has for notes.
@@ -20,52 +24,109 @@ pub(crate) enum Notes {
     #[default]
     Unknown,
     Made(Box<Page>),
-    /// Some rank cannot map the memory.
+    /// Some rank cannot map the memory, or the communicator was freed.
     Impossible,
 }
 
 impl Notes {
-    /// Whether a collective may go by notes.
-    pub(super) fn may_be(&self) -> bool {
-        !matches!(self, Notes::Impossible)
+    /// Whether a short collective goes by notes.
+    pub(super) fn are_made(&self) -> bool {
+        matches!(self, Notes::Made(_))
     }
 }
 
+/// A communicator's notes, for one thread at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Desk {
+    notes: Mutex<Notes>,
+    /// Which thread has them; 0: none. Only that thread has to see it.
+    holder: AtomicUsize,
+}
+
+/// A thread has the notes.
+#[derive(Debug)]
+pub(crate) struct Turn<'d> {
+    notes: MutexGuard<'d, Notes>,
+    holder: &'d AtomicUsize,
+}
+
+impl Deref for Turn<'_> {
+    type Target = Notes;
+
+    fn deref(&self) -> &Notes {
+        &self.notes
+    }
+}
+
+impl DerefMut for Turn<'_> {
+    fn deref_mut(&mut self) -> &mut Notes {
+        &mut self.notes
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.holder.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A number that no other thread has meanwhile; not 0.
+fn this_thread() -> usize {
+    thread_local!(static HERE: Cell<u8> = const { Cell::new(0) });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
 impl Common {
-    /// Held for the whole of a blocking collective: two at once on one communicator have no order.
-    pub(super) fn notes(&self) -> MutexGuard<'_, Notes> {
+    /// Held for the whole of a blocking collective by notes: two at once on one communicator have no order. While it
+    /// waits, users' functions are called, which may come back here.
+    ///
+    /// # Errors
+    /// This thread has them already.
+    pub(crate) fn notes(&self) -> Result<Turn<'_>, Error> {
+        let Desk { notes, holder } = &self.desk;
+        let me = this_thread();
+        if holder.load(Ordering::Relaxed) == me {
+            return Err(Error::CollectiveUnderWay);
+        }
         // Whoever has panicked has given the world up, or left a page that refuses what comes next.
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+        let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+        holder.store(me, Ordering::Relaxed);
+        Ok(Turn { notes, holder })
+    }
+}
+
+/// A page that works on memory of a caller. However the call is left, nothing works on it any more.
+struct Lent<'p>(&'p mut Page);
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        // Nothing, if the collective has ended.
+        self.0.give_up();
     }
 }
 
 impl Communicator {
-    /// The communicator's page. The first time, all ranks make it, or find that they cannot.
-    pub(super) fn page<'n>(
-        &self,
-        notes: &'n mut Notes,
-        operation: Operation,
-    ) -> Result<Option<&'n mut Page>, Error> {
-        if let Notes::Unknown = notes {
-            self.shared.with(|state| state.open().map(drop))?;
-            let mut opening = Opening::new(&self.common.sequencer);
-            let made = self.shared.wait_until(|state| {
-                let State { pml, collectives, .. } = state;
-                let tools = &**collectives.tools();
-                match opening.advance(pml, tools, tools) {
-                    Poll::Ready(made) => Some(made),
-                    Poll::Pending => None,
-                }
-            })?;
-            *notes = Notes::Impossible;
-            if let Some(page) = made.map_err(|error| self.failed(operation, error))? {
-                *notes = Notes::Made(Box::new(page));
+    /// The first time, all ranks make the communicator's page, or find that they cannot.
+    pub(super) fn make_page(&self, notes: &mut Notes, operation: Operation) -> Result<(), Error> {
+        let Notes::Unknown = notes else { return Ok(()) };
+        let mut under_way = UnderWay::new(&self.shared);
+        self.shared.with(|state| under_way.begin(state))?;
+        let mut opening = Opening::new(&self.common.sequencer);
+        let made = self.shared.wait_until(|state| {
+            if state.has_left() {
+                return None;
             }
+            let State { pml, collectives, .. } = state;
+            let tools = &**collectives.tools();
+            let Poll::Ready(made) = opening.advance(pml, tools, tools) else { return None };
+            under_way.end(state);
+            Some(made)
+        })?;
+        *notes = Notes::Impossible;
+        if let Some(page) = made.map_err(|error| self.failed(operation, error))? {
+            *notes = Notes::Made(Box::new(page));
         }
-        Ok(match notes {
-            Notes::Made(page) => Some(page),
-            Notes::Unknown | Notes::Impossible => None,
-        })
+        Ok(())
     }
 
     /// Does a collective by notes, and waits until this rank's part is over.
@@ -81,28 +142,25 @@ impl Communicator {
     ) -> Result<(), Error> {
         let operation = call.operation();
         let number = self.common.sequencer.pass();
-        // SAFETY: the caller's promise. Nothing is under way when this returns: it waits for the end, or gives up, which
-        // waits for engines. If it unwinds, the world is given up, and the page keeps what is under way until it is
-        // dropped, which waits as well; peers never touch the memory.
-        if let Err(error) = unsafe { page.begin(number, call, rows, combine) } {
+        let page = Lent(page);
+        // SAFETY: the caller's promise. When this returns or unwinds, nothing is under way: the collective has ended, or
+        // `Lent` gives the page up, which waits for engines, and the page never goes on with what it has given up. Peers
+        // never touch the memory.
+        if let Err(error) = unsafe { page.0.begin(number, call, rows, combine) } {
             self.shared.with(|state| state.open().map(drop))?;
             return Err(self.failed(operation, error));
         }
         let waited =
-            self.shared.wait_looking(page, Page::look, |page, state, patient| {
-                match advance(page, state) {
+            self.shared.wait_looking(
+                &mut *page.0,
+                Page::look,
+                |page, state, patient| match advance(page, state) {
                     Poll::Ready(result) => Look::Found(result),
                     Poll::Pending if patient => sleepy(page, state),
                     Poll::Pending => Look::NotYet,
-                }
-            });
-        match waited {
-            Ok(result) => result.map_err(|error| self.failed(operation, error)),
-            Err(error) => {
-                page.give_up();
-                Err(error)
-            }
-        }
+                },
+            );
+        waited?.map_err(|error| self.failed(operation, error))
     }
 }
 

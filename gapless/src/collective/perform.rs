@@ -1,7 +1,7 @@
 //! How collectives begin: their place in the order of calls, their executor, and the blocking form.
 
 use super::live::{Entry, Fate, Number};
-use super::notes::Notes;
+use super::notes::{Desk, Notes};
 use super::prepare::{self, Place, Prepared, Way};
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
@@ -17,14 +17,14 @@ use gapless_coll::{
 };
 use gapless_engine::{Op, Reducer};
 use gapless_pml::Comm;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 /// What all clones of a communicator share.
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(super) sequencer: Sequencer,
     /// How short blocking collectives go.
-    pub(super) notes: Mutex<Notes>,
+    pub(super) desk: Desk,
     /// That of the world when the communicator was made.
     table: Arc<Table>,
     /// Made for the first collective.
@@ -38,8 +38,8 @@ impl Common {
     /// For a communicator that has nothing yet.
     pub(crate) fn new(shared: &Shared, comm: &Comm, topology: Option<Topology>) -> Common {
         let sequencer = Sequencer::new(comm).checked(shared.checks_collectives());
-        let (table, (locality, neighbors, notes)) = (shared.table(), Default::default());
-        Common { sequencer, notes, table, locality, topology, neighbors }
+        let (table, (locality, neighbors, desk)) = (shared.table(), Default::default());
+        Common { sequencer, desk, table, locality, topology, neighbors }
     }
 
     pub(crate) fn topology(&self) -> Option<&Topology> {
@@ -79,26 +79,31 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Collective`]. A rank whose arguments are refused sends nothing. If a rank is lost, or fails otherwise,
-    /// every rank that needs data of it gets an error that names it, and the others end well. What a failed collective
-    /// leaves in its receive buffer is undefined; later collectives are not disturbed.
+    /// [`Error::Collective`]. A rank whose arguments are refused sends nothing of the collective; but the first blocking
+    /// one on a communicator begins with preparations of all its ranks, in which such a rank takes part. If a rank is
+    /// lost, or fails otherwise, every rank that needs data of it gets an error that names it, and the others end well.
+    /// What a failed collective leaves in its receive buffer is undefined; later collectives are not disturbed.
+    ///
+    /// [`Error::CollectiveUnderWay`], in a function that this thread calls while it waits in such a collective.
     pub fn perform(&self, collective: Collective<'_>) -> Result<(), Error> {
         let (operation, op) = (collective.operation, collective.op.clone());
-        let mut notes = self.common.notes();
-        let prepared = self.prepare(collective, notes.may_be()).inspect_err(|_| {
-            self.common.sequencer.pass();
-        })?;
+        let mut notes = self.common.notes()?;
+        // Before arguments are looked at: a rank that is refused makes the page with the others.
+        let prepared = self
+            .make_page(&mut notes, operation)
+            .and_then(|()| self.prepare(collective, notes.are_made()))
+            .inspect_err(|_| {
+                self.common.sequencer.pass();
+            })?;
         let Prepared { way, rows, combine } = prepared;
-        let schedule = match way {
-            Way::Schedule(schedule) => schedule,
-            Way::Notes(call) => match self.page(&mut notes, operation)? {
-                Some(page) => {
-                    // SAFETY: the description borrows its memory until this returns; what is received into, exclusively.
-                    // `op` keeps a user's function: it is dropped without the lock.
-                    return unsafe { self.by_notes(page, &call, rows, combine) };
-                }
-                None => self.schedule(&call)?,
-            },
+        let schedule = match (way, &mut *notes) {
+            (Way::Notes(call), Notes::Made(page)) => {
+                // SAFETY: the description borrows its memory until this returns or unwinds; what is received into,
+                // exclusively. `op` keeps a user's function: it is dropped without the lock.
+                return unsafe { self.by_notes(page, &call, rows, combine) };
+            }
+            (Way::Notes(call), _) => self.schedule(&call)?,
+            (Way::Schedule(schedule), _) => schedule,
         };
         drop(notes);
         let ticket = self.common.sequencer.next();

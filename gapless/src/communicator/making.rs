@@ -3,6 +3,7 @@
 //! which: see [`Error::lost_rank`].
 
 use super::Communicator;
+use crate::collective::Notes;
 use crate::error::Error;
 use crate::shared::State;
 use gapless_pml::{CommRequest, Comparison, Group, Pml, PmlError};
@@ -124,17 +125,24 @@ impl Communicator {
     }
 
     /// Frees this communicator in this process (`MPI_Comm_free`, MPI 4.1 §7.4.3), for all clones: at once, or when
-    /// the last operation on it has ended. Messages that come for it after that are dropped. Never needed for
-    /// correctness: a process can have 16,384 of them.
+    /// the last operation on it has ended. Waits for a blocking collective on it in another thread. Messages that come
+    /// for it after that are dropped. Never needed for correctness: a process can have 16,384 of them.
     ///
     /// # Errors
-    /// It is predefined; it was freed already.
+    /// It is predefined; it was freed already; [`Error::CollectiveUnderWay`].
     pub fn free(self) -> Result<(), Error> {
+        let mut notes = self.common.notes()?;
         self.shared.with(|state| {
             state.open()?;
             let State { pml, collectives, .. } = &mut *state;
+            if let Notes::Made(page) = &mut *notes {
+                // The receive that it sleeps for is an operation as well. If the communicator stays, so does the page.
+                page.close(pml);
+            }
             Ok(collectives.free(pml, &self.comm)?)
-        })
+        })?;
+        *notes = Notes::Impossible;
+        Ok(())
     }
 
     /// The group of its processes (of this side) (`MPI_Comm_group`).

@@ -1,6 +1,6 @@
 //! Short cuts for short messages: the lock is held for the whole operation, and nothing is copied in memory.
 
-use super::{Held, Look, Shared, State};
+use super::{Held, Look, Shared, Stage, State};
 use crate::error::Error;
 use gapless_engine::Typed;
 use gapless_pml::{Comm, Next, Source, Status, TagSel};
@@ -16,9 +16,58 @@ const TIGHT_LOOKS: u32 = 128;
 /// like any other.
 const FREE_LOOKS: (u32, u32) = (64, 64);
 
+/// A collective that is none of [`State::collectives`]: whoever leaves the world in good order waits for it. However it
+/// ends, it is counted off. Made before the lock is taken, so that it outlives it if a call unwinds.
+#[derive(Debug)]
+pub(crate) struct UnderWay<'s> {
+    shared: &'s Shared,
+    counted: bool,
+}
+
+impl<'s> UnderWay<'s> {
+    /// Nothing so far.
+    pub(crate) fn new(shared: &'s Shared) -> UnderWay<'s> {
+        UnderWay { shared, counted: false }
+    }
+
+    /// It begins.
+    ///
+    /// # Errors
+    /// The world was finalized.
+    pub(crate) fn begin(&mut self, state: &mut State) -> Result<(), Error> {
+        state.open()?;
+        if !self.counted {
+            state.short += 1;
+            self.counted = true;
+        }
+        Ok(())
+    }
+
+    /// It has ended.
+    pub(crate) fn end(&mut self, state: &mut State) {
+        if self.counted {
+            state.short -= 1;
+            self.counted = false;
+            if state.stage == Stage::Closed {
+                // Whoever leaves may sleep until then.
+                self.shared.ring();
+            }
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if self.counted {
+            self.shared.with_anyway(|state| self.end(state));
+        }
+    }
+}
+
 impl Shared {
     /// Waits for something that a few loads, without the lock, can find: `look` says whether `ready` would get on. When
-    /// the caller is about to wait like any other, and so perhaps to sleep, `ready` is told.
+    /// the caller is about to wait like any other, and so perhaps to sleep, `ready` is told. It is not asked once the
+    /// world has been left. Until then the world is not left in good order.
     ///
     /// # Errors
     /// The world was finalized, or a panic in another thread has given it up.
@@ -28,16 +77,30 @@ impl Shared {
         look: impl Fn(&mut W) -> bool,
         mut ready: impl FnMut(&mut W, &mut State, bool) -> Look<T>,
     ) -> Result<T, Error> {
+        let mut under_way = UnderWay::new(self);
         let mut state = self.lock()?;
         self.now_and_then(&mut state);
-        if let Err(error) = state.open() {
+        if let Err(error) = under_way.begin(&mut state) {
             state.done();
             return Err(error);
         }
+        let mut find = |what: &mut W, state: &mut State, patient: bool| {
+            if state.has_left() {
+                return Look::NotYet;
+            }
+            let look = ready(what, state, patient);
+            if matches!(look, Look::Found(_)) {
+                under_way.end(state);
+            }
+            look
+        };
         let (looks, turns) = FREE_LOOKS;
         let turns = if self.patience.spins() { turns } else { 0 };
         for turn in 0..turns {
-            if let Look::Found(found) = ready(what, &mut state, false) {
+            if state.has_left() {
+                break;
+            }
+            if let Look::Found(found) = find(what, &mut state, false) {
                 state.done();
                 return Ok(found);
             }
@@ -53,7 +116,7 @@ impl Shared {
                 self.drive(&mut state);
             }
         }
-        self.wait_held(state, |state| ready(what, state, true))
+        self.wait_held(state, |state| find(what, state, true))
     }
 
     /// Does work that neither waits nor ends a request, if the lock is free; `None` if it is not, or if `act` returns

@@ -4,8 +4,10 @@ use crate::{rank_of, ranks};
 use gapless::coll::execute::IN_FLIGHT_MAX;
 use gapless::{
     Blocks, BlocksMut, Collective, Communicator, Datatype, Error, InPlace, Owned, PmlError,
-    Primitive, ReduceOp,
+    Primitive, ReduceOp, Source, TagSel,
 };
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 fn number(size: u32) -> i32 {
     i32::try_from(size).unwrap()
@@ -171,5 +173,52 @@ fn buffers_come_back_if_a_collective_is_refused() {
         assert!(refused.error.to_string().contains("made 512 before"), "{}", refused.error);
         drop(barriers);
         comm.barrier().unwrap();
+    });
+}
+
+/// A communicator that was freed is gone for short collectives as well, which need no messages.
+#[test]
+fn freed_communicators_do_no_short_collectives() {
+    ranks(2, |comm| {
+        let other = comm.dup().unwrap();
+        other.barrier().unwrap();
+        let clone = other.clone();
+        other.free().unwrap();
+        // Messages that wake others may still be under way.
+        while clone.iprobe(Source::Any, TagSel::Any).is_ok() {
+            std::thread::yield_now();
+        }
+        assert!(clone.barrier().is_err());
+    });
+}
+
+/// A function that a waiting thread calls cannot wait for a second collective there; that is an error, and no deadlock.
+#[test]
+fn functions_find_a_blocking_collective_of_their_thread_under_way() {
+    let (waits, called) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    ranks(2, |comm| {
+        // In the first one, the ranks prepare.
+        for round in 1..=2 {
+            if comm.rank() == 0 {
+                let (inner, called) = (comm.clone(), Arc::clone(&called));
+                let request = comm.irecv_owned(vec![0u8], 1, 5).unwrap();
+                request.on_done(move |_, _| {
+                    let answers = [inner.barrier(), inner.clone().free()];
+                    let all = answers.iter().all(|it| *it == Err(Error::CollectiveUnderWay));
+                    called.fetch_add(if all { 1 } else { 100 }, Ordering::Release);
+                });
+                waits.store(round, Ordering::Release);
+            } else {
+                while waits.load(Ordering::Acquire) < round {
+                    std::thread::yield_now();
+                }
+                comm.send(&[1u8], 0, 5).unwrap();
+                while called.load(Ordering::Acquire) < round {
+                    comm.iprobe(0, 9).unwrap();
+                }
+            }
+            comm.barrier().unwrap();
+        }
+        assert_eq!(called.load(Ordering::Acquire), 2);
     });
 }

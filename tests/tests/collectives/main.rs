@@ -15,6 +15,8 @@ mod neighbors;
 mod reduced;
 mod refused;
 mod several;
+#[allow(unsafe_code, reason = "an engine that panics")]
+mod torn;
 
 use field::Field;
 use gapless::btl::Btl;

@@ -91,3 +91,23 @@ fn what_is_refused_at_one_rank_is_not_mixed_with_what_follows() {
         assert_eq!((word, number), ([comm.rank()], [10]));
     });
 }
+
+/// Refused at all ranks but the root, which needs nothing of them: the communicator's next collectives are the same ones
+/// everywhere.
+#[test]
+fn the_first_collective_may_be_refused_at_some_ranks() {
+    for size in [2, 3, 4] {
+        ranks(size, |comm| {
+            let mut word = [comm.rank()];
+            if comm.rank() == 0 {
+                comm.bcast(&mut word, 0).unwrap();
+            } else {
+                let nobody = BuildError::NoSuchRank { rank: 9, ranks: size as usize };
+                assert_eq!(why(comm.bcast(&mut word, 9)), CollectiveError::Arguments(nobody));
+            }
+            comm.barrier().unwrap();
+            comm.allreduce(&[5u32], &mut word, ReduceOp::Sum).unwrap();
+            assert_eq!(word, [5 * comm.size()]);
+        });
+    }
+}

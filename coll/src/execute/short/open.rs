@@ -1,4 +1,4 @@
-//! How the ranks of a communicator come to share a page, in its first short collective.
+//! How the ranks of a communicator come to share a page, in its first blocking collective.
 //!
 //! ```text
 //! rank 0                                             all others
