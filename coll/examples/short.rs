@@ -11,7 +11,7 @@
 
 use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{self, Hub, Loopback};
-use gapless_coll::short::{Opening, Page};
+use gapless_coll::page::{Opening, Page};
 use gapless_coll::{Blocks, Call, Combine, Reduction, Rows, Sequencer};
 use gapless_dtype::{Datatype, Primitive};
 use gapless_engine::{HostEngine, ReduceOp, Typed};

@@ -49,9 +49,9 @@ mod error;
 mod members;
 #[allow(unsafe_code, reason = "allocates aligned memory")]
 mod memory;
+pub mod page;
 mod rows;
 mod run;
-pub mod short;
 mod tickets;
 
 use std::sync::Arc;

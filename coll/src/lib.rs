@@ -8,7 +8,7 @@
 //!   [`Between`] does so for intercommunicators.
 //! - [`choose`] has the table by which algorithms are chosen; [`predict()`] plays schedules on a cost model.
 //! - [`execute`] does what a schedule says, with messages of `pml`; it is the only part that acts.
-//! - [`short`] does short collectives of one host by notes in shared memory.
+//! - [`page`] does collectives on one host without messages: by notes, and through slots, in shared memory.
 //! - [`Goal`] writes the schedules of all ranks for LogGOPSim and its kin; `Display` of a schedule is for people.
 //! - `testkit` (a feature) has what tests of executors need.
 //! - `prove` (feature `testkit`) executes the schedules of all ranks symbolically and compares with the operation's
@@ -70,7 +70,7 @@ pub use build::build;
 pub use call::{Call, Reduction};
 pub use cost::{Cost, Wire, predict};
 pub use error::BuildError;
-pub use execute::short;
+pub use execute::page;
 pub use execute::{Blocks, CollError, Combine, Executor, Rows, Sequencer, Ticket};
 pub use goal::{Goal, GoalRank};
 pub use locality::Locality;

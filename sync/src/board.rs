@@ -7,7 +7,7 @@
 //! ```text
 //! head: 128 bytes    sleep: a word a rank    then, for each rank, 128 bytes and its notes, in which it alone writes:
 //!
-//!   done │ note of round 5, 8, 13 … │ 2, 7, 10, 15 … │ 4, 9, 12 … │ 3, 6, 11, 14 … │
+//!   done, report │ note of round 5, 8, 13 … │ 2, 7, 10, 15 … │ 4, 9, 12 … │ 3, 6, 11, 14 … │
 //!
 //! a note, 18 cache lines:
 //!  word 0                                  words 1 … 143
@@ -24,6 +24,11 @@
 //! When all that were to read it have. A rank that publishes in a round, or says that it is [done](Seat::finish), has
 //! read what it wanted of all rounds before. So ranks that hear of each other in every round never ask, and others look
 //! at `done`, once in a few rounds. [`Seat::blocked_by`] says for whom a rank has to wait.
+//!
+//! # Reports
+//! What the ranks do together may take many steps, with data that lies elsewhere. Then each reports how far it is: a
+//! [`Moment`], the number of a step in a round. Reports only grow, and a rank that waits for one is content with any
+//! later one. Whoever reports a round's [last](Moment::last) step is done with that round's notes, too.
 //!
 //! # Sleep
 //! A rank that falls asleep writes into its word of `sleep` whose note it awaits, or who is to be done reading.
@@ -57,8 +62,10 @@ const LINE_WORDS: usize = 8;
 /// What different ranks write lies so many words apart: processors fetch cache lines in pairs.
 const APART: usize = if cfg!(loom) { 1 } else { 2 * LINE_WORDS };
 
+/// Words of a rank before its notes.
+const OWN_WORDS: usize = if cfg!(loom) { 2 } else { APART };
 /// Words that belong to a rank.
-const RANK_WORDS: usize = APART + DEPTH * NOTE_WORDS;
+const RANK_WORDS: usize = OWN_WORDS + DEPTH * NOTE_WORDS;
 
 /// The most payload bytes of a note.
 pub const NOTE_BYTES: usize = if cfg!(loom) { 8 } else { 1024 };
@@ -66,9 +73,13 @@ pub const NOTE_BYTES: usize = if cfg!(loom) { 8 } else { 1024 };
 /// The largest kind of a note.
 pub const KIND_MAX: u8 = 31;
 
+/// The number of the last step before a round's end.
+pub const STEP_MAX: u16 = u16::MAX - 2;
+
 const LEN_BITS: u32 = 11;
 const ROUND_SHIFT: u32 = 16;
 const _: () = assert!(NOTE_BYTES < 1 << LEN_BITS && NOTE_BYTES <= (NOTE_WORDS - 1) * 8);
+const _: () = assert!(STEP_MAX as u64 + 2 == (1 << ROUND_SHIFT) - 1);
 const _: () = assert!(KIND_MAX as u64 == (1 << (ROUND_SHIFT - LEN_BITS)) - 1);
 
 /// What a note is, beside its payload.
@@ -92,6 +103,42 @@ impl Mark {
     }
 }
 
+/// A step of a round. Later ones are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Before everything.
+    pub const NEVER: Moment = Moment(0);
+
+    /// Step `step` of a round, at most [`STEP_MAX`].
+    #[must_use]
+    #[inline]
+    pub fn new(round: u64, step: u16) -> Moment {
+        Moment(round << ROUND_SHIFT | u64::from(step.min(STEP_MAX)))
+    }
+
+    /// All steps of a round are over.
+    #[must_use]
+    #[inline]
+    pub fn last(round: u64) -> Moment {
+        Moment((round << ROUND_SHIFT) | (u64::from(STEP_MAX) + 1))
+    }
+
+    /// The steps of a round end here: they cannot be done.
+    #[must_use]
+    #[inline]
+    pub fn failed(round: u64) -> Moment {
+        Moment((round << ROUND_SHIFT) | (u64::from(STEP_MAX) + 2))
+    }
+
+    /// The rounds whose notes are not needed any more: all below this.
+    fn done(self) -> u64 {
+        let over = self.0 & ((1 << ROUND_SHIFT) - 1) > u64::from(STEP_MAX);
+        (self.0 >> ROUND_SHIFT) + u64::from(over)
+    }
+}
+
 /// Who reads a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
@@ -104,7 +151,7 @@ pub enum Readers {
 /// What a sleeper waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// A note of this rank.
+    /// A note or a report of this rank.
     Note(usize),
     /// That this rank has read.
     Reader(usize),
@@ -186,10 +233,16 @@ impl<'w> Board<'w> {
         &self.words[Self::first(self.ranks) + rank * RANK_WORDS]
     }
 
+    /// How far a rank is, as it last said.
+    #[inline]
+    fn report(&self, rank: usize) -> &'w AtomicU64 {
+        &self.words[Self::first(self.ranks) + rank * RANK_WORDS + 1]
+    }
+
     /// The place of a rank's note.
     #[inline]
     fn note(&self, rank: usize, round: u64) -> &'w [AtomicU64] {
-        let at = Self::first(self.ranks) + rank * RANK_WORDS + APART;
+        let at = Self::first(self.ranks) + rank * RANK_WORDS + OWN_WORDS;
         let place = at + place(round) * NOTE_WORDS;
         &self.words[place..place + NOTE_WORDS]
     }
@@ -213,6 +266,8 @@ pub struct Seat {
     written: [(u64, Option<Readers>); DEPTH],
     /// The rounds that each rank is done with, all below this, as far as is known.
     done: Box<[u64]>,
+    /// How far each rank is, as far as is known.
+    reported: Box<[Moment]>,
     /// The rounds that all ranks are done with, as far as is known without asking.
     floor: u64,
 }
@@ -226,7 +281,8 @@ impl Seat {
             *own = u64::MAX;
         }
         let written = [(0, None); DEPTH];
-        Seat { rank, fences, round: 2, written, done: done.into(), floor: 1 }
+        let reported = vec![Moment::NEVER; ranks].into();
+        Seat { rank, fences, round: 2, written, done: done.into(), reported, floor: 1 }
     }
 
     /// This round.
@@ -254,17 +310,54 @@ impl Seat {
         }
     }
 
-    /// Whether a rank is not known to have read what was published in `round`.
-    fn is_behind(&mut self, board: &Board<'_>, rank: usize, round: u64) -> bool {
+    /// Whether a rank is not known to be done with `round`: to have read what it wanted of it.
+    pub fn is_behind(&mut self, board: &Board<'_>, rank: usize, round: u64) -> bool {
         let Some(known) = self.done.get_mut(rank) else { return false };
         if *known <= round {
-            // Acquire: it has read before what is stored next. Whoever has written a note is done with earlier rounds.
+            // Acquire: it has read before what is stored next.
+            let reported = Moment(board.report(rank).load(Ordering::Acquire)).done();
+            let said = board.done(rank).load(Ordering::Acquire);
+            *known = (*known).max(said).max(reported);
+        }
+        if *known <= round {
+            // Whoever has written a note is done with earlier rounds.
             let notes = (0..DEPTH as u64)
                 .map(|each| board.note(rank, 2 * each)[0].load(Ordering::Acquire) >> ROUND_SHIFT);
-            let said = board.done(rank).load(Ordering::Acquire);
-            *known = (*known).max(notes.fold(said, u64::max));
+            *known = notes.fold(*known, u64::max);
         }
         *known <= round
+    }
+
+    /// Reports that this rank has come so far; it [rings](Seat::ring) afterwards.
+    #[inline]
+    pub fn report(&self, board: &Board<'_>, moment: Moment) {
+        // Release: what it has written and read until now, wherever that is.
+        board.report(self.rank).store(moment.0, Ordering::Release);
+    }
+
+    /// Whether a rank has reported this moment, or a later one. What it did before, it has done.
+    #[inline]
+    pub fn reached(&mut self, board: &Board<'_>, rank: usize, moment: Moment) -> bool {
+        let Some(known) = self.reported.get_mut(rank) else { return false };
+        if *known < moment {
+            *known = Moment(board.report(rank).load(Ordering::Acquire));
+        }
+        *known >= moment
+    }
+
+    /// Whether the steps of this round have ended for a rank that has [reached](Seat::reached) one of them, as far as is
+    /// known: it has failed, or is beyond the round.
+    #[inline]
+    #[must_use]
+    pub fn has_left(&self, rank: usize) -> bool {
+        self.reported.get(rank).is_some_and(|known| *known > Moment::last(self.round))
+    }
+
+    /// Whether a rank's note of the next round is there, and of this kind.
+    #[must_use]
+    pub fn foretells(&self, board: &Board<'_>, rank: usize, kind: u8) -> bool {
+        let word = board.note(rank, self.round + 1)[0].load(Ordering::Acquire);
+        word >> ROUND_SHIFT == self.round + 1 && Mark::of(word).kind == kind
     }
 
     /// Publishes this rank's note of this round: the first [`NOTE_BYTES`] of `data`. The caller has asked

@@ -175,9 +175,9 @@ pub enum CollError {
         /// What was found.
         what: String,
     },
-    /// A collective that is too long, or of a kind that does not go by notes in shared memory.
-    #[error("this {operation} does not go by notes in shared memory")]
-    NotShort {
+    /// A collective of a kind, or of lengths, that does not go through shared memory.
+    #[error("this {operation} does not go through shared memory")]
+    NotShared {
         /// Which it is.
         operation: Operation,
     },

@@ -4,8 +4,8 @@ mod failures;
 mod job;
 mod late;
 mod misfits;
+mod page;
 mod results;
-mod short;
 
 use gapless_coll::schedule::Buffer;
 use gapless_coll::testkit::{Arithmetic, Content, Held, Lie, Random, after};

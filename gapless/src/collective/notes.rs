@@ -1,14 +1,15 @@
-//! Short blocking collectives: by notes in memory that the ranks of a host share, if they can map each other's.
+//! Blocking collectives without messages: by notes and slots in memory that the ranks of a host share, if they can map
+//! each other's.
 //!
 //! A communicator's ranks make that memory in its first blocking collective, whatever that is: before a rank looks at its
-//! arguments, so that one that is refused takes part as well (`gapless_coll::short`). From then on a blocking collective
-//! of up to 1 KiB makes no request. All ranks decide alike, by what all of them know.
+//! arguments, so that one that is refused takes part as well (`gapless_coll::page`). From then on blocking collectives
+//! make no requests, if they are of a kind that it [takes](Page::takes). All ranks decide alike, by what all of them know.
 
 use super::perform::Common;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::{Look, State, UnderWay};
-use gapless_coll::short::{Opening, Page};
+use gapless_coll::page::{Opening, Page};
 use gapless_coll::{Call, CollError, Combine, Operation, Rows};
 use gapless_pml::RequestId;
 use std::cell::Cell;
@@ -29,7 +30,7 @@ pub(crate) enum Notes {
 }
 
 impl Notes {
-    /// Whether a short collective goes by notes.
+    /// Whether collectives go this way.
     pub(super) fn are_made(&self) -> bool {
         matches!(self, Notes::Made(_))
     }

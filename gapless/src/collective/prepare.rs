@@ -5,7 +5,7 @@ use super::buffers::Side;
 use super::{Collective, CollectiveError, Root};
 use crate::view::element_layout;
 use gapless_coll::choose::{Table, choose};
-use gapless_coll::short::Page;
+use gapless_coll::page::Page;
 use gapless_coll::topologies::Neighborhood;
 use gapless_coll::{
     BuildError, Call, Combine, Locality, Operation, Reduction, Rows, Schedule, build,

@@ -96,7 +96,8 @@ impl Shared {
         };
         let (looks, turns) = FREE_LOOKS;
         let turns = if self.patience.spins() { turns } else { 0 };
-        for turn in 0..turns {
+        let mut turn = 0;
+        while turn < turns {
             if state.has_left() {
                 break;
             }
@@ -112,8 +113,12 @@ impl Shared {
                 look(what)
             });
             state = self.lock()?;
-            if !found {
+            if found {
+                // It gets on: what comes next is waited for from the start.
+                turn = 0;
+            } else {
                 self.drive(&mut state);
+                turn += 1;
             }
         }
         self.wait_held(state, |state| find(what, state, true))

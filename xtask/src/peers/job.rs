@@ -14,9 +14,9 @@ use crate::{Failure, shell};
 /// No piece of work takes as long, memory to be filled included.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Pins a process by the rank that its launcher tells: `$0` is the first processor, `$@` the program.
-const PINNED: &str =
-    r#"rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}; exec taskset -c $(($0 + rank)) "$@""#;
+/// Pins a process by the rank that its launcher tells: `$0` lists the processors, `$@` is the program.
+const PINNED: &str = r#"rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
+exec taskset -c $(echo "$0" | cut -d, -f$((rank + 1))) "$@""#;
 
 /// A library's processes.
 pub(super) struct Job {
@@ -27,7 +27,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Starts `ranks` processes of `program`, on the last processors.
+    /// Starts `ranks` processes of `program`, each on a core of its own if there are so many.
     pub(super) fn start(program: &Program, folder: &Path, ranks: usize) -> Result<Job, Failure> {
         let library = program.library;
         let fifos = folder.join(library);
@@ -52,10 +52,8 @@ impl Job {
                 }
             }
         });
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let first = processors.saturating_sub(ranks).to_string();
         let mut command = launcher(program, ranks);
-        command.args(["sh", "-c", PINNED, &first]).arg(&program.program).arg(&fifos);
+        command.args(["sh", "-c", PINNED, &processors(ranks)]).arg(&program.program).arg(&fifos);
         command.stdin(Stdio::null());
         let child = command.spawn().map_err(|source| shell::could_not_start(&command, source))?;
         Ok(Job { library, child, commands, answers: receiver })
@@ -96,6 +94,39 @@ impl Job {
     }
 }
 
+/// The processors of so many ranks, with commas between them.
+fn processors(ranks: usize) -> String {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let allowed = allowed.map(listed).unwrap_or_default();
+    let siblings = |processor: usize| {
+        let path = format!("/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list");
+        fs::read_to_string(path).map(|list| listed(&list)).unwrap_or_default()
+    };
+    let order = order(&allowed, siblings);
+    let names = (0..ranks).map(|rank| order.get(rank % order.len().max(1)).unwrap_or(&0));
+    names.map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Processors, one of each core first, and the last ones first: the first serve more interrupts.
+fn order(allowed: &[usize], siblings: impl Fn(usize) -> Vec<usize>) -> Vec<usize> {
+    let leads = |processor: &usize| {
+        let siblings = siblings(*processor);
+        siblings.iter().filter(|it| allowed.contains(it)).min().is_none_or(|it| it == processor)
+    };
+    let (firsts, others): (Vec<usize>, Vec<usize>) = allowed.iter().rev().partition(|it| leads(it));
+    firsts.into_iter().chain(others).collect()
+}
+
+/// The numbers of a list such as `0-2,7`.
+fn listed(list: &str) -> Vec<usize> {
+    let ranges = list.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
 /// How a library starts processes; one needs no launcher.
 fn launcher(program: &Program, ranks: usize) -> Command {
     if ranks == 1 {
@@ -117,6 +148,15 @@ fn launcher(program: &Program, ranks: usize) -> Command {
 mod tests {
     use super::*;
     use std::path::PathBuf;
+
+    #[test]
+    fn each_core_comes_before_the_second_threads() {
+        assert_eq!(listed("0-2,7\n"), [0, 1, 2, 7]);
+        assert!(listed("nothing").is_empty());
+        let pairs = |processor: usize| vec![processor / 2 * 2, processor / 2 * 2 + 1];
+        assert_eq!(order(&[0, 1, 2, 3, 5], pairs), [5, 2, 0, 3, 1]);
+        assert_eq!(order(&[0, 1, 2], |_| Vec::new()), [2, 1, 0], "nobody tells");
+    }
 
     #[test]
     fn a_program_is_asked_and_ends() {

@@ -19,7 +19,7 @@ use gapless_bml::{Bml, Rank, RemoteKey};
 use gapless_engine::{Engine, Reducer, Typed};
 use gapless_mem::{Lease, Words};
 use gapless_pml::{Comm, Pml};
-use gapless_sync::board::{Board, Seat};
+use gapless_sync::board::Seat;
 use gapless_sync::{Fences, membarrier};
 
 use super::plan::{LEADER, RANKS_MAX};
@@ -230,18 +230,26 @@ impl Opening {
 
     /// The page's memory, and its lease.
     fn allocate(&self, bml: &mut Bml) -> Option<((Shared, Area), Lease)> {
-        let bytes = Board::words(self.ranks).checked_mul(size_of::<u64>())?;
-        let allocation = bml.allocate(bytes as u64)?.ok()?;
+        let allocation = bml.allocate(Shared::bytes(self.ranks)?)?.ok()?;
         let lease = allocation.lease().clone();
         // SAFETY: the memory was just allocated, and is zeroed; its owner is in the lease. The allocation ends here, so
-        // this process reaches the memory through these words alone, or through mappings of its keys, which are only
-        // ever made into words as well (`map`).
-        let words = unsafe { Words::new(lease.clone()) }.ok()?;
-        Some((self.with_area(words)?, lease))
+        // this process reaches the memory through what is made of it here alone, or through mappings of its keys, which
+        // only ever become the same (`map`).
+        let made = unsafe { self.make(&lease) };
+        Some((made?, lease))
     }
 
-    fn with_area(&self, words: Words) -> Option<(Shared, Area)> {
-        Some((Shared::new(words, self.ranks)?, Area::new(self.ranks)?))
+    /// The page's memory as words, and slots behind them.
+    ///
+    /// # Safety
+    /// While a clone of the lease lives, its region describes initialised memory that is valid for reads and writes, that
+    /// no reference of this process covers, and that this process reaches through what this makes of it only.
+    unsafe fn make(&self, lease: &Lease) -> Option<(Shared, Area)> {
+        let words = Shared::first_slot(self.ranks)?;
+        let slots = lease.sub(words, lease.region().len().checked_sub(words)?).ok()?;
+        // SAFETY: the caller's promise; slots are other bytes than words.
+        let words = unsafe { Words::new(lease.sub(0, words).ok()?) }.ok()?;
+        Some((Shared::new(words, slots, self.ranks)?, Area::new(self.ranks)?))
     }
 
     /// Maps the page.
@@ -251,10 +259,9 @@ impl Opening {
         let (peer, mapped) = pml.bml_mut().mapped(self.process(LEADER)?)?;
         let mapping = mapped.map(peer, &key).ok()?;
         // SAFETY: a mapping is memory that is valid for reads and writes while its lease lives, and that no reference of
-        // this process covers (`Mapping::new`); rank 0 allocated it for words alone. Should it name memory that it sends
-        // messages from as well, then engines find any bytes there, as whenever a peer writes to what it has lent.
-        let words = unsafe { Words::new(mapping.lease().clone()) }.ok()?;
-        self.with_area(words)
+        // this process covers (`Mapping::new`); rank 0 allocated it for words and slots alone. Should it name memory that
+        // it sends messages from as well, then engines find any bytes there, as whenever a peer writes to what it has lent.
+        unsafe { self.make(mapping.lease()) }
     }
 
     /// Begins an exchange of bytes; `room`: bytes that this rank receives.

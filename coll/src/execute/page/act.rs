@@ -1,18 +1,25 @@
-//! What touches memory: private memory of the page, the user's buffers, and messages that only wake.
+//! What touches memory: private memory of the page, slots, the user's buffers, and messages that only wake.
 //!
 //! The private memory is lent to engines only by functions here, as work of the collective under way. That goes from one
 //! stage to the next when the work is over, and the functions that make slices are called when nothing was lent since:
 //! they are for notes, which are published and read between pieces of work.
+//!
+//! Slots are memory of several processes, which is valid for reads and writes as long as it is mapped, and which no
+//! reference of this process covers. A rank writes to its own slots only, when all that read them are done; others read
+//! them when it has reported that they are filled (`long`). A rank that does otherwise spoils bytes in them, and no more.
+
+use std::ops::Range;
 
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::Region;
 use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
 use gapless_sync::board::NOTE_BYTES;
 
+use super::pieces::{Piece, SLOTS};
 use super::plan::{Content, Round, Span, Then};
-use super::{Area, Memory, Rows};
+use super::{Area, Memory, Shared};
 use crate::execute::act::{Tools, Work};
-use crate::execute::rows::{Blocks, Combine, Spot};
+use crate::execute::rows::{Blocks, Combine, Rows, Spot};
 use crate::execute::run::nothing;
 use crate::execute::tickets::RING_TAG;
 use crate::schedule::{Buffer, Place, SCRATCH_ALIGN};
@@ -124,30 +131,106 @@ impl Area {
     }
 }
 
+impl Shared {
+    /// A rank's slot, or its first bytes.
+    fn slot(&self, rank: usize, slot: usize) -> Result<Region, EngineError> {
+        let number = (rank * SLOTS + slot) as u64;
+        let region = self.slots.region().sub(number * self.slot_bytes, self.slot_bytes)?;
+        Ok(region)
+    }
+
+    /// Starts to pack bytes of a user's buffer into a slot. Lends both until `work` is over.
+    pub(super) fn fill(
+        &self,
+        rows: &Rows,
+        piece: &Piece,
+        (rank, slot): (usize, usize),
+        tools: &Tools<'_>,
+        work: &mut Work,
+    ) -> Result<(), EngineError> {
+        let Range { start, end } = piece.range;
+        let into = self.slot(rank, slot)?.sub(piece.at, end - start)?;
+        match lies(rows, piece.buffer, (piece.block, piece.start), start..end) {
+            Lies::Plain(region) => {
+                // SAFETY: the caller of `Page::begin` grants the user's memory for reading. The slot is this rank's own, and
+                // nothing reads it; it is no user's memory, so the two do not overlap.
+                Ok(unsafe { gapless_mem::copy(&into, &region) }?)
+            }
+            Lies::Pieces(pieces) => tools.pack(&pieces, into, work),
+        }
+    }
+
+    /// Starts to unpack bytes of a slot into a user's buffer. Lends both until `work` is over.
+    pub(super) fn empty(
+        &self,
+        rows: &Rows,
+        piece: &Piece,
+        (rank, slot): (usize, usize),
+        tools: &Tools<'_>,
+        work: &mut Work,
+    ) -> Result<(), EngineError> {
+        let Range { start, end } = piece.range;
+        let from = self.slot(rank, slot)?.sub(piece.at, end - start)?;
+        match lies(rows, piece.buffer, (piece.block, piece.start), start..end) {
+            Lies::Plain(region) => {
+                // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches it. The
+                // slot is mapped memory, valid for reads; it is no user's memory, so the two do not overlap.
+                Ok(unsafe { gapless_mem::copy(&region, &from) }?)
+            }
+            Lies::Pieces(pieces) => tools.unpack(from, &pieces, work),
+        }
+    }
+
+    /// Starts to combine a slice of all ranks' slots, in the order of the ranks, in `rank`'s, which is this one. Lends
+    /// them until `work` is over.
+    pub(super) fn reduce(
+        &self,
+        combine: &Combine,
+        slots: &[usize],
+        (rank, slice): (usize, Range<u64>),
+        tools: &Tools<'_>,
+        work: &mut Work,
+    ) -> Result<(), EngineError> {
+        let part = |(rank, slot): (usize, &usize)| {
+            let region = self.slot(rank, *slot)?.sub(slice.start, slice.end - slice.start)?;
+            combine.elements(region)
+        };
+        let sources = slots.iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?;
+        let Some(into) = sources.get(rank).cloned() else { return Ok(()) };
+        tools.reduce(combine, &sources, &into, work)
+    }
+}
+
 /// Where bytes of a user's buffer lie.
 enum Lies {
     /// There, in memory that the CPU may touch.
     Plain(Region),
-    Pieces(Vec<(Typed, std::ops::Range<u64>)>),
+    Pieces(Vec<(Typed, Range<u64>)>),
 }
 
 fn place(rows: &Rows, span: &Span) -> Lies {
-    let (start, end) = (span.range.start as u64, span.range.end as u64);
-    let blocks = match span.buffer {
+    let range = span.range.start as u64..span.range.end as u64;
+    lies(rows, span.buffer, (span.block, 0), range)
+}
+
+/// Where a range of a buffer's packed stream lies, which begins in a block.
+fn lies(rows: &Rows, buffer: Buffer, (block, at): (usize, u64), range: Range<u64>) -> Lies {
+    let len = range.end - range.start;
+    let blocks = match buffer {
         Buffer::Send => &rows.send,
         Buffer::Recv | Buffer::Scratch => &rows.recv,
     };
     if let Blocks::Whole(typed) = blocks
         && let Some(region) = typed.as_contiguous().filter(|region| region.as_ptr().is_some())
-        && let Ok(region) = region.sub(start, end - start)
+        && let Ok(region) = region.sub(range.start, len)
     {
         return Lies::Plain(region);
     }
-    if start == end {
+    if len == 0 {
         return Lies::Pieces(Vec::new());
     }
-    let place = Place { buffer: span.buffer, block: span.block, start: 0, len: end - start };
-    match blocks.spot(&place, start..end) {
+    let place = Place { buffer, block, start: at, len };
+    match blocks.spot(&place, range) {
         Spot::Direct(typed) => {
             let bytes = typed.packed_bytes();
             Lies::Pieces(vec![(typed, 0..bytes)])

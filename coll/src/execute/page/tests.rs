@@ -64,7 +64,8 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
             let (page, pml) = (&mut pages[me], &mut pmls[me]);
             for number in 0..6 {
                 let root = usize::try_from(random(ranks.into())).unwrap();
-                let len = 4 * random(10);
+                let most = [10, 3000][usize::try_from(random(2)).unwrap()];
+                let len = 4 * random(most);
                 let in_place = true;
                 let call = [
                     Call::Barrier,
@@ -72,7 +73,8 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
                     Call::Allreduce { len, of, in_place },
                     Call::Allgather { len, in_place },
                     Call::Alltoall { len, in_place },
-                ][usize::try_from(random(5)).unwrap()];
+                    Call::ReduceScatterBlock { len, of, in_place },
+                ][usize::try_from(random(6)).unwrap()];
                 let (_, row) = crate::build::rows(&call, me, ranks as usize);
                 let mut memory = vec![0xEE; usize::try_from(row.len()).unwrap() + 16];
                 let region = Region::of_mut(&mut memory).sub(8, row.len()).unwrap();
@@ -90,9 +92,10 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
                     let now = page.seat.round();
                     for word in page.shared.words.all() {
                         // Often a mark that fits, or nearly does.
-                        let word_now = match random(4) {
+                        let word_now = match random(5) {
                             0 => random(u64::MAX),
                             1 => (now + random(2)) << 16 | random(1 << 16),
+                            2 => now << 16 | u64::from(plan::LONG) << 11 | 16,
                             _ => now << 16 | u64::from(plan::kind(call.operation())) << 11 | len,
                         };
                         word.store(word_now, Ordering::Relaxed);

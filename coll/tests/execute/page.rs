@@ -1,9 +1,9 @@
-//! Short collectives by notes on a board: results, losses, sleepers.
+//! Collectives by notes on a board and through slots: results, losses, sleepers.
 use super::*;
 use crate::job::Job;
 use crate::late::Late;
 use gapless_coll::choose::candidates;
-use gapless_coll::short::{Opening, Page, SHORT_BYTES};
+use gapless_coll::page::{Opening, Page, SHORT_BYTES};
 use gapless_coll::{CollError, Operation};
 use gapless_engine::{Engine, HostEngine, Reducer};
 use gapless_pml::Pml;
@@ -104,15 +104,48 @@ fn short(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
     call
 }
 
+/// A call that goes through slots, in one fragment or in several.
+fn long(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
+    let in_place = random.below(2) == 0;
+    let root = usize::try_from(random.below(ranks as u64)).unwrap();
+    let most = [300, 9000, 80_000][usize::try_from(random.below(3)).unwrap()];
+    // Longer than what goes by notes, whatever the operation.
+    let len = of.unit * (SHORT_BYTES / of.unit + 1 + random.below(most / of.unit));
+    let calls = [
+        Call::Bcast { root, len },
+        Call::Gather { root, len, in_place },
+        Call::Scatter { root, len, in_place },
+        Call::Allgather { len, in_place },
+        Call::Alltoall { len, in_place },
+        Call::Reduce { root, len, of, in_place },
+        Call::Allreduce { len, of, in_place },
+        Call::ReduceScatterBlock { len, of, in_place },
+    ];
+    let call = calls[usize::try_from(random.below(calls.len() as u64)).unwrap()];
+    assert!(Page::takes(&call, ranks));
+    call
+}
+
+/// One or the other.
+fn any(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
+    if random.below(3) == 0 { short(ranks, of, random) } else { long(ranks, of, random) }
+}
+
+type Choose = fn(usize, Reduction, &mut Random) -> Call<'static>;
+
 /// Ranks go through a list of random calls, each as far ahead of others as it can: all results are as defined.
-fn play(ranks: u32, count: usize, engine: &(impl Engine + Reducer), random: &mut Random) {
+fn play(
+    (ranks, count, choose): (u32, usize, Choose),
+    engine: &(impl Engine + Reducer),
+    random: &mut Random,
+) {
     let (mut job, mut pages) = job(ranks);
     let n = ranks as usize;
     let lies = [Lie::Plain, Lie::Gaps, Lie::Apart];
     let mut program: Vec<(Vec<Call<'_>>, Collective)> = (0..count)
         .map(|_| {
             let how = if random.below(2) == 0 { Arithmetic::Sum } else { Arithmetic::Affine };
-            let calls = vec![short(n, sum(how), random); n];
+            let calls = vec![choose(n, sum(how), random); n];
             let at = usize::try_from(random.below(3)).unwrap();
             let one = collective(&calls, how, &lies[at..], random);
             (calls, one)
@@ -155,7 +188,7 @@ fn play(ranks: u32, count: usize, engine: &(impl Engine + Reducer), random: &mut
 fn every_short_operation_gives_what_it_is_defined_to_give() {
     let mut random = Random(40);
     for ranks in [2, 3, 5, 8, 9, 12] {
-        play(ranks, 120, &HostEngine, &mut random);
+        play((ranks, 120, short), &HostEngine, &mut random);
     }
 }
 
@@ -163,7 +196,16 @@ fn every_short_operation_gives_what_it_is_defined_to_give() {
 fn engines_that_work_later_are_waited_for_here_too() {
     let mut random = Random(41);
     for ranks in [2, 9] {
-        play(ranks, 40, &Late, &mut random);
+        play((ranks, 40, short), &Late, &mut random);
+        play((ranks, 20, any), &Late, &mut random);
+    }
+}
+
+#[test]
+fn every_operation_through_slots_gives_what_it_is_defined_to_give() {
+    let mut random = Random(46);
+    for ranks in [2, 3, 5, 8, 12] {
+        play((ranks, 60, any), &HostEngine, &mut random);
     }
 }
 
@@ -192,17 +234,22 @@ fn all_ranks_have_a_page_or_none_has() {
     assert!(some > 0 && none > 0, "{some} {none}");
 }
 
-/// A rank dies in the midst of short collectives: those that need it fail and name it, and the others go on.
+/// A rank dies in the midst of collectives: those that need it fail and name it, and the others go on.
 #[test]
-fn a_death_ends_short_collectives_with_its_name() {
+fn a_death_ends_collectives_with_its_name() {
+    deaths(60, short);
+    deaths(60, any);
+}
+
+fn deaths(rounds: u32, choose: Choose) {
     let mut random = Random(42);
     let (mut failed, mut well) = (0, 0);
     for ranks in [3, 10] {
         let n = ranks as usize;
-        for (round, dead) in (0..60).map(|round| (round, round % ranks)) {
+        for (round, dead) in (0..rounds).map(|round| (round, round % ranks)) {
             let (mut job, mut pages) = job(ranks);
             let of = sum(Arithmetic::Sum);
-            let program: Vec<Call<'_>> = (0..12).map(|_| short(n, of, &mut random)).collect();
+            let program: Vec<Call<'_>> = (0..12).map(|_| choose(n, of, &mut random)).collect();
             let mut collectives: Vec<Collective> = program
                 .iter()
                 .map(|call| {
@@ -321,9 +368,9 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     let of = sum(Arithmetic::Sum);
     let good = [Call::Allreduce { len: 8, of, in_place: false }; 2];
     let mut one = collective(&good, Arithmetic::Sum, &[Lie::Plain], &mut random);
-    let long = Call::Bcast { root: 0, len: SHORT_BYTES + 1 };
-    let error = one.begin((0, &mut pages[0]), 0, &long).unwrap_err();
-    assert_eq!(error, CollError::NotShort { operation: Operation::Bcast });
+    let lists = Call::Allgatherv { lens: &[8, 8], in_place: true };
+    let error = one.begin((0, &mut pages[0]), 0, &lists).unwrap_err();
+    assert_eq!(error, CollError::NotShared { operation: Operation::Allgatherv });
     let error = one.begin((0, &mut pages[0]), 0, &Call::Bcast { root: 2, len: 8 }).unwrap_err();
     assert!(matches!(error, CollError::Call { .. }), "{error}");
     let error = one.begin((0, &mut pages[0]), 0, &Call::Allreduce { len: 4, of, in_place: false });

@@ -1,0 +1,356 @@
+//! Collectives on one host without messages: by notes on a shared board, and by slots beside it.
+//!
+//! The ranks of a communicator that can map each other's memory have one [board](gapless_sync::board) in common, and
+//! slots: a [`Page`] is one rank's place at it, an [`Opening`] makes them. A collective of up to [`SHORT_BYTES`] costs each
+//! rank stores to a few cache lines of its own, and loads of others' (`short`). A longer one goes through slots, a
+//! fragment at a time: each rank packs what it has into its slot, combines a slice of all slots, and unpacks what it gets
+//! (`long`). So it goes from layout to layout, through caches, and needs no memory that peers can map.
+//!
+//! Elements are combined in the order of the ranks, by one call of the reducer with all sources: the result is the same
+//! at all ranks and in every run.
+//!
+//! Whether a call goes this way ([`Page::takes`]) depends only on what all ranks know. Where the buffers lie, and how, does
+//! not matter: what is not plain memory of the host is packed and unpacked by the engine.
+//!
+//! # Waiting
+//! [`Page::advance`] does what can be done and says whether the collective has ended; [`Page::look`] is a few loads, and
+//! says whether `advance` would get on. So a caller that waits looks some dozen times, makes progress and advances, and so
+//! on. Before it sleeps it calls [`Page::doze`], and then sleeps as for the request that it gives: the rank that is waited
+//! for then sends a message.
+//!
+//! # Failures
+//! A rank that waits for one that is lost fails, and names it. A rank that cannot go on writes why in the place of its
+//! notes, so that those that need them fail, too. All ranks count the same rounds whatever happens, so later collectives
+//! are not disturbed. A rank that writes what no rank writes can spoil results, and no more.
+
+#[allow(
+    unsafe_code,
+    reason = "has pml and engines work on memory that the caller of `Page::begin` grants"
+)]
+mod act;
+mod long;
+#[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
+mod open;
+mod pieces;
+mod plan;
+mod short;
+
+use std::task::Poll;
+
+use gapless_bml::Rank;
+use gapless_engine::{Engine, Reducer};
+use gapless_mem::{Lease, Words};
+use gapless_pml::{Comm, Pml, PmlError, RequestId};
+use gapless_sync::board::{Awaited, Board, Broken, NOTE_BYTES, Readers, Seat};
+
+use super::act::Tools;
+use super::error::CollError;
+use super::memory::Memory;
+use super::rows::{Combine, Rows};
+use crate::Call;
+use crate::build::rows as rows_of;
+use crate::schedule::Buffer;
+use long::{Long, Slots};
+pub use open::Opening;
+use short::Short;
+
+/// The most bytes that a rank writes in a short collective.
+pub const SHORT_BYTES: u64 = NOTE_BYTES as u64;
+
+/// Shared memory with a board in it, and slots behind that.
+#[derive(Debug)]
+struct Shared {
+    words: Words,
+    slots: Lease,
+    slot_bytes: u64,
+    ranks: usize,
+}
+
+impl Shared {
+    /// `None`: it is too short.
+    fn new(words: Words, slots: Lease, ranks: usize) -> Option<Shared> {
+        Board::new(words.all(), ranks)?;
+        let slot_bytes = pieces::slot_bytes(ranks);
+        let needed = Shared::bytes(ranks)?.checked_sub(Shared::first_slot(ranks)?)?;
+        (slots.region().len() >= needed).then_some(Shared { words, slots, slot_bytes, ranks })
+    }
+
+    /// Where the slots begin: on a page of their own.
+    fn first_slot(ranks: usize) -> Option<u64> {
+        let words = Board::words(ranks).checked_mul(size_of::<u64>())?;
+        (words as u64).checked_next_multiple_of(4096)
+    }
+
+    /// Bytes of all of it. What is not used takes no memory.
+    fn bytes(ranks: usize) -> Option<u64> {
+        let slots = pieces::slot_bytes(ranks).checked_mul((ranks * pieces::SLOTS) as u64)?;
+        Shared::first_slot(ranks)?.checked_add(slots)
+    }
+
+    #[inline]
+    fn board(&self) -> Board<'_> {
+        match Board::new(self.words.all(), self.ranks) {
+            Some(board) => board,
+            None => unreachable!("`new` has found enough words, and they stay"),
+        }
+    }
+}
+
+/// One rank's place at the board that a communicator's ranks share.
+#[derive(Debug)]
+pub struct Page {
+    shared: Shared,
+    seat: Seat,
+    comm: Comm,
+    area: Area,
+    slots: Slots,
+    going: Option<Going>,
+    /// What this rank sleeps for, if it said that it does.
+    asleep: Option<Awaited>,
+    /// The message that would wake it, once it has slept.
+    bell: Option<RequestId>,
+}
+
+/// Private memory: what this rank contributes, a result, and the blocks that were read.
+#[derive(Debug)]
+struct Area {
+    memory: Memory,
+}
+
+/// A collective that is under way.
+#[derive(Debug)]
+enum Going {
+    Short(Short),
+    Long(Long),
+}
+
+impl Going {
+    fn is_torn(&self) -> bool {
+        match self {
+            Going::Short(short) => short.is_torn(),
+            Going::Long(long) => long.is_torn(),
+        }
+    }
+
+    fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+        match self {
+            Going::Short(short) => short.advance(place, tools),
+            Going::Long(long) => long.advance(place, tools),
+        }
+    }
+
+    fn result(&mut self) -> Result<(), CollError> {
+        match self {
+            Going::Short(short) => short.result(),
+            Going::Long(long) => long.result(),
+        }
+    }
+}
+
+impl Page {
+    fn new(shared: Shared, area: Area, seat: Seat, comm: Comm) -> Page {
+        let slots = Slots::default();
+        Page { shared, seat, comm, area, slots, going: None, asleep: None, bell: None }
+    }
+
+    /// Whether a call on a communicator of so many ranks goes by its page, if it has one. All ranks agree.
+    #[must_use]
+    pub fn takes(call: &Call<'_>, ranks: usize) -> bool {
+        plan::fits(call, ranks) || pieces::Plan::new(call, 0, ranks).is_some()
+    }
+
+    /// Begins a collective that the page [takes](Page::takes); [`advance`](Page::advance) carries it out. `number`: its
+    /// number among the communicator's collectives, which all ranks count alike ([`pass`](super::Sequencer::pass)). `combine` is needed if it combines elements.
+    ///
+    /// # Safety
+    /// Until `advance` gives [`Poll::Ready`], or the page is dropped, the rows describe memory that is valid, those of the
+    /// send buffer for reads while nothing writes it, those of the receive buffer for reads and writes while nothing else
+    /// touches it; the two do not overlap.
+    ///
+    /// # Errors
+    /// Nothing has begun: arguments that do not fit ([`CollError::Call`], [`CollError::Row`], [`CollError::Combine`]);
+    /// [`CollError::NotShared`]; [`CollError::Abandoned`]: an earlier collective has not ended.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    pub unsafe fn begin(
+        &mut self,
+        number: u64,
+        call: &Call<'_>,
+        rows: Rows,
+        combine: Option<Combine>,
+    ) -> Result<(), CollError> {
+        if self.going.is_some() {
+            return Err(CollError::Abandoned);
+        }
+        let (me, ranks) = (self.comm.rank() as usize, self.shared.ranks);
+        call.check(me, ranks).map_err(|error| CollError::Call { error })?;
+        if !Page::takes(call, ranks) {
+            return Err(CollError::NotShared { operation: call.operation() });
+        }
+        let (send, recv) = rows_of(call, me, ranks);
+        rows.send.check(Buffer::Send, &send)?;
+        rows.recv.check(Buffer::Recv, &recv)?;
+        if let Some(unit) = call.reduction().map(|of| of.unit) {
+            let given = combine.as_ref().map(Combine::bytes);
+            if given.is_none_or(|bytes| bytes == 0 || !unit.is_multiple_of(bytes)) {
+                return Err(CollError::Combine { unit, given });
+            }
+        }
+        let going = if plan::fits(call, ranks) {
+            self.seat.begin(number);
+            let plan = plan::Plan::new(call, me, ranks);
+            Going::Short(Short::new(plan, rows, combine, self.seat.round()))
+        } else if let Some(plan) = pieces::Plan::new(call, me, ranks) {
+            self.seat.begin(number);
+            let at = (ranks, self.seat.round());
+            Going::Long(Long::new(plan, (rows, combine), at, &self.slots))
+        } else {
+            return Err(CollError::NotShared { operation: call.operation() });
+        };
+        self.going = Some(going);
+        Ok(())
+    }
+
+    /// Goes on as far as it can without waiting. Gives a result once, and `Ok` if nothing is under way.
+    ///
+    /// # Errors
+    /// See [`CollError`]; with the error all buffers are free again.
+    pub fn advance(
+        &mut self,
+        pml: &mut Pml,
+        engine: &dyn Engine,
+        reducer: &dyn Reducer,
+    ) -> Poll<Result<(), CollError>> {
+        let (Some(going), mut place) = self.parts() else { return Poll::Ready(Ok(())) };
+        if going.is_torn() {
+            return Poll::Ready(Err(CollError::Abandoned));
+        }
+        if !going.advance(&mut place, &mut Tools { pml, engine, reducer }) {
+            return Poll::Pending;
+        }
+        let result = going.result();
+        self.going = None;
+        if self.asleep.take().is_some() {
+            self.seat.get_up(&self.shared.board());
+        }
+        Poll::Ready(result)
+    }
+
+    /// What is under way, and what it works with.
+    #[inline]
+    fn parts(&mut self) -> (Option<&mut Going>, Place<'_>) {
+        let Page { shared, seat, comm, area, slots, going, .. } = self;
+        let board = shared.board();
+        (going.as_mut(), Place { board, shared, seat, comm, area, slots })
+    }
+
+    /// Whether work of an engine is under way, so that a waiting caller should poll and not sleep.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        match &self.going {
+            Some(Going::Short(short)) => short.is_busy(),
+            Some(Going::Long(long)) => long.is_busy(),
+            None => false,
+        }
+    }
+
+    /// Gives up what is under way; waits for engines. Ranks that wait for this one go on waiting, and the page is not to
+    /// be used any more.
+    pub fn give_up(&mut self) {
+        match &mut self.going {
+            Some(Going::Short(short)) => short.give_up(),
+            Some(Going::Long(long)) => long.give_up(),
+            None => {}
+        }
+    }
+
+    /// Whether [`advance`](Page::advance) would get on, as far as a few loads tell.
+    #[inline]
+    pub fn look(&mut self) -> bool {
+        let (going, mut place) = self.parts();
+        match going {
+            Some(Going::Short(short)) => short.look(&mut place),
+            Some(Going::Long(long)) => long.look(&mut place),
+            None => true,
+        }
+    }
+
+    /// Announces that this rank is about to sleep: afterwards call [`advance`](Page::advance) once more, and if that is
+    /// pending, sleep until the request has ended. `None`: it must not sleep, because only polling gets on. Announcing
+    /// again what was announced is cheap.
+    pub fn doze(&mut self, pml: &mut Pml) -> Option<RequestId> {
+        let (going, mut place) = self.parts();
+        let awaited = match going? {
+            Going::Short(short) => short.awaited(&mut place),
+            Going::Long(long) => long.awaited(&mut place),
+        }?;
+        let bell = act::bell(pml, &self.comm, self.bell)?;
+        let rung = self.bell.replace(bell) != Some(bell);
+        if rung || self.asleep != Some(awaited) {
+            self.asleep = self.seat.lie_down(&self.shared.board(), awaited).then_some(awaited);
+            self.asleep?;
+        }
+        Some(bell)
+    }
+
+    /// Gives up what it has with the endpoint; for a communicator that is freed.
+    pub fn close(&mut self, pml: &mut Pml) {
+        if let Some(bell) = self.bell.take() {
+            // It may have ended.
+            let _ = pml.cancel_recv(bell);
+            let _ = pml.release(bell);
+        }
+    }
+}
+
+/// What a collective works with, but for the endpoint.
+struct Place<'p> {
+    board: Board<'p>,
+    shared: &'p Shared,
+    seat: &'p mut Seat,
+    comm: &'p Comm,
+    area: &'p mut Area,
+    slots: &'p mut Slots,
+}
+
+impl Place<'_> {
+    fn rank(&self) -> usize {
+        self.comm.rank() as usize
+    }
+
+    /// How a rank was lost, if it is.
+    fn loss(&self, pml: &mut Pml, rank: usize) -> Option<CollError> {
+        let rank = u32::try_from(rank).ok()?;
+        let process = Rank(self.comm.process(rank).ok()?);
+        let bml = pml.bml_mut();
+        bml.reach(process);
+        let (culprit, error) = bml.blame(process)?;
+        let rank = self.comm.rank_of(culprit.0).unwrap_or(rank);
+        Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit.0, error } })
+    }
+
+    /// Whether this rank can publish a note in this round; `false`: a reader of an earlier one is behind.
+    fn has_room(&mut self, pml: &mut Pml) -> bool {
+        while let Some(rank) = self.seat.blocked_by(&self.board) {
+            if self.loss(pml, rank).is_none() {
+                return false;
+            }
+            self.seat.excuse(rank);
+        }
+        true
+    }
+
+    /// Wakes ranks that sleep for something of this one's.
+    fn ring(&mut self, pml: &mut Pml, readers: Readers) {
+        let comm = self.comm;
+        self.seat.ring(&self.board, readers, |rank| act::ring(pml, comm, rank));
+    }
+}
+
+fn scribbled(broken: Broken) -> CollError {
+    let rank = u32::try_from(broken.rank).unwrap_or(u32::MAX);
+    CollError::Scribbled { rank, what: broken.to_string() }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "begins collectives")]
+mod tests;

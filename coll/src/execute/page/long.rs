@@ -1,0 +1,481 @@
+//! Long collectives: by slots. Every rank has two in the shared memory, and fills one while others may still read the
+//! other.
+//!
+//! ```text
+//!            rank 0                 rank 1
+//! expose     pack ─▶ slot           pack ─▶ slot          bytes of the user's buffer go into the own slot
+//! combine    slice 0 of all slots   slice 1 of all slots  in the order of the ranks, into the own slot
+//! collect    unpack slices 0, 1     unpack slices 0, 1    what this rank gets, from whose slot it lies in
+//! ```
+//!
+//! That is a fragment of an all-reduce; others leave out a part ([`super::pieces`]). A rank reports each step that others
+//! wait for ([`Moment`]), and begins with a note of what it calls, which is read before its slots are.
+//!
+//! A slot is filled again when all that read it have reported a later step, or are known to be done with the collective.
+
+use gapless_sync::board::{Awaited, Mark, Moment, Readers};
+
+use super::pieces::{Plan, SLOTS, combined, done, exposed};
+use super::plan::{self, FAILED, LONG};
+use super::{Place, scribbled};
+use crate::execute::act::{Tools, Work};
+use crate::execute::error::{CollError, NOTICE_BYTES};
+use crate::execute::rows::{Combine, Rows};
+
+/// Bytes of the first note: the operation, which slot comes first, and how long the vector, or a block, is.
+const NOTE: usize = 16;
+
+/// A rank's own slots.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    /// The one that is filled next.
+    next: usize,
+    /// What was put there is read by these, and no more after that moment of that round.
+    filled: [Option<(Readers, u64, Moment)>; SLOTS],
+}
+
+/// A long collective that is under way.
+#[derive(Debug)]
+pub(super) struct Long {
+    plan: Plan,
+    rows: Rows,
+    combine: Option<Combine>,
+    stage: Stage,
+    fragment: u64,
+    /// Of the ranks or pieces that a stage goes through, the next one.
+    at: usize,
+    /// Whose first notes were read, and which slot comes first there.
+    met: Box<[Option<usize>]>,
+    /// This rank's first slot.
+    first: usize,
+    /// The round that it began in.
+    round: u64,
+    /// Whether the round of failures has begun.
+    turned: bool,
+    work: Work,
+    failure: Option<CollError>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Fresh,
+    /// The own slot is to be free.
+    Waiting,
+    Exposing,
+    /// All slots are to be filled.
+    Gathering,
+    Combining,
+    Collecting,
+    Unpacking,
+    Failing,
+    Over,
+    /// In a call, or a call has unwound.
+    Torn,
+}
+
+/// What comes of a step: another one, or nothing yet.
+type Next = Option<Stage>;
+
+impl Drop for Long {
+    fn drop(&mut self) {
+        self.work.drain();
+    }
+}
+
+impl Long {
+    /// A collective that begins in this round.
+    pub(super) fn new(
+        plan: Plan,
+        (rows, combine): (Rows, Option<Combine>),
+        (ranks, round): (usize, u64),
+        slots: &Slots,
+    ) -> Long {
+        Long {
+            plan,
+            rows,
+            combine,
+            stage: Stage::Fresh,
+            fragment: 0,
+            at: 0,
+            met: vec![None; ranks].into(),
+            first: slots.next,
+            round,
+            turned: false,
+            work: Work::default(),
+            failure: None,
+        }
+    }
+
+    pub(super) fn is_torn(&self) -> bool {
+        self.stage == Stage::Torn
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.work.is_pending()
+    }
+
+    /// Waits for engines; nothing goes on afterwards.
+    pub(super) fn give_up(&mut self) {
+        self.work.drain();
+        self.stage = Stage::Torn;
+    }
+
+    /// Why it failed, once it is over.
+    pub(super) fn result(&mut self) -> Result<(), CollError> {
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Which rank is waited for; `None`: none is.
+    pub(super) fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
+        match self.stage {
+            Stage::Fresh | Stage::Failing => {
+                place.seat.blocked_by(&place.board).map(Awaited::Reader)
+            }
+            Stage::Waiting => self.reader(place).map(Awaited::Reader),
+            Stage::Gathering | Stage::Collecting => {
+                self.source(place).map(|(rank, _)| Awaited::Note(rank))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether [`advance`](Long::advance) would get on, as far as a few loads tell.
+    pub(super) fn look(&self, place: &mut Place<'_>) -> bool {
+        match self.stage {
+            Stage::Fresh | Stage::Failing => false,
+            Stage::Waiting => self.reader(place).is_none(),
+            Stage::Gathering | Stage::Collecting => match self.source(place) {
+                Some((rank, step)) if self.met.get(rank).is_some_and(Option::is_some) => {
+                    place.seat.reached(&place.board, rank, Moment::new(self.round, step))
+                }
+                Some((rank, _)) => place.seat.look(&place.board, rank) != Ok(None),
+                None => true,
+            },
+            _ => true,
+        }
+    }
+
+    /// Goes on as far as it can; whether all is over.
+    pub(super) fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+        loop {
+            let stage = std::mem::replace(&mut self.stage, Stage::Torn);
+            let next = match self.step(stage, place, tools) {
+                Ok(next) => next,
+                Err(error) => {
+                    self.failure.get_or_insert(error);
+                    Some(Stage::Failing)
+                }
+            };
+            self.stage = next.unwrap_or(stage);
+            match next {
+                Some(Stage::Over) => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+    }
+
+    fn step(
+        &mut self,
+        stage: Stage,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<Next, CollError> {
+        match stage {
+            Stage::Fresh => Ok(self.introduce(place, tools)),
+            Stage::Waiting => self.expose(place, tools),
+            Stage::Exposing => self.after_work(place, |long, place| {
+                long.report(place, tools, exposed(long.fragment));
+                Stage::Gathering
+            }),
+            Stage::Gathering => self.gather(place, tools),
+            Stage::Combining => self.after_work(place, |long, place| {
+                long.report(place, tools, combined(long.fragment));
+                Stage::Collecting
+            }),
+            Stage::Collecting => self.collect(place, tools),
+            Stage::Unpacking => self.after_work(place, |long, place| long.turn(place, tools)),
+            Stage::Failing => Ok(self.tell(place, tools)),
+            Stage::Over | Stage::Torn => Ok(None),
+        }
+    }
+
+    /// Once the work of engines is over.
+    fn after_work(
+        &mut self,
+        place: &mut Place<'_>,
+        then: impl FnOnce(&mut Long, &mut Place<'_>) -> Stage,
+    ) -> Result<Next, CollError> {
+        match self.work.result() {
+            None => Ok(None),
+            Some(Err(error)) => Err(CollError::Engine { rank: place.comm.rank(), error }),
+            Some(Ok(())) => {
+                self.at = 0;
+                Ok(Some(then(self, place)))
+            }
+        }
+    }
+
+    fn report(&self, place: &mut Place<'_>, tools: &mut Tools<'_>, step: u16) {
+        place.seat.report(&place.board, Moment::new(self.round, step));
+        place.ring(tools.pml, Readers::All);
+    }
+
+    /// Publishes what this rank calls.
+    fn introduce(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
+        if !place.has_room(tools.pml) {
+            return None;
+        }
+        let mut note = [0; NOTE];
+        note[0] = plan::kind(self.plan.operation());
+        note[1] = u8::try_from(self.first).unwrap_or(0);
+        note[8..].copy_from_slice(&self.plan.len().to_le_bytes());
+        place.seat.publish(&place.board, LONG, &note, Readers::All);
+        place.ring(tools.pml, Readers::All);
+        Some(Stage::Waiting)
+    }
+
+    /// The slot of this fragment, of those of a rank.
+    fn slot(&self, first: usize) -> usize {
+        (first + usize::try_from(self.fragment % SLOTS as u64).unwrap_or(0)) % SLOTS
+    }
+
+    /// The rank that still reads what is in the slot that this rank fills next.
+    fn reader(&self, place: &mut Place<'_>) -> Option<usize> {
+        let (readers, round, moment) = place.slots.filled[self.slot(self.first)]?;
+        let (me, ranks) = (place.rank(), self.met.len());
+        let mut all = match readers {
+            Readers::All => 0..ranks,
+            Readers::One(rank) => rank..rank + 1,
+        };
+        let (seat, board) = (&mut *place.seat, &place.board);
+        all.find(|rank| {
+            let over = |rank: usize, seat: &mut gapless_sync::board::Seat| {
+                seat.reached(board, rank, moment) || !seat.is_behind(board, rank, round)
+            };
+            *rank != me && !over(*rank, seat)
+        })
+    }
+
+    /// Fills the slot, once it is free.
+    fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        if !self.plan.exposes() {
+            self.at = 0;
+            return Ok(Some(Stage::Gathering));
+        }
+        while let Some(rank) = self.reader(place) {
+            if place.loss(tools.pml, rank).is_none() {
+                return Ok(None);
+            }
+            place.seat.excuse(rank);
+        }
+        let slot = self.slot(self.first);
+        let until = Moment::new(self.round, done(self.fragment));
+        place.slots.filled[slot] = Some((self.plan.readers(), self.round, until));
+        place.slots.next = (slot + 1) % SLOTS;
+        let me = place.rank();
+        for piece in self.plan.input(self.fragment) {
+            let packed = place.shared.fill(&self.rows, &piece, (me, slot), tools, &mut self.work);
+            if let Err(error) = packed {
+                self.work.fail(error);
+            }
+        }
+        Ok(Some(Stage::Exposing))
+    }
+
+    /// Which rank is waited for, and for which step of it.
+    fn source(&self, place: &Place<'_>) -> Option<(usize, u16)> {
+        if self.stage == Stage::Gathering {
+            let ranks = self.met.len();
+            let rank = (place.rank() + 1 + self.at) % ranks;
+            return (self.at < ranks).then(|| (rank, exposed(self.fragment)));
+        }
+        let (rank, step, _) = self.plan.output(self.fragment, self.at)?;
+        Some((rank, step))
+    }
+
+    /// Waits for all slots, and starts to combine this rank's slice.
+    fn gather(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        let Some(slice) = self.plan.combines(self.fragment) else {
+            self.at = 0;
+            return Ok(Some(Stage::Collecting));
+        };
+        let ranks = self.met.len();
+        while self.at < ranks {
+            let rank = (place.rank() + 1 + self.at) % ranks;
+            if !self.wait(rank, exposed(self.fragment), place, tools)? {
+                return Ok(None);
+            }
+            self.at += 1;
+        }
+        let slots = self.met.iter().map(|first| self.slot(first.unwrap_or(self.first)));
+        let slots: Vec<usize> = slots.collect();
+        if let Some(combine) = &self.combine
+            && let Err(error) =
+                place.shared.reduce(combine, &slots, (place.rank(), slice), tools, &mut self.work)
+        {
+            self.work.fail(error);
+        }
+        Ok(Some(Stage::Combining))
+    }
+
+    /// Reads what this rank gets.
+    fn collect(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        while let Some((rank, step, piece)) = self.plan.output(self.fragment, self.at) {
+            if piece.is_empty() {
+                self.at += 1;
+                continue;
+            }
+            if !self.wait(rank, step, place, tools)? {
+                return Ok(None);
+            }
+            let first = self.met.get(rank).copied().flatten().unwrap_or(self.first);
+            let from = (rank, self.slot(first));
+            let read = place.shared.empty(&self.rows, &piece, from, tools, &mut self.work);
+            if let Err(error) = read {
+                self.work.fail(error);
+            }
+            self.at += 1;
+        }
+        Ok(Some(Stage::Unpacking))
+    }
+
+    /// A fragment is over.
+    fn turn(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Stage {
+        self.fragment += 1;
+        if self.fragment < self.plan.fragments {
+            if !self.plan.exposes() {
+                // Whoever does says so with the next fragment.
+                self.report(place, tools, done(self.fragment - 1));
+            }
+            return Stage::Waiting;
+        }
+        place.seat.report(&place.board, Moment::last(self.round));
+        place.ring(tools.pml, Readers::All);
+        if self.plan.together() && self.met.iter().all(Option::is_some) {
+            place.seat.all_began(self.round);
+        }
+        Stage::Over
+    }
+
+    /// Tells the others that this rank fails, and why.
+    fn tell(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
+        // What was started is over first, however it went.
+        let _ = self.work.result()?;
+        self.next_round(place);
+        if !place.has_room(tools.pml) {
+            return None;
+        }
+        if let Some(failure) = &self.failure {
+            let notice = failure.notice(place.comm.rank());
+            place.seat.publish(&place.board, FAILED, &notice, Readers::All);
+        }
+        place.seat.report(&place.board, Moment::failed(self.round));
+        place.seat.turn();
+        place.seat.finish(&place.board);
+        place.ring(tools.pml, Readers::All);
+        Some(Stage::Over)
+    }
+
+    fn next_round(&mut self, place: &mut Place<'_>) {
+        if !std::mem::replace(&mut self.turned, true) {
+            place.seat.turn();
+        }
+    }
+
+    /// Whether a rank has come so far.
+    fn wait(
+        &mut self,
+        rank: usize,
+        step: u16,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<bool, CollError> {
+        if rank == place.rank() {
+            if let Some(met) = self.met.get_mut(rank) {
+                *met = Some(self.first);
+            }
+            return Ok(true);
+        }
+        if self.met.get(rank).is_some_and(Option::is_none) && !self.meet(rank, place, tools)? {
+            return Ok(false);
+        }
+        let moment = Moment::new(self.round, step);
+        if !place.seat.reached(&place.board, rank, moment) {
+            let Some(loss) = place.loss(tools.pml, rank) else { return Ok(false) };
+            // It may have come so far before.
+            if !place.seat.reached(&place.board, rank, moment) {
+                return Err(loss);
+            }
+        }
+        if place.seat.has_left(rank) && place.seat.foretells(&place.board, rank, FAILED) {
+            self.next_round(place);
+            return Err(notice(rank, place));
+        }
+        Ok(true)
+    }
+
+    /// Reads a rank's first note, if it is there.
+    fn meet(
+        &mut self,
+        rank: usize,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Result<bool, CollError> {
+        let mut found = place.seat.look(&place.board, rank);
+        if found == Ok(None) {
+            let Some(loss) = place.loss(tools.pml, rank) else { return Ok(false) };
+            found = place.seat.look(&place.board, rank);
+            if found == Ok(None) {
+                return Err(loss);
+            }
+        }
+        let Some(mark) = found.map_err(scribbled)? else { return Ok(false) };
+        let first = self.refuse(rank, mark, place)?;
+        if let Some(met) = self.met.get_mut(rank) {
+            *met = Some(first);
+        }
+        Ok(true)
+    }
+
+    /// A rank's first slot, if it calls what this one calls.
+    fn refuse(&self, source: usize, mark: Mark, place: &Place<'_>) -> Result<usize, CollError> {
+        let rank = u32::try_from(source).unwrap_or(u32::MAX);
+        let (ours, expected) = (self.plan.operation(), self.plan.len());
+        if mark.kind == FAILED {
+            return Err(notice(source, place));
+        }
+        let (theirs, sent, first) = match mark.kind {
+            LONG => {
+                let (kind, first, len) = introduced(source, place);
+                (plan::operation(kind), len, first)
+            }
+            kind => (plan::operation(kind), u64::from(mark.len), 0),
+        };
+        if theirs != Some(ours) {
+            return Err(CollError::Mismatch { rank, theirs, ours });
+        }
+        if sent != expected || mark.kind != LONG {
+            return Err(CollError::Length { rank, sent, expected });
+        }
+        Ok(first)
+    }
+}
+
+/// What a rank's first note says: the operation's kind, its first slot, and the length.
+pub(super) fn introduced(rank: usize, place: &Place<'_>) -> (u8, usize, u64) {
+    let mut note = [0; NOTE];
+    place.seat.read(&place.board, rank, 0, &mut note);
+    let [kind, first, ..] = note;
+    let mut len = [0; 8];
+    len.copy_from_slice(&note[8..]);
+    (kind, usize::from(first) % SLOTS, u64::from_le_bytes(len))
+}
+
+/// Why a rank has failed, as its note of this round says.
+fn notice(source: usize, place: &Place<'_>) -> CollError {
+    let rank = u32::try_from(source).unwrap_or(u32::MAX);
+    let mut notice = [0; NOTICE_BYTES];
+    place.seat.read(&place.board, source, 0, &mut notice);
+    CollError::told(notice, rank, place.comm.size())
+}

@@ -1,0 +1,417 @@
+//! What each rank does in a long collective, fragment by fragment: which bytes it puts into its slot, which slice of all
+//! slots it combines, and what it reads from whose slot. Pure.
+
+use std::ops::Range;
+
+use gapless_sync::board::{Readers, STEP_MAX};
+
+use crate::schedule::{Buffer, SCRATCH_ALIGN};
+use crate::{Call, Operation};
+
+use super::plan::RANKS_MAX;
+
+/// Slots of a rank: it fills one while others still read the one before.
+pub(super) const SLOTS: usize = 2;
+
+/// The most bytes of a slot: it stays in the cache of the core that fills it, and of those that read it.
+const SLOT_MAX: u64 = 128 << 10;
+
+/// The most bytes of all ranks' slots.
+const SLOTS_MAX: u64 = 8 << 20;
+
+/// A broadcast goes in so many fragments, so that others read one while the root fills the next,
+const FRAGMENTS: u64 = 4;
+/// of at least so many bytes,
+const FRAGMENT_MIN: u64 = 8 << 10;
+/// and at most so many.
+const FRAGMENT_MAX: u64 = 64 << 10;
+
+/// Bytes of a slot, if so many ranks share memory.
+pub(super) fn slot_bytes(ranks: usize) -> u64 {
+    let all = SLOTS_MAX / (SLOTS * ranks.max(1)) as u64;
+    all.min(SLOT_MAX) / 4096 * 4096
+}
+
+/// Bytes of a user's buffer, and where they lie in a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) buffer: Buffer,
+    /// The block that they lie in, and where they begin there.
+    pub(super) block: usize,
+    pub(super) start: u64,
+    /// Where they lie in the packed stream of the buffer.
+    pub(super) range: Range<u64>,
+    /// Where they begin in the slot.
+    pub(super) at: u64,
+}
+
+impl Piece {
+    pub(super) fn is_empty(&self) -> bool {
+        self.range.is_empty()
+    }
+}
+
+/// How the bytes of a rank's slot belong to ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// Everybody who reads it reads all of it.
+    Whole,
+    /// A piece for each rank.
+    Pieces,
+    /// A vector, of which each rank combines a slice.
+    Slices,
+}
+
+/// One rank's part of a long collective.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    call: Call<'static>,
+    me: usize,
+    ranks: usize,
+    shape: Shape,
+    /// Bytes of the vector, or of a block.
+    len: u64,
+    /// How many of them go in a fragment.
+    step: u64,
+    /// What a slice is a multiple of.
+    grain: u64,
+    /// How many fragments there are.
+    pub(super) fragments: u64,
+}
+
+/// Steps of a fragment, in a round of the board.
+pub(super) fn exposed(fragment: u64) -> u16 {
+    step(3 * fragment + 1)
+}
+
+pub(super) fn combined(fragment: u64) -> u16 {
+    step(3 * fragment + 2)
+}
+
+pub(super) fn done(fragment: u64) -> u16 {
+    step(3 * fragment + 3)
+}
+
+fn step(number: u64) -> u16 {
+    u16::try_from(number).unwrap_or(STEP_MAX)
+}
+
+fn lcm(one: u64, other: u64) -> u64 {
+    let (mut a, mut b) = (one, other);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    one.checked_div(a).unwrap_or(0).saturating_mul(other)
+}
+
+impl Plan {
+    /// What rank `me` does in a call that goes through slots; `None`: it does not. All ranks agree, because they agree on
+    /// what this depends on.
+    pub(super) fn new(call: &Call<'_>, me: usize, ranks: usize) -> Option<Plan> {
+        let call = call.without_lists()?;
+        let shape = match call {
+            Call::Bcast { .. } | Call::Gather { .. } | Call::Allgather { .. } => Shape::Whole,
+            Call::Scatter { .. } | Call::Alltoall { .. } | Call::ReduceScatterBlock { .. } => {
+                Shape::Pieces
+            }
+            Call::Reduce { .. } | Call::Allreduce { .. } => Shape::Slices,
+            _ => return None,
+        };
+        let len = call.bytes().filter(|len| *len > 0)?;
+        if !(2..=RANKS_MAX).contains(&ranks) {
+            return None;
+        }
+        let slot = slot_bytes(ranks);
+        let grain = lcm(call.reduction().map_or(1, |of| of.unit.max(1)), SCRATCH_ALIGN);
+        let most = match (shape, &call) {
+            (Shape::Whole, Call::Bcast { .. }) => {
+                let share = len.div_ceil(FRAGMENTS).next_multiple_of(4096);
+                share.clamp(FRAGMENT_MIN, FRAGMENT_MAX).min(slot)
+            }
+            (Shape::Whole, _) => slot,
+            (Shape::Pieces, _) => slot / ranks as u64 / grain * grain,
+            (Shape::Slices, _) => {
+                (slot / ranks as u64 / grain).checked_mul(ranks as u64 * grain)?
+            }
+        };
+        let whole = len.checked_next_multiple_of(grain)?;
+        let step = if shape == Shape::Pieces { whole.min(most) } else { most };
+        let fragments = len.checked_div(step)? + u64::from(!len.is_multiple_of(step));
+        let fits = fragments.checked_mul(3)? < u64::from(STEP_MAX);
+        fits.then_some(Plan { call, me, ranks, shape, len, step, grain, fragments })
+    }
+
+    pub(super) fn operation(&self) -> Operation {
+        self.call.operation()
+    }
+
+    /// Bytes of the vector, or of a block: all ranks know.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn root(&self) -> Option<usize> {
+        match self.call {
+            Call::Bcast { root, .. }
+            | Call::Gather { root, .. }
+            | Call::Scatter { root, .. }
+            | Call::Reduce { root, .. } => Some(root),
+            _ => None,
+        }
+    }
+
+    fn in_place(&self) -> bool {
+        match self.call {
+            Call::Gather { in_place, .. }
+            | Call::Scatter { in_place, .. }
+            | Call::Allgather { in_place, .. }
+            | Call::Alltoall { in_place, .. }
+            | Call::Reduce { in_place, .. }
+            | Call::Allreduce { in_place, .. }
+            | Call::ReduceScatterBlock { in_place, .. } => {
+                in_place && self.root().is_none_or(|root| root == self.me)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this rank fills its slot.
+    pub(super) fn exposes(&self) -> bool {
+        let is_root = self.root() == Some(self.me);
+        match self.call {
+            Call::Bcast { .. } | Call::Scatter { .. } => is_root,
+            Call::Gather { .. } => !(is_root && self.in_place()),
+            _ => true,
+        }
+    }
+
+    /// Who reads this rank's slot.
+    pub(super) fn readers(&self) -> Readers {
+        match self.call {
+            Call::Gather { root, .. } => Readers::One(root),
+            _ => Readers::All,
+        }
+    }
+
+    /// Whether all ranks combine slices.
+    fn reduces(&self) -> bool {
+        self.call.reduction().is_some()
+    }
+
+    /// Whether this rank hears of all others before it ends.
+    pub(super) fn together(&self) -> bool {
+        !matches!(self.call, Call::Bcast { .. } | Call::Scatter { .. } | Call::Gather { .. })
+    }
+
+    /// How many bytes of the vector, or of a block, a fragment has, and where they begin.
+    fn window(&self, fragment: u64) -> Range<u64> {
+        let start = fragment * self.step;
+        start.min(self.len)..(start + self.step).min(self.len)
+    }
+
+    /// The slice of a slot that a rank combines.
+    fn slice(&self, fragment: u64, rank: usize) -> Range<u64> {
+        let window = self.window(fragment);
+        let bytes = window.end - window.start;
+        if self.shape == Shape::Pieces {
+            let at = rank as u64 * self.step;
+            return at..at + bytes;
+        }
+        let each = bytes.div_ceil(self.ranks as u64).next_multiple_of(self.grain);
+        let at = |rank: u64| (rank * each).min(bytes);
+        at(rank as u64)..at(rank as u64 + 1)
+    }
+
+    /// What this rank puts into its slot.
+    pub(super) fn input(&self, fragment: u64) -> impl Iterator<Item = Piece> + '_ {
+        let window = self.window(fragment);
+        let blocks = if self.shape == Shape::Pieces { self.ranks } else { 1 };
+        let received = match self.call {
+            // Its root has but one buffer.
+            Call::Bcast { .. } => true,
+            // In place is what its root would send to itself.
+            Call::Scatter { .. } => false,
+            _ => self.in_place(),
+        };
+        let buffer = if received { Buffer::Recv } else { Buffer::Send };
+        let own = matches!(self.call, Call::Gather { .. } | Call::Allgather { .. }) && received;
+        (0..blocks).map(move |index| {
+            let block = if own { self.me } else { index };
+            let first = block as u64 * self.len;
+            Piece {
+                buffer,
+                block,
+                start: window.start,
+                range: first + window.start..first + window.end,
+                at: index as u64 * self.step,
+            }
+        })
+    }
+
+    /// The slice of all slots that this rank combines, in its own.
+    pub(super) fn combines(&self, fragment: u64) -> Option<Range<u64>> {
+        let slice = self.slice(fragment, self.me);
+        (self.reduces() && !slice.is_empty()).then_some(slice)
+    }
+
+    /// The `index`th that this rank reads: whose slot, after which step, and what goes where; `None`: there are fewer. If
+    /// these are no bytes, there is nothing to wait for.
+    pub(super) fn output(&self, fragment: u64, index: usize) -> Option<(usize, u16, Piece)> {
+        let Plan { me, ranks, .. } = *self;
+        let window = self.window(fragment);
+        let is_root = self.root() == Some(me);
+        // Beginning with its own, so that not all read the same slot at once.
+        let turn = (index < ranks).then(|| (me + index) % ranks);
+        let piece = |block: usize, skipped: u64, bytes: Range<u64>| {
+            let start = window.start + skipped;
+            let first = block as u64 * self.len + start;
+            let range = first..first + (bytes.end - bytes.start);
+            Piece { buffer: Buffer::Recv, block, start, range, at: bytes.start }
+        };
+        let all = 0..window.end - window.start;
+        let skips_own = self.in_place() && turn == Some(me);
+        let nothing = || piece(0, 0, 0..0);
+        let exposed = exposed(fragment);
+        match self.call {
+            Call::Bcast { root, .. } => {
+                (index == 0 && !is_root).then(|| (root, exposed, piece(0, 0, all)))
+            }
+            Call::Scatter { root, .. } => {
+                let here = index == 0 && !self.in_place();
+                here.then(|| (root, exposed, piece(0, 0, self.slice(fragment, me))))
+            }
+            Call::ReduceScatterBlock { .. } => (index == 0)
+                .then(|| (me, combined(fragment), piece(0, 0, self.slice(fragment, me)))),
+            Call::Gather { .. } if !is_root => None,
+            Call::Gather { .. } | Call::Allgather { .. } | Call::Alltoall { .. } => {
+                let from = turn?;
+                let bytes = match self.shape {
+                    Shape::Pieces => self.slice(fragment, me),
+                    _ => all,
+                };
+                // Of an all-to-all, all is read again: it was taken from there.
+                let skipped = skips_own && self.shape == Shape::Whole;
+                Some((from, exposed, if skipped { nothing() } else { piece(from, 0, bytes) }))
+            }
+            Call::Reduce { .. } if !is_root => None,
+            _ => {
+                let from = turn?;
+                let slice = self.slice(fragment, from);
+                Some((from, combined(fragment), piece(0, slice.start, slice)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reduction;
+
+    fn calls(root: usize, len: u64, of: Reduction) -> Vec<Call<'static>> {
+        let each = |in_place| {
+            [
+                Call::Bcast { root, len },
+                Call::Gather { root, len, in_place },
+                Call::Scatter { root, len, in_place },
+                Call::Allgather { len, in_place },
+                Call::Alltoall { len, in_place },
+                Call::Reduce { root, len, of, in_place },
+                Call::Allreduce { len, of, in_place },
+                Call::ReduceScatterBlock { len, of, in_place },
+            ]
+        };
+        [false, true].into_iter().flat_map(each).collect()
+    }
+
+    /// Every byte of a buffer goes through a slot once, whoever's fragments are counted; nothing lies outside of a slot;
+    /// what is read of a slot was put there, and is combined before where it has to be.
+    #[test]
+    fn fragments_cover_all_and_stay_in_their_slots() {
+        for (ranks, unit) in [(2, 4), (3, 12), (5, 1), (16, 8), (40, 10)] {
+            let of = Reduction { unit, commutative: true };
+            for len in [1, 7, 1000, 70_000, 300_000].map(|len| len * unit) {
+                for call in calls(ranks - 1, len, of) {
+                    let plans: Vec<Plan> =
+                        (0..ranks).map(|me| Plan::new(&call, me, ranks).unwrap()).collect();
+                    for plan in &plans {
+                        check(plan, &plans);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check(plan: &Plan, plans: &[Plan]) {
+        let (call, me, ranks) = (plan.call, plan.me, plan.ranks);
+        let slot = slot_bytes(ranks);
+        let (send, recv) = crate::build::rows(&call, me, ranks);
+        let (mut sent, mut received) = (0, 0);
+        for fragment in 0..plan.fragments {
+            let mut filled = 0;
+            for piece in plan.input(fragment).filter(|_| plan.exposes()) {
+                let bytes = piece.range.end - piece.range.start;
+                assert!(piece.at >= filled && piece.at + bytes <= slot, "{call:?}");
+                filled = piece.at + bytes;
+                sent += bytes;
+                let row = if piece.buffer == Buffer::Send { &send } else { &recv };
+                assert!(piece.range.end <= row.len(), "{call:?} {piece:?}");
+                assert_eq!(row.range(piece.block).start + piece.start, piece.range.start);
+            }
+            for (from, after, piece) in (0..).map_while(|index| plan.output(fragment, index)) {
+                let bytes = piece.range.end - piece.range.start;
+                received += bytes;
+                assert!(plans[from].exposes() || bytes == 0);
+                assert!(after == exposed(fragment) || after == combined(fragment));
+                let reader = plans[from].readers();
+                assert!(reader == Readers::All || reader == Readers::One(me) || from == me);
+                let there: Vec<Piece> = plans[from].input(fragment).collect();
+                let within = |it: &Piece| {
+                    it.at <= piece.at && piece.at + bytes <= it.at + it.range.end - it.range.start
+                };
+                assert!(bytes == 0 || there.iter().any(within), "{call:?} {piece:?}");
+                assert!(piece.range.end <= recv.len(), "{call:?} {piece:?}");
+                if after == combined(fragment) && bytes > 0 {
+                    assert_eq!(
+                        plans[from].combines(fragment),
+                        Some(piece.at..piece.at + bytes),
+                        "{call:?}"
+                    );
+                }
+            }
+            if let Some(slice) = plan.combines(fragment) {
+                let unit = call.reduction().unwrap().unit;
+                assert!(slice.start % unit == 0 && slice.end % unit == 0 && slice.end <= slot);
+            }
+        }
+        let input = if send.is_empty() { recv.len() } else { send.len() };
+        let block = matches!(call, Call::Gather { .. } | Call::Allgather { .. });
+        let input = if plan.in_place() && block { plan.len } else { input };
+        if plan.exposes() {
+            assert_eq!(sent, input, "{call:?} rank {me}");
+        }
+        let kept = match call {
+            Call::Bcast { root, .. } if root == me => recv.len(),
+            Call::Gather { root, .. } if root == me && plan.in_place() => plan.len,
+            Call::Allgather { in_place: true, .. } => plan.len,
+            Call::ReduceScatterBlock { in_place: true, .. } => recv.len() - plan.len,
+            _ => 0,
+        };
+        assert_eq!(received, recv.len() - kept, "{call:?} rank {me}");
+    }
+
+    #[test]
+    fn what_has_no_slots_goes_another_way() {
+        let of = Reduction { unit: 8, commutative: true };
+        assert_eq!(Plan::new(&Call::Barrier, 0, 2), None);
+        assert_eq!(Plan::new(&Call::Scan { len: 8000, of, in_place: false }, 0, 2), None);
+        assert_eq!(Plan::new(&Call::Bcast { root: 0, len: u64::MAX }, 0, 2), None);
+        assert_eq!(Plan::new(&Call::Bcast { root: 0, len: 0 }, 0, 2), None);
+        assert_eq!(Plan::new(&Call::Bcast { root: 0, len: 8000 }, 0, RANKS_MAX + 1), None);
+        let large = Reduction { unit: 1 << 20, commutative: true };
+        let call = Call::Allreduce { len: 2 << 20, of: large, in_place: false };
+        assert_eq!(Plan::new(&call, 0, 2), None, "an element is longer than a slot");
+        let call = Call::Alltoall { len: u64::MAX - 1, in_place: false };
+        assert_eq!(Plan::new(&call, 0, 2), None);
+    }
+}

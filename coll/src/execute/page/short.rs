@@ -1,0 +1,319 @@
+//! Short collectives: by notes.
+//!
+//! | operation | notes |
+//! |---|---|
+//! | bcast, scatter | the root writes one, all others read it, or their part of it |
+//! | reduce, gather | all others write one, the root reads them |
+//! | allgather, alltoall, reduce_scatter_block, scan, exscan | all write one; each reads those, and the parts, that it needs |
+//! | barrier, allreduce | up to 8 ranks: all write one, and each reads all; more: rank 0 reads all, and writes the result |
+
+use gapless_engine::EngineError;
+use gapless_sync::board::{Awaited, Mark, Readers};
+
+use super::long::introduced;
+use super::plan::{self, Content, FAILED, LONG, Plan, Round, Then};
+use super::{Place, scribbled};
+use crate::execute::act::{Tools, Work};
+use crate::execute::error::{CollError, NOTICE_BYTES};
+use crate::execute::rows::{Combine, Rows};
+
+/// A short collective that is under way.
+#[derive(Debug)]
+pub(super) struct Short {
+    plan: Plan,
+    rows: Rows,
+    combine: Option<Combine>,
+    stage: Stage,
+    /// Rounds that are over.
+    rounds: usize,
+    /// Sources of this round whose notes were read, or need not be.
+    read: usize,
+    /// Its first round's number.
+    began: u64,
+    work: Work,
+    failure: Option<CollError>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Fresh,
+    Packing,
+    Publishing,
+    Reading,
+    Combining,
+    Delivering,
+    /// In a call, or a call has unwound.
+    Torn,
+}
+
+impl Drop for Short {
+    fn drop(&mut self) {
+        self.work.drain();
+    }
+}
+
+impl Short {
+    /// A collective that begins in this round.
+    pub(super) fn new(plan: Plan, rows: Rows, combine: Option<Combine>, round: u64) -> Short {
+        Short {
+            plan,
+            rows,
+            combine,
+            stage: Stage::Fresh,
+            rounds: 0,
+            read: 0,
+            began: round,
+            work: Work::default(),
+            failure: None,
+        }
+    }
+
+    pub(super) fn is_torn(&self) -> bool {
+        self.stage == Stage::Torn
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.work.is_pending()
+    }
+
+    /// Waits for engines; nothing goes on afterwards.
+    pub(super) fn give_up(&mut self) {
+        self.work.drain();
+        self.stage = Stage::Torn;
+    }
+
+    /// Why it failed, once it is over.
+    pub(super) fn result(&mut self) -> Result<(), CollError> {
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Whether [`advance`](Short::advance) would get on, as far as a few loads tell.
+    pub(super) fn look(&self, place: &mut Place<'_>) -> bool {
+        match self.awaited(place) {
+            Some(Awaited::Note(rank)) => place.seat.look(&place.board, rank) != Ok(None),
+            Some(Awaited::Reader(_)) => false,
+            None => true,
+        }
+    }
+
+    fn round(&self) -> Option<&Round> {
+        self.plan.rounds.get(self.rounds)?.as_ref()
+    }
+
+    fn fail(&mut self, error: CollError) {
+        self.failure.get_or_insert(error);
+    }
+
+    fn fail_engine(&mut self, place: &Place<'_>, error: EngineError) {
+        self.fail(CollError::Engine { rank: place.comm.rank(), error });
+    }
+
+    /// The source whose note is read next.
+    fn source(&self) -> Option<usize> {
+        let round = self.round()?;
+        let source = round.sources.start + self.read;
+        (source < round.sources.end).then_some(source)
+    }
+
+    /// Which rank is waited for; `None`: none is.
+    pub(super) fn awaited(&self, place: &mut Place<'_>) -> Option<Awaited> {
+        let ranks = place.comm.size() as usize;
+        match self.stage {
+            Stage::Publishing => place.seat.blocked_by(&place.board).map(Awaited::Reader),
+            Stage::Reading => self.source().filter(|rank| *rank < ranks).map(Awaited::Note),
+            _ => None,
+        }
+    }
+
+    /// Goes on as far as it can; whether all is over.
+    pub(super) fn advance(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+        loop {
+            let stage = std::mem::replace(&mut self.stage, Stage::Torn);
+            let next = self.step(stage, place, tools);
+            self.stage = next.unwrap_or(stage);
+            match next {
+                Some(Stage::Fresh) => return true,
+                Some(_) => {}
+                None => return false,
+            }
+        }
+    }
+
+    /// What comes after a stage: `Fresh` if all is over, `None` if it goes on.
+    fn step(
+        &mut self,
+        stage: Stage,
+        place: &mut Place<'_>,
+        tools: &mut Tools<'_>,
+    ) -> Option<Stage> {
+        match stage {
+            Stage::Fresh => {
+                if let Some(span) = &self.plan.input
+                    && let Err(error) = place.area.pack(&self.rows, span, tools, &mut self.work)
+                {
+                    self.work.fail(error);
+                }
+                Some(Stage::Packing)
+            }
+            Stage::Packing => {
+                self.settle(place)?;
+                Some(Stage::Publishing)
+            }
+            Stage::Publishing => self.publish(place, tools).then_some(Stage::Reading),
+            Stage::Reading => {
+                while self.read_next(place, tools)? {}
+                self.combine(place, tools);
+                Some(Stage::Combining)
+            }
+            Stage::Combining => {
+                self.settle(place)?;
+                place.seat.turn();
+                (self.rounds, self.read) = (self.rounds + 1, 0);
+                if self.round().is_some() {
+                    return Some(Stage::Publishing);
+                }
+                self.deliver(place, tools);
+                Some(Stage::Delivering)
+            }
+            Stage::Delivering => {
+                self.settle(place)?;
+                Some(Stage::Fresh)
+            }
+            Stage::Torn => None,
+        }
+    }
+
+    /// Whether the work of engines is over.
+    fn settle(&mut self, place: &Place<'_>) -> Option<()> {
+        if let Err(error) = self.work.result()? {
+            self.fail_engine(place, error);
+        }
+        Some(())
+    }
+
+    /// Publishes this round's note, if there is one; `false`: a reader of an earlier one is behind.
+    fn publish(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
+        let Some(Round { publish: Some((content, readers)), note, .. }) = self.round() else {
+            return true;
+        };
+        let (content, readers, note) = (*content, *readers, *note);
+        if !place.has_room(tools.pml) {
+            return false;
+        }
+        match &self.failure {
+            None => {
+                let data = place.area.note(content, note);
+                place.seat.publish(&place.board, plan::kind(self.plan.operation), data, readers);
+            }
+            Some(failure) => {
+                let notice = failure.notice(place.comm.rank());
+                place.seat.publish(&place.board, FAILED, &notice, readers);
+            }
+        }
+        place.ring(tools.pml, readers);
+        true
+    }
+
+    /// Reads the next note; `false`: there is none left, `None`: it is not there yet.
+    fn read_next(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Option<bool> {
+        if self.failure.is_some() {
+            return Some(false);
+        }
+        let Some(source) = self.source() else { return Some(false) };
+        let Some(round) = self.round() else { return Some(false) };
+        if source == place.rank() {
+            place.area.take_own(self.read, round);
+            self.read += 1;
+            return Some(true);
+        }
+        let mut found = place.seat.look(&place.board, source);
+        if found == Ok(None) {
+            if let Some(loss) = place.loss(tools.pml, source) {
+                // It may have written it before.
+                found = place.seat.look(&place.board, source);
+                if found == Ok(None) {
+                    self.fail(loss);
+                    return Some(false);
+                }
+            } else {
+                return None;
+            }
+        }
+        match found {
+            Ok(None) => return None,
+            Ok(Some(mark)) => match self.refuses(mark, source, place) {
+                None => {
+                    let (block, part) = place.area.block(self.read, round);
+                    place.seat.read(&place.board, source, part, block);
+                }
+                Some(error) => self.fail(error),
+            },
+            Err(broken) => self.fail(scribbled(broken)),
+        }
+        self.read += 1;
+        Some(true)
+    }
+
+    /// What is wrong with another rank's note.
+    fn refuses(&self, mark: Mark, source: usize, place: &Place<'_>) -> Option<CollError> {
+        let rank = u32::try_from(source).unwrap_or(u32::MAX);
+        let Mark { kind, len } = mark;
+        if kind == FAILED {
+            let mut notice = [0; NOTICE_BYTES];
+            place.seat.read(&place.board, source, 0, &mut notice);
+            return Some(CollError::told(notice, rank, place.comm.size()));
+        }
+        let ours = self.plan.operation;
+        let (kind, sent) = match kind {
+            LONG => {
+                let (kind, _, len) = introduced(source, place);
+                (kind, len)
+            }
+            _ => (kind, u64::from(len)),
+        };
+        let theirs = plan::operation(kind);
+        if theirs != Some(ours) {
+            return Some(CollError::Mismatch { rank, theirs, ours });
+        }
+        let expected = self.round()?.note as u64;
+        (sent != expected).then_some(CollError::Length { rank, sent, expected })
+    }
+
+    /// Starts to combine the blocks that were read.
+    fn combine(&mut self, place: &mut Place<'_>, tools: &Tools<'_>) {
+        let Some(Some(round)) = self.plan.rounds.get(self.rounds) else { return };
+        let empty = round.sources.is_empty() || round.part.is_empty();
+        if round.then == Then::Join || empty || self.failure.is_some() {
+            return;
+        }
+        let Some(combine) = &self.combine else { return };
+        if let Err(error) = place.area.combine(combine, round, tools, &mut self.work) {
+            self.work.fail(error);
+        }
+    }
+
+    /// Nothing on the board is needed any more: tells the others, and starts to unpack the result.
+    fn deliver(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
+        if self.plan.together && self.failure.is_none() {
+            place.seat.all_began(self.began);
+        } else {
+            place.seat.finish(&place.board);
+            place.ring(tools.pml, Readers::All);
+        }
+        if self.failure.is_some() {
+            return;
+        }
+        let (Some(span), Some(last)) =
+            (&self.plan.output, self.plan.rounds.iter().flatten().last())
+        else {
+            return;
+        };
+        // Who publishes a result has it.
+        let published = matches!(last.publish, Some((Content::Result, _)));
+        let combined = published || last.then == Then::Combine;
+        let begun = place.area.unpack(&self.rows, span, combined, tools, &mut self.work);
+        if let Err(error) = begun {
+            self.work.fail(error);
+        }
+    }
+}
