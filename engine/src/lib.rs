@@ -53,6 +53,8 @@ mod error;
 #[allow(unsafe_code, reason = "hands checked regions to the convertor's raw loops")]
 mod host;
 mod op;
+#[allow(unsafe_code, reason = "gives loops the addresses of slices")]
+mod packed;
 #[allow(unsafe_code, reason = "combines elements that are given by address")]
 mod reduce_host;
 #[allow(unsafe_code, reason = "declares the unsafe method that reducers implement")]
@@ -67,6 +69,7 @@ pub use engine::Engine;
 pub use error::{EngineError, Operand};
 pub use host::HostEngine;
 pub use op::{Op, ReduceOp};
+pub use packed::PackedFold;
 pub use reducer::Reducer;
 pub use typed::Typed;
 pub use user_op::{UserOp, Vectors};

@@ -49,6 +49,8 @@ impl Places {
             false => Memory::Heap(vec![0; total]),
         };
         let mut places = Places { memory, start: 0, len, places };
+        // As `peers.c` does: no first touch of a page is measured.
+        places.memory.bytes_mut().fill(0);
         places.start = places.memory.bytes().as_ptr().align_offset(4096);
         Ok(places)
     }

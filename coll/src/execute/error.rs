@@ -175,6 +175,14 @@ pub enum CollError {
         /// What was found.
         what: String,
     },
+    /// Memory of a rank that this one was to read cannot be mapped.
+    #[error("memory of rank {rank} cannot be mapped: {reason}")]
+    NotMapped {
+        /// Whose it is.
+        rank: u32,
+        /// Why.
+        reason: String,
+    },
     /// A collective of a kind, or of lengths, that does not go through shared memory.
     #[error("this {operation} does not go through shared memory")]
     NotShared {
@@ -201,6 +209,7 @@ impl CollError {
             | Self::Engine { rank, .. }
             | Self::Mismatch { rank, .. }
             | Self::Scribbled { rank, .. }
+            | Self::NotMapped { rank, .. }
             | Self::NoMemory { rank, .. } => Some(*rank),
             _ => None,
         }

@@ -4,7 +4,8 @@
 //! slots: a [`Page`] is one rank's place at it, an [`Opening`] makes them. A collective of up to [`SHORT_BYTES`] costs each
 //! rank stores to a few cache lines of its own, and loads of others' (`short`). A longer one goes through slots, a
 //! fragment at a time: each rank packs what it has into its slot, combines a slice of all slots, and unpacks what it gets
-//! (`long`). So it goes from layout to layout, through caches, and needs no memory that peers can map.
+//! (`long`). So it goes from layout to layout, through caches. Long buffers without gaps in memory that peers can map are
+//! read where they lie instead (`direct`).
 //!
 //! Elements are combined in the order of the ranks, by one call of the reducer with all sources: the result is the same
 //! at all ranks and in every run.
@@ -28,6 +29,11 @@
     reason = "has pml and engines work on memory that the caller of `Page::begin` grants"
 )]
 mod act;
+#[allow(
+    unsafe_code,
+    reason = "asks for keys of memory that is granted, and reads and writes cards"
+)]
+mod direct;
 mod long;
 #[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
 mod open;
@@ -57,7 +63,7 @@ use short::Short;
 /// The most bytes that a rank writes in a short collective.
 pub const SHORT_BYTES: u64 = NOTE_BYTES as u64;
 
-/// Shared memory with a board in it, and slots behind that.
+/// Shared memory with a board in it, behind that slots, and then cards.
 #[derive(Debug)]
 struct Shared {
     words: Words,
@@ -84,7 +90,8 @@ impl Shared {
     /// Bytes of all of it. What is not used takes no memory.
     fn bytes(ranks: usize) -> Option<u64> {
         let slots = pieces::slot_bytes(ranks).checked_mul((ranks * pieces::SLOTS) as u64)?;
-        Shared::first_slot(ranks)?.checked_add(slots)
+        let cards = direct::cards_bytes(ranks);
+        Shared::first_slot(ranks)?.checked_add(slots)?.checked_add(cards)
     }
 
     #[inline]

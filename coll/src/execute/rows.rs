@@ -1,8 +1,9 @@
 //! The user's buffers by blocks, and where a place of a schedule lies in them.
+use std::cell::RefCell;
 use std::ops::Range;
 
-use gapless_dtype::{Datatype, Layout, Primitive, SignatureKind};
-use gapless_engine::{EngineError, Op, Typed};
+use gapless_dtype::{Datatype, Layout, Primitive, SignatureKind, WeakLayout};
+use gapless_engine::{EngineError, Op, PackedFold, ReduceOp, Typed};
 use gapless_mem::Region;
 
 use super::error::CollError;
@@ -137,6 +138,13 @@ pub struct Combine {
     bytes: u64,
     /// One element where elements lie packed, if the operation needs to know.
     packed: Option<Layout>,
+    /// The loop for packed elements, if there is one.
+    fold: Option<PackedFold>,
+}
+
+thread_local! {
+    /// What this thread used last, and for which layout. Most programs combine elements of one type again and again.
+    static LAST: RefCell<Option<(ReduceOp, WeakLayout, Combine)>> = const { RefCell::new(None) };
 }
 
 impl Combine {
@@ -145,14 +153,37 @@ impl Combine {
     /// # Errors
     /// The operation is not defined for such elements.
     pub fn new(op: &Op, layout: &Layout) -> Result<Self, EngineError> {
+        let Op::Predefined(known) = op else { return Self::find(op, layout) };
+        LAST.with_borrow_mut(|last| {
+            if let Some((last_op, last_layout, combine)) = last
+                && *last_op == *known
+                && last_layout.id() == layout.id()
+            {
+                return Ok(combine.clone());
+            }
+            let combine = Self::find(op, layout)?;
+            *last = Some((*known, layout.downgrade(), combine.clone()));
+            Ok(combine)
+        })
+    }
+
+    fn find(op: &Op, layout: &Layout) -> Result<Self, EngineError> {
         let bytes = op.element_bytes(layout)?;
         let signature = layout.signature();
         let known = signature.kind() != SignatureKind::Bytes && signature.elements() > 0;
-        let packed = match (op, signature.uniform()) {
-            (Op::Predefined(_), Some(element)) if known => packed(element),
-            _ => None,
-        };
-        Ok(Self { op: op.clone(), bytes, packed })
+        let (mut packed, mut fold) = (None, None);
+        if let (Op::Predefined(op), Some(element)) = (op, signature.uniform())
+            && known
+        {
+            packed = one_packed(element);
+            fold = PackedFold::new(*op, element);
+        }
+        Ok(Self { op: op.clone(), bytes, packed, fold })
+    }
+
+    /// The loop for packed elements in memory that nobody shares, if there is one.
+    pub(super) fn fold(&self) -> Option<PackedFold> {
+        self.fold
     }
 
     /// The operation.
@@ -179,7 +210,7 @@ impl Combine {
 }
 
 /// One basic element without gaps.
-fn packed(element: Primitive) -> Option<Layout> {
+fn one_packed(element: Primitive) -> Option<Layout> {
     let datatype = if element.is_pair() {
         let parts: Vec<_> = element.parts().map(|(part, _)| part).collect();
         let first = parts.first()?.size_bytes();

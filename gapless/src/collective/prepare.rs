@@ -387,7 +387,8 @@ pub(super) fn combine(
     };
     let combine = Combine::new(op, &layout).map_err(wrong(argument))?;
     for (argument, side) in [(SEND, &*send), (RECV, &*recv)] {
-        for other in side.parts().iter().filter_map(Typed::own_layout) {
+        let others = side.parts().iter().filter_map(Typed::own_layout);
+        for other in others.filter(|other| other.id() != layout.id()) {
             let bytes = op.element_bytes(other).map_err(wrong(argument))?;
             if bytes != combine.bytes() || !same_elements(op, &layout, other) {
                 return Err(CollectiveError::OtherElements);

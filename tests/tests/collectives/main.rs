@@ -2,6 +2,7 @@
 //! means, written out. Ranks are threads; those of `killed.rs` are processes.
 #![deny(unsafe_code)]
 
+mod allocated;
 mod between;
 mod checked;
 #[allow(unsafe_code, reason = "views of memory of devices")]

@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 
+use gapless_bml::Mapping;
 use gapless_engine::{EngineError, Typed};
 use gapless_mem::Region;
 use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
@@ -98,15 +99,21 @@ impl Area {
 
     /// Starts to combine the blocks that were read. Lends them until `work` is over.
     pub(super) fn combine(
-        &self,
+        &mut self,
         combine: &Combine,
         round: &Round,
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
-        let len = round.part.len();
-        let block = |index| self.region(BLOCKS + index * stride(round), len).map(Typed::contiguous);
-        let sources = (0..round.sources.len()).map(block).collect::<Result<Vec<_>, _>>()?;
+        let (len, stride, sources) = (round.part.len(), stride(round), round.sources.len());
+        if let Some(fold) = combine.fold() {
+            let all = self.slice(RESULT, BLOCKS - RESULT + stride * sources);
+            let (result, blocks) = all.split_at_mut(BLOCKS - RESULT);
+            fold.blocks(blocks, stride, &mut result[..len]);
+            return Ok(());
+        }
+        let block = |index| self.region(BLOCKS + index * stride, len).map(Typed::contiguous);
+        let sources = (0..sources).map(block).collect::<Result<Vec<_>, _>>()?;
         let into = combine.elements(self.region(RESULT, len)?)?;
         tools.reduce(combine, &sources, &into, work)
     }
@@ -160,44 +167,71 @@ impl Shared {
         }
     }
 
-    /// Starts to unpack bytes of a slot into a user's buffer. Lends both until `work` is over.
-    pub(super) fn empty(
-        &self,
+    /// Starts to unpack a source into a user's buffer. Lends both until `work` is over.
+    pub(super) fn take(
         rows: &Rows,
         piece: &Piece,
-        (rank, slot): (usize, usize),
+        source: &Stretch,
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
         let Range { start, end } = piece.range;
-        let from = self.slot(rank, slot)?.sub(piece.at, end - start)?;
+        let from = source.region;
         match lies(rows, piece.buffer, (piece.block, piece.start), start..end) {
+            Lies::Plain(region) if region == from => Ok(()),
             Lies::Plain(region) => {
-                // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches it. The
-                // slot is mapped memory, valid for reads; it is no user's memory, so the two do not overlap.
+                // SAFETY: the caller of `Page::begin` grants the user's memory for writing, and nothing else touches it.
+                // The source is valid for reads (`Stretch`).
                 Ok(unsafe { gapless_mem::copy(&region, &from) }?)
             }
             Lies::Pieces(pieces) => tools.unpack(from, &pieces, work),
         }
     }
 
-    /// Starts to combine a slice of all ranks' slots, in the order of the ranks, in `rank`'s, which is this one. Lends
-    /// them until `work` is over.
+    /// Starts to combine sources, in their order. Lends them and the target until `work` is over.
     pub(super) fn reduce(
-        &self,
         combine: &Combine,
-        slots: &[usize],
-        (rank, slice): (usize, Range<u64>),
+        sources: &[Stretch],
+        into: Region,
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
-        let part = |(rank, slot): (usize, &usize)| {
-            let region = self.slot(rank, *slot)?.sub(slice.start, slice.end - slice.start)?;
-            combine.elements(region)
-        };
-        let sources = slots.iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?;
-        let Some(into) = sources.get(rank).cloned() else { return Ok(()) };
-        tools.reduce(combine, &sources, &into, work)
+        let elements = |source: &Stretch| combine.elements(source.region);
+        let sources = sources.iter().map(elements).collect::<Result<Vec<_>, _>>()?;
+        tools.reduce(combine, &sources, &combine.elements(into)?, work)
+    }
+}
+
+/// Bytes of a rank's slot, of its buffer in a mapping, or of this rank's own buffer: they stay valid for reads while the
+/// collective is under way, which keeps slots and mappings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    region: Region,
+}
+
+impl Stretch {
+    /// A rank's slot.
+    pub(super) fn slot(
+        shared: &Shared,
+        (rank, slot): (usize, usize),
+        range: Range<u64>,
+    ) -> Result<Stretch, EngineError> {
+        let region = shared.slot(rank, slot)?.sub(range.start, range.end - range.start)?;
+        Ok(Stretch { region })
+    }
+
+    /// A rank's buffer in a mapping, which the collective keeps.
+    pub(super) fn mapped(mapping: &Mapping, range: Range<u64>) -> Result<Stretch, EngineError> {
+        Ok(Stretch { region: mapping.region().sub(range.start, range.end - range.start)? })
+    }
+
+    /// This rank's own buffer, which the caller of `Page::begin` grants.
+    pub(super) fn own(buffer: Region, range: Range<u64>) -> Result<Stretch, EngineError> {
+        Ok(Stretch { region: buffer.sub(range.start, range.end - range.start)? })
+    }
+
+    pub(super) fn region(&self) -> Region {
+        self.region
     }
 }
 

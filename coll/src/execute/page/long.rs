@@ -11,18 +11,28 @@
 //! That is a fragment of an all-reduce; others leave out a part ([`super::pieces`]). A rank reports each step that others
 //! wait for ([`Moment`]), and begins with a note of what it calls, which is read before its slots are.
 //!
+//! Who has a buffer in memory that peers can map fills no slot: others read it there ([`super::direct`]).
+//!
 //! A slot is filled again when all that read it have reported a later step, or are known to be done with the collective.
 
+use std::ops::Range;
+
+use gapless_bml::Mapping;
+use gapless_engine::EngineError;
+use gapless_mem::Region;
 use gapless_sync::board::{Awaited, Mark, Moment, Readers};
 
+use super::act::Stretch;
+use super::direct::{self, Both};
 use super::pieces::{Plan, SLOTS, combined, done, exposed};
 use super::plan::{self, FAILED, LONG};
-use super::{Place, scribbled};
+use super::{Place, Shared, scribbled};
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::{CollError, NOTICE_BYTES};
 use crate::execute::rows::{Combine, Rows};
 
-/// Bytes of the first note: the operation, which slot comes first, and how long the vector, or a block, is.
+/// Bytes of the first note: the operation, which slot comes first, which buffers can be mapped, and how long the vector,
+/// or a block, is.
 const NOTE: usize = 16;
 
 /// A rank's own slots.
@@ -44,16 +54,26 @@ pub(super) struct Long {
     fragment: u64,
     /// Of the ranks or pieces that a stage goes through, the next one.
     at: usize,
-    /// Whose first notes were read, and which slot comes first there.
-    met: Box<[Option<usize>]>,
+    /// The others, as their first notes say; this rank is none of them.
+    met: Box<[Option<Peer>]>,
     /// This rank's first slot.
     first: usize,
+    /// This rank's buffers that others read where they lie.
+    own: Both<Region>,
     /// The round that it began in.
     round: u64,
     /// Whether the round of failures has begun.
     turned: bool,
     work: Work,
     failure: Option<CollError>,
+}
+
+/// What a rank's first note says.
+#[derive(Clone, Debug)]
+struct Peer {
+    first: usize,
+    /// Its buffers that it lets others read.
+    direct: Both<Mapping>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +88,8 @@ enum Stage {
     Collecting,
     Unpacking,
     Failing,
+    /// Others may still read this rank's buffers.
+    Recalling,
     Over,
     /// In a call, or a call has unwound.
     Torn,
@@ -99,6 +121,7 @@ impl Long {
             at: 0,
             met: vec![None; ranks].into(),
             first: slots.next,
+            own: Both::default(),
             round,
             turned: false,
             work: Work::default(),
@@ -132,6 +155,7 @@ impl Long {
                 place.seat.blocked_by(&place.board).map(Awaited::Reader)
             }
             Stage::Waiting => self.reader(place).map(Awaited::Reader),
+            Stage::Recalling => self.user(place).map(Awaited::Reader),
             Stage::Gathering | Stage::Collecting => {
                 self.source(place).map(|(rank, _)| Awaited::Note(rank))
             }
@@ -144,6 +168,7 @@ impl Long {
         match self.stage {
             Stage::Fresh | Stage::Failing => false,
             Stage::Waiting => self.reader(place).is_none(),
+            Stage::Recalling => self.user(place).is_none(),
             Stage::Gathering | Stage::Collecting => match self.source(place) {
                 Some((rank, step)) if self.met.get(rank).is_some_and(Option::is_some) => {
                     place.seat.reached(&place.board, rank, Moment::new(self.round, step))
@@ -196,6 +221,7 @@ impl Long {
             Stage::Collecting => self.collect(place, tools),
             Stage::Unpacking => self.after_work(place, |long, place| long.turn(place, tools)),
             Stage::Failing => Ok(self.tell(place, tools)),
+            Stage::Recalling => Ok(self.recall(place, tools)),
             Stage::Over | Stage::Torn => Ok(None),
         }
     }
@@ -226,9 +252,11 @@ impl Long {
         if !place.has_room(tools.pml) {
             return None;
         }
+        self.own = direct::offer(&self.plan, &self.rows, place, tools.pml.bml_mut());
         let mut note = [0; NOTE];
         note[0] = plan::kind(self.plan.operation());
         note[1] = u8::try_from(self.first).unwrap_or(0);
+        note[2] = self.own.flags();
         note[8..].copy_from_slice(&self.plan.len().to_le_bytes());
         place.seat.publish(&place.board, LONG, &note, Readers::All);
         place.ring(tools.pml, Readers::All);
@@ -257,27 +285,33 @@ impl Long {
         })
     }
 
-    /// Fills the slot, once it is free.
+    /// Fills the slot, once it is free, if others need it.
     fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
+        self.at = 0;
         if !self.plan.exposes() {
-            self.at = 0;
             return Ok(Some(Stage::Gathering));
         }
-        while let Some(rank) = self.reader(place) {
-            if place.loss(tools.pml, rank).is_none() {
-                return Ok(None);
+        let combines = self.plan.combines(self.fragment).is_some();
+        let fills = self.own.input.is_none();
+        if fills || (combines && self.own.output.is_none()) {
+            while let Some(rank) = self.reader(place) {
+                if place.loss(tools.pml, rank).is_none() {
+                    return Ok(None);
+                }
+                place.seat.excuse(rank);
             }
-            place.seat.excuse(rank);
+            let slot = self.slot(self.first);
+            let until = Moment::new(self.round, done(self.fragment));
+            place.slots.filled[slot] = Some((self.plan.readers(), self.round, until));
+            place.slots.next = (slot + 1) % SLOTS;
         }
-        let slot = self.slot(self.first);
-        let until = Moment::new(self.round, done(self.fragment));
-        place.slots.filled[slot] = Some((self.plan.readers(), self.round, until));
-        place.slots.next = (slot + 1) % SLOTS;
-        let me = place.rank();
-        for piece in self.plan.input(self.fragment) {
-            let packed = place.shared.fill(&self.rows, &piece, (me, slot), tools, &mut self.work);
-            if let Err(error) = packed {
-                self.work.fail(error);
+        if fills {
+            let own = (place.rank(), self.slot(self.first));
+            for piece in self.plan.input(self.fragment) {
+                let packed = place.shared.fill(&self.rows, &piece, own, tools, &mut self.work);
+                if let Err(error) = packed {
+                    self.work.fail(error);
+                }
             }
         }
         Ok(Some(Stage::Exposing))
@@ -308,15 +342,68 @@ impl Long {
             }
             self.at += 1;
         }
-        let slots = self.met.iter().map(|first| self.slot(first.unwrap_or(self.first)));
-        let slots: Vec<usize> = slots.collect();
-        if let Some(combine) = &self.combine
-            && let Err(error) =
-                place.shared.reduce(combine, &slots, (place.rank(), slice), tools, &mut self.work)
-        {
+        if let Err(error) = self.combine(slice, place, tools) {
             self.work.fail(error);
         }
         Ok(Some(Stage::Combining))
+    }
+
+    /// Starts to combine a slice of what all ranks contribute.
+    fn combine(
+        &mut self,
+        slice: Range<u64>,
+        place: &Place<'_>,
+        tools: &Tools<'_>,
+    ) -> Result<(), EngineError> {
+        let Some(combine) = &self.combine else { return Ok(()) };
+        let source = |rank| self.contributed(rank, slice.clone(), place);
+        let sources = (0..self.met.len()).map(source).collect::<Result<Vec<_>, _>>()?;
+        let into = self.combined(place.rank(), slice.clone(), place)?.region();
+        Shared::reduce(combine, &sources, into, tools, &mut self.work)
+    }
+
+    /// A rank's slot.
+    fn in_slot(
+        &self,
+        rank: usize,
+        range: Range<u64>,
+        place: &Place<'_>,
+    ) -> Result<Stretch, EngineError> {
+        let first = self.met.get(rank).and_then(Option::as_ref).map_or(self.first, |it| it.first);
+        Stretch::slot(place.shared, (rank, self.slot(first)), range)
+    }
+
+    /// What a rank contributes, as it lies in its slot or would lie there.
+    fn contributed(
+        &self,
+        rank: usize,
+        range: Range<u64>,
+        place: &Place<'_>,
+    ) -> Result<Stretch, EngineError> {
+        let start = self.plan.position(self.fragment, range.start);
+        let direct = start..start + (range.end - range.start);
+        let peer = self.met.get(rank).and_then(Option::as_ref);
+        match (peer.and_then(|it| it.direct.input.as_ref()), self.own.input) {
+            (Some(mapping), _) => Stretch::mapped(mapping, direct),
+            (None, Some(own)) if rank == place.rank() => Stretch::own(own, direct),
+            _ => self.in_slot(rank, range, place),
+        }
+    }
+
+    /// A rank's slice of the result.
+    fn combined(
+        &self,
+        rank: usize,
+        slice: Range<u64>,
+        place: &Place<'_>,
+    ) -> Result<Stretch, EngineError> {
+        let direct = self.plan.result(self.fragment, &slice);
+        let peer = self.met.get(rank).and_then(Option::as_ref);
+        match (peer.and_then(|it| it.direct.output.as_ref()), self.own.output) {
+            (Some(mapping), _) => Stretch::mapped(mapping, direct),
+            (None, Some(own)) if rank == place.rank() => Stretch::own(own, direct),
+            _ => self.in_slot(rank, slice, place),
+        }
     }
 
     /// Reads what this rank gets.
@@ -329,9 +416,14 @@ impl Long {
             if !self.wait(rank, step, place, tools)? {
                 return Ok(None);
             }
-            let first = self.met.get(rank).copied().flatten().unwrap_or(self.first);
-            let from = (rank, self.slot(first));
-            let read = place.shared.empty(&self.rows, &piece, from, tools, &mut self.work);
+            let bytes = piece.at..piece.at + (piece.range.end - piece.range.start);
+            let source = match step == exposed(self.fragment) {
+                true => self.contributed(rank, bytes, place),
+                false => self.combined(rank, bytes, place),
+            };
+            let read = source.and_then(|source| {
+                Shared::take(&self.rows, &piece, &source, tools, &mut self.work)
+            });
             if let Err(error) = read {
                 self.work.fail(error);
             }
@@ -352,10 +444,36 @@ impl Long {
         }
         place.seat.report(&place.board, Moment::last(self.round));
         place.ring(tools.pml, Readers::All);
-        if self.plan.together() && self.met.iter().all(Option::is_some) {
+        let others = self.met.iter().filter(|it| it.is_some()).count();
+        if self.plan.together() && others + 1 == self.met.len() {
             place.seat.all_began(self.round);
         }
-        Stage::Over
+        self.ending()
+    }
+
+    /// What comes after the last step, or a failure.
+    fn ending(&self) -> Stage {
+        if self.own.is_empty() { Stage::Over } else { Stage::Recalling }
+    }
+
+    /// A rank that may still read this rank's buffers.
+    fn user(&self, place: &mut Place<'_>) -> Option<usize> {
+        let last = Moment::last(self.round);
+        let (me, seat, board) = (place.rank(), &mut *place.seat, &place.board);
+        (0..self.met.len()).find(|rank| {
+            let over =
+                seat.reached(board, *rank, last) || !seat.is_behind(board, *rank, self.round);
+            *rank != me && !over
+        })
+    }
+
+    /// Waits until nobody reads this rank's buffers any more.
+    fn recall(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
+        while let Some(rank) = self.user(place) {
+            place.loss(tools.pml, rank)?;
+            place.seat.excuse(rank);
+        }
+        Some(Stage::Over)
     }
 
     /// Tells the others that this rank fails, and why.
@@ -374,7 +492,7 @@ impl Long {
         place.seat.turn();
         place.seat.finish(&place.board);
         place.ring(tools.pml, Readers::All);
-        Some(Stage::Over)
+        Some(self.ending())
     }
 
     fn next_round(&mut self, place: &mut Place<'_>) {
@@ -392,9 +510,6 @@ impl Long {
         tools: &mut Tools<'_>,
     ) -> Result<bool, CollError> {
         if rank == place.rank() {
-            if let Some(met) = self.met.get_mut(rank) {
-                *met = Some(self.first);
-            }
             return Ok(true);
         }
         if self.met.get(rank).is_some_and(Option::is_none) && !self.meet(rank, place, tools)? {
@@ -431,45 +546,64 @@ impl Long {
             }
         }
         let Some(mark) = found.map_err(scribbled)? else { return Ok(false) };
-        let first = self.refuse(rank, mark, place)?;
+        let (first, flags) = self.refuse(rank, mark, place)?;
+        let direct = direct::accept(flags, rank, place, tools.pml.bml_mut())?;
         if let Some(met) = self.met.get_mut(rank) {
-            *met = Some(first);
+            *met = Some(Peer { first, direct });
         }
         Ok(true)
     }
 
-    /// A rank's first slot, if it calls what this one calls.
-    fn refuse(&self, source: usize, mark: Mark, place: &Place<'_>) -> Result<usize, CollError> {
+    /// A rank's first slot, and which of its buffers can be mapped, if it calls what this one calls.
+    fn refuse(
+        &self,
+        source: usize,
+        mark: Mark,
+        place: &Place<'_>,
+    ) -> Result<(usize, u8), CollError> {
         let rank = u32::try_from(source).unwrap_or(u32::MAX);
         let (ours, expected) = (self.plan.operation(), self.plan.len());
         if mark.kind == FAILED {
             return Err(notice(source, place));
         }
-        let (theirs, sent, first) = match mark.kind {
+        let mut note = Introduction::default();
+        let (kind, sent) = match mark.kind {
             LONG => {
-                let (kind, first, len) = introduced(source, place);
-                (plan::operation(kind), len, first)
+                note = introduced(source, place);
+                (note.kind, note.len)
             }
-            kind => (plan::operation(kind), u64::from(mark.len), 0),
+            kind => (kind, u64::from(mark.len)),
         };
+        let theirs = plan::operation(kind);
         if theirs != Some(ours) {
             return Err(CollError::Mismatch { rank, theirs, ours });
         }
         if sent != expected || mark.kind != LONG {
             return Err(CollError::Length { rank, sent, expected });
         }
-        Ok(first)
+        Ok((note.first, note.flags))
     }
 }
 
-/// What a rank's first note says: the operation's kind, its first slot, and the length.
-pub(super) fn introduced(rank: usize, place: &Place<'_>) -> (u8, usize, u64) {
+/// A rank's first note.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Introduction {
+    /// Of the operation.
+    pub(super) kind: u8,
+    first: usize,
+    flags: u8,
+    pub(super) len: u64,
+}
+
+/// What a rank's first note says.
+pub(super) fn introduced(rank: usize, place: &Place<'_>) -> Introduction {
     let mut note = [0; NOTE];
     place.seat.read(&place.board, rank, 0, &mut note);
-    let [kind, first, ..] = note;
+    let [kind, first, flags, ..] = note;
     let mut len = [0; 8];
     len.copy_from_slice(&note[8..]);
-    (kind, usize::from(first) % SLOTS, u64::from_le_bytes(len))
+    let first = usize::from(first) % SLOTS;
+    Introduction { kind, first, flags, len: u64::from_le_bytes(len) }
 }
 
 /// Why a rank has failed, as its note of this round says.

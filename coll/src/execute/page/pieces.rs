@@ -222,6 +222,44 @@ impl Plan {
         at(rank as u64)..at(rank as u64 + 1)
     }
 
+    /// Bytes that a rank contributes: all ranks that do contribute as many.
+    pub(super) fn input_bytes(&self) -> u64 {
+        let blocks = if self.shape == Shape::Pieces { self.ranks as u64 } else { 1 };
+        self.len.saturating_mul(blocks)
+    }
+
+    /// Where what this rank contributes lies: which buffer, and which range of its packed stream. `None`: it contributes
+    /// nothing, or what it receives may replace what others have not read yet.
+    pub(super) fn own_input(&self) -> Option<(Buffer, Range<u64>)> {
+        let replaced = self.in_place() && self.shape == Shape::Pieces && self.root().is_none();
+        if !self.exposes() || replaced {
+            return None;
+        }
+        let first = self.input(0).next()?;
+        let start = first.range.start;
+        Some((first.buffer, start..start + self.input_bytes()))
+    }
+
+    /// Where byte `at` of the slot comes from, in what a rank contributes.
+    pub(super) fn position(&self, fragment: u64, at: u64) -> u64 {
+        let start = self.window(fragment).start;
+        match self.shape {
+            Shape::Pieces => at / self.step * self.len + start + at % self.step,
+            Shape::Whole | Shape::Slices => start + at,
+        }
+    }
+
+    /// Where a slice of the result lies in the packed stream that is received.
+    pub(super) fn result(&self, fragment: u64, slice: &Range<u64>) -> Range<u64> {
+        let start = self.window(fragment).start;
+        start + slice.start..start + slice.end
+    }
+
+    /// Whether each rank receives its slice of the result, which others get from it.
+    pub(super) fn shares_results(&self) -> bool {
+        matches!(self.call, Call::Allreduce { .. })
+    }
+
     /// What this rank puts into its slot.
     pub(super) fn input(&self, fragment: u64) -> impl Iterator<Item = Piece> + '_ {
         let window = self.window(fragment);
@@ -357,6 +395,11 @@ mod tests {
                 let row = if piece.buffer == Buffer::Send { &send } else { &recv };
                 assert!(piece.range.end <= row.len(), "{call:?} {piece:?}");
                 assert_eq!(row.range(piece.block).start + piece.start, piece.range.start);
+                if let Some((buffer, own)) = plan.own_input() {
+                    let at = own.start + plan.position(fragment, piece.at);
+                    assert_eq!((piece.buffer, piece.range.start), (buffer, at), "{call:?}");
+                    assert!(piece.range.end <= own.end);
+                }
             }
             for (from, after, piece) in (0..).map_while(|index| plan.output(fragment, index)) {
                 let bytes = piece.range.end - piece.range.start;

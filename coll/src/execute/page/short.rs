@@ -266,8 +266,8 @@ impl Short {
         let ours = self.plan.operation;
         let (kind, sent) = match kind {
             LONG => {
-                let (kind, _, len) = introduced(source, place);
-                (kind, len)
+                let note = introduced(source, place);
+                (note.kind, note.len)
             }
             _ => (kind, u64::from(len)),
         };
