@@ -192,12 +192,25 @@ pub struct Failure {
     pub error: PmlError,
     /// Boxed: results with an error are returned by every call, and are large already.
     status: Option<Box<Status>>,
+    told: bool,
 }
 
 impl Failure {
     /// Of a receive that had taken a message.
     pub(crate) fn of_message(error: PmlError, status: Status) -> Failure {
-        Failure { error, status: Some(Box::new(status)) }
+        Failure { error, status: Some(Box::new(status)), told: false }
+    }
+
+    /// Of a send whose message was offered, after which the receiver was told that its data does not come.
+    pub(crate) fn of_offer(error: PmlError) -> Failure {
+        Failure { error, status: None, told: true }
+    }
+
+    /// Of a send: whether its receiver was told that the message fails. The receive that takes the message, or has taken
+    /// it, then fails as well. If not, no receive fails because of this send; who waits for the message still waits.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        self.told
     }
 
     /// The message that a receive had taken: its source, its tag, and its bytes. Those are the received ones where that
@@ -214,7 +227,7 @@ impl Failure {
 
 impl From<PmlError> for Failure {
     fn from(error: PmlError) -> Failure {
-        Failure { error, status: None }
+        Failure { error, status: None, told: false }
     }
 }
 

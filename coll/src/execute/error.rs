@@ -219,7 +219,8 @@ impl CollError {
     pub(super) fn notice(&self, own: u32) -> [u8; NOTICE_BYTES] {
         let (lost, rank) = match self {
             Self::Lost { rank, .. } | Self::ToldLost { rank, .. } => (1, *rank),
-            Self::GaveUp { rank } => (0, *rank),
+            Self::GaveUp { rank }
+            | Self::Message { rank, error: PmlError::SenderFailed { .. } } => (0, *rank),
             _ => (0, own),
         };
         let [a, b, c, d] = rank.to_le_bytes();

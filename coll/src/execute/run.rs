@@ -282,7 +282,7 @@ impl Run {
                 Ok(Some(_)) => true,
                 Err(failure) => {
                     match self.flights[index].step.take_if(|_| data) {
-                        Some(step) => self.could_not_send(plan, tools, step, to, failure.error),
+                        Some(step) => self.send_ended_badly(plan, tools, step, to, failure),
                         None => self.fail_message(plan, to, failure.error),
                     }
                     true

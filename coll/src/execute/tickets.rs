@@ -21,7 +21,8 @@
 //! ```
 //!
 //! A persistent collective keeps its tags. Its ranks compare their arguments before it starts for the first time
-//! (`compare.rs`), so that its messages fit.
+//! (`compare.rs`), so that its messages fit; and each step sends one message, whatever fails (`run/messages.rs`). So
+//! nothing of a start is left when the next one begins.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -4,7 +4,12 @@ use crate::job::Job;
 use gapless_coll::choose::candidates;
 use gapless_coll::execute::{IN_FLIGHT_MAX, SLOTS_MAX};
 use gapless_coll::{CollError, Exchange, Method, Row, Tree};
+use gapless_engine::testkit::{Work, Wrapper};
+use gapless_engine::{Engine, EngineError, HostEngine};
+use gapless_mem::{Completion, DeviceError, Space};
 use gapless_pml::{Config, Protocol};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::Poll;
 
 /// A rank dies after some steps: whoever needs it fails and names it, the others end well.
@@ -209,6 +214,75 @@ fn refused_among(ranks: u32, schedule: Schedule) -> CollError {
     let rows = Rows { send: gapless_coll::Blocks::None, recv: held.blocks() };
     // SAFETY: it never runs.
     unsafe { Executor::new(schedule, rows, None, ticket) }.unwrap_err()
+}
+
+/// An engine that packs so many times, and then fails once.
+struct FailsOnce(AtomicI64);
+
+// SAFETY: the numbers are those of the contract. 1., 2. and 3.: the work is that of `HostEngine`, which keeps them. 4.:
+// where it fails it has started nothing.
+unsafe impl Wrapper for FailsOnce {
+    fn name(&self) -> &'static str {
+        "fails once"
+    }
+
+    fn serves(&self, space: Space) -> bool {
+        Engine::serves(&HostEngine, space)
+    }
+
+    unsafe fn work(&self, work: Work, after: &[Completion]) -> Result<Completion, EngineError> {
+        if matches!(work, Work::Pack(..)) && self.0.fetch_sub(1, Ordering::Relaxed) == 0 {
+            let (device, reason) = ("a test's".to_owned(), "on purpose".to_owned());
+            return Err(DeviceError::Failed { device, operation: "pack", reason }.into());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { work.run(&HostEngine, after) }
+    }
+}
+
+/// A rank whose engine fails in the middle of a long message, or before it: the others are told once, so that the next
+/// start of a persistent collective meets no message of this one.
+#[test]
+fn a_start_that_failed_leaves_nothing_to_the_next_one() {
+    let mut random = Random(25);
+    let config = Config { force: Some(Protocol::Pipeline), ..Config::default() };
+    let chain = Algorithm::new(Method::Tree(Tree::Chain));
+    for (len, packs) in [(600, 0), (400_000, 0), (400_000, 1), (400_000, 2)] {
+        let what = format!("{len} bytes, fails after {packs}");
+        let engine = Arc::new(FailsOnce(AtomicI64::new(-1)));
+        let mut job = Job::with_engines(vec![engine.clone(); 3], &config);
+        let worlds = job.worlds();
+        let calls = [Call::Bcast { root: 0, len }; 3];
+        let how = (Arithmetic::Sum, &[Lie::Gaps][..]);
+        let mut collective = Collective::new(&calls, &chain, how, &mut random);
+        let sequencers = Job::sequencers(&worlds);
+        let tickets = sequencers.iter().map(|each| each.next_persistent().unwrap()).collect();
+        let mut executors = collective.with(tickets);
+        for start in 0..5 {
+            if start > 0 {
+                for (_, executor) in &mut executors {
+                    // SAFETY: as when it was made.
+                    unsafe { executor.restart() }.unwrap();
+                }
+            }
+            let fails = start % 2 == 1;
+            if fails {
+                engine.0.store(packs, Ordering::Relaxed);
+            }
+            let results = job.finish(&mut executors);
+            if !fails {
+                assert_eq!(results, vec![Some(Ok(())); 3], "start {start}, {what}");
+                collective.check();
+                continue;
+            }
+            let failed = results[0].clone();
+            assert!(matches!(failed, Some(Err(CollError::Engine { rank: 0, .. }))), "{failed:?}");
+            for (rank, result) in results.into_iter().enumerate().skip(1) {
+                let error = result.unwrap().unwrap_err();
+                assert_eq!(error.culprit(), Some(0), "start {start}, rank {rank}, {what}: {error}");
+            }
+        }
+    }
 }
 
 /// Nothing begins on a communicator after a collective was dropped in flight.

@@ -7,7 +7,7 @@ use gapless_bml::{Bml, Rank};
 use gapless_btl::loopback::{self, Hub, Loopback};
 use gapless_coll::execute::between;
 use gapless_coll::{CollError, Executor, Sequencer};
-use gapless_engine::HostEngine;
+use gapless_engine::{Engine, HostEngine};
 use gapless_pml::{Comm, CommRequest, Config, Pml, PmlError};
 
 /// Turns without an end after which a test gives up.
@@ -33,6 +33,17 @@ impl Job {
     }
 
     fn over(size: u32, config: &Config, transport: &loopback::Config) -> Job {
+        let host: Arc<dyn Engine> = Arc::new(HostEngine);
+        Job::built((0..size).map(|_| Arc::clone(&host)).collect(), config, transport)
+    }
+
+    /// Whose ranks have these engines for messages.
+    pub(crate) fn with_engines(engines: Vec<Arc<dyn Engine>>, config: &Config) -> Job {
+        Job::built(engines, config, &loopback::Config::default())
+    }
+
+    fn built(engines: Vec<Arc<dyn Engine>>, config: &Config, transport: &loopback::Config) -> Job {
+        let size = u32::try_from(engines.len()).unwrap();
         let hub = Hub::new();
         let mut bmls: Vec<Bml> = Vec::new();
         let mut addresses = Vec::new();
@@ -42,11 +53,11 @@ impl Job {
             addresses.push(bml.addresses());
             bmls.push(bml);
         }
-        let ranks = (0u32..).zip(bmls).map(|(me, mut bml)| {
+        let ranks = (0u32..).zip(bmls).zip(engines).map(|((me, mut bml), engine)| {
             for peer in (0..size).filter(|peer| *peer != me) {
                 bml.connect(Rank(peer), &addresses[peer as usize]).unwrap();
             }
-            Some(Pml::new(bml, vec![Arc::new(HostEngine)], config.clone()))
+            Some(Pml::new(bml, vec![engine], config.clone()))
         });
         Job { ranks: ranks.collect() }
     }

@@ -55,7 +55,7 @@ impl Core {
                 if let SendStage::Eager { serial } = send.stage {
                     self.serials.remove(&serial);
                 }
-                send.stage = SendStage::Draining { packing: 1, result: Err(fault.clone()) };
+                send.stage = SendStage::Draining { packing: 1, result: Err(fault.clone().into()) };
                 self.in_flight.push(InFlight::Wasted { id, packing: *packing });
             }
         }

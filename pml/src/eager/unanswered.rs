@@ -30,7 +30,7 @@ use crate::buffer::Transfer;
 use crate::choose::{Protocol, Protocols};
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::inflight::InFlight;
-use crate::error::PmlError;
+use crate::error::Failure;
 use crate::matching::body::{Arrival, Body};
 use crate::request::send::{SendStage, to_usize};
 use crate::request::{RequestId, Status};
@@ -262,7 +262,7 @@ impl Core {
         &mut self,
         id: RequestId,
         packing: bool,
-        result: Result<Status, PmlError>,
+        result: Result<Status, Failure>,
     ) {
         match self.requests.send_mut(id) {
             Some(send) if packing => send.stage = SendStage::Draining { packing: 1, result },

@@ -84,11 +84,12 @@ impl Core {
                 if let SendStage::Eager { serial } = send.stage {
                     self.serials.remove(&serial);
                 }
-                send.stage = SendStage::Draining { packing: 1, result: Err(PmlError::Cancelled) };
+                let result = Err(PmlError::Cancelled.into());
+                send.stage = SendStage::Draining { packing: 1, result };
                 self.in_flight.push(InFlight::Wasted { id, packing: *packing });
             }
             Some(Outgoing::Rts(_)) => {
-                self.end_offer(bml, id, Err(PmlError::Cancelled));
+                self.end_offer(bml, id, Err(PmlError::Cancelled.into()));
             }
             Some(_) => self.finish_eager(id, Err(PmlError::Cancelled)),
         }

@@ -5,7 +5,7 @@ use crate::choose::{Protocol, Protocols, SingleCopyCosts, Situation, Touched};
 use crate::comm::Comm;
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::peer::{Gone, Outgoing};
-use crate::error::PmlError;
+use crate::error::{Failure, PmlError};
 use crate::request::mode::Copied;
 use crate::request::{Left, RequestId, Status, Work};
 use crate::rndv::offer::Offered;
@@ -48,7 +48,7 @@ pub(crate) enum SendStage {
     /// Offered: the receiver's answer, or the end of the chosen protocol.
     Rendezvous(Box<Offered>),
     /// It has ended with this result, but engines still read the buffer.
-    Draining { packing: u32, result: Result<Status, PmlError> },
+    Draining { packing: u32, result: Result<Status, Failure> },
 }
 
 /// A send with checked arguments.

@@ -9,7 +9,7 @@ use crate::buffer::{Buffer, Held};
 use crate::choose::Situation;
 use crate::drive::core::Core;
 use crate::drive::peer::Streamed;
-use crate::error::PmlError;
+use crate::error::{Failure, PmlError};
 use crate::request::recv::{Recv, RecvStage};
 use crate::request::send::{Send, SendStage};
 use crate::request::{RequestId, Work};
@@ -258,7 +258,8 @@ impl Core {
         let Some(send) = self.requests.send_mut(id) else { return self.end_incoming(id, by) };
         let status = send.status(by);
         let SendStage::Rendezvous(offered) = &mut send.stage else { return };
-        let result = offered.failed.take().map_or(Ok(status), Err);
+        let failed = offered.failed.take().map(Failure::of_offer);
+        let result = failed.map_or(Ok(status), Err);
         self.end_offer(bml, id, result);
     }
 

@@ -4,7 +4,7 @@ use super::Heard;
 use crate::buffer::Buffer;
 use crate::drive::core::{AM_TAG, Core};
 use crate::drive::peer::{Attempt, Outgoing};
-use crate::error::PmlError;
+use crate::error::{Failure, PmlError};
 use crate::request::mode::Copied;
 use crate::request::send::{Send, SendStage, To};
 use crate::request::{RequestId, Status, Work};
@@ -289,11 +289,13 @@ impl Core {
     /// The receiver has what it needs of a valid offer, or wants nothing.
     fn answered(&mut self, bml: &mut Bml, id: RequestId, verdict: Verdict) {
         let Some(send) = self.requests.send_mut(id) else { return };
-        let outcome = send.outcome(verdict);
+        let outcome = send.outcome(verdict).map_err(Failure::from);
         let SendStage::Rendezvous(offered) = &mut send.stage else { return };
         let result = match verdict {
-            Verdict::Refused => offered.failed.take().map_or(outcome, Err),
-            Verdict::Withdrawn => offered.unpacked.take().map_or(outcome, Err),
+            Verdict::Refused => {
+                offered.failed.take().map_or(outcome, |it| Err(Failure::of_offer(it)))
+            }
+            Verdict::Withdrawn => offered.unpacked.take().map_or(outcome, |it| Err(it.into())),
             _ => outcome,
         };
         self.end_offer(bml, id, result);
@@ -304,7 +306,7 @@ impl Core {
         &mut self,
         bml: &mut Bml,
         id: RequestId,
-        result: Result<Status, PmlError>,
+        result: Result<Status, Failure>,
     ) {
         let Some(send) = self.requests.send_mut(id) else { return };
         let SendStage::Rendezvous(offered) = &mut send.stage else { return };

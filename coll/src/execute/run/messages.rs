@@ -64,8 +64,26 @@ impl Run {
         }
     }
 
+    /// What a step was sending has failed. A rank that was told already, as a message whose data does not come, gets
+    /// no other: it would wait there, and be taken for a message of the next start if the collective is persistent.
+    pub(super) fn send_ended_badly(
+        &mut self,
+        plan: &Plan,
+        tools: &mut Tools<'_>,
+        step: u32,
+        to: u32,
+        failure: Failure,
+    ) {
+        if failure.is_told() {
+            self.fail_message(plan, to, failure.error);
+            self.ended(plan, step);
+        } else {
+            self.could_not_send(plan, tools, step, to, failure.error);
+        }
+    }
+
     /// What a step should send cannot be sent. Who expects it must not wait for it: unless that rank is lost, a failure
-    /// is sent. If it had been told already, as a message whose data does not come, this one is a stray.
+    /// is sent.
     pub(super) fn could_not_send(
         &mut self,
         plan: &Plan,
