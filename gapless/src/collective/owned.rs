@@ -215,10 +215,12 @@ impl<S: OwnedBuffer, R: OwnedBuffer> Drop for Kept<S, R> {
 }
 
 impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
-    /// Starts it (`MPI_Start`).
+    /// Starts it (`MPI_Start`). What goes wrong after that, [`wait`](PersistentCollective::wait) or
+    /// [`test`](PersistentCollective::test) says; that it went wrong once is no reason not to start it again.
     ///
     /// # Errors
-    /// It is active.
+    /// [`PmlError::StillActive`]: it was started, and not waited for. [`Error::Finalized`]; [`Error::Poisoned`]. It has
+    /// not been started then, and is as before.
     pub fn start(&mut self) -> Result<(), Error> {
         self.idle()?;
         let Kept { comm, operation, number, active, .. } = &mut self.0;

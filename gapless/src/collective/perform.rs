@@ -229,15 +229,23 @@ impl Communicator {
     /// What carries out a schedule.
     ///
     /// # Safety
-    /// What the rows describe stays granted as [`entry`](Self::entry) says.
+    /// The rows are those that [`prepare`](Self::prepare) made of one description, and what that borrows stays so as
+    /// [`entry`](Self::entry) says.
     unsafe fn carrier(
         &self,
         operation: Operation,
         (schedule, rows, combine, ticket): (Schedule, Rows, Option<Combine>, Ticket),
         op: Option<Op>,
     ) -> Result<Entry, Error> {
-        // SAFETY: the caller's promise. Views that are received into are borrowed exclusively, so send and receive
-        // buffers do not overlap, and neither do blocks.
+        // SAFETY: the caller's promise. Both rows are made of views of one description, which `prepare` leaves out or
+        // describes in another way, but does not add to.
+        // - For how long: the views stay borrowed until `advance` has given `Ready` or, if it never does, the world's
+        //   memory was taken back.
+        // - The row that is received into has views from `Output` and `ViewMut` only, and each of those borrows its
+        //   memory exclusively: it may be read and written, nothing else touches it, and the other row's views lie
+        //   elsewhere. Blocks that are cut of one such view are apart (`BlocksMut::new`).
+        // - The row that is sent has views from `Input` only: they may be read, and nothing writes them while they are
+        //   borrowed.
         let executor = unsafe { Executor::new(schedule, rows, combine, ticket) };
         let executor = executor.map_err(|error| self.failed(operation, error))?;
         Ok(Entry::new(executor, self.comm.clone(), op))
