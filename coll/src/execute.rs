@@ -76,7 +76,7 @@ use run::Run;
 /// What does not change while a collective runs.
 #[derive(Debug)]
 struct Plan {
-    schedule: Schedule,
+    schedule: Arc<Schedule>,
     rows: Rows,
     combine: Option<Combine>,
     scratch: Memory,
@@ -90,7 +90,7 @@ struct Plan {
 
 impl Plan {
     fn new(
-        schedule: Schedule,
+        schedule: Arc<Schedule>,
         rows: Rows,
         combine: Option<Combine>,
         ticket: Arc<Ticket>,
@@ -164,11 +164,12 @@ impl Executor {
     /// intermediate data.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn new(
-        schedule: Schedule,
+        schedule: impl Into<Arc<Schedule>>,
         rows: Rows,
         combine: Option<Combine>,
         ticket: Ticket,
     ) -> Result<Self, CollError> {
+        let schedule = schedule.into();
         check(&schedule, &rows, combine.as_ref(), &ticket)?;
         let ticket = Arc::new(ticket);
         let comparison = match ticket.is_checked() {

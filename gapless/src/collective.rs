@@ -15,6 +15,7 @@ mod notes;
 mod owned;
 mod perform;
 mod prepare;
+mod recent;
 mod scoped;
 mod tools;
 

@@ -236,7 +236,7 @@ impl Round {
             send: Blocks::Whole(Typed::contiguous(said.region())),
             recv: Blocks::Whole(Typed::contiguous(heard.region())),
         };
-        let plan = Plan::new(schedule, rows, None, Arc::clone(ticket), false)?;
+        let plan = Plan::new(Arc::new(schedule), rows, None, Arc::clone(ticket), false)?;
         let run = Run::new(&plan.schedule);
         Ok(Self { plan, run, heard, _said: said })
     }

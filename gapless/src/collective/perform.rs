@@ -3,6 +3,7 @@
 use super::live::{Entry, Fate, Number};
 use super::notes::{Desk, Notes};
 use super::prepare::{self, Place, Prepared, Way};
+use super::recent::Recent;
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
@@ -29,6 +30,7 @@ pub(crate) struct Common {
     table: Arc<Table>,
     /// Made for the first collective.
     locality: OnceLock<Locality>,
+    recent: Recent,
     topology: Option<Topology>,
     /// Found for the first collective among neighbours.
     neighbors: OnceLock<Result<Neighborhood, TopologyError>>,
@@ -38,8 +40,9 @@ impl Common {
     /// For a communicator that has nothing yet.
     pub(crate) fn new(shared: &Shared, comm: &Comm, topology: Option<Topology>) -> Common {
         let sequencer = Sequencer::new(comm).checked(shared.checks_collectives());
-        let (table, (locality, neighbors, desk)) = (shared.table(), Default::default());
-        Common { sequencer, desk, table, locality, topology, neighbors }
+        let (table, (locality, recent)) = (shared.table(), Default::default());
+        let (neighbors, desk) = Default::default();
+        Common { sequencer, desk, table, locality, recent, topology, neighbors }
     }
 
     pub(crate) fn topology(&self) -> Option<&Topology> {
@@ -206,24 +209,29 @@ impl Communicator {
         let prepared = match between(&self.comm) {
             Some(between) => collective.prepare_between(&between),
             None => {
-                let place = Place {
-                    rank: self.comm.rank() as usize,
-                    table: &self.common.table,
-                    locality: self.common.locality(&self.comm, &self.shared.hosts),
-                    neighbors: &|| self.common.neighbors(&self.comm),
-                };
-                collective.prepare(&place, notes)
+                let neighbors = || self.common.neighbors(&self.comm);
+                collective.prepare(&self.place(&neighbors), notes)
             }
         };
         prepared.map_err(|error| refused(operation, error))
     }
 
     /// The schedule of a call.
-    fn schedule(&self, call: &Call<'_>) -> Result<Schedule, Error> {
-        let locality = self.common.locality(&self.comm, &self.shared.hosts);
-        let rank = self.comm.rank() as usize;
-        prepare::schedule(rank, (locality, &self.common.table), call)
-            .map_err(|error| refused(call.operation(), error.into()))
+    fn schedule(&self, call: &Call<'_>) -> Result<Arc<Schedule>, Error> {
+        let neighbors = || self.common.neighbors(&self.comm);
+        let built = self.place(&neighbors).schedule(call);
+        built.map_err(|error| refused(call.operation(), error.into()))
+    }
+
+    /// Where this rank is.
+    fn place<'c>(
+        &'c self,
+        neighbors: &'c dyn Fn() -> Result<&'c Neighborhood, CollectiveError>,
+    ) -> Place<'c> {
+        let Common { table, recent, .. } = &*self.common;
+        let (rank, locality) =
+            (self.comm.rank() as usize, self.common.locality(&self.comm, &self.shared.hosts));
+        Place { rank, table, locality, recent, neighbors }
     }
 
     /// What carries out a schedule.
@@ -234,7 +242,7 @@ impl Communicator {
     unsafe fn carrier(
         &self,
         operation: Operation,
-        (schedule, rows, combine, ticket): (Schedule, Rows, Option<Combine>, Ticket),
+        (schedule, rows, combine, ticket): (Arc<Schedule>, Rows, Option<Combine>, Ticket),
         op: Option<Op>,
     ) -> Result<Entry, Error> {
         // SAFETY: the caller's promise. Both rows are made of views of one description, which `prepare` leaves out or

@@ -2,6 +2,7 @@
 //! builds the schedule. Pure: nothing is sent, no memory is touched.
 
 use super::buffers::Side;
+use super::recent::Recent;
 use super::{Collective, CollectiveError, Root};
 use crate::view::element_layout;
 use gapless_coll::choose::{Table, choose};
@@ -12,6 +13,7 @@ use gapless_coll::{
 };
 use gapless_dtype::{Layout, Primitive, SignatureKind};
 use gapless_engine::{EngineError, Op, Typed};
+use std::sync::Arc;
 
 pub(super) const SEND: &str = "send buffer";
 pub(super) const RECV: &str = "receive buffer";
@@ -22,6 +24,8 @@ pub(super) struct Place<'c> {
     pub(super) rank: usize,
     pub(super) table: &'c Table,
     pub(super) locality: &'c Locality,
+    /// Schedules of earlier calls.
+    pub(super) recent: &'c Recent,
     /// Asked for by collectives among neighbours only.
     pub(super) neighbors: &'c dyn Fn() -> Result<&'c Neighborhood, CollectiveError>,
 }
@@ -38,7 +42,7 @@ pub(super) struct Prepared {
 #[derive(Debug)]
 pub(super) enum Way {
     /// By messages.
-    Schedule(Schedule),
+    Schedule(Arc<Schedule>),
     /// By notes in memory that the ranks share.
     Notes(Call<'static>),
 }
@@ -71,20 +75,19 @@ impl Collective<'_> {
         let short = call.without_lists().filter(|_| notes);
         let way = match short.filter(|call| Page::takes(call, place.locality.ranks())) {
             Some(call) => Way::Notes(call),
-            None => Way::Schedule(schedule(place.rank, (place.locality, place.table), &call)?),
+            None => Way::Schedule(place.schedule(&call)?),
         };
         let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
         Ok(Prepared { way, rows, combine })
     }
 }
 
-/// The schedule of a call by the algorithm that the table chooses.
-pub(super) fn schedule(
-    rank: usize,
-    (locality, table): (&Locality, &Table),
-    call: &Call<'_>,
-) -> Result<Schedule, BuildError> {
-    build(rank, locality, call, &choose(table, call, locality))
+impl Place<'_> {
+    /// The schedule of a call by the algorithm that the table chooses.
+    pub(super) fn schedule(&self, call: &Call<'_>) -> Result<Arc<Schedule>, BuildError> {
+        let Place { rank, table, locality, .. } = *self;
+        self.recent.schedule(call, || build(rank, locality, call, &choose(table, call, locality)))
+    }
 }
 
 /// Whether the send buffer and the receive buffer matter at this rank, and if so, whether they may be in place.
@@ -449,6 +452,7 @@ mod tests {
                 rank: 0,
                 table: &Table { rules },
                 locality: &locality,
+                recent: &Recent::default(),
                 neighbors: &|| Err(CollectiveError::NoTopology),
             };
             let mut bytes = [0u8; 64];
