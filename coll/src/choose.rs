@@ -5,7 +5,7 @@
 //! layout is, one rank knows alone: that never matters here.
 use crate::algorithms::{Butterfly, Exchange};
 use crate::cost::{Cost, predict};
-use crate::suits::suits;
+use crate::suits::{is_frugal, suits};
 use crate::tree::Tree;
 use crate::{Algorithm, BuildError, Call, Locality, Method, Operation, Sample};
 
@@ -74,7 +74,9 @@ const DOUBLING: Method = Method::Doubling(Butterfly::Binary);
 const HALVING: Method = Method::Halving(Butterfly::Binary);
 
 /// Rules for machines that were not measured: few messages for short calls, few bytes for long ones. Among many ranks
-/// nothing goes round a ring or along a chain, in as many rounds as there are ranks, if its pieces would be short.
+/// nothing goes round a ring or along a chain, in as many rounds as there are ranks, if its pieces would be short. If
+/// they are long, a reduction that is scattered goes round the ring: that takes memory for two blocks, the others as much
+/// as all ranks' blocks.
 pub const DEFAULT_RULES: &[Rule] = &[
     levels(rule(Operation::Barrier, ANY, ANY_LEN, BRUCK)),
     rule(Operation::Barrier, ANY, ANY_LEN, BRUCK),
@@ -112,12 +114,15 @@ pub const DEFAULT_RULES: &[Rule] = &[
     rule(Operation::ReduceScatter, ANY, 512 << 10, BLOCKS),
     rule(Operation::ReduceScatter, ANY, 512 << 10, HALVING),
     rule(Operation::ReduceScatter, 64, ANY_LEN, DIRECT),
+    rule(Operation::ReduceScatter, ANY, 64 << 20, BRUCK),
+    rule(Operation::ReduceScatter, 1 << 10, ANY_LEN, RING),
     rule(Operation::ReduceScatter, ANY, ANY_LEN, BRUCK),
     rule(Operation::ReduceScatterBlock, ANY, 16 << 10, BLOCKS),
     rule(Operation::ReduceScatterBlock, ANY, 16 << 10, HALVING),
     rule(Operation::ReduceScatterBlock, 64, ANY_LEN, DIRECT),
     rule(Operation::ReduceScatterBlock, 256, ANY_LEN, RING),
-    rule(Operation::ReduceScatterBlock, ANY, ANY_LEN, BRUCK),
+    rule(Operation::ReduceScatterBlock, ANY, 64 << 10, BRUCK),
+    rule(Operation::ReduceScatterBlock, ANY, ANY_LEN, RING),
     rule(Operation::Scan, ANY, 64 << 10, DOUBLING),
     cut(rule(Operation::Scan, 64, ANY_LEN, CHAIN), 32 << 10),
     rule(Operation::Scan, ANY, 4 << 20, DOUBLING),
@@ -169,7 +174,8 @@ pub fn rule_for(table: &Table, call: &Call<'_>, locality: &Locality) -> Option<u
     table.rules.iter().position(fits)
 }
 
-/// The algorithms that can do a call, with common parameters: what to try when tuning, and what to show.
+/// The algorithms that can do a call, with common parameters: what to try when tuning, and what to show. Those are left
+/// out by which a rank would take more than four times the memory of the largest rank's buffers, and a MiB.
 #[must_use]
 pub fn candidates(call: &Call<'_>, locality: &Locality) -> Vec<Algorithm> {
     let trees = [
@@ -216,7 +222,9 @@ pub fn candidates(call: &Call<'_>, locality: &Locality) -> Vec<Algorithm> {
             all.push(whole.two_level(Tree::Binomial));
         }
     }
-    all.retain(|algorithm| suits(call, locality, algorithm));
+    all.retain(|algorithm| {
+        suits(call, locality, algorithm) && is_frugal(call, locality, algorithm)
+    });
     all
 }
 
@@ -320,7 +328,11 @@ mod tests {
                 ];
                 for call in calls(len, of).into_iter().chain(listed) {
                     let method = choose(&Table::default(), &call, &many).method;
-                    assert!(method != RING && method != CHAIN, "{call:?} by {method}");
+                    // Its pieces are the blocks.
+                    let long =
+                        matches!(call, Call::ReduceScatterBlock { len, .. } if len > 64 << 10);
+                    assert!(long || method != RING, "{call:?} by {method}");
+                    assert!(method != CHAIN, "{call:?} by {method}");
                 }
             }
         }
@@ -370,7 +382,7 @@ mod tests {
         let long = Sample::new(Operation::Allreduce, 16, 0, 1 << 20).expect("a sample");
         let all = alternatives(&long, &flat(16), &Cost::TYPICAL, 2000).expect("schedules");
         let at = |method| all.iter().position(|it| it.algorithm == Algorithm::new(method));
-        assert!(at(HALVING) < at(DOUBLING) && at(RING) < at(Method::Linear), "{all:?}");
+        assert!(at(HALVING) < at(DOUBLING) && at(RING) < at(BINOMIAL), "{all:?}");
         // What would take too many steps is listed, and not played.
         let played = |few: usize| {
             let all = alternatives(&long, &flat(16), &Cost::TYPICAL, few).expect("schedules");

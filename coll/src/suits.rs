@@ -95,6 +95,55 @@ fn is_narrow(operation: Operation, locality: &Locality, algorithm: &Algorithm) -
     within && !matches!(algorithm.method, Method::Tree(tree) if !narrow(tree, tops))
 }
 
+/// How much memory of its own a rank may take for an algorithm to be proposed: so many times the bytes that the rank
+/// with the largest buffers sends and receives,
+const SCRATCH_TIMES_MAX: u64 = 4;
+/// and so many bytes more.
+const SCRATCH_MORE_MAX: u64 = 1 << 20;
+
+/// Whether no rank takes more memory than that. What costs much is whole operands that come to a rank at once; whatever
+/// else there is takes less.
+pub(crate) fn is_frugal(call: &Call<'_>, locality: &Locality, algorithm: &Algorithm) -> bool {
+    let ranks = locality.ranks() as u64;
+    let (vector, block) = match *call {
+        Call::Reduce { len, .. } | Call::Allreduce { len, .. } => (len, len),
+        Call::ReduceScatterBlock { len, .. } => (len.saturating_mul(ranks), len),
+        Call::ReduceScatter { lens, .. } => {
+            (call.bytes().unwrap_or(u64::MAX), lens.iter().copied().max().unwrap_or(0))
+        }
+        _ => return true,
+    };
+    let operands = operands(locality, algorithm);
+    if operands == 0 {
+        return true;
+    }
+    let operand = match algorithm.segment {
+        0 => vector,
+        segment => vector.min(segment.saturating_mul(2)),
+    };
+    // And what the rank makes of them, which in the end may be scattered.
+    let scratch =
+        operand.saturating_mul(operands as u64 + 1).saturating_add(vector.saturating_mul(2));
+    let buffers = vector.saturating_add(block);
+    scratch <= buffers.saturating_mul(SCRATCH_TIMES_MAX).saturating_add(SCRATCH_MORE_MAX)
+}
+
+/// The most operands that come to a rank at once, from other ranks.
+fn operands(locality: &Locality, algorithm: &Algorithm) -> usize {
+    let children = |tree: Tree, n: usize| tree.node(0, n).children.len();
+    let groups = locality.groups();
+    let (tops, within) = match algorithm.within {
+        None => (locality.ranks(), None),
+        Some(tree) => (groups.len(), groups.iter().map(|group| children(tree, group.len())).max()),
+    };
+    let among = match algorithm.method {
+        Method::Linear => tops.saturating_sub(1),
+        Method::Tree(tree) => children(tree, tops),
+        _ => 0,
+    };
+    among + within.unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

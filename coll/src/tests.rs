@@ -1,6 +1,7 @@
 //! Every algorithm of every operation, proved for all sizes up to 33 ranks; intercommunicators and neighbourhoods for
 //! some sizes (see there).
 mod between;
+mod memory;
 mod movement;
 mod mutants;
 mod reductions;

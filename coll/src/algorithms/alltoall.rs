@@ -45,7 +45,8 @@ pub(crate) fn exchange(b: &mut Builder, team: &Team, blocks: &Blocks<'_>, at_onc
 
 /// Bruck's algorithm for short blocks of one length: `log2(n)` messages, each with up to half of the blocks.
 ///
-/// Blocks are kept by how far they have to go; round `i` moves those whose distance has digit `i`, by `2^i`.
+/// Blocks are kept by how far they have to go; round `i` moves those whose distance has digit `i`, by `2^i`. Rounds use
+/// the same memory by turns.
 pub(crate) fn bruck(b: &mut Builder, team: &Team, blocks: &Blocks<'_>, len: u64) {
     let (me, n) = (team.me, team.len());
     if len == 0 {
@@ -56,11 +57,16 @@ pub(crate) fn bruck(b: &mut Builder, team: &Team, blocks: &Blocks<'_>, len: u64)
         |distance: usize| by_distance.cut(distance as u64 * len..(distance as u64 + 1) * len);
     b.copy_all((1..n).map(|distance| (blocks.out((me + distance) % n), held(distance))));
     b.copy(blocks.out(me), blocks.into(me));
-    let mut step = 1;
+    // Of the numbers below `n`, no more than half have some digit.
+    let half = n as u64 / 2 * len;
+    let turns = if n > 2 { 2 } else { 1 };
+    let rooms: Vec<_> = (0..turns).map(|_| (b.scratch(half), b.scratch(half))).collect();
+    let (mut step, mut turn) = (1, 0);
     while step < n {
         let moved: Vec<_> = (1..n).filter(|distance| distance & step != 0).collect();
         let total = moved.len() as u64 * len;
-        let (out, into) = (b.scratch(total), b.scratch(total));
+        let (out, into) = rooms[turn % rooms.len()];
+        let (out, into) = (out.cut(0..total), into.cut(0..total));
         let pieces: Vec<_> = moved.iter().map(|distance| held(*distance)).collect();
         b.pack(&pieces, out);
         b.send(team.rank((me + step) % n), out);
@@ -72,6 +78,6 @@ pub(crate) fn bruck(b: &mut Builder, team: &Team, blocks: &Blocks<'_>, len: u64)
             let place = if arrived { blocks.into((me + n - distance) % n) } else { held(distance) };
             (came, place)
         }));
-        step *= 2;
+        (step, turn) = (2 * step, turn + 1);
     }
 }

@@ -64,11 +64,23 @@ pub(crate) fn chain(
     }
 }
 
+/// Vectors that rounds use by turns.
+#[derive(Default)]
+struct Turns([Option<Area>; 2]);
+
+impl Turns {
+    fn next(&mut self, b: &mut Builder, len: u64) -> Area {
+        self.0.swap(0, 1);
+        *self.0[0].get_or_insert_with(|| b.scratch(len))
+    }
+}
+
 /// In round `i` each rank sends what it has of the `2^i` ranks up to itself `2^i` ranks on.
 pub(crate) fn doubling(b: &mut Builder, team: &Team, prefix: Prefix, input: Area, result: Area) {
     let (me, n) = (team.me, team.len());
     // The sum of those up to this rank, and of those before it.
     let (mut upto, mut before) = (input, None);
+    let [mut comes, mut upto_room, mut before_room]: [Turns; 3] = Default::default();
     let mut distance = 1;
     while distance < n {
         let to = (me + distance < n).then(|| team.rank(me + distance));
@@ -78,14 +90,14 @@ pub(crate) fn doubling(b: &mut Builder, team: &Team, prefix: Prefix, input: Area
             b.send(to, upto);
         }
         if let Some(from) = from {
-            let came = b.scratch(input.len);
+            let came = comes.next(b, input.len);
             b.receive(from, came);
             let sends_on = me + 2 * distance < n;
             if prefix == Prefix::Exclusive {
                 before = Some(match before {
                     None => came,
                     Some(some) => {
-                        let sum = b.scratch(input.len);
+                        let sum = before_room.next(b, input.len);
                         b.reduce(&[came, some], sum);
                         sum
                     }
@@ -93,7 +105,7 @@ pub(crate) fn doubling(b: &mut Builder, team: &Team, prefix: Prefix, input: Area
             }
             if sends_on || prefix == Prefix::Inclusive {
                 let into_result = prefix == Prefix::Inclusive && last_round;
-                let sum = if into_result { result } else { b.scratch(input.len) };
+                let sum = if into_result { result } else { upto_room.next(b, input.len) };
                 b.reduce(&[came, upto], sum);
                 upto = sum;
             }
