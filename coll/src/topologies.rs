@@ -6,7 +6,7 @@
 //! - [`Graph`]: a graph that every rank knows whole;
 //! - [`DistGraph`]: the edges of one rank, as it gave them or as they were put together from all ranks'
 //!   [`Contribution`]s;
-//! - [`reordered`]: which rank goes where, so that neighbours in a grid share hosts.
+//! - [`reordered`] and [`reordered_graph`]: which rank goes where, so that neighbours in a grid or a graph share hosts.
 //!
 //! All three topologies give a [`Neighborhood`]: what neighbourhood collectives send and receive.
 //!
@@ -24,7 +24,7 @@ pub use dims::dims_create;
 pub use dist_graph::{Contribution, DistGraph, Note, WeightedRank};
 pub use error::TopologyError;
 pub use graph::Graph;
-pub use reorder::reordered;
+pub use reorder::{reordered, reordered_graph};
 
 /// One end of an edge between neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

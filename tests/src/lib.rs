@@ -32,7 +32,21 @@ struct Threads {
     rank: u32,
     size: u32,
     fences: u32,
+    /// The host that each rank plays to be on.
+    hosts: Arc<[u32]>,
     board: Arc<(Mutex<Board>, Condvar)>,
+}
+
+impl Threads {
+    /// What a rank has published, as this one reads it: the cards of ranks on other hosts name these.
+    fn read(&self, from: u32, value: &str) -> String {
+        let (theirs, ours) = (self.hosts[from as usize], self.hosts[self.rank as usize]);
+        let word = |word: &str| match word.starts_with("host:") && theirs != ours {
+            true => format!("host:{theirs}"),
+            false => word.to_owned(),
+        };
+        value.split(',').map(word).collect::<Vec<_>>().join(",")
+    }
 }
 
 impl Wireup for Threads {
@@ -80,7 +94,8 @@ impl Wireup for Threads {
     fn get(&mut self, from: u32, key: &str) -> Result<String, WireupError> {
         let board = self.board.0.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = || WireupError::NoSuchKey { from, key: key.to_owned() };
-        board.values.get(&format!("{from}.{key}")).cloned().ok_or_else(missing)
+        let value = board.values.get(&format!("{from}.{key}")).ok_or_else(missing)?;
+        Ok(self.read(from, value))
     }
 
     fn finalize(&mut self) -> Result<(), WireupError> {
@@ -124,13 +139,26 @@ pub fn job_of(size: u32, builder: impl Fn(u32) -> Builder + Sync, body: impl Fn(
 /// # Panics
 /// If a rank does, or cannot join.
 pub fn worlds_of(size: u32, builder: impl Fn(u32) -> Builder + Sync, body: impl Fn(World) + Sync) {
-    let board = Arc::new((Mutex::new(Board::default()), Condvar::new()));
+    worlds_on(&vec![0; size as usize], builder, body);
+}
+
+/// The same, of ranks that play to be on these hosts.
+///
+/// # Panics
+/// If a rank does, or cannot join.
+pub fn worlds_on(
+    hosts: &[u32],
+    builder: impl Fn(u32) -> Builder + Sync,
+    body: impl Fn(World) + Sync,
+) {
+    let size = u32::try_from(hosts.len()).expect("not so many threads");
+    let (board, hosts) = (Arc::<(Mutex<Board>, Condvar)>::default(), Arc::<[u32]>::from(hosts));
     std::thread::scope(|threads| {
         for rank in 0..size {
-            let board = Arc::clone(&board);
+            let (board, hosts) = (Arc::clone(&board), Arc::clone(&hosts));
             let (builder, body) = (&builder, &body);
             threads.spawn(move || {
-                let wireup = Threads { rank, size, fences: 0, board };
+                let wireup = Threads { rank, size, fences: 0, hosts, board };
                 let world = builder(rank).wireup(Box::new(wireup)).init();
                 let world = world.expect("the threads meet");
                 body(world);

@@ -393,6 +393,54 @@ fn reordering_never_costs_and_gives_each_rank_one_place() {
 }
 
 #[test]
+fn nodes_that_are_joined_share_hosts() {
+    // Three sets of four nodes that know each other; nodes of a set are three apart.
+    let of_set = |node: u32| (0..12).filter(move |other| other % 3 == node % 3 && *other != node);
+    let edges: Vec<u32> = (0..12).flat_map(of_set).collect();
+    let index: Vec<usize> = (1..=12).map(|node| 3 * node).collect();
+    let sets = Graph::new(&index, &edges).unwrap();
+    let hosts: Vec<u32> = (0..14).map(|rank| rank / 4).collect();
+    let order = reordered_graph(&sets, &hosts).unwrap();
+    let host = |node: u32| hosts[order[node as usize] as usize];
+    assert!((0..12).all(|node| of_set(node).all(|other| host(other) == host(node))), "{order:?}");
+
+    let mut state = 1u32;
+    let mut random = |below: u32| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) % below
+    };
+    let mut gained = 0;
+    for turn in 0..500 {
+        let n = 1 + random(12);
+        let mut index = Vec::new();
+        let mut edges = Vec::new();
+        for _ in 0..n {
+            (0..random(4)).for_each(|_| edges.push(random(n)));
+            index.push(edges.len());
+        }
+        let graph = Graph::new(&index, &edges).unwrap();
+        let many = 1 + random(4);
+        let hosts: Vec<u32> = (0..n + 1).map(|_| random(many)).collect();
+        let order = reordered_graph(&graph, &hosts).unwrap();
+        let mut ranks = order.clone();
+        ranks.sort_unstable();
+        let same: Vec<u32> = (0..n).collect();
+        assert_eq!(ranks, same, "turn {turn}");
+        let apart = |order: &[u32]| {
+            let host = |node: u32| hosts[order[node as usize] as usize];
+            let ends = |node: u32| graph.neighbors_of(node).unwrap().iter();
+            let far = |node: u32| ends(node).filter(|other| host(**other) != host(node)).count();
+            (0..n).map(far).sum::<usize>()
+        };
+        assert!(apart(&order) <= apart(&same), "turn {turn}");
+        gained += usize::from(apart(&order) < apart(&same));
+    }
+    assert!(gained > 100, "only {gained} graphs gained");
+    let error = reordered_graph(&sets, &[0; 11]);
+    assert_eq!(error, Err(TopologyError::TooFewProcesses { places: 12, processes: 11 }));
+}
+
+#[test]
 fn grids_that_are_none_name_the_culprit() {
     let error = Cartesian::new(&[2, 0], &[false; 2]);
     assert_eq!(error, Err(TopologyError::EmptyDimension { dimension: 1 }));

@@ -56,6 +56,16 @@ impl Common {
         found.as_ref().map_err(|error| CollectiveError::Topology(error.clone()))
     }
 
+    /// The host of each rank, as a number.
+    pub(crate) fn hosts(&self, comm: &Comm, hosts: &Hosts) -> Vec<u32> {
+        let locality = self.locality(comm, hosts);
+        let mut numbers = vec![0; locality.ranks()];
+        for (number, group) in (0..).zip(locality.groups()) {
+            group.iter().for_each(|rank| numbers[*rank] = number);
+        }
+        numbers
+    }
+
     /// Ranks of one host are near each other.
     fn locality(&self, comm: &Comm, hosts: &Hosts) -> &Locality {
         self.locality.get_or_init(|| hosts.locality(comm))

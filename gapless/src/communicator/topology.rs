@@ -5,7 +5,8 @@ use super::Communicator;
 use crate::collective::{Blocks, BlocksMut, Common};
 use crate::error::Error;
 use gapless_coll::topologies::{
-    Cartesian, Contribution, DistGraph, Graph, Neighborhood, Note, Shift, TopologyError,
+    Cartesian, Contribution, DistGraph, Graph, Neighborhood, Note, Shift, TopologyError, reordered,
+    reordered_graph,
 };
 use gapless_pml::PmlError;
 use std::sync::Arc;
@@ -70,7 +71,9 @@ impl Communicator {
     /// # }
     /// ```
     ///
-    /// `reorder` allows that ranks get other numbers than here. They keep them as long as all are equally near.
+    /// `reorder` allows that ranks get other numbers than here. They do if the ranks are on several hosts, as many on
+    /// each, and the grid can be cut into blocks, one a host, by which fewer neighbours are on different hosts
+    /// ([`reordered`]). Among ranks of one host all keep their numbers.
     ///
     /// # Errors
     /// [`Error::Topology`]; as [`dup`](Communicator::dup).
@@ -80,14 +83,18 @@ impl Communicator {
         periodic: &[bool],
         reorder: bool,
     ) -> Result<Option<Communicator>, Error> {
-        let _ = reorder;
         let grid = Cartesian::new(sides, periodic)?;
         grid.check_fits(self.size())?;
-        self.first(grid.size(), Topology::Cartesian(grid))
+        let order = match reorder {
+            true => reordered(&grid, &self.common.hosts(&self.comm, &self.shared.hosts))?,
+            false => (0..grid.size()).collect(),
+        };
+        self.placed(&order, Topology::Cartesian(grid))
     }
 
     /// A communicator of the first ranks of this one, each a node of a graph that all give alike (`MPI_Graph_create`,
-    /// MPI 4.1 §8.5.3; see [`Graph::new`]). Otherwise as [`cart_create`](Communicator::cart_create).
+    /// MPI 4.1 §8.5.3; see [`Graph::new`]). Otherwise as [`cart_create`](Communicator::cart_create); `reorder` goes by
+    /// [`reordered_graph`], whatever the numbers of ranks on the hosts are.
     ///
     /// # Errors
     /// As [`cart_create`](Communicator::cart_create).
@@ -97,24 +104,29 @@ impl Communicator {
         edges: &[u32],
         reorder: bool,
     ) -> Result<Option<Communicator>, Error> {
-        let _ = reorder;
         let graph = Graph::new(index, edges)?;
         let (places, processes) = (graph.size(), self.size());
         if places > processes {
             return Err(TopologyError::TooFewProcesses { places, processes }.into());
         }
-        self.first(places, Topology::Graph(graph))
+        let order = match reorder {
+            true => reordered_graph(&graph, &self.common.hosts(&self.comm, &self.shared.hosts))?,
+            false => (0..places).collect(),
+        };
+        self.placed(&order, Topology::Graph(graph))
     }
 
-    /// A communicator of the first ranks.
-    fn first(&self, places: u32, topology: Topology) -> Result<Option<Communicator>, Error> {
-        let made = self.split((self.rank() < places).then_some(0), 0)?;
+    /// A communicator of these ranks, in this order.
+    fn placed(&self, order: &[u32], topology: Topology) -> Result<Option<Communicator>, Error> {
+        let place = order.iter().position(|rank| *rank == self.rank());
+        let key = place.map_or(Ok(0), i32::try_from).map_err(|_| TopologyError::TooLarge)?;
+        let made = self.split(place.map(|_| 0), key)?;
         Ok(made.map(|made| made.arranged(Some(topology))))
     }
 
     /// A communicator of the same ranks, each of which says who sends to it and whom it sends to
-    /// (`MPI_Dist_graph_create_adjacent`, MPI 4.1 §8.5.4). Weights are kept, and not used. Collective as
-    /// [`dup`](Communicator::dup).
+    /// (`MPI_Dist_graph_create_adjacent`, MPI 4.1 §8.5.4). Weights are kept, and not used; ranks keep their numbers.
+    /// Collective as [`dup`](Communicator::dup).
     ///
     /// # Errors
     /// [`Error::Topology`]; as [`dup`](Communicator::dup).

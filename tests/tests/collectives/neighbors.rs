@@ -1,8 +1,10 @@
 //! Topologies of communicators, and collectives among neighbours.
 
 use crate::{rank_of, ranks};
+use gapless::btl::loopback::{Hub, Loopback};
 use gapless::coll::topologies::{Contribution, TopologyError, WeightedRank};
-use gapless::{Blocks, BlocksMut, Communicator, Error, ReduceOp, Topology, View, ViewMut};
+use gapless::{Blocks, BlocksMut, Communicator, Error, ReduceOp, Topology, View, ViewMut, World};
+use gapless_tests::worlds_on;
 
 #[test]
 fn a_grid_and_its_rows() {
@@ -83,6 +85,37 @@ fn graphs() {
         }
         let Some(Topology::DistGraph(graph)) = told.topology() else { panic!("a graph") };
         assert_eq!(graph.sources(), [WeightedRank { rank: left, weight: Some(9) }]);
+    });
+}
+
+/// Ranks by turns on two hosts.
+#[test]
+fn neighbours_share_hosts_if_ranks_may_have_other_numbers() {
+    let hub = Hub::new();
+    let builder = |_| World::builder().only(["loopback"]).transport(Box::new(Loopback::new(&hub)));
+    worlds_on(&[0, 1, 0, 1, 0, 1, 0, 1], builder, |world| {
+        let comm = world.comm();
+        // How many of a rank's neighbours are on another host.
+        let far = |made: &Communicator, neighbors: usize| {
+            let host = comm.rank() % 2;
+            let mut theirs = vec![host; neighbors];
+            made.neighbor_allgather(&[host], &mut theirs).unwrap();
+            theirs.iter().filter(|theirs| **theirs != host).count()
+        };
+        let as_it_is = comm.cart_create(&[8], &[true], false).unwrap().unwrap();
+        assert_eq!((as_it_is.rank(), far(&as_it_is, 2)), (comm.rank(), 2));
+        let ring = comm.cart_create(&[8], &[true], true).unwrap().unwrap();
+        let at_the_end = matches!(ring.rank(), 0 | 3 | 4 | 7);
+        assert_eq!(far(&ring, 2), usize::from(at_the_end), "place {}", ring.rank());
+        // Pairs of neighbouring numbers.
+        let pairs = comm.graph_create(&[1, 2, 3, 4, 5, 6, 7, 8], &[1, 0, 3, 2, 5, 4, 7, 6], true);
+        assert_eq!(far(&pairs.unwrap().unwrap(), 1), 0);
+        // Algorithms on two levels do the rest.
+        let (mut sum, mut word) = ([0], [comm.rank()]);
+        comm.scope(|s| s.iallreduce(&[1], &mut sum, ReduceOp::Sum)?.wait()).unwrap();
+        comm.scope(|s| s.ibcast(&mut word, 5)?.wait()).unwrap();
+        assert_eq!((sum, word), ([8], [5]));
+        world.finalize().unwrap();
     });
 }
 
