@@ -15,6 +15,7 @@ mod lines;
 mod method;
 mod mirror;
 mod nontemporal;
+mod recall;
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]
 mod rows;
 mod stream;
@@ -29,6 +30,7 @@ use std::ptr;
 
 pub(crate) use method::{Level, Method, STREAM_MIN, sample};
 pub(crate) use mirror::Mirror;
+pub(crate) use recall::{keep, recall};
 pub(crate) use stream::{Gather, Scatter};
 
 use crate::program::{AffineLengths, Axis, Flow, Sink, Windows};

@@ -163,6 +163,44 @@ fn unpacks_fragments_in_any_order_and_leaves_gaps_alone() {
     }
 }
 
+/// Fragments of a large copy may go around the cache: all of it arrives, and gaps stay.
+#[test]
+fn unpacks_large_copies_by_fragments() {
+    let double = Datatype::from(Primitive::Double);
+    let rows = Datatype::vector(300, 2000, 2200, &double).unwrap();
+    let lens: Vec<u64> = (1..=1100).collect();
+    let at: Vec<i64> = (0..1100).map(|row| row * 1101).collect();
+    let triangle = Datatype::indexed(&lens, &at, &double).unwrap();
+    let column = Datatype::resized(0, 8, &Datatype::vector(800, 1, 800, &double).unwrap());
+    let transpose = Datatype::contiguous(800, &column.unwrap()).unwrap();
+    let apart = Datatype::vector(70_000, 8, 200, &double).unwrap();
+    let places: Vec<i64> = (0..900).map(|i| i * 7 % 900 * 700).collect();
+    let blocks = Datatype::indexed_block(600, &places, &double).unwrap();
+    let lens: Vec<u64> = (0..900).map(|i| 10 + i * 37 % 1200).collect();
+    let places: Vec<i64> = (0..900).map(|i| i * 7 % 900 * 1300).collect();
+    let list = Datatype::indexed(&lens, &places, &double).unwrap();
+    for datatype in [rows, triangle, transpose, apart, blocks, list] {
+        let layout = datatype.commit().unwrap();
+        let mut convertor = Convertor::new(&layout, 1).unwrap();
+        let size = in_memory(convertor.packed_size());
+        let span = in_memory(convertor.bounds().unwrap().1.cast_unsigned());
+        let packed: Vec<u8> = (0..251).cycle().take(size).collect();
+        let mut expected = vec![0xee; span];
+        let plain = Method::FORCED[0];
+        assert_eq!(convertor.unpack_in(plain, &packed, &mut expected, 0), Ok(size));
+        for (method, fragment) in [(Method::BEST, 1 << 16), (Method::COLD, 50_001)] {
+            assert!(!method.may_stream(fragment as u64));
+            let mut got = vec![0xee; span];
+            for (i, part) in packed.chunks(fragment).enumerate() {
+                assert!(i > 0 || method.may_stream_part(part.len() as u64, size as u64));
+                convertor.seek((i * fragment) as u64).unwrap();
+                assert_eq!(convertor.unpack_in(method, part, &mut got, 0), Ok(part.len()));
+            }
+            assert!(got == expected, "{layout:?} {fragment}");
+        }
+    }
+}
+
 #[test]
 fn transfers_between_any_two_layouts() {
     let memory = memory();

@@ -150,9 +150,16 @@ pub(crate) struct Scatter {
     copier: Copier<false>,
     stores: Stores,
     level: Level,
+    /// Whether this is a large copy of its own; of a part of one, only long runs go around the cache.
+    whole: bool,
 }
 
+/// A run is asked from this length on where it is the first of a part: shorter ones have fewer lines than it takes.
+const ASKED_MIN: u64 = 8 << 10;
+
 impl Scatter {
+    /// Will unpack a large copy.
+    ///
     /// # Safety
     ///
     /// As [`Copier::new`], for unpacking.
@@ -160,12 +167,30 @@ impl Scatter {
         // SAFETY: the caller's promise.
         let copier = unsafe { Copier::new(method.level, user, packed) };
         let stores = Stores::new(method);
-        Scatter { copier, level: stores.level(), stores }
+        Scatter { copier, level: stores.level(), stores, whole: true }
     }
 
-    /// To be called before anyone is told of the bytes.
-    pub(crate) fn finish(self) {
+    /// Will unpack a part of a large copy, of which this is known already.
+    ///
+    /// # Safety
+    ///
+    /// As [`Copier::new`], for unpacking.
+    pub(crate) unsafe fn part(
+        method: Method,
+        known: Option<bool>,
+        user: *mut u8,
+        packed: *mut u8,
+    ) -> Scatter {
+        // SAFETY: the caller's promise.
+        let scatter = unsafe { Scatter::new(method, user, packed) };
+        Scatter { stores: scatter.stores.with(known), whole: false, ..scatter }
+    }
+
+    /// To be called before anyone is told of the bytes. Gives whether they went around the cache, as far as that was
+    /// asked.
+    pub(crate) fn finish(self) -> Option<bool> {
         fence();
+        self.stores.known()
     }
 
     /// One run: around the cache if it is long enough.
@@ -184,6 +209,12 @@ impl Scatter {
         // SAFETY: the processor is of its level; `new`'s caller promised it of this run.
         unsafe { straight(self.level, piece) };
     }
+}
+
+/// Where the `i`th place that is asked lies in its run, with [`LONG`] bytes behind it if the run has as many: several
+/// places may lie in one run.
+fn within(i: u64, len: u64) -> usize {
+    in_memory(sample(i, len.saturating_sub(LONG) + 1))
 }
 
 impl Scatter {
@@ -226,9 +257,9 @@ impl Sink for Scatter {
     #[inline]
     fn run(&mut self, disp: i64, len: u64) -> Flow {
         let to = self.copier.at(disp);
-        let place =
-            |i| to.cast_const().wrapping_add(in_memory(sample(i, len.saturating_sub(LONG) + 1)));
-        if len >= LONG && self.stores.stream(len, place) {
+        let place = |i| to.cast_const().wrapping_add(within(i, len));
+        let asked = self.whole || len >= ASKED_MIN || self.stores.known().is_some();
+        if len >= LONG && asked && self.stores.stream(len, place) {
             self.long(disp, len);
             return Flow::Continue(());
         }
@@ -238,8 +269,9 @@ impl Sink for Scatter {
     fn strided(&mut self, disp: i64, stride: i64, len: u64, count: u64) -> Flow {
         let to = self.copier.at(disp);
         let step = |i| stride.wrapping_mul(sample(i, count).cast_signed());
-        let place = |i| shifted(to, step(i)).cast_const();
+        let place = |i| shifted(to, step(i)).wrapping_add(within(i, len)).cast_const();
         if let Some(apart) = Apart::new(to, stride, len, count)
+            && self.whole
             && self.stores.stream_words(len * count, place)
         {
             return self.words(apart, disp, stride, len, count);
@@ -263,7 +295,7 @@ impl Sink for Scatter {
             // Rows that are long enough to be asked are those of a transpose that is worth it.
             let place = |i| shifted(to, step(i)).cast_const();
             let dense = outer.stride == len.cast_signed() && outer.count * len >= LONG;
-            if dense && self.stores.stream(bytes, place) {
+            if dense && self.whole && self.stores.stream(bytes, place) {
                 let from = self.copier.take(bytes);
                 let level = self.level;
                 // SAFETY: `new`'s caller promised it of all runs of the grid; `pays` made sure that their
@@ -287,7 +319,8 @@ impl Sink for Scatter {
 
     fn blocks(&mut self, base: i64, disps: &[i64], len: u64) -> Flow {
         let (to, count) = (self.copier.at(base), disps.len() as u64);
-        let place = |i| shifted(to, disps[in_memory(sample(i, count))]).cast_const();
+        let block = |i| shifted(to, disps[in_memory(sample(i, count))]);
+        let place = |i| block(i).wrapping_add(within(i, len)).cast_const();
         if len < LONG || !self.stores.stream(len * count, place) {
             return self.copier.blocks(base, disps, len);
         }
@@ -304,8 +337,10 @@ impl Sink for Scatter {
             return self.copier.list(base, disps, starts);
         };
         let place = |i| {
-            let i = in_memory(sample(i, count));
-            shifted(to, disps[if long(i) { i } else { some }]).cast_const()
+            let run = in_memory(sample(i, count));
+            let run = if long(run) { run } else { some };
+            let len = starts[run + 1] - starts[run];
+            shifted(to, disps[run]).wrapping_add(within(i, len)).cast_const()
         };
         if !self.stores.stream(starts[disps.len()] - starts[0], place) {
             return self.copier.list(base, disps, starts);
@@ -324,7 +359,8 @@ impl Sink for Scatter {
         let place = |i| {
             let row = sample(i, count);
             let row = if lens.at(row) >= LONG { row } else { longest };
-            shifted(to, step.wrapping_mul(row.cast_signed())).cast_const()
+            let start = shifted(to, step.wrapping_mul(row.cast_signed()));
+            start.wrapping_add(within(i, lens.at(row))).cast_const()
         };
         if lens.at(longest) < LONG || !self.stores.stream(bytes, place) {
             return self.copier.affine(disp, step, lens, count);
