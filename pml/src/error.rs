@@ -191,26 +191,34 @@ pub struct Failure {
     /// Why.
     pub error: PmlError,
     /// Boxed: results with an error are returned by every call, and are large already.
-    status: Option<Box<Status>>,
-    told: bool,
+    more: Option<Box<More>>,
+}
+
+/// What else is known of an operation that failed.
+#[derive(Clone, Debug, PartialEq)]
+enum More {
+    /// The message that a receive had taken.
+    Taken(Status),
+    /// The receiver of a message that was sent knows.
+    Told,
 }
 
 impl Failure {
     /// Of a receive that had taken a message.
     pub(crate) fn of_message(error: PmlError, status: Status) -> Failure {
-        Failure { error, status: Some(Box::new(status)), told: false }
+        Failure { error, more: Some(Box::new(More::Taken(status))) }
     }
 
     /// Of a send whose message was offered, after which the receiver was told that its data does not come.
     pub(crate) fn of_offer(error: PmlError) -> Failure {
-        Failure { error, status: None, told: true }
+        Failure { error, more: Some(Box::new(More::Told)) }
     }
 
     /// Of a send: whether its receiver was told that the message fails. The receive that takes the message, or has taken
     /// it, then fails as well. If not, no receive fails because of this send; who waits for the message still waits.
     #[must_use]
     pub fn is_told(&self) -> bool {
-        self.told
+        matches!(self.more.as_deref(), Some(More::Told))
     }
 
     /// The message that a receive had taken: its source, its tag, and its bytes. Those are the received ones where that
@@ -221,13 +229,16 @@ impl Failure {
     /// operations, and of receives that had taken none.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
-        self.status.as_deref().copied()
+        match self.more.as_deref() {
+            Some(More::Taken(status)) => Some(*status),
+            Some(More::Told) | None => None,
+        }
     }
 }
 
 impl From<PmlError> for Failure {
     fn from(error: PmlError) -> Failure {
-        Failure { error, status: None, told: false }
+        Failure { error, more: None }
     }
 }
 

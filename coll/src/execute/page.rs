@@ -34,6 +34,7 @@ mod act;
     reason = "asks for keys of memory that is granted, and reads and writes cards"
 )]
 mod direct;
+mod introduction;
 mod long;
 #[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
 mod open;

@@ -20,20 +20,17 @@ use std::ops::Range;
 use gapless_bml::Mapping;
 use gapless_engine::EngineError;
 use gapless_mem::Region;
-use gapless_sync::board::{Awaited, Mark, Moment, Readers};
+use gapless_sync::board::{Awaited, Moment, Readers};
 
 use super::act::Stretch;
 use super::direct::{self, Both};
+use super::introduction::{agree, introduction, notice};
 use super::pieces::{Plan, SLOTS, combined, done, exposed};
-use super::plan::{self, FAILED, LONG};
+use super::plan::{FAILED, LONG};
 use super::{Place, Shared, scribbled};
 use crate::execute::act::{Tools, Work};
-use crate::execute::error::{CollError, NOTICE_BYTES};
+use crate::execute::error::CollError;
 use crate::execute::rows::{Combine, Rows};
-
-/// Bytes of the first note: the operation, which slot comes first, which buffers can be mapped, and how long the vector,
-/// or a block, is.
-const NOTE: usize = 16;
 
 /// A rank's own slots.
 #[derive(Debug, Default)]
@@ -253,11 +250,7 @@ impl Long {
             return None;
         }
         self.own = direct::offer(&self.plan, &self.rows, place, tools.pml.bml_mut());
-        let mut note = [0; NOTE];
-        note[0] = plan::kind(self.plan.operation());
-        note[1] = u8::try_from(self.first).unwrap_or(0);
-        note[2] = self.own.flags();
-        note[8..].copy_from_slice(&self.plan.len().to_le_bytes());
+        let note = introduction(&self.plan, self.first, self.own.flags());
         place.seat.publish(&place.board, LONG, &note, Readers::All);
         place.ring(tools.pml, Readers::All);
         Some(Stage::Waiting)
@@ -546,70 +539,11 @@ impl Long {
             }
         }
         let Some(mark) = found.map_err(scribbled)? else { return Ok(false) };
-        let (first, flags) = self.refuse(rank, mark, place)?;
-        let direct = direct::accept(flags, rank, place, tools.pml.bml_mut())?;
+        let note = agree(&self.plan, rank, mark, place)?;
+        let direct = direct::accept(note.flags, rank, place, tools.pml.bml_mut())?;
         if let Some(met) = self.met.get_mut(rank) {
-            *met = Some(Peer { first, direct });
+            *met = Some(Peer { first: note.first, direct });
         }
         Ok(true)
     }
-
-    /// A rank's first slot, and which of its buffers can be mapped, if it calls what this one calls.
-    fn refuse(
-        &self,
-        source: usize,
-        mark: Mark,
-        place: &Place<'_>,
-    ) -> Result<(usize, u8), CollError> {
-        let rank = u32::try_from(source).unwrap_or(u32::MAX);
-        let (ours, expected) = (self.plan.operation(), self.plan.len());
-        if mark.kind == FAILED {
-            return Err(notice(source, place));
-        }
-        let mut note = Introduction::default();
-        let (kind, sent) = match mark.kind {
-            LONG => {
-                note = introduced(source, place);
-                (note.kind, note.len)
-            }
-            kind => (kind, u64::from(mark.len)),
-        };
-        let theirs = plan::operation(kind);
-        if theirs != Some(ours) {
-            return Err(CollError::Mismatch { rank, theirs, ours });
-        }
-        if sent != expected || mark.kind != LONG {
-            return Err(CollError::Length { rank, sent, expected });
-        }
-        Ok((note.first, note.flags))
-    }
-}
-
-/// A rank's first note.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Introduction {
-    /// Of the operation.
-    pub(super) kind: u8,
-    first: usize,
-    flags: u8,
-    pub(super) len: u64,
-}
-
-/// What a rank's first note says.
-pub(super) fn introduced(rank: usize, place: &Place<'_>) -> Introduction {
-    let mut note = [0; NOTE];
-    place.seat.read(&place.board, rank, 0, &mut note);
-    let [kind, first, flags, ..] = note;
-    let mut len = [0; 8];
-    len.copy_from_slice(&note[8..]);
-    let first = usize::from(first) % SLOTS;
-    Introduction { kind, first, flags, len: u64::from_le_bytes(len) }
-}
-
-/// Why a rank has failed, as its note of this round says.
-fn notice(source: usize, place: &Place<'_>) -> CollError {
-    let rank = u32::try_from(source).unwrap_or(u32::MAX);
-    let mut notice = [0; NOTICE_BYTES];
-    place.seat.read(&place.board, source, 0, &mut notice);
-    CollError::told(notice, rank, place.comm.size())
 }

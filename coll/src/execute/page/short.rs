@@ -10,7 +10,7 @@
 use gapless_engine::EngineError;
 use gapless_sync::board::{Awaited, Mark, Readers};
 
-use super::long::introduced;
+use super::introduction::introduced;
 use super::plan::{self, Content, FAILED, LONG, Plan, Round, Then};
 use super::{Place, scribbled};
 use crate::execute::act::{Tools, Work};

@@ -1,0 +1,77 @@
+//! The first note of a rank in a long collective: what it calls, and where others find its bytes.
+
+use gapless_sync::board::Mark;
+
+use super::Place;
+use super::pieces::{Plan, SLOTS};
+use super::plan::{self, FAILED, LONG};
+use crate::execute::error::{CollError, NOTICE_BYTES};
+
+/// Bytes of the note: the operation, which slot comes first, which buffers can be mapped, and how long the vector, or a
+/// block, is.
+pub(super) const NOTE: usize = 16;
+
+/// The note of a rank that calls this.
+pub(super) fn introduction(plan: &Plan, first: usize, flags: u8) -> [u8; NOTE] {
+    let mut note = [0; NOTE];
+    note[0] = plan::kind(plan.operation());
+    note[1] = u8::try_from(first).unwrap_or(0);
+    note[2] = flags;
+    note[8..].copy_from_slice(&plan.len().to_le_bytes());
+    note
+}
+
+/// A rank's first note.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Introduction {
+    /// Of the operation.
+    pub(super) kind: u8,
+    pub(super) first: usize,
+    pub(super) flags: u8,
+    pub(super) len: u64,
+}
+
+/// What a rank's first note says.
+pub(super) fn introduced(rank: usize, place: &Place<'_>) -> Introduction {
+    let mut note = [0; NOTE];
+    place.seat.read(&place.board, rank, 0, &mut note);
+    let [kind, first, flags, ..] = note;
+    let mut len = [0; 8];
+    len.copy_from_slice(&note[8..]);
+    let first = usize::from(first) % SLOTS;
+    Introduction { kind, first, flags, len: u64::from_le_bytes(len) }
+}
+
+/// Why a rank has failed, as its note of this round says.
+pub(super) fn notice(source: usize, place: &Place<'_>) -> CollError {
+    let rank = u32::try_from(source).unwrap_or(u32::MAX);
+    let mut notice = [0; NOTICE_BYTES];
+    place.seat.read(&place.board, source, 0, &mut notice);
+    CollError::told(notice, rank, place.comm.size())
+}
+
+/// What a rank's first note says, if it calls what this one calls.
+pub(super) fn agree(
+    plan: &Plan,
+    source: usize,
+    mark: Mark,
+    place: &Place<'_>,
+) -> Result<Introduction, CollError> {
+    let rank = u32::try_from(source).unwrap_or(u32::MAX);
+    let (ours, expected) = (plan.operation(), plan.len());
+    if mark.kind == FAILED {
+        return Err(notice(source, place));
+    }
+    let note = match mark.kind {
+        LONG => introduced(source, place),
+        kind => Introduction { kind, len: u64::from(mark.len), ..Introduction::default() },
+    };
+    let theirs = plan::operation(note.kind);
+    if theirs != Some(ours) {
+        return Err(CollError::Mismatch { rank, theirs, ours });
+    }
+    if note.len != expected || mark.kind != LONG {
+        return Err(CollError::Length { rank, sent: note.len, expected });
+    }
+    Ok(note)
+}
