@@ -15,6 +15,7 @@
 //! | a note's mark stored relaxed; read relaxed by `look` | `…_of_one_writer_…`, `…_of_all_…`, `…_no_sleeper_…` |
 //! | `done` stored relaxed; read relaxed | `…_of_one_writer_…` |
 //! | `blocked_by`: a round too early by one | `…_of_one_writer_…` |
+//! | a report stored relaxed; read relaxed by `reached` | `…_what_was_done_before_a_report_…` |
 //! | the hurried fence, or the patient one, left out | `…_no_sleeper_…`, `…_no_writer_…` |
 
 use super::*;
@@ -189,5 +190,31 @@ fn board_no_writer_misses_that_it_was_read() {
         assert_eq!(writer.blocked_by(&shared.board()), None);
         writer.get_up(&shared.board());
         shared.publish(&mut writer, 3, Readers::One(1));
+    });
+}
+
+/// Rank 0 fills memory and reports; rank 1 reads it, reports, and rank 0 fills it again.
+#[test]
+fn board_what_was_done_before_a_report_is_seen_after_it() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let other = shared.clone();
+        let wait = |seat: &mut Seat, shared: &Shared, rank: usize, moment: Moment| {
+            while !seat.reached(&shared.board(), rank, moment) {
+                thread::yield_now();
+            }
+        };
+        let writer = thread::spawn(move || {
+            let mut seat = seat(0);
+            other.users[0].set(());
+            seat.report(&other.board(), Moment::new(2, 1));
+            wait(&mut seat, &other, 1, Moment::new(2, 3));
+            other.users[0].set(());
+        });
+        let mut seat = seat(1);
+        wait(&mut seat, &shared, 0, Moment::new(2, 1));
+        shared.users[0].get();
+        seat.report(&shared.board(), Moment::last(2));
+        writer.join().unwrap();
     });
 }
