@@ -132,10 +132,11 @@ impl Moment {
         Moment((round << ROUND_SHIFT) | (u64::from(STEP_MAX) + 2))
     }
 
-    /// The rounds whose notes are not needed any more: all below this.
+    /// The rounds whose notes are not needed any more: all below this. After the last step of a round, the second round
+    /// of what the ranks do together is over, too.
     fn done(self) -> u64 {
         let over = self.0 & ((1 << ROUND_SHIFT) - 1) > u64::from(STEP_MAX);
-        (self.0 >> ROUND_SHIFT) + u64::from(over)
+        (self.0 >> ROUND_SHIFT) + 2 * u64::from(over)
     }
 }
 

@@ -151,6 +151,12 @@ fn play(
             (calls, one)
         })
         .collect();
+    // Numbers are left out by collectives that go by messages.
+    let gap = |number: &mut usize, _| {
+        *number += usize::try_from(1 + random.below(8)).unwrap();
+        Some(*number)
+    };
+    let numbers: Vec<usize> = (0..count).scan(0, gap).collect();
     let mut left: Vec<VecDeque<usize>> = (0..n).map(|_| (0..count).collect()).collect();
     let mut going = vec![false; n];
     for turn in 0.. {
@@ -165,7 +171,7 @@ fn play(
             let page = &mut pages[rank];
             if !going[rank] {
                 let (calls, one) = &mut program[index];
-                one.begin((rank, page), index, &calls[rank]).unwrap();
+                one.begin((rank, page), numbers[index], &calls[rank]).unwrap();
                 going[rank] = true;
             }
             let looked = page.look();

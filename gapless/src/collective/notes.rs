@@ -144,9 +144,10 @@ impl Communicator {
         let operation = call.operation();
         let number = self.common.sequencer.pass();
         let page = Lent(page);
-        // SAFETY: the caller's promise. When this returns or unwinds, nothing is under way: the collective has ended, or
-        // `Lent` gives the page up, which waits for engines, and the page never goes on with what it has given up. Peers
-        // never touch the memory.
+        // SAFETY: the caller's promise. When this returns or unwinds, nothing of this process is under way: the collective
+        // has ended, or `Lent` gives the page up, which waits for engines, and the page never goes on with what it has given
+        // up. Peers only read what the memory holds, through mappings that stay valid whatever becomes of it here; the
+        // collective ends when they have. If it is given up, they may find other bytes there.
         if let Err(error) = unsafe { page.0.begin(number, call, rows, combine) } {
             self.shared.with(|state| state.open().map(drop))?;
             return Err(self.failed(operation, error));

@@ -296,10 +296,10 @@ impl Short {
     fn deliver(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
         if self.plan.together && self.failure.is_none() {
             place.seat.all_began(self.began);
-        } else {
-            place.seat.finish(&place.board);
-            place.ring(tools.pml, Readers::All);
         }
+        // Others must not wait for this rank's next note: it may be long until there is one.
+        place.seat.finish(&place.board);
+        place.ring(tools.pml, Readers::All);
         if self.failure.is_some() {
             return;
         }
