@@ -51,13 +51,13 @@ impl SmConfig {
             job: job.into(),
             name: name.into(),
             ring_lines: 512,
-            // A little over 8 and 64 KiB: a header fits beside a round payload, and neighbouring
+            // A little over 8, 32 and 64 KiB: a header fits beside a round payload, and neighbouring
             // slots do not fall on the same sets of a cache.
             classes: vec![
                 SlotClass { bytes: 8448, count: 32 },
                 SlotClass { bytes: 65_792, count: 16 },
             ],
-            eager_bytes: 8448,
+            eager_bytes: 33_024,
             parked: 2048,
             single_copy: true,
             map_cache_bytes: 64 << 30,

@@ -9,7 +9,8 @@ mod work;
 
 use gapless::tuning::coll::{Rule, Table};
 use gapless::{Collective, Communicator, Error, ReduceOp, World};
-use gapless_coll::{Algorithm, Locality, Operation, Sample, Schedule, choose};
+use gapless_coll::page::Page;
+use gapless_coll::{Algorithm, Locality, Method, Operation, Sample, Schedule, choose};
 use gapless_report::last_level_cache_bytes;
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -79,8 +80,8 @@ pub struct Bench<'w> {
     lead: u64,
 }
 
-/// The algorithms worth comparing among `n` ranks that are equally near: what the built-in rules choose, and all whose
-/// schedules differ from those before.
+/// The algorithms worth comparing among `n` ranks that are equally near: what the built-in rules choose for blocking
+/// calls, and all whose schedules differ from those before; through shared memory, if the call can go that way.
 ///
 /// # Errors
 /// There is no such call.
@@ -112,6 +113,14 @@ pub fn different(
             None if found.is_empty() => found.push(algorithm),
             None => {}
         }
+    }
+    let shared = Algorithm::new(Method::Shared);
+    match Page::takes(&of.call(), n) {
+        true if choose::shared_rule_for(&Table::default(), &of.call(), &locality).is_some() => {
+            found.insert(0, shared);
+        }
+        true => found.push(shared),
+        false => {}
     }
     Ok(found)
 }
@@ -174,7 +183,7 @@ impl<'w> Bench<'w> {
         let comm = self.way(algorithm)?;
         let (send, recv) = self.buffers(work);
         work.write(rank, send, recv);
-        Self::through(&comm, call(work, send, recv))?;
+        comm.perform(call(work, send, recv))?;
         let right = work.is_right(rank, n, recv);
         Ok(self.most([if right { 0.0 } else { 1.0 }])?[0] < 0.5)
     }
@@ -201,7 +210,7 @@ impl<'w> Bench<'w> {
                 std::hint::spin_loop();
             }
             let (send, recv) = self.last_buffers(work);
-            Self::through(&comm, call(work, send, recv))?;
+            comm.perform(call(work, send, recv))?;
             took[at] = seconds_since(begin);
             took[count + at] = if late { 1.0 } else { 0.0 };
         }
@@ -267,11 +276,6 @@ impl<'w> Bench<'w> {
         self.control.rank() as usize
     }
 
-    /// Does a collective by its algorithm: a short one that blocks would go by notes instead.
-    fn through<'b>(comm: &Communicator, collective: Collective<'b>) -> Result<(), Error> {
-        comm.scope(|s| s.begin(collective)?.wait())
-    }
-
     /// How many there are.
     #[must_use]
     pub fn size(&self) -> usize {
@@ -324,7 +328,7 @@ mod tests {
             all.iter().map(ToString::to_string).collect()
         };
         // Two ranks: every tree has one edge.
-        assert_eq!(names(Operation::Gather, 2), ["binomial"]);
+        assert_eq!(names(Operation::Gather, 2), ["shared", "binomial"]);
         assert!(names(Operation::Bcast, 2).len() < names(Operation::Bcast, 9).len());
         for operation in Work::OPERATIONS {
             assert!(!names(operation, 4).is_empty(), "{operation}");

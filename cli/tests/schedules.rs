@@ -39,7 +39,8 @@ fn a_collective_is_explained() {
     let allreduce = shows("explain --coll allreduce --n 8 --size 1M", None);
     for part in [
         "allreduce of 1 MiB in elements of 8 B, 8 ranks on one host\n",
-        "by a built-in rule of allreduce: { bytes_max = 1048576, algorithm = \"halving\" }\n",
+        "\nblocking calls: by a built-in rule of allreduce: { algorithm = \"shared\" }\n",
+        "\nothers: by a built-in rule of allreduce: { bytes_max = 1048576, algorithm = \"halving\" }\n",
         "\nhalving: ",
         "\nrank 0 of 8, ",
         "\n  0  send     ",

@@ -20,6 +20,9 @@ pub enum Method {
     Doubling(Butterfly),
     /// Recursive halving of vectors, then doubling (Rabenseifner).
     Halving(Butterfly),
+    /// Without messages, through memory that the ranks share ([`page`](crate::page)): for blocking collectives of a
+    /// communicator whose ranks have such memory, and of a kind that goes that way. It has no schedule.
+    Shared,
 }
 
 /// An algorithm: a method, in segments or not, on one level or two.
@@ -60,6 +63,9 @@ impl Algorithm {
     #[must_use]
     pub fn does(&self, operation: Operation, commutative: bool) -> bool {
         use Operation::{Allgather, Allreduce, Barrier, Bcast, Reduce};
+        if self.method == Method::Shared && (self.segment > 0 || self.within.is_some()) {
+            return false;
+        }
         if let Some(within) = self.within {
             let two_level = matches!(operation, Barrier | Bcast | Reduce | Allreduce | Allgather);
             let ordered = commutative || !operation.reduces() || within.is_ordered();
@@ -87,6 +93,20 @@ impl Method {
                     | O::Allreduce
                     | O::NeighborAllgather
                     | O::NeighborAlltoall
+            ),
+            Self::Shared => matches!(
+                operation,
+                O::Barrier
+                    | O::Bcast
+                    | O::Gather
+                    | O::Scatter
+                    | O::Allgather
+                    | O::Alltoall
+                    | O::Reduce
+                    | O::Allreduce
+                    | O::ReduceScatterBlock
+                    | O::Scan
+                    | O::Exscan
             ),
             Self::Pairwise(at_once) => {
                 at_once > 0 && matches!(operation, O::Alltoall | O::Alltoallv)

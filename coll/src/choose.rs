@@ -5,6 +5,7 @@
 //! layout is, one rank knows alone: that never matters here.
 use crate::algorithms::{Butterfly, Exchange};
 use crate::cost::{Cost, predict};
+use crate::page::Page;
 use crate::suits::{is_frugal, suits};
 use crate::tree::Tree;
 use crate::{Algorithm, BuildError, Call, Locality, Method, Operation, Sample};
@@ -24,6 +25,7 @@ pub struct Rule {
 
 /// The table by which algorithms are chosen: the first rule holds that fits the call and whose algorithm can do it.
 ///
+/// Rules of [`Method::Shared`] are for blocking calls whose ranks share memory ([`shared_rule_for`]); others pass them over.
 /// Algorithms on two levels are passed over if the [`Locality`] has one group only, or only groups of one. All ranks of a
 /// communicator must have the same table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,12 +74,24 @@ const BLOCKS: Method = Method::Exchange(Exchange::Doubling);
 const DIRECT: Method = Method::Exchange(Exchange::Direct);
 const DOUBLING: Method = Method::Doubling(Butterfly::Binary);
 const HALVING: Method = Method::Halving(Butterfly::Binary);
+const SHARED: Method = Method::Shared;
 
 /// Rules for machines that were not measured: few messages for short calls, few bytes for long ones. Among many ranks
 /// nothing goes round a ring or along a chain, in as many rounds as there are ranks, if its pieces would be short. If
 /// they are long, a reduction that is scattered goes round the ring: that takes memory for two blocks, the others as much
 /// as all ranks' blocks.
 pub const DEFAULT_RULES: &[Rule] = &[
+    rule(Operation::Barrier, ANY, ANY_LEN, SHARED),
+    rule(Operation::Bcast, ANY, ANY_LEN, SHARED),
+    rule(Operation::Gather, ANY, ANY_LEN, SHARED),
+    rule(Operation::Scatter, ANY, ANY_LEN, SHARED),
+    rule(Operation::Allgather, ANY, ANY_LEN, SHARED),
+    rule(Operation::Alltoall, ANY, ANY_LEN, SHARED),
+    rule(Operation::Reduce, ANY, ANY_LEN, SHARED),
+    rule(Operation::Allreduce, ANY, ANY_LEN, SHARED),
+    rule(Operation::ReduceScatterBlock, ANY, ANY_LEN, SHARED),
+    rule(Operation::Scan, ANY, ANY_LEN, SHARED),
+    rule(Operation::Exscan, ANY, ANY_LEN, SHARED),
     levels(rule(Operation::Barrier, ANY, ANY_LEN, BRUCK)),
     rule(Operation::Barrier, ANY, ANY_LEN, BRUCK),
     levels(rule(Operation::Bcast, ANY, 16 << 10, BINOMIAL)),
@@ -152,26 +166,44 @@ pub fn fallback(operation: Operation) -> Algorithm {
     })
 }
 
-/// The algorithm for a call. All ranks get the same for calls that fit together.
+/// The algorithm for a call that goes by messages. All ranks get the same for calls that fit together.
 #[must_use]
 pub fn choose(table: &Table, call: &Call<'_>, locality: &Locality) -> Algorithm {
     let rule = rule_for(table, call, locality);
     rule.map_or(fallback(call.operation()), |index| table.rules[index].algorithm)
 }
 
-/// Which rule of the table holds for a call; none: its algorithm is the [`fallback`].
+/// Which rule of the table holds for a call that goes by messages; none: its algorithm is the [`fallback`].
 #[must_use]
 pub fn rule_for(table: &Table, call: &Call<'_>, locality: &Locality) -> Option<usize> {
-    let (operation, ranks) = (call.operation(), locality.ranks());
-    let bytes = call.bytes().unwrap_or(u64::MAX);
     let fits = |rule: &Rule| {
-        rule.operation == operation
-            && ranks <= rule.ranks_max
-            && bytes <= rule.bytes_max
+        covers(rule, call, locality.ranks())
             && (rule.algorithm.within.is_none() || locality.has_levels())
             && suits(call, locality, &rule.algorithm)
     };
     table.rules.iter().position(fits)
+}
+
+/// By which rule of the table a blocking call goes through memory that its ranks share, if they do share some and the call
+/// can go that way ([`Page::takes`](crate::page::Page::takes)). The operation's first rule of [`Method::Shared`] for so many
+/// ranks says up to which length; rules of other methods do not matter.
+#[must_use]
+pub fn shared_rule_for(table: &Table, call: &Call<'_>, locality: &Locality) -> Option<usize> {
+    let ranks = locality.ranks();
+    let is_meant = |rule: &Rule| {
+        rule.operation == call.operation()
+            && rule.algorithm == Algorithm::new(SHARED)
+            && ranks <= rule.ranks_max
+    };
+    let index = table.rules.iter().position(is_meant)?;
+    (covers(&table.rules[index], call, ranks) && Page::takes(call, ranks)).then_some(index)
+}
+
+/// Whether a rule is for such a call.
+fn covers(rule: &Rule, call: &Call<'_>, ranks: usize) -> bool {
+    rule.operation == call.operation()
+        && ranks <= rule.ranks_max
+        && call.bytes().unwrap_or(u64::MAX) <= rule.bytes_max
 }
 
 /// The algorithms that can do a call, with common parameters: what to try when tuning, and what to show. Those are left

@@ -17,7 +17,7 @@ use crate::tree::Tree;
 use crate::{Algorithm, Method, Operation};
 
 /// The names of the methods; `N` stands for a number.
-pub const METHODS: [&str; 18] = [
+pub const METHODS: [&str; 19] = [
     "linear",
     "pairwise-N",
     "flat",
@@ -36,6 +36,7 @@ pub const METHODS: [&str; 18] = [
     "bine-doubling",
     "halving",
     "bine-halving",
+    "shared",
 ];
 
 /// Those of them that are trees.
@@ -200,6 +201,7 @@ impl FromStr for Method {
             "bine-doubling" => Some(Self::Doubling(Butterfly::Bine)),
             "halving" => Some(Self::Halving(Butterfly::Binary)),
             "bine-halving" => Some(Self::Halving(Butterfly::Bine)),
+            "shared" => Some(Self::Shared),
             _ => Tree::named(text).map(Self::Tree),
         };
         let numbered = || {
@@ -255,6 +257,7 @@ impl fmt::Display for Method {
             Self::Doubling(Butterfly::Bine) => write!(f, "bine-doubling"),
             Self::Halving(Butterfly::Binary) => write!(f, "halving"),
             Self::Halving(Butterfly::Bine) => write!(f, "bine-halving"),
+            Self::Shared => write!(f, "shared"),
         }
     }
 }

@@ -21,6 +21,12 @@ pub enum Misfit {
     /// A rank would have too many children: what comes from each is waited for before anything goes to any.
     #[error("a rank would have more than {CHILDREN_MAX} children")]
     Wide,
+    /// What goes through shared memory is not cut into segments, and has no levels.
+    #[error("through shared memory there are no segments and no levels")]
+    Whole,
+    /// It has no schedule.
+    #[error("through shared memory there is no schedule: only blocking collectives go that way")]
+    Shared,
     /// Its number has no meaning: trees of no children, no partners at a time.
     #[error("its number has no meaning")]
     Number,
@@ -37,6 +43,9 @@ pub(crate) fn misfit(
     locality: &Locality,
     algorithm: &Algorithm,
 ) -> Option<Misfit> {
+    if algorithm.method == Method::Shared {
+        return Some(Misfit::Shared);
+    }
     let operation = call.operation();
     let commutative = call.reduction().is_none_or(|of| of.commutative);
     let consecutive_only = operation == Operation::Allgather || !commutative;
@@ -55,6 +64,9 @@ impl Algorithm {
             return None;
         }
         let flat = Self { within: None, ..*self };
+        if self.method == Method::Shared && flat.segmented(0).does(operation, true) {
+            return Some(Misfit::Whole);
+        }
         Some(match () {
             () if !is_sound(self) => Misfit::Number,
             () if self.does(operation, true) => Misfit::Order,
@@ -71,7 +83,7 @@ fn is_sound(algorithm: &Algorithm) -> bool {
             Method::Tree(tree) => tree.is_sound(),
             Method::Exchange(how) => how.is_sound(),
             Method::Pairwise(at_once) => at_once > 0,
-            Method::Linear | Method::Doubling(_) | Method::Halving(_) => true,
+            Method::Linear | Method::Doubling(_) | Method::Halving(_) | Method::Shared => true,
         }
 }
 

@@ -13,10 +13,13 @@ mod hindexed_block;
 mod hvector;
 mod indexed;
 mod indexed_block;
+mod named;
 mod resized;
 mod structure;
 mod subarray;
 mod vector;
+
+pub use named::{Darray, Subarray};
 
 use crate::bounds::{Bounds, Shifts};
 use crate::contents::{Combiner, Contents, Distribution, Order};

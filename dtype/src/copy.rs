@@ -25,6 +25,8 @@ mod tile;
     allow(dead_code, unused_imports, reason = "its loops are the processor's")
 )]
 mod transpose;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "its loops are the processor's"))]
+mod trial;
 
 use std::ptr;
 

@@ -102,6 +102,9 @@ impl fmt::Display for Argument {
 /// What is wrong with an argument's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Problem {
+    /// There is no default; of a builder.
+    #[error("is not given")]
+    Missing,
     /// The list must not be empty.
     #[error("is empty")]
     Empty,

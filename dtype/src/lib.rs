@@ -52,8 +52,10 @@
 //! # Where things are
 //!
 //! - `primitive`, `datatype`, `build/`, `contents`, `bounds`, `attributes`: what a type is.
+//! - `equivalence`, `buffer`, `fit`: the datatypes of Rust types, what may be sent or received, and whether a layout fits
+//!   the elements of a slice. `#[derive(Datatype)]` for structs is in `gapless-derive`.
 //! - `layout`, `program`, `optimize`, `shape`: what commit makes of it.
-//! - `convertor`, `copy`, `transfer`: what moves bytes; the only files with `unsafe`.
+//! - `convertor`, `copy`, `transfer`, `pack`: what moves bytes; besides `equivalence` the only files with `unsafe`.
 //! - `signature`, `flatten`: what a peer receives of it.
 //! - [`limits`]: every bound that is enforced, each with a typed error.
 //! - `naive` and `testkit` (feature `testkit`): the oracle, and random types to test layouts with.
@@ -64,6 +66,7 @@
 
 pub mod attributes;
 mod bounds;
+mod buffer;
 mod build;
 mod contents;
 #[allow(unsafe_code, reason = "raw pack and unpack, proved in place")]
@@ -71,12 +74,17 @@ mod convertor;
 #[allow(unsafe_code, reason = "the copy loops, proved in place")]
 mod copy;
 mod datatype;
+#[allow(unsafe_code, reason = "says which types have a datatype, which unsafe code believes")]
+mod equivalence;
 mod error;
+mod fit;
 mod flatten;
 mod footprint;
 mod layout;
 pub mod limits;
 mod optimize;
+#[allow(unsafe_code, reason = "packs and unpacks slices of elements that have gaps")]
+mod pack;
 mod primitive;
 mod program;
 mod run;
@@ -91,13 +99,20 @@ pub mod naive;
 pub mod testkit;
 
 pub use attributes::{AttributeError, CopyRule, Key};
+pub use buffer::{Buffer, BufferMut};
+pub use build::{Darray, Subarray};
 pub use contents::{Combiner, Contents, Distribution, Envelope, Order};
 pub use convertor::{Convertor, ConvertorError};
 pub use datatype::Datatype;
+#[doc(hidden)]
+pub use equivalence::derived;
+pub use equivalence::{AnyBits, CheckedBits, Equivalence};
 pub use error::{Argument, Problem, Quantity, TypeError};
+pub use fit::{ElementType, FitError};
 pub use flatten::{FlattenError, FlattenFault};
 pub use footprint::Footprint;
 pub use layout::{BlockLengths, Layout, LayoutId, WeakLayout};
+pub use pack::{pack, unpack};
 pub use primitive::{Part, Primitive, Scalar};
 pub use run::Run;
 pub use shape::{Dim, Displacements, Period, RunTable, Shape};

@@ -9,6 +9,7 @@
 mod between;
 mod buffers;
 mod error;
+mod last;
 mod live;
 mod named;
 mod notes;
@@ -30,7 +31,7 @@ pub use scoped::CollectiveRequest;
 pub(crate) use scoped::Joined;
 pub(crate) use tools::Tools;
 
-use crate::view::ViewMut;
+use crate::view::RecvBuffer;
 use buffers::Side;
 use gapless_coll::Operation;
 use gapless_engine::Op;
@@ -89,21 +90,17 @@ impl<'b> Collective<'b> {
         Collective { op: Some(op), ..self }
     }
 
-    fn moves(
-        operation: Operation,
-        send: impl Into<Input<'b>>,
-        recv: impl Into<Output<'b>>,
-    ) -> Collective<'b> {
-        Collective::new(operation, send.into().side, recv.into().side)
+    fn moves(operation: Operation, send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
+        Collective::new(operation, send.into_side(), recv.into_side())
     }
 
     fn combines(
         operation: Operation,
-        (send, recv): (impl Into<Input<'b>>, impl Into<ViewMut<'b>>),
+        (send, recv): (impl Input<'b>, impl RecvBuffer<'b>),
         op: impl Into<Op>,
     ) -> Collective<'b> {
-        let recv = Side::Whole(recv.into().typed);
-        Collective::new(operation, send.into().side, recv).with(op.into())
+        let recv = Side::Whole(recv.into_view().typed);
+        Collective::new(operation, send.into_side(), recv).with(op.into())
     }
 
     /// Ends when all ranks have called it (`MPI_Barrier`, MPI 4.1 §6.3).
@@ -112,16 +109,16 @@ impl<'b> Collective<'b> {
     }
 
     /// What `buffer` holds at `root` goes to all others' (`MPI_Bcast`, MPI 4.1 §6.4). The root's is only read.
-    pub fn bcast(buffer: impl Into<ViewMut<'b>>, root: impl Into<Root>) -> Collective<'b> {
-        let recv = Side::Whole(buffer.into().typed);
+    pub fn bcast(buffer: impl RecvBuffer<'b>, root: impl Into<Root>) -> Collective<'b> {
+        let recv = Side::Whole(buffer.into_view().typed);
         Collective::new(Operation::Bcast, Side::Nothing, recv).rooted(root)
     }
 
     /// All ranks' blocks, in the order of the ranks, into `recv` at `root` (`MPI_Gather`, MPI 4.1 §6.5). The root may
     /// send [`InPlace`]: its block is where it belongs already.
     pub fn gather(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<Output<'b>>,
+        send: impl Input<'b>,
+        recv: impl Output<'b>,
         root: impl Into<Root>,
     ) -> Collective<'b> {
         Collective::moves(Operation::Gather, send, recv).rooted(root)
@@ -129,8 +126,8 @@ impl<'b> Collective<'b> {
 
     /// As [`gather`](Collective::gather), with blocks of any lengths (`MPI_Gatherv`): `recv` is [`BlocksMut`].
     pub fn gatherv(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<Output<'b>>,
+        send: impl Input<'b>,
+        recv: impl Output<'b>,
         root: impl Into<Root>,
     ) -> Collective<'b> {
         Collective::moves(Operation::Gatherv, send, recv).rooted(root)
@@ -139,8 +136,8 @@ impl<'b> Collective<'b> {
     /// A block to each rank, in the order of the ranks, out of `send` at `root` (`MPI_Scatter`, MPI 4.1 §6.6). The
     /// root may receive [`InPlace`]: its block stays where it is.
     pub fn scatter(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<Output<'b>>,
+        send: impl Input<'b>,
+        recv: impl Output<'b>,
         root: impl Into<Root>,
     ) -> Collective<'b> {
         Collective::moves(Operation::Scatter, send, recv).rooted(root)
@@ -148,8 +145,8 @@ impl<'b> Collective<'b> {
 
     /// As [`scatter`](Collective::scatter), with blocks of any lengths (`MPI_Scatterv`): `send` is [`Blocks`].
     pub fn scatterv(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<Output<'b>>,
+        send: impl Input<'b>,
+        recv: impl Output<'b>,
         root: impl Into<Root>,
     ) -> Collective<'b> {
         Collective::moves(Operation::Scatterv, send, recv).rooted(root)
@@ -157,31 +154,31 @@ impl<'b> Collective<'b> {
 
     /// All ranks' blocks, in the order of the ranks, to all (`MPI_Allgather`, MPI 4.1 §6.7). [`InPlace`]: each rank's
     /// block is where it belongs in its `recv` already.
-    pub fn allgather(send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) -> Collective<'b> {
+    pub fn allgather(send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
         Collective::moves(Operation::Allgather, send, recv)
     }
 
     /// As [`allgather`](Collective::allgather), with blocks of any lengths (`MPI_Allgatherv`): `recv` is
     /// [`BlocksMut`].
-    pub fn allgatherv(send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) -> Collective<'b> {
+    pub fn allgatherv(send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
         Collective::moves(Operation::Allgatherv, send, recv)
     }
 
     /// A block from each rank to each (`MPI_Alltoall`, MPI 4.1 §6.8). [`InPlace`]: what is sent is in `recv`, where
     /// what is received replaces it.
-    pub fn alltoall(send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) -> Collective<'b> {
+    pub fn alltoall(send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
         Collective::moves(Operation::Alltoall, send, recv)
     }
 
     /// As [`alltoall`](Collective::alltoall), with blocks of any lengths (`MPI_Alltoallv`): [`Blocks`] and
     /// [`BlocksMut`].
-    pub fn alltoallv(send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) -> Collective<'b> {
+    pub fn alltoallv(send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
         Collective::moves(Operation::Alltoallv, send, recv)
     }
 
     /// As [`alltoallv`](Collective::alltoallv), with blocks of any layouts anywhere (`MPI_Alltoallw`):
     /// [`Blocks::each`] and [`BlocksMut::each`].
-    pub fn alltoallw(send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) -> Collective<'b> {
+    pub fn alltoallw(send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
         Collective::alltoallv(send, recv)
     }
 
@@ -191,8 +188,8 @@ impl<'b> Collective<'b> {
     /// A slice of `u8` has numbers here, not bytes. A user's function ([`UserOp`](crate::UserOp)) is called by
     /// whoever makes progress, with the world's lock held: it must not use the world.
     pub fn reduce(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<Output<'b>>,
+        send: impl Input<'b>,
+        recv: impl Output<'b>,
         op: impl Into<Op>,
         root: impl Into<Root>,
     ) -> Collective<'b> {
@@ -202,8 +199,8 @@ impl<'b> Collective<'b> {
     /// All ranks' elements, combined, to all (`MPI_Allreduce`, MPI 4.1 §6.9.6); see [`reduce`](Collective::reduce).
     /// [`InPlace`]: each rank's elements are in its `recv`.
     pub fn allreduce(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<ViewMut<'b>>,
+        send: impl Input<'b>,
+        recv: impl RecvBuffer<'b>,
         op: impl Into<Op>,
     ) -> Collective<'b> {
         Collective::combines(Operation::Allreduce, (send, recv), op)
@@ -213,8 +210,8 @@ impl<'b> Collective<'b> {
     /// (`MPI_Reduce_scatter`, MPI 4.1 §6.10.2). [`InPlace`]: each rank's elements are in its `recv`, which then is as
     /// long as all blocks; its block of the result begins at the first.
     pub fn reduce_scatter(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<ViewMut<'b>>,
+        send: impl Input<'b>,
+        recv: impl RecvBuffer<'b>,
         counts: &[u64],
         op: impl Into<Op>,
     ) -> Collective<'b> {
@@ -225,8 +222,8 @@ impl<'b> Collective<'b> {
     /// As [`reduce_scatter`](Collective::reduce_scatter), with blocks of one length (`MPI_Reduce_scatter_block`,
     /// MPI 4.1 §6.10.1).
     pub fn reduce_scatter_block(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<ViewMut<'b>>,
+        send: impl Input<'b>,
+        recv: impl RecvBuffer<'b>,
         op: impl Into<Op>,
     ) -> Collective<'b> {
         Collective::combines(Operation::ReduceScatterBlock, (send, recv), op)
@@ -235,8 +232,8 @@ impl<'b> Collective<'b> {
     /// The elements of all ranks up to and with this one, combined (`MPI_Scan`, MPI 4.1 §6.11.1). [`InPlace`]: each
     /// rank's elements are in its `recv`.
     pub fn scan(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<ViewMut<'b>>,
+        send: impl Input<'b>,
+        recv: impl RecvBuffer<'b>,
         op: impl Into<Op>,
     ) -> Collective<'b> {
         Collective::combines(Operation::Scan, (send, recv), op)
@@ -245,8 +242,8 @@ impl<'b> Collective<'b> {
     /// The elements of all ranks before this one, combined (`MPI_Exscan`, MPI 4.1 §6.11.2); nothing is written at
     /// rank 0. [`InPlace`]: each rank's elements are in its `recv`.
     pub fn exscan(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<ViewMut<'b>>,
+        send: impl Input<'b>,
+        recv: impl RecvBuffer<'b>,
         op: impl Into<Op>,
     ) -> Collective<'b> {
         Collective::combines(Operation::Exscan, (send, recv), op)
@@ -255,46 +252,31 @@ impl<'b> Collective<'b> {
     /// What each rank sends goes to all its neighbours in the communicator's topology; a block of `recv` for each
     /// neighbour that sends to this rank (`MPI_Neighbor_allgather`, MPI 4.1 §8.6.1). In a grid without neighbours at
     /// its rim, blocks of those that are not there are not touched.
-    pub fn neighbor_allgather(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<Output<'b>>,
-    ) -> Collective<'b> {
+    pub fn neighbor_allgather(send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
         Collective::moves(Operation::NeighborAllgather, send, recv)
     }
 
     /// As [`neighbor_allgather`](Collective::neighbor_allgather), with blocks of any lengths
     /// (`MPI_Neighbor_allgatherv`): `recv` is [`BlocksMut`].
-    pub fn neighbor_allgatherv(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<Output<'b>>,
-    ) -> Collective<'b> {
+    pub fn neighbor_allgatherv(send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
         Collective::neighbor_allgather(send, recv)
     }
 
     /// A block to each neighbour in the communicator's topology, and one from each (`MPI_Neighbor_alltoall`,
     /// MPI 4.1 §8.6.2).
-    pub fn neighbor_alltoall(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<Output<'b>>,
-    ) -> Collective<'b> {
+    pub fn neighbor_alltoall(send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
         Collective::moves(Operation::NeighborAlltoall, send, recv)
     }
 
     /// As [`neighbor_alltoall`](Collective::neighbor_alltoall), with blocks of any lengths
     /// (`MPI_Neighbor_alltoallv`): [`Blocks`] and [`BlocksMut`].
-    pub fn neighbor_alltoallv(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<Output<'b>>,
-    ) -> Collective<'b> {
+    pub fn neighbor_alltoallv(send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
         Collective::neighbor_alltoall(send, recv)
     }
 
     /// As [`neighbor_alltoallv`](Collective::neighbor_alltoallv), with blocks of any layouts anywhere
     /// (`MPI_Neighbor_alltoallw`): [`Blocks::each`] and [`BlocksMut::each`].
-    pub fn neighbor_alltoallw(
-        send: impl Into<Input<'b>>,
-        recv: impl Into<Output<'b>>,
-    ) -> Collective<'b> {
+    pub fn neighbor_alltoallw(send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
         Collective::neighbor_alltoall(send, recv)
     }
 }

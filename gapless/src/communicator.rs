@@ -1,5 +1,6 @@
 //! Communicators: who a message is for, and the blocking operations.
 
+mod checked;
 mod exchange;
 mod making;
 mod message;
@@ -12,9 +13,9 @@ pub use topology::Topology;
 
 use crate::collective::Common;
 use crate::error::Error;
-use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Park, Refused};
+use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, OwnedRequest, Park, Refused};
 use crate::shared::{Shared, Started, State};
-use crate::view::{View, ViewMut};
+use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_engine::Typed;
 use gapless_pml::{Comm, Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
 use std::sync::Arc;
@@ -77,11 +78,11 @@ impl Communicator {
     #[inline]
     pub fn send<'v>(
         &self,
-        data: impl Into<View<'v>>,
+        data: impl SendBuffer<'v>,
         dest: u32,
         tag: i32,
     ) -> Result<Status, Error> {
-        self.send_view(&data.into(), dest, tag)
+        self.send_view(&data.into_view(), dest, tag)
     }
 
     /// The part of [`send`](Communicator::send) that does not depend on the type of its argument.
@@ -111,11 +112,11 @@ impl Communicator {
     #[inline]
     pub fn recv<'v>(
         &self,
-        into: impl Into<ViewMut<'v>>,
+        into: impl RecvBuffer<'v>,
         source: impl Into<Source>,
         tag: impl Into<TagSel>,
     ) -> Result<Status, Error> {
-        self.recv_view(&mut into.into(), source.into(), tag.into())
+        self.recv_view(&mut into.into_view(), source.into(), tag.into())
     }
 
     /// The part of [`recv`](Communicator::recv) that does not depend on its types.
@@ -209,7 +210,7 @@ impl Communicator {
     /// # Errors
     /// As [`recv`](Communicator::recv); the layout does not fit. The buffer comes back with the
     /// error.
-    pub fn irecv_owned<B: OwnedBuffer>(
+    pub fn irecv_owned<B: OwnedBufferMut>(
         &self,
         into: impl Into<Owned<B>>,
         source: impl Into<Source>,

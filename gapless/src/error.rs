@@ -7,7 +7,7 @@ use gapless_bml::BmlError;
 use gapless_btl::LinkError;
 use gapless_coll::topologies::TopologyError;
 use gapless_coll::{CollError, Operation};
-use gapless_dtype::{Primitive, TypeError};
+use gapless_dtype::{FitError, TypeError};
 use gapless_engine::EngineError;
 use gapless_mem::{DeviceError, Space};
 use gapless_pml::{Failure, PmlError, Status};
@@ -94,21 +94,21 @@ pub enum Error {
     /// A layout does not fit its buffer.
     #[error(transparent)]
     Buffer(#[from] EngineError),
-    /// A layout of other numbers than the slice has.
-    #[error("the layout has {basic}, and the elements of the buffer are {element}")]
-    ElementType {
-        /// A basic type of the layout.
-        basic: Primitive,
-        /// That of the elements.
-        element: Primitive,
-    },
-    /// A layout that places numbers where the slice cannot have elements.
-    #[error("the layout places {element} at bytes that are no multiples of {alignment}")]
-    Misaligned {
+    /// A layout does not fit the elements of a slice: it has other basic types, places numbers where the slice cannot
+    /// have elements, or describes bytes between fields.
+    #[error(transparent)]
+    Fit(#[from] FitError),
+    /// An element of a message is no value of its type; see [`recv_checked`](crate::Communicator::recv_checked).
+    #[error(
+        "element {index} of the message from rank {} with tag {} is no value of {element}", status.source, status.tag
+    )]
+    Invalid {
+        /// Which, from 0.
+        index: u64,
         /// The type of the elements.
-        element: Primitive,
-        /// Their alignment, in bytes.
-        alignment: u64,
+        element: &'static str,
+        /// The message.
+        status: Status,
     },
     /// Part of a buffer that another message uses; see [`Parts`](crate::Parts).
     #[error("bytes {start}..{end} of the buffer are in use by another message")]
@@ -165,6 +165,9 @@ pub enum Error {
         /// Another.
         other: usize,
     },
+    /// A communicator and a scope of different worlds.
+    #[error("the communicator and the scope are of different worlds")]
+    OtherWorld,
     /// Memory could not be allocated.
     #[error(transparent)]
     Memory(#[from] DeviceError),
@@ -237,6 +240,7 @@ impl Error {
     pub fn status(&self) -> Option<Status> {
         match self {
             Error::Message(failure) => failure.status(),
+            Error::Invalid { status, .. } => Some(*status),
             _ => None,
         }
     }

@@ -24,13 +24,70 @@
 //! # }
 //! ```
 //!
+//! # What is sent
+//!
+//! Numbers, `bool`, `char`, arrays, and slices and lists of them are sent as they are. A struct gets its datatype by
+//! `#[derive(Datatype)]`; padding is a gap, so nobody reads it:
+//!
+//! ```
+//! use gapless::{Datatype, ReduceOp, World};
+//!
+//! #[derive(Datatype, Clone, Debug, Default, PartialEq)]
+//! #[repr(C)]
+//! struct Particle {
+//!     kind: u8,
+//!     position: [f64; 3],
+//!     mass: f32,
+//! }
+//!
+//! # fn main() -> Result<(), gapless::Error> {
+//! let world = World::init()?;
+//! let comm = world.comm();
+//! let (right, left) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+//! let leaving = vec![Particle { kind: 1, position: [0.5; 3], mass: 2.0 }; 10];
+//! let mut arriving = vec![Particle::default(); 10];
+//! let status = comm.sendrecv(&leaving, (right, 0), &mut arriving, (left, 0))?;
+//! assert_eq!((&arriving, status.bytes), (&leaving, 290));
+//! let mut mass = 0.0;
+//! comm.allreduce(&arriving[0].position[0], &mut mass, ReduceOp::Sum)?;
+//! assert_eq!(mass, 0.5 * f64::from(comm.size()));
+//! world.finalize()
+//! # }
+//! ```
+//!
+//! [`Equivalence`] says what may be sent; [`AnyBits`] says what may be received. Not every byte is a `bool`, so `bool`,
+//! `char`, enums and structs that have them are received by
+//! [`recv_checked`](Communicator::recv_checked), which looks at the bits, or as integers:
+//!
+//! ```compile_fail,E0277
+//! # fn main() -> Result<(), gapless::Error> {
+//! let world = gapless::World::init()?;
+//! let mut alive = [false; 8];
+//! world.comm().recv(&mut alive, 0, 0)?; // error: receive a `bool` as `u8`, or use `recv_checked`
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Memory is borrowed, not taken:
+//!
+//! ```compile_fail,E0277
+//! # fn main() -> Result<(), gapless::Error> {
+//! let world = gapless::World::init()?;
+//! world.comm().send(vec![1.0f64; 8], 0, 0)?; // error: send `&vec`
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Where things are
 //!
+//! - [`prelude`]: what most programs use, in one import;
 //! - [`World`]: joining and leaving a job; [`World::alloc`] for memory that moves with one copy;
 //! - [`Communicator`]: blocking send (in all modes), receive, probe, exchange; communicators made of it;
 //!   [`Communicator::scope`] for non-blocking operations on borrowed memory; [`Communicator::isend_owned`] for
 //!   operations that own their buffers, which are futures, too; [`Persistent`] for operations that are started again
 //!   and again;
+//! - [`Equivalence`], [`AnyBits`], [`CheckedBits`], and the derive macro [`Datatype`](derive@Datatype): what may be sent
+//!   and received; [`SendBuffer`], [`RecvBuffer`]: what operations take;
 //! - [`Collective`]: collectives in all their forms; most are methods of [`Communicator`] and [`Scope`];
 //! - [`Topology`]: communicators with neighbours, made by [`Communicator::cart_create`] and its like;
 //! - [`DeviceBuf`]: memory of devices, and how to share it with peers;
@@ -111,6 +168,7 @@ mod owned;
 #[allow(unsafe_code, reason = "views of parts of one buffer that are found to be apart")]
 mod parts;
 mod pmi;
+pub mod prelude;
 #[allow(unsafe_code, reason = "grants memory to requests until the scope has joined them")]
 mod scope;
 mod shared;
@@ -122,6 +180,11 @@ mod view;
 pub mod wireup;
 mod world;
 
+/// The page for those who come from MPI, rsmpi or mpi4py: its examples run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/from-mpi.md")]
+struct FromMpi;
+
 pub use collective::{
     Blocks, BlocksMut, Collective, CollectiveError, CollectiveRequest, InPlace, Input, Output,
     OwnedCollective, PersistentCollective, Root,
@@ -129,16 +192,22 @@ pub use collective::{
 pub use communicator::{Communicator, Message, Topology};
 pub use device_buf::DeviceBuf;
 pub use error::Error;
-pub use owned::{Owned, OwnedBuffer, OwnedRequest, Persistent, Refused};
+pub use owned::{Owned, OwnedBuffer, OwnedBufferMut, OwnedRequest, Persistent, Refused};
 pub use parts::Parts;
 pub use scope::{Request, Scope};
 pub use shared_buf::SharedBuf;
-pub use view::{Element, View, ViewMut};
+pub use view::{RecvBuffer, SendBuffer, View, ViewMut};
 pub use world::{Builder, Link, World};
 
 pub use gapless_btl as btl;
 pub use gapless_coll as coll;
-pub use gapless_dtype::{Datatype, Distribution, Layout, Order, Primitive, Scalar};
+pub use gapless_derive::Datatype;
+#[doc(hidden)]
+pub use gapless_dtype::derived;
+pub use gapless_dtype::{
+    AnyBits, Buffer, BufferMut, CheckedBits, Darray, Datatype, Distribution, Equivalence, FitError,
+    Layout, Order, Primitive, Scalar, Subarray, pack, unpack,
+};
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 pub use gapless_dtype_cuda::GpuEngine;
 pub use gapless_engine::{Engine, Op, ReduceOp, UserOp, Vectors};

@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
 use crate::scope::{Request, Scope};
 use crate::shared::Shared;
-use crate::view::View;
+use crate::view::SendBuffer;
 use gapless_engine::Typed;
 use gapless_mem::Completion;
 use gapless_pml::RequestId;
@@ -64,12 +64,12 @@ impl<'scope> Scope<'scope, '_> {
     /// As [`Communicator::send`]; some of the work has failed already.
     pub fn isend_after(
         &'scope self,
-        data: impl Into<View<'scope>>,
+        data: impl SendBuffer<'scope>,
         dest: u32,
         tag: i32,
         after: &[Completion],
     ) -> Result<Request<'scope>, Error> {
-        let view = data.into();
+        let view = data.into_view();
         // SAFETY: as for `isend`; that what writes the memory is among `after`, or writes nothing while
         // it is borrowed, is what views promise.
         self.start(|pml| unsafe {

@@ -8,14 +8,14 @@ mod completion;
 mod persistent;
 mod several;
 
-pub use buffer::OwnedBuffer;
 pub(crate) use buffer::Park;
+pub use buffer::{OwnedBuffer, OwnedBufferMut};
 pub use persistent::Persistent;
 
 use crate::error::Error;
 use crate::shared::Shared;
-use crate::view::{element_layout, typed_in};
-use gapless_dtype::{Layout, Primitive};
+use crate::view::{all_of, typed_in};
+use gapless_dtype::Layout;
 use gapless_engine::Typed;
 use gapless_pml::{Pml, RequestId, Status};
 use std::any::Any;
@@ -48,15 +48,12 @@ impl<B: OwnedBuffer> Owned<B> {
 
     /// Takes the buffer apart and describes the message in it.
     pub(crate) fn park(self) -> Result<(B::Parked, Typed), Refused<B>> {
-        let elements = self.buffer.elements() as u64;
+        let (count, element) = (self.buffer.elements(), B::element());
         let parked = B::Parked::park(self.buffer);
         let region = parked.region();
-        let typed = match (&self.shape, B::element()) {
-            (Some((origin, layout, count)), element) => {
-                typed_in(region, element, *origin, layout, *count)
-            }
-            (None, Primitive::Uint8) => Ok(Typed::contiguous(region)),
-            (None, element) => typed_in(region, element, 0, element_layout(element), elements),
+        let typed = match &self.shape {
+            Some((origin, layout, count)) => typed_in(region, element, *origin, layout, *count),
+            None => Ok(all_of(region, count, element)),
         };
         match typed {
             Ok(typed) => Ok((parked, typed)),

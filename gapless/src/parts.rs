@@ -2,8 +2,8 @@
 //! ghost cells around it, which the borrow checker cannot tell apart. Here the bytes themselves are compared.
 
 use crate::error::Error;
-use crate::view::{Element, View, ViewMut, region_of, typed_in};
-use gapless_dtype::{Layout, Primitive, Run};
+use crate::view::{View, ViewMut, region_of, typed_in};
+use gapless_dtype::{AnyBits, ElementType, Layout, Run};
 use gapless_engine::Typed;
 use gapless_mem::Region;
 use std::marker::PhantomData;
@@ -35,7 +35,7 @@ type Stretches = Vec<(u64, u64)>;
 #[derive(Debug)]
 pub struct Parts<'a> {
     region: Region,
-    element: Primitive,
+    element: ElementType,
     read: Vec<Stretches>,
     written: Vec<Stretches>,
     memory: PhantomData<&'a mut [u8]>,
@@ -44,9 +44,9 @@ pub struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// All of a buffer; no part is in use yet.
     #[must_use]
-    pub fn of<T: Element>(slice: &'a mut [T]) -> Parts<'a> {
+    pub fn of<T: AnyBits>(slice: &'a mut [T]) -> Parts<'a> {
         let region = region_of(slice.as_mut_ptr(), slice.len());
-        let (element, memory) = (T::PRIMITIVE, PhantomData);
+        let (element, memory) = (ElementType::of::<T>(), PhantomData);
         Parts { region, element, read: Vec::new(), written: Vec::new(), memory }
     }
 

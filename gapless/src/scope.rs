@@ -6,19 +6,24 @@
 //! [`std::thread::scope`].
 
 mod in_flight;
+mod request;
 
 pub(crate) use in_flight::Scopes;
+pub use request::Request;
 
 use crate::collective::Joined;
 use crate::communicator::{Communicator, Message};
 use crate::error::Error;
 use crate::shared::{Look, State};
-use crate::view::{View, ViewMut};
+use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_engine::Typed;
-use gapless_pml::{Failure, Pml, PmlError, RequestId, SendMode, Settled, Source, Status, TagSel};
+use gapless_pml::{
+    Comm, Failure, Pml, PmlError, RequestId, SendMode, Settled, Source, Status, TagSel,
+};
 use in_flight::{List, is_gone};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 
 /// A part of the program in which messages are in flight; see [`Communicator::scope`].
 ///
@@ -31,20 +36,6 @@ pub struct Scope<'scope, 'env: 'scope> {
     pub(crate) collectives: Joined,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
-}
-
-/// An operation in flight in a scope. Dropping it is fine: the scope's end waits for it.
-#[derive(Debug)]
-#[must_use = "wait for it, or let the scope's end do so"]
-pub struct Request<'scope> {
-    id: RequestId,
-    scope: PhantomData<&'scope mut &'scope ()>,
-}
-
-impl Request<'_> {
-    pub(crate) fn id(&self) -> RequestId {
-        self.id
-    }
 }
 
 impl Communicator {
@@ -176,7 +167,7 @@ impl<'scope> Scope<'scope, '_> {
             let id = start(pml)?;
             list.push(id);
             shared.rouse(state);
-            Ok(Request { id, scope: PhantomData })
+            Ok(Request::new(id, self.comm))
         })
     }
 
@@ -185,9 +176,15 @@ impl<'scope> Scope<'scope, '_> {
     /// # Safety
     /// `typed` describes memory that is borrowed for `'scope`.
     #[inline(never)]
-    unsafe fn isend_short(&self, typed: &Typed, dest: u32, tag: i32) -> Option<RequestId> {
+    unsafe fn isend_short(
+        &self,
+        comm: &Comm,
+        typed: &Typed,
+        dest: u32,
+        tag: i32,
+    ) -> Option<RequestId> {
         // SAFETY: the caller's promise is passed on.
-        self.start_short(|pml| unsafe { pml.isend_short(&self.comm.comm, typed, dest, tag) })
+        self.start_short(|pml| unsafe { pml.isend_short(comm, typed, dest, tag) })
     }
 
     /// As [`irecv`](Scope::irecv), likewise.
@@ -195,9 +192,15 @@ impl<'scope> Scope<'scope, '_> {
     /// # Safety
     /// `typed` describes memory that is exclusively borrowed for `'scope`.
     #[inline(never)]
-    unsafe fn irecv_short(&self, typed: &Typed, source: Source, tag: TagSel) -> Option<RequestId> {
+    unsafe fn irecv_short(
+        &self,
+        comm: &Comm,
+        typed: &Typed,
+        source: Source,
+        tag: TagSel,
+    ) -> Option<RequestId> {
         // SAFETY: the caller's promise is passed on.
-        self.start_short(|pml| unsafe { pml.irecv_short(&self.comm.comm, typed, source, tag) })
+        self.start_short(|pml| unsafe { pml.irecv_short(comm, typed, source, tag) })
     }
 
     #[inline]
@@ -222,18 +225,40 @@ impl<'scope> Scope<'scope, '_> {
     #[inline]
     pub fn isend(
         &'scope self,
-        data: impl Into<View<'scope>>,
+        data: impl SendBuffer<'scope>,
         dest: u32,
         tag: i32,
     ) -> Result<Request<'scope>, Error> {
-        let view = data.into();
+        self.isend_on(&self.comm.comm, data.into_view(), dest, tag)
+    }
+
+    /// Whether requests of a communicator may be in this scope.
+    fn admits(&self, comm: &Communicator) -> Result<(), Error> {
+        match Arc::ptr_eq(&self.comm.shared, &comm.shared) {
+            true => Ok(()),
+            false => Err(Error::OtherWorld),
+        }
+    }
+
+    /// As [`isend`](Scope::isend), by a communicator of the same world.
+    #[inline]
+    fn isend_on(
+        &'scope self,
+        comm: &Comm,
+        view: View<'scope>,
+        dest: u32,
+        tag: i32,
+    ) -> Result<Request<'scope>, Error> {
         // SAFETY: the memory is borrowed for `'scope`, which ends after `join`; and `join` runs
         // whatever `body` does, and returns when all requests have ended, or the world was given up, which
         // takes memory back first.
-        match unsafe { self.isend_short(&view.typed, dest, tag) } {
-            Some(id) => Ok(Request { id, scope: PhantomData }),
-            None => self.isend_mode(view, dest, tag, SendMode::Standard),
+        if let Some(id) = unsafe { self.isend_short(comm, &view.typed, dest, tag) } {
+            return Ok(Request::new(id, self.comm));
         }
+        // SAFETY: as above.
+        self.start(|pml| unsafe {
+            pml.isend_mode(comm, &view.typed, dest, tag, SendMode::Standard)
+        })
     }
 
     /// Starts sending in a mode of one's choice (`MPI_Issend`, `MPI_Irsend`, `MPI_Ibsend`, MPI 4.1
@@ -243,12 +268,12 @@ impl<'scope> Scope<'scope, '_> {
     /// As [`Communicator::send`]; in buffered mode as [`Communicator::bsend`].
     pub fn isend_mode(
         &'scope self,
-        data: impl Into<View<'scope>>,
+        data: impl SendBuffer<'scope>,
         dest: u32,
         tag: i32,
         mode: SendMode,
     ) -> Result<Request<'scope>, Error> {
-        let view = data.into();
+        let view = data.into_view();
         // SAFETY: the memory is borrowed for `'scope`, which ends after `join`; and `join` runs
         // whatever `body` does, and returns when all requests have ended, or the world was given up, which
         // takes memory back first.
@@ -262,18 +287,28 @@ impl<'scope> Scope<'scope, '_> {
     #[inline]
     pub fn irecv(
         &'scope self,
-        into: impl Into<ViewMut<'scope>>,
+        into: impl RecvBuffer<'scope>,
         source: impl Into<Source>,
         tag: impl Into<TagSel>,
     ) -> Result<Request<'scope>, Error> {
-        let view = into.into();
-        let (source, tag) = (source.into(), tag.into());
-        // SAFETY: as for `isend`; the borrow is exclusive.
-        if let Some(id) = unsafe { self.irecv_short(&view.typed, source, tag) } {
-            return Ok(Request { id, scope: PhantomData });
+        self.irecv_on(&self.comm.comm, into.into_view(), source.into(), tag.into())
+    }
+
+    /// As [`irecv`](Scope::irecv), by a communicator of the same world.
+    #[inline]
+    fn irecv_on(
+        &'scope self,
+        comm: &Comm,
+        view: ViewMut<'scope>,
+        source: Source,
+        tag: TagSel,
+    ) -> Result<Request<'scope>, Error> {
+        // SAFETY: as for `isend_on`; the borrow is exclusive.
+        if let Some(id) = unsafe { self.irecv_short(comm, &view.typed, source, tag) } {
+            return Ok(Request::new(id, self.comm));
         }
         // SAFETY: as above.
-        self.start(|pml| unsafe { pml.irecv(&self.comm.comm, &view.typed, source, tag) })
+        self.start(|pml| unsafe { pml.irecv(comm, &view.typed, source, tag) })
     }
 
     /// Starts receiving a message that a matched probe has taken (`MPI_Imrecv`, MPI 4.1 §3.8.3).
@@ -284,34 +319,32 @@ impl<'scope> Scope<'scope, '_> {
     pub fn imrecv(
         &'scope self,
         message: Message,
-        into: impl Into<ViewMut<'scope>>,
+        into: impl RecvBuffer<'scope>,
     ) -> Result<Request<'scope>, Error> {
-        let view = into.into();
+        let view = into.into_view();
         // SAFETY: as for `irecv`: whatever world the message is of.
         let id = unsafe { message.start(&view.typed, &self.comm.shared) }?;
         self.comm.shared.with_anyway(|state| {
             let State { pml, scopes, .. } = state;
             scopes.room(&self.list, pml).push(id);
         });
-        Ok(Request { id, scope: PhantomData })
+        Ok(Request::new(id, self.comm))
     }
 
-    /// Waits for one request (`MPI_Wait`, MPI 4.1 §3.7.3).
+    /// As [`Request::wait`].
     ///
     /// # Errors
     /// The operation failed.
     pub fn wait(&self, request: Request<'scope>) -> Result<Status, Error> {
-        self.comm.shared.wait(request.id)
+        request.wait()
     }
 
-    /// The result of a request if it has ended, else the request again (`MPI_Test`, MPI 4.1
-    /// §3.7.3).
+    /// As [`Request::test`].
     ///
     /// # Errors
     /// Still in flight.
     pub fn test(&self, request: Request<'scope>) -> Result<Result<Status, Error>, Request<'scope>> {
-        let id = request.id;
-        self.comm.shared.test(id).transpose().ok_or(request)
+        request.test()
     }
 
     /// Waits for all of them (`MPI_Waitall`, MPI 4.1 §3.7.5): how they went, in their order.
@@ -417,14 +450,12 @@ impl<'scope> Scope<'scope, '_> {
         ended
     }
 
-    /// Cancels a receive that no message has matched yet (MPI 4.1 §3.8.4). Returns whether it did; waiting then
-    /// reports [`PmlError::Cancelled`]. A send is withdrawn, and the answer is `false`: waiting tells whether it was
-    /// cancelled or received, once its receiver has made progress.
+    /// As [`Request::cancel`].
     ///
     /// # Errors
-    /// The world was left, or a thread panicked in it.
+    /// As there.
     pub fn cancel(&self, request: &mut Request<'scope>) -> Result<bool, Error> {
-        self.comm.shared.with(|state| state.cancel_or_recall(request.id))
+        request.cancel()
     }
 
     fn first_ended(&self, requests: &[Request<'scope>]) -> Option<usize> {

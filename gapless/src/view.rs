@@ -1,51 +1,18 @@
 //! Views: borrowed memory and the layout of a message in it.
 //!
 //! A view is checked once, when it is made: every byte that its layout touches lies inside the borrowed memory. So
-//! calls that take a view cannot read or write anything else. `fit.rs` checks that a layout and the elements of the
-//! memory have the same types.
+//! calls that take a view cannot read or write anything else. `fit.rs` .
 
-mod fit;
+mod buffers;
 
-pub(crate) use fit::typed_in;
+pub use buffers::{RecvBuffer, SendBuffer};
 
 use crate::error::Error;
 use crate::shared_buf::SharedBuf;
-use gapless_dtype::{Datatype, Layout, Primitive, Scalar};
+use gapless_dtype::{AnyBits, Buffer, BufferMut, ElementType, Equivalence, Layout};
 use gapless_engine::Typed;
 use gapless_mem::{Region, Space};
-use half::{bf16, f16};
-use num_complex::Complex;
 use std::marker::PhantomData;
-use std::sync::OnceLock;
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-/// A number that can be sent from and received into slices: it has a basic type, no padding, and
-/// every pattern of bits is one of its values (so `bool` is none).
-pub trait Element: Scalar + Send + Sync + sealed::Sealed + 'static {}
-
-macro_rules! elements {
-    ($($rust:ty),* $(,)?) => {
-        $(
-            impl sealed::Sealed for $rust {}
-            impl Element for $rust {}
-        )*
-    };
-}
-
-elements! {
-    i8, i16, i32, i64, u8, u16, u32, u64, isize, f16, bf16, f32, f64, Complex<f32>, Complex<f64>,
-}
-
-/// The committed layout of one element.
-pub(crate) fn element_layout(primitive: Primitive) -> &'static Layout {
-    static LAYOUTS: [OnceLock<Layout>; 256] = [const { OnceLock::new() }; 256];
-    LAYOUTS[usize::from(primitive as u8)].get_or_init(|| {
-        Datatype::from(primitive).commit().expect("a basic type commits: it has one run")
-    })
-}
 
 /// Memory of `len` elements as a region of bytes.
 #[inline]
@@ -54,14 +21,37 @@ pub(crate) fn region_of<T>(start: *const T, len: usize) -> Region {
     Region::new(Space::Host, start.expose_provenance() as u64, 0, bytes)
 }
 
+/// All elements of a region.
 #[inline]
-fn elements<T: Element>(region: Region, len: usize) -> Typed {
-    if T::PRIMITIVE == Primitive::Uint8 {
+pub(crate) fn all_of(region: Region, count: usize, element: ElementType) -> Typed {
+    if element.is_byte() {
         // Most programs use these as bytes: they match everything of their size.
         return Typed::contiguous(region);
     }
-    Typed::new(region, 0, element_layout(T::PRIMITIVE), len as u64)
-        .expect("a slice's elements lie in the slice")
+    Typed::new(region, 0, element.layout(), count as u64)
+        .expect("elements lie in memory that is as long as they are")
+}
+
+/// `count` instances of a layout in memory of such elements; displacement 0 is `origin` elements into it.
+pub(crate) fn typed_in(
+    region: Region,
+    element: ElementType,
+    origin: u64,
+    layout: &Layout,
+    count: u64,
+) -> Result<Typed, Error> {
+    // So far outside that no region reaches there.
+    let origin = origin.saturating_mul(element.bytes());
+    let typed = Typed::new(region, origin, layout, count)?;
+    element.check(layout, count)?;
+    Ok(typed)
+}
+
+#[inline]
+fn elements((start, count, element): (*const u8, usize, ElementType)) -> Typed {
+    // Fits: so many elements are in memory.
+    let bytes = count * usize::try_from(element.bytes()).unwrap_or(0);
+    all_of(region_of(start, bytes), count, element)
 }
 
 /// The source of a message: borrowed memory, and `count` instances of a layout in it.
@@ -95,27 +85,27 @@ impl<'a> View<'a> {
     /// size; other elements match their own type.
     #[must_use]
     #[inline]
-    pub fn of<T: Element>(slice: &'a [T]) -> View<'a> {
-        let typed = elements::<T>(region_of(slice.as_ptr(), slice.len()), slice.len());
-        View { typed, memory: PhantomData }
+    pub fn of<T: Equivalence>(slice: &'a [T]) -> View<'a> {
+        View::from(slice)
     }
 
     /// `count` instances of `layout` in a slice; displacement 0 is `origin` *elements* into it.
     ///
     /// The layout's basic types are the slice's: whatever C calls them, of the same kind, size and alignment. A complex
-    /// number counts as its two parts. `MPI_BYTE` fits every slice, and every layout fits a slice of `u8`.
+    /// number counts as its two parts. `MPI_BYTE` fits every slice of numbers, and every layout fits a slice of `u8`.
+    /// A layout in a slice of structs touches none of their padding; unless it is the struct's own, finding that out
+    /// takes time in proportion to its blocks.
     ///
     /// # Errors
-    /// The instances reach outside the slice, or their bytes overflow 64 bits; [`Error::ElementType`];
-    /// [`Error::Misaligned`] (not found if the layout also has `MPI_BYTE`).
-    pub fn typed<T: Element>(
+    /// The instances reach outside the slice, or their bytes overflow 64 bits; [`Error::Fit`].
+    pub fn typed<T: Equivalence>(
         slice: &'a [T],
         origin: u64,
         layout: &Layout,
         count: u64,
     ) -> Result<View<'a>, Error> {
         let region = region_of(slice.as_ptr(), slice.len());
-        let typed = typed_in(region, T::PRIMITIVE, origin, layout, count)?;
+        let typed = typed_in(region, ElementType::of::<T>(), origin, layout, count)?;
         Ok(View { typed, memory: PhantomData })
     }
 
@@ -158,9 +148,8 @@ impl<'a> ViewMut<'a> {
     /// All elements of a slice; see [`View::of`].
     #[must_use]
     #[inline]
-    pub fn of<T: Element>(slice: &'a mut [T]) -> ViewMut<'a> {
-        let typed = elements::<T>(region_of(slice.as_mut_ptr(), slice.len()), slice.len());
-        ViewMut { typed, memory: PhantomData }
+    pub fn of<T: AnyBits>(slice: &'a mut [T]) -> ViewMut<'a> {
+        ViewMut::from(slice)
     }
 
     /// `count` instances of `layout` in a slice, as for [`View::typed`]. A receive refuses instances that name a byte
@@ -168,14 +157,14 @@ impl<'a> ViewMut<'a> {
     ///
     /// # Errors
     /// As [`View::typed`].
-    pub fn typed<T: Element>(
+    pub fn typed<T: AnyBits>(
         slice: &'a mut [T],
         origin: u64,
         layout: &Layout,
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
         let region = region_of(slice.as_mut_ptr(), slice.len());
-        let typed = typed_in(region, T::PRIMITIVE, origin, layout, count)?;
+        let typed = typed_in(region, ElementType::of::<T>(), origin, layout, count)?;
         Ok(ViewMut { typed, memory: PhantomData })
     }
 
@@ -217,24 +206,10 @@ impl<'a> ViewMut<'a> {
     }
 }
 
-impl<'a, T: Element> From<&'a [T]> for View<'a> {
+impl<'a, B: Buffer + ?Sized> From<&'a B> for View<'a> {
     #[inline]
-    fn from(slice: &'a [T]) -> View<'a> {
-        View::of(slice)
-    }
-}
-
-impl<'a, T: Element, const N: usize> From<&'a [T; N]> for View<'a> {
-    #[inline]
-    fn from(array: &'a [T; N]) -> View<'a> {
-        View::of(array)
-    }
-}
-
-impl<'a, T: Element> From<&'a Vec<T>> for View<'a> {
-    #[inline]
-    fn from(list: &'a Vec<T>) -> View<'a> {
-        View::of(list)
+    fn from(buffer: &'a B) -> View<'a> {
+        View { typed: elements(buffer.parts()), memory: PhantomData }
     }
 }
 
@@ -245,31 +220,11 @@ impl<'a> From<&'a SharedBuf> for View<'a> {
     }
 }
 
-impl<'a> From<&View<'a>> for View<'a> {
+impl<'a, B: BufferMut + ?Sized> From<&'a mut B> for ViewMut<'a> {
     #[inline]
-    fn from(view: &View<'a>) -> View<'a> {
-        view.clone()
-    }
-}
-
-impl<'a, T: Element> From<&'a mut [T]> for ViewMut<'a> {
-    #[inline]
-    fn from(slice: &'a mut [T]) -> ViewMut<'a> {
-        ViewMut::of(slice)
-    }
-}
-
-impl<'a, T: Element, const N: usize> From<&'a mut [T; N]> for ViewMut<'a> {
-    #[inline]
-    fn from(array: &'a mut [T; N]) -> ViewMut<'a> {
-        ViewMut::of(array)
-    }
-}
-
-impl<'a, T: Element> From<&'a mut Vec<T>> for ViewMut<'a> {
-    #[inline]
-    fn from(list: &'a mut Vec<T>) -> ViewMut<'a> {
-        ViewMut::of(list)
+    fn from(buffer: &'a mut B) -> ViewMut<'a> {
+        let (start, count, element) = buffer.parts_mut();
+        ViewMut { typed: elements((start.cast_const(), count, element)), memory: PhantomData }
     }
 }
 
@@ -280,39 +235,5 @@ impl<'a> From<&'a mut SharedBuf> for ViewMut<'a> {
     }
 }
 
-impl<'a> From<&'a mut ViewMut<'_>> for ViewMut<'a> {
-    #[inline]
-    fn from(view: &'a mut ViewMut<'_>) -> ViewMut<'a> {
-        view.reborrow()
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slices_are_their_elements() {
-        let list = [1.0f64; 5];
-        assert_eq!(View::of(&list).packed_bytes(), 40);
-        let layout = View::from(&list).typed.layout().clone();
-        assert_eq!(&layout, element_layout(Primitive::Double));
-        assert_eq!(View::of::<i32>(&[]).packed_bytes(), 0);
-        let mut bytes = vec![0u8; 3];
-        let mut view = ViewMut::from(&mut bytes);
-        assert_eq!(view.reborrow().packed_bytes(), 3);
-        assert_eq!(ViewMut::from(&mut view).packed_bytes(), 3);
-    }
-
-    #[test]
-    fn a_layout_must_fit_the_slice() {
-        let mut list = [0i32; 8];
-        let every_other =
-            Datatype::vector(4, 1, 2, &Primitive::Int.into()).unwrap().commit().unwrap();
-        assert!(View::typed(&list, 1, &every_other, 1).is_ok());
-        assert!(View::typed(&list, 2, &every_other, 1).is_err());
-        assert!(ViewMut::typed(&mut list, 0, &every_other, 2).is_err());
-        assert!(View::typed(&list, u64::MAX, &every_other, 1).is_err());
-        assert!(View::typed(&list, 0, &every_other, u64::MAX).is_err());
-    }
-}
+mod tests;

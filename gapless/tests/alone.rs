@@ -198,3 +198,34 @@ fn handles_that_were_made_up_are_not_followed() {
     assert_eq!(memory.region().len(), 64);
     assert!(world.alloc_device(memory.region().space(), 64).is_ok());
 }
+
+#[test]
+fn a_scope_has_requests_of_any_communicator_of_its_world() {
+    let world = World::init().unwrap();
+    let (comm, other) = (world.comm(), world.self_comm());
+    let (mut one, mut two, mut never) = (0u32, 0u32, [0u8; 4]);
+    comm.scope(|s| {
+        let received = other.irecv(s, &mut one, 0, 1)?;
+        let mut unmatched = comm.irecv(s, &mut never, 0, 9)?;
+        let _ = s.irecv(&mut two, 0, 1)?;
+        let sent = s.isend(&2u32, 0, 1)?;
+        other.isend(s, &1u32, 0, 1)?.wait()?;
+        assert_eq!(received.wait()?.bytes, 4);
+        sent.wait()?;
+        assert_eq!(unmatched.cancel(), Ok(true));
+        let cancelled = unmatched.test().expect("it has ended").unwrap_err();
+        assert_eq!(cancelled, PmlError::Cancelled.into());
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!((one, two), (1, 2));
+
+    let stranger = World::init().unwrap();
+    let refused = comm.scope(|s| {
+        let sent = stranger.comm().isend(s, &1u32, 0, 1).unwrap_err();
+        assert_eq!(sent, Error::OtherWorld);
+        stranger.comm().irecv(s, &mut two, 0, 1).map(drop)
+    });
+    assert_eq!(refused, Err(Error::OtherWorld));
+    assert_eq!(stranger.comm().iprobe(Source::Any, TagSel::Any), Ok(None));
+}

@@ -28,12 +28,18 @@ use crate::request::recv::{Matched, RecvStage};
 use crate::rndv::Kind;
 use crate::wire::Envelope;
 
+/// The longest message from or to a device that goes eagerly. Its kernels wait neither for an offer nor for a receive, but
+/// longer ones gain more by direct paths.
+const DEVICE_BYTES_MAX: u64 = 8 << 10;
+
 /// Eager is no rendezvous, so no offer starts it; it only takes part in the choice.
 pub(crate) const KIND: Kind = Kind {
     name: "eager",
     wire: 1,
     exclude: |s, tuning| {
-        (s.bytes > s.link_eager_bytes.min(tuning.eager_bytes_max)).then_some(Excluded::TooLong)
+        let device = if s.devices.is_some() { DEVICE_BYTES_MAX } else { u64::MAX };
+        let most = s.link_eager_bytes.min(tuning.eager_bytes_max).min(device);
+        (s.bytes > most).then_some(Excluded::TooLong)
     },
     cost: |s, tuning| match &s.devices {
         None => Model::new(s, tuning).eager(),

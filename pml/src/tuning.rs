@@ -84,7 +84,7 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Tuning {
         Tuning {
-            eager_bytes_max: 16 << 10,
+            eager_bytes_max: 32 << 10,
             eager_bytes_sure: 1 << 10,
             rendezvous_ns: 800.0,
             pipeline_mb_s: 25_000.0,

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Buffer, Home, Job, link};
+use common::{Buffer, Home, Job, bytes, link, strided};
 use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Loopback};
 use gapless_dtype::testkit::{Params, Rng, random_datatype};
@@ -230,5 +230,27 @@ fn a_receive_refuses_a_layout_that_names_a_byte_twice_and_a_send_takes_it() {
         let (sent, room) = (status.bytes, 4 * column.size());
         let expected = if sent > room { Err(PmlError::Truncated { sent, room }) } else { Ok(sent) };
         assert_eq!(job.finish(0, recv).map(|status| status.bytes), expected);
+    }
+}
+
+/// Both ends of a short message work at a time, with gaps or without: neither waits until all of it is packed.
+#[test]
+fn short_messages_are_cut_into_fragments() {
+    let wide = loopback::Config { max_fragment_bytes: 128 << 10, slots: 32, ..link() };
+    let config = Config { force: Some(Protocol::Pipeline), ..Config::default() };
+    for (layout, fragments) in [
+        (bytes(48 << 10), 3),
+        (bytes(64 << 10), 2),
+        (bytes(256 << 10), 8),
+        (strided(64, 1 << 10, 2 << 10), 2),
+        (strided(96, 1 << 10, 2 << 10), 2),
+        (strided(256, 1 << 10, 2 << 10), 4),
+    ] {
+        let mut job = Job::with(2, config.clone(), wide.clone());
+        let (from, to) = (Buffer::source(&layout, 1, 7), Buffer::target(&layout, 1));
+        let what = format!("{layout:?}");
+        assert_eq!(exchange(&mut job, &from, &to, &what), Some(Protocol::Pipeline));
+        let tally = job.pml(1).counters().of(Protocol::Pipeline);
+        assert_eq!(tally.fragments, fragments, "{what}");
     }
 }

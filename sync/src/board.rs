@@ -10,7 +10,7 @@
 //!   done, report │ note of round 5, 8, 13 … │ 2, 7, 10, 15 … │ 4, 9, 12 … │ 3, 6, 11, 14 … │
 //!
 //! a note, 18 cache lines:
-//!  word 0                                  words 1 … 143
+//!  word 0                                  words 1 … 7, or of more than 56 bytes 8 … 143
 //! ┌────────────┬───────────┬─────────────┐┌──────────────────┐
 //! │ length: 11 │ kind: 5   │ round: 48   ││ payload          │
 //! └────────────┴───────────┴─────────────┘└──────────────────┘
@@ -18,7 +18,8 @@
 //! ```
 //!
 //! Word 0 is stored last, with release: a note of up to 56 bytes costs one cache line's journey, and a reader knows by
-//! the round that it is the note it awaits. Rounds begin at 2, so a fresh board, full of zeros, has no notes.
+//! the round that it is the note it awaits. Longer ones begin with a line, so that a part of one is as few lines as can
+//! be. Rounds begin at 2, so a fresh board, full of zeros, has no notes.
 //!
 //! # When a note may be overwritten
 //! When all that were to read it have. A rank that publishes in a round, or says that it is [done](Seat::finish), has
@@ -42,6 +43,7 @@
 use crate::Fences;
 use primitive::{AtomicU64, Ordering};
 use std::fmt;
+use std::ops::Range;
 
 #[cfg(not(loom))]
 mod primitive {
@@ -70,6 +72,11 @@ const RANK_WORDS: usize = OWN_WORDS + DEPTH * NOTE_WORDS;
 /// The most payload bytes of a note.
 pub const NOTE_BYTES: usize = if cfg!(loom) { 8 } else { 1024 };
 
+/// The longest payload that lies in the cache line of its mark. Longer ones begin with the next.
+const BESIDE_MARK: usize = (LINE_WORDS - 1) * 8;
+/// The word that they begin with.
+const FIRST_LONG: usize = if cfg!(loom) { 1 } else { LINE_WORDS };
+
 /// The largest kind of a note.
 pub const KIND_MAX: u8 = 31;
 
@@ -78,7 +85,7 @@ pub const STEP_MAX: u16 = u16::MAX - 2;
 
 const LEN_BITS: u32 = 11;
 const ROUND_SHIFT: u32 = 16;
-const _: () = assert!(NOTE_BYTES < 1 << LEN_BITS && NOTE_BYTES <= (NOTE_WORDS - 1) * 8);
+const _: () = assert!(NOTE_BYTES < 1 << LEN_BITS && NOTE_BYTES <= (NOTE_WORDS - FIRST_LONG) * 8);
 const _: () = assert!(STEP_MAX as u64 + 2 == (1 << ROUND_SHIFT) - 1);
 const _: () = assert!(KIND_MAX as u64 == (1 << (ROUND_SHIFT - LEN_BITS)) - 1);
 
@@ -354,11 +361,17 @@ impl Seat {
         self.reported.get(rank).is_some_and(|known| *known > Moment::last(self.round))
     }
 
-    /// Whether a rank's note of the next round is there, and of this kind.
+    /// Whether a rank has reported that the steps of `round` ended before they were done.
     #[must_use]
-    pub fn foretells(&self, board: &Board<'_>, rank: usize, kind: u8) -> bool {
-        let word = board.note(rank, self.round + 1)[0].load(Ordering::Acquire);
-        word >> ROUND_SHIFT == self.round + 1 && Mark::of(word).kind == kind
+    pub fn has_failed(&self, board: &Board<'_>, rank: usize, round: u64) -> bool {
+        Moment(board.report(rank).load(Ordering::Acquire)) == Moment::failed(round)
+    }
+
+    /// Whether a rank's note of the round after `round` is there, and of this kind.
+    #[must_use]
+    pub fn foretells(&self, board: &Board<'_>, rank: usize, round: u64, kind: u8) -> bool {
+        let word = board.note(rank, round + 1)[0].load(Ordering::Acquire);
+        word >> ROUND_SHIFT == round + 1 && Mark::of(word).kind == kind
     }
 
     /// Publishes this rank's note of this round: the first [`NOTE_BYTES`] of `data`. The caller has asked
@@ -366,7 +379,7 @@ impl Seat {
     #[inline]
     pub fn publish(&mut self, board: &Board<'_>, kind: u8, data: &[u8], readers: Readers) {
         let data = &data[..data.len().min(NOTE_BYTES)];
-        let (mark, payload) = split(board.note(self.rank, self.round));
+        let (mark, payload) = split(board.note(self.rank, self.round), data.len());
         let (whole, rest) = data.as_chunks::<8>();
         let mut places = payload.iter();
         for (bytes, place) in whole.iter().zip(places.by_ref()) {
@@ -402,11 +415,25 @@ impl Seat {
         }
     }
 
+    /// Whether all of these ranks have written notes of this round; not this rank itself. The loads do not wait for
+    /// each other, so it takes no longer than the slowest.
+    #[inline]
+    #[must_use]
+    pub fn all_there(&self, board: &Board<'_>, ranks: Range<usize>) -> bool {
+        let there = |rank: usize| {
+            let word = board.note(rank, self.round)[0].load(Ordering::Acquire);
+            word >> ROUND_SHIFT >= self.round || rank == self.rank
+        };
+        ranks.fold(true, |all, rank| all & there(rank))
+    }
+
     /// Copies bytes of the note that [`look`](Seat::look) has seen, from byte `at` on, into private memory; what
     /// no note can have is left as it is.
     #[inline]
     pub fn read(&self, board: &Board<'_>, rank: usize, at: usize, into: &mut [u8]) {
-        let (_, payload) = split(board.note(rank, self.round));
+        let note = board.note(rank, self.round);
+        let len = Mark::of(note[0].load(Ordering::Relaxed)).len;
+        let (_, payload) = split(note, usize::from(len));
         let (skipped, mut within) = (at / 8, at % 8);
         let mut places = payload.get(skipped..).unwrap_or_default().iter();
         if within == 0 {
@@ -506,10 +533,10 @@ impl Seat {
     }
 }
 
-/// A note's mark and payload.
+/// A note's mark, and the words of a payload of so many bytes.
 #[inline]
-fn split(note: &[AtomicU64]) -> (&AtomicU64, &[AtomicU64]) {
-    (&note[0], &note[1..])
+fn split(note: &[AtomicU64], len: usize) -> (&AtomicU64, &[AtomicU64]) {
+    (&note[0], if len <= BESIDE_MARK { &note[1..] } else { &note[FIRST_LONG..] })
 }
 
 #[cfg(all(test, loom))]

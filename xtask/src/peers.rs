@@ -4,7 +4,8 @@
 //! with Gapless. All are started at once and then blocked on a fifo each; a piece of work is given to one after the
 //! other, several rounds, so whatever slows the machine for more than a moment slows all alike, and ratios
 //! hold on a machine that is not idle. Each answers with a median of its own and with that of `memcpy`, taken
-//! in turn with it. Programs are pinned to processors, and buffers rotate over more than the caches hold.
+//! in turn with it. Programs are pinned to processors, and the buffers of each side rotate over 64 MiB: more than most
+//! last-level caches hold, but not all. Where one holds more, `--rotation` asks for more.
 //!
 //! Printed and written: for every piece of work the ratios, their spread, whether its mark is met, and where runs are
 //! shorter than cache lines what memory allows. A whole run writes `bench/results/cpu/peers.json`, a figure of each
@@ -31,6 +32,9 @@ use crate::{Failure, shell, tools};
 use job::Job;
 use report::Report;
 use work::{Ratios, Row, Work};
+
+/// What each side's buffers rotate over unless the user says otherwise.
+const ROTATION_MIB: u64 = 64;
 
 /// What is compared, ours first.
 const LIBRARIES: [&str; 3] = ["gapless", "openmpi", "mpich"];
@@ -63,6 +67,9 @@ pub(crate) struct Options {
     /// Seconds for each piece of work, library and round
     #[arg(long, default_value_t = 0.06)]
     seconds: f64,
+    /// MiB that the buffers of each side rotate over: what fits the caches stays in them
+    #[arg(long, value_name = "MIB", default_value_t = ROTATION_MIB, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    rotation: u64,
     /// Only work whose line contains this, for instance "pack X"
     #[arg(long)]
     only: Option<String>,
@@ -84,7 +91,7 @@ pub(crate) struct Options {
     #[arg(long)]
     out: Option<PathBuf>,
     /// Measures nothing: makes figures and tables of this report
-    #[arg(long, conflicts_with_all = ["quick", "rounds", "seconds", "only"])]
+    #[arg(long, conflicts_with_all = ["quick", "rounds", "seconds", "rotation", "only"])]
     from: Option<PathBuf>,
 }
 
@@ -142,7 +149,7 @@ fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
             continue;
         }
         println!("\n== processes: {ranks}");
-        let start = |program| Job::start(program, &folder, ranks);
+        let start = |program| Job::start(program, &folder, ranks, options.rotation << 20);
         let mut jobs = programs.iter().map(start).collect::<Result<Vec<_>, _>>()?;
         for work in list {
             match measure(&mut jobs, &work, rounds, seconds) {
@@ -162,7 +169,11 @@ fn measured(checkout: &Checkout, options: &Options) -> Result<Report, Failure> {
             job.end()?;
         }
     }
-    let command = format!("cargo xtask peers --rounds {rounds} --seconds {seconds}");
+    let rotation = match options.rotation {
+        ROTATION_MIB => String::new(),
+        other => format!(" --rotation {other}"),
+    };
+    let command = format!("cargo xtask peers --rounds {rounds} --seconds {seconds}{rotation}");
     let report = Report { rows, not_measured, ..Report::new(&programs, command, before) };
     summarise(&report);
     Ok(report)

@@ -1,5 +1,5 @@
-//! Memory with places for a layout, one after another in a fixed order that looks unordered, until more
-//! than the caches hold has been touched. As `arena` and `turn` in `peers.c`. Units: bytes.
+//! Memory with places for a layout, one after another in a fixed order that looks unordered, until as
+//! many bytes as the rotation asks for have been touched. As `arena` and `turn` in `peers.c`. Units: bytes.
 
 use std::error::Error;
 

@@ -5,7 +5,9 @@ use crate::failure::Failure;
 use crate::say;
 use crate::spaces::counted;
 use gapless::tuning::coll::{self, Rule, Table};
-use gapless_coll::choose::{Alternative, alternatives, candidates, choose, rule_for};
+use gapless_coll::choose::{
+    Alternative, alternatives, candidates, choose, rule_for, shared_rule_for,
+};
 use gapless_coll::{
     Algorithm, BuildError, Cost, GoalRank, Locality, Operation, Sample, Schedule, predict,
 };
@@ -149,26 +151,18 @@ impl Collective {
                 _ => Ok((algorithm, "as --algorithm says".to_owned())),
             };
         }
-        let file = coll::location().path().map(|path| path.display().to_string());
         let from_file = own.len();
         let table = Table::with(own);
-        let why = match rule_for(&table, &call, locality) {
+        let mut why = match rule_for(&table, &call, locality) {
             None => "no rule of the table fits: by what does it always".to_owned(),
-            Some(index) => {
-                let rule = &table.rules[index];
-                let operation = rule.operation;
-                let before = table.rules[..index].iter().filter(|it| it.operation == operation);
-                let place = match index < from_file {
-                    true => format!(
-                        "by rule {} of {operation} in {}",
-                        before.count() + 1,
-                        file.unwrap_or_default()
-                    ),
-                    false => format!("by a built-in rule of {operation}"),
-                };
-                format!("{place}: {}", coll::write_rule(rule))
-            }
+            Some(index) => by_rule(&table, index, from_file),
         };
+        if locality.groups().len() == 1
+            && let Some(index) = shared_rule_for(&table, &call, locality)
+        {
+            let rule = by_rule(&table, index, from_file);
+            why = format!("blocking calls: {rule}\nothers: {why}");
+        }
         Ok((choose(&table, &call, locality), why))
     }
 
@@ -209,6 +203,21 @@ impl Collective {
             format!("\nall algorithms that do it; messages, bytes and scratch are rank {rank}'s\n");
         Ok(format!("{about}{}", table.within(terminal_columns())))
     }
+}
+
+/// Which rule it is, and where it stands; those of the file come first.
+fn by_rule(table: &Table, index: usize, from_file: usize) -> String {
+    let rule = &table.rules[index];
+    let operation = rule.operation;
+    let before = table.rules[..index].iter().filter(|it| it.operation == operation).count();
+    let place = match index < from_file {
+        true => {
+            let file = coll::location().path().map(|path| path.display().to_string());
+            format!("by rule {} of {operation} in {}", before + 1, file.unwrap_or_default())
+        }
+        false => format!("by a built-in rule of {operation}"),
+    };
+    format!("{place}: {}", coll::write_rule(rule))
 }
 
 impl Subject {

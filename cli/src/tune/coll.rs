@@ -13,7 +13,7 @@ use crate::{complain, say};
 use gapless::World;
 use gapless::launch::Job;
 use gapless::tuning::coll::{self, Rule, Table};
-use gapless_coll::{Algorithm, Operation};
+use gapless_coll::{Algorithm, Method, Operation};
 use gapless_pml::Tuning;
 use gapless_report::{Align, Bytes, Table as Columns, Time, terminal_columns, write_atomically};
 use std::ffi::OsString;
@@ -25,6 +25,9 @@ const SIZES: [u64; 7] = [8, 128, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20]
 
 /// An algorithm that is chosen for a length is kept for the next, unless another is quicker by more than this.
 const WORTH_A_CHANGE: f64 = 1.05;
+
+/// Through memory that the ranks share.
+const SHARED: Algorithm = Algorithm::new(Method::Shared);
 
 /// Ranks that have a processor each take less for a barrier, by far.
 const BUSY_SECONDS: f64 = 100e-6;
@@ -43,11 +46,23 @@ impl Point {
         found.map_or(f64::INFINITY, |(_, seconds)| *seconds)
     }
 
-    /// The quickest, unless `before` or the built-in choice is about as quick.
+    /// What goes by messages; the built-in choice first.
+    fn by_messages(&self) -> impl Iterator<Item = &(Algorithm, f64)> {
+        self.all.iter().filter(|(algorithm, _)| *algorithm != SHARED)
+    }
+
+    /// Whether shared memory is about as quick as the best algorithm by messages; none: the call cannot go that way.
+    fn shared_wins(&self) -> Option<bool> {
+        let best = self.by_messages().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
+        let mut shared = self.all.iter().filter(|(algorithm, _)| *algorithm == SHARED);
+        shared.next().map(|(_, seconds)| *seconds <= best * WORTH_A_CHANGE)
+    }
+
+    /// The quickest by messages, unless `before` or the built-in choice is about as quick.
     fn best(&self, before: Option<Algorithm>) -> Option<Algorithm> {
-        let quickest = self.all.iter().min_by(|one, other| one.1.total_cmp(&other.1))?;
+        let quickest = self.by_messages().min_by(|one, other| one.1.total_cmp(&other.1))?;
         let will_do = |it: &Algorithm| self.time(*it) <= quickest.1 * WORTH_A_CHANGE;
-        let built_in = self.all.first().map(|(it, _)| *it);
+        let built_in = self.by_messages().next().map(|(it, _)| *it);
         let known = [before, built_in].into_iter().flatten().find(will_do);
         Some(known.unwrap_or(quickest.0))
     }
@@ -163,7 +178,12 @@ pub(super) fn measure(budget: f64, part: &Path) -> Result<ExitCode, Failure> {
             points.push(Point { bytes: work.bytes(), all });
         }
         let chosen = choices(&points);
+        let shared = shared_rule(operation, n, &points);
         for (point, algorithm) in points.iter().zip(&chosen) {
+            let goes_shared = |rule: &Rule| point.bytes <= rule.bytes_max;
+            let is_shared =
+                point.shared_wins().is_some() && shared.is_none_or(|it| goes_shared(&it));
+            let algorithm = if is_shared { &SHARED } else { algorithm };
             let (built_in, time) = (point.all[0].1, point.time(*algorithm));
             shown.push([
                 operation.to_string(),
@@ -174,6 +194,7 @@ pub(super) fn measure(budget: f64, part: &Path) -> Result<ExitCode, Failure> {
                 format!("{:.2}", built_in / time),
             ]);
         }
+        rules.extend(shared);
         rules.extend(rules_of(operation, n, &points, &chosen));
         let barrier = points.iter().zip(&chosen).map(|(point, it)| point.time(*it)).next();
         if operation == Operation::Barrier
@@ -196,6 +217,25 @@ pub(super) fn measure(budget: f64, part: &Path) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Up to which length calls go through shared memory. A barrier always does.
+fn shared_rule(operation: Operation, n: usize, points: &[Point]) -> Option<Rule> {
+    if operation == Operation::Barrier || points.iter().all(|point| point.shared_wins().is_none()) {
+        return None;
+    }
+    let lost = points.iter().position(|point| point.shared_wins() == Some(false));
+    let bytes_max = match lost {
+        None => u64::MAX,
+        Some(0) => 0,
+        Some(at) => between(&points[at - 1], &points[at]),
+    };
+    Some(Rule { operation, ranks_max: n, bytes_max, algorithm: SHARED })
+}
+
+/// Lengths are powers of two: so is what is in the middle of them, or just below.
+fn between(point: &Point, next: &Point) -> u64 {
+    1 << ((point.bytes.ilog2() + next.bytes.ilog2()) / 2)
+}
+
 /// The algorithm for each length.
 fn choices(points: &[Point]) -> Vec<Algorithm> {
     let mut chosen: Vec<Algorithm> = Vec::new();
@@ -210,8 +250,7 @@ fn rules_of(operation: Operation, n: usize, points: &[Point], chosen: &[Algorith
     let mut rules: Vec<Rule> = Vec::new();
     for (at, (point, algorithm)) in points.iter().zip(chosen).enumerate() {
         let bytes_max = match points.get(at + 1) {
-            // Lengths are powers of two: so is what is in the middle of them, or just below.
-            Some(next) => 1 << ((point.bytes.ilog2() + next.bytes.ilog2()) / 2),
+            Some(next) => between(point, next),
             None => u64::MAX,
         };
         match rules.last_mut() {
@@ -251,6 +290,19 @@ mod tests {
              { ranks_max = 4, algorithm = \"halving\" },\n]\n"
         );
         assert_eq!(coll::parse(&text, Path::new("x")).unwrap(), rules);
+        // Shared memory up to a length, whatever the others are.
+        let shared = |at: usize, seconds: f64| {
+            let mut point = points[at].clone();
+            point.all.insert(0, (SHARED, seconds));
+            point
+        };
+        let with = [shared(0, 0.5), shared(1, 1.02), shared(2, 2.0), points[3].clone()];
+        let rule = shared_rule(Operation::Allreduce, 4, &with).unwrap();
+        assert_eq!((rule.bytes_max, rule.algorithm), (256, SHARED));
+        assert_eq!(choices(&with), choices(&points[..4]));
+        let always = [shared(0, 0.5), points[3].clone()];
+        assert_eq!(shared_rule(Operation::Scan, 4, &always).unwrap().bytes_max, u64::MAX);
+        assert_eq!(shared_rule(Operation::Scan, 4, &points), None);
         // A barrier has no bytes.
         let alone = [point(0, [1.0, 0.5, 1.0])];
         let rules = rules_of(Operation::Barrier, 2, &alone, &choices(&alone));

@@ -50,7 +50,8 @@ pub enum CollError {
         /// Bytes that this rank expects.
         expected: u64,
     },
-    /// The ranks do not agree on an argument: all of them give this error, and none has begun (checked mode).
+    /// The ranks do not agree on an argument: all of them give this error, and none has begun (checked mode), or this rank
+    /// has noticed.
     #[error("rank {rank} gives {given} as {argument}, but rank {other} gives {expected}")]
     Differs {
         /// The first rank that differs from those before it.
@@ -167,6 +168,14 @@ pub enum CollError {
         /// Which this rank is in.
         ours: Operation,
     },
+    /// A rank is past this collective without having written what this one needs of it.
+    #[error(
+        "rank {rank} went on without what this rank needs of it: it has called another collective"
+    )]
+    WentOn {
+        /// The other rank.
+        rank: u32,
+    },
     /// A rank has written into shared memory what no rank writes there.
     #[error("rank {rank} has spoilt shared memory: {what}")]
     Scribbled {
@@ -208,6 +217,7 @@ impl CollError {
             | Self::Lengths { rank, .. }
             | Self::Engine { rank, .. }
             | Self::Mismatch { rank, .. }
+            | Self::WentOn { rank }
             | Self::Scribbled { rank, .. }
             | Self::NotMapped { rank, .. }
             | Self::NoMemory { rank, .. } => Some(*rank),

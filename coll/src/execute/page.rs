@@ -40,6 +40,7 @@ mod long;
 mod open;
 mod pieces;
 mod plan;
+mod quick;
 mod short;
 
 use std::task::Poll;
@@ -48,7 +49,7 @@ use gapless_bml::Rank;
 use gapless_engine::{Engine, Reducer};
 use gapless_mem::{Lease, Words};
 use gapless_pml::{Comm, Pml, PmlError, RequestId};
-use gapless_sync::board::{Awaited, Board, Broken, NOTE_BYTES, Readers, Seat};
+use gapless_sync::board::{Awaited, Board, Broken, Mark, NOTE_BYTES, Readers, Seat};
 
 use super::act::Tools;
 use super::error::CollError;
@@ -59,6 +60,9 @@ use crate::build::rows as rows_of;
 use crate::schedule::Buffer;
 use long::{Long, Slots};
 pub use open::Opening;
+use plan::FAILED;
+use quick::Halfway;
+pub use quick::Known;
 use short::Short;
 
 /// The most bytes that a rank writes in a short collective.
@@ -113,6 +117,8 @@ pub struct Page {
     area: Area,
     slots: Slots,
     going: Option<Going>,
+    /// A short one that [`attempt`](Page::attempt) has begun.
+    halfway: Option<Halfway>,
     /// What this rank sleeps for, if it said that it does.
     asleep: Option<Awaited>,
     /// The message that would wake it, once it has slept.
@@ -123,6 +129,8 @@ pub struct Page {
 #[derive(Debug)]
 struct Area {
     memory: Memory,
+    /// Bytes of the result. What lies behind them is of earlier collectives.
+    result: usize,
 }
 
 /// A collective that is under way.
@@ -158,7 +166,17 @@ impl Going {
 impl Page {
     fn new(shared: Shared, area: Area, seat: Seat, comm: Comm) -> Page {
         let slots = Slots::default();
-        Page { shared, seat, comm, area, slots, going: None, asleep: None, bell: None }
+        Page {
+            shared,
+            seat,
+            comm,
+            area,
+            slots,
+            going: None,
+            halfway: None,
+            asleep: None,
+            bell: None,
+        }
     }
 
     /// Whether a call on a communicator of so many ranks goes by its page, if it has one. All ranks agree.
@@ -191,9 +209,13 @@ impl Page {
         }
         let (me, ranks) = (self.comm.rank() as usize, self.shared.ranks);
         call.check(me, ranks).map_err(|error| CollError::Call { error })?;
-        if !Page::takes(call, ranks) {
-            return Err(CollError::NotShared { operation: call.operation() });
-        }
+        let long = match plan::fits(call, ranks) {
+            true => None,
+            false => {
+                let refused = || CollError::NotShared { operation: call.operation() };
+                Some(pieces::Plan::new(call, me, ranks).ok_or_else(refused)?)
+            }
+        };
         let (send, recv) = rows_of(call, me, ranks);
         rows.send.check(Buffer::Send, &send)?;
         rows.recv.check(Buffer::Recv, &recv)?;
@@ -203,18 +225,22 @@ impl Page {
                 return Err(CollError::Combine { unit, given });
             }
         }
-        let going = if plan::fits(call, ranks) {
-            self.seat.begin(number);
-            let plan = plan::Plan::new(call, me, ranks);
-            Going::Short(Short::new(plan, rows, combine, self.seat.round()))
-        } else if let Some(plan) = pieces::Plan::new(call, me, ranks) {
-            self.seat.begin(number);
-            let at = (ranks, self.seat.round());
-            Going::Long(Long::new(plan, (rows, combine), at, &self.slots))
-        } else {
-            return Err(CollError::NotShared { operation: call.operation() });
-        };
-        self.going = Some(going);
+        self.seat.begin(number);
+        let round = self.seat.round();
+        self.going = Some(match long {
+            None => {
+                let plan = plan::Plan::new(call, me, ranks);
+                let mut short = Short::new(plan, rows, combine, round);
+                let begun = self.halfway.take();
+                if let Some(halfway) = begun.filter(|it| it.began + it.rounds as u64 == round) {
+                    short.go_on(halfway);
+                }
+                Going::Short(short)
+            }
+            Some(plan) => {
+                Going::Long(Long::new(plan, (rows, combine), (ranks, round), &self.slots))
+            }
+        });
         Ok(())
     }
 
@@ -262,11 +288,12 @@ impl Page {
     }
 
     /// Gives up what is under way; waits for engines. Ranks that wait for this one go on waiting, and the page is not to
-    /// be used any more.
+    /// be used any more. Ranks that read this one's memory where it lies find out before they use it.
     pub fn give_up(&mut self) {
-        match &mut self.going {
+        let (going, mut place) = self.parts();
+        match going {
             Some(Going::Short(short)) => short.give_up(),
-            Some(Going::Long(long)) => long.give_up(),
+            Some(Going::Long(long)) => long.give_up(&mut place),
             None => {}
         }
     }
@@ -283,7 +310,7 @@ impl Page {
     }
 
     /// Announces that this rank is about to sleep: afterwards call [`advance`](Page::advance) once more, and if that is
-    /// pending, sleep until the request has ended. `None`: it must not sleep, because only polling gets on. Announcing
+    /// pending and what was announced [still holds](Page::is_announced), sleep until the request has ended. `None`: it must not sleep, because only polling gets on. Announcing
     /// again what was announced is cheap.
     pub fn doze(&mut self, pml: &mut Pml) -> Option<RequestId> {
         let (going, mut place) = self.parts();
@@ -298,6 +325,38 @@ impl Page {
             self.asleep?;
         }
         Some(bell)
+    }
+
+    /// Whether what this rank has announced is still what it waits for: else it is not woken.
+    #[must_use]
+    pub fn is_announced(&mut self) -> bool {
+        let announced = self.asleep;
+        let (going, mut place) = self.parts();
+        let awaited = match going {
+            Some(Going::Short(short)) => short.awaited(&mut place),
+            Some(Going::Long(long)) => long.awaited(&mut place),
+            None => None,
+        };
+        announced.is_some() && announced == awaited
+    }
+
+    /// This rank has no part in a collective, because its arguments were refused: those that need something of it learn
+    /// that. `number` as for [`begin`](Page::begin).
+    pub fn refuse(&mut self, number: u64, pml: &mut Pml) {
+        if self.going.is_some() {
+            return;
+        }
+        self.seat.begin(number);
+        let (_, mut place) = self.parts();
+        if place.seat.blocked_by(&place.board).is_none() {
+            let rank = place.comm.rank();
+            let notice = CollError::GaveUp { rank }.notice(rank);
+            place.seat.publish(&place.board, FAILED, &notice, Readers::All);
+        }
+        place.seat.turn();
+        place.seat.turn();
+        place.seat.finish(&place.board);
+        place.ring(pml, Readers::All);
     }
 
     /// Gives up what it has with the endpoint; for a communicator that is freed.
@@ -334,6 +393,29 @@ impl Place<'_> {
         let (culprit, error) = bml.blame(process)?;
         let rank = self.comm.rank_of(culprit.0).unwrap_or(rank);
         Some(CollError::Lost { rank, error: PmlError::PeerLost { rank: culprit.0, error } })
+    }
+
+    /// The mark of a rank's note of this round, if it is there.
+    ///
+    /// # Errors
+    /// It will never be.
+    fn note(&mut self, pml: &mut Pml, rank: usize) -> Result<Option<Mark>, CollError> {
+        let found = self.seat.look(&self.board, rank).map_err(scribbled)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        let loss = self.loss(pml, rank);
+        let past = !self.seat.is_behind(&self.board, rank, self.seat.round());
+        if loss.is_none() && !past {
+            return Ok(None);
+        }
+        // It may have written it before.
+        let found = self.seat.look(&self.board, rank).map_err(scribbled)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        let went_on = || CollError::WentOn { rank: u32::try_from(rank).unwrap_or(u32::MAX) };
+        Err(loss.unwrap_or_else(went_on))
     }
 
     /// Whether this rank can publish a note in this round; `false`: a reader of an earlier one is behind.

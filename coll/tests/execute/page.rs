@@ -3,8 +3,8 @@ use super::*;
 use crate::job::Job;
 use crate::late::Late;
 use gapless_coll::choose::candidates;
-use gapless_coll::page::{Opening, Page, SHORT_BYTES};
-use gapless_coll::{CollError, Operation};
+use gapless_coll::page::{Known, Opening, Page, SHORT_BYTES};
+use gapless_coll::{Blocks, CollError, Operation};
 use gapless_engine::{Engine, HostEngine, Reducer};
 use gapless_pml::Pml;
 use std::collections::VecDeque;
@@ -73,6 +73,28 @@ impl Collective {
         // SAFETY: tests keep the buffers until all has ended, or the pages are gone.
         unsafe { page.begin(number as u64, call, rows, combine) }
     }
+
+    /// Tries one rank's call at once, with so many looks, if it can go that way; whether it has ended.
+    fn attempt(
+        &mut self,
+        (rank, page): (usize, &mut Page),
+        number: usize,
+        (call, pml): (&Call<'_>, &mut Pml),
+        looks: u64,
+    ) -> Option<bool> {
+        let ranks = (rank, self.held.len());
+        let known = Known::new(call, ranks, Some(&self.how.how()))?;
+        let (send, recv) = &mut self.held[rank];
+        let plain = |blocks: Blocks| match blocks {
+            Blocks::None => Some(None),
+            Blocks::Whole(typed) => typed.as_contiguous().map(Some),
+            Blocks::Each(_) => None,
+        };
+        let buffers = (plain(send.blocks())?, plain(recv.blocks())?);
+        let mut look = 0..looks;
+        // SAFETY: as in `begin`.
+        Some(unsafe { page.attempt(number as u64, &known, buffers, pml, || look.next().is_some()) })
+    }
 }
 
 fn advance(page: &mut Page, pml: &mut Pml) -> Poll<Result<(), CollError>> {
@@ -120,6 +142,8 @@ fn long(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
         Call::Reduce { root, len, of, in_place },
         Call::Allreduce { len, of, in_place },
         Call::ReduceScatterBlock { len, of, in_place },
+        Call::Scan { len, of, in_place },
+        Call::Exscan { len, of, in_place },
     ];
     let call = calls[usize::try_from(random.below(calls.len() as u64)).unwrap()];
     assert!(Page::takes(&call, ranks));
@@ -133,15 +157,17 @@ fn any(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
 
 type Choose = fn(usize, Reduction, &mut Random) -> Call<'static>;
 
-/// Ranks go through a list of random calls, each as far ahead of others as it can: all results are as defined.
+/// Ranks go through a list of random calls, each as far ahead of others as it can: all results are as defined. How many
+/// were tried at once and went on otherwise, and how many ended so.
 fn play(
     (ranks, count, choose): (u32, usize, Choose),
     engine: &(impl Engine + Reducer),
     random: &mut Random,
-) {
+) -> [u32; 2] {
+    let mut attempts = [0; 2];
     let (mut job, mut pages) = job(ranks);
     let n = ranks as usize;
-    let lies = [Lie::Plain, Lie::Gaps, Lie::Apart];
+    let lies = [Lie::Gaps, Lie::Apart, Lie::Plain];
     let mut program: Vec<(Vec<Call<'_>>, Collective)> = (0..count)
         .map(|_| {
             let how = if random.below(2) == 0 { Arithmetic::Sum } else { Arithmetic::Affine };
@@ -171,6 +197,15 @@ fn play(
             let page = &mut pages[rank];
             if !going[rank] {
                 let (calls, one) = &mut program[index];
+                if random.below(2) == 0 {
+                    let with = (&calls[rank], job.pml(u32::try_from(rank).unwrap()));
+                    let tried = one.attempt((rank, page), numbers[index], with, random.below(3));
+                    tried.inspect(|ended| attempts[usize::from(*ended)] += 1);
+                    if tried == Some(true) {
+                        left[rank].pop_front();
+                        continue;
+                    }
+                }
                 one.begin((rank, page), numbers[index], &calls[rank]).unwrap();
                 going[rank] = true;
             }
@@ -188,13 +223,15 @@ fn play(
     }
     drop(pages);
     program.iter().for_each(|(_, one)| one.check());
+    attempts
 }
 
 #[test]
 fn every_short_operation_gives_what_it_is_defined_to_give() {
     let mut random = Random(40);
     for ranks in [2, 3, 5, 8, 9, 12] {
-        play((ranks, 120, short), &HostEngine, &mut random);
+        let [halfway, at_once] = play((ranks, 120, short), &HostEngine, &mut random);
+        assert!(halfway > 10 && at_once > 10, "{halfway} {at_once}");
     }
 }
 
@@ -431,4 +468,81 @@ fn sleepers_are_woken_by_a_message() {
     let [first, second] = &mut pages[..] else { panic!("two ranks") };
     first.close(job.pml(0));
     second.close(job.pml(1));
+}
+
+/// A rank that waits for one that is past the collective, or has refused it, or has another root, is told so, whoever calls
+/// what; and all go on together.
+#[test]
+fn who_has_no_part_in_a_collective_is_named() {
+    let mut random = Random(47);
+    let (short, long) = (8, 4000);
+    let gather = |root, len| Call::Gather { root, len, in_place: false };
+    let scatter = |root, len| Call::Scatter { root, len, in_place: false };
+    let differs = |rank: u32, other: u32, given: &str, expected: &str| CollError::Differs {
+        rank,
+        argument: "root",
+        given: given.to_owned(),
+        other,
+        expected: expected.to_owned(),
+    };
+    // What each rank calls, or that it refuses; what becomes of it.
+    let cases = [
+        (
+            // Rank 1 takes what rank 2 has written, and is past it.
+            [Some(gather(0, short)), Some(Call::Bcast { root: 2, len: short }), None],
+            [Err(CollError::WentOn { rank: 1 }), Err(CollError::GaveUp { rank: 2 }), Ok(())],
+        ),
+        (
+            [Some(gather(0, short)), None, Some(gather(0, short))],
+            [Err(CollError::GaveUp { rank: 1 }), Ok(()), Ok(())],
+        ),
+        (
+            [Some(gather(0, long)), None, Some(gather(0, long))],
+            [Err(CollError::GaveUp { rank: 1 }), Ok(()), Ok(())],
+        ),
+        (
+            [Some(scatter(1, long)), Some(scatter(0, long)), Some(scatter(0, long))],
+            [
+                Err(differs(1, 0, "0", "1")),
+                Err(differs(0, 1, "1", "0")),
+                Err(differs(0, 2, "1", "0")),
+            ],
+        ),
+    ];
+    for (calls, expected) in cases {
+        let (mut job, mut pages) = job(3);
+        let mut each: Vec<Option<Collective>> = calls
+            .iter()
+            .map(|call| {
+                let call = call.as_ref()?;
+                Some(collective(&[*call; 3], Arithmetic::Sum, &[Lie::Plain], &mut random))
+            })
+            .collect();
+        for (rank, page) in pages.iter_mut().enumerate() {
+            match (&mut each[rank], &calls[rank]) {
+                (Some(one), Some(call)) => one.begin((rank, page), 3, call).unwrap(),
+                _ => page.refuse(3, job.pml(u32::try_from(rank).unwrap())),
+            }
+        }
+        let results = finish(&mut job, &mut pages);
+        match &expected[0] {
+            // Which of the two it notices depends on who comes first.
+            Err(CollError::WentOn { .. }) => {
+                assert!(matches!(
+                    results[0],
+                    Err(CollError::WentOn { rank: 1 } | CollError::GaveUp { rank: 2 })
+                ));
+                assert_eq!(results[1..], expected[1..]);
+            }
+            _ => assert_eq!(results, expected, "{calls:?}"),
+        }
+        let of = sum(Arithmetic::Sum);
+        let good = [Call::Allreduce { len: 40, of, in_place: false }; 3];
+        let mut after = collective(&good, Arithmetic::Sum, &[Lie::Plain], &mut random);
+        for (rank, page) in pages.iter_mut().enumerate() {
+            after.begin((rank, page), 4, &good[rank]).unwrap();
+        }
+        assert_eq!(finish(&mut job, &mut pages), [Ok(()), Ok(()), Ok(())]);
+        after.check();
+    }
 }

@@ -1,7 +1,7 @@
 //! What ranks give to collectives: views, blocks of views, or nothing.
 
 use crate::error::Error;
-use crate::view::{View, ViewMut};
+use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_coll as coll;
 use gapless_engine::{EngineError, Typed};
 use std::marker::PhantomData;
@@ -12,18 +12,37 @@ use std::marker::PhantomData;
 pub struct InPlace;
 
 /// What a rank sends in a collective: whatever makes a [`View`], [`Blocks`], [`InPlace`], or `()` for nothing.
-#[derive(Clone, Debug)]
-pub struct Input<'a> {
-    pub(super) side: Side,
-    memory: PhantomData<&'a [u8]>,
-}
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` cannot be sent in a collective",
+    label = "not a reference to elements that can be sent, nor a `View`, `Blocks`, `InPlace` or `()`",
+    note = "send `&value`, `&array`, `&slice[..]` or `&vec`, whose elements must have `gapless::Equivalence`: a struct \
+            gets it by `#[derive(gapless::Datatype)]` and `#[repr(C)]`"
+)]
+pub trait Input<'a>: sealed::Input<'a> {}
 
 /// What a rank receives into in a collective: whatever makes a [`ViewMut`], [`BlocksMut`], [`InPlace`], or `()` for
 /// nothing.
-#[derive(Debug)]
-pub struct Output<'a> {
-    pub(super) side: Side,
-    memory: PhantomData<&'a mut [u8]>,
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` cannot be received into in a collective",
+    label = "not an exclusive reference to elements that can be received, nor a `ViewMut`, `BlocksMut`, `InPlace` or `()`",
+    note = "receive into `&mut value`, `&mut array`, `&mut slice[..]` or `&mut vec`, whose elements must have \
+            `gapless::AnyBits`: a struct gets it by `#[derive(gapless::Datatype)]` and `#[repr(C)]` if all its fields \
+            have it",
+    note = "receive a `bool` as `u8`, a `char` as `u32`, an enum as its integer"
+)]
+pub trait Output<'a>: sealed::Output<'a> {}
+
+/// Sealed: a side does not know how long its memory is borrowed.
+mod sealed {
+    use super::Side;
+
+    pub trait Input<'a> {
+        fn into_side(self) -> Side;
+    }
+
+    pub trait Output<'a> {
+        fn into_side(self) -> Side;
+    }
 }
 
 /// A block for each rank, or each neighbour, to be sent.
@@ -55,7 +74,7 @@ pub struct BlocksMut<'a> {
 
 /// A buffer of a collective.
 #[derive(Clone, Debug)]
-pub(super) enum Side {
+pub enum Side {
     Nothing,
     InPlace,
     /// All blocks, one after the other in the packed stream.
@@ -98,51 +117,67 @@ impl Side {
     }
 }
 
-impl<'a, V: Into<View<'a>>> From<V> for Input<'a> {
-    fn from(view: V) -> Input<'a> {
-        Input { side: Side::Whole(view.into().typed), memory: PhantomData }
+impl<'a, V: SendBuffer<'a>> Input<'a> for V {}
+
+impl<'a, V: SendBuffer<'a>> sealed::Input<'a> for V {
+    fn into_side(self) -> Side {
+        Side::Whole(self.into_view().typed)
     }
 }
 
-impl<'a> From<Blocks<'a>> for Input<'a> {
-    fn from(blocks: Blocks<'a>) -> Input<'a> {
-        Input { side: Side::Each(blocks.each), memory: PhantomData }
+impl<'a> Input<'a> for Blocks<'a> {}
+
+impl<'a> sealed::Input<'a> for Blocks<'a> {
+    fn into_side(self) -> Side {
+        Side::Each(self.each)
     }
 }
 
-impl From<InPlace> for Input<'_> {
-    fn from(_: InPlace) -> Self {
-        Input { side: Side::InPlace, memory: PhantomData }
+impl<'a> Input<'a> for InPlace {}
+
+impl<'a> sealed::Input<'a> for InPlace {
+    fn into_side(self) -> Side {
+        Side::InPlace
     }
 }
 
-impl From<()> for Input<'_> {
-    fn from((): ()) -> Self {
-        Input { side: Side::Nothing, memory: PhantomData }
+impl<'a> Input<'a> for () {}
+
+impl<'a> sealed::Input<'a> for () {
+    fn into_side(self) -> Side {
+        Side::Nothing
     }
 }
 
-impl<'a, V: Into<ViewMut<'a>>> From<V> for Output<'a> {
-    fn from(view: V) -> Output<'a> {
-        Output { side: Side::Whole(view.into().typed), memory: PhantomData }
+impl<'a, V: RecvBuffer<'a>> Output<'a> for V {}
+
+impl<'a, V: RecvBuffer<'a>> sealed::Output<'a> for V {
+    fn into_side(self) -> Side {
+        Side::Whole(self.into_view().typed)
     }
 }
 
-impl<'a> From<BlocksMut<'a>> for Output<'a> {
-    fn from(blocks: BlocksMut<'a>) -> Output<'a> {
-        Output { side: Side::Each(blocks.each), memory: PhantomData }
+impl<'a> Output<'a> for BlocksMut<'a> {}
+
+impl<'a> sealed::Output<'a> for BlocksMut<'a> {
+    fn into_side(self) -> Side {
+        Side::Each(self.each)
     }
 }
 
-impl From<InPlace> for Output<'_> {
-    fn from(_: InPlace) -> Self {
-        Output { side: Side::InPlace, memory: PhantomData }
+impl<'a> Output<'a> for InPlace {}
+
+impl<'a> sealed::Output<'a> for InPlace {
+    fn into_side(self) -> Side {
+        Side::InPlace
     }
 }
 
-impl From<()> for Output<'_> {
-    fn from((): ()) -> Self {
-        Output { side: Side::Nothing, memory: PhantomData }
+impl<'a> Output<'a> for () {}
+
+impl<'a> sealed::Output<'a> for () {
+    fn into_side(self) -> Side {
+        Side::Nothing
     }
 }
 
@@ -153,11 +188,11 @@ impl<'a> Blocks<'a> {
     /// # Errors
     /// [`Error::BlockLists`]; [`Error::Block`]: a block reaches outside the view.
     pub fn new(
-        view: impl Into<View<'a>>,
+        view: impl SendBuffer<'a>,
         counts: &[u64],
         displacements: &[u64],
     ) -> Result<Blocks<'a>, Error> {
-        let each = cut(&view.into().typed, counts, displacements)?;
+        let each = cut(&view.into_view().typed, counts, displacements)?;
         Ok(Blocks { each, memory: PhantomData })
     }
 
@@ -165,7 +200,7 @@ impl<'a> Blocks<'a> {
     ///
     /// # Errors
     /// [`Error::Block`].
-    pub fn packed(view: impl Into<View<'a>>, counts: &[u64]) -> Result<Blocks<'a>, Error> {
+    pub fn packed(view: impl SendBuffer<'a>, counts: &[u64]) -> Result<Blocks<'a>, Error> {
         Blocks::new(view, counts, &starts(counts))
     }
 
@@ -183,11 +218,11 @@ impl<'a> BlocksMut<'a> {
     /// # Errors
     /// As [`Blocks::new`]; [`Error::BlocksOverlap`], also if elements of the view overlap.
     pub fn new(
-        view: impl Into<ViewMut<'a>>,
+        view: impl RecvBuffer<'a>,
         counts: &[u64],
         displacements: &[u64],
     ) -> Result<BlocksMut<'a>, Error> {
-        let typed = view.into().typed;
+        let typed = view.into_view().typed;
         let each = cut(&typed, counts, displacements)?;
         apart(&typed, counts, displacements)?;
         Ok(BlocksMut { each, memory: PhantomData })
@@ -197,7 +232,7 @@ impl<'a> BlocksMut<'a> {
     ///
     /// # Errors
     /// As [`Blocks::packed`].
-    pub fn packed(view: impl Into<ViewMut<'a>>, counts: &[u64]) -> Result<BlocksMut<'a>, Error> {
+    pub fn packed(view: impl RecvBuffer<'a>, counts: &[u64]) -> Result<BlocksMut<'a>, Error> {
         BlocksMut::new(view, counts, &starts(counts))
     }
 

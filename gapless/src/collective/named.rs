@@ -4,7 +4,7 @@ use super::{Collective, CollectiveRequest, Input, Output, Root};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::scope::Scope;
-use crate::view::ViewMut;
+use crate::view::RecvBuffer;
 use gapless_engine::Op;
 
 macro_rules! named {
@@ -39,56 +39,56 @@ macro_rules! named {
 }
 
 named! {
-    bcast ibcast (buffer: impl Into<ViewMut<'b>>, root: impl Into<Root>) "Bcast" "Ibcast";
+    bcast ibcast (buffer: impl RecvBuffer<'b>, root: impl Into<Root>) "Bcast" "Ibcast";
     gather igather (
-        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: impl Into<Root>
+        send: impl Input<'b>, recv: impl Output<'b>, root: impl Into<Root>
     ) "Gather" "Igather";
     gatherv igatherv (
-        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: impl Into<Root>
+        send: impl Input<'b>, recv: impl Output<'b>, root: impl Into<Root>
     ) "Gatherv" "Igatherv";
     scatter iscatter (
-        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: impl Into<Root>
+        send: impl Input<'b>, recv: impl Output<'b>, root: impl Into<Root>
     ) "Scatter" "Iscatter";
     scatterv iscatterv (
-        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, root: impl Into<Root>
+        send: impl Input<'b>, recv: impl Output<'b>, root: impl Into<Root>
     ) "Scatterv" "Iscatterv";
-    allgather iallgather (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Allgather" "Iallgather";
-    allgatherv iallgatherv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Allgatherv" "Iallgatherv";
-    alltoall ialltoall (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Alltoall" "Ialltoall";
-    alltoallv ialltoallv (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Alltoallv" "Ialltoallv";
-    alltoallw ialltoallw (send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>) "Alltoallw" "Ialltoallw";
+    allgather iallgather (send: impl Input<'b>, recv: impl Output<'b>) "Allgather" "Iallgather";
+    allgatherv iallgatherv (send: impl Input<'b>, recv: impl Output<'b>) "Allgatherv" "Iallgatherv";
+    alltoall ialltoall (send: impl Input<'b>, recv: impl Output<'b>) "Alltoall" "Ialltoall";
+    alltoallv ialltoallv (send: impl Input<'b>, recv: impl Output<'b>) "Alltoallv" "Ialltoallv";
+    alltoallw ialltoallw (send: impl Input<'b>, recv: impl Output<'b>) "Alltoallw" "Ialltoallw";
     reduce ireduce (
-        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>, op: impl Into<Op>, root: impl Into<Root>
+        send: impl Input<'b>, recv: impl Output<'b>, op: impl Into<Op>, root: impl Into<Root>
     ) "Reduce" "Ireduce";
     allreduce iallreduce (
-        send: impl Into<Input<'b>>, recv: impl Into<ViewMut<'b>>, op: impl Into<Op>
+        send: impl Input<'b>, recv: impl RecvBuffer<'b>, op: impl Into<Op>
     ) "Allreduce" "Iallreduce";
     reduce_scatter ireduce_scatter (
-        send: impl Into<Input<'b>>, recv: impl Into<ViewMut<'b>>, counts: &[u64], op: impl Into<Op>
+        send: impl Input<'b>, recv: impl RecvBuffer<'b>, counts: &[u64], op: impl Into<Op>
     ) "Reduce_scatter" "Ireduce_scatter";
     reduce_scatter_block ireduce_scatter_block (
-        send: impl Into<Input<'b>>, recv: impl Into<ViewMut<'b>>, op: impl Into<Op>
+        send: impl Input<'b>, recv: impl RecvBuffer<'b>, op: impl Into<Op>
     ) "Reduce_scatter_block" "Ireduce_scatter_block";
     scan iscan (
-        send: impl Into<Input<'b>>, recv: impl Into<ViewMut<'b>>, op: impl Into<Op>
+        send: impl Input<'b>, recv: impl RecvBuffer<'b>, op: impl Into<Op>
     ) "Scan" "Iscan";
     exscan iexscan (
-        send: impl Into<Input<'b>>, recv: impl Into<ViewMut<'b>>, op: impl Into<Op>
+        send: impl Input<'b>, recv: impl RecvBuffer<'b>, op: impl Into<Op>
     ) "Exscan" "Iexscan";
     neighbor_allgather ineighbor_allgather (
-        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>
+        send: impl Input<'b>, recv: impl Output<'b>
     ) "Neighbor_allgather" "Ineighbor_allgather";
     neighbor_allgatherv ineighbor_allgatherv (
-        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>
+        send: impl Input<'b>, recv: impl Output<'b>
     ) "Neighbor_allgatherv" "Ineighbor_allgatherv";
     neighbor_alltoall ineighbor_alltoall (
-        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>
+        send: impl Input<'b>, recv: impl Output<'b>
     ) "Neighbor_alltoall" "Ineighbor_alltoall";
     neighbor_alltoallv ineighbor_alltoallv (
-        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>
+        send: impl Input<'b>, recv: impl Output<'b>
     ) "Neighbor_alltoallv" "Ineighbor_alltoallv";
     neighbor_alltoallw ineighbor_alltoallw (
-        send: impl Into<Input<'b>>, recv: impl Into<Output<'b>>
+        send: impl Input<'b>, recv: impl Output<'b>
     ) "Neighbor_alltoallw" "Ineighbor_alltoallw";
 }
 

@@ -5,11 +5,12 @@
 //! arguments, so that one that is refused takes part as well (`gapless_coll::page`). From then on blocking collectives
 //! make no requests, if they are of a kind that it [takes](Page::takes). All ranks decide alike, by what all of them know.
 
+use super::last::{Last, Plain};
 use super::perform::Common;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::{Look, State, UnderWay};
-use gapless_coll::page::{Opening, Page};
+use gapless_coll::page::{Known, Opening, Page};
 use gapless_coll::{Call, CollError, Combine, Operation, Rows};
 use gapless_pml::RequestId;
 use std::cell::Cell;
@@ -24,15 +25,18 @@ pub(crate) enum Notes {
     /// No collective has asked so far.
     #[default]
     Unknown,
-    Made(Box<Page>),
+    Made(Box<Page>, Box<Last>),
     /// Some rank cannot map the memory, or the communicator was freed.
     Impossible,
 }
 
 impl Notes {
-    /// Whether collectives go this way.
-    pub(super) fn are_made(&self) -> bool {
-        matches!(self, Notes::Made(_))
+    /// What is known of the last call, if collectives may go this way.
+    pub(super) fn last(&mut self) -> Option<&mut Last> {
+        match self {
+            Notes::Made(_, last) => Some(last),
+            Notes::Unknown | Notes::Impossible => None,
+        }
     }
 }
 
@@ -125,9 +129,38 @@ impl Communicator {
         })?;
         *notes = Notes::Impossible;
         if let Some(page) = made.map_err(|error| self.failed(operation, error))? {
-            *notes = Notes::Made(Box::new(page));
+            *notes = Notes::Made(Box::new(page), Box::default());
         }
         Ok(())
+    }
+
+    /// Tells the others that this rank's arguments were refused.
+    pub(super) fn refuse(&self, notes: &mut Notes, number: u64) {
+        if let Notes::Made(page, _) = notes {
+            // A world that is closed has nobody to tell.
+            let _ = self.shared.with(|state| {
+                page.refuse(number, state.open()?);
+                Ok(())
+            });
+        }
+    }
+
+    /// Does a short collective that was done before, if nothing delays it; whether it has ended. If not, it is gone on
+    /// with by [`by_notes`](Self::by_notes), with the same number.
+    ///
+    /// # Safety
+    /// As for [`Page::attempt`], until this returns.
+    pub(super) unsafe fn at_once(
+        &self,
+        page: &mut Page,
+        number: u64,
+        known: &Known,
+        buffers: Plain,
+    ) -> Result<bool, Error> {
+        self.shared.look_often(|pml, look| {
+            // SAFETY: the caller's promise.
+            unsafe { page.attempt(number, known, buffers, pml, look) }
+        })
     }
 
     /// Does a collective by notes, and waits until this rank's part is over.
@@ -137,19 +170,22 @@ impl Communicator {
     pub(super) unsafe fn by_notes(
         &self,
         page: &mut Page,
+        number: u64,
         call: &Call<'_>,
         rows: Rows,
         combine: Option<Combine>,
     ) -> Result<(), Error> {
         let operation = call.operation();
-        let number = self.common.sequencer.pass();
         let page = Lent(page);
         // SAFETY: the caller's promise. When this returns or unwinds, nothing of this process is under way: the collective
         // has ended, or `Lent` gives the page up, which waits for engines, and the page never goes on with what it has given
         // up. Peers only read what the memory holds, through mappings that stay valid whatever becomes of it here; the
         // collective ends when they have. If it is given up, they may find other bytes there.
         if let Err(error) = unsafe { page.0.begin(number, call, rows, combine) } {
-            self.shared.with(|state| state.open().map(drop))?;
+            self.shared.with(|state| {
+                page.0.refuse(number, state.open()?);
+                Ok(())
+            })?;
             return Err(self.failed(operation, error));
         }
         let waited =
@@ -181,10 +217,14 @@ fn advance(page: &mut Page, state: &mut State) -> Poll<Result<(), CollError>> {
 
 /// Announces sleep, and looks a last time.
 fn sleepy(page: &mut Page, state: &mut State) -> Look<Result<(), CollError>> {
-    let bell: Option<RequestId> = page.doze(&mut state.pml);
-    match (advance(page, state), bell) {
-        (Poll::Ready(result), _) => Look::Found(result),
-        (Poll::Pending, Some(bell)) => Look::Until(bell),
-        (Poll::Pending, None) => Look::NotYet,
+    loop {
+        let bell: Option<RequestId> = page.doze(&mut state.pml);
+        match (advance(page, state), bell) {
+            (Poll::Ready(result), _) => return Look::Found(result),
+            (Poll::Pending, None) => return Look::NotYet,
+            (Poll::Pending, Some(bell)) if page.is_announced() => return Look::Until(bell),
+            // It has got on, and waits for another rank now.
+            (Poll::Pending, Some(_)) => {}
+        }
     }
 }

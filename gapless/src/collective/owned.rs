@@ -4,7 +4,7 @@ use super::Collective;
 use super::live::{Entry, Number};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::owned::{Owned, OwnedBuffer, Park, Refused};
+use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
 use crate::view::{View, ViewMut};
 use gapless_coll::{Operation, Ticket};
 use gapless_pml::PmlError;
@@ -69,7 +69,7 @@ impl Communicator {
     /// # Errors
     /// As [`perform`](Communicator::perform); the persistent collective that was made 512 before this one on the
     /// communicator still exists: all ranks drop persistent collectives alike. The buffers come back with the error.
-    pub fn collective_init<S: OwnedBuffer, R: OwnedBuffer>(
+    pub fn collective_init<S: OwnedBuffer, R: OwnedBufferMut>(
         &self,
         send: impl Into<Owned<S>>,
         recv: impl Into<Owned<R>>,
@@ -112,7 +112,7 @@ impl Communicator {
     ///
     /// # Errors
     /// As [`perform`](Communicator::perform). The buffers come back with the error.
-    pub fn begin_owned<S: OwnedBuffer, R: OwnedBuffer>(
+    pub fn begin_owned<S: OwnedBuffer, R: OwnedBufferMut>(
         &self,
         send: impl Into<Owned<S>>,
         recv: impl Into<Owned<R>>,

@@ -1,5 +1,6 @@
 //! How collectives begin: their place in the order of calls, their executor, and the blocking form.
 
+use super::last::Last;
 use super::live::{Entry, Fate, Number};
 use super::notes::{Desk, Notes};
 use super::prepare::{self, Place, Prepared, Way};
@@ -8,7 +9,7 @@ use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
 use crate::shared::{Look, Shared, State};
-use crate::view::{View, ViewMut};
+use crate::view::{RecvBuffer, SendBuffer};
 use crate::world::Hosts;
 use gapless_coll::choose::Table;
 use gapless_coll::execute::between;
@@ -92,8 +93,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Collective`]. A rank whose arguments are refused sends nothing of the collective; but the first blocking
-    /// one on a communicator begins with preparations of all its ranks, in which such a rank takes part. If a rank is
+    /// [`Error::Collective`]. A rank whose arguments are refused sends nothing of the collective by messages; through
+    /// shared memory those that need something of it learn that, and fail. The first blocking one on a communicator
+    /// begins with preparations of all its ranks, in which such a rank takes part. If a rank is
     /// lost, or fails otherwise, every rank that needs data of it gets an error that names it, and the others end well.
     /// What a failed collective leaves in its receive buffer is undefined; later collectives are not disturbed.
     ///
@@ -101,19 +103,36 @@ impl Communicator {
     pub fn perform(&self, collective: Collective<'_>) -> Result<(), Error> {
         let (operation, op) = (collective.operation, collective.op.clone());
         let mut notes = self.common.notes()?;
+        let number = match &mut *notes {
+            Notes::Made(page, last) => match last.recall(&collective) {
+                Some((known, buffers)) => {
+                    let number = self.common.sequencer.pass();
+                    // SAFETY: the description borrows its memory until this returns: what is received into, exclusively.
+                    // The known call is of a description like this, of which all was found out but where the memory is.
+                    if unsafe { self.at_once(page, number, known, buffers) }? {
+                        return Ok(());
+                    }
+                    Some(number)
+                }
+                None => None,
+            },
+            _ => None,
+        };
         // Before arguments are looked at: a rank that is refused makes the page with the others.
         let prepared = self
             .make_page(&mut notes, operation)
-            .and_then(|()| self.prepare(collective, notes.are_made()))
+            .and_then(|()| self.prepare(collective, notes.last()))
             .inspect_err(|_| {
-                self.common.sequencer.pass();
+                let number = number.unwrap_or_else(|| self.common.sequencer.pass());
+                self.refuse(&mut notes, number);
             })?;
         let Prepared { way, rows, combine } = prepared;
         let schedule = match (way, &mut *notes) {
-            (Way::Notes(call), Notes::Made(page)) => {
+            (Way::Notes(call), Notes::Made(page, _)) => {
+                let number = number.unwrap_or_else(|| self.common.sequencer.pass());
                 // SAFETY: the description borrows its memory until this returns or unwinds; what is received into,
                 // exclusively. `op` keeps a user's function: it is dropped without the lock.
-                return unsafe { self.by_notes(page, &call, rows, combine) };
+                return unsafe { self.by_notes(page, number, &call, rows, combine) };
             }
             (Way::Notes(call), _) => self.schedule(&call)?,
             (Way::Schedule(schedule), _) => schedule,
@@ -204,7 +223,7 @@ impl Communicator {
     ) -> Result<Entry, Error> {
         let (operation, op) = (collective.operation, collective.op.clone());
         let ticket = ticket.unwrap_or_else(|| self.common.sequencer.next());
-        let Prepared { way, rows, combine } = self.prepare(collective, false)?;
+        let Prepared { way, rows, combine } = self.prepare(collective, None)?;
         let schedule = match way {
             Way::Schedule(schedule) => schedule,
             Way::Notes(call) => self.schedule(&call)?,
@@ -214,13 +233,17 @@ impl Communicator {
     }
 
     /// Checks a description, and finds out how the collective goes; by notes only if that is possible.
-    fn prepare(&self, collective: Collective<'_>, notes: bool) -> Result<Prepared, Error> {
+    fn prepare(
+        &self,
+        collective: Collective<'_>,
+        last: Option<&mut Last>,
+    ) -> Result<Prepared, Error> {
         let operation = collective.operation;
         let prepared = match between(&self.comm) {
             Some(between) => collective.prepare_between(&between),
             None => {
                 let neighbors = || self.common.neighbors(&self.comm);
-                collective.prepare(&self.place(&neighbors), notes)
+                collective.prepare(&self.place(&neighbors), last)
             }
         };
         prepared.map_err(|error| refused(operation, error))
@@ -291,11 +314,11 @@ impl Communicator {
     /// [`Error::Collective`]: the buffers do not fit together, or the operation is not defined for their elements.
     pub fn reduce_local<'i, 'o>(
         &self,
-        input: impl Into<View<'i>>,
-        inout: impl Into<ViewMut<'o>>,
+        input: impl SendBuffer<'i>,
+        inout: impl RecvBuffer<'o>,
         op: impl Into<Op>,
     ) -> Result<(), Error> {
-        let (input, inout, op) = (input.into(), inout.into(), op.into());
+        let (input, inout, op) = (input.into_view(), inout.into_view(), op.into());
         let (send, recv) = prepare::local(&input.typed, &inout.typed, &op)
             .map_err(|error| refused(Operation::Reduce, error))?;
         let tools = self.shared.with(|state| {

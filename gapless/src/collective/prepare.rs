@@ -2,16 +2,15 @@
 //! builds the schedule. Pure: nothing is sent, no memory is touched.
 
 use super::buffers::Side;
+use super::last::{self, Last};
 use super::recent::Recent;
 use super::{Collective, CollectiveError, Root};
-use crate::view::element_layout;
 use gapless_coll::choose::{Table, choose};
-use gapless_coll::page::Page;
 use gapless_coll::topologies::Neighborhood;
 use gapless_coll::{
     BuildError, Call, Combine, Locality, Operation, Reduction, Rows, Schedule, build,
 };
-use gapless_dtype::{Layout, Primitive, SignatureKind};
+use gapless_dtype::{Equivalence, Layout, SignatureKind};
 use gapless_engine::{EngineError, Op, Typed};
 use std::sync::Arc;
 
@@ -48,12 +47,13 @@ pub(super) enum Way {
 }
 
 impl Collective<'_> {
-    /// `notes`: a short one may go by notes.
+    /// `last`: it may go by notes; what was found out about the call before.
     pub(super) fn prepare(
         self,
         place: &Place<'_>,
-        notes: bool,
+        mut last: Option<&mut Last>,
     ) -> Result<Prepared, CollectiveError> {
+        let key = if last.is_some() { last::key(&self) } else { None };
         let Collective { operation, root, mut send, mut recv, counts, op, .. } = self;
         let Root::Rank(root) = root else { return Err(CollectiveError::Root { root }) };
         let root = root as usize;
@@ -72,13 +72,20 @@ impl Collective<'_> {
             commutative: op.is_commutative(),
         });
         let call = sides.call(&lens, of, place)?;
-        let short = call.without_lists().filter(|_| notes);
-        let way = match short.filter(|call| Page::takes(call, place.locality.ranks())) {
+        let shared = last
+            .as_mut()
+            .zip(call.without_lists())
+            .and_then(|(last, call)| last.goes_shared(&call, place).then_some(call));
+        let way = match shared {
             Some(call) => Way::Notes(call),
             None => Way::Schedule(place.schedule(&call)?),
         };
         let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
-        Ok(Prepared { way, rows, combine })
+        let prepared = Prepared { way, rows, combine };
+        if let Some(last) = last {
+            last.note(key, &prepared, (place.rank, place.locality.ranks()));
+        }
+        Ok(prepared)
     }
 }
 
@@ -385,7 +392,7 @@ pub(super) fn combine(
                     *typed = numbers(typed).map_err(wrong(RECV))?;
                 }
             }
-            (RECV, element_layout(Primitive::Uint8).clone())
+            (RECV, u8::layout().clone())
         }
     };
     let combine = Combine::new(op, &layout).map_err(wrong(argument))?;
@@ -404,7 +411,7 @@ pub(super) fn combine(
 /// Bytes as the numbers that a slice of `u8` has.
 fn numbers(bytes: &Typed) -> Result<Typed, EngineError> {
     let region = bytes.region();
-    Typed::new(region, 0, element_layout(Primitive::Uint8), region.len())
+    Typed::new(region, 0, u8::layout(), region.len())
 }
 
 /// Whether two layouts that an operation is defined for have elements of one type. Bytes stand for anything.
@@ -457,7 +464,7 @@ mod tests {
             };
             let mut bytes = [0u8; 64];
             let bcast = Collective::bcast(&mut bytes, 0);
-            match bcast.prepare(&place, false).unwrap().way {
+            match bcast.prepare(&place, None).unwrap().way {
                 Way::Schedule(schedule) => schedule.len(),
                 Way::Notes(call) => panic!("{call:?} is not to go by notes"),
             }

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use crate::error::Error;
-use crate::view::{View, ViewMut};
+use crate::view::{RecvBuffer, SendBuffer};
 use gapless_pml::{RequestId, SendMode, Source, Status, TagSel};
 
 impl Communicator {
@@ -25,12 +25,12 @@ impl Communicator {
     /// The receive's failure, or else the send's.
     pub fn sendrecv<'o, 'i>(
         &self,
-        data: impl Into<View<'o>>,
+        data: impl SendBuffer<'o>,
         to: (u32, i32),
-        into: impl Into<ViewMut<'i>>,
+        into: impl RecvBuffer<'i>,
         from: (impl Into<Source>, impl Into<TagSel>),
     ) -> Result<Status, Error> {
-        let (out, into) = (data.into(), into.into());
+        let (out, into) = (data.into_view(), into.into_view());
         // SAFETY: both views borrow their memory until this call returns, which is after `exchanged`
         // has seen both requests end.
         let recv = unsafe { self.start_recv(&into.typed, from.0.into(), from.1.into()) }?;
@@ -46,11 +46,11 @@ impl Communicator {
     /// As [`sendrecv`](Communicator::sendrecv); there is no memory for the copy.
     pub fn sendrecv_replace<'v>(
         &self,
-        buffer: impl Into<ViewMut<'v>>,
+        buffer: impl RecvBuffer<'v>,
         to: (u32, i32),
         from: (impl Into<Source>, impl Into<TagSel>),
     ) -> Result<Status, Error> {
-        let view = buffer.into();
+        let view = buffer.into_view();
         let from = (from.0.into(), from.1.into());
         let (recv, send) = self.shared.with(|state| {
             // SAFETY: `view` borrows its memory exclusively until this call returns, which is after

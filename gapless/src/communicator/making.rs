@@ -135,7 +135,7 @@ impl Communicator {
         self.shared.with(|state| {
             state.open()?;
             let State { pml, collectives, .. } = &mut *state;
-            if let Notes::Made(page) = &mut *notes {
+            if let Notes::Made(page, _) = &mut *notes {
                 // The receive that it sleeps for is an operation as well. If the communicator stays, so does the page.
                 page.close(pml);
             }

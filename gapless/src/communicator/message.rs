@@ -3,9 +3,10 @@
 
 use super::Communicator;
 use crate::error::Error;
-use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
+use crate::owned::{Owned, OwnedBufferMut, OwnedRequest, Refused};
 use crate::shared::Shared;
-use crate::view::ViewMut;
+use crate::view::RecvBuffer;
+use gapless_dtype::AnyBits;
 use gapless_engine::Typed;
 use gapless_pml::{MessageId, Pml, RequestId, Source, Status, TagSel};
 use std::sync::Arc;
@@ -74,6 +75,41 @@ impl Communicator {
         Ok(self.message(found))
     }
 
+    /// Receives the next message as a list, however long it is: a [matched probe](Communicator::mprobe) and its receive.
+    /// If only the first part of the last element came, the rest of it is as in the default.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = gapless::World::init()?;
+    /// let comm = world.comm();
+    /// let sent = comm.isend_owned(vec![1.5f64, 2.5], comm.rank(), 0)?;
+    /// let (numbers, status) = comm.recv_vec::<f64>(gapless::Source::Any, 0)?;
+    /// assert_eq!((numbers, status.tag), (vec![1.5, 2.5], 0));
+    /// sent.wait().1?;
+    /// world.finalize()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`probe`](Communicator::probe) and [`recv`](Communicator::recv); there is no memory for it, and then it is
+    /// dropped.
+    pub fn recv_vec<T: AnyBits + Clone + Default>(
+        &self,
+        source: impl Into<Source>,
+        tag: impl Into<TagSel>,
+    ) -> Result<(Vec<T>, Status), Error> {
+        let message = self.mprobe(source, tag)?;
+        let (bytes, size) = (message.status.bytes, T::layout().size());
+        let count = if size == 0 { 0 } else { bytes.div_ceil(size) };
+        let mut list = Vec::new();
+        let no_room = |reason: String| Error::System { operation: "allocating a message", reason };
+        let count = usize::try_from(count).map_err(|error| no_room(error.to_string()))?;
+        list.try_reserve_exact(count).map_err(|error| no_room(error.to_string()))?;
+        list.resize(count, T::default());
+        let status = message.recv(&mut list)?;
+        Ok((list, status))
+    }
+
     fn message(&self, (id, status): (MessageId, Status)) -> Message {
         Message { comm: self.clone(), status, id: Some(id) }
     }
@@ -93,8 +129,8 @@ impl Message {
     /// this takes `self`: also if nothing was received because an argument was wrong (a layout that names a byte twice,
     /// memory that no engine serves), it is dropped, and its sender completes normally. Check the arguments first if
     /// the message must not be lost: [`status`](Message::status) has its length.
-    pub fn recv<'v>(self, into: impl Into<ViewMut<'v>>) -> Result<Status, Error> {
-        let view = into.into();
+    pub fn recv<'v>(self, into: impl RecvBuffer<'v>) -> Result<Status, Error> {
+        let view = into.into_view();
         let shared = Arc::clone(&self.comm.shared);
         // SAFETY: `view` borrows its memory exclusively until this call returns, which is after
         // the request has ended.
@@ -107,7 +143,7 @@ impl Message {
     /// # Errors
     /// As [`recv`](Message::recv); the layout does not fit. The buffer comes back with the error, the
     /// message is dropped.
-    pub fn irecv_owned<B: OwnedBuffer>(
+    pub fn irecv_owned<B: OwnedBufferMut>(
         self,
         into: impl Into<Owned<B>>,
     ) -> Result<OwnedRequest<B>, Refused<B>> {

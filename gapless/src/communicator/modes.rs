@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use crate::error::Error;
-use crate::view::View;
+use crate::view::SendBuffer;
 use gapless_pml::{SendMode, Status};
 
 impl Communicator {
@@ -12,12 +12,12 @@ impl Communicator {
     /// As [`send`](Communicator::send), and what [`SendMode`] says of its modes.
     pub fn send_mode<'v>(
         &self,
-        data: impl Into<View<'v>>,
+        data: impl SendBuffer<'v>,
         dest: u32,
         tag: i32,
         mode: SendMode,
     ) -> Result<Status, Error> {
-        let view = data.into();
+        let view = data.into_view();
         // SAFETY: `view` borrows its memory for reading until this call returns, which is after
         // the request has ended.
         let id = unsafe { self.start_send(&view.typed, dest, tag, mode) }?;
@@ -31,7 +31,7 @@ impl Communicator {
     /// ([`PmlError::Unreceived`](crate::PmlError::Unreceived)).
     pub fn ssend<'v>(
         &self,
-        data: impl Into<View<'v>>,
+        data: impl SendBuffer<'v>,
         dest: u32,
         tag: i32,
     ) -> Result<Status, Error> {
@@ -46,7 +46,7 @@ impl Communicator {
     /// As [`send`](Communicator::send); the receive was not posted.
     pub fn rsend<'v>(
         &self,
-        data: impl Into<View<'v>>,
+        data: impl SendBuffer<'v>,
         dest: u32,
         tag: i32,
     ) -> Result<Status, Error> {
@@ -75,7 +75,7 @@ impl Communicator {
     /// ([`PmlError::BufferExhausted`](crate::PmlError::BufferExhausted)), and then nothing was sent.
     pub fn bsend<'v>(
         &self,
-        data: impl Into<View<'v>>,
+        data: impl SendBuffer<'v>,
         dest: u32,
         tag: i32,
     ) -> Result<Status, Error> {

@@ -2,13 +2,21 @@
 //! while the message layer moves bytes in it.
 
 use crate::shared_buf::SharedBuf;
-use crate::view::{Element, region_of};
-use gapless_dtype::Primitive;
+use crate::view::region_of;
+use gapless_dtype::{AnyBits, ElementType, Equivalence};
 use gapless_mem::Region;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-/// Memory that a request can own: `Vec<T>`, `Box<[T]>`, [`SharedBuf`], and `()` for none. Sealed.
+/// Memory that a request can own and send: `Vec<T>` or `Box<[T]>` of a type that has [`Equivalence`], [`SharedBuf`], and
+/// `()` for none. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "a request cannot own a `{Self}`",
+    label = "not a `Vec` or `Box<[T]>` of elements that can be sent, nor a `SharedBuf`",
+    note = "references are borrowed: send them in `Communicator::scope`",
+    note = "the elements must have `gapless::Equivalence`: a struct gets it by `#[derive(gapless::Datatype)]` and \
+            `#[repr(C)]`"
+)]
 pub trait OwnedBuffer: Send + 'static {
     /// The type of its elements.
     type Item;
@@ -17,14 +25,28 @@ pub trait OwnedBuffer: Send + 'static {
     #[doc(hidden)]
     type Parked: Park<Self>;
 
-    /// The basic type of its elements; `Uint8` stands for bytes, which match everything of their size.
+    /// The type of its elements; `u8` stands for bytes, which match everything of their size.
     #[doc(hidden)]
-    fn element() -> Primitive;
+    fn element() -> ElementType;
 
     /// How many elements it has.
     #[doc(hidden)]
     fn elements(&self) -> usize;
 }
+
+/// Memory that a request can own and receive into: the same, of a type that has [`AnyBits`]. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "a request cannot receive into a `{Self}`",
+    label = "not a `Vec` or `Box<[T]>` of elements that can be received, nor a `SharedBuf`",
+    note = "the elements must have `gapless::AnyBits`: a struct gets it by `#[derive(gapless::Datatype)]` and \
+            `#[repr(C)]` if all its fields have it; receive a `bool` as `u8`, a `char` as `u32`"
+)]
+pub trait OwnedBufferMut: OwnedBuffer {}
+
+impl<T: AnyBits> OwnedBufferMut for Vec<T> {}
+impl<T: AnyBits> OwnedBufferMut for Box<[T]> {}
+impl OwnedBufferMut for SharedBuf {}
+impl OwnedBufferMut for () {}
 
 /// A buffer taken apart: owns the memory, holds no reference to it.
 #[doc(hidden)]
@@ -52,9 +74,9 @@ pub struct RawList<T> {
     capacity: usize,
 }
 
-// SAFETY: it owns its elements as the `Vec` did that it was made of; plain numbers can be used and
-// freed on any thread.
-unsafe impl<T: Element> Send for RawList<T> {}
+// SAFETY: it owns its elements as the `Vec` did that it was made of, which is `Send` if they are; and whatever has a
+// datatype is.
+unsafe impl<T: Equivalence> Send for RawList<T> {}
 
 impl<T> RawList<T> {
     fn of(list: Vec<T>) -> RawList<T> {
@@ -95,12 +117,12 @@ impl<T> Drop for RawList<T> {
     }
 }
 
-impl<T: Element> OwnedBuffer for Vec<T> {
+impl<T: Equivalence> OwnedBuffer for Vec<T> {
     type Item = T;
     type Parked = RawList<T>;
 
-    fn element() -> Primitive {
-        T::PRIMITIVE
+    fn element() -> ElementType {
+        ElementType::of::<T>()
     }
 
     fn elements(&self) -> usize {
@@ -108,7 +130,7 @@ impl<T: Element> OwnedBuffer for Vec<T> {
     }
 }
 
-impl<T: Element> Park<Vec<T>> for RawList<T> {
+impl<T: Equivalence> Park<Vec<T>> for RawList<T> {
     fn park(buffer: Vec<T>) -> RawList<T> {
         RawList::of(buffer)
     }
@@ -132,12 +154,12 @@ impl<T: Element> Park<Vec<T>> for RawList<T> {
     }
 }
 
-impl<T: Element> OwnedBuffer for Box<[T]> {
+impl<T: Equivalence> OwnedBuffer for Box<[T]> {
     type Item = T;
     type Parked = RawList<T>;
 
-    fn element() -> Primitive {
-        T::PRIMITIVE
+    fn element() -> ElementType {
+        ElementType::of::<T>()
     }
 
     fn elements(&self) -> usize {
@@ -145,7 +167,7 @@ impl<T: Element> OwnedBuffer for Box<[T]> {
     }
 }
 
-impl<T: Element> Park<Box<[T]>> for RawList<T> {
+impl<T: Equivalence> Park<Box<[T]>> for RawList<T> {
     fn park(buffer: Box<[T]>) -> RawList<T> {
         RawList::of(buffer.into_vec())
     }
@@ -174,8 +196,8 @@ impl OwnedBuffer for SharedBuf {
     type Item = u8;
     type Parked = SharedBuf;
 
-    fn element() -> Primitive {
-        Primitive::Uint8
+    fn element() -> ElementType {
+        ElementType::of::<u8>()
     }
 
     fn elements(&self) -> usize {
@@ -210,8 +232,8 @@ impl OwnedBuffer for () {
     type Item = u8;
     type Parked = ();
 
-    fn element() -> Primitive {
-        Primitive::Uint8
+    fn element() -> ElementType {
+        ElementType::of::<u8>()
     }
 
     fn elements(&self) -> usize {

@@ -1,6 +1,6 @@
 //! Persistent requests (MPI 4.1 §3.9): an operation on a buffer of its own, started again and again.
 
-use super::{Owned, OwnedBuffer, Park, Refused};
+use super::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::Shared;
@@ -64,7 +64,7 @@ impl Communicator {
     ///
     /// # Errors
     /// The layout does not fit.
-    pub fn recv_init<B: OwnedBuffer>(
+    pub fn recv_init<B: OwnedBufferMut>(
         &self,
         into: impl Into<Owned<B>>,
         source: impl Into<Source>,

@@ -3,7 +3,7 @@
 use super::{Held, Look, Shared, Stage, State};
 use crate::error::Error;
 use gapless_engine::Typed;
-use gapless_pml::{Comm, Next, Source, Status, TagSel};
+use gapless_pml::{Comm, Next, Pml, Source, Status, TagSel};
 use std::sync::atomic::Ordering;
 
 /// How often an awaited message is looked for before its receive is posted.
@@ -122,6 +122,37 @@ impl Shared {
             }
         }
         self.wait_held(state, |state| find(what, state, true))
+    }
+
+    /// Does something that looks for what other processes write, with the lock held: until it is done, or the second
+    /// argument of `act` says that it has looked often enough, or that another thread wants the lock.
+    ///
+    /// # Errors
+    /// The world was finalized.
+    #[inline]
+    pub(crate) fn look_often(
+        &self,
+        act: impl FnOnce(&mut Pml, &mut dyn FnMut() -> bool) -> bool,
+    ) -> Result<bool, Error> {
+        let mut state = self.lock()?;
+        self.now_and_then(&mut state);
+        let pml = match state.open() {
+            Ok(pml) => pml,
+            Err(error) => {
+                state.done();
+                return Err(error);
+            }
+        };
+        let (mut looks, looks_max) = (0, if self.patience.spins() { LOOKS } else { 1 });
+        let done = act(pml, &mut || {
+            looks += 1;
+            if looks >= TIGHT_LOOKS {
+                std::hint::spin_loop();
+            }
+            looks < looks_max && self.wanting.load(Ordering::Relaxed) == 0
+        });
+        state.done();
+        Ok(done)
     }
 
     /// Does work that neither waits nor ends a request, if the lock is free; `None` if it is not, or if `act` returns

@@ -1,6 +1,7 @@
 //! What a caller holds of an operation: its name while it is in flight, and then how it ended.
 
 use crate::choose::Protocol;
+use gapless_dtype::Equivalence;
 
 /// Names an operation until its result is collected; then the name is void.
 ///
@@ -41,4 +42,22 @@ pub struct Status {
     /// How the message was carried. A probe, and a receive that failed early, sees `Eager` or, for a rendezvous whose
     /// protocol is not chosen yet, `Pipeline`.
     pub protocol: Protocol,
+}
+
+impl Status {
+    /// How many values of a type the bytes are (`MPI_Get_count`, MPI 4.1 §3.2.5); `None` if they are no whole number of
+    /// them, or a value has no bytes.
+    ///
+    /// ```
+    /// # fn see(status: gapless_pml::Status) {
+    /// if let Some(count) = status.count::<[f64; 3]>() {
+    ///     println!("{count} positions came");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn count<T: Equivalence>(&self) -> Option<u64> {
+        let size = T::layout().size();
+        (size > 0 && self.bytes.is_multiple_of(size)).then(|| self.bytes / size)
+    }
 }

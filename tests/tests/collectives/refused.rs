@@ -111,3 +111,37 @@ fn the_first_collective_may_be_refused_at_some_ranks() {
         });
     }
 }
+
+/// What is remembered of a call that was refused does not make it another one the next time.
+#[test]
+fn what_is_refused_once_is_refused_again() {
+    ranks(2, |comm| {
+        let sum = ReduceOp::Sum;
+        let nobody = || CollectiveError::Arguments(BuildError::NoSuchRank { rank: 9, ranks: 2 });
+        let (mut word, mut all) = ([comm.rank()], [0u32; 2]);
+        for root in [9, 9, 9] {
+            assert_eq!(why(comm.bcast(&mut word, root)), nobody());
+        }
+        for root in [9, 9] {
+            assert_eq!(why(comm.gather(&word, (), root)), nobody());
+        }
+        for root in [9, 9] {
+            assert_eq!(why(comm.scatter((), &mut word, root)), nobody());
+        }
+        for root in [9, 9] {
+            assert_eq!(why(comm.reduce(&word, (), sum, root)), nobody());
+        }
+        // One half of an element for each rank.
+        let pair = Datatype::contiguous(2, &Primitive::Uint32.into()).unwrap();
+        let pair = Datatype::contiguous(1, &pair).unwrap().commit().unwrap();
+        for _ in 0..2 {
+            let mut half = [0u8; 2];
+            let sent = View::typed(&all, 0, &pair, 1).unwrap();
+            assert!(comm.reduce_scatter_block(sent, &mut half, sum).is_err());
+        }
+        for _ in 0..3 {
+            comm.allgather(&word, &mut all).unwrap();
+            assert_eq!(all, [0, 1]);
+        }
+    });
+}

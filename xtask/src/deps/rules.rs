@@ -43,6 +43,7 @@ const ALL: &[&str] = &[
     "gapless-halo2d",
     "gapless-cli",
     "gapless",
+    "gapless-derive",
     "gapless-dtype",
     "gapless-mem",
     "gapless-mem-cuda",
@@ -72,6 +73,14 @@ const STACK: &[&str] = ALL.split_at(2).1;
 
 /// One rule a crate. Crates that do not exist yet have theirs already; a crate without one is an error.
 pub(super) const RULES: &[Rule] = &[
+    Rule {
+        package: "gapless-derive",
+        may: &[],
+        features: &[],
+        // What it derives for; that does not need it.
+        tests_may: &["gapless-dtype"],
+        must_not_know: "anything but syntax: what it writes names the traits by their path",
+    },
     Rule {
         package: "gapless-dtype",
         may: &[],

@@ -27,8 +27,14 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Starts `ranks` processes of `program`, each on a core of its own if there are so many.
-    pub(super) fn start(program: &Program, folder: &Path, ranks: usize) -> Result<Job, Failure> {
+    /// Starts `ranks` processes of `program`, each on a core of its own if there are so many. Their buffers rotate over
+    /// `rotation` bytes a side.
+    pub(super) fn start(
+        program: &Program,
+        folder: &Path,
+        ranks: usize,
+        rotation: u64,
+    ) -> Result<Job, Failure> {
         let library = program.library;
         let fifos = folder.join(library);
         let _ = fs::remove_dir_all(&fifos);
@@ -54,6 +60,7 @@ impl Job {
         });
         let mut command = launcher(program, ranks);
         command.args(["sh", "-c", PINNED, &processors(ranks)]).arg(&program.program).arg(&fifos);
+        command.arg(rotation.to_string());
         command.stdin(Stdio::null());
         let child = command.spawn().map_err(|source| shell::could_not_start(&command, source))?;
         Ok(Job { library, child, commands, answers: receiver })
@@ -164,15 +171,14 @@ mod tests {
             std::env::temp_dir().join(format!("gapless-peers-test-{}", std::process::id()));
         let program = folder.join("program");
         fs::create_dir_all(&folder).unwrap();
-        let text =
-            "#!/bin/sh\nexec 3>$1/answers\nwhile read command; do echo 1e-3 2e-3 >&3; done <$1/0\n";
+        let text = "#!/bin/sh\nexec 3>$1/answers\nwhile read command; do echo 1e-3 2e-3 $2 >&3; done <$1/0\n";
         fs::write(&program, text).unwrap();
         let mut chmod = Command::new("chmod");
         shell::output(chmod.arg("+x").arg(&program)).unwrap();
         let program = Program { library: "test", launcher: PathBuf::new(), program };
-        let mut job = Job::start(&program, &folder, 1).unwrap();
+        let mut job = Job::start(&program, &folder, 1, 1 << 20).unwrap();
         let times = job.ask("anything").unwrap();
-        assert_eq!((times.work, times.memcpy, times.lines), (1e-3, 2e-3, 0));
+        assert_eq!((times.work, times.memcpy, times.lines), (1e-3, 2e-3, 1 << 20));
         job.end().unwrap();
         fs::remove_dir_all(&folder).unwrap();
     }

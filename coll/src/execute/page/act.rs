@@ -5,13 +5,14 @@
 //! they are for notes, which are published and read between pieces of work.
 //!
 //! Slots are memory of several processes, which is valid for reads and writes as long as it is mapped, and which no
-//! reference of this process covers. A rank writes to its own slots only, when all that read them are done; others read
-//! them when it has reported that they are filled (`long`). A rank that does otherwise spoils bytes in them, and no more.
+//! reference of this process covers. A rank fills its own slots only, when all that read them are done; others read
+//! them when it has reported that they are filled, and in scans write the slice there that they combine (`long`). A rank
+//! that does otherwise spoils bytes in them, and no more.
 
 use std::ops::Range;
 
 use gapless_bml::Mapping;
-use gapless_engine::{EngineError, Typed};
+use gapless_engine::{EngineError, PackedFold, Typed};
 use gapless_mem::Region;
 use gapless_pml::{Comm, Pml, RequestId, Source, TagSel};
 use gapless_sync::board::NOTE_BYTES;
@@ -30,6 +31,17 @@ const RESULT: usize = NOTE_BYTES;
 /// Where the blocks begin.
 const BLOCKS: usize = 2 * NOTE_BYTES;
 
+fn len(region: &Region) -> usize {
+    usize::try_from(region.len()).unwrap_or(usize::MAX)
+}
+
+fn start(content: Content) -> usize {
+    match content {
+        Content::Input => 0,
+        Content::Result => RESULT,
+    }
+}
+
 /// How far apart blocks lie.
 fn stride(round: &Round) -> usize {
     let bytes = round.part.len();
@@ -43,7 +55,7 @@ impl Area {
     /// For so many ranks; `None` if there is no memory.
     pub(super) fn new(ranks: usize) -> Option<Area> {
         let bytes = ranks.checked_mul(NOTE_BYTES)?.checked_add(BLOCKS)?;
-        Some(Area { memory: Memory::new(bytes as u64)? })
+        Some(Area { memory: Memory::new(bytes as u64)?, result: 0 })
     }
 
     fn slice(&mut self, at: usize, len: usize) -> &mut [u8] {
@@ -57,11 +69,16 @@ impl Area {
 
     /// The bytes of a note.
     pub(super) fn note(&mut self, content: Content, len: usize) -> &[u8] {
-        let at = match content {
-            Content::Input => 0,
-            Content::Result => RESULT,
-        };
-        self.slice(at, len)
+        if content == Content::Result && self.result < len {
+            let end = std::mem::replace(&mut self.result, len);
+            self.slice(RESULT + end, len - end).fill(0);
+        }
+        self.slice(start(content), len)
+    }
+
+    /// There is no result: this rank combines nothing.
+    pub(super) fn no_result(&mut self) {
+        self.result = 0;
     }
 
     /// Where the block of the source that is the `index`th goes, and where in its note it begins.
@@ -72,10 +89,39 @@ impl Area {
 
     /// As if this rank had read a note of its own.
     pub(super) fn take_own(&mut self, index: usize, round: &Round) {
+        let content = round.publish.map_or(Content::Input, |(content, _)| content);
         let all = self.slice(0, BLOCKS + index * stride(round) + round.part.len());
         let (own, blocks) = all.split_at_mut(BLOCKS);
         let at = index * stride(round);
-        blocks[at..].copy_from_slice(&own[round.part.clone()]);
+        blocks[at..].copy_from_slice(&own[start(content)..][round.part.clone()]);
+    }
+
+    /// Copies plain memory to where what this rank contributes lies.
+    ///
+    /// # Safety
+    /// `from` is valid for reads, and nothing writes it meanwhile.
+    pub(super) unsafe fn fill(&self, from: &Region) -> Result<(), EngineError> {
+        // SAFETY: the caller's promise; the private memory is not lent (the module's text).
+        Ok(unsafe { gapless_mem::copy(&self.region(0, len(from))?, from) }?)
+    }
+
+    /// Copies what was combined, or the blocks, to plain memory.
+    ///
+    /// # Safety
+    /// `into` is valid for writes, and nothing else touches it meanwhile.
+    pub(super) unsafe fn take(&self, into: &Region, combined: bool) -> Result<(), EngineError> {
+        let from = self.region(if combined { RESULT } else { BLOCKS }, len(into))?;
+        // SAFETY: as above.
+        Ok(unsafe { gapless_mem::copy(into, &from) }?)
+    }
+
+    /// Combines the blocks that were read.
+    pub(super) fn fold(&mut self, fold: &PackedFold, round: &Round) {
+        let (len, stride) = (round.part.len(), stride(round));
+        self.result = len;
+        let all = self.slice(RESULT, BLOCKS - RESULT + stride * round.sources.len());
+        let (result, blocks) = all.split_at_mut(BLOCKS - RESULT);
+        fold.blocks(blocks, stride, &mut result[..len]);
     }
 
     /// Starts to pack what this rank contributes. Lends both until `work` is over.
@@ -107,11 +153,10 @@ impl Area {
     ) -> Result<(), EngineError> {
         let (len, stride, sources) = (round.part.len(), stride(round), round.sources.len());
         if let Some(fold) = combine.fold() {
-            let all = self.slice(RESULT, BLOCKS - RESULT + stride * sources);
-            let (result, blocks) = all.split_at_mut(BLOCKS - RESULT);
-            fold.blocks(blocks, stride, &mut result[..len]);
+            self.fold(&fold, round);
             return Ok(());
         }
+        self.result = len;
         let block = |index| self.region(BLOCKS + index * stride, len).map(Typed::contiguous);
         let sources = (0..sources).map(block).collect::<Result<Vec<_>, _>>()?;
         let into = combine.elements(self.region(RESULT, len)?)?;
@@ -188,6 +233,32 @@ impl Shared {
         }
     }
 
+    /// Combines packed elements, in the order of the sources, if all lie in memory that the CPU may touch.
+    fn fold(fold: &PackedFold, sources: &[Stretch], into: Region) -> bool {
+        /// More are left to the reducer.
+        const MOST: usize = 64;
+        let mut pointers = [std::ptr::null(); MOST];
+        let Some(to) = into.as_ptr().filter(|_| (2..=MOST).contains(&sources.len())) else {
+            return false;
+        };
+        for (index, (place, source)) in pointers.iter_mut().zip(sources).enumerate() {
+            let region = source.region;
+            let Some(from) = region.as_ptr().filter(|_| region.len() == into.len()) else {
+                return false;
+            };
+            let shares =
+                from.addr() < to.addr() + len(&into) && to.addr() < from.addr() + len(&into);
+            if shares && (from != to || index >= PackedFold::FIRST) {
+                return false;
+            }
+            *place = from.cast_const();
+        }
+        // SAFETY: all regions are as long, and valid (`Stretch`; `into` is a slot, or this rank's user's memory, which
+        // nothing else of this process touches now); what they share was looked at.
+        unsafe { fold.pointers(&pointers[..sources.len()], to, len(&into)) };
+        true
+    }
+
     /// Starts to combine sources, in their order. Lends them and the target until `work` is over.
     pub(super) fn reduce(
         combine: &Combine,
@@ -196,6 +267,11 @@ impl Shared {
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
+        if let Some(fold) = combine.fold()
+            && Self::fold(&fold, sources, into)
+        {
+            return Ok(());
+        }
         let elements = |source: &Stretch| combine.elements(source.region);
         let sources = sources.iter().map(elements).collect::<Result<Vec<_>, _>>()?;
         tools.reduce(combine, &sources, &combine.elements(into)?, work)

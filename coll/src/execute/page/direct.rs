@@ -5,8 +5,8 @@
 
 use gapless_bml::{Bml, Mapping, Rank, RemoteKey};
 use gapless_mem::{Lease, Region};
-use gapless_sync::board::Readers;
 
+use super::long::among;
 use super::pieces::Plan;
 use super::{Place, Shared};
 use crate::execute::error::CollError;
@@ -71,32 +71,40 @@ impl Shared {
     }
 }
 
-/// The memory of this rank's buffers that the others read where they lie, with keys for all of them.
-pub(super) fn offer(plan: &Plan, rows: &Rows, place: &Place<'_>, bml: &mut Bml) -> Both<Region> {
+/// The whole of a buffer, if it is plain memory that the CPU may touch.
+fn whole(rows: &Rows, buffer: Buffer) -> Option<Region> {
+    let blocks = if buffer == Buffer::Send { &rows.send } else { &rows.recv };
+    let Blocks::Whole(typed) = blocks else { return None };
+    typed.as_contiguous().filter(|region| region.space().cpu_accessible())
+}
+
+/// What this rank contributes, if that is plain memory and stays as it is while others read it.
+pub(super) fn contributed(plan: &Plan, rows: &Rows) -> Option<Region> {
+    let (buffer, range) = plan.own_input()?;
+    whole(rows, buffer)?.sub(range.start, range.end - range.start).ok()
+}
+
+/// The memory of this rank's buffers that the others read where they lie, with keys for all of them. `input`: what it
+/// contributes.
+pub(super) fn offer(
+    plan: &Plan,
+    rows: &Rows,
+    input: Option<Region>,
+    place: &Place<'_>,
+    bml: &mut Bml,
+) -> Both<Region> {
     let ranks = place.shared.ranks;
     if ranks > RANKS_MAX || plan.input_bytes() < BYTES_MIN.saturating_mul(ranks as u64) {
         return Both::default();
     }
-    let whole = |buffer: Buffer| {
-        let blocks = if buffer == Buffer::Send { &rows.send } else { &rows.recv };
-        let Blocks::Whole(typed) = blocks else { return None };
-        typed.as_contiguous().filter(|region| region.space().cpu_accessible())
-    };
     let mut shared = |region: Option<Region>, side: Side| {
         let region = region?;
-        let readers = match plan.readers() {
-            Readers::All => 0..ranks,
-            Readers::One(rank) => rank..rank + 1,
-        };
-        let mut readers = readers.filter(|reader| *reader != place.rank());
+        let mut readers = among(plan.readers(), ranks).filter(|reader| *reader != place.rank());
         readers
             .all(|reader| write_key(region, (side, reader), place, bml).is_some())
             .then_some(region)
     };
-    let input = plan
-        .own_input()
-        .and_then(|(buffer, range)| whole(buffer)?.sub(range.start, range.end - range.start).ok());
-    let output = if plan.shares_results() { whole(Buffer::Recv) } else { None };
+    let output = if plan.shares_results() { whole(rows, Buffer::Recv) } else { None };
     Both { input: shared(input, Side::Input), output: shared(output, Side::Output) }
 }
 
@@ -125,24 +133,30 @@ fn write_key(
 
 /// Maps the buffers of a rank that its flags name.
 pub(super) fn accept(
-    flags: u8,
-    rank: usize,
+    plan: &Plan,
+    (rank, flags): (usize, u8),
     place: &Place<'_>,
     bml: &mut Bml,
 ) -> Result<Both<Mapping>, CollError> {
-    let mut map = |side: Side, bit: u8| -> Result<Option<Mapping>, CollError> {
-        if flags & bit == 0 {
-            return Ok(None);
-        }
-        match read_key(rank, side, place, bml) {
-            Ok(mapping) => Ok(Some(mapping)),
-            Err(reason) => {
-                let rank = u32::try_from(rank).unwrap_or(u32::MAX);
-                Err(CollError::NotMapped { rank, reason })
+    let mut map = |side: Side, expected: u64| -> Result<Mapping, CollError> {
+        let refused = |reason| {
+            let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+            CollError::NotMapped { rank, reason }
+        };
+        let mapping = read_key(rank, side, place, bml).map_err(refused)?;
+        let region = mapping.region();
+        match region.len() {
+            len if len < expected => Err(refused(format!("{len} bytes instead of {expected}"))),
+            _ if !region.space().cpu_accessible() => {
+                Err(refused("it is not the host's".to_owned()))
             }
+            _ => Ok(mapping),
         }
     };
-    Ok(Both { input: map(Side::Input, 1)?, output: map(Side::Output, 2)? })
+    let input = (flags & 1 != 0).then(|| map(Side::Input, plan.input_bytes())).transpose()?;
+    // No other operation's results are shared, whatever a rank says.
+    let output = (flags & 2 != 0 && plan.shares_results()).then(|| map(Side::Output, plan.len()));
+    Ok(Both { input, output: output.transpose()? })
 }
 
 fn read_key(rank: usize, side: Side, place: &Place<'_>, bml: &mut Bml) -> Result<Mapping, String> {

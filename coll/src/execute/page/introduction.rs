@@ -7,8 +7,8 @@ use super::pieces::{Plan, SLOTS};
 use super::plan::{self, FAILED, LONG};
 use crate::execute::error::{CollError, NOTICE_BYTES};
 
-/// Bytes of the note: the operation, which slot comes first, which buffers can be mapped, and how long the vector, or a
-/// block, is.
+/// Bytes of the note: the operation, which slot comes first, which buffers can be mapped, the root, and how long the vector,
+/// or a block, is.
 pub(super) const NOTE: usize = 16;
 
 /// The note of a rank that calls this.
@@ -17,8 +17,14 @@ pub(super) fn introduction(plan: &Plan, first: usize, flags: u8) -> [u8; NOTE] {
     note[0] = plan::kind(plan.operation());
     note[1] = u8::try_from(first).unwrap_or(0);
     note[2] = flags;
+    note[4..8].copy_from_slice(&root(plan).to_le_bytes());
     note[8..].copy_from_slice(&plan.len().to_le_bytes());
     note
+}
+
+/// The root, or a rank that there is not.
+fn root(plan: &Plan) -> u32 {
+    plan.root().and_then(|root| u32::try_from(root).ok()).unwrap_or(u32::MAX)
 }
 
 /// A rank's first note.
@@ -28,6 +34,7 @@ pub(super) struct Introduction {
     pub(super) kind: u8,
     pub(super) first: usize,
     pub(super) flags: u8,
+    root: u32,
     pub(super) len: u64,
 }
 
@@ -36,10 +43,11 @@ pub(super) fn introduced(rank: usize, place: &Place<'_>) -> Introduction {
     let mut note = [0; NOTE];
     place.seat.read(&place.board, rank, 0, &mut note);
     let [kind, first, flags, ..] = note;
-    let mut len = [0; 8];
+    let (mut root, mut len) = ([0; 4], [0; 8]);
+    root.copy_from_slice(&note[4..8]);
     len.copy_from_slice(&note[8..]);
-    let first = usize::from(first) % SLOTS;
-    Introduction { kind, first, flags, len: u64::from_le_bytes(len) }
+    let (first, root) = (usize::from(first) % SLOTS, u32::from_le_bytes(root));
+    Introduction { kind, first, flags, root, len: u64::from_le_bytes(len) }
 }
 
 /// Why a rank has failed, as its note of this round says.
@@ -72,6 +80,11 @@ pub(super) fn agree(
     }
     if note.len != expected || mark.kind != LONG {
         return Err(CollError::Length { rank, sent: note.len, expected });
+    }
+    if note.root != root(plan) {
+        let (given, expected) = (note.root.to_string(), root(plan).to_string());
+        let (argument, other) = ("root", place.comm.rank());
+        return Err(CollError::Differs { rank, argument, given, other, expected });
     }
     Ok(note)
 }

@@ -8,12 +8,15 @@
 //! collect    unpack slices 0, 1     unpack slices 0, 1    what this rank gets, from whose slot it lies in
 //! ```
 //!
-//! That is a fragment of an all-reduce; others leave out a part ([`super::pieces`]). A rank reports each step that others
-//! wait for ([`Moment`]), and begins with a note of what it calls, which is read before its slots are.
+//! That is a fragment of an all-reduce; others leave out a part, and scans combine in all slots ([`super::pieces`]). A rank
+//! reports each step that others wait for ([`Moment`]). In the place of the first report it publishes a note of what it calls: others need one cache
+//! line to know both. What only a rank itself reads stays in its buffer, if that is plain memory.
 //!
 //! Who has a buffer in memory that peers can map fills no slot: others read it there ([`super::direct`]).
 //!
 //! A slot is filled again when all that read it have reported a later step, or are known to be done with the collective.
+
+mod ending;
 
 use std::ops::Range;
 
@@ -27,7 +30,7 @@ use super::direct::{self, Both};
 use super::introduction::{agree, introduction, notice};
 use super::pieces::{Plan, SLOTS, combined, done, exposed};
 use super::plan::{FAILED, LONG};
-use super::{Place, Shared, scribbled};
+use super::{Place, Shared};
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::CollError;
 use crate::execute::rows::{Combine, Rows};
@@ -57,6 +60,10 @@ pub(super) struct Long {
     first: usize,
     /// This rank's buffers that others read where they lie.
     own: Both<Region>,
+    /// What this rank contributes, if that is plain memory that stays as it is.
+    plain: Option<Region>,
+    /// Whether others can know what this rank calls.
+    introduced: bool,
     /// The round that it began in.
     round: u64,
     /// Whether the round of failures has begun.
@@ -69,8 +76,18 @@ pub(super) struct Long {
 #[derive(Clone, Debug)]
 struct Peer {
     first: usize,
-    /// Its buffers that it lets others read.
-    direct: Both<Mapping>,
+    /// Its buffers, if it lets others read some.
+    direct: Option<Box<Both<Mapping>>>,
+}
+
+impl Peer {
+    fn input(&self) -> Option<&Mapping> {
+        self.direct.as_ref()?.input.as_ref()
+    }
+
+    fn output(&self) -> Option<&Mapping> {
+        self.direct.as_ref()?.output.as_ref()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,9 +133,11 @@ impl Long {
             stage: Stage::Fresh,
             fragment: 0,
             at: 0,
-            met: vec![None; ranks].into(),
+            met: (0..ranks).map(|_| None).collect(),
             first: slots.next,
             own: Both::default(),
+            plain: None,
+            introduced: false,
             round,
             turned: false,
             work: Work::default(),
@@ -132,12 +151,6 @@ impl Long {
 
     pub(super) fn is_busy(&self) -> bool {
         self.work.is_pending()
-    }
-
-    /// Waits for engines; nothing goes on afterwards.
-    pub(super) fn give_up(&mut self) {
-        self.work.drain();
-        self.stage = Stage::Torn;
     }
 
     /// Why it failed, once it is over.
@@ -168,7 +181,7 @@ impl Long {
             Stage::Recalling => self.user(place).is_none(),
             Stage::Gathering | Stage::Collecting => match self.source(place) {
                 Some((rank, step)) if self.met.get(rank).is_some_and(Option::is_some) => {
-                    place.seat.reached(&place.board, rank, Moment::new(self.round, step))
+                    self.reached(rank, step, place)
                 }
                 Some((rank, _)) => place.seat.look(&place.board, rank) != Ok(None),
                 None => true,
@@ -204,10 +217,10 @@ impl Long {
         tools: &mut Tools<'_>,
     ) -> Result<Next, CollError> {
         match stage {
-            Stage::Fresh => Ok(self.introduce(place, tools)),
+            Stage::Fresh => Ok(self.begin(place, tools)),
             Stage::Waiting => self.expose(place, tools),
             Stage::Exposing => self.after_work(place, |long, place| {
-                long.report(place, tools, exposed(long.fragment));
+                long.exposed(place, tools);
                 Stage::Gathering
             }),
             Stage::Gathering => self.gather(place, tools),
@@ -233,6 +246,9 @@ impl Long {
             None => Ok(None),
             Some(Err(error)) => Err(CollError::Engine { rank: place.comm.rank(), error }),
             Some(Ok(())) => {
+                if let Some(error) = self.torn(place) {
+                    return Err(error);
+                }
                 self.at = 0;
                 Ok(Some(then(self, place)))
             }
@@ -244,16 +260,30 @@ impl Long {
         place.ring(tools.pml, Readers::All);
     }
 
-    /// Publishes what this rank calls.
-    fn introduce(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
+    /// Finds out where this rank's buffers lie.
+    fn begin(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
         if !place.has_room(tools.pml) {
             return None;
         }
-        self.own = direct::offer(&self.plan, &self.rows, place, tools.pml.bml_mut());
+        self.plain = direct::contributed(&self.plan, &self.rows);
+        self.own = direct::offer(&self.plan, &self.rows, self.plain, place, tools.pml.bml_mut());
+        Some(Stage::Waiting)
+    }
+
+    /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
+    fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
+        if std::mem::replace(&mut self.introduced, true) {
+            return self.report(place, tools, exposed(self.fragment));
+        }
         let note = introduction(&self.plan, self.first, self.own.flags());
         place.seat.publish(&place.board, LONG, &note, Readers::All);
         place.ring(tools.pml, Readers::All);
-        Some(Stage::Waiting)
+    }
+
+    /// Whether a rank that was met has come so far.
+    fn reached(&self, rank: usize, step: u16, place: &mut Place<'_>) -> bool {
+        // Its note was the first step's report.
+        step <= exposed(0) || place.seat.reached(&place.board, rank, Moment::new(self.round, step))
     }
 
     /// The slot of this fragment, of those of a rank.
@@ -265,12 +295,8 @@ impl Long {
     fn reader(&self, place: &mut Place<'_>) -> Option<usize> {
         let (readers, round, moment) = place.slots.filled[self.slot(self.first)]?;
         let (me, ranks) = (place.rank(), self.met.len());
-        let mut all = match readers {
-            Readers::All => 0..ranks,
-            Readers::One(rank) => rank..rank + 1,
-        };
         let (seat, board) = (&mut *place.seat, &place.board);
-        all.find(|rank| {
+        among(readers, ranks).find(|rank| {
             let over = |rank: usize, seat: &mut gapless_sync::board::Seat| {
                 seat.reached(board, rank, moment) || !seat.is_behind(board, rank, round)
             };
@@ -282,6 +308,9 @@ impl Long {
     fn expose(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
         self.at = 0;
         if !self.plan.exposes() {
+            if self.fragment == 0 {
+                self.exposed(place, tools);
+            }
             return Ok(Some(Stage::Gathering));
         }
         let combines = self.plan.combines(self.fragment).is_some();
@@ -300,7 +329,7 @@ impl Long {
         }
         if fills {
             let own = (place.rank(), self.slot(self.first));
-            for piece in self.plan.input(self.fragment) {
+            for piece in self.plan.input(self.fragment, self.plain.is_none()) {
                 let packed = place.shared.fill(&self.rows, &piece, own, tools, &mut self.work);
                 if let Err(error) = packed {
                     self.work.fail(error);
@@ -323,11 +352,16 @@ impl Long {
 
     /// Waits for all slots, and starts to combine this rank's slice.
     fn gather(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Result<Next, CollError> {
-        let Some(slice) = self.plan.combines(self.fragment) else {
+        let slice = self.plan.combines(self.fragment);
+        if slice.is_none() && !self.plan.is_scan() {
             self.at = 0;
             return Ok(Some(Stage::Collecting));
-        };
+        }
         let ranks = self.met.len();
+        if self.at == 0 && self.fragment == 0 {
+            // Fetches all notes at once; each is looked at below.
+            let _ = place.seat.all_there(&place.board, 0..ranks);
+        }
         while self.at < ranks {
             let rank = (place.rank() + 1 + self.at) % ranks;
             if !self.wait(rank, exposed(self.fragment), place, tools)? {
@@ -335,7 +369,9 @@ impl Long {
             }
             self.at += 1;
         }
-        if let Err(error) = self.combine(slice, place, tools) {
+        if let Some(slice) = slice
+            && let Err(error) = self.combine(slice, place, tools)
+        {
             self.work.fail(error);
         }
         Ok(Some(Stage::Combining))
@@ -349,6 +385,14 @@ impl Long {
         tools: &Tools<'_>,
     ) -> Result<(), EngineError> {
         let Some(combine) = &self.combine else { return Ok(()) };
+        if self.plan.is_scan() {
+            for rank in 1..self.met.len() {
+                let before = self.in_slot(rank - 1, slice.clone(), place)?;
+                let own = self.in_slot(rank, slice.clone(), place)?;
+                Shared::reduce(combine, &[before, own], own.region(), tools, &mut self.work)?;
+            }
+            return Ok(());
+        }
         let source = |rank| self.contributed(rank, slice.clone(), place);
         let sources = (0..self.met.len()).map(source).collect::<Result<Vec<_>, _>>()?;
         let into = self.combined(place.rank(), slice.clone(), place)?.region();
@@ -376,7 +420,7 @@ impl Long {
         let start = self.plan.position(self.fragment, range.start);
         let direct = start..start + (range.end - range.start);
         let peer = self.met.get(rank).and_then(Option::as_ref);
-        match (peer.and_then(|it| it.direct.input.as_ref()), self.own.input) {
+        match (peer.and_then(Peer::input), self.plain) {
             (Some(mapping), _) => Stretch::mapped(mapping, direct),
             (None, Some(own)) if rank == place.rank() => Stretch::own(own, direct),
             _ => self.in_slot(rank, range, place),
@@ -392,7 +436,7 @@ impl Long {
     ) -> Result<Stretch, EngineError> {
         let direct = self.plan.result(self.fragment, &slice);
         let peer = self.met.get(rank).and_then(Option::as_ref);
-        match (peer.and_then(|it| it.direct.output.as_ref()), self.own.output) {
+        match (peer.and_then(Peer::output), self.own.output) {
             (Some(mapping), _) => Stretch::mapped(mapping, direct),
             (None, Some(own)) if rank == place.rank() => Stretch::own(own, direct),
             _ => self.in_slot(rank, slice, place),
@@ -412,7 +456,7 @@ impl Long {
             let bytes = piece.at..piece.at + (piece.range.end - piece.range.start);
             let source = match step == exposed(self.fragment) {
                 true => self.contributed(rank, bytes, place),
-                false => self.combined(rank, bytes, place),
+                false => self.combined(self.plan.holder(rank), bytes, place),
             };
             let read = source.and_then(|source| {
                 Shared::take(&self.rows, &piece, &source, tools, &mut self.work)
@@ -444,56 +488,6 @@ impl Long {
         self.ending()
     }
 
-    /// What comes after the last step, or a failure.
-    fn ending(&self) -> Stage {
-        if self.own.is_empty() { Stage::Over } else { Stage::Recalling }
-    }
-
-    /// A rank that may still read this rank's buffers.
-    fn user(&self, place: &mut Place<'_>) -> Option<usize> {
-        let last = Moment::last(self.round);
-        let (me, seat, board) = (place.rank(), &mut *place.seat, &place.board);
-        (0..self.met.len()).find(|rank| {
-            let over =
-                seat.reached(board, *rank, last) || !seat.is_behind(board, *rank, self.round);
-            *rank != me && !over
-        })
-    }
-
-    /// Waits until nobody reads this rank's buffers any more.
-    fn recall(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
-        while let Some(rank) = self.user(place) {
-            place.loss(tools.pml, rank)?;
-            place.seat.excuse(rank);
-        }
-        Some(Stage::Over)
-    }
-
-    /// Tells the others that this rank fails, and why.
-    fn tell(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
-        // What was started is over first, however it went.
-        let _ = self.work.result()?;
-        self.next_round(place);
-        if !place.has_room(tools.pml) {
-            return None;
-        }
-        if let Some(failure) = &self.failure {
-            let notice = failure.notice(place.comm.rank());
-            place.seat.publish(&place.board, FAILED, &notice, Readers::All);
-        }
-        place.seat.report(&place.board, Moment::failed(self.round));
-        place.seat.turn();
-        place.seat.finish(&place.board);
-        place.ring(tools.pml, Readers::All);
-        Some(self.ending())
-    }
-
-    fn next_round(&mut self, place: &mut Place<'_>) {
-        if !std::mem::replace(&mut self.turned, true) {
-            place.seat.turn();
-        }
-    }
-
     /// Whether a rank has come so far.
     fn wait(
         &mut self,
@@ -508,15 +502,15 @@ impl Long {
         if self.met.get(rank).is_some_and(Option::is_none) && !self.meet(rank, place, tools)? {
             return Ok(false);
         }
-        let moment = Moment::new(self.round, step);
-        if !place.seat.reached(&place.board, rank, moment) {
+        if !self.reached(rank, step, place) {
             let Some(loss) = place.loss(tools.pml, rank) else { return Ok(false) };
             // It may have come so far before.
-            if !place.seat.reached(&place.board, rank, moment) {
+            if !self.reached(rank, step, place) {
                 return Err(loss);
             }
         }
-        if place.seat.has_left(rank) && place.seat.foretells(&place.board, rank, FAILED) {
+        if place.seat.has_left(rank) && place.seat.foretells(&place.board, rank, self.round, FAILED)
+        {
             self.next_round(place);
             return Err(notice(rank, place));
         }
@@ -530,20 +524,26 @@ impl Long {
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<bool, CollError> {
-        let mut found = place.seat.look(&place.board, rank);
-        if found == Ok(None) {
-            let Some(loss) = place.loss(tools.pml, rank) else { return Ok(false) };
-            found = place.seat.look(&place.board, rank);
-            if found == Ok(None) {
-                return Err(loss);
-            }
-        }
-        let Some(mark) = found.map_err(scribbled)? else { return Ok(false) };
+        let Some(mark) = place.note(tools.pml, rank)? else { return Ok(false) };
         let note = agree(&self.plan, rank, mark, place)?;
-        let direct = direct::accept(note.flags, rank, place, tools.pml.bml_mut())?;
+        let direct = match note.flags {
+            0 => None,
+            flags => {
+                let bml = tools.pml.bml_mut();
+                Some(Box::new(direct::accept(&self.plan, (rank, flags), place, bml)?))
+            }
+        };
         if let Some(met) = self.met.get_mut(rank) {
             *met = Some(Peer { first: note.first, direct });
         }
         Ok(true)
+    }
+}
+
+/// The ranks that read, of so many.
+pub(super) fn among(readers: Readers, ranks: usize) -> Range<usize> {
+    match readers {
+        Readers::All => 0..ranks,
+        Readers::One(rank) => rank..rank + 1,
     }
 }

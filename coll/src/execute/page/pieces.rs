@@ -22,7 +22,7 @@ const SLOTS_MAX: u64 = 8 << 20;
 /// A broadcast goes in so many fragments, so that others read one while the root fills the next,
 const FRAGMENTS: u64 = 4;
 /// of at least so many bytes,
-const FRAGMENT_MIN: u64 = 8 << 10;
+const FRAGMENT_MIN: u64 = 4 << 10;
 /// and at most so many.
 const FRAGMENT_MAX: u64 = 64 << 10;
 
@@ -73,8 +73,8 @@ pub(super) struct Plan {
     len: u64,
     /// How many of them go in a fragment.
     step: u64,
-    /// What a slice is a multiple of.
-    grain: u64,
+    /// How long a slice is, in a fragment and in the last one.
+    slices: (u64, u64),
     /// How many fragments there are.
     pub(super) fragments: u64,
 }
@@ -96,7 +96,8 @@ fn step(number: u64) -> u16 {
     u16::try_from(number).unwrap_or(STEP_MAX)
 }
 
-fn lcm(one: u64, other: u64) -> u64 {
+/// The least common multiple.
+pub(super) fn lcm(one: u64, other: u64) -> u64 {
     let (mut a, mut b) = (one, other);
     while b > 0 {
         (a, b) = (b, a % b);
@@ -114,7 +115,10 @@ impl Plan {
             Call::Scatter { .. } | Call::Alltoall { .. } | Call::ReduceScatterBlock { .. } => {
                 Shape::Pieces
             }
-            Call::Reduce { .. } | Call::Allreduce { .. } => Shape::Slices,
+            Call::Reduce { .. }
+            | Call::Allreduce { .. }
+            | Call::Scan { .. }
+            | Call::Exscan { .. } => Shape::Slices,
             _ => return None,
         };
         let len = call.bytes().filter(|len| *len > 0)?;
@@ -138,7 +142,9 @@ impl Plan {
         let step = if shape == Shape::Pieces { whole.min(most) } else { most };
         let fragments = len.checked_div(step)? + u64::from(!len.is_multiple_of(step));
         let fits = fragments.checked_mul(3)? < u64::from(STEP_MAX);
-        fits.then_some(Plan { call, me, ranks, shape, len, step, grain, fragments })
+        let slice = |bytes: u64| bytes.div_ceil(ranks as u64).next_multiple_of(grain);
+        let slices = (slice(step), slice(len - fragments.saturating_sub(1) * step));
+        fits.then_some(Plan { call, me, ranks, shape, len, step, slices, fragments })
     }
 
     pub(super) fn operation(&self) -> Operation {
@@ -150,7 +156,8 @@ impl Plan {
         self.len
     }
 
-    fn root(&self) -> Option<usize> {
+    /// The root, if it has one.
+    pub(super) fn root(&self) -> Option<usize> {
         match self.call {
             Call::Bcast { root, .. }
             | Call::Gather { root, .. }
@@ -168,10 +175,27 @@ impl Plan {
             | Call::Alltoall { in_place, .. }
             | Call::Reduce { in_place, .. }
             | Call::Allreduce { in_place, .. }
+            | Call::Scan { in_place, .. }
+            | Call::Exscan { in_place, .. }
             | Call::ReduceScatterBlock { in_place, .. } => {
                 in_place && self.root().is_none_or(|root| root == self.me)
             }
             _ => false,
+        }
+    }
+
+    /// Whether the results take the place of what ranks contribute, in all slots: each rank combines its slice of the first
+    /// slot and of each further one there, so that each slot has in the end what the ranks up to its own have together.
+    pub(super) fn is_scan(&self) -> bool {
+        matches!(self.call, Call::Scan { .. } | Call::Exscan { .. })
+    }
+
+    /// Whose slot has the slice of the result that a rank has combined, for this one.
+    pub(super) fn holder(&self, rank: usize) -> usize {
+        match self.call {
+            Call::Scan { .. } => self.me,
+            Call::Exscan { .. } => self.me.saturating_sub(1),
+            _ => rank,
         }
     }
 
@@ -217,7 +241,7 @@ impl Plan {
             let at = rank as u64 * self.step;
             return at..at + bytes;
         }
-        let each = bytes.div_ceil(self.ranks as u64).next_multiple_of(self.grain);
+        let each = if bytes == self.step { self.slices.0 } else { self.slices.1 };
         let at = |rank: u64| (rank * each).min(bytes);
         at(rank as u64)..at(rank as u64 + 1)
     }
@@ -229,13 +253,13 @@ impl Plan {
     }
 
     /// Where what this rank contributes lies: which buffer, and which range of its packed stream. `None`: it contributes
-    /// nothing, or what it receives may replace what others have not read yet.
+    /// nothing, or what it receives may replace what others have not read yet, or it is needed in the slot.
     pub(super) fn own_input(&self) -> Option<(Buffer, Range<u64>)> {
         let replaced = self.in_place() && self.shape == Shape::Pieces && self.root().is_none();
-        if !self.exposes() || replaced {
+        if !self.exposes() || replaced || self.is_scan() {
             return None;
         }
-        let first = self.input(0).next()?;
+        let first = self.input(0, true).next()?;
         let start = first.range.start;
         Some((first.buffer, start..start + self.input_bytes()))
     }
@@ -260,8 +284,8 @@ impl Plan {
         matches!(self.call, Call::Allreduce { .. })
     }
 
-    /// What this rank puts into its slot.
-    pub(super) fn input(&self, fragment: u64) -> impl Iterator<Item = Piece> + '_ {
+    /// What this rank puts into its slot: `all`, or only what others read.
+    pub(super) fn input(&self, fragment: u64, all: bool) -> impl Iterator<Item = Piece> + '_ {
         let window = self.window(fragment);
         let blocks = if self.shape == Shape::Pieces { self.ranks } else { 1 };
         let received = match self.call {
@@ -273,17 +297,31 @@ impl Plan {
         };
         let buffer = if received { Buffer::Recv } else { Buffer::Send };
         let own = matches!(self.call, Call::Gather { .. } | Call::Allgather { .. }) && received;
-        (0..blocks).map(move |index| {
+        let left = if all { 0..0 } else { self.read_by_me(fragment) };
+        (0..blocks).flat_map(move |index| {
             let block = if own { self.me } else { index };
             let first = block as u64 * self.len;
-            Piece {
+            let at = index as u64 * self.step;
+            let piece = move |bytes: Range<u64>| Piece {
                 buffer,
                 block,
-                start: window.start,
-                range: first + window.start..first + window.end,
-                at: index as u64 * self.step,
-            }
+                start: window.start + bytes.start,
+                range: first + window.start + bytes.start..first + window.start + bytes.end,
+                at: at + bytes.start,
+            };
+            let len = window.end - window.start;
+            let cut = |at_slot: u64| at_slot.saturating_sub(at).min(len);
+            let pieces = [piece(0..cut(left.start)), piece(cut(left.end)..len)];
+            pieces.into_iter().filter(|piece| !piece.is_empty())
         })
+    }
+
+    /// Which bytes of its slot nobody but this rank reads.
+    fn read_by_me(&self, fragment: u64) -> Range<u64> {
+        match self.shape {
+            Shape::Whole => 0..0,
+            Shape::Pieces | Shape::Slices => self.slice(fragment, self.me),
+        }
     }
 
     /// The slice of all slots that this rank combines, in its own.
@@ -332,6 +370,7 @@ impl Plan {
                 Some((from, exposed, if skipped { nothing() } else { piece(from, 0, bytes) }))
             }
             Call::Reduce { .. } if !is_root => None,
+            Call::Exscan { .. } if me == 0 => None,
             _ => {
                 let from = turn?;
                 let slice = self.slice(fragment, from);
@@ -357,6 +396,8 @@ mod tests {
                 Call::Reduce { root, len, of, in_place },
                 Call::Allreduce { len, of, in_place },
                 Call::ReduceScatterBlock { len, of, in_place },
+                Call::Scan { len, of, in_place },
+                Call::Exscan { len, of, in_place },
             ]
         };
         [false, true].into_iter().flat_map(each).collect()
@@ -380,6 +421,13 @@ mod tests {
         }
     }
 
+    /// Whether a rank puts these bytes of its slot there, all or only what others read.
+    fn fills(plan: &Plan, fragment: u64, all: bool, bytes: &Range<u64>) -> bool {
+        let end = |piece: &Piece| piece.at + piece.range.end - piece.range.start;
+        let mut pieces = plan.input(fragment, all);
+        bytes.is_empty() || pieces.any(|it| it.at <= bytes.start && bytes.end <= end(&it))
+    }
+
     fn check(plan: &Plan, plans: &[Plan]) {
         let (call, me, ranks) = (plan.call, plan.me, plan.ranks);
         let slot = slot_bytes(ranks);
@@ -387,7 +435,7 @@ mod tests {
         let (mut sent, mut received) = (0, 0);
         for fragment in 0..plan.fragments {
             let mut filled = 0;
-            for piece in plan.input(fragment).filter(|_| plan.exposes()) {
+            for piece in plan.input(fragment, true).filter(|_| plan.exposes()) {
                 let bytes = piece.range.end - piece.range.start;
                 assert!(piece.at >= filled && piece.at + bytes <= slot, "{call:?}");
                 filled = piece.at + bytes;
@@ -408,11 +456,9 @@ mod tests {
                 assert!(after == exposed(fragment) || after == combined(fragment));
                 let reader = plans[from].readers();
                 assert!(reader == Readers::All || reader == Readers::One(me) || from == me);
-                let there: Vec<Piece> = plans[from].input(fragment).collect();
-                let within = |it: &Piece| {
-                    it.at <= piece.at && piece.at + bytes <= it.at + it.range.end - it.range.start
-                };
-                assert!(bytes == 0 || there.iter().any(within), "{call:?} {piece:?}");
+                let there =
+                    || fills(&plans[from], fragment, from == me, &(piece.at..piece.at + bytes));
+                assert!(after == combined(fragment) || there(), "{call:?} {piece:?}");
                 assert!(piece.range.end <= recv.len(), "{call:?} {piece:?}");
                 if after == combined(fragment) && bytes > 0 {
                     assert_eq!(
@@ -425,6 +471,12 @@ mod tests {
             if let Some(slice) = plan.combines(fragment) {
                 let unit = call.reduction().unwrap().unit;
                 assert!(slice.start % unit == 0 && slice.end % unit == 0 && slice.end <= slot);
+                for (rank, other) in plans.iter().enumerate() {
+                    assert!(
+                        fills(other, fragment, rank == me, &slice),
+                        "{call:?} {rank} {slice:?}"
+                    );
+                }
             }
         }
         let input = if send.is_empty() { recv.len() } else { send.len() };
@@ -438,6 +490,7 @@ mod tests {
             Call::Gather { root, .. } if root == me && plan.in_place() => plan.len,
             Call::Allgather { in_place: true, .. } => plan.len,
             Call::ReduceScatterBlock { in_place: true, .. } => recv.len() - plan.len,
+            Call::Exscan { .. } if me == 0 => recv.len(),
             _ => 0,
         };
         assert_eq!(received, recv.len() - kept, "{call:?} rank {me}");
@@ -447,7 +500,9 @@ mod tests {
     fn what_has_no_slots_goes_another_way() {
         let of = Reduction { unit: 8, commutative: true };
         assert_eq!(Plan::new(&Call::Barrier, 0, 2), None);
-        assert_eq!(Plan::new(&Call::Scan { len: 8000, of, in_place: false }, 0, 2), None);
+        let lens = [8000, 8000];
+        let call = Call::ReduceScatter { lens: &lens, of, in_place: false };
+        assert_eq!(Plan::new(&call, 0, 2), None);
         assert_eq!(Plan::new(&Call::Bcast { root: 0, len: u64::MAX }, 0, 2), None);
         assert_eq!(Plan::new(&Call::Bcast { root: 0, len: 0 }, 0, 2), None);
         assert_eq!(Plan::new(&Call::Bcast { root: 0, len: 8000 }, 0, RANKS_MAX + 1), None);

@@ -4,16 +4,17 @@ use std::ops::Range;
 
 use gapless_sync::board::{KIND_MAX, NOTE_BYTES, Readers};
 
+use super::pieces::lcm;
 use crate::schedule::Buffer;
 use crate::{Call, Operation};
 
 /// The most ranks that share a page.
 pub(super) const RANKS_MAX: usize = 256;
 
-/// Up to so many ranks each reads the notes of all. With more, rank 0 does, and writes what all others read.
-const FLAT_MAX: usize = 8;
+/// What a round costs, in cache lines that a rank fetches from others: it fetches some at once, and awaits a round.
+const ROUND_LINES: usize = 16;
 
-/// Who collects notes where not all ranks do.
+/// Who makes the page.
 pub(super) const LEADER: usize = 0;
 
 /// The kind of a note in the place of data, after a failure.
@@ -158,12 +159,16 @@ impl Plan {
             Call::Gather { in_place, .. } => {
                 plan(mine(in_place), one(step.reads(0..ranks, len, 0..len)), received(all), false)
             }
-            Call::Reduce { root, .. } if me != root => {
-                plan(sent(false, len), one(step.writes(len, Readers::One(root))), None, false)
-            }
-            Call::Reduce { in_place, .. } => {
-                let round = step.reads(0..ranks, len, 0..len).combined();
-                plan(sent(in_place, len), one(round), received(len), false)
+            Call::Reduce { root, in_place, of, .. } => {
+                let is_root = me == root;
+                let rounds = step.slices(of.unit, Readers::One(root)).unwrap_or_else(|| {
+                    one(match is_root {
+                        true => step.reads(0..ranks, len, 0..len).combined(),
+                        false => step.writes(len, Readers::One(root)),
+                    })
+                });
+                let output = if is_root { received(len) } else { None };
+                plan(sent(in_place && is_root, len), rounds, output, false)
             }
             Call::Allgather { in_place, .. } => {
                 let round = step.exchanges(0..ranks, len, 0..len);
@@ -186,11 +191,13 @@ impl Plan {
                 let output = if me == 0 { None } else { received(len) };
                 plan(sent(in_place, len), one(round), output, false)
             }
-            Call::Allreduce { in_place, .. } => {
-                plan(sent(in_place, len), step.all_combine(), received(len), true)
+            Call::Allreduce { in_place, of, .. } => {
+                let whole = || one(step.exchanges(0..ranks, len, 0..len).combined());
+                let rounds = step.slices(of.unit, Readers::All).unwrap_or_else(whole);
+                plan(sent(in_place, len), rounds, received(len), true)
             }
-            // A barrier is one of no bytes.
-            _ => plan(None, step.all_combine(), None, true),
+            // A barrier: notes without bytes.
+            _ => plan(None, one(step.exchanges(0..ranks, 0, 0..0)), None, true),
         }
     }
 
@@ -223,20 +230,34 @@ impl Step {
         Round { publish, ..self.reads(sources, note, part) }
     }
 
-    /// All ranks get what all ranks' contributions are, combined.
-    fn all_combine(&self) -> [Option<Round>; 2] {
+    /// Each rank combines a slice of all ranks' vectors, and the readers put these together; `None` if that fetches more
+    /// than whole vectors.
+    fn slices(&self, unit: u64, readers: Readers) -> Option<[Option<Round>; 2]> {
         let Step { me, ranks, len } = *self;
-        if ranks <= FLAT_MAX {
-            return [Some(self.exchanges(0..ranks, len, 0..len).combined()), None];
+        // All slices are as long; what lies behind the vector's end is not read.
+        let slice = len.div_ceil(ranks).checked_next_multiple_of(grain(unit))?;
+        let cut = |rank: usize| rank.saturating_mul(slice).min(len);
+        let others = ranks - 1;
+        let each = lines(slice, len) + lines(slice, slice);
+        if slice > NOTE_BYTES || lines(len, len) * others <= each * others + ROUND_LINES {
+            return None;
         }
-        if me == LEADER {
-            let collects = self.reads(0..ranks, len, 0..len).combined();
-            let publish = Some((Content::Result, Readers::All));
-            return [Some(collects), Some(Round { publish, ..self.reads(0..0, len, 0..0) })];
-        }
-        let contributes = self.writes(len, Readers::One(LEADER));
-        [Some(contributes), Some(self.reads(LEADER..LEADER + 1, len, 0..len))]
+        let part = self.exchanges(0..ranks, len, cut(me)..cut(me + 1)).combined();
+        let reads = readers == Readers::All || readers == Readers::One(me);
+        let sources = if reads { 0..ranks } else { 0..0 };
+        let publish = Some((Content::Result, readers));
+        Some([Some(part), Some(Round { publish, ..self.reads(sources, slice, 0..slice) })])
     }
+}
+
+/// Slices are multiples of this: of elements, and of the words in which notes are read.
+fn grain(unit: u64) -> usize {
+    usize::try_from(lcm(unit.max(1), 8)).unwrap_or(usize::MAX)
+}
+
+/// Cache lines that are fetched for so many bytes of a note, and for its mark. Up to 56 lie beside that.
+fn lines(bytes: usize, note: usize) -> usize {
+    if note <= 56 { 1 } else { 1 + bytes.div_ceil(64) }
 }
 
 impl Round {

@@ -3,16 +3,19 @@
 //! | operation | notes |
 //! |---|---|
 //! | bcast, scatter | the root writes one, all others read it, or their part of it |
-//! | reduce, gather | all others write one, the root reads them |
+//! | gather | all others write one, the root reads them |
 //! | allgather, alltoall, reduce_scatter_block, scan, exscan | all write one; each reads those, and the parts, that it needs |
-//! | barrier, allreduce | up to 8 ranks: all write one, and each reads all; more: rank 0 reads all, and writes the result |
+//! | barrier, reduce, allreduce | all write one, and whoever gets the result reads all; longer vectors of many ranks: each combines a slice of all, and all write these |
+
+use std::ops::Range;
 
 use gapless_engine::EngineError;
 use gapless_sync::board::{Awaited, Mark, Readers};
 
+use super::Place;
 use super::introduction::introduced;
-use super::plan::{self, Content, FAILED, LONG, Plan, Round, Then};
-use super::{Place, scribbled};
+use super::plan::{self, FAILED, LONG, Plan, Round, Then};
+use super::quick::Halfway;
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::{CollError, NOTICE_BYTES};
 use crate::execute::rows::{Combine, Rows};
@@ -35,7 +38,7 @@ pub(super) struct Short {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     Fresh,
     Packing,
     Publishing,
@@ -68,6 +71,12 @@ impl Short {
         }
     }
 
+    /// It was begun already.
+    pub(super) fn go_on(&mut self, halfway: Halfway) {
+        let Halfway { began, rounds, stage } = halfway;
+        (self.began, self.rounds, self.stage) = (began, rounds, stage);
+    }
+
     pub(super) fn is_torn(&self) -> bool {
         self.stage == Stage::Torn
     }
@@ -89,11 +98,18 @@ impl Short {
 
     /// Whether [`advance`](Short::advance) would get on, as far as a few loads tell.
     pub(super) fn look(&self, place: &mut Place<'_>) -> bool {
-        match self.awaited(place) {
-            Some(Awaited::Note(rank)) => place.seat.look(&place.board, rank) != Ok(None),
-            Some(Awaited::Reader(_)) => false,
-            None => true,
+        match self.stage {
+            Stage::Reading => {
+                self.unread().is_none_or(|ranks| place.seat.all_there(&place.board, ranks))
+            }
+            _ => self.awaited(place).is_none(),
         }
+    }
+
+    /// The sources whose notes are not read so far.
+    fn unread(&self) -> Option<Range<usize>> {
+        let Range { start, end } = self.round()?.sources;
+        Some(start + self.read..end)
     }
 
     fn round(&self) -> Option<&Round> {
@@ -226,20 +242,7 @@ impl Short {
             self.read += 1;
             return Some(true);
         }
-        let mut found = place.seat.look(&place.board, source);
-        if found == Ok(None) {
-            if let Some(loss) = place.loss(tools.pml, source) {
-                // It may have written it before.
-                found = place.seat.look(&place.board, source);
-                if found == Ok(None) {
-                    self.fail(loss);
-                    return Some(false);
-                }
-            } else {
-                return None;
-            }
-        }
-        match found {
+        match place.note(tools.pml, source) {
             Ok(None) => return None,
             Ok(Some(mark)) => match self.refuses(mark, source, place) {
                 None => {
@@ -248,7 +251,10 @@ impl Short {
                 }
                 Some(error) => self.fail(error),
             },
-            Err(broken) => self.fail(scribbled(broken)),
+            Err(error) => {
+                self.fail(error);
+                return Some(false);
+            }
         }
         self.read += 1;
         Some(true)
@@ -284,6 +290,7 @@ impl Short {
         let Some(Some(round)) = self.plan.rounds.get(self.rounds) else { return };
         let empty = round.sources.is_empty() || round.part.is_empty();
         if round.then == Then::Join || empty || self.failure.is_some() {
+            place.area.no_result();
             return;
         }
         let Some(combine) = &self.combine else { return };
@@ -308,9 +315,7 @@ impl Short {
         else {
             return;
         };
-        // Who publishes a result has it.
-        let published = matches!(last.publish, Some((Content::Result, _)));
-        let combined = published || last.then == Then::Combine;
+        let combined = last.then == Then::Combine;
         let begun = place.area.unpack(&self.rows, span, combined, tools, &mut self.work);
         if let Err(error) = begun {
             self.work.fail(error);

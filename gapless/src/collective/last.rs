@@ -1,0 +1,123 @@
+//! What a communicator remembers of its last collective through shared memory: programs call the same again and again.
+
+use super::buffers::Side;
+use super::prepare::{Place, Prepared, Way};
+use super::{Collective, Root};
+use gapless_coll::choose::shared_rule_for;
+use gapless_coll::page::Known;
+use gapless_coll::{Call, Operation};
+use gapless_dtype::{LayoutId, WeakLayout};
+use gapless_engine::{Op, ReduceOp};
+use gapless_mem::Region;
+
+/// The last call.
+#[derive(Debug, Default)]
+pub(crate) struct Last {
+    /// Whether it went through shared memory.
+    call: Option<(Call<'static>, bool)>,
+    /// If it was short, and its buffers plain.
+    known: Option<(Key, Known)>,
+}
+
+/// What a description says, but for where the memory is. Whatever is checked and found out depends on this.
+#[derive(Debug)]
+pub(super) struct Key {
+    operation: Operation,
+    root: Root,
+    op: Option<ReduceOp>,
+    send: Shape,
+    recv: Shape,
+    /// So that no other layouts get their names.
+    _layouts: [Option<WeakLayout>; 2],
+}
+
+/// A buffer of plain memory, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Nothing,
+    InPlace,
+    /// So many instances of a layout, or bytes.
+    Plain(Option<LayoutId>, u64),
+}
+
+/// The memory of both buffers.
+pub(super) type Plain = (Option<Region>, Option<Region>);
+
+impl Last {
+    /// Whether a call goes through shared memory.
+    pub(super) fn goes_shared(&mut self, call: &Call<'static>, place: &Place<'_>) -> bool {
+        if let Some((last, answer)) = &self.call
+            && last == call
+        {
+            return *answer;
+        }
+        let answer = shared_rule_for(place.table, call, place.locality).is_some();
+        self.call = Some((*call, answer));
+        answer
+    }
+
+    /// What is known of a description like the last one, and the memory of its buffers.
+    #[inline]
+    pub(super) fn recall(&self, now: &Collective<'_>) -> Option<(&Known, Plain)> {
+        let (key, known) = self.known.as_ref()?;
+        let same = key.operation == now.operation
+            && key.root == now.root
+            && key.op == predefined(now)?
+            && now.counts.is_empty();
+        let (send, from) = shape(&now.send)?;
+        let (recv, into) = shape(&now.recv)?;
+        (same && (key.send, key.recv) == (send, recv)).then_some((known, (from, into)))
+    }
+
+    /// Remembers what was found out about a description; `key`: what [`key`] has made of it.
+    pub(super) fn note(&mut self, key: Option<Key>, prepared: &Prepared, place: (usize, usize)) {
+        self.known = key.and_then(|key| {
+            let Way::Notes(call) = &prepared.way else { return None };
+            Some((key, Known::new(call, place, prepared.combine.as_ref())?))
+        });
+    }
+}
+
+/// The predefined operation, or that there is none; `None`: it is a user's.
+#[inline]
+fn predefined(collective: &Collective<'_>) -> Option<Option<ReduceOp>> {
+    match &collective.op {
+        None => Some(None),
+        Some(Op::Predefined(op)) => Some(Some(*op)),
+        Some(_) => None,
+    }
+}
+
+/// What a side is, and where it lies; `None` if that is no plain memory.
+#[inline]
+fn shape(side: &Side) -> Option<(Shape, Option<Region>)> {
+    match side {
+        Side::Nothing => Some((Shape::Nothing, None)),
+        Side::InPlace => Some((Shape::InPlace, None)),
+        Side::Whole(typed) => {
+            let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some())?;
+            let layout = typed.own_layout().map(gapless_dtype::Layout::id);
+            Some((Shape::Plain(layout, typed.count()), Some(region)))
+        }
+        Side::Each(_) => None,
+    }
+}
+
+/// What [`Last::recall`] compares; `None` if that is of no use.
+pub(super) fn key(collective: &Collective<'_>) -> Option<Key> {
+    let layout = |side: &Side| match side {
+        Side::Whole(typed) => typed.own_layout().map(gapless_dtype::Layout::downgrade),
+        _ => None,
+    };
+    let Collective { operation, root, send, recv, counts, .. } = collective;
+    let (send, recv, layouts) = (shape(send)?.0, shape(recv)?.0, [layout(send), layout(recv)]);
+    let op = predefined(collective)?;
+    counts.is_empty().then_some(Key {
+        operation: *operation,
+        root: *root,
+        op,
+        send,
+        recv,
+        _layouts: layouts,
+    })
+}
