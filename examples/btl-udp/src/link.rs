@@ -99,7 +99,11 @@ impl Link {
         around: &Around<'_>,
     ) -> Result<Link, LinkError> {
         let Config { max_fragment_bytes, window, flying_bytes, faults, .. } = *around.config;
-        let knocker = Socket::bind()?;
+        let (knocker, own) = (Socket::bind()?, Socket::bind()?);
+        if [knocker.port(), own.port()].contains(&card.door) {
+            // We were given the peer's port, and would talk to ourselves.
+            return Err(gone("nobody has its port any more"));
+        }
         knocker.connect(card.door)?;
         let wire = faults.map(|faults| Wire::new(faults, id.0));
         let receive_pool = HeapPool::new(window as usize, max_fragment_bytes);
@@ -109,7 +113,7 @@ impl Link {
             id,
             card,
             stage: Stage::Meeting { knocker, knock_at: around.now, pause: meeting::PAUSE_MIN },
-            channel: Some(Channel::new(Socket::bind()?, wire)),
+            channel: Some(Channel::new(own, wire)),
             sender: Sender::new(first, flying_bytes),
             first,
             receiver,
