@@ -1,7 +1,7 @@
 //! Views: borrowed memory and the layout of a message in it.
 //!
 //! A view is checked once, when it is made: every byte that its layout touches lies inside the borrowed memory. So
-//! calls that take a view cannot read or write anything else. `fit.rs` .
+//! calls that take a view cannot read or write anything else. Whether a layout fits the elements is `gapless_dtype`'s to say.
 
 mod buffers;
 
