@@ -115,20 +115,40 @@ fn equivalence(input: &DeriveInput, options: &Options, parts: &[Part<'_>]) -> To
     let layout = is_one.then(|| {
         quote! {
             fn layout() -> &'static #path::Layout {
-                static LAYOUT: #path::derived::Slot = #path::derived::Slot::new();
-                #path::derived::layout(&LAYOUT, <Self as #path::Equivalence>::datatype)
+                static LAYOUT: ::std::sync::OnceLock<#path::Layout> = ::std::sync::OnceLock::new();
+                <Self as #path::Equivalence>::derived_layout(&LAYOUT)
             }
         }
     });
+    let exactly = exactly(input, parts);
     let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
     quote! {
         #[automatically_derived]
         unsafe impl #impl_generics #path::Equivalence for #name #ty_generics #where_clause {
             fn datatype() -> #path::Datatype {
-                #path::derived::structure::<Self>(&[#(#described),*])
+                #exactly
+                <Self as #path::Equivalence>::derived_datatype(&[#(#described),*])
             }
 
             #layout
+        }
+    }
+}
+
+/// A function that compiles if the struct has these fields, of these types, and no others: an attribute that comes after
+/// the derive could have changed it.
+fn exactly(input: &DeriveInput, parts: &[Part<'_>]) -> TokenStream {
+    let name = &input.ident;
+    let (impl_generics, ty_generics, where_clause) = input.generics.split_for_impl();
+    let members = parts.iter().map(|Part { member, .. }| member);
+    let typed = parts
+        .iter()
+        .map(|Part { member, ty }| quote!(let _: *const #ty = &raw const value.#member;));
+    quote! {
+        #[allow(dead_code, clippy::all)]
+        fn exactly #impl_generics (value: &#name #ty_generics) #where_clause {
+            let #name { #(#members: _),* } = value;
+            #(#typed)*
         }
     }
 }
@@ -149,10 +169,10 @@ fn checked_bits(input: &DeriveInput, options: &Options, parts: &[Part<'_>]) -> T
     let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
     let valid = parts.iter().map(|Part { member, ty }| {
         quote! {
-            && <#ty as #path::CheckedBits>::is_valid(#path::derived::field::<#ty>(
+            && <#ty as #path::CheckedBits>::derived_is_valid(
                 bytes,
                 ::core::mem::offset_of!(Self, #member),
-            ))
+            )
         }
     });
     quote! {

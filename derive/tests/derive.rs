@@ -175,6 +175,30 @@ fn bits_are_looked_at_field_by_field() {
     assert!(flags.letter == 'a' && flags.alive[0] && flags.count == 1 && !flags.last);
 }
 
+/// What a user's module calls as ours: the macro takes nothing from there but traits and types.
+mod elsewhere {
+    pub(crate) use gapless_dtype::{AnyBits, CheckedBits, Datatype, Equivalence, Layout};
+
+    #[allow(dead_code, reason = "nobody calls it: that is the point")]
+    pub(crate) mod derived {
+        pub(crate) fn field<F>(_: &[u8], _: usize) -> &'static [u8] {
+            &[0]
+        }
+    }
+}
+
+#[test]
+fn a_path_to_elsewhere_deceives_nobody() {
+    #[derive(Datatype)]
+    #[datatype(crate = elsewhere)]
+    #[repr(C)]
+    struct Flag {
+        on: bool,
+    }
+    assert!(Flag::is_valid(&[1]) && !Flag::is_valid(&[2]));
+    assert!(Flag { on: true }.on);
+}
+
 #[test]
 fn what_is_only_sent_has_one_trait() {
     #[derive(Datatype)]

@@ -5,7 +5,7 @@
 //! contract as a list; `#[derive(Datatype)]` (crate `gapless-derive`) writes the implementations for structs, whose
 //! fields it takes from the compiler.
 
-pub mod derived;
+mod derived;
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -94,6 +94,19 @@ pub unsafe trait Equivalence: Sized + Send + Sync + 'static {
         committed::<Self>()
     }
 
+    /// The datatype of a struct whose fields have these offsets in bytes and these datatypes. For the derive macro,
+    /// which names nothing but traits: so a path that leads elsewhere leads to other traits, and to no harm.
+    #[doc(hidden)]
+    fn derived_datatype(fields: &[(usize, Datatype)]) -> Datatype {
+        derived::structure::<Self>(fields)
+    }
+
+    /// The layout, kept in a place of the type's own. For the derive macro.
+    #[doc(hidden)]
+    fn derived_layout(slot: &'static OnceLock<Layout>) -> &'static Layout {
+        slot.get_or_init(|| commit(&Self::datatype()))
+    }
+
     /// How a message has one value: as so many elements of a type. An array is its elements, everything else one
     /// element of its own type.
     #[doc(hidden)]
@@ -135,6 +148,13 @@ pub unsafe trait AnyBits: Equivalence {}
 pub unsafe trait CheckedBits: Equivalence {
     /// Whether these bytes, which are `size_of::<Self>()`, are a value.
     fn is_valid(bytes: &[u8]) -> bool;
+
+    /// Whether the bytes from `offset` on begin with a value. For the derive macro.
+    #[doc(hidden)]
+    fn derived_is_valid(bytes: &[u8], offset: usize) -> bool {
+        let field = bytes.get(offset..).and_then(|rest| rest.get(..size_of::<Self>()));
+        field.is_some_and(Self::is_valid)
+    }
 }
 
 /// The one committed layout of a type that has no place of its own for it: an array, a generic struct.

@@ -101,8 +101,9 @@ impl ElementType {
             return Ok(());
         }
         let basic = match self.basic {
-            Some(basic) => basic,
-            None => {
+            Some(basic) if !basic.is_pair() => basic,
+            // A pair is a struct: it may have gaps.
+            _ => {
                 let own = self.layout();
                 if own.id() == layout.id() {
                     return Ok(());

@@ -104,8 +104,6 @@ pub use build::{Darray, Subarray};
 pub use contents::{Combiner, Contents, Distribution, Envelope, Order};
 pub use convertor::{Convertor, ConvertorError};
 pub use datatype::Datatype;
-#[doc(hidden)]
-pub use equivalence::derived;
 pub use equivalence::{AnyBits, CheckedBits, Equivalence};
 pub use error::{Argument, Problem, Quantity, TypeError};
 pub use fit::{ElementType, FitError};

@@ -202,8 +202,6 @@ pub use world::{Builder, Link, World};
 pub use gapless_btl as btl;
 pub use gapless_coll as coll;
 pub use gapless_derive::Datatype;
-#[doc(hidden)]
-pub use gapless_dtype::derived;
 pub use gapless_dtype::{
     AnyBits, Buffer, BufferMut, CheckedBits, Darray, Datatype, Distribution, Equivalence, FitError,
     Layout, Order, Primitive, Scalar, Subarray, pack, unpack,

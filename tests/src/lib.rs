@@ -9,6 +9,17 @@
 pub mod actor;
 pub mod crew;
 
+/// The tutorial: its code runs.
+#[cfg(doctest)]
+mod tutorial {
+    #[doc = include_str!("../../docs/tutorial/1-first-message.md")]
+    struct FirstMessage;
+    #[doc = include_str!("../../docs/tutorial/3-gpus.md")]
+    struct Gpus;
+    #[doc = include_str!("../../docs/tutorial/5-own-datatype.md")]
+    struct OwnDatatype;
+}
+
 use gapless::btl::Btl;
 use gapless::wireup::{Wireup, WireupError};
 use gapless::{Builder, Config, World};

@@ -3,6 +3,7 @@
 //! All checks run even when one fails, cheapest first, and the failures are listed at the end.
 
 pub(crate) mod files;
+mod links;
 mod purity;
 
 use std::process::Command;
@@ -18,6 +19,7 @@ type Check = (&'static str, fn(&Checkout) -> Result<(), Failure>);
 
 const CHECKS: &[Check] = &[
     ("file sizes", files::run),
+    ("links of documents", links::run),
     ("dependency rules", deps::run),
     ("pure modules", purity::run),
     ("table of unsafe code", unsafe_table),

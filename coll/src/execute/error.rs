@@ -170,7 +170,8 @@ pub enum CollError {
     },
     /// A rank is past this collective without having written what this one needs of it.
     #[error(
-        "rank {rank} went on without what this rank needs of it: it has called another collective"
+        "rank {rank} went on without what this rank needs of it: its arguments were refused, or it has called another \
+         collective"
     )]
     WentOn {
         /// The other rank.

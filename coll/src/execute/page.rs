@@ -60,7 +60,6 @@ use crate::build::rows as rows_of;
 use crate::schedule::Buffer;
 use long::{Long, Slots};
 pub use open::Opening;
-use plan::FAILED;
 use quick::Halfway;
 pub use quick::Known;
 use short::Short;
@@ -341,18 +340,15 @@ impl Page {
     }
 
     /// This rank has no part in a collective, because its arguments were refused: those that need something of it learn
-    /// that. `number` as for [`begin`](Page::begin).
+    /// that ([`CollError::WentOn`]). `number` as for [`begin`](Page::begin).
     pub fn refuse(&mut self, number: u64, pml: &mut Pml) {
         if self.going.is_some() {
             return;
         }
         self.seat.begin(number);
         let (_, mut place) = self.parts();
-        if place.seat.blocked_by(&place.board).is_none() {
-            let rank = place.comm.rank();
-            let notice = CollError::GaveUp { rank }.notice(rank);
-            place.seat.publish(&place.board, FAILED, &notice, Readers::All);
-        }
+        // It writes no note that would say why: if the others do this collective by messages, nobody would ever have read
+        // it, and its place would not become free.
         place.seat.turn();
         place.seat.turn();
         place.seat.finish(&place.board);

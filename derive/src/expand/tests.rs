@@ -25,6 +25,19 @@ fn the_layout_must_be_fixed() {
     assert!(derived("#[repr(align(16))] #[repr(C)] struct Two(f64);").is_ok());
 }
 
+/// An attribute behind the derive may change the struct: then it does not compile.
+#[test]
+fn fields_are_counted_and_typed_where_it_is_compiled() {
+    let made = derived("#[repr(C)] struct Particle { mass: f64, kind: u8 }").unwrap();
+    for part in [
+        "let Particle { mass : _ , kind : _ } = value ;",
+        "let _ : * const f64 = & raw const value . mass ;",
+        "let _ : * const u8 = & raw const value . kind ;",
+    ] {
+        assert!(made.contains(part), "{part}: {made}");
+    }
+}
+
 #[test]
 fn only_structs_have_one_way_to_be_initialised() {
     let problem = complaint("#[repr(u8)] enum Phase { Gas, Liquid }");

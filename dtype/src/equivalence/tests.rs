@@ -15,7 +15,7 @@ unsafe impl Equivalence for Gapped {
     fn datatype() -> Datatype {
         let kind = (std::mem::offset_of!(Gapped, kind), u8::datatype());
         let mass = (std::mem::offset_of!(Gapped, mass), f32::datatype());
-        crate::derived::structure::<Gapped>(&[kind, mass])
+        Self::derived_datatype(&[kind, mass])
     }
 }
 

@@ -105,7 +105,7 @@ struct Aligned(f64);
 unsafe impl Equivalence for Aligned {
     fn datatype() -> Datatype {
         let number = (std::mem::offset_of!(Aligned, 0), f64::datatype());
-        crate::derived::structure::<Aligned>(&[number])
+        Self::derived_datatype(&[number])
     }
 }
 
@@ -139,7 +139,7 @@ unsafe impl Equivalence for Backwards {
         let last = (std::mem::offset_of!(Backwards, last), u8::datatype());
         let mass = (std::mem::offset_of!(Backwards, mass), f32::datatype());
         let kind = (std::mem::offset_of!(Backwards, kind), u8::datatype());
-        crate::derived::structure::<Backwards>(&[last, mass, kind])
+        Self::derived_datatype(&[last, mass, kind])
     }
 }
 
@@ -153,4 +153,36 @@ fn fields_may_be_described_in_any_order() {
     }
     let Backwards { kind, mass, last } = Backwards { kind: 1, mass: 2.0, last: 3 };
     assert_eq!((kind, mass, last), (1, 2.0, 3));
+}
+
+/// A pair as a user describes it, whose last four bytes are nobody's.
+#[repr(C)]
+struct Best {
+    value: f64,
+    index: i32,
+}
+
+// SAFETY: `DOUBLE_INT` is a double and an integer, as here; the rest of the extent is a gap.
+unsafe impl Equivalence for Best {
+    const BASIC: Option<P> = Some(P::DoubleInt);
+
+    fn datatype() -> Datatype {
+        P::DoubleInt.into()
+    }
+}
+
+#[test]
+fn the_gap_of_a_pair_is_not_read() {
+    let best = ElementType::of::<Best>();
+    let bytes = |count| Datatype::contiguous(count, &P::Byte.into()).unwrap().commit().unwrap();
+    assert!(best.check(&bytes(12), 1).is_ok());
+    assert!(
+        matches!(best.check(&bytes(16), 1), Err(FitError::Gap { .. })),
+        "{:?}",
+        best.check(&bytes(16), 1)
+    );
+    assert!(best.check(&Datatype::from(P::Double).commit().unwrap(), 1).is_ok());
+    assert!(best.check(&Datatype::from(P::DoubleInt).commit().unwrap(), 2).is_ok());
+    let Best { value, index } = Best { value: 1.0, index: 2 };
+    assert_eq!((value, index), (1.0, 2));
 }

@@ -32,11 +32,16 @@ pub(super) fn run(checkout: &Checkout) -> Result<(), Failure> {
 
 /// Every `.rs` file below a folder, or the one file, sorted; build outputs and hidden folders left out.
 pub(crate) fn rust_files(root: &Path) -> Result<Vec<PathBuf>, Failure> {
+    files_with(root, "rs")
+}
+
+/// The same, of files with another extension.
+pub(super) fn files_with(root: &Path, extension: &str) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     let mut open = vec![root.to_owned()];
     while let Some(path) = open.pop() {
         if path.is_file() {
-            if path.extension().is_some_and(|extension| extension == "rs") {
+            if path.extension().is_some_and(|found| found == extension) {
                 files.push(path);
             }
             continue;

@@ -40,8 +40,18 @@ use crate::execute::rows::{Combine, Rows};
 pub(super) struct Slots {
     /// The one that is filled next.
     next: usize,
-    /// What was put there is read by these, and no more after that moment of that round.
-    filled: [Option<(Readers, u64, Moment)>; SLOTS],
+    filled: [Option<Filled>; SLOTS],
+}
+
+/// What was put into a slot.
+#[derive(Debug)]
+struct Filled {
+    /// Who reads it: until that moment of that round.
+    readers: Readers,
+    round: u64,
+    until: Moment,
+    /// Others write their slices into it, too.
+    others_write: bool,
 }
 
 /// A long collective that is under way.
@@ -293,12 +303,13 @@ impl Long {
 
     /// The rank that still reads what is in the slot that this rank fills next.
     fn reader(&self, place: &mut Place<'_>) -> Option<usize> {
-        let (readers, round, moment) = place.slots.filled[self.slot(self.first)]?;
+        let &Filled { readers, round, until, .. } =
+            place.slots.filled[self.slot(self.first)].as_ref()?;
         let (me, ranks) = (place.rank(), self.met.len());
         let (seat, board) = (&mut *place.seat, &place.board);
         among(readers, ranks).find(|rank| {
             let over = |rank: usize, seat: &mut gapless_sync::board::Seat| {
-                seat.reached(board, rank, moment) || !seat.is_behind(board, rank, round)
+                seat.reached(board, rank, until) || !seat.is_behind(board, rank, round)
             };
             *rank != me && !over(*rank, seat)
         })
@@ -317,14 +328,21 @@ impl Long {
         let fills = self.own.input.is_none();
         if fills || (combines && self.own.output.is_none()) {
             while let Some(rank) = self.reader(place) {
-                if place.loss(tools.pml, rank).is_none() {
-                    return Ok(None);
+                let Some(loss) = place.loss(tools.pml, rank) else { return Ok(None) };
+                let filled = &place.slots.filled[self.slot(self.first)];
+                // It is lost to this rank, and may still live: what it writes must not meet later bytes.
+                if filled.as_ref().is_some_and(|it| it.others_write) {
+                    return Err(loss);
                 }
                 place.seat.excuse(rank);
             }
             let slot = self.slot(self.first);
-            let until = Moment::new(self.round, done(self.fragment));
-            place.slots.filled[slot] = Some((self.plan.readers(), self.round, until));
+            place.slots.filled[slot] = Some(Filled {
+                readers: self.plan.readers(),
+                round: self.round,
+                until: Moment::new(self.round, done(self.fragment)),
+                others_write: self.plan.is_scan(),
+            });
             place.slots.next = (slot + 1) % SLOTS;
         }
         if fills {
