@@ -1,7 +1,7 @@
 //! Why an engine refused or failed.
 
 use gapless_dtype::{ConvertorError, Primitive};
-use gapless_mem::{DeviceError, OutOfRange, Space};
+use gapless_mem::{DeviceError, OutOfRange, Region, Space};
 use std::fmt;
 use thiserror::Error;
 
@@ -23,6 +23,17 @@ pub enum EngineError {
         first: i128,
         /// Byte after the buffer's last, relative to the origin.
         last: i128,
+    },
+    /// Another region than instances were checked for.
+    #[error(
+        "the instances were checked for {} bytes in {}, not for {} bytes in {}",
+        expected.len(), expected.space(), region.len(), region.space()
+    )]
+    OtherRegion {
+        /// The region.
+        region: Box<Region>,
+        /// One that is like those they were checked for.
+        expected: Box<Region>,
     },
     /// A range that leaves the packed stream.
     #[error("bytes {start}..{end} leave a packed stream of {packed_bytes} bytes")]

@@ -88,6 +88,20 @@ impl Typed {
         Typed { region, origin: 0, layout: None, count, packed_bytes, stretch: Some(0) }
     }
 
+    /// Moves the instances to the same places of another region that is as long, in the same space.
+    ///
+    /// # Errors
+    /// [`EngineError::OtherRegion`], and nothing has changed.
+    #[inline]
+    pub fn rebase(&mut self, region: Region) -> Result<(), EngineError> {
+        if region.len() != self.region.len() || region.space() != self.region.space() {
+            let (region, expected) = (Box::new(region), Box::new(self.region));
+            return Err(EngineError::OtherRegion { region, expected });
+        }
+        self.region = region;
+        Ok(())
+    }
+
     /// The region.
     #[must_use]
     #[inline]
@@ -220,6 +234,20 @@ mod tests {
             "{error}"
         );
         assert!(Typed::new(region, 60, &down, 5).is_err());
+    }
+
+    #[test]
+    fn instances_move_to_a_region_that_is_as_long() {
+        let (here, there) = ([0u8; 64], [0u8; 65]);
+        let int = Datatype::from(Primitive::Int).commit().unwrap();
+        let mut typed = Typed::new(Region::of(&here), 8, &int, 14).unwrap();
+        typed.rebase(Region::of(&there[1..])).unwrap();
+        let place = typed.as_contiguous().unwrap();
+        assert_eq!((place.start(), place.len()), (Region::of(&there[9..]).start(), 56));
+        for other in [Region::of(&there), Region::new(Space::Pinned, 64, 0, 64)] {
+            assert!(matches!(typed.rebase(other), Err(EngineError::OtherRegion { .. })));
+            assert_eq!(typed.as_contiguous(), Some(place));
+        }
     }
 
     #[test]

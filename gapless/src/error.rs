@@ -118,6 +118,24 @@ pub enum Error {
         /// The one after the last of its stretch.
         end: u64,
     },
+    /// An array that a plan was not made for; see [`Plan`](crate::Plan).
+    #[error("the plan was made for {planned}, not for {given}")]
+    OtherArray {
+        /// Length, element type and space of the plan's array.
+        planned: String,
+        /// The same of the given one.
+        given: String,
+    },
+    /// A message of a [`Plan`](crate::Plan) was refused, or failed.
+    #[error("message {index} of the plan, {message}: {error}")]
+    Planned {
+        /// Which, from 0, in the order of their description.
+        index: usize,
+        /// To or from whom, with which tag.
+        message: String,
+        /// Why.
+        error: Box<Error>,
+    },
     /// A collective was refused, or failed.
     #[error("{operation}: {error}")]
     Collective {
@@ -223,6 +241,7 @@ impl Error {
                 _ => None,
             },
             Error::Peer(BmlError::PeerLost { peer, .. }) => Some(peer.0),
+            Error::Planned { error, .. } => error.lost_rank(),
             Error::Collective { error, .. } => match **error {
                 CollectiveError::Failed {
                     error: CollError::Lost { .. } | CollError::ToldLost { .. },
@@ -241,6 +260,7 @@ impl Error {
         match self {
             Error::Message(failure) => failure.status(),
             Error::Invalid { status, .. } => Some(*status),
+            Error::Planned { error, .. } => error.status(),
             _ => None,
         }
     }

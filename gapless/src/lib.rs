@@ -91,7 +91,7 @@
 //! - [`Collective`]: collectives in all their forms; most are methods of [`Communicator`] and [`Scope`];
 //! - [`Topology`]: communicators with neighbours, made by [`Communicator::cart_create`] and its like;
 //! - [`DeviceBuf`]: memory of devices, and how to share it with peers;
-//! - [`Parts`]: several messages out of and into one buffer at once;
+//! - [`Parts`]: several messages out of and into one buffer at once; [`Plan`]: the same again and again, described once;
 //! - [`tuning`]: the numbers by which protocols are chosen, and their file;
 //! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `launch`);
 //! - [`btl`]: to add a transport of one's own with [`Builder::transport`].
@@ -167,6 +167,8 @@ mod ordered;
 mod owned;
 #[allow(unsafe_code, reason = "views of parts of one buffer that are found to be apart")]
 mod parts;
+#[allow(unsafe_code, reason = "grants memory to messages until all of them have ended")]
+mod plan;
 mod pmi;
 pub mod prelude;
 #[allow(unsafe_code, reason = "grants memory to requests until the scope has joined them")]
@@ -194,6 +196,7 @@ pub use device_buf::DeviceBuf;
 pub use error::Error;
 pub use owned::{Owned, OwnedBuffer, OwnedBufferMut, OwnedRequest, Persistent, Refused};
 pub use parts::Parts;
+pub use plan::{Plan, PlanBuffer, PlanBuilder};
 pub use scope::{Request, Scope};
 pub use shared_buf::SharedBuf;
 pub use view::{RecvBuffer, SendBuffer, View, ViewMut};

@@ -13,7 +13,8 @@ type Stretches = Vec<(u64, u64)>;
 
 /// Divides one buffer among several messages, as long as none writes what another uses.
 ///
-/// Taking a part costs time in proportion to the layouts' blocks, about as much as packing them.
+/// Taking a part costs time in proportion to the layouts' blocks, about as much as packing them, for each part taken
+/// before. For messages that repeat, a [`Plan`](crate::Plan) does that once.
 ///
 /// ```
 /// use gapless::{Datatype, Parts, Primitive, World};
@@ -36,9 +37,39 @@ type Stretches = Vec<(u64, u64)>;
 pub struct Parts<'a> {
     region: Region,
     element: ElementType,
+    taken: Taken,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+/// Which bytes of a buffer messages use.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
     read: Vec<Stretches>,
     written: Vec<Stretches>,
-    memory: PhantomData<&'a mut [u8]>,
+}
+
+impl Taken {
+    /// One more message reads the bytes of `typed`.
+    ///
+    /// # Errors
+    /// [`Error::InUse`]: another writes one of them.
+    pub(crate) fn read(&mut self, typed: &Typed) -> Result<(), Error> {
+        let stretches = stretches(typed)?;
+        self.written.iter().try_for_each(|taken| apart(taken, &stretches))?;
+        self.read.push(stretches);
+        Ok(())
+    }
+
+    /// One more message writes the bytes of `typed`.
+    ///
+    /// # Errors
+    /// [`Error::InUse`]: another uses one of them.
+    pub(crate) fn write(&mut self, typed: &Typed) -> Result<(), Error> {
+        let stretches = stretches(typed)?;
+        self.read.iter().chain(&self.written).try_for_each(|taken| apart(taken, &stretches))?;
+        self.written.push(stretches);
+        Ok(())
+    }
 }
 
 impl<'a> Parts<'a> {
@@ -47,7 +78,7 @@ impl<'a> Parts<'a> {
     pub fn of<T: AnyBits>(slice: &'a mut [T]) -> Parts<'a> {
         let region = region_of(slice.as_mut_ptr(), slice.len());
         let (element, memory) = (ElementType::of::<T>(), PhantomData);
-        Parts { region, element, read: Vec::new(), written: Vec::new(), memory }
+        Parts { region, element, taken: Taken::default(), memory }
     }
 
     /// `count` instances of `layout`, for reading; displacement 0 is `origin` *elements* into the buffer. Parts that are
@@ -57,11 +88,9 @@ impl<'a> Parts<'a> {
     /// Bytes in use for writing; as [`View::typed`].
     pub fn view(&mut self, origin: u64, layout: &Layout, count: u64) -> Result<View<'a>, Error> {
         let typed = typed_in(self.region, self.element, origin, layout, count)?;
-        let stretches = stretches(&typed)?;
-        self.written.iter().try_for_each(|taken| apart(taken, &stretches))?;
-        self.read.push(stretches);
+        self.taken.read(&typed)?;
         // SAFETY: the buffer is borrowed exclusively for `'a`, and `typed` lies inside. No part that is written, now or
-        // later, has a byte of it (`apart`).
+        // later, has a byte of it (`taken`).
         Ok(unsafe { View::of_typed(typed) })
     }
 
@@ -76,9 +105,7 @@ impl<'a> Parts<'a> {
         count: u64,
     ) -> Result<ViewMut<'a>, Error> {
         let typed = typed_in(self.region, self.element, origin, layout, count)?;
-        let stretches = stretches(&typed)?;
-        self.read.iter().chain(&self.written).try_for_each(|taken| apart(taken, &stretches))?;
-        self.written.push(stretches);
+        self.taken.write(&typed)?;
         // SAFETY: as in `view`; no other part has a byte of it.
         Ok(unsafe { ViewMut::of_typed(typed) })
     }

@@ -22,7 +22,7 @@
 //! ```
 
 pub use crate::{
-    AnyBits, CheckedBits, Communicator, Datatype, Equivalence, InPlace, Layout, OwnedRequest,
+    AnyBits, CheckedBits, Communicator, Datatype, Equivalence, InPlace, Layout, OwnedRequest, Plan,
     Primitive, RecvBuffer, ReduceOp, Request, Scope, SendBuffer, Source, Status, TagSel, View,
     ViewMut, World,
 };

@@ -39,7 +39,7 @@ fn start(ranks: &str) -> Result<ExitCode, Box<dyn Error>> {
 fn take_part() -> Result<ExitCode, Box<dyn Error>> {
     let world = World::builder().transport(Box::new(Udp::new()?)).only(["udp"]).init()?;
     let plate = Plate { rows: 480, columns: 640, steps: 50 };
-    let Summary { grid, block, sent_bytes, wrong } = run(world.comm(), plate)?;
+    let Summary { grid, block, sent_bytes, wrong, .. } = run(world.comm(), plate)?;
     println!(
         "rank {} of {} over udp ({} × {} processes): {} × {} cells, {sent_bytes} bytes sent, \
          {wrong} wrong",

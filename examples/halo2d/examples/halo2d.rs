@@ -8,7 +8,7 @@
 //! The exchange itself is the library: `src/lib.rs`.
 
 use gapless::{Error, World};
-use gapless_halo2d::{Plate, run};
+use gapless_halo2d::{Plate, STEPS_PER_RESIDUAL, run};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -42,6 +42,11 @@ fn halo() -> Result<usize, Error> {
         summary.sent_bytes,
         summary.wrong,
     );
+    if world.rank() == 0 {
+        for (at, residual) in (1..).zip(&summary.residuals) {
+            println!("step {:3}: largest change {residual:.3e}", at * STEPS_PER_RESIDUAL);
+        }
+    }
     world.finalize()?;
     Ok(summary.wrong)
 }

@@ -2,12 +2,13 @@
 //! blocks exchange their rims. It needs nothing but a communicator, so it runs over any transport.
 //!
 //! A block is a row-major array with a ghost cell on each side. A row of the rim is contiguous; a
-//! column is a vector type, sent and received in place, without packing by hand. The result is
-//! compared with the whole plate computed by one process, bit by bit.
+//! column is a vector type, sent and received in place, without packing by hand. What is exchanged is described once,
+//! by a plan. How much the plate still changes is found by an allreduce now and then. All is compared with the whole
+//! plate computed by one process, bit by bit.
 
 #![forbid(unsafe_code)]
 
-use gapless::{Communicator, Datatype, Error, Layout, Parts, Primitive};
+use gapless::{Communicator, Datatype, Error, InPlace, Plan, Primitive, ReduceOp};
 
 /// The plate, and how long it is watched.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +22,7 @@ pub struct Plate {
 }
 
 /// What came of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Rows and columns of the grid of processes.
     pub grid: (usize, usize),
@@ -29,9 +30,14 @@ pub struct Summary {
     pub block: (usize, usize),
     /// Bytes that this process sent in all.
     pub sent_bytes: u64,
-    /// Cells of this process that differ from the serial computation.
+    /// The largest change of any cell of the plate, every [`STEPS_PER_RESIDUAL`] steps.
+    pub residuals: Vec<f64>,
+    /// Cells of this process, and residuals, that differ from the serial computation.
     pub wrong: usize,
 }
+
+/// Steps from one look at what still changes to the next.
+pub const STEPS_PER_RESIDUAL: usize = 10;
 
 /// What the ghost cells outside the plate hold.
 const OUTSIDE: f64 = 0.0;
@@ -42,13 +48,20 @@ const OUTSIDE: f64 = 0.0;
 /// A neighbour is lost; the plate is too small or too large.
 pub fn run(comm: &Communicator, plate: Plate) -> Result<Summary, Error> {
     let mut block = Block::new(comm, plate)?;
-    let mut sent_bytes = 0;
-    for _ in 0..plate.steps {
-        sent_bytes += block.exchange(comm)?;
-        block.step();
+    let mut plan = block.plan(comm)?;
+    let (mut sent_bytes, mut residuals) = (0, Vec::new());
+    for number in 1..=plate.steps {
+        plan.exchange(&mut block.cells)?;
+        sent_bytes += plan.sent_bytes();
+        let mut change = block.step();
+        if number.is_multiple_of(STEPS_PER_RESIDUAL) {
+            comm.allreduce(InPlace, &mut change, ReduceOp::Max)?;
+            residuals.push(change);
+        }
     }
-    let whole = serially(plate);
-    let mut wrong = 0;
+    let (whole, changes) = serially(plate);
+    let mut wrong =
+        residuals.iter().zip(&changes).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
     for row in 0..block.rows {
         let start = (block.first.0 + row + 1) * (plate.columns + 2) + block.first.1 + 1;
         let mine = (row + 1) * (block.columns + 2) + 1;
@@ -57,7 +70,7 @@ pub fn run(comm: &Communicator, plate: Plate) -> Result<Summary, Error> {
         wrong += expected.iter().zip(found).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
     }
     let (grid, size) = (block.grid, (block.rows, block.columns));
-    Ok(Summary { grid, block: size, sent_bytes, wrong })
+    Ok(Summary { grid, block: size, sent_bytes, residuals, wrong })
 }
 
 /// One process's part of the plate.
@@ -70,17 +83,6 @@ struct Block {
     /// With ghost cells: `rows + 2` by `columns + 2`.
     cells: Vec<f64>,
     next: Vec<f64>,
-    rims: Vec<Rim>,
-}
-
-/// One side of a block: who is there, what goes to them, and where theirs comes.
-struct Rim {
-    neighbour: u32,
-    /// Tags of what goes and what comes: the direction it travels in.
-    tags: (i32, i32),
-    /// Elements into the array where the inner cells and the ghost cells begin.
-    origins: (u64, u64),
-    layout: Layout,
 }
 
 impl Block {
@@ -99,7 +101,6 @@ impl Block {
             columns,
             cells: vec![OUTSIDE; (rows + 2) * (columns + 2)],
             next: vec![OUTSIDE; (rows + 2) * (columns + 2)],
-            rims: Vec::new(),
         };
         for row in 0..rows {
             for column in 0..columns {
@@ -107,80 +108,70 @@ impl Block {
                 block.cells[at] = warmth(first.0 + row, first.1 + column);
             }
         }
-        block.rims = block.rims_at(y, x)?;
         Ok(block)
     }
 
-    /// The sides on which there is a neighbour.
-    fn rims_at(&self, y: usize, x: usize) -> Result<Vec<Rim>, Error> {
-        let (rows, columns, width) = (self.rows as u64, self.columns as u64, self.columns + 2);
+    /// The exchange of the rim with the neighbours: theirs comes into the ghost cells.
+    fn plan(&self, comm: &Communicator) -> Result<Plan, Error> {
+        let (rows, columns, width) = (self.rows, self.columns, self.columns + 2);
         let double = Datatype::from(Primitive::Double);
-        let row = Datatype::contiguous(columns, &double)?.commit()?;
+        let row = Datatype::contiguous(columns as u64, &double)?.commit()?;
         let stride = i64::try_from(width).expect("a row fits memory");
-        let column = Datatype::vector(rows, 1, stride, &double)?.commit()?;
+        let column = Datatype::vector(rows as u64, 1, stride, &double)?.commit()?;
         let at = |row: usize, column: usize| (row * width + column) as u64;
+        let me = comm.rank() as usize;
+        let (y, x) = (me / self.grid.1, me % self.grid.1);
         let rank = |y: usize, x: usize| {
             u32::try_from(y * self.grid.1 + x).expect("ranks are numbered by u32")
-        };
-        let (last_row, last_column) = (self.rows, self.columns);
-        let mut rims = Vec::new();
-        let mut add = |neighbour: Option<u32>, tags, origins, layout: &Layout| {
-            if let Some(neighbour) = neighbour {
-                rims.push(Rim { neighbour, tags, origins, layout: layout.clone() });
-            }
         };
         let (north, south, west, east) = (0, 1, 2, 3);
         let above = (y > 0).then(|| rank(y - 1, x));
         let left = (x > 0).then(|| rank(y, x - 1));
         let below = (y + 1 < self.grid.0).then(|| rank(y + 1, x));
         let right = (x + 1 < self.grid.1).then(|| rank(y, x + 1));
-        add(above, (north, south), (at(1, 1), at(0, 1)), &row);
-        add(below, (south, north), (at(last_row, 1), at(last_row + 1, 1)), &row);
-        add(left, (west, east), (at(1, 1), at(1, 0)), &column);
-        add(right, (east, west), (at(1, last_column), at(1, last_column + 1)), &column);
-        Ok(rims)
+        // Who is there, the tags of what goes and what comes (the direction it travels in), where the inner cells and
+        // the ghost cells begin, how they lie.
+        let sides = [
+            (above, (north, south), (at(1, 1), at(0, 1)), &row),
+            (below, (south, north), (at(rows, 1), at(rows + 1, 1)), &row),
+            (left, (west, east), (at(1, 1), at(1, 0)), &column),
+            (right, (east, west), (at(1, columns), at(1, columns + 1)), &column),
+        ];
+        let mut plan = comm.plan(&self.cells);
+        for (neighbour, (going, coming), (inner, ghosts), layout) in sides {
+            if let Some(peer) = neighbour {
+                plan = plan.send(inner, layout, 1, peer, going)?;
+                plan = plan.recv(ghosts, layout, 1, peer, coming)?;
+            }
+        }
+        plan.build()
     }
 
-    /// Sends the rim to the neighbours and receives theirs into the ghost cells, all at once. Gives
-    /// the bytes sent.
-    fn exchange(&mut self, comm: &Communicator) -> Result<u64, Error> {
-        let Block { cells, rims, .. } = self;
-        comm.scope(|s| {
-            let mut parts = Parts::of(cells);
-            let mut sent_bytes = 0;
-            for rim in rims.iter() {
-                let ghosts = parts.view_mut(rim.origins.1, &rim.layout, 1)?;
-                let _ = s.irecv(ghosts, rim.neighbour, rim.tags.1)?;
-            }
-            for rim in rims.iter() {
-                let inner = parts.view(rim.origins.0, &rim.layout, 1)?;
-                sent_bytes += inner.packed_bytes();
-                let _ = s.isend(inner, rim.neighbour, rim.tags.0)?;
-            }
-            Ok(sent_bytes)
-        })
-    }
-
-    fn step(&mut self) {
-        step(&self.cells, &mut self.next, self.rows, self.columns);
+    /// Gives the largest change.
+    fn step(&mut self) -> f64 {
+        let change = step(&self.cells, &mut self.next, self.rows, self.columns);
         std::mem::swap(&mut self.cells, &mut self.next);
+        change
     }
 }
 
-/// One step: every cell moves towards the mean of its neighbours.
-fn step(cells: &[f64], next: &mut [f64], rows: usize, columns: usize) {
+/// One step: every cell moves towards the mean of its neighbours. Gives the largest change.
+fn step(cells: &[f64], next: &mut [f64], rows: usize, columns: usize) -> f64 {
     let width = columns + 2;
+    let mut change: f64 = 0.0;
     for row in 1..=rows {
         for column in 1..=columns {
             let at = row * width + column;
             let around = (cells[at - width] + cells[at + width]) + (cells[at - 1] + cells[at + 1]);
             next[at] = 0.5 * cells[at] + 0.125 * around;
+            change = change.max((next[at] - cells[at]).abs());
         }
     }
+    change
 }
 
-/// The whole plate, computed by one process; with the ghost cells around it.
-fn serially(plate: Plate) -> Vec<f64> {
+/// The whole plate, computed by one process, with the ghost cells around it; and its residuals.
+fn serially(plate: Plate) -> (Vec<f64>, Vec<f64>) {
     let Plate { rows, columns, steps } = plate;
     let mut cells = vec![OUTSIDE; (rows + 2) * (columns + 2)];
     let mut next = cells.clone();
@@ -189,11 +180,15 @@ fn serially(plate: Plate) -> Vec<f64> {
             cells[(row + 1) * (columns + 2) + column + 1] = warmth(row, column);
         }
     }
-    for _ in 0..steps {
-        step(&cells, &mut next, rows, columns);
+    let mut residuals = Vec::new();
+    for number in 1..=steps {
+        let change = step(&cells, &mut next, rows, columns);
         std::mem::swap(&mut cells, &mut next);
+        if number.is_multiple_of(STEPS_PER_RESIDUAL) {
+            residuals.push(change);
+        }
     }
-    cells
+    (cells, residuals)
 }
 
 /// What a cell holds at first.

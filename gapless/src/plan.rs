@@ -1,0 +1,532 @@
+//! Exchanges that repeat: several sends and receives on parts of one array that the caller keeps, described and checked
+//! once, then started together and waited for together (persistent requests, MPI 4.1 §3.9, with `MPI_Startall` and
+//! `MPI_Waitall`).
+//!
+//! Nothing is in flight between two exchanges, so the plan holds no memory, and the array is the caller's again each time.
+
+mod buffer;
+
+pub use buffer::PlanBuffer;
+
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::parts::Taken;
+use crate::shared::{Look, Shared, State};
+use crate::view::typed_in;
+use buffer::Shape;
+use gapless_dtype::{ElementType, Layout};
+use gapless_engine::Typed;
+use gapless_mem::Region;
+use gapless_pml::{
+    Comm, Failure, Pml, PmlError, Protocol, RequestId, SendMode, Source, Status, TagSel,
+};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Several messages out of and into one array, to be exchanged again and again.
+///
+/// A step of a halo exchange, with two arrays that change places:
+///
+/// ```
+/// use gapless::{Datatype, Primitive, World};
+/// # fn main() -> Result<(), gapless::Error> {
+/// let world = World::init()?;
+/// let comm = world.comm();
+/// let (right, left) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+/// // 3 rows of 4 cells; the first and the last column are the neighbours'.
+/// let column = Datatype::vector(3, 1, 4, &Primitive::Double.into())?.commit()?;
+/// let mut cells = vec![f64::from(comm.rank()); 12];
+/// let mut next = cells.clone();
+/// let mut plan = comm
+///     .plan(&cells)
+///     .send(1, &column, 1, left, 0)? // from element 1 on: column 1
+///     .send(2, &column, 1, right, 1)?
+///     .recv(3, &column, 1, right, 0)?
+///     .recv(0, &column, 1, left, 1)?
+///     .build()?;
+/// for _ in 0..10 {
+///     plan.exchange(&mut cells)?;
+///     for row in 0..3 {
+///         for at in [4 * row + 1, 4 * row + 2] {
+///             next[at] = (cells[at - 1] + cells[at + 1]) / 2.0;
+///         }
+///     }
+///     std::mem::swap(&mut cells, &mut next);
+/// }
+/// world.finalize()
+/// # }
+/// ```
+///
+/// No part that is received into may have a byte in common with another:
+///
+/// ```
+/// # fn main() -> Result<(), gapless::Error> {
+/// # use gapless::{Datatype, Error, Primitive, World};
+/// # let world = World::init()?;
+/// # let comm = world.comm();
+/// let row = Datatype::contiguous(4, &Primitive::Int32.into())?.commit()?;
+/// let array = [0i32; 12];
+/// let plan = comm.plan(&array).recv(0, &row, 1, 0, 0)?.send(3, &row, 1, 0, 0);
+/// assert!(matches!(plan, Err(Error::InUse { start: 12, end: 16 })));
+/// # world.finalize()
+/// # }
+/// ```
+pub struct Plan {
+    comm: Communicator,
+    shape: Shape,
+    /// In the order of their description.
+    messages: Vec<Planned>,
+    /// Their indices in the order in which they are started: receives first, so that messages find them.
+    order: Vec<usize>,
+    /// Where the messages' memory is said to be.
+    bound: Region,
+    /// What was started, in that order; empty between exchanges.
+    started: Vec<RequestId>,
+    /// How the messages went; meaningful if `complete`.
+    statuses: Vec<Status>,
+    complete: bool,
+}
+
+/// The messages of a [`Plan`] so far. Made by [`Communicator::plan`].
+///
+/// Origins and layouts are as for [`View::typed`](crate::View::typed): displacement 0 of `layout` is `origin` elements
+/// into the array. In a [`DeviceBuf`](crate::DeviceBuf), a [`SharedBuf`](crate::SharedBuf) and a region the elements
+/// are bytes. Adding a message takes time in proportion to its blocks.
+#[must_use = "`build` makes a plan of it"]
+pub struct PlanBuilder {
+    comm: Communicator,
+    shape: Shape,
+    region: Region,
+    taken: Taken,
+    messages: Vec<Planned>,
+}
+
+/// A message of a plan.
+#[derive(Debug)]
+struct Planned {
+    typed: Typed,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Send { dest: u32, tag: i32 },
+    Recv { source: Source, tag: TagSel },
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Send { dest, tag } => write!(f, "to rank {dest} with tag {tag}"),
+            What::Recv { source, tag } => {
+                match source {
+                    Source::Rank(rank) => write!(f, "from rank {rank}")?,
+                    Source::Any => f.write_str("from any rank")?,
+                }
+                match tag {
+                    TagSel::Is(tag) => write!(f, " with tag {tag}"),
+                    TagSel::Any => f.write_str(" with any tag"),
+                }
+            }
+        }
+    }
+}
+
+impl Communicator {
+    /// Begins a [`Plan`] for exchanges of parts of `array`, or of others of its element type, length and memory. It is
+    /// not borrowed.
+    pub fn plan<B: PlanBuffer + ?Sized>(&self, array: &B) -> PlanBuilder {
+        let (region, element) = array.place();
+        self.plan_in(region, element)
+    }
+
+    /// As [`plan`](Communicator::plan), for memory that the borrow checker does not know, such as what `cudaMalloc`
+    /// gave. Origins are in bytes. See [`Plan::exchange_region`].
+    pub fn plan_region(&self, region: Region) -> PlanBuilder {
+        self.plan_in(region, ElementType::of::<u8>())
+    }
+
+    fn plan_in(&self, region: Region, element: ElementType) -> PlanBuilder {
+        let shape = Shape::new(region, element);
+        let (taken, messages) = (Taken::default(), Vec::new());
+        PlanBuilder { comm: self.clone(), shape, region, taken, messages }
+    }
+}
+
+impl PlanBuilder {
+    /// Adds a send of `count` instances of `layout`, in standard mode.
+    ///
+    /// # Errors
+    /// The instances reach outside the array or do not fit its elements ([`Error::Buffer`], [`Error::Fit`]); a part of
+    /// them is received into by a message before ([`Error::InUse`]); no such rank; a negative tag.
+    pub fn send(
+        mut self,
+        origin: u64,
+        layout: &Layout,
+        count: u64,
+        dest: u32,
+        tag: i32,
+    ) -> Result<PlanBuilder, Error> {
+        let typed = typed_in(self.region, self.shape.element(), origin, layout, count)?;
+        self.check_rank(dest, "the destination of a send")?;
+        check_tag(tag)?;
+        self.taken.read(&typed)?;
+        self.messages.push(Planned { typed, what: What::Send { dest, tag } });
+        Ok(self)
+    }
+
+    /// Adds a receive of at most `count` instances of `layout`. Of receives that take the same messages, each takes the
+    /// next one, in their order here.
+    ///
+    /// # Errors
+    /// As [`send`](PlanBuilder::send), but no other message may use a part of them; instances that name a byte twice
+    /// ([`PmlError::OverlappingReceive`]).
+    pub fn recv(
+        mut self,
+        origin: u64,
+        layout: &Layout,
+        count: u64,
+        source: impl Into<Source>,
+        tag: impl Into<TagSel>,
+    ) -> Result<PlanBuilder, Error> {
+        let (source, tag) = (source.into(), tag.into());
+        let typed = typed_in(self.region, self.shape.element(), origin, layout, count)?;
+        if let Source::Rank(rank) = source {
+            self.check_rank(rank, "the source of a receive or probe")?;
+        }
+        if let TagSel::Is(tag) = tag {
+            check_tag(tag)?;
+        }
+        if layout.overlaps(count) {
+            return Err(PmlError::OverlappingReceive { count }.into());
+        }
+        self.taken.write(&typed)?;
+        self.messages.push(Planned { typed, what: What::Recv { source, tag } });
+        Ok(self)
+    }
+
+    /// The plan of these messages.
+    ///
+    /// # Errors
+    /// No engine serves the array's memory ([`PmlError::NoEngine`]); the world was finalized.
+    pub fn build(self) -> Result<Plan, Error> {
+        let PlanBuilder { comm, shape, region, messages, .. } = self;
+        let space = region.space();
+        comm.shared.with(|state| match state.open()?.serves(space) {
+            true => Ok(()),
+            false => Err(PmlError::NoEngine { space }.into()),
+        })?;
+        let is_send = |index: &usize| matches!(messages[*index].what, What::Send { .. });
+        let (sends, mut order): (Vec<_>, Vec<_>) = (0..messages.len()).partition(is_send);
+        order.extend(sends);
+        let started = Vec::with_capacity(messages.len());
+        let none = Status { source: 0, tag: 0, bytes: 0, protocol: Protocol::Eager };
+        let statuses = vec![none; messages.len()];
+        let (bound, complete) = (region, false);
+        Ok(Plan { comm, shape, messages, order, bound, started, statuses, complete })
+    }
+
+    fn check_rank(&self, rank: u32, what: &'static str) -> Result<(), Error> {
+        let size = self.comm.comm.peers().size();
+        match rank < size {
+            true => Ok(()),
+            false => Err(PmlError::InvalidRank { what, rank, size }.into()),
+        }
+    }
+}
+
+fn check_tag(tag: i32) -> Result<(), Error> {
+    match tag < 0 {
+        true => Err(PmlError::InvalidTag { tag }.into()),
+        false => Ok(()),
+    }
+}
+
+impl Plan {
+    /// Starts all messages, and waits for all of them; gives their statuses in the order of their description. The array
+    /// is the one that the plan was made for, or another of the same element type, length and space.
+    ///
+    /// It does not return, or unwind, before all of them have ended, or the world was given up and their memory taken back.
+    ///
+    /// # Errors
+    /// Another kind of array ([`Error::OtherArray`]): nothing was started. The first failure
+    /// ([`Error::Planned`]): a receive that the others cannot be started without is cancelled, the rest is waited for.
+    /// In any case nothing is in flight, and the plan can be used again; parts that were received into may have changed.
+    pub fn exchange<B: PlanBuffer + ?Sized>(&mut self, array: &mut B) -> Result<&[Status], Error> {
+        let (region, element) = array.place_mut();
+        self.bind(region, element)?;
+        // SAFETY: all messages lie in `array` (`bind`), which is borrowed exclusively until this call has returned.
+        unsafe { self.run() }
+    }
+
+    /// As [`exchange`](Plan::exchange), and does other work between the start and the wait; gives what `work` gives.
+    /// While no thread is in a call, only short messages get on, unless there is a
+    /// [progress thread](crate::Builder::progress_thread).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// # use gapless::{Datatype, Primitive, World};
+    /// # let world = World::init()?;
+    /// # let comm = world.comm();
+    /// let one = Datatype::from(Primitive::Double).commit()?;
+    /// let mut halo = [1.0, 0.0];
+    /// let mut plan = comm.plan(&halo).send(0, &one, 1, comm.rank(), 0)?.recv(1, &one, 1, comm.rank(), 0)?.build()?;
+    /// let sum: f64 = plan.exchange_while(&mut halo, || (1..=10).map(f64::from).sum())?;
+    /// assert_eq!((sum, halo[1]), (55.0, 1.0));
+    /// assert_eq!(plan.statuses()[1].bytes, 8);
+    /// # world.finalize()
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`exchange`](Plan::exchange). If messages cannot be started, `work` is not called.
+    ///
+    /// # Panics
+    /// If `work` does, once all messages have ended. Those that no peer takes part in are cancelled then, as by
+    /// [`Communicator::scope`].
+    pub fn exchange_while<B: PlanBuffer + ?Sized, R>(
+        &mut self,
+        array: &mut B,
+        work: impl FnOnce() -> R,
+    ) -> Result<R, Error> {
+        let (region, element) = array.place_mut();
+        self.bind(region, element)?;
+        // SAFETY: as in `exchange`: `settle` below is reached whatever `work` does, since a panic is caught; and it
+        // returns when all messages have ended, or the world was given up, which takes memory back first.
+        if let Err(error) = unsafe { self.start() } {
+            self.settle(true)?;
+            return Err(error);
+        }
+        let result = catch_unwind(AssertUnwindSafe(work));
+        let settled = self.settle(result.is_err());
+        match result {
+            Ok(value) => settled.map(|()| value),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// As [`exchange`](Plan::exchange), in memory that the borrow checker does not know. The plan is one of
+    /// [`Communicator::plan_region`] (or of an array of bytes), and `region` is as long as its own, in the same space.
+    ///
+    /// # Safety
+    /// Until this returns, `region` describes memory that is valid for reads and writes by whatever engine serves its
+    /// space. Nothing else writes the parts that are sent, or touches those that are received into. Memory of a device
+    /// is [withdrawn](crate::World::withdraw) before it is freed, unless [`Config`](crate::Config) says that it is not
+    /// shared.
+    ///
+    /// # Errors
+    /// As [`exchange`](Plan::exchange).
+    pub unsafe fn exchange_region(&mut self, region: Region) -> Result<&[Status], Error> {
+        self.bind(region, ElementType::of::<u8>())?;
+        // SAFETY: all messages lie in `region` (`bind`), and the caller vouches for that.
+        unsafe { self.run() }
+    }
+
+    /// How the messages of the last exchange went, in the order of their description; empty if it failed, or there was
+    /// none.
+    #[must_use]
+    pub fn statuses(&self) -> &[Status] {
+        if self.complete { &self.statuses } else { &[] }
+    }
+
+    /// How many messages there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Bytes that an exchange sends.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        let sends = self.messages.iter().filter(|it| matches!(it.what, What::Send { .. }));
+        sends.map(|it| it.typed.packed_bytes()).sum()
+    }
+
+    /// Has all messages lie in this memory.
+    fn bind(&mut self, region: Region, element: ElementType) -> Result<(), Error> {
+        self.complete = false;
+        self.shape.check(region, element)?;
+        if region != self.bound {
+            for message in &mut self.messages {
+                message.typed.rebase(region)?;
+            }
+            self.bound = region;
+        }
+        Ok(())
+    }
+
+    /// Starts all messages and waits for them, without letting go of the lock if they end at once.
+    ///
+    /// # Safety
+    /// Until this returns, the memory that the messages lie in is valid for reads and writes, and nothing else touches
+    /// it.
+    unsafe fn run(&mut self) -> Result<&[Status], Error> {
+        let Plan { comm, messages, order, started, statuses, complete, .. } = self;
+        let shared = &*comm.shared;
+        let mut state = shared.lock()?;
+        shared.now_and_then(&mut state);
+        // SAFETY: the caller's promise lasts until this returns, which is after `Ended::all` has seen the end of each
+        // request that was started, or the world was given up.
+        let failed = unsafe { start(shared, &mut state, &comm.comm, messages, order, started) };
+        if failed.is_err() {
+            cancel(&mut state, started);
+        }
+        let mut ended =
+            Ended { at: 0, messages, order, started, statuses, failed, cancelled: false };
+        ended.cancelled = ended.failed.is_err();
+        if let Look::Found(()) = ended.all(&mut state) {
+            state.done();
+        } else {
+            shared.wait_held(state, |state| ended.all(state))?;
+        }
+        ended.failed?;
+        *complete = true;
+        Ok(statuses)
+    }
+
+    /// Starts all messages; after a failure, some.
+    ///
+    /// # Safety
+    /// Until [`settle`](Plan::settle) has returned, the memory that the messages lie in is valid for reads and writes,
+    /// and nothing else touches it.
+    unsafe fn start(&mut self) -> Result<(), Error> {
+        let Plan { comm, messages, order, started, .. } = self;
+        // Nothing of an exchange before: that world was given up.
+        started.clear();
+        let shared = &*comm.shared;
+        shared.with(|state| {
+            // SAFETY: the caller's promise.
+            unsafe { start(shared, state, &comm.comm, messages, order, started) }
+        })
+    }
+
+    /// Waits for all messages that were started; with `cancelled`, they are cancelled as far as possible before.
+    fn settle(&mut self, cancelled: bool) -> Result<(), Error> {
+        let Plan { comm, messages, order, started, statuses, complete, .. } = self;
+        let shared = &*comm.shared;
+        let mut state = shared.lock()?;
+        if cancelled {
+            cancel(&mut state, started);
+        }
+        let mut ended =
+            Ended { at: 0, messages, order, started, statuses, failed: Ok(()), cancelled };
+        shared.wait_held(state, |state| ended.all(state))?;
+        ended.failed?;
+        *complete = !cancelled;
+        Ok(())
+    }
+}
+
+/// Starts all messages, or those before the first that cannot be started.
+///
+/// # Safety
+/// As [`Plan::start`], until the requests in `started` have ended.
+#[inline]
+unsafe fn start(
+    shared: &Shared,
+    state: &mut State,
+    comm: &Comm,
+    messages: &[Planned],
+    order: &[usize],
+    started: &mut Vec<RequestId>,
+) -> Result<(), Error> {
+    started.clear();
+    let pml = state.open()?;
+    for &index in order {
+        let message = &messages[index];
+        // SAFETY: the caller's promise.
+        match unsafe { message.start(pml, comm) } {
+            // There is room: as many as there are messages.
+            Ok(id) => started.push(id),
+            Err(error) => return Err(message.failed(index, error.into())),
+        }
+    }
+    shared.rouse(state);
+    Ok(())
+}
+
+/// Cancels what no peer takes part in.
+fn cancel(state: &mut State, started: &[RequestId]) {
+    for &id in started {
+        // What has been matched goes on.
+        if matches!(state.cancel(id), Ok(false)) {
+            let _ = state.pml.withdraw_send(id);
+        }
+    }
+}
+
+impl Planned {
+    /// # Safety
+    /// As [`Pml::isend`] or [`Pml::irecv`].
+    #[inline]
+    unsafe fn start(&self, pml: &mut Pml, comm: &Comm) -> Result<RequestId, PmlError> {
+        match self.what {
+            // SAFETY: the caller's promise.
+            What::Send { dest, tag } => unsafe {
+                pml.isend_mode(comm, &self.typed, dest, tag, SendMode::Standard)
+            },
+            // SAFETY: the caller's promise.
+            What::Recv { source, tag } => unsafe { pml.irecv(comm, &self.typed, source, tag) },
+        }
+    }
+
+    #[cold]
+    fn failed(&self, index: usize, error: Failure) -> Error {
+        let (message, error) = (self.what.to_string(), Box::new(error.into()));
+        Error::Planned { index, message, error }
+    }
+}
+
+/// How far the requests of an exchange have been seen to end.
+struct Ended<'p> {
+    at: usize,
+    messages: &'p [Planned],
+    order: &'p [usize],
+    started: &'p mut Vec<RequestId>,
+    statuses: &'p mut [Status],
+    failed: Result<(), Error>,
+    /// Those that end as cancelled are no failures.
+    cancelled: bool,
+}
+
+impl Ended<'_> {
+    #[inline]
+    fn all(&mut self, state: &mut State) -> Look<()> {
+        while let Some(&id) = self.started.get(self.at) {
+            let index = self.order[self.at];
+            match state.pml.collect(id) {
+                Ok(None) => return Look::Until(id),
+                Ok(Some(status)) => self.statuses[index] = status,
+                Err(Failure { error: PmlError::Cancelled, .. }) if self.cancelled => {}
+                Err(failure) if self.failed.is_ok() => {
+                    self.failed = Err(self.messages[index].failed(index, failure));
+                }
+                Err(_) => {}
+            }
+            self.at += 1;
+        }
+        Look::Found(())
+    }
+}
+
+impl fmt::Debug for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let messages = self.messages.iter().map(|message| message.what.to_string());
+        f.debug_list().entries(messages).finish()
+    }
+}
+
+impl fmt::Debug for PlanBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PlanBuilder of {} messages", self.messages.len())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Plans between ranks, in every kind of memory: a block's halo is exchanged with all eight neighbours for a few steps,
+//! and every cell is compared with what indices say. Ranks are threads.
+
+use gapless::{
+    Builder, Communicator, Datatype, Device, Layout, Plan, PlanBuffer, PlanBuilder, Primitive,
+    Region, Space, Tuning, World,
+};
+use gapless_btl_sm::{Sm, SmConfig};
+use gapless_engine::testkit::FakeEngine;
+use gapless_mem::fake::FakeDevice;
+use gapless_tests::{byte_at, job_of};
+use std::sync::Arc;
+
+/// Cells of a block's side without its halo, and with it.
+const SIDE: u64 = 5;
+const WIDTH: u64 = SIDE + 2;
+const CELLS: u64 = WIDTH * WIDTH;
+/// Ranks on a ring of blocks: each has itself or another on all sides.
+const RANKS: u32 = 3;
+const STEPS: u64 = 5;
+const FAKE: Space = Space::Fake { device: 0 };
+
+/// Doubles, as bytes: what lies in cell `at` of a rank's block before a step.
+fn cell(rank: u32, step: u64, at: u64) -> [u8; 8] {
+    std::array::from_fn(|byte| byte_at(u64::from(rank) * 1000 + step, 8 * at + byte as u64))
+}
+
+/// A side or a corner: where its inner cells begin, where the halo beyond begins, how many rows and columns it has, and
+/// how many ranks on its neighbour is.
+struct Face {
+    inner: u64,
+    halo: u64,
+    rows: u64,
+    columns: u64,
+    on: u32,
+}
+
+fn faces() -> Vec<Face> {
+    let at = |side: usize, sides: [u64; 3]| sides[side];
+    let mut faces = Vec::new();
+    for (y, x) in (0..3).flat_map(|y| (0..3).map(move |x| (y, x))).filter(|it| *it != (1, 1)) {
+        let place = |ends: [u64; 3]| at(y, ends) * WIDTH + at(x, ends);
+        let (rows, columns) = (at(y, [1, SIDE, 1]), at(x, [1, SIDE, 1]));
+        let (inner, halo) = (place([1, 1, SIDE]), place([0, 1, SIDE + 1]));
+        // The opposite face is as many ranks back.
+        let on = [[1, 2, 0], [2, 0, 1], [0, 1, 2]][y][x];
+        faces.push(Face { inner, halo, rows, columns, on });
+    }
+    faces
+}
+
+fn layout(face: &Face) -> Layout {
+    let double = Datatype::from(Primitive::Double);
+    let width = i64::try_from(WIDTH).unwrap();
+    Datatype::vector(face.rows, face.columns, width, &double).unwrap().commit().unwrap()
+}
+
+/// Who is on a face's other side, and who has this rank there.
+fn neighbours(comm: &Communicator, face: &Face) -> (u32, u32) {
+    ((comm.rank() + face.on) % RANKS, (comm.rank() + RANKS - face.on) % RANKS)
+}
+
+/// The plan of a block whose origins are in units of `unit`.
+fn plan(comm: &Communicator, mut plan: PlanBuilder, unit: u64) -> Plan {
+    for (tag, face) in (0..).zip(&faces()) {
+        let (to, from) = neighbours(comm, face);
+        let layout = layout(face);
+        // What goes to one side comes to the halo on the other.
+        let mirror = &faces()[7 - usize::try_from(tag).unwrap()];
+        plan = plan.send(unit * face.inner, &layout, 1, to, tag).unwrap();
+        plan = plan.recv(unit * mirror.halo, &layout, 1, from, tag).unwrap();
+    }
+    plan.build().unwrap()
+}
+
+/// What a block has after the exchange of a step.
+fn expected(comm: &Communicator, step: u64) -> Vec<u8> {
+    let mut cells: Vec<_> = (0..CELLS).map(|at| cell(comm.rank(), step, at)).collect();
+    for (tag, face) in faces().iter().enumerate() {
+        let (_, from) = neighbours(comm, face);
+        for (row, column) in
+            (0..face.rows).flat_map(|row| (0..face.columns).map(move |it| (row, it)))
+        {
+            let theirs = face.inner + row * WIDTH + column;
+            let here = faces()[7 - tag].halo + row * WIDTH + column;
+            cells[usize::try_from(here).unwrap()] = cell(from, step, theirs);
+        }
+    }
+    cells.concat()
+}
+
+fn fresh(comm: &Communicator, step: u64) -> Vec<u8> {
+    (0..CELLS).flat_map(|at| cell(comm.rank(), step, at)).collect()
+}
+
+/// Exchanges two arrays in turns; `put` and `get` are how their bytes are written and read.
+fn steps<B: PlanBuffer>(
+    comm: &Communicator,
+    plan: &mut Plan,
+    mut arrays: [B; 2],
+    put: impl Fn(&mut B, &[u8]),
+    get: impl Fn(&B) -> Vec<u8>,
+) {
+    for step in 0..STEPS {
+        let array = &mut arrays[usize::try_from(step % 2).unwrap()];
+        put(array, &fresh(comm, step));
+        let sent = plan.exchange(array).unwrap().iter().map(|status| status.bytes).sum::<u64>() / 2;
+        assert_eq!((sent, plan.sent_bytes()), (8 * (4 * SIDE + 4), 8 * (4 * SIDE + 4)));
+        assert!(get(array) == expected(comm, step), "rank {}, step {step}", comm.rank());
+    }
+}
+
+fn sm(rank: u32, name: &str) -> Builder {
+    // Every job of this process has its own name.
+    let config = SmConfig::new(format!("{name} {}", std::process::id()), format!("rank {rank}"));
+    let sm = Box::new(Sm::new(config).unwrap());
+    World::builder().tuning(Tuning::default()).only(["sm"]).transport(sm)
+}
+
+#[test]
+fn halos_in_host_memory() {
+    job_of(
+        RANKS,
+        |rank| sm(rank, "host"),
+        |world| {
+            let comm = world.comm();
+            let doubles = |bytes: &[u8]| -> Vec<f64> {
+                bytes.chunks_exact(8).map(|it| f64::from_ne_bytes(it.try_into().unwrap())).collect()
+            };
+            let array = || vec![0.0f64; usize::try_from(CELLS).unwrap()];
+            let put = |array: &mut Vec<f64>, bytes: &[u8]| array.copy_from_slice(&doubles(bytes));
+            let get =
+                |array: &Vec<f64>| array.iter().flat_map(|number| number.to_ne_bytes()).collect();
+            let mut plan = plan(comm, comm.plan(&array()), 1);
+            steps(comm, &mut plan, [array(), array()], put, get);
+        },
+    );
+}
+
+#[test]
+fn halos_in_allocated_memory() {
+    job_of(
+        RANKS,
+        |rank| sm(rank, "allocated"),
+        |world| {
+            let comm = world.comm();
+            let array = || world.alloc(usize::try_from(8 * CELLS).unwrap()).unwrap();
+            let mut plan = plan(comm, comm.plan(&array()), 8);
+            let put = |array: &mut gapless::SharedBuf, bytes: &[u8]| array.copy_from_slice(bytes);
+            steps(comm, &mut plan, [array(), array()], put, |array| array.to_vec());
+        },
+    );
+}
+
+#[test]
+fn halos_in_memory_of_devices() {
+    let devices = [0; RANKS as usize].map(|_| Arc::new(FakeDevice::with_delay(0, 2)));
+    let builder = |rank: u32| {
+        let device = &devices[rank as usize];
+        let engine = FakeEngine { attaches: false, ..FakeEngine::new(device, 3) };
+        let builder = sm(rank, "devices").open_devices(false);
+        builder.engine(Arc::new(engine)).device(Arc::clone(device) as _)
+    };
+    job_of(RANKS, builder, |world| {
+        let (comm, device) = (world.comm(), &*devices[world.rank() as usize]);
+        let array = || world.alloc_device(FAKE, 8 * CELLS).unwrap();
+        let mut own = plan(comm, comm.plan(&array()), 8);
+        let put = |array: &mut gapless::DeviceBuf, bytes: &[u8]| {
+            copy(device, array.region(), Region::of(bytes));
+        };
+        let get = |array: &gapless::DeviceBuf| {
+            let mut bytes = vec![0; usize::try_from(8 * CELLS).unwrap()];
+            copy(device, Region::of_mut(&mut bytes), array.region());
+            bytes
+        };
+        steps(comm, &mut own, [array(), array()], put, get);
+        // Memory that nobody but the caller knows.
+        let mut memory = array();
+        put(&mut memory, &fresh(comm, 77));
+        let mut plan = plan(comm, comm.plan_region(memory.region()), 8);
+        // SAFETY: the memory lives until the end of this block, and nothing else touches it during the call.
+        unsafe { plan.exchange_region(memory.region()) }.unwrap();
+        assert!(get(&memory) == expected(comm, 77));
+    });
+}
+
+fn copy(device: &FakeDevice, to: Region, from: Region) {
+    // SAFETY: both live over the wait, and nothing else touches them.
+    unsafe { device.copy(to, from, &[]) }.unwrap().wait().unwrap();
+}
