@@ -24,8 +24,10 @@ pub(super) enum Failure {
     NoFolder { option: &'static str, path: PathBuf },
     #[error("{case} needs {needed} of memory in both processes together, and {available} are free")]
     TooBig { case: String, needed: String, available: String },
-    #[error("a ping-pong takes two processes; this job has {ranks}")]
+    #[error("it takes two processes; this job has {ranks}")]
     NotTwo { ranks: u32 },
+    #[error("no world can be made: {0}")]
+    Builder(String),
     #[error(transparent)]
     Name(#[from] NameError),
     #[error(transparent)]

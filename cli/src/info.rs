@@ -5,11 +5,11 @@
 
 use super::failure::Failure;
 use super::run::start;
-use super::{say, spaces};
+use super::{Worlds, say, spaces};
+use gapless::Link;
 use gapless::launch::Job;
 use gapless::tuning::{self, Location};
-use gapless::{Link, World};
-use gapless_btl::Btl;
+use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_report::{Bytes, Machine};
 use std::fmt::Write;
@@ -27,9 +27,9 @@ pub(super) struct Info {
 }
 
 impl Info {
-    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+    pub(super) fn run(self, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
         if self.as_rank {
-            return try_link();
+            return try_link(worlds);
         }
         if self.probe_opencl {
             let (there, text) = spaces::probe();
@@ -81,7 +81,7 @@ fn here() -> Result<String, Failure> {
     line("collectives", &collectives());
     let config = SmConfig::new(format!("info-{}", std::process::id()), "info");
     match Sm::new(config) {
-        Ok(sm) => line("transport sm", &transport(&sm)),
+        Ok(sm) => line("transport sm", &transport(sm.limits())),
         Err(error) => line("transport sm", &format!("not available: {error}")),
     }
     Ok(text)
@@ -122,8 +122,7 @@ fn features() -> String {
     format!("{build}, {}, features {features}", std::env::consts::ARCH)
 }
 
-fn transport(sm: &Sm) -> String {
-    let limits = sm.limits();
+fn transport(limits: &Limits) -> String {
     format!(
         "{} ns, {} MB/s, eager up to {}, fragments up to {}, {}, a death is noticed within {} ms",
         limits.latency_ns,
@@ -136,8 +135,8 @@ fn transport(sm: &Sm) -> String {
 }
 
 /// What two processes find out about their link; rank 0 says it.
-fn try_link() -> Result<ExitCode, Failure> {
-    let world = World::init()?;
+fn try_link(worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
+    let world = worlds.builder()?.init()?;
     let peer = 1 - world.rank().min(1);
     // A message in each direction: after it the link is up, and has been probed.
     let comm = world.comm();
@@ -147,13 +146,18 @@ fn try_link() -> Result<ExitCode, Failure> {
         let _ = s.isend(&[1u8], peer, 0)?;
         Ok(())
     })?;
-    let Link { single_copy, mapped, .. } = world.link(peer)?;
+    let Link { limits, single_copy, mapped } = world.link(peer)?;
     let shared = world.alloc(1 << 20)?.is_mappable();
     if world.rank() == 0 {
+        let built_in = limits.as_ref().is_none_or(|limits| limits.name == "sm");
+        if let Some(limits) = limits.filter(|_| !built_in) {
+            say(&format!("{:<14} {}\n", format!("transport {}", limits.name), transport(&limits)))?;
+        }
         let yes =
             |there: bool| if there { "works between processes here" } else { "not available" };
         let single_copy = match single_copy {
             true => yes(true).to_owned(),
+            false if !built_in => yes(false).to_owned(),
             false => format!("{}: the system forbids process_vm_readv", yes(false)),
         };
         say(&format!("single copy    {single_copy}\nshared memory  {}\n", yes(mapped && shared)))?;

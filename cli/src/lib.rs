@@ -1,5 +1,5 @@
 //! The `gapless` command: one file per verb. [`pingpong`] and [`collectives`] are libraries, too: other programs measure
-//! with their loops.
+//! with their loops. [`main_with`] is the whole command over a transport of one's own.
 //!
 //! Every verb reports a problem in one line on standard error. Exit codes: 0 all is well, 1 it ran
 //! and something was wrong, 2 it was called wrongly, and for `run` whatever the job's first failure
@@ -11,6 +11,7 @@ mod explain;
 mod failure;
 mod info;
 mod layout;
+mod memory;
 pub mod pingpong;
 mod run;
 mod selection;
@@ -18,8 +19,11 @@ mod spaces;
 mod tree;
 mod tune;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use failure::Failure;
+use gapless::{Builder, World};
+use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -50,17 +54,52 @@ enum Verb {
     Layout(layout::Layout),
 }
 
+/// Makes the choices about a world, for each that is started.
+#[derive(Clone, Copy)]
+struct Worlds<'m>(&'m dyn Fn() -> Result<Builder, Box<dyn Error>>);
+
+impl Worlds<'_> {
+    fn builder(self) -> Result<Builder, Failure> {
+        (self.0)().map_err(|error| Failure::Builder(error.to_string()))
+    }
+}
+
 /// Runs the command that this process's arguments name.
 #[must_use]
 pub fn main() -> ExitCode {
-    let Arguments { verbose, verb } = Arguments::parse();
+    main_with(|| Ok(World::builder()))
+}
+
+/// As [`main()`], with worlds of one's own: `bench`, `pingpong`, `info` and `tune` measure over the transports that
+/// `builder` adds, also in the processes that they start, which are this program again. `builder` is called once in each
+/// process that joins a job; if it fails, the command ends with its error and exit code 1. What no builder can change:
+/// `explain` predicts times of the built-in transport, and `run` starts any program.
+///
+/// ```no_run
+/// use gapless::World;
+/// use gapless::btl::loopback::{Hub, Loopback};
+///
+/// fn main() -> std::process::ExitCode {
+///     // A transport of your own stands here, and `only` names it.
+///     gapless_cli::main_with(|| Ok(World::builder().transport(Box::new(Loopback::new(&Hub::new()))).only(["loopback"])))
+/// }
+/// ```
+///
+/// `examples/btl-udp/examples/gapless_udp.rs` is such a program.
+#[must_use]
+pub fn main_with(builder: impl Fn() -> Result<Builder, Box<dyn Error>>) -> ExitCode {
+    let Arguments { verbose, verb } = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return misread(&error),
+    };
     log(verbose);
+    let worlds = Worlds(&builder);
     let result = match verb {
-        Verb::Pingpong(verb) => verb.run(),
+        Verb::Pingpong(verb) => verb.run(worlds),
         Verb::Run(verb) => verb.run(),
-        Verb::Info(verb) => verb.run(),
+        Verb::Info(verb) => verb.run(worlds),
         Verb::Explain(verb) => verb.run(),
-        Verb::Tune(verb) => verb.run(),
+        Verb::Tune(verb) => verb.run(worlds),
         Verb::Layout(verb) => verb.run(),
     };
     match result {
@@ -74,6 +113,30 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// Says what is wrong with the arguments, in one line if it is a value; or shows the help that was asked for.
+fn misread(error: &clap::Error) -> ExitCode {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(all)) => all.join(", "),
+        _ => String::new(),
+    };
+    // As `--iterations <COUNT>`.
+    let option = text(ContextKind::InvalidArg);
+    let option = option.split(' ').next().unwrap_or_default();
+    let value = text(ContextKind::InvalidValue);
+    match (error.kind(), error.source()) {
+        (ErrorKind::ValueValidation, Some(why)) => complain(&format!("{option} {value}: {why}")),
+        (ErrorKind::InvalidValue, _) if !value.is_empty() => {
+            complain(&format!("{option} {value}: it is one of {}", text(ContextKind::ValidValue)));
+        }
+        _ => {
+            // Nobody reads it, then.
+            let _ = error.print();
+        }
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 fn log(verbose: u8) {

@@ -4,37 +4,28 @@
 //! Called by a user it starts itself twice (`--as-rank`, under the launcher); started with two
 //! ranks by any launcher it is one of them. Rank 0 measures, checks and shows; rank 1 echoes.
 //!
-//! Read first: `place.rs` (where messages lie), `content.rs` (how bytes are checked), `bench.rs`
+//! Read first: `../memory/place.rs` (where messages lie), `../memory/content.rs` (how bytes are checked), `bench.rs`
 //! (what is timed).
 
-#[allow(unsafe_code, reason = "places of one arena that interleave without sharing a byte")]
-mod arena;
 #[allow(unsafe_code, reason = "copies between arenas that live as long as the process")]
 mod bench;
-mod content;
-#[allow(unsafe_code, reason = "works on memory of devices that it owns")]
-mod devices;
-mod ends;
 mod library;
-mod pin;
-mod place;
 mod rank;
 mod setting;
 mod show;
 mod sizes;
 
-pub use ends::{Ends, Where};
+pub use super::memory::{Ends, LINE, Pinned, Places, Where};
 pub use library::{MeasureError, Measuring, Party, Step, Trial, figures};
-pub use pin::Pinned;
-pub use place::{LINE, Places};
 pub use setting::Setting;
 
+use super::Worlds;
 use super::explain::bytes;
 use super::failure::Failure;
-use super::run::start;
+use super::memory::Source;
+use super::run::start_again;
 use super::selection::Selection;
 use super::spaces;
-use gapless::launch::Job;
 use gapless_pml::Protocol;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -97,13 +88,6 @@ enum Memory {
     Both,
 }
 
-/// Where one pass's arenas come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Alloc,
-    Heap,
-}
-
 impl Memory {
     fn sources(self) -> &'static [Source] {
         match self {
@@ -115,7 +99,7 @@ impl Memory {
 }
 
 impl Pingpong {
-    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+    pub(super) fn run(self, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
         self.space.0.into_iter().try_for_each(spaces::present)?;
         if !(self.time.is_finite() && self.time > 0.0 && self.time <= 3600.0) {
             let why = "must be more than 0 and at most 3600 seconds".to_owned();
@@ -127,31 +111,9 @@ impl Pingpong {
         // A layout that is impossible does not keep the others from being measured: rank 0 says so.
         let chosen = self.selection.possible()?;
         if self.as_rank || gapless::wireup::is_launched() {
-            return rank::run(&self, chosen);
+            return rank::run(worlds, &self, chosen);
         }
-        let job = Job {
-            ranks: 2,
-            program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
-            arguments: std::env::args_os().skip(1).chain(["--as-rank".into()]).collect(),
-            environment: Vec::new(),
-            prefix: false,
-        };
-        match start(&job) {
-            // It has said what was wrong.
-            Err(Failure::Job { end: gapless::launch::End::Code(_), code, .. }) => {
-                Ok(ExitCode::from(code))
-            }
-            Ok(code) => {
-                let cores = std::thread::available_parallelism().map_or(1, usize::from);
-                if cores < 2 {
-                    super::complain(
-                        "only one processor: both processes take turns on it, times mean little",
-                    );
-                }
-                Ok(code)
-            }
-            other => other,
-        }
+        start_again(2)
     }
 
     /// The command as a user would type it.

@@ -1,5 +1,6 @@
 //! `gapless run`: the local launcher.
 
+use super::complain;
 use super::failure::Failure;
 use gapless::launch::{self, Job, LaunchError};
 use std::ffi::OsString;
@@ -59,6 +60,32 @@ pub(super) fn start(job: &Job) -> Result<ExitCode, Failure> {
     match outcome.failed {
         Some((rank, end)) => Err(Failure::Job { rank, end, code }),
         None => Ok(ExitCode::from(code)),
+    }
+}
+
+/// Runs this command again, as so many ranks (`--as-rank`). A rank that failed has said why.
+pub(super) fn start_again(ranks: u32) -> Result<ExitCode, Failure> {
+    let job = Job {
+        ranks,
+        program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),
+        arguments: std::env::args_os().skip(1).chain(["--as-rank".into()]).collect(),
+        environment: Vec::new(),
+        prefix: false,
+    };
+    match start(&job) {
+        Err(Failure::Job { end: launch::End::Code(_), code, .. }) => Ok(ExitCode::from(code)),
+        Ok(code) => {
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            if processors < 2 {
+                complain("only one processor: the processes take turns on it, times mean little");
+            } else if usize::try_from(ranks).is_ok_and(|ranks| ranks > processors) {
+                complain(&format!(
+                    "{ranks} processes on {processors} processors take turns: times mean little"
+                ));
+            }
+            Ok(code)
+        }
+        other => other,
     }
 }
 

@@ -17,9 +17,8 @@ mod link;
 
 use super::failure::Failure;
 use super::run::start;
-use super::{complain, say};
+use super::{Worlds, complain, say};
 use found::Found;
-use gapless::World;
 use gapless::launch::Job;
 use gapless::tuning::coll::Table;
 use gapless::tuning::{self, Location};
@@ -59,7 +58,7 @@ pub(super) struct Tune {
 }
 
 impl Tune {
-    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+    pub(super) fn run(self, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
         if !BUDGET.contains(&self.budget) {
             return Err(Failure::BadOption {
                 option: "--budget",
@@ -68,14 +67,14 @@ impl Tune {
             });
         }
         if let Some(part) = self.part.as_deref().filter(|_| self.as_rank) {
-            return coll::measure(self.budget, part);
+            return coll::measure(worlds, self.budget, part);
         }
         let target = self.target()?;
         if self.coll {
             return coll::run(self.budget, target.as_deref());
         }
         if self.as_rank {
-            return self.measure(target.as_deref());
+            return self.measure(worlds, target.as_deref());
         }
         let mut arguments: Vec<OsString> = vec!["tune".into(), "--as-rank".into()];
         arguments.extend(["--budget".into(), self.budget.to_string().into()]);
@@ -122,9 +121,9 @@ impl Tune {
     }
 
     /// What both processes do.
-    fn measure(&self, target: Option<&Path>) -> Result<ExitCode, Failure> {
+    fn measure(&self, worlds: Worlds<'_>, target: Option<&Path>) -> Result<ExitCode, Failure> {
         // The built-in tuning: an older file must not change the numbers, and a broken one must not stop this.
-        let builder = World::builder().tuning(Tuning::default()).coll_table(Table::default());
+        let builder = worlds.builder()?.tuning(Tuning::default()).coll_table(Table::default());
         let world = builder.init()?;
         let budget = Duration::from_secs_f64(self.budget);
         let mut found = Found::default();

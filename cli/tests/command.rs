@@ -174,15 +174,18 @@ fn wrong_calls_are_refused_in_one_line() {
         "--time 0: must be more than 0 and at most 3600 seconds",
     );
     refuses(&TOO_BIG, "V n=262000 needs");
-    for arguments in [
-        &["pingpong", "--protocol", "pigeon"][..],
-        &["pingpong", "--space", "moon"],
-        &["pingpong", "--space", "cuda,host,host"],
-        &["pingpong", "--iterations", "0"],
-        &["explain", "--size", "12parsecs"],
-        &["explain", "--size", "1K", "--space", "moon"],
-        &["frobnicate"],
-    ] {
+    refuses(
+        &["pingpong", "--protocol", "pigeon"],
+        "--protocol pigeon: the protocols between processes are eager, ",
+    );
+    let space = "--space moon: a space is host, cuda[:N] or opencl[:N]";
+    refuses(&["pingpong", "--space", "moon"], space);
+    refuses(&["explain", "--size", "1K", "--space", "moon"], space);
+    refuses(&["pingpong", "--space", "cuda,host,host"], "--space cuda,host,host: ");
+    refuses(&["pingpong", "--iterations", "0"], "--iterations 0: 0 is not in 1..=10000000");
+    refuses(&["pingpong", "--memory", "x"], "--memory x: it is one of alloc, heap, both");
+    refuses(&["explain", "--size", "12parsecs"], "--size 12parsecs: a size is a whole number");
+    for arguments in [&["frobnicate"][..], &["pingpong", "--frobnicate"]] {
         let output = call(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(text(&output.stderr).starts_with("error: "));

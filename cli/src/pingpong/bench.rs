@@ -11,19 +11,14 @@
 //!   | <------------------------ message |
 //! ```
 
-use super::Source;
-use super::arena::Arena;
-use super::content::{self, Lying, Wrong, mix};
-use super::devices::{Devices, Locked};
-use super::ends::Ends;
-use super::place::Places;
 use super::setting::Setting;
 use super::show::Protocols;
 use crate::failure::Failure;
+use crate::memory::{Boxes, Devices, Ends, Locked, Places, Sided, Source, Wrong};
 use gapless::Communicator;
 use gapless::Error;
 use gapless::World;
-use gapless_dtype::{Datatype, Layout, Primitive};
+use gapless_dtype::{Datatype, Primitive};
 use gapless_layouts::{Case, Side};
 use gapless_pml::{Config, Protocol, Tally};
 use gapless_report::{Samples, Summary};
@@ -102,13 +97,6 @@ pub(super) struct Prepared {
     pub(super) recv: Sided,
 }
 
-/// One side of it.
-pub(super) struct Sided {
-    pub(super) layout: Layout,
-    pub(super) count: u64,
-    pub(super) places: Places,
-}
-
 /// What is measured with, and of what: equal in both processes.
 #[derive(Clone, Copy)]
 pub(super) struct Course<'a> {
@@ -131,12 +119,7 @@ pub(super) struct Bench<'a> {
     devices: &'a mut Devices,
     course: Course<'a>,
     peer: u32,
-    outbox: Arena,
-    inbox: Arena,
-    /// What a place should hold.
-    scratch: Vec<u8>,
-    /// What a place of a device holds.
-    looked: Vec<u8>,
+    boxes: Boxes,
     /// Page-locked memory for plain copies, once there were any.
     locked: Option<Locked>,
     /// How the world carries messages of which nothing is asked.
@@ -149,31 +132,11 @@ impl<'a> Bench<'a> {
         devices: &'a mut Devices,
         course: Course<'a>,
     ) -> Result<Bench<'a>, Failure> {
-        let len = usize::try_from(course.arena_bytes).unwrap_or(usize::MAX);
-        let seeds = [outbox_seed, inbox_seed].map(|of| of(course.seed, world.rank()));
-        let [outbox, inbox] = match devices.open(course.ends.of(world.rank()), None)? {
-            Some(opened) => Arena::pair(opened, len, seeds)?,
-            None => [
-                Arena::new(world, course.source, len, seeds[0])?,
-                Arena::new(world, course.source, len, seeds[1])?,
-            ],
-        };
+        let place = (course.ends.of(world.rank()), course.source);
+        let boxes = Boxes::open(world, devices, place, course.arena_bytes, course.seed)?;
         let (comm, peer) = (world.comm(), 1 - world.rank());
         let base = world.config()?;
-        let (scratch, looked, locked) = (Vec::new(), Vec::new(), None);
-        Ok(Bench {
-            world,
-            comm,
-            devices,
-            course,
-            peer,
-            outbox,
-            inbox,
-            scratch,
-            looked,
-            locked,
-            base,
-        })
+        Ok(Bench { world, comm, devices, course, peer, boxes, locked: None, base })
     }
 
     /// Commits a subject's layouts and finds its places; from now on messages go as its setting says.
@@ -257,7 +220,7 @@ impl<'a> Bench<'a> {
                     self.bounce(prepared, resident, |turn| (0..count).try_for_each(|_| turn()))?;
                 }
                 _ => {
-                    self.refill(prepared)?;
+                    self.boxes.refill(&prepared.recv, 0)?;
                     self.comm.send(&[0u64; 0], self.peer, VERDICT)?;
                     self.receive(prepared)?;
                     self.send_one(prepared)?;
@@ -302,7 +265,7 @@ impl<'a> Bench<'a> {
         prepared: &Prepared,
     ) -> Result<(Protocols, Result<(), Wrong>), Failure> {
         self.comm.send(&Order::Verify(prepared.subject).words(), self.peer, ORDER)?;
-        self.refill(prepared)?;
+        self.boxes.refill(&prepared.recv, 0)?;
         self.comm.recv(&mut [0u64; 0], self.peer, VERDICT)?;
         let ping = self.send_one(prepared)?;
         let protocols = Protocols { ping, pong: self.receive(prepared)? };
@@ -321,39 +284,18 @@ impl<'a> Bench<'a> {
 
     fn send_one(&self, prepared: &Prepared) -> Result<Protocol, Error> {
         let Sided { layout, count, places } = &prepared.send;
-        let view = self.outbox.views(places, layout, *count, 1)?;
+        let view = self.boxes.outbox.views(places, layout, *count, 1)?;
         Ok(self.comm.send(&view[0], self.peer, DATA)?.protocol)
-    }
-
-    /// What the first place to receive into holds when nothing has been received.
-    fn refill(&mut self, prepared: &Prepared) -> Result<(), Failure> {
-        let seed = inbox_seed(self.course.seed, 1 - self.peer);
-        self.inbox.refill(&prepared.recv.places, 0, seed, &mut self.scratch)
     }
 
     fn receive(&mut self, prepared: &Prepared) -> Result<Protocol, Error> {
         let Sided { layout, count, places } = &prepared.recv;
-        let mut views = self.inbox.views_mut(places, layout, *count, 1)?;
+        let mut views = self.boxes.inbox.views_mut(places, layout, *count, 1)?;
         Ok(self.comm.recv(&mut views[0], self.peer, DATA)?.protocol)
     }
 
     fn check(&mut self, prepared: &Prepared) -> Result<Result<(), Wrong>, Failure> {
-        let Sided { layout, count, places } = &prepared.recv;
-        let start = places.starts[0];
-        let into = Lying {
-            layout,
-            count: *count,
-            origin: start + places.origin,
-            seed: inbox_seed(self.course.seed, 1 - self.peer),
-        };
-        let from = Lying {
-            layout: &prepared.send.layout,
-            count: prepared.send.count,
-            origin: prepared.send.places.starts[0] + prepared.send.places.origin,
-            seed: outbox_seed(self.course.seed, self.peer),
-        };
-        let received = self.inbox.look(places, 0, &mut self.looked)?;
-        Ok(content::check(received, start, into, from, &mut self.scratch))
+        self.boxes.check((&prepared.send, self.peer), &prepared.recv, 0)
     }
 
     /// Gives `work` a function that does one turn of the exchange: a round trip at rank 0, an echo
@@ -366,8 +308,9 @@ impl<'a> Bench<'a> {
     ) -> Result<T, Error> {
         let limit = if resident { 1 } else { usize::MAX };
         let Prepared { send, recv, .. } = prepared;
-        let sends = self.outbox.views(&send.places, &send.layout, send.count, limit)?;
-        let mut recvs = self.inbox.views_mut(&recv.places, &recv.layout, recv.count, limit)?;
+        let sends = self.boxes.outbox.views(&send.places, &send.layout, send.count, limit)?;
+        let mut recvs =
+            self.boxes.inbox.views_mut(&recv.places, &recv.layout, recv.count, limit)?;
         let (comm, peer) = (self.comm, self.peer);
         let (mut out, mut into) = (0, 0);
         work(&mut || {
@@ -449,14 +392,6 @@ fn plan(one: f64, seconds: f64, iterations: Option<u32>) -> (u64, u64) {
         Some(count) => (samples.max(1), batch.min(u64::from(count))),
         None => (samples.clamp(SAMPLES_MIN, SAMPLES_MAX), batch),
     }
-}
-
-fn outbox_seed(seed: u64, rank: u32) -> u64 {
-    mix(seed ^ mix(1 + u64::from(rank)))
-}
-
-fn inbox_seed(seed: u64, rank: u32) -> u64 {
-    mix(seed ^ mix(1001 + u64::from(rank)))
 }
 
 fn contiguous(bytes: u64) -> Side {

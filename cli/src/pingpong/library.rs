@@ -2,13 +2,13 @@
 //! of the caller's.
 
 use super::bench::{Course, Subject};
-use super::devices::Devices;
-use super::ends::Ends;
 use super::setting::Setting;
-use super::show::{self, Shown};
+use super::show::Shown;
 use super::sizes::Sizes;
-use super::{Pingpong, Source, rank};
+use super::{Pingpong, rank};
+use crate::Worlds;
 use crate::failure::Failure;
+use crate::memory::{Devices, Ends, Source};
 use clap::{Args, Command, FromArgMatches};
 use gapless::World;
 use gapless_layouts::Case;
@@ -125,7 +125,7 @@ impl Party {
     /// # Errors
     /// A device that is not there, a job that cannot be joined or is not one of two.
     pub fn join(ends: &[Ends], blocks: Option<NonZeroU32>) -> Result<Party, MeasureError> {
-        let (world, devices) = rank::join(ends, blocks)?;
+        let (world, devices) = rank::join(Worlds(&|| Ok(World::builder())), ends, blocks)?;
         if world.size() != 2 {
             return Err(Failure::NotTwo { ranks: world.size() }.into());
         }
@@ -215,7 +215,7 @@ impl Party {
             };
             let shown = Shown {
                 name: trial.case.name.clone(),
-                source: show::source_name(source),
+                source: source.name(),
                 ends: trial.ends,
                 protocols,
                 payload_bytes: payload,

@@ -1,15 +1,14 @@
 //! One of the two processes: joins, agrees on the arenas' size, then measures or echoes.
 
+use super::Pingpong;
 use super::bench::{Bench, Course, Plain, Subject};
-use super::devices::Devices;
-use super::ends::Ends;
 use super::setting::Setting;
 use super::show::{Outcome, Shown};
 use super::sizes::Sizes;
-use super::{Pingpong, Source, show};
-use crate::complain;
 use crate::failure::Failure;
+use crate::memory::{Devices, Ends, Source};
 use crate::selection::Chosen;
+use crate::{Worlds, complain};
 use gapless::Communicator;
 use gapless::Error;
 use gapless::World;
@@ -28,7 +27,11 @@ const SIZES: i32 = 4;
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Joins the job, with the devices that this process's messages lie in. `blocks` bounds rank 0's kernels.
-pub(super) fn join(all: &[Ends], blocks: Option<NonZeroU32>) -> Result<(World, Devices), Failure> {
+pub(super) fn join(
+    worlds: Worlds<'_>,
+    all: &[Ends],
+    blocks: Option<NonZeroU32>,
+) -> Result<(World, Devices), Failure> {
     let joined = || {
         let wireup = wireup::detect().map_err(Error::from)?;
         let rank = wireup.rank();
@@ -36,7 +39,7 @@ pub(super) fn join(all: &[Ends], blocks: Option<NonZeroU32>) -> Result<(World, D
         for ends in all {
             devices.open(ends.of(rank), blocks.filter(|_| rank == 0))?;
         }
-        let builder = World::builder().wireup(wireup);
+        let builder = worlds.builder()?.wireup(wireup);
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         let builder = devices
             .all()
@@ -51,10 +54,14 @@ pub(super) fn join(all: &[Ends], blocks: Option<NonZeroU32>) -> Result<(World, D
 }
 
 /// Runs this process's part.
-pub(super) fn run(options: &Pingpong, chosen: Chosen) -> Result<ExitCode, Failure> {
+pub(super) fn run(
+    worlds: Worlds<'_>,
+    options: &Pingpong,
+    chosen: Chosen,
+) -> Result<ExitCode, Failure> {
     let Chosen { cases, refused } = chosen;
     let cases = cases.as_slice();
-    let (world, mut devices) = join(&[options.space], options.blocks)?;
+    let (world, mut devices) = join(worlds, &[options.space], options.blocks)?;
     if world.size() != 2 {
         return Err(Failure::NotTwo { ranks: world.size() });
     }
@@ -220,7 +227,7 @@ impl Pass<'_> {
         let reference = self.reference(case.payload_bytes)?;
         Ok(Shown {
             name: case.name.clone(),
-            source: show::source_name(self.source),
+            source: self.source.name(),
             ends: self.options.space,
             protocols,
             payload_bytes: case.payload_bytes,

@@ -1,11 +1,10 @@
 //! What is shown in the end: a table, a JSON file, a plot.
 
 use super::bench::Plain;
-use super::content::Wrong;
-use super::ends::Ends;
 use super::sizes::Sizes;
-use super::{Memory, Pingpong, Source};
+use super::{Memory, Pingpong};
 use crate::failure::Failure;
+use crate::memory::{Ends, Wrong};
 use crate::say;
 use gapless_pml::{Protocol, Tally};
 use gapless_report::{
@@ -69,13 +68,6 @@ pub(super) struct Outcome {
 
 /// What was done with each layout, in the reports.
 pub(super) const OP: &str = "oneway";
-
-pub(super) fn source_name(source: Source) -> &'static str {
-    match source {
-        Source::Alloc => "alloc",
-        Source::Heap => "heap",
-    }
-}
 
 impl Outcome {
     /// Shows and writes everything. It ends well if all layouts were measured and all bytes were right.

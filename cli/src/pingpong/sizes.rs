@@ -1,8 +1,7 @@
 //! How large the arenas are: as the messages need, and so that what rotates leaves every cache.
 
-use super::devices::Devices;
-use super::ends::{Ends, Where};
 use crate::failure::Failure;
+use crate::memory::{Devices, Ends, LINE, Where};
 use gapless_layouts::Case;
 use gapless_report::{Bytes, last_level_cache_bytes};
 
@@ -46,12 +45,12 @@ impl Sizes {
                 let (low, high) = side.touched().unwrap_or((0, 0));
                 (high - low).cast_unsigned()
             });
-            sides[0].max(sides[1]).max(case.payload_bytes) + 2 * super::place::LINE
+            sides[0].max(sides[1]).max(case.payload_bytes) + 2 * LINE
         };
         let wanted = |case: &Case| {
             let places = 2 * cache_bytes / case.payload_bytes.max(1) + 2;
             // Places of a device begin at multiples of so much.
-            let span = span(case).next_multiple_of(4 * super::place::LINE);
+            let span = span(case).next_multiple_of(4 * LINE);
             span.saturating_mul(places).min(arena_bytes_max)
         };
         let available = available(ends, devices)?;

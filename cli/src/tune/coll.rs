@@ -9,8 +9,7 @@ use super::{create_folder, heading};
 use crate::collectives::{Bench, Effort, Timed, Work, different};
 use crate::failure::Failure;
 use crate::run::start;
-use crate::{complain, say};
-use gapless::World;
+use crate::{Worlds, complain, say};
 use gapless::launch::Job;
 use gapless::tuning::coll::{self, Rule, Table};
 use gapless_coll::{Algorithm, Method, Operation};
@@ -145,9 +144,9 @@ impl Drop for Scratch {
 }
 
 /// What a rank of such a job does.
-pub(super) fn measure(budget: f64, part: &Path) -> Result<ExitCode, Failure> {
+pub(super) fn measure(worlds: Worlds<'_>, budget: f64, part: &Path) -> Result<ExitCode, Failure> {
     // What is built in: no file must change the numbers, and a broken one must not stop this.
-    let builder = World::builder().tuning(Tuning::default()).coll_table(Table::default());
+    let builder = worlds.builder()?.tuning(Tuning::default()).coll_table(Table::default());
     let world = builder.init()?;
     let mut bench = Bench::new(&world)?;
     let n = bench.size();

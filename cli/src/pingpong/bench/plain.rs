@@ -7,8 +7,7 @@
 
 use super::{Bench, Prepared, plan};
 use crate::failure::Failure;
-use crate::pingpong::devices::{Locked, Opened};
-use crate::pingpong::ends::Where;
+use crate::memory::{Locked, Opened, Where};
 use gapless_mem::{DeviceError, Region};
 use gapless_report::{Samples, Summary};
 use std::time::{Duration, Instant};
@@ -55,7 +54,7 @@ impl Bench<'_> {
     /// One `memcpy`, from arena to arena.
     fn memcpy(&mut self, prepared: &Prepared, seconds: f64) -> Result<Summary, Failure> {
         let (from, into) = (&prepared.send.places, &prepared.recv.places);
-        let (outbox, inbox) = (&self.outbox, &mut self.inbox);
+        let (outbox, inbox) = (&self.boxes.outbox, &mut self.boxes.inbox);
         sampled(seconds, |at| {
             let source = outbox.place(from, at % from.starts.len());
             let target = inbox.place_mut(into, at % into.starts.len());

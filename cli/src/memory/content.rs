@@ -10,7 +10,7 @@ const PIECE: usize = 1 << 20;
 const THREADS_MAX: usize = 8;
 
 /// A word that depends on every bit of `x` (the finaliser of splitmix64).
-pub(super) fn mix(x: u64) -> u64 {
+pub(crate) fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -18,7 +18,7 @@ pub(super) fn mix(x: u64) -> u64 {
 }
 
 /// Fills `bytes`, whose first one is at `offset` of its arena.
-pub(super) fn fill(bytes: &mut [u8], offset: u64, seed: u64) {
+pub(crate) fn fill(bytes: &mut [u8], offset: u64, seed: u64) {
     let mut at = offset;
     let head = usize::try_from(at.wrapping_neg() % 8).unwrap_or(0).min(bytes.len());
     let (head, rest) = bytes.split_at_mut(head);
@@ -38,7 +38,7 @@ pub(super) fn fill(bytes: &mut [u8], offset: u64, seed: u64) {
 }
 
 /// [`fill`] by several threads, for buffers as large as a GPU's.
-pub(super) fn fill_large(bytes: &mut [u8], offset: u64, seed: u64) {
+pub(crate) fn fill_large(bytes: &mut [u8], offset: u64, seed: u64) {
     if bytes.len() < 2 * PIECE {
         return fill(bytes, offset, seed);
     }
@@ -77,22 +77,22 @@ fn byte_at(offset: u64, seed: u64) -> u8 {
 
 /// A side of a message in an arena.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lying<'a> {
-    pub(super) layout: &'a Layout,
-    pub(super) count: u64,
+pub(crate) struct Lying<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) count: u64,
     /// Where displacement 0 is, in bytes from the arena's start.
-    pub(super) origin: u64,
+    pub(crate) origin: u64,
     /// What the arena was filled with.
-    pub(super) seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// A byte that is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wrong {
+pub(crate) struct Wrong {
     /// Its place in the receiver's buffer.
-    pub(super) offset: u64,
-    pub(super) found: u8,
-    pub(super) expected: u8,
+    pub(crate) offset: u64,
+    pub(crate) found: u8,
+    pub(crate) expected: u8,
 }
 
 impl fmt::Display for Wrong {
@@ -138,7 +138,7 @@ impl<'a> Runs<'a> {
 ///
 /// Runs of both sides are walked in step and each byte is looked up at its sender's place, so this
 /// shares nothing with how messages are packed but the list of runs.
-pub(super) fn check(
+pub(crate) fn check(
     received: &[u8],
     start: u64,
     into: Lying<'_>,

@@ -30,9 +30,9 @@ const LAUNCHES: u32 = 200;
 
 /// A device of this process.
 #[derive(Clone)]
-pub(super) struct Opened {
-    pub(super) place: Where,
-    pub(super) device: Arc<dyn Device>,
+pub(crate) struct Opened {
+    pub(crate) place: Where,
+    pub(crate) device: Arc<dyn Device>,
     /// The driver's own view of it, with a stream to ask as directly as a program would.
     #[cfg(feature = "cuda")]
     cuda: Option<Cuda>,
@@ -52,7 +52,7 @@ struct Cuda {
 
 /// All devices that this process has opened.
 #[derive(Clone, Default)]
-pub(super) struct Devices {
+pub(crate) struct Devices {
     opened: Vec<Opened>,
 }
 
@@ -60,7 +60,7 @@ impl Devices {
     /// The device of a place, opened now if it was not before; `None` for host memory. Its engine has
     /// at most `blocks` thread blocks at a time, if any number is given when it is opened. A CUDA device's context is
     /// this thread's from then on, as in a program that works on that GPU itself.
-    pub(super) fn open(
+    pub(crate) fn open(
         &mut self,
         place: Where,
         blocks: Option<NonZeroU32>,
@@ -85,7 +85,7 @@ impl Devices {
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> &[Opened] {
+    pub(crate) fn all(&self) -> &[Opened] {
         &self.opened
     }
 }
@@ -131,18 +131,18 @@ impl Opened {
 
     /// Its engine.
     #[cfg(any(feature = "cuda", feature = "opencl"))]
-    pub(super) fn engine(&self) -> &GpuEngine {
+    pub(crate) fn engine(&self) -> &GpuEngine {
         &self.engine
     }
 
     /// Its cache in bytes; 0 if unknown.
-    pub(super) fn cache_bytes(&self) -> u64 {
+    pub(crate) fn cache_bytes(&self) -> u64 {
         self.device.properties().cache_bytes
     }
 
     /// `len` bytes to send from and as many to receive into: the same ones each time, unless they are
     /// too short.
-    pub(super) fn arenas(&mut self, len: u64) -> Result<[Region; 2], Failure> {
+    pub(crate) fn arenas(&mut self, len: u64) -> Result<[Region; 2], Failure> {
         if let Some(arenas) = self.arenas
             && let [Ok(out), Ok(into)] = arenas.map(|arena| arena.sub(0, len))
         {
@@ -156,7 +156,7 @@ impl Opened {
     /// The time of the least that can be asked of its engine: to pack eight bytes, and to wait. `None`
     /// without an engine.
     #[cfg(any(feature = "cuda", feature = "opencl"))]
-    pub(super) fn launch_and_wait(&mut self) -> Result<Option<Summary>, Failure> {
+    pub(crate) fn launch_and_wait(&mut self) -> Result<Option<Summary>, Failure> {
         let [from, into] = self.arenas(ARENA_BYTES_LEAST)?;
         let [from, into] = [from.sub(0, 8), into.sub(0, 8)].map(|it| it.map_err(DeviceError::from));
         let (from, into) = (Typed::contiguous(from?), into?);
@@ -192,7 +192,7 @@ impl Opened {
     }
 
     #[cfg(not(any(feature = "cuda", feature = "opencl")))]
-    pub(super) fn launch_and_wait(&mut self) -> Result<Option<gapless_report::Summary>, Failure> {
+    pub(crate) fn launch_and_wait(&mut self) -> Result<Option<gapless_report::Summary>, Failure> {
         Ok(None)
     }
 
@@ -201,7 +201,7 @@ impl Opened {
     ///
     /// # Safety
     /// As for [`Device::copy`], until this returns.
-    pub(super) unsafe fn copy(&self, into: Region, from: Region) -> Result<(), Failure> {
+    pub(crate) unsafe fn copy(&self, into: Region, from: Region) -> Result<(), Failure> {
         #[cfg(feature = "cuda")]
         if let Some(Cuda { device, stream }) = &self.cuda {
             // SAFETY: the caller's promise.
@@ -214,7 +214,7 @@ impl Opened {
 
     /// Lets this device reach another one's memory by itself, if that can be; copies are possible
     /// without, only slower.
-    pub(super) fn reach(&self, other: &Opened) {
+    pub(crate) fn reach(&self, other: &Opened) {
         #[cfg(feature = "cuda")]
         if let (Some(mine), Some(theirs)) = (&self.cuda, &other.cuda)
             && let Err(error) = mine.device.enable_peer(theirs.device.ordinal())
@@ -227,7 +227,7 @@ impl Opened {
 }
 
 /// Waits for a device, but not for ever.
-pub(super) fn wait(work: &Completion) -> Result<(), Failure> {
+pub(crate) fn wait(work: &Completion) -> Result<(), Failure> {
     let begin = Instant::now();
     while !work.poll()? {
         if begin.elapsed() > PATIENCE {
@@ -255,13 +255,13 @@ fn idle(stream: &gapless_mem_cuda::Stream) -> Result<(), Failure> {
 ///
 /// # Safety
 /// As for [`Device::copy`], until this returns.
-pub(super) unsafe fn copy(device: &dyn Device, into: Region, from: Region) -> Result<(), Failure> {
+pub(crate) unsafe fn copy(device: &dyn Device, into: Region, from: Region) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
     wait(&unsafe { device.copy(into, from, &[]) }?)
 }
 
 /// Page-locked host memory for copies to and from a device; unlocked when dropped.
-pub(super) struct Locked {
+pub(crate) struct Locked {
     device: Arc<dyn Device>,
     bytes: Vec<u8>,
     /// Whether the device took it; copies are slower if not.
@@ -269,7 +269,7 @@ pub(super) struct Locked {
 }
 
 impl Locked {
-    pub(super) fn new(device: &Arc<dyn Device>, len: usize) -> Locked {
+    pub(crate) fn new(device: &Arc<dyn Device>, len: usize) -> Locked {
         let mut locked =
             Locked { device: Arc::clone(device), bytes: vec![0; len], registered: false };
         let region = locked.region();
@@ -278,15 +278,15 @@ impl Locked {
         locked
     }
 
-    pub(super) fn region(&mut self) -> Region {
+    pub(crate) fn region(&mut self) -> Region {
         Region::of_mut(&mut self.bytes)
     }
 
-    pub(super) fn is_locked(&self) -> bool {
+    pub(crate) fn is_locked(&self) -> bool {
         self.registered
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 }

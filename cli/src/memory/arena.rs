@@ -1,7 +1,6 @@
 //! The memory that messages of one process lie in: one arena to send from, one to receive into; in
 //! host memory or in a device's.
 
-use super::Source;
 use super::content;
 use super::devices::{self, Opened};
 use super::place::Places;
@@ -17,8 +16,27 @@ use std::sync::Arc;
 /// Bytes that are filled and sent to a device at a time.
 const PIECE_BYTES: usize = 64 << 20;
 
+/// Where host memory comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// From [`World::alloc`]: peers can map it.
+    Alloc,
+    /// Ordinary memory.
+    Heap,
+}
+
+impl Source {
+    /// As tables and reports name it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Source::Alloc => "alloc",
+            Source::Heap => "heap",
+        }
+    }
+}
+
 /// Bytes, filled once.
-pub(super) enum Arena {
+pub(crate) enum Arena {
     Alloc(SharedBuf),
     Heap(Vec<u8>),
     /// A device's; it lives as long as the process ([`Opened::arenas`]).
@@ -27,7 +45,7 @@ pub(super) enum Arena {
 
 impl Arena {
     /// `len` bytes, all of them touched and filled from `seed`.
-    pub(super) fn new(
+    pub(crate) fn new(
         world: &World,
         source: Source,
         len: usize,
@@ -42,7 +60,7 @@ impl Arena {
     }
 
     /// `len` bytes of a device's memory to send from, and as many to receive into, filled from `seeds`.
-    pub(super) fn pair(
+    pub(crate) fn pair(
         opened: &mut Opened,
         len: usize,
         seeds: [u64; 2],
@@ -89,7 +107,7 @@ impl Arena {
     }
 
     /// Fills the buffer of one place as all of the arena was filled from `seed`.
-    pub(super) fn refill(
+    pub(crate) fn refill(
         &mut self,
         places: &Places,
         at: usize,
@@ -109,7 +127,7 @@ impl Arena {
     }
 
     /// The bytes of one place; in `scratch`, if the host cannot look at them where they are.
-    pub(super) fn look<'a>(
+    pub(crate) fn look<'a>(
         &'a self,
         places: &Places,
         at: usize,
@@ -126,19 +144,19 @@ impl Arena {
     }
 
     /// The buffer of one place.
-    pub(super) fn place(&self, places: &Places, at: usize) -> &[u8] {
+    pub(crate) fn place(&self, places: &Places, at: usize) -> &[u8] {
         let (start, len) = extent(places, at);
         &self.bytes()[start..start + len]
     }
 
     /// The buffer of one place.
-    pub(super) fn place_mut(&mut self, places: &Places, at: usize) -> &mut [u8] {
+    pub(crate) fn place_mut(&mut self, places: &Places, at: usize) -> &mut [u8] {
         let (start, len) = extent(places, at);
         &mut self.bytes_mut()[start..start + len]
     }
 
     /// A view of each of the first `limit` places, for sending.
-    pub(super) fn views(
+    pub(crate) fn views(
         &self,
         places: &Places,
         layout: &Layout,
@@ -159,7 +177,7 @@ impl Arena {
 
     /// A view of each of the first `limit` places, for receiving. Their buffers interleave, their
     /// bytes do not.
-    pub(super) fn views_mut(
+    pub(crate) fn views_mut(
         &mut self,
         places: &Places,
         layout: &Layout,

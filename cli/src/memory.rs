@@ -1,0 +1,20 @@
+//! Where messages lie while they are measured: places in the memory of the host or of a device, contents by which every
+//! byte is checked, and the processor of a rank. `pingpong` and `bench` share it.
+
+#[allow(unsafe_code, reason = "places of one arena that interleave without sharing a byte")]
+mod arena;
+mod boxes;
+mod content;
+#[allow(unsafe_code, reason = "works on memory of devices that it owns")]
+mod devices;
+mod ends;
+mod pin;
+mod place;
+
+pub(crate) use arena::Source;
+pub(crate) use boxes::{Boxes, Sided};
+pub(crate) use content::Wrong;
+pub(crate) use devices::{Devices, Locked, Opened};
+pub use ends::{Ends, Where};
+pub use pin::Pinned;
+pub use place::{LINE, Places};

@@ -1,0 +1,92 @@
+//! What a rank sends from and receives into, and whether what arrived is right.
+
+use super::arena::{Arena, Source};
+use super::content::{self, Lying, Wrong, mix};
+use super::devices::Devices;
+use super::ends::Where;
+use super::place::Places;
+use crate::failure::Failure;
+use gapless::World;
+use gapless_dtype::Layout;
+
+/// One side of a message, with its layout committed and its places found.
+pub(crate) struct Sided {
+    pub(crate) layout: Layout,
+    pub(crate) count: u64,
+    pub(crate) places: Places,
+}
+
+/// Two arenas of one rank.
+pub(crate) struct Boxes {
+    pub(crate) outbox: Arena,
+    pub(crate) inbox: Arena,
+    rank: u32,
+    seed: u64,
+    /// What a place should hold.
+    scratch: Vec<u8>,
+    /// What a place of a device holds.
+    looked: Vec<u8>,
+}
+
+impl Boxes {
+    /// Arenas of `len` bytes each in the memory of `place`; host memory comes from `source`. What they hold derives from
+    /// `seed` and the rank.
+    pub(crate) fn open(
+        world: &World,
+        devices: &mut Devices,
+        (place, source): (Where, Source),
+        len: u64,
+        seed: u64,
+    ) -> Result<Boxes, Failure> {
+        let (rank, len) = (world.rank(), usize::try_from(len).unwrap_or(usize::MAX));
+        let seeds = [outbox_seed, inbox_seed].map(|of| of(seed, rank));
+        let [outbox, inbox] = match devices.open(place, None)? {
+            Some(opened) => Arena::pair(opened, len, seeds)?,
+            None => [
+                Arena::new(world, source, len, seeds[0])?,
+                Arena::new(world, source, len, seeds[1])?,
+            ],
+        };
+        Ok(Boxes { outbox, inbox, rank, seed, scratch: Vec::new(), looked: Vec::new() })
+    }
+
+    /// Makes a place to receive into hold what it holds when nothing has been received.
+    pub(crate) fn refill(&mut self, recv: &Sided, at: usize) -> Result<(), Failure> {
+        let seed = inbox_seed(self.seed, self.rank);
+        self.inbox.refill(&recv.places, at, seed, &mut self.scratch)
+    }
+
+    /// Whether a place holds what rank `from` sent out of the first of its places, and nothing else has changed since
+    /// [`refill`](Boxes::refill). Both ranks must have found the same places.
+    pub(crate) fn check(
+        &mut self,
+        (send, from): (&Sided, u32),
+        recv: &Sided,
+        at: usize,
+    ) -> Result<Result<(), Wrong>, Failure> {
+        let start = recv.places.starts[at];
+        let into = Lying {
+            layout: &recv.layout,
+            count: recv.count,
+            origin: start + recv.places.origin,
+            seed: inbox_seed(self.seed, self.rank),
+        };
+        let from = Lying {
+            layout: &send.layout,
+            count: send.count,
+            origin: send.places.starts[0] + send.places.origin,
+            seed: outbox_seed(self.seed, from),
+        };
+        let received = self.inbox.look(&recv.places, at, &mut self.looked)?;
+        Ok(content::check(received, start, into, from, &mut self.scratch))
+    }
+}
+
+fn outbox_seed(seed: u64, rank: u32) -> u64 {
+    mix(seed ^ mix(1 + u64::from(rank)))
+}
+
+/// As long as there are no 2^31 ranks, no other seed.
+fn inbox_seed(seed: u64, rank: u32) -> u64 {
+    mix(seed ^ mix((1 << 32) + u64::from(rank)))
+}
