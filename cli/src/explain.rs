@@ -9,13 +9,13 @@ mod coll;
 use super::failure::Failure;
 use super::pingpong::{Ends, Where};
 use super::say;
-use super::selection::Selection;
+use super::selection::{Selection, contiguous, repeated};
 use super::spaces::counted;
 use gapless::tuning::Location;
 use gapless_btl::Btl;
 use gapless_btl_sm::{Sm, SmConfig};
-use gapless_dtype::{Convertor, Datatype, Primitive};
-use gapless_layouts::{Case, Family, Side};
+use gapless_dtype::Convertor;
+use gapless_layouts::Case;
 use gapless_pml::choose::{DeviceEnds, SingleCopyCosts, Staging, Touched, candidates};
 use gapless_pml::{Config, EAGER_BYTES, INLINE_LAYOUT_MAX, Situation, Tuning};
 use gapless_report::{Align, Bytes, Table, Time, terminal_columns};
@@ -63,14 +63,17 @@ impl Explain {
                 return Err(Failure::BadOption {
                     option: "explain",
                     value: String::new(),
-                    why: "it needs a message: --layout NAME, --size BYTES or both; or --coll OPERATION"
+                    why: "it needs a message: --layout NAME or --layout-file FILE, --size BYTES or both; or --coll OPERATION"
                         .to_owned(),
                 });
             }
             (false, None) => self.selection.cases()?,
             (false, Some(size)) => {
                 let cases = self.selection.cases()?;
-                cases.into_iter().map(|case| repeated(case, size)).collect::<Result<_, _>>()?
+                cases
+                    .into_iter()
+                    .map(|case| repeated(case, "--size", size))
+                    .collect::<Result<_, _>>()?
             }
         };
         let mut link = Link::probe()?;
@@ -278,44 +281,6 @@ fn explain(
         counted(receiver_blocks, "block"),
         table.within(columns)
     ))
-}
-
-/// A message of contiguous bytes.
-fn contiguous(size: u64) -> Case {
-    let side = Side {
-        datatype: Datatype::from(Primitive::Byte),
-        count: size,
-        origin: 0,
-        buffer_bytes: size,
-    };
-    Case {
-        name: "contiguous".to_owned(),
-        family: Family::V,
-        send: side.clone(),
-        recv: side,
-        payload_bytes: size,
-        expected_send_blocks: Some(1),
-        expected_recv_blocks: Some(1),
-    }
-}
-
-/// A layout's message repeated until it has about `size` bytes, at least once.
-fn repeated(mut case: Case, size: u64) -> Result<Case, Failure> {
-    let times = (size / case.payload_bytes.max(1)).max(1);
-    let name = case.name.clone();
-    let too_long = || Failure::BadOption {
-        option: "--size",
-        value: size.to_string(),
-        why: format!("{} repeated so often has more bytes than fit in 64 bits", name),
-    };
-    for side in [&mut case.send, &mut case.recv] {
-        side.count = side.count.checked_mul(times).ok_or_else(too_long)?;
-    }
-    case.payload_bytes = case.payload_bytes.checked_mul(times).ok_or_else(too_long)?;
-    if times > 1 {
-        case.name = format!("{times} × {}", case.name);
-    }
-    Ok(case)
 }
 
 /// A size in bytes, with K, M or G for powers of 1024.

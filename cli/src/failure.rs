@@ -6,6 +6,7 @@ use gapless_coll::{BuildError, NameError};
 use gapless_dtype::TypeError;
 use gapless_engine::EngineError;
 use gapless_layouts::LayoutError;
+use gapless_layouts::text::TextError;
 use gapless_mem::DeviceError;
 use gapless_report::{FileError, NoSamples};
 use std::io;
@@ -16,6 +17,8 @@ use thiserror::Error as ThisError;
 pub(super) enum Failure {
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    #[error(transparent)]
+    Text(#[from] TextError),
     #[error("space {space} is not available: {why}")]
     NoSpace { space: String, why: String },
     #[error("{option}{}{value}: {why}", if value.is_empty() { "" } else { " " })]
@@ -63,6 +66,7 @@ impl Failure {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Failure::Layout(_)
+            | Failure::Text(_)
             | Failure::NoSpace { .. }
             | Failure::BadOption { .. }
             | Failure::NoFolder { .. }

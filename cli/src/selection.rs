@@ -1,7 +1,15 @@
 //! Which layouts, at which sizes: the options that several verbs share.
 
 use super::failure::Failure;
-use gapless_layouts::{Case, LayoutError, Options, cases_with, default_set, families, groups};
+use gapless_dtype::{Datatype, Primitive};
+use gapless_layouts::{
+    Case, Family, LayoutError, Options, Side, cases_with, default_set, families, groups, text,
+};
+use gapless_report::Bytes;
+use std::path::{Path, PathBuf};
+
+/// Files of layouts are so long at most.
+const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Options that choose layouts.
 #[derive(Clone, Debug, clap::Args)]
@@ -9,6 +17,9 @@ pub(super) struct Selection {
     /// Layouts or groups of them, by name; repeatable, or separated by commas
     #[arg(short, long = "layout", value_name = "NAME", value_delimiter = ',')]
     layouts: Vec<String>,
+    /// Layouts of your own, described in a file: constructor calls as TOML (docs/layouts.md); repeatable
+    #[arg(long = "layout-file", value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// The size, as each layout understands it: a matrix's or cube's edge, a parameter set
     #[arg(long, value_name = "N")]
     n: Option<u64>,
@@ -33,7 +44,12 @@ impl Selection {
 
     /// Whether nothing was chosen.
     pub(super) fn is_empty(&self) -> bool {
-        self.layouts.is_empty() && self.n.is_none() && self.depth.is_none()
+        !self.is_named() && self.n.is_none() && self.depth.is_none()
+    }
+
+    /// Whether any layout was named, or a file of layouts.
+    fn is_named(&self) -> bool {
+        !self.layouts.is_empty() || !self.files.is_empty()
     }
 
     /// The messages chosen; a representative set if no layout was named. All of them, or an error.
@@ -54,7 +70,8 @@ impl Selection {
                     why: why.to_owned(),
                 });
             }
-            return Ok(Chosen { cases: default_set(), refused: Vec::new() });
+            let cases = if self.files.is_empty() { default_set() } else { self.own()? };
+            return Ok(Chosen { cases, refused: Vec::new() });
         }
         let mut options = Options::default();
         options.depth = self.depth;
@@ -76,10 +93,24 @@ impl Selection {
                 }
             }
         }
+        for case in self.own()? {
+            push_new(&mut all, case)?;
+        }
         if all.is_empty() && !refused.is_empty() {
             return Err(refused.swap_remove(0).1);
         }
         Ok(Chosen { cases: all, refused })
+    }
+
+    /// The layouts of the files.
+    fn own(&self) -> Result<Vec<Case>, Failure> {
+        let mut all = Vec::new();
+        for path in &self.files {
+            for case in text::parse(&read(path)?, path)? {
+                push_new(&mut all, case)?;
+            }
+        }
+        Ok(all)
     }
 
     /// The option that a layout cannot do with, and what it may be.
@@ -97,6 +128,72 @@ impl Selection {
             (None, None) => error.into(),
         }
     }
+}
+
+/// A case of a file must not be taken for another one.
+fn push_new(all: &mut Vec<Case>, case: Case) -> Result<(), Failure> {
+    if all.iter().any(|known| known.name == case.name) {
+        let why = "there are two layouts of this name: give one of them another".to_owned();
+        return Err(Failure::BadOption { option: "--layout-file", value: case.name, why });
+    }
+    all.push(case);
+    Ok(())
+}
+
+/// The text of a file of layouts.
+fn read(path: &Path) -> Result<String, Failure> {
+    let bad = |why: String| Failure::BadOption {
+        option: "--layout-file",
+        value: path.display().to_string(),
+        why,
+    };
+    // A pipe would wait for its writer, and could be read by one of several processes only.
+    let about = std::fs::metadata(path).map_err(|error| bad(error.to_string()))?;
+    if !about.is_file() {
+        return Err(bad("it is no ordinary file".to_owned()));
+    }
+    if about.len() > FILE_BYTES_MAX {
+        return Err(bad(format!("it is longer than {}", Bytes(FILE_BYTES_MAX))));
+    }
+    std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))
+}
+
+/// A message of contiguous bytes.
+pub(super) fn contiguous(size: u64) -> Case {
+    let side = Side {
+        datatype: Datatype::from(Primitive::Byte),
+        count: size,
+        origin: 0,
+        buffer_bytes: size,
+    };
+    Case {
+        name: "contiguous".to_owned(),
+        family: Family::Own,
+        send: side.clone(),
+        recv: side,
+        payload_bytes: size,
+        expected_send_blocks: Some(1),
+        expected_recv_blocks: Some(1),
+    }
+}
+
+/// A layout's message repeated until it has about `size` bytes, as `option` asks; at least once.
+pub(super) fn repeated(mut case: Case, option: &'static str, size: u64) -> Result<Case, Failure> {
+    let times = (size / case.payload_bytes.max(1)).max(1);
+    let name = case.name.clone();
+    let too_long = || Failure::BadOption {
+        option,
+        value: size.to_string(),
+        why: format!("{} repeated so often has more bytes than fit in 64 bits", name),
+    };
+    for side in [&mut case.send, &mut case.recv] {
+        side.count = side.count.checked_mul(times).ok_or_else(too_long)?;
+    }
+    case.payload_bytes = case.payload_bytes.checked_mul(times).ok_or_else(too_long)?;
+    if times > 1 {
+        case.name = format!("{times} × {}", case.name);
+    }
+    Ok(case)
 }
 
 /// The names that can be chosen, a line each.
@@ -121,7 +218,7 @@ mod tests {
     fn what_is_named_twice_is_chosen_or_refused_once() {
         let layouts = ["milc", "v", "milc", "v"].map(str::to_owned).to_vec();
         let Chosen { cases, refused } =
-            Selection { layouts, n: Some(64), depth: None }.possible().unwrap();
+            Selection { layouts, files: Vec::new(), n: Some(64), depth: None }.possible().unwrap();
         let refused: Vec<String> = refused.into_iter().map(|(name, _)| name).collect();
         assert_eq!((cases.len(), refused), (1, vec!["milc".to_owned()]));
     }

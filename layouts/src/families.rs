@@ -61,18 +61,36 @@ pub enum Family {
     Fft2d,
     /// Open MPI's test corpus.
     OpenMpi,
+    /// None of the catalogue: a layout of the caller's own.
+    Own,
 }
 
 impl Family {
     /// The family's entry in [`families`](crate::families).
     #[must_use]
     pub fn info(self) -> &'static FamilyInfo {
+        if self == Family::Own {
+            return &OWN;
+        }
         FAMILIES
             .iter()
             .find(|info| info.family == self)
             .expect("a unit test walks every family through the table")
     }
 }
+
+/// What is in no catalogue: it has no sizes, and no name finds it.
+static OWN: FamilyInfo = FamilyInfo {
+    family: Family::Own,
+    name: "own",
+    aliases: &[],
+    meaning: "a layout of the caller's own",
+    source: "the caller",
+    n_meaning: "nothing: it has one size",
+    default_sizes: &[],
+    documented_sizes: &[],
+    build: |_, _| Ok(Vec::new()),
+};
 
 /// What there is to know about a family without building it.
 #[derive(Clone, Copy, Debug)]

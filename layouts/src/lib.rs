@@ -13,6 +13,7 @@
 //! * [`families`] lists what there is; [`default_set`] is a representative selection.
 //! * The modules build one layout each from explicit parameters ([`papers`], [`cube`], [`wrf`],
 //!   [`milc`], [`nas`], [`lammps`], [`specfem`], [`fft`], [`openmpi`]).
+//! * `text` (feature `text`) reads a layout of one's own: constructor calls as TOML.
 //!
 //! Units: bytes unless a name says otherwise. Arrays are column-major (first dimension fastest)
 //! and indices start at 0. No buffer of any case exceeds [`MAX_BUFFER_BYTES`]; larger parameters
@@ -44,6 +45,8 @@ pub mod nas;
 pub mod openmpi;
 pub mod papers;
 pub mod specfem;
+#[cfg(feature = "text")]
+pub mod text;
 pub mod wrf;
 
 pub use case::{Axis, Case, MAX_BUFFER_BYTES, Side};

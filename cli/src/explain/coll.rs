@@ -28,7 +28,7 @@ const SHOWN_MAX: usize = 100;
 pub(super) struct Collective {
     /// Explain a collective among --n ranks instead of a message: barrier, bcast, allreduce, …
     #[arg(long, value_name = "OPERATION",
-        conflicts_with_all = ["layouts", "depth", "space", "memory", "turns"])]
+        conflicts_with_all = ["layouts", "files", "depth", "space", "memory", "turns"])]
     pub(super) coll: Option<String>,
     /// The ranks' hosts: how many there are, or the ranks of each: 0-3/4-7
     #[arg(long, value_name = "HOSTS", requires = "coll")]
