@@ -13,6 +13,9 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error as ThisError;
 
+/// Of a job that took too long, as timeout(1) does.
+const TIMED_OUT: u8 = 124;
+
 #[derive(Debug, ThisError)]
 pub(super) enum Failure {
     #[error(transparent)]
@@ -65,6 +68,7 @@ impl Failure {
     /// 2 for what the user can put right by calling differently.
     pub(super) fn exit_code(&self) -> u8 {
         match self {
+            Failure::Launch(LaunchError::TimedOut { .. }) => TIMED_OUT,
             Failure::Layout(_)
             | Failure::Text(_)
             | Failure::NoSpace { .. }

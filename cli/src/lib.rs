@@ -88,7 +88,7 @@ pub fn main() -> ExitCode {
 /// `examples/btl-udp/examples/gapless_udp.rs` is such a program.
 #[must_use]
 pub fn main_with(builder: impl Fn() -> Result<Builder, Box<dyn Error>>) -> ExitCode {
-    let Arguments { verbose, verb } = match Arguments::try_parse() {
+    let Arguments { verbose, verb } = match Arguments::try_parse_from(run::prepare(std::env::args_os())) {
         Ok(arguments) => arguments,
         Err(error) => return misread(&error),
     };

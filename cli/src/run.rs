@@ -1,20 +1,28 @@
-//! `gapless run`: the local launcher.
+//! `gapless run`: the local launcher, with the options that people know from `mpiexec`.
+
+mod words;
 
 use super::complain;
 use super::failure::Failure;
-use gapless::launch::{self, Job, LaunchError};
+use clap::{Args, FromArgMatches};
+use gapless::launch::{self, BindTo, Cores, Job, Launch, LaunchError, MapBy, Outcome, Program};
 use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// What a shell reports of a program that a closed pipe has ended: 128 + SIGPIPE.
 const SIGPIPE_EXIT: u8 = 128 + 13;
 
 /// What to start, and how.
 #[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "gapless run -n <N> [OPTIONS] <PROGRAM> [ARGUMENT]... [: -n <N> [OPTIONS] <PROGRAM>...]..."
+)]
 pub(super) struct Run {
-    /// How many processes
-    #[arg(short = 'n', long = "ranks", value_name = "N")]
+    /// How many processes (-np, too)
+    #[arg(short = 'n', long = "ranks", aliases = ["np"], value_name = "N")]
     ranks: u32,
     /// Put the rank before each line of output
     #[arg(short = 'p', long)]
@@ -22,31 +30,171 @@ pub(super) struct Run {
     /// Set a variable in the processes' environment (repeatable)
     #[arg(short = 'e', long = "env", value_name = "NAME=VALUE")]
     environment: Vec<String>,
-    /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    /// The same as -e; without a value, the variable must be set (repeatable)
+    #[arg(short = 'x', value_name = "NAME[=VALUE]")]
+    exported: Vec<String>,
+    /// Start the processes in this folder (-wdir, too)
+    #[arg(long = "wdir", aliases = ["wd"], value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// What each process is kept on [default: what --map-by names, or none]
+    #[arg(long, value_name = "UNIT")]
+    bind_to: Option<Bind>,
+    /// Give out cores one after the other (also: slot, node), or one of each NUMA node in turn
+    #[arg(long, value_name = "UNIT")]
+    map_by: Option<Map>,
+    /// Say on standard error where each process is kept
+    #[arg(long)]
+    report_bindings: bool,
+    /// End the job with an error if it takes longer, in seconds, 1 or more
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    timeout: Option<u32>,
+    /// The program and its arguments; `:` and more options begin another program of the job
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
-impl Run {
-    pub(super) fn run(self) -> Result<ExitCode, Failure> {
-        let environment =
-            self.environment.iter().map(|text| variable(text)).collect::<Result<_, _>>()?;
-        let mut words = self.program.into_iter();
-        let program = words.next().unwrap_or_default();
-        let job = Job {
-            ranks: self.ranks,
-            program,
-            arguments: words.collect(),
-            environment,
-            prefix: self.prefix,
-        };
-        start(&job)
+/// As the option says it.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Bind {
+    Core,
+    Numa,
+    None,
+}
+
+/// As the option says it. On one host, slots of a node are cores.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Map {
+    #[value(aliases = ["slot", "node"])]
+    Core,
+    Numa,
+}
+
+/// The options of this verb, for who parses them.
+fn command() -> clap::Command {
+    // The options that every verb takes.
+    let verbose = clap::Arg::new("verbose").short('v').long("verbose");
+    let help = clap::Arg::new("help").short('h').long("help");
+    let command = clap::Command::new("gapless run").disable_help_flag(true);
+    let verbose = verbose.action(clap::ArgAction::Count);
+    Run::augment_args(command.arg(verbose).arg(help.action(clap::ArgAction::Help)))
+}
+
+/// The words of a call, with those of `gapless run` in the form that the parser takes.
+pub(super) fn prepare(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = arguments.collect();
+    // Before the verb there are only options without values.
+    let is_flag = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with('-'));
+    let verb = words.iter().skip(1).position(|word| !is_flag(word)).map(|at| at + 1);
+    if let Some(verb) = verb.filter(|&verb| words[verb] == "run") {
+        let rest = words.split_off(verb + 1);
+        words.extend(words::prepare(&command(), rest));
     }
+    words
+}
+
+impl Run {
+    pub(super) fn run(mut self) -> Result<ExitCode, Failure> {
+        let all = std::mem::take(&mut self.program);
+        let mut words = words::programs(&all);
+        let mut programs = vec![self.program(words.next().unwrap_or_default())?];
+        for words in words {
+            programs.push(further(words)?);
+        }
+        let mut launch = Launch { programs, prefix: self.prefix, ..Launch::default() };
+        launch.time_limit = self.timeout.map(|seconds| Duration::from_secs(seconds.into()));
+        launch.processors = self.places(launch.ranks())?;
+        end(launch.run())
+    }
+
+    /// One program, as these options and these words say.
+    fn program(&self, words: &[OsString]) -> Result<Program, Failure> {
+        let Some((program, arguments)) = words.split_first() else {
+            return Err(bad(":", "", "a program is missing beside it"));
+        };
+        if let Some(folder) = self.folder.as_ref().filter(|folder| !folder.is_dir()) {
+            return Err(bad("--wdir", &folder.display().to_string(), "there is no such folder"));
+        }
+        let set = self.environment.iter().map(|text| variable("--env", text));
+        let exported = self.exported.iter().filter_map(|text| exported(text).transpose());
+        Ok(Program {
+            ranks: self.ranks,
+            program: program.clone(),
+            arguments: arguments.to_vec(),
+            environment: set.chain(exported).collect::<Result<_, _>>()?,
+            folder: self.folder.clone(),
+        })
+    }
+
+    /// The processors of each rank; none if nothing is to be bound.
+    fn places(&self, ranks: u32) -> Result<Vec<Vec<usize>>, Failure> {
+        let by = match self.map_by {
+            Some(Map::Numa) => MapBy::Numa,
+            Some(Map::Core) | None => MapBy::Core,
+        };
+        let to = match (self.bind_to, self.map_by) {
+            (Some(Bind::Core), _) | (None, Some(Map::Core)) => BindTo::Core,
+            (Some(Bind::Numa), _) | (None, Some(Map::Numa)) => BindTo::Numa,
+            (Some(Bind::None), _) | (None, None) => BindTo::None,
+        };
+        if to == BindTo::None {
+            if self.report_bindings {
+                complain("no rank is bound");
+            }
+            return Ok(Vec::new());
+        }
+        let cores = Cores::allowed()?;
+        let binding = cores.place(ranks, to, by);
+        if binding.shared {
+            let (there, are) = (cores.count(), if cores.count() == 1 { "core" } else { "cores" });
+            complain(&format!("{ranks} ranks share {there} {are}: ranks on one core take turns"));
+        }
+        if self.report_bindings {
+            for (rank, place) in binding.places.iter().enumerate() {
+                let listed: Vec<String> = place.processors.iter().map(usize::to_string).collect();
+                let (node, listed) = (place.node, listed.join(","));
+                complain(&format!(
+                    "rank {rank} is bound to processors {listed} of NUMA node {node}"
+                ));
+            }
+        }
+        Ok(binding.places.into_iter().map(|place| place.processors).collect())
+    }
+
+    /// The first option that only the first program may have, of those that were given.
+    fn of_the_whole_job(&self) -> Option<&'static str> {
+        let given = [
+            ("--prefix", self.prefix),
+            ("--bind-to", self.bind_to.is_some()),
+            ("--map-by", self.map_by.is_some()),
+            ("--report-bindings", self.report_bindings),
+            ("--timeout", self.timeout.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
+    }
+}
+
+/// A program behind `:`, with options of its own.
+fn further(words: &[OsString]) -> Result<Program, Failure> {
+    let command = command().no_binary_name(true);
+    let words = words::prepare(&command, words.to_vec());
+    let parsed = command.try_get_matches_from(words).and_then(|m| Run::from_arg_matches(&m));
+    // As for the first program's options: what is wrong, how to call it, exit code 2.
+    let mut run = parsed.unwrap_or_else(|error| error.exit());
+    if let Some(option) = run.of_the_whole_job() {
+        return Err(bad(option, "", "it is for the whole job, and goes before the first program"));
+    }
+    let words = std::mem::take(&mut run.program);
+    run.program(&words)
 }
 
 /// Runs a job, and says which process failed first, if one did.
 pub(super) fn start(job: &Job) -> Result<ExitCode, Failure> {
-    let outcome = match launch::run(job) {
+    end(launch::run(job))
+}
+
+/// The exit code of a job that has ended.
+fn end(outcome: Result<Outcome, LaunchError>) -> Result<ExitCode, Failure> {
+    let outcome = match outcome {
         Ok(outcome) => outcome,
         // Whoever read the job's output has seen enough (`| head`): the job was ended, quietly.
         Err(LaunchError::System { operation: "write", error })
@@ -89,29 +237,56 @@ pub(super) fn start_again(ranks: u32) -> Result<ExitCode, Failure> {
     }
 }
 
-fn variable(text: &str) -> Result<(OsString, OsString), Failure> {
+fn variable(option: &'static str, text: &str) -> Result<(OsString, OsString), Failure> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !text.contains('\0') => {
             Ok((name.into(), value.into()))
         }
-        _ => Err(Failure::BadOption {
-            option: "--env",
-            value: text.to_owned(),
-            why: "a variable is given as NAME=VALUE".to_owned(),
-        }),
+        _ => Err(bad(option, text, "a variable is given as NAME=VALUE")),
     }
+}
+
+/// What `-x` sets, if anything: a variable without a value is there already, or an error.
+fn exported(text: &str) -> Result<Option<(OsString, OsString)>, Failure> {
+    if text.contains('=') {
+        return variable("-x", text).map(Some);
+    }
+    match text.is_empty() || std::env::var_os(text).is_none() {
+        true => Err(bad("-x", text, "this variable is not set; -x NAME=VALUE sets one")),
+        false => Ok(None),
+    }
+}
+
+fn bad(option: &'static str, value: &str, why: &str) -> Failure {
+    Failure::BadOption { option, value: value.to_owned(), why: why.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::variable;
+    use super::{exported, prepare, variable};
+    use std::ffi::OsString;
 
     #[test]
     fn variables_have_a_name() {
-        assert_eq!(variable("A=b=c").unwrap(), ("A".into(), "b=c".into()));
-        assert_eq!(variable("A=").unwrap(), ("A".into(), "".into()));
+        assert_eq!(variable("-e", "A=b=c").unwrap(), ("A".into(), "b=c".into()));
+        assert_eq!(variable("-e", "A=").unwrap(), ("A".into(), "".into()));
         for text in ["", "A", "=b"] {
-            assert!(variable(text).is_err(), "{text}");
+            assert!(variable("-e", text).is_err(), "{text}");
         }
+        assert_eq!(exported("A=b").unwrap(), Some(("A".into(), "b".into())));
+        assert_eq!(exported("PATH").unwrap(), None);
+        for text in ["", "=b", "GAPLESS_TEST_NOT_SET"] {
+            assert!(exported(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_verbs_words_are_left_alone() {
+        let words = |text: &str| -> Vec<OsString> { text.split(' ').map(OsString::from).collect() };
+        for text in ["gapless", "gapless -v", "gapless layout -np run", "gapless -v explain a"] {
+            assert_eq!(prepare(words(text).into_iter()), words(text));
+        }
+        let run = prepare(words("gapless -v run -np 2 run -np").into_iter());
+        assert_eq!(run, words("gapless -v run --np 2 -- run -np"));
     }
 }

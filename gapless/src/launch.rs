@@ -6,9 +6,14 @@
 //! has its own process group: whatever it starts dies with it. If the launcher itself is killed, the kernel kills its
 //! processes (`PR_SET_PDEATHSIG`) and closes their PMI sockets.
 
+mod binding;
 mod child;
 mod output;
+mod programs;
 mod server;
+
+pub use binding::{BindTo, Binding, Core, Cores, MapBy};
+pub use programs::{Launch, Program};
 
 use crate::descriptors;
 use child::Child;
@@ -32,7 +37,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How often the system is asked whether processes have ended, if nothing else tells.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
-/// What to start.
+/// What to start: one program. [`Launch`] says more.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// How many processes, 1 to [`RANKS_MAX`].
@@ -76,6 +81,16 @@ pub enum LaunchError {
         program: String,
         /// What the system said.
         error: std::io::Error,
+    },
+    /// The job took longer than [`Launch::time_limit`]. Its processes were ended.
+    #[error("the job did not end within {} s; {running} of {ranks} processes were ended", limit.as_secs_f64())]
+    TimedOut {
+        /// How long it was given.
+        limit: Duration,
+        /// How many processes had not ended by then.
+        running: usize,
+        /// How many processes it had.
+        ranks: u32,
     },
     /// The operating system refused the launcher something.
     #[error("{operation} failed: {error}")]
@@ -151,19 +166,24 @@ fn system(operation: &'static str) -> impl Fn(std::io::Error) -> LaunchError {
 /// Nothing to start, a program that cannot be started, or the system's refusal; processes that were
 /// started already are killed.
 pub fn run(job: &Job) -> Result<Outcome, LaunchError> {
-    if job.ranks == 0 || job.ranks > RANKS_MAX {
-        return Err(LaunchError::BadRanks { ranks: job.ranks });
+    Launch::from(job).run()
+}
+
+fn run_all(job: &Launch) -> Result<Outcome, LaunchError> {
+    let ranks = job.ranks();
+    if ranks == 0 || ranks > RANKS_MAX {
+        return Err(LaunchError::BadRanks { ranks });
     }
     // The link and the process of each, and where its output comes out.
-    let needed = OWN_FILES + u64::from(job.ranks) * if job.prefix { 4 } else { 2 };
+    let needed = OWN_FILES + u64::from(ranks) * if job.prefix { 4 } else { 2 };
     descriptors::raise(needed, needed).map_err(|limit| LaunchError::TooFewDescriptors {
-        ranks: job.ranks,
+        ranks,
         needed,
         limit,
     })?;
     let signals = Signals::register()?;
     let mut running = Running::start(job)?;
-    let outcome = running.until_all_ended(&signals);
+    let outcome = running.until_all_ended(&signals, job.time_limit);
     running.kill_all(Signal::KILL);
     outcome
 }
@@ -205,21 +225,28 @@ struct Running {
     kill_at: Option<Instant>,
     /// When the system was last asked about the processes without a pidfd.
     asked: Instant,
+    /// When the job is ended, whatever it does.
+    ends_at: Option<Instant>,
+    /// How many processes had not ended then.
+    timed_out: Option<usize>,
 }
 
 impl Running {
-    fn start(job: &Job) -> Result<Running, LaunchError> {
+    fn start(job: &Launch) -> Result<Running, LaunchError> {
+        let numbers = job.numbers();
         let mut running = Running {
             children: Vec::new(),
-            server: Server::new(job.ranks),
-            outputs: Prefixer::new(job.ranks),
+            server: Server::new(numbers.clone()),
+            outputs: Prefixer::new(job.ranks()),
             failed: None,
             signalled: None,
             kill_at: None,
             asked: Instant::now(),
+            ends_at: job.time_limit.and_then(|limit| Instant::now().checked_add(limit)),
+            timed_out: None,
         };
-        for rank in 0..job.ranks {
-            match Child::start(job, rank) {
+        for (rank, number) in (0u32..).zip(numbers) {
+            match Child::start(job, &job.programs[number], rank) {
                 Ok(child) => running.children.push(child),
                 Err(error) => {
                     running.kill_all(Signal::KILL);
@@ -237,7 +264,7 @@ impl Running {
     }
 
     fn fail(&mut self, rank: usize, end: End) {
-        if self.failed.is_none() && self.signalled.is_none() {
+        if self.failed.is_none() && self.signalled.is_none() && self.timed_out.is_none() {
             let rank = u32::try_from(rank).unwrap_or(u32::MAX);
             self.failed = Some((rank, end));
         }
@@ -252,18 +279,35 @@ impl Running {
         }
     }
 
-    fn until_all_ended(&mut self, signals: &Signals) -> Result<Outcome, LaunchError> {
+    /// Ends the job if its time is over.
+    fn keep_time(&mut self) {
+        if self.kill_at.is_none() && self.ends_at.is_some_and(|at| Instant::now() >= at) {
+            self.timed_out = Some(self.children.iter().filter(|child| child.runs()).count());
+            self.terminate();
+        }
+    }
+
+    fn until_all_ended(
+        &mut self,
+        signals: &Signals,
+        limit: Option<Duration>,
+    ) -> Result<Outcome, LaunchError> {
         while self.children.iter().any(Child::is_open) {
             let mut sources = self.wait(signals)?;
             sources.extend(self.unwatched());
             for source in sources {
                 self.attend(&source, signals)?;
             }
+            self.keep_time();
             if self.kill_at.is_some_and(|at| Instant::now() >= at) {
                 self.kill_all(Signal::KILL);
                 // A process outside our reach may hold a pipe open: do not wait for its output.
                 self.children.iter_mut().for_each(Child::close_output_if_ended);
             }
+        }
+        if let (Some(running), Some(limit)) = (self.timed_out, limit) {
+            let ranks = u32::try_from(self.children.len()).unwrap_or(u32::MAX);
+            return Err(LaunchError::TimedOut { limit, running, ranks });
         }
         Ok(Outcome { failed: self.failed, signalled: self.signalled })
     }
@@ -282,7 +326,7 @@ impl Running {
         asked.map(|(rank, _)| Source::Process(rank)).collect()
     }
 
-    /// Waits for something to happen; bounded while the job is being ended, or processes must be asked.
+    /// Waits for something to happen; bounded while the job is being ended, has a limit, or processes must be asked.
     fn wait(&self, signals: &Signals) -> Result<Vec<Source>, LaunchError> {
         let mut watched: Vec<(Source, BorrowedFd<'_>)> = Vec::new();
         for (index, (_, pipe)) in signals.0.iter().enumerate() {
@@ -299,6 +343,7 @@ impl Running {
             .collect();
         let until_killed = self
             .kill_at
+            .or(self.ends_at)
             .map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20)));
         let until_asked = self.children.iter().any(Child::must_be_asked).then_some(ASK_EVERY);
         let limit = until_killed.into_iter().chain(until_asked).min();
@@ -384,7 +429,7 @@ impl Requests {
     #[must_use]
     #[allow(clippy::new_without_default, reason = "only fuzzing makes one")]
     pub fn new() -> Requests {
-        Requests(Server::new(3))
+        Requests(Server::new(vec![0; 3]))
     }
 
     /// The process `rank` ends.

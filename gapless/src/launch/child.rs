@@ -1,11 +1,12 @@
 //! One process of a job: what tells its end, its PMI socket and, where asked for, its output pipes.
 
 use super::output::Stream;
-use super::{End, Job, LaunchError, system};
+use super::{End, Launch, LaunchError, Program, system};
 use crate::pmi::Line;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_open, waitid,
 };
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -35,20 +36,24 @@ pub(super) struct Child {
 }
 
 impl Child {
-    pub(super) fn start(job: &Job, rank: u32) -> Result<Child, LaunchError> {
+    pub(super) fn start(job: &Launch, program: &Program, rank: u32) -> Result<Child, LaunchError> {
         let (ours, theirs) = UnixStream::pair().map_err(system("socketpair"))?;
         ours.set_nonblocking(true).map_err(system("fcntl"))?;
         let descriptor = theirs.as_raw_fd();
-        let mut command = Command::new(&job.program);
+        let processors = processors(job, rank);
+        let mut command = Command::new(&program.program);
         command
-            .args(&job.arguments)
-            .envs(job.environment.iter().map(|(key, value)| (key, value)))
+            .args(&program.arguments)
+            .envs(program.environment.iter().map(|(key, value)| (key, value)))
             .env("PMI_FD", descriptor.to_string())
             .env("PMI_RANK", rank.to_string())
-            .env("PMI_SIZE", job.ranks.to_string())
+            .env("PMI_SIZE", job.ranks().to_string())
             .env("MPI_LOCALRANKID", rank.to_string())
-            .env("MPI_LOCALNRANKS", job.ranks.to_string())
+            .env("MPI_LOCALNRANKS", job.ranks().to_string())
             .process_group(0);
+        if let Some(folder) = &program.folder {
+            command.current_dir(folder);
+        }
         // Another launcher's variables are not for them.
         for (name, _) in std::env::vars_os() {
             if is_of_another_launcher(&name.to_string_lossy()) {
@@ -65,7 +70,7 @@ impl Child {
         }
         let launcher = rustix::process::getpid();
         // SAFETY: the closure runs between fork and exec and only makes system calls
-        // (fcntl, prctl, getppid), which are async-signal-safe; it allocates nothing.
+        // (fcntl, prctl, getppid, sched_setaffinity), which are async-signal-safe; it allocates nothing.
         unsafe {
             command.pre_exec(move || {
                 rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
@@ -74,11 +79,14 @@ impl Child {
                     // The launcher died before the line above took effect.
                     return Err(ErrorKind::BrokenPipe.into());
                 }
+                if let Some(processors) = &processors {
+                    sched_setaffinity(None, processors)?;
+                }
                 Ok(())
             });
         }
         let mut child = command.spawn().map_err(|error| LaunchError::Start {
-            program: job.program.to_string_lossy().into_owned(),
+            program: program.program.to_string_lossy().into_owned(),
             error,
         })?;
         let pid = Pid::from_child(&child);
@@ -97,6 +105,11 @@ impl Child {
             stdout: child.stdout.take(),
             stderr: child.stderr.take(),
         })
+    }
+
+    /// Whether the process has not been seen to end.
+    pub(super) fn runs(&self) -> bool {
+        self.process.is_some()
     }
 
     /// Whether the process runs or something of its output may still come.
@@ -221,6 +234,14 @@ impl Child {
 pub(super) fn any_ended() -> bool {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     !matches!(waitid(WaitId::All, look), Ok(None))
+}
+
+/// What the process may use, if it was told. Numbers that no set can hold are left out.
+fn processors(job: &Launch, rank: u32) -> Option<CpuSet> {
+    let listed = job.processors.get(rank as usize)?;
+    let mut set = CpuSet::new();
+    listed.iter().filter(|&&processor| processor < CpuSet::MAX_CPU).for_each(|&p| set.set(p));
+    (set.count() > 0).then_some(set)
 }
 
 /// Whether a variable tells processes of a launcher that is not ours.

@@ -36,16 +36,19 @@ struct Process {
 pub(super) struct Server {
     job: String,
     processes: Vec<Process>,
+    /// The number of the program that each process runs.
+    programs: Vec<usize>,
     store: HashMap<String, String>,
 }
 
 impl Server {
-    pub(super) fn new(ranks: u32) -> Server {
+    /// For as many processes as there are numbers of programs.
+    pub(super) fn new(programs: Vec<usize>) -> Server {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let nanoseconds = since.map_or(0, |since| since.as_nanos());
         let job = format!("gapless-{}-{nanoseconds:x}", std::process::id());
-        let processes = (0..ranks).map(|_| Process::default()).collect();
-        Server { job, processes, store: HashMap::new() }
+        let processes = programs.iter().map(|_| Process::default()).collect();
+        Server { job, processes, programs, store: HashMap::new() }
     }
 
     /// Whether the others wait for `rank`: it has joined them and not left in good order.
@@ -79,7 +82,7 @@ impl Server {
                 "cmd=maxes kvsname_max=256 keylen_max={KEY_BYTES_MAX} vallen_max={VALUE_BYTES_MAX}"
             )),
             "get_my_kvsname" => reply(format!("cmd=my_kvsname kvsname={}", self.job)),
-            "get_appnum" => reply("cmd=appnum appnum=0".to_owned()),
+            "get_appnum" => reply(format!("cmd=appnum appnum={}", self.programs[rank])),
             "get_universe_size" => reply(format!("cmd=universe_size size={size}")),
             "put" => match self.put(rank, request) {
                 Ok(()) => reply("cmd=put_result rc=0".to_owned()),
@@ -147,7 +150,7 @@ mod tests {
 
     #[test]
     fn keys_are_seen_by_all_after_the_barrier() {
-        let mut server = Server::new(2);
+        let mut server = Server::new(vec![0; 2]);
         let Action::Reply(put) = ask(&mut server, 0, "cmd=put kvsname=x key=a value=b=c") else {
             panic!("a put is answered at once");
         };
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_answered_with_a_failure() {
-        let mut server = Server::new(1);
+        let mut server = Server::new(vec![0; 1]);
         for text in ["", "cmd=put key=a", "cmd=get", "cmd=dance", "cmd=get key=none"] {
             let Action::Reply(answer) = ask(&mut server, 0, text) else { panic!("{text}") };
             assert_eq!(Line::parse(&answer).get("rc"), Some("-1"), "{text}");
@@ -178,8 +181,15 @@ mod tests {
     }
 
     #[test]
+    fn a_process_learns_which_program_it_runs() {
+        let mut server = Server::new(vec![0, 1, 1]);
+        let Action::Reply(answer) = ask(&mut server, 2, "cmd=get_appnum") else { panic!() };
+        assert_eq!(Line::parse(&answer).get("appnum"), Some("1"));
+    }
+
+    #[test]
     fn a_process_counts_between_init_and_finalize() {
-        let mut server = Server::new(1);
+        let mut server = Server::new(vec![0; 1]);
         assert!(!server.counts_on(0));
         ask(&mut server, 0, "cmd=init pmi_version=1 pmi_subversion=1");
         assert!(server.counts_on(0));
@@ -190,12 +200,12 @@ mod tests {
 
     #[test]
     fn a_barrier_that_cannot_open_is_noticed() {
-        let mut server = Server::new(3);
+        let mut server = Server::new(vec![0; 3]);
         ask(&mut server, 1, "cmd=barrier_in");
         assert_eq!(server.missed(), None, "the others may still come");
         server.ended(2);
         assert_eq!(server.missed(), Some(2));
-        let mut server = Server::new(2);
+        let mut server = Server::new(vec![0; 2]);
         server.ended(0);
         assert_eq!(server.missed(), None, "nobody waits");
         ask(&mut server, 1, "cmd=barrier_in");
