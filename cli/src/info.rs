@@ -15,6 +15,9 @@ use gapless_report::{Bytes, Machine};
 use std::fmt::Write;
 use std::process::ExitCode;
 
+/// What is said of a way between two processes that works; `doctor` looks for it.
+pub(super) const WORKS: &str = "works between processes here";
+
 /// No options but the hidden ones.
 #[derive(Debug, clap::Args)]
 pub(super) struct Info {
@@ -153,8 +156,7 @@ fn try_link(worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
         if let Some(limits) = limits.filter(|_| !built_in) {
             say(&format!("{:<14} {}\n", format!("transport {}", limits.name), transport(&limits)))?;
         }
-        let yes =
-            |there: bool| if there { "works between processes here" } else { "not available" };
+        let yes = |there: bool| if there { WORKS } else { "not available" };
         let single_copy = match single_copy {
             true => yes(true).to_owned(),
             false if !built_in => yes(false).to_owned(),

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod collectives;
+mod doctor;
 mod explain;
 mod failure;
 mod info;
@@ -46,6 +47,8 @@ enum Verb {
     Run(run::Run),
     /// What this machine and this build can do
     Info(info::Info),
+    /// What hinders speed or correctness on this machine, and what mends it
+    Doctor(doctor::Doctor),
     /// Which protocol would carry a message, and by which numbers
     Explain(explain::Explain),
     /// Measure what the choice of protocols goes by, and write it to the tuning file
@@ -88,16 +91,18 @@ pub fn main() -> ExitCode {
 /// `examples/btl-udp/examples/gapless_udp.rs` is such a program.
 #[must_use]
 pub fn main_with(builder: impl Fn() -> Result<Builder, Box<dyn Error>>) -> ExitCode {
-    let Arguments { verbose, verb } = match Arguments::try_parse_from(run::prepare(std::env::args_os())) {
-        Ok(arguments) => arguments,
-        Err(error) => return misread(&error),
-    };
+    let Arguments { verbose, verb } =
+        match Arguments::try_parse_from(run::prepare(std::env::args_os())) {
+            Ok(arguments) => arguments,
+            Err(error) => return misread(&error),
+        };
     log(verbose);
     let worlds = Worlds(&builder);
     let result = match verb {
         Verb::Pingpong(verb) => verb.run(worlds),
         Verb::Run(verb) => verb.run(),
         Verb::Info(verb) => verb.run(worlds),
+        Verb::Doctor(verb) => verb.run(),
         Verb::Explain(verb) => verb.run(),
         Verb::Tune(verb) => verb.run(worlds),
         Verb::Layout(verb) => verb.run(),

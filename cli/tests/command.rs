@@ -55,6 +55,32 @@ fn info_says_what_is_there_and_why_not() {
     }
 }
 
+#[test]
+fn doctor_says_what_it_found() {
+    let said = call(&["doctor"]);
+    let text = text_of(&said);
+    for check in ["two processes ", "open files ", "locked memory ", "/dev/shm ", "RDMA "] {
+        assert!(text.contains(check), "{check} in {text}");
+    }
+    let output = call(&["doctor", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&text_of(&output)).unwrap();
+    let problems = json["problems"].as_u64().unwrap();
+    for output in [&said, &output] {
+        assert_eq!(output.status.code(), Some(i32::from(problems > 0)), "{json:#}");
+    }
+    // What a limit forbids is a problem, and the exit code says so.
+    let mut command = Command::new("sh");
+    let script = "ulimit -f 1024; exec \"$0\" doctor";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_gapless")]);
+    let output = finish(command, SOON);
+    assert_eq!(output.status.code(), Some(1), "{}", text_of(&output));
+    assert!(text_of(&output).contains("problem  file length"), "{}", text_of(&output));
+}
+
+fn text_of(output: &std::process::Output) -> String {
+    text(&output.stdout)
+}
+
 /// A driver that ends whoever opens it, as PoCL does where there is no `/sys`, is a line of what `info` says.
 #[test]
 fn info_outlives_drivers() {

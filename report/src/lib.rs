@@ -48,6 +48,6 @@ pub use plot::{
 };
 pub use samples::{NoSamples, Samples, Summary};
 pub use schema::{Absent, Comparison, Mark, Report, Row};
-pub use table::{Align, Table};
+pub use table::{Align, Table, folded};
 pub use terminal::terminal_columns;
 pub use validate::{Fault, Invalid};

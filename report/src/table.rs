@@ -2,6 +2,8 @@
 
 mod fit;
 
+pub use fit::folded;
+
 use std::fmt;
 
 use crate::human::{Bytes, Rate, Time};

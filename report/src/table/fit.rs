@@ -99,7 +99,12 @@ impl Table {
 }
 
 /// `text` in lines of so many characters, broken between words; a word that is longer is broken, too.
-fn folded(text: &str, width: usize) -> String {
+///
+/// ```
+/// assert_eq!(gapless_report::folded("to be or not", 6), "to be\nor not");
+/// ```
+#[must_use]
+pub fn folded(text: &str, width: usize) -> String {
     let width = width.max(1);
     let (mut folded, mut used) = (String::new(), 0);
     for word in text.split_whitespace() {
