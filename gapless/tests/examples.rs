@@ -1,0 +1,39 @@
+//! The examples of this crate, as jobs of real processes. `cargo test` builds them beside its tests; `cargo test --test
+//! examples` alone does not.
+#![cfg(feature = "launch")]
+
+use gapless::launch::{self, Job};
+
+fn in_four_ranks(example: &str) {
+    let test = std::env::current_exe().expect("the path of this program");
+    let folder = test.ancestors().nth(2).expect("tests are two folders below");
+    let program = folder.join("examples").join(example);
+    assert!(program.exists(), "{}: run `cargo test -p gapless`, or build it", program.display());
+    let job = Job {
+        ranks: 4,
+        program: program.into(),
+        arguments: Vec::new(),
+        environment: Vec::new(),
+        prefix: true,
+    };
+    let outcome = launch::run(&job).expect("the job starts");
+    assert!(outcome.failed.is_none(), "{:?}", outcome.failed);
+}
+
+#[test]
+fn particles_stay_in_the_world() {
+    in_four_ranks("particles");
+}
+
+#[test]
+fn a_plate_gets_warm() {
+    in_four_ranks("plate");
+}
+
+#[test]
+fn the_tutorial_shows_the_plate() {
+    let chapter = include_str!("../../docs/tutorial/2-halo-exchange.md");
+    let file = include_str!("../examples/plate.rs");
+    let shown = chapter.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
+    assert!(shown.is_some_and(|shown| file.contains(shown)), "the chapter shows another program");
+}
