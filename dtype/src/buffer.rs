@@ -1,14 +1,18 @@
 //! Buffers: memory of elements that have a datatype, as programs have it: a value, an array, a slice, a `Vec`.
 
+#[cfg(feature = "ndarray")]
+mod ndarray;
+
 use crate::equivalence::{AnyBits, Equivalence};
 use crate::fit::ElementType;
+use crate::layout::Layout;
 
 mod sealed {
     pub trait Sealed {}
 }
 
-/// Elements that can be sent: a value of a type that has [`Equivalence`], or an array, a slice or a `Vec` of them.
-/// Sealed: code that reads memory believes it.
+/// Elements that can be sent: a value of a type that has [`Equivalence`], or an array, a slice or a `Vec` of them; with
+/// feature `ndarray` also an array or a view of that crate. Sealed: code that reads memory believes it.
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` cannot be sent",
     label = "not a value, an array, a slice or a `Vec` of a type that has a datatype",
@@ -16,9 +20,17 @@ mod sealed {
             `#[derive(gapless::Datatype)]` and `#[repr(C)]`"
 )]
 pub trait Buffer: sealed::Sealed {
-    /// The elements' address, how many there are, and of what type.
+    /// The elements' address, how many there are, and of what type. If they are [spread](Buffer::spread), there may be
+    /// others between them.
     #[doc(hidden)]
     fn parts(&self) -> (*const u8, usize, ElementType);
+
+    /// Which elements of that memory, in which order, if not all of them one behind the other.
+    #[doc(hidden)]
+    #[inline]
+    fn spread(&self) -> Option<Spread> {
+        None
+    }
 }
 
 /// Elements that can be received into, likewise, of a type that has [`AnyBits`].
@@ -33,6 +45,18 @@ pub trait BufferMut: Buffer {
     /// As [`Buffer::parts`], to be written.
     #[doc(hidden)]
     fn parts_mut(&mut self) -> (*mut u8, usize, ElementType);
+}
+
+/// Elements of a stretch of memory that are not one behind the other: `count` instances of a layout.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct Spread {
+    /// Bytes into the memory where displacement 0 is.
+    pub origin_bytes: u64,
+    /// The instances lie inside the memory, and describe elements of it.
+    pub layout: Layout,
+    /// How many.
+    pub count: u64,
 }
 
 impl<T: Equivalence> sealed::Sealed for T {}

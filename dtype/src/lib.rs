@@ -99,6 +99,8 @@ pub mod naive;
 pub mod testkit;
 
 pub use attributes::{AttributeError, CopyRule, Key};
+#[doc(hidden)]
+pub use buffer::Spread;
 pub use buffer::{Buffer, BufferMut};
 pub use build::{Darray, Subarray};
 pub use contents::{Combiner, Contents, Distribution, Envelope, Order};

@@ -78,6 +78,32 @@
 //! # }
 //! ```
 //!
+//! # Arrays of `ndarray`
+//!
+//! With the feature `ndarray`, a reference to an array or a view of that crate (0.17) is a buffer, and so is a view by
+//! value: of any strides, also negative ones, and axes of any length. Its elements travel in logical order, the last
+//! axis fastest; nothing is copied. In a collective, blocks are slices along the first axis.
+//!
+#![cfg_attr(feature = "ndarray", doc = "```")]
+#![cfg_attr(not(feature = "ndarray"), doc = "```ignore")]
+//! use gapless::World;
+//! use ndarray::{Array2, s};
+//! # fn main() -> Result<(), gapless::Error> {
+//! let world = World::init()?;
+//! let comm = world.comm();
+//! let (right, left) = ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+//! let a = Array2::from_shape_fn((3, 4), |(row, column)| (10 * row + column) as f64);
+//! let mut b = Array2::<f64>::zeros((3, 4));
+//! // The last column comes into the second one of the neighbour, upside down.
+//! comm.sendrecv(a.slice(s![.., 3]), (right, 0), b.slice_mut(s![..;-1, 1]), (left, 0))?;
+//! assert_eq!(b.column(1).to_vec(), [23.0, 13.0, 3.0]);
+//! world.finalize()
+//! # }
+//! ```
+//!
+//! An array that `broadcast` repeats to 2⁶³ bytes or more panics. A [`Plan`] takes the elements as they lie in memory:
+//! `as_slice_memory_order_mut`.
+//!
 //! # Where things are
 //!
 //! - [`prelude`]: what most programs use, in one import;

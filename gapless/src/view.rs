@@ -4,12 +4,14 @@
 //! calls that take a view cannot read or write anything else. Whether a layout fits the elements is `gapless_dtype`'s to say.
 
 mod buffers;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 
 pub use buffers::{RecvBuffer, SendBuffer};
 
 use crate::error::Error;
 use crate::shared_buf::SharedBuf;
-use gapless_dtype::{AnyBits, Buffer, BufferMut, ElementType, Equivalence, Layout};
+use gapless_dtype::{AnyBits, Buffer, BufferMut, ElementType, Equivalence, Layout, Spread};
 use gapless_engine::Typed;
 use gapless_mem::{Region, Space};
 use std::marker::PhantomData;
@@ -47,11 +49,22 @@ pub(crate) fn typed_in(
     Ok(typed)
 }
 
+/// The elements of a buffer, by its parts and what of them is spread.
 #[inline]
-fn elements((start, count, element): (*const u8, usize, ElementType)) -> Typed {
+fn elements(
+    (start, count, element): (*const u8, usize, ElementType),
+    spread: Option<Spread>,
+) -> Typed {
     // Fits: so many elements are in memory.
     let bytes = count * usize::try_from(element.bytes()).unwrap_or(0);
-    all_of(region_of(start, bytes), count, element)
+    let region = region_of(start, bytes);
+    match spread {
+        None => all_of(region, count, element),
+        Some(Spread { origin_bytes, layout, count }) => {
+            Typed::new(region, origin_bytes, &layout, count)
+                .expect("the elements lie inside their memory, and are fewer than 2^63 bytes")
+        }
+    }
 }
 
 /// The source of a message: borrowed memory, and `count` instances of a layout in it.
@@ -209,7 +222,7 @@ impl<'a> ViewMut<'a> {
 impl<'a, B: Buffer + ?Sized> From<&'a B> for View<'a> {
     #[inline]
     fn from(buffer: &'a B) -> View<'a> {
-        View { typed: elements(buffer.parts()), memory: PhantomData }
+        View { typed: elements(buffer.parts(), buffer.spread()), memory: PhantomData }
     }
 }
 
@@ -224,7 +237,8 @@ impl<'a, B: BufferMut + ?Sized> From<&'a mut B> for ViewMut<'a> {
     #[inline]
     fn from(buffer: &'a mut B) -> ViewMut<'a> {
         let (start, count, element) = buffer.parts_mut();
-        ViewMut { typed: elements((start.cast_const(), count, element)), memory: PhantomData }
+        let typed = elements((start.cast_const(), count, element), buffer.spread());
+        ViewMut { typed, memory: PhantomData }
     }
 }
 
