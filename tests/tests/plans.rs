@@ -1,14 +1,17 @@
 //! Plans between ranks, in every kind of memory: a block's halo is exchanged with all eight neighbours for a few steps,
 //! and every cell is compared with what indices say. Ranks are threads.
 
+use gapless::btl::Btl;
+use gapless::btl::loopback::{Hub, Loopback};
 use gapless::{
-    Builder, Communicator, Datatype, Device, Layout, Plan, PlanBuffer, PlanBuilder, Primitive,
-    Region, Space, Tuning, World,
+    Builder, Communicator, Config, Datatype, Device, Layout, Plan, PlanBuffer, PlanBuilder,
+    Primitive, Region, Space, Tuning, World,
 };
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::testkit::FakeEngine;
+use gapless_halo3d::{Cuboid, Memory};
 use gapless_mem::fake::FakeDevice;
-use gapless_tests::{byte_at, job_of};
+use gapless_tests::{byte_at, job, job_of};
 use std::sync::Arc;
 
 /// Cells of a block's side without its halo, and with it.
@@ -152,17 +155,22 @@ fn halos_in_allocated_memory() {
     );
 }
 
-#[test]
-fn halos_in_memory_of_devices() {
-    let devices = [0; RANKS as usize].map(|_| Arc::new(FakeDevice::with_delay(0, 2)));
+/// A world of ranks with a fake device each.
+fn with_fakes(ranks: u32, name: &str, body: impl Fn(&World, &FakeDevice) + Sync) {
+    let devices: Vec<_> = (0..ranks).map(|_| Arc::new(FakeDevice::with_delay(0, 2))).collect();
     let builder = |rank: u32| {
         let device = &devices[rank as usize];
         let engine = FakeEngine { attaches: false, ..FakeEngine::new(device, 3) };
-        let builder = sm(rank, "devices").open_devices(false);
+        let builder = sm(rank, name).open_devices(false);
         builder.engine(Arc::new(engine)).device(Arc::clone(device) as _)
     };
-    job_of(RANKS, builder, |world| {
-        let (comm, device) = (world.comm(), &*devices[world.rank() as usize]);
+    job_of(ranks, builder, |world| body(world, &devices[world.rank() as usize]));
+}
+
+#[test]
+fn halos_in_memory_of_devices() {
+    with_fakes(RANKS, "devices", |world, device| {
+        let comm = world.comm();
         let array = || world.alloc_device(FAKE, 8 * CELLS).unwrap();
         let mut own = plan(comm, comm.plan(&array()), 8);
         let put = |array: &mut gapless::DeviceBuf, bytes: &[u8]| {
@@ -181,6 +189,31 @@ fn halos_in_memory_of_devices() {
         // SAFETY: the memory lives until the end of this block, and nothing else touches it during the call.
         unsafe { plan.exchange_region(memory.region()) }.unwrap();
         assert!(get(&memory) == expected(comm, 77));
+    });
+}
+
+/// A cuboid small enough that its serial computation takes no time, with blocks that differ.
+const CUBOID: Cuboid = Cuboid { sides: [10, 7, 8], steps: 20 };
+
+/// The middle one of 27 processes has 26 neighbours.
+#[test]
+fn the_cuboid_is_computed_by_27_ranks() {
+    let hub = Hub::new();
+    let transports = |_| -> Vec<Box<dyn Btl>> { vec![Box::new(Loopback::new(&hub))] };
+    job(27, &Config::default(), transports, |world| {
+        let summary = gapless_halo3d::run(world, CUBOID, Memory::Host).unwrap();
+        assert_eq!((summary.wrong, summary.grid), (0, [3; 3]), "{summary:?}");
+        let neighbours = if world.rank() == 13 { 26 } else { summary.neighbours };
+        assert_eq!((summary.neighbours, summary.residuals.len()), (neighbours, 2));
+    });
+}
+
+#[test]
+fn the_cuboid_is_computed_with_blocks_on_devices() {
+    with_fakes(4, "cuboid", |world, _| {
+        let summary = gapless_halo3d::run(world, CUBOID, Memory::Device(FAKE)).unwrap();
+        assert_eq!((summary.wrong, summary.grid), (0, [2, 2, 1]), "{summary:?}");
+        assert_eq!(summary.neighbours, 3);
     });
 }
 

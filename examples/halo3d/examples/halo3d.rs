@@ -1,0 +1,74 @@
+//! A three-dimensional halo exchange with up to 26 neighbours, with any number of processes:
+//!
+//! ```text
+//! cargo build --release --example halo3d
+//! cargo run --release -- run -n 4 target/release/examples/halo3d [--device cuda|opencl]
+//! ```
+//!
+//! With `--device` the blocks lie in memory of devices, and are exchanged there; the steps are computed by the host. The
+//! exchange itself is the library: `src/lib.rs`.
+
+use gapless::{CudaDriver, OpenClDevice, Space, World};
+use gapless_halo3d::{Cuboid, Memory, STEPS_PER_RESIDUAL, run};
+use std::error::Error;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match halo() {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(wrong) => {
+            eprintln!("halo3d: {wrong} cells differ from the serial computation");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("halo3d: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Gives how many cells were wrong in this process.
+fn halo() -> Result<usize, Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let world = World::init()?;
+    // Held while its handles are used.
+    let opened;
+    let memory = match arguments[..] {
+        [] => Memory::Host,
+        ["--device", "cuda"] => {
+            let devices = CudaDriver::load()?.devices();
+            let device = world.rank().checked_rem(devices).ok_or("there is no CUDA device")?;
+            Memory::Device(Space::Cuda { device })
+        }
+        ["--device", "opencl"] => {
+            opened = OpenClDevice::open(0)?;
+            Memory::Device(gapless::Device::space(&opened))
+        }
+        _ => return Err("usage: halo3d [--device cuda|opencl]".into()),
+    };
+    let cuboid = Cuboid { sides: [48, 56, 64], steps: 50 };
+    let summary = run(&world, cuboid, memory)?;
+    let (grid, block) = (summary.grid, summary.block);
+    println!(
+        "rank {} of {} ({} × {} × {} processes): {} × {} × {} cells, {} neighbours, {} bytes sent, {} wrong",
+        world.rank(),
+        world.size(),
+        grid[0],
+        grid[1],
+        grid[2],
+        block[0],
+        block[1],
+        block[2],
+        summary.neighbours,
+        summary.sent_bytes,
+        summary.wrong,
+    );
+    if world.rank() == 0 {
+        for (at, residual) in (1..).zip(&summary.residuals) {
+            println!("step {:3}: largest change {residual:.3e}", at * STEPS_PER_RESIDUAL);
+        }
+    }
+    world.finalize()?;
+    Ok(summary.wrong)
+}
