@@ -66,14 +66,23 @@ impl Timed {
     }
 }
 
+/// What one call took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Call {
+    /// Seconds from the common begin to a rank's end, on average over the ranks.
+    pub average: f64,
+    /// The same to the last rank's end.
+    pub longest: f64,
+}
+
 /// The ranks of a job that measure. All of them do the same, in the same order.
 #[derive(Debug)]
 pub struct Bench<'w> {
     world: &'w World,
     /// For what is not measured.
     control: Communicator,
-    /// One for each algorithm.
-    ways: HashMap<Algorithm, Communicator>,
+    /// One for each algorithm, and for what the world's table chooses.
+    ways: HashMap<Option<Algorithm>, Communicator>,
     arena: Vec<f64>,
     /// The buffers that come next.
     slot: usize,
@@ -151,11 +160,11 @@ impl<'w> Bench<'w> {
         let begun = now();
         let mut all = Vec::new();
         for algorithm in algorithms {
-            let right = self.check(work, *algorithm)?;
+            let right = self.check(work, Some(*algorithm))?;
             all.push(Timed { algorithm: *algorithm, seconds: Vec::new(), right });
         }
         for timed in &mut all {
-            timed.seconds = self.calls(work, timed.algorithm, TRIALS)?;
+            timed.seconds = self.longest(work, timed.algorithm, TRIALS)?;
         }
         let best = all.iter().map(Timed::median).fold(f64::INFINITY, f64::min);
         let mut going: Vec<_> =
@@ -168,7 +177,7 @@ impl<'w> Bench<'w> {
         let turns = turns.clamp(effort.least.div_ceil(TURN) as f64, 500.0) as usize;
         for _ in 0..turns {
             for timed in &mut going {
-                let more = self.calls(work, timed.algorithm, TURN)?;
+                let more = self.longest(work, timed.algorithm, TURN)?;
                 timed.seconds.extend(more);
             }
         }
@@ -177,8 +186,11 @@ impl<'w> Bench<'w> {
         Ok(all)
     }
 
-    /// Whether every rank receives what it should.
-    fn check(&mut self, work: &Work, algorithm: Algorithm) -> Result<bool, Error> {
+    /// Whether every rank receives what it should. By this algorithm, or by the one that the world's table chooses.
+    ///
+    /// # Errors
+    /// The collective fails.
+    pub fn check(&mut self, work: &Work, algorithm: Option<Algorithm>) -> Result<bool, Error> {
         let (rank, n) = (self.rank(), self.size());
         let comm = self.way(algorithm)?;
         let (send, recv) = self.buffers(work);
@@ -189,12 +201,26 @@ impl<'w> Bench<'w> {
     }
 
     /// Seconds of some calls, to the last rank's end.
-    fn calls(
+    fn longest(
         &mut self,
         work: &Work,
         algorithm: Algorithm,
         count: usize,
     ) -> Result<Vec<f64>, Error> {
+        let calls = self.calls(work, Some(algorithm), count)?;
+        Ok(calls.into_iter().map(|call| call.longest).collect())
+    }
+
+    /// What so many calls took; without those for which a rank was late, unless most were. All ranks get the same.
+    ///
+    /// # Errors
+    /// The collective fails.
+    pub fn calls(
+        &mut self,
+        work: &Work,
+        algorithm: Option<Algorithm>,
+        count: usize,
+    ) -> Result<Vec<Call>, Error> {
         let rank = self.rank();
         let comm = self.way(algorithm)?;
         let mut took = vec![0.0; 2 * count];
@@ -214,23 +240,35 @@ impl<'w> Bench<'w> {
             took[at] = seconds_since(begin);
             took[count + at] = if late { 1.0 } else { 0.0 };
         }
+        let mut sums = vec![0.0; count];
+        self.control.allreduce(&took[..count], &mut sums, ReduceOp::Sum)?;
         let took = self.most(took)?;
         let (took, late) = took.split_at(count);
-        let punctual: Vec<f64> =
-            took.iter().zip(late).filter(|(_, late)| **late < 0.5).map(|(took, _)| *took).collect();
+        let ranks = f64::from(self.control.size());
+        let calls = took
+            .iter()
+            .zip(sums)
+            .map(|(longest, sum)| Call { average: (sum / ranks).min(*longest), longest: *longest });
+        let punctual: Vec<Call> =
+            calls.clone().zip(late).filter(|(_, late)| **late < 0.5).map(|(it, _)| it).collect();
         if 2 * punctual.len() < count {
             // All ranks see that, and wait longer from now on. A busy machine keeps nobody's time.
             self.lead = (2 * self.lead).min(LEAD.1);
-            return Ok(took.to_vec());
+            return Ok(calls.collect());
         }
         Ok(punctual)
     }
 
-    /// A communicator whose collectives go by an algorithm.
-    fn way(&mut self, algorithm: Algorithm) -> Result<Communicator, Error> {
+    /// A communicator whose collectives go by an algorithm, or as the world's table chooses.
+    fn way(&mut self, algorithm: Option<Algorithm>) -> Result<Communicator, Error> {
         if let Some(known) = self.ways.get(&algorithm) {
             return Ok(known.clone());
         }
+        let Some(algorithm) = algorithm else {
+            let made = self.world.comm().dup()?;
+            self.ways.insert(None, made.clone());
+            return Ok(made);
+        };
         let rule =
             |operation| Rule { operation, ranks_max: usize::MAX, bytes_max: u64::MAX, algorithm };
         let before = self.world.coll_table();
@@ -238,7 +276,7 @@ impl<'w> Bench<'w> {
         let made = self.world.comm().dup();
         self.world.set_coll_table((*before).clone());
         let made = made?;
-        self.ways.insert(algorithm, made.clone());
+        self.ways.insert(Some(algorithm), made.clone());
         Ok(made)
     }
 

@@ -28,10 +28,15 @@ pub(super) enum Failure {
     BadOption { option: &'static str, value: String, why: String },
     #[error("--{option} {}: there is no folder {}", path.display(), path.parent().unwrap_or(path).display())]
     NoFolder { option: &'static str, path: PathBuf },
-    #[error("{case} needs {needed} of memory in both processes together, and {available} are free")]
+    #[error("{case} needs {needed} of memory in all processes together, and {available} are free")]
     TooBig { case: String, needed: String, available: String },
     #[error("it takes two processes; this job has {ranks}")]
     NotTwo { ranks: u32 },
+    #[error("{}; this job has {ranks} ranks", match pairs {
+        Some(pairs) => format!("--pairs {pairs}: that takes {} ranks", 2 * pairs),
+        None => "pair-rate takes an even number of ranks".to_owned(),
+    })]
+    NotPairs { ranks: u32, pairs: Option<u32> },
     #[error("no world can be made: {0}")]
     Builder(String),
     #[error(transparent)]
@@ -76,6 +81,7 @@ impl Failure {
             | Failure::NoFolder { .. }
             | Failure::TooBig { .. }
             | Failure::NotTwo { .. }
+            | Failure::NotPairs { .. }
             | Failure::Name(_)
             | Failure::Collective(_)
             | Failure::Launch(_) => 2,

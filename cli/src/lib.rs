@@ -6,11 +6,13 @@
 //! exited with.
 #![deny(unsafe_code)]
 
+mod bench;
 pub mod collectives;
 mod doctor;
 mod explain;
 mod failure;
 mod info;
+mod job;
 mod layout;
 mod memory;
 pub mod pingpong;
@@ -43,6 +45,8 @@ struct Arguments {
 enum Verb {
     /// Send real layouts back and forth between two processes, and check every byte
     Pingpong(pingpong::Pingpong),
+    /// Latency, bandwidth, message rate and collectives: a line for each size, of any layout in any memory
+    Bench(bench::Bench),
     /// Start the processes of a job on this host
     Run(run::Run),
     /// What this machine and this build can do
@@ -100,6 +104,7 @@ pub fn main_with(builder: impl Fn() -> Result<Builder, Box<dyn Error>>) -> ExitC
     let worlds = Worlds(&builder);
     let result = match verb {
         Verb::Pingpong(verb) => verb.run(worlds),
+        Verb::Bench(verb) => verb.run(worlds),
         Verb::Run(verb) => verb.run(),
         Verb::Info(verb) => verb.run(worlds),
         Verb::Doctor(verb) => verb.run(),

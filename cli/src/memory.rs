@@ -10,6 +10,7 @@ mod devices;
 mod ends;
 mod pin;
 mod place;
+mod room;
 
 pub(crate) use arena::Source;
 pub(crate) use boxes::{Boxes, Sided};
@@ -18,3 +19,4 @@ pub(crate) use devices::{Devices, Locked, Opened};
 pub use ends::{Ends, Where};
 pub use pin::Pinned;
 pub use place::{LINE, Places};
+pub(crate) use room::available;

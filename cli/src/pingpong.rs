@@ -123,7 +123,7 @@ impl Pingpong {
     }
 }
 
-fn check_folder(option: &'static str, path: &Path) -> Result<(), Failure> {
+pub(super) fn check_folder(option: &'static str, path: &Path) -> Result<(), Failure> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -134,7 +134,7 @@ fn check_folder(option: &'static str, path: &Path) -> Result<(), Failure> {
     Err(Failure::NoFolder { option, path: path.to_owned() })
 }
 
-fn protocol(name: &str) -> Result<Protocol, String> {
+pub(super) fn protocol(name: &str) -> Result<Protocol, String> {
     let between = || Protocol::ALL.into_iter().filter(|protocol| *protocol != Protocol::Local);
     between().find(|protocol| protocol.name() == name).ok_or_else(|| {
         let names: Vec<&str> = between().map(Protocol::name).collect();

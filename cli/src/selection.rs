@@ -42,6 +42,18 @@ impl Selection {
         self.n
     }
 
+    /// The names of layouts that were given.
+    pub(super) fn names(&self) -> &[String] {
+        &self.layouts
+    }
+
+    /// What a layout's messages go by beside its size.
+    pub(super) fn options(&self) -> Options {
+        let mut options = Options::default();
+        options.depth = self.depth;
+        options
+    }
+
     /// Whether nothing was chosen.
     pub(super) fn is_empty(&self) -> bool {
         !self.is_named() && self.n.is_none() && self.depth.is_none()
@@ -73,8 +85,7 @@ impl Selection {
             let cases = if self.files.is_empty() { default_set() } else { self.own()? };
             return Ok(Chosen { cases, refused: Vec::new() });
         }
-        let mut options = Options::default();
-        options.depth = self.depth;
+        let options = self.options();
         let (mut all, mut refused): (Vec<Case>, Vec<(String, Failure)>) = (Vec::new(), Vec::new());
         for name in &self.layouts {
             let cases = match cases_with(name, self.n, &options) {
@@ -103,7 +114,7 @@ impl Selection {
     }
 
     /// The layouts of the files.
-    fn own(&self) -> Result<Vec<Case>, Failure> {
+    pub(super) fn own(&self) -> Result<Vec<Case>, Failure> {
         let mut all = Vec::new();
         for path in &self.files {
             for case in text::parse(&read(path)?, path)? {

@@ -192,8 +192,8 @@ impl Arena {
             let region = Arena::part(&whole, places, at)?;
             // SAFETY: the region lies in the arena, which is borrowed exclusively for as long as
             // the views live. What the layout touches there lies in cache lines that belong to
-            // this place alone (`Places::find`, and its test; `Places::side_by_side` lets no two
-            // buffers overlap), and a view touches nothing else.
+            // this place alone (`Places::find`, and its test; `Places::side_by_side` and
+            // `Places::in_a_row` let no two buffers overlap), and a view touches nothing else.
             unsafe { ViewMut::of_region(region, places.origin, layout, count) }
         });
         all.collect()

@@ -176,6 +176,26 @@ impl Places {
         Some(Places { starts, buffer_bytes, origin, touched_bytes })
     }
 
+    /// So many places whose buffers do not overlap, one behind the other, in the order of their numbers; and the length of
+    /// an arena for them. `None` if that does not fit 64 bits.
+    #[must_use]
+    pub(crate) fn in_a_row(side: &Side, count: u64) -> Option<(Places, u64)> {
+        let (low, high) = match side.touched() {
+            Some(touched) => touched,
+            None if side.payload_bytes() == 0 => (0, 0),
+            None => return None,
+        };
+        let origin = i64::try_from(side.origin).ok()?;
+        let start = low.min(origin).div_euclid(LINE.cast_signed()) * LINE.cast_signed();
+        let buffer_bytes = high.max(start).checked_sub(start)?.cast_unsigned();
+        let step = buffer_bytes.checked_next_multiple_of(DEVICE_LINES)?;
+        let arena_bytes = step.checked_mul(count)?;
+        let starts = (0..count).map(|at| at * step).collect();
+        let origin = origin.checked_sub(start)?.cast_unsigned();
+        let touched_bytes = side.payload_bytes();
+        Some((Places { starts, buffer_bytes, origin, touched_bytes }, arena_bytes))
+    }
+
     /// Puts the places into an order that depends on `seed` alone.
     pub fn shuffle(&mut self, seed: u64) {
         for last in (1..self.starts.len()).rev() {
@@ -260,6 +280,21 @@ mod tests {
                 assert!(places.starts.last().unwrap() + places.buffer_bytes <= 1 << 22);
                 assert_eq!(Places::side_by_side(&case.send, 100_000, 100_000), None);
                 assert_eq!(Places::side_by_side(&case.send, 64, 1), None);
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_in_a_row_do_not_overlap() {
+        for (name, n) in [("v", 64), ("t", 7), ("adv_neg_extent", 3)] {
+            for case in cases(name, Some(n)).unwrap() {
+                let (places, len) = Places::in_a_row(&case.send, 9).unwrap();
+                let (low, high) = case.send.touched().unwrap();
+                assert!(places.buffer_bytes >= (high - low).cast_unsigned());
+                assert_eq!(places.starts.len(), 9);
+                assert!(places.starts.windows(2).all(|two| two[0] + places.buffer_bytes <= two[1]));
+                assert!(places.starts[8] + places.buffer_bytes <= len);
+                assert!(Places::in_a_row(&case.send, u64::MAX).is_none());
             }
         }
     }

@@ -6,25 +6,20 @@ use super::setting::Setting;
 use super::show::{Outcome, Shown};
 use super::sizes::Sizes;
 use crate::failure::Failure;
+use crate::job;
 use crate::memory::{Devices, Ends, Source};
 use crate::selection::Chosen;
 use crate::{Worlds, complain};
 use gapless::Communicator;
-use gapless::Error;
 use gapless::World;
-use gapless::wireup;
 use gapless_layouts::Case;
 use gapless_report::Summary;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::process::ExitCode;
-use std::time::Duration;
 
 const SIZES: i32 = 4;
-
-/// How long a process that cannot begin waits for the launcher to end it for another's failure.
-const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Joins the job, with the devices that this process's messages lie in. `blocks` bounds rank 0's kernels.
 pub(super) fn join(
@@ -32,25 +27,7 @@ pub(super) fn join(
     all: &[Ends],
     blocks: Option<NonZeroU32>,
 ) -> Result<(World, Devices), Failure> {
-    let joined = || {
-        let wireup = wireup::detect().map_err(Error::from)?;
-        let rank = wireup.rank();
-        let mut devices = Devices::default();
-        for ends in all {
-            devices.open(ends.of(rank), blocks.filter(|_| rank == 0))?;
-        }
-        let builder = worlds.builder()?.wireup(wireup);
-        #[cfg(any(feature = "cuda", feature = "opencl"))]
-        let builder = devices
-            .all()
-            .iter()
-            .fold(builder, |builder, opened| builder.gpu(opened.engine().clone()));
-        Ok((builder.init()?, devices))
-    };
-    joined().inspect_err(|_| {
-        // If the other process has failed, it says why, and the launcher ends this one now.
-        std::thread::sleep(LAST_WORDS);
-    })
+    job::join(worlds, |rank, _| all.iter().map(|ends| ends.of(rank)).collect(), blocks)
 }
 
 /// Runs this process's part.
@@ -75,22 +52,11 @@ pub(super) fn run(
     } else {
         echo(options, cases, &world, &mut devices).map(|()| None)
     };
-    let outcome = match result {
-        Ok(outcome) => outcome,
-        Err(Failure::World(error)) if world.rank() != 0 && error.lost_rank() == Some(0) => {
-            // Rank 0 says why it left, or the launcher does.
-            tracing::info!(%error, "rank 0 is gone");
-            std::mem::forget(world);
-            return Ok(ExitCode::FAILURE);
-        }
-        Err(failure) => {
-            // The other process cannot go on without us: leave at once, and say why.
-            std::mem::forget(world);
-            return Err(failure);
-        }
-    };
-    world.finalize()?;
-    outcome.map_or(Ok(ExitCode::SUCCESS), |outcome| outcome.finish(options))
+    match job::leave(world, result)? {
+        Some(Some(outcome)) => outcome.finish(options),
+        Some(None) => Ok(ExitCode::SUCCESS),
+        None => Ok(ExitCode::FAILURE),
+    }
 }
 
 /// Where each pass's host memory comes from; one pass will do if there is none.

@@ -1,7 +1,7 @@
 //! How large the arenas are: as the messages need, and so that what rotates leaves every cache.
 
 use crate::failure::Failure;
-use crate::memory::{Devices, Ends, LINE, Where};
+use crate::memory::{Devices, Ends, LINE, available};
 use gapless_layouts::Case;
 use gapless_report::{Bytes, last_level_cache_bytes};
 
@@ -53,7 +53,7 @@ impl Sizes {
             let span = span(case).next_multiple_of(4 * LINE);
             span.saturating_mul(places).min(arena_bytes_max)
         };
-        let available = available(ends, devices)?;
+        let available = available(ends.0, devices)?;
         let needed = |case: &Case| span(case).next_multiple_of(ARENA_STEP).saturating_mul(ARENAS);
         let (possible, too_big): (Vec<_>, Vec<_>) =
             cases.iter().enumerate().partition(|(_, case)| needed(case) <= available);
@@ -104,32 +104,10 @@ fn caches(ends: Ends, devices: &mut Devices) -> Result<(u64, bool), Failure> {
     Ok(known.into_iter().max().unwrap_or((CACHE_BYTES_ASSUMED, true)))
 }
 
-/// Memory for the arenas of both processes: the host's, or half of a device's.
-fn available(ends: Ends, devices: &mut Devices) -> Result<u64, Failure> {
-    let mut least = u64::MAX;
-    for place in ends.0 {
-        let here = match devices.open(place, None)? {
-            Some(opened) if matches!(place, Where::Cuda(_)) => {
-                opened.device.properties().memory_bytes / 2
-            }
-            _ => available_bytes(),
-        };
-        least = least.min(here);
-    }
-    Ok(least)
-}
-
-/// Host memory that could be had now, by the kernel's own estimate.
-fn available_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.map_or(4 << 30, |kib| kib.saturating_mul(1024))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Where;
 
     #[test]
     fn one_case_that_is_too_large_refuses_all_where_all_are_wanted() {

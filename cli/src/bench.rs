@@ -1,0 +1,222 @@
+//! `gapless bench`: latency, bandwidth, message rate and collectives, in the form that people know from the
+//! OSU micro-benchmarks, ucx_perftest and IMB: a line for each size, two columns.
+//!
+//! Called by a user it starts itself as the ranks of a job (`--as-rank`); started by any launcher it is one of them. Rank
+//! 0 decides how often something is done, and shows what it took. Bytes are checked before anything is timed.
+//!
+//! Read first: `pair.rs` (what ranks do), `timing.rs` (how often), `messages.rs` (which messages).
+
+mod coll;
+mod messages;
+mod pair;
+mod pairs;
+mod show;
+mod sizes;
+mod timing;
+
+use super::Worlds;
+use super::explain::bytes;
+use super::failure::Failure;
+use super::memory::{Ends, Source};
+use super::pingpong::{check_folder, protocol};
+use super::run::start_again;
+use super::selection::Selection;
+use super::spaces;
+use gapless_pml::Protocol;
+use sizes::Sizes;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use timing::Plan;
+
+/// Which test.
+#[derive(Debug, clap::Args)]
+pub(super) struct Bench {
+    #[command(subcommand)]
+    test: Test,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Test {
+    /// Half of the time of a ping-pong between two ranks, in microseconds
+    Latency(Latency),
+    /// Bandwidth of a window of messages from one rank to another, in 10^6 bytes a second
+    Bw(Windowed),
+    /// The same of messages in both directions at once
+    Bibw(Windowed),
+    /// Messages a second from one rank to another, a window of them at a time
+    Rate(Windowed),
+    /// Messages a second of several pairs of ranks at once
+    PairRate(PairRate),
+    /// The time of a collective: from a common begin to a rank's end, on average over the ranks, and to the last one's
+    Coll(Coll),
+}
+
+/// What all tests understand.
+#[derive(Clone, Debug, clap::Args)]
+struct Common {
+    /// Sizes in bytes, from MIN to MAX, each twice the one before (1K, 4M, 1G are powers of 1024); or one size alone
+    #[arg(short, long = "message-size", value_name = "MIN:MAX")]
+    message_size: Option<Sizes>,
+    /// Iterations for each size, instead of as many as the time allows
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    iterations: Option<u64>,
+    /// Iterations before those that count, for each size, instead of a tenth of the time
+    #[arg(short = 'x', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
+    warmup: Option<u64>,
+    /// Seconds for each size
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.2)]
+    time: f64,
+    /// Show more: average, least, median, 90th and 99th percentile and most of all iterations, each timed by itself; and
+    /// the protocol
+    #[arg(short, long)]
+    full: bool,
+    /// Show comma-separated values
+    #[arg(long)]
+    csv: bool,
+    /// Write the figures here, as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Use this protocol wherever it is possible, by the name that explain shows
+    #[arg(long, value_parser = protocol)]
+    protocol: Option<Protocol>,
+    /// This is one of the ranks
+    #[arg(long, hide = true)]
+    as_rank: bool,
+}
+
+/// Messages between two ranks.
+#[derive(Clone, Debug, clap::Args)]
+struct Latency {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    selection: Selection,
+    /// The memory that is sent from and received into: host, cuda[:N] or opencl[:N]; one for both ranks, or one for each
+    /// (cuda:0,cuda:1 or cuda,host)
+    #[arg(long, value_name = "SPACE[,SPACE]", default_value = "host")]
+    space: Ends,
+    /// Memory from World::alloc, which peers can map, or ordinary memory
+    #[arg(long, value_enum, default_value = "alloc")]
+    memory: Memory,
+    /// What the messages' contents derive from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Windows of messages between two ranks.
+#[derive(Clone, Debug, clap::Args)]
+struct Windowed {
+    #[command(flatten)]
+    message: Latency,
+    /// Messages that are under way at a time
+    #[arg(short = 'W', long, value_name = "COUNT", default_value_t = 64,
+        value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    window: u64,
+    /// Memory to receive a window into, at most: of longer messages fewer are under way
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = bytes)]
+    buffers: u64,
+}
+
+/// Windows of messages between several pairs.
+#[derive(Clone, Debug, clap::Args)]
+struct PairRate {
+    #[command(flatten)]
+    windowed: Windowed,
+    /// Pairs of ranks; else one for every two processors. Under a launcher, every two of its ranks
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=512))]
+    pairs: Option<u32>,
+}
+
+/// A collective.
+#[derive(Clone, Debug, clap::Args)]
+struct Coll {
+    /// Which one: allreduce, barrier, bcast, …
+    #[arg(value_name = "OPERATION")]
+    operation: String,
+    #[command(flatten)]
+    common: Common,
+    /// Ranks, 2 or more; else one for each processor
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=1024))]
+    ranks: Option<u32>,
+    /// Use this algorithm, whatever the table chooses: "ring", "chain in 64K"
+    #[arg(long, value_name = "NAME")]
+    algorithm: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Memory {
+    /// From World::alloc
+    Alloc,
+    /// Ordinary memory
+    Heap,
+}
+
+impl Memory {
+    fn source(self) -> Source {
+        match self {
+            Memory::Alloc => Source::Alloc,
+            Memory::Heap => Source::Heap,
+        }
+    }
+}
+
+impl Bench {
+    pub(super) fn run(self, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
+        use pairs::Kind;
+        let (kind, windowed, pairs) = match self.test {
+            Test::Latency(message) => (Kind::Latency, message.alone(), Some(1)),
+            Test::Bw(windowed) => (Kind::Bandwidth, windowed, Some(1)),
+            Test::Bibw(windowed) => (Kind::BothWays, windowed, Some(1)),
+            Test::Rate(windowed) => (Kind::Rate, windowed, Some(1)),
+            Test::PairRate(PairRate { windowed, pairs }) => (Kind::PairRate, windowed, pairs),
+            Test::Coll(coll) => {
+                coll.common.check()?;
+                return coll::run(&coll, worlds);
+            }
+        };
+        let message = &windowed.message;
+        message.common.check()?;
+        message.space.0.into_iter().try_for_each(spaces::present)?;
+        // Complains before any process is started.
+        let sizes = Sizes::list(message.common.message_size, (1, 4 << 20));
+        let series = messages::series(&message.selection, &sizes)?;
+        if message.common.is_rank() {
+            return pairs::run(&windowed, (kind, pairs), &series, worlds);
+        }
+        start_again(2 * pairs.unwrap_or(processors() / 2).max(1))
+    }
+}
+
+/// How many processes can run at a time.
+fn processors() -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    u32::try_from(processors).unwrap_or(u32::MAX).min(1024)
+}
+
+impl Common {
+    /// Whether what was asked for makes sense.
+    fn check(&self) -> Result<(), Failure> {
+        if !(self.time.is_finite() && self.time > 0.0 && self.time <= 3600.0) {
+            let why = "must be more than 0 and at most 3600 seconds".to_owned();
+            return Err(Failure::BadOption { option: "--time", value: self.time.to_string(), why });
+        }
+        self.json.as_deref().map_or(Ok(()), |path| check_folder("json", path))
+    }
+
+    /// Whether this process is one of those that measure.
+    fn is_rank(&self) -> bool {
+        self.as_rank || gapless::wireup::is_launched()
+    }
+
+    fn plan(&self) -> Plan {
+        let Common { iterations, warmup, time, full, .. } = *self;
+        Plan { iterations, warmup, seconds: time, each: full }
+    }
+}
+
+impl Latency {
+    /// A window of one.
+    fn alone(self) -> Windowed {
+        Windowed { message: self, window: 1, buffers: 0 }
+    }
+}

@@ -1,0 +1,167 @@
+//! `gapless bench coll`: how long a collective takes, by name. [`collectives`](crate::collectives) has the loop: each
+//! call is timed from a moment that all ranks wait for, and buffers rotate through more than the cache.
+
+use super::show::{Column, Figure, Output, median};
+use super::sizes::Sizes;
+use super::{Coll, Common};
+use crate::Worlds;
+use crate::collectives::{Bench, Call, Work, different};
+use crate::failure::Failure;
+use crate::job;
+use crate::pingpong::Setting;
+use crate::run::start_again;
+use gapless::World;
+use gapless_coll::{Algorithm, NameError, Operation};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Calls in one round, at most: all their times are exchanged at its end.
+const ROUND: usize = 256;
+/// Calls at least, and at most, where the time decides.
+const CALLS_LEAST: usize = 10;
+const CALLS_MAX: usize = 100_000;
+/// Calls that do not count.
+const WARM: usize = 10;
+
+/// What the options mean.
+struct Task {
+    operation: Operation,
+    algorithm: Option<Algorithm>,
+    works: Vec<Work>,
+}
+
+/// Starts the ranks, or is one.
+pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
+    let task = Task::new(coll)?;
+    let asked = coll.ranks.unwrap_or_else(|| super::processors().max(2));
+    if !coll.common.is_rank() {
+        // Complains before any process is started.
+        task.possible(asked)?;
+        return start_again(asked);
+    }
+    let (world, _) = job::join(worlds, |_, _| Vec::new(), None)?;
+    if coll.ranks.is_some_and(|ranks| ranks != world.size()) {
+        return Err(Failure::BadOption {
+            option: "--ranks",
+            value: asked.to_string(),
+            why: format!("the launcher has started {}", world.size()),
+        });
+    }
+    let result = task.measure(&coll.common, &world);
+    Ok(match job::leave(world, result)? {
+        Some(()) => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
+    })
+}
+
+impl Task {
+    fn new(coll: &Coll) -> Result<Task, Failure> {
+        let operation: Operation = coll.operation.parse()?;
+        let algorithm = coll.algorithm.as_deref().map(str::parse).transpose();
+        let algorithm = algorithm.map_err(|error: NameError| Failure::from(error))?;
+        let bad = |option, value: String, why: String| Failure::BadOption { option, value, why };
+        if !Work::OPERATIONS.contains(&operation) {
+            let known: Vec<_> = Work::OPERATIONS.iter().map(ToString::to_string).collect();
+            let why = format!("it measures {}", known.join(", "));
+            return Err(bad("coll", operation.to_string(), why));
+        }
+        let sizes = match operation {
+            Operation::Barrier => vec![0],
+            _ => Sizes::list(coll.common.message_size, (8, 1 << 20)),
+        };
+        let works = sizes.iter().map(|&size| {
+            let most = size <= 1 << 40;
+            Work::new(operation, size).filter(|_| most).ok_or_else(|| {
+                let why = "a collective is of whole doubles: multiples of 8 bytes, 1 TiB at most";
+                bad("--message-size", size.to_string(), why.to_owned())
+            })
+        });
+        Ok(Task { operation, algorithm, works: works.collect::<Result<_, _>>()? })
+    }
+
+    /// Whether the algorithm does it among so many ranks.
+    fn possible(&self, ranks: u32) -> Result<(), Failure> {
+        let Some(algorithm) = self.algorithm.filter(|it| !it.does(self.operation, true)) else {
+            return Ok(());
+        };
+        let all = different(self.operation, ranks as usize, self.works[0].bytes())?;
+        let all: Vec<_> = all.iter().map(ToString::to_string).collect();
+        let why = format!("it does not do {}; these do: {}", self.operation, all.join(", "));
+        Err(Failure::BadOption { option: "--algorithm", value: algorithm.to_string(), why })
+    }
+
+    fn measure(&self, common: &Common, world: &World) -> Result<(), Failure> {
+        self.possible(world.size())?;
+        let setting = Setting { force: common.protocol, ..Setting::default() };
+        world.set_config(setting.over(world.config()?))?;
+        let mut bench = Bench::new(world)?;
+        let name = format!("coll {}", self.operation);
+        let columns = (Column::MICROSECONDS, Some(Column::LAST));
+        let mut output = Output::new(common, world.rank() == 0, &name, columns);
+        output
+            .begin(&format!("{} ranks, memory host, µs on average over the ranks", world.size()))?;
+        output.series(None)?;
+        for work in &self.works {
+            if !bench.check(work, self.algorithm)? {
+                if world.rank() != 0 {
+                    // Rank 0 says so.
+                    return Ok(());
+                }
+                let first = format!("{} of {} B", self.operation, work.bytes());
+                return Err(Failure::WrongBytes { cases: 1, all: 1, first });
+            }
+            let calls = self.calls(common, world, &mut bench, work)?;
+            output.figure(&figure(self, work, &calls, world.size()))?;
+        }
+        output.finish()
+    }
+
+    /// As many calls as the plan says; all ranks get the same times. Rank 0's clock decides when the time is over.
+    fn calls(
+        &self,
+        common: &Common,
+        world: &World,
+        bench: &mut Bench<'_>,
+        work: &Work,
+    ) -> Result<Vec<Call>, Failure> {
+        let plan = common.plan();
+        let count = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+        let mut left = plan.warmup.map_or(WARM, count);
+        while left > 0 {
+            bench.calls(work, self.algorithm, left.min(ROUND))?;
+            left -= left.min(ROUND);
+        }
+        let begin = Instant::now();
+        let (mut all, mut done) = (Vec::new(), 0);
+        loop {
+            let most = plan.iterations.map_or(CALLS_MAX, count);
+            let mut over = [u8::from(begin.elapsed().as_secs_f64() > plan.seconds)];
+            world.comm().bcast(&mut over, 0)?;
+            let enough = plan.iterations.is_none() && over[0] != 0 && done >= CALLS_LEAST;
+            if enough || done >= most {
+                return Ok(all);
+            }
+            // Short at first: nobody knows how long a call takes.
+            let round = (done / 2).clamp(CALLS_LEAST, ROUND).min(most - done);
+            all.extend(bench.calls(work, self.algorithm, round)?);
+            done += round;
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "at most 10^9 calls")]
+fn figure(task: &Task, work: &Work, calls: &[Call], ranks: u32) -> Figure {
+    let mean = |of: fn(&Call) -> f64| calls.iter().map(of).sum::<f64>() / calls.len().max(1) as f64;
+    Figure {
+        case: task.operation.to_string(),
+        payload_bytes: work.bytes(),
+        average: mean(|call| call.average),
+        shows_average: false,
+        last: Some(median(calls.iter().map(|call| call.longest))),
+        samples: calls.iter().map(|call| call.average).collect(),
+        space: "host".to_owned(),
+        protocol: task.algorithm.map_or("table".to_owned(), |algorithm| algorithm.to_string()),
+        blocks: 1,
+        extra: vec![("ranks", u64::from(ranks)), ("iterations", calls.len() as u64)],
+    }
+}

@@ -1,0 +1,180 @@
+//! The tests of messages between pairs of ranks, size by size.
+
+use super::Windowed;
+use super::messages::Series;
+use super::pair::{End, Pattern, Prepared};
+use super::show::{Column, Figure, Output};
+use super::timing::Timing;
+use crate::Worlds;
+use crate::failure::Failure;
+use crate::job;
+use crate::memory::{Devices, Ends, Pinned, Where, available};
+use crate::pingpong::Setting;
+use gapless::World;
+use gapless_layouts::Case;
+use gapless_report::Bytes;
+use std::process::ExitCode;
+
+/// Which test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Latency,
+    Bandwidth,
+    BothWays,
+    Rate,
+    PairRate,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Latency => "latency",
+            Kind::Bandwidth => "bw",
+            Kind::BothWays => "bibw",
+            Kind::Rate => "rate",
+            Kind::PairRate => "pair-rate",
+        }
+    }
+
+    fn pattern(self) -> Pattern {
+        match self {
+            Kind::Latency => Pattern::PingPong,
+            Kind::BothWays => Pattern::BothWays,
+            _ => Pattern::OneWay,
+        }
+    }
+
+    /// Messages of one iteration, in the time that is shown: of all pairs together.
+    fn messages(self, window: u64, pairs: u64) -> u64 {
+        match self {
+            Kind::Latency | Kind::BothWays => 2 * window,
+            _ => window * pairs,
+        }
+    }
+
+    /// What is shown first; and what else in full.
+    fn columns(self) -> (Column, Option<Column>) {
+        match self {
+            Kind::Latency => (Column::MICROSECONDS, None),
+            Kind::Bandwidth | Kind::BothWays => (Column::BANDWIDTH, None),
+            Kind::Rate | Kind::PairRate => (Column::RATE, Some(Column::BANDWIDTH)),
+        }
+    }
+}
+
+/// This rank's part.
+pub(super) fn run(
+    options: &Windowed,
+    (kind, pairs): (Kind, Option<u32>),
+    series: &[Series],
+    worlds: Worlds<'_>,
+) -> Result<ExitCode, Failure> {
+    let ends = options.message.space;
+    let (world, mut devices) =
+        job::join(worlds, |rank, size| vec![place_of(ends, rank, size)], None)?;
+    let size = world.size();
+    let fits = |pairs: u32| size == 2 * pairs;
+    if size % 2 != 0 || size == 0 || !pairs.is_none_or(fits) {
+        return Err(match pairs {
+            Some(1) => Failure::NotTwo { ranks: size },
+            _ => Failure::NotPairs { ranks: size, pairs },
+        });
+    }
+    // A processor each, so that no figure contains a migration; devices' drivers have threads of their own.
+    let alone = !ends.involve_device() && size <= super::processors();
+    let _pinned = alone.then(|| Pinned::to(usize::try_from(world.rank()).unwrap_or(0)));
+    let result = measure(options, kind, series, &world, &mut devices);
+    Ok(match job::leave(world, result)? {
+        Some(()) => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
+    })
+}
+
+/// Where a rank's messages lie: the first half's in the first place.
+fn place_of(ends: Ends, rank: u32, size: u32) -> Where {
+    ends.of(u32::from(rank >= size.div_ceil(2)))
+}
+
+fn measure(
+    options: &Windowed,
+    kind: Kind,
+    series: &[Series],
+    world: &World,
+    devices: &mut Devices,
+) -> Result<(), Failure> {
+    let (message, ranks) = (&options.message, world.size());
+    let bytes_max = options.buffers;
+    let prepare = |case: &Case| Prepared::new(case, options.window, bytes_max);
+    let mut arena = 0;
+    for case in series.iter().flat_map(|series| &series.cases) {
+        let (_, len) = prepare(case)?;
+        // All ranks know the same; rank 0 says so.
+        let needed = len.saturating_mul(2).saturating_mul(u64::from(ranks));
+        let free = if world.rank() == 0 { available(message.space.0, devices)? } else { u64::MAX };
+        if needed > free {
+            let (needed, available) = (Bytes(needed).to_string(), Bytes(free).to_string());
+            return Err(Failure::TooBig { case: case.name.clone(), needed, available });
+        }
+        arena = arena.max(len);
+    }
+    let setting = Setting { force: message.common.protocol, ..Setting::default() };
+    world.set_config(setting.over(world.config()?))?;
+    let place = (place_of(message.space, world.rank(), ranks), message.memory.source());
+    let mut end = End::new(world, devices, kind.pattern(), place, (arena, message.seed))?;
+    let mut output = Output::new(&message.common, world.rank() == 0, kind.name(), kind.columns());
+    let memory = match message.space.0.iter().all(|place| place.is_device()) {
+        true => message.space.to_string(),
+        false => format!("{} ({})", message.space, message.memory.source().name()),
+    };
+    let mut about = format!("{ranks} ranks, memory {memory}");
+    if kind != Kind::Latency {
+        about += &format!(", window {} (in {} at most)", options.window, Bytes(bytes_max));
+    }
+    output.begin(&about)?;
+    let plan = message.common.plan();
+    for one in series {
+        output.series(one.layout.as_deref())?;
+        for case in &one.cases {
+            let (prepared, _) = prepare(case)?;
+            let (protocol, wrong) = end.verify(&prepared)?;
+            if let Some((rank, wrong)) = wrong {
+                if world.rank() != 0 {
+                    // Rank 0 says so.
+                    return Ok(());
+                }
+                let first = format!("{}, at rank {rank}: {wrong}", case.name);
+                return Err(Failure::WrongBytes { cases: 1, all: 1, first });
+            }
+            let timing = end.time(&prepared, &plan)?;
+            let window = prepared.window();
+            let figure = figure(case, kind.messages(window, u64::from(ranks / 2)), &timing);
+            output.figure(&Figure {
+                // Of several pairs, the slowest one's time counts.
+                shows_average: kind == Kind::PairRate,
+                space: message.space.to_string(),
+                protocol: protocol.name().to_owned(),
+                blocks: prepared.blocks(),
+                extra: vec![
+                    ("window", window),
+                    ("ranks", u64::from(ranks)),
+                    ("iterations", timing.iterations),
+                ],
+                ..figure
+            })?;
+        }
+    }
+    output.finish()
+}
+
+/// What a size took, for each message.
+#[expect(clippy::cast_precision_loss, reason = "at most 2^26 messages")]
+fn figure(case: &Case, messages: u64, timing: &Timing) -> Figure {
+    let messages = messages as f64;
+    Figure {
+        case: case.name.clone(),
+        payload_bytes: case.payload_bytes,
+        average: timing.average() / messages,
+        samples: timing.samples.iter().map(|seconds| seconds / messages).collect(),
+        ..Figure::default()
+    }
+}

@@ -1,0 +1,60 @@
+//! A rank's way into a job that measures, and out of it.
+
+use crate::Worlds;
+use crate::failure::Failure;
+use crate::memory::{Devices, Where};
+use gapless::wireup;
+use gapless::{Error, World};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// How long a process that cannot begin waits for the launcher to end it for another's failure.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Joins the job. `places` says, for this rank of so many, where its messages lie: devices are opened before. `blocks`
+/// bounds rank 0's kernels.
+pub(crate) fn join(
+    worlds: Worlds<'_>,
+    places: impl FnOnce(u32, u32) -> Vec<Where>,
+    blocks: Option<NonZeroU32>,
+) -> Result<(World, Devices), Failure> {
+    let joined = || {
+        let wireup = wireup::detect().map_err(Error::from)?;
+        let rank = wireup.rank();
+        let mut devices = Devices::default();
+        for place in places(rank, wireup.size()) {
+            devices.open(place, blocks.filter(|_| rank == 0))?;
+        }
+        let builder = worlds.builder()?.wireup(wireup);
+        #[cfg(any(feature = "cuda", feature = "opencl"))]
+        let builder = devices
+            .all()
+            .iter()
+            .fold(builder, |builder, opened| builder.gpu(opened.engine().clone()));
+        Ok((builder.init()?, devices))
+    };
+    joined().inspect_err(|_| {
+        // If another process has failed, it says why, and the launcher ends this one now.
+        std::thread::sleep(LAST_WORDS);
+    })
+}
+
+/// Leaves the job with what this rank came to; `None` if rank 0 has left before, which says why.
+pub(crate) fn leave<T>(world: World, result: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match result {
+        Ok(found) => {
+            world.finalize()?;
+            Ok(Some(found))
+        }
+        Err(Failure::World(error)) if world.rank() != 0 && error.lost_rank() == Some(0) => {
+            tracing::info!(%error, "rank 0 is gone");
+            std::mem::forget(world);
+            Ok(None)
+        }
+        Err(failure) => {
+            // The others cannot go on without us: leave at once, and say why.
+            std::mem::forget(world);
+            Err(failure)
+        }
+    }
+}

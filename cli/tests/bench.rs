@@ -1,0 +1,216 @@
+//! `gapless bench`: every test, with the fewest messages that show it.
+
+mod common;
+
+use common::{finish, gapless, skip, text};
+use gapless_report::Report;
+use std::path::Path;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(100);
+
+/// Few messages, and what was shown: lines of numbers, and comments.
+fn bench(arguments: &[&str]) -> (Vec<Vec<String>>, String) {
+    let mut command = gapless();
+    command.arg("bench").args(arguments).args(["-i", "3", "-x", "1"]);
+    let output = finish(command, SOON);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{arguments:?}: {shown}{}", text(&output.stderr));
+    let (comments, lines): (Vec<&str>, Vec<&str>) =
+        shown.lines().partition(|line| line.starts_with('#'));
+    let split = |line: &&str| line.split_whitespace().map(str::to_owned).collect();
+    (lines.iter().map(split).collect(), comments.join("\n"))
+}
+
+/// The first column, if all others are positive numbers.
+fn sizes(lines: &[Vec<String>], columns: usize) -> Vec<String> {
+    for line in lines {
+        assert_eq!(line.len(), columns, "{line:?}");
+        assert!(line[1..].iter().all(|cell| cell.parse::<f64>().unwrap() > 0.0), "{line:?}");
+    }
+    lines.iter().map(|line| line[0].clone()).collect()
+}
+
+#[test]
+fn every_test_shows_sizes_and_one_number() {
+    for (test, unit) in
+        [("latency", "µs"), ("bw", "MB/s"), ("bibw", "MB/s"), ("rate", "messages/s")]
+    {
+        let window: &[&str] = if test == "latency" { &[] } else { &["-W", "4"] };
+        let (lines, comments) = bench(&[&[test, "-m", "1K:4K"], window].concat());
+        assert_eq!(sizes(&lines, 2), ["1024", "2048", "4096"], "{test}");
+        let about = format!("# gapless bench {test}: 2 ranks, memory host (alloc)");
+        assert!(comments.starts_with(&about), "{comments}");
+        assert!(comments.lines().last().unwrap().ends_with(unit), "{comments}");
+    }
+    let (lines, comments) = bench(&["pair-rate", "--pairs", "2", "-m", "8", "-W", "4"]);
+    assert_eq!(sizes(&lines, 2), ["8"]);
+    assert!(comments.contains("4 ranks"), "{comments}");
+    // No bytes at all are a message, too.
+    assert_eq!(bench(&["latency", "-m", "0:1"]).0.len(), 2);
+}
+
+#[test]
+fn collectives_show_the_average_and_the_last_rank() {
+    let (lines, comments) = bench(&["coll", "allreduce", "-n", "3", "-m", "8:32"]);
+    assert_eq!(sizes(&lines, 3), ["8", "16", "32"]);
+    assert!(lines.iter().all(|line| {
+        let [average, last] = [1, 2].map(|at| line[at].parse::<f64>().unwrap());
+        average <= last
+    }));
+    assert!(comments.contains("coll allreduce: 3 ranks"), "{comments}");
+    for operation in ["barrier", "bcast", "gather", "alltoall", "exscan"] {
+        let (lines, _) = bench(&["coll", operation, "-n", "2", "-m", "64"]);
+        assert_eq!(sizes(&lines, 3).len(), 1, "{operation}");
+    }
+    let (lines, _) =
+        bench(&["coll", "bcast", "-n", "2", "-m", "64", "--algorithm", "binomial", "--full"]);
+    assert_eq!(lines[0].last().unwrap(), "binomial");
+}
+
+#[test]
+fn layouts_are_as_easy_as_bytes() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/layout.toml");
+    let file = ["--layout-file", own.to_str().unwrap()];
+    let arguments = ["bw", "--layout", "v", "-m", "32K:64K", "-W", "3", "--memory", "heap"];
+    let (lines, comments) = bench(&[&arguments[..], &file].concat());
+    let layouts: Vec<&str> = comments.lines().filter(|line| line.starts_with("# layout")).collect();
+    assert_eq!(layouts, ["# layout v", "# layout leaving particles", "# layout columns to rows"]);
+    // As often as it fits: 145 and 32768 bytes.
+    let expected = ["32768", "65536", "32625", "65395", "32768", "65536"];
+    assert_eq!(sizes(&lines, 2), expected);
+    // By every protocol that a message in heap memory can take.
+    for protocol in ["eager", "pipeline"] {
+        let arguments = ["latency", "-l", "t", "-m", "2K", "--protocol", protocol, "-f"];
+        let (lines, _) = bench(&[&arguments[..], &["--memory", "heap"]].concat());
+        assert_eq!(lines[0].last().unwrap(), protocol);
+        assert_eq!(sizes(&[lines[0][..8].to_vec()], 8).len(), 1);
+    }
+}
+
+#[test]
+fn figures_are_written_for_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("out.json");
+    let json = json.to_str().unwrap();
+    let arguments = ["bibw", "-l", "v", "-m", "512:2K", "-W", "2", "--csv", "--json", json];
+    let (lines, comments) = bench(&arguments);
+    assert_eq!(comments, "");
+    assert_eq!(lines[0], ["message,bytes,mb_per_s"]);
+    assert!(lines[2].join(" ").starts_with("2 × V n=8,1024,"), "{lines:?}");
+    let report = Report::read_json(json).unwrap();
+    assert_eq!((report.experiment.as_str(), report.rows.len()), ("bench", 3));
+    let row = &report.rows[1];
+    assert_eq!((row.case.as_str(), row.op.as_str()), ("2 × V n=8", "bibw"));
+    assert!(row.verified && row.payload_bytes == 1024 && row.blocks == Some(15));
+    for (key, value) in [("window", 2), ("ranks", 2), ("iterations", 3)] {
+        assert_eq!(row.extra[key].as_u64(), Some(value), "{key}");
+    }
+    assert!(
+        report.command.starts_with("gapless bench bibw -l v")
+            && !report.command.contains("as-rank")
+    );
+    let (lines, _) = bench(&["rate", "-m", "8", "-f", "--csv"]);
+    assert_eq!(
+        lines[0],
+        [
+            "message,bytes,messages_per_s,mb_per_s,average_us,min_us,median_us,p90_us,p99_us,max_us,blocks,protocol"
+        ]
+    );
+    let cells: Vec<&str> = lines[1][0].split(',').collect();
+    assert_eq!((cells.len(), cells[0], cells[11]), (12, "contiguous", "eager"));
+}
+
+#[test]
+fn a_window_shrinks_where_memory_is_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("out.json");
+    let json = json.to_str().unwrap();
+    bench(&["bw", "-m", "64K:256K", "--buffers", "300K", "--json", json]);
+    let report = Report::read_json(json).unwrap();
+    let windows: Vec<_> = report.rows.iter().map(|row| row.extra["window"].as_u64()).collect();
+    assert_eq!(windows, [Some(4), Some(2), Some(1)]);
+}
+
+#[test]
+fn it_is_one_rank_of_a_launcher_of_the_users_own() {
+    let run = |ranks: &str, arguments: &[&str]| {
+        let mut command = gapless();
+        command.args(["run", "-n", ranks]).arg(env!("CARGO_BIN_EXE_gapless")).arg("bench");
+        command.args(arguments).args(["-i", "2", "-x", "1"]);
+        let output = finish(command, SOON);
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, shown, error) = run("4", &["pair-rate", "-m", "8", "-W", "2"]);
+    assert_eq!(code, Some(0), "{error}");
+    assert!(shown.contains("4 ranks"), "{shown}");
+    for (ranks, arguments, complaint) in [
+        ("3", &["latency", "-m", "8"][..], "it takes two processes; this job has 3"),
+        ("3", &["pair-rate", "-m", "8"], "pair-rate takes an even number of ranks; this job has 3"),
+        ("2", &["pair-rate", "--pairs", "2"], "--pairs 2: that takes 4 ranks; this job has 2"),
+        ("2", &["coll", "barrier", "-n", "5"], "--ranks 5: the launcher has started 2"),
+    ] {
+        let (code, _, error) = run(ranks, arguments);
+        assert_eq!(code, Some(2), "{error}");
+        assert!(error.contains(complaint), "{error}");
+    }
+}
+
+#[test]
+fn messages_lie_in_the_memory_of_devices() {
+    let mut info = gapless();
+    info.arg("info");
+    let info = text(&finish(info, SOON).stdout);
+    let line = info.lines().find(|line| line.starts_with("space opencl"));
+    if line.is_none_or(|line| line.contains("not available")) {
+        return skip("bench in device memory", "there is no OpenCL device");
+    }
+    for space in ["opencl", "host,opencl"] {
+        let (lines, _) = bench(&["bw", "-l", "v", "-m", "2K", "-W", "2", "--space", space]);
+        assert_eq!(sizes(&lines, 2), ["2048"]);
+    }
+}
+
+#[test]
+fn wrong_calls_are_refused_in_one_line() {
+    for (arguments, complaint) in [
+        (&["latency", "-m", "x"][..], "--message-size x: a size is a whole number of bytes"),
+        (&["latency", "-m", "4:2"], "--message-size 4:2: the least size stands before the colon"),
+        (&["latency", "-i", "0"], "--iterations 0: 0 is not in 1..="),
+        (&["bw", "-W", "0"], "--window 0: 0 is not in 1..=65536"),
+        (&["pair-rate", "--pairs", "0"], "--pairs 0: 0 is not in 1..=512"),
+        (&["coll", "barrier", "-n", "1"], "--ranks 1: 1 is not in 2..=1024"),
+        (&["latency", "--time", "0"], "--time 0: must be more than 0 and at most 3600 seconds"),
+        (&["latency", "--space", "cuda:999"], "space cuda:999 is not available"),
+        (&["latency", "--memory", "both"], "--memory both: it is one of alloc, heap"),
+        (
+            &["latency", "--protocol", "pigeon"],
+            "--protocol pigeon: the protocols between processes",
+        ),
+        (&["latency", "--layout", "spiral"], "unknown layout `spiral`"),
+        (
+            &["latency", "--layout", "milc", "-m", "64"],
+            "--message-size 64: the least message of MILC",
+        ),
+        (&["latency", "--n", "64"], "--n 64: it needs --layout"),
+        (&["latency", "--json", "/nonexistent/x"], "--json /nonexistent/x: there is no folder"),
+        (&["coll", "allreduce", "-m", "4"], "--message-size 4: a collective is of whole doubles"),
+        (&["coll", "scatterv"], "coll scatterv: it measures barrier, bcast, "),
+        (&["coll", "all"], "all"),
+        (
+            &["coll", "bcast", "--algorithm", "doubling"],
+            "--algorithm doubling: it does not do bcast; these do: ",
+        ),
+        // 4 TiB and more.
+        (&["latency", "-m", "1024G"], "contiguous needs 4 TiB"),
+    ] {
+        let mut command = gapless();
+        command.arg("bench").args(arguments);
+        let output = finish(command, SOON);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(error.contains(complaint), "{error}");
+        assert_eq!(text(&output.stdout), "", "{arguments:?}");
+    }
+}
