@@ -28,6 +28,7 @@ use failure::Failure;
 use gapless::{Builder, World};
 use std::error::Error;
 use std::io::{self, Write};
+use std::num::{ParseFloatError, ParseIntError};
 use std::process::ExitCode;
 
 /// Non-contiguous messages between processes, wherever the data lies.
@@ -137,6 +138,12 @@ fn misread(error: &clap::Error) -> ExitCode {
     let option = option.split(' ').next().unwrap_or_default();
     let value = text(ContextKind::InvalidValue);
     match (error.kind(), error.source()) {
+        (ErrorKind::ValueValidation, Some(why)) if why.is::<ParseIntError>() => {
+            complain(&format!("{option} {value}: it is a whole number"));
+        }
+        (ErrorKind::ValueValidation, Some(why)) if why.is::<ParseFloatError>() => {
+            complain(&format!("{option} {value}: it is a number"));
+        }
         (ErrorKind::ValueValidation, Some(why)) => complain(&format!("{option} {value}: {why}")),
         (ErrorKind::InvalidValue, _) if !value.is_empty() => {
             complain(&format!("{option} {value}: it is one of {}", text(ContextKind::ValidValue)));

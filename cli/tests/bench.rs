@@ -177,6 +177,8 @@ fn wrong_calls_are_refused_in_one_line() {
         (&["latency", "-m", "x"][..], "--message-size x: a size is a whole number of bytes"),
         (&["latency", "-m", "4:2"], "--message-size 4:2: the least size stands before the colon"),
         (&["latency", "-i", "0"], "--iterations 0: 0 is not in 1..="),
+        (&["latency", "-i", "x"], "--iterations x: it is a whole number"),
+        (&["latency", "--time", "x"], "--time x: it is a number"),
         (&["bw", "-W", "0"], "--window 0: 0 is not in 1..=65536"),
         (&["pair-rate", "--pairs", "0"], "--pairs 0: 0 is not in 1..=512"),
         (&["coll", "barrier", "-n", "1"], "--ranks 1: 1 is not in 2..=1024"),

@@ -85,6 +85,7 @@ impl Devices {
     }
 
     /// All of them.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(crate) fn all(&self) -> &[Opened] {
         &self.opened
     }

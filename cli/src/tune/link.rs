@@ -123,10 +123,12 @@ impl<'w> Link<'w> {
         }
     }
 
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(super) fn world(&self) -> &World {
         self.world
     }
 
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(super) fn peer(&self) -> u32 {
         self.peer
     }
@@ -309,6 +311,7 @@ impl<'w> Link<'w> {
     }
 
     /// Rank 0: has rank 1 help with devices.
+    #[cfg(any(feature = "cuda", feature = "opencl"))]
     pub(super) fn turn_to_devices(&self) -> Result<(), Failure> {
         self.order(Order::Devices)
     }

@@ -1,24 +1,9 @@
 //! The example program: four processes compute the plate, and each checks its block bit by bit.
 
-use std::path::PathBuf;
-use std::process::Command;
+mod common;
 
-/// The example program, where cargo puts examples: beside the folder of test programs. `cargo test`
-/// has built it; `cargo test --test halo` has not.
-fn example(name: &str) -> PathBuf {
-    let mut profile = std::env::current_exe().unwrap();
-    profile.pop();
-    profile.pop();
-    let path = profile.join("examples").join(name);
-    if !path.exists() {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--example", name]).current_dir(env!("CARGO_MANIFEST_DIR"));
-        cargo.arg("--target-dir").arg(profile.parent().unwrap());
-        cargo.args(profile.ends_with("release").then_some("--release"));
-        assert!(cargo.status().unwrap().success(), "building {}", path.display());
-    }
-    path
-}
+use common::example;
+use std::process::Command;
 
 #[test]
 fn four_processes_exchange_halos() {
