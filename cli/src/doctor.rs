@@ -10,6 +10,7 @@ mod facts;
 use super::failure::Failure;
 use super::say;
 use facts::Facts;
+use gapless::launch::RANKS_MAX;
 use gapless_report::{folded, terminal_columns};
 use serde_json::json;
 use std::process::ExitCode;
@@ -19,11 +20,16 @@ use std::process::ExitCode;
 pub(super) struct Doctor {
     /// How many processes a job is to have on this machine
     #[arg(short = 'n', long, value_name = "N", default_value_t = 2,
-          value_parser = clap::value_parser!(u32).range(1..=4096))]
+          value_parser = ranks)]
     ranks: u32,
     /// As JSON
     #[arg(long)]
     json: bool,
+}
+
+fn ranks(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|ranks| (1..=RANKS_MAX).contains(ranks));
+    number.ok_or_else(|| format!("it is a whole number, 1 to {RANKS_MAX}"))
 }
 
 /// How things stand.

@@ -7,8 +7,8 @@
 mod coll;
 
 use super::failure::Failure;
+use super::lines::tell;
 use super::pingpong::{Ends, Where};
-use super::say;
 use super::selection::{Selection, contiguous, repeated};
 use super::spaces::counted;
 use gapless::tuning::Location;
@@ -40,6 +40,9 @@ pub(super) struct Explain {
     /// it comes from anywhere
     #[arg(long, value_enum, default_value = "alloc")]
     memory: Memory,
+    /// Also show the protocols that are impossible for the message, and why
+    #[arg(long)]
+    all: bool,
     /// No MPS server: processes take turns on a device that both use
     #[arg(long)]
     turns: bool,
@@ -84,15 +87,15 @@ impl Explain {
             _ => "numbers, defaults until tuned".to_owned(),
         };
         let config = Config { tuning: read.unwrap_or_default(), ..Config::default() };
-        say(&link.describe(&config, &whose))?;
+        tell(&link.describe(&config, &whose))?;
         if self.space.involve_device() {
-            say(&describe_devices(&config.tuning))?;
+            tell(&describe_devices(&config.tuning))?;
         }
         link.ends = self.space;
         link.turns = self.turns;
         let columns = terminal_columns();
         for case in &cases {
-            say(&explain(case, &link, &config, self.memory, columns)?)?;
+            tell(&explain(case, &link, &config, &self, columns)?)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -207,9 +210,10 @@ fn explain(
     case: &Case,
     link: &Link,
     config: &Config,
-    memory: Memory,
+    asked: &Explain,
     columns: Option<usize>,
 ) -> Result<String, Failure> {
+    let memory = asked.memory;
     let (send, recv) = (case.send.datatype.commit()?, case.recv.datatype.commit()?);
     let blocks =
         |layout: &gapless_dtype::Layout, count| layout.blocks_of(count).unwrap_or(u64::MAX);
@@ -255,13 +259,14 @@ fn explain(
         ("GB/s", Align::Right),
         ("", Align::Left),
     ]);
+    let mut impossible = Vec::new();
     for candidate in &candidates {
+        if let Some(why) = candidate.excluded {
+            impossible.push((candidate.protocol.to_string(), why.to_string()));
+            continue;
+        }
         let seconds = candidate.predicted_ns * 1e-9;
-        let verdict = match candidate.excluded {
-            Some(why) => format!("impossible: {why}"),
-            None if candidate.protocol == winner => "chosen".to_owned(),
-            None => String::new(),
-        };
+        let verdict = if candidate.protocol == winner { "chosen" } else { "" };
         let never = candidate.predicted_ns >= f64::MAX;
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
         let rate = case.payload_bytes as f64 / candidate.predicted_ns;
@@ -269,18 +274,35 @@ fn explain(
             candidate.protocol.to_string(),
             if never { "-".to_owned() } else { Time(seconds).to_string() },
             if never { "-".to_owned() } else { format!("{rate:.1}") },
-            verdict,
+            verdict.to_owned(),
         ]);
     }
     Ok(format!(
-        "\n{}, {}: {}, sent from {} and received into {}\n{}",
+        "\n{}, {}: {}, sent from {} and received into {}\n{}{}",
         case.name,
         link.ends,
         Bytes(case.payload_bytes),
         counted(sender_blocks, "block"),
         counted(receiver_blocks, "block"),
-        table.within(columns)
+        table.within(columns),
+        not_possible(&impossible, asked.all),
     ))
+}
+
+/// Protocols that cannot carry a message, and why; or how many there are.
+fn not_possible(protocols: &[(String, String)], all: bool) -> String {
+    match protocols.len() {
+        0 => String::new(),
+        count if !all => {
+            let are = if count == 1 { "is" } else { "are" };
+            format!("{} {are} impossible; --all says why\n", counted(count as u64, "other"))
+        }
+        _ => {
+            let width = protocols.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+            let line = |(name, why): &(String, String)| format!("  {name:<width$}  {why}\n");
+            format!("impossible:\n{}", protocols.iter().map(line).collect::<String>())
+        }
+    }
 }
 
 /// A size in bytes, with K, M or G for powers of 1024.

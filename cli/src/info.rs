@@ -4,6 +4,7 @@
 //! processes of this program meet and say what their link allows. OpenCL is asked in a process of its own, too.
 
 use super::failure::Failure;
+use super::lines::tell;
 use super::run::start;
 use super::{Worlds, say, spaces};
 use gapless::Link;
@@ -39,7 +40,7 @@ impl Info {
             say(&text)?;
             return Ok(if there { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
-        say(&here()?)?;
+        tell(&here()?)?;
         let job = Job {
             ranks: 2,
             program: std::env::current_exe().map_err(Failure::NoProgram)?.into(),

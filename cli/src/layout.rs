@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use super::selection::{Selection, catalogue};
-use super::{say, tree};
+use super::{lines::tell, tree};
 use gapless_dtype::Shape;
 use gapless_layouts::{Case, Side};
 use gapless_report::Bytes;
@@ -21,11 +21,11 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn run(self) -> Result<ExitCode, Failure> {
         if self.selection.is_empty() {
-            say(&catalogue())?;
+            tell(&catalogue())?;
             return Ok(ExitCode::SUCCESS);
         }
         for case in self.selection.cases()? {
-            say(&describe(&case)?)?;
+            tell(&describe(&case)?)?;
         }
         Ok(ExitCode::SUCCESS)
     }

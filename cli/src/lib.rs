@@ -14,6 +14,7 @@ mod failure;
 mod info;
 mod job;
 mod layout;
+mod lines;
 mod memory;
 pub mod pingpong;
 mod run;

@@ -22,7 +22,7 @@ const SIGPIPE_EXIT: u8 = 128 + 13;
 )]
 pub(super) struct Run {
     /// How many processes (-np, too)
-    #[arg(short = 'n', long = "ranks", aliases = ["np"], value_name = "N")]
+    #[arg(short = 'n', long = "ranks", aliases = ["np"], value_name = "N", value_parser = ranks)]
     ranks: u32,
     /// Put the rank before each line of output
     #[arg(short = 'p', long)]
@@ -235,6 +235,10 @@ pub(super) fn start_again(ranks: u32) -> Result<ExitCode, Failure> {
         }
         other => other,
     }
+}
+
+fn ranks(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("it is a whole number, 1 to {}", launch::RANKS_MAX))
 }
 
 fn variable(option: &'static str, text: &str) -> Result<(OsString, OsString), Failure> {

@@ -21,11 +21,16 @@ pub(super) struct Selection {
     #[arg(long = "layout-file", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The size, as each layout understands it: a matrix's or cube's edge, a parameter set
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole)]
     n: Option<u64>,
     /// Depth of faces and halos in cells
-    #[arg(long = "h", value_name = "H")]
+    #[arg(long = "h", value_name = "H", value_parser = whole)]
     depth: Option<u64>,
+}
+
+/// A number as the layouts take them; each says itself which ones it refuses.
+fn whole(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "it is one whole number, 0 or more and less than 2^64".to_owned())
 }
 
 /// Messages that can be sent, and what else was asked for.

@@ -141,9 +141,14 @@ fn protocols_are_explained() {
     assert!(small.contains("defaults until tuned"));
     let large = shows(&["explain", "--layout", "v", "--n", "1024"]);
     assert!(large.lines().any(|l| l.starts_with("mapped") && l.ends_with("chosen")), "{large}");
-    assert!(large.contains("impossible: longer than the eager limit"), "{large}");
-    let heap = shows(&["explain", "--layout", "v", "--size", "32M", "--memory", "heap"]);
-    assert!(heap.contains("impossible: the sender's memory cannot be mapped"), "{heap}");
+    assert!(large.contains(" others are impossible; --all says why\n"), "{large}");
+    assert!(!large.lines().any(|line| line.starts_with("eager")), "{large}");
+    let large = [large, shows(&["explain", "--layout", "v", "--n", "1024", "--all"])];
+    assert!(large[1].contains("\n  eager             longer than the eager limit\n"), "{large:?}");
+    let [large, _] = large;
+    let heap = shows(&["explain", "--layout", "v", "--size", "32M", "--memory", "heap", "--all"]);
+    let why = "\n  mapped            the sender's memory cannot be mapped\n";
+    assert!(heap.contains(why), "{heap}");
     assert!(heap.lines().any(|l| l.starts_with("pipeline") && l.ends_with("chosen")), "{heap}");
     let from_one = "64 B, sent from one block and received into one block\n";
     assert!(small.contains(from_one), "{small}");

@@ -131,7 +131,7 @@ fn nothing_to_start_is_said_so() {
         (vec!["-n", "5000", "true"], "cannot start 5000 processes"),
         (vec!["-n", "2", "/nonexistent/program"], "cannot start /nonexistent/program"),
         (vec!["-n", "2"], "required"),
-        (vec!["-n", "many", "true"], "--ranks many: it is a whole number"),
+        (vec!["-n", "many", "true"], "it is a whole number"),
     ] {
         let output = run(&arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

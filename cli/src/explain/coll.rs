@@ -2,7 +2,7 @@
 //! would take. Nothing is measured: times are predicted by a cost model with typical numbers.
 
 use crate::failure::Failure;
-use crate::say;
+use crate::lines::tell;
 use crate::spaces::counted;
 use gapless::tuning::coll::{self, Rule, Table};
 use gapless_coll::choose::{
@@ -79,10 +79,10 @@ impl Collective {
         let mut text = format!("{}\n{why}\n{}\n\n", subject.describe(), described(&cost));
         let _ = writeln!(text, "{algorithm}: {}", predicted(seconds));
         text += &shown(&schedule);
-        say(&text)?;
+        tell(&text)?;
         if let Some(path) = &self.goal {
             write_goal(path, &subject, &algorithm, &cost)?;
-            say(&format!("schedules of all ranks written to {}\n", path.display()))?;
+            tell(&format!("schedules of all ranks written to {}\n", path.display()))?;
         }
         let mut all = alternatives(sample, locality, &cost, STEPS_MAX)?;
         if !all.iter().any(|it| it.algorithm == algorithm) {
@@ -91,7 +91,7 @@ impl Collective {
             let at = all.partition_point(|it| time(it) <= time(&explained));
             all.insert(at, explained);
         }
-        say(&self.compared(&subject, &all, &algorithm)?)
+        tell(&self.compared(&subject, &all, &algorithm)?)
     }
 
     fn subject(

@@ -4,6 +4,7 @@ use super::bench::Plain;
 use super::sizes::Sizes;
 use super::{Memory, Pingpong};
 use crate::failure::Failure;
+use crate::lines::tell;
 use crate::memory::{Ends, Wrong};
 use crate::say;
 use gapless_pml::{Protocol, Tally};
@@ -74,7 +75,7 @@ impl Outcome {
     pub(super) fn finish(&self, options: &Pingpong) -> Result<ExitCode, Failure> {
         let both = options.memory == Memory::Both;
         let report = self.report(options, both);
-        say(&format!(
+        tell(&format!(
             "{}\n\n{}{}",
             report.machine.one_line(),
             self.table(both).within(terminal_columns()),
