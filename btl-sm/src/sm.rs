@@ -37,31 +37,6 @@ const EMPTY_POLLS: u32 = 4;
 const UNREPORTED: usize = 8192;
 
 /// Shared memory between the processes of one host, one user and one job.
-///
-/// ```
-/// use gapless_btl::{AmTag, Btl, Event, Queue, ReserveError, Token};
-/// use gapless_btl_sm::{Sm, SmConfig};
-///
-/// let mut alice = Sm::new(SmConfig::new("a job", "alice"))?;
-/// let mut bob = Sm::new(SmConfig::new("a job", "bob"))?;
-/// let to_bob = alice.connect(&bob.address())?;
-/// bob.connect(&alice.address())?;
-/// let mut events = Queue::with_capacity(16);
-/// let mut slot = loop {
-///     match alice.reserve(to_bob, 5) {
-///         Err(ReserveError::Full) => alice.poll(None, &mut events) + bob.poll(None, &mut events),
-///         slot => break slot?,
-///     };
-/// };
-/// slot.write(0, b"hello")?;
-/// alice.send(slot, AmTag(7), Token::NONE);
-/// while bob.poll(None, &mut events) == 0 {}
-/// let Some(Event::Arrived { tag: AmTag(7), fragment, .. }) = events.drain().next() else {
-///     panic!("the message comes first");
-/// };
-/// assert_eq!(fragment.to_vec()?, b"hello");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 pub struct Sm {
     pub(crate) config: SmConfig,
     limits: Limits,

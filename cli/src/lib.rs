@@ -1,6 +1,16 @@
 //! The `gapless` command: one file per verb. [`pingpong`] and [`collectives`] are libraries, too: other programs measure
 //! with their loops. [`main_with`] is the whole command over a transport of one's own.
 //!
+//! ```no_run
+//! use gapless::World;
+//! use gapless::btl::loopback::{Hub, Loopback};
+//!
+//! fn main() -> std::process::ExitCode {
+//!     // A transport of your own stands here, and `only` names it.
+//!     gapless_cli::main_with(|| Ok(World::builder().transport(Box::new(Loopback::new(&Hub::new()))).only(["loopback"])))
+//! }
+//! ```
+//!
 //! Every verb reports a problem in one line on standard error. Exit codes: 0 all is well, 1 it ran
 //! and something was wrong, 2 it was called wrongly, and for `run` whatever the job's first failure
 //! exited with.
@@ -84,17 +94,7 @@ pub fn main() -> ExitCode {
 /// process that joins a job; if it fails, the command ends with its error and exit code 1. What no builder can change:
 /// `explain` predicts times of the built-in transport, and `run` starts any program.
 ///
-/// ```no_run
-/// use gapless::World;
-/// use gapless::btl::loopback::{Hub, Loopback};
-///
-/// fn main() -> std::process::ExitCode {
-///     // A transport of your own stands here, and `only` names it.
-///     gapless_cli::main_with(|| Ok(World::builder().transport(Box::new(Loopback::new(&Hub::new()))).only(["loopback"])))
-/// }
-/// ```
-///
-/// `examples/btl-udp/examples/gapless_udp.rs` is such a program.
+/// The [crate's](crate) example and `examples/btl-udp/examples/gapless_udp.rs` are such programs.
 #[must_use]
 pub fn main_with(builder: impl Fn() -> Result<Builder, Box<dyn Error>>) -> ExitCode {
     let Arguments { verbose, verb } =

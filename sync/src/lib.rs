@@ -8,6 +8,15 @@
 //! - [`board`] is shared memory on which the ranks of a host publish short notes for each other.
 //! - [`Followers`] decides which of several waiting threads polls; the others sleep, each on its [`Parker`].
 //!
+//! ```
+//! use gapless_sync::Gate;
+//! let gate = Gate::new(vec![1]);
+//! let mut pass = gate.enter();
+//! pass.push(2);
+//! pass.done(); // a pass that is dropped without this poisons the gate, as a panic does
+//! assert_eq!(gate.enter().len(), 2);
+//! ```
+//!
 //! The first two are for Linux. loom explores the gate, the board and the followers (`cargo xtask test` runs it, and the
 //! comments at the end of `gate.rs` and `followers.rs` have the command).
 #![deny(unsafe_code)]
