@@ -10,6 +10,7 @@
 
 use crate::actor::{part, say};
 use gapless::wireup::{Wireup, WireupError};
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -208,6 +209,28 @@ impl Crew {
             // Fails if it has ended by itself.
             let _ = hand.process.kill();
         }
+    }
+
+    /// Stops a rank (SIGSTOP), until it is told to [go on](Crew::go_on).
+    ///
+    /// # Panics
+    /// It has ended.
+    pub fn stop(&mut self, rank: u32) {
+        self.signal(rank, Signal::STOP);
+    }
+
+    /// Lets a rank go on that was [stopped](Crew::stop).
+    ///
+    /// # Panics
+    /// It has ended.
+    pub fn go_on(&mut self, rank: u32) {
+        self.signal(rank, Signal::CONT);
+    }
+
+    fn signal(&mut self, rank: u32, signal: Signal) {
+        let hand = &self.hands[rank as usize];
+        assert!(!hand.ended, "rank {rank} has ended");
+        kill_process(Pid::from_child(&hand.process), signal).expect("a child that was not reaped");
     }
 
     /// Whether a rank has ended and was reaped.

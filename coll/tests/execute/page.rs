@@ -233,6 +233,9 @@ fn every_short_operation_gives_what_it_is_defined_to_give() {
         let [halfway, at_once] = play((ranks, 120, short), &HostEngine, &mut random);
         assert!(halfway > 10 && at_once > 10, "{halfway} {at_once}");
     }
+    for ranks in [17, 33, 64] {
+        play((ranks, 12, short), &HostEngine, &mut random);
+    }
 }
 
 #[test]
@@ -249,6 +252,9 @@ fn every_operation_through_slots_gives_what_it_is_defined_to_give() {
     let mut random = Random(46);
     for ranks in [2, 3, 5, 8, 12] {
         play((ranks, 60, any), &HostEngine, &mut random);
+    }
+    for ranks in [17, 33] {
+        play((ranks, 6, any), &HostEngine, &mut random);
     }
 }
 

@@ -1,7 +1,8 @@
 //! A process of a collective is killed: the others get an error that names it, or their part ends well; nobody hangs,
 //! and collectives among those who live go on.
 
-use gapless::{Communicator, Error, ReduceOp, World};
+use crate::work::{FORMS, Work};
+use gapless::{ReduceOp, World};
 use gapless_tests::actor::say;
 use gapless_tests::crew::{Crew, Member, Said};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ fn a_killed_rank_is_named_and_the_others_go_on() {
     if let Some(member) = Member::of_crew() {
         return rank(member);
     }
-    for form in ["blocking", "nonblocking", "many"] {
+    for form in FORMS {
         let mut crew = Crew::start(TEST, &[form; 4], |_, _| {});
         let mut heard = Vec::new();
         let mut hear = |crew: &mut Crew, wanted: &str, count: usize| {
@@ -50,7 +51,8 @@ fn rank(mut member: Member) {
     // Before anybody is lost: there is no agreement on who is left yet.
     let color = (comm.rank() != VICTIM).then_some(0);
     let rest = comm.split(color, 0).unwrap();
-    round(comm, "blocking").unwrap();
+    let mut work = Work::new(&world, comm, &form).unwrap();
+    work.round(comm).unwrap();
     say("going");
     // All survivors call as many: who has not called a collective is waited for, dead members or not. The victim does
     // not come to the last ones.
@@ -59,7 +61,7 @@ fn rank(mut member: Member) {
             while comm.rank() == VICTIM && at >= ROUNDS {
                 std::thread::park_timeout(Duration::from_secs(1));
             }
-            round(comm, &form)
+            work.round(comm)
         })
         .collect();
     // An all-reduce depends on all.
@@ -68,27 +70,13 @@ fn rank(mut member: Member) {
         assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
     }
     say("named it");
-    let rest = rest.unwrap();
-    let mut sum = [0u32];
-    rest.allreduce(&[rest.rank() + 1], &mut sum, ReduceOp::Sum).unwrap();
-    assert_eq!(sum, [6]);
-    rest.barrier().unwrap();
+    // By a communicator that was made before, and by one that the survivors make.
+    for rest in [rest.unwrap(), comm.shrink().unwrap()] {
+        let mut sum = [0u32];
+        rest.allreduce(&[rest.rank() + 1], &mut sum, ReduceOp::Sum).unwrap();
+        assert_eq!((sum, rest.size()), ([6], 3));
+        rest.barrier().unwrap();
+    }
     say("went on");
     let _ = world.finalize();
-}
-
-fn round(comm: &Communicator, form: &str) -> Result<(), Error> {
-    let ours = vec![comm.rank(); 5000];
-    let mut sums = vec![vec![0u32; ours.len()]; if form == "many" { 20 } else { 1 }];
-    match form {
-        "blocking" => comm.allreduce(&ours, &mut sums[0], ReduceOp::Sum)?,
-        _ => comm.scope(|s| {
-            for sum in &mut sums {
-                let _ = s.iallreduce(&ours, sum, ReduceOp::Sum)?;
-            }
-            Ok(())
-        })?,
-    }
-    assert!(sums.iter().flatten().all(|sum| *sum == 6));
-    Ok(())
 }

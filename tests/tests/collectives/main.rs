@@ -1,5 +1,5 @@
 //! Collectives as methods: each operation in each form, on plain and on strided buffers, against what the operation
-//! means, written out. Ranks are threads; those of `killed.rs` are processes.
+//! means, written out. Ranks are threads; those of `killed.rs` and `stopped.rs` are processes.
 #![deny(unsafe_code)]
 
 mod allocated;
@@ -16,8 +16,10 @@ mod neighbors;
 mod reduced;
 mod refused;
 mod several;
+mod stopped;
 #[allow(unsafe_code, reason = "an engine that panics")]
 mod torn;
+mod work;
 
 use field::Field;
 use gapless::btl::Btl;

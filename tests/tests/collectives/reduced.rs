@@ -1,7 +1,9 @@
 //! Operations that combine elements.
 
-use crate::{Case, everywhere};
+use crate::{Case, everywhere, ranks};
 use gapless::{Collective, Datatype, InPlace, Op, Primitive, ReduceOp, UserOp, View, ViewMut};
+use half::{bf16, f16};
+use num_complex::Complex;
 
 /// Compositions of functions `x -> a x + b` modulo 65536, each in one number: they do not commute.
 fn compose(left: i32, right: i32) -> i32 {
@@ -173,4 +175,28 @@ fn elements_of_other_types() {
         comm.reduce_local(&[2, 7, 1], &mut most, ReduceOp::Max).unwrap();
         assert_eq!(most, [3, 7, 4]);
     });
+}
+
+/// By notes, through slots, and by messages.
+#[test]
+fn halves_and_complex_numbers_are_added_and_multiplied() {
+    for size in [2, 3] {
+        ranks(size, |comm| {
+            let n = f32::from(u8::try_from(size).unwrap());
+            for len in [3, 5000] {
+                let mut sums = vec![f16::ZERO; len];
+                comm.allreduce(&vec![f16::from_f32(1.5); len], &mut sums, ReduceOp::Sum).unwrap();
+                assert!(sums.iter().all(|sum| sum.to_f32() == 1.5 * n), "{sums:?}");
+                let mut most = vec![bf16::ZERO; len];
+                let ours = bf16::from_f32(f32::from(u8::try_from(comm.rank()).unwrap()));
+                comm.allreduce(&vec![ours; len], &mut most, ReduceOp::Max).unwrap();
+                assert!(most.iter().all(|most| most.to_f32() == n - 1.0), "{most:?}");
+                let mut products = vec![Complex::new(0.0f64, 0.0); len];
+                let turn = vec![Complex::new(0.0, 2.0); len];
+                comm.allreduce(&turn, &mut products, ReduceOp::Prod).unwrap();
+                let due = if size == 2 { Complex::new(-4.0, 0.0) } else { Complex::new(0.0, -8.0) };
+                assert!(products.iter().all(|product| *product == due), "{products:?}");
+            }
+        });
+    }
 }

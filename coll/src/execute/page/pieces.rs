@@ -407,7 +407,7 @@ mod tests {
     /// what is read of a slot was put there, and is combined before where it has to be.
     #[test]
     fn fragments_cover_all_and_stay_in_their_slots() {
-        for (ranks, unit) in [(2, 4), (3, 12), (5, 1), (16, 8), (40, 10)] {
+        for (ranks, unit) in [(2, 4), (3, 12), (5, 1), (16, 8), (17, 2), (33, 4), (40, 10)] {
             let of = Reduction { unit, commutative: true };
             for len in [1, 7, 1000, 70_000, 300_000].map(|len| len * unit) {
                 for call in calls(ranks - 1, len, of) {
