@@ -54,7 +54,8 @@ enum Test {
 /// What all tests understand.
 #[derive(Clone, Debug, clap::Args)]
 struct Common {
-    /// Sizes in bytes, from MIN to MAX, each twice the one before (1K, 4M, 1G are powers of 1024); or one size alone
+    /// Sizes in bytes, from MIN to MAX, each twice the one before (1K, 4M, 1G are powers of 1024), or one size alone; else
+    /// 1:4M, of collectives 8:1M
     #[arg(short, long = "message-size", value_name = "MIN:MAX")]
     message_size: Option<Sizes>,
     /// Iterations for each size, instead of as many as the time allows

@@ -6,13 +6,15 @@
 
 mod coll;
 
+use super::Worlds;
 use super::failure::Failure;
 use super::lines::tell;
 use super::pingpong::{Ends, Where};
 use super::selection::{Selection, contiguous, repeated};
 use super::spaces::counted;
 use gapless::tuning::Location;
-use gapless_btl::Btl;
+use gapless_bml::predicted_ns;
+use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_dtype::Convertor;
 use gapless_layouts::Case;
@@ -20,6 +22,9 @@ use gapless_pml::choose::{DeviceEnds, SingleCopyCosts, Staging, Touched, candida
 use gapless_pml::{Config, EAGER_BYTES, INLINE_LAYOUT_MAX, Situation, Tuning};
 use gapless_report::{Align, Bytes, Table, Time, terminal_columns};
 use std::process::ExitCode;
+
+/// The message by which bml compares transports.
+const RAIL_BYTES: u64 = 8 << 10;
 
 /// Which message to explain, or which collective.
 #[derive(Debug, clap::Args)]
@@ -55,7 +60,7 @@ enum Memory {
 }
 
 impl Explain {
-    pub(super) fn run(self) -> Result<ExitCode, Failure> {
+    pub(super) fn run(self, worlds: Worlds<'_>) -> Result<ExitCode, Failure> {
         if let Some(operation) = &self.collective.coll {
             self.collective.explain(operation, self.selection.n(), self.size)?;
             return Ok(ExitCode::SUCCESS);
@@ -79,7 +84,7 @@ impl Explain {
                     .collect::<Result<_, _>>()?
             }
         };
-        let mut link = Link::probe()?;
+        let mut link = Link::probe(worlds)?;
         let location = Location::of_environment();
         let read = location.read().map_err(gapless::Error::from)?;
         let whose = match (&read, location.path()) {
@@ -101,9 +106,11 @@ impl Explain {
     }
 }
 
-/// What the transport between processes of this host promises.
+/// What the transport between processes promises: of those of the builder and the built-in one, the one that bml prefers.
 struct Link {
-    limits: gapless_btl::Limits,
+    limits: Limits,
+    /// Whether it is the built-in one, by which memory is mapped and read.
+    built_in: bool,
     single_copy: Option<SingleCopyCosts>,
     /// Where the buffers lie.
     ends: Ends,
@@ -112,7 +119,25 @@ struct Link {
 }
 
 impl Link {
-    fn probe() -> Result<Link, Failure> {
+    fn probe(worlds: Worlds<'_>) -> Result<Link, Failure> {
+        let builder = worlds.builder()?;
+        let rank = |limits: &Limits| (!limits.ordered, predicted_ns(limits, RAIL_BYTES));
+        let own = builder.limits().min_by_key(|limits| rank(limits));
+        let built_in = builder.uses("sm").then(Link::built_in).transpose()?;
+        let (ends, turns) = (Ends::HOST, false);
+        match (own, built_in) {
+            (Some(own), Some(link)) if rank(&link.limits) <= rank(own) => Ok(link),
+            (Some(own), _) => {
+                let limits = own.clone();
+                Ok(Link { limits, built_in: false, single_copy: None, ends, turns })
+            }
+            (None, Some(link)) => Ok(link),
+            // Alone, a process needs no transport.
+            (None, None) => Link::built_in(),
+        }
+    }
+
+    fn built_in() -> Result<Link, Failure> {
         let config = SmConfig::new(format!("explain-{}", std::process::id()), "explain");
         let mut sm =
             Sm::new(config).map_err(|error| gapless::Error::Transport { name: "sm", error })?;
@@ -125,7 +150,8 @@ impl Link {
                 pieces_max: limits.max_pieces as u64,
             }
         });
-        Ok(Link { limits: sm.limits().clone(), single_copy, ends: Ends::HOST, turns: false })
+        let (limits, ends) = (sm.limits().clone(), Ends::HOST);
+        Ok(Link { limits, built_in: true, single_copy, ends, turns: false })
     }
 
     /// What is known of devices.
@@ -144,15 +170,15 @@ impl Link {
     /// only.
     fn maps(&self) -> [bool; 2] {
         let [from, to] = self.ends.0.map(|place| !matches!(place, Where::OpenCl(_)));
-        [from, from && to && self.ends.0[0].is_device()]
+        [from, from && to && self.ends.0[0].is_device()].map(|can| can && self.built_in)
     }
 
     /// Which staged protocols there are, for a receiver's buffer with so many blocks.
     fn staging(&self, blocks: u64, shared: bool, tuning: &Tuning) -> Option<Staging> {
-        // OpenCL's memory has no keys.
-        let ends = self
-            .devices()
-            .filter(|_| self.ends.0.iter().all(|place| !matches!(place, Where::OpenCl(_))))?;
+        // OpenCL's memory has no keys, and no process of another host is reached by any.
+        let ends = self.devices().filter(|_| {
+            self.built_in && self.ends.0.iter().all(|place| !matches!(place, Where::OpenCl(_)))
+        })?;
         Some(Staging {
             sender_device: ends.sender,
             receiver_device: ends.receiver,

@@ -90,9 +90,9 @@ pub fn main() -> ExitCode {
 }
 
 /// As [`main()`], with worlds of one's own: `bench`, `pingpong`, `info` and `tune` measure over the transports that
-/// `builder` adds, also in the processes that they start, which are this program again. `builder` is called once in each
-/// process that joins a job; if it fails, the command ends with its error and exit code 1. What no builder can change:
-/// `explain` predicts times of the built-in transport, and `run` starts any program.
+/// `builder` adds, also in the processes that they start, which are this program again; `explain` predicts by what these
+/// promise. `builder` is called once in each process that joins a job; if it fails, the command ends with its error and
+/// exit code 1.
 ///
 /// The [crate's](crate) example and `examples/btl-udp/examples/gapless_udp.rs` are such programs.
 #[must_use]
@@ -110,7 +110,7 @@ pub fn main_with(builder: impl Fn() -> Result<Builder, Box<dyn Error>>) -> ExitC
         Verb::Run(verb) => verb.run(),
         Verb::Info(verb) => verb.run(worlds),
         Verb::Doctor(verb) => verb.run(),
-        Verb::Explain(verb) => verb.run(),
+        Verb::Explain(verb) => verb.run(worlds),
         Verb::Tune(verb) => verb.run(worlds),
         Verb::Layout(verb) => verb.run(),
     };

@@ -147,7 +147,8 @@ fn rules_are_measured_written_and_read() {
     // One for each of the operations that are measured, at least.
     assert!(rules.len() >= 11, "{rules:?}");
     let shown = shows("explain --coll allreduce --n 2 --size 8", Some(&file));
-    assert!(shown.contains("by rule 1 of allreduce in"), "{shown}");
+    // Which of the rules it is depends on what was quicker.
+    assert!(shown.contains("by rule ") && shown.contains(" of allreduce in "), "{shown}");
 }
 
 #[test]

@@ -41,6 +41,15 @@ fn real_layouts_arrive_over_it() {
 }
 
 #[test]
+fn its_promises_are_what_messages_are_explained_by() {
+    let said = shown(&["explain", "--layout", "v", "--n", "512"]);
+    assert!(said.starts_with("link udp: "), "{said}");
+    let chosen = said.lines().find(|line| line.ends_with("chosen"));
+    assert!(chosen.is_some_and(|line| line.starts_with("pipeline ")), "{said}");
+    assert!(said.contains("impossible: the sender's memory cannot be mapped"), "{said}");
+}
+
+#[test]
 fn info_names_it() {
     let said = shown(&["info"]);
     let line = said.lines().find(|line| line.starts_with("transport udp  "));

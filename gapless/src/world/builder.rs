@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use crate::tuning::coll::Table;
 use crate::wireup::{self, Wireup, WireupError};
 use gapless_bml::{Bml, Rank};
-use gapless_btl::{Address, Btl};
+use gapless_btl::{Address, Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
@@ -71,6 +71,25 @@ impl Builder {
     pub fn only<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Builder {
         self.only = Some(names.into_iter().map(Into::into).collect());
         self
+    }
+
+    /// Whether a transport of this name is used if there is one, as [`only`](Builder::only) has it.
+    #[must_use]
+    pub fn uses(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.iter().any(|one| one == name))
+    }
+
+    /// What the transports promise that were added and are [used](Builder::uses), in the order of their adding; without
+    /// the built-in one, which [`init`](Builder::init) makes.
+    ///
+    /// ```
+    /// use gapless::btl::loopback::{Hub, Loopback};
+    /// let builder = gapless::World::builder().transport(Box::new(Loopback::new(&Hub::new())));
+    /// assert_eq!(builder.limits().map(|limits| limits.name).collect::<Vec<_>>(), ["loopback"]);
+    /// assert_eq!(builder.only(["sm"]).limits().count(), 0);
+    /// ```
+    pub fn limits(&self) -> impl Iterator<Item = &Limits> {
+        self.transports.iter().map(|btl| btl.limits()).filter(|limits| self.uses(limits.name))
     }
 
     /// Adds an engine, which is asked before the host's.
@@ -227,11 +246,9 @@ impl Builder {
             let (name, known) = (name.clone(), known.join(", "));
             return Err(Error::NoSuchTransport { name, known });
         }
-        let only = self.only.take();
-        let wanted = |name: &str| only.as_ref().is_none_or(|only| only.iter().any(|n| n == name));
         let mut chosen = std::mem::take(&mut self.transports);
-        chosen.retain(|btl| wanted(btl.limits().name));
-        if wanted(SM) {
+        chosen.retain(|btl| self.uses(btl.limits().name));
+        if self.uses(SM) {
             let config = SmConfig::new(wireup.job(), format!("rank {}", wireup.rank()));
             match Sm::new(config) {
                 Ok(sm) => chosen.push(Box::new(sm)),
