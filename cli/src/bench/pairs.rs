@@ -120,7 +120,6 @@ fn measure(
     let setting = Setting { force: message.common.protocol, ..Setting::default() };
     world.set_config(setting.over(world.config()?))?;
     let place = (place_of(message.space, world.rank(), ranks), message.memory.source());
-    let mut end = End::new(world, devices, kind.pattern(), place, (arena, message.seed))?;
     let mut output = Output::new(&message.common, world.rank() == 0, kind.name(), kind.columns());
     let memory = match message.space.0.iter().all(|place| place.is_device()) {
         true => message.space.to_string(),
@@ -131,6 +130,8 @@ fn measure(
         about += &format!(", window {} (in {} at most)", options.window, Bytes(bytes_max));
     }
     output.begin(&about)?;
+    // Filling much memory takes a while.
+    let mut end = End::new(world, devices, kind.pattern(), place, (arena, message.seed))?;
     let plan = message.common.plan();
     for one in series {
         output.series(one.layout.as_deref())?;
