@@ -6,6 +6,7 @@
 //!
 //! Read first: `pair.rs` (what ranks do), `timing.rs` (how often), `messages.rs` (which messages).
 
+mod blocks;
 mod coll;
 mod messages;
 mod pair;
@@ -13,6 +14,7 @@ mod pairs;
 mod show;
 mod sizes;
 mod timing;
+mod verdict;
 
 use super::Worlds;
 use super::explain::bytes;
@@ -142,6 +144,18 @@ struct Coll {
     /// Use this algorithm, whatever the table chooses: "ring", "chain in 64K"
     #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,
+    /// Blocks of layouts, of bcast, gather, scatter, allgather, alltoall
+    #[command(flatten)]
+    selection: Selection,
+    /// The memory of the buffers of these: host, cuda[:N] or opencl[:N]; after a comma that of the second half of the ranks
+    #[arg(long, value_name = "SPACE[,SPACE]")]
+    space: Option<Ends>,
+    /// Memory from World::alloc, which peers can map, or ordinary memory, of these
+    #[arg(long, value_enum)]
+    memory: Option<Memory>,
+    /// What their contents derive from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -192,7 +192,7 @@ impl<'w> Bench<'w> {
     /// The collective fails.
     pub fn check(&mut self, work: &Work, algorithm: Option<Algorithm>) -> Result<bool, Error> {
         let (rank, n) = (self.rank(), self.size());
-        let comm = self.way(algorithm)?;
+        let comm = self.communicator(algorithm)?;
         let (send, recv) = self.buffers(work);
         work.write(rank, send, recv);
         comm.perform(call(work, send, recv))?;
@@ -222,7 +222,7 @@ impl<'w> Bench<'w> {
         count: usize,
     ) -> Result<Vec<Call>, Error> {
         let rank = self.rank();
-        let comm = self.way(algorithm)?;
+        let comm = self.communicator(algorithm)?;
         let mut took = vec![0.0; 2 * count];
         for at in 0..count {
             let lead = self.lead;
@@ -259,8 +259,11 @@ impl<'w> Bench<'w> {
         Ok(punctual)
     }
 
-    /// A communicator whose collectives go by an algorithm, or as the world's table chooses.
-    fn way(&mut self, algorithm: Option<Algorithm>) -> Result<Communicator, Error> {
+    /// A communicator whose collectives go by an algorithm, or as the world's table chooses; all ranks call this.
+    ///
+    /// # Errors
+    /// A peer is lost.
+    pub fn communicator(&mut self, algorithm: Option<Algorithm>) -> Result<Communicator, Error> {
         if let Some(known) = self.ways.get(&algorithm) {
             return Ok(known.clone());
         }

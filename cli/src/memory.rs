@@ -13,7 +13,7 @@ mod place;
 mod room;
 
 pub(crate) use arena::Source;
-pub(crate) use boxes::{Boxes, Sided};
+pub(crate) use boxes::{Boxes, Sent, Sided};
 pub(crate) use content::Wrong;
 pub(crate) use devices::{Devices, Locked, Opened};
 pub use ends::{Ends, Where};

@@ -69,6 +69,18 @@ fn collectives_show_the_average_and_the_last_rank() {
 }
 
 #[test]
+fn collectives_move_layouts_too() {
+    for operation in ["bcast", "gather", "scatter", "allgather", "alltoall"] {
+        // X is sent as columns and received as rows.
+        let (lines, comments) = bench(&["coll", operation, "-n", "3", "-l", "v,x", "-m", "512:1K"]);
+        assert_eq!(sizes(&lines, 3), ["512", "1024", "512", "1024"], "{operation}");
+        assert!(comments.contains("3 ranks, memory host (alloc)"), "{comments}");
+    }
+    let (lines, _) = bench(&["coll", "alltoall", "-n", "2", "--memory", "heap", "-m", "1"]);
+    assert_eq!(sizes(&lines, 3), ["1"]);
+}
+
+#[test]
 fn layouts_are_as_easy_as_bytes() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/layout.toml");
     let file = ["--layout-file", own.to_str().unwrap()];
@@ -168,6 +180,8 @@ fn messages_lie_in_the_memory_of_devices() {
     for space in ["opencl", "host,opencl"] {
         let (lines, _) = bench(&["bw", "-l", "v", "-m", "2K", "-W", "2", "--space", space]);
         assert_eq!(sizes(&lines, 2), ["2048"]);
+        let (lines, _) = bench(&["coll", "allgather", "-n", "2", "-m", "64", "--space", space]);
+        assert_eq!(sizes(&lines, 3), ["64"]);
     }
 }
 
@@ -203,6 +217,10 @@ fn wrong_calls_are_refused_in_one_line() {
             &["coll", "bcast", "--algorithm", "doubling"],
             "--algorithm doubling: it does not do bcast; these do: ",
         ),
+        (&["coll", "allreduce", "--space", "host"], "--space: it is for bcast, gather, scatter, "),
+        (&["coll", "barrier", "-l", "v"], "barrier is of doubles in ordinary memory"),
+        (&["coll", "bcast", "--space", "cuda:999"], "space cuda:999 is not available"),
+        (&["coll", "bcast", "--memory", "heap", "-m", "999G"], "contiguous needs "),
         // 4 TiB and more.
         (&["latency", "-m", "1024G"], "contiguous needs 4 TiB"),
     ] {

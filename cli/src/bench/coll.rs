@@ -1,17 +1,24 @@
 //! `gapless bench coll`: how long a collective takes, by name. [`collectives`](crate::collectives) has the loop: each
-//! call is timed from a moment that all ranks wait for, and buffers rotate through more than the cache.
+//! call is timed from a moment that all ranks wait for, and buffers rotate through more than the cache. Blocks of layouts
+//! are moved by `blocks.rs`.
 
+use super::blocks::{self, Blocks};
+use super::messages::{self, Series};
+use super::pairs::place_of;
 use super::show::{Column, Figure, Output, median};
 use super::sizes::Sizes;
-use super::{Coll, Common};
+use super::{Coll, Common, Memory};
 use crate::Worlds;
 use crate::collectives::{Bench, Call, Work, different};
 use crate::failure::Failure;
 use crate::job;
+use crate::memory::{Devices, Ends, available};
 use crate::pingpong::Setting;
 use crate::run::start_again;
+use crate::spaces;
 use gapless::World;
 use gapless_coll::{Algorithm, NameError, Operation};
+use gapless_report::Bytes;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -28,6 +35,8 @@ struct Task {
     operation: Operation,
     algorithm: Option<Algorithm>,
     works: Vec<Work>,
+    /// If blocks of layouts are to be moved, or in other memory than a list's.
+    series: Option<Vec<Series>>,
 }
 
 /// Starts the ranks, or is one.
@@ -39,7 +48,9 @@ pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> 
         task.possible(asked)?;
         return start_again(asked);
     }
-    let (world, _) = job::join(worlds, |_, _| Vec::new(), None)?;
+    let ends = coll.space.unwrap_or(Ends::HOST);
+    let (world, mut devices) =
+        job::join(worlds, |rank, size| vec![place_of(ends, rank, size)], None)?;
     if coll.ranks.is_some_and(|ranks| ranks != world.size()) {
         return Err(Failure::BadOption {
             option: "--ranks",
@@ -47,7 +58,10 @@ pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> 
             why: format!("the launcher has started {}", world.size()),
         });
     }
-    let result = task.measure(&coll.common, &world);
+    let result = match &task.series {
+        Some(series) => task.move_blocks(coll, series, &world, &mut devices),
+        None => task.measure(&coll.common, &world),
+    };
     Ok(match job::leave(world, result)? {
         Some(()) => ExitCode::SUCCESS,
         None => ExitCode::FAILURE,
@@ -69,6 +83,23 @@ impl Task {
             Operation::Barrier => vec![0],
             _ => Sizes::list(coll.common.message_size, (8, 1 << 20)),
         };
+        let asked = [
+            (!coll.selection.is_empty()).then_some("--layout"),
+            coll.space.map(|_| "--space"),
+            coll.memory.map(|_| "--memory"),
+        ];
+        if let Some(option) = asked.into_iter().flatten().next() {
+            if !blocks::OPERATIONS.contains(&operation) {
+                let known: Vec<_> = blocks::OPERATIONS.iter().map(ToString::to_string).collect();
+                let known = known.join(", ");
+                let why =
+                    format!("it is for {known}; {operation} is of doubles in ordinary memory");
+                return Err(bad(option, String::new(), why));
+            }
+            coll.space.map_or(Ok(()), |ends| ends.0.into_iter().try_for_each(spaces::present))?;
+            let series = Some(messages::series(&coll.selection, &sizes)?);
+            return Ok(Task { operation, algorithm, works: Vec::new(), series });
+        }
         let works = sizes.iter().map(|&size| {
             let most = size <= 1 << 40;
             Work::new(operation, size).filter(|_| most).ok_or_else(|| {
@@ -76,7 +107,7 @@ impl Task {
                 bad("--message-size", size.to_string(), why.to_owned())
             })
         });
-        Ok(Task { operation, algorithm, works: works.collect::<Result<_, _>>()? })
+        Ok(Task { operation, algorithm, works: works.collect::<Result<_, _>>()?, series: None })
     }
 
     /// Whether the algorithm does it among so many ranks.
@@ -84,7 +115,8 @@ impl Task {
         let Some(algorithm) = self.algorithm.filter(|it| !it.does(self.operation, true)) else {
             return Ok(());
         };
-        let all = different(self.operation, ranks as usize, self.works[0].bytes())?;
+        let bytes = self.works.first().map_or(8, Work::bytes);
+        let all = different(self.operation, ranks as usize, bytes)?;
         let all: Vec<_> = all.iter().map(ToString::to_string).collect();
         let why = format!("it does not do {}; these do: {}", self.operation, all.join(", "));
         Err(Failure::BadOption { option: "--algorithm", value: algorithm.to_string(), why })
@@ -111,7 +143,68 @@ impl Task {
                 return Err(Failure::WrongBytes { cases: 1, all: 1, first });
             }
             let calls = self.calls(common, world, &mut bench, work)?;
-            output.figure(&figure(self, work, &calls, world.size()))?;
+            let about = (self.operation.to_string(), work.bytes(), "host".to_owned());
+            output.figure(&figure(self, about, &calls, world.size()))?;
+        }
+        output.finish()
+    }
+
+    /// Measures blocks of layouts.
+    fn move_blocks(
+        &self,
+        coll: &Coll,
+        series: &[Series],
+        world: &World,
+        devices: &mut Devices,
+    ) -> Result<(), Failure> {
+        self.possible(world.size())?;
+        let (common, ranks) = (&coll.common, world.size());
+        let ends = coll.space.unwrap_or(Ends::HOST);
+        let source = coll.memory.unwrap_or(Memory::Alloc).source();
+        let mut arena = 0;
+        for case in series.iter().flat_map(|series| &series.cases) {
+            let len = blocks::arena_bytes(case, self.operation, ranks)?;
+            let needed = len.saturating_mul(2).saturating_mul(u64::from(ranks));
+            // All ranks know the same; rank 0 says so.
+            let free = if world.rank() == 0 { available(ends.0, devices)? } else { u64::MAX };
+            if needed > free {
+                let (needed, available) = (Bytes(needed).to_string(), Bytes(free).to_string());
+                return Err(Failure::TooBig { case: case.name.clone(), needed, available });
+            }
+            arena = arena.max(len);
+        }
+        let setting = Setting { force: common.protocol, ..Setting::default() };
+        world.set_config(setting.over(world.config()?))?;
+        let comm = Bench::new(world)?.communicator(self.algorithm)?;
+        let name = format!("coll {}", self.operation);
+        let columns = (Column::MICROSECONDS, Some(Column::LAST));
+        let mut output = Output::new(common, world.rank() == 0, &name, columns);
+        let memory = match ends.0.iter().all(|place| place.is_device()) {
+            true => ends.to_string(),
+            false => format!("{ends} ({})", source.name()),
+        };
+        output.begin(&format!("{ranks} ranks, memory {memory}, µs on average over the ranks"))?;
+        let place = (place_of(ends, world.rank(), ranks), source);
+        let task = (self.operation, comm);
+        let mut all = Blocks::new(world, devices, task, place, (arena, coll.seed))?;
+        for one in series {
+            output.series(one.layout.as_deref())?;
+            for case in &one.cases {
+                if let Some((rank, wrong)) = all.verify(case)? {
+                    if world.rank() != 0 {
+                        // Rank 0 says so.
+                        return Ok(());
+                    }
+                    let first = format!("{}, at rank {rank}: {wrong}", case.name);
+                    return Err(Failure::WrongBytes { cases: 1, all: 1, first });
+                }
+                let calls = all.time(case, common.plan())?;
+                let about = (case.name.clone(), case.payload_bytes, ends.to_string());
+                let figure = figure(self, about, &calls, ranks);
+                let layout = case.send.datatype.commit()?;
+                let blocks = layout.blocks_of(case.send.count).unwrap_or(u64::MAX);
+                output.figure(&Figure { blocks, ..figure })?;
+            }
         }
         output.finish()
     }
@@ -150,16 +243,21 @@ impl Task {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "at most 10^9 calls")]
-fn figure(task: &Task, work: &Work, calls: &[Call], ranks: u32) -> Figure {
+fn figure(
+    task: &Task,
+    (case, payload_bytes, space): (String, u64, String),
+    calls: &[Call],
+    ranks: u32,
+) -> Figure {
     let mean = |of: fn(&Call) -> f64| calls.iter().map(of).sum::<f64>() / calls.len().max(1) as f64;
     Figure {
-        case: task.operation.to_string(),
-        payload_bytes: work.bytes(),
+        case,
+        payload_bytes,
         average: mean(|call| call.average),
         shows_average: false,
         last: Some(median(calls.iter().map(|call| call.longest))),
         samples: calls.iter().map(|call| call.average).collect(),
-        space: "host".to_owned(),
+        space,
         protocol: task.algorithm.map_or("table".to_owned(), |algorithm| algorithm.to_string()),
         blocks: 1,
         extra: vec![("ranks", u64::from(ranks)), ("iterations", calls.len() as u64)],

@@ -10,8 +10,9 @@
 //! all ranks at rank 0's word, which decides how often.
 
 use super::timing::{Plan, Timing};
+use super::verdict::agreed;
 use crate::failure::Failure;
-use crate::memory::{Boxes, Devices, Places, Sided, Source, Where, Wrong};
+use crate::memory::{Boxes, Devices, Places, Sent, Sided, Source, Where, Wrong};
 use gapless::{Communicator, Error, ReduceOp, View, ViewMut, World};
 use gapless_layouts::{Case, Side};
 use gapless_pml::Protocol;
@@ -125,18 +126,8 @@ impl<'w> End<'w> {
                 comm.send(&sends[0], peer, DATA)?.protocol
             }
         };
-        let mine = match self.boxes.check((send, peer), recv, 0)? {
-            Ok(()) => [0, 0, 0, 0],
-            Err(wrong) => [1, wrong.offset, u64::from(wrong.found), u64::from(wrong.expected)],
-        };
-        let mut all = vec![[0u64; 4]; self.world.size() as usize];
-        self.control.allgather(&mine, all.as_mut_slice().as_flattened_mut())?;
-        let byte = |word: u64| word.to_le_bytes()[0];
-        let wrong = (0..).zip(&all).find(|(_, words)| words[0] != 0).map(|(rank, words)| {
-            let [_, offset, found, expected] = *words;
-            (rank, Wrong { offset, found: byte(found), expected: byte(expected) })
-        });
-        Ok((protocol, wrong))
+        let mine = self.boxes.check(&[Sent::all(send, peer)], recv, 0)?;
+        Ok((protocol, agreed(&self.control, mine)?))
     }
 
     /// Times the pattern as `plan` says. All ranks get the times of rank 0, and the longest whole of all.

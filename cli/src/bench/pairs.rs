@@ -91,7 +91,7 @@ pub(super) fn run(
 }
 
 /// Where a rank's messages lie: the first half's in the first place.
-fn place_of(ends: Ends, rank: u32, size: u32) -> Where {
+pub(super) fn place_of(ends: Ends, rank: u32, size: u32) -> Where {
     ends.of(u32::from(rank >= size.div_ceil(2)))
 }
 

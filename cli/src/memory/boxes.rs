@@ -16,6 +16,23 @@ pub(crate) struct Sided {
     pub(crate) places: Places,
 }
 
+/// What a rank has sent out of the first of its places: instances of a layout.
+#[derive(Clone, Copy)]
+pub(crate) struct Sent<'a> {
+    pub(crate) side: &'a Sided,
+    pub(crate) from: u32,
+    /// Instances before those that were sent, and how many these are.
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+}
+
+impl<'a> Sent<'a> {
+    /// All of it.
+    pub(crate) fn all(side: &'a Sided, from: u32) -> Sent<'a> {
+        Sent { side, from, first: 0, count: side.count }
+    }
+}
+
 /// Two arenas of one rank.
 pub(crate) struct Boxes {
     pub(crate) outbox: Arena,
@@ -56,11 +73,11 @@ impl Boxes {
         self.inbox.refill(&recv.places, at, seed, &mut self.scratch)
     }
 
-    /// Whether a place holds what rank `from` sent out of the first of its places, and nothing else has changed since
-    /// [`refill`](Boxes::refill). Both ranks must have found the same places.
+    /// Whether a place holds what was sent, one after another, and nothing else has changed since
+    /// [`refill`](Boxes::refill). All ranks must have found the same places.
     pub(crate) fn check(
         &mut self,
-        (send, from): (&Sided, u32),
+        sent: &[Sent<'_>],
         recv: &Sided,
         at: usize,
     ) -> Result<Result<(), Wrong>, Failure> {
@@ -71,14 +88,18 @@ impl Boxes {
             origin: start + recv.places.origin,
             seed: inbox_seed(self.seed, self.rank),
         };
-        let from = Lying {
-            layout: &send.layout,
-            count: send.count,
-            origin: send.places.starts[0] + send.places.origin,
-            seed: outbox_seed(self.seed, from),
-        };
+        let from = sent.iter().map(|Sent { side, from, first, count }| {
+            let moved = side.layout.extent().wrapping_mul(first.cast_signed());
+            Lying {
+                layout: &side.layout,
+                count: *count,
+                origin: (side.places.starts[0] + side.places.origin).wrapping_add_signed(moved),
+                seed: outbox_seed(self.seed, *from),
+            }
+        });
+        let from: Vec<Lying<'_>> = from.collect();
         let received = self.inbox.look(&recv.places, at, &mut self.looked)?;
-        Ok(content::check(received, start, into, from, &mut self.scratch))
+        Ok(content::check(received, start, into, &from, &mut self.scratch))
     }
 }
 

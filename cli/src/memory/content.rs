@@ -134,7 +134,8 @@ impl<'a> Runs<'a> {
 }
 
 /// Compares a buffer that was filled and then received into with what it must hold: the message's
-/// bytes where the layout has them, what it was filled with everywhere else. `expected` is scratch.
+/// bytes where the layout has them, what it was filled with everywhere else. Of several senders, each one's bytes follow
+/// those of the one before. `expected` is scratch.
 ///
 /// Runs of both sides are walked in step and each byte is looked up at its sender's place, so this
 /// shares nothing with how messages are packed but the list of runs.
@@ -142,22 +143,26 @@ pub(crate) fn check(
     received: &[u8],
     start: u64,
     into: Lying<'_>,
-    from: Lying<'_>,
+    from: &[Lying<'_>],
     expected: &mut Vec<u8>,
 ) -> Result<(), Wrong> {
     // What it held before is overwritten.
     expected.resize(received.len(), 0);
     fill_large(expected, start, into.seed);
-    let (mut source, mut target) = (Runs::new(from), Runs::new(into));
-    let (mut from_run, mut into_run) = (source.next(), target.next());
-    while let (Some((from_at, from_len)), Some((into_at, into_len))) = (from_run, into_run) {
-        let len = from_len.min(into_len);
-        let at = usize::try_from(into_at - start).unwrap_or(usize::MAX);
-        let piece = usize::try_from(len).unwrap_or(usize::MAX);
-        fill(&mut expected[at..at.saturating_add(piece)], from_at, from.seed);
-        let rest = |at: u64, all: u64| (all > len).then_some((at + len, all - len));
-        from_run = rest(from_at, from_len).or_else(|| source.next());
-        into_run = rest(into_at, into_len).or_else(|| target.next());
+    let mut target = Runs::new(into);
+    let mut into_run = target.next();
+    for from in from {
+        let mut source = Runs::new(*from);
+        let mut from_run = source.next();
+        while let (Some((from_at, from_len)), Some((into_at, into_len))) = (from_run, into_run) {
+            let len = from_len.min(into_len);
+            let at = usize::try_from(into_at - start).unwrap_or(usize::MAX);
+            let piece = usize::try_from(len).unwrap_or(usize::MAX);
+            fill(&mut expected[at..at.saturating_add(piece)], from_at, from.seed);
+            let rest = |at: u64, all: u64| (all > len).then_some((at + len, all - len));
+            from_run = rest(from_at, from_len).or_else(|| source.next());
+            into_run = rest(into_at, into_len).or_else(|| target.next());
+        }
     }
     if same(received, expected) {
         return Ok(());
@@ -200,6 +205,27 @@ mod tests {
     }
 
     #[test]
+    fn the_bytes_of_several_senders_follow_each_other() {
+        let int = Datatype::from(Primitive::Int).commit().unwrap();
+        let from = |seed, count, origin| Lying { layout: &int, count, origin, seed };
+        let senders = [from(1, 3, 8), from(2, 2, 64), from(1, 1, 0)];
+        let (mut received, mut scratch) = (vec![0; 40], Vec::new());
+        fill(&mut received, 0, 9);
+        let mut at = 8;
+        for Lying { count, origin, seed, .. } in senders {
+            let len = usize::try_from(4 * count).unwrap();
+            fill(&mut received[at..at + len], origin, seed);
+            at += len;
+        }
+        let into = Lying { layout: &int, count: 6, origin: 8, seed: 9 };
+        assert_eq!(check(&received, 0, into, &senders, &mut scratch), Ok(()));
+        let [first, second, third] = senders;
+        let swapped = [first, third, second];
+        assert_eq!(check(&received, 0, into, &swapped, &mut scratch).unwrap_err().offset, 20);
+        assert!(check(&received, 0, into, &senders[..2], &mut scratch).is_err());
+    }
+
+    #[test]
     fn a_wrong_byte_is_found_in_data_and_in_gaps() {
         let double = Datatype::from(Primitive::Double);
         let from = Datatype::vector(4, 1, 3, &double).unwrap().commit().unwrap();
@@ -213,10 +239,10 @@ mod tests {
         let from = Lying { layout: &from, count: 1, origin: 8, seed: 1 };
         let into = Lying { layout: &into, count: 1, origin: 64, seed: 2 };
         let mut scratch = Vec::new();
-        assert_eq!(check(&target[32..], 32, into, from, &mut scratch), Ok(()));
+        assert_eq!(check(&target[32..], 32, into, &[from], &mut scratch), Ok(()));
         for at in [40, 64, 79, 81, 111, 255] {
             target[at] ^= 0x10;
-            let wrong = check(&target[32..], 32, into, from, &mut scratch).unwrap_err();
+            let wrong = check(&target[32..], 32, into, &[from], &mut scratch).unwrap_err();
             assert_eq!(wrong.offset, at as u64 - 32);
             assert_eq!(wrong.found ^ wrong.expected, 0x10);
             target[at] ^= 0x10;

@@ -14,7 +14,7 @@
 use super::setting::Setting;
 use super::show::Protocols;
 use crate::failure::Failure;
-use crate::memory::{Boxes, Devices, Ends, Locked, Places, Sided, Source, Wrong};
+use crate::memory::{Boxes, Devices, Ends, Locked, Places, Sent, Sided, Source, Wrong};
 use gapless::Communicator;
 use gapless::Error;
 use gapless::World;
@@ -295,7 +295,7 @@ impl<'a> Bench<'a> {
     }
 
     fn check(&mut self, prepared: &Prepared) -> Result<Result<(), Wrong>, Failure> {
-        self.boxes.check((&prepared.send, self.peer), &prepared.recv, 0)
+        self.boxes.check(&[Sent::all(&prepared.send, self.peer)], &prepared.recv, 0)
     }
 
     /// Gives `work` a function that does one turn of the exchange: a round trip at rank 0, an echo
