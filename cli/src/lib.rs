@@ -27,6 +27,7 @@ mod layout;
 mod lines;
 mod memory;
 pub mod pingpong;
+mod report;
 mod run;
 mod selection;
 mod spaces;
@@ -69,6 +70,8 @@ enum Verb {
     Explain(explain::Explain),
     /// Measure what the choice of protocols goes by, and write it to the tuning file
     Tune(tune::Tune),
+    /// Reports of measurements as one HTML page
+    Report(report::Report),
     /// A layout's datatype, its committed program, shape and bounds
     Layout(layout::Layout),
 }
@@ -107,6 +110,7 @@ pub fn main_with(builder: impl Fn() -> Result<Builder, Box<dyn Error>>) -> ExitC
     let result = match verb {
         Verb::Pingpong(verb) => verb.run(worlds),
         Verb::Bench(verb) => verb.run(worlds),
+        Verb::Report(verb) => verb.run(),
         Verb::Run(verb) => verb.run(),
         Verb::Info(verb) => verb.run(worlds),
         Verb::Doctor(verb) => verb.run(),

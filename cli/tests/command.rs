@@ -81,6 +81,24 @@ fn text_of(output: &std::process::Output) -> String {
     text(&output.stdout)
 }
 
+#[test]
+fn reports_become_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (json, page) = (path("one.json"), path("page.html"));
+    shows(&["pingpong", "--layout", "v", "--n", "64", "--time", "0.01", "--json", &json]);
+    assert!(shows(&["report", &json, "-o", &page, "--title", "A & B"]).contains("page.html"));
+    let html = std::fs::read_to_string(&page).unwrap();
+    for part in ["<title>A &amp; B</title>", "V n=64", "<svg", "one.json", "pingpong"] {
+        assert!(html.contains(part), "{part}");
+    }
+    let output = call(&["report", &path("missing.json"), "-o", &path("none.html")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stderr).contains("cannot read") && !folder.path().join("none.html").exists()
+    );
+}
+
 /// A driver that ends whoever opens it, as PoCL does where there is no `/sys`, is a line of what `info` says.
 #[test]
 fn info_outlives_drivers() {

@@ -29,7 +29,9 @@
 #![forbid(unsafe_code)]
 
 mod commit;
+mod compared;
 mod file;
+mod html;
 mod human;
 mod machine;
 mod plot;
@@ -40,11 +42,14 @@ mod terminal;
 mod validate;
 
 pub use commit::commit;
+pub use compared::{Compared, Work};
 pub use file::{FileError, write_atomically};
+pub use html::{Document, html};
 pub use human::{Bytes, Rate, Time};
 pub use machine::{Cache, CacheKind, Container, Gpu, Machine, last_level_cache_bytes};
 pub use plot::{
-    Axis, BarGroup, Curve, Growth, PlotError, Point, Series, bars, curves, growth, lines, lines_by,
+    Axis, BarGroup, Curve, Growth, PlotError, Point, RatioRow, Series, Spread, bars, curves,
+    growth, latency, lines, lines_by, ratios,
 };
 pub use samples::{NoSamples, Samples, Summary};
 pub use schema::{Absent, Comparison, Mark, Report, Row};

@@ -1,27 +1,25 @@
-//! Plots as SVG text: GB/s by payload as lines, or by case as bars.
+//! Plots as SVG text: GB/s by payload as lines, or by case as bars; times by payload; ratios by case.
 //!
-//! Lines put log₂ of the payload on the x axis, with ticks at powers of two; a report whose layouts
-//! were mostly measured at one size only has no such axis and becomes bars, beside their reference; so
-//! does one with more layouts than there are colours. Axes show what is drawn, all of it and little else
-//! (`scale`); no picture is higher than a page.
+//! `report` decides what of a report is drawn, and how. Axes show what is drawn, all of it and little else (`scale`); no
+//! picture is higher than a page.
 
 mod bars;
 mod chart;
 mod curves;
 mod growth;
 mod lines;
+mod ratios;
+mod report;
 mod scale;
 mod text;
 
-use std::path::{Path, PathBuf};
-
-use crate::file::{self, FileError};
-use crate::schema::{Report, Row};
+pub(crate) use text::escaped;
 
 pub use bars::{BarGroup, bars};
-pub use curves::{Curve, curves};
+pub use curves::{Curve, curves, latency};
 pub use growth::{Growth, growth};
 pub use lines::{Axis, Point, Series, lines, lines_by};
+pub use ratios::{RatioRow, Spread, ratios};
 
 /// Pixels of every picture.
 const WIDTH: f64 = 820.0;
@@ -57,129 +55,6 @@ pub enum PlotError {
         /// Names in the legend.
         names: usize,
     },
-}
-
-impl Report {
-    /// The report as SVGs: one of lines when most layouts were measured at several payloads and a colour
-    /// is there for each, else pages of bars.
-    ///
-    /// # Errors
-    /// [`PlotError`] when there is nothing to plot.
-    pub fn to_svgs(&self) -> Result<Vec<String>, PlotError> {
-        let title = format!("{} ({})", self.experiment, self.machine.cpu);
-        let series = self.series();
-        let swept = series.iter().filter(|one| one.points.len() > 1).count();
-        if swept * 2 > series.len() && series.len() <= COLOURS.len() {
-            return Ok(vec![lines(&title, &series)?]);
-        }
-        // The references of a bar plot must be one and the same, else the legend would lie.
-        let first = self.rows.iter().find_map(|row| row.reference.as_deref());
-        let theirs = |row: &Row| row.ratio_to(first?).map(|ratio| row.gbps / ratio);
-        let distinct =
-            |key: fn(&Row) -> &str| self.rows.iter().any(|r| key(r) != key(&self.rows[0]));
-        let (ops, spaces) = (distinct(|r| &r.op), distinct(|r| &r.space));
-        let groups: Vec<BarGroup> = self
-            .rows
-            .iter()
-            .map(|row| BarGroup {
-                label: label(row, &row.case, ops, spaces),
-                gbps: match first {
-                    Some(_) => vec![row.gbps, theirs(row).unwrap_or(0.0)],
-                    None => vec![row.gbps],
-                },
-            })
-            .collect();
-        let names: Vec<&str> = std::iter::once("gapless").chain(first).collect();
-        bars(&title, &names, &groups)
-    }
-
-    /// Writes [`Self::to_svgs`], replacing `path` in one step. Where there are several, `NAME.svg` becomes
-    /// `NAME-1.svg`, `NAME-2.svg` and so on. Answers what was written. Pages under these names that an earlier report
-    /// left are removed: `NAME.svg` beside numbered ones, and those with the next numbers.
-    ///
-    /// # Errors
-    /// [`FileError`], naming the path.
-    pub fn write_svg(&self, path: impl AsRef<Path>) -> Result<Vec<PathBuf>, FileError> {
-        let path = path.as_ref();
-        let svgs = self.to_svgs().map_err(|source| FileError::plot(path, source))?;
-        let paths: Vec<PathBuf> = match svgs.len() {
-            1 => vec![path.to_owned()],
-            pages => (1..=pages).map(|page| numbered(path, page)).collect(),
-        };
-        for (path, svg) in paths.iter().zip(&svgs) {
-            file::write_atomically(path, svg.as_bytes())?;
-        }
-        if paths.len() > 1 {
-            file::remove(path)?;
-        }
-        let next = if paths.len() > 1 { paths.len() + 1 } else { 1 };
-        for page in next.. {
-            if !file::remove(&numbered(path, page))? {
-                break;
-            }
-        }
-        Ok(paths)
-    }
-
-    /// One series for each layout, operation and space; rows without payload have no rate and are
-    /// left out.
-    fn series(&self) -> Vec<Series> {
-        let rows = || self.rows.iter().filter(|row| row.payload_bytes > 0);
-        let distinct = |key: fn(&Row) -> &str| rows().any(|r| key(r) != key(&self.rows[0]));
-        let (ops, spaces) = (distinct(|r| &r.op), distinct(|r| &r.space));
-        let mut series: Vec<Series> = Vec::new();
-        for row in rows() {
-            let name = label(row, family(&row.case), ops, spaces);
-            let rate = |seconds| crate::samples::gbps(row.payload_bytes, seconds);
-            let point = Point {
-                payload_bytes: row.payload_bytes,
-                gbps: row.gbps,
-                spread: Some((rate(row.seconds.max), rate(row.seconds.min))),
-            };
-            match series.iter_mut().find(|one| one.name == name) {
-                Some(one) => one.points.push(point),
-                None => series.push(Series { name, points: vec![point] }),
-            }
-        }
-        series
-    }
-}
-
-/// `NAME-2.svg` of `NAME.svg`.
-fn numbered(path: &Path, page: usize) -> PathBuf {
-    let mut name = path.file_stem().unwrap_or_default().to_owned();
-    name.push(format!("-{page}"));
-    if let Some(kind) = path.extension() {
-        name.push(".");
-        name.push(kind);
-    }
-    path.with_file_name(name)
-}
-
-/// The layout's name: what stands before the parameters, `V` of `V n=4096`, `NAS LU y` of
-/// `NAS LU y n=12`. A word with a digit or an equals sign begins the parameters.
-fn family(case: &str) -> &str {
-    let mut end = case.len();
-    for word in case.split(' ').skip(1) {
-        if word.contains('=') || word.starts_with(|c: char| c.is_ascii_digit()) {
-            // The word is a slice of `case`: its place is the distance of their starts.
-            end = word.as_ptr() as usize - case.as_ptr() as usize;
-            break;
-        }
-    }
-    case[..end].trim_end()
-}
-
-/// What sets a row apart from the others of its report.
-fn label(row: &Row, case: &str, with_op: bool, with_space: bool) -> String {
-    let mut label = case.to_owned();
-    for (wanted, text) in [(with_op, &row.op), (with_space, &row.space)] {
-        if wanted {
-            label.push_str(", ");
-            label.push_str(text);
-        }
-    }
-    label
 }
 
 /// The tick label of log₂ `exponent`.

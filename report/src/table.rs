@@ -50,6 +50,16 @@ impl Table {
         self.rows.push(cells.into_iter().take(self.columns.len()).map(Into::into).collect());
     }
 
+    /// The headings and how their columns are aligned.
+    pub(crate) fn columns(&self) -> &[(String, Align)] {
+        &self.columns
+    }
+
+    /// The cells, row by row.
+    pub(crate) fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> =
             self.columns.iter().map(|(heading, _)| heading.chars().count()).collect();
@@ -136,7 +146,7 @@ impl Report {
     }
 
     /// Every reference some row compares with, in order of appearance.
-    fn references(&self) -> Vec<&str> {
+    pub(crate) fn references(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for row in &self.rows {
             let others = row.others.iter().map(|other| other.reference.as_str());

@@ -27,9 +27,18 @@ pub(super) struct Chart<'a> {
     /// The text of a tick at this exponent.
     pub(super) tick: fn(f64) -> String,
     pub(super) y_label: &'a str,
-    /// Whether the y axis may be logarithmic, where a linear one would leave most lines at its bottom.
-    pub(super) may_be_logarithmic: bool,
+    pub(super) y_axis: YAxis,
     pub(super) lines: Vec<Line>,
+}
+
+/// What the y axis is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum YAxis {
+    Linear,
+    /// Logarithmic where a linear one would leave most lines at its bottom.
+    Fitting,
+    /// Logarithmic if every value is above 0.
+    Logarithmic,
 }
 
 pub(super) struct Line {
@@ -75,7 +84,12 @@ impl Upright {
             chart.lines.iter().map(|line| line.marks.iter().map(|mark| mark.y).fold(0.0, f64::max));
         let flat = peaks.filter(|peak| *peak < high / 4.0).count();
         let squeezed = chart.lines.len() > 2 && 2 * flat >= chart.lines.len();
-        if !(chart.may_be_logarithmic && squeezed && low > 0.0) {
+        let logarithmic = match chart.y_axis {
+            YAxis::Linear => false,
+            YAxis::Fitting => squeezed,
+            YAxis::Logarithmic => true,
+        };
+        if !(logarithmic && low > 0.0) {
             return Upright { base: None, stretch: scale::linear(low, high) };
         }
         let base = scale::base(low, high);

@@ -1,8 +1,9 @@
 //! Time by a number: how a cost grows. The number's axis is logarithmic; time's is linear, so that what grows with the
 //! logarithm is a straight line.
 
-use super::chart::{Chart, Line, Mark};
+use super::chart::{Chart, Line, Mark, YAxis};
 use super::{PlotError, power_of_two, scale};
+use crate::human::Bytes;
 use crate::samples::Summary;
 
 /// One line of [`curves`].
@@ -47,7 +48,37 @@ pub fn curves(title: &str, number: &str, curves: &[Curve]) -> Result<String, Plo
             |exponent| power_of_two(exponent, |n| n.to_string())
         },
         y_label: &format!("time ({label})"),
-        may_be_logarithmic: false,
+        y_axis: YAxis::Linear,
+        lines: curves.iter().map(line).collect(),
+    }
+    .draw()
+}
+
+/// Median time by payload in bytes, one line a curve, on two logarithmic axes: short messages show their latency, long
+/// ones their bandwidth as a slope.
+///
+/// # Errors
+/// As [`curves`].
+pub fn latency(title: &str, curves: &[Curve]) -> Result<String, PlotError> {
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let longest = points().map(|(_, seconds)| spread(seconds).1).fold(0.0, f64::max);
+    let (unit, label) = if longest >= 100e-6 { (1e-6, "µs") } else { (1e-9, "ns") };
+    let mark = |(bytes, seconds): &(u64, Summary)| {
+        let (low, high) = spread(seconds);
+        let [y, low, high] = [seconds.median, low, high].map(|seconds| seconds / unit);
+        Mark { x: *bytes as f64, y, low, high }
+    };
+    let line = |curve: &Curve| Line {
+        name: curve.name.clone(),
+        marks: curve.points.iter().map(mark).collect(),
+    };
+    Chart {
+        title,
+        x_label: "payload",
+        base: 2.0,
+        tick: |exponent| power_of_two(exponent, |n| Bytes(n).to_string()),
+        y_label: &format!("time ({label})"),
+        y_axis: YAxis::Logarithmic,
         lines: curves.iter().map(line).collect(),
     }
     .draw()
@@ -90,6 +121,18 @@ mod tests {
         for text in ["positioning", "blocks", "list", "strided", "100 k", "time (ns)"] {
             assert!(svg.contains(text), "{text}");
         }
+    }
+
+    #[test]
+    fn latencies_are_drawn_on_two_logarithmic_axes() {
+        let line = curve("V", &[(8, 300.0), (8 << 10, 3000.0), (8 << 20, 3e6)]);
+        let svg = latency("one way", &[line]).unwrap();
+        for text in [">16 B<", ">4 KiB<", "time (µs), logarithmic", ">1<", ">10<", ">1000<"] {
+            assert!(svg.contains(text), "{text} in {svg}");
+        }
+        let short = latency("one way", &[curve("V", &[(8, 300.0), (64, 400.0)])]).unwrap();
+        assert!(short.contains("time (ns), logarithmic") && short.contains(">512<"), "{short}");
+        assert_eq!(latency("t", &[]), Err(PlotError::Empty));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Any quantity by a number: how something grows. Both axes are logarithmic if one picture would not show all lines
 //! otherwise.
 
-use super::chart::{Chart, Line, Mark};
+use super::chart::{Chart, Line, Mark, YAxis};
 use super::{PlotError, power_of_two, scale};
 
 /// One line of [`growth`].
@@ -45,7 +45,7 @@ pub fn growth(
             |exponent| power_of_two(exponent, |n| n.to_string())
         },
         y_label: quantity,
-        may_be_logarithmic: true,
+        y_axis: YAxis::Fitting,
         lines: lines.iter().map(line).collect(),
     }
     .draw()

@@ -1,6 +1,6 @@
 //! GB/s by payload or by another number, one line a series.
 
-use super::chart::{Chart, Line, Mark};
+use super::chart::{Chart, Line, Mark, YAxis};
 use super::{PlotError, power_of_two};
 use crate::human::Bytes;
 
@@ -20,7 +20,7 @@ pub struct Point {
     pub payload_bytes: u64,
     /// Median rate, in GB/s.
     pub gbps: f64,
-    /// Rate of the slowest and of the fastest sample, in GB/s, drawn as a bar through the point.
+    /// The ends of the spread, in GB/s, the slower first, drawn as a bar through the point.
     pub spread: Option<(f64, f64)>,
 }
 
@@ -64,7 +64,7 @@ pub fn lines_by(title: &str, axis: Axis<'_>, series: &[Series]) -> Result<String
         base: 2.0,
         tick,
         y_label: "GB/s (payload)",
-        may_be_logarithmic: true,
+        y_axis: YAxis::Fitting,
         lines: series.iter().map(line).collect(),
     }
     .draw()

@@ -1,6 +1,8 @@
+use super::report::family;
 use super::testkit::{Drawn, Text};
 use super::*;
-use crate::{Machine, Samples};
+use crate::{Machine, Report, Row, Samples};
+use std::path::Path;
 
 fn row(case: &str, payload_bytes: u64, gbps: f64) -> Row {
     let median = payload_bytes as f64 / gbps / 1e9;
@@ -53,12 +55,12 @@ fn cases() -> Report {
 #[test]
 fn several_payloads_become_lines() {
     let report = sizes();
-    let series = report.series();
+    let series = report.sweeps(report.rows.iter());
     assert_eq!(
         series.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(),
         ["V", "T", "X", "NAS LU y"]
     );
-    assert!(series.iter().all(|s| s.points.len() == 4));
+    assert!(series.iter().all(|s| s.rows.len() == 4));
     let svg = one(report.to_svgs());
     for text in ["V", "NAS LU y", "2 MiB", "128 MiB", "GB/s (payload)"] {
         assert!(svg.contains(&format!(">{text}<")), "{text} is missing");
@@ -80,7 +82,9 @@ fn single_payloads_become_bars_beside_their_reference() {
 fn operations_and_spaces_tell_series_apart() {
     let mut rows = vec![row("V n=512", 1 << 21, 3.0), row("V n=512", 1 << 21, 4.0)];
     rows[1].op = "pack".into();
-    let names: Vec<String> = report(rows).series().into_iter().map(|s| s.name).collect();
+    let report = report(rows);
+    let names: Vec<String> =
+        report.sweeps(report.rows.iter()).into_iter().map(|s| s.name).collect();
     assert_eq!(names, ["V, oneway", "V, pack"]);
 }
 

@@ -12,6 +12,23 @@ pub(super) fn width(text: &str, size: f64) -> f64 {
     text.chars().map(|c| em(c) * size).sum()
 }
 
+/// Text as it stands in a picture or a page.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe += "&amp;",
+            '<' => safe += "&lt;",
+            '>' => safe += "&gt;",
+            '"' => safe += "&quot;",
+            // Control characters have no place in XML.
+            c if c.is_control() => safe.push(' '),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
 /// The advance of a character, in units of the size.
 fn em(c: char) -> f64 {
     match c {
