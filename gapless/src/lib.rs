@@ -222,7 +222,7 @@ pub use device_buf::DeviceBuf;
 pub use error::Error;
 pub use owned::{Owned, OwnedBuffer, OwnedBufferMut, OwnedRequest, Persistent, Refused};
 pub use parts::Parts;
-pub use plan::{Plan, PlanBuffer, PlanBuilder};
+pub use plan::{Plan, PlanBuffer, PlanBuilder, Rest};
 pub use scope::{Request, Scope};
 pub use shared_buf::SharedBuf;
 pub use view::{RecvBuffer, SendBuffer, View, ViewMut};

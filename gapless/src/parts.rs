@@ -9,7 +9,7 @@ use gapless_mem::Region;
 use std::marker::PhantomData;
 
 /// Bytes of the buffer, `start..end`, in ascending order and apart from each other.
-type Stretches = Vec<(u64, u64)>;
+pub(crate) type Stretches = Vec<(u64, u64)>;
 
 /// Divides one buffer among several messages, as long as none writes what another uses.
 ///
@@ -49,6 +49,14 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
+    /// All bytes that messages write, in ascending order.
+    pub(crate) fn written(&self) -> Stretches {
+        let mut all = self.written.concat();
+        // No two have a byte in common.
+        all.sort_unstable();
+        all
+    }
+
     /// One more message reads the bytes of `typed`.
     ///
     /// # Errors

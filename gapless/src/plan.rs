@@ -5,8 +5,10 @@
 //! Nothing is in flight between two exchanges, so the plan holds no memory, and the array is the caller's again each time.
 
 mod buffer;
+mod rest;
 
 pub use buffer::PlanBuffer;
+pub use rest::Rest;
 
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -22,6 +24,7 @@ use gapless_pml::{
 };
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 
 /// Several messages out of and into one array, to be exchanged again and again.
 ///
@@ -80,6 +83,8 @@ pub struct Plan {
     order: Vec<usize>,
     /// Where the messages' memory is said to be.
     bound: Region,
+    /// Bytes of it that are received into, `start..end`, in ascending order and apart from each other.
+    written: Arc<[(u64, u64)]>,
     /// What was started, in that order; empty between exchanges.
     started: Vec<RequestId>,
     /// How the messages went; meaningful if `complete`.
@@ -210,7 +215,7 @@ impl PlanBuilder {
     /// # Errors
     /// No engine serves the array's memory ([`PmlError::NoEngine`]); the world was finalized.
     pub fn build(self) -> Result<Plan, Error> {
-        let PlanBuilder { comm, shape, region, messages, .. } = self;
+        let PlanBuilder { comm, shape, region, taken, messages } = self;
         let space = region.space();
         comm.shared.with(|state| match state.open()?.serves(space) {
             true => Ok(()),
@@ -222,8 +227,8 @@ impl PlanBuilder {
         let started = Vec::with_capacity(messages.len());
         let none = Status { source: 0, tag: 0, bytes: 0, protocol: Protocol::Eager };
         let statuses = vec![none; messages.len()];
-        let (bound, complete) = (region, false);
-        Ok(Plan { comm, shape, messages, order, bound, started, statuses, complete })
+        let (bound, written, complete) = (region, taken.written().into(), false);
+        Ok(Plan { comm, shape, messages, order, bound, written, started, statuses, complete })
     }
 
     fn check_rank(&self, rank: u32, what: &'static str) -> Result<(), Error> {
@@ -261,7 +266,8 @@ impl Plan {
 
     /// As [`exchange`](Plan::exchange), and does other work between the start and the wait; gives what `work` gives.
     /// While no thread is in a call, only short messages get on, unless there is a
-    /// [progress thread](crate::Builder::progress_thread).
+    /// [progress thread](crate::Builder::progress_thread). [`exchange_beside`](Plan::exchange_beside) is for work that
+    /// reads the array.
     ///
     /// ```
     /// # fn main() -> Result<(), gapless::Error> {
@@ -291,18 +297,8 @@ impl Plan {
     ) -> Result<R, Error> {
         let (region, element) = array.place_mut();
         self.bind(region, element)?;
-        // SAFETY: as in `exchange`: `settle` below is reached whatever `work` does, since a panic is caught; and it
-        // returns when all messages have ended, or the world was given up, which takes memory back first.
-        if let Err(error) = unsafe { self.start() } {
-            self.settle(true)?;
-            return Err(error);
-        }
-        let result = catch_unwind(AssertUnwindSafe(work));
-        let settled = self.settle(result.is_err());
-        match result {
-            Ok(value) => settled.map(|()| value),
-            Err(panic) => resume_unwind(panic),
-        }
+        // SAFETY: as in `exchange`.
+        unsafe { self.around(work) }
     }
 
     /// As [`exchange`](Plan::exchange), in memory that the borrow checker does not know. The plan is one of
@@ -390,11 +386,31 @@ impl Plan {
         Ok(statuses)
     }
 
+    /// Starts all messages, works, and waits for them.
+    ///
+    /// # Safety
+    /// Until this returns or unwinds, the memory that the messages lie in is valid for reads and writes. Nothing else
+    /// writes it, and nothing else touches what they write.
+    unsafe fn around<R>(&mut self, work: impl FnOnce() -> R) -> Result<R, Error> {
+        // SAFETY: the caller's promise lasts until `settle` below has returned. That is reached whatever `work` does, as
+        // a panic is caught; and it returns when all messages have ended, or the world was given up, which takes
+        // memory back first.
+        if let Err(error) = unsafe { self.start() } {
+            self.settle(true)?;
+            return Err(error);
+        }
+        let result = catch_unwind(AssertUnwindSafe(work));
+        let settled = self.settle(result.is_err());
+        match result {
+            Ok(value) => settled.map(|()| value),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
     /// Starts all messages; after a failure, some.
     ///
     /// # Safety
-    /// Until [`settle`](Plan::settle) has returned, the memory that the messages lie in is valid for reads and writes,
-    /// and nothing else touches it.
+    /// As [`around`](Plan::around), until [`settle`](Plan::settle) has returned.
     unsafe fn start(&mut self) -> Result<(), Error> {
         let Plan { comm, messages, order, started, .. } = self;
         // Nothing of an exchange before: that world was given up.

@@ -105,6 +105,62 @@ fn random_plans_move_what_copying_element_by_element_moves() {
     world.finalize().unwrap();
 }
 
+/// A long message to oneself, of which parts are read while it is in flight.
+#[test]
+fn what_no_message_writes_is_read_meanwhile() {
+    let world = World::init().unwrap();
+    let comm = world.comm();
+    let (rows, width) = (64, 1000);
+    let column = doubles(rows, 2, 1000);
+    let mut array: Vec<f64> = (0..64_000u32).map(f64::from).collect();
+    let plan = comm.plan(&array).send(10, &column, 1, 0, 0).unwrap();
+    let mut plan = plan.recv(500, &column, 1, 0, 0).unwrap().build().unwrap();
+    let sum = plan.exchange_beside(&mut array, |rest| {
+        // By elements: columns 500 and 501 are written.
+        for (range, written) in [
+            (0..500, None),
+            (502..1500, None),
+            (499..501, Some(4000..4008)),
+            (501..502, Some(4008..4016)),
+            (63_501..63_600, Some(508_008..508_016)),
+            (63_502..64_000, None),
+            (500..500, None),
+            (501..501, None),
+            (0..64_000, Some(4000..4016)),
+        ] {
+            let expected = written.map(|it| Error::InUse { start: it.start, end: it.end });
+            assert_eq!(rest.get(range.clone()).err(), expected, "{range:?}");
+        }
+        let outside = catch_unwind(AssertUnwindSafe(|| rest.get(63_999..64_001).map(<[f64]>::len)));
+        assert!(outside.is_err());
+        std::thread::scope(|threads| {
+            let each = [0, 502].map(|at| {
+                threads.spawn(move || {
+                    (0..64)
+                        .map(|row| {
+                            rest.get(row * width + at..row * width + at + 498)
+                                .unwrap()
+                                .iter()
+                                .sum::<f64>()
+                        })
+                        .sum::<f64>()
+                })
+            });
+            each.map(|it| it.join().unwrap()).into_iter().sum::<f64>()
+        })
+    });
+    let inner = |at: &u32| !(498..502).contains(&(at % 1000));
+    assert_eq!(sum, Ok((0..64_000).filter(inner).map(f64::from).sum::<f64>()));
+    for (at, number) in (0..).zip(&array) {
+        let expected = if [500, 501].contains(&(at % 1000)) { at - 490 } else { at };
+        assert_eq!(*number, f64::from(expected));
+    }
+    let lost = PmlError::CommFailed { rank: 3 };
+    let error = plan.messages[0].failed(0, lost.into());
+    assert_eq!(error.lost_rank(), Some(3), "{error}");
+    world.finalize().unwrap();
+}
+
 #[test]
 fn what_does_not_fit_is_refused_when_it_is_described() {
     let world = World::init().unwrap();
