@@ -153,8 +153,11 @@ fn misread(error: &clap::Error) -> ExitCode {
         (ErrorKind::InvalidValue, _) if !value.is_empty() => {
             complain(&format!("{option} {value}: it is one of {}", text(ContextKind::ValidValue)));
         }
-        _ => {
+        (ErrorKind::DisplayHelp, _) => {
             // Nobody reads it, then.
+            let _ = lines::tell(&error.render().to_string());
+        }
+        _ => {
             let _ = error.print();
         }
     }

@@ -7,6 +7,7 @@ use kuva::render::plots::Plot;
 use kuva::render::render::render_multiple;
 
 use super::chart::{LEGEND_FRAME_PX, LEGEND_PX, count};
+use super::text::{self, TICK_PX};
 use super::{COLOURS, HEIGHT_MAX, PlotError, WIDTH, scale};
 
 /// Pixels of a bar, and between two groups. A group of one bar has room for its label.
@@ -14,6 +15,9 @@ const BAR_PX: f64 = 10.0;
 const GAP_PX: f64 = 8.0;
 /// Pixels above and below the bars: title, axis and its label; a little more than it takes.
 const FRAME_PX: f64 = 120.0;
+
+/// Pixels beside the labels, at least: bars, legend, and half of a title that is as wide as it usually is.
+const BESIDE_PX: f64 = 560.0;
 
 /// The bars of one case, one for each name in the legend.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,10 +124,11 @@ fn page(title: &str, names: &[&str], groups: &[BarGroup]) -> String {
     };
     let most = groups.iter().flat_map(|group| &group.gbps).copied().fold(0.0, f64::max);
     let axis = scale::linear(0.0, most);
+    let labels = groups.iter().map(|group| text::width(&group.label, TICK_PX)).fold(0.0, f64::max);
     let plots = vec![Plot::Bar(plot)];
     let layout = Layout::auto_from_plots(&plots)
         .with_title(title)
-        .with_width(WIDTH)
+        .with_width(WIDTH.max(labels + BESIDE_PX))
         .with_height(HEIGHT_MAX)
         .with_x_label("GB/s (payload)")
         .with_x_axis_min(axis.low)

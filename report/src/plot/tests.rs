@@ -185,6 +185,9 @@ fn awkward() -> Vec<String> {
         lines_by("numbers", Axis::Number("thread blocks"), &[swept("V", powers(7.0))]).unwrap(),
     ];
     let time = |ns: f64| Samples::from_seconds([ns * 1e-9, ns * 1.1e-9]).summary().unwrap();
+    let points = (0..27).map(|at| (1 << at, time(300.0 + f64::from(1 << at) * 0.04)));
+    let curve = Curve { name: "contiguous".to_owned(), points: points.collect() };
+    all.push(latency("one way", &[curve]).unwrap());
     for (first, factor) in [(512, 2), (10, 10)] {
         let points =
             (0..5).map(|at| (first * factor_to(factor, at), time(100.0 * f64::from(at + 1))));
@@ -198,6 +201,12 @@ fn awkward() -> Vec<String> {
         .map(|n| group(&format!("SPECFEM3D cm n={n}"), &[f64::from(n), 0.5 * f64::from(n), 0.0]))
         .collect();
     all.extend(bars("many", &["pack", "unpack", "floor"], &many).unwrap());
+    let long = "list3 blocks=2796203, oneway, zero-copy-in-out, 32 MiB × 4, cuda:0->cuda:1";
+    let long = [group(long, &[300.0, 380.0]), group("V", &[1.0, 400.0])];
+    all.extend(
+        bars("p2p-matrix (Intel(R) Xeon(R) Processor), 3 of 9", &["gapless", "memcpy"], &long)
+            .unwrap(),
+    );
     all.extend(bars("few", &["pack", "unpack"], &[group("V", &[48.0, 32.5])]).unwrap());
     all.extend(bars("nothing", &["pack", "unpack"], &[group("V", &[0.0, 0.0])]).unwrap());
     all

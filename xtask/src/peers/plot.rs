@@ -21,7 +21,9 @@ const EXPONENT_MAX: f64 = 20.0;
 /// Ticks, at most: so many labels stand beside each other.
 const TICKS_MAX: u32 = 12;
 const WIDTH: f64 = 860.0;
-const LEFT: f64 = 240.0;
+/// Of a letter of the labels, about, and beside them.
+const LETTER: f64 = 6.6;
+const MARGIN: f64 = 24.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 64.0;
 const BOTTOM: f64 = 40.0;
@@ -30,23 +32,26 @@ const PITCH: f64 = 18.0;
 /// As in `report/src/plot.rs`.
 const HEIGHT_MAX: f64 = 1100.0;
 
-/// Exponents of two.
+/// Exponents of two, and where the least is drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Axis {
     least: i32,
     most: i32,
+    left: f64,
 }
 
 impl Axis {
-    /// As long as it takes for these ratios, and for 1.
-    fn of(ratios: impl Iterator<Item = f64>) -> Axis {
+    /// As long as it takes for these ratios, and for 1; beside labels of so many letters.
+    fn of(ratios: impl Iterator<Item = f64>, letters: usize) -> Axis {
         let exponents = ratios.map(f64::log2).filter(|exponent| exponent.abs() <= EXPONENT_MAX);
         let (low, high) = exponents.fold((0.0_f64, 0.0_f64), |(low, high), exponent| {
             (low.min(exponent), high.max(exponent))
         });
         #[expect(clippy::cast_possible_truncation, reason = "whole, and at most EXPONENT_MAX")]
         let [least, most] = [low.floor(), high.ceil()].map(|exponent| exponent as i32);
-        Axis { least: least.min(most - 1), most }
+        let letters = u32::try_from(letters).map_or(f64::INFINITY, f64::from);
+        let left = (letters * LETTER + MARGIN).min(WIDTH / 2.0);
+        Axis { least: least.min(most - 1), most, left }
     }
 
     /// Where a ratio is drawn, and whether it lies beyond that: below (-1), above (1) or not (0).
@@ -58,7 +63,7 @@ impl Axis {
             _ if exponent > most => (most, 1),
             _ => (exponent, 0),
         };
-        (LEFT + (exponent - least) / (most - least) * (WIDTH - LEFT - RIGHT), beyond)
+        (self.left + (exponent - least) / (most - least) * (WIDTH - self.left - RIGHT), beyond)
     }
 
     fn ticks(self) -> impl Iterator<Item = i32> {
@@ -85,7 +90,9 @@ fn ends(Ratio { median, spread }: Ratio) -> [f64; 3] {
 /// The figure of these rows, top down. A hollow row is one whose mark is missed.
 pub(super) fn ratios(title: &str, rows: &[&Row]) -> String {
     let all = rows.iter().flat_map(|row| OVER.map(|(_, _, over)| ends(over(&row.ratios))));
-    let axis = Axis::of(all.flatten());
+    let letters = rows.iter().map(|row| named(&row.work).chars().count()).max().unwrap_or(0);
+    let axis = Axis::of(all.flatten(), letters);
+    let left = axis.left;
     let mut svg = String::new();
     let mut top = TOP;
     let count = u32::try_from(rows.len().max(1)).map_or(f64::INFINITY, f64::from);
@@ -97,9 +104,9 @@ pub(super) fn ratios(title: &str, rows: &[&Row]) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"20\" font-size=\"15\">{title}</text>\n"
+         <text x=\"{left:.1}\" y=\"20\" font-size=\"15\">{title}</text>\n"
     );
-    let mut legend = LEFT;
+    let mut legend = left;
     for (name, colour, _) in OVER {
         let _ = writeln!(
             svg,
@@ -122,15 +129,15 @@ pub(super) fn ratios(title: &str, rows: &[&Row]) -> String {
     }
     let _ = writeln!(
         svg,
-        "<text x=\"{LEFT}\" y=\"{}\">speed of Gapless over the others; above 1 it is faster; hollow: a mark is missed</text>",
+        "<text x=\"{left:.1}\" y=\"{}\">speed of Gapless over the others; above 1 it is faster; hollow: a mark is missed</text>",
         bottom + 34.0
     );
     for row in rows {
         let middle = top + pitch / 2.0;
         let _ = writeln!(
             svg,
-            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-            LEFT - 8.0,
+            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+            left - 8.0,
             middle + 4.0,
             named(&row.work)
         );
@@ -191,14 +198,16 @@ mod tests {
     #[test]
     fn the_axis_holds_every_ratio_and_one() {
         for ratios in [&[0.7, 1.4][..], &[48.0], &[0.01, 0.3], &[1.0], &[1e-6, 1e6]] {
-            let axis = Axis::of(ratios.iter().copied());
+            let axis = Axis::of(ratios.iter().copied(), 20);
             for &ratio in ratios.iter().chain(&[1.0]) {
                 assert_eq!(axis.across(ratio).1, 0, "{ratio}: {axis:?}");
             }
             assert!(axis.ticks().count() >= 2 && axis.ticks().count() <= TICKS_MAX as usize + 1);
             assert!(axis.ticks().any(|exponent| exponent == 0), "{axis:?}");
         }
-        assert_eq!(Axis::of([0.4, 48.0].into_iter()), Axis { least: -2, most: 6 });
+        let axis = Axis::of([0.4, 48.0].into_iter(), 20);
+        assert_eq!((axis.least, axis.most), (-2, 6));
+        assert!(Axis::of([1.0].into_iter(), 60).left > axis.left, "labels have room");
     }
 
     #[test]
@@ -209,8 +218,8 @@ mod tests {
             let figure = drawn(&[1.0, ratio]);
             assert!(figure.contains(arrow), "{arrow}: {figure}");
         }
-        let axis = Axis::of([2.0, f64::NAN].into_iter());
-        assert_eq!(axis.across(f64::NAN), (LEFT, -1));
+        let axis = Axis::of([2.0, f64::NAN].into_iter(), 20);
+        assert_eq!(axis.across(f64::NAN), (axis.left, -1));
     }
 
     #[test]
