@@ -86,7 +86,8 @@ fn reports_become_a_page() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (json, page) = (path("one.json"), path("page.html"));
-    shows(&["pingpong", "--layout", "v", "--n", "64", "--time", "0.01", "--json", &json]);
+    let measured = ["pingpong", "--layout", "v", "--n", "64", "--time", "0.01", "--json", &json];
+    assert!(call(&measured).status.success());
     assert!(shows(&["report", &json, "-o", &page, "--title", "A & B"]).contains("page.html"));
     let html = std::fs::read_to_string(&page).unwrap();
     for part in ["<title>A &amp; B</title>", "V n=64", "<svg", "one.json", "pingpong"] {
