@@ -182,6 +182,7 @@ mod elsewhere {
     #[allow(dead_code, reason = "nobody calls it: that is the point")]
     pub(crate) mod derived {
         pub(crate) fn field<F>(_: &[u8], _: usize) -> &'static [u8] {
+            assert_eq!(size_of::<F>(), 1);
             &[0]
         }
     }
