@@ -155,14 +155,14 @@ impl Outcome {
         let guess = if assumed { " (assumed: the kernel does not tell)" } else { "" };
         let mut text = format!(
             "\none-way: median of half a round trip, buffers rotating over more than 4 × the \
-             last-level cache of {cache}{guess};\nspread: between quartiles; resident: GB/s with the \
-             same buffers every time; ÷: speed relative to a contiguous message\nand to one plain copy \
-             of the same payload, both rotating; contents and order from --seed {}.\n",
+             last-level cache of {cache}{guess}\nspread: between quartiles\nresident: GB/s with the \
+             same buffers every time\n÷: speed relative to a contiguous message and to one plain copy \
+             of the same payload, both rotating\ncontents and order: from --seed {}\n",
             options.seed,
         );
         if options.space.involve_device() {
             text += "A plain copy is one that a program calls for and awaits: between the two places' \
-                     devices (memcpy), or the slower\ndirection to and from page-locked host memory \
+                     devices (memcpy), or the slower direction to and from page-locked host memory \
                      (pinned copy).\n";
         }
         let short: Vec<&str> = self

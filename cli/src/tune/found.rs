@@ -95,7 +95,8 @@ impl Found {
             ("default", Align::Right),
             ("here", Align::Right),
             ("", Align::Left),
-        ]);
+        ])
+        .expendable(["default"]);
         let (mut default, mut here) = (Tuning::default(), self.tuning());
         for key in KEYS {
             let why = self.why_not(key);

@@ -1,6 +1,6 @@
 //! Tables that fit a terminal: no row is ever wider, so the terminal breaks none.
 
-use super::Table;
+use super::{Align, Table};
 
 /// Characters between two columns.
 const GAP: usize = 2;
@@ -11,8 +11,9 @@ impl Table {
     /// The table in at most so many characters a line; `None` for as many as it takes.
     ///
     /// Where it is wider, columns that say the same in every row become a line above the table. Where that is not
-    /// enough, [expendable](Table::expendable) columns are left out, and a line below names them. Where that is not
-    /// enough either, each row becomes a paragraph with a line for each of its cells.
+    /// enough, text of the last column takes several lines, if there is a third of the width for it; else
+    /// [expendable](Table::expendable) columns are left out, and a line below names them. Where that is not enough
+    /// either, each row becomes a paragraph with a line for each of its cells.
     #[must_use]
     pub fn within(&self, columns: Option<usize>) -> String {
         let Some(width) = columns.filter(|width| self.width() > *width) else {
@@ -34,13 +35,15 @@ impl Table {
         }
         for heading in &self.expendable {
             let at = narrow.columns.iter().position(|(known, _)| known == heading);
-            if let Some(at) = at.filter(|_| narrow.width() > width) {
+            let still = narrow.width() > width && narrow.room_of_last(width).is_none();
+            if let Some(at) = at.filter(|_| still) {
                 missing.push(heading.clone());
                 narrow.remove(at);
             }
         }
         if narrow.width() > width {
-            return self.upright(width);
+            let Some(room) = narrow.room_of_last(width) else { return self.upright(width) };
+            narrow.fold_last(room);
         }
         equal.reverse();
         let mut text = String::new();
@@ -58,6 +61,32 @@ impl Table {
     /// Characters of the longest line.
     fn width(&self) -> usize {
         self.widths().iter().sum::<usize>() + GAP * self.columns.len().saturating_sub(1)
+    }
+
+    /// Characters that the other columns leave to the last one, if that is enough and it is text.
+    fn room_of_last(&self, width: usize) -> Option<usize> {
+        let (last, (heading, align)) = (self.columns.len().checked_sub(1)?, self.columns.last()?);
+        let others: usize = self.widths()[..last].iter().sum::<usize>() + GAP * last;
+        let room = width.checked_sub(others)?;
+        let fits = heading.chars().count() <= room && 3 * room >= width;
+        (*align == Align::Left && fits).then_some(room)
+    }
+
+    /// Folds the cells of the last column into so much room: what does not fit stands in rows of its own below.
+    fn fold_last(&mut self, room: usize) {
+        let last = self.columns.len() - 1;
+        for mut row in std::mem::take(&mut self.rows) {
+            let cell = if row.len() > last { row.remove(last) } else { String::new() };
+            let text = folded(&cell, room);
+            let mut lines = text.lines();
+            row.resize(last, String::new());
+            row.push(lines.next().unwrap_or_default().to_owned());
+            self.rows.push(row);
+            self.rows.extend(lines.map(|line| {
+                let empty = std::iter::repeat_n(String::new(), last);
+                empty.chain([line.to_owned()]).collect()
+            }));
+        }
     }
 
     /// What a column says in all of several rows.
@@ -130,7 +159,6 @@ pub fn folded(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Align;
     use super::*;
 
     fn table() -> Table {
@@ -212,6 +240,23 @@ mod tests {
              left out for want of room: blocks\n"
         );
         assert!(table().within(Some(31)).contains("left out for want of room:\nblocks, op\n"));
+    }
+
+    #[test]
+    fn text_of_the_last_column_takes_several_lines() {
+        let mut table =
+            Table::new([("number", Align::Left), ("here", Align::Right), ("", Align::Left)]);
+        table.push(["launch_ns", "-", "not measured: no CUDA here"]);
+        table.push(["block_ns", "0.7", "ns"]);
+        assert_eq!(
+            table.within(Some(30)),
+            "number     here\n\
+             ─────────  ────  ─────────────\n\
+             launch_ns     -  not measured:\n\
+             \x20                no CUDA here\n\
+             block_ns    0.7  ns\n"
+        );
+        assert!(table.within(Some(22)).starts_with("number  launch_ns\n"), "no room for it");
     }
 
     #[test]
