@@ -1,0 +1,143 @@
+//! The code of the guides compiles: each piece stands here in a function, and is compared with the page.
+#![allow(dead_code, reason = "what a GPU would do is compiled, not run")]
+#![allow(unsafe_code, reason = "views of memory of devices")]
+
+use gapless::{
+    Collective, Communicator, CudaDriver, CudaStream, GpuEngine, InPlace, Layout, ReduceOp, Region,
+    Scope, View, ViewMut,
+};
+use gapless_engine::{Engine, Typed};
+use std::sync::Arc;
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn gpu_packing(memory: Region, packed: Region, layout: &Layout) -> Outcome {
+    let layout = layout.clone();
+    let device = Arc::new(CudaDriver::load()?.device(0)?); // or OpenClDevice::open(0)?
+    let engine = GpuEngine::cuda(Arc::clone(&device))?; // or GpuEngine::opencl(device)?
+    let source = Typed::new(memory, 0, &layout, 1)?; // any committed layout in a Region
+    let done = unsafe { engine.pack(&source, 0..source.packed_bytes(), packed, &[]) }?;
+    done.wait()?; // or hand `done` to what comes after it
+    Ok(())
+}
+
+fn gpu_messages(comm: &Communicator, memory: Region, layout: &Layout) -> Outcome {
+    let layout = layout.clone();
+    comm.send(unsafe { View::of_region(memory, 0, &layout, 1) }?, 1, 0)?; // on rank 0
+    comm.recv(unsafe { ViewMut::of_region(memory, 0, &layout, 1) }?, 0, 0)?; // on rank 1, which may use host memory
+    Ok(())
+}
+
+fn gpu_streams<'s>(
+    s: &'s Scope<'s, '_>,
+    stream: &CudaStream,
+    view: View<'s>,
+    into: ViewMut<'s>,
+) -> Outcome {
+    let written = stream.record().map_err(|e| gapless::Error::Memory(e.into()))?; // after your kernel
+    s.isend_after(view, 1, 0, &[written])?; // matched now, read when the kernel has ended; nothing behind it waits
+
+    let received = s.irecv(into, 0, 0)?;
+    let gate = stream.gate().map_err(|e| gapless::Error::Memory(e.into()))?; // what you launch now waits on the GPU, no thread does
+    s.when_done(&received, move || gate.open())?;
+    Ok(())
+}
+
+mod collectives {
+    use gapless::{InPlace, ReduceOp, World};
+
+    fn main() -> Result<(), gapless::Error> {
+        let world = World::init()?;
+        let comm = world.comm();
+        let mine = vec![f64::from(comm.rank()); 1000];
+        let mut sum = vec![0.0; 1000];
+        comm.allreduce(&mine, &mut sum, ReduceOp::Sum)?;
+
+        let mut all = vec![0u32; comm.size() as usize];
+        comm.allgather(&[comm.rank()], &mut all)?;
+
+        comm.allreduce(InPlace, &mut sum, ReduceOp::Max)?;
+        world.finalize()
+    }
+
+    #[test]
+    fn the_first_example_runs() {
+        main().unwrap();
+    }
+}
+
+fn persistent(comm: &Communicator) -> Outcome {
+    let mut sum = comm.collective_init(vec![1.0; 100], vec![0.0; 100], |send, recv| {
+        Collective::allreduce(send, recv, ReduceOp::Sum)
+    })?;
+    let mut most = comm.collective_init((), vec![1.0; 100], |_, recv| {
+        Collective::allreduce(InPlace, recv, ReduceOp::Max)
+    })?;
+    sum.start()?;
+    most.start()?;
+    most.wait()?;
+    sum.wait()?;
+    Ok(())
+}
+
+mod readme {
+    use super::Outcome;
+    use gapless::{Communicator, Datatype, Primitive, View, ViewMut, World};
+
+    fn main() -> Result<(), gapless::Error> {
+        let world = World::init()?; // the job that a launcher started us in, or a job of one
+        let comm = world.comm();
+        // The first column of a row-major 4 × 4 matrix becomes the last one of the neighbour's.
+        let matrix: Vec<f64> = (0..16).map(f64::from).collect();
+        let mut other = vec![0.0f64; 16];
+        let column = Datatype::vector(4, 1, 4, &Primitive::Double.into())?.commit()?;
+        let (right, left) =
+            ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+        comm.scope(|s| {
+            let _ = s.irecv(ViewMut::typed(&mut other, 3, &column, 1)?, left, 0)?; // from element 3 on: column 3
+            let _ = s.isend(View::typed(&matrix, 0, &column, 1)?, right, 0)?;
+            Ok(())
+        })?; // both have ended here, whatever happened
+        assert_eq!([other[3], other[7], other[11], other[15]], [0.0, 4.0, 8.0, 12.0]);
+        world.finalize()
+    }
+
+    #[test]
+    fn the_message_runs() {
+        main().unwrap();
+    }
+
+    fn particles(comm: &Communicator, left: u32, right: u32, leaving: Vec<Particle>) -> Outcome {
+        let mut arriving = vec![Particle::default(); 10];
+        comm.sendrecv(&leaving, (right, 0), &mut arriving, (left, 0))?;
+        Ok(())
+    }
+
+    #[derive(Datatype, Clone, Default)]
+    #[repr(C)]
+    struct Particle {
+        kind: u8, // the padding behind it is never read
+        position: [f64; 3],
+        mass: f32,
+    }
+}
+
+#[test]
+fn the_pages_show_what_is_compiled_here() {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let here = words(include_str!("documents.rs"));
+    for (page, pieces) in [
+        (include_str!("../../docs/gpu.md"), 3),
+        (include_str!("../../docs/collectives.md"), 2),
+        (include_str!("../../README.md"), 2),
+    ] {
+        let shown: Vec<&str> = page.split("```rust\n").skip(1).collect();
+        assert_eq!(shown.len(), pieces);
+        for piece in shown {
+            // A paragraph may stand elsewhere than the one before it.
+            for part in piece.split("```").next().unwrap_or_default().split("\n\n") {
+                assert!(here.contains(&words(part)), "a page shows, and this file lacks:\n{part}");
+            }
+        }
+    }
+}
