@@ -6,6 +6,8 @@
 //! target/release/examples/repeated                                       # to oneself
 //! cargo run --release -- run -n 2 target/release/examples/repeated       # between two processes
 //! ```
+//!
+//! Two processes need a processor each: if others want it, both kinds last time slices.
 
 use gapless::Parts;
 use gapless::prelude::*;

@@ -2,7 +2,8 @@
 //! once, then started together and waited for together (persistent requests, MPI 4.1 §3.9, with `MPI_Startall` and
 //! `MPI_Waitall`).
 //!
-//! Nothing is in flight between two exchanges, so the plan holds no memory, and the array is the caller's again each time.
+//! Nothing is in flight between two exchanges, so the plan holds no memory, and the array is the caller's again each
+//! time.
 
 mod buffer;
 mod rest;
@@ -251,7 +252,8 @@ impl Plan {
     /// Starts all messages, and waits for all of them; gives their statuses in the order of their description. The array
     /// is the one that the plan was made for, or another of the same element type, length and space.
     ///
-    /// It does not return, or unwind, before all of them have ended, or the world was given up and their memory taken back.
+    /// It does not return, or unwind, before all of them have ended, or the world was given up and their memory taken
+    /// back.
     ///
     /// # Errors
     /// Another kind of array ([`Error::OtherArray`]): nothing was started. The first failure
