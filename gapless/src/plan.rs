@@ -257,8 +257,9 @@ impl Plan {
     ///
     /// # Errors
     /// Another kind of array ([`Error::OtherArray`]): nothing was started. The first failure
-    /// ([`Error::Planned`]): a receive that the others cannot be started without is cancelled, the rest is waited for.
-    /// In any case nothing is in flight, and the plan can be used again; parts that were received into may have changed.
+    /// ([`Error::Planned`]). If a message cannot be started, those before it are cancelled as far as possible; if one
+    /// fails later, all others are waited for. In any case nothing is in flight, and the plan can be used again. Parts
+    /// that were received into may have changed.
     pub fn exchange<B: PlanBuffer + ?Sized>(&mut self, array: &mut B) -> Result<&[Status], Error> {
         let (region, element) = array.place_mut();
         self.bind(region, element)?;

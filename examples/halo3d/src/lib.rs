@@ -8,8 +8,8 @@
 //! - All is compared with the whole cuboid computed by one process, bit by bit.
 //!
 //! The array can lie in the memory of a device ([`Memory::Device`]): then the same plan exchanges it there. There is no
-//! kernel for the step here: it is computed by the host, so a step copies the block to the host and back. What this shows
-//! is the exchange, not how fast a device computes.
+//! kernel for the step here: it is computed by the host, so a step copies the block to the host and back. What this
+//! shows is the exchange, not how fast a device computes.
 
 #![forbid(unsafe_code)]
 

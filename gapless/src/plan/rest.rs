@@ -54,8 +54,8 @@ impl<'a, T> Rest<'a, T> {
 }
 
 impl Plan {
-    /// As [`exchange_while`](Plan::exchange_while), of work that reads the array: `work` gets what no message writes, such
-    /// as the inner cells, which a solver can compute meanwhile.
+    /// As [`exchange_while`](Plan::exchange_while), of work that reads the array: `work` gets what no message writes,
+    /// such as the inner cells, of which a solver can compute the next ones meanwhile.
     ///
     /// ```
     /// # fn main() -> Result<(), gapless::Error> {
@@ -87,7 +87,8 @@ impl Plan {
     /// # let world = gapless::World::init()?;
     /// let mut cells = [0.0; 6];
     /// let mut plan = world.comm().plan(&cells).build()?;
-    /// let escaped = plan.exchange_beside(&mut cells, |rest| rest.get(0..6))??; // error: lifetime may not live long enough
+    /// // error: lifetime may not live long enough
+    /// let escaped = plan.exchange_beside(&mut cells, |rest| rest.get(0..6))??;
     /// cells[0] = escaped[1];
     /// # Ok(())
     /// # }
