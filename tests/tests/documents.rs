@@ -1,6 +1,7 @@
 //! The code of the guides compiles: each piece stands here in a function, and is compared with the page.
 #![allow(dead_code, reason = "what a GPU would do is compiled, not run")]
 #![allow(unsafe_code, reason = "views of memory of devices")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the pages say what must hold")]
 
 use gapless::{
     Collective, Communicator, CudaDriver, CudaStream, GpuEngine, InPlace, Layout, ReduceOp, Region,
@@ -35,7 +36,7 @@ fn gpu_streams<'s>(
     into: ViewMut<'s>,
 ) -> Outcome {
     let written = stream.record().map_err(|e| gapless::Error::Memory(e.into()))?; // after your kernel
-    s.isend_after(view, 1, 0, &[written])?; // matched now, read when the kernel has ended; nothing behind it waits
+    let _ = s.isend_after(view, 1, 0, &[written])?; // matched now, read when the kernel has ended; nothing behind it waits
 
     let received = s.irecv(into, 0, 0)?;
     let gate = stream.gate().map_err(|e| gapless::Error::Memory(e.into()))?; // what you launch now waits on the GPU, no thread does
@@ -82,7 +83,8 @@ fn persistent(comm: &Communicator) -> Outcome {
 
 mod readme {
     use super::Outcome;
-    use gapless::{Communicator, Datatype, Primitive, View, ViewMut, World};
+    use gapless::Communicator;
+    use gapless::{Datatype, Primitive, View, ViewMut, World};
 
     fn main() -> Result<(), gapless::Error> {
         let world = World::init()?; // the job that a launcher started us in, or a job of one
