@@ -281,7 +281,8 @@ impl Running {
 
     /// Ends the job if its time is over.
     fn keep_time(&mut self) {
-        if self.kill_at.is_none() && self.ends_at.is_some_and(|at| Instant::now() >= at) {
+        let over = self.ends_at.is_some_and(|at| Instant::now() >= at);
+        if self.kill_at.is_none() && over && self.children.iter().any(Child::is_open) {
             self.timed_out = Some(self.children.iter().filter(|child| child.runs()).count());
             self.terminate();
         }

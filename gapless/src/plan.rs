@@ -27,7 +27,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// Several messages out of and into one array, to be exchanged again and again.
+/// Several messages out of and into one array, to be exchanged again and again: persistent requests (MPI 4.1 §3.9) with
+/// `MPI_Startall` and `MPI_Waitall`.
 ///
 /// A step of a halo exchange, with two arrays that change places:
 ///
@@ -86,8 +87,8 @@ pub struct Plan {
     bound: Region,
     /// Bytes of it that are received into, `start..end`, in ascending order and apart from each other.
     written: Arc<[(u64, u64)]>,
-    /// What was started, in that order; empty between exchanges.
-    started: Vec<RequestId>,
+    /// What the last exchange started, and which messages that is.
+    started: Vec<(usize, RequestId)>,
     /// How the messages went; meaningful if `complete`.
     statuses: Vec<Status>,
     complete: bool,
@@ -97,7 +98,7 @@ pub struct Plan {
 ///
 /// Origins and layouts are as for [`View::typed`](crate::View::typed): displacement 0 of `layout` is `origin` elements
 /// into the array. In a [`DeviceBuf`](crate::DeviceBuf), a [`SharedBuf`](crate::SharedBuf) and a region the elements
-/// are bytes. Adding a message takes time in proportion to its blocks.
+/// are bytes. Adding a message takes time in proportion to its blocks and those of the messages before it.
 #[must_use = "`build` makes a plan of it"]
 pub struct PlanBuilder {
     comm: Communicator,
@@ -256,10 +257,11 @@ impl Plan {
     /// back.
     ///
     /// # Errors
-    /// Another kind of array ([`Error::OtherArray`]): nothing was started. The first failure
-    /// ([`Error::Planned`]). If a message cannot be started, those before it are cancelled as far as possible; if one
-    /// fails later, all others are waited for. In any case nothing is in flight, and the plan can be used again. Parts
-    /// that were received into may have changed.
+    /// Another kind of array ([`Error::OtherArray`]): nothing was started. The first failure ([`Error::Planned`]), once
+    /// all others have ended; their statuses are lost. In any case nothing is in flight, but for memory of a device in a
+    /// world that was given up. The plan can be used again. Neighbours may be a step apart then, and messages of a step
+    /// look like those of the next: agree with them first, on a new communicator ([`Communicator::shrink`]) for instance.
+    /// Parts that were received into may have changed.
     pub fn exchange<B: PlanBuffer + ?Sized>(&mut self, array: &mut B) -> Result<&[Status], Error> {
         let (region, element) = array.place_mut();
         self.bind(region, element)?;
@@ -309,9 +311,9 @@ impl Plan {
     ///
     /// # Safety
     /// Until this returns, `region` describes memory that is valid for reads and writes by whatever engine serves its
-    /// space. Nothing else writes the parts that are sent, or touches those that are received into. Memory of a device
-    /// is [withdrawn](crate::World::withdraw) before it is freed, unless [`Config`](crate::Config) says that it is not
-    /// shared.
+    /// space. Nothing else writes the parts that are sent, or touches those that are received into. If it is memory of a
+    /// device, and the world was given up ([`Error::Poisoned`]) meanwhile, this holds until peers are gone. Such memory is
+    /// [withdrawn](crate::World::withdraw) before it is freed, unless [`Config`](crate::Config) says that it is not shared.
     ///
     /// # Errors
     /// As [`exchange`](Plan::exchange).
@@ -363,8 +365,8 @@ impl Plan {
     /// Starts all messages and waits for them, without letting go of the lock if they end at once.
     ///
     /// # Safety
-    /// Until this returns, the memory that the messages lie in is valid for reads and writes, and nothing else touches
-    /// it.
+    /// Until this returns, the memory that the messages lie in is valid for reads and writes. Nothing else writes it, and
+    /// nothing else touches what they write.
     unsafe fn run(&mut self) -> Result<&[Status], Error> {
         let Plan { comm, messages, order, started, statuses, complete, .. } = self;
         let shared = &*comm.shared;
@@ -373,12 +375,7 @@ impl Plan {
         // SAFETY: the caller's promise lasts until this returns, which is after `Ended::all` has seen the end of each
         // request that was started, or the world was given up.
         let failed = unsafe { start(shared, &mut state, &comm.comm, messages, order, started) };
-        if failed.is_err() {
-            cancel(&mut state, started);
-        }
-        let mut ended =
-            Ended { at: 0, messages, order, started, statuses, failed, cancelled: false };
-        ended.cancelled = ended.failed.is_err();
+        let mut ended = Ended { at: 0, messages, started, statuses, failed, cancelled: false };
         if let Look::Found(()) = ended.all(&mut state) {
             state.done();
         } else {
@@ -398,25 +395,22 @@ impl Plan {
         // SAFETY: the caller's promise lasts until `settle` below has returned. That is reached whatever `work` does, as
         // a panic is caught; and it returns when all messages have ended, or the world was given up, which takes
         // memory back first.
-        if let Err(error) = unsafe { self.start() } {
-            self.settle(true)?;
-            return Err(error);
-        }
-        let result = catch_unwind(AssertUnwindSafe(work));
-        let settled = self.settle(result.is_err());
-        match result {
+        let worked = unsafe { self.start() }.map(|()| catch_unwind(AssertUnwindSafe(work)));
+        let settled = self.settle(matches!(worked, Ok(Err(_))));
+        self.complete &= worked.is_ok();
+        match worked? {
             Ok(value) => settled.map(|()| value),
             Err(panic) => resume_unwind(panic),
         }
     }
 
-    /// Starts all messages; after a failure, some.
+    /// Starts all messages that can be started.
     ///
     /// # Safety
     /// As [`around`](Plan::around), until [`settle`](Plan::settle) has returned.
     unsafe fn start(&mut self) -> Result<(), Error> {
         let Plan { comm, messages, order, started, .. } = self;
-        // Nothing of an exchange before: that world was given up.
+        // Nothing of the exchange before, if the world cannot be had.
         started.clear();
         let shared = &*comm.shared;
         shared.with(|state| {
@@ -427,14 +421,13 @@ impl Plan {
 
     /// Waits for all messages that were started; with `cancelled`, they are cancelled as far as possible before.
     fn settle(&mut self, cancelled: bool) -> Result<(), Error> {
-        let Plan { comm, messages, order, started, statuses, complete, .. } = self;
+        let Plan { comm, messages, started, statuses, complete, .. } = self;
         let shared = &*comm.shared;
         let mut state = shared.lock()?;
         if cancelled {
             cancel(&mut state, started);
         }
-        let mut ended =
-            Ended { at: 0, messages, order, started, statuses, failed: Ok(()), cancelled };
+        let mut ended = Ended { at: 0, messages, started, statuses, failed: Ok(()), cancelled };
         shared.wait_held(state, |state| ended.all(state))?;
         ended.failed?;
         *complete = !cancelled;
@@ -442,10 +435,13 @@ impl Plan {
     }
 }
 
-/// Starts all messages, or those before the first that cannot be started.
+/// Starts all messages. One that cannot be started keeps none of the others back: their peers wait for them.
 ///
 /// # Safety
 /// As [`Plan::start`], until the requests in `started` have ended.
+///
+/// # Errors
+/// The first that cannot be started.
 #[inline]
 unsafe fn start(
     shared: &Shared,
@@ -453,26 +449,28 @@ unsafe fn start(
     comm: &Comm,
     messages: &[Planned],
     order: &[usize],
-    started: &mut Vec<RequestId>,
+    started: &mut Vec<(usize, RequestId)>,
 ) -> Result<(), Error> {
     started.clear();
     let pml = state.open()?;
+    let mut failed = Ok(());
     for &index in order {
         let message = &messages[index];
         // SAFETY: the caller's promise.
         match unsafe { message.start(pml, comm) } {
             // There is room: as many as there are messages.
-            Ok(id) => started.push(id),
-            Err(error) => return Err(message.failed(index, error.into())),
+            Ok(id) => started.push((index, id)),
+            Err(error) if failed.is_ok() => failed = Err(message.failed(index, error.into())),
+            Err(_) => {}
         }
     }
     shared.rouse(state);
-    Ok(())
+    failed
 }
 
 /// Cancels what no peer takes part in.
-fn cancel(state: &mut State, started: &[RequestId]) {
-    for &id in started {
+fn cancel(state: &mut State, started: &[(usize, RequestId)]) {
+    for &(_, id) in started {
         // What has been matched goes on.
         if matches!(state.cancel(id), Ok(false)) {
             let _ = state.pml.withdraw_send(id);
@@ -506,8 +504,7 @@ impl Planned {
 struct Ended<'p> {
     at: usize,
     messages: &'p [Planned],
-    order: &'p [usize],
-    started: &'p mut Vec<RequestId>,
+    started: &'p [(usize, RequestId)],
     statuses: &'p mut [Status],
     failed: Result<(), Error>,
     /// Those that end as cancelled are no failures.
@@ -517,8 +514,7 @@ struct Ended<'p> {
 impl Ended<'_> {
     #[inline]
     fn all(&mut self, state: &mut State) -> Look<()> {
-        while let Some(&id) = self.started.get(self.at) {
-            let index = self.order[self.at];
+        while let Some(&(index, id)) = self.started.get(self.at) {
             match state.pml.collect(id) {
                 Ok(None) => return Look::Until(id),
                 Ok(Some(status)) => self.statuses[index] = status,

@@ -1,6 +1,6 @@
 //! Arrays of `ndarray` as buffers: random shapes, orders, slices and axes, against the crate's own order of elements.
 
-use gapless::{AnyBits, Communicator, Datatype, InPlace, ReduceOp, World};
+use gapless::{AnyBits, Blocks, BlocksMut, Communicator, Datatype, InPlace, ReduceOp, World};
 use ndarray::{
     ArcArray, Array2, ArrayD, ArrayView, ArrayViewD, ArrayViewMutD, Axis, IxDyn, ShapeBuilder,
     Slice, arr1, s,
@@ -195,6 +195,19 @@ fn collectives_take_arrays() {
     let mut gathered = Array2::<f64>::zeros((5, 4));
     comm.gather(numbers.t(), &mut gathered, 0).unwrap();
     assert_eq!(gathered, numbers.t());
+    // A block is so many slices along the first axis, in whatever order the elements lie.
+    let turned = numbers.t().as_standard_layout().into_owned().reversed_axes();
+    assert_eq!((&turned, turned.is_standard_layout()), (&numbers, false));
+    for array in [numbers.view(), turned.view(), numbers.slice(s![.., ..])] {
+        let mut row = [0.0; 5];
+        let blocks = Blocks::new(array, &[1], &[2]).unwrap();
+        comm.alltoallv(blocks, BlocksMut::packed(&mut row, &[5]).unwrap()).unwrap();
+        assert_eq!(row, [10.0, 11.0, 12.0, 13.0, 14.0]);
+    }
+    let mut rows = Array2::<f64>::zeros((1, 5));
+    let blocks = Blocks::packed(turned.slice(s![3.., ..]), &[1]).unwrap();
+    comm.alltoallv(blocks, BlocksMut::packed(&mut rows, &[1]).unwrap()).unwrap();
+    assert_eq!(rows, numbers.slice(s![3.., ..]));
     let error = comm.recv(gathered.slice_mut(s![.., 0]), 7, 0).unwrap_err();
     assert!(error.to_string().contains('7'), "{error}");
     world.finalize().unwrap();

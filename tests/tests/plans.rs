@@ -1,5 +1,5 @@
 //! Plans between ranks, in every kind of memory: a block's halo is exchanged with all eight neighbours for a few steps,
-//! and every cell is compared with what indices say. Ranks are threads.
+//! and every cell is compared with what indices say. Ranks are threads, but where one dies.
 
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Hub, Loopback};
@@ -11,8 +11,11 @@ use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::testkit::FakeEngine;
 use gapless_halo3d::{Cuboid, Memory};
 use gapless_mem::fake::FakeDevice;
+use gapless_tests::actor::say;
+use gapless_tests::crew::{Crew, Member, Said};
 use gapless_tests::{byte_at, job, job_of};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Cells of a block's side without its halo, and with it.
 const SIDE: u64 = 5;
@@ -220,4 +223,62 @@ fn the_cuboid_is_computed_with_blocks_on_devices() {
 fn copy(device: &FakeDevice, to: Region, from: Region) {
     // SAFETY: both live over the wait, and nothing else touches them.
     unsafe { device.copy(to, from, &[]) }.unwrap().wait().unwrap();
+}
+
+const DEATH: &str = "a_death_before_a_step_leaves_nobody_waiting";
+/// A loss is an error within two seconds, it is promised; a watchdog waits ten times as long.
+const WATCHDOG: Duration = Duration::from_secs(20);
+const VICTIM: u32 = 2;
+
+/// Rank 1 knows of a death before a step begins, rank 0 does not: its message of the step comes all the same.
+#[test]
+fn a_death_before_a_step_leaves_nobody_waiting() {
+    if let Some(member) = Member::of_crew() {
+        return survive(member);
+    }
+    let mut crew = Crew::start(DEATH, &[""; 3], |_, _| {});
+    let mut due = vec!["met"; 3];
+    while !due.is_empty() {
+        match crew.hear(WATCHDOG) {
+            Some((_, Said::Line(line))) => {
+                let at = due.iter().position(|due| *due == line);
+                due.remove(at.unwrap_or_else(|| panic!("{line} while {due:?} are due")));
+                if due.is_empty() && line == "met" {
+                    crew.kill(VICTIM);
+                    due = vec!["failed", "failed", "went on", "went on"];
+                }
+            }
+            Some((VICTIM, Said::Ended(_))) => {}
+            other => panic!("{other:?} while {due:?} are due"),
+        }
+    }
+}
+
+fn survive(mut member: Member) {
+    let world = World::builder().wireup(member.wireup()).init().unwrap();
+    let comm = world.comm();
+    let others: Vec<u32> = (0..3).filter(|rank| *rank != comm.rank()).collect();
+    let one = Datatype::from(Primitive::Int32).commit().unwrap();
+    let mut cells = [7, 7, 0, 0];
+    let mut plan = comm.plan(&cells);
+    for (at, other) in (0..).zip(others) {
+        plan = plan.send(at, &one, 1, other, 0).unwrap().recv(at + 2, &one, 1, other, 0).unwrap();
+    }
+    let mut plan = plan.build().unwrap();
+    plan.exchange(&mut cells).unwrap();
+    say("met");
+    if comm.rank() == VICTIM {
+        std::thread::sleep(10 * WATCHDOG);
+    }
+    if comm.rank() == 1 {
+        let lost = comm.recv(&mut [0u8], VICTIM, 9).unwrap_err();
+        assert_eq!(lost.lost_rank(), Some(VICTIM));
+    }
+    let error = plan.exchange(&mut cells).unwrap_err();
+    assert_eq!(error.lost_rank(), Some(VICTIM), "{error}");
+    assert!(plan.statuses().is_empty());
+    say("failed");
+    comm.shrink().unwrap().barrier().unwrap();
+    say("went on");
+    let _ = world.finalize();
 }

@@ -23,11 +23,15 @@ use std::cell::RefCell;
 /// Length and stride, in elements, of axes, the slowest first.
 type Axes = SmallVec<[(usize, isize); 6]>;
 
-/// The axes of more than one element; those that continue each other are joined.
+/// The first axis, and those others of more than one element. Others that continue each other are joined; the first stays
+/// what it is, whatever the strides are: blocks of a collective are its slices.
 fn axes(shape: &[usize], strides: &[isize]) -> Axes {
     let mut axes = Axes::new();
-    for (&len, &stride) in shape.iter().zip(strides).filter(|(len, _)| **len > 1) {
-        if let Some((outer, far)) = axes.last_mut()
+    for (at, (&len, &stride)) in shape.iter().zip(strides).enumerate() {
+        if at > 0 && len == 1 {
+            continue;
+        }
+        if let [_, .., (outer, far)] = &mut axes[..]
             && stride.checked_mul(len.cast_signed()) == Some(*far)
         {
             // The product of all lengths is at most `isize::MAX`, says `ndarray`.
@@ -53,7 +57,7 @@ fn is_empty<A>(shape: &[usize]) -> bool {
     shape.contains(&0) || size_of::<A>() == 0
 }
 
-/// What lies at one index of the slowest axis, in logical order.
+/// What lies at one index of the first axis, in logical order.
 fn layout<A: Equivalence>(axes: &Axes) -> Result<Layout, TypeError> {
     let bytes = size_of::<A>() as i64;
     let mut datatype = match ElementType::of::<A>().is_byte() {
@@ -68,13 +72,13 @@ fn layout<A: Equivalence>(axes: &Axes) -> Result<Layout, TypeError> {
 }
 
 /// How many layouts a thread keeps: making one takes longer than a short message.
-const KEPT_MAX: usize = 8;
+const KEPT_MAX: usize = 32;
 
 thread_local! {
     static KEPT: RefCell<Kept> = const { RefCell::new(Kept { list: Vec::new(), next: 0 }) };
 }
 
-/// The layouts that a thread made last: the type of the elements, the axes without the length of the slowest, and what
+/// The layouts that a thread made last: the type of the elements, the axes without the length of the first, and what
 /// was made of them.
 struct Kept {
     list: Vec<(TypeId, Axes, Layout)>,
@@ -113,13 +117,13 @@ impl<A: Equivalence, D: Dimension> Buffer for ArrayRef<A, D> {
         (first.wrapping_sub(below).cast(), span, element)
     }
 
-    /// The slowest axis is the count, so that the blocks of a collective are its slices.
+    /// The first axis is the count, so that the blocks of a collective are its slices.
     fn spread(&self) -> Option<Spread> {
         if is_empty::<A>(self.shape()) {
             return None;
         }
         let mut axes = axes(self.shape(), self.strides());
-        if let [] | [(_, 1)] = axes[..] {
+        if let [] | [(1, _) | (_, 1)] = axes[..] {
             return None;
         }
         let origin_bytes = reach(&axes).0 as u64 * size_of::<A>() as u64;

@@ -51,10 +51,10 @@ pub struct Binding {
 }
 
 impl Cores {
-    /// The cores that the calling thread may use. Of processors with numbers from 1024 on, nothing is known.
+    /// The cores that the calling thread may use.
     ///
     /// # Errors
-    /// The system does not say what may be used.
+    /// The system does not say what may be used, as where there may be more than 1024 processors.
     pub fn allowed() -> Result<Cores, LaunchError> {
         let set = sched_getaffinity(None).map_err(|e| system("sched_getaffinity")(e.into()))?;
         let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&i| set.is_set(i)).collect();

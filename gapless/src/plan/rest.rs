@@ -4,18 +4,33 @@ use super::Plan;
 use crate::error::Error;
 use crate::view::region_of;
 use gapless_dtype::{AnyBits, ElementType};
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// The elements of an array that no message of an exchange in flight writes; see [`Plan::exchange_beside`].
-#[derive(Clone, Copy, Debug)]
 pub struct Rest<'a, T> {
     start: *const T,
     len: usize,
     /// Bytes that are written, `start..end`, in ascending order and apart from each other.
     written: &'a [(u64, u64)],
     elements: PhantomData<&'a [T]>,
+}
+
+// By hand, as elements need be neither.
+impl<T> Clone for Rest<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Rest<'_, T> {}
+
+impl<T> fmt::Debug for Rest<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rest of {} elements, {} stretches written", self.len, self.written.len())
+    }
 }
 
 // SAFETY: it gives shared references to elements, and nothing else.
