@@ -260,19 +260,27 @@ fn a_failure_names_its_message_and_the_plan_can_be_used_again() {
             sent.wait().1.unwrap();
             assert_eq!(array, [1.0, 2.0, 1.0, 2.0, 7.0, 0.0]);
         }
-        // One that cannot be started: what was started before is cancelled.
+        // One that cannot be started: the others are, and end.
         plan.messages[0].what = What::Send { dest: 1, tag: 1 };
-        let error = plan.exchange(&mut array).unwrap_err();
-        assert!(matches!(&error, Error::Planned { index: 0, .. }), "{error}");
-        let error = plan.exchange_while(&mut array, || panic!("not called")).unwrap_err();
-        assert!(matches!(&error, Error::Planned { index: 0, .. }), "{error}");
-        assert!(
-            plan.started.iter().all(|id| comm
-                .shared
-                .look(|pml| pml.is_done(*id))
-                .unwrap()
-                .is_err())
-        );
+        for while_working in [false, true] {
+            let sent = [(vec![5.0, 6.0], 1), (vec![7.0], 2)]
+                .map(|(numbers, tag)| comm.isend_owned(numbers, 0, tag).unwrap());
+            let error = match while_working {
+                false => plan.exchange(&mut array).unwrap_err(),
+                true => plan.exchange_while(&mut array, || panic!("not called")).unwrap_err(),
+            };
+            assert!(matches!(&error, Error::Planned { index: 0, .. }), "{error}");
+            assert!(plan.statuses().is_empty());
+            assert_eq!(array[2..5], [5.0, 6.0, 7.0]);
+            array[2..].fill(0.0);
+            for request in sent {
+                request.wait().1.unwrap();
+            }
+            let gone = |(_, id): &(usize, RequestId)| {
+                comm.shared.look(|pml| pml.is_done(*id)).unwrap().is_err()
+            };
+            assert!(plan.started.len() == 2 && plan.started.iter().all(gone));
+        }
         world.finalize().unwrap();
     });
 }
@@ -295,7 +303,9 @@ fn a_panic_waits_for_all_messages_and_leaves_none() {
             }));
             let payload = ended.unwrap_err();
             assert_eq!(payload.downcast_ref(), Some(&"while messages are in flight"));
-            let gone = |id: &RequestId| comm.shared.look(|pml| pml.is_done(*id)).unwrap().is_err();
+            let gone = |(_, id): &(usize, RequestId)| {
+                comm.shared.look(|pml| pml.is_done(*id)).unwrap().is_err()
+            };
             assert!(plan.started.iter().all(gone) && plan.statuses().is_empty());
         }
         assert_eq!(comm.iprobe(Source::Any, TagSel::Any).unwrap(), None);
