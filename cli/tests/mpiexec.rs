@@ -65,7 +65,7 @@ fn an_option_that_is_unknown_is_named_with_its_like() {
     refuses(&["-n", "1", "--bindto", "core", "true"], "'--bind-to'");
     refuses(&["-bindto", "core", "-n", "1", "true"], "'--bindto'");
     refuses(&["-n", "1", "--map-bye", "core", "true"], "'--map-by'");
-    refuses(&["-n", "1", "--bind-to", "socket", "true"], "[possible values: core, numa, none]");
+    refuses(&["-n", "1", "--bind-to", "socket", "true"], "it is one of core, numa, none");
     refuses(&["-n", "1", "true", ":", "-n", "1", "--timout", "5", "true"], "'--timeout'");
 }
 
@@ -105,7 +105,7 @@ fn a_job_that_takes_too_long_is_ended_and_says_so() {
     let error = text(&output.stderr);
     assert!(error.contains("the job did not end within 1 s; 2 of 2 processes"), "{error}");
     assert!(run(&["-n", "1", "--timeout", "4000000", "true"]).status.success());
-    refuses(&["-n", "1", "--timeout", "0", "true"], "--timeout <SECONDS>");
+    refuses(&["-n", "1", "--timeout", "0", "true"], "--timeout 0: 0 is not in 1");
 }
 
 /// The processors that a process says it may use.
