@@ -58,16 +58,17 @@ enum Test {
 struct Common {
     /// Sizes in bytes, from MIN to MAX, each twice the one before (1K, 4M, 1G are powers of 1024), or one size alone; else
     /// 1:4M, of collectives 8:1M
-    #[arg(short, long = "message-size", value_name = "MIN:MAX")]
+    #[arg(short, long = "message-size", value_name = "MIN:MAX", allow_negative_numbers = true)]
     message_size: Option<Sizes>,
     /// Iterations for each size, instead of as many as the time allows
-    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(short, long, value_name = "COUNT", allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     iterations: Option<u64>,
     /// Iterations before those that count, for each size, instead of a tenth of the time
     #[arg(short = 'x', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     warmup: Option<u64>,
     /// Seconds for each size
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.2)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.2, allow_negative_numbers = true)]
     time: f64,
     /// Show more: average, least, median, 90th and 99th percentile and most of all iterations, each timed by itself; and
     /// the protocol

@@ -349,8 +349,9 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits
         .parse()
-        .map_err(|_| "a size is a whole number of bytes, less than 2^64".to_owned())?;
-    number.checked_mul(factor).ok_or_else(|| "a size is less than 2^64 bytes".to_owned())
+        .map_err(|_| "a size is a whole number of bytes, less than 2^63".to_owned())?;
+    let bytes = number.checked_mul(factor).filter(|bytes| *bytes < 1 << 63);
+    bytes.ok_or_else(|| "a size is less than 2^63 bytes".to_owned())
 }
 
 #[cfg(test)]

@@ -122,7 +122,11 @@ pub fn main_with(builder: impl Fn() -> Result<Builder, Box<dyn Error>>) -> ExitC
         Ok(code) => code,
         // Whoever read our output has seen enough.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
+            // A rank that has ended early is known by that.
+            match gapless::wireup::is_launched() {
+                true => ExitCode::from(run::SIGPIPE_EXIT),
+                false => ExitCode::SUCCESS,
+            }
         }
         Err(failure) => {
             complain(&failure.to_string());

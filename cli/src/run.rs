@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 /// What a shell reports of a program that a closed pipe has ended: 128 + SIGPIPE.
-const SIGPIPE_EXIT: u8 = 128 + 13;
+pub(super) const SIGPIPE_EXIT: u8 = 128 + 13;
 
 /// What to start, and how.
 #[derive(Debug, clap::Args)]
@@ -22,7 +22,7 @@ const SIGPIPE_EXIT: u8 = 128 + 13;
 )]
 pub(super) struct Run {
     /// How many processes (-np, too)
-    #[arg(short = 'n', long = "ranks", aliases = ["np"], value_name = "N", value_parser = ranks)]
+    #[arg(short = 'n', long = "ranks", aliases = ["np"], value_name = "N", value_parser = ranks, allow_negative_numbers = true)]
     ranks: u32,
     /// Put the rank before each line of output
     #[arg(short = 'p', long)]
@@ -46,7 +46,7 @@ pub(super) struct Run {
     #[arg(long)]
     report_bindings: bool,
     /// End the job with an error if it takes longer, in seconds, 1 or more
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     timeout: Option<u32>,
     /// The program and its arguments; `:` and more options begin another program of the job
     #[arg(required = true, last = true, value_name = "PROGRAM")]
@@ -221,6 +221,10 @@ pub(super) fn start_again(ranks: u32) -> Result<ExitCode, Failure> {
         prefix: false,
     };
     match start(&job) {
+        // Whoever read the output has seen enough.
+        Err(Failure::Job { end: launch::End::Code(_), code: SIGPIPE_EXIT, .. }) => {
+            Ok(ExitCode::SUCCESS)
+        }
         Err(Failure::Job { end: launch::End::Code(_), code, .. }) => Ok(ExitCode::from(code)),
         Ok(code) => {
             let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -238,7 +242,8 @@ pub(super) fn start_again(ranks: u32) -> Result<ExitCode, Failure> {
 }
 
 fn ranks(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("it is a whole number, 1 to {}", launch::RANKS_MAX))
+    let some = text.parse().ok().filter(|ranks| *ranks > 0);
+    some.ok_or_else(|| format!("it is a whole number, 1 to {}", launch::RANKS_MAX))
 }
 
 fn variable(option: &'static str, text: &str) -> Result<(OsString, OsString), Failure> {

@@ -6,6 +6,7 @@ use gapless_layouts::{
     Case, Family, LayoutError, Options, Side, cases_with, default_set, families, groups, text,
 };
 use gapless_report::Bytes;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 /// Files of layouts are so long at most.
@@ -109,8 +110,9 @@ impl Selection {
                 }
             }
         }
+        let mut names = all.iter().map(|case| case.name.clone()).collect();
         for case in self.own()? {
-            push_new(&mut all, case)?;
+            push_new(&mut all, &mut names, case)?;
         }
         if all.is_empty() && !refused.is_empty() {
             return Err(refused.swap_remove(0).1);
@@ -120,10 +122,10 @@ impl Selection {
 
     /// The layouts of the files.
     pub(super) fn own(&self) -> Result<Vec<Case>, Failure> {
-        let mut all = Vec::new();
+        let (mut all, mut names) = (Vec::new(), HashSet::new());
         for path in &self.files {
             for case in text::parse(&read(path)?, path)? {
-                push_new(&mut all, case)?;
+                push_new(&mut all, &mut names, case)?;
             }
         }
         Ok(all)
@@ -147,8 +149,8 @@ impl Selection {
 }
 
 /// A case of a file must not be taken for another one.
-fn push_new(all: &mut Vec<Case>, case: Case) -> Result<(), Failure> {
-    if all.iter().any(|known| known.name == case.name) {
+fn push_new(all: &mut Vec<Case>, names: &mut HashSet<String>, case: Case) -> Result<(), Failure> {
+    if !names.insert(case.name.clone()) {
         let why = "there are two layouts of this name: give one of them another".to_owned();
         return Err(Failure::BadOption { option: "--layout-file", value: case.name, why });
     }

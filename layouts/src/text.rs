@@ -65,13 +65,17 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Case>, TextError> {
     let mut cases: Vec<Case> = Vec::with_capacity(layouts.len());
     for (at, layout) in (1..).zip(layouts) {
         let stem = path.file_stem().map_or("layout".into(), |stem| stem.to_string_lossy());
-        let unnamed = if several { format!("{stem} {at}") } else { stem.into_owned() };
+        let stem = shown(&stem);
+        let unnamed = if several { format!("{stem} {at}") } else { stem };
         cases.push(case(&source, &mut types, layout, unnamed)?);
     }
     // Types that no layout uses are to be right as well.
     types.all()?;
     Ok(cases)
 }
+
+/// Characters of a name at most: tables have room for these.
+const NAME_MAX: usize = 64;
 
 /// One message.
 fn case(
@@ -81,7 +85,17 @@ fn case(
     unnamed: String,
 ) -> Result<Case, TextError> {
     let name = match table.get("name") {
-        Some(item) => source.string("layout.name", item)?.to_owned(),
+        Some(item) => {
+            let name = source.string("layout.name", item)?;
+            let fits = (1..=NAME_MAX).contains(&name.chars().count());
+            if !fits || name.chars().any(char::is_control) {
+                let (key, found) = ("layout.name".to_owned(), shown(name));
+                let wanted = "a name of 1 to 64 characters, none of which is a control character";
+                let fault = TextFault::Mistyped { key, found, wanted };
+                return Err(source.wrong(item.span(), fault));
+            }
+            name.to_owned()
+        }
         None => unnamed,
     };
     let send = side(source, types, table, "layout", &["name", "count", "receive"])?;

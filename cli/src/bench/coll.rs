@@ -12,7 +12,7 @@ use crate::Worlds;
 use crate::collectives::{Bench, Call, Work, different};
 use crate::failure::Failure;
 use crate::job;
-use crate::memory::{Devices, Ends, available};
+use crate::memory::{Devices, Ends, Pinned, Where, available};
 use crate::pingpong::Setting;
 use crate::run::start_again;
 use crate::spaces;
@@ -58,9 +58,12 @@ pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> 
             why: format!("the launcher has started {}", world.size()),
         });
     }
+    // A processor each, so that no figure contains a migration; devices' drivers have threads of their own.
+    let alone = !ends.involve_device() && world.size() <= super::processors();
+    let _pinned = alone.then(|| Pinned::to(usize::try_from(world.rank()).unwrap_or(0)));
     let result = match &task.series {
         Some(series) => task.move_blocks(coll, series, &world, &mut devices),
-        None => task.measure(&coll.common, &world),
+        None => task.measure(&coll.common, &world, &mut devices),
     };
     Ok(match job::leave(world, result)? {
         Some(()) => ExitCode::SUCCESS,
@@ -122,8 +125,23 @@ impl Task {
         Err(Failure::BadOption { option: "--algorithm", value: algorithm.to_string(), why })
     }
 
-    fn measure(&self, common: &Common, world: &World) -> Result<(), Failure> {
+    fn measure(
+        &self,
+        common: &Common,
+        world: &World,
+        devices: &mut Devices,
+    ) -> Result<(), Failure> {
         self.possible(world.size())?;
+        // All ranks know the same; rank 0 says so.
+        let free = if world.rank() == 0 { available([Where::Host], devices)? } else { u64::MAX };
+        for work in &self.works {
+            let needed = work.arena_bytes(world.size() as usize);
+            if needed > free {
+                let case = format!("{} of {} B", self.operation, work.bytes());
+                let (needed, available) = (Bytes(needed).to_string(), Bytes(free).to_string());
+                return Err(Failure::TooBig { case, needed, available });
+            }
+        }
         let setting = Setting { force: common.protocol, ..Setting::default() };
         world.set_config(setting.over(world.config()?))?;
         let mut bench = Bench::new(world)?;

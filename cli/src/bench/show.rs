@@ -4,7 +4,8 @@
 
 use super::Common;
 use crate::failure::Failure;
-use crate::say;
+use crate::{complain, say};
+use gapless_pml::Protocol;
 use gapless_report::{Machine, Report, Row, Samples};
 use std::path::PathBuf;
 
@@ -87,6 +88,8 @@ pub(super) struct Output {
     full: bool,
     csv: bool,
     json: Option<PathBuf>,
+    /// What `--protocol` asks for.
+    protocol: Option<Protocol>,
     test: String,
     columns: Vec<Column>,
     rows: Vec<Row>,
@@ -118,6 +121,7 @@ impl Output {
             full: common.full,
             csv: common.csv,
             json: common.json.clone(),
+            protocol: common.protocol,
             test: test.to_owned(),
             columns: [first].into_iter().chain(second).collect(),
             rows: Vec::new(),
@@ -197,6 +201,17 @@ impl Output {
             text
         };
         self.line(&text)?;
+        // Of the ways there and back, one may have been possible.
+        if let Some(asked) = self.protocol
+            && !figure.protocol.split([' ', '/', ',']).any(|used| used == asked.name())
+        {
+            complain(&format!(
+                "--protocol {} is impossible for {} B: {} was used",
+                asked.name(),
+                figure.payload_bytes,
+                figure.protocol
+            ));
+        }
         if self.json.is_some() {
             self.rows.push(self.row(figure)?);
         }

@@ -69,8 +69,8 @@ mod tests {
         assert_eq!(list("64:"), [64]);
         assert_eq!(list("0:0"), [0]);
         assert_eq!(list(":"), Sizes::list(None, (1, 16)));
-        assert_eq!(list("18446744073709551615"), [u64::MAX]);
-        for text in ["", "4:2", "x", "1:2:3", "-1", "1.5"] {
+        assert_eq!(list("9223372036854775807"), [u64::MAX / 2]);
+        for text in ["", "4:2", "x", "1:2:3", "-1", "1.5", "8G:9223372036854775808"] {
             assert!(text.parse::<Sizes>().is_err(), "{text}");
         }
     }

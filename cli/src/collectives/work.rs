@@ -64,6 +64,16 @@ impl Work {
         }
     }
 
+    /// Bytes that all ranks' buffers take together, at least: each uses two pairs by turns.
+    pub(crate) fn arena_bytes(&self, n: usize) -> u64 {
+        let pair = |rank| {
+            let (send, recv) = self.lens(rank, n);
+            (send as u64).saturating_add(recv as u64).saturating_mul(2 * ELEMENT)
+        };
+        let others = (n as u64).saturating_sub(1);
+        pair(0).saturating_add(pair(1).saturating_mul(others))
+    }
+
     /// What a rank contributes; everything else is overwritten.
     pub(super) fn write(&self, rank: usize, send: &mut [f64], recv: &mut [f64]) {
         let fill = |buffer: &mut [f64]| {

@@ -47,6 +47,8 @@ const RUST: &[(&str, Primitive)] = &[
 pub(super) struct Types<'f> {
     source: &'f Source<'f>,
     named: Vec<(&'f Key, &'f dyn TableLike)>,
+    /// Where each name is in that list.
+    places: HashMap<&'f str, usize>,
     built: HashMap<&'f str, Datatype>,
     /// The named types that are being built, the outermost first.
     under_way: Vec<&'f str>,
@@ -70,7 +72,8 @@ impl<'f> Types<'f> {
             }
         }
         let (built, under_way) = (HashMap::new(), Vec::new());
-        Ok(Types { source, named, built, under_way, depth: 0 })
+        let places = named.iter().enumerate().map(|(at, (key, _))| (key.get(), at)).collect();
+        Ok(Types { source, named, places, built, under_way, depth: 0 })
     }
 
     /// Builds those that are not yet built.
@@ -229,8 +232,7 @@ impl<'f> Types<'f> {
         if let Some(known) = self.built.get(name) {
             return Ok(known.clone());
         }
-        let Some((key, table)) = self.named.iter().copied().find(|(key, _)| key.get() == name)
-        else {
+        let Some((key, table)) = self.places.get(name).map(|at| self.named[*at]) else {
             let named: Vec<&str> = self.named.iter().map(|(key, _)| key.get()).collect();
             let known: Vec<String> =
                 Primitive::ALL.iter().map(|primitive| short(primitive.name())).collect();
