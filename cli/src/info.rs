@@ -5,7 +5,7 @@
 
 use super::failure::Failure;
 use super::lines::tell;
-use super::run::start;
+use super::run::start_quietly;
 use super::{Worlds, say, spaces};
 use gapless::Link;
 use gapless::launch::Job;
@@ -48,7 +48,7 @@ impl Info {
             environment: Vec::new(),
             prefix: false,
         };
-        start(&job)
+        start_quietly(&job)
     }
 }
 

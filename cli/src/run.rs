@@ -211,6 +211,16 @@ fn end(outcome: Result<Outcome, LaunchError>) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Runs a job of this command. It ends well if whoever reads its output has seen enough.
+pub(super) fn start_quietly(job: &Job) -> Result<ExitCode, Failure> {
+    match start(job) {
+        Err(Failure::Job { end: launch::End::Code(_), code: SIGPIPE_EXIT, .. }) => {
+            Ok(ExitCode::SUCCESS)
+        }
+        other => other,
+    }
+}
+
 /// Runs this command again, as so many ranks (`--as-rank`). A rank that failed has said why.
 pub(super) fn start_again(ranks: u32) -> Result<ExitCode, Failure> {
     let job = Job {
@@ -220,11 +230,7 @@ pub(super) fn start_again(ranks: u32) -> Result<ExitCode, Failure> {
         environment: Vec::new(),
         prefix: false,
     };
-    match start(&job) {
-        // Whoever read the output has seen enough.
-        Err(Failure::Job { end: launch::End::Code(_), code: SIGPIPE_EXIT, .. }) => {
-            Ok(ExitCode::SUCCESS)
-        }
+    match start_quietly(&job) {
         Err(Failure::Job { end: launch::End::Code(_), code, .. }) => Ok(ExitCode::from(code)),
         Ok(code) => {
             let processors = std::thread::available_parallelism().map_or(1, usize::from);

@@ -263,7 +263,10 @@ fn one_processor_is_told_of_beside_the_figures_alone() {
 
 #[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
-    for arguments in [&["layout", "--layout", "all"][..], &["layout"], &["info"], &["--help"]] {
+    let bench = ["bench", "latency", "-m", "8:64", "-i", "3", "-x", "1"];
+    for arguments in
+        [&["layout", "--layout", "all"][..], &["layout"], &["info"], &["--help"], &bench]
+    {
         let mut command = gapless();
         command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();

@@ -127,7 +127,7 @@ fn send(pid: u32, signal: &str) {
 #[test]
 fn nothing_to_start_is_said_so() {
     for (arguments, complaint) in [
-        (vec!["-n", "0", "true"], "cannot start 0 processes"),
+        (vec!["-n", "0", "true"], "--ranks 0: it is a whole number"),
         (vec!["-n", "5000", "true"], "cannot start 5000 processes"),
         (vec!["-n", "2", "/nonexistent/program"], "cannot start /nonexistent/program"),
         (vec!["-n", "2"], "required"),
