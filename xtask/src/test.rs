@@ -35,7 +35,7 @@ use tally::Tally;
 /// Crates whose passing tests print what they covered, which libtest would keep to itself.
 const TALKATIVE: &[&str] = &["gapless-dtype"];
 
-/// Crates whose tests take so long that they run once, with the workspace; alone they are checked.
+/// Crates that have no tests, or whose tests take so long that they run once, with the workspace; alone they are checked.
 const CHECKED_ALONE: &[&str] = &[
     "gapless",
     "gapless-bench",
@@ -44,6 +44,8 @@ const CHECKED_ALONE: &[&str] = &[
     "gapless-coll",
     "gapless-counts",
     "gapless-dtype-cuda",
+    "gapless-halo2d",
+    "gapless-halo3d",
     "gapless-kernels",
     "gapless-peers",
     "gapless-pml",
