@@ -177,7 +177,7 @@ impl Fixture for Ends {
 gapless_btl::conformance!(post, Ends);
 
 #[test]
-fn four_threads_send_matrix_columns_by_it() {
+fn four_threads_exchange_numbers_over_it() {
     let transports = |_| vec![Box::new(Post::new()) as Box<dyn Btl>];
     gapless_tests::job(4, &Config::default(), transports, |world: &World| {
         let comm = world.comm();

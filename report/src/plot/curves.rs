@@ -29,15 +29,6 @@ pub fn curves(title: &str, number: &str, curves: &[Curve]) -> Result<String, Plo
         .unwrap_or((1e-9, "ns"));
     let numbers = || points().map(|(number, _)| *number as f64);
     let base = scale::base(numbers().fold(f64::INFINITY, f64::min), numbers().fold(0.0, f64::max));
-    let mark = |(number, seconds): &(u64, Summary)| {
-        let (low, high) = spread(seconds);
-        let [y, low, high] = [seconds.median, low, high].map(|seconds| seconds / unit);
-        Mark { x: *number as f64, y, low, high }
-    };
-    let line = |curve: &Curve| Line {
-        name: curve.name.clone(),
-        marks: curve.points.iter().map(mark).collect(),
-    };
     Chart {
         title,
         x_label: number,
@@ -49,9 +40,23 @@ pub fn curves(title: &str, number: &str, curves: &[Curve]) -> Result<String, Plo
         },
         y_label: &format!("time ({label})"),
         y_axis: YAxis::Linear,
-        lines: curves.iter().map(line).collect(),
+        lines: in_units(curves, unit),
     }
     .draw()
+}
+
+/// A line for each curve, of medians and spreads in units of so many seconds.
+fn in_units(curves: &[Curve], unit: f64) -> Vec<Line> {
+    let mark = |(number, seconds): &(u64, Summary)| {
+        let (low, high) = spread(seconds);
+        let [y, low, high] = [seconds.median, low, high].map(|seconds| seconds / unit);
+        Mark { x: *number as f64, y, low, high }
+    };
+    let line = |curve: &Curve| Line {
+        name: curve.name.clone(),
+        marks: curve.points.iter().map(mark).collect(),
+    };
+    curves.iter().map(line).collect()
 }
 
 /// Median time by payload in bytes, one line a curve, on two logarithmic axes: short messages show their latency, long
@@ -63,15 +68,6 @@ pub fn latency(title: &str, curves: &[Curve]) -> Result<String, PlotError> {
     let points = || curves.iter().flat_map(|curve| &curve.points);
     let longest = points().map(|(_, seconds)| spread(seconds).1).fold(0.0, f64::max);
     let (unit, label) = if longest >= 100e-6 { (1e-6, "µs") } else { (1e-9, "ns") };
-    let mark = |(bytes, seconds): &(u64, Summary)| {
-        let (low, high) = spread(seconds);
-        let [y, low, high] = [seconds.median, low, high].map(|seconds| seconds / unit);
-        Mark { x: *bytes as f64, y, low, high }
-    };
-    let line = |curve: &Curve| Line {
-        name: curve.name.clone(),
-        marks: curve.points.iter().map(mark).collect(),
-    };
     Chart {
         title,
         x_label: "payload",
@@ -79,7 +75,7 @@ pub fn latency(title: &str, curves: &[Curve]) -> Result<String, PlotError> {
         tick: |exponent| power_of_two(exponent, |n| Bytes(n).to_string()),
         y_label: &format!("time ({label})"),
         y_axis: YAxis::Logarithmic,
-        lines: curves.iter().map(line).collect(),
+        lines: in_units(curves, unit),
     }
     .draw()
 }
