@@ -23,6 +23,7 @@ pub(crate) use order::{EventUse, RawEvent, RawStream};
 pub(crate) use query::{Current, RawContext, RawPointer};
 pub(crate) use share::{HANDLE, MemoryHandle};
 pub(crate) use symbols::Api;
+pub(crate) use symbols::WaitValue;
 
 use crate::CudaError;
 use crate::error::code;

@@ -13,6 +13,7 @@
 //! long after its gate is gone. It ends with the context.
 
 use crate::context::{Context, lock};
+use crate::driver::WaitValue;
 use crate::{CudaDevice, CudaError, Stream};
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use gapless_mem::DeviceError;
@@ -130,23 +131,49 @@ impl std::fmt::Debug for StreamGate {
 
 impl CudaDevice {
     /// Whether streams of this device can wait at a [`StreamGate`]: the driver has the call and says that
-    /// the device's streams can work on memory.
+    /// the device's streams can work on memory, and `CUDA_DEVICE_MAX_CONNECTIONS` leaves this process at least
+    /// four hardware queues, or is not set.
     #[must_use]
     pub fn has_gates(&self) -> bool {
-        can(self.context())
+        can(self.context()).is_ok()
     }
 }
 
-/// Whether the driver has the call and the device is fit for it. The attribute is that of the call's
-/// 64-bit sister, for which alone there is one; whoever has that has both.
-fn can(context: &Context) -> bool {
+/// The variable that sets how many hardware queues a process has for each device; 8 if it is not set. Streams share
+/// them: what is behind a closed gate in its queue waits, too, and that may be what moves the message that is to open
+/// the gate. Beside one gate on an H200, of 40 other streams none goes on with one queue, 32 with two, all with four
+/// or more.
+const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+/// With fewer queues there are no gates.
+const QUEUES_MIN: u32 = 4;
+
+/// Whether the variable sets fewer queues than gates need.
+fn too_few(queues: Option<&str>) -> bool {
+    let number = queues.and_then(|queues| queues.trim().parse().ok());
+    number.is_some_and(|queues: u32| queues < QUEUES_MIN)
+}
+
+/// Whether the driver has the call and the device is fit for it, with queues enough. The attribute is that of the
+/// call's 64-bit sister, for which alone there is one; whoever has that has both. The error says what there is not.
+fn can(context: &Context) -> Result<WaitValue, &'static str> {
     let asked = Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS as u32;
     let answer = context.driver.device_attribute(context.device, asked);
-    context.driver.wait_value_function().is_some() && answer.is_ok_and(|value| value != 0)
+    let function = context.driver.wait_value_function();
+    let function = function.filter(|_| answer.is_ok_and(|value| value != 0));
+    let function = function.ok_or("a stream that waits for a word in memory")?;
+    if too_few(std::env::var(QUEUES).ok().as_deref()) {
+        return Err("a stream that waits while CUDA_DEVICE_MAX_CONNECTIONS is less than 4");
+    }
+    Ok(function)
 }
 
 impl Stream {
     /// Closes the stream: what is enqueued later waits until the gate is opened or dropped.
+    ///
+    /// A process has few hardware queues for a device (`CUDA_DEVICE_MAX_CONNECTIONS`: 8 if not set), which its streams
+    /// share. So if many gates are closed at once, or one waits for what is behind another, set the variable to 32
+    /// before the process starts.
     ///
     /// # Errors
     /// [`DeviceError::Unsupported`] where [`CudaDevice::has_gates`] says no, and of a
@@ -154,11 +181,7 @@ impl Stream {
     /// then as it was.
     pub fn gate(&self) -> Result<StreamGate, CudaError> {
         let context = self.context();
-        let function = context.driver.wait_value_function().filter(|_| can(context));
-        let Some(function) = function else {
-            let what = "a stream that waits for a word in memory";
-            return Err(DeviceError::Unsupported { what }.into());
-        };
+        let function = can(context).map_err(|what| DeviceError::Unsupported { what })?;
         self.runs()?;
         let _bound = context.bind()?;
         let mut word = context.words.take(context)?;
@@ -197,6 +220,14 @@ mod tests {
         let word = Word { host: at, device: at, number: value };
         i32::from_ne_bytes(word.shared().load(Ordering::Acquire).wrapping_sub(value).to_ne_bytes())
             >= 0
+    }
+
+    #[test]
+    fn few_queues_are_too_few() {
+        let cases = [(None, false), (Some("8"), false), (Some("4"), false), (Some("x"), false)];
+        for (queues, few) in cases.into_iter().chain([(Some("3"), true), (Some(" 1"), true)]) {
+            assert_eq!(too_few(queues), few, "{queues:?}");
+        }
     }
 
     #[test]

@@ -2,14 +2,14 @@
 //! receives. Ranks are threads with a device each: a pretended one, and CUDA's where there is any.
 
 use gapless::{
-    Builder, Completion, Config, Datatype, Layout, Primitive, Protocol, Region, Space, Tuning,
-    World,
+    Builder, Communicator, Completion, Config, Datatype, Error, Layout, Primitive, Protocol,
+    Region, Space, Tuning, View, ViewMut, World,
 };
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_engine::testkit::FakeEngine;
 use gapless_mem::fake::FakeDevice;
 use gapless_mem::{Device, DeviceError, Pending};
-use gapless_mem_cuda::{CudaDevice, CudaDriver};
+use gapless_mem_cuda::{CudaDevice, CudaDriver, Stream};
 use gapless_tests::{byte_at, job_of};
 use std::any::Any;
 use std::sync::Arc;
@@ -235,7 +235,6 @@ fn cuda(test: &str) -> Option<[Arc<CudaDevice>; 2]> {
 fn streams_wait_for_messages_and_messages_for_streams() {
     let Some(devices) = cuda("streams_wait_for_messages_and_messages_for_streams") else { return };
     let builder = |rank: u32| sm(rank, "streams").progress_thread(true);
-    let opened = AtomicU32::new(0);
     job_of(2, builder, |world| {
         let device = &devices[world.rank() as usize];
         let layout = bytes_layout();
@@ -252,48 +251,81 @@ fn streams_wait_for_messages_and_messages_for_streams() {
             .unwrap();
         }
         let stream = device.stream().unwrap();
+        upload(&**device, region, &image(2 + u64::from(world.rank())));
         meet(world);
-        comm.scope(|s| {
-            let gate = stream.gate().map_err(DeviceError::from)?;
-            if world.rank() == 0 {
-                // What the stream does when the gate opens is what the send waits for.
-                let end = stream.record().map_err(DeviceError::from)?;
-                let send = s.isend_after(memory.view(0, &layout, BYTES)?, 1, 1, &[end])?;
-                let later = s.isend(&[1u8], 1, 2)?;
-                s.wait(later)?;
-                let mut word = [0u8];
-                comm.recv(&mut word, 1, 3)?;
-                let send = s.test(send).expect_err("its stream waits");
-                gate.open();
-                s.wait(send)?;
-                return Ok(());
-            }
-            let received = s.irecv(memory.view_mut(0, &layout, BYTES)?, 0, 1)?;
-            let behind = stream.record().map_err(DeviceError::from)?;
-            let opened = Arc::new(AtomicU32::new(opened.load(Ordering::Relaxed)));
-            let count = Arc::clone(&opened);
-            s.when_done(&received, move || {
-                count.fetch_add(1, Ordering::Relaxed);
-                gate.open();
-            })?;
-            let mut word = [0u8];
-            comm.recv(&mut word, 0, 2)?;
-            assert!(!behind.poll()?, "the stream goes on before the message has come");
-            comm.send(&[1u8], 0, 3)?;
-            // This thread makes no progress; the progress thread opens the gate.
-            let end = Instant::now() + PATIENCE;
-            while !behind.poll()? {
-                assert!(Instant::now() < end, "the stream waits for ever");
-                std::thread::yield_now();
-            }
-            assert_eq!(opened.load(Ordering::Relaxed), 1);
-            s.wait(received)?;
-            Ok(())
-        })
-        .unwrap();
-        if world.rank() == 1 {
-            assert!(download(&**device, region) == image(1));
-        }
+        // One after the other: the ranks may share a device, where two streams that wait may be in one queue.
+        let ordered = match world.rank() {
+            0 => send_after_work(comm, &stream, memory.view(0, &layout, BYTES).unwrap()),
+            _ => receive_late(comm, memory.view_mut(0, &layout, BYTES).unwrap()),
+        };
+        ordered.unwrap();
+        assert!(download(&**device, region) == image(2));
+        upload(&**device, region, &image(4 + u64::from(world.rank())));
+        meet(world);
+        let awaited = match world.rank() {
+            0 => send_late(comm, memory.view(0, &layout, BYTES).unwrap()),
+            _ => wait_on_stream(comm, &stream, memory.view_mut(0, &layout, BYTES).unwrap()),
+        };
+        awaited.unwrap();
+        assert!(download(&**device, region) == image(4));
         meet(world);
     });
+}
+
+/// What the stream does when the gate opens is what the send waits for.
+fn send_after_work(comm: &Communicator, stream: &Stream, data: View<'_>) -> Result<(), Error> {
+    comm.scope(|s| {
+        let gate = stream.gate().map_err(DeviceError::from)?;
+        let end = stream.record().map_err(DeviceError::from)?;
+        let send = s.isend_after(data, 1, 1, &[end])?;
+        let later = s.isend(&[1u8], 1, 2)?;
+        s.wait(later)?;
+        let mut word = [0u8];
+        comm.recv(&mut word, 1, 3)?;
+        let send = s.test(send).expect_err("its stream waits");
+        gate.open();
+        s.wait(send)?;
+        Ok(())
+    })
+}
+
+/// What was sent later comes first.
+fn receive_late(comm: &Communicator, data: ViewMut<'_>) -> Result<(), Error> {
+    let mut word = [0u8];
+    comm.recv(&mut word, 0, 2)?;
+    comm.send(&[1u8], 0, 3)?;
+    comm.recv(data, 0, 1).map(drop)
+}
+
+/// Sends when the other's stream waits.
+fn send_late(comm: &Communicator, data: View<'_>) -> Result<(), Error> {
+    let mut word = [0u8];
+    comm.recv(&mut word, 1, 4)?;
+    comm.send(data, 1, 5).map(drop)
+}
+
+/// The message opens the gate that the stream waits at.
+fn wait_on_stream(comm: &Communicator, stream: &Stream, data: ViewMut<'_>) -> Result<(), Error> {
+    comm.scope(|s| {
+        let gate = stream.gate().map_err(DeviceError::from)?;
+        let received = s.irecv(data, 0, 5)?;
+        let behind = stream.record().map_err(DeviceError::from)?;
+        let opened = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&opened);
+        s.when_done(&received, move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            gate.open();
+        })?;
+        assert!(!behind.poll()?, "the stream goes on before the message has come");
+        comm.send(&[1u8], 0, 4)?;
+        // This thread makes no progress; the progress thread opens the gate.
+        let end = Instant::now() + PATIENCE;
+        while !behind.poll()? {
+            assert!(Instant::now() < end, "the stream waits for ever");
+            std::thread::yield_now();
+        }
+        assert_eq!(opened.load(Ordering::Relaxed), 1);
+        s.wait(received)?;
+        Ok(())
+    })
 }

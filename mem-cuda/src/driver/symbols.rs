@@ -29,7 +29,7 @@ pub(super) type CopyBatch = unsafe extern "C" fn(
 pub(super) const COPY_BATCH_VERSION: c_int = 12080;
 
 /// `cuStreamWaitValue32` as CUDA 11.7 declares it anew: stream, address, value, flags.
-pub(super) type WaitValue = unsafe extern "C" fn(Stream, CUdeviceptr, u32, c_uint) -> u32;
+pub(crate) type WaitValue = unsafe extern "C" fn(Stream, CUdeviceptr, u32, c_uint) -> u32;
 
 /// The version of its second form, which needs no option of the kernel module.
 pub(super) const WAIT_VALUE_VERSION: c_int = 12000;

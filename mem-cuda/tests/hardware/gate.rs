@@ -146,3 +146,28 @@ fn a_closed_gate_holds_up_no_stream_but_its_own() {
         others.iter().for_each(wait);
     }
 }
+
+/// More streams than the device has queues: with few queues, some would be behind the one that waits.
+#[test]
+fn other_streams_go_on_beside_one_that_waits() {
+    const TEST: &str = "streams beside a gate";
+    const STREAMS: usize = 40;
+    let Some(device) = gated(TEST) else { return };
+    let Some(module) = kernels(TEST, &device) else { return };
+    let add = function(&module, c"add");
+    let mut numbers = Memory::on(&device, 1024);
+    write(&device, numbers.region(), &[0; 1024]);
+    let at = numbers.region().start();
+    let (stream, others) = (device.stream().unwrap(), [(); STREAMS].map(|()| device.stream()));
+    let others = others.map(Result::unwrap);
+    // Kernels are loaded before anything waits.
+    wait(&launch(&add, &stream, at, 1));
+    let gate = stream.gate().unwrap();
+    let behind = launch(&add, &stream, at, 1);
+    for other in &others {
+        wait(&launch(&add, other, at, 1));
+    }
+    assert!(!behind.poll().unwrap(), "the gate is closed");
+    gate.open();
+    wait(&behind);
+}
