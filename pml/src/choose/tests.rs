@@ -51,6 +51,19 @@ fn small_is_eager_and_mappable_is_mapped() {
 }
 
 #[test]
+fn what_a_slot_holds_is_eager_unless_a_longer_part_can_be_mapped() {
+    let ring = |bytes, mapped| {
+        let s = Situation { bytes, sender_span: bytes, link_eager_bytes: 1 << 15, mapped, ..node() };
+        winner(&Situation { sender_blocks: 1, receiver_blocks: 1, ..s })
+    };
+    for bytes in [2 << 10, 8 << 10, 32 << 10] {
+        assert_eq!(ring(bytes, false), Protocol::Eager, "{bytes} bytes");
+    }
+    assert_eq!(ring(8 << 10, true), Protocol::Eager);
+    assert_eq!(ring(32 << 10, true), Protocol::Mapped);
+}
+
+#[test]
 fn a_slow_ring_makes_single_copy_win_for_few_blocks_only() {
     let slow = Situation { bytes: 1 << 20, bandwidth_mb_s: 5_000.0, ..node() };
     assert_eq!(winner(&slow), Protocol::SingleCopy);

@@ -76,7 +76,8 @@ impl Core {
         let ready = self.check_send(bml, comm, buffer, (rank, tag), mode)?;
         let peer = ready.to.peer;
         let bytes = buffer.packed_bytes();
-        if !self.goes_eagerly(bml, peer, buffer, ready.link_eager) {
+        // SAFETY: the caller's promise holds for the time of this call.
+        if !unsafe { self.goes_eagerly(bml, &ready, buffer) } {
             if mode == SendMode::Buffered {
                 // SAFETY: the caller's promise holds for the time of this call.
                 return unsafe { self.send_copy(bml, ready, buffer, true) };
@@ -223,8 +224,9 @@ impl Core {
         // nobody writes it.
         let own = unsafe { Buffer::promised(&typed, engine) };
         let copied = Some(Copied { _bytes: copy, _share: share });
-        let (To { peer, rank, .. }, tag) = (ready.to, ready.envelope.tag);
-        let id = if self.goes_eagerly(bml, peer, &typed, ready.link_eager) {
+        let (To { rank, .. }, tag) = (ready.to, ready.envelope.tag);
+        // SAFETY: the copy lives.
+        let id = if unsafe { self.goes_eagerly(bml, &ready, &typed) } {
             self.queue_eager(bml, ready, own, copied)
         } else {
             self.offer(bml, ready.to, own, ready.envelope, copied, Data::There)
@@ -264,29 +266,49 @@ impl Core {
         id
     }
 
+    /// # Safety
+    /// For the time of this call, `buffer` describes memory that is valid for reads.
     #[inline]
-    fn goes_eagerly(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed, link_eager: u64) -> bool {
+    unsafe fn goes_eagerly(&mut self, bml: &mut Bml, ready: &Ready, buffer: &Typed) -> bool {
         let bytes = buffer.packed_bytes();
         let tuning = &self.config.tuning;
         let force = self.config.force;
         if bytes == 0 {
             return true;
         }
-        if bytes > link_eager.min(tuning.eager_bytes_max) {
+        if bytes > ready.link_eager.min(tuning.eager_bytes_max) {
             return false;
         }
         if matches!(force, None | Some(Protocol::Eager)) && bytes <= tuning.eager_bytes_sure {
             return true;
         }
-        self.eager_wins(bml, peer, buffer)
+        // SAFETY: the caller's promise is passed on.
+        unsafe { self.eager_wins(bml, ready, buffer) }
     }
 
     /// Whether the cost model chooses eager.
+    ///
+    /// # Safety
+    /// As [`goes_eagerly`](Core::goes_eagerly).
     #[inline(never)]
-    fn eager_wins(&mut self, bml: &mut Bml, peer: u32, buffer: &Typed) -> bool {
-        let situation = self.expectation(bml, peer, buffer);
-        let (tuning, force) = (&self.config.tuning, self.config.force);
-        self.recent.choose(&situation, tuning, force, Protocols::ALL) == Protocol::Eager
+    unsafe fn eager_wins(&mut self, bml: &mut Bml, ready: &Ready, buffer: &Typed) -> bool {
+        let peer = ready.to.peer;
+        let mut situation = self.expectation(bml, peer, buffer);
+        situation.mapped =
+            buffer.space().cpu_accessible() && bml.mapped(Rank(peer)).is_some() && !situation.local;
+        let mut wins = |situation: &Situation| {
+            let (tuning, force) = (&self.config.tuning, self.config.force);
+            self.recent.choose(situation, tuning, force, Protocols::ALL) == Protocol::Eager
+        };
+        let sure = wins(&situation);
+        if sure || !situation.mapped {
+            return sure;
+        }
+        // Something is better for memory that the receiver can map. Whether this is such memory has a price, too.
+        // SAFETY: the memory is promised for the time of this call, in which this buffer is dropped.
+        let promised = unsafe { Buffer::promised(buffer, ready.engine) };
+        situation.mapped = promised.key(bml, peer, false).is_some();
+        wins(&situation)
     }
 
     /// The situation as the sender sees it: the receiver's buffer is assumed to be like its own.
@@ -308,7 +330,7 @@ impl Core {
             link_eager_bytes: limits.map_or(0, eager_payload),
             latency_ns: limits.map_or(0.0, |limits| f64::from(limits.latency_ns)),
             bandwidth_mb_s: limits.map_or(1.0, |limits| f64::from(limits.bandwidth_mb_s)),
-            // Whether the memory can really be mapped is known when a key is requested.
+            // Whether the memory can be mapped is known when a key is requested.
             mapped: false,
             grants: false,
             single_copy,

@@ -30,10 +30,12 @@ pub(crate) fn host_fragment(bytes: u64, gapless: bool) -> u32 {
 }
 
 impl Model<'_> {
-    /// Packing and unpacking follow each other.
+    /// Packing and unpacking follow each other: the one at the rail's pace, the other at that of memory.
     pub(crate) fn eager(&self) -> f64 {
         let blocks = real(self.s.sender_blocks) + real(self.s.receiver_blocks);
-        self.s.latency_ns + blocks * self.t.block_ns + copy_ns(self.s.bytes, self.ring_mb_s())
+        let packed_ns = copy_ns(self.s.bytes, self.ring_mb_s());
+        let unpacked_ns = copy_ns(self.s.bytes, self.t.pipeline_mb_s);
+        self.s.latency_ns + blocks * self.t.block_ns + packed_ns + unpacked_ns
     }
 
     /// Packing and unpacking overlap, but for the first fragment: nothing is unpacked before that is packed. The last
