@@ -3,7 +3,9 @@
 mod common;
 
 use common::denied::{ACCEPT, PIDFD_OPEN, deny, finish_without};
-use common::{BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, join, orphans, text};
+use common::{
+    BODY, WATCHDOG, again, assert_ran, finish, gapless, is_rank, join, orphans, skip, text,
+};
 use gapless::{Source, World};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -196,4 +198,29 @@ fn pass_around(world: &World) {
     })
     .unwrap();
     assert_eq!(theirs, [(rank + size - 1) % size]);
+}
+
+/// In a mount namespace of its own, where `/proc` is an empty folder.
+#[test]
+fn a_job_does_without_proc() {
+    let name = "a_job_does_without_proc";
+    if is_rank(name) {
+        assert!(!std::path::Path::new("/proc/self").exists());
+        let world = World::init().unwrap();
+        pass_around(&world);
+        return world.finalize().unwrap();
+    }
+    let without = |command: &Command| {
+        let mut bare = Command::new("unshare");
+        bare.args(["--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"]);
+        bare.arg(command.get_program()).args(command.get_args());
+        bare
+    };
+    let probed = without(&Command::new("true")).output();
+    if !probed.is_ok_and(|probed| probed.status.success()) {
+        return skip(name, "no mount namespace can be made here (unshare --mount needs root)");
+    }
+    let mut command = gapless();
+    command.args(["run", "-n", "3", "-e", &format!("{BODY}={name}")]).args(again(name));
+    assert_ran(&finish(without(&command), WATCHDOG), 3);
 }
