@@ -114,6 +114,7 @@ impl Layout {
 
     /// Packed bytes of one instance.
     #[must_use]
+    #[inline]
     pub fn size(&self) -> u64 {
         self.0.program.root_facts().map_or(0, |facts| facts.size)
     }
@@ -132,6 +133,7 @@ impl Layout {
 
     /// Bytes from one instance to the next; may be zero or negative.
     #[must_use]
+    #[inline]
     pub fn extent(&self) -> i64 {
         // Whoever made the bounds checked that their difference fits.
         self.0.bounds.ub.wrapping_sub(self.0.bounds.lb)
@@ -139,12 +141,14 @@ impl Layout {
 
     /// Lowest byte of data (MPI 4.1 §5.1.8); 0 if there is none.
     #[must_use]
+    #[inline]
     pub fn true_lb(&self) -> i64 {
         self.0.bounds.true_lb
     }
 
     /// One past the highest byte of data; 0 if there is none.
     #[must_use]
+    #[inline]
     pub fn true_ub(&self) -> i64 {
         self.0.bounds.true_ub
     }
@@ -164,6 +168,7 @@ impl Layout {
 
     /// As [`blocks`](Self::blocks), of `count` instances; `None` if their packed size overflows 63 bits.
     #[must_use]
+    #[inline]
     pub fn blocks_of(&self, count: u64) -> Option<u64> {
         let Some(facts) = self.0.program.root_facts() else { return Some(0) };
         if count == 0 {
@@ -194,6 +199,7 @@ impl Layout {
 
     /// Whether any number of instances is one run that begins at displacement 0.
     #[must_use]
+    #[inline]
     pub fn is_contiguous(&self) -> bool {
         match self.0.shape {
             Shape::Empty => true,
@@ -238,6 +244,7 @@ impl Layout {
 
     /// Which layout this is, whatever it looks like.
     #[must_use]
+    #[inline]
     pub fn id(&self) -> LayoutId {
         LayoutId(Arc::as_ptr(&self.0).addr())
     }
@@ -250,6 +257,7 @@ impl Layout {
 
     /// The sequence of basic types.
     #[must_use]
+    #[inline]
     pub fn signature(&self) -> &Signature {
         &self.0.signature
     }

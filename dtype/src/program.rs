@@ -118,6 +118,7 @@ impl Program {
     }
 
     /// Facts of the whole instance, relative to the root's place.
+    #[inline]
     pub(crate) fn root_facts(&self) -> Option<&Facts> {
         self.root.map(|root| self.facts(root.op))
     }

@@ -12,12 +12,19 @@ use std::sync::OnceLock;
 pub struct Typed {
     region: Region,
     origin: u64,
-    /// `None` for bytes: counting who has a layout is a locked instruction each time.
-    layout: Option<Layout>,
+    layout: Kept,
     count: u64,
     packed_bytes: u64,
     /// Where in the region the packed stream lies as one stretch, if it does.
     stretch: Option<u64>,
+}
+
+/// A layout. Counting who has one is a locked instruction each time, so those that everybody has are not counted.
+#[derive(Clone, Debug)]
+enum Kept {
+    Byte,
+    Static(&'static Layout),
+    Counted(Layout),
 }
 
 /// The layout of one byte.
@@ -39,6 +46,7 @@ fn plain_bounds(layout: &Layout, count: u64) -> Option<(u64, i64, i64)> {
 }
 
 /// Where the instances lie in the region, if they are one run.
+#[inline]
 fn one_stretch(origin: u64, layout: &Layout, count: u64) -> Option<u64> {
     // One run of all instances starts where the first instance does.
     let displacement = match layout.blocks_of(count)? {
@@ -54,12 +62,42 @@ impl Typed {
     ///
     /// # Errors
     /// The instances reach outside the region, or their bytes overflow 64 bits.
+    #[inline]
     pub fn new(
         region: Region,
         origin: u64,
         layout: &Layout,
         count: u64,
     ) -> Result<Typed, EngineError> {
+        let bare = Typed { origin, count, ..Typed::contiguous(region) };
+        Ok(Typed { layout: Kept::Counted(layout.clone()), ..bare.placed(layout)? })
+    }
+
+    /// `count` instances of a layout that lives for ever, such as a basic type's, from the start of `region` on.
+    ///
+    /// # Errors
+    /// As for [`new`](Typed::new).
+    #[inline]
+    pub fn elements(
+        region: Region,
+        layout: &'static Layout,
+        count: u64,
+    ) -> Result<Typed, EngineError> {
+        let bare = Typed { count, ..Typed::contiguous(region) };
+        Ok(Typed { layout: Kept::Static(layout), ..bare.placed(layout)? })
+    }
+
+    /// With the places of the instances, which are checked.
+    #[inline]
+    fn placed(self, layout: &Layout) -> Result<Typed, EngineError> {
+        let Typed { region, origin, count, .. } = self;
+        // Most buffers are elements without gaps.
+        if layout.is_contiguous()
+            && let Some(packed_bytes) = layout.size().checked_mul(count).filter(|bytes| *bytes > 0)
+            && origin.checked_add(packed_bytes).is_some_and(|end| end <= region.len())
+        {
+            return Ok(Typed { packed_bytes, stretch: Some(origin), ..self });
+        }
         let (packed_bytes, bounds) = match plain_bounds(layout, count) {
             Some((packed_bytes, low, high)) => (packed_bytes, Some((low, high))),
             None => {
@@ -75,9 +113,7 @@ impl Typed {
                 return Err(EngineError::OutsideBuffer { low, high, first, last });
             }
         }
-        let stretch = one_stretch(origin, layout, count);
-        let layout = Some(layout.clone());
-        Ok(Typed { region, origin, layout, count, packed_bytes, stretch })
+        Ok(Typed { packed_bytes, stretch: one_stretch(origin, layout, count), ..self })
     }
 
     /// The whole of a region, as bytes without gaps.
@@ -85,7 +121,7 @@ impl Typed {
     #[inline]
     pub fn contiguous(region: Region) -> Typed {
         let (count, packed_bytes) = (region.len(), region.len());
-        Typed { region, origin: 0, layout: None, count, packed_bytes, stretch: Some(0) }
+        Typed { region, origin: 0, layout: Kept::Byte, count, packed_bytes, stretch: Some(0) }
     }
 
     /// Moves the instances to the same places of another region that is as long, in the same space.
@@ -120,17 +156,18 @@ impl Typed {
     #[must_use]
     #[inline]
     pub fn layout(&self) -> &Layout {
-        match &self.layout {
-            Some(layout) => layout,
-            None => byte(),
-        }
+        self.own_layout().unwrap_or_else(|| byte())
     }
 
     /// The layout of one instance, unless that is a plain byte.
     #[must_use]
     #[inline]
     pub fn own_layout(&self) -> Option<&Layout> {
-        self.layout.as_ref()
+        match &self.layout {
+            Kept::Byte => None,
+            Kept::Static(layout) => Some(layout),
+            Kept::Counted(layout) => Some(layout),
+        }
     }
 
     /// Where in the region the packed stream lies as one stretch, if it does.

@@ -51,7 +51,7 @@ mod word;
 mod words;
 
 pub use abort::{abort, abort_on_unwind};
-pub use access::{copy, fill, read, write};
+pub use access::{copy, fill, prefetch_to_write, read, write};
 pub use completion::{Completion, Outstanding, Pending};
 pub use device::{Device, DeviceError, DeviceProperties, Export};
 pub use host::HostDevice;
