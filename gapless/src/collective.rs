@@ -77,23 +77,28 @@ pub struct Collective<'b> {
 }
 
 impl<'b> Collective<'b> {
+    #[inline]
     fn new(operation: Operation, send: Side, recv: Side) -> Collective<'b> {
         let (counts, memory) = (Box::default(), PhantomData);
         Collective { operation, root: Root::Rank(0), send, recv, counts, op: None, memory }
     }
 
+    #[inline]
     fn rooted(self, root: impl Into<Root>) -> Collective<'b> {
         Collective { root: root.into(), ..self }
     }
 
+    #[inline]
     fn with(self, op: Op) -> Collective<'b> {
         Collective { op: Some(op), ..self }
     }
 
+    #[inline]
     fn moves(operation: Operation, send: impl Input<'b>, recv: impl Output<'b>) -> Collective<'b> {
         Collective::new(operation, send.into_side(), recv.into_side())
     }
 
+    #[inline]
     fn combines(
         operation: Operation,
         (send, recv): (impl Input<'b>, impl RecvBuffer<'b>),
@@ -104,11 +109,13 @@ impl<'b> Collective<'b> {
     }
 
     /// Ends when all ranks have called it (`MPI_Barrier`, MPI 4.1 §6.3).
+    #[inline]
     pub fn barrier() -> Collective<'b> {
         Collective::new(Operation::Barrier, Side::Nothing, Side::Nothing)
     }
 
     /// What `buffer` holds at `root` goes to all others' (`MPI_Bcast`, MPI 4.1 §6.4). The root's is only read.
+    #[inline]
     pub fn bcast(buffer: impl RecvBuffer<'b>, root: impl Into<Root>) -> Collective<'b> {
         let recv = Side::Whole(buffer.into_view().typed);
         Collective::new(Operation::Bcast, Side::Nothing, recv).rooted(root)

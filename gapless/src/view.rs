@@ -30,11 +30,12 @@ pub(crate) fn all_of(region: Region, count: usize, element: ElementType) -> Type
         // Most programs use these as bytes: they match everything of their size.
         return Typed::contiguous(region);
     }
-    Typed::new(region, 0, element.layout(), count as u64)
+    Typed::elements(region, element.layout(), count as u64)
         .expect("elements lie in memory that is as long as they are")
 }
 
 /// `count` instances of a layout in memory of such elements; displacement 0 is `origin` elements into it.
+#[inline]
 pub(crate) fn typed_in(
     region: Region,
     element: ElementType,

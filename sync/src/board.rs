@@ -208,6 +208,7 @@ pub struct Board<'w> {
 impl<'w> Board<'w> {
     /// How many words it takes, zero at first.
     #[must_use]
+    #[inline]
     pub fn words(ranks: usize) -> usize {
         ranks.saturating_mul(RANK_WORDS).saturating_add(Self::first(ranks))
     }
@@ -219,6 +220,7 @@ impl<'w> Board<'w> {
     }
 
     /// Where what belongs to rank 0 begins.
+    #[inline]
     fn first(ranks: usize) -> usize {
         ranks.checked_next_multiple_of(APART).unwrap_or(usize::MAX).saturating_add(APART)
     }
@@ -319,6 +321,7 @@ impl Seat {
     }
 
     /// Whether a rank is not known to be done with `round`: to have read what it wanted of it.
+    #[inline]
     pub fn is_behind(&mut self, board: &Board<'_>, rank: usize, round: u64) -> bool {
         let Some(known) = self.done.get_mut(rank) else { return false };
         if *known <= round {
@@ -334,6 +337,13 @@ impl Seat {
             *known = notes.fold(*known, u64::max);
         }
         *known <= round
+    }
+
+    /// Whether a rank is known to be done with `round`, without asking.
+    #[inline]
+    #[must_use]
+    pub fn has_passed(&self, rank: usize, round: u64) -> bool {
+        self.done.get(rank).is_some_and(|done| *done > round)
     }
 
     /// Reports that this rank has come so far; it [rings](Seat::ring) afterwards.
@@ -427,7 +437,27 @@ impl Seat {
         ranks.fold(true, |all, rank| all & there(rank))
     }
 
-    /// Copies bytes of the note that [`look`](Seat::look) has seen, from byte `at` on, into private memory; what
+    /// Whether the notes of this round of all of these ranks have this mark; `None`: not all are there. This rank's own is
+    /// not looked at.
+    #[inline]
+    pub fn all_like(&mut self, board: &Board<'_>, ranks: Range<usize>, mark: Mark) -> Option<bool> {
+        let expected = mark.word(self.round);
+        let (mut there, mut like) = (true, true);
+        for rank in ranks.clone().filter(|rank| *rank != self.rank) {
+            let word = board.note(rank, self.round)[0].load(Ordering::Acquire);
+            there &= word >> ROUND_SHIFT >= self.round;
+            like &= word == expected;
+        }
+        if there && like {
+            // Whoever has written a note is done with earlier rounds.
+            for done in self.done.get_mut(ranks).unwrap_or_default() {
+                *done = self.round.max(*done);
+            }
+        }
+        there.then_some(like)
+    }
+
+    /// Copies bytes of the note that [`look`](Seat::look) or [`all_like`](Seat::all_like) has seen, from byte `at` on, into private memory; what
     /// no note can have is left as it is.
     #[inline]
     pub fn read(&self, board: &Board<'_>, rank: usize, at: usize, into: &mut [u8]) {

@@ -60,8 +60,8 @@ use crate::build::rows as rows_of;
 use crate::schedule::Buffer;
 use long::{Long, Slots};
 pub use open::Opening;
-use quick::Halfway;
 pub use quick::Known;
+use quick::{Halfway, Kind};
 use short::Short;
 
 /// The most bytes that a rank writes in a short collective.
@@ -240,6 +240,36 @@ impl Page {
                 Going::Long(Long::new(plan, (rows, combine), (ranks, round), &self.slots))
             }
         });
+        Ok(())
+    }
+
+    /// As [`begin`](Page::begin), of a long call that is known.
+    ///
+    /// # Safety
+    /// As for `begin`. `known` is of this rank and of buffers that are as long as these.
+    ///
+    /// # Errors
+    /// [`CollError::Abandoned`]; [`CollError::NotShared`]: it is short.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    pub unsafe fn begin_again(
+        &mut self,
+        number: u64,
+        known: &Known,
+        rows: Rows,
+    ) -> Result<(), CollError> {
+        let (plan, combine) = match &known.0 {
+            Kind::Long { plan, combine } => (plan.clone(), combine.clone()),
+            Kind::Short { plan, .. } => {
+                return Err(CollError::NotShared { operation: plan.operation });
+            }
+        };
+        if self.going.is_some() {
+            return Err(CollError::Abandoned);
+        }
+        self.seat.begin(number);
+        let (ranks, round) = (self.shared.ranks, self.seat.round());
+        self.going =
+            Some(Going::Long(Long::new(plan, (rows, combine), (ranks, round), &self.slots)));
         Ok(())
     }
 

@@ -24,6 +24,7 @@
 //! (`compare.rs`), so that its messages fit; and each step sends one message, whatever fails (`run/messages.rs`). So
 //! nothing of a start is left when the next one begins.
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gapless_pml::Comm;
@@ -78,13 +79,35 @@ pub(super) enum Way {
 pub struct Sequencer {
     checked: bool,
     members: Arc<Members>,
-    state: Arc<Mutex<State>>,
+    order: Arc<Order>,
+}
+
+/// What all clones share.
+#[derive(Debug, Default)]
+struct Order {
+    /// The number of the next collective that is not persistent. Those that need no messages take it without the lock.
+    next: AtomicU64,
+    state: Mutex<State>,
+}
+
+impl Order {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is held.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
-    one_shot: Numbers,
-    persistent: Numbers,
+    /// One-shot ones that have not ended.
+    one_shot: Held,
+    persistent: Held,
+    /// The number of the next persistent one.
+    next_persistent: u64,
     /// The epoch of the last mark in each direction, and whether it was answered.
     gates: BTreeMap<(Way, u32), (u64, bool)>,
     /// Messages that were dropped because nobody expected them.
@@ -93,30 +116,20 @@ struct State {
     abandoned: bool,
 }
 
+/// The numbers of collectives that have not ended.
 #[derive(Debug, Default)]
-struct Numbers {
-    next: u64,
-    /// Those that were given and have not ended.
-    held: BTreeSet<u64>,
-}
+struct Held(BTreeSet<u64>);
 
-impl Numbers {
-    fn give(&mut self) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.held.insert(number);
-        number
-    }
-
+impl Held {
     /// Whether an earlier number with the same tags is held.
     fn has_tags_of(&self, number: u64) -> bool {
         let tagged_alike = |held: &&u64| (number - **held).is_multiple_of(IN_FLIGHT_MAX);
-        self.held.range(..number).any(|held| tagged_alike(&held))
+        self.0.range(..number).any(|held| tagged_alike(&held))
     }
 
     /// Whether a number of an earlier epoch is held.
     fn has_before_epoch(&self, number: u64) -> bool {
-        self.held.range(..number - number % IN_FLIGHT_MAX).next().is_some()
+        self.0.range(..number - number % IN_FLIGHT_MAX).next().is_some()
     }
 }
 
@@ -135,11 +148,6 @@ pub(super) fn is_stale(tag: i32) -> bool {
     (0..1 << (SLOT_BITS + SEQUENCE_BITS)).contains(&tag) && !marks.contains(&slot)
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    // Nothing panics while it is held.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Sequencer {
     /// The collective context of a communicator with one group, whose ranks do not compare their calls.
     pub(super) fn plain(&self) -> Option<&Comm> {
@@ -149,7 +157,7 @@ impl Sequencer {
     /// For a communicator that has none yet.
     #[must_use]
     pub fn new(comm: &Comm) -> Self {
-        Self { checked: false, members: Arc::new(Members::new(comm)), state: Arc::default() }
+        Self { checked: false, members: Arc::new(Members::new(comm)), order: Arc::default() }
     }
 
     /// The same in checked mode, or not: before each collective, its ranks compare what they were called with. If
@@ -167,17 +175,20 @@ impl Sequencer {
     /// may be.
     #[must_use]
     pub fn strays(&self) -> usize {
-        lock(&self.state).strays
+        self.order.lock().strays
     }
 
     /// The next collective. All ranks must call this, and [`next_persistent`](Self::next_persistent), in the same
     /// order.
     #[must_use]
     pub fn next(&self) -> Ticket {
-        let number = lock(&self.state).one_shot.give();
+        let mut state = self.order.lock();
+        let number = self.order.take_number();
+        state.one_shot.0.insert(number);
+        drop(state);
         Ticket {
             members: Arc::clone(&self.members),
-            state: Arc::clone(&self.state),
+            order: Arc::clone(&self.order),
             number,
             persistent: false,
             checked: self.checked,
@@ -185,11 +196,9 @@ impl Sequencer {
     }
 
     /// The next collective, which needs no messages: its number among all that are not persistent.
+    #[inline]
     pub fn pass(&self) -> u64 {
-        let numbers = &mut lock(&self.state).one_shot;
-        let number = numbers.next;
-        numbers.next += 1;
-        number
+        self.order.take_number()
     }
 
     /// The next persistent collective. It keeps its tags as long as the ticket lives, so its starts need no order. At the
@@ -198,12 +207,14 @@ impl Sequencer {
     /// # Errors
     /// [`CollError::TooManyPersistent`]. The number is used up nevertheless, as it is at other ranks.
     pub fn next_persistent(&self) -> Result<Ticket, CollError> {
-        let mut state = lock(&self.state);
-        let number = state.persistent.give();
+        let mut state = self.order.lock();
+        let number = state.next_persistent;
+        state.next_persistent += 1;
+        state.persistent.0.insert(number);
         let blocked = state.persistent.has_tags_of(number);
         drop(state);
-        let (members, state) = (Arc::clone(&self.members), Arc::clone(&self.state));
-        let ticket = Ticket { members, state, number, persistent: true, checked: true };
+        let (members, order) = (Arc::clone(&self.members), Arc::clone(&self.order));
+        let ticket = Ticket { members, order, number, persistent: true, checked: true };
         if blocked { Err(CollError::TooManyPersistent { max: IN_FLIGHT_MAX }) } else { Ok(ticket) }
     }
 }
@@ -212,7 +223,7 @@ impl Sequencer {
 #[derive(Debug)]
 pub struct Ticket {
     members: Arc<Members>,
-    state: Arc<Mutex<State>>,
+    order: Arc<Order>,
     number: u64,
     persistent: bool,
     checked: bool,
@@ -246,7 +257,7 @@ impl Ticket {
     /// Whether messages may go to a rank, or be received from it.
     pub(super) fn gate(&self, way: Way, rank: u32) -> Gate {
         let Some(epoch) = self.epoch() else { return Gate::Open };
-        let mut state = lock(&self.state);
+        let mut state = self.order.lock();
         match state.gates.get(&(way, rank)) {
             Some((last, true)) if *last >= epoch => Gate::Open,
             Some((last, false)) if *last >= epoch => Gate::Opening,
@@ -259,14 +270,14 @@ impl Ticket {
 
     /// Mark and answer were exchanged, or the rank is lost.
     pub(super) fn open(&self, way: Way, rank: u32) {
-        if let Some((_, open)) = lock(&self.state).gates.get_mut(&(way, rank)) {
+        if let Some((_, open)) = self.order.lock().gates.get_mut(&(way, rank)) {
             *open = true;
         }
     }
 
     /// So many messages were dropped.
     pub(super) fn note_strays(&self, count: usize) {
-        lock(&self.state).strays += count;
+        self.order.lock().strays += count;
     }
 
     /// The tags of the mark and of the answer.
@@ -279,7 +290,7 @@ impl Ticket {
 
     /// Whether the collective may begin now.
     pub(super) fn may_begin(&self) -> Result<bool, CollError> {
-        let state = lock(&self.state);
+        let state = self.order.lock();
         if state.abandoned {
             return Err(CollError::Abandoned);
         }
@@ -289,20 +300,20 @@ impl Ticket {
     /// The collective has ended here.
     pub(super) fn end(&self) {
         if !self.persistent {
-            lock(&self.state).one_shot.held.remove(&self.number);
+            self.order.lock().one_shot.0.remove(&self.number);
         }
     }
 
     /// The collective was dropped in flight.
     pub(super) fn abandon(&self) {
-        lock(&self.state).abandoned = true;
+        self.order.lock().abandoned = true;
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut state = lock(&self.state);
+        let mut state = self.order.lock();
         let numbers = if self.persistent { &mut state.persistent } else { &mut state.one_shot };
-        numbers.held.remove(&self.number);
+        numbers.0.remove(&self.number);
     }
 }

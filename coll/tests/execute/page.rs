@@ -68,10 +68,16 @@ impl Collective {
         call: &Call<'_>,
     ) -> Result<(), CollError> {
         let combine = Some(self.how.how());
+        let known = Known::new(call, (rank, self.held.len()), combine.as_ref(), false);
+        let known = known.filter(|known| !known.is_short() && number % 2 == 1);
         let (send, recv) = &mut self.held[rank];
         let rows = Rows { send: send.blocks(), recv: recv.blocks() };
-        // SAFETY: tests keep the buffers until all has ended, or the pages are gone.
-        unsafe { page.begin(number as u64, call, rows, combine) }
+        match known {
+            // SAFETY: tests keep the buffers until all has ended, or the pages are gone.
+            Some(known) => unsafe { page.begin_again(number as u64, &known, rows) },
+            // SAFETY: likewise.
+            None => unsafe { page.begin(number as u64, call, rows, combine) },
+        }
     }
 
     /// Tries one rank's call at once, with so many looks, if it can go that way; whether it has ended.
@@ -83,7 +89,10 @@ impl Collective {
         looks: u64,
     ) -> Option<bool> {
         let ranks = (rank, self.held.len());
-        let known = Known::new(call, ranks, Some(&self.how.how()))?;
+        let known = Known::new(call, ranks, Some(&self.how.how()), true)?;
+        if !known.is_short() {
+            return None;
+        }
         let (send, recv) = &mut self.held[rank];
         let plain = |blocks: Blocks| match blocks {
             Blocks::None => Some(None),

@@ -5,7 +5,7 @@ use super::prepare::{Place, Prepared, Way};
 use super::{Collective, Root};
 use gapless_coll::choose::shared_rule_for;
 use gapless_coll::page::Known;
-use gapless_coll::{Call, Operation};
+use gapless_coll::{Blocks, Call, Operation, Rows};
 use gapless_dtype::{LayoutId, WeakLayout};
 use gapless_engine::{Op, ReduceOp};
 use gapless_mem::Region;
@@ -15,7 +15,7 @@ use gapless_mem::Region;
 pub(crate) struct Last {
     /// Whether it went through shared memory.
     call: Option<(Call<'static>, bool)>,
-    /// If it was short, and its buffers plain.
+    /// What else is known of it.
     known: Option<(Key, Known)>,
 }
 
@@ -27,20 +27,47 @@ pub(super) struct Key {
     op: Option<ReduceOp>,
     send: Shape,
     recv: Shape,
+    /// Whether the buffers matter at this rank.
+    uses: [bool; 2],
     /// So that no other layouts get their names.
-    _layouts: [Option<WeakLayout>; 2],
+    layouts: [Option<WeakLayout>; 2],
 }
 
-/// A buffer of plain memory, or none.
+/// A buffer in one piece, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Nothing,
     InPlace,
-    /// So many instances of a layout, or bytes.
-    Plain(Option<LayoutId>, u64),
+    /// So many instances of a layout, or bytes; whether they are plain memory.
+    Whole(Option<LayoutId>, u64, bool),
 }
 
-/// The memory of both buffers.
+impl Shape {
+    fn is_plain(self) -> bool {
+        !matches!(self, Shape::Whole(_, _, false))
+    }
+}
+
+/// What is known of a description.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recalled<'l> {
+    pub(super) known: &'l Known,
+    uses: [bool; 2],
+}
+
+impl Recalled<'_> {
+    /// The buffers of such a description, if they matter.
+    pub(super) fn rows(&self, now: Collective<'_>) -> Rows {
+        let blocks = |uses: bool, side: Side| match uses {
+            true => side.into_blocks(),
+            false => Blocks::None,
+        };
+        let Collective { send, recv, .. } = now;
+        Rows { send: blocks(self.uses[0], send), recv: blocks(self.uses[1], recv) }
+    }
+}
+
+/// The memory of both buffers, where it is plain.
 pub(super) type Plain = (Option<Region>, Option<Region>);
 
 impl Last {
@@ -58,7 +85,7 @@ impl Last {
 
     /// What is known of a description like the last one, and the memory of its buffers.
     #[inline]
-    pub(super) fn recall(&self, now: &Collective<'_>) -> Option<(&Known, Plain)> {
+    pub(super) fn recall(&self, now: &Collective<'_>) -> Option<(Recalled<'_>, Plain)> {
         let (key, known) = self.known.as_ref()?;
         let same = key.operation == now.operation
             && key.root == now.root
@@ -66,14 +93,22 @@ impl Last {
             && now.counts.is_empty();
         let (send, from) = shape(&now.send)?;
         let (recv, into) = shape(&now.recv)?;
-        (same && (key.send, key.recv) == (send, recv)).then_some((known, (from, into)))
+        let recalled = Recalled { known, uses: key.uses };
+        (same && (key.send, key.recv) == (send, recv)).then_some((recalled, (from, into)))
     }
 
     /// Remembers what was found out about a description; `key`: what [`key`] has made of it.
     pub(super) fn note(&mut self, key: Option<Key>, prepared: &Prepared, place: (usize, usize)) {
         self.known = key.and_then(|key| {
+            let matters = |blocks: &Blocks| !matches!(blocks, Blocks::None);
+            let uses = [&prepared.rows.send, &prepared.rows.recv].map(matters);
+            let key = Key { uses, ..key };
             let Way::Notes(call) = &prepared.way else { return None };
-            Some((key, Known::new(call, place, prepared.combine.as_ref())?))
+            let plain = key.send.is_plain() && key.recv.is_plain();
+            let known = Known::new(call, place, prepared.combine.as_ref(), plain)?;
+            // Bytes are combined as numbers: their buffers are described anew.
+            let as_numbers = key.op.is_some() && key.layouts.iter().all(Option::is_none);
+            (known.is_short() || !as_numbers).then_some((key, known))
         });
     }
 }
@@ -88,16 +123,16 @@ fn predefined(collective: &Collective<'_>) -> Option<Option<ReduceOp>> {
     }
 }
 
-/// What a side is, and where it lies; `None` if that is no plain memory.
+/// What a side is, and where it lies if that is plain memory; `None` if it is divided.
 #[inline]
 fn shape(side: &Side) -> Option<(Shape, Option<Region>)> {
     match side {
         Side::Nothing => Some((Shape::Nothing, None)),
         Side::InPlace => Some((Shape::InPlace, None)),
         Side::Whole(typed) => {
-            let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some())?;
+            let region = typed.as_contiguous().filter(|region| region.as_ptr().is_some());
             let layout = typed.own_layout().map(gapless_dtype::Layout::id);
-            Some((Shape::Plain(layout, typed.count()), Some(region)))
+            Some((Shape::Whole(layout, typed.count(), region.is_some()), region))
         }
         Side::Each(_) => None,
     }
@@ -118,6 +153,7 @@ pub(super) fn key(collective: &Collective<'_>) -> Option<Key> {
         op,
         send,
         recv,
-        _layouts: layouts,
+        uses: [true; 2],
+        layouts,
     })
 }

@@ -11,12 +11,12 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::shared::{Look, State, UnderWay};
 use gapless_coll::page::{Known, Opening, Page};
-use gapless_coll::{Call, CollError, Combine, Operation, Rows};
+use gapless_coll::{CollError, Operation};
 use gapless_pml::RequestId;
+use gapless_sync::{Gate, Pass};
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 /// What a communicator has for notes.
@@ -40,38 +40,59 @@ impl Notes {
     }
 }
 
-/// A communicator's notes, for one thread at a time.
-#[derive(Debug, Default)]
+/// A communicator's notes, for one thread at a time. A gate, because locked instructions would wait until the notes that
+/// were just published have reached other ranks.
+#[derive(Debug)]
 pub(crate) struct Desk {
-    notes: Mutex<Notes>,
+    notes: Gate<Notes>,
     /// Which thread has them; 0: none. Only that thread has to see it.
     holder: AtomicUsize,
+}
+
+impl Default for Desk {
+    fn default() -> Desk {
+        Desk { notes: Gate::new(Notes::default()), holder: AtomicUsize::new(0) }
+    }
 }
 
 /// A thread has the notes.
 #[derive(Debug)]
 pub(crate) struct Turn<'d> {
-    notes: MutexGuard<'d, Notes>,
+    /// `None` only while it is dropped.
+    notes: Option<Pass<'d, Notes>>,
     holder: &'d AtomicUsize,
 }
 
 impl Deref for Turn<'_> {
     type Target = Notes;
 
+    #[inline]
     fn deref(&self) -> &Notes {
-        &self.notes
+        match &self.notes {
+            Some(notes) => notes,
+            None => unreachable!("only a turn that is dropped has no pass"),
+        }
     }
 }
 
 impl DerefMut for Turn<'_> {
+    #[inline]
     fn deref_mut(&mut self) -> &mut Notes {
-        &mut self.notes
+        match &mut self.notes {
+            Some(notes) => notes,
+            None => unreachable!("only a turn that is dropped has no pass"),
+        }
     }
 }
 
 impl Drop for Turn<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.holder.store(0, Ordering::Relaxed);
+        if let Some(notes) = self.notes.take() {
+            // Whoever panics has given the world up, or leaves a page that refuses what comes next.
+            notes.done();
+        }
     }
 }
 
@@ -87,16 +108,16 @@ impl Common {
     ///
     /// # Errors
     /// This thread has them already.
+    #[inline]
     pub(crate) fn notes(&self) -> Result<Turn<'_>, Error> {
         let Desk { notes, holder } = &self.desk;
         let me = this_thread();
         if holder.load(Ordering::Relaxed) == me {
             return Err(Error::CollectiveUnderWay);
         }
-        // Whoever has panicked has given the world up, or left a page that refuses what comes next.
-        let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = notes.try_enter().unwrap_or_else(|| notes.enter());
         holder.store(me, Ordering::Relaxed);
-        Ok(Turn { notes, holder })
+        Ok(Turn { notes: Some(notes), holder })
     }
 }
 
@@ -163,25 +184,21 @@ impl Communicator {
         })
     }
 
-    /// Does a collective by notes, and waits until this rank's part is over.
+    /// Does a collective by notes, which `begin` begins, and waits until this rank's part is over.
     ///
-    /// # Safety
-    /// What the rows describe stays granted, as [`Page::begin`] demands, until this returns or unwinds.
-    pub(super) unsafe fn by_notes(
+    /// What `begin` has granted the page needs to stay granted until this returns or unwinds. Then nothing of this process
+    /// is under way: the collective has ended, or `Lent` gives the page up, which waits for engines, and the page never
+    /// goes on with what it has given up. Peers only read what the memory holds, through mappings that stay valid whatever
+    /// becomes of it here; the collective ends when they have. If it is given up, they may find other bytes there.
+    #[inline(never)] // its frame is large
+    pub(super) fn by_notes(
         &self,
         page: &mut Page,
-        number: u64,
-        call: &Call<'_>,
-        rows: Rows,
-        combine: Option<Combine>,
+        (operation, number): (Operation, u64),
+        begin: impl FnOnce(&mut Page) -> Result<(), CollError>,
     ) -> Result<(), Error> {
-        let operation = call.operation();
         let page = Lent(page);
-        // SAFETY: the caller's promise. When this returns or unwinds, nothing of this process is under way: the collective
-        // has ended, or `Lent` gives the page up, which waits for engines, and the page never goes on with what it has given
-        // up. Peers only read what the memory holds, through mappings that stay valid whatever becomes of it here; the
-        // collective ends when they have. If it is given up, they may find other bytes there.
-        if let Err(error) = unsafe { page.0.begin(number, call, rows, combine) } {
+        if let Err(error) = begin(page.0) {
             self.shared.with(|state| {
                 page.0.refuse(number, state.open()?);
                 Ok(())

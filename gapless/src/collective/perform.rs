@@ -2,7 +2,7 @@
 
 use super::last::Last;
 use super::live::{Entry, Fate, Number};
-use super::notes::{Desk, Notes};
+use super::notes::{Desk, Notes, Turn};
 use super::prepare::{self, Place, Prepared, Way};
 use super::recent::Recent;
 use super::{Collective, CollectiveError};
@@ -101,23 +101,39 @@ impl Communicator {
     ///
     /// [`Error::CollectiveUnderWay`], in a function that this thread calls while it waits in such a collective.
     pub fn perform(&self, collective: Collective<'_>) -> Result<(), Error> {
-        let (operation, op) = (collective.operation, collective.op.clone());
         let mut notes = self.common.notes()?;
-        let number = match &mut *notes {
-            Notes::Made(page, last) => match last.recall(&collective) {
-                Some((known, buffers)) => {
-                    let number = self.common.sequencer.pass();
-                    // SAFETY: the description borrows its memory until this returns: what is received into, exclusively.
-                    // The known call is of a description like this, of which all was found out but where the memory is.
-                    if unsafe { self.at_once(page, number, known, buffers) }? {
-                        return Ok(());
-                    }
-                    Some(number)
-                }
-                None => None,
-            },
-            _ => None,
-        };
+        let mut number = None;
+        if let Notes::Made(page, last) = &mut *notes
+            && let Some((recalled, buffers)) = last.recall(&collective)
+        {
+            let taken = *number.insert(self.common.sequencer.pass());
+            let known = recalled.known;
+            if !known.is_short() {
+                let operation = collective.operation;
+                let rows = recalled.rows(collective);
+                // SAFETY: as below; there is no user's function.
+                return self.by_notes(page, (operation, taken), |page| unsafe {
+                    page.begin_again(taken, known, rows)
+                });
+            }
+            // SAFETY: the description borrows its memory until this returns: what is received into, exclusively. The
+            // known call is of a description like this, of which all was found out but where the memory is.
+            if unsafe { self.at_once(page, taken, known, buffers) }? {
+                return Ok(());
+            }
+        }
+        self.perform_anew(collective, notes, number)
+    }
+
+    /// Does a collective that was not done at once; `number`: the one that it was given.
+    #[inline(never)] // its frame takes several pages
+    fn perform_anew(
+        &self,
+        collective: Collective<'_>,
+        mut notes: Turn<'_>,
+        number: Option<u64>,
+    ) -> Result<(), Error> {
+        let (operation, op) = (collective.operation, collective.op.clone());
         // Before arguments are looked at: a rank that is refused makes the page with the others.
         let prepared = self
             .make_page(&mut notes, operation)
@@ -132,7 +148,9 @@ impl Communicator {
                 let number = number.unwrap_or_else(|| self.common.sequencer.pass());
                 // SAFETY: the description borrows its memory until this returns or unwinds; what is received into,
                 // exclusively. `op` keeps a user's function: it is dropped without the lock.
-                return unsafe { self.by_notes(page, number, &call, rows, combine) };
+                return self.by_notes(page, (operation, number), |page| unsafe {
+                    page.begin(number, &call, rows, combine)
+                });
             }
             (Way::Notes(call), _) => self.schedule(&call)?,
             (Way::Schedule(schedule), _) => schedule,

@@ -87,6 +87,28 @@ impl Area {
         (self.slice(at, round.part.len()), round.part.start)
     }
 
+    /// Copies what this rank contributes to where the block of a note of its own would go.
+    ///
+    /// # Safety
+    /// `input` is valid for reads, and nothing writes it meanwhile.
+    pub(super) unsafe fn keep_own(
+        &self,
+        index: usize,
+        round: &Round,
+        input: &Region,
+    ) -> Result<(), EngineError> {
+        let into = self.region(BLOCKS + index * stride(round), round.part.len())?;
+        let own = input.sub(round.part.start as u64, into.len())?;
+        // SAFETY: the caller's promise; the private memory is not lent (the module's text).
+        Ok(unsafe { gapless_mem::copy(&into, &own) }?)
+    }
+
+    /// Combines the blocks that were read, into bytes that are as long as one.
+    pub(super) fn fold_into(&mut self, fold: &PackedFold, round: &Round, into: &mut [u8]) {
+        let stride = stride(round);
+        fold.blocks(self.slice(BLOCKS, stride * round.sources.len()), stride, into);
+    }
+
     /// As if this rank had read a note of its own.
     pub(super) fn take_own(&mut self, index: usize, round: &Round) {
         let content = round.publish.map_or(Content::Input, |(content, _)| content);
@@ -233,6 +255,18 @@ impl Shared {
         }
     }
 
+    /// Has the cache fetch the first bytes of where a piece goes, `most` at most; how many, if that is plain memory.
+    pub(super) fn warm(rows: &Rows, piece: &Piece, most: u64) -> u64 {
+        let Range { start, end } = piece.range;
+        let Lies::Plain(region) = lies(rows, piece.buffer, (piece.block, piece.start), start..end)
+        else {
+            return 0;
+        };
+        let first = region.sub(0, most.min(region.len())).unwrap_or(region);
+        gapless_mem::prefetch_to_write(&first);
+        first.len()
+    }
+
     /// Combines packed elements, in the order of the sources, if all lie in memory that the CPU may touch.
     fn fold(fold: &PackedFold, sources: &[Stretch], into: Region) -> bool {
         /// More are left to the reducer.
@@ -309,6 +343,30 @@ impl Stretch {
     pub(super) fn region(&self) -> Region {
         self.region
     }
+}
+
+/// Plain memory as bytes; those of nothing are none. `None`: the CPU must not touch it.
+///
+/// # Safety
+/// As long as the bytes are used, the memory is valid for reads, and nothing writes it.
+#[inline]
+pub(super) unsafe fn bytes<'b>(region: Option<Region>) -> Option<&'b [u8]> {
+    let Some(region) = region.filter(|region| !region.is_empty()) else { return Some(&[]) };
+    let start = region.as_ptr()?;
+    // SAFETY: the caller's promise; the region is not empty, so its start is no null pointer.
+    Some(unsafe { std::slice::from_raw_parts(start, len(&region)) })
+}
+
+/// The same, to be written.
+///
+/// # Safety
+/// As long as the bytes are used, the memory is valid for reads and writes, and nothing else touches it.
+#[inline]
+pub(super) unsafe fn bytes_mut<'b>(region: Option<Region>) -> Option<&'b mut [u8]> {
+    let Some(region) = region.filter(|region| !region.is_empty()) else { return Some(&mut []) };
+    let start = region.as_ptr()?;
+    // SAFETY: as above.
+    Some(unsafe { std::slice::from_raw_parts_mut(start, len(&region)) })
 }
 
 /// Where bytes of a user's buffer lie.

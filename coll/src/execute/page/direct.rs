@@ -72,7 +72,7 @@ impl Shared {
 }
 
 /// The whole of a buffer, if it is plain memory that the CPU may touch.
-fn whole(rows: &Rows, buffer: Buffer) -> Option<Region> {
+pub(super) fn whole(rows: &Rows, buffer: Buffer) -> Option<Region> {
     let blocks = if buffer == Buffer::Send { &rows.send } else { &rows.recv };
     let Blocks::Whole(typed) = blocks else { return None };
     typed.as_contiguous().filter(|region| region.space().cpu_accessible())

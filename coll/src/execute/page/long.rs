@@ -34,6 +34,10 @@ use super::{Place, Shared};
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::CollError;
 use crate::execute::rows::{Combine, Rows};
+use crate::schedule::Buffer;
+
+/// How many bytes of the user's memory a rank that waits has the cache fetch at a time.
+const WARM_BYTES: u64 = 16 << 10;
 
 /// A rank's own slots.
 #[derive(Debug, Default)]
@@ -62,6 +66,8 @@ pub(super) struct Long {
     combine: Option<Combine>,
     stage: Stage,
     fragment: u64,
+    /// The first fragment whose place in the user's memory was not fetched into the cache.
+    cold: u64,
     /// Of the ranks or pieces that a stage goes through, the next one.
     at: usize,
     /// The others, as their first notes say; this rank is none of them.
@@ -72,6 +78,8 @@ pub(super) struct Long {
     own: Both<Region>,
     /// What this rank contributes, if that is plain memory that stays as it is.
     plain: Option<Region>,
+    /// What it receives into, if that is plain memory: what no other rank needs is combined there.
+    target: Option<Region>,
     /// Whether others can know what this rank calls.
     introduced: bool,
     /// The round that it began in.
@@ -142,11 +150,13 @@ impl Long {
             combine,
             stage: Stage::Fresh,
             fragment: 0,
+            cold: 0,
             at: 0,
             met: (0..ranks).map(|_| None).collect(),
             first: slots.next,
             own: Both::default(),
             plain: None,
+            target: None,
             introduced: false,
             round,
             turned: false,
@@ -276,6 +286,7 @@ impl Long {
             return None;
         }
         self.plain = direct::contributed(&self.plan, &self.rows);
+        self.target = direct::whole(&self.rows, Buffer::Recv);
         self.own = direct::offer(&self.plan, &self.rows, self.plain, place, tools.pml.bml_mut());
         Some(Stage::Waiting)
     }
@@ -309,7 +320,9 @@ impl Long {
         let (seat, board) = (&mut *place.seat, &place.board);
         among(readers, ranks).find(|rank| {
             let over = |rank: usize, seat: &mut gapless_sync::board::Seat| {
-                seat.reached(board, rank, until) || !seat.is_behind(board, rank, round)
+                seat.has_passed(rank, round)
+                    || seat.reached(board, rank, until)
+                    || !seat.is_behind(board, rank, round)
             };
             *rank != me && !over(*rank, seat)
         })
@@ -383,6 +396,7 @@ impl Long {
         while self.at < ranks {
             let rank = (place.rank() + 1 + self.at) % ranks;
             if !self.wait(rank, exposed(self.fragment), place, tools)? {
+                self.warm();
                 return Ok(None);
             }
             self.at += 1;
@@ -393,6 +407,18 @@ impl Long {
             self.work.fail(error);
         }
         Ok(Some(Stage::Combining))
+    }
+
+    /// While it waits: has the cache fetch where this rank will write.
+    fn warm(&mut self) {
+        let (mut left, mut fragment) = (WARM_BYTES, self.cold.max(self.fragment));
+        while left > 0 && fragment < self.plan.fragments {
+            for (_, _, piece) in (0..).map_while(|index| self.plan.output(fragment, index)) {
+                left = left.saturating_sub(Shared::warm(&self.rows, &piece, left));
+            }
+            fragment += 1;
+        }
+        self.cold = fragment;
     }
 
     /// Starts to combine a slice of what all ranks contribute.
@@ -452,6 +478,11 @@ impl Long {
         slice: Range<u64>,
         place: &Place<'_>,
     ) -> Result<Stretch, EngineError> {
+        if rank == place.rank()
+            && let Some((target, own)) = self.target.zip(self.plan.own_result(self.fragment))
+        {
+            return Stretch::own(target, own);
+        }
         let direct = self.plan.result(self.fragment, &slice);
         let peer = self.met.get(rank).and_then(Option::as_ref);
         match (peer.and_then(Peer::output), self.own.output) {
@@ -469,6 +500,7 @@ impl Long {
                 continue;
             }
             if !self.wait(rank, step, place, tools)? {
+                self.warm();
                 return Ok(None);
             }
             let bytes = piece.at..piece.at + (piece.range.end - piece.range.start);

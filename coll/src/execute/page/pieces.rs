@@ -279,6 +279,17 @@ impl Plan {
         start + slice.start..start + slice.end
     }
 
+    /// Where in the packed stream that is received what this rank combines lies, if no other rank needs it.
+    pub(super) fn own_result(&self, fragment: u64) -> Option<Range<u64>> {
+        match self.call {
+            Call::ReduceScatterBlock { .. } => Some(self.window(fragment)),
+            Call::Reduce { root, .. } if root == self.me => {
+                Some(self.result(fragment, &self.slice(fragment, self.me)))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether each rank receives its slice of the result, which others get from it.
     pub(super) fn shares_results(&self) -> bool {
         matches!(self.call, Call::Allreduce { .. })
@@ -467,6 +478,11 @@ mod tests {
                         "{call:?}"
                     );
                 }
+            }
+            if let Some(own) = plan.own_result(fragment) {
+                let mine = |index| plan.output(fragment, index).filter(|it| it.0 == me);
+                let (_, after, piece) = (0..ranks).find_map(mine).expect("its own");
+                assert_eq!((after, piece.range), (combined(fragment), own), "{call:?}");
             }
             if let Some(slice) = plan.combines(fragment) {
                 let unit = call.reduction().unwrap().unit;

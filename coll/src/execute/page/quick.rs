@@ -1,7 +1,7 @@
-//! Short collectives of plain memory that were done before: at once, if nothing delays them.
+//! Collectives that were done before; short ones of plain memory at once, if nothing delays them.
 //!
 //! Programs call the same again and again. What depends on the call alone is found out the first time ([`Known`]). From
-//! then on a call stores, waits for a few loads' time, and loads. All that is unusual is left to [`Short`]: a rank that is
+//! then on a short call stores, waits for a few loads' time, and loads. All that is unusual is left to [`Short`]: a rank that is
 //! late or lost, a note that says something else, a reader that is behind. It goes on where this has stopped
 //! ([`Halfway`]).
 
@@ -9,46 +9,71 @@ use std::ops::Range;
 
 use gapless_engine::PackedFold;
 use gapless_mem::Region;
-use gapless_pml::Pml;
-use gapless_sync::board::{Mark, Readers};
+use gapless_pml::{Comm, Pml};
+use gapless_sync::board::{Board, Mark, Readers, Seat};
 
 use super::plan::{self, Plan, Round, Span, Then};
 use super::short::Stage;
-use super::{Page, act};
-use crate::Call;
+use super::{Area, Page, act, pieces};
 use crate::execute::rows::Combine;
 use crate::schedule::Buffer;
+use crate::{Call, Reduction};
 
-/// A short call whose buffers are plain memory, as one rank makes it.
+/// A call as one rank makes it, and what depends on it alone.
 #[derive(Clone, Debug)]
-pub struct Known {
-    plan: Plan,
-    kind: u8,
-    fold: Option<PackedFold>,
+pub struct Known(pub(super) Kind);
+
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    /// Its buffers are plain memory.
+    Short {
+        plan: Plan,
+        kind: u8,
+        fold: Option<PackedFold>,
+    },
+    Long {
+        plan: pieces::Plan,
+        combine: Option<Combine>,
+    },
 }
 
 impl Known {
-    /// What rank `rank` of `ranks` does; `None` if the call is not short, does not fit together, or combines elements by
-    /// other means than a loop over packed ones.
+    /// What rank `rank` of `ranks` does. `plain`: both buffers are plain memory, or there are none. `None`: the call does
+    /// not fit together, the page does not [take](Page::takes) it, or nothing is gained by knowing it: it is short, and
+    /// not plain or combined by other means than a loop over packed elements.
     #[must_use]
     pub fn new(
         call: &Call<'_>,
         (rank, ranks): (usize, usize),
         combine: Option<&Combine>,
+        plain: bool,
     ) -> Option<Known> {
         call.check(rank, ranks).ok()?;
-        let fold = match call.reduction() {
-            None => None,
-            Some(of) => {
-                let whole = |combine: &&Combine| of.unit.checked_rem(combine.bytes()) == Some(0);
-                Some(combine.filter(whole)?.fold()?)
-            }
+        let whole = |of: Reduction, by: &Combine| {
+            of.unit.checked_rem(by.bytes()).is_some_and(|rest| rest == 0)
         };
-        if !plan::fits(call, ranks) {
+        if let Some(of) = call.reduction()
+            && !combine.is_some_and(|by| whole(of, by))
+        {
             return None;
         }
+        if !plan::fits(call, ranks) {
+            let (plan, combine) = (pieces::Plan::new(call, rank, ranks)?, combine.cloned());
+            return Some(Known(Kind::Long { plan, combine }));
+        }
+        let fold = match call.reduction() {
+            None => None,
+            Some(_) => Some(combine?.fold()?),
+        };
         let plan = Plan::new(call, rank, ranks);
-        Some(Known { kind: plan::kind(plan.operation), plan, fold })
+        plain.then(|| Known(Kind::Short { kind: plan::kind(plan.operation), plan, fold }))
+    }
+
+    /// Whether it is to be [attempted](Page::attempt); else it is [begun again](Page::begin_again).
+    #[must_use]
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        matches!(self.0, Kind::Short { .. })
     }
 }
 
@@ -92,74 +117,204 @@ impl Page {
         pml: &mut Pml,
         mut look: impl FnMut() -> bool,
     ) -> bool {
-        let Known { plan, kind, fold } = known;
+        let Kind::Short { plan, kind, fold } = &known.0 else { return false };
         let (Ok(input), Ok(output)) =
             (part(plan.input.as_ref(), buffers), part(plan.output.as_ref(), buffers))
         else {
             return false;
         };
-        let Page { shared, seat, comm, area, going, halfway, .. } = self;
-        let (board, me) = (shared.board(), comm.rank() as usize);
-        if going.is_some() {
+        if self.going.is_some() {
             return false;
         }
+        let Page { shared, seat, comm, area, halfway, .. } = self;
+        let board = shared.board();
         seat.begin(number);
         if seat.blocked_by(&board).is_some() {
             return false;
         }
-        // SAFETY: the caller's promise.
-        if input.is_some_and(|input| unsafe { area.fill(&input) }.is_err()) {
+        let mut at = At { board, seat, area, pml, comm, kind: *kind, fold: fold.as_ref() };
+        let began = at.seat.round();
+        let stopped = match &plan.rounds {
+            // SAFETY: the caller's promise.
+            [Some(only), None] => unsafe { at.only_round(only, input, output, &mut look) },
+            // SAFETY: the caller's promise.
+            rounds => unsafe { at.rounds(rounds, input, output, &mut look) },
+        };
+        if let Err((rounds, stage)) = stopped {
+            *halfway = Some(Halfway { began, rounds, stage });
             return false;
         }
-        let began = seat.round();
-        for (rounds, round) in plan.rounds.iter().flatten().enumerate() {
-            let mut stop = |stage| {
-                *halfway = Some(Halfway { began, rounds, stage });
-                false
-            };
+        if plan.together {
+            at.seat.all_began(began);
+        }
+        at.seat.finish(&at.board);
+        at.ring(Readers::All);
+        true
+    }
+}
+
+/// What rounds work with.
+struct At<'p> {
+    board: Board<'p>,
+    seat: &'p mut Seat,
+    area: &'p mut Area,
+    pml: &'p mut Pml,
+    comm: &'p Comm,
+    kind: u8,
+    fold: Option<&'p PackedFold>,
+}
+
+/// Where a collective stopped: after so many rounds, in this stage.
+type Stopped = (usize, Stage);
+
+impl At<'_> {
+    #[inline]
+    fn ring(&mut self, readers: Readers) {
+        self.seat.ring(&self.board, readers, |rank| act::ring(self.pml, self.comm, rank));
+    }
+
+    /// Waits for the notes of a round.
+    #[inline]
+    fn all_there(&mut self, round: &Round, look: &mut impl FnMut() -> bool) -> bool {
+        let mark = Mark { kind: self.kind, len: u16::try_from(round.note).unwrap_or(u16::MAX) };
+        loop {
+            match self.seat.all_like(&self.board, round.sources.clone(), mark) {
+                Some(like) => return like,
+                None if look() => {}
+                None => return false,
+            }
+        }
+    }
+
+    /// A collective of one round: its bytes go straight from the user's memory into the note, and out of notes into the
+    /// user's memory.
+    ///
+    /// # Safety
+    /// As for [`Page::attempt`]: the input is part of what is valid for reads, the output of what is valid for writes.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    #[inline]
+    unsafe fn only_round(
+        &mut self,
+        round: &Round,
+        input: Option<Region>,
+        output: Option<Region>,
+        look: &mut impl FnMut() -> bool,
+    ) -> Result<(), Stopped> {
+        if let Some((_, readers)) = round.publish {
+            // SAFETY: the caller's promise; the bytes are not used below.
+            let bytes = unsafe { act::bytes(input) }.unwrap_or_default();
+            self.seat.publish(&self.board, self.kind, bytes, readers);
+            self.ring(readers);
+        }
+        if !self.all_there(round, look) {
+            // Whoever goes on finds it there.
+            // SAFETY: the caller's promise.
+            let kept = input.is_none_or(|input| unsafe { self.area.fill(&input) }.is_ok());
+            debug_assert!(kept, "plain memory of this rank");
+            return Err((0, Stage::Reading));
+        }
+        if !round.part.is_empty() && !round.sources.is_empty() {
+            // SAFETY: the caller's promise.
+            let taken = unsafe { self.take(round, input, output) };
+            debug_assert!(taken.is_some(), "plain memory of this rank, as long as the plan says");
+        }
+        self.seat.turn();
+        Ok(())
+    }
+
+    /// Brings what was read, and this rank's own, into the user's memory.
+    ///
+    /// # Safety
+    /// As for `only_round`.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    #[inline]
+    unsafe fn take(
+        &mut self,
+        round: &Round,
+        input: Option<Region>,
+        output: Option<Region>,
+    ) -> Option<()> {
+        let Round { sources, part, then, .. } = round;
+        let (me, len) = (self.comm.rank() as usize, part.len());
+        let combines = *then == Then::Combine;
+        for (index, source) in sources.clone().enumerate() {
+            if source == me && combines {
+                // SAFETY: the caller's promise.
+                unsafe { self.area.keep_own(index, round, &input?) }.ok()?;
+            } else if combines {
+                let (block, start) = self.area.block(index, round);
+                self.seat.read(&self.board, source, start, block);
+            } else {
+                let into = output?.sub((index * len) as u64, len as u64).ok()?;
+                if source == me {
+                    let own = input?.sub(part.start as u64, len as u64).ok()?;
+                    // SAFETY: the caller's promise. In place they are the same bytes.
+                    unsafe { gapless_mem::copy(&into, &own) }.ok()?;
+                } else {
+                    // SAFETY: the caller's promise; nothing else of this rank uses its memory now.
+                    let into = unsafe { act::bytes_mut(Some(into)) }?;
+                    self.seat.read(&self.board, source, part.start, into);
+                }
+            }
+        }
+        if combines {
+            // SAFETY: as above. What this rank contributes was copied, so it may be written.
+            let into = unsafe { act::bytes_mut(output) }?;
+            self.area.fold_into(self.fold?, round, into.get_mut(..len)?);
+        }
+        Some(())
+    }
+
+    /// A collective of two rounds: all that is read and combined lies in private memory in between.
+    ///
+    /// # Safety
+    /// As for `only_round`.
+    #[allow(unsafe_code, reason = "takes the caller's promise")]
+    unsafe fn rounds(
+        &mut self,
+        rounds: &[Option<Round>],
+        input: Option<Region>,
+        output: Option<Region>,
+        look: &mut impl FnMut() -> bool,
+    ) -> Result<(), Stopped> {
+        // SAFETY: the caller's promise.
+        if input.is_some_and(|input| unsafe { self.area.fill(&input) }.is_err()) {
+            return Err((0, Stage::Fresh));
+        }
+        let me = self.comm.rank() as usize;
+        for (number, round) in rounds.iter().flatten().enumerate() {
             let Round { publish, sources, note, .. } = round;
             if let Some((content, readers)) = *publish {
-                if rounds > 0 && seat.blocked_by(&board).is_some() {
-                    return stop(Stage::Publishing);
+                if number > 0 && self.seat.blocked_by(&self.board).is_some() {
+                    return Err((number, Stage::Publishing));
                 }
-                seat.publish(&board, *kind, area.note(content, *note), readers);
-                seat.ring(&board, readers, |rank| act::ring(pml, comm, rank));
+                self.seat.publish(&self.board, self.kind, self.area.note(content, *note), readers);
+                self.ring(readers);
             }
-            while !seat.all_there(&board, sources.clone()) {
-                if !look() {
-                    return stop(Stage::Reading);
-                }
+            if !self.all_there(round, look) {
+                return Err((number, Stage::Reading));
             }
-            let expected =
-                Ok(Some(Mark { kind: *kind, len: u16::try_from(*note).unwrap_or(u16::MAX) }));
             for (index, source) in sources.clone().enumerate() {
                 if source == me {
-                    area.take_own(index, round);
-                } else if seat.look(&board, source) == expected {
-                    let (block, start) = area.block(index, round);
-                    seat.read(&board, source, start, block);
+                    self.area.take_own(index, round);
                 } else {
-                    return stop(Stage::Reading);
+                    let (block, start) = self.area.block(index, round);
+                    self.seat.read(&self.board, source, start, block);
                 }
             }
-            if let Some(fold) = fold
+            if let Some(fold) = self.fold
                 && round.then == Then::Combine
                 && !sources.is_empty()
             {
-                area.fold(fold, round);
+                self.area.fold(fold, round);
             }
-            seat.turn();
+            self.seat.turn();
         }
-        if plan.together {
-            seat.all_began(began);
-        }
-        seat.finish(&board);
-        seat.ring(&board, Readers::All, |rank| act::ring(pml, comm, rank));
-        if let (Some(output), Some(last)) = (output, plan.rounds.iter().flatten().last()) {
+        if let (Some(output), Some(last)) = (output, rounds.iter().flatten().last()) {
             // SAFETY: the caller's promise. It fits: the result has as many bytes as the part of the buffer.
-            let taken = unsafe { area.take(&output, last.then == Then::Combine) };
+            let taken = unsafe { self.area.take(&output, last.then == Then::Combine) };
             debug_assert!(taken.is_ok(), "plain memory of this rank");
         }
-        true
+        Ok(())
     }
 }
