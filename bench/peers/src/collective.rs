@@ -5,11 +5,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gapless::{Collective, Communicator, ReduceOp, View, ViewMut, World};
-use gapless_dtype::{Datatype, Layout, Primitive};
+use gapless::{Collective, Communicator, ReduceOp, SharedBuf, View, ViewMut, World};
+use gapless_dtype::{Datatype, Equivalence, Layout, Primitive};
 
 use crate::Anything;
-use crate::arena::{Memory, index};
+use crate::arena::index;
 
 /// A rank may come so much late for a slot.
 const LATE: u64 = 1_000;
@@ -17,6 +17,8 @@ const SLOTS_MAX: u64 = 2000;
 /// Places begin at multiples of this.
 const LINE: u64 = 64;
 const ELEMENT: u64 = 8;
+/// Elements of a page.
+const PAGE: usize = 512;
 
 /// What is done.
 pub(crate) struct Work<'a> {
@@ -31,33 +33,92 @@ pub(crate) struct Work<'a> {
     pub(crate) rotation: u64,
 }
 
-/// A side's buffers.
+/// Elements, in ordinary memory as doubles, as in `peers.c`.
+enum Elements {
+    Heap(Vec<f64>),
+    Shared(SharedBuf),
+}
+
+/// A side's buffers. Units: elements.
 struct Places {
-    memory: Memory,
+    memory: Elements,
     start: usize,
     len: usize,
     places: usize,
+    /// Where the buffer of this turn begins.
+    at: usize,
 }
 
 impl Places {
     fn new(world: &World, work: &Work<'_>, gaps: u64) -> Result<Places, Anything> {
-        let len = index((work.bytes * gaps + 2 * LINE) / LINE * LINE);
-        let places = index(work.rotation / u64::from(world.size())) / len + 2;
-        let total = len * places + 4096;
-        let memory = match work.allocated {
-            true => Memory::Shared(world.alloc(total)?),
-            false => Memory::Heap(vec![0; total]),
+        let len = index((work.bytes * gaps + 2 * LINE) / LINE * LINE / ELEMENT);
+        let places = index(work.rotation / u64::from(world.size()) / ELEMENT) / len + 2;
+        let total = len * places + PAGE;
+        let mut memory = match work.allocated {
+            true => Elements::Shared(world.alloc(total * index(ELEMENT))?),
+            false => Elements::Heap(vec![0.0; total]),
         };
-        let mut places = Places { memory, start: 0, len, places };
         // As `peers.c` does: no first touch of a page is measured.
-        places.memory.bytes_mut().fill(0);
-        places.start = places.memory.bytes().as_ptr().align_offset(4096);
-        Ok(places)
+        let start = match &mut memory {
+            Elements::Heap(elements) => {
+                elements.fill(1.0);
+                elements.as_ptr().align_offset(8 * PAGE)
+            }
+            Elements::Shared(bytes) => {
+                bytes.fill(0);
+                bytes.as_ptr().align_offset(8 * PAGE) / index(ELEMENT)
+            }
+        };
+        // Memory for all ranks is aligned to pages.
+        let start = start.min(PAGE);
+        Ok(Places { memory, start, len, places, at: start })
     }
 
-    fn place(&mut self, turn: usize) -> &mut [u8] {
-        let start = self.start + turn % self.places * self.len;
-        &mut self.memory.bytes_mut()[start..start + self.len]
+    fn turn(&mut self, turn: usize) {
+        self.at = self.start + turn % self.places * self.len;
+    }
+
+    fn write(&mut self, number: f64) {
+        let range = self.at..self.at + self.len;
+        match &mut self.memory {
+            Elements::Heap(elements) => elements[range].fill(number),
+            Elements::Shared(bytes) => {
+                let range = range.start * index(ELEMENT)..range.end * index(ELEMENT);
+                for element in bytes[range].as_chunks_mut::<8>().0 {
+                    *element = number.to_ne_bytes();
+                }
+            }
+        }
+    }
+
+    /// So many elements of the buffer of this turn; with a layout if they have gaps.
+    fn view(&self, layout: Option<&Layout>, count: u64) -> Result<View<'_>, Anything> {
+        let range = self.at..self.at + self.len;
+        Ok(match (&self.memory, layout) {
+            (Elements::Heap(elements), None) => View::of(&elements[range][..index(count)]),
+            (Elements::Heap(elements), Some(layout)) => {
+                View::typed(&elements[range], 0, layout, count)?
+            }
+            (Elements::Shared(bytes), layout) => {
+                let bytes = &bytes[range.start * index(ELEMENT)..range.end * index(ELEMENT)];
+                View::typed(bytes, 0, layout.unwrap_or(f64::layout()), count)?
+            }
+        })
+    }
+
+    /// The same, to receive into.
+    fn view_mut(&mut self, layout: Option<&Layout>, count: u64) -> Result<ViewMut<'_>, Anything> {
+        let range = self.at..self.at + self.len;
+        Ok(match (&mut self.memory, layout) {
+            (Elements::Heap(elements), None) => ViewMut::of(&mut elements[range][..index(count)]),
+            (Elements::Heap(elements), Some(layout)) => {
+                ViewMut::typed(&mut elements[range], 0, layout, count)?
+            }
+            (Elements::Shared(bytes), layout) => {
+                let bytes = &mut bytes[range.start * index(ELEMENT)..range.end * index(ELEMENT)];
+                ViewMut::typed(bytes, 0, layout.unwrap_or(f64::layout()), count)?
+            }
+        })
     }
 }
 
@@ -65,7 +126,8 @@ impl Places {
 struct Part<'a> {
     comm: &'a Communicator,
     operation: &'a str,
-    layout: Layout,
+    /// If there are gaps.
+    layout: Option<Layout>,
     /// Elements of a block, and of all.
     each: u64,
     all: u64,
@@ -78,36 +140,33 @@ impl Part<'_> {
     /// Writes what will be sent.
     fn write(&mut self) {
         self.turn += 1;
+        self.send.turn(self.turn);
+        self.recv.turn(self.turn);
         #[expect(clippy::cast_precision_loss, reason = "any number will do")]
-        let number = (self.turn + index(u64::from(self.comm.rank()))) as f64;
-        for element in self.send.place(self.turn).as_chunks_mut::<8>().0 {
-            *element = number.to_ne_bytes();
-        }
+        self.send.write((self.turn + index(u64::from(self.comm.rank()))) as f64);
     }
 
     fn perform(&mut self) -> Result<(), Anything> {
         let (each, all, sum) = (self.each, self.all, ReduceOp::Sum);
-        let (send, recv) = (self.send.place(self.turn), self.recv.place(self.turn));
-        let rank = self.comm.rank();
+        let (send, recv, rank) = (&mut self.send, &mut self.recv, self.comm.rank());
+        let layout = self.layout.as_ref();
         if self.operation == "bcast" {
             let buffer = if rank == 0 { send } else { recv };
-            let buffer = ViewMut::typed(buffer, 0, &self.layout, all)?;
-            return Ok(self.comm.perform(Collective::bcast(buffer, 0))?);
+            return Ok(self.comm.perform(Collective::bcast(buffer.view_mut(layout, all)?, 0))?);
         }
-        let layout = &self.layout;
-        let out = |count| View::typed(&*send, 0, layout, count);
+        let out = |count| send.view(layout, count);
         let collective = match self.operation {
             "barrier" => Collective::barrier(),
-            "gather" => Collective::gather(out(each)?, into(recv, layout, all)?, 0),
-            "scatter" => Collective::scatter(out(all)?, into(recv, layout, each)?, 0),
-            "allgather" => Collective::allgather(out(each)?, into(recv, layout, all)?),
-            "alltoall" => Collective::alltoall(out(all)?, into(recv, layout, all)?),
-            "reduce" => Collective::reduce(out(all)?, into(recv, layout, all)?, sum, 0),
-            "allreduce" => Collective::allreduce(out(all)?, into(recv, layout, all)?, sum),
+            "gather" => Collective::gather(out(each)?, recv.view_mut(layout, all)?, 0),
+            "scatter" => Collective::scatter(out(all)?, recv.view_mut(layout, each)?, 0),
+            "allgather" => Collective::allgather(out(each)?, recv.view_mut(layout, all)?),
+            "alltoall" => Collective::alltoall(out(all)?, recv.view_mut(layout, all)?),
+            "reduce" => Collective::reduce(out(all)?, recv.view_mut(layout, all)?, sum, 0),
+            "allreduce" => Collective::allreduce(out(all)?, recv.view_mut(layout, all)?, sum),
             "reduce_scatter_block" => {
-                Collective::reduce_scatter_block(out(all)?, into(recv, layout, each)?, sum)
+                Collective::reduce_scatter_block(out(all)?, recv.view_mut(layout, each)?, sum)
             }
-            "scan" => Collective::scan(out(all)?, into(recv, layout, all)?, sum),
+            "scan" => Collective::scan(out(all)?, recv.view_mut(layout, all)?, sum),
             other => return Err(format!("no such collective: {other}").into()),
         };
         Ok(self.comm.perform(collective)?)
@@ -133,7 +192,11 @@ pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anythi
     let mut part = Part {
         comm,
         operation: work.operation,
-        layout: Datatype::resized(0, spread, &double)?.commit()?,
+        layout: if gaps > 1 {
+            Some(Datatype::resized(0, spread, &double)?.commit()?)
+        } else {
+            None
+        },
         each,
         all: if whole { work.bytes / ELEMENT } else { each * ranks },
         send: Places::new(world, work, gaps)?,
@@ -175,11 +238,6 @@ pub(crate) fn measure(world: &World, work: &Work<'_>) -> Result<Vec<f64>, Anythi
         }
     }
     Ok(samples)
-}
-
-/// So many elements in a place.
-fn into<'m>(recv: &'m mut [u8], layout: &Layout, count: u64) -> Result<ViewMut<'m>, Anything> {
-    Ok(ViewMut::typed(recv, 0, layout, count)?)
 }
 
 /// A clock that all processes share.
