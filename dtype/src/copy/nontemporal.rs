@@ -7,6 +7,7 @@
 
 use super::copy;
 use super::method::Level;
+use super::prefetch;
 
 /// Bytes in a cache line.
 pub(super) const LINE: usize = 64;
@@ -143,6 +144,18 @@ unsafe fn move_lines<const ASK: bool>(
     }
 }
 
+/// Each of several runs' reads are asked for this far ahead, but not beyond its end: there lies what nobody reads. Its
+/// first ones are asked for when it begins to wait for others ([`ask`]).
+const AHEAD_TOGETHER: usize = 512;
+
+/// Asks for the first lines of a run that will be moved together with others.
+#[inline]
+pub(super) fn ask(piece: &Piece) {
+    for at in (0..piece.len.min(AHEAD_TOGETHER)).step_by(LINE) {
+        prefetch(piece.from.wrapping_add(at));
+    }
+}
+
 /// Moves some runs, all of them a little at a time: memory gives more to several streams than to one.
 ///
 /// # Safety
@@ -177,7 +190,7 @@ mod wide {
         _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
     };
 
-    use super::{LINE, PIECES, Piece};
+    use super::{AHEAD_TOGETHER, LINE, PIECES, Piece};
     use crate::copy::prefetch;
 
     /// Defines a function that moves lines by registers of one width.
@@ -213,9 +226,6 @@ mod wide {
     lines!(lines_256, "avx2", __m256i, _mm256_loadu_si256, _mm256_stream_si256);
     lines!(lines_512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512);
 
-    /// Each run's reads are asked for this far ahead.
-    const AHEAD: usize = 512;
-
     /// Moves the first pairs of lines of all pieces.
     ///
     /// # Safety
@@ -227,8 +237,10 @@ mod wide {
         for at in (0..pairs * 2 * LINE).step_by(2 * LINE) {
             for piece in pieces {
                 let (source, target) = (piece.from.wrapping_add(at), piece.to.wrapping_add(at));
-                prefetch(source.wrapping_add(AHEAD));
-                prefetch(source.wrapping_add(AHEAD + LINE));
+                if at + AHEAD_TOGETHER < piece.len {
+                    prefetch(source.wrapping_add(AHEAD_TOGETHER));
+                    prefetch(source.wrapping_add(AHEAD_TOGETHER + LINE));
+                }
                 for at in (0..2 * LINE).step_by(32) {
                     // SAFETY: 32 bytes of a pair of lines of this piece, of any alignment.
                     let word = unsafe { _mm256_loadu_si256(source.wrapping_add(at).cast()) };
