@@ -38,6 +38,7 @@ mod introduction;
 mod long;
 #[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
 mod open;
+mod outline;
 mod pieces;
 mod plan;
 mod quick;
@@ -60,6 +61,7 @@ use crate::build::rows as rows_of;
 use crate::schedule::Buffer;
 use long::{Long, Slots};
 pub use open::Opening;
+pub use outline::Outline;
 pub use quick::Known;
 use quick::{Halfway, Kind};
 use short::Short;
