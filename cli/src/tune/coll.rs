@@ -50,11 +50,14 @@ impl Point {
         self.all.iter().filter(|(algorithm, _)| *algorithm != SHARED)
     }
 
-    /// Whether shared memory is about as quick as the best algorithm by messages; none: the call cannot go that way.
-    fn shared_wins(&self) -> Option<bool> {
+    /// How much longer shared memory takes than the best algorithm by messages, as a logarithm; none: the call cannot go
+    /// that way.
+    fn shared_loses(&self) -> Option<f64> {
         let best = self.by_messages().map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
-        let mut shared = self.all.iter().filter(|(algorithm, _)| *algorithm == SHARED);
-        shared.next().map(|(_, seconds)| *seconds <= best * WORTH_A_CHANGE)
+        let shared = self.all.iter().find(|(algorithm, _)| *algorithm == SHARED)?.1;
+        // What was not measured well says nothing.
+        let loses = (shared / best).ln();
+        Some(if loses.is_nan() { 0.0 } else { loses.clamp(-10.0, 10.0) })
     }
 
     /// The quickest by messages, unless `before` or the built-in choice is about as quick.
@@ -182,7 +185,7 @@ pub(super) fn measure(worlds: Worlds<'_>, budget: f64, part: &Path) -> Result<Ex
         for (point, algorithm) in points.iter().zip(&chosen) {
             let goes_shared = |rule: &Rule| point.bytes <= rule.bytes_max;
             let is_shared =
-                point.shared_wins().is_some() && shared.is_none_or(|it| goes_shared(&it));
+                point.shared_loses().is_some() && shared.is_none_or(|it| goes_shared(&it));
             let algorithm = if is_shared { &SHARED } else { algorithm };
             let (built_in, time) = (point.all[0].1, point.time(*algorithm));
             shown.push([
@@ -217,16 +220,24 @@ pub(super) fn measure(worlds: Worlds<'_>, budget: f64, part: &Path) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// Up to which length calls go through shared memory. A barrier always does.
+/// Up to which length calls go through shared memory: where all lengths together lose least. So one length that other work
+/// has disturbed does not decide for those behind it. A barrier always goes that way.
 fn shared_rule(operation: Operation, n: usize, points: &[Point]) -> Option<Rule> {
-    if operation == Operation::Barrier || points.iter().all(|point| point.shared_wins().is_none()) {
+    let loses: Vec<f64> = points.iter().map_while(Point::shared_loses).collect();
+    if operation == Operation::Barrier || loses.is_empty() {
         return None;
     }
-    let lost = points.iter().position(|point| point.shared_wins() == Some(false));
-    let bytes_max = match lost {
-        None => u64::MAX,
-        Some(0) => 0,
-        Some(at) => between(&points[at - 1], &points[at]),
+    // Up to each length: what is lost there by shared memory, less a gain that is not worth a change.
+    let mut lost = vec![0.0];
+    for more in &loses {
+        lost.push(lost[lost.len() - 1] + more - WORTH_A_CHANGE.ln());
+    }
+    let least = lost.iter().copied().fold(f64::INFINITY, f64::min);
+    let count = lost.iter().rposition(|it| *it <= least).unwrap_or(0);
+    let bytes_max = match (count, points.get(count)) {
+        (_, None) => u64::MAX,
+        (0, _) => 0,
+        (at, Some(next)) => between(&points[at - 1], next),
     };
     Some(Rule { operation, ranks_max: n, bytes_max, algorithm: SHARED })
 }
@@ -300,9 +311,15 @@ mod tests {
         let rule = shared_rule(Operation::Allreduce, 4, &with).unwrap();
         assert_eq!((rule.bytes_max, rule.algorithm), (256, SHARED));
         assert_eq!(choices(&with), choices(&points[..4]));
-        let always = [shared(0, 0.5), points[3].clone()];
-        assert_eq!(shared_rule(Operation::Scan, 4, &always).unwrap().bytes_max, u64::MAX);
-        assert_eq!(shared_rule(Operation::Scan, 4, &points), None);
+        let rule = |points: &[Point]| shared_rule(Operation::Scan, 4, points).map(|it| it.bytes_max);
+        assert_eq!(rule(&[shared(0, 0.5), shared(1, 0.5)]), Some(u64::MAX));
+        assert_eq!(rule(&[shared(0, 1.1), shared(1, 1.1)]), Some(0));
+        assert_eq!(rule(&points), None);
+        // One length that was disturbed does not decide for those behind it, nor one that is won by chance.
+        let disturbed = [shared(0, 1.3), shared(1, 0.5), shared(2, 0.5), shared(3, 2.0)];
+        assert_eq!(rule(&disturbed), Some(2048));
+        let by_chance = [shared(0, 0.5), shared(1, 2.0), shared(2, 2.0), shared(3, 0.95)];
+        assert_eq!(rule(&by_chance), Some(32));
         // A barrier has no bytes.
         let alone = [point(0, [1.0, 0.5, 1.0])];
         let rules = rules_of(Operation::Barrier, 2, &alone, &choices(&alone));
