@@ -8,7 +8,9 @@ use super::lines::tell;
 use super::run::start_quietly;
 use super::{Worlds, say, spaces};
 use gapless::Link;
+use gapless::coll::Level;
 use gapless::launch::Job;
+use gapless::processors::Processors;
 use gapless::tuning::{self, Location};
 use gapless_btl::{Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
@@ -65,6 +67,7 @@ fn here() -> Result<String, Failure> {
     if let Some(container) = &machine.container {
         line("container", &container.hint);
     }
+    line("levels", &levels(&Processors::here(), &Processors::allowed()));
     line("huge pages", &format!("transparent: {}", machine.transparent_hugepages));
     line("space host", "available");
     for (title, devices) in
@@ -89,6 +92,37 @@ fn here() -> Result<String, Failure> {
         Err(error) => line("transport sm", &format!("not available: {error}")),
     }
     Ok(text)
+}
+
+/// How the processors that this process may use are grouped, and which groups they are all in: collectives on levels
+/// need ranks that are kept on one.
+fn levels(system: &Processors, allowed: &[usize]) -> String {
+    let (mut there, mut kept) = (Vec::new(), Vec::new());
+    for level in Level::INSIDE {
+        let name = level.title();
+        let groups = system.groups(level, allowed);
+        match &groups[..] {
+            [] => there.push(format!("{name} unknown")),
+            [group] => kept.push(format!("{name} {}", group.number)),
+            several => {
+                let mut sizes: Vec<_> = several.iter().map(|it| it.processors.len()).collect();
+                sizes.sort_unstable();
+                sizes.dedup();
+                let of = match &sizes[..] {
+                    [size] => spaces::counted(*size as u64, "processor"),
+                    sizes => {
+                        let words: Vec<_> = sizes.iter().map(usize::to_string).collect();
+                        format!("{} processors", words.join(" or "))
+                    }
+                };
+                there.push(format!("{} of {of}", spaces::counted(several.len() as u64, name)));
+            }
+        }
+    }
+    if !kept.is_empty() {
+        there.push(format!("this process is kept on {}", kept.join(", ")));
+    }
+    there.join("; ")
 }
 
 /// Which numbers a world takes.

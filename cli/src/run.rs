@@ -5,7 +5,10 @@ mod words;
 use super::complain;
 use super::failure::Failure;
 use clap::{Args, FromArgMatches};
-use gapless::launch::{self, BindTo, Cores, Job, Launch, LaunchError, MapBy, Outcome, Program};
+use gapless::coll::Level;
+use gapless::launch::{
+    self, BindTo, Core, Cores, Job, Launch, LaunchError, MapBy, Outcome, Program,
+};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -39,7 +42,7 @@ pub(super) struct Run {
     /// What each process is kept on [default: what --map-by names, or none]
     #[arg(long, value_name = "UNIT")]
     bind_to: Option<Bind>,
-    /// Give out cores one after the other (also: slot, node), or one of each NUMA node in turn
+    /// Give out cores one after the other (also: slot, node), or one of each cache, NUMA node or socket in turn
     #[arg(long, value_name = "UNIT")]
     map_by: Option<Map>,
     /// Say on standard error where each process is kept
@@ -57,8 +60,22 @@ pub(super) struct Run {
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Bind {
     Core,
+    L3,
     Numa,
+    Socket,
     None,
+}
+
+impl From<Bind> for BindTo {
+    fn from(bind: Bind) -> BindTo {
+        match bind {
+            Bind::Core => BindTo::Core,
+            Bind::L3 => BindTo::Group(Level::L3),
+            Bind::Numa => BindTo::Group(Level::Numa),
+            Bind::Socket => BindTo::Group(Level::Socket),
+            Bind::None => BindTo::None,
+        }
+    }
 }
 
 /// As the option says it. On one host, slots of a node are cores.
@@ -66,7 +83,38 @@ enum Bind {
 enum Map {
     #[value(aliases = ["slot", "node"])]
     Core,
+    L3,
     Numa,
+    Socket,
+}
+
+impl From<Map> for MapBy {
+    fn from(map: Map) -> MapBy {
+        match map {
+            Map::Core => MapBy::Core,
+            Map::L3 => MapBy::Group(Level::L3),
+            Map::Numa => MapBy::Group(Level::Numa),
+            Map::Socket => MapBy::Group(Level::Socket),
+        }
+    }
+}
+
+impl From<Map> for BindTo {
+    /// What processes are kept on if only the order of cores is said.
+    fn from(map: Map) -> BindTo {
+        match MapBy::from(map) {
+            MapBy::Core => BindTo::Core,
+            MapBy::Group(level) => BindTo::Group(level),
+        }
+    }
+}
+
+/// The groups that a place is in, in words.
+fn groups_of(place: &Core) -> String {
+    let known = Level::INSIDE.into_iter().filter_map(|level| Some((level, place.group(level)?)));
+    let words: Vec<String> =
+        known.map(|(level, number)| format!("{} {number}", level.title())).collect();
+    if words.is_empty() { String::new() } else { format!(" of {}", words.join(", ")) }
 }
 
 /// The options of this verb, for who parses them.
@@ -127,15 +175,9 @@ impl Run {
 
     /// The processors of each rank; none if nothing is to be bound.
     fn places(&self, ranks: u32) -> Result<Vec<Vec<usize>>, Failure> {
-        let by = match self.map_by {
-            Some(Map::Numa) => MapBy::Numa,
-            Some(Map::Core) | None => MapBy::Core,
-        };
-        let to = match (self.bind_to, self.map_by) {
-            (Some(Bind::Core), _) | (None, Some(Map::Core)) => BindTo::Core,
-            (Some(Bind::Numa), _) | (None, Some(Map::Numa)) => BindTo::Numa,
-            (Some(Bind::None), _) | (None, None) => BindTo::None,
-        };
+        let by = self.map_by.map(MapBy::from).unwrap_or_default();
+        let to = self.bind_to.map(BindTo::from).or(self.map_by.map(BindTo::from));
+        let to = to.unwrap_or_default();
         if to == BindTo::None {
             if self.report_bindings {
                 complain("no rank is bound");
@@ -151,10 +193,8 @@ impl Run {
         if self.report_bindings {
             for (rank, place) in binding.places.iter().enumerate() {
                 let listed: Vec<String> = place.processors.iter().map(usize::to_string).collect();
-                let (node, listed) = (place.node, listed.join(","));
-                complain(&format!(
-                    "rank {rank} is bound to processors {listed} of NUMA node {node}"
-                ));
+                let (listed, groups) = (listed.join(","), groups_of(place));
+                complain(&format!("rank {rank} is bound to processors {listed}{groups}"));
             }
         }
         Ok(binding.places.into_iter().map(|place| place.processors).collect())

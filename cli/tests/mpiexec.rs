@@ -65,7 +65,10 @@ fn an_option_that_is_unknown_is_named_with_its_like() {
     refuses(&["-n", "1", "--bindto", "core", "true"], "'--bind-to'");
     refuses(&["-bindto", "core", "-n", "1", "true"], "'--bindto'");
     refuses(&["-n", "1", "--map-bye", "core", "true"], "'--map-by'");
-    refuses(&["-n", "1", "--bind-to", "socket", "true"], "it is one of core, numa, none");
+    refuses(
+        &["-n", "1", "--bind-to", "board", "true"],
+        "it is one of core, l3, numa, socket, none",
+    );
     refuses(&["-n", "1", "true", ":", "-n", "1", "--timout", "5", "true"], "'--timeout'");
 }
 
@@ -122,6 +125,9 @@ fn processes_are_kept_on_processors_of_ours() {
         &["--map-by", "numa"],
         &["--map-by", "node", "--bind-to", "core"],
         &["--bind-to=core", "--map-by=numa"],
+        &["--bind-to", "socket"],
+        &["--map-by", "l3"],
+        &["--bind-to=l3", "--map-by=socket"],
     ] {
         let words = [options, &["--report-bindings", "-n", "3", "sh", "-c", ALLOWED]].concat();
         let output = run(&words);

@@ -1,6 +1,7 @@
 //! Which algorithms there are, and which operations each does.
 use crate::Operation;
 use crate::algorithms::{Butterfly, Exchange};
+use crate::level::{Level, Within};
 use crate::tree::Tree;
 
 /// How an operation is done among some ranks.
@@ -25,26 +26,29 @@ pub enum Method {
     Shared,
 }
 
-/// An algorithm: a method, in segments or not, on one level or two.
+/// An algorithm: a method, in segments or not, on one level or several.
 ///
 /// As text, which `Display` writes and `FromStr` reads: the name of a method, `in` and the length of a segment if there
-/// are any, `over` and the tree within groups if it goes on two levels: `chain in 64K`, `doubling over binomial`.
-/// [`METHODS`](crate::METHODS) lists the names.
+/// are any, `over` and the tree within the groups of each level that it uses, the coarsest first: `chain in 64K`,
+/// `doubling over binomial` (leaders of hosts double, a tree within each host),
+/// `ring over 4-nomial over numa flat` (a flat tree within each NUMA node, a tree of their leaders within each host).
+/// The name of a [`Level`] may be left out: the first is then `host`, each other the next finer one.
+/// [`METHODS`](crate::METHODS) lists the names of methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Algorithm {
-    /// How it is done; on two levels, by the leaders of the groups.
+    /// How it is done; on levels, by the leaders of the coarsest groups.
     pub method: Method,
     /// Longest message in bytes, for pipelines; 0: messages are not cut.
     pub segment: u64,
-    /// On two levels: the tree within each group of the [`Locality`](crate::Locality). None: on one level.
-    pub within: Option<Tree>,
+    /// The trees within the groups of the [`Locality`](crate::Locality), on the levels that it uses.
+    pub within: Within,
 }
 
 impl Algorithm {
     /// On one level, without segments.
     #[must_use]
     pub const fn new(method: Method) -> Self {
-        Self { method, segment: 0, within: None }
+        Self { method, segment: 0, within: Within::NONE }
     }
 
     /// In segments of about so many bytes; 0: in one.
@@ -53,28 +57,26 @@ impl Algorithm {
         Self { segment, ..self }
     }
 
-    /// Among the leaders of the groups, with this tree within each group.
+    /// With this tree within each group of a level: among the leaders of the groups of the next finer level that it uses,
+    /// or all ranks. The leaders of the coarsest groups do what the method says.
     #[must_use]
-    pub const fn two_level(self, within: Tree) -> Self {
-        Self { within: Some(within), ..self }
+    pub const fn over(self, level: Level, tree: Tree) -> Self {
+        Self { within: self.within.with(level, tree), ..self }
     }
 
     /// Whether it does the operation; `commutative` counts for reductions only.
     #[must_use]
     pub fn does(&self, operation: Operation, commutative: bool) -> bool {
         use Operation::{Allgather, Allreduce, Barrier, Bcast, Reduce};
-        if self.method == Method::Shared && (self.segment > 0 || self.within.is_some()) {
+        if self.method == Method::Shared && (self.segment > 0 || !self.within.is_empty()) {
             return false;
         }
-        if let Some(within) = self.within {
-            let two_level = matches!(operation, Barrier | Bcast | Reduce | Allreduce | Allgather);
-            let ordered = commutative || !operation.reduces() || within.is_ordered();
-            return two_level
-                && ordered
-                && within.is_sound()
-                && self.method.does(operation, commutative);
-        }
-        self.method.does(operation, commutative)
+        let on_levels = matches!(operation, Barrier | Bcast | Reduce | Allreduce | Allgather);
+        let any_order = commutative || !operation.reduces();
+        let fits = |tree: Tree| tree.is_sound() && (any_order || tree.is_ordered());
+        (on_levels || self.within.is_empty())
+            && self.within.levels().all(|(_, tree)| fits(tree))
+            && self.method.does(operation, commutative)
     }
 }
 

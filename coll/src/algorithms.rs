@@ -4,10 +4,10 @@ pub(crate) mod alltoall;
 pub(crate) mod butterfly;
 pub(crate) mod compose;
 pub(crate) mod exchange;
+pub(crate) mod levels;
 pub(crate) mod neighbors;
 pub(crate) mod over_tree;
 pub(crate) mod scan;
-pub(crate) mod two_level;
 
 pub use butterfly::Butterfly;
 pub use exchange::Exchange;

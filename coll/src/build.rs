@@ -1,8 +1,8 @@
 //! From a call and an algorithm to this rank's schedule.
 use crate::algorithms::alltoall::{self, Blocks};
+use crate::algorithms::levels::{self, Levels};
 use crate::algorithms::over_tree::{self, Spread};
 use crate::algorithms::scan::{self, Prefix};
-use crate::algorithms::two_level::{self, Levels};
 use crate::algorithms::{compose, neighbors};
 use crate::area::{Area, Cuts};
 use crate::builder::Builder;
@@ -32,7 +32,7 @@ pub fn build(
     let ranks = locality.ranks();
     call.check(rank, ranks)?;
     if let Some(why) = misfit(call, locality, algorithm) {
-        let (operation, algorithm) = (call.operation(), *algorithm);
+        let (operation, algorithm) = (call.operation(), Box::new(*algorithm));
         return Err(BuildError::Unsuited { operation, algorithm, why });
     }
     let (send, recv) = rows(call, rank, ranks);
@@ -99,8 +99,10 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn levels(&self, root: Option<usize>) -> Levels {
-        Levels::new(self.locality, self.rank, root)
+    /// This rank's place on the levels; the root leads its groups, if there is one and it `leads`.
+    fn levels(&self, root: Option<usize>, leads: bool) -> Levels {
+        let root = (root.unwrap_or(0), leads);
+        Levels::new(self.locality, &self.algorithm.within, self.rank, root)
     }
 
     /// The tree of an algorithm that is one.
@@ -110,20 +112,14 @@ impl Plan<'_> {
 
     /// Operations that only move bytes.
     fn movement(&self, b: &mut Builder, call: &Call<'_>) {
-        let Algorithm { method, segment, within } = self.algorithm;
+        let Algorithm { method, segment, .. } = self.algorithm;
+        let how = (method, segment);
         let (send, recv) = (b.send_buffer(), b.recv_buffer());
         match *call {
-            Call::Barrier => match within {
-                None => compose::barrier(b, &self.team, method),
-                Some(within) => two_level::barrier(b, &self.levels(None), method, within),
-            },
-            Call::Bcast { root, .. } => match within {
-                None => compose::bcast(b, &self.team.from(root), method, recv, segment),
-                Some(within) => {
-                    let how = (method, within, segment);
-                    two_level::bcast(b, &self.levels(Some(root)), how, recv);
-                }
-            },
+            Call::Barrier => levels::barrier(b, &self.levels(None, false), method),
+            Call::Bcast { root, .. } => {
+                levels::bcast(b, &self.levels(Some(root), true), how, recv);
+            }
             Call::Gather { root, len, in_place } => {
                 let cuts = Cuts::equal(self.team.len(), len);
                 let (own, whole) = self.at_root(root, &cuts, in_place, send, recv);
@@ -163,20 +159,14 @@ impl Plan<'_> {
                 if !in_place {
                     b.copy(send, recv.cut(cuts.range(self.rank..self.rank + 1)));
                 }
-                match within {
-                    None => compose::allgather(b, &self.team, (method, segment), recv, &cuts),
-                    Some(within) => {
-                        let (levels, how) = (self.levels(None), (method, within, segment));
-                        two_level::allgather(b, self.locality, &levels, how, (recv, len));
-                    }
-                }
+                levels::allgather(b, &self.levels(None, false), how, (recv, len));
             }
             Call::Allgatherv { lens, in_place } => {
                 let cuts = Cuts::each(lens);
                 if !in_place {
                     b.copy(send, recv.cut(cuts.range(self.rank..self.rank + 1)));
                 }
-                compose::allgather(b, &self.team, (method, segment), recv, &cuts);
+                compose::allgather(b, &self.team, how, recv, &cuts);
             }
             Call::Alltoall { len, in_place } => {
                 let cuts = Cuts::equal(self.team.len(), len);
@@ -244,31 +234,19 @@ impl Plan<'_> {
 
     /// Operations that combine.
     fn reduction(&self, b: &mut Builder, call: &Call<'_>, of: Reduction) {
-        let Algorithm { method, segment, within } = self.algorithm;
+        let Algorithm { method, segment, .. } = self.algorithm;
         let how = (method, segment);
         let recv = b.recv_buffer();
         let input = if b.send_buffer().is_empty() { recv } else { b.send_buffer() };
         match *call {
             Call::Reduce { root, .. } => {
                 let result = (self.rank == root).then_some(recv);
-                let areas = (input, result);
-                match within {
-                    None => compose::reduce(b, &self.team, root, how, areas, of),
-                    Some(within) => {
-                        let how = (method, within, segment);
-                        let levels = self.levels(of.commutative.then_some(root));
-                        let forward = (!of.commutative).then_some((self.rank, root));
-                        two_level::reduce(b, &levels, how, areas, of, forward);
-                    }
-                }
+                let levels = self.levels(Some(root), of.commutative);
+                levels::reduce(b, &levels, how, (input, result), of);
             }
-            Call::Allreduce { .. } => match within {
-                None => compose::allreduce(b, &self.team, how, (input, recv), of),
-                Some(within) => {
-                    let how = (method, within, segment);
-                    two_level::allreduce(b, &self.levels(None), how, (input, recv), of);
-                }
-            },
+            Call::Allreduce { .. } => {
+                levels::allreduce(b, &self.levels(None, false), how, (input, recv), of);
+            }
             Call::ReduceScatter { lens, in_place, .. } => {
                 self.reduce_scatter(b, &Cuts::each(lens), in_place, input, of);
             }

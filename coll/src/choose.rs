@@ -1,14 +1,14 @@
 //! Which algorithm a call goes by: a table, and what the cost model says of the alternatives.
 //!
 //! The choice depends only on what all ranks know: the operation, the bytes of [`Call::bytes`], whether the operation is
-//! commutative, and which ranks are near each other. So all ranks choose the same without a message. Where a buffer lies and what its
-//! layout is, one rank knows alone: that never matters here.
+//! commutative, and which ranks are near each other. So all ranks choose the same without a message. Where a buffer lies
+//! and what its layout is, one rank knows alone: that never matters here.
 use crate::algorithms::{Butterfly, Exchange};
 use crate::cost::{Cost, predict};
 use crate::page::Page;
 use crate::suits::{is_frugal, suits};
 use crate::tree::Tree;
-use crate::{Algorithm, BuildError, Call, Locality, Method, Operation, Sample};
+use crate::{Algorithm, BuildError, Call, Level, Locality, Method, Operation, Sample};
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub struct Rule {
 /// The table by which algorithms are chosen: the first rule holds that fits the call and whose algorithm can do it.
 ///
 /// Rules of [`Method::Shared`] are for blocking calls whose ranks share memory ([`shared_rule_for`]); others pass them over.
-/// Algorithms on two levels are passed over if the [`Locality`] has one group only, or only groups of one. All ranks of a
-/// communicator must have the same table.
+/// Algorithms on levels are passed over if one of the levels does not divide the ranks ([`Locality::has_levels`]). All ranks
+/// of a communicator must have the same table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The rules, in order.
@@ -62,7 +62,7 @@ const fn cut(rule: Rule, segment: u64) -> Rule {
 }
 
 const fn levels(rule: Rule) -> Rule {
-    Rule { algorithm: rule.algorithm.two_level(Tree::Binomial), ..rule }
+    Rule { algorithm: rule.algorithm.over(Level::Host, Tree::Binomial), ..rule }
 }
 
 const BINOMIAL: Method = Method::Tree(Tree::Binomial);
@@ -178,7 +178,7 @@ pub fn choose(table: &Table, call: &Call<'_>, locality: &Locality) -> Algorithm 
 pub fn rule_for(table: &Table, call: &Call<'_>, locality: &Locality) -> Option<usize> {
     let fits = |rule: &Rule| {
         covers(rule, call, locality.ranks())
-            && (rule.algorithm.within.is_none() || locality.has_levels())
+            && locality.has_levels(&rule.algorithm)
             && suits(call, locality, &rule.algorithm)
     };
     table.rules.iter().position(fits)
@@ -250,8 +250,10 @@ pub fn candidates(call: &Call<'_>, locality: &Locality) -> Vec<Algorithm> {
         if is_vector && matches!(method, Method::Tree(_)) {
             all.push(whole.segmented(SEGMENT));
         }
-        if locality.has_levels() {
-            all.push(whole.two_level(Tree::Binomial));
+        let mut on_levels = whole;
+        for level in locality.dividing() {
+            on_levels = on_levels.over(level, Tree::Binomial);
+            all.push(on_levels);
         }
     }
     all.retain(|algorithm| {
@@ -301,7 +303,7 @@ pub fn alternatives(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Reduction, build};
+    use crate::{Reduction, Within, build};
 
     const ORDERED: Reduction = Reduction { unit: 8, commutative: false };
     const ANY_ORDER: Reduction = Reduction { unit: 8, commutative: true };
@@ -390,10 +392,25 @@ mod tests {
         let within = |locality: &Locality| choose(&Table::default(), &call, locality).within;
         let [flat, halves, _] = localities(8);
         let singles = Locality::new((0..8).map(|rank| vec![rank]).collect()).expect("all ranks");
-        assert_eq!((within(&flat), within(&singles)), (None, None));
-        assert_eq!(within(&halves), Some(Tree::Binomial));
+        let hosts = Within::NONE.with(Level::Host, Tree::Binomial);
+        assert_eq!((within(&flat), within(&singles)), (Within::NONE, Within::NONE));
+        assert_eq!(within(&halves), hosts);
         let gather = Call::Allgather { len: 8, in_place: false };
-        assert!(candidates(&gather, &halves).iter().any(|it| it.within.is_some()));
+        let proposed = |locality: &Locality| {
+            let all = candidates(&gather, locality);
+            all.into_iter().map(|it| it.within).collect::<std::collections::HashSet<_>>()
+        };
+        assert_eq!(proposed(&singles), [Within::NONE].into());
+        assert_eq!(proposed(&halves), [Within::NONE, hosts].into());
+        let pairs = (0..4).map(|pair| vec![2 * pair, 2 * pair + 1]).collect::<Vec<_>>();
+        let nodes = |it: Locality| it.with(Level::Numa, pairs.clone()).expect("parts of hosts");
+        let both = hosts.with(Level::Numa, Tree::Binomial);
+        let two = halves.clone();
+        assert_eq!(proposed(&nodes(halves)), [Within::NONE, hosts, both].into());
+        let inside = Within::NONE.with(Level::Numa, Tree::Binomial);
+        assert_eq!(proposed(&nodes(flat.clone())), [Within::NONE, inside].into());
+        // The built-in rules know levels between hosts only.
+        assert_eq!((within(&nodes(two)), within(&nodes(flat))), (hosts, Within::NONE));
     }
 
     #[test]

@@ -6,8 +6,8 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
-use crate::Locality;
 use crate::schedule::{Action, Schedule};
+use crate::{Level, Locality};
 
 /// What a message costs between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,10 +21,10 @@ pub struct Wire {
 /// What steps cost, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Between ranks of one group of the [`Locality`].
+    /// Between ranks that no level of the [`Locality`] has in different groups.
     pub near: Wire,
-    /// Between groups.
-    pub far: Wire,
+    /// Between ranks in different groups of a [`Level`]: the coarsest such level counts.
+    pub apart: [Wire; Level::COUNT],
     /// What a message costs each end's processor: LogGP's `o`.
     pub message: f64,
     /// A byte that is copied.
@@ -34,18 +34,23 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Round numbers for processes of one host, and hosts that are joined by a network of 100 Gbit/s. Measure, if it
-    /// matters.
+    /// Round numbers for processes of one host, and hosts that are joined by a network of 100 Gbit/s. Within a host, what
+    /// crosses sockets, NUMA nodes or caches takes a little longer. Measure, if it matters.
     pub const TYPICAL: Self = Self {
         near: Wire { latency: 0.3e-6, byte: 0.1e-9 },
-        far: Wire { latency: 1.5e-6, byte: 0.085e-9 },
+        apart: [
+            Wire { latency: 1.5e-6, byte: 0.085e-9 },
+            Wire { latency: 0.5e-6, byte: 0.13e-9 },
+            Wire { latency: 0.4e-6, byte: 0.12e-9 },
+            Wire { latency: 0.35e-6, byte: 0.11e-9 },
+        ],
         message: 0.15e-6,
         copy: 0.05e-9,
         reduce: 0.1e-9,
     };
 
     fn wire(&self, locality: &Locality, one: usize, other: usize) -> Wire {
-        if locality.is_near(one, other) { self.near } else { self.far }
+        locality.apart(one, other).map_or(self.near, |level| self.apart[level as usize])
     }
 }
 
@@ -244,7 +249,12 @@ mod tests {
 
     const COST: Cost = Cost {
         near: Wire { latency: 1.0, byte: 0.5 },
-        far: Wire { latency: 100.0, byte: 5.0 },
+        apart: [
+            Wire { latency: 100.0, byte: 5.0 },
+            Wire { latency: 10.0, byte: 2.0 },
+            Wire { latency: 5.0, byte: 1.0 },
+            Wire { latency: 2.0, byte: 0.75 },
+        ],
         message: 0.25,
         copy: 0.125,
         reduce: 2.0,
@@ -274,6 +284,8 @@ mod tests {
         close(time(&flat(4), &bcast(10), tree(Tree::Flat)), hop(10.0) + 2.0 * 5.0);
         let groups = Locality::new(vec![vec![0], vec![1]]).expect("two groups");
         close(time(&groups, &bcast(10), tree(Tree::Chain)), 0.25 + 100.0 + 50.0 + 0.25);
+        let nodes = flat(2).with(Level::Numa, vec![vec![0], vec![1]]).expect("two nodes");
+        close(time(&nodes, &bcast(10), tree(Tree::Chain)), 0.25 + 5.0 + 10.0 + 0.25);
         let ring = Algorithm::new(Method::Exchange(Exchange::Ring));
         let allgather = Call::Allgather { len: 10, in_place: true };
         close(time(&flat(5), &allgather, ring), 4.0 * hop(10.0));
@@ -296,8 +308,13 @@ mod tests {
         assert!(time(&flat, &bcast(8), chain) > time(&flat, &bcast(8), binomial));
         let by_turns = (0..3).map(|turn| (turn..16).step_by(3).collect()).collect();
         let by_turns = Locality::new(by_turns).expect("three groups");
-        let levels = binomial.two_level(Tree::Binomial);
+        let levels = binomial.over(Level::Host, Tree::Binomial);
         assert!(time(&by_turns, &bcast(64), levels) < time(&by_turns, &bcast(64), binomial));
+        // Within the hosts every other rank is on another socket.
+        let sockets = (0..6).map(|turn| (turn..16).step_by(6).collect()).collect();
+        let sockets = by_turns.with(Level::Socket, sockets).expect("parts of hosts");
+        let more = levels.over(Level::Socket, Tree::Binomial);
+        assert!(time(&sockets, &bcast(64), more) < time(&sockets, &bcast(64), levels));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! What may be wrong with a call.
-use crate::{Algorithm, Misfit, Operation};
+use crate::{Algorithm, Level, Misfit, Operation};
 
 /// Why there is no schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,13 +70,19 @@ pub enum BuildError {
     /// The groups of a locality do not name every rank exactly once.
     #[error("the groups do not name every rank exactly once")]
     Locality,
+    /// A group is not a part of one group of the coarser level, or levels are not given from the coarsest on.
+    #[error("the groups of level {level} are not parts of those of a coarser level")]
+    Nesting {
+        /// The level whose groups they are.
+        level: Level,
+    },
     /// The algorithm does not do the operation, or not this one.
     #[error("the algorithm {algorithm} does not do this {operation}: {why}")]
     Unsuited {
         /// The operation.
         operation: Operation,
         /// The algorithm.
-        algorithm: Algorithm,
+        algorithm: Box<Algorithm>,
         /// Why not.
         why: Misfit,
     },

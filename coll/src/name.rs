@@ -5,6 +5,8 @@
 //! let algorithm: Algorithm = "chain in 64K over binomial".parse()?;
 //! assert_eq!(algorithm.segment, 64 << 10);
 //! assert_eq!(algorithm.to_string(), "chain in 64K over binomial");
+//! let levels: Algorithm = "ring over 4-nomial over flat".parse()?;
+//! assert_eq!(levels.to_string(), "ring over 4-nomial over socket flat");
 //! let error = "all_reduce".parse::<Operation>().expect_err("its name is another");
 //! assert_eq!(error.to_string(), "there is no operation \"all_reduce\"; did you mean allreduce?");
 //! # Ok::<(), gapless_coll::NameError>(())
@@ -14,7 +16,7 @@ use std::str::FromStr;
 
 use crate::algorithms::{Butterfly, Exchange};
 use crate::tree::Tree;
-use crate::{Algorithm, Method, Operation};
+use crate::{Algorithm, Level, Method, Operation, Within};
 
 /// The names of the methods; `N` stands for a number.
 pub const METHODS: [&str; 19] = [
@@ -74,9 +76,15 @@ pub enum NameError {
         /// What was given, shortened.
         given: String,
     },
-    /// Something else than `METHOD [in LENGTH] [over TREE]`.
+    /// Levels that are not named from the coarsest on, or too many.
+    #[error("in {given:?} levels are not named from the coarsest on: {}", Level::ALL.map(Level::name).join(", "))]
+    Level {
+        /// What was given, shortened.
+        given: String,
+    },
+    /// Something else than `METHOD [in LENGTH] [over [LEVEL] TREE]…`.
     #[error(
-        "{given:?} is no algorithm: METHOD, in LENGTH if in segments, over TREE if on two levels"
+        "{given:?} is no algorithm: METHOD, in LENGTH if in segments, over TREE for each level"
     )]
     Algorithm {
         /// What was given, shortened.
@@ -158,11 +166,18 @@ impl FromStr for Algorithm {
             algorithm.segment = bytes(len).filter(|len| *len > 0).ok_or_else(wrong)?;
             word = words.next();
         }
-        if word == Some("over") {
-            let name = words.next().unwrap_or_default();
+        let mut next = Some(Level::Host);
+        while word == Some("over") {
+            let mut name = words.next().unwrap_or_default();
+            let named = Level::ALL.into_iter().find(|level| level.name() == name);
+            if named.is_some() {
+                name = words.next().unwrap_or_default();
+            }
             let tree = Tree::named(name).ok_or_else(|| NameError::Tree { given: shown(name) })?;
-            algorithm.within = Some(tree);
-            word = words.next();
+            let level = next.map(|next| named.unwrap_or(next)).filter(|level| Some(*level) >= next);
+            let level = level.ok_or_else(|| NameError::Level { given: shown(text) })?;
+            algorithm = algorithm.over(level, tree);
+            (next, word) = (level.finer(), words.next());
         }
         match word {
             None => Ok(algorithm),
@@ -239,10 +254,17 @@ impl fmt::Display for Algorithm {
             len if len.is_multiple_of(1 << 10) => write!(f, " in {}K", len >> 10)?,
             len => write!(f, " in {len}")?,
         }
-        match self.within {
-            Some(within) => write!(f, " over {within}"),
-            None => Ok(()),
-        }
+        self.within.fmt(f)
+    }
+}
+
+/// ` over binomial over numa flat`; nothing without levels.
+impl fmt::Display for Within {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.levels().try_for_each(|(level, tree)| match level {
+            Level::Host => write!(f, " over {tree}"),
+            finer => write!(f, " over {finer} {tree}"),
+        })
     }
 }
 
@@ -308,12 +330,29 @@ mod tests {
             all.extend(choose::candidates(&call, &halves));
         }
         all.extend([
-            Algorithm::new(Method::Pairwise(7)).segmented(1000).two_level(Tree::KAry(3)),
+            Algorithm::new(Method::Pairwise(7)).segmented(1000).over(Level::Host, Tree::KAry(3)),
+            Algorithm::new(Method::Linear)
+                .over(Level::Host, Tree::Flat)
+                .over(Level::L3, Tree::Bine),
+            Algorithm::new(Method::Linear)
+                .over(Level::Numa, Tree::Flat)
+                .over(Level::L3, Tree::Bine),
             Algorithm::new(Method::Tree(Tree::KNomial(2))).segmented(3 << 20),
         ]);
         assert!(all.len() > 100);
         for algorithm in all {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm), "{algorithm}");
+        }
+        let written = |text: &str| text.parse::<Algorithm>().map(|it| it.to_string());
+        for (text, same) in [
+            ("ring over host flat", "ring over flat"),
+            (
+                "ring over flat over flat over flat over flat",
+                "ring over flat over socket flat over numa flat over l3 flat",
+            ),
+            ("ring over socket flat over bine", "ring over socket flat over numa bine"),
+        ] {
+            assert_eq!(written(text), Ok(same.to_owned()));
         }
         for operation in Operation::ALL {
             assert_eq!(operation.name().parse(), Ok(operation));
@@ -349,6 +388,14 @@ mod tests {
             ("ring over", "no tree"),
             ("ring in 4K over flat twice", "no algorithm"),
             ("chain over flat in 4K", "no algorithm"),
+            ("chain over numa", "no tree"),
+            (
+                "chain over numa flat over socket flat",
+                "from the coarsest on: host, socket, numa, l3",
+            ),
+            ("chain over numa flat over numa flat", "from the coarsest on"),
+            ("chain over l3 flat over flat", "from the coarsest on"),
+            ("chain over flat over flat over flat over flat over flat", "from the coarsest on"),
         ] {
             let error = algorithm(text);
             assert!(error.contains(part), "{text}: {error}");

@@ -1,4 +1,5 @@
 //! Whether an algorithm does a call, and if not, why.
+use crate::level::{Level, Within};
 use crate::tree::Tree;
 use crate::{Algorithm, Call, Locality, Method, Operation};
 
@@ -12,11 +13,14 @@ pub enum Misfit {
     /// It combines operands in another order than that of the ranks.
     #[error("it does not keep the order of operands, and the operation is not commutative")]
     Order,
-    /// Only some operations go on two levels.
-    #[error("only barrier, bcast, reduce, allreduce and allgather go on two levels")]
+    /// Only some operations go on levels.
+    #[error("only barrier, bcast, reduce, allreduce and allgather go on levels")]
     Levels,
+    /// It uses a level that is not known of all ranks.
+    #[error("it is not known which ranks are together on level {0}")]
+    Unknown(Level),
     /// The ranks of a group do not follow each other.
-    #[error("on two levels, it needs groups of ranks that follow each other")]
+    #[error("on levels, it needs groups of ranks that follow each other")]
     Groups,
     /// A rank would have too many children: what comes from each is waited for before anything goes to any.
     #[error("a rank would have more than {CHILDREN_MAX} children")]
@@ -49,9 +53,10 @@ pub(crate) fn misfit(
     let operation = call.operation();
     let commutative = call.reduction().is_none_or(|of| of.commutative);
     let consecutive_only = operation == Operation::Allgather || !commutative;
-    let ungrouped = algorithm.within.is_some() && consecutive_only && !locality.is_consecutive();
+    let ungrouped = consecutive_only && !locality.is_consecutive(&algorithm.within);
     let general = algorithm.misfit(operation, commutative);
     general
+        .or_else(|| locality.missing(&algorithm.within).map(Misfit::Unknown))
         .or(ungrouped.then_some(Misfit::Groups))
         .or_else(|| (!is_narrow(operation, locality, algorithm)).then_some(Misfit::Wide))
 }
@@ -63,14 +68,14 @@ impl Algorithm {
         if self.does(operation, commutative) {
             return None;
         }
-        let flat = Self { within: None, ..*self };
+        let flat = Self { within: Within::NONE, ..*self };
         if self.method == Method::Shared && flat.segmented(0).does(operation, true) {
             return Some(Misfit::Whole);
         }
         Some(match () {
             () if !is_sound(self) => Misfit::Number,
             () if self.does(operation, true) => Misfit::Order,
-            () if self.within.is_some() && flat.does(operation, true) => Misfit::Levels,
+            () if !self.within.is_empty() && flat.does(operation, true) => Misfit::Levels,
             () => Misfit::Operation,
         })
     }
@@ -78,7 +83,7 @@ impl Algorithm {
 
 /// Whether its numbers have a meaning.
 fn is_sound(algorithm: &Algorithm) -> bool {
-    algorithm.within.is_none_or(Tree::is_sound)
+    algorithm.within.levels().all(|(_, tree)| tree.is_sound())
         && match algorithm.method {
             Method::Tree(tree) => tree.is_sound(),
             Method::Exchange(how) => how.is_sound(),
@@ -99,12 +104,26 @@ fn is_narrow(operation: Operation, locality: &Locality, algorithm: &Algorithm) -
     }
     let narrow =
         |tree: Tree, n: usize| n <= CHILDREN_MAX || tree.node(0, n).children.len() <= CHILDREN_MAX;
-    let groups = locality.groups();
-    let (tops, within) = match algorithm.within {
-        None => (locality.ranks(), true),
-        Some(tree) => (groups.len(), groups.iter().all(|group| narrow(tree, group.len()))),
-    };
-    within && !matches!(algorithm.method, Method::Tree(tree) if !narrow(tree, tops))
+    let (top, within) = sizes(locality, algorithm);
+    within.into_iter().all(|(tree, n)| narrow(tree, n))
+        && !matches!(algorithm.method, Method::Tree(tree) if !narrow(tree, top))
+}
+
+/// Among how many ranks the method is, and each level's tree at most.
+fn sizes(locality: &Locality, algorithm: &Algorithm) -> (usize, Vec<(Tree, usize)>) {
+    let used: Vec<_> = locality.used(&algorithm.within).collect();
+    let top = used.first().map_or(locality.ranks(), |(groups, _)| groups.all().len());
+    let each = used.iter().enumerate().map(|(index, (groups, tree))| {
+        let mut members = vec![0; groups.all().len()];
+        match used.get(index + 1) {
+            None => groups.all().iter().zip(&mut members).for_each(|(it, n)| *n = it.len()),
+            Some((finer, _)) => {
+                finer.all().iter().for_each(|it| members[groups.of(it[0])] += 1);
+            }
+        }
+        (*tree, members.into_iter().max().unwrap_or(0))
+    });
+    (top, each.collect())
 }
 
 /// How much memory of its own a rank may take for an algorithm to be proposed: so many times the bytes that the rank
@@ -143,17 +162,13 @@ pub(crate) fn is_frugal(call: &Call<'_>, locality: &Locality, algorithm: &Algori
 /// The most operands that come to a rank at once, from other ranks.
 fn operands(locality: &Locality, algorithm: &Algorithm) -> usize {
     let children = |tree: Tree, n: usize| tree.node(0, n).children.len();
-    let groups = locality.groups();
-    let (tops, within) = match algorithm.within {
-        None => (locality.ranks(), None),
-        Some(tree) => (groups.len(), groups.iter().map(|group| children(tree, group.len())).max()),
-    };
+    let (top, within) = sizes(locality, algorithm);
     let among = match algorithm.method {
-        Method::Linear => tops.saturating_sub(1),
-        Method::Tree(tree) => children(tree, tops),
+        Method::Linear => top.saturating_sub(1),
+        Method::Tree(tree) => children(tree, top),
         _ => 0,
     };
-    among + within.unwrap_or(0)
+    among + within.into_iter().map(|(tree, n)| children(tree, n)).sum::<usize>()
 }
 
 #[cfg(test)]
@@ -179,6 +194,17 @@ mod tests {
         assert_eq!(why(&scan, &flat, "doubling over flat"), Some(Misfit::Levels));
         assert_eq!(why(&allgather, &by_turns, "ring over flat"), Some(Misfit::Groups));
         assert_eq!(why(&Call::Barrier, &flat, "flat"), Some(Misfit::Wide));
+        let unknown = Some(Misfit::Unknown(Level::Numa));
+        assert_eq!(why(&Call::Barrier, &flat, "bruck over numa flat"), unknown);
+        let halves = vec![(0..50).collect(), (50..100).collect()];
+        let nodes = flat.clone().with(Level::Numa, halves).expect("parts of a host");
+        assert_eq!(why(&Call::Barrier, &nodes, "bruck over numa flat"), None);
+        let singles = (0..100).map(|rank| vec![rank]).collect();
+        let caches = nodes.with(Level::L3, singles).expect("parts of nodes");
+        assert_eq!(
+            why(&Call::Barrier, &caches, "bruck over flat over l3 flat"),
+            Some(Misfit::Wide)
+        );
         let none = Algorithm::new(Method::Exchange(Exchange::Pat { blocks: 0 }));
         assert_eq!(misfit(&allgather, &flat, &none), Some(Misfit::Number));
     }

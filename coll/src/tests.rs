@@ -8,8 +8,8 @@ mod reductions;
 
 use crate::prove::{Definition, Refutation, prove};
 use crate::{
-    Algorithm, Butterfly, Call, Exchange, Locality, Method, Operation, Reduction, Schedule, Tree,
-    build,
+    Algorithm, Butterfly, Call, Exchange, Level, Locality, Method, Operation, Reduction, Schedule,
+    Tree, build,
 };
 
 /// The largest number of ranks that is proved.
@@ -66,25 +66,102 @@ fn algorithms(operation: Operation, commutative: bool, segment: u64, n: usize) -
     all.filter(|algorithm| algorithm.does(operation, commutative)).collect()
 }
 
-/// The algorithms on two levels that do an operation.
-fn two_level(operation: Operation, commutative: bool, segment: u64, n: usize) -> Vec<Algorithm> {
-    let within = [Tree::Binomial, Tree::KAry(2), Tree::Bine];
-    let all = algorithms(operation, commutative, segment, n).into_iter().enumerate();
-    let all = all.map(|(index, algorithm)| algorithm.two_level(within[(index + n) % 3]));
-    all.filter(|algorithm| algorithm.does(operation, commutative)).collect()
+/// Levels that an algorithm may use, two to five with its method's.
+const LEVELS: [&[Level]; 7] = [
+    &[Level::Host, Level::Socket],
+    &[Level::Socket, Level::Numa],
+    &[Level::Host, Level::Numa],
+    &[Level::Host, Level::Socket, Level::Numa],
+    &[Level::Socket, Level::Numa, Level::L3],
+    &[Level::L3],
+    &Level::ALL,
+];
+
+/// Groups of some ranks, and the algorithms on levels that do an operation among them: on hosts alone each method for each
+/// way of grouping, on several levels one set of them after the other.
+fn on_levels(
+    operation: Operation,
+    commutative: bool,
+    segment: u64,
+    n: usize,
+) -> Vec<(Locality, Vec<Algorithm>)> {
+    let trees = [Tree::Binomial, Tree::KAry(2), Tree::Bine, Tree::Flat];
+    let flat = algorithms(operation, commutative, segment, n);
+    let with = |levels: &dyn Fn(usize) -> &'static [Level]| -> Vec<Algorithm> {
+        let with = |(index, algorithm): (usize, &Algorithm)| {
+            let levels = levels(index).iter().enumerate();
+            levels.fold(*algorithm, |it, (depth, level)| {
+                it.over(*level, trees[(index + n + depth) % trees.len()])
+            })
+        };
+        let all = flat.iter().enumerate().map(with);
+        all.filter(|algorithm| algorithm.does(operation, commutative)).collect()
+    };
+    let hosts = localities(n).into_iter().map(|it| (it, with(&|_| &[Level::Host])));
+    let deep = nested(n).into_iter().enumerate();
+    let deep =
+        deep.map(|(turn, it)| (it, with(&|index| LEVELS[(index + n + turn) % LEVELS.len()])));
+    let ordered = !commutative || operation == Operation::Allgather;
+    let fits = |(locality, mut all): (Locality, Vec<Algorithm>)| {
+        all.retain(|it| !ordered || locality.is_consecutive(&it.within));
+        (locality, all)
+    };
+    hosts.chain(deep).map(fits).collect()
 }
 
-/// Groups of some ranks: of equal size, of growing size, and by turns.
+/// Hosts of some ranks: of equal size, of growing size, and by turns.
 fn localities(n: usize) -> Vec<Locality> {
-    let equal = (0..n).step_by(4).map(|start| (start..n.min(start + 4)).collect()).collect();
-    let (mut growing, mut start) = (Vec::new(), 0);
-    while start < n {
-        let end = n.min(start + growing.len() + 1);
-        growing.push((start..end).collect());
-        start = end;
-    }
     let by_turns = (0..3).map(|turn| (turn..n).step_by(3).collect()).collect();
-    [equal, growing, by_turns].map(|groups| Locality::new(groups).expect("all ranks once")).to_vec()
+    let equal = pieces(&[(0..n).collect()], |_| 4);
+    [equal, growing(n), by_turns].map(|it| Locality::new(it).expect("all ranks once")).to_vec()
+}
+
+/// Runs of 1, 2, 3 … ranks.
+fn growing(n: usize) -> Vec<Vec<usize>> {
+    pieces(&[(0..n).collect()], |index| index + 1)
+}
+
+/// Groups that are cut into pieces; the length of each piece follows from its index in the group.
+fn pieces(groups: &[Vec<usize>], len: impl Fn(usize) -> usize) -> Vec<Vec<usize>> {
+    let mut all = Vec::new();
+    for group in groups {
+        let (mut rest, mut index) = (&group[..], 0);
+        while !rest.is_empty() {
+            let (piece, others) = rest.split_at(len(index).min(rest.len()));
+            all.push(piece.to_vec());
+            (rest, index) = (others, index + 1);
+        }
+    }
+    all
+}
+
+/// Four levels of groups of uneven sizes: consecutive ranks, ranks by turns, and hosts whose parts are by turns.
+fn nested(n: usize) -> Vec<Locality> {
+    let turns = |groups: &[Vec<usize>], count: usize| -> Vec<Vec<usize>> {
+        let of = |group: &Vec<usize>| -> Vec<Vec<usize>> {
+            (0..count)
+                .map(|turn| group.iter().copied().skip(turn).step_by(count).collect())
+                .collect()
+        };
+        groups.iter().flat_map(of).collect()
+    };
+    let levels = |hosts: Vec<Vec<usize>>, [sockets, nodes, caches]: [Vec<Vec<usize>>; 3]| {
+        let all = Locality::new(hosts).and_then(|it| it.with(Level::Socket, sockets));
+        let all = all.and_then(|it| it.with(Level::Numa, nodes));
+        all.and_then(|it| it.with(Level::L3, caches)).expect("parts of parts")
+    };
+    let whole: Vec<Vec<usize>> = vec![(0..n).collect()];
+    let hosts = pieces(&whole, |index| 11 + 2 * index);
+    let sockets = pieces(&hosts, |index| 7 - index % 4);
+    let nodes = pieces(&sockets, |index| 3 + index);
+    let caches = pieces(&nodes, |index| 2 - index % 2);
+    let one_by_one = levels(hosts.clone(), [sockets.clone(), nodes.clone(), caches]);
+    let far = turns(&whole, 2);
+    let (near, nearer) = (turns(&far, 3), turns(&turns(&far, 3), 2));
+    let by_turns = levels(far, [near.clone(), nearer, pieces(&turns(&near, 2), |_| 2)]);
+    let parts = turns(&sockets, 2);
+    let mixed = levels(hosts, [sockets, parts.clone(), pieces(&parts, |index| 1 + index)]);
+    vec![one_by_one, by_turns, mixed]
 }
 
 /// The roots to prove: all for few ranks.
@@ -110,7 +187,7 @@ fn check(locality: &Locality, calls: &[Call<'_>], algorithms: &[Algorithm], grai
     for algorithm in algorithms {
         let schedules = schedules(locality, calls, algorithm);
         verdict(&schedules, &mut definition, &|| {
-            format!("{algorithm}\n{:?}\n{:?}", calls[0], locality.groups())
+            format!("{algorithm}\n{:?}\n{locality:?}", calls[0])
         });
     }
 }
@@ -166,7 +243,8 @@ fn many_ranks() {
     };
     for n in [63, 64, 100, 257] {
         let hosts = (0..n).step_by(12).map(|start| (start..n.min(start + 12)).collect()).collect();
-        for locality in [Locality::flat(n), Locality::new(hosts).expect("all ranks once")] {
+        let hosts = Locality::new(hosts).expect("all ranks once");
+        for locality in [Locality::flat(n), hosts, nested(n).swap_remove(0)] {
             for call in calls(6, sum(3, false), n == 64) {
                 let chosen = choose(&Table::default(), &call, &locality);
                 check(&locality, &vec![call; n], &[chosen], 1);

@@ -62,7 +62,8 @@ use std::marker::PhantomData;
 /// view: instances of its layout.
 ///
 /// Results do not depend on time: for one form, number of ranks, table of algorithms, length, operation and root, and
-/// for ranks on hosts in the same way, they are the same each time, rounding included.
+/// for ranks that are near each other in the same way ([`Communicator::locality`](crate::Communicator::locality)), they
+/// are the same each time, rounding included.
 #[derive(Debug)]
 #[must_use = "a description does nothing by itself"]
 pub struct Collective<'b> {

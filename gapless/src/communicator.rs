@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, OwnedRequest, Park, Refused};
 use crate::shared::{Shared, Started, State};
 use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
+use gapless_coll::Locality;
 use gapless_engine::Typed;
 use gapless_pml::{Comm, Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
 use std::sync::Arc;
@@ -219,6 +220,23 @@ impl Communicator {
         let (source, tag) = (source.into(), tag.into());
         // SAFETY: `start_owned` says what holds until the request has ended.
         self.start_owned(into.into(), |typed| unsafe { self.start_recv(typed, source, tag) })
+    }
+
+    /// Which ranks are near each other, as all of them know: those of a host; and those of a socket, a NUMA node, a cache,
+    /// if each rank was kept on processors of one when it joined the job. Of an intercommunicator: those of this group.
+    ///
+    /// ```
+    /// use gapless::coll::Level;
+    /// # fn main() -> Result<(), gapless::Error> {
+    /// let world = gapless::World::init()?;
+    /// let locality = world.comm().locality().clone();
+    /// println!("{} hosts, caches of {:?}", locality.hosts().len(), locality.groups(Level::L3));
+    /// world.finalize()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn locality(&self) -> &Locality {
+        self.common.locality(&self.comm, &self.shared.places)
     }
 
     /// Starts an operation on memory that this function has taken over: nothing refers to it, and it stays until the

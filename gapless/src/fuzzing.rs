@@ -9,6 +9,7 @@ use crate::world::card;
 pub fn card(text: &str) {
     let _ = card::check(1, text);
     let _ = card::shares_processors(text);
+    let _ = gapless_coll::Level::INSIDE.map(|level| card::group(text, level));
     if let Ok((name, address)) = card::read_rail(1, text) {
         let again = card::write_rail(&name, &address);
         assert!(card::read_rail(1, &again).is_ok(), "what is written cannot be read");

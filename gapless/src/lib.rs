@@ -119,6 +119,7 @@
 //! - [`DeviceBuf`]: memory of devices, and how to share it with peers;
 //! - [`Parts`]: several messages out of and into one buffer at once; [`Plan`]: the same again and again, described once;
 //! - [`tuning`]: the numbers by which protocols are chosen, and their file;
+//! - [`processors`]: sockets, NUMA nodes and caches of this host; [`Communicator::locality`]: which ranks share them;
 //! - [`wireup`]: how processes find each other; `launch`: the local launcher (feature `launch`);
 //! - [`btl`]: to add a transport of one's own with [`Builder::transport`].
 //!
@@ -197,6 +198,7 @@ mod parts;
 mod plan;
 mod pmi;
 pub mod prelude;
+pub mod processors;
 #[allow(unsafe_code, reason = "grants memory to requests until the scope has joined them")]
 mod scope;
 mod shared;

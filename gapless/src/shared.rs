@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::owned::Parked;
 use crate::scope::Scopes;
 use crate::tuning::coll::Table;
-use crate::world::{Hosts, attach};
+use crate::world::{Places, attach};
 use gapless_bml::{Patience, Spin, Waiter};
 use gapless_mem::{Device, Space};
 use gapless_pml::{Pml, RequestId, Status};
@@ -105,7 +105,7 @@ pub(crate) struct Shared {
     /// By which collectives of new communicators choose their algorithms: all ranks have the same.
     table: RwLock<Arc<Table>>,
     /// On which host each process is.
-    pub(crate) hosts: Hosts,
+    pub(crate) places: Places,
     /// Whether ranks compare what they give to collectives of new communicators: all ranks say the same.
     checks_collectives: AtomicBool,
 }
@@ -242,7 +242,7 @@ enum Attended {
 impl Shared {
     pub(crate) fn new(
         pml: Pml,
-        (local_ranks, hosts): (usize, Hosts),
+        (local_ranks, places): (usize, Places),
         accelerators: Arc<Accelerators>,
         tools: Tools,
     ) -> Result<Shared, Error> {
@@ -281,7 +281,7 @@ impl Shared {
             has_thread: AtomicBool::new(false),
             patience,
             table: RwLock::default(),
-            hosts,
+            places,
             checks_collectives: AtomicBool::new(false),
         })
     }

@@ -3,13 +3,13 @@
 
 mod builder;
 pub(crate) mod card;
-mod hosts;
 mod leave;
+mod places;
 mod progress;
 
 pub use builder::Builder;
 pub(crate) use builder::attach;
-pub(crate) use hosts::Hosts;
+pub(crate) use places::Places;
 
 use crate::communicator::Communicator;
 use crate::device_buf::DeviceBuf;

@@ -4,7 +4,7 @@
 //! No process is started and no message sent: schedules are data. Each operation is built by every algorithm that can
 //! do it, for some of the ranks: the first, the root, the middle, the last, and others evenly between. Of those the
 //! largest figures count. If the schedules of all ranks together have few enough steps, they are built and played. Ranks
-//! are on hosts of 16; of the algorithms on two levels only what the table chooses is built.
+//! are on hosts of 16; of the algorithms on levels only what the table chooses is built.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -130,7 +130,7 @@ impl Subject {
 
     fn algorithms(&self) -> Vec<Algorithm> {
         let mut all = candidates(&self.sample.of(0).call(), &self.locality);
-        all.retain(|it| it.within.is_none() && *it != self.chosen);
+        all.retain(|it| it.within.is_empty() && *it != self.chosen);
         all.insert(0, self.chosen);
         all
     }
@@ -295,7 +295,7 @@ mod tests {
         let of = Subject::new(Operation::Allreduce, 40, 64).unwrap();
         let all = of.algorithms();
         assert_eq!(all[0].to_string(), "doubling over binomial");
-        assert!(all.len() > 10 && all[1..].iter().all(|it| it.within.is_none()));
+        assert!(all.len() > 10 && all[1..].iter().all(|it| it.within.is_empty()));
         let row = of.row("ring".parse().unwrap(), usize::MAX).unwrap();
         // 39 rounds of reduce-scatter and as many of all-gather; the vector has 8 elements.
         assert_eq!(row.extra[MESSAGES], 16);

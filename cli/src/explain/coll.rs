@@ -1,6 +1,8 @@
 //! `gapless explain --coll`: the schedule of a collective, which rule chose its algorithm, and what the alternatives
 //! would take. Nothing is measured: times are predicted by a cost model with typical numbers.
 
+mod groups;
+
 use crate::failure::Failure;
 use crate::lines::tell;
 use crate::spaces::counted;
@@ -8,10 +10,13 @@ use gapless::tuning::coll::{self, Rule, Table};
 use gapless_coll::choose::{
     Alternative, alternatives, candidates, choose, rule_for, shared_rule_for,
 };
+use gapless_coll::page::{Outline, Page};
 use gapless_coll::{
-    Algorithm, BuildError, Cost, GoalRank, Locality, Operation, Sample, Schedule, predict,
+    Algorithm, BuildError, Cost, GoalRank, Level, Locality, Method, Operation, Sample, Wire,
+    predict,
 };
 use gapless_report::{Align, Bytes, Table as Columns, Time, terminal_columns};
+use groups::{groups, joined};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -33,7 +38,19 @@ pub(super) struct Collective {
     /// The ranks' hosts: how many there are, or the ranks of each: 0-3/4-7
     #[arg(long, value_name = "HOSTS", requires = "coll")]
     hosts: Option<String>,
-    /// Explain this algorithm, whatever the table chooses: "ring", "chain in 64K", "doubling over binomial"
+    /// The sockets of the hosts, likewise: how many there are in all, or the ranks that are kept on each
+    #[arg(long, value_name = "SOCKETS", requires = "coll")]
+    sockets: Option<String>,
+    /// The NUMA nodes, likewise
+    #[arg(long, value_name = "NODES", requires = "coll")]
+    numa: Option<String>,
+    /// The last-level caches, likewise
+    #[arg(long, value_name = "CACHES", requires = "coll")]
+    l3: Option<String>,
+    /// How the collective is called. Non-blocking and persistent ones always go by messages
+    #[arg(long, value_name = "FORM", default_value = "blocking", requires = "coll")]
+    form: Form,
+    /// Explain this algorithm, whatever the table chooses: "ring", "chain in 64K", "doubling over binomial over numa flat"
     #[arg(long, value_name = "NAME", requires = "coll")]
     algorithm: Option<String>,
     /// The root of a rooted operation
@@ -46,6 +63,17 @@ pub(super) struct Collective {
     #[arg(long, value_name = "FILE", requires = "coll")]
     goal: Option<PathBuf>,
 }
+
+/// How a collective is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    Blocking,
+    #[value(alias = "persistent")]
+    Nonblocking,
+}
+
+/// Through memory that the ranks share.
+const SHARED: Algorithm = Algorithm::new(Method::Shared);
 
 /// A collective and where it takes place.
 struct Subject {
@@ -69,29 +97,53 @@ impl Collective {
         }
         let subject = self.subject(operation, n, size)?;
         let own = coll::load().map_err(gapless::Error::from)?;
-        let (algorithm, why) = self.algorithm(&subject, own)?;
-        let Subject { sample, locality, .. } = &subject;
-        let schedule = sample.build(self.rank, locality, &algorithm)?;
-        let cost = Cost::TYPICAL;
-        let seconds = sample
-            .build_all(locality, &algorithm, STEPS_MAX)?
-            .map(|schedules| predict(&schedules, locality, &cost));
-        let mut text = format!("{}\n{why}\n{}\n\n", subject.describe(), described(&cost));
-        let _ = writeln!(text, "{algorithm}: {}", predicted(seconds));
-        text += &shown(&schedule);
+        let Chosen { explained, by_messages, why } = self.algorithm(&subject, own)?;
+        let (sample, locality, cost) = (&subject.sample, &subject.locality, Cost::TYPICAL);
+        let mut text = format!("{}\n{why}\n{}\n\n", subject.describe(), described(&cost, locality));
+        match self.outline(&subject)?.filter(|_| explained == SHARED) {
+            Some(outline) => {
+                let _ =
+                    writeln!(text, "{explained}: no prediction, as the model knows messages only");
+                text += &shown(&outline.to_string(), "");
+            }
+            None => {
+                let seconds = self.seconds(&subject, &explained)?;
+                let _ = writeln!(text, "{explained}: {}", predicted(seconds));
+                let schedule = sample.build(self.rank, locality, &explained)?;
+                text += &shown(&schedule.to_string(), WHOLE);
+            }
+        }
         tell(&text)?;
         if let Some(path) = &self.goal {
-            write_goal(path, &subject, &algorithm, &cost)?;
-            tell(&format!("schedules of all ranks written to {}\n", path.display()))?;
+            write_goal(path, &subject, &by_messages, &cost)?;
+            let path = path.display();
+            tell(&format!("schedules of all ranks written to {path}, by {by_messages}\n"))?;
         }
         let mut all = alternatives(sample, locality, &cost, STEPS_MAX)?;
-        if !all.iter().any(|it| it.algorithm == algorithm) {
+        if explained != SHARED && !all.iter().any(|it| it.algorithm == explained) {
             let time = |it: &Alternative| it.seconds.unwrap_or(f64::INFINITY);
-            let explained = Alternative { algorithm, seconds };
+            let seconds = self.seconds(&subject, &explained)?;
+            let explained = Alternative { algorithm: explained, seconds };
             let at = all.partition_point(|it| time(it) <= time(&explained));
             all.insert(at, explained);
         }
-        tell(&self.compared(&subject, &all, &algorithm)?)
+        tell(&self.compared(&subject, &all, &explained)?)
+    }
+
+    /// What the model says of an algorithm by messages.
+    fn seconds(&self, subject: &Subject, algorithm: &Algorithm) -> Result<Option<f64>, Failure> {
+        let Subject { sample, locality, .. } = subject;
+        let all = sample.build_all(locality, algorithm, STEPS_MAX)?;
+        Ok(all.map(|schedules| predict(&schedules, locality, &Cost::TYPICAL)))
+    }
+
+    /// What the rank does through shared memory; none if such a call does not go that way.
+    fn outline(&self, subject: &Subject) -> Result<Option<Outline>, Failure> {
+        let Subject { sample, locality, .. } = subject;
+        if locality.hosts().len() > 1 || self.form != Form::Blocking {
+            return Ok(None);
+        }
+        Ok(Page::outline(&sample.of(self.rank).call(), self.rank, sample.ranks())?)
     }
 
     fn subject(
@@ -124,20 +176,47 @@ impl Collective {
         if root > 0 && !sample.is_rooted() {
             return Err(bad("--root", root, &format!("{operation} has no root")));
         }
-        let locality = match &self.hosts {
-            None => Locality::flat(n),
-            Some(text) => hosts(text, n).map_err(|why| bad("--hosts", text, &why))?,
-        };
+        let locality = self.locality(n)?;
         Ok(Subject { sample, locality, len, root })
     }
 
+    /// Which ranks are near each other, as the options say.
+    fn locality(&self, n: usize) -> Result<Locality, Failure> {
+        let mut locality = match &self.hosts {
+            None => Locality::flat(n),
+            Some(text) => {
+                let hosts = groups(text, n).and_then(|it| joined(Locality::new(it)));
+                hosts.map_err(|why| bad("--hosts", text, &why))?
+            }
+        };
+        for (option, level, given) in [
+            ("--sockets", Level::Socket, &self.sockets),
+            ("--numa", Level::Numa, &self.numa),
+            ("--l3", Level::L3, &self.l3),
+        ] {
+            if let Some(text) = given {
+                let with = |it| joined(locality.clone().with(level, it));
+                let finer = groups(text, n).and_then(with);
+                locality = finer.map_err(|why| bad(option, text, &why))?;
+            }
+        }
+        Ok(locality)
+    }
+
     /// The algorithm to explain, and why it is that one.
-    fn algorithm(&self, subject: &Subject, own: Vec<Rule>) -> Result<(Algorithm, String), Failure> {
+    fn algorithm(&self, subject: &Subject, own: Vec<Rule>) -> Result<Chosen, Failure> {
         let Subject { sample, locality, .. } = subject;
         let of = sample.of(self.rank);
         let call = of.call();
+        let from_file = own.len();
+        let table = Table::with(own);
+        let by_messages = choose(&table, &call, locality);
         if let Some(name) = &self.algorithm {
             let algorithm: Algorithm = name.parse()?;
+            let why = "as --algorithm says".to_owned();
+            if algorithm == SHARED && self.outline(subject)?.is_some() {
+                return Ok(Chosen { explained: algorithm, by_messages, why });
+            }
             return match sample.build(self.rank, locality, &algorithm) {
                 Err(BuildError::Unsuited { operation, why, .. }) => {
                     let able: Vec<_> =
@@ -148,22 +227,22 @@ impl Collective {
                     );
                     Err(bad("--algorithm", algorithm, &why))
                 }
-                _ => Ok((algorithm, "as --algorithm says".to_owned())),
+                _ => Ok(Chosen { explained: algorithm, by_messages: algorithm, why }),
             };
         }
-        let from_file = own.len();
-        let table = Table::with(own);
         let mut why = match rule_for(&table, &call, locality) {
             None => "no rule of the table fits: by what does it always".to_owned(),
             Some(index) => by_rule(&table, index, from_file),
         };
-        if locality.groups().len() == 1
+        let mut explained = by_messages;
+        if self.outline(subject)?.is_some()
             && let Some(index) = shared_rule_for(&table, &call, locality)
         {
             let rule = by_rule(&table, index, from_file);
             why = format!("blocking calls: {rule}\nothers: {why}");
+            explained = SHARED;
         }
-        Ok((choose(&table, &call, locality), why))
+        Ok(Chosen { explained, by_messages, why })
     }
 
     /// The algorithms that do it, the quickest first.
@@ -181,6 +260,17 @@ impl Collective {
             ("scratch", Align::Right),
             ("", Align::Left),
         ]);
+        if let Some(outline) = self.outline(subject)? {
+            let remark = if *explained == SHARED { "above" } else { "blocking calls only" };
+            table.push([
+                SHARED.to_string(),
+                "-".to_owned(),
+                "0".to_owned(),
+                Bytes(outline.written()).to_string(),
+                "-".to_owned(),
+                format!("{remark}; reads {}", Bytes(outline.read())),
+            ]);
+        }
         for Alternative { algorithm, seconds } in all {
             let schedule = subject.sample.build(self.rank, &subject.locality, algorithm)?;
             let (messages, bytes) = schedule.sent();
@@ -199,10 +289,21 @@ impl Collective {
             ]);
         }
         let rank = self.rank;
-        let about =
+        let mut about =
             format!("\nall algorithms that do it; messages, bytes and scratch are rank {rank}'s\n");
+        if *explained == SHARED {
+            about += "--form nonblocking explains what goes by messages\n";
+        }
         Ok(format!("{about}{}", table.within(terminal_columns())))
     }
+}
+
+/// What is explained, and why.
+struct Chosen {
+    explained: Algorithm,
+    /// The same, or what is in its place if the ranks cannot go through shared memory.
+    by_messages: Algorithm,
+    why: String,
 }
 
 /// Which rule it is, and where it stands; those of the file come first.
@@ -243,22 +344,33 @@ impl Subject {
             let _ = write!(text, ", neighbours of a periodic grid {}", sides.join(" × "));
         }
         let count = |number: usize, what| counted(number as u64, what);
-        let groups = locality.groups().len();
-        let _ = write!(text, ", {} on {}", count(sample.ranks(), "rank"), count(groups, "host"));
+        let hosts = locality.hosts().len();
+        let _ = write!(text, ", {} on {}", count(sample.ranks(), "rank"), count(hosts, "host"));
+        for level in Level::INSIDE {
+            if let Some(groups) = locality.groups(level) {
+                let _ = write!(text, ", {}", count(groups.len(), level.title()));
+            }
+        }
         text
     }
 }
 
-fn described(cost: &Cost) -> String {
-    let rate = |byte: f64| format!("{:.1} GB/s", 1e-9 / byte);
-    format!(
-        "model, not measured: {} and {} within a host, {} and {} between hosts, {} a message",
-        Time(cost.near.latency),
-        rate(cost.near.byte),
-        Time(cost.far.latency),
-        rate(cost.far.byte),
-        Time(cost.message),
-    )
+fn described(cost: &Cost, locality: &Locality) -> String {
+    let wire = |wire: Wire| format!("{} and {:.1} GB/s", Time(wire.latency), 1e-9 / wire.byte);
+    let (within, between) = (wire(cost.near), wire(cost.apart[Level::Host as usize]));
+    let mut text = format!(
+        "model, not measured: {within} within a host, {between} between hosts, {} a message",
+        Time(cost.message)
+    );
+    let known = |level: &Level| locality.groups(*level).is_some();
+    let inside = Level::INSIDE.into_iter().filter(known);
+    let inside = inside
+        .map(|level| format!("{} between {}s", wire(cost.apart[level as usize]), level.title()));
+    let inside: Vec<_> = inside.collect();
+    if !inside.is_empty() {
+        let _ = write!(text, "\nin a host: {}", inside.join(", "));
+    }
+    text
 }
 
 fn predicted(seconds: Option<f64>) -> String {
@@ -268,15 +380,17 @@ fn predicted(seconds: Option<f64>) -> String {
     }
 }
 
-/// A schedule, as far as anybody reads it.
-fn shown(schedule: &Schedule) -> String {
-    let text = schedule.to_string();
+/// Where to find what is not shown of a schedule.
+const WHOLE: &str = "; --goal FILE writes all";
+
+/// Steps of a rank, as far as anybody reads them, and where the others are.
+fn shown(text: &str, rest: &str) -> String {
     let mut lines = text.split_inclusive('\n');
-    // The first line is about the schedule.
+    // The first line is about all of them.
     let mut shown: String = lines.by_ref().take(SHOWN_MAX + 1).collect();
     let more = lines.count();
     if more > 0 {
-        let _ = writeln!(shown, "  …  {more} more steps; --goal FILE writes all");
+        let _ = writeln!(shown, "  …  {more} more lines{rest}");
     }
     shown
 }
@@ -307,38 +421,6 @@ fn write_goal(
     out.flush().map_err(failed)
 }
 
-/// How `n` ranks are spread over hosts: so many of about equally many ranks, or as listed.
-fn hosts(text: &str, n: usize) -> Result<Locality, String> {
-    const HOW: &str = "give the number of hosts, or the ranks of each: 0-3/4-7";
-    if let Ok(count) = text.parse::<usize>() {
-        if count == 0 || count > n {
-            return Err(format!("{} are on 1 to {n} hosts", counted(n as u64, "rank")));
-        }
-        let start = |host: usize| host * (n / count) + host.min(n % count);
-        let groups = (0..count).map(|host| (start(host)..start(host + 1)).collect());
-        return Locality::new(groups.collect()).map_err(|error| error.to_string());
-    }
-    let mut groups = Vec::new();
-    for host in text.split('/') {
-        let mut ranks = Vec::new();
-        for run in host.split(',') {
-            let (first, last) = run.split_once('-').unwrap_or((run, run));
-            let number = |text: &str| text.parse::<usize>().map_err(|_| HOW.to_owned());
-            let (first, last) = (number(first)?, number(last)?);
-            if last >= n || first > last {
-                return Err(format!("{run} is not among the ranks 0 to {}", n - 1));
-            }
-            ranks.extend(first..=last);
-        }
-        groups.push(ranks);
-    }
-    let locality = Locality::new(groups).map_err(|error| error.to_string())?;
-    match locality.ranks() {
-        all if all == n => Ok(locality),
-        all => Err(format!("{all} ranks are listed, and there are {n}")),
-    }
-}
-
 fn bad(option: &'static str, value: impl ToString, why: &str) -> Failure {
     Failure::BadOption { option, value: value.to_string(), why: why.to_owned() }
 }
@@ -348,35 +430,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_counted_or_listed() {
-        let groups = |text, n| hosts(text, n).unwrap().groups().to_vec();
-        assert_eq!(groups("2", 5), [vec![0, 1, 2], vec![3, 4]]);
-        assert_eq!(groups("3", 3), [[0], [1], [2]]);
-        assert_eq!(groups("0-1,4/2-3", 5), [vec![0, 1, 4], vec![2, 3]]);
-        for (text, why) in [
-            ("0", "on 1 to 5 hosts"),
-            ("6", "on 1 to 5 hosts"),
-            ("two", "the number of hosts"),
-            ("0-4/", "the number of hosts"),
-            ("0-5", "0-5 is not among the ranks 0 to 4"),
-            ("3-1", "3-1 is not among"),
-            ("0-3/3-4", "exactly once"),
-            ("0-3", "4 ranks are listed, and there are 5"),
-            ("0-18446744073709551615", "not among the ranks"),
-        ] {
-            let error = hosts(text, 5).unwrap_err();
-            assert!(error.contains(why), "{text}: {error}");
-        }
-    }
-
-    #[test]
     fn long_schedules_are_cut() {
         let sample = Sample::new(Operation::Alltoall, 200, 0, 8).unwrap();
         let schedule = sample.build(3, &Locality::flat(200), &"linear".parse().unwrap()).unwrap();
-        let text = shown(&schedule);
+        let text = shown(&schedule.to_string(), WHOLE);
         assert_eq!(text.lines().count(), SHOWN_MAX + 2);
         assert!(text.ends_with(&format!(
-            "{} more steps; --goal FILE writes all\n",
+            "{} more lines; --goal FILE writes all\n",
             schedule.len() - SHOWN_MAX
         )));
     }

@@ -30,7 +30,8 @@ fn what_is_proposed_takes_no_more_than_a_few_times_the_buffers() {
         [(3, [8, 1 << 20]), (16, [8, 1 << 20]), (64, [2 << 10, 1 << 20]), (300, [8, 1 << 20])]
     {
         let hosts = (0..n).step_by(12).map(|start| (start..n.min(start + 12)).collect()).collect();
-        for locality in [Locality::flat(n), Locality::new(hosts).expect("all ranks once")] {
+        let hosts = Locality::new(hosts).expect("all ranks once");
+        for locality in [Locality::flat(n), hosts].into_iter().chain(nested(n)) {
             for len in lens {
                 let blocks = vec![len; n];
                 for call in calls(1, len, &blocks, sum(8, true)) {

@@ -7,8 +7,8 @@ fn barrier() {
     for n in 1..=RANKS_MAX {
         let calls = vec![Call::Barrier; n];
         check(&Locality::flat(n), &calls, &algorithms(Operation::Barrier, true, 0, n), 1);
-        for locality in localities(n) {
-            check(&locality, &calls, &two_level(Operation::Barrier, true, 0, n), 1);
+        for (locality, all) in on_levels(Operation::Barrier, true, 0, n) {
+            check(&locality, &calls, &all, 1);
         }
     }
 }
@@ -21,9 +21,9 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
         let calls = vec![Call::Barrier; n];
         let flat = algorithms(Operation::Barrier, true, 0, n).into_iter();
         let cases = flat.map(|algorithm| (Locality::flat(n), algorithm));
-        let levels = two_level(Operation::Barrier, true, 0, n);
-        let levels = localities(n).into_iter().flat_map(|locality| {
-            levels.iter().map(|algorithm| (locality.clone(), *algorithm)).collect::<Vec<_>>()
+        let levels = on_levels(Operation::Barrier, true, 0, n);
+        let levels = levels.into_iter().flat_map(|(locality, all)| {
+            all.into_iter().map(move |algorithm| (locality.clone(), algorithm))
         });
         for (locality, algorithm) in cases.chain(levels) {
             let known = crate::prove::heard_of(&schedules(&locality, &calls, &algorithm));
@@ -47,14 +47,36 @@ fn bcast() {
 }
 
 #[test]
-fn bcast_on_two_levels() {
+fn bcast_on_levels() {
     for n in 1..=RANKS_MAX {
-        for (root, locality) in roots(n)
-            .into_iter()
-            .flat_map(|root| localities(n).into_iter().map(move |it| (root, it)))
-        {
-            let calls = vec![Call::Bcast { root, len: 11 }; n];
-            check(&locality, &calls, &two_level(Operation::Bcast, true, 4, n), 1);
+        let levels = on_levels(Operation::Bcast, true, 4, n);
+        for root in roots(n) {
+            for (locality, all) in &levels {
+                check(locality, &vec![Call::Bcast { root, len: 11 }; n], all, 1);
+            }
+        }
+    }
+}
+
+/// Data crosses the border of a group once, on each level that is used.
+#[test]
+fn each_group_is_told_once() {
+    use crate::schedule::Action;
+    for (locality, all) in (2..=RANKS_MAX).flat_map(|n| on_levels(Operation::Bcast, true, 0, n)) {
+        for algorithm in all.into_iter().filter(|it| matches!(it.method, Method::Tree(_))) {
+            let root = locality.ranks() / 2;
+            let calls = vec![Call::Bcast { root, len: 1 }; locality.ranks()];
+            for (level, _) in algorithm.within.levels() {
+                let groups = locality.groups(level).expect("a level of the ranks");
+                let of = |rank: usize| groups.iter().position(|it| it.contains(&rank));
+                let schedules = schedules(&locality, &calls, &algorithm);
+                let steps =
+                    schedules.iter().flat_map(|it| it.steps().map(|step| (it.rank(), step.0)));
+                let crosses = steps.filter(
+                    |(rank, step)| matches!(step, Action::Send { to, .. } if of(*to) != of(*rank)),
+                );
+                assert_eq!(crosses.count(), groups.len() - 1, "{algorithm}, {level}: {locality:?}");
+            }
         }
     }
 }
@@ -112,13 +134,8 @@ fn allgather() {
                     &algorithms(Operation::Allgather, true, 2 * grain, n),
                     grain,
                 );
-                for locality in localities(n).into_iter().filter(Locality::is_consecutive) {
-                    check(
-                        &locality,
-                        &calls,
-                        &two_level(Operation::Allgather, true, 2 * grain, n),
-                        grain,
-                    );
+                for (locality, all) in on_levels(Operation::Allgather, true, 2 * grain, n) {
+                    check(&locality, &calls, &all, grain);
                 }
             }
             for grain in [1, LONG] {

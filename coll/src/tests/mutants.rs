@@ -11,8 +11,13 @@ struct Subject {
 
 impl Subject {
     fn new(n: usize, call: Call<'_>, algorithm: Algorithm) -> Self {
+        Self::on(&Locality::flat(n), call, algorithm)
+    }
+
+    fn on(locality: &Locality, call: Call<'_>, algorithm: Algorithm) -> Self {
+        let n = locality.ranks();
         let calls = vec![call; n];
-        let schedules = schedules(&Locality::flat(n), &calls, &algorithm);
+        let schedules = schedules(locality, &calls, &algorithm);
         let name = format!("{call:?} of {n} by {algorithm}");
         Self { name, definition: Definition::new(&calls, 1), schedules }
     }
@@ -49,7 +54,21 @@ fn subjects() -> Vec<Subject> {
     let any = sum(1, true);
     let allreduce = |of| Call::Allreduce { len: 7, of, in_place: false };
     let allgather = Call::Allgather { len: 2, in_place: true };
+    // Two hosts; the first has two NUMA nodes of two ranks.
+    let hosts = Locality::new(vec![vec![0, 1, 2, 3], vec![4, 5]]).expect("all ranks");
+    let nodes = hosts.with(Level::Numa, vec![vec![0, 1], vec![2, 3], vec![4, 5]]);
+    let nodes = nodes.expect("parts of hosts");
+    let named = |name: &str| name.parse::<Algorithm>().expect("an algorithm");
+    let reduce = |root, of| Call::Reduce { root, len: 3, of, in_place: false };
     vec![
+        Subject::on(
+            &nodes,
+            Call::Bcast { root: 3, len: 3 },
+            named("binomial over binomial over numa flat"),
+        ),
+        Subject::on(&nodes, reduce(5, ordered), named("binomial over flat over numa flat")),
+        Subject::on(&nodes, allreduce(ordered), named("doubling over flat over numa chain")),
+        Subject::on(&nodes, allgather, named("ring over binomial over numa binomial")),
         Subject::new(5, Call::Bcast { root: 2, len: 7 }, tree(Tree::Chain, 3)),
         Subject::new(6, Call::Bcast { root: 0, len: 7 }, exchange(Exchange::Ring)),
         Subject::new(6, Call::Gather { root: 1, len: 2, in_place: true }, tree(Tree::Binomial, 0)),

@@ -31,15 +31,15 @@ fn prove_all(
     }
 }
 
-fn prove_two_level(
+fn prove_on_levels(
     n: usize,
     operation: Operation,
     call: &dyn Fn(u64, Reduction, bool) -> Vec<Call<'static>>,
 ) {
     for commutative in [false, true] {
         let calls = call(3 * 7, sum(3, commutative), n.is_multiple_of(2));
-        for locality in localities(n).into_iter().filter(|it| commutative || it.is_consecutive()) {
-            check(&locality, &calls, &two_level(operation, commutative, 6, n), 1);
+        for (locality, all) in on_levels(operation, commutative, 6, n) {
+            check(&locality, &calls, &all, 1);
         }
     }
 }
@@ -56,10 +56,10 @@ fn reduce() {
 }
 
 #[test]
-fn reduce_on_two_levels() {
+fn reduce_on_levels() {
     for n in 1..=RANKS_MAX {
         for root in roots(n) {
-            prove_two_level(n, Operation::Reduce, &|len, of, in_place| {
+            prove_on_levels(n, Operation::Reduce, &|len, of, in_place| {
                 vec![Call::Reduce { root, len, of, in_place }; n]
             });
         }
@@ -71,7 +71,7 @@ fn allreduce() {
     for n in 1..=RANKS_MAX {
         let call = |len, of, in_place| vec![Call::Allreduce { len, of, in_place }; n];
         prove_all(n, Operation::Allreduce, &call);
-        prove_two_level(n, Operation::Allreduce, &call);
+        prove_on_levels(n, Operation::Allreduce, &call);
     }
 }
 
@@ -83,11 +83,11 @@ fn an_allreduce_gives_all_ranks_the_same_bits() {
         let calls = vec![call; n];
         let one = algorithms(Operation::Allreduce, true, 0, n).into_iter();
         let one = one.map(|algorithm| (Locality::flat(n), algorithm));
-        let two = localities(n).into_iter().flat_map(|locality| {
-            let two = two_level(Operation::Allreduce, true, 0, n).into_iter();
-            two.map(move |algorithm| (locality.clone(), algorithm))
+        let levels = on_levels(Operation::Allreduce, true, 0, n).into_iter();
+        let levels = levels.flat_map(|(locality, all)| {
+            all.into_iter().map(move |algorithm| (locality.clone(), algorithm))
         });
-        for (locality, algorithm) in one.chain(two) {
+        for (locality, algorithm) in one.chain(levels) {
             let schedules = schedules(&locality, &calls, &algorithm);
             let verdict = prove_same_bits(&schedules, &Definition::new(&calls, 1));
             assert_eq!(verdict, Ok(()), "{algorithm} among {n}");

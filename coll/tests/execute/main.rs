@@ -10,7 +10,8 @@ mod results;
 use gapless_coll::schedule::Buffer;
 use gapless_coll::testkit::{Arithmetic, Content, Held, Lie, Random, after};
 use gapless_coll::{
-    Algorithm, Call, Combine, Executor, Locality, Reduction, Rows, Schedule, Sequencer, build,
+    Algorithm, Call, Combine, Executor, Level, Locality, Reduction, Rows, Schedule, Sequencer,
+    build,
 };
 use gapless_dtype::{Datatype, Primitive};
 
@@ -24,6 +25,17 @@ struct Collective {
     how: Arithmetic,
 }
 
+/// Which ranks are near each other: two hosts, and NUMA nodes of two ranks, which follow each other.
+fn near(n: usize) -> Locality {
+    let cut =
+        |groups: &[std::ops::Range<usize>]| groups.iter().map(|it| it.clone().collect()).collect();
+    let half = n / 2;
+    let pairs = |from: usize, to| (from..to).step_by(2).map(move |at| at..(at + 2).min(to));
+    let nodes: Vec<_> = pairs(0, half).chain(pairs(half, n)).collect();
+    let hosts = Locality::new(cut(&[0..half, half..n])).unwrap();
+    hosts.with(Level::Numa, cut(&nodes)).unwrap()
+}
+
 impl Collective {
     /// `lies`: how the buffers lie at each rank, by turns.
     fn new(
@@ -32,7 +44,7 @@ impl Collective {
         (how, lies): (Arithmetic, &[Lie]),
         random: &mut Random,
     ) -> Collective {
-        let locality = Locality::flat(calls.len());
+        let locality = near(calls.len());
         let each = calls.iter().enumerate();
         let schedules: Vec<Schedule> =
             each.map(|(rank, call)| build(rank, &locality, call, algorithm).unwrap()).collect();

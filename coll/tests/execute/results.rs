@@ -22,7 +22,7 @@ fn run_with(
     how: Arithmetic,
     random: &mut Random,
 ) {
-    let locality = Locality::flat(calls.len());
+    let locality = near(calls.len());
     for (index, algorithm) in candidates(&calls[0], &locality).into_iter().enumerate() {
         let segment = if index % 2 == 0 { 0 } else { 24 };
         let algorithm = algorithm.segmented(segment);
@@ -204,7 +204,7 @@ fn several_at_once_do_not_meet() {
         Call::Alltoall { len: 120, in_place: true },
     ] {
         let calls = vec![call; n as usize];
-        for algorithm in candidates(&call, &Locality::flat(n as usize)) {
+        for algorithm in candidates(&call, &near(n as usize)) {
             let make = |_| {
                 let how = (Arithmetic::Sum, LIES[3]);
                 Collective::new(&calls, &algorithm, how, &mut random)

@@ -10,7 +10,7 @@ use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
 use crate::shared::{Look, Shared, State};
 use crate::view::{RecvBuffer, SendBuffer};
-use crate::world::Hosts;
+use crate::world::Places;
 use gapless_coll::choose::Table;
 use gapless_coll::execute::between;
 use gapless_coll::topologies::{Neighborhood, TopologyError};
@@ -58,18 +58,18 @@ impl Common {
     }
 
     /// The host of each rank, as a number.
-    pub(crate) fn hosts(&self, comm: &Comm, hosts: &Hosts) -> Vec<u32> {
-        let locality = self.locality(comm, hosts);
+    pub(crate) fn hosts(&self, comm: &Comm, places: &Places) -> Vec<u32> {
+        let locality = self.locality(comm, places);
         let mut numbers = vec![0; locality.ranks()];
-        for (number, group) in (0..).zip(locality.groups()) {
+        for (number, group) in (0..).zip(locality.hosts()) {
             group.iter().for_each(|rank| numbers[*rank] = number);
         }
         numbers
     }
 
-    /// Ranks of one host are near each other.
-    fn locality(&self, comm: &Comm, hosts: &Hosts) -> &Locality {
-        self.locality.get_or_init(|| hosts.locality(comm))
+    /// Which ranks are near each other.
+    pub(crate) fn locality(&self, comm: &Comm, places: &Places) -> &Locality {
+        self.locality.get_or_init(|| places.locality(comm))
     }
 }
 
@@ -281,7 +281,7 @@ impl Communicator {
     ) -> Place<'c> {
         let Common { table, recent, .. } = &*self.common;
         let (rank, locality) =
-            (self.comm.rank() as usize, self.common.locality(&self.comm, &self.shared.hosts));
+            (self.comm.rank() as usize, self.common.locality(&self.comm, &self.shared.places));
         Place { rank, table, locality, recent, neighbors }
     }
 

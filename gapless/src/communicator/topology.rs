@@ -86,7 +86,7 @@ impl Communicator {
         let grid = Cartesian::new(sides, periodic)?;
         grid.check_fits(self.size())?;
         let order = match reorder {
-            true => reordered(&grid, &self.common.hosts(&self.comm, &self.shared.hosts))?,
+            true => reordered(&grid, &self.common.hosts(&self.comm, &self.shared.places))?,
             false => (0..grid.size()).collect(),
         };
         self.placed(&order, Topology::Cartesian(grid))
@@ -110,7 +110,7 @@ impl Communicator {
             return Err(TopologyError::TooFewProcesses { places, processes }.into());
         }
         let order = match reorder {
-            true => reordered_graph(&graph, &self.common.hosts(&self.comm, &self.shared.hosts))?,
+            true => reordered_graph(&graph, &self.common.hosts(&self.comm, &self.shared.places))?,
             false => (0..places).collect(),
         };
         self.placed(&order, Topology::Graph(graph))

@@ -1,7 +1,9 @@
-//! Which processors each process of a job is kept on: cores and NUMA nodes, of those that the launcher may use itself.
-//! What a control group or an outer launcher has taken away is not in that set.
+//! Which processors each process of a job is kept on: cores and groups of cores, of those that the launcher may use
+//! itself. What a control group or an outer launcher has taken away is not in that set.
 
 use super::{LaunchError, system};
+use crate::processors::{self, Processors};
+use gapless_coll::Level;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +13,8 @@ use std::path::Path;
 pub enum BindTo {
     /// One core, with all of its hardware threads.
     Core,
-    /// All cores of one NUMA node.
-    Numa,
+    /// All cores of one group of this level; of the host: those that the launcher may use.
+    Group(Level),
     /// Nothing: it may use what the launcher may.
     #[default]
     None,
@@ -24,30 +26,44 @@ pub enum MapBy {
     /// One after the other: neighbours in rank are neighbours on the machine.
     #[default]
     Core,
-    /// One of each NUMA node in turn: memory traffic is spread.
-    Numa,
+    /// One of each group of this level in turn: memory traffic is spread.
+    Group(Level),
 }
 
 /// A core that may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Its NUMA node, by the system's number.
-    pub node: usize,
+    /// Its socket, NUMA node and last-level cache, by the system's numbers; none where the system does not tell.
+    pub groups: [Option<usize>; 3],
     /// Those of its hardware threads that may be used, by the system's numbers, the lowest first.
     pub processors: Vec<usize>,
 }
 
-/// The cores that this process may use, node by node.
+/// The cores that this process may use: those of a socket, a NUMA node, a cache one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cores(Vec<Core>);
 
 /// Where each rank goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// The NUMA node and the processors of each rank; empty if nothing is bound.
+    /// The processors of each rank, and the groups that they are all in; empty if nothing is bound.
     pub places: Vec<Core>,
     /// Ranks share cores, as there are fewer cores than ranks. They take turns.
     pub shared: bool,
+}
+
+impl Core {
+    /// The group of a level, by the system's number; none where the system does not tell, and for hosts.
+    #[must_use]
+    pub fn group(&self, level: Level) -> Option<usize> {
+        let at = Level::INSIDE.iter().position(|it| *it == level)?;
+        self.groups[at]
+    }
+
+    /// Whether two are in one group of a level. All are of one host, and so are those whose groups are not known.
+    fn is_beside(&self, other: &Core, level: Level) -> bool {
+        self.group(level) == other.group(level)
+    }
 }
 
 impl Cores {
@@ -61,29 +77,25 @@ impl Cores {
         Ok(Cores::read(Path::new("/sys/devices/system"), &allowed))
     }
 
-    /// Those of a system described in this folder. What it does not say: each processor is a core, all on node 0.
+    /// Those of a system described in this folder. What it does not say: each processor is a core, all in one group.
     fn read(system: &Path, allowed: &[usize]) -> Cores {
-        let list = |path: &Path| std::fs::read_to_string(path).map(|text| parse_list(&text));
-        let mut node_of = BTreeMap::new();
-        for entry in std::fs::read_dir(system.join("node")).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let number = name.to_str().and_then(|name| name.strip_prefix("node")?.parse().ok());
-            if let Some(node) = number {
-                let processors = list(&entry.path().join("cpulist")).unwrap_or_default();
-                node_of.extend(processors.into_iter().map(|processor| (processor, node)));
-            }
-        }
+        let all = Processors::of(system);
+        let numbers = Level::INSIDE.map(|level| {
+            let groups = all.groups(level, allowed).into_iter();
+            let each = groups.flat_map(|it| it.processors.into_iter().map(move |p| (p, it.number)));
+            each.collect::<BTreeMap<_, _>>()
+        });
         // A core is known by the lowest of its threads, whether that may be used or not.
-        let mut cores: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+        let mut cores: BTreeMap<([Option<usize>; 3], usize), Vec<usize>> = BTreeMap::new();
         for &processor in allowed {
             let topology = system.join(format!("cpu/cpu{processor}/topology"));
             let names = ["core_cpus_list", "thread_siblings_list"];
-            let threads = names.iter().find_map(|name| list(&topology.join(name)).ok());
+            let threads = names.iter().find_map(|name| processors::list(&topology.join(name)));
             let first = threads.and_then(|threads| threads.into_iter().min()).unwrap_or(processor);
-            let node: usize = node_of.get(&processor).copied().unwrap_or(0);
-            cores.entry((node, first)).or_default().push(processor);
+            let groups = numbers.each_ref().map(|numbers| numbers.get(&processor).copied());
+            cores.entry((groups, first)).or_default().push(processor);
         }
-        let core = |((node, _), processors)| Core { node, processors };
+        let core = |((groups, _), processors)| Core { groups, processors };
         Cores(cores.into_iter().map(core).collect())
     }
 
@@ -100,60 +112,56 @@ impl Cores {
             return Binding { places: Vec::new(), shared: false };
         }
         let mut order: Vec<&Core> = self.0.iter().collect();
-        if by == MapBy::Numa {
-            // The first of each node, then the second of each, and so on. The sort keeps the order of nodes.
+        if let MapBy::Group(level) = by {
+            // The first of each group, then the second of each, and so on. The sort keeps the order of groups.
             let nth = |core: &Core| {
-                let before = self.0.iter().filter(|other| other.node == core.node);
+                let before = self.0.iter().filter(|other| other.is_beside(core, level));
                 before.take_while(|other| *other != core).count()
             };
             order.sort_by_cached_key(|core| nth(core));
         }
         let whole = |core: &Core| match to {
-            BindTo::Numa => {
-                let of_node = self.0.iter().filter(|other| other.node == core.node);
-                let mut processors: Vec<usize> =
-                    of_node.flat_map(|core| core.processors.iter().copied()).collect();
-                processors.sort_unstable();
-                Core { node: core.node, processors }
-            }
+            BindTo::Group(level) => self.whole(core, level),
             BindTo::Core | BindTo::None => core.clone(),
         };
         let places = order.iter().cycle().take(ranks as usize).map(|core| whole(core)).collect();
         Binding { places, shared: ranks as usize > self.0.len() }
     }
-}
 
-/// Numbers as the kernel lists them: `0-3,8`. What is no number is left out, and so are numbers that no set can hold.
-fn parse_list(text: &str) -> Vec<usize> {
-    let number = |text: &str| text.trim().parse::<usize>().ok();
-    let pieces = text.trim().split(',').filter_map(|piece| match piece.split_once('-') {
-        Some((first, last)) => Some(number(first)?..=number(last)?.min(CpuSet::MAX_CPU)),
-        None => number(piece).map(|one| one..=one),
-    });
-    pieces.flatten().filter(|&processor| processor < CpuSet::MAX_CPU).collect()
+    /// All cores of a core's group as one.
+    fn whole(&self, core: &Core, level: Level) -> Core {
+        let all = || self.0.iter().filter(|other| other.is_beside(core, level));
+        let mut processors: Vec<usize> =
+            all().flat_map(|core| core.processors.iter().copied()).collect();
+        processors.sort_unstable();
+        let groups = Level::INSIDE
+            .map(|level| core.group(level).filter(|_| all().all(|it| it.is_beside(core, level))));
+        Core { groups, processors }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::processors::tests::pretended;
 
-    /// Two nodes; node 0 has two cores of two threads each, node 1 has one core.
+    /// One socket of two nodes; node 0 has two cores of two threads each with a cache each, node 1 has one core.
     fn machine() -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = folder.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        write("node/node0/cpulist", "0-1,3-4\n");
-        write("node/node1/cpulist", "2\n");
-        write("node/online", "0-1\n");
-        for (processor, threads) in [(0, "0,3"), (1, "1,4"), (3, "0,3"), (4, "1,4")] {
-            write(&format!("cpu/cpu{processor}/topology/core_cpus_list"), threads);
-        }
-        write("cpu/cpu2/topology/thread_siblings_list", "2");
+        let folder = pretended(&[
+            (0, [0, 0, 0], "0,3"),
+            (1, [0, 0, 1], "1,4"),
+            (2, [0, 1, 2], "2"),
+            (3, [0, 0, 0], "0,3"),
+            (4, [0, 0, 1], "1,4"),
+        ]);
+        let old = folder.path().join("cpu/cpu2/topology");
+        std::fs::rename(old.join("core_cpus_list"), old.join("thread_siblings_list")).unwrap();
+        std::fs::rename(old.join("package_cpus_list"), old.join("core_siblings_list")).unwrap();
         folder
     }
+
+    const NUMA: BindTo = BindTo::Group(Level::Numa);
+    const BY_NODE: MapBy = MapBy::Group(Level::Numa);
 
     fn processors(binding: &Binding) -> Vec<Vec<usize>> {
         binding.places.iter().map(|place| place.processors.clone()).collect()
@@ -174,16 +182,23 @@ mod tests {
     }
 
     #[test]
-    fn nodes_take_turns() {
+    fn groups_take_turns() {
         let folder = machine();
         let cores = Cores::read(folder.path(), &[0, 1, 2, 3, 4]);
-        let by_node = cores.place(3, BindTo::Core, MapBy::Numa);
+        let by_node = cores.place(3, BindTo::Core, BY_NODE);
         assert_eq!(processors(&by_node), [vec![0, 3], vec![2], vec![1, 4]]);
-        let whole = cores.place(3, BindTo::Numa, MapBy::Numa);
+        let whole = cores.place(3, NUMA, BY_NODE);
         assert_eq!(processors(&whole), [vec![0, 1, 3, 4], vec![2], vec![0, 1, 3, 4]]);
-        assert_eq!(whole.places[1].node, 1);
-        let packed = cores.place(2, BindTo::Numa, MapBy::Core);
+        assert_eq!(whole.places[1].groups, [Some(0), Some(1), Some(2)]);
+        let packed = cores.place(2, NUMA, MapBy::Core);
         assert_eq!(processors(&packed), [vec![0, 1, 3, 4], vec![0, 1, 3, 4]]);
+        // Whoever is kept on a node of several caches is in none of them.
+        assert_eq!(packed.places[0].groups, [Some(0), Some(0), None]);
+        let caches = cores.place(3, BindTo::Group(Level::L3), MapBy::Group(Level::L3));
+        assert_eq!(processors(&caches), [vec![0, 3], vec![1, 4], vec![2]]);
+        let socket = cores.place(2, BindTo::Group(Level::Socket), MapBy::Group(Level::Socket));
+        assert_eq!(processors(&socket), [vec![0, 1, 2, 3, 4], vec![0, 1, 2, 3, 4]]);
+        assert_eq!(socket.places[0].groups, [Some(0), None, None]);
     }
 
     #[test]
@@ -193,17 +208,9 @@ mod tests {
         let all = cores.place(2, BindTo::Core, MapBy::Core);
         assert_eq!(processors(&all), [vec![3], vec![2]]);
         let nothing_known = Cores::read(Path::new("/nonexistent"), &[5, 6]);
-        let all = nothing_known.place(2, BindTo::Numa, MapBy::Core);
+        let all = nothing_known.place(2, NUMA, MapBy::Core);
         assert_eq!(processors(&all), [vec![5, 6], vec![5, 6]]);
         assert!(Cores(Vec::new()).place(2, BindTo::Core, MapBy::Core).places.is_empty());
-    }
-
-    #[test]
-    fn lists_of_the_kernel_are_read() {
-        assert_eq!(parse_list("0-2,5, 7\n"), [0, 1, 2, 5, 7]);
-        assert_eq!(parse_list("x,3-,4-99999999999999999999,6"), [6]);
-        assert_eq!(parse_list("1022-4000000000").len(), 2);
-        assert_eq!(parse_list(""), [0usize; 0]);
     }
 
     #[test]

@@ -139,7 +139,7 @@ pub enum TuningError {
         /// The operation.
         operation: Operation,
         /// The algorithm.
-        algorithm: Algorithm,
+        algorithm: Box<Algorithm>,
         /// Why not.
         why: Misfit,
     },

@@ -1,6 +1,6 @@
 //! Choices about a world, and its start: transports, addresses, connections.
 
-use super::hosts::Hosts;
+use super::places::Places;
 use super::progress::ProgressThread;
 use super::{Connection, World, card};
 use crate::accelerators::Accelerators;
@@ -215,7 +215,7 @@ impl Builder {
         for device in &self.devices {
             attach(&mut bml, device);
         }
-        let (local, hosts) = meet(&mut *wireup, &mut bml, &table)?;
+        let (local, places) = meet(&mut *wireup, &mut bml, &table)?;
         let accelerators = Arc::new(Accelerators::new(!self.no_detection));
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
@@ -225,7 +225,7 @@ impl Builder {
         let tools = Tools::new(self.engines.clone());
         let pml = Pml::new(bml, self.engines, config);
         let (world, myself) = (pml.world(), pml.self_comm());
-        let shared = Arc::new(Shared::new(pml, (local, hosts), accelerators, tools)?);
+        let shared = Arc::new(Shared::new(pml, (local, places), accelerators, tools)?);
         shared.set_table(table);
         shared.check_collectives(self.checked_collectives);
         let comm = Communicator::new(&shared, world);
@@ -273,8 +273,8 @@ pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
 
 /// Publishes where this process can be met, reads where the others can, and notes that: links are made when they
 /// are needed, and to those that tell of deaths. Compares the tables of collectives. Gives how many processes of this
-/// host, with this one, may run on this one's processors, and on which host each process is.
-fn meet(wireup: &mut dyn Wireup, bml: &mut Bml, table: &Table) -> Result<(usize, Hosts), Error> {
+/// host, with this one, may run on this one's processors, and where each process is.
+fn meet(wireup: &mut dyn Wireup, bml: &mut Bml, table: &Table) -> Result<(usize, Places), Error> {
     let (me, size) = (wireup.rank(), wireup.size());
     let addresses = bml.addresses();
     let digest = crate::tuning::coll::digest(table);
@@ -307,8 +307,8 @@ fn meet(wireup: &mut dyn Wireup, bml: &mut Bml, table: &Table) -> Result<(usize,
     }
     bml.watch();
     let local = wireup.local_size().and_then(|local| usize::try_from(local).ok());
-    let hosts = Hosts::new(cards.iter().map(|card| card::host(card)));
-    Ok((local.unwrap_or(usize::MAX).min(sharing), hosts))
+    let places = Places::new(cards.iter().map(String::as_str));
+    Ok((local.unwrap_or(usize::MAX).min(sharing), places))
 }
 
 fn rail_key(index: usize) -> String {

@@ -2,11 +2,12 @@
 //! and the addresses of its transports. All texts are single words.
 
 use crate::error::Error;
+use crate::processors::Processors;
 use gapless_btl::Address;
-use rustix::thread::{CpuSet, sched_getaffinity};
+use gapless_coll::Level;
 
 /// Raised whenever messages of the layers above the transports change.
-const WIRE_VERSION: u32 = 6;
+const WIRE_VERSION: u32 = 7;
 
 /// The digest of the table of collectives.
 const TABLE: &str = "collectives";
@@ -34,25 +35,26 @@ fn traits() -> Vec<(&'static str, String)> {
 
 /// The card of a process with `rails` transports, and the digest of its table of collectives.
 pub(crate) fn write(rails: usize, table: &str) -> String {
+    let (system, allowed) = (Processors::here(), Processors::allowed());
     let rest = [
         ("transports", rails.to_string()),
         (TABLE, table.to_owned()),
-        ("processors", in_hexadecimal(&processors())),
+        ("processors", in_hexadecimal(&set(&allowed))),
         (HOST, own_host()),
     ];
-    let traits = traits().into_iter().chain(rest);
+    let groups = Level::INSIDE.map(|level| {
+        let group = system.common(level, &allowed).map(|group| group.number.to_string());
+        (level.name(), group.unwrap_or_default())
+    });
+    let traits = traits().into_iter().chain(rest).chain(groups);
     let words: Vec<String> = traits.map(|(name, value)| format!("{name}:{value}")).collect();
     words.join(",")
 }
 
-/// The processors that this thread may use, a bit each, the lowest first; none if the system does not tell.
-fn processors() -> Vec<u8> {
-    let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
-    let byte = |first: usize| {
-        (0..8).fold(0u8, |byte, bit| byte | u8::from(set.is_set(first + bit)) << bit)
-    };
-    let mut bytes: Vec<u8> = (0..CpuSet::MAX_CPU).step_by(8).map(byte).collect();
-    bytes.truncate(bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1));
+/// Processors, a bit each, the lowest first.
+fn set(processors: &[usize]) -> Vec<u8> {
+    let mut bytes = vec![0; processors.last().map_or(0, |last| last / 8 + 1)];
+    processors.iter().for_each(|processor| bytes[processor / 8] |= 1 << (processor % 8));
     bytes
 }
 
@@ -60,7 +62,7 @@ fn processors() -> Vec<u8> {
 /// processes to separate processors, those do not disturb each other, however few each of them has.
 pub(crate) fn shares_processors(card: &str) -> bool {
     let theirs = word(card, "processors").and_then(from_hexadecimal).unwrap_or_default();
-    share(&processors(), &theirs)
+    share(&set(&Processors::allowed()), &theirs)
 }
 
 fn share(ours: &[u8], theirs: &[u8]) -> bool {
@@ -76,6 +78,11 @@ pub(crate) fn has_table(card: &str, table: &str) -> bool {
 /// The host of a process with this card, if it says so.
 pub(crate) fn host(card: &str) -> Option<&str> {
     word(card, HOST).filter(|host| !host.is_empty())
+}
+
+/// The socket, NUMA node or cache, of its host, whose processors a process with this card is kept on, if it says so.
+pub(crate) fn group(card: &str, level: Level) -> Option<usize> {
+    word(card, level.name())?.parse().ok()
 }
 
 /// Nothing if the system does not tell.
@@ -156,10 +163,10 @@ mod tests {
         let error = check(7, &other).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("rank 7") && text.contains("middle there"), "{text}");
-        for card in ["", "x", "wire-version:6", &write(1, "0a").replace("transports", "t")] {
+        for card in ["", "x", "wire-version:7", &write(1, "0a").replace("transports", "t")] {
             assert!(matches!(check(1, card), Err(Error::BadCard { rank: 1, .. })), "{card}");
         }
-        let future = write(1, "0a").replace("wire-version:6", "wire-version:999");
+        let future = write(1, "0a").replace("wire-version:7", "wire-version:999");
         assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
     }
 
@@ -170,12 +177,25 @@ mod tests {
         assert!(share(&[0b100], &[0b110, 1]) && share(&[], &[1]) && share(&[1], &[]));
         assert!(!share(&[0b100], &[0b011]) && !share(&[0, 1], &[1]));
         assert_eq!(from_hexadecimal(&in_hexadecimal(&[0, 0xfe, 255])), Some(vec![0, 0xfe, 255]));
+        assert_eq!(set(&[0, 3, 9]), [0b1001, 0b10]);
+        assert_eq!(set(&[]), [0u8; 0]);
+    }
+
+    #[test]
+    fn cards_say_on_which_groups_of_processors_a_process_is_kept() {
+        let own = write(1, "0a");
+        let here = |level| Processors::here().common(level, &Processors::allowed());
+        for level in Level::INSIDE {
+            assert_eq!(group(&own, level), here(level).map(|group| group.number), "{level}");
+        }
+        assert_eq!(group("numa:3,l3:", Level::Numa), Some(3));
+        assert_eq!(group("numa:3,l3:", Level::L3), None);
     }
 
     #[test]
     fn other_tables_of_collectives_are_noticed() {
         assert!(has_table(&write(1, "0a"), "0a"));
-        assert!(!has_table(&write(1, "0b"), "0a") && !has_table("wire-version:6", "0a"));
+        assert!(!has_table(&write(1, "0b"), "0a") && !has_table("wire-version:7", "0a"));
     }
 
     #[test]

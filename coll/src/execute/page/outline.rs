@@ -194,7 +194,10 @@ impl Lines<'_, '_> {
         if fragments > 1 {
             self.fragment(of, plan, fragments - 1)?;
         }
-        Ok(())
+        writeln!(
+            self.f,
+            "long buffers without gaps in memory that peers can map (World::alloc) are read where they lie, and fill no slot"
+        )
     }
 
     fn fragment(&mut self, of: &Outline, plan: &pieces::Plan, fragment: u64) -> fmt::Result {

@@ -82,7 +82,10 @@ impl Source<'_> {
         };
         match algorithm.misfit(operation, true) {
             None => Ok(Rule { operation, ranks_max, bytes_max, algorithm }),
-            Some(why) => Err(TuningError::Misfit { path, line, operation, algorithm, why }),
+            Some(why) => {
+                let algorithm = Box::new(algorithm);
+                Err(TuningError::Misfit { path, line, operation, algorithm, why })
+            }
         }
     }
 
@@ -196,7 +199,7 @@ mod tests {
             (
                 "version = 1\nscan = [{ algorithm = 'doubling over flat' }]",
                 2,
-                &["go on two levels"],
+                &["go on levels"],
             ),
             (
                 "version = 1\nbcast = [{ ranksmax = 3, algorithm = 'ring' }]",

@@ -8,8 +8,8 @@ use gapless_coll::schedule::Buffer;
 use gapless_coll::testkit::{Arithmetic, Content, Held, Lie, Random, after, after_between};
 use gapless_coll::topologies::{Cartesian, Neighborhood};
 use gapless_coll::{
-    Algorithm, Between, Call, CollError, Combine, Exchange, Locality, Method, Operation, Rows,
-    Schedule, build,
+    Algorithm, Between, Call, CollError, Combine, Exchange, Level, Locality, Method, Operation,
+    Rows, Schedule, build,
 };
 use gapless_mem::Region;
 
@@ -38,15 +38,37 @@ pub(crate) struct Game {
     pub(crate) combine: Combine,
 }
 
-/// A random grouping of some ranks.
+/// A random grouping of some ranks, on one level or more.
 fn locality(n: usize, random: &mut Random) -> Locality {
-    let count = 1 + random.index(n.min(5));
-    let groups = match random.below(4) {
-        0 => (0..count).map(|at| (at..n).step_by(count).collect()).collect(),
-        1 => (0..count).map(|at| (n * at / count..n * (at + 1) / count).collect()).collect(),
-        _ => return Locality::flat(n),
-    };
-    Locality::new(groups).expect("every rank once")
+    let mut groups = vec![(0..n).collect()];
+    let mut locality = Locality::flat(n);
+    if random.below(2) == 0 {
+        groups = divided(&groups, random);
+        locality = Locality::new(groups.clone()).expect("every rank once");
+    }
+    for level in [Level::Socket, Level::Numa, Level::L3] {
+        if random.below(3) == 0 {
+            groups = divided(&groups, random);
+            locality = locality.with(level, groups.clone()).expect("parts of the groups before");
+        }
+    }
+    locality
+}
+
+/// Each group in up to five parts, of ranks that follow each other or by turns.
+fn divided(groups: &[Vec<usize>], random: &mut Random) -> Vec<Vec<usize>> {
+    let by_turns = random.below(2) == 0;
+    let mut parts = Vec::new();
+    for group in groups {
+        let n = group.len();
+        let count = 1 + random.index(n.min(5));
+        let part = |at: usize| match by_turns {
+            true => group.iter().copied().skip(at).step_by(count).collect(),
+            false => group[n * at / count..n * (at + 1) / count].to_vec(),
+        };
+        parts.extend((0..count).map(part));
+    }
+    parts
 }
 
 /// An algorithm that does the call.
