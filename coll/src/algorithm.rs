@@ -103,9 +103,11 @@ impl Method {
                     | O::Gather
                     | O::Scatter
                     | O::Allgather
+                    | O::Allgatherv
                     | O::Alltoall
                     | O::Reduce
                     | O::Allreduce
+                    | O::ReduceScatter
                     | O::ReduceScatterBlock
                     | O::Scan
                     | O::Exscan

@@ -173,6 +173,26 @@ impl Call<'_> {
         })
     }
 
+    /// The lengths of all blocks, if there is a list of them that all ranks know.
+    pub(crate) fn known_lens(&self) -> Option<&[u64]> {
+        match self {
+            Self::Allgatherv { lens, .. } | Self::ReduceScatter { lens, .. } => Some(lens),
+            _ => None,
+        }
+    }
+
+    /// The call with blocks that are all as long as the longest; `None`: not all ranks know how long that is.
+    pub(crate) fn evened(&self) -> Option<Call<'static>> {
+        let len = || self.known_lens()?.iter().copied().max();
+        match *self {
+            Self::Allgatherv { in_place, .. } => Some(Call::Allgather { len: len()?, in_place }),
+            Self::ReduceScatter { of, in_place, .. } => {
+                Some(Call::ReduceScatterBlock { len: len()?, of, in_place })
+            }
+            _ => self.without_lists(),
+        }
+    }
+
     /// What it combines, if it does.
     #[must_use]
     pub fn reduction(&self) -> Option<Reduction> {

@@ -81,12 +81,14 @@ const FIRST_LONG: usize = if cfg!(loom) { 1 } else { LINE_WORDS };
 pub const KIND_MAX: u8 = 31;
 
 /// The number of the last step before a round's end.
-pub const STEP_MAX: u16 = u16::MAX - 2;
+pub const STEP_MAX: u32 = (1 << STEP_BITS) - 3;
 
 const LEN_BITS: u32 = 11;
 const ROUND_SHIFT: u32 = 16;
+/// Bits of a moment's step. The others are its round.
+const STEP_BITS: u32 = 20;
 const _: () = assert!(NOTE_BYTES < 1 << LEN_BITS && NOTE_BYTES <= (NOTE_WORDS - FIRST_LONG) * 8);
-const _: () = assert!(STEP_MAX as u64 + 2 == (1 << ROUND_SHIFT) - 1);
+const _: () = assert!(STEP_BITS >= ROUND_SHIFT);
 const _: () = assert!(KIND_MAX as u64 == (1 << (ROUND_SHIFT - LEN_BITS)) - 1);
 
 /// What a note is, beside its payload.
@@ -121,29 +123,29 @@ impl Moment {
     /// Step `step` of a round, at most [`STEP_MAX`].
     #[must_use]
     #[inline]
-    pub fn new(round: u64, step: u16) -> Moment {
-        Moment(round << ROUND_SHIFT | u64::from(step.min(STEP_MAX)))
+    pub fn new(round: u64, step: u32) -> Moment {
+        Moment(round << STEP_BITS | u64::from(step.min(STEP_MAX)))
     }
 
     /// All steps of a round are over.
     #[must_use]
     #[inline]
     pub fn last(round: u64) -> Moment {
-        Moment((round << ROUND_SHIFT) | (u64::from(STEP_MAX) + 1))
+        Moment((round << STEP_BITS) | (u64::from(STEP_MAX) + 1))
     }
 
     /// The steps of a round end here: they cannot be done.
     #[must_use]
     #[inline]
     pub fn failed(round: u64) -> Moment {
-        Moment((round << ROUND_SHIFT) | (u64::from(STEP_MAX) + 2))
+        Moment((round << STEP_BITS) | (u64::from(STEP_MAX) + 2))
     }
 
     /// The rounds whose notes are not needed any more: all below this. After the last step of a round, the second round
     /// of what the ranks do together is over, too.
     fn done(self) -> u64 {
-        let over = self.0 & ((1 << ROUND_SHIFT) - 1) > u64::from(STEP_MAX);
-        (self.0 >> ROUND_SHIFT) + 2 * u64::from(over)
+        let over = self.0 & ((1 << STEP_BITS) - 1) > u64::from(STEP_MAX);
+        (self.0 >> STEP_BITS) + 2 * u64::from(over)
     }
 }
 
@@ -494,7 +496,7 @@ impl Seat {
     #[inline]
     pub fn begin(&mut self, number: u64) {
         self.round =
-            self.round.max(number.saturating_mul(2).saturating_add(2) & (u64::MAX >> ROUND_SHIFT));
+            self.round.max(number.saturating_mul(2).saturating_add(2) & (u64::MAX >> STEP_BITS));
     }
 
     /// This rank has read what it wanted of this round: the next one begins.

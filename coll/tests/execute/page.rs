@@ -110,6 +110,17 @@ fn advance(page: &mut Page, pml: &mut Pml) -> Poll<Result<(), CollError>> {
     page.advance(pml, &HostEngine, &HostEngine)
 }
 
+/// For the rest of the test.
+fn listed<const N: usize>(lens: [u64; N]) -> &'static [u64] {
+    lens.to_vec().leak()
+}
+
+/// Random lengths of up to so many elements; some are 0.
+fn lens(ranks: usize, unit: u64, most: u64, random: &mut Random) -> &'static [u64] {
+    let len = |_| if random.below(4) == 0 { 0 } else { unit * random.below(most + 1) };
+    (0..ranks).map(len).collect::<Vec<u64>>().leak()
+}
+
 /// A call that goes by the page.
 fn short(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
     let in_place = random.below(2) == 0;
@@ -117,7 +128,11 @@ fn short(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
     let most = [2, 16, 100, SHORT_BYTES / of.unit][usize::try_from(random.below(4)).unwrap()];
     let long = of.unit * random.below(most + 1);
     let part = of.unit * random.below(SHORT_BYTES / of.unit / ranks as u64 + 1);
+    let most = [SHORT_BYTES / of.unit, SHORT_BYTES / of.unit / ranks as u64];
+    let [each, all] = most.map(|most| lens(ranks, of.unit, most, random));
     let calls = [
+        Call::Allgatherv { lens: each, in_place },
+        Call::ReduceScatter { lens: all, of, in_place },
         Call::Barrier,
         Call::Bcast { root, len: long },
         Call::Gather { root, len: long, in_place },
@@ -142,7 +157,10 @@ fn long(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
     let most = [300, 9000, 80_000][usize::try_from(random.below(3)).unwrap()];
     // Longer than what goes by notes, whatever the operation.
     let len = of.unit * (SHORT_BYTES / of.unit + 1 + random.below(most / of.unit));
+    let lens = lens(ranks, of.unit, 2 * len / of.unit, random);
     let calls = [
+        Call::Allgatherv { lens, in_place },
+        Call::ReduceScatter { lens, of, in_place },
         Call::Bcast { root, len },
         Call::Gather { root, len, in_place },
         Call::Scatter { root, len, in_place },
@@ -378,6 +396,24 @@ fn calls_that_do_not_fit_together() {
                 }),
             ],
         ),
+        (
+            2,
+            [[8, 8], [8, 12]].map(|lens| Call::Allgatherv { lens: listed(lens), in_place }),
+            [Err(CollError::Length { rank: 1, sent: 12, expected: 8 }), Ok(())],
+        ),
+        (
+            2,
+            [[4000, 8], [4000, 12]].map(|lens| Call::Allgatherv { lens: listed(lens), in_place }),
+            [Err(CollError::Length { rank: 1, sent: 12, expected: 8 }), Ok(())],
+        ),
+        (
+            2,
+            [[8, 8], [12, 8]].map(|lens| Call::ReduceScatter { lens: listed(lens), of, in_place }),
+            [
+                Err(CollError::Length { rank: 1, sent: 20, expected: 16 }),
+                Err(CollError::Length { rank: 0, sent: 16, expected: 20 }),
+            ],
+        ),
     ] {
         let (mut job, mut pages) = job(ranks);
         let mut random = Random(43);
@@ -397,6 +433,27 @@ fn calls_that_do_not_fit_together() {
         }
         assert_eq!(finish(&mut job, &mut pages), [Ok(()), Ok(())]);
         after.check();
+    }
+}
+
+/// Lists of one sum that are cut otherwise would mix up elements of different blocks.
+#[test]
+fn blocks_of_other_lengths_are_noticed_where_their_sum_is_the_same() {
+    let (of, in_place) = (sum(Arithmetic::Sum), false);
+    let calls =
+        [[4000, 8], [8, 4000]].map(|lens| Call::ReduceScatter { lens: listed(lens), of, in_place });
+    let (mut job, mut pages) = job(2);
+    let mut random = Random(49);
+    let one = |call: &Call<'_>, random: &mut Random| {
+        collective(&[*call; 2], Arithmetic::Sum, &[Lie::Plain], random)
+    };
+    let mut each: Vec<Collective> = calls.iter().map(|call| one(call, &mut random)).collect();
+    for (rank, page) in pages.iter_mut().enumerate() {
+        each[rank].begin((rank, page), 3, &calls[rank]).unwrap();
+    }
+    for (result, other) in finish(&mut job, &mut pages).into_iter().zip([1, 0]) {
+        let Err(CollError::Differs { rank, argument, .. }) = result else { panic!("{result:?}") };
+        assert_eq!((rank, argument), (other, "lengths of blocks"));
     }
 }
 
@@ -426,9 +483,9 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     let of = sum(Arithmetic::Sum);
     let good = [Call::Allreduce { len: 8, of, in_place: false }; 2];
     let mut one = collective(&good, Arithmetic::Sum, &[Lie::Plain], &mut random);
-    let lists = Call::Allgatherv { lens: &[8, 8], in_place: true };
+    let lists = Call::Alltoallv { send: &[8, 8], recv: &[8, 8], in_place: false };
     let error = one.begin((0, &mut pages[0]), 0, &lists).unwrap_err();
-    assert_eq!(error, CollError::NotShared { operation: Operation::Allgatherv });
+    assert_eq!(error, CollError::NotShared { operation: Operation::Alltoallv });
     let error = one.begin((0, &mut pages[0]), 0, &Call::Bcast { root: 2, len: 8 }).unwrap_err();
     assert!(matches!(error, CollError::Call { .. }), "{error}");
     let error = one.begin((0, &mut pages[0]), 0, &Call::Allreduce { len: 4, of, in_place: false });

@@ -72,14 +72,16 @@ pub(super) type Plain = (Option<Region>, Option<Region>);
 
 impl Last {
     /// Whether a call goes through shared memory.
-    pub(super) fn goes_shared(&mut self, call: &Call<'static>, place: &Place<'_>) -> bool {
+    pub(super) fn goes_shared(&mut self, call: &Call<'_>, place: &Place<'_>) -> bool {
+        let goes = |call| shared_rule_for(place.table, call, place.locality).is_some();
+        let Some(call) = call.without_lists() else { return goes(call) };
         if let Some((last, answer)) = &self.call
-            && last == call
+            && *last == call
         {
             return *answer;
         }
-        let answer = shared_rule_for(place.table, call, place.locality).is_some();
-        self.call = Some((*call, answer));
+        let answer = goes(&call);
+        self.call = Some((call, answer));
         answer
     }
 
@@ -98,14 +100,16 @@ impl Last {
     }
 
     /// Remembers what was found out about a description; `key`: what [`key`] has made of it.
-    pub(super) fn note(&mut self, key: Option<Key>, prepared: &Prepared, place: (usize, usize)) {
+    pub(super) fn note(&mut self, key: Option<Key>, prepared: &Prepared, place: &Place<'_>) {
         self.known = key.and_then(|key| {
             let matters = |blocks: &Blocks| !matches!(blocks, Blocks::None);
             let uses = [&prepared.rows.send, &prepared.rows.recv].map(matters);
             let key = Key { uses, ..key };
-            let Way::Notes(call) = &prepared.way else { return None };
+            let Way::Shared(terms) = &prepared.way else { return None };
+            let call = terms.call(|| (place.neighbors)()).ok()?;
+            let of = (place.rank, place.locality.ranks());
             let plain = key.send.is_plain() && key.recv.is_plain();
-            let known = Known::new(call, place, prepared.combine.as_ref(), plain)?;
+            let known = Known::new(&call, of, prepared.combine.as_ref(), plain)?;
             // Bytes are combined as numbers: their buffers are described anew.
             let as_numbers = key.op.is_some() && key.layouts.iter().all(Option::is_none);
             (known.is_short() || !as_numbers).then_some((key, known))

@@ -3,7 +3,7 @@
 use super::last::Last;
 use super::live::{Entry, Fate, Number};
 use super::notes::{Desk, Notes, Turn};
-use super::prepare::{self, Place, Prepared, Way};
+use super::prepare::{self, Place, Prepared, Terms, Way};
 use super::recent::Recent;
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
@@ -144,15 +144,16 @@ impl Communicator {
             })?;
         let Prepared { way, rows, combine } = prepared;
         let schedule = match (way, &mut *notes) {
-            (Way::Notes(call), Notes::Made(page, _)) => {
+            (Way::Shared(terms), Notes::Made(page, _)) => {
                 let number = number.unwrap_or_else(|| self.common.sequencer.pass());
+                let call = self.call(&terms)?;
                 // SAFETY: the description borrows its memory until this returns or unwinds; what is received into,
                 // exclusively. `op` keeps a user's function: it is dropped without the lock.
                 return self.by_notes(page, (operation, number), |page| unsafe {
                     page.begin(number, &call, rows, combine)
                 });
             }
-            (Way::Notes(call), _) => self.schedule(&call)?,
+            (Way::Shared(terms), _) => self.schedule(&self.call(&terms)?)?,
             (Way::Schedule(schedule), _) => schedule,
         };
         drop(notes);
@@ -244,7 +245,7 @@ impl Communicator {
         let Prepared { way, rows, combine } = self.prepare(collective, None)?;
         let schedule = match way {
             Way::Schedule(schedule) => schedule,
-            Way::Notes(call) => self.schedule(&call)?,
+            Way::Shared(terms) => self.schedule(&self.call(&terms)?)?,
         };
         // SAFETY: the caller's promise.
         unsafe { self.carrier(operation, (schedule, rows, combine, ticket), op) }
@@ -265,6 +266,12 @@ impl Communicator {
             }
         };
         prepared.map_err(|error| refused(operation, error))
+    }
+
+    /// The call of a description that was checked.
+    fn call<'c>(&'c self, terms: &'c Terms) -> Result<Call<'c>, Error> {
+        let call = terms.call(|| self.common.neighbors(&self.comm));
+        call.map_err(|error| refused(terms.operation(), error))
     }
 
     /// The schedule of a call.

@@ -42,8 +42,18 @@ pub(super) struct Prepared {
 pub(super) enum Way {
     /// By messages.
     Schedule(Arc<Schedule>),
-    /// By notes in memory that the ranks share.
-    Notes(Call<'static>),
+    /// Through memory that the ranks share.
+    Shared(Terms),
+}
+
+/// What a rank calls, and its lists.
+#[derive(Debug)]
+pub(super) struct Terms {
+    operation: Operation,
+    root: usize,
+    in_place: bool,
+    of: Reduction,
+    lens: Lens,
 }
 
 impl Collective<'_> {
@@ -71,19 +81,16 @@ impl Collective<'_> {
             unit: combine.bytes(),
             commutative: op.is_commutative(),
         });
-        let call = sides.call(&lens, of, place)?;
-        let shared = last
-            .as_mut()
-            .zip(call.without_lists())
-            .and_then(|(last, call)| last.goes_shared(&call, place).then_some(call));
-        let way = match shared {
-            Some(call) => Way::Notes(call),
-            None => Way::Schedule(place.schedule(&call)?),
+        let terms = sides.terms(lens, of);
+        let call = terms.call(|| (place.neighbors)())?;
+        let way = match last.as_mut().is_some_and(|last| last.goes_shared(&call, place)) {
+            true => Way::Shared(terms),
+            false => Way::Schedule(place.schedule(&call)?),
         };
         let rows = Rows { send: send.into_blocks(), recv: recv.into_blocks() };
         let prepared = Prepared { way, rows, combine };
         if let Some(last) = last {
-            last.note(key, &prepared, (place.rank, place.locality.ranks()));
+            last.note(key, &prepared, place);
         }
         Ok(prepared)
     }
@@ -136,7 +143,7 @@ pub(super) fn once_each(recv: &Side) -> Result<(), CollectiveError> {
 }
 
 /// Packed bytes of the blocks.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Lens {
     /// This rank's block, the vector, or any block where all are alike.
     own: u64,
@@ -230,17 +237,28 @@ impl Sides<'_> {
         lens_of(self.counts, whole)
     }
 
-    fn call<'l>(
-        &self,
-        lens: &'l Lens,
-        of: Option<Reduction>,
-        place: &'l Place<'_>,
-    ) -> Result<Call<'l>, CollectiveError> {
-        use Operation as O;
-        let (root, len, in_place) = (self.root, lens.own, self.in_place());
-        let (send, recv) = (lens.send.as_slice(), lens.recv.as_slice());
+    fn terms(&self, lens: Lens, of: Option<Reduction>) -> Terms {
         // Every constructor of a reduction gives an operation.
         let of = of.unwrap_or(Reduction { unit: 1, commutative: false });
+        let Sides { operation, root, .. } = *self;
+        Terms { operation, root, in_place: self.in_place(), of, lens }
+    }
+}
+
+impl Terms {
+    pub(super) fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// The call; `neighbors` as [`Place::neighbors`].
+    pub(super) fn call<'l>(
+        &'l self,
+        neighbors: impl FnOnce() -> Result<&'l Neighborhood, CollectiveError>,
+    ) -> Result<Call<'l>, CollectiveError> {
+        use Operation as O;
+        let Terms { root, in_place, of, lens, .. } = self;
+        let (root, in_place, of, len) = (*root, *in_place, *of, lens.own);
+        let (send, recv) = (lens.send.as_slice(), lens.recv.as_slice());
         Ok(match self.operation {
             O::Barrier => Call::Barrier,
             O::Bcast => Call::Bcast { root, len },
@@ -259,11 +277,11 @@ impl Sides<'_> {
             O::Scan => Call::Scan { len, of, in_place },
             O::Exscan => Call::Exscan { len, of, in_place },
             O::NeighborAllgather => {
-                let Neighborhood { sources, destinations } = (place.neighbors)()?;
+                let Neighborhood { sources, destinations } = neighbors()?;
                 Call::NeighborAllgather { sources, destinations, len, recv }
             }
             O::NeighborAlltoall => {
-                let Neighborhood { sources, destinations } = (place.neighbors)()?;
+                let Neighborhood { sources, destinations } = neighbors()?;
                 Call::NeighborAlltoall { sources, destinations, send, recv }
             }
         })
@@ -466,7 +484,7 @@ mod tests {
             let bcast = Collective::bcast(&mut bytes, 0);
             match bcast.prepare(&place, None).unwrap().way {
                 Way::Schedule(schedule) => schedule.len(),
-                Way::Notes(call) => panic!("{call:?} is not to go by notes"),
+                Way::Shared(terms) => panic!("{terms:?} is not to go through shared memory"),
             }
         };
         assert_eq!((steps("flat"), steps("chain")), (4, 1));

@@ -3,8 +3,8 @@
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Hub, Loopback};
 use gapless::{
-    Collective, Communicator, Config, Datatype, InPlace, Layout, Primitive, ReduceOp, SharedBuf,
-    View, ViewMut, World,
+    BlocksMut, Collective, Communicator, Config, Datatype, InPlace, Layout, Primitive, ReduceOp,
+    SharedBuf, View, ViewMut, World,
 };
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_tests::job;
@@ -75,6 +75,13 @@ fn part(numbers: &[i32], ranks: usize, which: usize) -> &[i32] {
     &numbers[which * each..(which + 1) * each]
 }
 
+/// How `all` numbers are cut among ranks: the second has none.
+fn counts(ranks: usize, all: usize) -> Vec<u64> {
+    let mut counts = vec![(all / ranks) as u64; ranks];
+    counts[0] += std::mem::take(&mut counts[1]);
+    counts
+}
+
 /// One round: which of a rank's buffers can be mapped depends on the rank and the round.
 fn round(world: &World, round: usize) {
     let comm = world.comm();
@@ -107,6 +114,18 @@ fn round(world: &World, round: usize) {
     let mut both = Memory::new(world, recv_lies, &given(me, all));
     do_it(Collective::reduce_scatter_block(InPlace, both.view_mut(), ReduceOp::Sum));
     assert_eq!(both.numbers()[..each], sum(ranks, me * each..(me + 1) * each));
+
+    let counts = counts(ranks, all);
+    let own = usize::try_from(counts[me]).unwrap();
+    let end = usize::try_from(counts[..=me].iter().sum::<u64>()).unwrap();
+    let mut into = room(own);
+    let call = Collective::reduce_scatter(out.view(), into.view_mut(), &counts, ReduceOp::Sum);
+    do_it(call);
+    assert_eq!(into.numbers(), sum(ranks, end - own..end));
+    let mut all_blocks = room(all);
+    let blocks = BlocksMut::packed(all_blocks.view_mut(), &counts).unwrap();
+    do_it(Collective::allgatherv(into.view(), blocks));
+    assert_eq!(all_blocks.numbers(), sum(ranks, 0..all));
 
     let mut word = Memory::new(world, send_lies, &given(me, all));
     do_it(Collective::bcast(word.view_mut(), root32));

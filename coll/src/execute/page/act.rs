@@ -42,12 +42,18 @@ fn start(content: Content) -> usize {
     }
 }
 
-/// How far apart blocks lie.
-fn stride(round: &Round) -> usize {
-    let bytes = round.part.len();
+/// Bytes of what is combined, and how far apart the blocks of them lie.
+fn combined(round: &Round) -> (usize, usize) {
+    let bytes = round.part(round.sources.start).len();
+    (bytes, bytes.next_multiple_of(usize::try_from(SCRATCH_ALIGN).unwrap_or(64)))
+}
+
+/// Where the block of a source lies among the blocks.
+#[inline]
+fn block(source: usize, round: &Round) -> usize {
     match round.then {
-        Then::Join => bytes,
-        Then::Combine => bytes.next_multiple_of(usize::try_from(SCRATCH_ALIGN).unwrap_or(64)),
+        Then::Join => round.joined_at(source),
+        Then::Combine => (source - round.sources.start) * combined(round).1,
     }
 }
 
@@ -81,10 +87,10 @@ impl Area {
         self.result = 0;
     }
 
-    /// Where the block of the source that is the `index`th goes, and where in its note it begins.
-    pub(super) fn block(&mut self, index: usize, round: &Round) -> (&mut [u8], usize) {
-        let at = BLOCKS + index * stride(round);
-        (self.slice(at, round.part.len()), round.part.start)
+    /// Where the block of a source goes, and where in its note it begins.
+    pub(super) fn block(&mut self, source: usize, round: &Round) -> (&mut [u8], usize) {
+        let (at, part) = (BLOCKS + block(source, round), round.part(source));
+        (self.slice(at, part.len()), part.start)
     }
 
     /// Copies what this rank contributes to where the block of a note of its own would go.
@@ -93,29 +99,30 @@ impl Area {
     /// `input` is valid for reads, and nothing writes it meanwhile.
     pub(super) unsafe fn keep_own(
         &self,
-        index: usize,
+        own: usize,
         round: &Round,
         input: &Region,
     ) -> Result<(), EngineError> {
-        let into = self.region(BLOCKS + index * stride(round), round.part.len())?;
-        let own = input.sub(round.part.start as u64, into.len())?;
+        let part = round.part(own);
+        let into = self.region(BLOCKS + block(own, round), part.len())?;
+        let own = input.sub(part.start as u64, into.len())?;
         // SAFETY: the caller's promise; the private memory is not lent (the module's text).
         Ok(unsafe { gapless_mem::copy(&into, &own) }?)
     }
 
     /// Combines the blocks that were read, into bytes that are as long as one.
     pub(super) fn fold_into(&mut self, fold: &PackedFold, round: &Round, into: &mut [u8]) {
-        let stride = stride(round);
+        let (_, stride) = combined(round);
         fold.blocks(self.slice(BLOCKS, stride * round.sources.len()), stride, into);
     }
 
     /// As if this rank had read a note of its own.
-    pub(super) fn take_own(&mut self, index: usize, round: &Round) {
+    pub(super) fn take_own(&mut self, own: usize, round: &Round) {
         let content = round.publish.map_or(Content::Input, |(content, _)| content);
-        let all = self.slice(0, BLOCKS + index * stride(round) + round.part.len());
+        let (at, part) = (block(own, round), round.part(own));
+        let all = self.slice(0, BLOCKS + at + part.len());
         let (own, blocks) = all.split_at_mut(BLOCKS);
-        let at = index * stride(round);
-        blocks[at..].copy_from_slice(&own[start(content)..][round.part.clone()]);
+        blocks[at..].copy_from_slice(&own[start(content)..][part]);
     }
 
     /// Copies plain memory to where what this rank contributes lies.
@@ -139,7 +146,7 @@ impl Area {
 
     /// Combines the blocks that were read.
     pub(super) fn fold(&mut self, fold: &PackedFold, round: &Round) {
-        let (len, stride) = (round.part.len(), stride(round));
+        let (len, stride) = combined(round);
         self.result = len;
         let all = self.slice(RESULT, BLOCKS - RESULT + stride * round.sources.len());
         let (result, blocks) = all.split_at_mut(BLOCKS - RESULT);
@@ -173,7 +180,7 @@ impl Area {
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
-        let (len, stride, sources) = (round.part.len(), stride(round), round.sources.len());
+        let ((len, stride), sources) = (combined(round), round.sources.len());
         if let Some(fold) = combine.fold() {
             self.fold(&fold, round);
             return Ok(());

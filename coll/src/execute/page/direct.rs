@@ -94,7 +94,8 @@ pub(super) fn offer(
     bml: &mut Bml,
 ) -> Both<Region> {
     let ranks = place.shared.ranks;
-    if ranks > RANKS_MAX || plan.input_bytes() < BYTES_MIN.saturating_mul(ranks as u64) {
+    if ranks > RANKS_MAX || plan.input_bytes(place.rank()) < BYTES_MIN.saturating_mul(ranks as u64)
+    {
         return Both::default();
     }
     let mut shared = |region: Option<Region>, side: Side| {
@@ -153,7 +154,7 @@ pub(super) fn accept(
             _ => Ok(mapping),
         }
     };
-    let input = (flags & 1 != 0).then(|| map(Side::Input, plan.input_bytes())).transpose()?;
+    let input = (flags & 1 != 0).then(|| map(Side::Input, plan.input_bytes(rank))).transpose()?;
     // No other operation's results are shared, whatever a rank says.
     let output = (flags & 2 != 0 && plan.shares_results()).then(|| map(Side::Output, plan.len()));
     Ok(Both { input, output: output.transpose()? })

@@ -7,18 +7,19 @@ use super::pieces::{Plan, SLOTS};
 use super::plan::{self, FAILED, LONG};
 use crate::execute::error::{CollError, NOTICE_BYTES};
 
-/// Bytes of the note: the operation, which slot comes first, which buffers can be mapped, the root, and how long the vector,
-/// or a block, is.
-pub(super) const NOTE: usize = 16;
+/// Bytes of the note: the operation, which slot comes first, which buffers can be mapped, the root, how long the vector or a
+/// block is ([`Plan::told_bytes`]), and what stands for the lengths of blocks ([`Plan::digest`]).
+pub(super) const NOTE: usize = 24;
 
 /// The note of a rank that calls this.
-pub(super) fn introduction(plan: &Plan, first: usize, flags: u8) -> [u8; NOTE] {
+pub(super) fn introduction(plan: &Plan, me: usize, first: usize, flags: u8) -> [u8; NOTE] {
     let mut note = [0; NOTE];
     note[0] = plan::kind(plan.operation());
     note[1] = u8::try_from(first).unwrap_or(0);
     note[2] = flags;
     note[4..8].copy_from_slice(&root(plan).to_le_bytes());
-    note[8..].copy_from_slice(&plan.len().to_le_bytes());
+    note[8..16].copy_from_slice(&plan.told_bytes(me).to_le_bytes());
+    note[16..].copy_from_slice(&plan.digest().to_le_bytes());
     note
 }
 
@@ -36,6 +37,7 @@ pub(super) struct Introduction {
     pub(super) flags: u8,
     root: u32,
     pub(super) len: u64,
+    digest: u64,
 }
 
 /// What a rank's first note says.
@@ -43,11 +45,13 @@ pub(super) fn introduced(rank: usize, place: &Place<'_>) -> Introduction {
     let mut note = [0; NOTE];
     place.seat.read(&place.board, rank, 0, &mut note);
     let [kind, first, flags, ..] = note;
-    let (mut root, mut len) = ([0; 4], [0; 8]);
+    let (mut root, mut len, mut digest) = ([0; 4], [0; 8], [0; 8]);
     root.copy_from_slice(&note[4..8]);
-    len.copy_from_slice(&note[8..]);
+    len.copy_from_slice(&note[8..16]);
+    digest.copy_from_slice(&note[16..]);
     let (first, root) = (usize::from(first) % SLOTS, u32::from_le_bytes(root));
-    Introduction { kind, first, flags, root, len: u64::from_le_bytes(len) }
+    let (len, digest) = (u64::from_le_bytes(len), u64::from_le_bytes(digest));
+    Introduction { kind, first, flags, root, len, digest }
 }
 
 /// Why a rank has failed, as its note of this round says.
@@ -66,7 +70,7 @@ pub(super) fn agree(
     place: &Place<'_>,
 ) -> Result<Introduction, CollError> {
     let rank = u32::try_from(source).unwrap_or(u32::MAX);
-    let (ours, expected) = (plan.operation(), plan.len());
+    let (ours, expected) = (plan.operation(), plan.told_bytes(source));
     if mark.kind == FAILED {
         return Err(notice(source, place));
     }
@@ -84,6 +88,12 @@ pub(super) fn agree(
     if note.root != root(plan) {
         let (given, expected) = (note.root.to_string(), root(plan).to_string());
         let (argument, other) = ("root", place.comm.rank());
+        return Err(CollError::Differs { rank, argument, given, other, expected });
+    }
+    if note.digest != plan.digest() {
+        let list = |digest: u64| format!("a list with digest {digest:x}");
+        let (given, expected) = (list(note.digest), list(plan.digest()));
+        let (argument, other) = ("lengths of blocks", place.comm.rank());
         return Err(CollError::Differs { rank, argument, given, other, expected });
     }
     Ok(note)

@@ -275,7 +275,7 @@ impl Long {
         }
     }
 
-    fn report(&self, place: &mut Place<'_>, tools: &mut Tools<'_>, step: u16) {
+    fn report(&self, place: &mut Place<'_>, tools: &mut Tools<'_>, step: u32) {
         place.seat.report(&place.board, Moment::new(self.round, step));
         place.ring(tools.pml, Readers::All);
     }
@@ -296,13 +296,13 @@ impl Long {
         if std::mem::replace(&mut self.introduced, true) {
             return self.report(place, tools, exposed(self.fragment));
         }
-        let note = introduction(&self.plan, self.first, self.own.flags());
+        let note = introduction(&self.plan, place.rank(), self.first, self.own.flags());
         place.seat.publish(&place.board, LONG, &note, Readers::All);
         place.ring(tools.pml, Readers::All);
     }
 
     /// Whether a rank that was met has come so far.
-    fn reached(&self, rank: usize, step: u16, place: &mut Place<'_>) -> bool {
+    fn reached(&self, rank: usize, step: u32, place: &mut Place<'_>) -> bool {
         // Its note was the first step's report.
         step <= exposed(0) || place.seat.reached(&place.board, rank, Moment::new(self.round, step))
     }
@@ -371,7 +371,7 @@ impl Long {
     }
 
     /// Which rank is waited for, and for which step of it.
-    fn source(&self, place: &Place<'_>) -> Option<(usize, u16)> {
+    fn source(&self, place: &Place<'_>) -> Option<(usize, u32)> {
         if self.stage == Stage::Gathering {
             let ranks = self.met.len();
             let rank = (place.rank() + 1 + self.at) % ranks;
@@ -542,7 +542,7 @@ impl Long {
     fn wait(
         &mut self,
         rank: usize,
-        step: u16,
+        step: u32,
         place: &mut Place<'_>,
         tools: &mut Tools<'_>,
     ) -> Result<bool, CollError> {

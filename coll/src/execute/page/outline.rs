@@ -88,13 +88,13 @@ impl Outline {
 }
 
 /// Bytes of a rank's note.
-fn note_bytes(round: &Round, _rank: usize) -> usize {
-    round.note
+fn note_bytes(round: &Round, rank: usize) -> usize {
+    round.note(rank)
 }
 
 /// Which bytes of a rank's note are read.
-fn part(round: &Round, _rank: usize) -> Range<usize> {
-    round.part.clone()
+fn part(round: &Round, rank: usize) -> Range<usize> {
+    round.part(rank)
 }
 
 fn length(piece: &Piece) -> u64 {
@@ -159,7 +159,7 @@ impl Lines<'_, '_> {
                 }
                 rest = &rest[alike..];
             }
-            if round.then == Then::Combine && !round.sources.is_empty() && round.note > 0 {
+            if round.then == Then::Combine && !round.sources.is_empty() && note_bytes(round, of.rank) > 0 {
                 let ranks = listed(round.sources.start, round.sources.end - 1, usize::MAX);
                 self.step(format_args!("combine  those of {ranks}, in this order"))?;
             }

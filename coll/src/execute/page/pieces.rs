@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use gapless_sync::board::{Readers, STEP_MAX};
 
-use crate::schedule::{Buffer, SCRATCH_ALIGN};
+use crate::schedule::{Buffer, Row, SCRATCH_ALIGN};
 use crate::{Call, Operation};
 
 use super::plan::RANKS_MAX;
@@ -65,12 +65,16 @@ enum Shape {
 /// One rank's part of a long collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
+    operation: Operation,
+    /// The call, with blocks that are all as long as the longest.
     call: Call<'static>,
     me: usize,
     ranks: usize,
     shape: Shape,
-    /// Bytes of the vector, or of a block.
+    /// Bytes of the vector, or of the longest block.
     len: u64,
+    /// The blocks of all ranks. Vectors are as long as a block.
+    blocks: Row,
     /// How many of them go in a fragment.
     step: u64,
     /// How long a slice is, in a fragment and in the last one.
@@ -80,20 +84,20 @@ pub(super) struct Plan {
 }
 
 /// Steps of a fragment, in a round of the board.
-pub(super) fn exposed(fragment: u64) -> u16 {
+pub(super) fn exposed(fragment: u64) -> u32 {
     step(3 * fragment + 1)
 }
 
-pub(super) fn combined(fragment: u64) -> u16 {
+pub(super) fn combined(fragment: u64) -> u32 {
     step(3 * fragment + 2)
 }
 
-pub(super) fn done(fragment: u64) -> u16 {
+pub(super) fn done(fragment: u64) -> u32 {
     step(3 * fragment + 3)
 }
 
-fn step(number: u64) -> u16 {
-    u16::try_from(number).unwrap_or(STEP_MAX)
+fn step(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(STEP_MAX)
 }
 
 /// The least common multiple.
@@ -105,11 +109,21 @@ pub(super) fn lcm(one: u64, other: u64) -> u64 {
     one.checked_div(a).unwrap_or(0).saturating_mul(other)
 }
 
+/// The blocks of all ranks, if all know how long these are.
+fn blocks(call: &Call<'_>, ranks: usize) -> Option<Row> {
+    let Some(lens) = call.known_lens() else {
+        return Some(Row::Equal { blocks: ranks, len: call.bytes()? });
+    };
+    lens.iter().try_fold(0u64, |sum, len| sum.checked_add(*len))?;
+    (lens.len() == ranks).then(|| Row::each(lens))
+}
+
 impl Plan {
     /// What rank `me` does in a call that goes through slots; `None`: it does not. All ranks agree, because they agree on
     /// what this depends on.
     pub(super) fn new(call: &Call<'_>, me: usize, ranks: usize) -> Option<Plan> {
-        let call = call.without_lists()?;
+        let (operation, blocks) = (call.operation(), blocks(call, ranks)?);
+        let call = call.evened()?;
         let shape = match call {
             Call::Bcast { .. } | Call::Gather { .. } | Call::Allgather { .. } => Shape::Whole,
             Call::Scatter { .. } | Call::Alltoall { .. } | Call::ReduceScatterBlock { .. } => {
@@ -144,16 +158,56 @@ impl Plan {
         let fits = fragments.checked_mul(3)? < u64::from(STEP_MAX);
         let slice = |bytes: u64| bytes.div_ceil(ranks as u64).next_multiple_of(grain);
         let slices = (slice(step), slice(len - fragments.saturating_sub(1) * step));
-        fits.then_some(Plan { call, me, ranks, shape, len, step, slices, fragments })
+        fits.then_some(Plan {
+            operation,
+            call,
+            me,
+            ranks,
+            shape,
+            len,
+            blocks,
+            step,
+            slices,
+            fragments,
+        })
     }
 
     pub(super) fn operation(&self) -> Operation {
-        self.call.operation()
+        self.operation
     }
 
-    /// Bytes of the vector, or of a block: all ranks know.
+    /// Bytes of the vector: all ranks know.
     pub(super) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// What a rank says of its lengths in its first note: bytes of the vector, of a block, of its own block if they differ,
+    /// or of all that it contributes, if these are blocks that differ.
+    pub(super) fn told_bytes(&self, rank: usize) -> u64 {
+        match (&self.blocks, self.shape) {
+            (Row::Each { .. }, Shape::Pieces) => self.blocks.len(),
+            _ => self.block_bytes(rank),
+        }
+    }
+
+    /// Stands for the lengths of blocks, if each rank contributes blocks that differ.
+    pub(super) fn digest(&self) -> u64 {
+        match (&self.blocks, self.shape) {
+            // FNV-1a.
+            (Row::Each { ends }, Shape::Pieces) => {
+                let bytes = ends.iter().flat_map(|end| end.to_le_bytes());
+                bytes.fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
+                    (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
+                })
+            }
+            _ => 0,
+        }
+    }
+
+    /// Bytes of a rank's block, or of the vector.
+    fn block_bytes(&self, rank: usize) -> u64 {
+        let Range { start, end } = self.blocks.range(rank);
+        end - start
     }
 
     /// The root, if it has one.
@@ -227,15 +281,15 @@ impl Plan {
         !matches!(self.call, Call::Bcast { .. } | Call::Scatter { .. } | Call::Gather { .. })
     }
 
-    /// How many bytes of the vector, or of a block, a fragment has, and where they begin.
-    fn window(&self, fragment: u64) -> Range<u64> {
-        let start = fragment * self.step;
-        start.min(self.len)..(start + self.step).min(self.len)
+    /// Which bytes of the vector, or of a rank's block, a fragment has.
+    fn window(&self, fragment: u64, rank: usize) -> Range<u64> {
+        let (start, len) = (fragment * self.step, self.block_bytes(rank));
+        start.min(len)..(start + self.step).min(len)
     }
 
     /// The slice of a slot that a rank combines.
     fn slice(&self, fragment: u64, rank: usize) -> Range<u64> {
-        let window = self.window(fragment);
+        let window = self.window(fragment, rank);
         let bytes = window.end - window.start;
         if self.shape == Shape::Pieces {
             let at = rank as u64 * self.step;
@@ -246,10 +300,12 @@ impl Plan {
         at(rank as u64)..at(rank as u64 + 1)
     }
 
-    /// Bytes that a rank contributes: all ranks that do contribute as many.
-    pub(super) fn input_bytes(&self) -> u64 {
-        let blocks = if self.shape == Shape::Pieces { self.ranks as u64 } else { 1 };
-        self.len.saturating_mul(blocks)
+    /// Bytes that a rank contributes, if it does.
+    pub(super) fn input_bytes(&self, rank: usize) -> u64 {
+        match self.shape {
+            Shape::Pieces => self.blocks.checked_len().unwrap_or(u64::MAX),
+            Shape::Whole | Shape::Slices => self.block_bytes(rank),
+        }
     }
 
     /// Where what this rank contributes lies: which buffer, and which range of its packed stream. `None`: it contributes
@@ -261,21 +317,24 @@ impl Plan {
         }
         let first = self.input(0, true).next()?;
         let start = first.range.start;
-        Some((first.buffer, start..start + self.input_bytes()))
+        Some((first.buffer, start..start + self.input_bytes(self.me)))
     }
 
     /// Where byte `at` of the slot comes from, in what a rank contributes.
     pub(super) fn position(&self, fragment: u64, at: u64) -> u64 {
-        let start = self.window(fragment).start;
+        let start = fragment * self.step;
         match self.shape {
-            Shape::Pieces => at / self.step * self.len + start + at % self.step,
+            Shape::Pieces => {
+                let block = usize::try_from(at / self.step).unwrap_or(usize::MAX);
+                self.blocks.range(block.min(self.ranks - 1)).start + start + at % self.step
+            }
             Shape::Whole | Shape::Slices => start + at,
         }
     }
 
     /// Where a slice of the result lies in the packed stream that is received.
     pub(super) fn result(&self, fragment: u64, slice: &Range<u64>) -> Range<u64> {
-        let start = self.window(fragment).start;
+        let start = fragment * self.step;
         start + slice.start..start + slice.end
     }
 
@@ -297,7 +356,6 @@ impl Plan {
 
     /// What this rank puts into its slot: `all`, or only what others read.
     pub(super) fn input(&self, fragment: u64, all: bool) -> impl Iterator<Item = Piece> + '_ {
-        let window = self.window(fragment);
         let blocks = if self.shape == Shape::Pieces { self.ranks } else { 1 };
         let received = match self.call {
             // Its root has but one buffer.
@@ -311,8 +369,9 @@ impl Plan {
         let left = if all { 0..0 } else { self.read_by_me(fragment) };
         (0..blocks).flat_map(move |index| {
             let block = if own { self.me } else { index };
-            let first = block as u64 * self.len;
-            let at = index as u64 * self.step;
+            let first = self.blocks.range(block).start;
+            let rank = if self.shape == Shape::Pieces { index } else { self.me };
+            let (window, at) = (self.window(fragment, rank), index as u64 * self.step);
             let piece = move |bytes: Range<u64>| Piece {
                 buffer,
                 block,
@@ -343,38 +402,47 @@ impl Plan {
 
     /// The `index`th that this rank reads: whose slot, after which step, and what goes where; `None`: there are fewer. If
     /// these are no bytes, there is nothing to wait for.
-    pub(super) fn output(&self, fragment: u64, index: usize) -> Option<(usize, u16, Piece)> {
+    pub(super) fn output(&self, fragment: u64, index: usize) -> Option<(usize, u32, Piece)> {
         let Plan { me, ranks, .. } = *self;
-        let window = self.window(fragment);
         let is_root = self.root() == Some(me);
         // Beginning with its own, so that not all read the same slot at once.
         let turn = (index < ranks).then(|| (me + index) % ranks);
+        let begun = fragment * self.step;
         let piece = |block: usize, skipped: u64, bytes: Range<u64>| {
-            let start = window.start + skipped;
-            let first = block as u64 * self.len + start;
+            let start = begun + skipped;
+            let first = self.blocks.range(block).start + start;
             let range = first..first + (bytes.end - bytes.start);
             Piece { buffer: Buffer::Recv, block, start, range, at: bytes.start }
         };
-        let all = 0..window.end - window.start;
+        let all = |rank: usize| {
+            let window = self.window(fragment, rank);
+            0..window.end - window.start
+        };
         let skips_own = self.in_place() && turn == Some(me);
         let nothing = || piece(0, 0, 0..0);
         let exposed = exposed(fragment);
         match self.call {
             Call::Bcast { root, .. } => {
-                (index == 0 && !is_root).then(|| (root, exposed, piece(0, 0, all)))
+                (index == 0 && !is_root).then(|| (root, exposed, piece(0, 0, all(root))))
             }
             Call::Scatter { root, .. } => {
                 let here = index == 0 && !self.in_place();
                 here.then(|| (root, exposed, piece(0, 0, self.slice(fragment, me))))
             }
-            Call::ReduceScatterBlock { .. } => (index == 0)
-                .then(|| (me, combined(fragment), piece(0, 0, self.slice(fragment, me)))),
+            Call::ReduceScatterBlock { .. } => (index == 0).then(|| {
+                let mut piece = piece(0, 0, self.slice(fragment, me));
+                if self.in_place() && !piece.is_empty() {
+                    // It begins at the first block, and may be longer than that.
+                    (piece.block, piece.start) = self.blocks.locate(piece.range.start);
+                }
+                (me, combined(fragment), piece)
+            }),
             Call::Gather { .. } if !is_root => None,
             Call::Gather { .. } | Call::Allgather { .. } | Call::Alltoall { .. } => {
                 let from = turn?;
                 let bytes = match self.shape {
                     Shape::Pieces => self.slice(fragment, me),
-                    _ => all,
+                    _ => all(from),
                 };
                 // Of an all-to-all, all is read again: it was taken from there.
                 let skipped = skips_own && self.shape == Shape::Whole;
@@ -414,6 +482,14 @@ mod tests {
         [false, true].into_iter().flat_map(each).collect()
     }
 
+    /// Calls with blocks of other lengths, some of no bytes.
+    fn ragged(lens: &[u64], of: Reduction) -> Vec<Call<'_>> {
+        let each = |in_place| {
+            [Call::Allgatherv { lens, in_place }, Call::ReduceScatter { lens, of, in_place }]
+        };
+        [false, true].into_iter().flat_map(each).collect()
+    }
+
     /// Every byte of a buffer goes through a slot once, whoever's fragments are counted; nothing lies outside of a slot;
     /// what is read of a slot was put there, and is combined before where it has to be.
     #[test]
@@ -421,11 +497,14 @@ mod tests {
         for (ranks, unit) in [(2, 4), (3, 12), (5, 1), (16, 8), (17, 2), (33, 4), (40, 10)] {
             let of = Reduction { unit, commutative: true };
             for len in [1, 7, 1000, 70_000, 300_000].map(|len| len * unit) {
-                for call in calls(ranks - 1, len, of) {
+                let lens = |rank: usize| [len, 0, unit, len / 2 / unit * unit][rank % 4];
+                let lens: Vec<u64> = (0..ranks).map(lens).collect();
+                let rooted = calls(ranks - 1, len, of).into_iter();
+                for call in rooted.chain(ragged(&lens, of)) {
                     let plans: Vec<Plan> =
                         (0..ranks).map(|me| Plan::new(&call, me, ranks).unwrap()).collect();
                     for plan in &plans {
-                        check(plan, &plans);
+                        check(&call, plan, &plans);
                     }
                 }
             }
@@ -439,10 +518,10 @@ mod tests {
         bytes.is_empty() || pieces.any(|it| it.at <= bytes.start && bytes.end <= end(&it))
     }
 
-    fn check(plan: &Plan, plans: &[Plan]) {
-        let (call, me, ranks) = (plan.call, plan.me, plan.ranks);
+    fn check(call: &Call<'_>, plan: &Plan, plans: &[Plan]) {
+        let (me, ranks) = (plan.me, plan.ranks);
         let slot = slot_bytes(ranks);
-        let (send, recv) = crate::build::rows(&call, me, ranks);
+        let (send, recv) = crate::build::rows(call, me, ranks);
         let (mut sent, mut received) = (0, 0);
         for fragment in 0..plan.fragments {
             let mut filled = 0;
@@ -462,8 +541,12 @@ mod tests {
             }
             for (from, after, piece) in (0..).map_while(|index| plan.output(fragment, index)) {
                 let bytes = piece.range.end - piece.range.start;
+                if bytes == 0 {
+                    continue;
+                }
                 received += bytes;
-                assert!(plans[from].exposes() || bytes == 0);
+                assert!(plans[from].exposes());
+                assert_eq!(recv.range(piece.block).start + piece.start, piece.range.start);
                 assert!(after == exposed(fragment) || after == combined(fragment));
                 let reader = plans[from].readers();
                 assert!(reader == Readers::All || reader == Readers::One(me) || from == me);
@@ -471,7 +554,7 @@ mod tests {
                     || fills(&plans[from], fragment, from == me, &(piece.at..piece.at + bytes));
                 assert!(after == combined(fragment) || there(), "{call:?} {piece:?}");
                 assert!(piece.range.end <= recv.len(), "{call:?} {piece:?}");
-                if after == combined(fragment) && bytes > 0 {
+                if after == combined(fragment) {
                     assert_eq!(
                         plans[from].combines(fragment),
                         Some(piece.at..piece.at + bytes),
@@ -495,17 +578,18 @@ mod tests {
                 }
             }
         }
-        let input = if send.is_empty() { recv.len() } else { send.len() };
-        let block = matches!(call, Call::Gather { .. } | Call::Allgather { .. });
-        let input = if plan.in_place() && block { plan.len } else { input };
+        let input = if send.blocks() == 0 { recv.len() } else { send.len() };
+        let block = matches!(plan.call, Call::Gather { .. } | Call::Allgather { .. });
+        let input = if plan.in_place() && block { plan.block_bytes(me) } else { input };
         if plan.exposes() {
             assert_eq!(sent, input, "{call:?} rank {me}");
         }
-        let kept = match call {
+        let own = plan.block_bytes(me);
+        let kept = match plan.call {
             Call::Bcast { root, .. } if root == me => recv.len(),
-            Call::Gather { root, .. } if root == me && plan.in_place() => plan.len,
-            Call::Allgather { in_place: true, .. } => plan.len,
-            Call::ReduceScatterBlock { in_place: true, .. } => recv.len() - plan.len,
+            Call::Gather { root, .. } if root == me && plan.in_place() => own,
+            Call::Allgather { in_place: true, .. } => own,
+            Call::ReduceScatterBlock { in_place: true, .. } => recv.len() - own,
             Call::Exscan { .. } if me == 0 => recv.len(),
             _ => 0,
         };
@@ -517,8 +601,12 @@ mod tests {
         let of = Reduction { unit: 8, commutative: true };
         assert_eq!(Plan::new(&Call::Barrier, 0, 2), None);
         let lens = [8000, 8000];
-        let call = Call::ReduceScatter { lens: &lens, of, in_place: false };
+        let call = Call::Alltoallv { send: &lens, recv: &lens, in_place: false };
         assert_eq!(Plan::new(&call, 0, 2), None);
+        for lens in [&[u64::MAX, 8][..], &[8000], &[0, 0]] {
+            let call = Call::ReduceScatter { lens, of, in_place: false };
+            assert_eq!(Plan::new(&call, 0, 2), None, "{lens:?}");
+        }
         assert_eq!(Plan::new(&Call::Bcast { root: 0, len: u64::MAX }, 0, 2), None);
         assert_eq!(Plan::new(&Call::Bcast { root: 0, len: 0 }, 0, 2), None);
         assert_eq!(Plan::new(&Call::Bcast { root: 0, len: 8000 }, 0, RANKS_MAX + 1), None);

@@ -65,11 +65,24 @@ pub(super) struct Round {
     pub(super) publish: Option<(Content, Readers)>,
     /// Whose notes are read; this rank's own contribution counts as its note.
     pub(super) sources: Range<usize>,
-    /// Bytes of each note.
-    pub(super) note: usize,
-    /// Which of them are read.
-    pub(super) part: Range<usize>,
+    pub(super) notes: Notes,
     pub(super) then: Then,
+}
+
+/// How long notes are, and which of their bytes are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Notes {
+    /// Of each the same part.
+    Alike { len: usize, part: Range<usize> },
+    /// The whole of each. Joined, the notes of all ranks end here.
+    Each { ends: Box<[usize]> },
+}
+
+impl Notes {
+    /// Whether all are as long, and the same part of each is read.
+    pub(super) fn are_alike(&self) -> bool {
+        matches!(self, Notes::Alike { .. })
+    }
 }
 
 /// One rank's part of a short collective.
@@ -104,7 +117,9 @@ fn note_bytes(call: &Call<'_>, ranks: usize) -> Option<u64> {
         | Call::Reduce { .. }
         | Call::Allreduce { .. }
         | Call::Scan { .. }
-        | Call::Exscan { .. } => call.bytes(),
+        | Call::Exscan { .. }
+        | Call::ReduceScatter { .. } => call.bytes(),
+        Call::Allgatherv { .. } => call.evened()?.bytes(),
         _ => None,
     }
 }
@@ -182,6 +197,23 @@ impl Plan {
                 let round = step.exchanges(0..ranks, all, own.clone()).combined();
                 plan(sent(in_place, all), one(round), received(len), true)
             }
+            Call::Allgatherv { lens, in_place } => {
+                let ends = ends(lens);
+                let (own, all) = (block(&ends, me), ends.last().copied().unwrap_or(0));
+                let input = match in_place {
+                    true => span(Buffer::Recv, me, own),
+                    false => span(Buffer::Send, 0, 0..own.len()),
+                };
+                let round = step.exchanges(0..ranks, 0, 0..0);
+                let round = Round { notes: Notes::Each { ends }, ..round };
+                plan(input, one(round), received(all), true)
+            }
+            Call::ReduceScatter { lens, in_place, .. } => {
+                let own = block(&ends(lens), me);
+                // All blocks together.
+                let round = step.exchanges(0..ranks, len, own.clone()).combined();
+                plan(sent(in_place, len), one(round), received(own.len()), true)
+            }
             Call::Scan { in_place, .. } => {
                 let round = step.exchanges(0..me + 1, len, 0..len).combined();
                 plan(sent(in_place, len), one(round), received(len), false)
@@ -222,7 +254,8 @@ impl Step {
     }
 
     fn reads(&self, sources: Range<usize>, note: usize, part: Range<usize>) -> Round {
-        Round { publish: None, sources, note, part, then: Then::Join }
+        let notes = Notes::Alike { len: note, part };
+        Round { publish: None, sources, notes, then: Then::Join }
     }
 
     fn exchanges(&self, sources: Range<usize>, note: usize, part: Range<usize>) -> Round {
@@ -260,7 +293,49 @@ fn lines(bytes: usize, note: usize) -> usize {
     if note <= 56 { 1 } else { 1 + bytes.div_ceil(64) }
 }
 
+/// Where blocks of these lengths end, one behind the other.
+fn ends(lens: &[u64]) -> Box<[usize]> {
+    let ends = lens.iter().scan(0usize, |end, len| {
+        *end = end.saturating_add(usize::try_from(*len).unwrap_or(usize::MAX));
+        Some(*end)
+    });
+    ends.collect()
+}
+
+/// Where a rank's block lies.
+fn block(ends: &[usize], rank: usize) -> Range<usize> {
+    let end = |rank: usize| ends.get(rank).copied().unwrap_or(0);
+    rank.checked_sub(1).map_or(0, end)..end(rank)
+}
+
 impl Round {
+    /// Bytes of a rank's note.
+    #[inline]
+    pub(super) fn note(&self, rank: usize) -> usize {
+        match &self.notes {
+            Notes::Alike { len, .. } => *len,
+            Notes::Each { ends } => block(ends, rank).len(),
+        }
+    }
+
+    /// Which of them are read.
+    #[inline]
+    pub(super) fn part(&self, rank: usize) -> Range<usize> {
+        match &self.notes {
+            Notes::Alike { part, .. } => part.clone(),
+            Notes::Each { ends } => 0..block(ends, rank).len(),
+        }
+    }
+
+    /// Where the part of a rank's note begins, if all are joined.
+    #[inline]
+    pub(super) fn joined_at(&self, rank: usize) -> usize {
+        match &self.notes {
+            Notes::Alike { part, .. } => (rank - self.sources.start) * part.len(),
+            Notes::Each { ends } => block(ends, rank).start,
+        }
+    }
+
     fn combined(self) -> Round {
         Round { then: Then::Combine, ..self }
     }
@@ -290,22 +365,62 @@ mod tests {
         ]
     }
 
+    /// Some are 0.
+    fn lens(ranks: usize) -> Vec<u64> {
+        (0..ranks as u64).map(|rank| 4 * (rank * rank % 5)).collect()
+    }
+
+    fn listed(lens: &[u64]) -> Vec<Call<'_>> {
+        let each = |in_place| {
+            [Call::Allgatherv { lens, in_place }, Call::ReduceScatter { lens, of: OF, in_place }]
+        };
+        [false, true].into_iter().flat_map(each).collect()
+    }
+
+    /// What is read takes exactly the place of what is received, in the order of the ranks.
+    #[test]
+    fn joined_notes_lie_one_behind_the_other() {
+        for ranks in 2..=33 {
+            let lens = lens(ranks);
+            for call in calls(0, 12).into_iter().chain(listed(&lens)) {
+                for (me, plan) in (0..ranks).map(|me| (me, Plan::new(&call, me, ranks))) {
+                    let Some(last) = plan.rounds.iter().flatten().last() else { continue };
+                    if last.then == Then::Combine || plan.output.is_none() {
+                        continue;
+                    }
+                    let mut end = 0;
+                    for source in last.sources.clone() {
+                        assert_eq!(last.joined_at(source), end, "{call:?} rank {me}");
+                        end += last.part(source).len();
+                    }
+                    let output = plan.output.unwrap().range;
+                    // Slices of a result are rounded up.
+                    assert!(end == output.end || plan.rounds[1].is_some(), "{call:?} rank {me}");
+                }
+            }
+        }
+    }
+
     /// Of every round: who reads a note has a writer that means it for him, and both know its length. All ranks count
     /// as many rounds.
     #[test]
     fn every_note_that_is_read_is_written_for_its_reader() {
         for ranks in 2..=33 {
-            for call in (0..ranks).flat_map(|root| calls(root, 12)) {
+            let lens = lens(ranks);
+            let rooted = (0..ranks).flat_map(|root| calls(root, 12));
+            for call in rooted.chain(listed(&lens)) {
                 let plans: Vec<Plan> = (0..ranks).map(|me| Plan::new(&call, me, ranks)).collect();
                 for (me, plan) in plans.iter().enumerate() {
                     assert_eq!(plan.count(), plans[0].count(), "{call:?}");
                     for (number, round) in plan.rounds.iter().flatten().enumerate() {
-                        assert!(round.part.end <= round.note, "{call:?}");
+                        for source in round.sources.clone() {
+                            assert!(round.part(source).end <= round.note(source), "{call:?}");
+                        }
                         for source in round.sources.clone().filter(|source| *source != me) {
                             let there = plans[source].rounds[number].as_ref().unwrap();
                             let (_, readers) = there.publish.unwrap();
                             assert!(readers == Readers::All || readers == Readers::One(me));
-                            assert_eq!(there.note, round.note, "{call:?}");
+                            assert_eq!(there.note(source), round.note(source), "{call:?}");
                         }
                     }
                 }
@@ -317,7 +432,8 @@ mod tests {
     #[test]
     fn only_together_if_everybody_heard_of_everybody() {
         for ranks in 2..=33 {
-            for call in calls(1, 12) {
+            let lens = lens(ranks);
+            for call in calls(1, 12).into_iter().chain(listed(&lens)) {
                 let plans: Vec<Plan> = (0..ranks).map(|me| Plan::new(&call, me, ranks)).collect();
                 let mut heard: Vec<Vec<bool>> =
                     (0..ranks).map(|me| (0..ranks).map(|other| me == other).collect()).collect();
@@ -347,7 +463,12 @@ mod tests {
         assert!(!fits(&Call::Alltoall { len: u64::MAX, in_place }, 3));
         assert!(!fits(&Call::Barrier, 1) && fits(&Call::Barrier, RANKS_MAX));
         assert!(!fits(&Call::Barrier, RANKS_MAX + 1));
-        assert!(!fits(&Call::Allgatherv { lens: &[1, 1], in_place }, 2));
+        assert!(fits(&Call::Allgatherv { lens: &[1024, 0, 1], in_place }, 3));
+        assert!(!fits(&Call::Allgatherv { lens: &[0, 1025, 0], in_place }, 3));
+        assert!(fits(&Call::ReduceScatter { lens: &[1000, 0, 24], of: OF, in_place }, 3));
+        assert!(!fits(&Call::ReduceScatter { lens: &[1000, 0, 28], of: OF, in_place }, 3));
+        assert!(!fits(&Call::ReduceScatter { lens: &[u64::MAX, 8], of: OF, in_place }, 2));
+        assert!(!fits(&Call::Alltoallv { send: &[1, 1], recv: &[1, 1], in_place }, 2));
     }
 
     #[test]

@@ -66,7 +66,8 @@ impl Known {
             Some(_) => Some(combine?.fold()?),
         };
         let plan = Plan::new(call, rank, ranks);
-        plain.then(|| Known(Kind::Short { kind: plan::kind(plan.operation), plan, fold }))
+        let alike = plan.rounds.iter().flatten().all(|round| round.notes.are_alike());
+        (plain && alike).then(|| Known(Kind::Short { kind: plan::kind(plan.operation), plan, fold }))
     }
 
     /// Whether it is to be [attempted](Page::attempt); else it is [begun again](Page::begin_again).
@@ -176,7 +177,8 @@ impl At<'_> {
     /// Waits for the notes of a round.
     #[inline]
     fn all_there(&mut self, round: &Round, look: &mut impl FnMut() -> bool) -> bool {
-        let mark = Mark { kind: self.kind, len: u16::try_from(round.note).unwrap_or(u16::MAX) };
+        let len = round.note(self.comm.rank() as usize);
+        let mark = Mark { kind: self.kind, len: u16::try_from(len).unwrap_or(u16::MAX) };
         loop {
             match self.seat.all_like(&self.board, round.sources.clone(), mark) {
                 Some(like) => return like,
@@ -213,7 +215,7 @@ impl At<'_> {
             debug_assert!(kept, "plain memory of this rank");
             return Err((0, Stage::Reading));
         }
-        if !round.part.is_empty() && !round.sources.is_empty() {
+        if !round.part(self.comm.rank() as usize).is_empty() && !round.sources.is_empty() {
             // SAFETY: the caller's promise.
             let taken = unsafe { self.take(round, input, output) };
             debug_assert!(taken.is_some(), "plain memory of this rank, as long as the plan says");
@@ -234,15 +236,16 @@ impl At<'_> {
         input: Option<Region>,
         output: Option<Region>,
     ) -> Option<()> {
-        let Round { sources, part, then, .. } = round;
-        let (me, len) = (self.comm.rank() as usize, part.len());
+        let Round { sources, then, .. } = round;
+        let me = self.comm.rank() as usize;
+        let (part, len) = (round.part(me), round.part(me).len());
         let combines = *then == Then::Combine;
         for (index, source) in sources.clone().enumerate() {
             if source == me && combines {
                 // SAFETY: the caller's promise.
-                unsafe { self.area.keep_own(index, round, &input?) }.ok()?;
+                unsafe { self.area.keep_own(source, round, &input?) }.ok()?;
             } else if combines {
-                let (block, start) = self.area.block(index, round);
+                let (block, start) = self.area.block(source, round);
                 self.seat.read(&self.board, source, start, block);
             } else {
                 let into = output?.sub((index * len) as u64, len as u64).ok()?;
@@ -283,22 +286,22 @@ impl At<'_> {
         }
         let me = self.comm.rank() as usize;
         for (number, round) in rounds.iter().flatten().enumerate() {
-            let Round { publish, sources, note, .. } = round;
+            let Round { publish, sources, .. } = round;
             if let Some((content, readers)) = *publish {
                 if number > 0 && self.seat.blocked_by(&self.board).is_some() {
                     return Err((number, Stage::Publishing));
                 }
-                self.seat.publish(&self.board, self.kind, self.area.note(content, *note), readers);
+                self.seat.publish(&self.board, self.kind, self.area.note(content, round.note(me)), readers);
                 self.ring(readers);
             }
             if !self.all_there(round, look) {
                 return Err((number, Stage::Reading));
             }
-            for (index, source) in sources.clone().enumerate() {
+            for source in sources.clone() {
                 if source == me {
-                    self.area.take_own(index, round);
+                    self.area.take_own(source, round);
                 } else {
-                    let (block, start) = self.area.block(index, round);
+                    let (block, start) = self.area.block(source, round);
                     self.seat.read(&self.board, source, start, block);
                 }
             }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | bcast, scatter | the root writes one, all others read it, or their part of it |
 //! | gather | all others write one, the root reads them |
-//! | allgather, alltoall, reduce_scatter_block, scan, exscan | all write one; each reads those, and the parts, that it needs |
+//! | allgather(v), alltoall, reduce_scatter(_block), scan, exscan | all write one; each reads those, and the parts, that it needs |
 //! | barrier, reduce, allreduce | all write one, and whoever gets the result reads all; longer vectors of many ranks: each combines a slice of all, and all write these |
 
 use std::ops::Range;
@@ -209,10 +209,9 @@ impl Short {
 
     /// Publishes this round's note, if there is one; `false`: a reader of an earlier one is behind.
     fn publish(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> bool {
-        let Some(Round { publish: Some((content, readers)), note, .. }) = self.round() else {
-            return true;
-        };
-        let (content, readers, note) = (*content, *readers, *note);
+        let Some(round) = self.round() else { return true };
+        let Some((content, readers)) = round.publish else { return true };
+        let note = round.note(place.rank());
         if !place.has_room(tools.pml) {
             return false;
         }
@@ -238,7 +237,7 @@ impl Short {
         let Some(source) = self.source() else { return Some(false) };
         let Some(round) = self.round() else { return Some(false) };
         if source == place.rank() {
-            place.area.take_own(self.read, round);
+            place.area.take_own(source, round);
             self.read += 1;
             return Some(true);
         }
@@ -246,7 +245,7 @@ impl Short {
             Ok(None) => return None,
             Ok(Some(mark)) => match self.refuses(mark, source, place) {
                 None => {
-                    let (block, part) = place.area.block(self.read, round);
+                    let (block, part) = place.area.block(source, round);
                     place.seat.read(&place.board, source, part, block);
                 }
                 Some(error) => self.fail(error),
@@ -281,15 +280,16 @@ impl Short {
         if theirs != Some(ours) {
             return Some(CollError::Mismatch { rank, theirs, ours });
         }
-        let expected = self.round()?.note as u64;
+        let expected = self.round()?.note(source) as u64;
         (sent != expected).then_some(CollError::Length { rank, sent, expected })
     }
 
     /// Starts to combine the blocks that were read.
     fn combine(&mut self, place: &mut Place<'_>, tools: &Tools<'_>) {
         let Some(Some(round)) = self.plan.rounds.get(self.rounds) else { return };
-        let empty = round.sources.is_empty() || round.part.is_empty();
-        if round.then == Then::Join || empty || self.failure.is_some() {
+        let is_empty =
+            |round: &Round| round.sources.is_empty() || round.part(round.sources.start).is_empty();
+        if round.then == Then::Join || is_empty(round) || self.failure.is_some() {
             place.area.no_result();
             return;
         }
