@@ -96,22 +96,7 @@ impl Method {
                     | O::NeighborAllgather
                     | O::NeighborAlltoall
             ),
-            Self::Shared => matches!(
-                operation,
-                O::Barrier
-                    | O::Bcast
-                    | O::Gather
-                    | O::Scatter
-                    | O::Allgather
-                    | O::Allgatherv
-                    | O::Alltoall
-                    | O::Reduce
-                    | O::Allreduce
-                    | O::ReduceScatter
-                    | O::ReduceScatterBlock
-                    | O::Scan
-                    | O::Exscan
-            ),
+            Self::Shared => true,
             Self::Pairwise(at_once) => {
                 at_once > 0 && matches!(operation, O::Alltoall | O::Alltoallv)
             }

@@ -81,7 +81,7 @@ const FIRST_LONG: usize = if cfg!(loom) { 1 } else { LINE_WORDS };
 pub const KIND_MAX: u8 = 31;
 
 /// The number of the last step before a round's end.
-pub const STEP_MAX: u32 = (1 << STEP_BITS) - 3;
+pub const STEP_MAX: u32 = (1 << STEP_BITS) - 4;
 
 const LEN_BITS: u32 = 11;
 const ROUND_SHIFT: u32 = 16;
@@ -139,6 +139,13 @@ impl Moment {
     #[inline]
     pub fn failed(round: u64) -> Moment {
         Moment((round << STEP_BITS) | (u64::from(STEP_MAX) + 2))
+    }
+
+    /// The rank has given up in a round: nothing of what it has shown in it is to be believed.
+    #[must_use]
+    #[inline]
+    pub fn given_up(round: u64) -> Moment {
+        Moment((round << STEP_BITS) | (u64::from(STEP_MAX) + 3))
     }
 
     /// The rounds whose notes are not needed any more: all below this. After the last step of a round, the second round
@@ -373,10 +380,10 @@ impl Seat {
         self.reported.get(rank).is_some_and(|known| *known > Moment::last(self.round))
     }
 
-    /// Whether a rank has reported that the steps of `round` ended before they were done.
+    /// Whether a rank has reported that it has given up in `round`.
     #[must_use]
-    pub fn has_failed(&self, board: &Board<'_>, rank: usize, round: u64) -> bool {
-        Moment(board.report(rank).load(Ordering::Acquire)) == Moment::failed(round)
+    pub fn has_given_up(&self, board: &Board<'_>, rank: usize, round: u64) -> bool {
+        Moment(board.report(rank).load(Ordering::Acquire)) == Moment::given_up(round)
     }
 
     /// Whether a rank's note of the round after `round` is there, and of this kind.

@@ -50,6 +50,13 @@ impl Work {
         self.failure.get_or_insert(error);
     }
 
+    /// Keeps the error of what could not be started.
+    pub(super) fn started(&mut self, started: Result<(), EngineError>) {
+        if let Err(error) = started {
+            self.fail(error);
+        }
+    }
+
     pub(super) fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }

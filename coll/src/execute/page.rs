@@ -5,7 +5,8 @@
 //! rank stores to a few cache lines of its own, and loads of others' (`short`). A longer one goes through slots, a
 //! fragment at a time: each rank packs what it has into its slot, combines a slice of all slots, and unpacks what it gets
 //! (`long`). So it goes from layout to layout, through caches. Long buffers without gaps in memory that peers can map are
-//! read where they lie instead (`direct`).
+//! read where they lie instead (`direct`). Where only the sender and the receiver of bytes know how many there are, the
+//! sender says so in its note or beside its slots, and the receiver checks it (`exchange`).
 //!
 //! Elements are combined in the order of the ranks, by one call of the reducer with all sources: the result is the same
 //! at all ranks and in every run.
@@ -29,11 +30,13 @@
     reason = "has pml and engines work on memory that the caller of `Page::begin` grants"
 )]
 mod act;
+mod course;
 #[allow(
     unsafe_code,
     reason = "asks for keys of memory that is granted, and reads and writes cards"
 )]
 mod direct;
+mod exchange;
 mod introduction;
 mod long;
 #[allow(unsafe_code, reason = "vouches for memory that it allocates and maps")]
@@ -42,7 +45,9 @@ mod outline;
 mod pieces;
 mod plan;
 mod quick;
+mod routes;
 mod short;
+mod slots;
 
 use std::task::Poll;
 
@@ -59,12 +64,14 @@ use super::rows::{Combine, Rows};
 use crate::Call;
 use crate::build::rows as rows_of;
 use crate::schedule::Buffer;
-use long::{Long, Slots};
+use exchange::Exchange;
+use long::Long;
 pub use open::Opening;
 pub use outline::Outline;
 pub use quick::Known;
 use quick::{Halfway, Kind};
 use short::Short;
+use slots::Slots;
 
 /// The most bytes that a rank writes in a short collective.
 pub const SHORT_BYTES: u64 = NOTE_BYTES as u64;
@@ -134,11 +141,20 @@ struct Area {
     result: usize,
 }
 
+/// What this rank does, before it begins.
+enum Way {
+    Short(plan::Plan),
+    Long(pieces::Plan),
+    /// And whether what is sent is plain memory.
+    Exchange(routes::Plan, bool),
+}
+
 /// A collective that is under way.
 #[derive(Debug)]
 enum Going {
     Short(Short),
     Long(Long),
+    Exchange(Exchange),
 }
 
 impl Going {
@@ -146,6 +162,7 @@ impl Going {
         match self {
             Going::Short(short) => short.is_torn(),
             Going::Long(long) => long.is_torn(),
+            Going::Exchange(exchange) => exchange.is_torn(),
         }
     }
 
@@ -153,6 +170,7 @@ impl Going {
         match self {
             Going::Short(short) => short.advance(place, tools),
             Going::Long(long) => long.advance(place, tools),
+            Going::Exchange(exchange) => exchange.advance(place, tools),
         }
     }
 
@@ -160,6 +178,7 @@ impl Going {
         match self {
             Going::Short(short) => short.result(),
             Going::Long(long) => long.result(),
+            Going::Exchange(exchange) => exchange.result(),
         }
     }
 }
@@ -183,7 +202,9 @@ impl Page {
     /// Whether a call on a communicator of so many ranks goes by its page, if it has one. All ranks agree.
     #[must_use]
     pub fn takes(call: &Call<'_>, ranks: usize) -> bool {
-        plan::fits(call, ranks) || pieces::Plan::new(call, 0, ranks).is_some()
+        plan::fits(call, ranks)
+            || routes::fits(call, ranks)
+            || pieces::Plan::new(call, 0, ranks).is_some()
     }
 
     /// Begins a collective that the page [takes](Page::takes); [`advance`](Page::advance) carries it out. `number`: its
@@ -210,12 +231,15 @@ impl Page {
         }
         let (me, ranks) = (self.comm.rank() as usize, self.shared.ranks);
         call.check(me, ranks).map_err(|error| CollError::Call { error })?;
-        let long = match plan::fits(call, ranks) {
-            true => None,
-            false => {
-                let refused = || CollError::NotShared { operation: call.operation() };
-                Some(pieces::Plan::new(call, me, ranks).ok_or_else(refused)?)
-            }
+        let refused = || CollError::NotShared { operation: call.operation() };
+        let way = if plan::fits(call, ranks) {
+            Way::Short(plan::Plan::new(call, me, ranks))
+        } else if routes::fits(call, ranks) {
+            let is_plain = direct::sends_plain(&rows);
+            let plan = routes::Plan::new(call, me, ranks, is_plain);
+            Way::Exchange(plan.ok_or_else(refused)?, is_plain)
+        } else {
+            Way::Long(pieces::Plan::new(call, me, ranks).ok_or_else(refused)?)
         };
         let (send, recv) = rows_of(call, me, ranks);
         rows.send.check(Buffer::Send, &send)?;
@@ -228,9 +252,8 @@ impl Page {
         }
         self.seat.begin(number);
         let round = self.seat.round();
-        self.going = Some(match long {
-            None => {
-                let plan = plan::Plan::new(call, me, ranks);
+        self.going = Some(match way {
+            Way::Short(plan) => {
                 let mut short = Short::new(plan, rows, combine, round);
                 let begun = self.halfway.take();
                 if let Some(halfway) = begun.filter(|it| it.began + it.rounds as u64 == round) {
@@ -238,8 +261,11 @@ impl Page {
                 }
                 Going::Short(short)
             }
-            Some(plan) => {
+            Way::Long(plan) => {
                 Going::Long(Long::new(plan, (rows, combine), (ranks, round), &self.slots))
+            }
+            Way::Exchange(plan, is_plain) => {
+                Going::Exchange(Exchange::new(plan, (rows, is_plain), (ranks, round), &self.slots))
             }
         });
         Ok(())
@@ -314,6 +340,7 @@ impl Page {
         match &self.going {
             Some(Going::Short(short)) => short.is_busy(),
             Some(Going::Long(long)) => long.is_busy(),
+            Some(Going::Exchange(exchange)) => exchange.is_busy(),
             None => false,
         }
     }
@@ -325,6 +352,7 @@ impl Page {
         match going {
             Some(Going::Short(short)) => short.give_up(),
             Some(Going::Long(long)) => long.give_up(&mut place),
+            Some(Going::Exchange(exchange)) => exchange.give_up(&mut place),
             None => {}
         }
     }
@@ -336,6 +364,7 @@ impl Page {
         match going {
             Some(Going::Short(short)) => short.look(&mut place),
             Some(Going::Long(long)) => long.look(&mut place),
+            Some(Going::Exchange(exchange)) => exchange.look(&mut place),
             None => true,
         }
     }
@@ -348,6 +377,7 @@ impl Page {
         let awaited = match going? {
             Going::Short(short) => short.awaited(&mut place),
             Going::Long(long) => long.awaited(&mut place),
+            Going::Exchange(exchange) => exchange.awaited(&mut place),
         }?;
         let bell = act::bell(pml, &self.comm, self.bell)?;
         let rung = self.bell.replace(bell) != Some(bell);
@@ -366,6 +396,7 @@ impl Page {
         let awaited = match going {
             Some(Going::Short(short)) => short.awaited(&mut place),
             Some(Going::Long(long)) => long.awaited(&mut place),
+            Some(Going::Exchange(exchange)) => exchange.awaited(&mut place),
             None => None,
         };
         announced.is_some() && announced == awaited

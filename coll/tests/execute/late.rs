@@ -51,7 +51,11 @@ unsafe impl Pending for LateWork {
 }
 
 /// Work that is done when it has been asked `delay` times in vain.
-fn later(delay: u32, after: &[Completion], work: impl FnOnce() + Send + 'static) -> Completion {
+pub(super) fn later(
+    delay: u32,
+    after: &[Completion],
+    work: impl FnOnce() + Send + 'static,
+) -> Completion {
     let state = Mutex::new((delay, Some(Box::new(work) as Deed)));
     Completion::Pending(Arc::new(LateWork { state, after: after.to_vec() }))
 }

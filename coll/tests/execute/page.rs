@@ -1,9 +1,14 @@
 //! Collectives by notes on a board and through slots: results, losses, sleepers.
+mod calls;
+mod given_up;
+mod lengths;
+
 use super::*;
 use crate::job::Job;
 use crate::late::Late;
+use calls::{Choose, any, exchange, listed, short};
 use gapless_coll::choose::candidates;
-use gapless_coll::page::{Known, Opening, Page, SHORT_BYTES};
+use gapless_coll::page::{Known, Opening, Page};
 use gapless_coll::{Blocks, CollError, Operation};
 use gapless_engine::{Engine, HostEngine, Reducer};
 use gapless_pml::Pml;
@@ -110,80 +115,6 @@ fn advance(page: &mut Page, pml: &mut Pml) -> Poll<Result<(), CollError>> {
     page.advance(pml, &HostEngine, &HostEngine)
 }
 
-/// For the rest of the test.
-fn listed<const N: usize>(lens: [u64; N]) -> &'static [u64] {
-    lens.to_vec().leak()
-}
-
-/// Random lengths of up to so many elements; some are 0.
-fn lens(ranks: usize, unit: u64, most: u64, random: &mut Random) -> &'static [u64] {
-    let len = |_| if random.below(4) == 0 { 0 } else { unit * random.below(most + 1) };
-    (0..ranks).map(len).collect::<Vec<u64>>().leak()
-}
-
-/// A call that goes by the page.
-fn short(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
-    let in_place = random.below(2) == 0;
-    let root = usize::try_from(random.below(ranks as u64)).unwrap();
-    let most = [2, 16, 100, SHORT_BYTES / of.unit][usize::try_from(random.below(4)).unwrap()];
-    let long = of.unit * random.below(most + 1);
-    let part = of.unit * random.below(SHORT_BYTES / of.unit / ranks as u64 + 1);
-    let most = [SHORT_BYTES / of.unit, SHORT_BYTES / of.unit / ranks as u64];
-    let [each, all] = most.map(|most| lens(ranks, of.unit, most, random));
-    let calls = [
-        Call::Allgatherv { lens: each, in_place },
-        Call::ReduceScatter { lens: all, of, in_place },
-        Call::Barrier,
-        Call::Bcast { root, len: long },
-        Call::Gather { root, len: long, in_place },
-        Call::Scatter { root, len: part, in_place },
-        Call::Allgather { len: long, in_place },
-        Call::Alltoall { len: part, in_place },
-        Call::Reduce { root, len: long, of, in_place },
-        Call::Allreduce { len: long, of, in_place },
-        Call::ReduceScatterBlock { len: part, of, in_place },
-        Call::Scan { len: long, of, in_place },
-        Call::Exscan { len: long, of, in_place },
-    ];
-    let call = calls[usize::try_from(random.below(calls.len() as u64)).unwrap()];
-    assert!(Page::takes(&call, ranks));
-    call
-}
-
-/// A call that goes through slots, in one fragment or in several.
-fn long(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
-    let in_place = random.below(2) == 0;
-    let root = usize::try_from(random.below(ranks as u64)).unwrap();
-    let most = [300, 9000, 80_000][usize::try_from(random.below(3)).unwrap()];
-    // Longer than what goes by notes, whatever the operation.
-    let len = of.unit * (SHORT_BYTES / of.unit + 1 + random.below(most / of.unit));
-    let lens = lens(ranks, of.unit, 2 * len / of.unit, random);
-    let calls = [
-        Call::Allgatherv { lens, in_place },
-        Call::ReduceScatter { lens, of, in_place },
-        Call::Bcast { root, len },
-        Call::Gather { root, len, in_place },
-        Call::Scatter { root, len, in_place },
-        Call::Allgather { len, in_place },
-        Call::Alltoall { len, in_place },
-        Call::Reduce { root, len, of, in_place },
-        Call::Allreduce { len, of, in_place },
-        Call::ReduceScatterBlock { len, of, in_place },
-        Call::Scan { len, of, in_place },
-        Call::Exscan { len, of, in_place },
-    ];
-    let call = calls[usize::try_from(random.below(calls.len() as u64)).unwrap()];
-    assert!(Page::takes(&call, ranks));
-    call
-}
-
-/// One or the other.
-fn any(ranks: usize, of: Reduction, random: &mut Random) -> Call<'static> {
-    if random.below(3) == 0 { short(ranks, of, random) } else { long(ranks, of, random) }
-}
-
-type Choose = fn(usize, Reduction, &mut Random) -> Call<'static>;
-
 /// Ranks go through a list of random calls, each as far ahead of others as it can: all results are as defined. How many
 /// were tried at once and went on otherwise, and how many ended so.
 fn play(
@@ -198,7 +129,7 @@ fn play(
     let mut program: Vec<(Vec<Call<'_>>, Collective)> = (0..count)
         .map(|_| {
             let how = if random.below(2) == 0 { Arithmetic::Sum } else { Arithmetic::Affine };
-            let calls = vec![choose(n, sum(how), random); n];
+            let calls = choose(n, sum(how), random);
             let at = usize::try_from(random.below(3)).unwrap();
             let one = collective(&calls, how, &lies[at..], random);
             (calls, one)
@@ -275,6 +206,18 @@ fn engines_that_work_later_are_waited_for_here_too() {
 }
 
 #[test]
+fn every_exchange_gives_what_it_is_defined_to_give() {
+    let mut random = Random(50);
+    for ranks in [2, 3, 5, 8, 12] {
+        play((ranks, 60, exchange), &HostEngine, &mut random);
+    }
+    for ranks in [17, 33] {
+        play((ranks, 6, exchange), &HostEngine, &mut random);
+    }
+    play((4, 30, exchange), &Late, &mut random);
+}
+
+#[test]
 fn every_operation_through_slots_gives_what_it_is_defined_to_give() {
     let mut random = Random(46);
     for ranks in [2, 3, 5, 8, 12] {
@@ -315,6 +258,7 @@ fn all_ranks_have_a_page_or_none_has() {
 fn a_death_ends_collectives_with_its_name() {
     deaths(60, short);
     deaths(60, any);
+    deaths(30, exchange);
 }
 
 fn deaths(rounds: u32, choose: Choose) {
@@ -325,12 +269,10 @@ fn deaths(rounds: u32, choose: Choose) {
         for (round, dead) in (0..rounds).map(|round| (round, round % ranks)) {
             let (mut job, mut pages) = job(ranks);
             let of = sum(Arithmetic::Sum);
-            let program: Vec<Call<'_>> = (0..12).map(|_| choose(n, of, &mut random)).collect();
+            let program: Vec<Vec<Call<'_>>> = (0..12).map(|_| choose(n, of, &mut random)).collect();
             let mut collectives: Vec<Collective> = program
                 .iter()
-                .map(|call| {
-                    collective(&vec![*call; n], Arithmetic::Sum, &[Lie::Plain], &mut random)
-                })
+                .map(|calls| collective(calls, Arithmetic::Sum, &[Lie::Plain], &mut random))
                 .collect();
             let mut at = vec![(0, false); n];
             for turn in 0.. {
@@ -341,9 +283,9 @@ fn deaths(rounds: u32, choose: Choose) {
                 }
                 for (rank, page) in pages.iter_mut().enumerate() {
                     let (index, going) = &mut at[rank];
-                    let Some(call) = program.get(*index) else { continue };
+                    let Some(calls) = program.get(*index) else { continue };
                     if !*going {
-                        collectives[*index].begin((rank, page), *index, call).unwrap();
+                        collectives[*index].begin((rank, page), *index, &calls[rank]).unwrap();
                         *going = true;
                     }
                     let Poll::Ready(result) = advance(page, job.ranks[rank].as_mut().unwrap())
@@ -366,7 +308,7 @@ fn deaths(rounds: u32, choose: Choose) {
             }
         }
     }
-    assert!(failed > 200 && well > 200, "{failed} {well}");
+    assert!(failed > 100 && well > 100, "{failed} {well}");
 }
 
 /// Ranks that do not call the same are told which rank does not, and can go on.
@@ -426,34 +368,13 @@ fn calls_that_do_not_fit_together() {
             each[rank].begin((rank, page), 3, &calls[rank]).unwrap();
         }
         let results = finish(&mut job, &mut pages);
-        assert_eq!(results, expected);
+        assert_eq!(results, expected, "{calls:?}");
         let mut after = collective(&good, Arithmetic::Sum, &[Lie::Plain], &mut random);
         for (rank, page) in pages.iter_mut().enumerate() {
             after.begin((rank, page), 7, &good[rank]).unwrap();
         }
         assert_eq!(finish(&mut job, &mut pages), [Ok(()), Ok(())]);
         after.check();
-    }
-}
-
-/// Lists of one sum that are cut otherwise would mix up elements of different blocks.
-#[test]
-fn blocks_of_other_lengths_are_noticed_where_their_sum_is_the_same() {
-    let (of, in_place) = (sum(Arithmetic::Sum), false);
-    let calls =
-        [[4000, 8], [8, 4000]].map(|lens| Call::ReduceScatter { lens: listed(lens), of, in_place });
-    let (mut job, mut pages) = job(2);
-    let mut random = Random(49);
-    let one = |call: &Call<'_>, random: &mut Random| {
-        collective(&[*call; 2], Arithmetic::Sum, &[Lie::Plain], random)
-    };
-    let mut each: Vec<Collective> = calls.iter().map(|call| one(call, &mut random)).collect();
-    for (rank, page) in pages.iter_mut().enumerate() {
-        each[rank].begin((rank, page), 3, &calls[rank]).unwrap();
-    }
-    for (result, other) in finish(&mut job, &mut pages).into_iter().zip([1, 0]) {
-        let Err(CollError::Differs { rank, argument, .. }) = result else { panic!("{result:?}") };
-        assert_eq!((rank, argument), (other, "lengths of blocks"));
     }
 }
 
@@ -483,8 +404,14 @@ fn what_does_not_fit_is_refused_before_anything_is_written() {
     let of = sum(Arithmetic::Sum);
     let good = [Call::Allreduce { len: 8, of, in_place: false }; 2];
     let mut one = collective(&good, Arithmetic::Sum, &[Lie::Plain], &mut random);
-    let lists = Call::Alltoallv { send: &[8, 8], recv: &[8, 8], in_place: false };
-    let error = one.begin((0, &mut pages[0]), 0, &lists).unwrap_err();
+    let large = [0, 1 << 47];
+    let error = one
+        .begin(
+            (0, &mut pages[0]),
+            0,
+            &Call::Alltoallv { send: &large, recv: &[0, 0], in_place: false },
+        )
+        .unwrap_err();
     assert_eq!(error, CollError::NotShared { operation: Operation::Alltoallv });
     let error = one.begin((0, &mut pages[0]), 0, &Call::Bcast { root: 2, len: 8 }).unwrap_err();
     assert!(matches!(error, CollError::Call { .. }), "{error}");

@@ -3,8 +3,8 @@
 use gapless::btl::Btl;
 use gapless::btl::loopback::{Hub, Loopback};
 use gapless::{
-    BlocksMut, Collective, Communicator, Config, Datatype, InPlace, Layout, Primitive, ReduceOp,
-    SharedBuf, View, ViewMut, World,
+    Blocks, BlocksMut, Collective, Communicator, Config, Datatype, InPlace, Layout, Primitive,
+    ReduceOp, SharedBuf, View, ViewMut, World,
 };
 use gapless_btl_sm::{Sm, SmConfig};
 use gapless_tests::job;
@@ -127,6 +127,8 @@ fn round(world: &World, round: usize) {
     do_it(Collective::allgatherv(into.view(), blocks));
     assert_eq!(all_blocks.numbers(), sum(ranks, 0..all));
 
+    listed(comm, &out, (room(own * ranks), room(all), room(own)), (&counts, root32));
+
     let mut word = Memory::new(world, send_lies, &given(me, all));
     do_it(Collective::bcast(word.view_mut(), root32));
     assert_eq!(word.numbers(), given(root, all));
@@ -134,6 +136,32 @@ fn round(world: &World, round: usize) {
     moved(comm, (&out, room(all), room(each)), (all, root), world);
     // What was received into can be written to at once.
     drop(out);
+}
+
+/// Blocks of any lengths: `came` is for one of each rank, `blocks` for all, `one` for one.
+fn listed(
+    comm: &Communicator,
+    out: &Memory,
+    (mut came, mut blocks, mut one): (Memory, Memory, Memory),
+    (counts, root): (&[u64], u32),
+) {
+    let (me, ranks, own) = (comm.rank() as usize, counts.len(), one.numbers().len());
+    let all = usize::try_from(counts.iter().sum::<u64>()).unwrap();
+    let end = usize::try_from(counts[..=me].iter().sum::<u64>()).unwrap();
+    let mine = end - own..end;
+    let do_it = |collective: Collective<'_>| comm.perform(collective).unwrap();
+    let view = || Blocks::packed(out.view(), counts).unwrap();
+    let from = vec![counts[me]; ranks];
+    let into = BlocksMut::packed(came.view_mut(), &from).unwrap();
+    do_it(Collective::alltoallv(view(), into));
+    let expected = |rank: usize| given(rank, all)[mine.clone()].to_vec();
+    assert_eq!(came.numbers(), (0..ranks).flat_map(expected).collect::<Vec<_>>());
+    do_it(Collective::scatterv(view(), one.view_mut(), root));
+    assert_eq!(one.numbers(), given(root as usize, all)[mine.clone()]);
+    let into = BlocksMut::packed(blocks.view_mut(), counts).unwrap();
+    do_it(Collective::gatherv(one.view(), into, root));
+    let expected = if comm.rank() == root { given(root as usize, all) } else { vec![-1; all] };
+    assert_eq!(blocks.numbers(), expected);
 }
 
 fn moved(

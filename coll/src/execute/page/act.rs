@@ -19,6 +19,7 @@ use gapless_sync::board::NOTE_BYTES;
 
 use super::pieces::{Piece, SLOTS};
 use super::plan::{Content, Round, Span, Then};
+use super::routes::ENTRY_BYTES;
 use super::{Area, Memory, Shared};
 use crate::execute::act::{Tools, Work};
 use crate::execute::rows::{Blocks, Combine, Rows, Spot};
@@ -125,6 +126,31 @@ impl Area {
         blocks[at..].copy_from_slice(&own[start(content)..][part]);
     }
 
+    /// Starts to pack bytes of a user's buffer into the note. Lends both until `work` is over.
+    pub(super) fn fill_note(
+        &self,
+        rows: &Rows,
+        piece: &Piece,
+        tools: &Tools<'_>,
+        work: &mut Work,
+    ) -> Result<(), EngineError> {
+        let into =
+            self.region(0, NOTE_BYTES)?.sub(piece.at, piece.range.end - piece.range.start)?;
+        pack(rows, piece, into, tools, work)
+    }
+
+    /// The note, of so many bytes, with this before what was packed.
+    pub(super) fn headed(&mut self, head: impl Iterator<Item = u8>, len: usize) -> &[u8] {
+        let note = self.slice(0, len);
+        note.iter_mut().zip(head).for_each(|(place, byte)| *place = byte);
+        note
+    }
+
+    /// Where the bytes of a rank's note are kept, as many as a note has at most.
+    pub(super) fn kept(&mut self, rank: usize, len: usize) -> &mut [u8] {
+        self.slice(BLOCKS + rank * NOTE_BYTES, len)
+    }
+
     /// Copies plain memory to where what this rank contributes lies.
     ///
     /// # Safety
@@ -229,16 +255,31 @@ impl Shared {
         tools: &Tools<'_>,
         work: &mut Work,
     ) -> Result<(), EngineError> {
-        let Range { start, end } = piece.range;
-        let into = self.slot(rank, slot)?.sub(piece.at, end - start)?;
-        match lies(rows, piece.buffer, (piece.block, piece.start), start..end) {
-            Lies::Plain(region) => {
-                // SAFETY: the caller of `Page::begin` grants the user's memory for reading. The slot is this rank's own, and
-                // nothing reads it; it is no user's memory, so the two do not overlap.
-                Ok(unsafe { gapless_mem::copy(&into, &region) }?)
-            }
-            Lies::Pieces(pieces) => tools.pack(&pieces, into, work),
-        }
+        let into = self.slot(rank, slot)?.sub(piece.at, piece.range.end - piece.range.start)?;
+        pack(rows, piece, into, tools, work)
+    }
+
+    /// Writes the directory of an exchange into this rank's own slot.
+    pub(super) fn write_directory(
+        &self,
+        (rank, slot): (usize, usize),
+        entries: &[u8],
+    ) -> Result<(), EngineError> {
+        // SAFETY: the slot is this rank's own, and nothing reads it; no reference covers it.
+        Ok(unsafe { gapless_mem::write(&self.slot(rank, slot)?, 0, entries) }?)
+    }
+
+    /// What the directory in a rank's slot says of another.
+    pub(super) fn read_entry(
+        &self,
+        (rank, slot): (usize, usize),
+        of: usize,
+    ) -> Result<[u8; ENTRY_BYTES], EngineError> {
+        let mut entry = [0; ENTRY_BYTES];
+        let at = (of * ENTRY_BYTES) as u64;
+        // SAFETY: slots are valid for reads (the module's text); if the rank writes meanwhile, the bytes are arbitrary.
+        unsafe { gapless_mem::read(&self.slot(rank, slot)?, at, &mut entry) }?;
+        Ok(entry)
     }
 
     /// Starts to unpack a source into a user's buffer. Lends both until `work` is over.
@@ -319,8 +360,27 @@ impl Shared {
     }
 }
 
-/// Bytes of a rank's slot, of its buffer in a mapping, or of this rank's own buffer: they stay valid for reads while the
-/// collective is under way, which keeps slots and mappings.
+/// Starts to pack bytes of a user's buffer into a slot of this rank's own, or its note. Lends both until `work` is over.
+fn pack(
+    rows: &Rows,
+    piece: &Piece,
+    into: Region,
+    tools: &Tools<'_>,
+    work: &mut Work,
+) -> Result<(), EngineError> {
+    let Range { start, end } = piece.range;
+    match lies(rows, piece.buffer, (piece.block, piece.start), start..end) {
+        Lies::Plain(region) => {
+            // SAFETY: the caller of `Page::begin` grants the user's memory for reading. What is packed into is this rank's
+            // own, and nothing reads it; it is no user's memory, so the two do not overlap.
+            Ok(unsafe { gapless_mem::copy(&into, &region) }?)
+        }
+        Lies::Pieces(pieces) => tools.pack(&pieces, into, work),
+    }
+}
+
+/// Bytes of a rank's slot, of its buffer in a mapping, of this rank's own buffer, or of private memory: they stay valid for
+/// reads while the collective is under way, which keeps slots and mappings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretch {
     region: Region,
@@ -340,6 +400,26 @@ impl Stretch {
     /// A rank's buffer in a mapping, which the collective keeps.
     pub(super) fn mapped(mapping: &Mapping, range: Range<u64>) -> Result<Stretch, EngineError> {
         Ok(Stretch { region: mapping.region().sub(range.start, range.end - range.start)? })
+    }
+
+    /// The bytes from byte `start` of this rank's note on.
+    pub(super) fn noted(
+        area: &Area,
+        start: usize,
+        range: Range<u64>,
+    ) -> Result<Stretch, EngineError> {
+        let note = area.region(start, NOTE_BYTES - start.min(NOTE_BYTES))?;
+        Ok(Stretch { region: note.sub(range.start, range.end - range.start)? })
+    }
+
+    /// The bytes of a rank's note that were [kept](Area::kept).
+    pub(super) fn kept(
+        area: &Area,
+        rank: usize,
+        range: Range<u64>,
+    ) -> Result<Stretch, EngineError> {
+        let kept = area.region(BLOCKS + rank * NOTE_BYTES, NOTE_BYTES)?;
+        Ok(Stretch { region: kept.sub(range.start, range.end - range.start)? })
     }
 
     /// This rank's own buffer, which the caller of `Page::begin` grants.

@@ -3,21 +3,24 @@
 //! Each rank decides for its own buffers. It writes a key for every reader on its cards, which lie behind the slots, and
 //! then the note that says so. Its collective ends when nobody reads its memory any more.
 
+use std::ops::Range;
+
 use gapless_bml::{Bml, Mapping, Rank, RemoteKey};
+use gapless_engine::Typed;
 use gapless_mem::{Lease, Region};
 
-use super::long::among;
 use super::pieces::Plan;
+use super::slots::among;
 use super::{Place, Shared};
 use crate::execute::error::CollError;
 use crate::execute::rows::{Blocks, Rows};
 use crate::schedule::Buffer;
 
 /// With more ranks there are no cards: to write and to map so many keys takes longer than to fill slots.
-const RANKS_MAX: usize = 64;
+pub(super) const RANKS_MAX: usize = 64;
 
 /// From so many bytes a rank on a buffer is worth its keys.
-const BYTES_MIN: u64 = 16 << 10;
+pub(super) const BYTES_MIN: u64 = 16 << 10;
 
 /// Bytes of a key on a card: how long it is, and the key.
 const KEY_BYTES: usize = 1 + RemoteKey::MAX_BYTES;
@@ -75,7 +78,33 @@ impl Shared {
 pub(super) fn whole(rows: &Rows, buffer: Buffer) -> Option<Region> {
     let blocks = if buffer == Buffer::Send { &rows.send } else { &rows.recv };
     let Blocks::Whole(typed) = blocks else { return None };
+    plain(typed)
+}
+
+/// A block of what is sent, if that is plain memory that the CPU may touch; `range`: where it lies in the packed stream.
+pub(super) fn block(rows: &Rows, block: usize, range: Range<u64>) -> Option<Region> {
+    match &rows.send {
+        Blocks::None => None,
+        Blocks::Whole(_) => {
+            whole(rows, Buffer::Send)?.sub(range.start, range.end - range.start).ok()
+        }
+        Blocks::Each(blocks) => plain(blocks.get(block)?),
+    }
+}
+
+fn plain(typed: &Typed) -> Option<Region> {
     typed.as_contiguous().filter(|region| region.space().cpu_accessible())
+}
+
+/// Whether all that is sent is plain memory, in one piece or in one for each block.
+pub(super) fn sends_plain(rows: &Rows) -> bool {
+    match &rows.send {
+        Blocks::None => false,
+        Blocks::Whole(_) => whole(rows, Buffer::Send).is_some(),
+        Blocks::Each(blocks) => {
+            blocks.iter().all(|block| block.packed_bytes() == 0 || plain(block).is_some())
+        }
+    }
 }
 
 /// What this rank contributes, if that is plain memory and stays as it is while others read it.
@@ -110,7 +139,7 @@ pub(super) fn offer(
 }
 
 /// Writes a key for one reader; `None`: there is none.
-fn write_key(
+pub(super) fn write_key(
     region: Region,
     (side, reader): (Side, usize),
     place: &Place<'_>,
@@ -139,25 +168,32 @@ pub(super) fn accept(
     place: &Place<'_>,
     bml: &mut Bml,
 ) -> Result<Both<Mapping>, CollError> {
-    let mut map = |side: Side, expected: u64| -> Result<Mapping, CollError> {
-        let refused = |reason| {
-            let rank = u32::try_from(rank).unwrap_or(u32::MAX);
-            CollError::NotMapped { rank, reason }
-        };
-        let mapping = read_key(rank, side, place, bml).map_err(refused)?;
-        let region = mapping.region();
-        match region.len() {
-            len if len < expected => Err(refused(format!("{len} bytes instead of {expected}"))),
-            _ if !region.space().cpu_accessible() => {
-                Err(refused("it is not the host's".to_owned()))
-            }
-            _ => Ok(mapping),
-        }
-    };
+    let mut map = |side, expected| map(rank, side, expected, place, bml);
     let input = (flags & 1 != 0).then(|| map(Side::Input, plan.input_bytes(rank))).transpose()?;
     // No other operation's results are shared, whatever a rank says.
     let output = (flags & 2 != 0 && plan.shares_results()).then(|| map(Side::Output, plan.len()));
     Ok(Both { input, output: output.transpose()? })
+}
+
+/// Maps a buffer of a rank, of so many bytes at least.
+pub(super) fn map(
+    rank: usize,
+    side: Side,
+    expected: u64,
+    place: &Place<'_>,
+    bml: &mut Bml,
+) -> Result<Mapping, CollError> {
+    let refused = |reason| {
+        let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+        CollError::NotMapped { rank, reason }
+    };
+    let mapping = read_key(rank, side, place, bml).map_err(refused)?;
+    let region = mapping.region();
+    match region.len() {
+        len if len < expected => Err(refused(format!("{len} bytes instead of {expected}"))),
+        _ if !region.space().cpu_accessible() => Err(refused("it is not the host's".to_owned())),
+        _ => Ok(mapping),
+    }
 }
 
 fn read_key(rank: usize, side: Side, place: &Place<'_>, bml: &mut Bml) -> Result<Mapping, String> {

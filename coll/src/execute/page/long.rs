@@ -26,10 +26,12 @@ use gapless_mem::Region;
 use gapless_sync::board::{Awaited, Moment, Readers};
 
 use super::act::Stretch;
+use super::course::Course;
 use super::direct::{self, Both};
-use super::introduction::{agree, introduction, notice};
-use super::pieces::{Plan, SLOTS, combined, done, exposed};
-use super::plan::{FAILED, LONG};
+use super::introduction::{agree, introduction};
+use super::pieces::{Plan, combined, done, exposed};
+use super::plan::LONG;
+use super::slots::{Filled, Slots, slot};
 use super::{Place, Shared};
 use crate::execute::act::{Tools, Work};
 use crate::execute::error::CollError;
@@ -38,25 +40,6 @@ use crate::schedule::Buffer;
 
 /// How many bytes of the user's memory a rank that waits has the cache fetch at a time.
 const WARM_BYTES: u64 = 16 << 10;
-
-/// A rank's own slots.
-#[derive(Debug, Default)]
-pub(super) struct Slots {
-    /// The one that is filled next.
-    next: usize,
-    filled: [Option<Filled>; SLOTS],
-}
-
-/// What was put into a slot.
-#[derive(Debug)]
-struct Filled {
-    /// Who reads it: until that moment of that round.
-    readers: Readers,
-    round: u64,
-    until: Moment,
-    /// Others write their slices into it, too.
-    others_write: bool,
-}
 
 /// A long collective that is under way.
 #[derive(Debug)]
@@ -80,12 +63,7 @@ pub(super) struct Long {
     plain: Option<Region>,
     /// What it receives into, if that is plain memory: what no other rank needs is combined there.
     target: Option<Region>,
-    /// Whether others can know what this rank calls.
-    introduced: bool,
-    /// The round that it began in.
-    round: u64,
-    /// Whether the round of failures has begun.
-    turned: bool,
+    course: Course,
     work: Work,
     failure: Option<CollError>,
 }
@@ -157,9 +135,7 @@ impl Long {
             own: Both::default(),
             plain: None,
             target: None,
-            introduced: false,
-            round,
-            turned: false,
+            course: Course::new(round),
             work: Work::default(),
             failure: None,
         }
@@ -245,7 +221,7 @@ impl Long {
             }),
             Stage::Gathering => self.gather(place, tools),
             Stage::Combining => self.after_work(place, |long, place| {
-                long.report(place, tools, combined(long.fragment));
+                long.course.report(place, tools, combined(long.fragment));
                 Stage::Collecting
             }),
             Stage::Collecting => self.collect(place, tools),
@@ -275,11 +251,6 @@ impl Long {
         }
     }
 
-    fn report(&self, place: &mut Place<'_>, tools: &mut Tools<'_>, step: u32) {
-        place.seat.report(&place.board, Moment::new(self.round, step));
-        place.ring(tools.pml, Readers::All);
-    }
-
     /// Finds out where this rank's buffers lie.
     fn begin(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) -> Next {
         if !place.has_room(tools.pml) {
@@ -293,8 +264,8 @@ impl Long {
 
     /// Tells the others that this fragment's bytes are there, and before the first what this rank calls.
     fn exposed(&mut self, place: &mut Place<'_>, tools: &mut Tools<'_>) {
-        if std::mem::replace(&mut self.introduced, true) {
-            return self.report(place, tools, exposed(self.fragment));
+        if self.course.introduce() {
+            return self.course.report(place, tools, exposed(self.fragment));
         }
         let note = introduction(&self.plan, place.rank(), self.first, self.own.flags());
         place.seat.publish(&place.board, LONG, &note, Readers::All);
@@ -304,28 +275,17 @@ impl Long {
     /// Whether a rank that was met has come so far.
     fn reached(&self, rank: usize, step: u32, place: &mut Place<'_>) -> bool {
         // Its note was the first step's report.
-        step <= exposed(0) || place.seat.reached(&place.board, rank, Moment::new(self.round, step))
+        step <= exposed(0) || self.course.reached(rank, step, place)
     }
 
     /// The slot of this fragment, of those of a rank.
     fn slot(&self, first: usize) -> usize {
-        (first + usize::try_from(self.fragment % SLOTS as u64).unwrap_or(0)) % SLOTS
+        slot(first, self.fragment)
     }
 
     /// The rank that still reads what is in the slot that this rank fills next.
     fn reader(&self, place: &mut Place<'_>) -> Option<usize> {
-        let &Filled { readers, round, until, .. } =
-            place.slots.filled[self.slot(self.first)].as_ref()?;
-        let (me, ranks) = (place.rank(), self.met.len());
-        let (seat, board) = (&mut *place.seat, &place.board);
-        among(readers, ranks).find(|rank| {
-            let over = |rank: usize, seat: &mut gapless_sync::board::Seat| {
-                seat.has_passed(rank, round)
-                    || seat.reached(board, rank, until)
-                    || !seat.is_behind(board, rank, round)
-            };
-            *rank != me && !over(*rank, seat)
-        })
+        place.slot_reader(self.slot(self.first))
     }
 
     /// Fills the slot, once it is free, if others need it.
@@ -340,23 +300,15 @@ impl Long {
         let combines = self.plan.combines(self.fragment).is_some();
         let fills = self.own.input.is_none();
         if fills || (combines && self.own.output.is_none()) {
-            while let Some(rank) = self.reader(place) {
-                let Some(loss) = place.loss(tools.pml, rank) else { return Ok(None) };
-                let filled = &place.slots.filled[self.slot(self.first)];
-                // It is lost to this rank, and may still live: what it writes must not meet later bytes.
-                if filled.as_ref().is_some_and(|it| it.others_write) {
-                    return Err(loss);
-                }
-                place.seat.excuse(rank);
-            }
-            let slot = self.slot(self.first);
-            place.slots.filled[slot] = Some(Filled {
+            let filled = Filled {
                 readers: self.plan.readers(),
-                round: self.round,
-                until: Moment::new(self.round, done(self.fragment)),
+                round: self.course.round,
+                until: Moment::new(self.course.round, done(self.fragment)),
                 others_write: self.plan.is_scan(),
-            });
-            place.slots.next = (slot + 1) % SLOTS;
+            };
+            if !place.claim(self.slot(self.first), filled, tools.pml)? {
+                return Ok(None);
+            }
         }
         if fills {
             let own = (place.rank(), self.slot(self.first));
@@ -525,15 +477,14 @@ impl Long {
         if self.fragment < self.plan.fragments {
             if !self.plan.exposes() {
                 // Whoever does says so with the next fragment.
-                self.report(place, tools, done(self.fragment - 1));
+                self.course.report(place, tools, done(self.fragment - 1));
             }
             return Stage::Waiting;
         }
-        place.seat.report(&place.board, Moment::last(self.round));
-        place.ring(tools.pml, Readers::All);
+        self.course.end(place, tools);
         let others = self.met.iter().filter(|it| it.is_some()).count();
         if self.plan.together() && others + 1 == self.met.len() {
-            place.seat.all_began(self.round);
+            place.seat.all_began(self.course.round);
         }
         self.ending()
     }
@@ -552,19 +503,10 @@ impl Long {
         if self.met.get(rank).is_some_and(Option::is_none) && !self.meet(rank, place, tools)? {
             return Ok(false);
         }
-        if !self.reached(rank, step, place) {
-            let Some(loss) = place.loss(tools.pml, rank) else { return Ok(false) };
-            // It may have come so far before.
-            if !self.reached(rank, step, place) {
-                return Err(loss);
-            }
-        }
-        if place.seat.has_left(rank) && place.seat.foretells(&place.board, rank, self.round, FAILED)
-        {
-            self.next_round(place);
-            return Err(notice(rank, place));
-        }
-        Ok(true)
+        let reached = |course: &Course, place: &mut Place<'_>| {
+            step <= exposed(0) || course.reached(rank, step, place)
+        };
+        self.course.wait(rank, place, tools, reached)
     }
 
     /// Reads a rank's first note, if it is there.
@@ -587,13 +529,5 @@ impl Long {
             *met = Some(Peer { first: note.first, direct });
         }
         Ok(true)
-    }
-}
-
-/// The ranks that read, of so many.
-pub(super) fn among(readers: Readers, ranks: usize) -> Range<usize> {
-    match readers {
-        Readers::All => 0..ranks,
-        Readers::One(rank) => rank..rank + 1,
     }
 }

@@ -7,7 +7,7 @@ use gapless_sync::board::Readers;
 
 use super::pieces::{self, Piece, SLOTS};
 use super::plan::{self, Content, Round, Span, Then};
-use super::{Page, pieces::slot_bytes};
+use super::{Page, pieces::slot_bytes, routes};
 use crate::schedule::Buffer;
 use crate::{BuildError, Call};
 
@@ -24,6 +24,7 @@ pub struct Outline {
 enum Course {
     Notes(plan::Plan),
     Slots(pieces::Plan),
+    Exchange(routes::Plan),
 }
 
 impl Page {
@@ -37,9 +38,14 @@ impl Page {
         ranks: usize,
     ) -> Result<Option<Outline>, BuildError> {
         call.check(rank, ranks)?;
-        let course = match plan::fits(call, ranks) {
-            true => Some(Course::Notes(plan::Plan::new(call, rank, ranks))),
-            false => pieces::Plan::new(call, rank, ranks).map(Course::Slots),
+        let course = match () {
+            () if plan::fits(call, ranks) => {
+                Some(Course::Notes(plan::Plan::new(call, rank, ranks)))
+            }
+            () if routes::fits(call, ranks) => {
+                routes::Plan::new(call, rank, ranks, true).map(Course::Exchange)
+            }
+            () => pieces::Plan::new(call, rank, ranks).map(Course::Slots),
         };
         Ok(course.map(|course| Outline { rank, ranks, course }))
     }
@@ -59,6 +65,7 @@ impl Outline {
                 let filled = |at| fills(plan, at).map(|it| length(&it)).sum::<u64>();
                 (0..plan.fragments).map(|at| filled(at) + combined(at)).sum()
             }
+            Course::Exchange(plan) => plan.receivers().map(|it| plan.out.bytes(it)).sum(),
         }
     }
 
@@ -83,6 +90,7 @@ impl Outline {
                 };
                 (0..plan.fragments).map(|at| combined(at) + taken(at)).sum()
             }
+            Course::Exchange(plan) => others(0..self.ranks).map(|it| plan.into.bytes(it)).sum(),
         }
     }
 }
@@ -113,6 +121,7 @@ impl fmt::Display for Outline {
         match &self.course {
             Course::Notes(plan) => lines.notes(self, plan),
             Course::Slots(plan) => lines.slots(self, plan),
+            Course::Exchange(plan) => lines.exchange(self, plan),
         }
     }
 }
@@ -159,7 +168,10 @@ impl Lines<'_, '_> {
                 }
                 rest = &rest[alike..];
             }
-            if round.then == Then::Combine && !round.sources.is_empty() && note_bytes(round, of.rank) > 0 {
+            if round.then == Then::Combine
+                && !round.sources.is_empty()
+                && note_bytes(round, of.rank) > 0
+            {
                 let ranks = listed(round.sources.start, round.sources.end - 1, usize::MAX);
                 self.step(format_args!("combine  those of {ranks}, in this order"))?;
             }
@@ -198,6 +210,31 @@ impl Lines<'_, '_> {
             self.f,
             "long buffers without gaps in memory that peers can map (World::alloc) are read where they lie, and fill no slot"
         )
+    }
+
+    fn exchange(&mut self, of: &Outline, plan: &routes::Plan) -> fmt::Result {
+        let fragments = match plan.sends {
+            0 | 1 => String::new(),
+            more => format!(", {more} fragments"),
+        };
+        writeln!(
+            self.f,
+            "rank {} of {}, by notes and cells of slots in shared memory{fragments}",
+            of.rank, of.ranks
+        )?;
+        for rank in plan.receivers() {
+            let (bytes, place) =
+                (plan.out.bytes(rank), if plan.is_noted() { "note" } else { "cell" });
+            self.step(format_args!("fill     {place} of {bytes} B  -> {rank}"))?;
+        }
+        for rank in 0..of.ranks {
+            match (plan.into.bytes(rank), rank == of.rank) {
+                (0, _) => {}
+                (bytes, true) => self.step(format_args!("copy     {bytes} B of its own"))?,
+                (bytes, false) => self.step(format_args!("unpack   {bytes} B  <- {rank}"))?,
+            }
+        }
+        Ok(())
     }
 
     fn fragment(&mut self, of: &Outline, plan: &pieces::Plan, fragment: u64) -> fmt::Result {

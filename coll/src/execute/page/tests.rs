@@ -67,6 +67,7 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
                 let most = [10, 3000][usize::try_from(random(2)).unwrap()];
                 let len = 4 * random(most);
                 let in_place = true;
+                let lens = vec![len; ranks as usize];
                 let call = [
                     Call::Barrier,
                     Call::Bcast { root, len },
@@ -74,7 +75,9 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
                     Call::Allgather { len, in_place },
                     Call::Alltoall { len, in_place },
                     Call::ReduceScatterBlock { len, of, in_place },
-                ][usize::try_from(random(6)).unwrap()];
+                    Call::Allgatherv { lens: &lens, in_place },
+                    Call::Alltoallv { send: &[], recv: &lens, in_place },
+                ][usize::try_from(random(8)).unwrap()];
                 let (_, row) = crate::build::rows(&call, me, ranks as usize);
                 let mut memory = vec![0xEE; usize::try_from(row.len()).unwrap() + 16];
                 let region = Region::of_mut(&mut memory).sub(8, row.len()).unwrap();
@@ -100,6 +103,11 @@ fn rubbish_on_the_board_is_an_error_or_a_wrong_result() {
                         };
                         word.store(word_now, Ordering::Relaxed);
                     }
+                    let slot = random(u64::from(2 * ranks)) * page.shared.slot_bytes;
+                    let place = page.shared.slots.region().sub(slot, 256).unwrap();
+                    let bytes: Vec<u8> = (0..256).map(|_| random(256).to_le_bytes()[0]).collect();
+                    // SAFETY: slots are mapped memory, which no reference covers; nothing is under way on another thread.
+                    unsafe { gapless_mem::write(&place, 0, &bytes) }.unwrap();
                     page.look();
                     let _ = page.doze(pml);
                     if let Poll::Ready(result) = page.advance(pml, &HostEngine, &HostEngine) {

@@ -1,0 +1,78 @@
+//! A rank's own slots: what is in them, and when they may be filled again.
+
+use gapless_pml::Pml;
+use gapless_sync::board::{Moment, Readers, Seat};
+
+use super::Place;
+use super::pieces::SLOTS;
+use crate::execute::error::CollError;
+
+/// A rank's own slots.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    /// The one that is filled next.
+    pub(super) next: usize,
+    filled: [Option<Filled>; SLOTS],
+}
+
+/// What was put into a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Filled {
+    /// Who reads it: until that moment of that round.
+    pub(super) readers: Readers,
+    pub(super) round: u64,
+    pub(super) until: Moment,
+    /// Others write their slices into it, too.
+    pub(super) others_write: bool,
+}
+
+/// Which of a rank's slots a fragment has, if the first has this one.
+pub(super) fn slot(first: usize, fragment: u64) -> usize {
+    (first + usize::try_from(fragment % SLOTS as u64).unwrap_or(0)) % SLOTS
+}
+
+/// The ranks that read, of so many.
+pub(super) fn among(readers: Readers, ranks: usize) -> std::ops::Range<usize> {
+    match readers {
+        Readers::All => 0..ranks,
+        Readers::One(rank) => rank..rank + 1,
+    }
+}
+
+impl Place<'_> {
+    /// The rank that still reads what is in a slot of this rank's.
+    pub(super) fn slot_reader(&mut self, slot: usize) -> Option<usize> {
+        let Filled { readers, round, until, .. } = self.slots.filled[slot]?;
+        let (me, ranks) = (self.rank(), self.comm.size() as usize);
+        let (seat, board) = (&mut *self.seat, &self.board);
+        let over = |rank: usize, seat: &mut Seat| {
+            seat.has_passed(rank, round)
+                || seat.reached(board, rank, until)
+                || !seat.is_behind(board, rank, round)
+        };
+        among(readers, ranks).find(|rank| *rank != me && !over(*rank, seat))
+    }
+
+    /// Takes a slot of this rank's to fill it; `false`: somebody still reads it.
+    ///
+    /// # Errors
+    /// A rank is lost that may write into it.
+    pub(super) fn claim(
+        &mut self,
+        slot: usize,
+        filled: Filled,
+        pml: &mut Pml,
+    ) -> Result<bool, CollError> {
+        while let Some(rank) = self.slot_reader(slot) {
+            let Some(loss) = self.loss(pml, rank) else { return Ok(false) };
+            // It is lost to this rank, and may still live: what it writes must not meet later bytes.
+            if self.slots.filled[slot].is_some_and(|it| it.others_write) {
+                return Err(loss);
+            }
+            self.seat.excuse(rank);
+        }
+        self.slots.filled[slot] = Some(filled);
+        self.slots.next = (slot + 1) % SLOTS;
+        Ok(true)
+    }
+}

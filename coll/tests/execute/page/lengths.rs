@@ -1,0 +1,68 @@
+//! Ranks that do not agree on lengths.
+use super::*;
+
+/// What one rank sends another, as each of them sees it: the one that reads says what does not fit.
+#[test]
+fn who_reads_notices_another_length() {
+    let alltoallv = |len: u64| {
+        let (send, recv) = ([[0, len], [8, 0]], [[0, 8], [len, 0]]);
+        let call = |rank: usize| {
+            let (send, recv) = (listed(send[rank]), listed(recv[rank]));
+            Call::Alltoallv { send, recv, in_place: false }
+        };
+        [call(0), call(1)]
+    };
+    let gatherv = |len: u64| {
+        let call = |len| Call::Gatherv { root: 1, len, lens: listed([len, 4]), in_place: false };
+        [call(len), Call::Gatherv { root: 1, len: 4, lens: listed([len, 4]), in_place: false }]
+    };
+    let scatterv = |len: u64| {
+        let call =
+            |own| Call::Scatterv { root: 0, len: own, lens: listed([4, len]), in_place: false };
+        [call(4), call(len)]
+    };
+    let sees: [&dyn Fn(u64) -> [Call<'static>; 2]; 3] = [&alltoallv, &gatherv, &scatterv];
+    for (sent, expected) in [(8, 12), (12, 8), (0, 8), (9000, 8), (8, 9000), (300_000, 300_004)] {
+        for sees in sees {
+            let (mut job, mut pages) = job(2);
+            let (mut random, mut both) = (Random(51), Vec::new());
+            for (rank, page) in pages.iter_mut().enumerate() {
+                let calls = sees([sent, expected][rank]);
+                let mut one = collective(&calls, Arithmetic::Sum, &[Lie::Plain], &mut random);
+                one.begin((rank, page), 3, &calls[rank]).unwrap();
+                both.push(one);
+            }
+            let results = finish(&mut job, &mut pages);
+            let wrong = Err(CollError::Length { rank: 0, sent, expected });
+            let told = [Ok(()), Err(CollError::GaveUp { rank: 1 })];
+            assert!(told.contains(&results[0]) && results[1] == wrong, "{results:?}");
+            let mut after = collective(&alltoallv(20), Arithmetic::Sum, &[Lie::Plain], &mut random);
+            for (rank, page) in pages.iter_mut().enumerate() {
+                after.begin((rank, page), 4, &alltoallv(20)[rank]).unwrap();
+            }
+            assert_eq!(finish(&mut job, &mut pages), [Ok(()), Ok(())]);
+            after.check();
+        }
+    }
+}
+
+/// Lists of one sum that are cut otherwise would mix up elements of different blocks.
+#[test]
+fn blocks_of_other_lengths_are_noticed_where_their_sum_is_the_same() {
+    let (of, in_place) = (sum(Arithmetic::Sum), false);
+    let calls =
+        [[4000, 8], [8, 4000]].map(|lens| Call::ReduceScatter { lens: listed(lens), of, in_place });
+    let (mut job, mut pages) = job(2);
+    let mut random = Random(49);
+    let one = |call: &Call<'_>, random: &mut Random| {
+        collective(&[*call; 2], Arithmetic::Sum, &[Lie::Plain], random)
+    };
+    let mut each: Vec<Collective> = calls.iter().map(|call| one(call, &mut random)).collect();
+    for (rank, page) in pages.iter_mut().enumerate() {
+        each[rank].begin((rank, page), 3, &calls[rank]).unwrap();
+    }
+    for (result, other) in finish(&mut job, &mut pages).into_iter().zip([1, 0]) {
+        let Err(CollError::Differs { rank, argument, .. }) = result else { panic!("{result:?}") };
+        assert_eq!((rank, argument), (other, "lengths of blocks"));
+    }
+}
