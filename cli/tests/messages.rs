@@ -4,8 +4,8 @@ mod common;
 
 use common::{pattern, ranks, ranks_with};
 use gapless::{
-    Config, Datatype, Error, Failure, Owned, PmlError, Primitive, Protocol, Source, TagSel, View,
-    ViewMut, World,
+    Config, Datatype, Error, Failure, Owned, PmlError, Primitive, Protocol, Request, Source,
+    TagSel, View, ViewMut, World,
 };
 
 #[test]
@@ -269,11 +269,12 @@ fn requests_are_waited_for_singly_and_together() {
             assert!(ended.iter().all(|(_, result)| result.is_ok()) && half.is_empty());
             let ended = s.test_all(requests).expect("all have ended");
             assert!(ended.iter().all(Result::is_ok));
-            assert!(s.wait_all(Vec::new()).is_empty());
-            assert_eq!(s.test_all(Vec::new()).expect("none is in flight").len(), 0);
-            assert!(s.test_any(&mut Vec::new()).is_none());
-            assert!(s.wait_any(&mut Vec::new()).is_none());
-            assert!(s.wait_some(&mut Vec::new()).is_empty());
+            let mut none = Vec::<Request<'_>>::new();
+            assert!(s.test_any(&mut none).is_none());
+            assert!(s.wait_any(&mut none).is_none());
+            assert!(s.wait_some(&mut none).is_empty());
+            assert_eq!(s.test_all(none).expect("none is in flight").len(), 0);
+            assert!(s.wait_all(Vec::<Request<'_>>::new()).is_empty());
             Ok(())
         })
         .unwrap();

@@ -178,6 +178,7 @@ mod accelerators;
 mod collective;
 #[allow(unsafe_code, reason = "keeps borrowed and parked memory until requests have ended")]
 mod communicator;
+mod completion;
 mod descriptors;
 #[allow(unsafe_code, reason = "frees memory of devices, and grants it to messages")]
 mod device_buf;
@@ -201,6 +202,7 @@ pub mod prelude;
 pub mod processors;
 #[allow(unsafe_code, reason = "grants memory to requests until the scope has joined them")]
 mod scope;
+mod several;
 mod shared;
 #[allow(unsafe_code, reason = "allocated memory as slices")]
 mod shared_buf;
@@ -220,12 +222,14 @@ pub use collective::{
     OwnedCollective, PersistentCollective, Root,
 };
 pub use communicator::{Communicator, Message, Topology};
+pub use completion::Ending;
 pub use device_buf::DeviceBuf;
 pub use error::Error;
 pub use owned::{Owned, OwnedBuffer, OwnedBufferMut, OwnedRequest, Persistent, Refused};
 pub use parts::Parts;
 pub use plan::{Plan, PlanBuffer, PlanBuilder, Rest};
 pub use scope::{Request, Scope};
+pub use several::{Handle, InFlight};
 pub use shared_buf::SharedBuf;
 pub use view::{RecvBuffer, SendBuffer, View, ViewMut};
 pub use world::{Builder, Link, World};

@@ -16,6 +16,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedRequest, Refused};
 use crate::scope::{Request, Scope};
+use crate::several::InFlight;
 use crate::shared::Shared;
 use crate::view::SendBuffer;
 use gapless_engine::Typed;
@@ -108,13 +109,14 @@ impl<'scope> Scope<'scope, '_> {
     /// of the kind before the first gate, so that kernels are loaded and memory is mapped.
     ///
     /// # Errors
-    /// A panic in another thread.
+    /// A panic in another thread; a persistent one that is inactive.
     pub fn when_done(
         &self,
-        request: &Request<'scope>,
+        request: &impl InFlight,
         then: impl FnOnce() + Send + 'static,
     ) -> Result<(), Error> {
-        self.comm().shared.when_done(request.id(), then)
+        let (shared, id) = request.pending().active()?;
+        shared.when_done(id, then)
     }
 }
 

@@ -4,15 +4,15 @@
 //! dropped or forgotten: then the operation goes on, and the buffer is freed when nothing can touch it any more.
 
 mod buffer;
-mod completion;
 mod persistent;
-mod several;
 
 pub(crate) use buffer::Park;
 pub use buffer::{OwnedBuffer, OwnedBufferMut};
 pub use persistent::Persistent;
 
+use crate::completion::{Watched, on_done};
 use crate::error::Error;
+use crate::several::{InFlight, Pending, sealed, several_owned};
 use crate::shared::Shared;
 use crate::view::{all_of, typed_in};
 use gapless_dtype::Layout;
@@ -21,8 +21,11 @@ use gapless_pml::{Pml, RequestId, Status};
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::future::Future;
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 /// A buffer and the layout of a message in it, both passed to a request.
 #[derive(Clone, Debug)]
@@ -223,6 +226,50 @@ impl<B: OwnedBuffer> OwnedRequest<B> {
         let kept = kept.expect("a buffer stays until its request's handle takes it");
         let parked = kept.downcast::<B::Parked>().expect("kept as what it was parked as");
         parked.unpark()
+    }
+}
+
+several_owned!(OwnedRequest<B: OwnedBuffer>, (B, Result<Status, Error>));
+
+impl<B: OwnedBuffer> OwnedRequest<B> {
+    /// Calls `then` with the buffer and the result once the operation has ended. The call comes from the thread that
+    /// finds the end: this one, if it has ended already; one that makes progress; or the one that leaves the world,
+    /// if that comes first ([`Error::Finalized`]). No lock is held meanwhile, so it may start other operations; it
+    /// should not wait for them. If it panics, that is reported as an event and goes no further.
+    pub fn on_done<F>(self, then: F)
+    where
+        F: FnOnce(B, Result<Status, Error>) + Send + 'static,
+    {
+        on_done(self, |(buffer, result)| then(buffer, result));
+    }
+}
+
+impl<B: OwnedBuffer> Watched for OwnedRequest<B> {
+    type Ended = (B, Result<Status, Error>);
+
+    fn poll_end(&mut self, waker: &Waker) -> Poll<Self::Ended> {
+        assert!(!self.done, "a request was polled after it had given its result");
+        self.shared.poll(self.id, waker).map(|result| (self.take_buffer(), result))
+    }
+}
+
+/// Returns what [`OwnedRequest::wait`] returns.
+///
+/// # Panics
+/// If it is polled again after it was ready.
+impl<B: OwnedBuffer> Future for OwnedRequest<B> {
+    type Output = (B, Result<Status, Error>);
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.get_mut().poll_end(context.waker())
+    }
+}
+
+impl<B: OwnedBuffer> InFlight for OwnedRequest<B> {}
+
+impl<B: OwnedBuffer> sealed::InFlight for OwnedRequest<B> {
+    fn pending(&self) -> Pending<'_> {
+        Pending::new(&self.shared, Some(self.id))
     }
 }
 

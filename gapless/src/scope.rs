@@ -14,6 +14,7 @@ pub use request::Request;
 use crate::collective::Joined;
 use crate::communicator::{Communicator, Message};
 use crate::error::Error;
+use crate::several::{self, Handle};
 use crate::shared::{Look, State};
 use crate::view::{RecvBuffer, SendBuffer, View, ViewMut};
 use gapless_engine::Typed;
@@ -349,105 +350,42 @@ impl<'scope> Scope<'scope, '_> {
 
     /// Waits for all of them (`MPI_Waitall`, MPI 4.1 §3.7.5): how they went, in their order.
     #[must_use = "some may have failed"]
-    pub fn wait_all(
-        &self,
-        requests: impl IntoIterator<Item = Request<'scope>>,
-    ) -> Vec<Result<Status, Error>> {
-        let ids: Vec<_> = requests.into_iter().map(|request| request.id).collect();
-        let mut ended = Vec::with_capacity(ids.len());
-        let shared = &self.comm.shared;
-        let waited = shared.lock().and_then(|state| {
-            shared.wait_held(state, |state| {
-                while let Some(&id) = ids.get(ended.len()) {
-                    match state.pml.collect(id).transpose() {
-                        Some(result) => ended.push(result.map_err(Error::from)),
-                        None => return Look::Until(id),
-                    }
-                }
-                Look::Found(())
-            })
-        });
-        if let Err(error) = waited {
-            // The world was given up: nobody learns how the others go.
-            ended.resize(ids.len(), Err(error));
-        }
-        ended
+    pub fn wait_all<Q: Handle>(&self, several: impl IntoIterator<Item = Q>) -> Vec<Q::Ended> {
+        Q::wait_all(several)
     }
 
     /// Waits for the first of them to end, and takes it out of the list (`MPI_Waitany`, MPI 4.1
     /// §3.7.5): its index before, and how it went. `None` if the list is empty.
-    pub fn wait_any(
-        &self,
-        requests: &mut Vec<Request<'scope>>,
-    ) -> Option<(usize, Result<Status, Error>)> {
-        let index = self.first_ended(requests)?;
-        let request = requests.remove(index);
-        Some((index, self.wait(request)))
+    /// [`Communicator::wait_any`] waits for operations of several kinds.
+    pub fn wait_any<Q: Handle>(&self, several: &mut Vec<Q>) -> Option<(usize, Q::Ended)> {
+        several::wait_any(several)
     }
 
     /// Waits until at least one of them has ended, and takes all that have out of the list
     /// (`MPI_Waitsome`, MPI 4.1 §3.7.5): their indices before, and how they went. Empty if the list
     /// is.
-    pub fn wait_some(
-        &self,
-        requests: &mut Vec<Request<'scope>>,
-    ) -> Vec<(usize, Result<Status, Error>)> {
-        match self.first_ended(requests) {
-            Some(_) => self.test_some(requests),
-            None => Vec::new(),
-        }
+    pub fn wait_some<Q: Handle>(&self, several: &mut Vec<Q>) -> Vec<(usize, Q::Ended)> {
+        several::wait_some(several)
     }
 
     /// How all of them went, in their order, if all have ended (`MPI_Testall`, MPI 4.1 §3.7.5).
     ///
     /// # Errors
     /// Some are still in flight: all of them again, none is taken.
-    pub fn test_all(
-        &self,
-        requests: Vec<Request<'scope>>,
-    ) -> Result<Vec<Result<Status, Error>>, Vec<Request<'scope>>> {
-        let over = |pml: &Pml| requests.iter().all(|request| pml.is_done(request.id) != Ok(false));
-        match self.comm.shared.look(over) {
-            Ok(false) => Err(requests),
-            // After a panic elsewhere every request counts as ended; waiting for it says why.
-            Ok(true) | Err(_) => {
-                Ok(requests.into_iter().map(|request| self.wait(request)).collect())
-            }
-        }
+    pub fn test_all<Q: Handle>(&self, several: Vec<Q>) -> Result<Vec<Q::Ended>, Vec<Q>> {
+        several::test_all(several)
     }
 
     /// Takes one that has ended out of the list, if there is any (`MPI_Testany`, MPI 4.1 §3.7.5): its
     /// index before, and how it went.
-    pub fn test_any(
-        &self,
-        requests: &mut Vec<Request<'scope>>,
-    ) -> Option<(usize, Result<Status, Error>)> {
-        if requests.is_empty() {
-            return None;
-        }
-        let first =
-            |pml: &Pml| requests.iter().position(|request| pml.is_done(request.id) != Ok(false));
-        let index = self.comm.shared.look(first).unwrap_or(Some(0))?;
-        let request = requests.remove(index);
-        Some((index, self.wait(request)))
+    pub fn test_any<Q: Handle>(&self, several: &mut Vec<Q>) -> Option<(usize, Q::Ended)> {
+        several::test_any(several)
     }
 
     /// Takes all that have ended out of the list (`MPI_Testsome`, MPI 4.1 §3.7.5): their indices
     /// before, and how they went.
-    pub fn test_some(
-        &self,
-        requests: &mut Vec<Request<'scope>>,
-    ) -> Vec<(usize, Result<Status, Error>)> {
-        let mut ended = Vec::new();
-        let mut rest = Vec::new();
-        for (index, request) in requests.drain(..).enumerate() {
-            match self.test(request) {
-                Ok(result) => ended.push((index, result)),
-                Err(request) => rest.push(request),
-            }
-        }
-        *requests = rest;
-        ended
+    pub fn test_some<Q: Handle>(&self, several: &mut Vec<Q>) -> Vec<(usize, Q::Ended)> {
+        several::test_some(several)
     }
 
     /// As [`Request::cancel`].
@@ -456,17 +394,6 @@ impl<'scope> Scope<'scope, '_> {
     /// As there.
     pub fn cancel(&self, request: &mut Request<'scope>) -> Result<bool, Error> {
         request.cancel()
-    }
-
-    fn first_ended(&self, requests: &[Request<'scope>]) -> Option<usize> {
-        if requests.is_empty() {
-            return None;
-        }
-        let found = self.comm.shared.wait_until(|state| {
-            requests.iter().position(|request| state.pml.is_done(request.id) != Ok(false))
-        });
-        // After a panic elsewhere every request counts as ended; waiting for it says why.
-        Some(found.unwrap_or(0))
     }
 
     /// Waits for every request that is still in flight.

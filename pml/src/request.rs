@@ -9,6 +9,7 @@ pub(crate) mod cancel;
 pub(crate) mod deferred;
 #[allow(unsafe_code, reason = "hands the caller's promise on")]
 mod exchange;
+mod general;
 pub(crate) mod mode;
 pub(crate) mod persistent;
 mod polled;
@@ -45,6 +46,8 @@ pub(crate) enum Work {
     Recv(Recv),
     /// An eager send that was withdrawn, and waits for the answer.
     Recalled(Recalled),
+    /// The caller's own work.
+    General,
     /// It has ended; the result waits to be collected.
     Done(Result<Status, Box<Failure>>),
     /// Nothing.
@@ -354,8 +357,8 @@ impl Requests {
         }
     }
 
-    /// Ends a withdrawn request, whose message was counted when it left.
-    pub(crate) fn finish_recalled(&mut self, id: RequestId, result: Result<Status, PmlError>) {
+    /// Ends a request that stands for no message, or whose message was counted when it left.
+    pub(crate) fn finish_uncounted(&mut self, id: RequestId, result: Result<Status, PmlError>) {
         self.end(id, result.map_err(Failure::from));
     }
 

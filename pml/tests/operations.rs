@@ -120,6 +120,34 @@ fn persistent_requests_are_started_again_and_again() {
     }
 }
 
+/// A caller's own work is waited for among messages, and whoever watches it is told.
+#[test]
+fn work_of_the_callers_is_a_request_like_any_other() {
+    let mut job = Job::new(1);
+    let world = job.pml(0).world();
+    let pml = job.pml(0);
+    let (work, dropped) = (pml.begin_general(), pml.begin_general());
+    let to = Buffer::target(&bytes(8), 1);
+    // SAFETY: the buffer lives until the request has ended.
+    let message = unsafe { pml.irecv(&world, &to.typed(), Source::Any, TagSel::Is(1)) }.unwrap();
+    assert_eq!((pml.test_any(&[message, work]), pml.has_requests()), (None, true));
+    let mut waker = Some(Waker::noop().clone());
+    assert_eq!(pml.notify(work, &mut waker), Ok(true));
+    pml.release(dropped).unwrap();
+    pml.end_general(work).unwrap();
+    pml.end_general(dropped).unwrap();
+    assert_eq!(pml.take_woken().len(), 1);
+    let (at, outcome) = pml.wait_any(&[message, work]).unwrap();
+    assert_eq!((at, outcome.map(|status| (status.source, status.bytes))), (1, Ok((0, 0))));
+    // Gone, gone, and no work of the caller's.
+    for id in [work, dropped, message] {
+        assert_eq!(pml.end_general(id), Err(PmlError::NoSuchRequest));
+    }
+    assert_eq!(pml.cancel_recv(message), Ok(true));
+    assert_eq!(pml.wait(message), Err(PmlError::Cancelled.into()));
+    assert!(!pml.has_requests());
+}
+
 #[test]
 fn a_ring_exchanges_and_replaces() {
     let mut job = Job::new(1);

@@ -1,9 +1,11 @@
 //! Collectives in flight, kept behind the world's lock: whoever makes progress advances all of them.
+//!
+//! Each has a request of the message layer, which ends with it: so they are waited for and watched like messages.
 
 use super::Tools;
 use gapless_coll::{CollError, Executor};
 use gapless_engine::Op;
-use gapless_pml::{Comm, Pml, PmlError};
+use gapless_pml::{Comm, Pml, PmlError, RequestId};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,6 +14,14 @@ use std::task::Poll;
 /// Which one; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Number(u64);
+
+/// One that was begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    pub(super) number: Number,
+    /// Ends when it does.
+    pub(super) request: RequestId,
+}
 
 /// All of a world.
 #[derive(Debug)]
@@ -46,8 +56,9 @@ pub(crate) struct Entry {
 enum Phase {
     /// Described, and never started.
     New,
-    Going,
-    Ended(Result<(), CollError>),
+    /// It has this request.
+    Going(RequestId),
+    Ended(RequestId, Result<(), CollError>),
     /// It may be started again.
     Idle,
 }
@@ -55,7 +66,8 @@ enum Phase {
 /// What has become of one.
 #[derive(Debug)]
 pub(crate) enum Fate {
-    Going,
+    /// Nothing before this request has ended.
+    Going(RequestId),
     /// How it went. Unless it is persistent, the rest of it comes along, to be dropped without the lock.
     Ended(Result<(), CollError>, Option<Box<Entry>>),
     /// Its result was taken before, or the world was given up.
@@ -66,6 +78,22 @@ impl Entry {
     /// One that has not begun. `op`: what combines its elements.
     pub(super) fn new(executor: Executor, comm: Comm, op: Option<Op>) -> Entry {
         Entry { executor, comm, phase: Phase::New, persistent: false, left: None, op }
+    }
+
+    /// It has ended.
+    fn end(&mut self, pml: &mut Pml, result: Result<(), CollError>) {
+        if let Phase::Going(request) = self.phase {
+            // It is there until the result is taken.
+            let _ = pml.end_general(request);
+            self.phase = Phase::Ended(request, result);
+        }
+    }
+
+    /// Nobody asks for its request any more.
+    fn release(&self, pml: &mut Pml) {
+        if let Phase::Going(request) | Phase::Ended(request, _) = self.phase {
+            let _ = pml.release(request);
+        }
     }
 }
 
@@ -88,10 +116,10 @@ impl Live {
     }
 
     /// Begins one, and goes on with it as far as it can.
-    pub(super) fn begin(&mut self, pml: &mut Pml, entry: Entry) -> Number {
+    pub(super) fn begin(&mut self, pml: &mut Pml, entry: Entry) -> Begun {
         let number = self.number();
-        self.go(pml, number, Box::new(entry));
-        number
+        let request = self.go(pml, number, Box::new(entry));
+        Begun { number, request }
     }
 
     /// Keeps a persistent one.
@@ -108,29 +136,33 @@ impl Live {
     ///
     /// # Errors
     /// It is active.
-    pub(super) unsafe fn start(&mut self, pml: &mut Pml, number: Number) -> Result<(), CollError> {
+    pub(super) unsafe fn start(
+        &mut self,
+        pml: &mut Pml,
+        number: Number,
+    ) -> Result<RequestId, CollError> {
         let Some(entry) = self.rest.get_mut(&number) else { return Err(CollError::StillActive) };
         if !matches!(entry.phase, Phase::New) {
             // SAFETY: the caller's promise.
             unsafe { entry.executor.restart() }?;
         }
-        if let Some(entry) = self.rest.remove(&number) {
-            self.go(pml, number, entry);
-        }
-        Ok(())
+        let entry = self.rest.remove(&number).ok_or(CollError::StillActive)?;
+        Ok(self.go(pml, number, entry))
     }
 
-    fn go(&mut self, pml: &mut Pml, number: Number, entry: Box<Entry>) {
+    fn go(&mut self, pml: &mut Pml, number: Number, entry: Box<Entry>) -> RequestId {
         // Whatever happens in `advance`, it is found here.
         let entry = self.going.entry(number).or_insert(entry);
-        entry.phase = Phase::Going;
+        let request = pml.begin_general();
+        entry.phase = Phase::Going(request);
         let tools = &*self.tools;
         if let Poll::Ready(result) = entry.executor.advance(pml, tools, tools) {
-            entry.phase = Phase::Ended(result);
+            entry.end(pml, result);
             self.rest.extend(self.going.remove(&number).map(|entry| (number, entry)));
         } else {
             self.busy |= entry.executor.is_busy();
         }
+        request
     }
 
     /// Goes on with all; gives how many have ended. Those that nobody asks for any more go to `spent`.
@@ -146,7 +178,7 @@ impl Live {
         for (number, entry) in &mut self.going {
             match entry.executor.advance(pml, tools, tools) {
                 Poll::Ready(result) => {
-                    entry.phase = Phase::Ended(result);
+                    entry.end(pml, result);
                     ended.push(*number);
                 }
                 Poll::Pending => self.busy |= entry.executor.is_busy(),
@@ -154,7 +186,10 @@ impl Live {
         }
         for number in &ended {
             match self.going.remove(number) {
-                Some(entry) if entry.left.is_some() => spent.push(entry),
+                Some(entry) if entry.left.is_some() => {
+                    entry.release(pml);
+                    spent.push(entry);
+                }
                 entry => self.rest.extend(entry.map(|entry| (*number, entry))),
             }
         }
@@ -206,13 +241,16 @@ impl Live {
     }
 
     /// Takes the result of one, if it has ended.
-    pub(super) fn take(&mut self, number: Number) -> Fate {
-        if self.going.contains_key(&number) {
-            return Fate::Going;
+    pub(super) fn take(&mut self, pml: &mut Pml, number: Number) -> Fate {
+        if let Some(Entry { phase: Phase::Going(request), .. }) =
+            self.going.get(&number).map(Box::as_ref)
+        {
+            return Fate::Going(*request);
         }
         let Some(entry) = self.rest.get_mut(&number) else { return Fate::Gone };
         match std::mem::replace(&mut entry.phase, Phase::Idle) {
-            Phase::Ended(result) => {
+            Phase::Ended(request, result) => {
+                let _ = pml.release(request);
                 let rest = if entry.persistent { None } else { self.rest.remove(&number) };
                 Fate::Ended(result, rest)
             }
@@ -224,9 +262,10 @@ impl Live {
     }
 
     /// The handle of one is dropped, with its memory if that may be in use. What is of no use any more comes back, to
-    /// be dropped without the lock.
+    /// be dropped without the lock. After a panic there is no message layer to be told.
     pub(super) fn let_go(
         &mut self,
+        pml: Option<&mut Pml>,
         number: Number,
         memory: Option<Box<dyn Any + Send>>,
     ) -> (Option<Box<Entry>>, Option<Box<dyn Any + Send>>) {
@@ -235,7 +274,13 @@ impl Live {
                 entry.left = memory.or_else(|| Some(Box::new(())));
                 (None, None)
             }
-            None => (self.rest.remove(&number), memory),
+            None => {
+                let entry = self.rest.remove(&number);
+                if let (Some(pml), Some(entry)) = (pml, &entry) {
+                    entry.release(pml);
+                }
+                (entry, memory)
+            }
         }
     }
 

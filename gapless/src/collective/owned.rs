@@ -1,14 +1,20 @@
 //! Collectives that own their buffers: begun once, or described once and started again and again (MPI 4.1 §6.13).
 
 use super::Collective;
-use super::live::{Entry, Number};
+use super::live::{Begun, Entry, Number};
 use crate::communicator::Communicator;
+use crate::completion::{Ending, Watched, on_done};
 use crate::error::Error;
 use crate::owned::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
+use crate::several::{InFlight, Pending, sealed, several_owned};
+use crate::shared::State;
 use crate::view::{View, ViewMut};
 use gapless_coll::{Operation, Ticket};
-use gapless_pml::PmlError;
+use gapless_pml::{PmlError, RequestId};
 use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 /// Buffers, and how their collective went.
 type Over<S, R> = ((S, R), Result<(), Error>);
@@ -50,9 +56,10 @@ struct Kept<S: OwnedBuffer, R: OwnedBuffer> {
     comm: Communicator,
     operation: Operation,
     number: Number,
-    /// `None` only while it is dropped.
+    /// `None` once the buffers were given back, or it is dropped.
     memory: Option<(S::Parked, R::Parked)>,
-    active: bool,
+    /// In flight, until its result is taken.
+    active: Option<RequestId>,
 }
 
 /// A description, and the memory that it describes.
@@ -85,7 +92,7 @@ impl Communicator {
             comm.shared.with(|state| {
                 state.open()?;
                 let entry = entry.take().ok_or(Error::Finalized)?;
-                Ok(state.collectives.keep(entry))
+                Ok((state.collectives.keep(entry), None))
             })
         })?;
         Ok(PersistentCollective(kept))
@@ -119,10 +126,10 @@ impl Communicator {
         describe: impl for<'v> FnOnce(View<'v>, ViewMut<'v>) -> Collective<'v>,
     ) -> Result<OwnedCollective<S, R>, Refused<(S, R)>> {
         let described = described(send.into(), recv.into(), describe)?;
-        let mut kept = self.keep(described, None, |comm, entry| {
-            comm.shared.with(|state| comm.launch(state, entry))
+        let kept = self.keep(described, None, |comm, entry| {
+            let Begun { number, request } = comm.shared.with(|state| comm.launch(state, entry))?;
+            Ok((number, Some(request)))
         })?;
-        kept.active = true;
         Ok(OwnedCollective(kept))
     }
 
@@ -131,7 +138,10 @@ impl Communicator {
         &self,
         described: Described<S, R>,
         ticket: Option<Ticket>,
-        enter: impl FnOnce(&Communicator, &mut Option<Entry>) -> Result<Number, Error>,
+        enter: impl FnOnce(
+            &Communicator,
+            &mut Option<Entry>,
+        ) -> Result<(Number, Option<RequestId>), Error>,
     ) -> Result<Kept<S, R>, Refused<(S, R)>> {
         let Described { collective, memory } = described;
         let operation = collective.operation;
@@ -141,8 +151,8 @@ impl Communicator {
         let entered = unsafe { self.entry(collective, ticket) }
             .and_then(|entry| enter(self, &mut Some(entry)));
         match entered {
-            Ok(number) => {
-                let (comm, memory, active) = (self.clone(), Some(memory), false);
+            Ok((number, active)) => {
+                let (comm, memory) = (self.clone(), Some(memory));
                 Ok(Kept { comm, operation, number, memory, active })
             }
             Err(error) => Err(Refused { error, buffer: (memory.0.unpark(), memory.1.unpark()) }),
@@ -186,29 +196,44 @@ impl<S: OwnedBuffer, R: OwnedBuffer> Described<S, R> {
 impl<S: OwnedBuffer, R: OwnedBuffer> Kept<S, R> {
     fn wait(&mut self) -> Result<(), Error> {
         let fate = self.comm.fate(self.number);
-        self.active = false;
+        self.active = None;
         self.comm.ended(self.operation, fate?)
     }
 
     fn test(&mut self) -> Option<Result<(), Error>> {
         let result = self.comm.test(self.operation, self.number)?;
-        self.active = false;
+        self.active = None;
         Some(result)
     }
 
-    fn into_buffers(mut self) -> (S, R) {
-        let (out, inn) = self.memory.take().expect("it is there until the value is dropped");
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<(), Error>> {
+        let polled = self.comm.poll(self.operation, self.number, waker);
+        if polled.is_ready() {
+            self.active = None;
+        }
+        polled
+    }
+
+    /// Once, and only while it is inactive.
+    fn take_buffers(&mut self) -> (S, R) {
+        let (out, inn) = self.memory.take().expect("the buffers are given back once");
         (out.unpark(), inn.unpark())
+    }
+
+    fn pending(&self) -> Pending<'_> {
+        Pending::new(&self.comm.shared, self.active)
     }
 }
 
 impl<S: OwnedBuffer, R: OwnedBuffer> Drop for Kept<S, R> {
     fn drop(&mut self) {
-        let (active, number) = (self.active, self.number);
+        let (active, number) = (self.active.is_some(), self.number);
         // Only if it is active may anybody use the memory.
         let memory = self.memory.take().filter(|_| active);
         let left = self.comm.shared.with_anyway(|state| {
-            state.collectives.let_go(number, memory.map(|memory| Box::new(memory) as _))
+            let State { pml, torn, collectives, .. } = state;
+            let pml = (!*torn).then_some(pml);
+            collectives.let_go(pml, number, memory.map(|memory| Box::new(memory) as _))
         });
         drop(left);
     }
@@ -226,14 +251,28 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
         let Kept { comm, operation, number, active, .. } = &mut self.0;
         let started = comm.shared.with(|state| {
             state.open()?;
-            let crate::shared::State { pml, collectives, .. } = &mut *state;
+            let State { pml, collectives, .. } = &mut *state;
             // SAFETY: the memory is this value's own, and is kept as `keep` says.
             let started = unsafe { collectives.start(pml, *number) };
-            *active = started.is_ok();
             comm.shared.rouse(state);
             Ok(started)
         })?;
-        started.map_err(|error| comm.failed(*operation, error))
+        *active = Some(started.map_err(|error| comm.failed(*operation, error))?);
+        Ok(())
+    }
+
+    /// Starts several (`MPI_Startall`, MPI 4.1 §3.9).
+    ///
+    /// # Errors
+    /// The first that cannot be started; those before it are active.
+    pub fn start_all<'p>(
+        several: impl IntoIterator<Item = &'p mut PersistentCollective<S, R>>,
+    ) -> Result<(), Error>
+    where
+        S: 'p,
+        R: 'p,
+    {
+        several.into_iter().try_for_each(PersistentCollective::start)
     }
 
     /// Waits until this rank's part is over; then it is inactive.
@@ -241,7 +280,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// # Errors
     /// As [`Communicator::perform`]; it was inactive.
     pub fn wait(&mut self) -> Result<(), Error> {
-        if self.0.active { self.0.wait() } else { Err(Error::Inactive) }
+        if self.is_active() { self.0.wait() } else { Err(Error::Inactive) }
     }
 
     /// How it went, if this rank's part is over; then it is inactive.
@@ -249,13 +288,13 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// # Errors
     /// As [`wait`](PersistentCollective::wait).
     pub fn test(&mut self) -> Result<Option<()>, Error> {
-        if self.0.active { self.0.test().transpose() } else { Err(Error::Inactive) }
+        if self.is_active() { self.0.test().transpose() } else { Err(Error::Inactive) }
     }
 
     /// Whether it was started and not waited for.
     #[must_use]
     pub fn is_active(&self) -> bool {
-        self.0.active
+        self.0.active.is_some()
     }
 
     /// Both buffers.
@@ -291,8 +330,8 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     /// # Errors
     /// What was in flight failed; the error has the buffers.
     pub fn into_buffers(mut self) -> Result<(S, R), Refused<(S, R)>> {
-        let ended = if self.0.active { self.0.wait() } else { Ok(()) };
-        let buffer = self.0.into_buffers();
+        let ended = if self.is_active() { self.0.wait() } else { Ok(()) };
+        let buffer = self.0.take_buffers();
         match ended {
             Ok(()) => Ok(buffer),
             Err(error) => Err(Refused { error, buffer }),
@@ -300,7 +339,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> PersistentCollective<S, R> {
     }
 
     fn idle(&self) -> Result<(), Error> {
-        if self.0.active { Err(PmlError::StillActive.into()) } else { Ok(()) }
+        if self.is_active() { Err(PmlError::StillActive.into()) } else { Ok(()) }
     }
 }
 
@@ -308,7 +347,7 @@ impl<S: OwnedBuffer, R: OwnedBuffer> OwnedCollective<S, R> {
     /// Waits until this rank's part is over; returns the buffers, and how it went.
     pub fn wait(mut self) -> Over<S, R> {
         let result = self.0.wait();
-        (self.0.into_buffers(), result)
+        (self.0.take_buffers(), result)
     }
 
     /// The buffers and how it went, if this rank's part is over.
@@ -318,15 +357,84 @@ impl<S: OwnedBuffer, R: OwnedBuffer> OwnedCollective<S, R> {
     pub fn test(mut self) -> Result<Over<S, R>, OwnedCollective<S, R>> {
         match self.0.test() {
             None => Err(self),
-            Some(result) => Ok((self.0.into_buffers(), result)),
+            Some(result) => Ok((self.0.take_buffers(), result)),
         }
+    }
+
+    /// Calls `then` with the buffers and how it went, once this rank's part is over; as
+    /// [`OwnedRequest::on_done`](crate::OwnedRequest::on_done).
+    pub fn on_done<F>(self, then: F)
+    where
+        F: FnOnce((S, R), Result<(), Error>) + Send + 'static,
+    {
+        on_done(self, |(buffers, result)| then(buffers, result));
+    }
+}
+
+several_owned!(OwnedCollective<S: OwnedBuffer, R: OwnedBuffer>, ((S, R), Result<(), Error>));
+
+impl<S: OwnedBuffer, R: OwnedBuffer> Watched for OwnedCollective<S, R> {
+    type Ended = Over<S, R>;
+
+    fn poll_end(&mut self, waker: &Waker) -> Poll<Over<S, R>> {
+        assert!(self.0.active.is_some(), "a collective was polled after it had given its result");
+        self.0.poll(waker).map(|result| (self.0.take_buffers(), result))
+    }
+}
+
+// Nothing of it is pinned: its buffers lie elsewhere.
+impl<S: OwnedBuffer, R: OwnedBuffer> Unpin for OwnedCollective<S, R> {}
+
+/// Returns what [`OwnedCollective::wait`] returns.
+///
+/// # Panics
+/// If it is polled again after it was ready.
+impl<S: OwnedBuffer, R: OwnedBuffer> Future for OwnedCollective<S, R> {
+    type Output = Over<S, R>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Over<S, R>> {
+        self.get_mut().poll_end(context.waker())
+    }
+}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> InFlight for OwnedCollective<S, R> {}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> sealed::InFlight for OwnedCollective<S, R> {
+    fn pending(&self) -> Pending<'_> {
+        self.0.pending()
+    }
+}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> Watched for PersistentCollective<S, R> {
+    type Ended = Result<(), Error>;
+
+    fn poll_end(&mut self, waker: &Waker) -> Poll<Self::Ended> {
+        if self.is_active() { self.0.poll(waker) } else { Poll::Ready(Err(Error::Inactive)) }
+    }
+}
+
+/// Gives what [`PersistentCollective::wait`] gives.
+impl<'p, S: OwnedBuffer, R: OwnedBuffer> IntoFuture for &'p mut PersistentCollective<S, R> {
+    type Output = Result<(), Error>;
+    type IntoFuture = Ending<'p, PersistentCollective<S, R>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Ending(self)
+    }
+}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> InFlight for PersistentCollective<S, R> {}
+
+impl<S: OwnedBuffer, R: OwnedBuffer> sealed::InFlight for PersistentCollective<S, R> {
+    fn pending(&self) -> Pending<'_> {
+        self.0.pending()
     }
 }
 
 impl<S: OwnedBuffer, R: OwnedBuffer> fmt::Debug for PersistentCollective<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Kept { operation, active, .. } = &self.0;
-        write!(f, "PersistentCollective({operation}, active: {active})")
+        write!(f, "PersistentCollective({operation}, active: {})", active.is_some())
     }
 }
 

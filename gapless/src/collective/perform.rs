@@ -1,14 +1,14 @@
 //! How collectives begin: their place in the order of calls, their executor, and the blocking form.
 
 use super::last::Last;
-use super::live::{Entry, Fate, Number};
+use super::live::{Begun, Entry, Fate};
 use super::notes::{Desk, Notes, Turn};
 use super::prepare::{self, Place, Prepared, Terms, Way};
 use super::recent::Recent;
 use super::{Collective, CollectiveError};
 use crate::communicator::{Communicator, Topology};
 use crate::error::Error;
-use crate::shared::{Look, Shared, State};
+use crate::shared::{Shared, State};
 use crate::view::{RecvBuffer, SendBuffer};
 use crate::world::Places;
 use gapless_coll::choose::Table;
@@ -164,24 +164,13 @@ impl Communicator {
         let (shared, mut entry) = (&*self.shared, Some(entry));
         let mut state = shared.lock()?;
         let number = match self.launch(&mut state, &mut entry) {
-            Ok(number) => number,
+            Ok(begun) => begun.number,
             Err(error) => {
                 state.done();
                 return Err(error);
             }
         };
-        let fate = match state.collectives.take(number) {
-            Fate::Going => {
-                shared.wait_held(state, |state| match state.collectives.take(number) {
-                    Fate::Going => Look::NotYet,
-                    fate => Look::Found(fate),
-                })?
-            }
-            fate => {
-                state.done();
-                fate
-            }
-        };
+        let fate = self.fate_held(state, number)?;
         self.ended(operation, fate)
     }
 
@@ -190,14 +179,14 @@ impl Communicator {
         &self,
         state: &mut State,
         entry: &mut Option<Entry>,
-    ) -> Result<Number, Error> {
+    ) -> Result<Begun, Error> {
         self.shared.now_and_then(state);
         state.open()?;
         let State { pml, collectives, .. } = &mut *state;
         let entry = entry.take().ok_or(Error::Finalized)?;
-        let number = collectives.begin(pml, entry);
+        let begun = collectives.begin(pml, entry);
         self.shared.rouse(state);
-        Ok(number)
+        Ok(begun)
     }
 
     /// How a collective went that goes on no more.
@@ -205,7 +194,7 @@ impl Communicator {
         match fate {
             Fate::Ended(result, _rest) => result.map_err(|error| self.failed(operation, error)),
             // Only the one who waits for it takes it.
-            Fate::Gone | Fate::Going => Err(Error::Finalized),
+            Fate::Gone | Fate::Going(_) => Err(Error::Finalized),
         }
     }
 

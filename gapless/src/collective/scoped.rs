@@ -1,16 +1,18 @@
 //! Non-blocking collectives on borrowed memory, in scopes.
 
 use super::Collective;
-use super::live::{Fate, Number};
+use super::live::{Begun, Fate, Number};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::scope::Scope;
-use crate::shared::Look;
+use crate::several::{Handle, InFlight, Pending, sealed};
+use crate::shared::{Held, Look, State};
 use gapless_coll::Operation;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 
 /// A collective in flight in a scope. Dropping it is fine: the scope's end waits for it.
 #[derive(Debug)]
@@ -19,7 +21,7 @@ pub struct CollectiveRequest<'scope> {
     comm: &'scope Communicator,
     /// Where it stands until its result is known.
     among: &'scope Joined,
-    number: Number,
+    begun: Begun,
     operation: Operation,
     scope: PhantomData<&'scope mut &'scope ()>,
 }
@@ -77,9 +79,9 @@ impl<'scope> Scope<'scope, '_> {
             among.any.store(true, Ordering::Relaxed);
             let mut list = among.lock();
             // Nothing comes between its beginning and its being noted.
-            let number = comm.launch(state, &mut entry)?;
-            list.insert(number, operation);
-            Ok(CollectiveRequest { comm, among, number, operation, scope: PhantomData })
+            let begun = comm.launch(state, &mut entry)?;
+            list.insert(begun.number, operation);
+            Ok(CollectiveRequest { comm, among, begun, operation, scope: PhantomData })
         })
     }
 
@@ -105,10 +107,10 @@ impl Communicator {
     pub(super) fn test(&self, operation: Operation, number: Number) -> Option<Result<(), Error>> {
         let fate = self.shared.with(|state| {
             self.shared.drive(state);
-            Ok(state.collectives.take(number))
+            Ok(take(state, number))
         });
         match fate {
-            Ok(Fate::Going) => None,
+            Ok(Fate::Going(_)) => None,
             Ok(fate) => Some(self.ended(operation, fate)),
             Err(error) => Some(Err(error)),
         }
@@ -116,21 +118,53 @@ impl Communicator {
 
     /// Waits until a collective goes on no more.
     pub(super) fn fate(&self, number: Number) -> Result<Fate, Error> {
-        let shared = &*self.shared;
-        let mut state = shared.lock()?;
-        shared.now_and_then(&mut state);
+        let mut state = self.shared.lock()?;
+        self.shared.now_and_then(&mut state);
+        self.fate_held(state, number)
+    }
+
+    /// As [`fate`](Self::fate), if the caller has the lock already.
+    pub(super) fn fate_held(&self, mut state: Held<'_>, number: Number) -> Result<Fate, Error> {
         let look = |fate| match fate {
-            Fate::Going => Look::NotYet,
+            Fate::Going(request) => Look::Until(request),
             fate => Look::Found(fate),
         };
-        match look(state.collectives.take(number)) {
+        match look(take(&mut state, number)) {
             Look::Found(fate) => {
                 state.done();
                 Ok(fate)
             }
-            _ => shared.wait_held(state, |state| look(state.collectives.take(number))),
+            _ => self.shared.wait_held(state, |state| look(take(state, number))),
         }
     }
+
+    /// How a collective went, if it has ended; otherwise `waker` is called when it has.
+    pub(super) fn poll(
+        &self,
+        operation: Operation,
+        number: Number,
+        waker: &Waker,
+    ) -> Poll<Result<(), Error>> {
+        // Cloned before the lock is taken, and the replaced one is dropped after: wakers may do anything.
+        let mut waker = Some(waker.clone());
+        let fate = self.shared.with(|state| {
+            let fate = take(state, number);
+            if let Fate::Going(request) = fate {
+                state.pml.notify(request, &mut waker)?;
+            }
+            Ok(fate)
+        });
+        match fate {
+            Ok(Fate::Going(_)) => Poll::Pending,
+            Ok(fate) => Poll::Ready(self.ended(operation, fate)),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+fn take(state: &mut State, number: Number) -> Fate {
+    let State { pml, collectives, .. } = state;
+    collectives.take(pml, number)
 }
 
 impl CollectiveRequest<'_> {
@@ -139,8 +173,8 @@ impl CollectiveRequest<'_> {
     /// # Errors
     /// As [`Communicator::perform`].
     pub fn wait(self) -> Result<(), Error> {
-        let fate = self.comm.fate(self.number)?;
-        self.among.lock().remove(&self.number);
+        let fate = self.comm.fate(self.begun.number)?;
+        self.among.lock().remove(&self.begun.number);
         self.comm.ended(self.operation, fate)
     }
 
@@ -149,8 +183,30 @@ impl CollectiveRequest<'_> {
     /// # Errors
     /// Still in flight: the request again.
     pub fn test(self) -> Result<Result<(), Error>, Self> {
-        let Some(result) = self.comm.test(self.operation, self.number) else { return Err(self) };
-        self.among.lock().remove(&self.number);
+        let Some(result) = self.comm.test(self.operation, self.begun.number) else {
+            return Err(self);
+        };
+        self.among.lock().remove(&self.begun.number);
         Ok(result)
+    }
+}
+
+impl InFlight for CollectiveRequest<'_> {}
+
+impl sealed::InFlight for CollectiveRequest<'_> {
+    fn pending(&self) -> Pending<'_> {
+        Pending::new(&self.comm.shared, Some(self.begun.request))
+    }
+}
+
+impl Handle for CollectiveRequest<'_> {
+    type Ended = Result<(), Error>;
+
+    fn wait(self) -> Self::Ended {
+        CollectiveRequest::wait(self)
+    }
+
+    fn test(self) -> Result<Self::Ended, Self> {
+        CollectiveRequest::test(self)
     }
 }

@@ -2,11 +2,15 @@
 
 use super::{Owned, OwnedBuffer, OwnedBufferMut, Park, Refused};
 use crate::communicator::Communicator;
+use crate::completion::{Ending, Watched};
 use crate::error::Error;
+use crate::several::{InFlight, Pending, sealed};
 use crate::shared::Shared;
 use gapless_pml::{Pml, PmlError, RequestId, SendMode, Source, Status, TagSel};
 use std::fmt;
+use std::future::IntoFuture;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 
 /// A send or receive that is described once. Its buffer can be read and changed while it is inactive, not while it is
 /// active.
@@ -192,6 +196,37 @@ impl<B: OwnedBuffer> Persistent<B> {
             None => Ok(()),
             Some(_) => Err(PmlError::StillActive.into()),
         }
+    }
+}
+
+impl<B: OwnedBuffer> Watched for Persistent<B> {
+    type Ended = Result<Status, Error>;
+
+    fn poll_end(&mut self, waker: &Waker) -> Poll<Self::Ended> {
+        let Some(id) = self.active else { return Poll::Ready(Err(Error::Inactive)) };
+        let polled = self.shared.poll(id, waker);
+        if polled.is_ready() {
+            self.active = None;
+        }
+        polled
+    }
+}
+
+/// Gives what [`Persistent::wait`] gives.
+impl<'p, B: OwnedBuffer> IntoFuture for &'p mut Persistent<B> {
+    type Output = Result<Status, Error>;
+    type IntoFuture = Ending<'p, Persistent<B>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Ending(self)
+    }
+}
+
+impl<B: OwnedBuffer> InFlight for Persistent<B> {}
+
+impl<B: OwnedBuffer> sealed::InFlight for Persistent<B> {
+    fn pending(&self) -> Pending<'_> {
+        Pending::new(&self.shared, self.active)
     }
 }
 

@@ -3,6 +3,8 @@
 use super::Scope;
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::several::{Handle, InFlight, Pending, sealed};
+use crate::shared::Look;
 use crate::view::{RecvBuffer, SendBuffer};
 use gapless_pml::{RequestId, Source, Status, TagSel};
 use std::fmt;
@@ -21,10 +23,6 @@ impl<'scope> Request<'scope> {
     #[inline]
     pub(super) fn new(id: RequestId, comm: &'scope Communicator) -> Request<'scope> {
         Request { id, comm, scope: PhantomData }
-    }
-
-    pub(crate) fn id(&self) -> RequestId {
-        self.id
     }
 
     /// Waits until the operation has ended (`MPI_Wait`, MPI 4.1 §3.7.3).
@@ -67,6 +65,51 @@ impl<'scope> Request<'scope> {
     /// The world was left, or a thread panicked in it.
     pub fn cancel(&mut self) -> Result<bool, Error> {
         self.comm.shared.with(|state| state.cancel_or_recall(self.id))
+    }
+}
+
+impl InFlight for Request<'_> {}
+
+impl sealed::InFlight for Request<'_> {
+    fn pending(&self) -> Pending<'_> {
+        Pending::new(&self.comm.shared, Some(self.id))
+    }
+}
+
+impl Handle for Request<'_> {
+    type Ended = Result<Status, Error>;
+
+    fn wait(self) -> Self::Ended {
+        Request::wait(self)
+    }
+
+    fn test(self) -> Result<Self::Ended, Self> {
+        Request::test(self)
+    }
+
+    /// All with the lock held once, if they have ended.
+    fn wait_all(several: impl IntoIterator<Item = Self>) -> Vec<Self::Ended> {
+        let mut several = several.into_iter();
+        let Some(first) = several.next() else { return Vec::new() };
+        let shared = &first.comm.shared;
+        let ids: Vec<_> = [first.id].into_iter().chain(several.map(|one| one.id)).collect();
+        let mut ended = Vec::with_capacity(ids.len());
+        let waited = shared.lock().and_then(|state| {
+            shared.wait_held(state, |state| {
+                while let Some(&id) = ids.get(ended.len()) {
+                    match state.pml.collect(id).transpose() {
+                        Some(result) => ended.push(result.map_err(Error::from)),
+                        None => return Look::Until(id),
+                    }
+                }
+                Look::Found(())
+            })
+        });
+        if let Err(error) = waited {
+            // The world was given up: nobody learns how the others go.
+            ended.resize(ids.len(), Err(error));
+        }
+        ended
     }
 }
 

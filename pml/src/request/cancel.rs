@@ -143,7 +143,7 @@ impl Core {
 
     fn end_recall(&mut self, id: RequestId, serial: u64, result: Result<Status, PmlError>) {
         self.serials.remove(&serial);
-        self.requests.finish_recalled(id, result);
+        self.requests.finish_uncounted(id, result);
     }
 }
 

@@ -19,6 +19,7 @@ mod several;
 mod stopped;
 #[allow(unsafe_code, reason = "an engine that panics")]
 mod torn;
+mod watched;
 mod work;
 
 use field::Field;
