@@ -8,6 +8,7 @@
 
 mod between;
 mod buffers;
+mod each;
 mod error;
 mod last;
 mod live;

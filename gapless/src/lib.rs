@@ -225,7 +225,9 @@ pub use communicator::{Communicator, Message, Topology};
 pub use completion::Ending;
 pub use device_buf::DeviceBuf;
 pub use error::Error;
-pub use owned::{Owned, OwnedBuffer, OwnedBufferMut, OwnedRequest, Persistent, Refused};
+pub use owned::{
+    Owned, OwnedBlocks, OwnedBuffer, OwnedBufferMut, OwnedRequest, Persistent, Refused,
+};
 pub use parts::Parts;
 pub use plan::{Plan, PlanBuffer, PlanBuilder, Rest};
 pub use scope::{Request, Scope};

@@ -3,9 +3,11 @@
 //! The world keeps the buffer until the request has ended; [`OwnedRequest::wait`] returns it. The handle may be
 //! dropped or forgotten: then the operation goes on, and the buffer is freed when nothing can touch it any more.
 
+mod blocks;
 mod buffer;
 mod persistent;
 
+pub use blocks::OwnedBlocks;
 pub(crate) use buffer::Park;
 pub use buffer::{OwnedBuffer, OwnedBufferMut};
 pub use persistent::Persistent;

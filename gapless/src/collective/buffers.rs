@@ -204,6 +204,14 @@ impl<'a> Blocks<'a> {
         Blocks::new(view, counts, &starts(counts))
     }
 
+    /// Blocks of memory that is borrowed already.
+    ///
+    /// # Safety
+    /// As for [`View::of_typed`], for each of them.
+    pub(super) unsafe fn of_typed(each: Vec<Typed>) -> Blocks<'a> {
+        Blocks { each, memory: PhantomData }
+    }
+
     /// Each block is a view of its own.
     #[must_use]
     pub fn each(views: impl IntoIterator<Item = View<'a>>) -> Blocks<'a> {
@@ -234,6 +242,14 @@ impl<'a> BlocksMut<'a> {
     /// As [`Blocks::packed`].
     pub fn packed(view: impl RecvBuffer<'a>, counts: &[u64]) -> Result<BlocksMut<'a>, Error> {
         BlocksMut::new(view, counts, &starts(counts))
+    }
+
+    /// Blocks of memory that is borrowed already.
+    ///
+    /// # Safety
+    /// As for [`ViewMut::of_typed`], for each of them; no two have a byte in common.
+    pub(super) unsafe fn of_typed(each: Vec<Typed>) -> BlocksMut<'a> {
+        BlocksMut { each, memory: PhantomData }
     }
 
     /// Each block is a view of its own: [`Parts`](crate::Parts) makes several of one buffer.

@@ -63,9 +63,9 @@ struct Kept<S: OwnedBuffer, R: OwnedBuffer> {
 }
 
 /// A description, and the memory that it describes.
-struct Described<S: OwnedBuffer, R: OwnedBuffer> {
-    collective: Collective<'static>,
-    memory: (S::Parked, R::Parked),
+pub(super) struct Described<S: OwnedBuffer, R: OwnedBuffer> {
+    pub(super) collective: Collective<'static>,
+    pub(super) memory: (S::Parked, R::Parked),
 }
 
 impl Communicator {
@@ -82,7 +82,14 @@ impl Communicator {
         recv: impl Into<Owned<R>>,
         describe: impl for<'v> FnOnce(View<'v>, ViewMut<'v>) -> Collective<'v>,
     ) -> Result<PersistentCollective<S, R>, Refused<(S, R)>> {
-        let described = described(send.into(), recv.into(), describe)?;
+        self.keep_persistent(described(send.into(), recv.into(), describe)?)
+    }
+
+    /// Keeps a persistent one.
+    pub(super) fn keep_persistent<S: OwnedBuffer, R: OwnedBuffer>(
+        &self,
+        described: Described<S, R>,
+    ) -> Result<PersistentCollective<S, R>, Refused<(S, R)>> {
         let operation = described.collective.operation;
         let ticket = match self.next_persistent() {
             Ok(ticket) => ticket,
@@ -125,7 +132,14 @@ impl Communicator {
         recv: impl Into<Owned<R>>,
         describe: impl for<'v> FnOnce(View<'v>, ViewMut<'v>) -> Collective<'v>,
     ) -> Result<OwnedCollective<S, R>, Refused<(S, R)>> {
-        let described = described(send.into(), recv.into(), describe)?;
+        self.begin_described(described(send.into(), recv.into(), describe)?)
+    }
+
+    /// Begins one.
+    pub(super) fn begin_described<S: OwnedBuffer, R: OwnedBuffer>(
+        &self,
+        described: Described<S, R>,
+    ) -> Result<OwnedCollective<S, R>, Refused<(S, R)>> {
         let kept = self.keep(described, None, |comm, entry| {
             let Begun { number, request } = comm.shared.with(|state| comm.launch(state, entry))?;
             Ok((number, Some(request)))
@@ -160,24 +174,42 @@ impl Communicator {
     }
 }
 
+/// A buffer taken apart, and what is described of it.
+type Parked<B, T> = (<B as OwnedBuffer>::Parked, T);
+
+/// The same, or why not.
+type Parking<B, T> = Result<Parked<B, T>, Refused<B>>;
+
+/// Both buffers of a collective, or why not.
+type Parkings<S, T, R, U> = Result<(Parked<S, T>, Parked<R, U>), Refused<(S, R)>>;
+
+/// Takes two buffers apart, each in its way, or neither.
+pub(super) fn park_both<A, B, S: OwnedBuffer, R: OwnedBuffer, T, U>(
+    send: A,
+    recv: B,
+    (sent, received): (impl FnOnce(A) -> Parking<S, T>, impl FnOnce(B) -> Parking<R, U>),
+    untouched: impl FnOnce(B) -> R,
+) -> Parkings<S, T, R, U> {
+    let out = match sent(send) {
+        Ok(out) => out,
+        Err(Refused { error, buffer }) => {
+            return Err(Refused { error, buffer: (buffer, untouched(recv)) });
+        }
+    };
+    match received(recv) {
+        Ok(inn) => Ok((out, inn)),
+        Err(Refused { error, buffer }) => Err(Refused { error, buffer: (out.0.unpark(), buffer) }),
+    }
+}
+
 /// Takes the buffers apart and has them described.
 fn described<S: OwnedBuffer, R: OwnedBuffer>(
     send: Owned<S>,
     recv: Owned<R>,
     describe: impl for<'v> FnOnce(View<'v>, ViewMut<'v>) -> Collective<'v>,
 ) -> Result<Described<S, R>, Refused<(S, R)>> {
-    let (out, sent) = match send.park() {
-        Ok(parked) => parked,
-        Err(Refused { error, buffer }) => {
-            return Err(Refused { error, buffer: (buffer, recv.buffer) });
-        }
-    };
-    let (inn, received) = match recv.park() {
-        Ok(parked) => parked,
-        Err(Refused { error, buffer }) => {
-            return Err(Refused { error, buffer: (out.unpark(), buffer) });
-        }
-    };
+    let ways = (Owned::park, Owned::park);
+    let ((out, sent), (inn, received)) = park_both(send, recv, ways, |recv| recv.buffer)?;
     // SAFETY: the description is used only while the memory is kept: see `keep`. `describe` can keep neither view, as
     // it must do with any lifetime.
     let view = unsafe { View::of_typed(sent) };

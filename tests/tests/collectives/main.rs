@@ -11,6 +11,7 @@ mod field;
 mod given_up;
 mod kept;
 mod killed;
+mod laid_out;
 mod moved;
 mod neighbors;
 mod reduced;
