@@ -8,6 +8,7 @@
 #[allow(unsafe_code, reason = "starts messages with buffers of its own")]
 pub(crate) mod agree;
 pub(crate) mod group;
+mod revoke;
 
 pub use agree::{CommRequest, Survivors, SurvivorsRequest};
 pub use group::{Comparison, Group};
@@ -15,7 +16,7 @@ pub use group::{Comparison, Group};
 use crate::error::PmlError;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// How many communicators a process can have at once.
 pub const COMMS_MAX: u32 = 1 << INDEX_BITS;
@@ -48,6 +49,9 @@ struct Inner {
     ids: Ids,
     /// How many communicators were started to be made of this one; the same in all members.
     agreements: AtomicU32,
+    /// The same of agreements among survivors.
+    surveys: AtomicU32,
+    revoked: AtomicBool,
 }
 
 /// A communicator. Cheap to clone; all clones are the same communicator.
@@ -57,14 +61,20 @@ struct Inner {
 #[derive(Clone, Debug)]
 pub struct Comm {
     inner: Arc<Inner>,
-    collective: bool,
+    /// [`COLLECTIVE`], [`SURVIVES`].
+    uses: u8,
 }
+
+/// The collective context.
+const COLLECTIVE: u8 = 1;
+/// For agreements among survivors, which go on when the communicator is revoked.
+const SURVIVES: u8 = 2;
 
 impl Comm {
     fn make((id, ids): (u32, Ids), rank: u32, group: Group, inter: Option<(Group, Comm)>) -> Comm {
-        let agreements = AtomicU32::new(0);
-        let inner = Inner { id, rank, group, inter, ids, agreements };
-        Comm { inner: Arc::new(inner), collective: false }
+        let (agreements, surveys, revoked) = Default::default();
+        let inner = Inner { id, rank, group, inter, ids, agreements, surveys, revoked };
+        Comm { inner: Arc::new(inner), uses: 0 }
     }
 
     pub(crate) fn world(rank: u32, size: u32) -> Comm {
@@ -130,12 +140,29 @@ impl Comm {
     /// those from 2³⁰ on are this crate's there.
     #[must_use]
     pub fn collective(&self) -> Comm {
-        Comm { inner: Arc::clone(&self.inner), collective: true }
+        Comm { inner: Arc::clone(&self.inner), uses: self.uses | COLLECTIVE }
     }
 
     /// Whether this is the collective context.
     pub(crate) fn is_collective(&self) -> bool {
-        self.collective
+        self.uses & COLLECTIVE != 0
+    }
+
+    /// The same communicator's collective context, usable also when it is revoked.
+    pub(crate) fn surviving(&self) -> Comm {
+        Comm { inner: Arc::clone(&self.inner), uses: COLLECTIVE | SURVIVES }
+    }
+
+    /// Whether a revoked communicator can be used by this handle.
+    pub(crate) fn survives(&self) -> bool {
+        self.uses & SURVIVES != 0
+    }
+
+    /// Whether it was [revoked](crate::Pml::revoke), as far as this process knows.
+    #[must_use]
+    #[inline]
+    pub fn is_revoked(&self) -> bool {
+        self.inner.revoked.load(Ordering::Relaxed)
     }
 
     /// Whether both are one communicator (`MPI_IDENT`), whatever the context.
@@ -190,7 +217,7 @@ impl Comm {
 
     /// What messages to this process carry.
     pub(crate) fn context(&self) -> u32 {
-        2 * self.inner.id + u32::from(self.collective)
+        2 * self.inner.id + u32::from(self.is_collective())
     }
 
     /// What messages to `rank` carry.
@@ -201,13 +228,19 @@ impl Comm {
             // Whoever asks has looked the process up.
             Ids::Each(ids) => ids.get(rank as usize).copied().unwrap_or(self.inner.id),
         };
-        2 * id + u32::from(self.collective)
+        2 * id + u32::from(self.is_collective())
     }
 
     /// Numbers the agreements of the members; all have the same numbers, because they start agreements in the same
     /// order.
     pub(crate) fn next_agreement(&self) -> u32 {
         self.inner.agreements.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Numbers the agreements among survivors, apart from others: of those members may have started other numbers when
+    /// the communicator was revoked.
+    pub(crate) fn next_survey(&self) -> u32 {
+        self.inner.surveys.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -252,7 +285,7 @@ const ROUTES: usize = 8;
 /// Who is behind a rank of a communicator, and the contexts of messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Route {
-    /// The communicator (its object's address, and whether it is the collective context; never 0) and the rank.
+    /// The communicator (its object's address, and what it is used for; never 0) and the rank.
     key: (usize, u32),
     /// The process's number in the job.
     pub(crate) process: u32,
@@ -318,24 +351,31 @@ impl Comms {
     /// Who is behind `rank` of `comm`, if there is such a rank and `comm` is one of ours.
     #[inline]
     pub(crate) fn route(&mut self, comm: &Comm, rank: u32) -> Option<Route> {
-        // Objects lie at even addresses. One that a route names is known, so it lives.
-        let key = (Arc::as_ptr(&comm.inner).addr() | usize::from(comm.collective), rank);
+        // Objects lie at multiples of four. One that a route names is known and not revoked, so it lives.
+        let key = (Arc::as_ptr(&comm.inner).addr() | usize::from(comm.uses), rank);
         let route = self.routes[rank as usize % ROUTES];
         if route.key == key { Some(route) } else { self.find_route(comm, rank, key) }
     }
 
     #[inline(never)]
     fn find_route(&mut self, comm: &Comm, rank: u32, key: (usize, u32)) -> Option<Route> {
-        self.check(comm).ok()?;
+        self.check(comm).ok().filter(|()| !comm.survives())?;
         let process = comm.process(rank).ok()?;
         let route = Route { key, process, here: comm.context(), there: comm.context_at(rank) };
         self.routes[rank as usize % ROUTES] = route;
         Some(route)
     }
 
-    /// `Ok` if `comm` is one of ours.
+    /// `Ok` if `comm` is one of ours that can be used.
     #[inline]
     pub(crate) fn check(&self, comm: &Comm) -> Result<(), PmlError> {
+        self.check_known(comm)?;
+        if comm.is_revoked() && !comm.survives() { Err(PmlError::Revoked) } else { Ok(()) }
+    }
+
+    /// `Ok` if `comm` is one of ours, be it revoked.
+    #[inline]
+    pub(crate) fn check_known(&self, comm: &Comm) -> Result<(), PmlError> {
         match self.slot(comm.id()) {
             Some(Slot { state: State::Known(known), .. }) if known.same(comm) => Ok(()),
             _ => Err(PmlError::NoSuchComm),

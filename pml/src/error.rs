@@ -170,6 +170,10 @@ pub enum PmlError {
     /// A range of ranks has stride 0.
     #[error("a range of ranks has stride 0")]
     StrideZero,
+    /// The communicator was [revoked](crate::Pml::revoke): nothing can be done with it but to agree on who is left, to
+    /// shrink it, and to free it.
+    #[error("the communicator was revoked")]
+    Revoked,
     /// A predefined communicator cannot be freed.
     #[error("a predefined communicator cannot be freed")]
     PredefinedComm,

@@ -294,6 +294,7 @@ impl Requests {
             buffer: buffer.into_buffer(light.engine.into()),
             context: light.context,
             source: Some(light.peer),
+            survives: false,
             stage: RecvStage::Posted(Place::straight(light.place)),
         });
     }

@@ -92,7 +92,7 @@ impl Pair {
 }
 
 /// What is spoken.
-const VERSION: u8 = 6;
+const VERSION: u8 = 7;
 
 fn word(message: &mut [u8], at: usize, value: u64) {
     message[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -126,6 +126,51 @@ fn rts(sequence: u32, bytes: u64) -> Vec<u8> {
     message[96..100].copy_from_slice(&4096u32.to_le_bytes());
     message[100] = 4;
     message
+}
+
+/// A note that revokes a communicator, as it is called here.
+fn revoke(id: u32) -> Vec<u8> {
+    let mut message = vec![0; 24];
+    message[..3].copy_from_slice(&[9, VERSION, 6]);
+    message[4..8].copy_from_slice(&id.to_le_bytes());
+    message
+}
+
+/// Only members revoke a communicator: the forger is one of the world, and of nothing else.
+#[test]
+fn strangers_revoke_nothing() {
+    let to = Buffer::target(&bytes(40), 1);
+    let mut pair = Pair::new();
+    let recv = pair.recv(&to);
+    pair.inject(&revoke(0));
+    assert_eq!(pair.pml.test(recv).map_err(PmlError::from), Err(PmlError::Revoked));
+    assert!(pair.pml.world().is_revoked() && !pair.inbox.1, "a member may");
+    // This process's own, one that is not there, and what no communicator is called.
+    for id in [1, 2, 77, (1 << 31) - 1, 1 << 31, u32::MAX] {
+        let mut pair = Pair::new();
+        let recv = pair.recv(&to);
+        pair.inject(&revoke(id));
+        pair.assert_lost(recv, &format!("communicator {id}"));
+        assert!(!pair.pml.world().is_revoked() && !pair.pml.self_comm().is_revoked());
+    }
+    let mut serial = revoke(0);
+    word(&mut serial, 16, 1);
+    let mut pair = Pair::new();
+    let recv = pair.recv(&to);
+    pair.inject(&serial);
+    pair.assert_lost(recv, "a serial that means nothing");
+    // One that is being made: until then nobody knows who its members are, and saying so twice changes nothing.
+    let mut pair = Pair::new();
+    let world = pair.pml.world();
+    let made = pair.pml.start_dup(&world).unwrap();
+    let recv = pair.recv(&to);
+    for sequence in 0..2 {
+        let mut early = revoke(2);
+        early[12] = sequence;
+        pair.inject(&early);
+    }
+    assert_eq!(pair.pml.test(recv), Ok(None));
+    assert!(matches!(pair.pml.test_comm(made), Ok(None)));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use gapless_mem::Region;
 use gapless_pml::{Comm, PmlError, Survivors, SurvivorsRequest};
 
 /// The tag of the first agreement of a communicator.
-const TAG: i32 = 1 << 30;
+const TAG: i32 = 3 << 29;
 const NO_ID: u32 = u32::MAX;
 
 fn result(job: &mut Job, rank: u32, request: SurvivorsRequest) -> Result<Survivors, PmlError> {

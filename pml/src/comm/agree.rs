@@ -20,7 +20,7 @@ mod survivors;
 mod table;
 
 pub use calls::CommRequest;
-pub(crate) use calls::is_agreement;
+pub(crate) use calls::{is_agreement, is_survey};
 pub use survivors::{Survivors, SurvivorsRequest};
 
 use crate::comm::Comm;

@@ -84,6 +84,8 @@ pub(crate) struct Core {
     pub(crate) lost: u32,
     /// Whether a message of an agreement has come that no receive was posted for.
     pub(crate) called: bool,
+    /// Communicators that are being made here and are revoked already: by their identifiers, and who says so.
+    pub(crate) early_revokes: Vec<(u32, u32)>,
     /// Messages without a receive are refused: this process leaves.
     pub(crate) leaving: bool,
     /// Room for buffered sends.
@@ -124,6 +126,7 @@ impl Core {
             recent: Recent::default(),
             lost: 0,
             called: false,
+            early_revokes: Vec::new(),
             leaving: false,
             attached: None,
             config,
@@ -186,6 +189,7 @@ impl Core {
     /// Gives an identifier back; messages that wait for receives there are dropped.
     pub(crate) fn disown(&mut self, bml: &mut Bml, id: u32) {
         self.comms.remove(id);
+        self.early_revokes.retain(|(early, _)| *early != id);
         self.refuse_held(bml, Verdict::Unreceived, |label, _| label.context / 2 == id);
     }
 
@@ -200,6 +204,7 @@ impl Core {
             let what = format!("a message in context {}, whose group it is not in", label.context);
             self.give_up(bml, label.source, what);
         }
+        self.look_for_early_revokes(bml, comm.id());
     }
 
     /// A name for a rendezvous here; never the same twice.
@@ -396,7 +401,12 @@ impl Core {
 
     /// Keeps a message until a receive takes it.
     fn keep(&mut self, bml: &mut Bml, label: Label, mut arrival: Arrival) -> Result<(), String> {
-        if self.comms.of_context(label.context).is_none() {
+        let known = self.comms.of_context(label.context);
+        if known.is_some_and(Comm::is_revoked) && !agree::is_survey(label) {
+            self.refuse_message(bml, label.source, arrival, Verdict::Revoked);
+            return Ok(());
+        }
+        if known.is_none() {
             match self.comms.lookup(label.context) {
                 Lookup::Here => {}
                 Lookup::Gone => {

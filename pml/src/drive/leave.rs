@@ -37,6 +37,7 @@ impl Core {
             What::Go { serial } => self.data_told(bml, from, serial, Data::There),
             What::Fail { serial } => self.data_told(bml, from, serial, Data::Never),
             What::Recall { sequence, serial } => self.recall(bml, from, sequence, serial),
+            What::Revoke { id } => self.told_revoked(bml, from, id)?,
             What::Farewell => {
                 if std::mem::replace(&mut self.peers[from as usize].farewell, true) {
                     return Err("a second farewell".to_owned());

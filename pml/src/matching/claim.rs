@@ -26,7 +26,7 @@ struct Claim {
     number: u64,
     label: Label,
     status: Status,
-    /// `None` if its sender was lost before the data came.
+    /// `None` if its sender was lost before the data came, or the communicator was revoked.
     held: Option<Arrival>,
 }
 
@@ -96,8 +96,9 @@ impl Core {
     ) -> Result<(Label, Arrival), Failure> {
         let claim = self.claims.take(message).ok_or(PmlError::NoSuchMessage)?;
         let Some(held) = claim.held else {
-            let gone = PmlError::Bug { what: "a message without a sender that is lost" };
-            let error = self.peers[claim.label.source as usize].fault().unwrap_or(gone);
+            // Its sender was lost, or the communicator revoked.
+            let fault = self.peers[claim.label.source as usize].fault();
+            let error = fault.unwrap_or(PmlError::Revoked);
             let bytes = claim.status.bytes.min(room);
             return Err(Failure::of_message(error, Status { bytes, ..claim.status }));
         };
@@ -120,6 +121,23 @@ impl Core {
                 let arrival = self.unkeep(label, held);
                 self.refuse_message(bml, label.source, arrival, Verdict::Unreceived);
             }
+        }
+    }
+
+    /// Messages of revoked communicators cannot be received any more.
+    pub(crate) fn revoke_claims(&mut self, bml: &mut Bml, ids: &[u32]) {
+        let mut dropped = Vec::new();
+        for (_, claim) in &mut self.claims.claims {
+            if ids.contains(&(claim.label.context / 2))
+                && let Some(held) = claim.held.take()
+            {
+                self.claims.parked -= u32::from(is_parked(&held));
+                dropped.push((claim.label, held));
+            }
+        }
+        for (label, held) in dropped {
+            let arrival = self.unkeep(label, held);
+            self.refuse_message(bml, label.source, arrival, Verdict::Revoked);
         }
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Recv {
     pub(crate) context: u32,
     /// The process it takes messages of, if it names one.
     pub(crate) source: Option<u32>,
+    /// It goes on if its communicator is revoked.
+    pub(crate) survives: bool,
     pub(crate) stage: RecvStage,
 }
 
@@ -193,8 +195,8 @@ impl Core {
         }
         // SAFETY: the caller's promise is the one that a buffer takes.
         let buffer = unsafe { Buffer::promised(buffer, engine) };
-        let (context, source) = (pattern.context, pattern.source);
-        let recv = Recv { buffer, context, source, stage: RecvStage::Unmatched };
+        let (context, source, survives) = (pattern.context, pattern.source, comm.survives());
+        let recv = Recv { buffer, context, source, survives, stage: RecvStage::Unmatched };
         let id = self.requests.insert(Work::Recv(recv));
         match held {
             Some((label, held)) => {
@@ -230,7 +232,8 @@ impl Core {
         // SAFETY: the caller's promise is the one that a buffer takes.
         let buffer = unsafe { Buffer::promised(buffer, engine) };
         let (context, source) = (label.context, Some(label.source));
-        let recv = Recv { buffer, context, source, stage: RecvStage::Unmatched };
+        let stage = RecvStage::Unmatched;
+        let recv = Recv { buffer, context, source, survives: false, stage };
         let id = self.requests.insert(Work::Recv(recv));
         self.receive_held(bml, id, label, arrival);
         Ok(id)

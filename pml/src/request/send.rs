@@ -449,6 +449,7 @@ impl Send {
             Verdict::NotReady => Err(PmlError::NotReady { rank, tag }),
             Verdict::Withdrawn => Err(PmlError::Cancelled),
             Verdict::Unreceived => Err(PmlError::Unreceived { rank, tag }),
+            Verdict::Revoked => Err(PmlError::Revoked),
         }
     }
 

@@ -14,7 +14,7 @@ pub(super) struct NoteWire {
     version: u8,
     what: u8,
     zero: u8,
-    /// RECALL: the number of the message.
+    /// RECALL: the number of the message; REVOKE: the communicator.
     message: U32,
     zero2: U32,
     sequence: U32,
@@ -35,6 +35,8 @@ pub(crate) enum What {
     Fail { serial: u64 },
     /// No more messages that are matched will follow: the sender leaves the job.
     Farewell,
+    /// The communicator that the receiver calls so is revoked.
+    Revoke { id: u32 },
 }
 
 /// A note. It is numbered like the messages that are matched, so that it is read after them.
@@ -52,6 +54,7 @@ pub(crate) fn note(note: Note) -> [u8; NOTE_BYTES] {
         What::Recall { sequence, serial } => (3, sequence, serial),
         What::Go { serial } => (4, 0, serial),
         What::Fail { serial } => (5, 0, serial),
+        What::Revoke { id } => (6, id, 0),
     };
     zerocopy::transmute!(NoteWire {
         kind: kind::NOTE,
@@ -76,6 +79,7 @@ impl Note {
             (3, sequence, serial) => What::Recall { sequence, serial },
             (4, 0, serial) => What::Go { serial },
             (5, 0, serial) => What::Fail { serial },
+            (6, id, 0) => What::Revoke { id },
             (what, message, serial) => {
                 return Err(format!(
                     "no note has number {what}, message {message} and serial {serial}"

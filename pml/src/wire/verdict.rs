@@ -15,12 +15,19 @@ pub(crate) enum Verdict {
     Withdrawn,
     /// Its receiver leaves the job, or has freed the communicator, without receiving it.
     Unreceived,
+    /// Nobody receives it, because its communicator was revoked.
+    Revoked,
 }
 
 impl Verdict {
     /// All but `Received`.
-    const OTHERS: [Verdict; 4] =
-        [Verdict::Refused, Verdict::NotReady, Verdict::Withdrawn, Verdict::Unreceived];
+    const OTHERS: [Verdict; 5] = [
+        Verdict::Refused,
+        Verdict::NotReady,
+        Verdict::Withdrawn,
+        Verdict::Unreceived,
+        Verdict::Revoked,
+    ];
 
     /// Its number on the wire.
     pub(super) fn code(self) -> u8 {
@@ -30,6 +37,7 @@ impl Verdict {
             Verdict::NotReady => 16,
             Verdict::Withdrawn => 17,
             Verdict::Unreceived => 18,
+            Verdict::Revoked => 19,
         }
     }
 

@@ -12,7 +12,7 @@
 //! error that blames a dead rank. Whoever ends well has the result that the definition of the operation gives. Nobody
 //! writes what was sent, nor gaps of buffers. All that in a bounded number of turns; and in the end no message of a
 //! survivor is left that no collective has received. All survivors find the same ranks left, all living ones among them,
-//! and get a communicator that works.
+//! and get a communicator that works. If a rank has revoked the world, all survivors have heard of it.
 //!
 //! # What it has found
 //!
@@ -103,7 +103,8 @@ impl CollCoverage {
 }
 
 /// Has all ranks of a world shrink it, of which those in `deaths` die when they have sent so many messages; if `agrees`,
-/// they agree on flags at the same time. Gives how many have died.
+/// they agree on flags at the same time. If `revoker` is given, that rank revokes the world first, while the others wait
+/// for messages that do not come. Gives how many have died.
 ///
 /// # Errors
 /// What went wrong.
@@ -111,12 +112,16 @@ pub fn play_survivors(
     seed: u64,
     size: u32,
     deaths: &[(u32, u64)],
-    agrees: bool,
+    (agrees, revoker): (bool, Option<u32>),
 ) -> Result<u64, Failure> {
     let mut world = None;
     let outcome = caught(|| {
         let world = world.insert(CollWorld::of_survivors(seed, size, deaths));
-        world.survive(agrees).map(|()| world.deaths())
+        let survived = match revoker {
+            None => world.survive(agrees),
+            Some(by) => world.survive_revoked(agrees, by),
+        };
+        survived.map(|()| world.deaths())
     });
     if outcome.is_err() {
         // As in `attempt`.

@@ -1,4 +1,4 @@
-//! Deaths while the survivors agree who is left, at every point.
+//! Deaths while the survivors agree who is left, at every point; also while one of them revokes the world first.
 
 use gapless_sim::play_survivors;
 
@@ -6,9 +6,39 @@ use gapless_sim::play_survivors;
 const MESSAGES: u64 = 24;
 
 fn check(seed: u64, size: u32, deaths: &[(u32, u64)], agrees: bool) -> u64 {
-    match play_survivors(seed, size, deaths, agrees) {
+    play(seed, size, deaths, (agrees, None))
+}
+
+fn play(seed: u64, size: u32, deaths: &[(u32, u64)], how: (bool, Option<u32>)) -> u64 {
+    match play_survivors(seed, size, deaths, how) {
         Ok(died) => died,
-        Err(failure) => panic!("seed {seed}, {size} ranks, deaths {deaths:?}: {}", failure.what),
+        Err(failure) => {
+            panic!("seed {seed}, {size} ranks, deaths {deaths:?}, {how:?}: {}", failure.what)
+        }
+    }
+}
+
+/// Whoever revokes the world dies after every number of messages, and so may another rank.
+#[test]
+fn all_hear_that_the_world_is_revoked() {
+    let mut died = 0;
+    for size in 2..=5 {
+        for revoker in 0..size {
+            let how = (revoker % 2 == 0, Some(revoker));
+            assert_eq!(play(1, size, &[], how), 0);
+            for message in 0..MESSAGES {
+                died += play(message, size, &[(revoker, message)], how);
+                for other in (0..size).filter(|other| *other != revoker) {
+                    died += play(message, size, &[(other, message)], how);
+                    let both = [(revoker, message % 6), (other, message / 4)];
+                    died += play(message, size, &both, how);
+                }
+            }
+        }
+    }
+    assert!(died > 1_500, "{died} ranks have died");
+    for size in [1, 7, 40] {
+        assert_eq!(play(1, size, &[], (true, Some(0))), 0);
     }
 }
 

@@ -11,8 +11,10 @@ use gapless_bml::Rank;
 
 /// Tags in collective contexts of agreements that the order of calls numbers: from here on.
 const AGREEMENT: i32 = 1 << 30;
-/// Their numbers are smaller; then they begin anew.
-const NUMBERS: u32 = 1 << 30;
+/// Those among survivors.
+const SURVEY: i32 = AGREEMENT | 1 << 29;
+/// The numbers of either are smaller; then they begin anew.
+const NUMBERS: u32 = 1 << 29;
 
 /// A communicator that is being made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,11 @@ impl Pml {
     /// The tag of the next agreement of all members of `parent`.
     pub(super) fn next_tag(parent: &Comm) -> i32 {
         AGREEMENT | (parent.next_agreement() % NUMBERS).cast_signed()
+    }
+
+    /// The tag of the next agreement among those members of `parent` that are left.
+    pub(super) fn next_survey_tag(parent: &Comm) -> i32 {
+        SURVEY | (parent.next_survey() % NUMBERS).cast_signed()
     }
 
     /// Starts an agreement of all members of `parent`, on both its sides.
@@ -314,7 +321,7 @@ impl Pml {
     /// # Errors
     /// It is predefined; it was freed before.
     pub fn free(&mut self, comm: &Comm) -> Result<(), PmlError> {
-        self.core.comms.check(comm)?;
+        self.core.comms.check_known(comm)?;
         if comm.same(&self.world()) || comm.same(&self.self_comm()) {
             return Err(PmlError::PredefinedComm);
         }
@@ -332,6 +339,11 @@ impl Pml {
 /// Whether a message is one of an agreement that the order of calls numbers.
 pub(crate) fn is_agreement(label: Label) -> bool {
     label.tag >= AGREEMENT && label.context % 2 == 1
+}
+
+/// Whether a message is one of an agreement among survivors.
+pub(crate) fn is_survey(label: Label) -> bool {
+    label.tag >= SURVEY && label.context % 2 == 1
 }
 
 /// The tag of an agreement that the user numbers: negative, which no other is.

@@ -109,8 +109,8 @@ impl Pml {
     /// get the same group, in the order of their ranks, whoever dies meanwhile. Members whose death was known to the
     /// one that led the agreement are not in it; who dies later may be.
     ///
-    /// All members that are left start this and [`start_agree`](Pml::start_agree), and the calls that make
-    /// communicators of `parent`, in the same order. Do not free `parent` before all survivors have the result, which
+    /// All members that are left start this and [`start_agree`](Pml::start_agree) in the same order; other calls may
+    /// come in between, at each in another order. It works on a communicator that was [revoked](Pml::revoke). Do not free `parent` before all survivors have the result, which
     /// a collective on the new communicator shows.
     ///
     /// # Errors
@@ -135,11 +135,11 @@ impl Pml {
         flags: u32,
         makes_comm: bool,
     ) -> Result<SurvivorsRequest, PmlError> {
-        self.core.comms.check(parent)?;
+        self.core.comms.check_known(parent)?;
         if parent.is_inter() {
             return Err(PmlError::InterComm);
         }
-        let tag = Pml::next_tag(parent);
+        let tag = Pml::next_survey_tag(parent);
         let id = if makes_comm { self.core.comms.reserve().unwrap_or(NO_ID) } else { NO_ID };
         let mine = Entry::of(self.core.me, id);
         let number = self.agreements.next;
@@ -147,7 +147,7 @@ impl Pml {
         self.agreements.open += 1;
         let survey = Survey {
             number,
-            over: parent.collective(),
+            over: parent.surviving(),
             tag,
             mine,
             flags,

@@ -1,4 +1,7 @@
 //! What is left of a world agrees who is left, although ranks go on dying.
+//!
+//! Or each rank waits for a message of the next, which never comes, and one rank revokes the world. Who hears of that, or
+//! of its neighbour's death, revokes it as well, and then agrees with the others. So all must hear of it, whoever dies.
 
 use super::program::Program;
 use super::world::{CollWorld, number};
@@ -6,7 +9,9 @@ use crate::journal::Failure;
 use crate::rail::lock;
 use crate::story::Story;
 use gapless_coll::Sequencer;
-use gapless_pml::{PmlError, Survivors, SurvivorsRequest};
+use gapless_engine::Typed;
+use gapless_mem::{Region, Space};
+use gapless_pml::{PmlError, RequestId, Source, Survivors, SurvivorsRequest, TagSel};
 
 /// What a rank does about it.
 #[derive(Default)]
@@ -15,6 +20,8 @@ pub(crate) enum Part {
     Nothing,
     /// It starts at this time.
     Soon(u64),
+    /// It waits for a message that nobody sends, and agrees after that.
+    Waits(RequestId),
     Agreeing {
         flags: Option<SurvivorsRequest>,
         shrunk: SurvivorsRequest,
@@ -33,6 +40,29 @@ impl CollWorld {
         CollWorld::of(seed, program, Story::default())
     }
 
+    /// As [`survive`](Self::survive), and this rank revokes the world first, while all others wait.
+    pub(crate) fn survive_revoked(&mut self, agrees: bool, by: u32) -> Result<(), Failure> {
+        self.revoker = Some(by);
+        let size = number(self.players.len());
+        for (rank, player) in (0..).zip(&mut self.players).filter(|(rank, _)| *rank != by) {
+            let Some(pml) = &mut player.pml else { continue };
+            let (world, nothing) =
+                (pml.world(), Typed::contiguous(Region::new(Space::Host, 0, 0, 0)));
+            let next = Source::Rank((rank + 1) % size);
+            // SAFETY: no bytes.
+            let waits = unsafe { pml.irecv(&world, &nothing, next, TagSel::Is(1)) };
+            let waits =
+                waits.map_err(|error| Failure::new(format!("waiting: {error}"), &[rank]))?;
+            player.survival = Part::Waits(waits);
+        }
+        self.survive(agrees)?;
+        let alive = self.players.iter().filter_map(|player| player.pml.as_ref());
+        match alive.filter(|pml| !pml.world().is_revoked()).count() {
+            0 => Ok(()),
+            ignorant => Err(Failure::new(format!("{ignorant} have not heard of it"), &[])),
+        }
+    }
+
     /// All that are left shrink the world, and agree on flags too, if `agrees`; then they use what they have got.
     pub(crate) fn survive(&mut self, agrees: bool) -> Result<(), Failure> {
         let before = lock(&self.wire).dead.clone();
@@ -43,7 +73,9 @@ impl CollWorld {
         let now = self.now();
         for rank in 0..self.players.len() {
             let at_ns = now + 1 + self.rng.below(3_000);
-            self.players[rank].survival = Part::Soon(at_ns);
+            if !matches!(self.players[rank].survival, Part::Waits(_)) {
+                self.players[rank].survival = Part::Soon(at_ns);
+            }
             self.schedule_turn(at_ns, rank);
         }
         self.run()?;
@@ -103,10 +135,22 @@ impl CollWorld {
     pub(super) fn begin_to_agree(&mut self, rank: usize) -> Result<(), Failure> {
         let now = self.now();
         let player = &mut self.players[rank];
-        let Part::Soon(at_ns) = player.survival else { return Ok(()) };
-        let Some(pml) = player.pml.as_mut().filter(|_| at_ns <= now) else { return Ok(()) };
-        let world = pml.world();
+        let Some(pml) = player.pml.as_mut() else { return Ok(()) };
         let wrong = |error: PmlError| Failure::new(format!("agreeing: {error}"), &[number(rank)]);
+        match player.survival {
+            Part::Soon(at_ns) if at_ns <= now => {}
+            Part::Waits(id) => match pml.collect(id).map_err(PmlError::from) {
+                Ok(None) => return Ok(()),
+                Err(PmlError::Revoked | PmlError::PeerLost { .. }) => {}
+                Ok(Some(_)) => return Err(wrong(PmlError::Bug { what: "nobody sends" })),
+                Err(other) => return Err(wrong(other)),
+            },
+            _ => return Ok(()),
+        }
+        let world = pml.world();
+        if self.revoker.is_some() {
+            pml.revoke(&world).map_err(wrong)?;
+        }
         let agreed = self.agrees.then(|| pml.start_agree(&world, flags(number(rank))));
         let flags = agreed.transpose().map_err(wrong)?;
         let shrunk = pml.start_shrink(&world).map_err(wrong)?;

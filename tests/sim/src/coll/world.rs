@@ -76,6 +76,8 @@ pub(crate) struct CollWorld {
     /// Whether survivors agree on flags, and on which they have.
     pub(super) agrees: bool,
     pub(super) agreed: Vec<u32>,
+    /// Who revokes the world before anybody agrees.
+    pub(super) revoker: Option<u32>,
 }
 
 impl CollWorld {
@@ -131,6 +133,7 @@ impl CollWorld {
             made: false,
             agrees: false,
             agreed: Vec::new(),
+            revoker: None,
         }
     }
 
