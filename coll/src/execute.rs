@@ -21,6 +21,9 @@
 //! buffers are free again, when nothing of the collective is in flight. No rank waits for one that is lost, but one
 //! that has not called the collective yet is waited for, as ever.
 //!
+//! If the communicator is [revoked](gapless_pml::Pml::revoke), messages that were matched go on, all others end, and
+//! nothing can be sent any more: so each rank soon ends with [`CollError::Revoked`], or well if it needs nothing more.
+//!
 //! What a failed collective leaves in its receive buffer is undefined. Later collectives on the communicator are not
 //! disturbed by it; those that need a lost rank fail.
 //!

@@ -253,6 +253,19 @@ impl Error {
         }
     }
 
+    /// Whether this error is that the communicator was [revoked](crate::Communicator::revoke).
+    #[must_use]
+    pub fn is_revoked(&self) -> bool {
+        match self {
+            Error::Message(failure) => failure.error == PmlError::Revoked,
+            Error::Planned { error, .. } => error.is_revoked(),
+            Error::Collective { error, .. } => {
+                matches!(**error, CollectiveError::Failed { error: CollError::Revoked, .. })
+            }
+            _ => false,
+        }
+    }
+
     /// Source, tag and bytes of the message that a receive had taken before it failed, as `MPI_Status` has them beside
     /// an error (MPI 4.1 §3.2.5). [`Failure`] says what the bytes are. `None` for everything else.
     #[must_use]

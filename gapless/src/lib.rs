@@ -115,6 +115,8 @@
 //! - [`Equivalence`], [`AnyBits`], [`CheckedBits`], and the derive macro [`Datatype`](derive@Datatype): what may be sent
 //!   and received; [`SendBuffer`], [`RecvBuffer`]: what operations take;
 //! - [`Collective`]: collectives in all their forms; most are methods of [`Communicator`] and [`Scope`];
+//! - [`Communicator::wait_any`]: waiting for one of several operations, messages and collectives;
+//! - [`Communicator::revoke`], [`Communicator::shrink`]: going on after deaths;
 //! - [`Topology`]: communicators with neighbours, made by [`Communicator::cart_create`] and its like;
 //! - [`DeviceBuf`]: memory of devices, and how to share it with peers;
 //! - [`Parts`]: several messages out of and into one buffer at once; [`Plan`]: the same again and again, described once;

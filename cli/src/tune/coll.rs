@@ -311,7 +311,8 @@ mod tests {
         let rule = shared_rule(Operation::Allreduce, 4, &with).unwrap();
         assert_eq!((rule.bytes_max, rule.algorithm), (256, SHARED));
         assert_eq!(choices(&with), choices(&points[..4]));
-        let rule = |points: &[Point]| shared_rule(Operation::Scan, 4, points).map(|it| it.bytes_max);
+        let rule =
+            |points: &[Point]| shared_rule(Operation::Scan, 4, points).map(|it| it.bytes_max);
         assert_eq!(rule(&[shared(0, 0.5), shared(1, 0.5)]), Some(u64::MAX));
         assert_eq!(rule(&[shared(0, 1.1), shared(1, 1.1)]), Some(0));
         assert_eq!(rule(&points), None);

@@ -32,6 +32,9 @@ pub enum CollError {
         /// The rank.
         rank: u32,
     },
+    /// A member has revoked the communicator.
+    #[error("the communicator was revoked")]
+    Revoked,
     /// A message failed.
     #[error("a message to or from rank {rank} failed: {error}")]
     Message {

@@ -39,6 +39,11 @@ impl Members {
         self.own.is_none().then_some(&self.comm)
     }
 
+    /// Whether the communicator was revoked.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.comm.is_revoked()
+    }
+
     /// This process's rank.
     pub(super) fn rank(&self) -> u32 {
         self.own.as_ref().map_or(self.comm.rank(), |(_, between)| number(between.rank))

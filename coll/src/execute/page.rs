@@ -24,6 +24,10 @@
 //! A rank that waits for one that is lost fails, and names it. A rank that cannot go on writes why in the place of its
 //! notes, so that those that need them fail, too. All ranks count the same rounds whatever happens, so later collectives
 //! are not disturbed. A rank that writes what no rank writes can spoil results, and no more.
+//!
+//! On a communicator that is revoked a rank gives up what is under way as soon as it hears of that, and fails. Nothing
+//! begins there any more, so rounds need not be counted. A rank that has read of another's memory what was given up
+//! finds that out, and fails as well.
 
 #[allow(
     unsafe_code,
@@ -217,7 +221,7 @@ impl Page {
     ///
     /// # Errors
     /// Nothing has begun: arguments that do not fit ([`CollError::Call`], [`CollError::Row`], [`CollError::Combine`]);
-    /// [`CollError::NotShared`]; [`CollError::Abandoned`]: an earlier collective has not ended.
+    /// [`CollError::NotShared`]; [`CollError::Abandoned`]: an earlier collective has not ended; [`CollError::Revoked`].
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn begin(
         &mut self,
@@ -226,9 +230,7 @@ impl Page {
         rows: Rows,
         combine: Option<Combine>,
     ) -> Result<(), CollError> {
-        if self.going.is_some() {
-            return Err(CollError::Abandoned);
-        }
+        self.may_begin()?;
         let (me, ranks) = (self.comm.rank() as usize, self.shared.ranks);
         call.check(me, ranks).map_err(|error| CollError::Call { error })?;
         let refused = || CollError::NotShared { operation: call.operation() };
@@ -271,13 +273,21 @@ impl Page {
         Ok(())
     }
 
+    fn may_begin(&self) -> Result<(), CollError> {
+        match self.going {
+            Some(_) => Err(CollError::Abandoned),
+            None if self.comm.is_revoked() => Err(CollError::Revoked),
+            None => Ok(()),
+        }
+    }
+
     /// As [`begin`](Page::begin), of a long call that is known.
     ///
     /// # Safety
     /// As for `begin`. `known` is of this rank and of buffers that are as long as these.
     ///
     /// # Errors
-    /// [`CollError::Abandoned`]; [`CollError::NotShared`]: it is short.
+    /// [`CollError::Abandoned`]; [`CollError::Revoked`]; [`CollError::NotShared`]: it is short.
     #[allow(unsafe_code, reason = "takes the caller's promise")]
     pub unsafe fn begin_again(
         &mut self,
@@ -291,9 +301,7 @@ impl Page {
                 return Err(CollError::NotShared { operation: plan.operation });
             }
         };
-        if self.going.is_some() {
-            return Err(CollError::Abandoned);
-        }
+        self.may_begin()?;
         self.seat.begin(number);
         let (ranks, round) = (self.shared.ranks, self.seat.round());
         self.going =
@@ -311,6 +319,10 @@ impl Page {
         engine: &dyn Engine,
         reducer: &dyn Reducer,
     ) -> Poll<Result<(), CollError>> {
+        if self.going.is_some() && self.comm.is_revoked() {
+            self.give_up();
+            return self.over(Err(CollError::Revoked));
+        }
         let (Some(going), mut place) = self.parts() else { return Poll::Ready(Ok(())) };
         if going.is_torn() {
             return Poll::Ready(Err(CollError::Abandoned));
@@ -318,7 +330,19 @@ impl Page {
         if !going.advance(&mut place, &mut Tools { pml, engine, reducer }) {
             return Poll::Pending;
         }
-        let result = going.result();
+        let mut result = going.result();
+        if matches!(result, Err(CollError::GaveUp { .. } | CollError::WentOn { .. })) {
+            // Whoever gives up because the communicator is revoked has sent word of that before.
+            pml.progress();
+            if self.comm.is_revoked() {
+                result = Err(CollError::Revoked);
+            }
+        }
+        self.over(result)
+    }
+
+    /// What was under way is over.
+    fn over(&mut self, result: Result<(), CollError>) -> Poll<Result<(), CollError>> {
         self.going = None;
         if self.asleep.take().is_some() {
             self.seat.get_up(&self.shared.board());
@@ -360,6 +384,9 @@ impl Page {
     /// Whether [`advance`](Page::advance) would get on, as far as a few loads tell.
     #[inline]
     pub fn look(&mut self) -> bool {
+        if self.comm.is_revoked() {
+            return true;
+        }
         let (going, mut place) = self.parts();
         match going {
             Some(Going::Short(short)) => short.look(&mut place),
@@ -405,7 +432,7 @@ impl Page {
     /// This rank has no part in a collective, because its arguments were refused: those that need something of it learn
     /// that ([`CollError::WentOn`]). `number` as for [`begin`](Page::begin).
     pub fn refuse(&mut self, number: u64, pml: &mut Pml) {
-        if self.going.is_some() {
+        if self.going.is_some() || self.comm.is_revoked() {
             return;
         }
         self.seat.begin(number);

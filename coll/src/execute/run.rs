@@ -144,6 +144,9 @@ impl Run {
             Stage::Over(result) => return Poll::Ready(result.clone()),
             Stage::Torn => return Poll::Ready(Err(CollError::Abandoned)),
             Stage::Going => {}
+            Stage::Fresh if plan.ticket.members().is_revoked() => {
+                return self.over(plan, Err(CollError::Revoked));
+            }
             Stage::Fresh => match plan.ticket.may_begin() {
                 Ok(true) => {}
                 Ok(false) => return Poll::Pending,
@@ -195,6 +198,7 @@ impl Run {
                 let rank = plan.ticket.members().rank_of(*process).unwrap_or(rank);
                 CollError::Lost { rank, error }
             }
+            PmlError::Revoked => CollError::Revoked,
             PmlError::Engine(own) => CollError::Engine { rank: plan.rank(), error: own.clone() },
             _ => CollError::Message { rank, error },
         });

@@ -6,6 +6,7 @@ mod late;
 mod misfits;
 mod page;
 mod results;
+mod revoked;
 
 use gapless_coll::schedule::Buffer;
 use gapless_coll::testkit::{Arithmetic, Content, Held, Lie, Random, after};

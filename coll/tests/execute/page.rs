@@ -1,5 +1,5 @@
 //! Collectives by notes on a board and through slots: results, losses, sleepers.
-mod calls;
+pub(crate) mod calls;
 mod given_up;
 mod lengths;
 
@@ -46,7 +46,7 @@ fn open(job: &mut Job, sequencers: &[Sequencer], kill: Option<(u32, u32)>) -> Ve
 }
 
 /// A job of so many ranks, and their pages.
-fn job(ranks: u32) -> (Job, Vec<Page>) {
+pub(crate) fn job(ranks: u32) -> (Job, Vec<Page>) {
     let mut job = Job::new(ranks);
     let worlds = job.worlds();
     let pages = open(&mut job, &Job::sequencers(&worlds), None);
@@ -54,7 +54,7 @@ fn job(ranks: u32) -> (Job, Vec<Page>) {
 }
 
 /// A call of all ranks, its buffers, and what comes out.
-fn collective(
+pub(crate) fn collective(
     calls: &[Call<'_>],
     how: Arithmetic,
     lies: &[Lie],
@@ -66,7 +66,7 @@ fn collective(
 
 impl Collective {
     /// Begins one rank's call.
-    fn begin(
+    pub(crate) fn begin(
         &mut self,
         (rank, page): (usize, &mut Page),
         number: usize,
@@ -86,7 +86,7 @@ impl Collective {
     }
 
     /// Tries one rank's call at once, with so many looks, if it can go that way; whether it has ended.
-    fn attempt(
+    pub(crate) fn attempt(
         &mut self,
         (rank, page): (usize, &mut Page),
         number: usize,
@@ -111,7 +111,7 @@ impl Collective {
     }
 }
 
-fn advance(page: &mut Page, pml: &mut Pml) -> Poll<Result<(), CollError>> {
+pub(crate) fn advance(page: &mut Page, pml: &mut Pml) -> Poll<Result<(), CollError>> {
     page.advance(pml, &HostEngine, &HostEngine)
 }
 

@@ -16,6 +16,7 @@ mod moved;
 mod neighbors;
 mod reduced;
 mod refused;
+mod revoked;
 mod several;
 mod stopped;
 #[allow(unsafe_code, reason = "an engine that panics")]

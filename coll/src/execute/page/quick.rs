@@ -67,7 +67,8 @@ impl Known {
         };
         let plan = Plan::new(call, rank, ranks);
         let alike = plan.rounds.iter().flatten().all(|round| round.notes.are_alike());
-        (plain && alike).then(|| Known(Kind::Short { kind: plan::kind(plan.operation), plan, fold }))
+        (plain && alike)
+            .then(|| Known(Kind::Short { kind: plan::kind(plan.operation), plan, fold }))
     }
 
     /// Whether it is to be [attempted](Page::attempt); else it is [begun again](Page::begin_again).
@@ -124,7 +125,7 @@ impl Page {
         else {
             return false;
         };
-        if self.going.is_some() {
+        if self.may_begin().is_err() {
             return false;
         }
         let Page { shared, seat, comm, area, halfway, .. } = self;
@@ -291,7 +292,12 @@ impl At<'_> {
                 if number > 0 && self.seat.blocked_by(&self.board).is_some() {
                     return Err((number, Stage::Publishing));
                 }
-                self.seat.publish(&self.board, self.kind, self.area.note(content, round.note(me)), readers);
+                self.seat.publish(
+                    &self.board,
+                    self.kind,
+                    self.area.note(content, round.note(me)),
+                    readers,
+                );
                 self.ring(readers);
             }
             if !self.all_there(round, look) {

@@ -16,7 +16,7 @@ fn lens(ranks: usize, unit: u64, most: u64, random: &mut Random) -> &'static [u6
 }
 
 /// A call that goes by the page.
-pub(super) fn short(ranks: usize, of: Reduction, random: &mut Random) -> Vec<Call<'static>> {
+pub(crate) fn short(ranks: usize, of: Reduction, random: &mut Random) -> Vec<Call<'static>> {
     let in_place = random.below(2) == 0;
     let root = usize::try_from(random.below(ranks as u64)).unwrap();
     let most = [2, 16, 100, SHORT_BYTES / of.unit][usize::try_from(random.below(4)).unwrap()];
@@ -147,7 +147,7 @@ fn neighbors(me: usize, edges: &[(usize, usize, usize)]) -> (Edges, Edges) {
 }
 
 /// One or the other.
-pub(super) fn any(ranks: usize, of: Reduction, random: &mut Random) -> Vec<Call<'static>> {
+pub(crate) fn any(ranks: usize, of: Reduction, random: &mut Random) -> Vec<Call<'static>> {
     let choose: Choose = [short, long, long, exchange, exchange][random.index(5)];
     choose(ranks, of, random)
 }

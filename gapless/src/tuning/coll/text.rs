@@ -196,11 +196,7 @@ mod tests {
                 2,
                 &["ring does not do scan: it is for other operations"],
             ),
-            (
-                "version = 1\nscan = [{ algorithm = 'doubling over flat' }]",
-                2,
-                &["go on levels"],
-            ),
+            ("version = 1\nscan = [{ algorithm = 'doubling over flat' }]", 2, &["go on levels"]),
             (
                 "version = 1\nbcast = [{ ranksmax = 3, algorithm = 'ring' }]",
                 2,
