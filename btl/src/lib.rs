@@ -40,7 +40,7 @@
 //!    room for ([`Sink::room`]); events without room wait for the next poll; so does a message that is refused while
 //!    there is no room. A poll for one peer gives the next message of this peer or nothing.
 //! 5. **Meeting.** [`Btl::connect`] never blocks on the peer: until the link is up, `reserve` says `Full`. Both sides
-//!    call `connect`. Nothing from a peer is delivered before this side's `connect` to it has returned, and nothing
+//!    call `connect`, and both poll: a link may need that to come up. Nothing from a peer is delivered before this side's `connect` to it has returned, and nothing
 //!    that came earlier is lost. A transport may offer to put a link off until it is needed: [`Btl::introduce`] and
 //!    [`Btl::has_met`].
 //! 6. **Dying.** When a peer is gone, every pending operation towards it completes with a

@@ -100,8 +100,8 @@ pub fn peer_killed_while_sending(suite: &Suite, mut fixture: impl Fixture) {
     if let Some(role) = child::role() {
         let (mut end, peer) = meet_parent(&mut fixture);
         if role == "crowd" {
-            // The parent has seen to it that the link stands.
-            child::listen();
+            // Until the link stands, which may take both ends' polls: the parent tells.
+            poll_until_told(&mut end);
             child::tell(&talk(&mut end, peer, 10_000).to_string());
             child::listen();
             return;

@@ -1,0 +1,170 @@
+//! Who a process is, and where it can be called: the bytes of an [`Address`].
+//!
+//! Numbers are big-endian. The card is parsed once, into a [`Card`].
+
+use crate::config::TcpConfig;
+use crate::proof::{self, Digest, Id};
+use gapless_btl::{Address, LinkError};
+use std::net::{IpAddr, SocketAddr};
+
+const MAGIC: [u8; 4] = *b"GLtc";
+/// Changes with anything that two ends must agree on.
+pub(crate) const VERSION: u16 = 1;
+/// Bytes before the places.
+const HEAD_BYTES: usize = 44;
+/// Most places of a card.
+pub(crate) const PLACES_MAX: usize = 8;
+
+const _: () = assert!(HEAD_BYTES + PLACES_MAX * 19 <= Address::MAX_BYTES);
+
+/// ```text
+///  0     4         6        7   8      12   28            44
+/// +------+---------+--------+---+------+----+-------------+--------------------------------------+
+/// | GLtc | version | places | 0 | rank | id | job, hashed | places: 4 or 6, port (2), address …   |
+/// +------+---------+--------+---+------+----+-------------+--------------------------------------+
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    pub(crate) rank: u32,
+    /// Names one [`Tcp`](crate::Tcp), anywhere, ever.
+    pub(crate) id: Id,
+    /// The first half of the hash of the job's name.
+    pub(crate) job: [u8; 16],
+    pub(crate) places: Vec<SocketAddr>,
+}
+
+fn bad(what: impl Into<String>) -> LinkError {
+    LinkError::BadAddress { what: what.into() }
+}
+
+impl Card {
+    /// The own card, listening there.
+    ///
+    /// # Errors
+    /// No randomness to be had.
+    pub(crate) fn own(config: &TcpConfig, places: Vec<SocketAddr>) -> Result<Card, LinkError> {
+        let job = proof::job_digest(&config.job);
+        Ok(Card { rank: config.rank, id: proof::random()?, job, places })
+    }
+
+    /// The bytes to publish.
+    pub(crate) fn address(&self) -> Address {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + self.places.len() * 19);
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&VERSION.to_be_bytes());
+        bytes.extend_from_slice(&[u8::try_from(self.places.len()).unwrap_or(0), 0]);
+        bytes.extend_from_slice(&self.rank.to_be_bytes());
+        bytes.extend_from_slice(&self.id);
+        bytes.extend_from_slice(&self.job);
+        for place in &self.places {
+            bytes.push(if place.is_ipv4() { 4 } else { 6 });
+            bytes.extend_from_slice(&place.port().to_be_bytes());
+            match place.ip() {
+                IpAddr::V4(v4) => bytes.extend_from_slice(&v4.octets()),
+                IpAddr::V6(v6) => bytes.extend_from_slice(&v6.octets()),
+            }
+        }
+        Address::new(&bytes).expect("as many places as a card has fit an address")
+    }
+
+    /// The hash of the whole card, by which proofs are bound to its addresses.
+    pub(crate) fn digest(&self) -> Digest {
+        proof::digest(self.address().as_bytes())
+    }
+
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// Not an address of this transport, damaged, or of another version.
+    pub(crate) fn read(address: &Address) -> Result<Card, LinkError> {
+        let bytes = address.as_bytes();
+        let (head, mut rest) = bytes
+            .split_first_chunk::<HEAD_BYTES>()
+            .ok_or_else(|| bad(format!("{} bytes, at least {HEAD_BYTES} expected", bytes.len())))?;
+        if head[..4] != MAGIC {
+            return Err(bad(format!("it starts with {:02x?}", &head[..4])));
+        }
+        let version = u16::from_be_bytes([head[4], head[5]]);
+        if version != VERSION {
+            let what = format!("it speaks version {version}, we speak {VERSION}");
+            return Err(LinkError::Incompatible { what });
+        }
+        let count = usize::from(head[6]);
+        if !(1..=PLACES_MAX).contains(&count) || head[7] != 0 {
+            return Err(bad(format!("{count} places, and a spare byte of {}", head[7])));
+        }
+        let mut places = Vec::with_capacity(count);
+        for _ in 0..count {
+            places.push(place(&mut rest)?);
+        }
+        if !rest.is_empty() {
+            return Err(bad(format!("{} bytes behind the last place", rest.len())));
+        }
+        let fixed = |at: usize| <[u8; 16]>::try_from(&head[at..at + 16]).expect("sixteen bytes");
+        let rank = u32::from_be_bytes([head[8], head[9], head[10], head[11]]);
+        Ok(Card { rank, id: fixed(12), job: fixed(28), places })
+    }
+}
+
+/// Takes a place off the front.
+fn place(rest: &mut &[u8]) -> Result<SocketAddr, LinkError> {
+    let mut take = |count: usize| {
+        let (taken, left) = rest.split_at_checked(count).ok_or_else(|| bad("a place cut short"))?;
+        *rest = left;
+        Ok(taken)
+    };
+    let head = take(3)?;
+    let (family, port) = (head[0], u16::from_be_bytes([head[1], head[2]]));
+    let address: IpAddr = match family {
+        4 => <[u8; 4]>::try_from(take(4)?).expect("four bytes").into(),
+        6 => <[u8; 16]>::try_from(take(16)?).expect("sixteen bytes").into(),
+        _ => return Err(bad(format!("a place of family {family}"))),
+    };
+    if port == 0 || address.is_unspecified() || address.is_multicast() {
+        return Err(bad(format!("nobody listens at {}", SocketAddr::new(address, port))));
+    }
+    Ok(SocketAddr::new(address, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card() -> Card {
+        let places = ["10.0.0.1:77", "[fd00::1]:65535"].map(|place| place.parse().unwrap());
+        Card { rank: 7, id: [3; 16], job: [4; 16], places: places.to_vec() }
+    }
+
+    #[test]
+    fn cards_survive_the_wire() {
+        assert_eq!(Card::read(&card().address()), Ok(card()));
+        assert_ne!(card().digest(), Card { rank: 8, ..card() }.digest());
+    }
+
+    #[test]
+    fn damaged_cards_are_refused() {
+        let right = card().address();
+        let right = right.as_bytes();
+        for len in 0..right.len() {
+            assert!(Card::read(&Address::new(&right[..len]).unwrap()).is_err(), "{len} bytes");
+        }
+        let mut wrong = vec![[right, &[0]].concat()];
+        // Magic, version, number of places, spare byte, family, port, address.
+        for (at, value) in [(0, 0), (5, 9), (6, 0), (6, 9), (7, 1), (44, 5)] {
+            let mut bytes = right.to_vec();
+            bytes[at] = value;
+            wrong.push(bytes);
+        }
+        for nowhere in [44..51, 45..47, 47..51] {
+            let mut bytes = right.to_vec();
+            bytes[nowhere].fill(0);
+            wrong.push(bytes);
+        }
+        for bytes in wrong {
+            let error = Card::read(&Address::new(&bytes).unwrap()).unwrap_err();
+            let named =
+                matches!(error, LinkError::BadAddress { .. } | LinkError::Incompatible { .. });
+            assert!(named, "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What comes from one peer: bytes of a stream that become messages.
+//!
+//! Short messages arrive in the inbox, many with one call, and are offered from there by value. A longer one has a
+//! buffer as soon as its header is known, and the rest of it is read straight into that; the same call reads what
+//! follows into the inbox.
+
+use crate::config::TcpConfig;
+use crate::outbound::{SMALL_BYTES, SMALL_EACH};
+use crate::socket::Socket;
+use crate::wire::{HEADER_BYTES, Header};
+use gapless_btl::pool::{Buffer, HeapPool};
+use gapless_btl::{AmTag, Event, Fragment, LinkError, PeerId, SHORT_BYTES, Short, Sink};
+use std::io::IoSliceMut;
+
+/// Bytes read ahead.
+const INBOX_BYTES: usize = 16 << 10;
+/// If so much of a body is missing, little is read beyond it: that would have to be copied.
+const LONG_BYTES: usize = 32 << 10;
+/// That much.
+const BEYOND_BYTES: usize = 64;
+/// Calls that read, in one poll.
+const READS: usize = 8;
+
+/// A message that is not here in full.
+struct Partial {
+    tag: AmTag,
+    body: Buffer,
+    got: usize,
+}
+
+/// Where reading stopped.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// All that has come was read.
+    Dry,
+    /// There may be more: it was enough for this poll, or the sink has no room.
+    More,
+    /// There is no buffer until the receiver gives one back.
+    NoBuffer,
+    /// The stream has ended, for this reason. All that came in full was delivered.
+    End(LinkError),
+}
+
+/// The way from one peer.
+pub(crate) struct Inbound {
+    inbox: Box<[u8]>,
+    /// Where in the inbox lies what was not looked at.
+    start: usize,
+    end: usize,
+    partial: Option<Partial>,
+    /// A message that nobody had room for.
+    stuck: Option<(AmTag, Fragment)>,
+    small: HeapPool,
+    large: HeapPool,
+}
+
+/// What became of the next message.
+enum Step {
+    Delivered,
+    /// It is not here in full.
+    Incomplete,
+    NoRoom,
+    NoBuffer,
+}
+
+impl Inbound {
+    pub(crate) fn new(config: &TcpConfig) -> Inbound {
+        Inbound {
+            inbox: vec![0; INBOX_BYTES].into(),
+            start: 0,
+            end: 0,
+            partial: None,
+            stuck: None,
+            small: HeapPool::new(SMALL_EACH * config.buffers, SMALL_BYTES),
+            large: HeapPool::new(config.buffers, config.fragment_bytes),
+        }
+    }
+
+    /// Delivers at most `batch` messages; how many it were, whether anything was read, and why it stopped. `offers` says
+    /// whether messages may be offered in this poll, and is made false by one that is given as an event. The buffers
+    /// of a peer that is `closing` are not limited: what it has said is bounded by what the system holds.
+    pub(crate) fn receive(
+        &mut self,
+        socket: &Socket,
+        from: PeerId,
+        sink: &mut dyn Sink,
+        batch: usize,
+        offers: &mut bool,
+        closing: bool,
+    ) -> (usize, bool, Stop) {
+        let (mut count, mut heard, mut dry, mut reads) = (0, false, false, 0);
+        loop {
+            while count < batch {
+                match self.deliver(from, sink, offers, closing) {
+                    Ok(Step::Delivered) => count += 1,
+                    Ok(Step::Incomplete) => break,
+                    Ok(Step::NoRoom) => return (count, heard, Stop::More),
+                    Ok(Step::NoBuffer) => return (count, heard, Stop::NoBuffer),
+                    Err(error) => return (count, heard, Stop::End(error)),
+                }
+            }
+            if count >= batch {
+                return (count, heard, Stop::More);
+            }
+            if dry {
+                return (count, heard, Stop::Dry);
+            }
+            if reads == READS {
+                return (count, heard, Stop::More);
+            }
+            reads += 1;
+            match self.fill(socket) {
+                Ok(Some((read, all))) => (heard, dry) = (true, read < all),
+                Ok(None) => return (count, heard, Stop::Dry),
+                Err(error) => return (count, heard, Stop::End(error)),
+            }
+        }
+    }
+
+    /// Reads once: how many bytes came, and for how many there was room.
+    fn fill(&mut self, socket: &Socket) -> Result<Option<(usize, usize)>, LinkError> {
+        if self.start > 0 {
+            // Less than a header and a short message.
+            self.inbox.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        let body: &mut [u8] = match &mut self.partial {
+            Some(partial) => &mut partial.body[partial.got..],
+            None => &mut [],
+        };
+        let missing = body.len();
+        let beyond = if missing >= LONG_BYTES { BEYOND_BYTES } else { INBOX_BYTES };
+        let inbox = &mut self.inbox[self.end..beyond.max(self.end)];
+        let all = missing + inbox.len();
+        let read = socket.read(&mut [IoSliceMut::new(body), IoSliceMut::new(inbox)]);
+        let read = match read {
+            Ok(Some(0)) => return Err(socket.closed()),
+            Ok(Some(read)) => read,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(socket.ended(error)),
+        };
+        if let Some(partial) = &mut self.partial {
+            partial.got += read.min(missing);
+        }
+        self.end += read.saturating_sub(missing);
+        Ok(Some((read, all)))
+    }
+
+    /// Hands on the next message, if it is here.
+    fn deliver(
+        &mut self,
+        from: PeerId,
+        sink: &mut dyn Sink,
+        offers: &mut bool,
+        closing: bool,
+    ) -> Result<Step, LinkError> {
+        if self.stuck.is_none() {
+            match &self.partial {
+                None => {}
+                Some(Partial { body, got, .. }) if *got < body.len() => {
+                    return Ok(Step::Incomplete);
+                }
+                Some(_) => {
+                    let whole = self.partial.take();
+                    self.stuck = whole.map(|whole| (whole.tag, whole.body.into_fragment()));
+                }
+            }
+        }
+        if let Some((tag, fragment)) = self.stuck.take() {
+            return Ok(self.hand_over(from, tag, fragment, sink, offers));
+        }
+        let Some((head, rest)) = self.inbox[self.start..self.end].split_first_chunk() else {
+            return Ok(Step::Incomplete);
+        };
+        let (tag, len) = match Header::read(*head, self.large.buffer_bytes())? {
+            Header::Message { tag, len } => (tag, len),
+            Header::Welcome => {
+                let what = "a second welcome".to_owned();
+                return Err(LinkError::Corrupt { what });
+            }
+        };
+        if len <= SHORT_BYTES {
+            let Some(body) = rest.get(..len) else { return Ok(Step::Incomplete) };
+            if *offers && offer(from, tag, body, sink) {
+                self.start += HEADER_BYTES + len;
+                return Ok(Step::Delivered);
+            }
+            if sink.room() == 0 {
+                return Ok(Step::NoRoom);
+            }
+        }
+        let here = rest.len().min(len);
+        let pool = if len <= SMALL_BYTES { &self.small } else { &self.large };
+        let spare = || closing.then(|| HeapPool::new(1, len).buffer(len)).flatten();
+        let Some(mut body) = pool.buffer(len).or_else(spare) else { return Ok(Step::NoBuffer) };
+        body[..here].copy_from_slice(&rest[..here]);
+        self.start += HEADER_BYTES + here;
+        if here < len {
+            self.partial = Some(Partial { tag, body, got: here });
+            return Ok(Step::Incomplete);
+        }
+        let fragment = body.into_fragment();
+        if len <= SHORT_BYTES {
+            // It was offered by value, or may not be offered, and there is room.
+            sink.event(Event::Arrived { from, tag, fragment });
+            *offers = false;
+            return Ok(Step::Delivered);
+        }
+        Ok(self.hand_over(from, tag, fragment, sink, offers))
+    }
+
+    /// Offers a message, or gives it as an event; keeps it if there is no room.
+    fn hand_over(
+        &mut self,
+        from: PeerId,
+        tag: AmTag,
+        fragment: Fragment,
+        sink: &mut dyn Sink,
+        offers: &mut bool,
+    ) -> Step {
+        if *offers && sink.fragment(from, tag, &fragment) {
+            return Step::Delivered;
+        }
+        if sink.room() == 0 {
+            self.stuck = Some((tag, fragment));
+            return Step::NoRoom;
+        }
+        sink.event(Event::Arrived { from, tag, fragment });
+        *offers = false;
+        Step::Delivered
+    }
+}
+
+/// Offers a short message by value.
+fn offer(from: PeerId, tag: AmTag, body: &[u8], sink: &mut dyn Sink) -> bool {
+    let mut words = [0u64; SHORT_BYTES / 8];
+    let count = body.len().div_ceil(8);
+    for (word, bytes) in words.iter_mut().zip(body.chunks(8)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_ne_bytes(whole);
+    }
+    sink.short(from, tag, Short::new(&words[..count], body.len()))
+}

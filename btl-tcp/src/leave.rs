@@ -1,0 +1,99 @@
+//! Leaving: what was sent arrives.
+//!
+//! The system passes on what it has taken, also after this process has ended, unless the peer says something after
+//! that: then the connection is reset and the rest is thrown away. So whoever leaves says that nothing more comes, and
+//! reads what peers still say, until they hang up in turn, as they do when they have read all.
+
+use crate::link::{State, Up};
+use crate::tcp::Tcp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
+use std::collections::VecDeque;
+use std::io::IoSliceMut;
+use std::time::{Duration, Instant};
+
+/// How long whoever leaves waits for peers that take nothing.
+const LINGER: Duration = Duration::from_millis(150);
+/// How long it sleeps at a time.
+const NAP_NS: i64 = 5_000_000;
+/// Reads of one peer in a row.
+const READS: usize = 16;
+
+/// A link that is on its way out.
+struct Leaving {
+    up: Box<Up>,
+    silent: bool,
+}
+
+impl Leaving {
+    /// Goes on; whether the link still needs us, and whether anything was done.
+    fn step(&mut self) -> (bool, bool) {
+        let Up { socket, outbound, .. } = &mut *self.up;
+        let mut moved = false;
+        if !outbound.is_empty() {
+            match outbound.flush(socket, &mut VecDeque::new()) {
+                Ok(wrote) => moved |= wrote,
+                Err(_) => return (false, true),
+            }
+        }
+        if outbound.is_empty() && !self.silent {
+            socket.fall_silent();
+            self.silent = true;
+        }
+        let mut bytes = [0; 4096];
+        for _ in 0..READS {
+            match socket.read(&mut [IoSliceMut::new(&mut bytes)]) {
+                // It has read all, or reads no more.
+                Ok(Some(0)) | Err(_) => return (false, true),
+                Ok(Some(_)) => moved = true,
+                Ok(None) => break,
+            }
+        }
+        (true, moved)
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        let mut leaving = Vec::new();
+        for link in &mut self.links {
+            let gone = State::Lost(gapless_btl::LinkError::PeerGone { reason: String::new() });
+            if let State::Up(up) = std::mem::replace(&mut link.state, gone)
+                && up.broken.is_none()
+            {
+                leaving.push(Leaving { up, silent: false });
+            }
+        }
+        // No new callers, and no hope for those that wait.
+        self.listeners.clear();
+        if std::thread::panicking() {
+            return;
+        }
+        let start = Instant::now();
+        let mut moved = start;
+        while !leaving.is_empty() {
+            leaving.retain_mut(|link| {
+                let (stays, went_on) = link.step();
+                if went_on {
+                    moved = Instant::now();
+                }
+                stays
+            });
+            let now = Instant::now();
+            if now.duration_since(moved) >= LINGER
+                || now.duration_since(start) >= self.config.notice
+            {
+                return;
+            }
+            let mut list: Vec<PollFd<'_>> = leaving
+                .iter()
+                .map(|Leaving { up, silent }| {
+                    let writing = if *silent { PollFlags::empty() } else { PollFlags::OUT };
+                    PollFd::from_borrowed_fd(up.socket.as_fd(), PollFlags::IN | writing)
+                })
+                .collect();
+            let nap = Timespec { tv_sec: 0, tv_nsec: NAP_NS };
+            let _ = poll(&mut list, Some(&nap));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The TCP transport: processes of any two hosts, of one job.
+//!
+//! - [`Tcp`] is the transport, [`TcpConfig`] what can be chosen about it. Each process listens at its addresses
+//!   ([`Place`], IPv4 and IPv6), and its [`address`](gapless_btl::Btl::address) lists them (`card`).
+//! - A pair of processes has one connection, made when one of them first needs it (`call`, `meeting`).
+//! - Before anybody believes a byte, caller and listener prove to each other that they know the job's [`Secret`]
+//!   (`proof`). Whoever does not costs a bounded number of descriptors and bytes for a bounded time, and a line in the
+//!   log now and then (`strangers`).
+//! - Messages are frames (`wire`): written out of slots with one call for many (`outbound`), read straight into the
+//!   buffers of fragments (`inbound`). Nothing blocks; one epoll descriptor serves all sockets (`watch`).
+//! - A peer's death is the end of its connection. A host that no longer answers is noticed within
+//!   [`TcpConfig::notice`] (`silence`).
+//!
+//! ```
+//! use gapless_btl::{AmTag, Btl, Event, Queue, ReserveError, Token};
+//! use gapless_btl_tcp::{Place, Secret, Tcp, TcpConfig};
+//!
+//! let (secret, here) = (Secret::random()?, Place::alone([127, 0, 0, 1].into()));
+//! let mut alice = Tcp::new(TcpConfig::new("a job", 0, secret.clone(), [here]))?;
+//! let mut bob = Tcp::new(TcpConfig::new("a job", 1, secret, [here]))?;
+//! let to_bob = alice.connect(&bob.address())?;
+//! bob.connect(&alice.address())?;
+//! let mut events = Queue::with_capacity(16);
+//! let mut slot = loop {
+//!     match alice.reserve(to_bob, 5) {
+//!         Err(ReserveError::Full) => alice.poll(None, &mut events) + bob.poll(None, &mut events),
+//!         slot => break slot?,
+//!     };
+//! };
+//! slot.write(0, b"hello")?;
+//! alice.send(slot, AmTag(7), Token::NONE);
+//! while bob.poll(None, &mut events) == 0 {}
+//! let Some(Event::Arrived { tag: AmTag(7), fragment, .. }) = events.drain().next() else {
+//!     panic!("the message comes first");
+//! };
+//! assert_eq!(fragment.to_vec()?, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A world does not use it by itself yet: a program adds it with `World::builder().transport(…)`, and gives all ranks
+//! the same secret.
+//!
+//! # What the secret protects from
+//!
+//! Whoever does not know it cannot become a peer, by calling or by being called, nor make a process read more than a
+//! greeting of 112 bytes. What follows is neither encrypted nor authenticated: whoever can read or change the packets of
+//! the network can read messages and change them.
+//!
+//! # What `Sent` means here
+//!
+//! The system has taken all of the message: it arrives even if this process ends the moment after, as long as host and
+//! network live. It does not say that the receiver has it.
+//!
+//! # What a peer costs
+//!
+//! One that was only introduced: its card. One with a link: a descriptor, the system's buffers, an inbox of 16 KiB, and
+//! in each direction, as far as they were ever needed at a time, [`TcpConfig::buffers`] buffers of
+//! [`TcpConfig::fragment_bytes`] and eight times as many of 2 KiB (by default 2.3 MiB). A second descriptor while it is
+//! silent although it was written to.
+//!
+//! # Limits
+//!
+//! - Link-local addresses are not for [`TcpConfig::places`]: they mean nothing on other hosts.
+//! - Silence is noticed in time if the peer's connection comes from one of its places, which is so unless addresses
+//!   are translated on the way or routes are asymmetric. Else a host that vanishes while it has data to acknowledge is
+//!   noticed when the system gives up (`net.ipv4.tcp_retries2`, about 15 minutes).
+//! - A process must not `fork` without `exec` while a [`Tcp`] lives: the child would hold its connections open.
+#![forbid(unsafe_code)]
+
+mod call;
+mod card;
+mod config;
+mod inbound;
+mod leave;
+mod link;
+mod meeting;
+mod outbound;
+mod poll;
+mod proof;
+mod silence;
+mod socket;
+mod strangers;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod watch;
+mod wire;
+
+pub use config::{Place, Secret, TcpConfig};
+pub use tcp::Tcp;
+
+/// The operating system's refusal, as an error of the link.
+fn system(operation: &'static str, reason: impl std::fmt::Display) -> gapless_btl::LinkError {
+    gapless_btl::LinkError::System { operation, reason: reason.to_string() }
+}

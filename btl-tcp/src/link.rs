@@ -1,0 +1,93 @@
+//! A peer: what is known of it, and how far the link to it is.
+
+use crate::call::Call;
+use crate::card::Card;
+use crate::config::TcpConfig;
+use crate::inbound::Inbound;
+use crate::outbound::Outbound;
+use crate::proof::Digest;
+use crate::silence::Silence;
+use crate::socket::Socket;
+use crate::watch::Interest;
+use gapless_btl::LinkError;
+use std::net::SocketAddr;
+
+/// One peer.
+pub(crate) struct Link {
+    pub(crate) card: Card,
+    /// The card's hash.
+    pub(crate) digest: Digest,
+    pub(crate) state: State,
+    /// The peer has called.
+    pub(crate) met: bool,
+    /// A proved call of the peer, which is needed only if ours fails: see [`crate::meeting`].
+    pub(crate) spare: Option<Socket>,
+}
+
+pub(crate) enum State {
+    /// Introduced, and nobody has called yet.
+    Known,
+    /// We are calling.
+    Calling(Box<Call>),
+    /// The link stands.
+    Up(Box<Up>),
+    Lost(LinkError),
+}
+
+/// A link that stands.
+pub(crate) struct Up {
+    pub(crate) socket: Socket,
+    pub(crate) inbound: Inbound,
+    pub(crate) outbound: Outbound,
+    pub(crate) silence: Silence,
+    /// What epoll waits for.
+    pub(crate) interest: Interest,
+    /// The peer sends no more than has come: that is read to its end, whoever holds the buffers.
+    pub(crate) closing: bool,
+    /// Nothing can be written any more, for this reason.
+    pub(crate) broken: Option<LinkError>,
+    /// There may be messages that no event of the socket will tell of; the link is in the list of those.
+    pub(crate) again: bool,
+    /// All buffers are with the receiver.
+    pub(crate) starved: bool,
+    /// The poll that has last given a message as an event.
+    pub(crate) given: u32,
+}
+
+impl Link {
+    pub(crate) fn new(card: Card) -> Link {
+        let digest = card.digest();
+        Link { card, digest, state: State::Known, met: false, spare: None }
+    }
+
+    pub(crate) fn up(&mut self) -> Option<&mut Up> {
+        match &mut self.state {
+            State::Up(up) => Some(up),
+            _ => None,
+        }
+    }
+}
+
+impl Up {
+    /// Over this connection, with a peer that listens there.
+    pub(crate) fn new(socket: Socket, place: Option<SocketAddr>, config: &TcpConfig) -> Up {
+        Up {
+            socket,
+            inbound: Inbound::new(config),
+            outbound: Outbound::new(config),
+            silence: Silence::new(place),
+            interest: Interest::READING,
+            closing: false,
+            broken: None,
+            again: false,
+            starved: false,
+            given: 0,
+        }
+    }
+
+    /// What epoll should wait for.
+    pub(crate) fn wanted(&self) -> Interest {
+        let writing = !self.outbound.is_empty() && self.broken.is_none();
+        Interest { reading: !self.starved, writing }
+    }
+}

@@ -1,0 +1,313 @@
+//! How links come to be: calls of ours, calls of others, and what happens when both ends call at once.
+//!
+//! A link is one connection. If two processes call each other at the same time, the call of the one with the
+//! **smaller id** stays. Each of the two can tell by itself:
+//!
+//! - The larger drops its own call as soon as the other's is proved, and welcomes it.
+//! - The smaller keeps the other's call, once it is proved, as a spare. When its own has been welcomed, it hangs up on
+//!   the spare; if its own fails (a firewall that lets calls pass one way), it welcomes the spare.
+//!
+//! Only the listener's welcome makes a connection the link, and a process welcomes no second one.
+
+use crate::call::{Call, Caller, Course};
+use crate::card::Card;
+use crate::link::{Link, State, Up};
+use crate::proof::{ANSWER_BYTES, PROOF_BYTES, Purpose, Talk};
+use crate::socket::{self, Accepted, Socket};
+use crate::strangers::{Stage, Stranger};
+use crate::tcp::Tcp;
+use crate::watch::{Interest, What};
+use gapless_btl::{Address, Event, LinkError, PeerId};
+use std::io::IoSlice;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+/// Callers taken from a listener in one poll.
+const CALLERS: usize = 64;
+
+impl Tcp {
+    /// The number of the peer with this address.
+    ///
+    /// # Errors
+    /// It is no address, or that of a process which ours does not talk to.
+    pub(crate) fn know(&mut self, address: &Address) -> Result<u32, LinkError> {
+        let card = Card::read(address)?;
+        if let Some(&known) = self.by_id.get(&card.id) {
+            let same = self.links[known as usize].card == card;
+            let what = "two addresses with the same id".to_owned();
+            return if same { Ok(known) } else { Err(LinkError::BadAddress { what }) };
+        }
+        let unreachable = |reason: String| Err(LinkError::Unreachable { reason });
+        if card.id == self.card.id {
+            return unreachable("TCP does not reach the own process".to_owned());
+        }
+        if card.job != self.card.job {
+            return unreachable("it belongs to another job".to_owned());
+        }
+        let refused = |_| LinkError::Unreachable { reason: "2³² peers are known".to_owned() };
+        let id = u32::try_from(self.links.len()).map_err(refused)?;
+        self.by_id.insert(card.id, id);
+        self.links.push(Link::new(card));
+        let caller = self.links[id as usize].card.id;
+        let calls = |it: &Stranger| matches!(&it.stage, Stage::Guest { hello, .. } if hello.caller == caller);
+        for at in self.strangers.which(calls) {
+            self.hear_stranger(at);
+        }
+        Ok(id)
+    }
+
+    /// Calls a peer, unless somebody has called already.
+    pub(crate) fn call(&mut self, id: u32) {
+        if !matches!(self.links[id as usize].state, State::Known) {
+            return;
+        }
+        let places = self.in_reach(&self.links[id as usize].card.places);
+        self.links[id as usize].state = State::Calling(Box::new(Call::new(places)));
+        self.calling += 1;
+        self.go_on_calling(id);
+    }
+
+    /// A peer's places, those in a network of ours first, and those of a family that we have none of last.
+    fn in_reach(&self, places: &[SocketAddr]) -> Vec<SocketAddr> {
+        let distance = |place: &SocketAddr| {
+            let ours = &self.config.places;
+            let near = ours.iter().any(|own| own.is_near(place.ip()));
+            let family = ours.iter().any(|own| own.address.is_ipv4() == place.is_ipv4());
+            (!near, !family)
+        };
+        let mut places: Vec<SocketAddr> = places.to_vec();
+        // Another host may have the same private address as this one: there we would call ourselves.
+        places.retain(|place| !self.card.places.contains(place));
+        places.sort_by_key(distance);
+        places
+    }
+
+    /// A call of ours may go on.
+    pub(crate) fn go_on_calling(&mut self, id: u32) {
+        let Tcp { links, watch, keys, card: own, patience, .. } = self;
+        let link = &mut links[id as usize];
+        let State::Calling(call) = &mut link.state else { return };
+        let (patience, now) = (*patience, Instant::now());
+        let caller = Caller { watch, keys, own, peer: &link.card, id, patience, now };
+        match call.go_on(&caller) {
+            Course::Going => {}
+            Course::Made(socket) => self.take_up(id, socket, false),
+            Course::Failed(error) => match link.spare.take() {
+                Some(spare) => self.take_up(id, spare, true),
+                None => self.lose(id, error),
+            },
+        }
+    }
+
+    /// From now on this connection is the link; a listener says so.
+    fn take_up(&mut self, id: u32, socket: Socket, welcome: bool) {
+        let link = &mut self.links[id as usize];
+        if matches!(link.state, State::Calling(_)) {
+            self.calling -= 1;
+        }
+        (link.spare, link.met) = (None, true);
+        if let Err(error) = socket.unlimit() {
+            return self.lose(id, socket.ended(error));
+        }
+        self.watch.change(&socket, What::Link(id), Interest::READING);
+        tracing::debug!(peer = link.card.rank, at = %socket.at, called = !welcome, "a link stands");
+        let listener =
+            |place: &&SocketAddr| **place == socket.at || welcome && place.ip() == socket.at.ip();
+        let place = link.card.places.iter().find(listener).copied();
+        let mut up = Box::new(Up::new(socket, place, &self.config));
+        if welcome {
+            up.outbound.welcome();
+        }
+        link.state = State::Up(up);
+        self.flush(id);
+        self.look_again(id);
+    }
+
+    /// A peer has proved itself over a call of its own.
+    fn adopt(&mut self, id: u32, socket: Socket) {
+        let link = &mut self.links[id as usize];
+        match link.state {
+            State::Calling(_) if self.card.id < link.card.id => {
+                if link.spare.is_none() {
+                    self.watch.change(&socket, What::Spare(id), Interest::READING);
+                    link.spare = Some(socket);
+                }
+            }
+            State::Known | State::Calling(_) => self.take_up(id, socket, true),
+            State::Up(_) | State::Lost(_) => {}
+        }
+    }
+
+    /// Something has happened to a spare: its caller hung up, or broke the rules by speaking before it was welcomed.
+    pub(crate) fn hear_spare(&mut self, id: u32) {
+        let spare = &mut self.links[id as usize].spare;
+        let over = |spare: &mut Socket| !matches!(spare.read_exact(&mut [0; 1]), Ok(None));
+        drop(spare.take_if(over));
+    }
+
+    /// The link is over: pending operations end, then the loss is told.
+    pub(crate) fn lose(&mut self, id: u32, error: LinkError) {
+        let link = &mut self.links[id as usize];
+        match std::mem::replace(&mut link.state, State::Lost(error.clone())) {
+            // Once is enough.
+            State::Lost(first) => {
+                link.state = State::Lost(first);
+                return;
+            }
+            State::Up(mut up) => up.outbound.give_up(&error, &mut self.outbox),
+            State::Calling(_) => self.calling -= 1,
+            State::Known => {}
+        }
+        link.spare = None;
+        tracing::debug!(peer = link.card.rank, %error, "a link is lost");
+        self.outbox.push_back(Event::Lost { peer: PeerId(id), error });
+    }
+
+    /// Takes the callers that wait at a listener, as strangers.
+    pub(crate) fn open_door(&mut self, at: usize) {
+        let now = Instant::now();
+        for _ in 0..CALLERS {
+            let Some(listener) = self.listeners.get(at) else { return };
+            match socket::accept(&listener.fd) {
+                Accepted::Nobody => return,
+                Accepted::Skipped => {}
+                Accepted::Exhausted(error) => {
+                    tracing::warn!(%error, "callers have to wait");
+                    // At the next tick.
+                    self.watch.change(&listener.fd, listener.what(at), Interest::default());
+                    self.listeners[at].shut = true;
+                    return;
+                }
+                Accepted::Caller(socket) => {
+                    if socket.be_watchful(self.patience).is_err() {
+                        continue;
+                    }
+                    let number = self.strangers.add(socket, now);
+                    let stranger = self.strangers.get(number).expect("it was just added");
+                    let watched =
+                        self.watch.add(&stranger.socket, What::Stranger(number), Interest::READING);
+                    match watched {
+                        Ok(()) => self.hear_stranger(number),
+                        Err(_) => drop(self.strangers.take(number)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// A stranger may have said something.
+    pub(crate) fn hear_stranger(&mut self, at: u32) {
+        let Some(Stranger { socket, since, mut stage }) = self.strangers.take(at) else { return };
+        loop {
+            let next = match stage {
+                Stage::Silent { mut bytes, mut got } => {
+                    match socket.read_exact(&mut bytes[got..]) {
+                        Ok(Some(count @ 1..)) => got += count,
+                        Ok(None) => {
+                            stage = Stage::Silent { bytes, got };
+                            return self.strangers.put(at, Stranger { socket, since, stage });
+                        }
+                        Ok(Some(_)) | Err(_) => {
+                            return self.turn_away(&socket, &"it hung up before it had greeted");
+                        }
+                    }
+                    if got < bytes.len() {
+                        stage = Stage::Silent { bytes, got };
+                        continue;
+                    }
+                    self.greeted(&socket, &bytes)
+                }
+                Stage::Guest { hello, talk } => match self.by_id.get(&hello.caller) {
+                    None => {
+                        if !matches!(socket.read_exact(&mut [0; 1]), Ok(None)) {
+                            return self.turn_away(&socket, &"it did not wait for an answer");
+                        }
+                        // What it may say meanwhile stays in the socket.
+                        self.watch.change(&socket, What::Stranger(at), Interest::READING);
+                        stage = Stage::Guest { hello, talk };
+                        return self.strangers.put(at, Stranger { socket, since, stage });
+                    }
+                    Some(&peer) => self.answer(&socket, peer, hello.caller_rank, talk),
+                },
+                Stage::Answered { peer, talk, answer, mut proof, mut got } => {
+                    match socket.read_exact(&mut proof[got..]) {
+                        Ok(Some(count @ 1..)) => got += count,
+                        Ok(None) => {
+                            stage = Stage::Answered { peer, talk, answer, proof, got };
+                            return self.strangers.put(at, Stranger { socket, since, stage });
+                        }
+                        // It may have taken our own call instead.
+                        Ok(Some(_)) | Err(_) => return,
+                    }
+                    if got == proof.len() {
+                        if self.keys.is_proved(&talk, &answer, &proof) {
+                            return self.adopt(peer, socket);
+                        }
+                        return self.turn_away(&socket, &"it does not know the job's secret");
+                    }
+                    Some(Stage::Answered { peer, talk, answer, proof, got })
+                }
+            };
+            match next {
+                Some(next) => stage = next,
+                None => return,
+            }
+        }
+    }
+
+    /// A hello is here in full: what its sender is, unless it is turned away.
+    fn greeted(
+        &mut self,
+        socket: &Socket,
+        bytes: &[u8; crate::proof::HELLO_BYTES],
+    ) -> Option<Stage> {
+        let hello = match self.keys.hear(bytes) {
+            Ok(hello) => hello,
+            Err(why) => {
+                self.turn_away(socket, &why);
+                return None;
+            }
+        };
+        if (hello.callee, hello.callee_rank) != (self.card.id, self.card.rank) {
+            self.turn_away(socket, &format_args!("it looks for rank {}", hello.callee_rank));
+            return None;
+        }
+        // A pulse has its answer: the connection itself.
+        (hello.purpose == Purpose::Call).then_some(Stage::Guest { hello, talk: *bytes })
+    }
+
+    /// Answers the hello of a peer that was introduced.
+    fn answer(
+        &mut self,
+        socket: &Socket,
+        peer: u32,
+        rank: u32,
+        hello: [u8; crate::proof::HELLO_BYTES],
+    ) -> Option<Stage> {
+        let link = &mut self.links[peer as usize];
+        if link.card.rank != rank {
+            let ranks = format_args!("it says that it is rank {rank}, not {}", link.card.rank);
+            self.strangers.nuisance.again(socket.at, &ranks);
+            return None;
+        }
+        // A second connection of a peer that has a link is of no use.
+        if matches!(link.state, State::Up(_) | State::Lost(_)) {
+            return None;
+        }
+        let talk = Box::new(Talk { hello, cards: [link.digest, self.digest] });
+        let nonce = crate::proof::random().ok()?;
+        let answer: [u8; ANSWER_BYTES] = self.keys.answer(&talk, &nonce);
+        // There is room for it in a fresh connection.
+        let written = socket.write(&[IoSlice::new(&answer)]);
+        if written != Ok(answer.len()) {
+            return None;
+        }
+        link.met = true;
+        Some(Stage::Answered { peer, talk, answer, proof: [0; PROOF_BYTES], got: 0 })
+    }
+
+    /// Hangs up on a stranger.
+    fn turn_away(&mut self, socket: &Socket, why: &dyn std::fmt::Display) {
+        self.strangers.nuisance.again(socket.at, why);
+    }
+}

@@ -1,0 +1,255 @@
+//! Polling: what is read when, what is written, and what the clock tells.
+
+use crate::inbound::Stop;
+use crate::link::{State, Up};
+use crate::silence::{Answer, Watcher};
+use crate::tcp::Tcp;
+use crate::watch::{Happened, Interest, Watch, What};
+use gapless_btl::{PeerId, Sink};
+use std::time::{Duration, Instant};
+
+/// Messages taken from one peer in one poll: bounds the poll and is fair to the others.
+const BATCH: usize = 64;
+/// So often all sockets are looked at while one peer keeps us busy.
+const BUSY_STRIDE: u32 = 8;
+/// The clock is read once in so many polls.
+const TICK_STRIDE: u32 = 64;
+/// While calls pause.
+const TICK_CALLING: Duration = Duration::from_millis(10);
+/// How soon whoever sleeps looks whether a receiver has given a buffer back, on another thread.
+const STARVED: Duration = Duration::from_millis(1);
+
+impl Tcp {
+    pub(crate) fn poll_all(&mut self, sink: &mut dyn Sink) -> usize {
+        if (self.armed || self.polls.is_multiple_of(TICK_STRIDE)) && self.is_timed() {
+            self.tick();
+        }
+        let mut found = self.report(sink);
+        if !self.again.is_empty() {
+            found += self.receive_again(sink);
+        }
+        // Whoever spoke last is likely to speak next.
+        if let Some(hot) = self.hot {
+            found += self.receive(hot, sink, BATCH);
+        }
+        if found == 0 || self.armed || self.polls.is_multiple_of(BUSY_STRIDE) {
+            found += self.look(sink);
+        }
+        found += self.report(sink);
+        self.armed &= found == 0;
+        found
+    }
+
+    /// Gives what waits for a poll, as far as there is room; how many events that is.
+    fn report(&mut self, sink: &mut dyn Sink) -> usize {
+        if self.outbox.is_empty() {
+            return 0;
+        }
+        let count = sink.room().min(self.outbox.len());
+        self.outbox.drain(..count).for_each(|event| sink.event(event));
+        count
+    }
+
+    /// Links with messages that no socket will tell of.
+    fn receive_again(&mut self, sink: &mut dyn Sink) -> usize {
+        let mut list = std::mem::take(&mut self.again_before);
+        std::mem::swap(&mut list, &mut self.again);
+        let mut found = 0;
+        for &id in &list {
+            if let Some(up) = self.links[id as usize].up() {
+                up.again = false;
+            }
+            found += self.receive(id, sink, BATCH);
+        }
+        list.clear();
+        self.again_before = list;
+        found
+    }
+
+    /// There may be messages of this peer that its socket will not tell of.
+    pub(crate) fn look_again(&mut self, id: u32) {
+        if let Some(up) = self.links[id as usize].up()
+            && !std::mem::replace(&mut up.again, true)
+        {
+            self.again.push(id);
+        }
+    }
+
+    /// Takes messages of one peer.
+    pub(crate) fn receive(&mut self, id: u32, sink: &mut dyn Sink, batch: usize) -> usize {
+        let Some(up) = self.links.get_mut(id as usize).and_then(|link| link.up()) else { return 0 };
+        let (from, closing) = (PeerId(id), up.closing || up.broken.is_some());
+        let Up { inbound, socket, given, .. } = up;
+        let mut offers = *given != self.polls;
+        let (count, heard, stop) = inbound.receive(socket, from, sink, batch, &mut offers, closing);
+        if !offers {
+            *given = self.polls;
+        }
+        if heard {
+            up.silence.heard();
+            self.hot = Some(id);
+        }
+        let starved = matches!(stop, Stop::NoBuffer);
+        if starved {
+            // Its end may be behind what there is no room for.
+            up.silence.asked();
+        }
+        if std::mem::replace(&mut up.starved, starved) != starved {
+            self.rewatch(id);
+        }
+        match stop {
+            Stop::Dry => {}
+            Stop::More | Stop::NoBuffer => self.look_again(id),
+            Stop::End(error) => self.lose(id, error),
+        }
+        count
+    }
+
+    /// Writes what the socket of a peer takes.
+    pub(crate) fn flush(&mut self, id: u32) {
+        let Some(up) = self.links[id as usize].up() else { return };
+        if up.broken.is_none() {
+            match up.outbound.flush(&up.socket, &mut self.outbox) {
+                Ok(true) => up.silence.asked(),
+                Ok(false) => {}
+                Err(error) => {
+                    up.broken = Some(up.socket.ended(error));
+                    self.look_again(id);
+                }
+            }
+        }
+        self.rewatch(id);
+    }
+
+    /// Has epoll wait for what is wanted now.
+    pub(crate) fn rewatch(&mut self, id: u32) {
+        let Some(up) = self.links[id as usize].up() else { return };
+        let wanted = up.wanted();
+        if std::mem::replace(&mut up.interest, wanted) != wanted {
+            self.watch.change(&up.socket, What::Link(id), wanted);
+        }
+    }
+
+    /// Looks at all sockets.
+    fn look(&mut self, sink: &mut dyn Sink) -> usize {
+        let mut list = Watch::list();
+        let count = self.watch.look(&mut list);
+        let mut found = 0;
+        for happened in list.into_iter().take(count).flatten() {
+            found += self.see(happened, sink);
+        }
+        found
+    }
+
+    fn see(&mut self, happened: Happened, sink: &mut dyn Sink) -> usize {
+        match happened.what {
+            What::Listener(at) => self.open_door(at as usize),
+            What::Stranger(at) => self.hear_stranger(at),
+            What::Call(id) => self.go_on_calling(id),
+            What::Spare(id) => self.hear_spare(id),
+            What::Pulse(id) => self.feel_pulse(id),
+            What::Alarm => self.tick(),
+            What::Link(id) => {
+                if let Some(up) = self.links[id as usize].up() {
+                    up.closing |= happened.closing;
+                }
+                if happened.writable {
+                    self.flush(id);
+                }
+                if happened.readable {
+                    return self.receive(id, sink, BATCH);
+                }
+            }
+        }
+        0
+    }
+
+    /// Whether the clock has anything to tell.
+    fn is_timed(&mut self) -> bool {
+        self.calling > 0
+            || !self.strangers.is_empty()
+            || self.listeners.iter().any(|listener| listener.shut)
+            || self.links.iter_mut().any(|link| link.up().is_some_and(|up| up.silence.is_timed()))
+    }
+
+    /// How long after a look at the clock the next one is due.
+    fn tick_after(&self) -> Duration {
+        if self.calling > 0 { TICK_CALLING } else { self.patience / 16 }
+    }
+
+    /// What is due by the clock.
+    fn tick(&mut self) {
+        let now = Instant::now();
+        if now.duration_since(self.ticked) < self.tick_after() {
+            return;
+        }
+        self.ticked = now;
+        for at in 0..self.listeners.len() {
+            let listener = &mut self.listeners[at];
+            if std::mem::replace(&mut listener.shut, false) {
+                self.watch.change(&listener.fd, listener.what(at), Interest::READING);
+            }
+        }
+        for at in self.strangers.dawdlers(now, self.patience) {
+            if let Some(dawdler) = self.strangers.take(at) {
+                self.strangers.nuisance.again(dawdler.socket.at, &"it did not greet in time");
+            }
+        }
+        for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {
+            match &self.links[id as usize].state {
+                State::Calling(_) => self.go_on_calling(id),
+                State::Up(up) if up.silence.is_timed() => self.look_at_silence(id, now),
+                _ => {}
+            }
+        }
+    }
+
+    fn look_at_silence(&mut self, id: u32, now: Instant) {
+        let Tcp { links, watch, keys, card: own, patience, .. } = self;
+        let link = &mut links[id as usize];
+        let State::Up(up) = &mut link.state else { return };
+        let watcher = Watcher { watch, keys, own, patience: *patience, now };
+        match up.silence.look(id, &link.card, &watcher) {
+            Ok(answer) => self.take_note(id, answer),
+            Err(error) => self.lose(id, error),
+        }
+    }
+
+    fn feel_pulse(&mut self, id: u32) {
+        let Tcp { links, watch, keys, card: own, patience, .. } = self;
+        let link = &mut links[id as usize];
+        let State::Up(up) = &mut link.state else { return };
+        let watcher = Watcher { watch, keys, own, patience: *patience, now: Instant::now() };
+        match up.silence.feel(id, &link.card, &watcher) {
+            Ok(answer) => self.take_note(id, answer),
+            Err(error) => self.lose(id, error),
+        }
+    }
+
+    /// A pulse has told something, or not.
+    fn take_note(&mut self, id: u32, answer: Answer) {
+        if let (Answer::ProcessGone, Some(up)) = (answer, self.links[id as usize].up()) {
+            up.closing = true;
+            self.look_again(id);
+        }
+    }
+
+    /// Has the descriptor become readable in time for what no socket tells.
+    pub(crate) fn set_alarm(&mut self) {
+        let mut starved = !self.again.is_empty();
+        let waits = !self.outbox.is_empty()
+            || self.again.iter().any(|&id| {
+                let link = &mut self.links[id as usize];
+                link.up().is_some_and(|up| !up.starved)
+            });
+        starved &= !waits;
+        let after = if waits {
+            Some(Duration::ZERO)
+        } else if starved {
+            Some(STARVED)
+        } else {
+            self.is_timed().then(|| self.tick_after())
+        };
+        self.watch.set_alarm(after);
+    }
+}

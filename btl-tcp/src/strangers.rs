@@ -1,0 +1,147 @@
+//! Whoever has called and not proved itself: how much it may cost.
+//!
+//! Every host that reaches a port of ours can call. A stranger holds one descriptor and the bytes of a greeting, until
+//! it has proved itself, says something wrong, hangs up, is silent for too long or makes room for another. A **guest**
+//! has greeted as a process of the job that was not introduced to us yet: it waits until that is done.
+
+use crate::proof::{ANSWER_BYTES, HELLO_BYTES, Hello, PROOF_BYTES, Talk};
+use crate::socket::Socket;
+use rustix::process::{Resource, getrlimit};
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// The most strangers at a time, whatever the limit on open files.
+const STRANGERS_MAX: u64 = 1024;
+/// As many there may be, however low that is.
+const STRANGERS_MIN: u64 = 16;
+
+/// How far a stranger has come.
+pub(crate) enum Stage {
+    /// Its hello is not here in full: nothing of it was looked at.
+    Silent { bytes: [u8; HELLO_BYTES], got: usize },
+    /// Its hello was proved, and the peer is not known yet.
+    Guest { hello: Hello, talk: [u8; HELLO_BYTES] },
+    /// The hello of this peer was answered: its own proof is due.
+    Answered {
+        peer: u32,
+        talk: Box<Talk>,
+        answer: [u8; ANSWER_BYTES],
+        proof: [u8; PROOF_BYTES],
+        got: usize,
+    },
+}
+
+pub(crate) struct Stranger {
+    pub(crate) socket: Socket,
+    pub(crate) since: Instant,
+    pub(crate) stage: Stage,
+}
+
+/// All of them, by number.
+pub(crate) struct Strangers {
+    places: Vec<Option<Stranger>>,
+    count: usize,
+    /// What strangers do again and again is told now and then.
+    pub(crate) nuisance: Nuisance,
+}
+
+impl Strangers {
+    pub(crate) fn new() -> Strangers {
+        // An eighth of what this process may open.
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let max = (limit / 8).clamp(STRANGERS_MIN, STRANGERS_MAX);
+        let max = usize::try_from(max).expect("at most 1024");
+        let places = (0..max).map(|_| None).collect();
+        Strangers { places, count: 0, nuisance: Nuisance::default() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Takes one more; gives its number. If there is no room, that of the stranger who has been here longest is taken,
+    /// of those that have said nothing right if there are any.
+    pub(crate) fn add(&mut self, socket: Socket, now: Instant) -> u32 {
+        let at = self.places.iter().position(Option::is_none).unwrap_or_else(|| self.oldest());
+        let stage = Stage::Silent { bytes: [0; HELLO_BYTES], got: 0 };
+        self.count += usize::from(self.places[at].is_none());
+        self.places[at] = Some(Stranger { socket, since: now, stage });
+        u32::try_from(at).expect("at most 1024")
+    }
+
+    fn oldest(&self) -> usize {
+        let rank =
+            |stranger: &Stranger| (!matches!(stranger.stage, Stage::Silent { .. }), stranger.since);
+        let all = self.places.iter().enumerate();
+        let all = all.filter_map(|(at, place)| place.as_ref().map(|it| (rank(it), at)));
+        all.min().map_or(0, |(_, at)| at)
+    }
+
+    /// Takes one out, to look at it.
+    pub(crate) fn take(&mut self, at: u32) -> Option<Stranger> {
+        let taken = self.places.get_mut(at as usize)?.take();
+        self.count -= usize::from(taken.is_some());
+        taken
+    }
+
+    /// Puts one back where it was.
+    pub(crate) fn put(&mut self, at: u32, stranger: Stranger) {
+        self.places[at as usize] = Some(stranger);
+        self.count += 1;
+    }
+
+    pub(crate) fn get(&self, at: u32) -> Option<&Stranger> {
+        self.places.get(at as usize)?.as_ref()
+    }
+
+    /// The numbers of those that pass.
+    pub(crate) fn which(&self, pass: impl Fn(&Stranger) -> bool) -> Vec<u32> {
+        let all = (0..).zip(&self.places);
+        all.filter(|(_, place)| place.as_ref().is_some_and(&pass)).map(|(at, _)| at).collect()
+    }
+
+    /// Those that have not greeted for so long.
+    pub(crate) fn dawdlers(&self, now: Instant, patience: Duration) -> Vec<u32> {
+        let dawdles = |it: &Stranger| {
+            matches!(it.stage, Stage::Silent { .. }) && now.duration_since(it.since) >= patience
+        };
+        if self.is_empty() { Vec::new() } else { self.which(dawdles) }
+    }
+}
+
+/// Something that strangers can make happen as often as they like: it is said at the first time, the second,
+/// the fourth and so on.
+#[derive(Debug, Default)]
+pub(crate) struct Nuisance {
+    count: u64,
+}
+
+impl Nuisance {
+    /// It has happened again; whether it was said.
+    pub(crate) fn again(&mut self, at: SocketAddr, why: &dyn Display) -> bool {
+        self.count += 1;
+        let say = self.count.is_power_of_two();
+        if say {
+            tracing::warn!(%at, count = self.count, "a caller was turned away: {why}");
+        }
+        say
+    }
+
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_nuisances_are_twenty_lines() {
+        let mut nuisance = Nuisance::default();
+        let at = "10.0.0.1:7".parse().unwrap();
+        assert_eq!((0..1_000_000).filter(|_| nuisance.again(at, &"nobody")).count(), 20);
+    }
+}

@@ -1,0 +1,256 @@
+//! The transport: its parts, and the contract.
+
+use crate::card::{Card, PLACES_MAX};
+use crate::config::TcpConfig;
+use crate::link::{Link, State};
+use crate::proof::{Digest, Id, Keys};
+use crate::socket;
+use crate::strangers::Strangers;
+use crate::watch::{Interest, Watch, What};
+use gapless_btl::{
+    Address, AmTag, Btl, Event, Limits, LinkError, PeerId, ReserveError, Short, Sink, Slot, Token,
+};
+use rustix::fd::{OwnedFd, RawFd};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// `Sent` events that may wait for a poll.
+const UNREPORTED: usize = 8192;
+
+/// One listening socket.
+pub(crate) struct Listener {
+    pub(crate) fd: OwnedFd,
+    /// This process was out of descriptors: callers wait until the next tick.
+    pub(crate) shut: bool,
+}
+
+impl Listener {
+    /// As the one of this number, for epoll.
+    pub(crate) fn what(&self, at: usize) -> What {
+        What::Listener(u32::try_from(at).expect("there are at most eight"))
+    }
+}
+
+/// TCP between the processes of a job.
+pub struct Tcp {
+    pub(crate) config: TcpConfig,
+    limits: Limits,
+    pub(crate) keys: Keys,
+    pub(crate) card: Card,
+    /// The card's hash.
+    pub(crate) digest: Digest,
+    pub(crate) watch: Watch,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) links: Vec<Link>,
+    pub(crate) by_id: HashMap<Id, u32>,
+    /// How many links are being called.
+    pub(crate) calling: usize,
+    pub(crate) strangers: Strangers,
+    /// Events that wait for a poll.
+    pub(crate) outbox: VecDeque<Event>,
+    /// Links that have more than their sockets will tell of.
+    pub(crate) again: Vec<u32>,
+    /// An empty list, for its memory.
+    pub(crate) again_before: Vec<u32>,
+    /// Who has spoken last.
+    pub(crate) hot: Option<u32>,
+    /// Their number.
+    pub(crate) polls: u32,
+    /// The caller may block: nothing is put off.
+    pub(crate) armed: bool,
+    pub(crate) ticked: Instant,
+    /// A third of the notice: for how long silence is normal.
+    pub(crate) patience: Duration,
+}
+
+impl Tcp {
+    /// Most addresses of a process.
+    pub const PLACES_MAX: usize = PLACES_MAX;
+
+    /// Opens the transport, which listens from now on.
+    ///
+    /// # Errors
+    /// [`LinkError::BadAddress`]: no place to listen at, too many, or one that others cannot call.
+    /// [`LinkError::Incompatible`]: a number out of its bounds. [`LinkError::System`]: an address that is not of this
+    /// host, no free port in the range, or no descriptors.
+    pub fn new(config: TcpConfig) -> Result<Tcp, LinkError> {
+        config.check()?;
+        let bad = |what: String| Err(LinkError::BadAddress { what });
+        if !(1..=PLACES_MAX).contains(&config.places.len()) {
+            return bad(format!("{} places, 1 to {PLACES_MAX} expected", config.places.len()));
+        }
+        let watch = Watch::new()?;
+        let (mut listeners, mut places) = (Vec::new(), Vec::new());
+        for (at, place) in config.places.iter().enumerate() {
+            let address = place.address;
+            if address.is_unspecified() || address.is_multicast() {
+                return bad(format!("peers cannot call {address}"));
+            }
+            let (fd, place) = socket::listen(address, &config.ports, config.rank)?;
+            let listener = Listener { fd, shut: false };
+            watch.add(&listener.fd, listener.what(at), Interest::READING)?;
+            tracing::debug!(rank = config.rank, %place, "listening");
+            listeners.push(listener);
+            places.push(place);
+        }
+        let card = Card::own(&config, places)?;
+        let notice_ms = u32::try_from(config.notice.as_millis()).unwrap_or(u32::MAX);
+        Ok(Tcp {
+            limits: Limits {
+                name: "tcp",
+                eager_bytes: config.eager_bytes,
+                max_fragment_bytes: config.fragment_bytes,
+                ordered: true,
+                latency_ns: 12_000,
+                bandwidth_mb_s: 2_500,
+                death_notice_ms: notice_ms,
+            },
+            keys: Keys::new(config.secret.bytes(), &config.job),
+            digest: card.digest(),
+            card,
+            watch,
+            listeners,
+            links: Vec::new(),
+            by_id: HashMap::new(),
+            calling: 0,
+            strangers: Strangers::new(),
+            outbox: VecDeque::with_capacity(64),
+            again: Vec::new(),
+            again_before: Vec::new(),
+            hot: None,
+            polls: 0,
+            armed: false,
+            ticked: Instant::now(),
+            patience: config.notice / 3,
+            config,
+        })
+    }
+
+    fn state(&self, peer: PeerId) -> Result<&State, LinkError> {
+        let link = self.links.get(peer.0 as usize);
+        link.map(|link| &link.state).ok_or_else(|| LinkError::Unreachable {
+            reason: format!("{peer} was never connected to"),
+        })
+    }
+}
+
+impl Btl for Tcp {
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn address(&self) -> Address {
+        self.card.address()
+    }
+
+    fn connect(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        let id = self.know(peer)?;
+        self.call(id);
+        Ok(PeerId(id))
+    }
+
+    fn introduce(&mut self, peer: &Address) -> Result<PeerId, LinkError> {
+        self.know(peer).map(PeerId)
+    }
+
+    fn has_met(&self, peer: PeerId) -> bool {
+        let link = self.links.get(peer.0 as usize);
+        link.is_some_and(|link| link.met || !matches!(link.state, State::Known))
+    }
+
+    fn reserve(&mut self, to: PeerId, len: usize) -> Result<Slot, ReserveError> {
+        let max = self.config.fragment_bytes;
+        match self.state(to)? {
+            State::Lost(error) => return Err(error.clone().into()),
+            _ if len > max => return Err(ReserveError::TooLong { len, max }),
+            _ if self.outbox.len() >= UNREPORTED => {}
+            State::Up(up) if up.broken.is_none() => return up.outbound.reserve(to, len),
+            State::Known => self.call(to.0),
+            State::Calling(_) | State::Up(_) => {}
+        }
+        Err(ReserveError::Full)
+    }
+
+    fn send(&mut self, slot: Slot, tag: AmTag, done: Token) {
+        let to = slot.peer();
+        let link = self.links.get_mut(to.0 as usize);
+        let link = link.expect("a slot of this transport");
+        let error = match &mut link.state {
+            State::Up(up) => {
+                let first = up.outbound.is_empty();
+                let buffer = up.outbound.open(slot);
+                up.outbound.push(tag, buffer, done);
+                if first {
+                    self.flush(to.0);
+                }
+                return;
+            }
+            State::Lost(error) => error.clone(),
+            State::Known | State::Calling(_) => unreachable!("slots are made of links that stand"),
+        };
+        if done != Token::NONE {
+            self.outbox.push_back(Event::Sent { token: done, result: Err(error) });
+        }
+    }
+
+    fn send_short(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let Some(up) = self.links.get_mut(to.0 as usize).and_then(Link::up) else {
+            // The call, if it is due.
+            let _ = self.reserve(to, message.len());
+            return false;
+        };
+        if up.broken.is_some() || message.len() > self.config.fragment_bytes {
+            return false;
+        }
+        match up.outbound.short(&up.socket, tag, message) {
+            Ok(true) => {
+                up.silence.asked();
+                if !up.outbound.is_empty() {
+                    self.rewatch(to.0);
+                }
+                true
+            }
+            // Behind others, or there is no room in the socket: with a slot it can wait.
+            Ok(false) => self.send_with_slot(to, tag, message),
+            Err(error) => {
+                up.broken = Some(up.socket.ended(error));
+                self.look_again(to.0);
+                false
+            }
+        }
+    }
+
+    fn poll(&mut self, only: Option<PeerId>, sink: &mut dyn Sink) -> usize {
+        self.polls = self.polls.wrapping_add(1);
+        match only {
+            Some(peer) => self.receive(peer.0, sink, 1),
+            None => self.poll_all(sink),
+        }
+    }
+
+    fn arm(&mut self) -> Option<RawFd> {
+        self.armed = true;
+        self.set_alarm();
+        Some(self.watch.raw())
+    }
+}
+
+impl Tcp {
+    fn send_with_slot(&mut self, to: PeerId, tag: AmTag, message: Short<'_>) -> bool {
+        let Ok(mut slot) = self.reserve(to, message.len()) else { return false };
+        for (at, word) in message.words()[..message.len().div_ceil(8)].iter().enumerate() {
+            let bytes = word.to_ne_bytes();
+            let count = (message.len() - 8 * at).min(8);
+            slot.write(8 * at, &bytes[..count]).expect("host memory, as long as the message");
+        }
+        self.send(slot, tag, Token::NONE);
+        true
+    }
+}
+
+impl std::fmt::Debug for Tcp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Card { rank, places, .. } = &self.card;
+        write!(f, "Tcp of rank {rank} at {places:?}, {} peers", self.links.len())
+    }
+}

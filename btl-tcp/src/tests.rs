@@ -1,0 +1,157 @@
+//! The conformance suite over loopback addresses, and what is this transport's own: strangers, broken ways, both ends
+//! calling at once, places that cannot be had.
+
+mod meeting;
+mod places;
+mod proxy;
+mod strangers;
+mod suite;
+mod ways;
+
+use crate::{Place, Secret, Tcp, TcpConfig};
+use gapless_btl::{AmTag, Btl, Event, LinkError, PeerId, Queue, ReserveError, Token};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+pub(crate) const LOOPBACK_V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub(crate) const LOOPBACK_V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// What the processes of these tests share.
+pub(crate) fn secret() -> Secret {
+    Secret::new([0x5a; 32])
+}
+
+pub(crate) fn config(rank: u32, address: IpAddr) -> TcpConfig {
+    TcpConfig::new("tests of btl-tcp", rank, secret(), [Place::alone(address)])
+}
+
+pub(crate) fn tcp_at(rank: u32, address: IpAddr) -> Tcp {
+    Tcp::new(config(rank, address)).expect("a loopback address has free ports")
+}
+
+/// A bound on a wait that is far beyond anything that is right.
+pub(crate) struct Patience(Instant);
+
+impl Patience {
+    pub(crate) fn new() -> Patience {
+        Patience(Instant::now() + Duration::from_secs(120))
+    }
+
+    pub(crate) fn tick(&self, what: &str) {
+        assert!(Instant::now() < self.0, "waiting for {what} takes too long");
+        std::thread::yield_now();
+    }
+}
+
+/// Numbers from a seed (xorshift).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap_or(0) % bound.max(1)
+    }
+}
+
+/// The seed of a test: given, or another one each time. It is printed.
+pub(crate) fn seed() -> u64 {
+    let given = std::env::var("GAPLESS_SEED").ok().and_then(|text| text.parse().ok());
+    let seed =
+        given.unwrap_or_else(|| u64::from(u32::from_ne_bytes(crate::proof::random().unwrap())));
+    println!("GAPLESS_SEED={seed}");
+    seed
+}
+
+/// An end and what it has heard of one peer: numbered messages.
+pub(crate) struct End {
+    pub(crate) tcp: Tcp,
+    pub(crate) peer: PeerId,
+    events: Queue,
+    sent: u64,
+    pub(crate) heard: u64,
+    pub(crate) lost: Option<LinkError>,
+}
+
+impl End {
+    pub(crate) fn new(tcp: Tcp, peer: PeerId) -> End {
+        End { tcp, peer, events: Queue::with_capacity(16), sent: 0, heard: 0, lost: None }
+    }
+
+    fn bytes(number: u64, len: usize) -> Vec<u8> {
+        let mut random = Random::new(number);
+        let body = (0..len).map(|_| random.below(256).to_le_bytes()[0]);
+        number.to_le_bytes().into_iter().chain(body).collect()
+    }
+
+    /// The length of a message depends on its number: mostly short, some long.
+    fn len(number: u64) -> usize {
+        let mut random = Random::new(!number);
+        let bound = [60, 1_500, 3_000, 120_000][random.below(16).min(3)];
+        random.below(bound)
+    }
+
+    /// Sends the next message if there is room; whether there was.
+    pub(crate) fn send(&mut self) -> bool {
+        let bytes = End::bytes(self.sent, End::len(self.sent));
+        match self.tcp.reserve(self.peer, bytes.len()) {
+            Ok(mut slot) => {
+                slot.write(0, &bytes).unwrap();
+                self.tcp.send(slot, AmTag(3), Token::NONE);
+                self.sent += 1;
+                true
+            }
+            Err(ReserveError::Full | ReserveError::Link(_)) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Polls: messages come once each, intact and in order, and nothing after the loss.
+    pub(crate) fn poll(&mut self) {
+        self.tcp.poll(None, &mut self.events);
+        for event in self.events.drain() {
+            assert_eq!(self.lost, None, "after the loss there is nothing more: {event:?}");
+            match event {
+                Event::Arrived { from, tag: AmTag(3), fragment } => {
+                    assert_eq!(from, self.peer);
+                    let right = End::bytes(self.heard, End::len(self.heard));
+                    assert!(fragment.to_vec().unwrap() == right, "message {}", self.heard);
+                    self.heard += 1;
+                }
+                Event::Lost { peer, error } => {
+                    assert_eq!(peer, self.peer);
+                    self.lost = Some(error);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// Both ends exchange so many messages each way.
+pub(crate) fn exchange(a: &mut End, b: &mut End, count: u64) {
+    let patience = Patience::new();
+    let (to_b, to_a) = (a.sent + count, b.sent + count);
+    while a.heard < to_a || b.heard < to_b {
+        for (end, most) in [(&mut *a, to_b), (&mut *b, to_a)] {
+            if end.sent < most {
+                end.send();
+            }
+            end.poll();
+            assert_eq!(end.lost, None);
+        }
+        patience.tick("messages");
+    }
+}
+
+/// Two ends that know each other and have not called.
+pub(crate) fn introduced(mut a: Tcp, mut b: Tcp) -> (End, End) {
+    let to_b = a.introduce(&b.address()).unwrap();
+    let to_a = b.introduce(&a.address()).unwrap();
+    (End::new(a, to_b), End::new(b, to_a))
+}

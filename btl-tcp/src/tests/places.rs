@@ -1,0 +1,95 @@
+//! Where a process listens, or cannot.
+
+use super::{LOOPBACK_V4, config, exchange, introduced, tcp_at};
+use crate::card::Card;
+use crate::{Place, Tcp, TcpConfig};
+use gapless_btl::{Btl, LinkError};
+use std::time::Duration;
+
+fn refusal(config: TcpConfig) -> LinkError {
+    Tcp::new(config).expect_err("it cannot be had")
+}
+
+#[test]
+fn addresses_of_others_cannot_be_listened_at() {
+    // Kept for documents (RFC 5737): no host has it.
+    let config = config(0, "192.0.2.1".parse().unwrap());
+    let error = refusal(config);
+    assert!(matches!(error, LinkError::System { operation: "bind", .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("192.0.2.1") && text.contains("os error 99"), "{text}");
+}
+
+#[test]
+fn places_that_peers_cannot_call_are_refused() {
+    for places in [vec![], vec!["0.0.0.0"], vec!["::"], vec!["224.0.0.1"], vec!["127.0.0.1"; 9]] {
+        let places = places.iter().map(|it| Place::alone(it.parse().unwrap())).collect();
+        let error = refusal(TcpConfig { places, ..config(0, LOOPBACK_V4) });
+        assert!(matches!(error, LinkError::BadAddress { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn a_range_of_ports_may_be_exhausted_and_is_free_again() {
+    // A range that is free now, as far as one can know.
+    let probe = tcp_at(0, LOOPBACK_V4);
+    let first = probe.card.places[0].port().min(u16::MAX - 3);
+    drop(probe);
+    let ports = first..=first + 2;
+    let ranged = |rank| TcpConfig { ports: ports.clone(), ..config(rank, LOOPBACK_V4) };
+    let mut ends: Vec<Tcp> = Vec::new();
+    let error = loop {
+        match Tcp::new(ranged(u32::try_from(ends.len()).unwrap())) {
+            Ok(end) => ends.push(end),
+            Err(error) => break error,
+        }
+        assert!(ends.len() <= 3, "more ends than ports");
+    };
+    let text = error.to_string();
+    assert!(text.contains(&format!("from {first} to {}", first + 2)), "{text}");
+    for end in &ends {
+        assert!(ports.contains(&end.card.places[0].port()));
+    }
+    if ends.pop().is_some() {
+        assert!(Tcp::new(ranged(7)).is_ok(), "the port is free again");
+    }
+    let open = TcpConfig { ports: 0..=9, ..config(0, LOOPBACK_V4) };
+    assert!(refusal(open).to_string().contains("no range"));
+}
+
+#[test]
+fn of_several_places_one_that_answers_is_enough() {
+    for first in ["127.0.0.2", "192.0.2.1"] {
+        let patient = TcpConfig { notice: Duration::from_secs(3), ..config(0, LOOPBACK_V4) };
+        let (a, mut b) = (Tcp::new(patient).unwrap(), tcp_at(1, LOOPBACK_V4));
+        // Nobody listens at the first, or nothing answers there.
+        let place = std::net::SocketAddr::new(first.parse().unwrap(), 9);
+        b.card.places.insert(0, place);
+        b.digest = b.card.digest();
+        let (mut a, mut b) = introduced(a, b);
+        let patience = super::Patience::new();
+        while !a.send() {
+            a.poll();
+            b.poll();
+            patience.tick("a link");
+        }
+        exchange(&mut a, &mut b, 20);
+    }
+}
+
+#[test]
+fn a_place_where_nobody_listens_is_the_loss_of_the_peer_and_named() {
+    let (mut a, b) = (tcp_at(0, LOOPBACK_V4), tcp_at(1, LOOPBACK_V4));
+    let (address, place) = (b.address(), b.card.places[0]);
+    assert_eq!(Card::read(&address).unwrap().places, [place]);
+    drop(b);
+    let peer = a.connect(&address).unwrap();
+    let mut a = super::End::new(a, peer);
+    let patience = super::Patience::new();
+    while a.lost.is_none() {
+        a.poll();
+        patience.tick("the loss");
+    }
+    let Some(LinkError::PeerGone { reason }) = a.lost else { panic!("{:?}", a.lost) };
+    assert!(reason.contains(&place.to_string()) && reason.contains("os error 111"), "{reason}");
+}

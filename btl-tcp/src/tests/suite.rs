@@ -1,0 +1,58 @@
+//! The suite that every transport passes, over the loopback addresses of both families.
+
+use crate::Tcp;
+use crate::link::State;
+use crate::tests::{LOOPBACK_V4, LOOPBACK_V6, tcp_at};
+use gapless_btl::PeerId;
+use gapless_btl::conformance::Fixture;
+use std::io::IoSlice;
+use std::net::{IpAddr, TcpListener};
+
+/// Ends at one address of this host.
+struct At(IpAddr);
+
+impl Fixture for At {
+    type Btl = Tcp;
+
+    fn pair(&mut self) -> (Tcp, Tcp) {
+        (tcp_at(0, self.0), tcp_at(1, self.0))
+    }
+
+    fn process_end(&mut self) -> Option<Tcp> {
+        let child = std::env::var_os("GAPLESS_CONFORMANCE_CHILD").is_some();
+        Some(tcp_at(u32::from(child), self.0))
+    }
+
+    fn garbage(&mut self, from: &mut Tcp, to: PeerId, variant: u32) -> bool {
+        let bytes: &[u8] = match variant {
+            0 => &[0xff; 64],
+            // A length, a kind, zeros that are none, a second welcome, a body cut short, a header cut short.
+            1 => &[0, 0xff, 0, 0, 2, 7, 0, 0],
+            2 => &[0, 0, 0, 1, 3, 7, 0, 0, 1],
+            3 => &[0, 0, 0, 1, 2, 7, 0, 1, 1],
+            4 => &[0, 0, 0, 0, 1, 0, 0, 0],
+            5 => &[0, 0, 0, 9, 2, 7, 0, 0, 1, 2],
+            6 => &[0, 1, 0, 0, 2, 7, 0, 0, 1, 2],
+            7 => &[0, 0],
+            _ => return false,
+        };
+        let State::Up(up) = &from.links[to.0 as usize].state else { panic!("the link stands") };
+        assert_eq!(up.socket.write(&[IoSlice::new(bytes)]), Ok(bytes.len()));
+        true
+    }
+}
+
+/// The IPv6 loopback address; where the system has none, that of IPv4, and that is said.
+fn v6() -> IpAddr {
+    if TcpListener::bind((LOOPBACK_V6, 0)).is_ok() {
+        return LOOPBACK_V6;
+    }
+    gapless_btl::conformance::skip(
+        "gapless-btl-tcp ipv6",
+        "nobody can listen at ::1: over IPv4 instead",
+    );
+    LOOPBACK_V4
+}
+
+gapless_btl::conformance!(ipv4, At(LOOPBACK_V4));
+gapless_btl::conformance!(ipv6, At(v6()));

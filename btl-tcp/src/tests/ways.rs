@@ -1,0 +1,56 @@
+//! Messages over ways that cut them into pieces, and that break.
+
+use super::proxy::{Ending, Proxy};
+use super::{End, LOOPBACK_V4, Patience, Random, exchange, introduced, seed, tcp_at};
+use crate::Tcp;
+use gapless_btl::LinkError;
+
+/// An end that can only be called through a proxy.
+fn behind(rank: u32, seed: u64, piece: usize, ending: Ending) -> (Tcp, Proxy) {
+    let mut end = tcp_at(rank, LOOPBACK_V4);
+    let proxy = Proxy::to(end.card.places[0], seed, piece, ending);
+    end.card.places = vec![proxy.at];
+    end.digest = end.card.digest();
+    (end, proxy)
+}
+
+#[test]
+fn messages_survive_any_pieces() {
+    let seed = seed();
+    for (round, piece) in [1, 7, 100, 5000, 200_000].into_iter().enumerate() {
+        let seed = seed.wrapping_add(round as u64);
+        let (a, _to_a) = behind(0, seed, piece, Ending::Never);
+        let (b, _to_b) = behind(1, seed ^ 0xff, piece, Ending::Never);
+        let (mut a, mut b) = introduced(a, b);
+        exchange(&mut a, &mut b, if piece < 100 { 30 } else { 200 });
+    }
+}
+
+#[test]
+fn a_way_that_breaks_is_a_loss_after_an_intact_beginning() {
+    let seed = seed();
+    let mut random = Random::new(seed);
+    for round in 0..30 {
+        // Some break while the link is made: then it is made once more.
+        let after = [random.below(300), random.below(5000), random.below(2_000_000)][round % 3];
+        let ending = Ending::After(after);
+        let (a, _to_a) = behind(0, seed + round as u64, 3000, ending);
+        let (b, _to_b) = behind(1, seed ^ round as u64, 3000, ending);
+        let (mut a, mut b) = introduced(a, b);
+        let patience = Patience::new();
+        while a.lost.is_none() || b.lost.is_none() {
+            for end in [&mut a, &mut b] {
+                if end.lost.is_none() {
+                    end.send();
+                }
+                end.poll();
+            }
+            patience.tick("the loss");
+        }
+        for End { lost, .. } in [a, b] {
+            let lost = lost.unwrap();
+            let told = matches!(lost, LinkError::PeerGone { .. } | LinkError::Unreachable { .. });
+            assert!(told, "round {round}: {lost:?}");
+        }
+    }
+}
