@@ -76,9 +76,9 @@ impl Inbound {
         }
     }
 
-    /// Delivers at most `batch` messages; how many it were, whether anything was read, and why it stopped. `offers` says
-    /// whether messages may be offered in this poll, and is made false by one that is given as an event. The buffers
-    /// of a peer that is `closing` are not limited: what it has said is bounded by what the system holds.
+    /// Delivers at most `batch` messages; how many it were, whether anything was read, and why it stopped. `offers`
+    /// says whether messages may be offered in this poll, and is made false by one that is given as an event. The
+    /// buffers of a peer that is `closing` are not limited: what it has said is bounded by what the system holds.
     pub(crate) fn receive(
         &mut self,
         socket: &Socket,

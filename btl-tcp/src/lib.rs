@@ -37,14 +37,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A world does not use it by itself yet: a program adds it with `World::builder().transport(…)`, and gives all ranks
-//! the same secret.
-//!
 //! # What the secret protects from
 //!
-//! Whoever does not know it cannot become a peer, by calling or by being called, nor make a process read more than a
-//! greeting of 112 bytes. What follows is neither encrypted nor authenticated: whoever can read or change the packets of
-//! the network can read messages and change them.
+//! Whoever does not know it cannot become a peer, by calling or by being called, nor make a process parse a byte. What
+//! follows is neither encrypted nor authenticated: whoever can read or change the packets of the network can read
+//! messages and change them.
 //!
 //! # What `Sent` means here
 //!

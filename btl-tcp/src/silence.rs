@@ -4,12 +4,12 @@
 //! not acknowledged, and its own limit for that, `TCP_USER_TIMEOUT`, ends connections to processes that are alive but
 //! too busy to read. So if a peer says nothing after we wrote to it, a second connection is made to its listener, a
 //! **pulse**: that is answered by the peer's host, however busy the process is. If it is not, the peer is lost. If the
-//! host refuses it, the process has ended: what is left of its last words is read to the end, whoever holds the buffers.
-//! So pulses also go to peers whose end may be behind messages that there is no room for.
+//! host refuses it, the process has ended: what is left of its last words is read to the end, whoever holds the
+//! buffers. So pulses also go to peers whose end may be behind messages that there is no room for.
 //!
 //! The bound: silence for one patience, then a pulse that is not answered for another one; or a pulse that stood and
-//! whose keep-alives are not answered for two. The patience is a third of [`TcpConfig::notice`], which leaves a third for
-//! the coarseness of clocks.
+//! whose keep-alives are not answered for two. The patience is a third of [`TcpConfig::notice`], which leaves a third
+//! for the coarseness of clocks.
 //!
 //! [`TcpConfig::notice`]: crate::TcpConfig::notice
 

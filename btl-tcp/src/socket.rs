@@ -150,8 +150,8 @@ impl Socket {
         sockopt::set_socket_keepalive(&self.fd, true)
     }
 
-    /// While a connection is proved, what was written must be acknowledged within the patience: it is so little that the
-    /// other host always has room for it.
+    /// While a connection is proved, what was written must be acknowledged within the patience: it is so little that
+    /// the other host always has room for it.
     fn limit_handshake(&self, patience: Duration) -> Result<(), Errno> {
         let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(&self.fd, ms)

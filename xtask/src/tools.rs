@@ -60,6 +60,12 @@ const TOOLS: &[Tool] = &[
         required: false,
     },
     Tool {
+        probe: Probe::Program("ip"),
+        packages: &["iproute2"],
+        why: "jobs on two hosts, which are network namespaces",
+        required: false,
+    },
+    Tool {
         probe: Probe::Program("mpiexec.hydra"),
         packages: &["mpich"],
         why: "jobs under MPICH's mpiexec",

@@ -118,15 +118,15 @@ pub(crate) fn ranks_with(
     let mut command = gapless();
     command.args(["run", "-p", "-n", &ranks.to_string(), "-e", &format!("{BODY}={name}")]);
     command.args(again(name));
-    let output = finish(command, WATCHDOG);
-    assert!(
-        output.status.success(),
-        "{}\n{}\n{}",
-        output.status,
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    assert_ran(&output, ranks);
+    assert_ran(&finish_all(command, WATCHDOG), ranks);
+}
+
+/// As [`finish`], for a command that must succeed.
+pub(crate) fn finish_all(command: Command, within: Duration) -> Output {
+    let output = finish(command, within);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    output
 }
 
 /// Asserts that a test passed in so many processes: a misspelt name would run nothing, successfully.
@@ -145,14 +145,29 @@ pub(crate) fn orphans(
     body: impl FnOnce(gapless::Builder),
 ) {
     if is_rank(name) {
-        let number = |name| std::env::var(name).unwrap().parse().unwrap();
-        let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
-        let wireup = Folder { rank: number(RANK), size: number(SIZE), fences: 0, folder };
-        return body(World::builder().wireup(Box::new(wireup)));
+        return body(World::builder().wireup(folder_wireup()));
     }
+    orphans_at(size, name, dying, within, |_| Vec::new());
+}
+
+/// In a rank without a launcher: meeting through files.
+pub(crate) fn folder_wireup() -> Box<dyn Wireup> {
+    let number = |name| std::env::var(name).unwrap().parse().unwrap();
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    Box::new(Folder { rank: number(RANK), size: number(SIZE), fences: 0, folder })
+}
+
+/// Starts the ranks of [`orphans`], each by the command that `before` gives, and waits for them.
+pub(crate) fn orphans_at(
+    size: u32,
+    name: &str,
+    dying: &[u32],
+    within: Duration,
+    before: impl Fn(u32) -> Vec<std::ffi::OsString>,
+) {
     let folder = tempfile::tempdir().expect("a folder for meeting");
-    let words = again(name);
     let start = |rank: u32| {
+        let words = [before(rank), again(name)].concat();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).env(BODY, name).env(FOLDER, folder.path());
         command.env(RANK, rank.to_string()).env(SIZE, size.to_string());

@@ -1,8 +1,9 @@
 //! Choices about a world, and its start: transports, addresses, connections.
 
+use super::card::{self, Network};
 use super::places::Places;
 use super::progress::ProgressThread;
-use super::{Connection, World, card};
+use super::{Connection, World};
 use crate::accelerators::Accelerators;
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 use crate::accelerators::OnDemand;
@@ -10,16 +11,19 @@ use crate::collective::Tools;
 use crate::communicator::Communicator;
 use crate::descriptors;
 use crate::error::Error;
+use crate::network::{self, Choices, Settings, TCP};
 use crate::shared::Shared;
 use crate::tuning::coll::Table;
 use crate::wireup::{self, Wireup, WireupError};
 use gapless_bml::{Bml, Rank};
 use gapless_btl::{Address, Btl, Limits};
 use gapless_btl_sm::{Sm, SmConfig};
+use gapless_btl_tcp::Secret;
 use gapless_engine::{Engine, HostEngine};
 use gapless_mem::Device;
 use gapless_pml::{Config, Pml, Tuning};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 
 /// The name of the built-in shared-memory transport.
@@ -30,6 +34,15 @@ const PROCESSES_MAX: u32 = 1 << 20;
 
 /// Under which key every process publishes its card.
 const CARD: &str = "gapless-card";
+
+/// Under which key rank 0 publishes the job's secret.
+const SECRET: &str = "gapless-secret";
+
+/// Under which key a process publishes where it can be called, if the job has several hosts.
+const PLACES: &str = "gapless-tcp";
+
+/// Published there by who has no such transport.
+const NOWHERE: &str = "none";
 
 /// Choices about a world; everything has a default.
 ///
@@ -45,6 +58,7 @@ const CARD: &str = "gapless-card";
 pub struct Builder {
     transports: Vec<Box<dyn Btl>>,
     only: Option<Vec<String>>,
+    network: Choices,
     engines: Vec<Arc<dyn Engine>>,
     devices: Vec<Arc<dyn Device>>,
     no_detection: bool,
@@ -65,8 +79,8 @@ impl Builder {
         self
     }
 
-    /// Uses no transports but those with these names (`"sm"` is the built-in one); a process
-    /// reaches itself without any.
+    /// Uses no transports but those with these names (`"sm"` and `"tcp"` are the built-in ones); a process
+    /// reaches itself without any. All ranks must say the same.
     #[must_use]
     pub fn only<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Builder {
         self.only = Some(names.into_iter().map(Into::into).collect());
@@ -90,6 +104,24 @@ impl Builder {
     /// ```
     pub fn limits(&self) -> impl Iterator<Item = &Limits> {
         self.transports.iter().map(|btl| btl.limits()).filter(|limits| self.uses(limits.name))
+    }
+
+    /// Which interfaces of this host are used for TCP, if the job has several hosts: names (`"eth0"`, `"ib*"`),
+    /// networks (`"10.1.0.0/16"`) and addresses, apart by commas; after `!` what is not used. By default all but
+    /// loopback and those that lead to containers or virtual machines of this host (`docker*`, `br-*`, `virbr*`,
+    /// `cni*`, `veth*`), which are used if there is nothing else. Goes before the variable `GAPLESS_TCP_INTERFACES`.
+    #[must_use]
+    pub fn tcp_interfaces(mut self, list: impl Into<String>) -> Builder {
+        self.network.interfaces = Some(list.into());
+        self
+    }
+
+    /// The ports at which this process may listen for TCP, from 1 up: one for each address. By default the system
+    /// chooses. Goes before the variable `GAPLESS_TCP_PORTS`.
+    #[must_use]
+    pub fn tcp_ports(mut self, ports: RangeInclusive<u16>) -> Builder {
+        self.network.ports = Some(ports);
+        self
     }
 
     /// Adds an engine, which is asked before the host's.
@@ -158,9 +190,9 @@ impl Builder {
         self
     }
 
-    /// Whether ranks compare what they give to a collective before it begins. If operations, roots, lengths or operators
-    /// do not fit together, all ranks get an error that names the argument and a rank that differs, and nothing else is
-    /// sent. Off by default, as it costs exchanges among all ranks before every collective.
+    /// Whether ranks compare what they give to a collective before it begins. If operations, roots, lengths or
+    /// operators do not fit together, all ranks get an error that names the argument and a rank that differs, and
+    /// nothing else is sent. Off by default, as it costs exchanges among all ranks before every collective.
     ///
     /// All ranks must say the same: where some compare and others do not, collectives fail or wait for ever.
     #[must_use]
@@ -197,6 +229,7 @@ impl Builder {
             Some(table) => table,
             None => Table::with(crate::tuning::coll::load()?),
         };
+        let settings = std::mem::take(&mut self.network).settle()?;
         let mut wireup = match self.wireup.take() {
             Some(wireup) => wireup,
             None => wireup::detect()?,
@@ -215,7 +248,12 @@ impl Builder {
         for device in &self.devices {
             attach(&mut bml, device);
         }
-        let (local, places) = meet(&mut *wireup, &mut bml, &table)?;
+        let network = match (self.uses(TCP), self.uses(SM)) {
+            (false, _) => Network::No,
+            (true, true) => Network::Able,
+            (true, false) => Network::Wanted,
+        };
+        let (local, places) = meet(&mut *wireup, &mut bml, &table, (network, &settings))?;
         let accelerators = Arc::new(Accelerators::new(!self.no_detection));
         #[cfg(any(feature = "cuda", feature = "opencl"))]
         if !self.no_detection {
@@ -239,7 +277,7 @@ impl Builder {
     /// The transports to use: those given, and the built-in one if there is any peer to reach.
     fn chosen(&mut self, wireup: &dyn Wireup) -> Result<Vec<Box<dyn Btl>>, Error> {
         let known: Vec<&str> =
-            self.transports.iter().map(|btl| btl.limits().name).chain([SM]).collect();
+            self.transports.iter().map(|btl| btl.limits().name).chain([SM, TCP]).collect();
         if let Some(names) = &self.only
             && let Some(name) = names.iter().find(|name| !known.contains(&name.as_str()))
         {
@@ -253,7 +291,7 @@ impl Builder {
             match Sm::new(config) {
                 Ok(sm) => chosen.push(Box::new(sm)),
                 // A process that is alone, or has other transports, needs none.
-                Err(error) if wireup.size() == 1 || !chosen.is_empty() => {
+                Err(error) if wireup.size() == 1 || !chosen.is_empty() || self.uses(TCP) => {
                     tracing::warn!(%error, "no shared memory between processes");
                 }
                 Err(error) => return Err(Error::Transport { name: SM, error }),
@@ -272,35 +310,57 @@ pub(crate) fn attach(bml: &mut Bml, device: &Arc<dyn Device>) {
 }
 
 /// Publishes where this process can be met, reads where the others can, and notes that: links are made when they
-/// are needed, and to those that tell of deaths. Compares the tables of collectives. Gives how many processes of this
-/// host, with this one, may run on this one's processors, and where each process is.
-fn meet(wireup: &mut dyn Wireup, bml: &mut Bml, table: &Table) -> Result<(usize, Places), Error> {
+/// are needed, and to those that tell of deaths. If there are several hosts, opens TCP and publishes that as well.
+/// Compares the tables of collectives. Gives how many processes of this host, with this one, may run on this one's
+/// processors, and where each process is.
+fn meet(
+    wireup: &mut dyn Wireup,
+    bml: &mut Bml,
+    table: &Table,
+    (network, settings): (Network, &Settings),
+) -> Result<(usize, Places), Error> {
     let (me, size) = (wireup.rank(), wireup.size());
     let addresses = bml.addresses();
     let digest = crate::tuning::coll::digest(table);
-    let own = card::write(addresses.len(), &digest);
+    let own = card::write(addresses.len(), &digest, network);
     wireup.put(CARD, &own)?;
     for (index, (name, address)) in addresses.iter().enumerate() {
         wireup.put(&rail_key(index), &card::write_rail(name, address))?;
     }
+    if me == 0 && size > 1 {
+        let secret = Secret::random().map_err(|error| Error::Transport { name: TCP, error })?;
+        wireup.put(SECRET, &network::write_secret(&secret))?;
+    }
     wireup.fence()?;
-    let (mut sharing, mut others, mut cards) = (1, Vec::new(), Vec::new());
-    for rank in 0..size {
-        if rank == me {
-            cards.push(own.clone());
-            continue;
-        }
-        let text = wireup.get(rank, CARD)?;
-        let rails = card::check(rank, &text)?;
-        let theirs: Vec<(String, Address)> = (0..rails)
+    let cards: Vec<String> = (0..size)
+        .map(|rank| if rank == me { Ok(own.clone()) } else { Ok(wireup.get(rank, CARD)?) })
+        .collect::<Result<_, Error>>()?;
+    let strangers = (0..).zip(&cards).filter(|(rank, _)| *rank != me);
+    let rails: Vec<(u32, usize)> = strangers
+        .map(|(rank, text)| Ok((rank, card::check(rank, text)?)))
+        .collect::<Result<_, Error>>()?;
+    let several = size > 1 && card::need_network(&cards);
+    if several {
+        open_network(wireup, bml, (network, settings))?;
+    }
+    let (mut sharing, mut others) = (1, Vec::new());
+    for (rank, rails) in rails {
+        let text = &cards[rank as usize];
+        let mut theirs: Vec<(String, Address)> = (0..rails)
             .map(|index| card::read_rail(rank, &wireup.get(rank, &rail_key(index))?))
             .collect::<Result<_, Error>>()?;
+        // Where shared memory reaches, TCP is not used.
+        let near = |(name, _): &(String, Address)| name == SM;
+        let reached =
+            network != Network::Wanted && !card::are_apart(&own, text) && theirs.iter().any(near);
+        if several && !reached {
+            theirs.extend(read_places(rank, &wireup.get(rank, PLACES)?)?);
+        }
         bml.introduce(Rank(rank), &theirs)?;
-        sharing += usize::from(card::shares_processors(&text));
-        if !card::has_table(&text, &digest) {
+        sharing += usize::from(card::share_machine(&own, text) && card::shares_processors(text));
+        if !card::has_table(text, &digest) {
             others.push(rank);
         }
-        cards.push(text);
     }
     if !others.is_empty() {
         return Err(Error::TablesDiffer { rank: me, others });
@@ -309,6 +369,38 @@ fn meet(wireup: &mut dyn Wireup, bml: &mut Bml, table: &Table) -> Result<(usize,
     let local = wireup.local_size().and_then(|local| usize::try_from(local).ok());
     let places = Places::new(cards.iter().map(String::as_str));
     Ok((local.unwrap_or(usize::MAX).min(sharing), places))
+}
+
+/// Opens the transport to other hosts, if this process may have one, and publishes where it is called; every process of
+/// the job does this, or none. Waits until all have.
+fn open_network(
+    wireup: &mut dyn Wireup,
+    bml: &mut Bml,
+    (network, settings): (Network, &Settings),
+) -> Result<(), Error> {
+    let word = if network == Network::No {
+        NOWHERE.to_owned()
+    } else {
+        let word = wireup.get(0, SECRET)?;
+        // Nothing of it is shown.
+        let secret = network::read_secret(&word).ok_or_else(|| Error::BadCard {
+            rank: 0,
+            what: "secret",
+            text: format!("{} characters", word.len()),
+        })?;
+        let tcp = network::open(settings, wireup.job(), wireup.rank(), secret)
+            .map_err(|error| Error::Transport { name: TCP, error })?;
+        let word = card::write_rail(TCP, &tcp.address());
+        bml.add(Box::new(tcp));
+        word
+    };
+    wireup.put(PLACES, &word)?;
+    Ok(wireup.fence()?)
+}
+
+/// Where a process is called, unless it has no such transport.
+fn read_places(rank: u32, word: &str) -> Result<Option<(String, Address)>, Error> {
+    if word == NOWHERE { Ok(None) } else { card::read_rail(rank, word).map(Some) }
 }
 
 fn rail_key(index: usize) -> String {

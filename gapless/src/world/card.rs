@@ -12,8 +12,31 @@ const WIRE_VERSION: u32 = 7;
 /// The digest of the table of collectives.
 const TABLE: &str = "collectives";
 
-/// What no other host has: the number of the start of its system.
+/// What no other host has: the number of the start of its system, and that of the namespace of its sockets.
 const HOST: &str = "host";
+
+/// Whether the process has TCP.
+const NETWORK: &str = "network";
+
+/// Whether a process has a transport to other hosts of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// It may not use one.
+    No,
+    /// It can, for peers of other hosts.
+    Able,
+    /// It has no other way to any peer.
+    Wanted,
+}
+
+impl Network {
+    const ALL: [(Network, &str); 3] =
+        [(Network::No, "no"), (Network::Able, "able"), (Network::Wanted, "wanted")];
+
+    fn word(self) -> &'static str {
+        Network::ALL.iter().find(|(it, _)| *it == self).map_or("", |(_, word)| word)
+    }
+}
 
 /// What must be the same at both ends, by name.
 fn traits() -> Vec<(&'static str, String)> {
@@ -34,13 +57,14 @@ fn traits() -> Vec<(&'static str, String)> {
 }
 
 /// The card of a process with `rails` transports, and the digest of its table of collectives.
-pub(crate) fn write(rails: usize, table: &str) -> String {
+pub(crate) fn write(rails: usize, table: &str, network: Network) -> String {
     let (system, allowed) = (Processors::here(), Processors::allowed());
     let rest = [
         ("transports", rails.to_string()),
         (TABLE, table.to_owned()),
         ("processors", in_hexadecimal(&set(&allowed))),
         (HOST, own_host()),
+        (NETWORK, network.word().to_owned()),
     ];
     let groups = Level::INSIDE.map(|level| {
         let group = system.common(level, &allowed).map(|group| group.number.to_string());
@@ -88,7 +112,38 @@ pub(crate) fn group(card: &str, level: Level) -> Option<usize> {
 /// Nothing if the system does not tell.
 fn own_host() -> String {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    text.chars().filter(char::is_ascii_hexdigit).collect()
+    let boot: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    match rustix::fs::stat("/proc/self/ns/net") {
+        Ok(sockets) if !boot.is_empty() => format!("{boot}-{}", sockets.st_ino),
+        _ => String::new(),
+    }
+}
+
+/// Whether processes with these cards are known to be on different hosts.
+pub(crate) fn are_apart(one: &str, other: &str) -> bool {
+    matches!((host(one), host(other)), (Some(one), Some(other)) if one != other)
+}
+
+/// Whether processes with these cards may be on one machine, be it with other sockets.
+pub(crate) fn share_machine(one: &str, other: &str) -> bool {
+    let boot = |card| host(card).and_then(|host: &str| host.split('-').next());
+    !matches!((boot(one), boot(other)), (Some(one), Some(other)) if one != other)
+}
+
+/// Whether all processes of a job open their transports to other hosts, which all of them decide alike: some are on
+/// different hosts, or one has no other transport of ours.
+pub(crate) fn need_network(cards: &[String]) -> bool {
+    let networks = || cards.iter().map(|card| network(card));
+    let apart = cards.iter().any(|card| are_apart(card, &cards[0]));
+    networks().any(|it| it == Network::Wanted)
+        || (apart && networks().any(|it| it == Network::Able))
+}
+
+/// What a process with this card has.
+pub(crate) fn network(card: &str) -> Network {
+    let word = word(card, NETWORK);
+    let known = Network::ALL.iter().find(|(_, name)| word == Some(name));
+    known.map_or(Network::No, |(network, _)| *network)
 }
 
 fn word<'a>(card: &'a str, name: &str) -> Option<&'a str> {
@@ -154,25 +209,27 @@ mod tests {
 
     #[test]
     fn own_cards_are_accepted() {
-        assert_eq!(check(3, &write(2, "0a")).unwrap(), 2);
+        assert_eq!(check(3, &write(2, "0a", Network::Able)).unwrap(), 2);
     }
 
     #[test]
     fn strangers_are_named() {
-        let other = write(1, "0a").replace("endianness:little", "endianness:middle");
+        let other = write(1, "0a", Network::Able).replace("endianness:little", "endianness:middle");
         let error = check(7, &other).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("rank 7") && text.contains("middle there"), "{text}");
-        for card in ["", "x", "wire-version:7", &write(1, "0a").replace("transports", "t")] {
+        for card in
+            ["", "x", "wire-version:7", &write(1, "0a", Network::Able).replace("transports", "t")]
+        {
             assert!(matches!(check(1, card), Err(Error::BadCard { rank: 1, .. })), "{card}");
         }
-        let future = write(1, "0a").replace("wire-version:7", "wire-version:999");
+        let future = write(1, "0a", Network::Able).replace("wire-version:7", "wire-version:999");
         assert!(matches!(check(1, &future), Err(Error::Incompatible { .. })));
     }
 
     #[test]
     fn processors_are_shared_unless_they_are_known_to_be_others() {
-        assert!(shares_processors(&write(1, "0a")), "ours with ourselves");
+        assert!(shares_processors(&write(1, "0a", Network::Able)), "ours with ourselves");
         assert!(shares_processors("wire-version:1") && shares_processors("processors:zz"));
         assert!(share(&[0b100], &[0b110, 1]) && share(&[], &[1]) && share(&[1], &[]));
         assert!(!share(&[0b100], &[0b011]) && !share(&[0, 1], &[1]));
@@ -183,7 +240,7 @@ mod tests {
 
     #[test]
     fn cards_say_on_which_groups_of_processors_a_process_is_kept() {
-        let own = write(1, "0a");
+        let own = write(1, "0a", Network::Able);
         let here = |level| Processors::here().common(level, &Processors::allowed());
         for level in Level::INSIDE {
             assert_eq!(group(&own, level), here(level).map(|group| group.number), "{level}");
@@ -194,8 +251,28 @@ mod tests {
 
     #[test]
     fn other_tables_of_collectives_are_noticed() {
-        assert!(has_table(&write(1, "0a"), "0a"));
-        assert!(!has_table(&write(1, "0b"), "0a") && !has_table("wire-version:7", "0a"));
+        assert!(has_table(&write(1, "0a", Network::Able), "0a"));
+        assert!(
+            !has_table(&write(1, "0b", Network::No), "0a") && !has_table("wire-version:7", "0a")
+        );
+    }
+
+    #[test]
+    fn ports_are_opened_only_where_a_host_is_left() {
+        let card = |host: &str, network: Network| {
+            let (own, here) = (write(1, "0a", network), own_host());
+            own.replace(&format!("host:{here}"), &format!("host:{host}"))
+        };
+        let needed = |cards: &[(&str, Network)]| {
+            need_network(&cards.iter().map(|(host, it)| card(host, *it)).collect::<Vec<_>>())
+        };
+        let (no, able, wanted) = (Network::No, Network::Able, Network::Wanted);
+        assert!(!needed(&[("a-1", able), ("a-1", able)]) && !needed(&[("", able), ("a-1", able)]));
+        assert!(needed(&[("a-1", able), ("a-2", no)]) && needed(&[("a-1", wanted), ("a-1", no)]));
+        assert!(!needed(&[("a-1", no), ("b-1", no)]));
+        assert!(share_machine(&card("a-1", no), &card("a-2", no)) && share_machine("", ""));
+        assert!(!share_machine(&card("a-1", no), &card("b-1", no)));
+        assert!(!are_apart("", "") && are_apart(&card("a-1", no), &card("a-2", no)));
     }
 
     #[test]

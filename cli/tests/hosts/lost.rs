@@ -1,0 +1,86 @@
+//! Ranks of the other host that are killed, and a cable that is pulled out.
+
+use super::{host_of, namespaces::INTERFACE, on_two_hosts};
+use crate::common::{await_flag, flag, meeting_folder};
+use gapless::{Error, World};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Twelve seconds are promised, and two of progress; a watchdog waits ten times as long.
+const NOTICE: Duration = Duration::from_secs(140);
+
+/// Everybody has a link to everybody.
+fn meet(world: &World) {
+    let comm = world.comm();
+    for round in 0..3u8 {
+        for other in (0..comm.size()).filter(|&other| other != comm.rank()) {
+            let mut byte = [0u8];
+            comm.sendrecv(&[round], (other, 5), &mut byte, (other, 5)).unwrap();
+            assert_eq!(byte, [round]);
+        }
+    }
+    flag(&meeting_folder(), &format!("met-{}", world.rank()));
+    (0..world.size()).for_each(|rank| await_flag(&meeting_folder(), &format!("met-{rank}")));
+}
+
+fn loses<T: std::fmt::Debug>(rank: u32, wait: impl FnOnce() -> Result<T, Error>) -> String {
+    let begin = Instant::now();
+    let error = wait().expect_err("it is gone");
+    assert!(begin.elapsed() < NOTICE, "after {:?}: {error}", begin.elapsed());
+    assert_eq!(error.lost_rank(), Some(rank), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn a_rank_that_is_killed() {
+    on_two_hosts("lost::a_rank_that_is_killed", &[3], |builder| {
+        let world = builder.init().unwrap();
+        meet(&world);
+        let comm = world.comm();
+        if world.rank() == 3 {
+            let me = rustix::process::getpid();
+            rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
+        }
+        loses(3, || comm.recv(&mut [0u8; 8], 3, 0));
+        loses(3, || comm.send(&vec![0u8; 1 << 20], 3, 0));
+        // The others are not harmed, on whichever host.
+        for other in (0..3).filter(|&other| other != world.rank()) {
+            let mut byte = [0u8];
+            comm.sendrecv(&[7u8], (other, 6), &mut byte, (other, 6)).unwrap();
+            assert_eq!(byte, [7]);
+        }
+        std::mem::forget(world);
+    });
+}
+
+#[test]
+fn a_cable_that_is_pulled_out() {
+    on_two_hosts("lost::a_cable_that_is_pulled_out", &[], |builder| {
+        let world = builder.init().unwrap();
+        meet(&world);
+        let comm = world.comm();
+        if world.rank() == 0 {
+            let down = Command::new("ip").args(["link", "set", INTERFACE, "down"]).status();
+            assert!(down.unwrap().success());
+            flag(&meeting_folder(), "down");
+        }
+        await_flag(&meeting_folder(), "down");
+        let far = (0..4).filter(|&other| host_of(other) != host_of(world.rank()));
+        for (turn, other) in far.enumerate() {
+            // One waits for a message, one sends: an idle connection, and one that is not acknowledged.
+            if (turn as u32 + world.rank()).is_multiple_of(2) {
+                loses(other, || comm.recv(&mut [0u8; 8], other, 0));
+            } else {
+                loses(other, || comm.send(&vec![0u8; 1 << 20], other, 0));
+            }
+        }
+        // Neighbours have each other.
+        let near = world.rank() ^ 1;
+        let mut byte = [0u8];
+        comm.sendrecv(&[9u8], (near, 6), &mut byte, (near, 6)).unwrap();
+        assert_eq!(byte, [9]);
+        flag(&meeting_folder(), &format!("over-{}", world.rank()));
+        (0..4).for_each(|rank| await_flag(&meeting_folder(), &format!("over-{rank}")));
+        std::mem::forget(world);
+    });
+}

@@ -1,0 +1,52 @@
+//! Jobs on two hosts: network namespaces with names of their own (UTS), joined by a pair of virtual interfaces, so that
+//! sockets of one host are not reached from the other. Ranks 0 and 1 are on the first, 2 and 3 on the second. Needs
+//! root and `ip` (iproute2); skipped aloud without. No address outside these namespaces is ever called.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod lost;
+mod namespaces;
+mod together;
+
+use common::{BODY, again, finish_all, is_rank};
+use gapless::{Builder, World};
+use namespaces::Namespaces;
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// No job here takes longer unless something hangs.
+const WATCHDOG: Duration = Duration::from_secs(200);
+
+/// Which host a rank is on.
+fn host_of(rank: u32) -> usize {
+    usize::from(rank >= 2)
+}
+
+/// Runs `body` as four ranks on two hosts, which meet in a folder; nobody ends the others when one dies. To be all that
+/// the test called `name` does.
+fn on_two_hosts(name: &str, dying: &[u32], body: impl FnOnce(Builder)) {
+    if is_rank(name) {
+        return body(World::builder().wireup(common::folder_wireup()));
+    }
+    let Some(hosts) = Namespaces::new(name) else { return };
+    common::orphans_at(4, name, dying, WATCHDOG, |rank| hosts.enter(host_of(rank)));
+}
+
+/// Runs this test binary's `name` as four ranks on two hosts, under `gapless run`.
+fn under_our_launcher(name: &str, body: impl FnOnce(World)) {
+    if is_rank(name) {
+        return body(World::init().expect("the world comes to be"));
+    }
+    let Some(hosts) = Namespaces::new(name) else { return };
+    let mut command = common::gapless();
+    command.args(["run", "-n", "4", "-e", &format!("{BODY}={name}"), "--", "sh", "-c"]);
+    let quoted =
+        |words: Vec<OsString>| words.join(" ".as_ref()).into_string().expect("plain words");
+    let [one, other] = [0, 1].map(|host| quoted(hosts.enter(host)));
+    command.arg(format!(
+        "if [ $PMI_RANK -lt 2 ]; then exec {one} \"$@\"; else exec {other} \"$@\"; fi"
+    ));
+    command.arg("sh").args(again(name));
+    let output = finish_all(command, WATCHDOG);
+    common::assert_ran(&output, 4);
+}

@@ -1,0 +1,157 @@
+//! TCP to processes of other hosts: which interfaces are used, at which ports, and with which secret.
+//!
+//! A job whose processes share a host opens no port. If there are several hosts, every process listens at addresses of
+//! its own ([`choose`]), and publishes them. Hosts are told apart by the start of the system and the namespace of its
+//! sockets, not by name: so containers with networks of their own are hosts of their own.
+
+mod choose;
+#[allow(unsafe_code, reason = "walks the list that getifaddrs(3) allocates")]
+mod interfaces;
+
+use crate::wireup::WireupError;
+use choose::Wanted;
+use gapless_btl::LinkError;
+use gapless_btl_tcp::{Secret, Tcp, TcpConfig};
+use std::net::TcpListener;
+use std::ops::RangeInclusive;
+
+/// The name of the built-in transport between hosts.
+pub(crate) const TCP: &str = "tcp";
+
+/// Which interfaces are used.
+const INTERFACES: &str = "GAPLESS_TCP_INTERFACES";
+/// The ports to listen at.
+const PORTS: &str = "GAPLESS_TCP_PORTS";
+
+/// What a program chooses; what it does not, the environment may.
+#[derive(Debug, Default)]
+pub(crate) struct Choices {
+    pub(crate) interfaces: Option<String>,
+    pub(crate) ports: Option<RangeInclusive<u16>>,
+}
+
+/// What is wanted, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    wanted: Wanted,
+    ports: RangeInclusive<u16>,
+}
+
+impl Choices {
+    /// # Errors
+    /// A list of interfaces or a range of ports that makes no sense.
+    pub(crate) fn settle(self) -> Result<Settings, WireupError> {
+        let variable = |name| std::env::var_os(name).map(|it| it.to_string_lossy().into_owned());
+        let (given, source) = match self.interfaces {
+            Some(list) => (Some(list), "Builder::tcp_interfaces"),
+            None => (variable(INTERFACES), INTERFACES),
+        };
+        let wanted = Wanted::parse(&given.unwrap_or_default())
+            .map_err(|problem| WireupError::Setting { variable: source, problem })?;
+        let ports = match (self.ports, variable(PORTS)) {
+            (Some(ports), _) => check_ports(ports, "Builder::tcp_ports")?,
+            (None, Some(text)) => read_ports(&text)?,
+            (None, None) => 0..=0,
+        };
+        Ok(Settings { wanted, ports })
+    }
+}
+
+fn check_ports(
+    ports: RangeInclusive<u16>,
+    variable: &'static str,
+) -> Result<RangeInclusive<u16>, WireupError> {
+    if *ports.start() > 0 && !ports.is_empty() {
+        return Ok(ports);
+    }
+    let problem = format!("{}-{}, not a range of ports", ports.start(), ports.end());
+    Err(WireupError::Setting { variable, problem })
+}
+
+fn read_ports(text: &str) -> Result<RangeInclusive<u16>, WireupError> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.trim().parse(), last.trim().parse()) {
+        (Ok(first), Ok(last)) => check_ports(first..=last, PORTS),
+        _ => {
+            let problem = format!("{text:?}, not a range of ports as in 5000-5099");
+            Err(WireupError::Setting { variable: PORTS, problem })
+        }
+    }
+}
+
+/// Opens the transport of a process.
+///
+/// # Errors
+/// No address is left, or no port is free.
+pub(crate) fn open(
+    settings: &Settings,
+    job: &str,
+    rank: u32,
+    secret: Secret,
+) -> Result<Tcp, LinkError> {
+    let all = interfaces::list().map_err(|error| LinkError::System {
+        operation: "getifaddrs",
+        reason: error.to_string(),
+    })?;
+    let mut places = choose::places(&all, &settings.wanted);
+    // An IPv6 address may not be ready yet, or be a duplicate of another host's.
+    places.retain(|place| TcpListener::bind((place.address, 0)).is_ok());
+    places.truncate(Tcp::PLACES_MAX);
+    if places.is_empty() {
+        let names: Vec<&str> = all.iter().map(|it| it.name.as_str()).collect();
+        let reason = format!("no address to listen at on interfaces {}", names.join(", "));
+        return Err(LinkError::Unreachable { reason });
+    }
+    let config =
+        TcpConfig { ports: settings.ports.clone(), ..TcpConfig::new(job, rank, secret, places) };
+    Tcp::new(config)
+}
+
+/// The job's secret as a word for the launcher's store.
+pub(crate) fn write_secret(secret: &Secret) -> String {
+    use std::fmt::Write;
+    secret.bytes().iter().fold(String::new(), |mut digits, byte| {
+        let _ = write!(digits, "{byte:02x}");
+        digits
+    })
+}
+
+/// The reverse.
+pub(crate) fn read_secret(word: &str) -> Option<Secret> {
+    let digits: Vec<u8> = word
+        .bytes()
+        .map(|it| char::from(it).to_digit(16))
+        .collect::<Option<Vec<u32>>>()?
+        .into_iter()
+        .map(|it| u8::try_from(it).unwrap_or(0))
+        .collect();
+    let bytes: Vec<u8> = digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect();
+    (digits.len() == 2 * Secret::BYTES).then_some(())?;
+    bytes.try_into().ok().map(Secret::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_survive_as_words() {
+        let secret = Secret::random().unwrap();
+        let word = write_secret(&secret);
+        assert_eq!(word.len(), 64);
+        assert_eq!(read_secret(&word), Some(secret));
+        for wrong in ["", "0g", &word[1..], &format!("{word}0"), &"é".repeat(32)] {
+            assert_eq!(read_secret(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_ports_are_read_or_refused() {
+        assert_eq!(read_ports("5000-5099"), Ok(5000..=5099));
+        assert_eq!(read_ports("7"), Ok(7..=7));
+        for text in ["", "0-9", "9-5", "x", "1-2-3", "1-70000", "-"] {
+            let error = read_ports(text).unwrap_err().to_string();
+            assert!(error.starts_with("GAPLESS_TCP_PORTS is"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Which addresses of this host peers are told of: pure functions of its interfaces and of what the user wants.
+
+use super::interfaces::Interface;
+use gapless_btl_tcp::Place;
+use std::net::IpAddr;
+
+/// Beginnings of the names of interfaces that lead to containers and virtual machines of this host.
+const INNER: [&str; 5] = ["docker", "br-", "virbr", "cni", "veth"];
+
+/// One word of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pattern {
+    /// The name of an interface, or its beginning if a star follows.
+    Name { name: String, star: bool },
+    /// Addresses of a network.
+    Network(Place),
+}
+
+impl Pattern {
+    fn parse(word: &str) -> Result<Pattern, String> {
+        let wrong = || format!("{word:?}, not an interface or network");
+        if let Ok(address) = word.parse::<IpAddr>() {
+            return Ok(Pattern::Network(Place::alone(address)));
+        }
+        if let Some((address, bits)) = word.split_once('/') {
+            let address = address.parse::<IpAddr>().map_err(|_| wrong())?;
+            let prefix_bits = bits.parse::<u8>().map_err(|_| wrong())?;
+            let most = Place::alone(address).prefix_bits;
+            return if prefix_bits <= most {
+                Ok(Pattern::Network(Place { address, prefix_bits }))
+            } else {
+                Err(wrong())
+            };
+        }
+        let (name, star) = word.strip_suffix('*').map_or((word, false), |name| (name, true));
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
+        let fits = name.len() < libc::IFNAMSIZ && name.chars().all(is_part);
+        if !fits || (name.is_empty() && !star) {
+            return Err(wrong());
+        }
+        Ok(Pattern::Name { name: name.to_owned(), star })
+    }
+
+    fn matches(&self, interface: &Interface) -> bool {
+        match self {
+            Pattern::Name { name, star: true } => interface.name.starts_with(name.as_str()),
+            Pattern::Name { name, star: false } => interface.name == *name,
+            Pattern::Network(network) => network.is_near(interface.place.address),
+        }
+    }
+}
+
+/// A list of interfaces and networks: those to use, and those not to use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wanted {
+    included: Vec<Pattern>,
+    excluded: Vec<Pattern>,
+}
+
+impl Wanted {
+    /// Words apart by commas: the name of an interface (`eth0`, `ib*`), a network (`10.1.0.0/16`) or an address. After
+    /// `!` it is not used. Without any to use, all are but those that are not.
+    ///
+    /// # Errors
+    /// Which word makes no sense.
+    pub(super) fn parse(list: &str) -> Result<Wanted, String> {
+        let mut wanted = Wanted::default();
+        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            match word.strip_prefix('!') {
+                Some(word) => wanted.excluded.push(Pattern::parse(word.trim())?),
+                None => wanted.included.push(Pattern::parse(word)?),
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+/// The addresses to listen at. What was not asked for by name or network: loopback only if there is nothing else, and
+/// the ways to containers and virtual machines of this host only before that. IPv4 comes first.
+pub(super) fn places(all: &[Interface], wanted: &Wanted) -> Vec<Place> {
+    let matches = |patterns: &[Pattern], it: &Interface| patterns.iter().any(|p| p.matches(it));
+    let usable = |it: &&Interface| it.is_up && !is_local(it.place.address);
+    let left: Vec<&Interface> =
+        all.iter().filter(usable).filter(|it| !matches(&wanted.excluded, it)).collect();
+    let inner = |it: &Interface| INNER.iter().any(|start| it.name.starts_with(start));
+    let found = if wanted.included.is_empty() {
+        let rank = |it: &Interface| (it.is_loopback, inner(it));
+        let best = left.iter().map(|it| rank(it)).min();
+        left.into_iter().filter(|it| Some(rank(it)) == best).collect()
+    } else {
+        left.into_iter().filter(|it| matches(&wanted.included, it)).collect::<Vec<_>>()
+    };
+    let mut places: Vec<Place> = found.into_iter().map(|it| it.place).collect();
+    places.sort_by_key(|place| place.address.is_ipv6());
+    places.dedup();
+    places
+}
+
+/// Whether an address means nothing on other hosts, or names no host. (Loopback does not count.)
+fn is_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_unspecified() || v4.is_multicast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_unspecified() || v6.is_multicast(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, address: &str) -> Interface {
+        let (address, bits) = address.split_once('/').unwrap();
+        let place = Place { address: address.parse().unwrap(), prefix_bits: bits.parse().unwrap() };
+        Interface { name: name.to_owned(), place, is_up: true, is_loopback: name == "lo" }
+    }
+
+    /// As on many a host.
+    fn all() -> Vec<Interface> {
+        let mut all = [
+            ("lo", "127.0.0.1/8"),
+            ("lo", "::1/128"),
+            ("eth0", "fd00:1::7/64"),
+            ("eth0", "fe80::1/64"),
+            ("eth0", "10.1.2.3/24"),
+            ("ib0", "10.9.0.3/16"),
+            ("docker0", "172.17.0.1/16"),
+            ("veth12ab", "169.254.7.7/16"),
+            ("eth1", "192.168.0.3/24"),
+        ]
+        .map(|(name, address)| interface(name, address));
+        all[8].is_up = false;
+        all.to_vec()
+    }
+
+    fn chosen(all: &[Interface], list: &str) -> Vec<String> {
+        let places = places(all, &Wanted::parse(list).unwrap());
+        places.iter().map(|place| place.address.to_string()).collect()
+    }
+
+    #[test]
+    fn what_leads_to_other_hosts_is_used_by_default() {
+        assert_eq!(chosen(&all(), ""), ["10.1.2.3", "10.9.0.3", "fd00:1::7"]);
+        assert_eq!(chosen(&all(), "!eth0"), ["10.9.0.3"]);
+        assert_eq!(chosen(&all(), "!10.0.0.0/8"), ["fd00:1::7"]);
+        assert_eq!(chosen(&all(), "!eth*, !10.9.0.3"), ["172.17.0.1"], "nothing better is left");
+        assert_eq!(chosen(&all(), "!eth*,!ib*,!docker0"), ["127.0.0.1", "::1"]);
+        assert_eq!(chosen(&[], ""), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_asked_for_is_used_whatever_it_is() {
+        assert_eq!(chosen(&all(), "lo,docker*"), ["127.0.0.1", "172.17.0.1", "::1"]);
+        assert_eq!(chosen(&all(), "10.0.0.0/8, !ib0"), ["10.1.2.3"]);
+        assert_eq!(chosen(&all(), "fd00::/8"), ["fd00:1::7"]);
+        assert_eq!(chosen(&all(), "eth1,wlan0"), [""; 0], "down, or not there");
+        assert_eq!(chosen(&all(), "*,!lo").len(), 4);
+    }
+
+    #[test]
+    fn words_that_make_no_sense_are_named() {
+        for word in
+            ["eth 0", "10.0.0.0/33", "10.0/8", "::1/129", "!", "/", "a-name-of-17-bytes", "é"]
+        {
+            let problem = Wanted::parse(&format!("eth0,{word}")).unwrap_err();
+            assert!(problem.contains(word.trim_start_matches('!')), "{problem}");
+        }
+    }
+}
