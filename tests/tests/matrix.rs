@@ -6,6 +6,7 @@ use gapless_btl::fault::{Fault, Plan};
 use gapless_btl::loopback::{self, Hub, Loopback};
 use gapless_btl::trace::{Recorder, Trace};
 use gapless_dtype::naive::Typemap;
+use gapless_halo::{Memory, plate};
 use gapless_layouts::{Case, Side, cases};
 use gapless_tests::{byte_at, job};
 
@@ -206,8 +207,8 @@ fn the_halo_exchange_runs_over_any_transport() {
             }
         };
         job(6, &Config::default(), transports, |world| {
-            let plate = gapless_halo2d::Plate { rows: 31, columns: 43, steps: 12 };
-            let summary = gapless_halo2d::run(world.comm(), plate).unwrap();
+            let plate = plate::Plate { rows: 31, columns: 43, steps: 12 };
+            let summary = plate::run(world, plate, Memory::Host).unwrap();
             assert_eq!(summary.wrong, 0, "{}: {summary:?}", link.name);
             assert!(summary.sent_bytes > 0);
         });

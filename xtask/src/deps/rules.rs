@@ -40,8 +40,7 @@ pub(super) struct Banned {
 
 /// The examples that tests and other examples run, the command, what joins the layers, then every layer.
 const ALL: &[&str] = &[
-    "gapless-halo2d",
-    "gapless-halo3d",
+    "gapless-halo",
     "gapless-cli",
     "gapless",
     "gapless-derive",
@@ -67,10 +66,10 @@ const ALL: &[&str] = &[
 ];
 
 /// Every layer a program can be built from.
-const LAYERS: &[&str] = ALL.split_at(4).1;
+const LAYERS: &[&str] = ALL.split_at(3).1;
 
 /// Every layer, and what joins them.
-const STACK: &[&str] = ALL.split_at(3).1;
+const STACK: &[&str] = ALL.split_at(2).1;
 
 /// One rule a crate. Crates that do not exist yet have theirs already; a crate without one is an error.
 pub(super) const RULES: &[Rule] = &[
@@ -231,14 +230,7 @@ pub(super) const RULES: &[Rule] = &[
         must_not_know: "tests and benches",
     },
     Rule {
-        package: "gapless-halo2d",
-        may: &["gapless"],
-        features: &[],
-        tests_may: &[],
-        must_not_know: "the layers below: it is a program as a user's",
-    },
-    Rule {
-        package: "gapless-halo3d",
+        package: "gapless-halo",
         may: &["gapless"],
         features: &[],
         tests_may: &[],

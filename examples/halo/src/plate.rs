@@ -1,14 +1,12 @@
-//! Heat spreading on a plate that is cut into blocks, one for each process: after every step the
-//! blocks exchange their rims. It needs nothing but a communicator, so it runs over any transport.
+//! Heat spreading on a plate: every cell depends on the four beside it, so a block exchanges rows and columns with up to
+//! four neighbours.
 //!
-//! A block is a row-major array with a ghost cell on each side. A row of the rim is contiguous; a
-//! column is a vector type, sent and received in place, without packing by hand. What is exchanged is described once,
-//! by a plan. How much the plate still changes is found by an allreduce now and then. All is compared with the whole
-//! plate computed by one process, bit by bit.
+//! A block is a row-major array with a ghost cell on each side. What is sent and received are boxes of it: a row is
+//! contiguous, a column is not, and neither is packed by hand.
 
-#![forbid(unsafe_code)]
-
-use gapless::{Communicator, Datatype, Error, InPlace, Plan, Primitive, ReduceOp};
+use crate::memory::{Exchanged, part};
+use crate::{Memory, OUTSIDE, STEPS_PER_RESIDUAL};
+use gapless::{Communicator, Error, InPlace, Plan, ReduceOp, World};
 
 /// The plate, and how long it is watched.
 #[derive(Clone, Copy, Debug)]
@@ -36,24 +34,21 @@ pub struct Summary {
     pub wrong: usize,
 }
 
-/// Steps from one look at what still changes to the next.
-pub const STEPS_PER_RESIDUAL: usize = 10;
-
-/// What the ghost cells outside the plate hold.
-const OUTSIDE: f64 = 0.0;
-
-/// Computes the plate on all processes of `comm`, and checks this process's block.
+/// Computes the plate on all processes of a world, and checks this process's block.
 ///
 /// # Errors
-/// A neighbour is lost; the plate is too small or too large.
-pub fn run(comm: &Communicator, plate: Plate) -> Result<Summary, Error> {
+/// A neighbour is lost; the plate is too small or too large; there is no such device.
+pub fn run(world: &World, plate: Plate, memory: Memory) -> Result<Summary, Error> {
+    let comm = world.comm();
     let mut block = Block::new(comm, plate)?;
-    let mut plan = block.plan(comm)?;
+    let mut array = Exchanged::new(world, memory, &block.cells)?;
+    let mut plan = block.plan(comm, &array)?;
     let (mut sent_bytes, mut residuals) = (0, Vec::new());
     for number in 1..=plate.steps {
-        plan.exchange(&mut block.cells)?;
+        array.exchange(&mut plan, &mut block.cells)?;
         sent_bytes += plan.sent_bytes();
         let mut change = block.step();
+        array.upload(&block.cells)?;
         if number.is_multiple_of(STEPS_PER_RESIDUAL) {
             comm.allreduce(InPlace, &mut change, ReduceOp::Max)?;
             residuals.push(change);
@@ -112,13 +107,10 @@ impl Block {
     }
 
     /// The exchange of the rim with the neighbours: theirs comes into the ghost cells.
-    fn plan(&self, comm: &Communicator) -> Result<Plan, Error> {
-        let (rows, columns, width) = (self.rows, self.columns, self.columns + 2);
-        let double = Datatype::from(Primitive::Double);
-        let row = Datatype::contiguous(columns as u64, &double)?.commit()?;
-        let stride = i64::try_from(width).expect("a row fits memory");
-        let column = Datatype::vector(rows as u64, 1, stride, &double)?.commit()?;
-        let at = |row: usize, column: usize| (row * width + column) as u64;
+    fn plan(&self, comm: &Communicator, array: &Exchanged<'_>) -> Result<Plan, Error> {
+        let (rows, columns) = (self.rows, self.columns);
+        let row = |at: usize| part([rows + 2, columns + 2], [at, 1], [1, columns]);
+        let column = |at: usize| part([rows + 2, columns + 2], [1, at], [rows, 1]);
         let me = comm.rank() as usize;
         let (y, x) = (me / self.grid.1, me % self.grid.1);
         let rank = |y: usize, x: usize| {
@@ -129,19 +121,19 @@ impl Block {
         let left = (x > 0).then(|| rank(y, x - 1));
         let below = (y + 1 < self.grid.0).then(|| rank(y + 1, x));
         let right = (x + 1 < self.grid.1).then(|| rank(y, x + 1));
-        // Who is there, the tags of what goes and what comes (the direction it travels in), where the inner cells and
-        // the ghost cells begin, how they lie.
+        // Who is there, the tags of what goes and what comes (the direction it travels in), the inner cells, the ghost
+        // cells.
         let sides = [
-            (above, (north, south), (at(1, 1), at(0, 1)), &row),
-            (below, (south, north), (at(rows, 1), at(rows + 1, 1)), &row),
-            (left, (west, east), (at(1, 1), at(1, 0)), &column),
-            (right, (east, west), (at(1, columns), at(1, columns + 1)), &column),
+            (above, (north, south), row(1)?, row(0)?),
+            (below, (south, north), row(rows)?, row(rows + 1)?),
+            (left, (west, east), column(1)?, column(0)?),
+            (right, (east, west), column(columns)?, column(columns + 1)?),
         ];
-        let mut plan = comm.plan(&self.cells);
-        for (neighbour, (going, coming), (inner, ghosts), layout) in sides {
+        let mut plan = array.plan(comm, &self.cells);
+        for (neighbour, (going, coming), inner, ghosts) in sides {
             if let Some(peer) = neighbour {
-                plan = plan.send(inner, layout, 1, peer, going)?;
-                plan = plan.recv(ghosts, layout, 1, peer, coming)?;
+                plan = plan.send(0, &inner, 1, peer, going)?;
+                plan = plan.recv(0, &ghosts, 1, peer, coming)?;
             }
         }
         plan.build()

@@ -1,23 +1,15 @@
-//! Heat spreading in a cuboid that is cut into blocks, one for each process: every cell depends on the 26 around it, so
-//! after every step a block exchanges faces, edges and corners with up to 26 neighbours.
+//! Heat spreading in a cuboid: every cell depends on the 26 around it, so a block exchanges faces, edges and corners with
+//! up to 26 neighbours.
 //!
 //! - The processes form a grid ([`cart_create`](gapless::Communicator::cart_create)); a neighbour is found by its place.
 //! - A block is a row-major array with a ghost cell on each side. What is sent and received are boxes of it, described
 //!   once by a plan of up to 52 messages.
 //! - How much still changes is found by an allreduce now and then.
-//! - All is compared with the whole cuboid computed by one process, bit by bit.
-//!
-//! The array can lie in the memory of a device ([`Memory::Device`]): then the same plan exchanges it there. There is no
-//! kernel for the step here: it is computed by the host, so a step copies the block to the host and back. What this
-//! shows is the exchange, not how fast a device computes.
 
-#![forbid(unsafe_code)]
-
+use crate::memory::{Exchanged, part};
+use crate::{Memory, OUTSIDE, STEPS_PER_RESIDUAL};
 use gapless::coll::topologies::dims_create;
-use gapless::{
-    Communicator, DeviceBuf, Equivalence, Error, InPlace, Plan, PlanBuffer, ReduceOp, Space,
-    Subarray, World,
-};
+use gapless::{Communicator, Error, InPlace, Plan, ReduceOp, World};
 
 /// The cuboid, and how long it is watched.
 #[derive(Clone, Copy, Debug)]
@@ -26,15 +18,6 @@ pub struct Cuboid {
     pub sides: [usize; 3],
     /// Steps in time.
     pub steps: usize,
-}
-
-/// Where a block lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
-    /// In memory of the host.
-    Host,
-    /// In memory of a device.
-    Device(Space),
 }
 
 /// What came of it.
@@ -54,12 +37,6 @@ pub struct Summary {
     pub wrong: usize,
 }
 
-/// Steps from one look at what still changes to the next.
-pub const STEPS_PER_RESIDUAL: usize = 10;
-
-/// What the ghost cells outside the cuboid hold.
-const OUTSIDE: f64 = 0.0;
-
 /// Computes the cuboid on all processes of a world, and checks this process's block.
 ///
 /// # Errors
@@ -69,28 +46,14 @@ pub fn run(world: &World, cuboid: Cuboid, memory: Memory) -> Result<Summary, Err
     let comm = world.comm().cart_create(&grid, &[false; 3], false)?;
     let comm = comm.expect("the grid has a place for each rank");
     let mut block = Block::new(&comm, cuboid)?;
-    let mut device = match memory {
-        Memory::Host => None,
-        Memory::Device(space) => Some(OnDevice::new(world, space, &block.cells)?),
-    };
-    let mut plan = match &device {
-        None => block.plan(&comm, &block.cells)?,
-        Some(device) => block.plan(&comm, &device.array)?,
-    };
+    let mut array = Exchanged::new(world, memory, &block.cells)?;
+    let mut plan = block.plan(&comm, &array)?;
     let (mut sent_bytes, mut residuals) = (0, Vec::new());
     for number in 1..=cuboid.steps {
-        match &mut device {
-            None => drop(plan.exchange(&mut block.cells)?),
-            Some(device) => {
-                plan.exchange(&mut device.array)?;
-                device.download(&mut block.cells)?;
-            }
-        }
+        array.exchange(&mut plan, &mut block.cells)?;
         sent_bytes += plan.sent_bytes();
         let mut change = block.step();
-        if let Some(device) = &mut device {
-            device.upload(&block.cells)?;
-        }
+        array.upload(&block.cells)?;
         if number.is_multiple_of(STEPS_PER_RESIDUAL) {
             comm.allreduce(InPlace, &mut change, ReduceOp::Max)?;
             residuals.push(change);
@@ -136,17 +99,10 @@ impl Block {
         Ok(Block { first, sides, cells, next })
     }
 
-    /// The exchange with all neighbours of an array like this block's cells.
-    fn plan(&self, comm: &Communicator, array: &(impl PlanBuffer + ?Sized)) -> Result<Plan, Error> {
+    /// The exchange with all neighbours.
+    fn plan(&self, comm: &Communicator, array: &Exchanged<'_>) -> Result<Plan, Error> {
         let at = comm.cart_coords(comm.rank())?;
-        let double = f64::datatype();
-        // The box of cells that begins `starts` cells into the array.
-        let part = |starts: [usize; 3], lens: [usize; 3]| {
-            let numbers = |list: [usize; 3]| list.map(|number| number as u64);
-            let all = Subarray::of(&double).sizes(numbers(padded(self.sides)));
-            all.subsizes(numbers(lens)).starts(numbers(starts)).build()?.commit()
-        };
-        let mut plan = comm.plan(array);
+        let mut plan = array.plan(comm, &self.cells);
         for (tag, way) in (0..).zip(ways()) {
             let there: [i64; 3] = std::array::from_fn(|side| i64::from(at[side]) + way[side]);
             // Outside the grid nobody is.
@@ -161,8 +117,9 @@ impl Block {
             let ghosts = std::array::from_fn(|side| pick(0, 1, self.sides[side] + 1, side));
             // A tag is the way that a message goes. What comes from there goes the opposite way.
             let opposite = 25 - tag;
-            plan = plan.send(0, &part(going, lens)?, 1, neighbour, tag)?;
-            plan = plan.recv(0, &part(ghosts, lens)?, 1, neighbour, opposite)?;
+            let layout = |starts| part(padded(self.sides), starts, lens);
+            plan = plan.send(0, &layout(going)?, 1, neighbour, tag)?;
+            plan = plan.recv(0, &layout(ghosts)?, 1, neighbour, opposite)?;
         }
         plan.build()
     }
@@ -172,31 +129,6 @@ impl Block {
         let change = step(&self.cells, &mut self.next, self.sides);
         std::mem::swap(&mut self.cells, &mut self.next);
         change
-    }
-}
-
-/// A block in memory of a device. Messages to oneself carry it there and back.
-struct OnDevice<'w> {
-    array: DeviceBuf,
-    myself: &'w Communicator,
-}
-
-impl<'w> OnDevice<'w> {
-    fn new(world: &'w World, space: Space, cells: &[f64]) -> Result<OnDevice<'w>, Error> {
-        let array = world.alloc_device(space, size_of_val(cells) as u64)?;
-        let mut device = OnDevice { array, myself: world.self_comm() };
-        device.upload(cells)?;
-        Ok(device)
-    }
-
-    fn upload(&mut self, cells: &[f64]) -> Result<(), Error> {
-        let into = self.array.view_mut(0, f64::layout(), cells.len() as u64)?;
-        self.myself.sendrecv(cells, (0, 0), into, (0, 0)).map(drop)
-    }
-
-    fn download(&self, cells: &mut [f64]) -> Result<(), Error> {
-        let from = self.array.view(0, f64::layout(), cells.len() as u64)?;
-        self.myself.sendrecv(from, (0, 0), cells, (0, 0)).map(drop)
     }
 }
 

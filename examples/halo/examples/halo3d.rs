@@ -6,10 +6,11 @@
 //! ```
 //!
 //! With `--device` the blocks lie in memory of devices, and are exchanged there; the steps are computed by the host. The
-//! exchange itself is the library: `src/lib.rs`.
+//! exchange itself is in the library: `src/cuboid.rs`.
 
-use gapless::{CudaDriver, OpenClDevice, Space, World};
-use gapless_halo3d::{Cuboid, Memory, STEPS_PER_RESIDUAL, run};
+use gapless::World;
+use gapless_halo::cuboid::{Cuboid, run};
+use gapless_halo::{Memory, STEPS_PER_RESIDUAL};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -32,23 +33,8 @@ fn halo() -> Result<usize, Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let world = World::init()?;
-    // Held while its handles are used.
-    let opened;
-    let memory = match arguments[..] {
-        [] => Memory::Host,
-        ["--device", "cuda"] => {
-            let devices = CudaDriver::load()?.devices();
-            let device = world.rank().checked_rem(devices).ok_or("there is no CUDA device")?;
-            Memory::Device(Space::Cuda { device })
-        }
-        ["--device", "opencl"] => {
-            opened = OpenClDevice::open(0)?;
-            Memory::Device(gapless::Device::space(&opened))
-        }
-        _ => return Err("usage: halo3d [--device cuda|opencl]".into()),
-    };
     let cuboid = Cuboid { sides: [48, 56, 64], steps: 50 };
-    let summary = run(&world, cuboid, memory)?;
+    let summary = Memory::chosen(&arguments, world.rank(), |memory| run(&world, cuboid, memory))?;
     let (grid, block) = (summary.grid, summary.block);
     println!(
         "rank {} of {} ({} × {} × {} processes): {} × {} × {} cells, {} neighbours, {} bytes sent, {} wrong",

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! cargo build --release --example halo2d
-//! cargo run --release -- run -n 4 target/release/examples/halo2d
+//! cargo run --release -- run -n 4 target/release/examples/halo2d [--device cuda|opencl]
 //! ```
 //!
-//! The exchange itself is the library: `src/lib.rs`.
+//! With `--device` the blocks lie in memory of devices, and are exchanged there; the steps are computed by the host. The
+//! exchange itself is in the library: `src/plate.rs`.
 
-use gapless::{Error, World};
-use gapless_halo2d::{Plate, STEPS_PER_RESIDUAL, run};
+use gapless::World;
+use gapless_halo::plate::{Plate, run};
+use gapless_halo::{Memory, STEPS_PER_RESIDUAL};
+use std::error::Error;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -26,10 +29,12 @@ fn main() -> ExitCode {
 }
 
 /// Gives how many cells were wrong in this process.
-fn halo() -> Result<usize, Error> {
+fn halo() -> Result<usize, Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let world = World::init()?;
     let plate = Plate { rows: 480, columns: 640, steps: 50 };
-    let summary = run(world.comm(), plate)?;
+    let summary = Memory::chosen(&arguments, world.rank(), |memory| run(&world, plate, memory))?;
     let (grid, block) = (summary.grid, summary.block);
     println!(
         "rank {} of {} ({} × {} processes): {} × {} cells, {} bytes sent, {} wrong",
