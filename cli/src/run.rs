@@ -7,7 +7,7 @@ use super::failure::Failure;
 use clap::{Args, FromArgMatches};
 use gapless::coll::Level;
 use gapless::launch::{
-    self, BindTo, Core, Cores, Job, Launch, LaunchError, MapBy, Outcome, Program,
+    self, BindTo, Core, Cores, Job, Launch, LaunchError, MapBy, Outcome, Output, Program,
 };
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -148,7 +148,13 @@ impl Run {
         for words in words {
             programs.push(further(words)?);
         }
-        let mut launch = Launch { programs, prefix: self.prefix, ..Launch::default() };
+        let mut launch = Launch { programs, ..Launch::default() };
+        launch.output = match launch.ranks() {
+            _ if self.prefix => Output::Prefixed,
+            // Nobody else's lines mix with its own; it may know the terminal.
+            1 => Output::Direct,
+            _ => Output::Lines,
+        };
         launch.time_limit = self.timeout.map(|seconds| Duration::from_secs(seconds.into()));
         launch.processors = self.places(launch.ranks())?;
         end(launch.run())

@@ -7,17 +7,20 @@
 //! processes (`PR_SET_PDEATHSIG`) and closes their PMI sockets.
 
 mod binding;
+mod blame;
 mod child;
 mod output;
 mod programs;
 mod server;
 
 pub use binding::{BindTo, Binding, Core, Cores, MapBy};
+pub use output::Output;
 pub use programs::{Launch, Program};
 
 use crate::descriptors;
+use blame::Blame;
 use child::Child;
-use output::Prefixer;
+use output::{Outputs, STREAMS, Stream};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use server::{Action, Server};
@@ -48,7 +51,8 @@ pub struct Job {
     pub arguments: Vec<OsString>,
     /// Variables to add to the processes' environment.
     pub environment: Vec<(OsString, OsString)>,
-    /// Put the rank before each line of output.
+    /// Whether lines of output come whole, with the rank before each ([`Output::Prefixed`]), or as they come
+    /// ([`Output::Direct`]).
     pub prefix: bool,
 }
 
@@ -121,7 +125,11 @@ impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             End::Code(code) => write!(f, "exited with {code}"),
-            End::Signal(signal) => write!(f, "was killed by signal {signal}"),
+            End::Signal(signal) => {
+                let name = signal_hook::low_level::signal_name(*signal);
+                let name = name.map_or_else(String::new, |name| format!(" ({name})"));
+                write!(f, "was killed by signal {signal}{name}")
+            }
             End::Deserted => f.write_str("left without finalizing"),
             End::Missed => f.write_str("left before the others, who wait for it"),
             End::Aborted(code) => write!(f, "aborted the job with {code}"),
@@ -132,7 +140,8 @@ impl std::fmt::Display for End {
 /// How a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The first process that failed, and how; `None` if all ended well.
+    /// The first process that failed, and how; `None` if all ended well. A process that was killed by a signal is named
+    /// rather than those that failed because they needed it.
     pub failed: Option<(u32, End)>,
     /// A signal that the launcher was sent and passed on, if any.
     pub signalled: Option<i32>,
@@ -175,7 +184,7 @@ fn run_all(job: &Launch) -> Result<Outcome, LaunchError> {
         return Err(LaunchError::BadRanks { ranks });
     }
     // The link and the process of each, and where its output comes out.
-    let needed = OWN_FILES + u64::from(ranks) * if job.prefix { 4 } else { 2 };
+    let needed = OWN_FILES + u64::from(ranks) * if job.output == Output::Direct { 2 } else { 4 };
     descriptors::raise(needed, needed).map_err(|limit| LaunchError::TooFewDescriptors {
         ranks,
         needed,
@@ -212,17 +221,21 @@ impl Signals {
 enum Source {
     Signal(usize),
     Pmi(usize),
-    Output(usize, usize),
+    Output(usize, Stream),
     Process(usize),
+    /// The launcher's own output can take something.
+    Room(Stream),
 }
 
 struct Running {
     children: Vec<Child>,
     server: Server,
-    outputs: Prefixer,
-    failed: Option<(u32, End)>,
+    outputs: Outputs,
+    failed: Blame,
     signalled: Option<i32>,
     kill_at: Option<Instant>,
+    /// Whether processes were sent `SIGKILL`.
+    kills: bool,
     /// When the system was last asked about the processes without a pidfd.
     asked: Instant,
     /// When the job is ended, whatever it does.
@@ -237,10 +250,11 @@ impl Running {
         let mut running = Running {
             children: Vec::new(),
             server: Server::new(numbers.clone()),
-            outputs: Prefixer::new(job.ranks()),
-            failed: None,
+            outputs: Outputs::new(job.ranks(), job.output),
+            failed: Blame::default(),
             signalled: None,
             kill_at: None,
+            kills: false,
             asked: Instant::now(),
             ends_at: job.time_limit.and_then(|limit| Instant::now().checked_add(limit)),
             timed_out: None,
@@ -263,10 +277,17 @@ impl Running {
         }
     }
 
-    fn fail(&mut self, rank: usize, end: End) {
-        if self.failed.is_none() && self.signalled.is_none() && self.timed_out.is_none() {
-            let rank = u32::try_from(rank).unwrap_or(u32::MAX);
-            self.failed = Some((rank, end));
+    /// Processes have failed: names one, and ends the job.
+    fn fail(&mut self, mut failed: Vec<(u32, End)>) {
+        if failed.is_empty() {
+            return;
+        }
+        // Perhaps these failed because another one did.
+        for rank in 0..self.children.len() {
+            self.collect(rank, &mut failed);
+        }
+        if self.signalled.is_none() && self.timed_out.is_none() {
+            self.failed.add(&failed, self.kills);
         }
         self.terminate();
     }
@@ -293,14 +314,18 @@ impl Running {
         signals: &Signals,
         limit: Option<Duration>,
     ) -> Result<Outcome, LaunchError> {
-        while self.children.iter().any(Child::is_open) {
+        while self.children.iter().any(Child::is_open) || self.has_output() {
             let mut sources = self.wait(signals)?;
             sources.extend(self.unwatched());
+            let mut failed = Vec::new();
             for source in sources {
-                self.attend(&source, signals)?;
+                self.attend(&source, signals, &mut failed)?;
             }
+            self.fail(failed);
             self.keep_time();
+            self.outputs.keep_time(Instant::now());
             if self.kill_at.is_some_and(|at| Instant::now() >= at) {
+                self.kills = true;
                 self.kill_all(Signal::KILL);
                 // A process outside our reach may hold a pipe open: do not wait for its output.
                 self.children.iter_mut().for_each(Child::close_output_if_ended);
@@ -310,7 +335,14 @@ impl Running {
             let ranks = u32::try_from(self.children.len()).unwrap_or(u32::MAX);
             return Err(LaunchError::TimedOut { limit, running, ranks });
         }
-        Ok(Outcome { failed: self.failed, signalled: self.signalled })
+        Ok(Outcome { failed: self.failed.named(), signalled: self.signalled })
+    }
+
+    /// Whether output must still be written. Once the launcher was asked to end, or its time is over, it waits no longer
+    /// for a reader than for the processes.
+    fn has_output(&self) -> bool {
+        let is_late = self.kills && (self.signalled.is_some() || self.timed_out.is_some());
+        !is_late && STREAMS.into_iter().any(|stream| self.outputs.waits(stream))
     }
 
     /// The processes that must be asked whether they have ended, if it is time for that and one may have.
@@ -330,24 +362,34 @@ impl Running {
     /// Waits for something to happen; bounded while the job is being ended, has a limit, or processes must be asked.
     fn wait(&self, signals: &Signals) -> Result<Vec<Source>, LaunchError> {
         let mut watched: Vec<(Source, BorrowedFd<'_>)> = Vec::new();
+        let targets = STREAMS.map(|stream| (stream, output::target(stream)));
         for (index, (_, pipe)) in signals.0.iter().enumerate() {
             watched.push((Source::Signal(index), pipe.as_fd()));
         }
         for (rank, child) in self.children.iter().enumerate() {
             watched.extend(child.pmi().map(|pmi| (Source::Pmi(rank), pmi)));
-            watched.extend(child.outputs().map(|(i, output)| (Source::Output(rank, i), output)));
+            let outputs = child.outputs().filter(|(stream, _)| !self.outputs.is_full(*stream));
+            watched.extend(outputs.map(|(stream, output)| (Source::Output(rank, stream), output)));
             watched.extend(child.process().map(|process| (Source::Process(rank), process)));
         }
+        for (stream, target) in targets.iter().filter(|(stream, _)| self.outputs.waits(*stream)) {
+            watched.push((Source::Room(*stream), target.as_fd()));
+        }
+        let flags = |source: &Source| match source {
+            Source::Room(_) => PollFlags::OUT,
+            _ => PollFlags::IN,
+        };
         let mut descriptors: Vec<PollFd<'_>> = watched
             .iter()
-            .map(|(_, descriptor)| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
+            .map(|(source, descriptor)| PollFd::from_borrowed_fd(*descriptor, flags(source)))
             .collect();
         let until_killed = self
             .kill_at
             .or(self.ends_at)
             .map(|at| at.saturating_duration_since(Instant::now()).max(Duration::from_millis(20)));
         let until_asked = self.children.iter().any(Child::must_be_asked).then_some(ASK_EVERY);
-        let limit = until_killed.into_iter().chain(until_asked).min();
+        let due = self.outputs.due().map(|at| at.saturating_duration_since(Instant::now()));
+        let limit = until_killed.into_iter().chain(until_asked).chain(due).min();
         let timeout = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) => {}
@@ -359,7 +401,13 @@ impl Running {
         Ok(sources.zip(ready).filter_map(|(source, ready)| ready.then_some(source)).collect())
     }
 
-    fn attend(&mut self, source: &Source, signals: &Signals) -> Result<(), LaunchError> {
+    /// Does what there is to do; adds what failed.
+    fn attend(
+        &mut self,
+        source: &Source,
+        signals: &Signals,
+        failed: &mut Vec<(u32, End)>,
+    ) -> Result<(), LaunchError> {
         match *source {
             Source::Signal(index) => {
                 let (signal, pipe) = &signals.0[index];
@@ -372,36 +420,41 @@ impl Running {
                     self.kill_at.get_or_insert(Instant::now() + GRACE);
                 }
             }
-            Source::Output(rank, index) => {
-                if let Some((bytes, stream)) = self.children[rank].read_output(index) {
-                    self.outputs.pass(rank, stream, &bytes).map_err(system("write"))?;
-                } else {
-                    self.outputs.flush(rank).map_err(system("write"))?;
-                }
+            Source::Output(rank, stream) => match self.children[rank].read_output(stream) {
+                Some(bytes) => self.outputs.take(rank, stream, &bytes, Instant::now()),
+                None => self.outputs.end(rank, stream),
+            },
+            Source::Room(stream) => {
+                let target = output::target(stream);
+                self.outputs.write(stream, target.as_fd()).map_err(system("write"))?;
             }
-            Source::Pmi(rank) => self.serve(rank),
-            Source::Process(rank) => {
-                // Its last requests still count.
-                self.serve(rank);
-                if let Some(end) = self.children[rank].reap() {
-                    self.server.ended(rank);
-                    let deserted = end == End::Code(0) && self.server.counts_on(rank);
-                    match end {
-                        End::Code(0) if !deserted => {}
-                        End::Code(0) => self.fail(rank, End::Deserted),
-                        other => self.fail(rank, other),
-                    }
-                }
-            }
+            Source::Pmi(rank) => self.serve(rank, failed),
+            Source::Process(rank) => self.collect(rank, failed),
         }
         if let Some(rank) = self.server.missed() {
-            self.fail(rank, End::Missed);
+            failed.push((number(rank), End::Missed));
         }
         Ok(())
     }
 
+    /// Looks whether a process has ended.
+    fn collect(&mut self, rank: usize, failed: &mut Vec<(u32, End)>) {
+        if !self.children[rank].runs() {
+            return;
+        }
+        // Its last requests still count.
+        self.serve(rank, failed);
+        let Some(end) = self.children[rank].reap() else { return };
+        self.server.ended(rank);
+        match end {
+            End::Code(0) if !self.server.counts_on(rank) => {}
+            End::Code(0) => failed.push((number(rank), End::Deserted)),
+            other => failed.push((number(rank), other)),
+        }
+    }
+
     /// Answers what a process asks through PMI.
-    fn serve(&mut self, rank: usize) {
+    fn serve(&mut self, rank: usize, failed: &mut Vec<(u32, End)>) {
         while let Some(request) = self.children[rank].read_request() {
             match self.server.answer(rank, &request) {
                 Action::Reply(answer) => self.children[rank].send(&answer),
@@ -411,10 +464,15 @@ impl Running {
                         child.send(&answer);
                     }
                 }
-                Action::Abort(code) => self.fail(rank, End::Aborted(code)),
+                Action::Abort(code) => failed.push((number(rank), End::Aborted(code))),
             }
         }
     }
+}
+
+/// A rank as others know it.
+fn number(rank: usize) -> u32 {
+    u32::try_from(rank).unwrap_or(u32::MAX)
 }
 
 /// The launcher's side of PMI-1 for three processes that do not exist.

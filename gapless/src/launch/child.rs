@@ -1,7 +1,7 @@
 //! One process of a job: what tells its end, its PMI socket and, where asked for, its output pipes.
 
 use super::output::Stream;
-use super::{End, Launch, LaunchError, Program, system};
+use super::{End, Launch, LaunchError, Output, Program, system};
 use crate::pmi::Line;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_open, waitid,
@@ -65,7 +65,7 @@ impl Child {
         if rank != 0 || std::io::stdin().is_terminal() {
             command.stdin(Stdio::null());
         }
-        if job.prefix {
+        if job.output != Output::Direct {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         let launcher = rustix::process::getpid();
@@ -134,27 +134,26 @@ impl Child {
         matches!(self.process, Some(Watch::Asking))
     }
 
-    pub(super) fn outputs(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
-        let stdout = self.stdout.as_ref().map(|pipe| (0, pipe.as_fd()));
-        let stderr = self.stderr.as_ref().map(|pipe| (1, pipe.as_fd()));
+    pub(super) fn outputs(&self) -> impl Iterator<Item = (Stream, BorrowedFd<'_>)> {
+        let stdout = self.stdout.as_ref().map(|pipe| (Stream::Out, pipe.as_fd()));
+        let stderr = self.stderr.as_ref().map(|pipe| (Stream::Err, pipe.as_fd()));
         stdout.into_iter().chain(stderr)
     }
 
     /// What the process wrote, once its pipe is readable; `None` at its end.
-    pub(super) fn read_output(&mut self, index: usize) -> Option<(Vec<u8>, Stream)> {
+    pub(super) fn read_output(&mut self, stream: Stream) -> Option<Vec<u8>> {
         let mut bytes = vec![0; 32 << 10];
-        let (read, stream) = if index == 0 {
-            (self.stdout.as_mut()?.read(&mut bytes), Stream::Out)
-        } else {
-            (self.stderr.as_mut()?.read(&mut bytes), Stream::Err)
+        let read = match stream {
+            Stream::Out => self.stdout.as_mut()?.read(&mut bytes),
+            Stream::Err => self.stderr.as_mut()?.read(&mut bytes),
         };
         match read {
             Ok(0) => {}
-            Err(error) if error.kind() == ErrorKind::Interrupted => return Some((vec![], stream)),
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Some(Vec::new()),
             Err(_) => {}
             Ok(len) => {
                 bytes.truncate(len);
-                return Some((bytes, stream));
+                return Some(bytes);
             }
         }
         match stream {

@@ -1,6 +1,6 @@
 //! What is started: the programs of a job, and what holds for all of its processes.
 
-use super::{Job, LaunchError, Outcome};
+use super::{Job, LaunchError, Outcome, Output};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,8 +35,8 @@ pub struct Program {
 pub struct Launch {
     /// The programs; together 1 to [`RANKS_MAX`](super::RANKS_MAX) processes.
     pub programs: Vec<Program>,
-    /// Put the rank before each line of output.
-    pub prefix: bool,
+    /// What becomes of the processes' output.
+    pub output: Output,
     /// The job is ended, with [`LaunchError::TimedOut`], if it takes longer than this.
     pub time_limit: Option<Duration>,
     /// The processors that each rank may use, by the system's numbers, for example of a
@@ -70,6 +70,7 @@ impl From<&Job> for Launch {
     fn from(job: &Job) -> Launch {
         let Job { ranks, program, arguments, environment, prefix } = job.clone();
         let program = Program { ranks, program, arguments, environment, folder: None };
-        Launch { programs: vec![program], prefix, ..Launch::default() }
+        let output = if prefix { Output::Prefixed } else { Output::Direct };
+        Launch { programs: vec![program], output, ..Launch::default() }
     }
 }
