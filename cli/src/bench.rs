@@ -11,6 +11,7 @@ mod coll;
 mod messages;
 mod pair;
 mod pairs;
+mod reductions;
 mod show;
 mod sizes;
 mod timing;
@@ -24,6 +25,8 @@ use super::pingpong::{check_folder, protocol};
 use super::run::start_again;
 use super::selection::Selection;
 use super::spaces;
+use gapless::ReduceOp;
+use gapless_dtype::Primitive;
 use gapless_pml::Protocol;
 use sizes::Sizes;
 use std::path::PathBuf;
@@ -145,18 +148,32 @@ struct Coll {
     /// Use this algorithm, whatever the table chooses: "ring", "chain in 64K"
     #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,
-    /// Blocks of layouts, of bcast, gather, scatter, allgather, alltoall
+    /// The elements, by MPI's name or Rust's: int, MPI_FLOAT, f64, double_int, …; else double
+    #[arg(long = "type", value_name = "TYPE", value_parser = primitive)]
+    element: Option<Primitive>,
+    /// What combines them, by MPI's name: sum, max, minloc, …; else sum
+    #[arg(long, value_name = "OP", value_parser = reductions::op)]
+    op: Option<ReduceOp>,
+    /// Blocks of layouts
     #[command(flatten)]
     selection: Selection,
-    /// The memory of the buffers of these: host, cuda[:N] or opencl[:N]; after a comma that of the second half of the ranks
+    /// The memory of the buffers: host, cuda[:N] or opencl[:N]; after a comma that of the second half of the ranks
     #[arg(long, value_name = "SPACE[,SPACE]")]
     space: Option<Ends>,
-    /// Memory from World::alloc, which peers can map, or ordinary memory, of these
+    /// Memory from World::alloc, which peers can map, or ordinary memory
     #[arg(long, value_enum)]
     memory: Option<Memory>,
-    /// What their contents derive from
+    /// What contents of blocks derive from
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+fn primitive(name: &str) -> Result<Primitive, String> {
+    let known = || {
+        let short = |it: Primitive| it.name().to_ascii_lowercase().replace("mpi_", "");
+        Primitive::ALL.map(short).join(", ")
+    };
+    gapless_layouts::text::primitive(name).ok_or_else(|| format!("it is one of {}", known()))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

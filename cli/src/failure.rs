@@ -3,7 +3,7 @@
 use gapless::Error;
 use gapless::launch::LaunchError;
 use gapless_coll::{BuildError, NameError};
-use gapless_dtype::TypeError;
+use gapless_dtype::{ConvertorError, TypeError};
 use gapless_engine::EngineError;
 use gapless_layouts::LayoutError;
 use gapless_layouts::text::TextError;
@@ -51,6 +51,8 @@ pub(super) enum Failure {
     World(#[from] Error),
     #[error(transparent)]
     Type(#[from] TypeError),
+    #[error(transparent)]
+    Convertor(#[from] ConvertorError),
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]

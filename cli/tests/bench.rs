@@ -81,6 +81,33 @@ fn collectives_move_layouts_too() {
 }
 
 #[test]
+fn collectives_combine_any_elements_in_any_layout() {
+    for (operation, arguments, expected) in [
+        ("reduce", &["--type", "bf16", "-m", "2:8"][..], &["2", "4", "8"][..]),
+        (
+            "allreduce",
+            &["--type", "MPI_INT", "--op", "bxor", "--memory", "heap", "-m", "4K"],
+            &["4096"],
+        ),
+        // A value of 8 bytes and an index of 4.
+        (
+            "allreduce",
+            &["--type", "double_int", "--op", "maxloc", "-m", "16:64"],
+            &["12", "24", "60"],
+        ),
+        ("reduce_scatter_block", &["-l", "v", "--op", "prod", "-m", "512"], &["512"]),
+        ("scan", &["-l", "x,t", "-m", "2K"], &["2048", "1088"]),
+        ("MPI_Exscan", &["--type", "u8", "-m", "1"], &["1"]),
+    ] {
+        let (lines, _) = bench(&[&["coll", operation, "-n", "3"], arguments].concat());
+        assert_eq!(sizes(&lines, 3), expected, "{operation}");
+    }
+    let (lines, comments) = bench(&["coll", "bcast", "-n", "2", "--type", "f32", "-m", "4:8"]);
+    assert_eq!(sizes(&lines, 3), ["4", "8"]);
+    assert!(comments.contains("# layout MPI_FLOAT"), "{comments}");
+}
+
+#[test]
 fn layouts_are_as_easy_as_bytes() {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/layout.toml");
     let file = ["--layout-file", own.to_str().unwrap()];
@@ -210,15 +237,24 @@ fn wrong_calls_are_refused_in_one_line() {
         ),
         (&["latency", "--n", "64"], "--n 64: it needs --layout"),
         (&["latency", "--json", "/nonexistent/x"], "--json /nonexistent/x: there is no folder"),
-        (&["coll", "allreduce", "-m", "4"], "--message-size 4: a collective is of whole doubles"),
+        (&["coll", "allreduce", "-m", "4"], "--message-size 4: it is of whole doubles"),
         (&["coll", "scatterv"], "coll scatterv: it measures barrier, bcast, "),
         (&["coll", "all"], "all"),
         (
             &["coll", "bcast", "--algorithm", "doubling"],
             "--algorithm doubling: it does not do bcast; these do: ",
         ),
-        (&["coll", "allreduce", "--space", "host"], "--space: it is for bcast, gather, scatter, "),
-        (&["coll", "barrier", "-l", "v"], "barrier is of doubles in ordinary memory"),
+        (&["coll", "allreduce", "--space", "opencl"], "reductions work on memory of the host"),
+        (&["coll", "barrier", "-l", "v"], "--layout: it is for bcast, gather, scatter, "),
+        (&["coll", "bcast", "--op", "sum"], "--op MPI_SUM: it is for reduce, allreduce, "),
+        (&["coll", "reduce", "--op", "add"], "--op add: it is one of max, min, sum, "),
+        (&["coll", "reduce", "--type", "flaot"], "--type flaot: it is one of char, "),
+        (
+            &["coll", "reduce", "--type", "byte"],
+            "--op MPI_SUM: it is not defined for MPI_BYTE, but",
+        ),
+        (&["coll", "reduce", "--type", "int", "-l", "v"], "--type MPI_INT: a layout has elements"),
+        (&["coll", "scan", "--type", "int", "-m", "3"], "the least message of MPI_INT has 4 bytes"),
         (&["coll", "bcast", "--space", "cuda:999"], "space cuda:999 is not available"),
         (&["coll", "bcast", "--memory", "heap", "-m", "999G"], "contiguous needs "),
         // 4 TiB and more.

@@ -43,6 +43,13 @@ pub fn groups() -> &'static [Group] {
     GROUPS
 }
 
+/// The names of the families that a group's name stands for, `all` included; none if it is not a group's.
+#[must_use]
+pub fn group_members(group: &str) -> Option<Vec<&'static str>> {
+    let members = members(&group.trim().to_ascii_lowercase().replace('_', "-"))?;
+    Some(members.into_iter().map(|info| info.name).collect())
+}
+
 /// Every name that [`cases`] understands, aliases left out.
 #[must_use]
 pub fn layout_names() -> Vec<&'static str> {

@@ -51,7 +51,8 @@ pub mod wrf;
 
 pub use case::{Axis, Case, MAX_BUFFER_BYTES, Side};
 pub use catalog::{
-    Options, cases, cases_with, default_set, documented_cases, families, groups, layout_names,
+    Options, cases, cases_with, default_set, documented_cases, families, group_members, groups,
+    layout_names,
 };
 pub use error::LayoutError;
 pub use families::{Family, FamilyInfo, Group};

@@ -23,6 +23,7 @@ mod error;
 
 use crate::{Case, Family, MAX_BUFFER_BYTES, Side};
 use build::Types;
+pub use build::primitive;
 pub use error::{TextError, TextFault};
 use gapless_dtype::Datatype;
 use std::ops::Range;

@@ -1,7 +1,9 @@
-//! Collectives that move blocks, of any layout in any memory: a block is one message of the layout.
+//! Collectives on blocks of any elements in any layout and memory: a block is one message of the layout. Those that combine
+//! elements work on memory of the host (`reductions.rs`).
 //!
 //! Each call is timed from the end of a barrier to a rank's own end. Buffers are the same every time.
 
+use super::reductions::{self, Elements};
 use super::timing::Plan;
 use super::verdict::agreed;
 use crate::collectives::Call;
@@ -13,13 +15,18 @@ use gapless_layouts::{Case, Side};
 use std::time::Instant;
 
 /// What moves blocks, from and to rank 0 where there is a root.
-pub(super) const OPERATIONS: [Operation; 5] = [
+const MOVES: [Operation; 5] = [
     Operation::Bcast,
     Operation::Gather,
     Operation::Scatter,
     Operation::Allgather,
     Operation::Alltoall,
 ];
+
+/// What works on blocks.
+pub(super) fn operations() -> impl Iterator<Item = Operation> {
+    MOVES.into_iter().chain(reductions::OPERATIONS)
+}
 
 /// Blocks that a rank sends and receives.
 fn blocks(operation: Operation, rank: u32, ranks: u32) -> (u64, u64) {
@@ -29,11 +36,14 @@ fn blocks(operation: Operation, rank: u32, ranks: u32) -> (u64, u64) {
         Operation::Gather => (1, root * all),
         Operation::Scatter => (root * all, 1),
         Operation::Allgather => (1, all),
+        Operation::Reduce => (1, root),
+        Operation::ReduceScatterBlock => (all, 1),
+        Operation::Allreduce | Operation::Scan | Operation::Exscan => (1, 1),
         _ => (all, all),
     }
 }
 
-/// Whose blocks a rank receives, and which of theirs, in order.
+/// Whose blocks a rank receives where blocks are moved, and which of theirs, in order.
 fn sources(operation: Operation, rank: u32, ranks: u32) -> Vec<(u32, u64)> {
     match operation {
         Operation::Bcast | Operation::Gather if (operation == Operation::Bcast) == (rank == 0) => {
@@ -75,20 +85,30 @@ pub(super) struct Blocks<'w> {
     /// By which the collective goes.
     comm: Communicator,
     operation: Operation,
+    op: ReduceOp,
     boxes: Boxes,
     world: &'w World,
+}
+
+/// What is done.
+pub(super) struct Task {
+    pub(super) operation: Operation,
+    /// By which.
+    pub(super) comm: Communicator,
+    /// What combines elements.
+    pub(super) op: ReduceOp,
 }
 
 impl<'w> Blocks<'w> {
     pub(super) fn new(
         world: &'w World,
         devices: &mut Devices,
-        (operation, comm): (Operation, Communicator),
+        Task { operation, comm, op }: Task,
         place: (Where, Source),
         (len, seed): (u64, u64),
     ) -> Result<Blocks<'w>, Failure> {
         let boxes = Boxes::open(world, devices, place, len, seed)?;
-        Ok(Blocks { control: world.comm().dup()?, comm, operation, boxes, world })
+        Ok(Blocks { control: world.comm().dup()?, comm, operation, op, boxes, world })
     }
 
     /// Compares every byte that all ranks receive.
@@ -97,6 +117,10 @@ impl<'w> Blocks<'w> {
         let (_, into) = blocks(self.operation, rank, ranks);
         let (recv, _) = sided(&case.recv, into)?;
         self.boxes.refill(&recv, 0)?;
+        if reductions::OPERATIONS.contains(&self.operation) {
+            let mine = self.combine(case, &recv)?;
+            return agreed(&self.control, mine);
+        }
         self.control.barrier()?;
         self.each(case, |call| call())?;
         let mut sides = Vec::new();
@@ -116,6 +140,23 @@ impl<'w> Blocks<'w> {
             false => self.boxes.check(&sent, &recv, 0)?,
         };
         agreed(&self.control, mine)
+    }
+
+    /// Combines elements that are known, and compares what this rank receives.
+    fn combine(&mut self, case: &Case, recv: &Sided) -> Result<Result<(), Wrong>, Failure> {
+        let (rank, ranks) = (self.world.rank(), self.world.size());
+        let elements = Elements::of(self.op, case)?;
+        let (out, into) = blocks(self.operation, rank, ranks);
+        let stream = elements.stream(rank, 0, out * case.payload_bytes);
+        self.boxes.put(&sided(&case.send, out)?.0, &stream)?;
+        drop(stream);
+        self.each(case, |call| call())?;
+        let of = (rank, ranks);
+        let expected = match into {
+            0 => Vec::new(),
+            _ => elements.expected(self.operation, of, case.payload_bytes),
+        };
+        self.boxes.holds(recv, &expected)
     }
 
     /// What the calls took; all ranks get the same.
@@ -152,7 +193,7 @@ impl<'w> Blocks<'w> {
         let (rank, ranks) = (self.world.rank(), self.world.size());
         let (out, into) = blocks(self.operation, rank, ranks);
         let ((send, _), (recv, _)) = (sided(&case.send, out)?, sided(&case.recv, into)?);
-        let (comm, operation) = (&self.comm, self.operation);
+        let (comm, operation, op) = (&self.comm, self.operation, self.op);
         let Boxes { outbox, inbox, .. } = &mut self.boxes;
         if operation == Operation::Bcast {
             let (arena, side) = if rank == 0 { (outbox, &send) } else { (inbox, &recv) };
@@ -167,7 +208,8 @@ impl<'w> Blocks<'w> {
                 Operation::Gather => Collective::gather(send, recv, 0),
                 Operation::Scatter => Collective::scatter(send, recv, 0),
                 Operation::Allgather => Collective::allgather(send, recv),
-                _ => Collective::alltoall(send, recv),
+                Operation::Alltoall => Collective::alltoall(send, recv),
+                _ => reductions::call(operation, send, recv, op),
             })
             .map(drop)
         })?)

@@ -1,10 +1,11 @@
 //! `gapless bench coll`: how long a collective takes, by name. [`collectives`](crate::collectives) has the loop: each
-//! call is timed from a moment that all ranks wait for, and buffers rotate through more than the cache. Blocks of layouts
-//! are moved by `blocks.rs`.
+//! call is timed from a moment that all ranks wait for, and buffers rotate through more than the cache. Other elements,
+//! layouts and memory are the work of `blocks.rs`.
 
 use super::blocks::{self, Blocks};
 use super::messages::{self, Series};
 use super::pairs::place_of;
+use super::reductions::{self, Elements};
 use super::show::{Column, Figure, Output, median};
 use super::sizes::Sizes;
 use super::{Coll, Common, Memory};
@@ -16,8 +17,9 @@ use crate::memory::{Devices, Ends, Pinned, Where, available};
 use crate::pingpong::Setting;
 use crate::run::start_again;
 use crate::spaces;
-use gapless::World;
+use gapless::{ReduceOp, World};
 use gapless_coll::{Algorithm, NameError, Operation};
+use gapless_dtype::Primitive;
 use gapless_report::Bytes;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -35,8 +37,9 @@ struct Task {
     operation: Operation,
     algorithm: Option<Algorithm>,
     works: Vec<Work>,
-    /// If blocks of layouts are to be moved, or in other memory than a list's.
+    /// If blocks are of other elements than doubles, of layouts, or in memory that was named.
     series: Option<Vec<Series>>,
+    op: ReduceOp,
 }
 
 /// Starts the ranks, or is one.
@@ -71,9 +74,43 @@ pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> 
     })
 }
 
+/// An operation by its name: ours, or as MPI and its users write it.
+fn operation(name: &str) -> Result<Operation, NameError> {
+    let plain = name.to_ascii_lowercase().replace('-', "_");
+    let plain = plain.strip_prefix("mpi_").unwrap_or(&plain);
+    plain.parse().or_else(|_| name.parse())
+}
+
+impl Coll {
+    /// The first option that is about blocks, of those that were given.
+    fn asks_for_blocks(&self) -> Option<&'static str> {
+        let asked = [
+            self.element.map(|_| "--type"),
+            self.op.map(|_| "--op"),
+            (!self.selection.is_empty()).then_some("--layout"),
+            self.space.map(|_| "--space"),
+            self.memory.map(|_| "--memory"),
+        ];
+        asked.into_iter().flatten().next()
+    }
+
+    /// The blocks. Elements that are combined are doubles if nothing is said, others bytes.
+    fn series(&self, sizes: &[u64], combines: bool) -> Result<Vec<Series>, Failure> {
+        if let (Some(element), false) = (self.element, self.selection.is_empty()) {
+            let (value, why) = (element.name().to_owned(), "a layout has elements of its own");
+            return Err(Failure::BadOption { option: "--type", value, why: why.to_owned() });
+        }
+        let double = (combines && self.selection.is_empty()).then_some(Primitive::Double);
+        match self.element.or(double) {
+            Some(element) => messages::typed(element, sizes),
+            None => messages::series(&self.selection, sizes),
+        }
+    }
+}
+
 impl Task {
     fn new(coll: &Coll) -> Result<Task, Failure> {
-        let operation: Operation = coll.operation.parse()?;
+        let operation = operation(&coll.operation)?;
         let algorithm = coll.algorithm.as_deref().map(str::parse).transpose();
         let algorithm = algorithm.map_err(|error: NameError| Failure::from(error))?;
         let bad = |option, value: String, why: String| Failure::BadOption { option, value, why };
@@ -86,31 +123,45 @@ impl Task {
             Operation::Barrier => vec![0],
             _ => Sizes::list(coll.common.message_size, (8, 1 << 20)),
         };
-        let asked = [
-            (!coll.selection.is_empty()).then_some("--layout"),
-            coll.space.map(|_| "--space"),
-            coll.memory.map(|_| "--memory"),
-        ];
-        if let Some(option) = asked.into_iter().flatten().next() {
-            if !blocks::OPERATIONS.contains(&operation) {
-                let known: Vec<_> = blocks::OPERATIONS.iter().map(ToString::to_string).collect();
-                let known = known.join(", ");
-                let why =
-                    format!("it is for {known}; {operation} is of doubles in ordinary memory");
+        let op = coll.op.unwrap_or(ReduceOp::Sum);
+        if let Some(option) = coll.asks_for_blocks() {
+            let combines = reductions::OPERATIONS.contains(&operation);
+            if !blocks::operations().any(|known| known == operation) {
+                let known: Vec<_> = blocks::operations().map(|it| it.to_string()).collect();
+                let why = format!("it is for {}; {operation} has no buffers", known.join(", "));
                 return Err(bad(option, String::new(), why));
             }
-            coll.space.map_or(Ok(()), |ends| ends.0.into_iter().try_for_each(spaces::present))?;
-            let series = Some(messages::series(&coll.selection, &sizes)?);
-            return Ok(Task { operation, algorithm, works: Vec::new(), series });
+            if let Some(op) = coll.op.filter(|_| !combines) {
+                let known: Vec<_> =
+                    reductions::OPERATIONS.iter().map(ToString::to_string).collect();
+                let why = format!("it is for {}", known.join(", "));
+                return Err(bad("--op", op.name().to_owned(), why));
+            }
+            if let Some(ends) = coll.space {
+                if combines && ends.involve_device() {
+                    let why = "reductions work on memory of the host".to_owned();
+                    return Err(bad("--space", ends.to_string(), why));
+                }
+                ends.0.into_iter().try_for_each(spaces::present)?;
+            }
+            let series = coll.series(&sizes, combines)?;
+            if combines {
+                let mut cases = series.iter().flat_map(|series| &series.cases);
+                cases.try_for_each(|case| Elements::of(op, case).map(drop))?;
+            }
+            let series = Some(series);
+            return Ok(Task { operation, algorithm, works: Vec::new(), series, op });
         }
         let works = sizes.iter().map(|&size| {
             let most = size <= 1 << 40;
             Work::new(operation, size).filter(|_| most).ok_or_else(|| {
-                let why = "a collective is of whole doubles: multiples of 8 bytes, 1 TiB at most";
+                let why = "it is of whole doubles, multiples of 8 bytes, 1 TiB at most; --type byte \
+                           (or another) makes it one of other elements";
                 bad("--message-size", size.to_string(), why.to_owned())
             })
         });
-        Ok(Task { operation, algorithm, works: works.collect::<Result<_, _>>()?, series: None })
+        let works = works.collect::<Result<_, _>>()?;
+        Ok(Task { operation, algorithm, works, series: None, op })
     }
 
     /// Whether the algorithm does it among so many ranks.
@@ -203,7 +254,7 @@ impl Task {
         };
         output.begin(&format!("{ranks} ranks, memory {memory}, µs on average over the ranks"))?;
         let place = (place_of(ends, world.rank(), ranks), source);
-        let task = (self.operation, comm);
+        let task = blocks::Task { operation: self.operation, comm, op: self.op };
         let mut all = Blocks::new(world, devices, task, place, (arena, coll.seed))?;
         for one in series {
             output.series(one.layout.as_deref())?;

@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use crate::selection::{Selection, contiguous, repeated};
-use gapless_layouts::{Case, LayoutError, cases_with};
+use gapless_dtype::{Datatype, Primitive};
+use gapless_layouts::{Case, Family, LayoutError, Side, cases_with, group_members};
 
 /// Layouts are not tried at larger sizes.
 const N_MAX: u64 = 1 << 24;
@@ -19,7 +20,8 @@ pub(super) struct Series {
 ///
 /// With `--n`, and of a file's layout, it is the one message that they describe; else the largest that is not longer than
 /// the size, of those whose n is a power of two. It is repeated as often as it fits the size. Sizes that are less than the
-/// least message are left out.
+/// least message are left out. A group stands for each of its layouts; those that are longer than all sizes are named, and
+/// left out.
 pub(super) fn series(selection: &Selection, sizes: &[u64]) -> Result<Vec<Series>, Failure> {
     if selection.is_empty() {
         let cases = sizes.iter().map(|size| contiguous(*size)).collect();
@@ -27,8 +29,9 @@ pub(super) fn series(selection: &Selection, sizes: &[u64]) -> Result<Vec<Series>
     }
     // Complains of what cannot be.
     selection.cases()?;
-    let mut all = Vec::new();
-    for name in selection.names() {
+    let (mut all, mut too_long) = (Vec::new(), None);
+    for (name, is_member) in names(selection) {
+        let name = &name;
         let candidates = match selection.n() {
             Some(n) => vec![cases_with(name, Some(n), &selection.options())?],
             None => candidates(name, selection, sizes.last().copied().unwrap_or(0))?,
@@ -42,14 +45,74 @@ pub(super) fn series(selection: &Selection, sizes: &[u64]) -> Result<Vec<Series>
                 (_, 1) => name.clone(),
                 _ => format!("{name} {} of {several}", at + 1),
             };
-            all.push(one(layout, &known, sizes)?);
+            match one(layout.clone(), &known, sizes) {
+                Err(error @ Failure::BadOption { .. }) if is_member => {
+                    all.push(Series { layout: Some(left_out(&layout, &known)), cases: Vec::new() });
+                    too_long = Some(error);
+                }
+                other => all.push(other?),
+            }
         }
+    }
+    if let Some(error) = too_long.filter(|_| all.iter().all(|series| series.cases.is_empty())) {
+        return Err(error);
     }
     let own = selection.own()?;
     for case in &own {
         all.push(one(case.name.clone(), &[case], sizes)?);
     }
     Ok(all)
+}
+
+/// The layouts that were chosen, each once, and whether it is a group's.
+fn names(selection: &Selection) -> Vec<(String, bool)> {
+    let mut all: Vec<(String, bool)> = Vec::new();
+    let mut add = |name: &str, is_member| {
+        if !all.iter().any(|(known, _)| known == name) {
+            all.push((name.to_owned(), is_member));
+        }
+    };
+    for name in selection.names() {
+        match group_members(name) {
+            // One number is the size of all.
+            Some(members) if selection.n().is_none() => {
+                members.into_iter().for_each(|member| add(member, true));
+            }
+            _ => add(name, false),
+        }
+    }
+    all
+}
+
+/// What stands in the place of a series that has no message short enough.
+fn left_out(layout: &str, known: &[&Case]) -> String {
+    let least = known.iter().map(|case| case.payload_bytes).min().unwrap_or(0);
+    format!("{layout}: left out, its least message has {least} bytes")
+}
+
+/// Messages of elements of a type, one behind the other.
+pub(super) fn typed(primitive: Primitive, sizes: &[u64]) -> Result<Vec<Series>, Failure> {
+    let element = elements(primitive);
+    Ok(vec![one(element.name.clone(), &[&element], sizes)?])
+}
+
+/// One element of a type.
+pub(super) fn elements(primitive: Primitive) -> Case {
+    let side = Side {
+        datatype: Datatype::from(primitive),
+        count: 1,
+        origin: 0,
+        buffer_bytes: primitive.extent_bytes(),
+    };
+    Case {
+        name: primitive.name().to_owned(),
+        family: Family::Own,
+        send: side.clone(),
+        recv: side,
+        payload_bytes: primitive.size_bytes(),
+        expected_send_blocks: Some(1),
+        expected_recv_blocks: Some(1),
+    }
 }
 
 /// Messages of a name's layouts at all sizes that are powers of two, as far as they are not longer than `most`; those of
@@ -129,6 +192,17 @@ mod tests {
         assert_eq!(bytes(&["-l", "v", "--n", "10"], &sizes), [[800, 4000, 32_000]]);
         // Two depths of a face.
         assert_eq!(bytes(&["-l", "face-y"], &sizes).len(), 2);
+        // Each layout of a group, each once.
+        let names = |words: &[&str], sizes: &[u64]| -> Vec<String> {
+            let all = series(&selected(words), sizes).unwrap();
+            all.into_iter().filter_map(|series| series.layout).collect()
+        };
+        let all = names(&["-l", "all,v"], &[64 << 10]);
+        assert!(all.len() > 30 && all.iter().filter(|name| *name == "v").count() == 1, "{all:?}");
+        let is_left_out = |name: &&String| name.contains("left out, its least message has ");
+        let long = all.iter().filter(is_left_out).count();
+        assert!((1..all.len() / 2).contains(&long), "{all:?}");
+        assert!(names(&["-l", "all"], &[64 << 20]).iter().all(|name| !is_left_out(&name)));
         // Sizes that are no numbers of cells: the default ones.
         for name in ["milc", "wrf", "contig"] {
             for of_one in bytes(&["-l", name], &[1 << 20]) {

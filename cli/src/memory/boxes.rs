@@ -7,7 +7,7 @@ use super::ends::Where;
 use super::place::Places;
 use crate::failure::Failure;
 use gapless::World;
-use gapless_dtype::Layout;
+use gapless_dtype::{Convertor, Layout};
 
 /// One side of a message, with its layout committed and its places found.
 pub(crate) struct Sided {
@@ -67,6 +67,29 @@ impl Boxes {
         Ok(Boxes { outbox, inbox, rank, seed, scratch: Vec::new(), looked: Vec::new() })
     }
 
+    /// Puts a packed stream where a message is sent from. Of host memory only.
+    pub(crate) fn put(&mut self, send: &Sided, packed: &[u8]) -> Result<(), Failure> {
+        let into = self.outbox.place_mut(&send.places, 0);
+        unpack(packed, send, into)
+    }
+
+    /// Whether the first place holds a packed stream where the layout has it, and nothing else has changed since
+    /// [`refill`](Boxes::refill). Of host memory only.
+    pub(crate) fn holds(
+        &mut self,
+        recv: &Sided,
+        packed: &[u8],
+    ) -> Result<Result<(), Wrong>, Failure> {
+        let received = self.inbox.place(&recv.places, 0);
+        self.scratch.resize(received.len(), 0);
+        let seed = inbox_seed(self.seed, self.rank);
+        content::fill_large(&mut self.scratch, recv.places.starts[0], seed);
+        if !packed.is_empty() {
+            unpack(packed, recv, &mut self.scratch)?;
+        }
+        Ok(content::compared(received, &self.scratch))
+    }
+
     /// Makes a place to receive into hold what it holds when nothing has been received.
     pub(crate) fn refill(&mut self, recv: &Sided, at: usize) -> Result<(), Failure> {
         let seed = inbox_seed(self.seed, self.rank);
@@ -101,6 +124,13 @@ impl Boxes {
         let received = self.inbox.look(&recv.places, at, &mut self.looked)?;
         Ok(content::check(received, start, into, &from, &mut self.scratch))
     }
+}
+
+/// Puts a packed stream where a side's layout has it.
+fn unpack(packed: &[u8], side: &Sided, into: &mut [u8]) -> Result<(), Failure> {
+    let origin = usize::try_from(side.places.origin).unwrap_or(usize::MAX);
+    Convertor::new(&side.layout, side.count)?.unpack(packed, into, origin)?;
+    Ok(())
 }
 
 fn outbox_seed(seed: u64, rank: u32) -> u64 {

@@ -164,6 +164,11 @@ pub(crate) fn check(
             into_run = rest(into_at, into_len).or_else(|| target.next());
         }
     }
+    compared(received, expected)
+}
+
+/// The first byte that is not what it should be, of two buffers of one length.
+pub(crate) fn compared(received: &[u8], expected: &[u8]) -> Result<(), Wrong> {
     if same(received, expected) {
         return Ok(());
     }

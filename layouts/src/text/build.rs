@@ -260,8 +260,9 @@ fn short(name: &str) -> String {
     plain.unwrap_or(name).to_ascii_lowercase()
 }
 
-/// The primitive type of a name: MPI's, the same without its beginning, or Rust's.
-fn primitive(name: &str) -> Option<Primitive> {
+/// The primitive type of a name: MPI's (`MPI_DOUBLE`), the same without its beginning (`double`), or Rust's (`f64`).
+#[must_use]
+pub fn primitive(name: &str) -> Option<Primitive> {
     let rust = RUST.iter().find(|(known, _)| *known == name).map(|(_, primitive)| *primitive);
     let wanted = short(&name.to_ascii_uppercase());
     rust.or_else(|| Primitive::ALL.into_iter().find(|known| short(known.name()) == wanted))
