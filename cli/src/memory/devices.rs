@@ -21,6 +21,9 @@ use {
 /// Whatever takes a device longer hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Between two looks at a device no more time passes than this; if it does, this process was not allowed to run.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Arenas are at least so long.
 #[cfg(any(feature = "cuda", feature = "opencl"))]
 const ARENA_BYTES_LEAST: u64 = 4096;
@@ -198,7 +201,7 @@ impl Opened {
     }
 
     /// Copies between its memory and other memory that it reaches, and waits: one call and questions after
-    /// its end, as `cudaMemcpy` does it.
+    /// its end, as `cudaMemcpy` does it. If the device hangs, the process ends.
     ///
     /// # Safety
     /// As for [`Device::copy`], until this returns.
@@ -207,7 +210,7 @@ impl Opened {
         if let Some(Cuda { device, stream }) = &self.cuda {
             // SAFETY: the caller's promise.
             unsafe { device.copy_on(stream, into, from) }.map_err(DeviceError::from)?;
-            return idle(stream);
+            return settled(idle(stream));
         }
         // SAFETY: the caller's promise.
         unsafe { copy(&*self.device, into, from) }
@@ -227,11 +230,19 @@ impl Opened {
     }
 }
 
-/// Waits for a device, but not for ever.
+/// Waits for a device, but not for ever. After [`Failure::Hangs`] the work goes on: its memory must stay.
 pub(crate) fn wait(work: &Completion) -> Result<(), Failure> {
-    let begin = Instant::now();
-    while !work.poll()? {
-        if begin.elapsed() > PATIENCE {
+    until(|| Ok(work.poll()?))
+}
+
+/// Waits until something has ended, but not for ever.
+fn until(mut ended: impl FnMut() -> Result<bool, Failure>) -> Result<(), Failure> {
+    let (mut waited, mut last) = (Duration::ZERO, Instant::now());
+    while !ended()? {
+        let now = Instant::now();
+        waited += now.duration_since(last).min(LOOK);
+        last = now;
+        if waited > PATIENCE {
             return Err(Failure::Hangs { seconds: PATIENCE.as_secs() });
         }
         std::hint::spin_loop();
@@ -242,23 +253,24 @@ pub(crate) fn wait(work: &Completion) -> Result<(), Failure> {
 /// Waits for a stream, but not for ever.
 #[cfg(feature = "cuda")]
 fn idle(stream: &gapless_mem_cuda::Stream) -> Result<(), Failure> {
-    let begin = Instant::now();
-    while !stream.is_idle().map_err(DeviceError::from)? {
-        if begin.elapsed() > PATIENCE {
-            return Err(Failure::Hangs { seconds: PATIENCE.as_secs() });
-        }
-        std::hint::spin_loop();
-    }
-    Ok(())
+    until(|| Ok(stream.is_idle().map_err(DeviceError::from)?))
 }
 
-/// Copies between this device's memory and other memory that it reaches, and waits.
+/// Copies between this device's memory and other memory that it reaches, and waits. If the device hangs, the process ends.
 ///
 /// # Safety
 /// As for [`Device::copy`], until this returns.
 pub(crate) unsafe fn copy(device: &dyn Device, into: Region, from: Region) -> Result<(), Failure> {
-    // SAFETY: the caller's promise.
-    wait(&unsafe { device.copy(into, from, &[]) }?)
+    // SAFETY: the caller's promise; where the copy goes on, this does not return.
+    settled(wait(&unsafe { device.copy(into, from, &[]) }?))
+}
+
+/// What came of a copy, which has ended: nobody may have memory back that a device works on.
+fn settled(result: Result<(), Failure>) -> Result<(), Failure> {
+    if let Err(error @ Failure::Hangs { .. }) = &result {
+        gapless_mem::abort(&error.to_string());
+    }
+    result
 }
 
 /// Page-locked host memory for copies to and from a device; unlocked when dropped.
