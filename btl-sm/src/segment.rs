@@ -11,6 +11,7 @@ use gapless_btl::LinkError;
 use gapless_mem::{Device, DeviceError, Region, Space};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeSet;
@@ -232,8 +233,8 @@ impl Segment {
     /// use other bytes of these pages meanwhile.
     ///
     /// The new mapping is a private one of the same file: there the system copies a page when it is first
-    /// written to. So every page is written to, in one of the given bytes, which stays as it is. No store of
-    /// another thread is lost: until the copy is made it lands in the file, or makes the copy itself.
+    /// written to. The system is asked to do that at once, which is no access of this program's: threads may read any of the bytes. No store of another thread is lost: until the copy
+    /// is made it lands in the file, or makes the copy itself.
     ///
     /// # Errors
     /// A device does not forget the memory; the system refused.
@@ -264,20 +265,33 @@ impl Segment {
                 .map_err(|error| system("mmap", error))?;
             // Noted at once: the next run may be refused.
             for &number in run {
-                let byte = self.place::<AtomicU8>(at.max(number * page), 1);
-                // SAFETY: `place` proved that it lies inside the mapping; it is one of the given bytes, which
-                // nobody of this process works on.
-                let byte = unsafe { byte.as_ref() };
-                let mut value = byte.load(Ordering::Relaxed);
-                while let Err(now) =
-                    byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed)
-                {
-                    value = now;
+                let place = self.place::<u8>(number * page, page).as_ptr().cast();
+                // SAFETY: the page is this mapping's own, and holds the same bytes afterwards.
+                match unsafe { rustix::mm::madvise(place, page, Advice::LinuxPopulateWrite) } {
+                    Ok(()) => {}
+                    // Before Linux 5.14.
+                    Err(Errno::INVAL) => self.write_to(at.max(number * page)),
+                    Err(error) => return Err(system("madvise", error)),
                 }
                 private.insert(number);
             }
         }
         Ok(())
+    }
+
+    /// Writes to a byte, which stays as it is: the system copies its page. Another thread may read the byte meanwhile, in
+    /// the gaps of a message's layout, and sees the same value.
+    fn write_to(&self, at: usize) {
+        let byte = self.place::<AtomicU8>(at, 1);
+        // SAFETY: `place` proved that it lies inside the mapping. No thread writes it, as no message of this process does
+        // any more; one atomic operation on the byte changes nothing.
+        let byte = unsafe { byte.as_ref() };
+        let mut value = byte.load(Ordering::Relaxed);
+        while let Err(now) =
+            byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed)
+        {
+            value = now;
+        }
     }
 
     /// Has all devices forget the segment, on which none of them works.
