@@ -3,7 +3,7 @@
 //! All checks run even when one fails, cheapest first, and the failures are listed at the end.
 
 pub(crate) mod files;
-mod links;
+pub(crate) mod links;
 mod purity;
 
 use std::process::Command;

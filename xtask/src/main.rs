@@ -7,6 +7,7 @@
 //! - `fuzz` lets libFuzzer at everything that other processes can write;
 //! - `counts` counts the instructions of the paths that matter and compares them with committed counts;
 //! - `peers` compares Gapless with Open MPI and MPICH on this machine, in one run;
+//! - `book` makes a book of `docs/`, with all that its pages point at;
 //! - `unsafe` makes the table of unsafe code, `docs/unsafe.md`;
 //! - `soak` has eight processes exchange messages for minutes or days, and looks whether memory stays flat; then it runs
 //!   all tests on odd machines;
@@ -19,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod book;
 mod bundle;
 mod ci;
 mod counts;
@@ -91,6 +93,8 @@ enum Chore {
     },
     /// Compare Gapless with Open MPI and MPICH, work by work, in one run
     Peers(peers::Options),
+    /// Make a book of docs/ with mdbook, in target/book/
+    Book,
     /// Make docs/unsafe.md: where unsafe code is, and why
     Unsafe {
         /// Only compare it with the sources
@@ -210,6 +214,7 @@ fn obey(checkout: &Checkout, chore: Chore) -> Result<(), Failure> {
         Chore::Fuzz { seconds, targets } => fuzz::run(checkout, seconds, &targets),
         Chore::Counts { bless } => counts::run(checkout, bless),
         Chore::Peers(options) => peers::run(checkout, &options),
+        Chore::Book => book::run(checkout),
         Chore::Unsafe { check } => unsafe_code::run(checkout, check),
         Chore::Soak { minutes, release } => soak::run(checkout, minutes, release),
         Chore::Valgrind { packages } => valgrind::run(checkout, &packages),

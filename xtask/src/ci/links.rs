@@ -9,8 +9,8 @@ use crate::Failure;
 use crate::metadata::Checkout;
 
 /// The book's folder, and its table of contents there.
-const BOOK: &str = "docs";
-const CONTENTS: &str = "SUMMARY.md";
+pub(crate) const BOOK: &str = "docs";
+pub(crate) const CONTENTS: &str = "SUMMARY.md";
 
 /// Checks the Markdown files of the checkout; prints what is wrong.
 pub(super) fn run(checkout: &Checkout) -> Result<(), Failure> {
@@ -73,7 +73,7 @@ fn unlisted(texts: &BTreeMap<PathBuf, String>) -> Vec<String> {
 }
 
 /// What a link means in a file: a path from the project's root; `None` if it leads out of that.
-fn beside(file: &Path, link: &str) -> Option<PathBuf> {
+pub(crate) fn beside(file: &Path, link: &str) -> Option<PathBuf> {
     let mut path = file.parent().unwrap_or(Path::new("")).to_owned();
     for part in Path::new(link).components() {
         match part {
@@ -100,7 +100,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The targets of `[text](target)`, outside of code.
-fn links(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn links(text: &str) -> impl Iterator<Item = &str> {
     prose(text).flat_map(|line| {
         // Every second piece is between backquotes; a link's text may be, too, so its end is in the next piece.
         let pieces = line.split('`').step_by(2);
