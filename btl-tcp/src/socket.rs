@@ -119,7 +119,6 @@ impl Socket {
     pub(crate) fn call(at: SocketAddr, patience: Duration) -> Result<Socket, Errno> {
         let socket = Socket { fd: open(at.ip())?, at };
         socket.be_watchful(patience)?;
-        socket.limit_handshake(patience)?;
         match rustix::net::connect(&socket.fd, &at) {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
             Err(error) => Err(error),
@@ -140,19 +139,15 @@ impl Socket {
     }
 
     /// Sends at once what is written, and has the system ask the other host for a sign of life while the connection is
-    /// idle: it ends within twice the patience if there is none.
+    /// idle: it ends within twice the patience if there is none. Until [`unlimit`](Socket::unlimit) what was written must
+    /// be acknowledged within the patience: while a connection is proved, it is so little that there is always room.
     pub(crate) fn be_watchful(&self, patience: Duration) -> Result<(), Errno> {
         let second = Duration::from_secs(1);
         sockopt::set_tcp_nodelay(&self.fd, true)?;
         sockopt::set_tcp_keepidle(&self.fd, patience.max(second))?;
         sockopt::set_tcp_keepintvl(&self.fd, (patience / PROBES).max(second))?;
         sockopt::set_tcp_keepcnt(&self.fd, PROBES)?;
-        sockopt::set_socket_keepalive(&self.fd, true)
-    }
-
-    /// While a connection is proved, what was written must be acknowledged within the patience: it is so little that
-    /// the other host always has room for it.
-    fn limit_handshake(&self, patience: Duration) -> Result<(), Errno> {
+        sockopt::set_socket_keepalive(&self.fd, true)?;
         let ms = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(&self.fd, ms)
     }

@@ -12,6 +12,7 @@ use common::{BODY, again, finish_all, is_rank};
 use gapless::{Builder, World};
 use namespaces::Namespaces;
 use std::ffi::OsString;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// No job here takes longer unless something hangs.
@@ -32,21 +33,28 @@ fn on_two_hosts(name: &str, dying: &[u32], body: impl FnOnce(Builder)) {
     common::orphans_at(4, name, dying, WATCHDOG, |rank| hosts.enter(host_of(rank)));
 }
 
-/// Runs this test binary's `name` as four ranks on two hosts, under `gapless run`.
-fn under_our_launcher(name: &str, body: impl FnOnce(World)) {
+/// Runs `body` as four ranks on two hosts, under `gapless run` and, where that is installed, MPICH's
+/// `mpiexec.hydra`. To be all that the test called `name` does.
+fn under_launchers(name: &str, body: impl FnOnce(World)) {
     if is_rank(name) {
         return body(World::init().expect("the world comes to be"));
     }
     let Some(hosts) = Namespaces::new(name) else { return };
-    let mut command = common::gapless();
-    command.args(["run", "-n", "4", "-e", &format!("{BODY}={name}"), "--", "sh", "-c"]);
     let quoted =
         |words: Vec<OsString>| words.join(" ".as_ref()).into_string().expect("plain words");
     let [one, other] = [0, 1].map(|host| quoted(hosts.enter(host)));
-    command.arg(format!(
-        "if [ $PMI_RANK -lt 2 ]; then exec {one} \"$@\"; else exec {other} \"$@\"; fi"
-    ));
-    command.arg("sh").args(again(name));
-    let output = finish_all(command, WATCHDOG);
-    common::assert_ran(&output, 4);
+    let script =
+        format!("if [ $PMI_RANK -lt 2 ]; then exec {one} \"$@\"; else exec {other} \"$@\"; fi");
+    let mut ours = common::gapless();
+    ours.args(["run", "-n", "4", "--"]);
+    let mut hydra = Command::new("mpiexec.hydra");
+    hydra.args(["-n", "4"]).stdin(Stdio::null());
+    let installed = Command::new("mpiexec.hydra").arg("--version").output();
+    if installed.is_err() {
+        common::skip("a job on two hosts under hydra", "mpiexec.hydra is not installed");
+    }
+    for mut command in [Some(ours), installed.is_ok().then_some(hydra)].into_iter().flatten() {
+        command.env(BODY, name).args(["sh", "-c", &script, "sh"]).args(again(name));
+        common::assert_ran(&finish_all(command, WATCHDOG), 4);
+    }
 }

@@ -1,6 +1,6 @@
 //! What works across hosts: messages of all lengths and layouts, collectives; and strangers who get nowhere.
 
-use super::{host_of, on_two_hosts, under_our_launcher};
+use super::{host_of, on_two_hosts, under_launchers};
 use crate::common::{await_flag, flag, meeting_folder, pattern};
 use gapless::{Datatype, Primitive, ReduceOp, Source, View, ViewMut, World};
 use std::io::Write;
@@ -116,7 +116,7 @@ fn everything(world: &World) {
 
 #[test]
 fn two_ranks_on_each_of_two_hosts() {
-    under_our_launcher("together::two_ranks_on_each_of_two_hosts", |world| {
+    under_launchers("together::two_ranks_on_each_of_two_hosts", |world| {
         everything(&world);
         world.finalize().unwrap();
     });

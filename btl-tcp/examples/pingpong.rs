@@ -1,0 +1,197 @@
+//! One-way time and speed between two threads over the loopback interface: this transport, beside bare sockets that
+//! carry the same bytes. Both poll, and let others run between polls.
+//!
+//! ```sh
+//! cargo run --release -p gapless-btl-tcp --example pingpong
+//! ```
+#![forbid(unsafe_code)]
+
+use gapless_btl::{AmTag, Btl, Fragment, PeerId, ReserveError, Short, Sink, Token};
+use gapless_btl_tcp::{Place, Secret, Tcp, TcpConfig};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Round trips of a measurement, and how many of those there are: the quickest counts.
+const ROUNDS: [usize; 2] = [2_000, 9];
+/// Messages of a stream.
+const STREAM: usize = 400;
+/// Messages that are under way in a stream: the receiver answers each window.
+const WINDOW: usize = 40;
+
+/// One end of either kind.
+trait End: Send {
+    fn send(&mut self, len: usize);
+    fn receive(&mut self, len: usize);
+}
+
+/// Counts messages, and takes them all.
+#[derive(Default)]
+struct Count(usize);
+
+impl Sink for Count {
+    fn short(&mut self, _: PeerId, _: AmTag, _: Short<'_>) -> bool {
+        self.0 += 1;
+        true
+    }
+
+    fn fragment(&mut self, _: PeerId, _: AmTag, _: &Fragment) -> bool {
+        self.0 += 1;
+        true
+    }
+
+    fn event(&mut self, event: gapless_btl::Event) {
+        panic!("all messages are taken: {event:?}");
+    }
+
+    fn room(&self) -> usize {
+        1
+    }
+}
+
+struct Ours {
+    tcp: Tcp,
+    peer: PeerId,
+    came: Count,
+}
+
+impl End for Ours {
+    fn send(&mut self, len: usize) {
+        let words = [0u64; 8];
+        if len <= 64 && self.tcp.send_short(self.peer, AmTag(1), Short::new(&words, len)) {
+            return;
+        }
+        loop {
+            match self.tcp.reserve(self.peer, len) {
+                Ok(slot) => return self.tcp.send(slot, AmTag(1), Token::NONE),
+                Err(ReserveError::Full) => _ = self.tcp.poll(None, &mut self.came),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn receive(&mut self, _: usize) {
+        while self.tcp.poll(None, &mut self.came) == 0 && self.came.0 == 0 {
+            std::thread::yield_now();
+        }
+        self.came.0 -= 1;
+    }
+}
+
+struct Bare {
+    stream: TcpStream,
+    bytes: Vec<u8>,
+}
+
+impl Bare {
+    /// Until all is done: without waiting in the system, like a transport that polls.
+    fn all(len: usize, mut some: impl FnMut(usize) -> std::io::Result<usize>) {
+        let mut done = 0;
+        while done < len {
+            match some(done) {
+                Ok(count) => done += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+impl End for Bare {
+    fn send(&mut self, len: usize) {
+        Bare::all(len, |at| self.stream.write(&self.bytes[at..len]));
+    }
+
+    fn receive(&mut self, len: usize) {
+        Bare::all(len, |at| self.stream.read(&mut self.bytes[at..len]));
+    }
+}
+
+fn ours() -> [Ours; 2] {
+    let (secret, here) = (Secret::new([7; 32]), Place::alone(Ipv4Addr::LOCALHOST.into()));
+    let end =
+        |rank| Tcp::new(TcpConfig::new("pingpong", rank, secret.clone(), [here])).expect("a port");
+    let (mut a, mut b) = (end(0), end(1));
+    let to_b = a.connect(&b.address()).expect("it listens");
+    let to_a = b.connect(&a.address()).expect("it listens");
+    let mut none = Count::default();
+    while a.reserve(to_b, 0).is_err() || b.reserve(to_a, 0).is_err() {
+        a.poll(None, &mut none);
+        b.poll(None, &mut none);
+    }
+    [(a, to_b), (b, to_a)].map(|(tcp, peer)| Ours { tcp, peer, came: Count::default() })
+}
+
+fn bare() -> [Bare; 2] {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let one = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    let (other, _) = listener.accept().expect("it called");
+    [one, other].map(|stream| {
+        stream.set_nodelay(true).expect("a socket");
+        stream.set_nonblocking(true).expect("a socket");
+        Bare { stream, bytes: vec![0; 1 << 20] }
+    })
+}
+
+/// Half a round trip of `len` bytes.
+fn latency<E: End>([mut one, mut other]: [E; 2], len: usize) -> Duration {
+    let [rounds, times] = ROUNDS;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..rounds * times {
+                other.receive(len);
+                other.send(len);
+            }
+        });
+        let mut best = Duration::MAX;
+        for _ in 0..times {
+            let start = Instant::now();
+            for _ in 0..rounds {
+                one.send(len);
+                one.receive(len);
+            }
+            best = best.min(start.elapsed());
+        }
+        best / u32::try_from(2 * rounds).expect("few rounds")
+    })
+}
+
+/// Gigabytes a second of messages of `len` bytes.
+fn speed<E: End>([mut one, mut other]: [E; 2], len: usize) -> f64 {
+    let [_, times] = ROUNDS;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..times * STREAM / WINDOW {
+                (0..WINDOW).for_each(|_| other.receive(len));
+                other.send(1);
+            }
+        });
+        let mut best = Duration::MAX;
+        for _ in 0..times {
+            let start = Instant::now();
+            for _ in 0..STREAM / WINDOW {
+                (0..WINDOW).for_each(|_| one.send(len));
+                one.receive(1);
+            }
+            best = best.min(start.elapsed());
+        }
+        (STREAM * len) as f64 / best.as_secs_f64() / 1e9
+    })
+}
+
+fn main() {
+    for len in [8, 1024, 16 << 10] {
+        let (bare, ours) = (latency(bare(), len), latency(ours(), len));
+        let ratio = ours.as_secs_f64() / bare.as_secs_f64();
+        println!(
+            "{len:>7} B one way: sockets {bare:>8.2?}, btl-tcp {ours:>8.2?}, {ratio:.2} of it"
+        );
+    }
+    for len in [8, 1024, 16 << 10, 128 << 10] {
+        let (bare, ours) = (speed(bare(), len), speed(ours(), len));
+        println!(
+            "{len:>7} B in windows of {WINDOW}: sockets {bare:.3} GB/s, btl-tcp {ours:.3} GB/s, {:.2}",
+            ours / bare
+        );
+    }
+}
