@@ -1,8 +1,9 @@
 //! `cargo xtask book`: the pages of `docs/` as a book, in `target/book/`.
 //!
 //! mdbook takes one folder. So the pages, and all files of the project that they point at, are laid out as they are here,
-//! in `target/book-pages/`: then every link of theirs also holds in the book. The table of contents is that of `docs/`,
-//! and ends with the documents of the project that the pages lead to.
+//! in `target/book-pages/`: then every link of theirs also holds in the book. The table of contents is that of `docs/`.
+//! It begins with the project's README, so that the book's first page lies where its links count from, and ends with the
+//! documents that the pages lead to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,6 +13,9 @@ use std::process::Command;
 use crate::ci::links::{BOOK, CONTENTS, beside, links};
 use crate::metadata::Checkout;
 use crate::{Failure, shell, tools};
+
+/// The book's first page.
+const FIRST: &str = "README.md";
 
 /// The release of mdbook.
 const RELEASE: &str = "0.5.4";
@@ -52,10 +56,10 @@ fn read(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(file(path))
 }
 
-/// The table of contents, and all files that it, or a document that it leads to, points at.
+/// The first page, the table of contents, and all files that they, or a document that they lead to, point at.
 fn reached(content: &dyn Fn(&Path) -> Option<Vec<u8>>) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut found, mut seen) = (BTreeMap::new(), BTreeSet::new());
-    let mut next = vec![Path::new(BOOK).join(CONTENTS)];
+    let mut next = vec![Path::new(BOOK).join(CONTENTS), PathBuf::from(FIRST)];
     while let Some(path) = next.pop() {
         if !seen.insert(path.clone()) {
             continue;
@@ -76,11 +80,14 @@ fn reached(content: &dyn Fn(&Path) -> Option<Vec<u8>>) -> BTreeMap<PathBuf, Vec<
 /// The table of contents of `docs/`, seen from the project's root, with the other documents behind it.
 fn contents(texts: &BTreeMap<PathBuf, String>) -> String {
     let own = texts.get(&Path::new(BOOK).join(CONTENTS)).map_or("", String::as_str);
-    let mut text = own.replace("](", &format!("]({BOOK}/"));
+    let (heading, own) = own.split_once('\n').unwrap_or(("", own));
+    let own = own.replace("](", &format!("]({BOOK}/"));
+    let mut text = format!("{heading}\n\n[The project]({FIRST})\n{own}");
     let others = texts.iter().filter(|(path, _)| {
-        !path.starts_with(BOOK) && path.extension().is_some_and(|kind| kind == "md")
+        let inside = path.starts_with(BOOK) || *path == Path::new(FIRST);
+        !inside && path.extension().is_some_and(|kind| kind == "md")
     });
-    text += "\n# The project\n\n";
+    text += "\n# Of the project\n\n";
     for (path, other) in others {
         let title = other.lines().find_map(|line| line.strip_prefix("# "));
         let title = title.unwrap_or("Without a title").replace('`', "");
@@ -94,6 +101,8 @@ mod tests {
     use super::*;
 
     const FILES: &[(&str, &str)] = &[
+        ("README.md", "# Project\n[docs](docs/README.md) [k](K.md)"),
+        ("K.md", "# K"),
         ("docs/SUMMARY.md", "# Book\n[What](README.md)\n- [One](tutorial/1.md)\n"),
         (
             "docs/README.md",
@@ -124,14 +133,17 @@ mod tests {
     fn what_pages_point_at_comes_along() {
         let texts = texts();
         let paths: Vec<_> = texts.keys().map(|path| path.to_str().unwrap()).collect();
-        let expected = ["M.md", "docs/README.md", "docs/SUMMARY.md", "docs/tutorial/1.md", "p.svg"];
-        assert_eq!(paths, [&expected[..], &["src/a.rs", "sub/N.md"]].concat());
+        let pages = ["docs/README.md", "docs/SUMMARY.md", "docs/tutorial/1.md"];
+        let expected =
+            [&["K.md", "M.md", "README.md"][..], &pages, &["p.svg", "src/a.rs", "sub/N.md"]];
+        assert_eq!(paths, expected.concat());
     }
 
     #[test]
     fn the_contents_name_all_documents() {
-        let expected = "# Book\n[What](docs/README.md)\n- [One](docs/tutorial/1.md)\n\n\
-                        # The project\n\n- [The M](M.md)\n- [N](sub/N.md)\n";
+        let expected = "# Book\n\n[The project](README.md)\n\
+                        [What](docs/README.md)\n- [One](docs/tutorial/1.md)\n\n\
+                        # Of the project\n\n- [K](K.md)\n- [The M](M.md)\n- [N](sub/N.md)\n";
         assert_eq!(contents(&texts()), expected);
     }
 }
