@@ -105,6 +105,13 @@ fn collectives_combine_any_elements_in_any_layout() {
     let (lines, comments) = bench(&["coll", "bcast", "-n", "2", "--type", "f32", "-m", "4:8"]);
     assert_eq!(sizes(&lines, 3), ["4", "8"]);
     assert!(comments.contains("# layout MPI_FLOAT"), "{comments}");
+    // What cannot be combined keeps nothing else back.
+    let (lines, comments) = bench(&["coll", "scan", "-n", "2", "-l", "indexed_gap,v", "-m", "2K"]);
+    assert_eq!(sizes(&lines, 3), ["2048"], "{comments}");
+    assert!(
+        comments.contains(": left out, --op MPI_SUM: it combines elements of one"),
+        "{comments}"
+    );
 }
 
 #[test]

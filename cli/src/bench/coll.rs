@@ -20,6 +20,7 @@ use crate::spaces;
 use gapless::{ReduceOp, World};
 use gapless_coll::{Algorithm, NameError, Operation};
 use gapless_dtype::Primitive;
+use gapless_layouts::Case;
 use gapless_report::Bytes;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -72,6 +73,23 @@ pub(super) fn run(coll: &Coll, worlds: Worlds<'_>) -> Result<ExitCode, Failure> 
         Some(()) => ExitCode::SUCCESS,
         None => ExitCode::FAILURE,
     })
+}
+
+/// Leaves out what cannot be, and says so in its place; an error if nothing is left.
+fn leave_out(
+    series: &mut [Series],
+    check: impl Fn(&Case) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut last = Ok(());
+    for one in series.iter_mut() {
+        if let Some(why) = one.cases.iter().find_map(|case| check(case).err()) {
+            let name = one.layout.take().unwrap_or_default();
+            one.layout = Some(format!("{name}: left out, {why}"));
+            one.cases.clear();
+            last = Err(why);
+        }
+    }
+    if series.iter().all(|one| one.cases.is_empty()) { last } else { Ok(()) }
 }
 
 /// An operation by its name: ours, or as MPI and its users write it.
@@ -144,10 +162,9 @@ impl Task {
                 }
                 ends.0.into_iter().try_for_each(spaces::present)?;
             }
-            let series = coll.series(&sizes, combines)?;
+            let mut series = coll.series(&sizes, combines)?;
             if combines {
-                let mut cases = series.iter().flat_map(|series| &series.cases);
-                cases.try_for_each(|case| Elements::of(op, case).map(drop))?;
+                leave_out(&mut series, |case| Elements::of(op, case).map(drop))?;
             }
             let series = Some(series);
             return Ok(Task { operation, algorithm, works: Vec::new(), series, op });
