@@ -61,6 +61,8 @@
 //! - Silence is noticed in time if the peer's connection comes from one of its places, which is so unless addresses
 //!   are translated on the way or routes are asymmetric. Else a host that vanishes while it has data to acknowledge is
 //!   noticed when the system gives up (`net.ipv4.tcp_retries2`, about 15 minutes).
+//! - Whoever accepts a call and says nothing is waited for, as a peer is that does not poll: its other addresses are not
+//!   tried meanwhile.
 //! - A process must not `fork` without `exec` while a [`Tcp`] lives: the child would hold its connections open.
 #![forbid(unsafe_code)]
 

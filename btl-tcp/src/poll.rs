@@ -192,7 +192,9 @@ impl Tcp {
         }
         for at in self.strangers.dawdlers(now, self.patience) {
             if let Some(dawdler) = self.strangers.take(at) {
-                self.strangers.nuisance.again(dawdler.socket.at, &"it did not greet in time");
+                self.strangers
+                    .nuisance
+                    .again(dawdler.socket.at, &"it did not prove itself in time");
             }
         }
         for id in 0..u32::try_from(self.links.len()).unwrap_or(u32::MAX) {

@@ -16,6 +16,9 @@ const STRANGERS_MAX: u64 = 1024;
 /// As many there may be, however low that is.
 const STRANGERS_MIN: u64 = 16;
 
+/// A recorded greeting is answered once more, and never proved. Who has sent it would hold a descriptor for ever.
+const PROOF_TIMES: u32 = 4;
+
 /// How far a stranger has come.
 pub(crate) enum Stage {
     /// Its hello is not here in full: nothing of it was looked at.
@@ -101,10 +104,16 @@ impl Strangers {
         all.filter(|(_, place)| place.as_ref().is_some_and(&pass)).map(|(at, _)| at).collect()
     }
 
-    /// Those that have not greeted for so long.
+    /// Those that have not greeted for so long, or not proved themselves for [`PROOF_TIMES`] as long. A peer that was
+    /// only stopped calls again.
     pub(crate) fn dawdlers(&self, now: Instant, patience: Duration) -> Vec<u32> {
         let dawdles = |it: &Stranger| {
-            matches!(it.stage, Stage::Silent { .. }) && now.duration_since(it.since) >= patience
+            let patience = match it.stage {
+                Stage::Silent { .. } => patience,
+                Stage::Answered { .. } => patience.saturating_mul(PROOF_TIMES),
+                Stage::Guest { .. } => return false,
+            };
+            now.duration_since(it.since) >= patience
         };
         if self.is_empty() { Vec::new() } else { self.which(dawdles) }
     }

@@ -35,6 +35,15 @@ fn every_rank_knows_itself_and_lines_are_marked() {
     assert_eq!(lines, ["[0] oops", "[1] oops", "[2] oops"]);
 }
 
+/// A process that has left its group holds the rank's pipe open: the job is over when the ranks are.
+#[test]
+fn what_outlives_the_ranks_is_not_waited_for() {
+    let begin = Instant::now();
+    let output = shell(&["-n", "2"], "setsid sleep 1000 & printf 'no end'");
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "no endno end"));
+    assert!(begin.elapsed() < SOON);
+}
+
 #[test]
 fn variables_are_passed_on() {
     let output =

@@ -327,8 +327,11 @@ impl Running {
             if self.kill_at.is_some_and(|at| Instant::now() >= at) {
                 self.kills = true;
                 self.kill_all(Signal::KILL);
-                // A process outside our reach may hold a pipe open: do not wait for its output.
-                self.children.iter_mut().for_each(Child::close_output_if_ended);
+                self.close_outputs();
+            }
+            if !self.children.iter().any(Child::runs) {
+                // What is left open, if anything, is held by processes outside our reach.
+                self.kill_at.get_or_insert(Instant::now() + GRACE);
             }
         }
         if let (Some(running), Some(limit)) = (self.timed_out, limit) {
@@ -338,11 +341,28 @@ impl Running {
         Ok(Outcome { failed: self.failed.named(), signalled: self.signalled })
     }
 
+    /// A process outside our reach may hold a pipe open: does not wait for its output. What a slow reader keeps waiting is
+    /// still read, unless nobody waits for the reader.
+    fn close_outputs(&mut self) {
+        let all = self.is_late();
+        for stream in STREAMS {
+            for (rank, child) in self.children.iter_mut().enumerate() {
+                if child.close_output_if_ended(stream, all) {
+                    self.outputs.end(rank, stream);
+                }
+            }
+        }
+    }
+
+    /// Whether the launcher was asked to end, or its time is over, and the processes have had theirs.
+    fn is_late(&self) -> bool {
+        self.kills && (self.signalled.is_some() || self.timed_out.is_some())
+    }
+
     /// Whether output must still be written. Once the launcher was asked to end, or its time is over, it waits no longer
     /// for a reader than for the processes.
     fn has_output(&self) -> bool {
-        let is_late = self.kills && (self.signalled.is_some() || self.timed_out.is_some());
-        !is_late && STREAMS.into_iter().any(|stream| self.outputs.waits(stream))
+        !self.is_late() && STREAMS.into_iter().any(|stream| self.outputs.waits(stream))
     }
 
     /// The processes that must be asked whether they have ended, if it is time for that and one may have.

@@ -3,6 +3,7 @@
 use super::output::Stream;
 use super::{End, Launch, LaunchError, Output, Program, system};
 use crate::pmi::Line;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, pidfd_open, waitid,
 };
@@ -163,10 +164,21 @@ impl Child {
         None
     }
 
-    pub(super) fn close_output_if_ended(&mut self) {
-        if self.process.is_none() {
-            (self.stdout, self.stderr) = (None, None);
+    /// Waits for no more output of a process that has ended, unless there is some, which `all` gives up as well; whether a
+    /// pipe was closed.
+    pub(super) fn close_output_if_ended(&mut self, stream: Stream, all: bool) -> bool {
+        let closes = self.process.is_none() && (all || !self.has_written(stream));
+        match stream {
+            Stream::Out => self.stdout.take_if(|_| closes).is_some(),
+            Stream::Err => self.stderr.take_if(|_| closes).is_some(),
         }
+    }
+
+    fn has_written(&self, stream: Stream) -> bool {
+        self.outputs().filter(|(of, _)| *of == stream).any(|(_, pipe)| {
+            let mut readable = [PollFd::from_borrowed_fd(pipe, PollFlags::IN)];
+            poll(&mut readable, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+        })
     }
 
     /// The next whole request, if one has come.

@@ -261,8 +261,11 @@ fn bad(asked: &str, answer: &Line) -> WireupError {
     WireupError::BadAnswer { asked: shorten(asked), answer: shorten(answer.text()) }
 }
 
+/// Values are not shown: one is the job's secret.
 fn shorten(text: &str) -> String {
-    text.chars().take(120).collect()
+    const VALUE: &str = "value=";
+    let shown = text.find(VALUE).map_or(text, |at| &text[..at + VALUE.len()]);
+    shown.chars().take(120).collect()
 }
 
 impl Wireup for Pmi1 {

@@ -291,7 +291,7 @@ impl Builder {
             match Sm::new(config) {
                 Ok(sm) => chosen.push(Box::new(sm)),
                 // A process that is alone, or has other transports, needs none.
-                Err(error) if wireup.size() == 1 || !chosen.is_empty() || self.uses(TCP) => {
+                Err(error) if wireup.size() == 1 || !chosen.is_empty() => {
                     tracing::warn!(%error, "no shared memory between processes");
                 }
                 Err(error) => return Err(Error::Transport { name: SM, error }),

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::processors::Processors;
 use gapless_btl::Address;
 use gapless_coll::Level;
+use std::collections::BTreeSet;
 
 /// Raised whenever messages of the layers above the transports change.
 const WIRE_VERSION: u32 = 7;
@@ -134,7 +135,8 @@ pub(crate) fn share_machine(one: &str, other: &str) -> bool {
 /// different hosts, or one has no other transport of ours.
 pub(crate) fn need_network(cards: &[String]) -> bool {
     let networks = || cards.iter().map(|card| network(card));
-    let apart = cards.iter().any(|card| are_apart(card, &cards[0]));
+    let hosts: BTreeSet<&str> = cards.iter().filter_map(|card| host(card)).collect();
+    let apart = hosts.len() > 1;
     networks().any(|it| it == Network::Wanted)
         || (apart && networks().any(|it| it == Network::Able))
 }
@@ -270,6 +272,7 @@ mod tests {
         assert!(!needed(&[("a-1", able), ("a-1", able)]) && !needed(&[("", able), ("a-1", able)]));
         assert!(needed(&[("a-1", able), ("a-2", no)]) && needed(&[("a-1", wanted), ("a-1", no)]));
         assert!(!needed(&[("a-1", no), ("b-1", no)]));
+        assert!(needed(&[("", able), ("a-1", able), ("b-1", able)]));
         assert!(share_machine(&card("a-1", no), &card("a-2", no)) && share_machine("", ""));
         assert!(!share_machine(&card("a-1", no), &card("b-1", no)));
         assert!(!are_apart("", "") && are_apart(&card("a-1", no), &card("a-2", no)));

@@ -370,9 +370,29 @@ mod tests {
     }
 
     #[test]
+    fn exchanges_are_told_rank_by_rank() {
+        let call = |send, recv| Call::Alltoallv { send, recv, in_place: false };
+        let noted = outline(&call(&[8, 0, 24], &[8, 16, 0]), 0, 3);
+        assert_eq!(
+            noted.to_string(),
+            "rank 0 of 3, by notes and cells of slots in shared memory\n  \
+             0  fill     note of 24 B  -> 2\n  \
+             1  copy     8 B of its own\n  \
+             2  unpack   16 B  <- 1\n"
+        );
+        assert_eq!((noted.written(), noted.read()), (24, 16));
+        let long = outline(&call(&[0, 1 << 20], &[0, 0]), 0, 2);
+        let text = long.to_string();
+        assert!(
+            text.contains(" fragments\n") && text.contains("fill     cell of 1048576 B  -> 1\n")
+        );
+        assert_eq!((long.written(), long.read()), (1 << 20, 0));
+    }
+
+    #[test]
     fn what_does_not_go_this_way_has_no_outline() {
-        let listed = Call::Alltoallv { send: &[1; 2], recv: &[1; 2], in_place: false };
-        assert_eq!(Page::outline(&listed, 0, 2), Ok(None));
+        let huge = Call::Bcast { root: 0, len: u64::MAX };
+        assert_eq!(Page::outline(&huge, 0, 2), Ok(None));
         assert_eq!(Page::outline(&Call::Barrier, 0, 1), Ok(None));
         let wrong = Page::outline(&Call::Bcast { root: 2, len: 8 }, 0, 2);
         assert_eq!(wrong, Err(BuildError::NoSuchRank { rank: 2, ranks: 2 }));
