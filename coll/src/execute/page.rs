@@ -435,12 +435,12 @@ impl Page {
         if self.going.is_some() || self.comm.is_revoked() {
             return;
         }
-        self.seat.begin(number);
+        // It may have begun, and stopped halfway.
+        self.halfway = None;
+        self.seat.begin(number.saturating_add(1));
         let (_, mut place) = self.parts();
         // It writes no note that would say why: if the others do this collective by messages, nobody would ever have read
         // it, and its place would not become free.
-        place.seat.turn();
-        place.seat.turn();
         place.seat.finish(&place.board);
         place.ring(pml, Readers::All);
     }

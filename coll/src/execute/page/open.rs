@@ -303,6 +303,9 @@ impl Opening {
         let read = || shared.board().head().load(Ordering::Acquire);
         let mut word = read();
         if word == 0 {
+            if self.comm.as_ref().is_some_and(Comm::is_revoked) {
+                return Some(None);
+            }
             let leader = self.process(LEADER)?;
             let bml = pml.bml_mut();
             bml.reach(leader);

@@ -14,7 +14,7 @@ use gapless_sync::board::{Board, Mark, Readers, Seat};
 
 use super::plan::{self, Plan, Round, Span, Then};
 use super::short::Stage;
-use super::{Area, Page, act, pieces};
+use super::{Area, Page, act, pieces, routes};
 use crate::execute::rows::Combine;
 use crate::schedule::Buffer;
 use crate::{Call, Reduction};
@@ -58,6 +58,9 @@ impl Known {
             return None;
         }
         if !plan::fits(call, ranks) {
+            if routes::fits(call, ranks) {
+                return None;
+            }
             let (plan, combine) = (pieces::Plan::new(call, rank, ranks)?, combine.cloned());
             return Some(Known(Kind::Long { plan, combine }));
         }

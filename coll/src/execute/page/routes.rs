@@ -119,13 +119,20 @@ impl Entry {
         pair(self.bytes, self.cell.at | self.cell.step << 32)
     }
 
-    /// What another rank has written. `None`: no rank writes that; its cell is in its slot, and not empty.
+    /// What another rank has written. `None`: no rank writes that; its cell is in its slot, and not empty, and there are
+    /// not more fragments than can be.
     pub(super) fn read(entry: [u8; ENTRY_BYTES], ranks: usize) -> Option<Entry> {
         let [bytes, place] = numbers(entry);
         let cell = Cell { at: place & u64::from(u32::MAX), step: place >> 32 };
-        let fits = cell.step > 0 && cell.at + cell.step <= slot_bytes(ranks);
+        let inside = cell.step > 0 && cell.at + cell.step <= slot_bytes(ranks);
+        let fits = inside && may_be(bytes.div_ceil(cell.step));
         (fits || bytes == 0).then_some(Entry { bytes, cell })
     }
+}
+
+/// Whether so many fragments have steps that can be told apart.
+fn may_be(fragments: u64) -> bool {
+    fragments.checked_mul(3).is_some_and(|steps| steps < u64::from(STEP_MAX))
 }
 
 /// Two numbers as an entry.
@@ -239,10 +246,19 @@ impl Plan {
         let whole = !replaced || sends <= 1;
         let is_noted = whole && all.saturating_add(data_at(ranks) as u64) <= NOTE_BYTES as u64;
         let sends = if is_noted { 0 } else { sends };
-        let fits = sends.checked_mul(3)? < u64::from(STEP_MAX);
         let operation = call.operation();
         let most = cells.iter().map(|cell| cell.step).max().filter(|_| !whole);
-        fits.then_some(Plan { operation, root, me, out, into, cells, sends, is_noted, most })
+        may_be(sends).then_some(Plan {
+            operation,
+            root,
+            me,
+            out,
+            into,
+            cells,
+            sends,
+            is_noted,
+            most,
+        })
     }
 
     fn ranks(&self) -> usize {

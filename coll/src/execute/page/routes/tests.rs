@@ -210,6 +210,8 @@ fn directories_that_no_rank_writes_are_refused() {
     assert_eq!(entry(Cell { step: 0, ..cell }), None);
     assert_eq!(entry(Cell { at: slot_bytes(4) - 63, ..cell }), None);
     assert_eq!(entry(Cell { step: u64::from(u32::MAX), ..cell }), None);
+    let many = Entry { bytes: 1 << 30, cell: Cell { at: 64, step: 1 } };
+    assert_eq!(Entry::read(many.write(), 4), None, "a byte a fragment");
     assert_eq!(ends_read(&[8, 0, 12, 0], 4), Some(8..12));
     assert_eq!(ends_read(&[8, 0, 7, 0], 4), None);
     assert_eq!(ends_read(&[0, 0, 0, 4], 4), None, "behind the note's end");
