@@ -391,8 +391,9 @@ mod tests {
 
     #[test]
     fn what_does_not_go_this_way_has_no_outline() {
-        let huge = Call::Bcast { root: 0, len: u64::MAX };
-        assert_eq!(Page::outline(&huge, 0, 2), Ok(None));
+        let of = Reduction { unit: 1 << 20, commutative: true };
+        let huge = Call::Allreduce { len: 2 << 20, of, in_place: false };
+        assert_eq!(Page::outline(&huge, 0, 2), Ok(None), "an element is longer than a slot");
         assert_eq!(Page::outline(&Call::Barrier, 0, 1), Ok(None));
         let wrong = Page::outline(&Call::Bcast { root: 2, len: 8 }, 0, 2);
         assert_eq!(wrong, Err(BuildError::NoSuchRank { rank: 2, ranks: 2 }));
