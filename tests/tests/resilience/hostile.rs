@@ -230,7 +230,9 @@ fn chat(world: &World, comm: &Communicator, peer: u32, seed: u64, step: u64, cha
                             | PmlError::SignatureMismatch { .. }
                             | PmlError::SenderFailed { .. }
                             | PmlError::NotReady { .. }
-                            | PmlError::Unreceived { .. },
+                            | PmlError::Unreceived { .. }
+                            // It says that it has revoked the communicator.
+                            | PmlError::Revoked,
                         ..
                     })
                 );

@@ -249,6 +249,11 @@ impl Scribbler {
     }
 }
 
+/// The kind of a note (`PROTOCOL.md`), what a note says in its third byte that revokes, and what no note says.
+const NOTE: u8 = 9;
+const REVOKE: u8 = 6;
+const NOTHING: u8 = 200;
+
 /// Most of a message that is kept to be sent again.
 const KEPT_BYTES: usize = 1200;
 const KEPT: usize = 64;
@@ -320,6 +325,10 @@ impl Liar {
                     *to = byte;
                 }
             }
+        }
+        if was.starts_with(&[NOTE]) && was.get(2) == Some(&REVOKE) {
+            // Any member may revoke a communicator: nobody could tell that from a lie.
+            was[2] = NOTHING;
         }
         was
     }

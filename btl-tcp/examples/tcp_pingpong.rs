@@ -2,7 +2,7 @@
 //! carry the same bytes. Both poll, and let others run between polls.
 //!
 //! ```sh
-//! cargo run --release -p gapless-btl-tcp --example pingpong
+//! cargo run --release -p gapless-btl-tcp --example tcp_pingpong
 //! ```
 #![forbid(unsafe_code)]
 
