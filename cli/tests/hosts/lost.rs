@@ -53,7 +53,7 @@ fn a_rank_that_is_killed() {
     });
 }
 
-/// In one of some runs a rank has waited for more than a minute, and it is not known why: part of the soak until then.
+/// Part of the soak: in one of two whole runs a rank waited for more than 70 seconds, and it is not known why.
 #[test]
 fn a_cable_that_is_pulled_out() {
     let name = "lost::a_cable_that_is_pulled_out";
